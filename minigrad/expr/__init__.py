@@ -1,0 +1,42 @@
+"""Integer expressions: the one language of shapes, index maps, conditions and loop bounds.
+
+    Index  := int | Expr
+    Expr   := sum of  coefficient * atom * atom ...  + constant          canonical: sorted, like terms merged
+    Atom   := Var | FloorDiv(num, div) | Mod(num, div) | Min(a, b) | Max(a, b) | Opaque(sum) | a subclass elsewhere
+
+Every Atom is itself an Expr (one times itself), and every operation returns the simplest form: a plain int when the
+result is constant, the Atom itself when it is one. Atoms are interned, so `is` compares Variables; sums compare by
+structure. Everything is immutable. Division and remainder floor, like Python's; divisors are positive wherever they are
+defined. A condition is an Index e that means e >= 0; divisibility by s is -(e % s) >= 0.
+
+A divisor is a monomial, `c * atom * ...`: a sum such as `pos + n` becomes the atom Opaque(pos + n), which divides only
+its own multiples. What `//` and `%` simplify is listed at `floordiv`.
+"""
+from minigrad.expr.core import (  # isort: skip  (first: it imports the others once its classes exist)
+    Atom,
+    Binary,
+    Expr,
+    FloorDiv,
+    Index,
+    Max,
+    Min,
+    Mod,
+    Opaque,
+    Var,
+    Variable,
+    dim,
+    expand,
+    product,
+    subs,
+    variables,
+)
+from minigrad.expr.bounds import bounds, emax, emin, prove_nonneg
+from minigrad.expr.divide import divides, exact_quotient, floordiv, mod
+from minigrad.expr.text import parse, to_text
+from minigrad.expr.use import evaluate, same, unbind
+
+__all__ = [
+    "Atom", "Binary", "Expr", "FloorDiv", "Index", "Max", "Min", "Mod", "Opaque", "Var", "Variable",
+    "bounds", "dim", "divides", "emax", "emin", "evaluate", "exact_quotient", "expand", "floordiv", "mod", "parse",
+    "product", "prove_nonneg", "same", "subs", "to_text", "unbind", "variables",
+]

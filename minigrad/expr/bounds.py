@@ -1,0 +1,136 @@
+"""What is known about the values of an expression: intervals, and bounds that depend on other variables."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from minigrad.expr.core import (
+    Atom,
+    Expr,
+    FloorDiv,
+    Index,
+    Max,
+    Min,
+    Monomial,
+    Var,
+    expand,
+    monomial_of,
+    variables,
+    without,
+)
+
+
+def bounds(e: Index) -> tuple[int, int]:
+    """(smallest, largest) possible value, inclusive; sound, and exact where every variable occurs once."""
+    if isinstance(e, int):
+        return e, e
+    if e._bounds is None:
+        if isinstance(e, Atom):
+            e._bounds = e.bounds()
+        else:
+            lo, hi = _interval(e)
+            if _correlated(e):
+                lo, hi = max(lo, _least(e)), min(hi, -_least(-e))
+            e._bounds = lo, hi
+    return e._bounds
+
+
+def prove_nonneg(e: Index) -> bool:
+    """Whether e >= 0 for all values of its variables: True is a proof, False means undecided."""
+    return e >= 0 if isinstance(e, int) else bounds(e)[0] >= 0
+
+
+def _interval(e: Expr) -> tuple[int, int]:
+    lo = hi = e.const
+    for m, c in e.terms:
+        small, large = bounds(m[0])
+        for a in m[1:]:
+            x, y = bounds(a)
+            ends = small * x, small * y, large * x, large * y
+            small, large = min(ends), max(ends)
+        lo += c * (small if c > 0 else large)
+        hi += c * (large if c > 0 else small)
+    return lo, hi
+
+
+def _correlated(e: Expr) -> bool:
+    """Whether its terms depend on each other, so that the interval of the sum is not exact."""
+    seen: set[Atom] = set()
+    for m, _ in e.terms:
+        for a in m:
+            if a in seen or type(a) is not Var or not isinstance(a.hi, int) or not isinstance(a.lo, int):
+                return True
+        seen.update(m)
+    return False
+
+
+def _least(e: Index, depth: int = 0) -> int:
+    """A lower bound of `e`: variables replaced by the end of their range that makes it small, innermost first."""
+    best: int | None = None
+    while True:
+        e = expand(e)
+        if isinstance(e, int):
+            return e if best is None else max(best, e)
+        least = _interval(e)[0]
+        best = least if best is None else max(best, least)
+        smaller = _without_variable(e)
+        if smaller is None:
+            break
+        e = smaller
+    if depth < 4:
+        for choice in _relaxed(e):
+            best = max(best, _least(choice, depth + 1))
+    return best
+
+
+def _without_variable(e: Expr) -> Index | None:
+    """A smaller or equal expression with one variable fewer, None where no variable is worth replacing."""
+    uses: dict[Var, list[tuple[Monomial, int]]] = {}
+    for term in e.terms:
+        for a in dict.fromkeys(term[0]):
+            if type(a) is Var:
+                uses.setdefault(a, []).append(term)
+    for v, terms in uses.items():
+        if len(terms) == 1 and isinstance(v.lo, int) and isinstance(v.hi, int):
+            continue
+        if any(v in variables(u.lo) or v in variables(u.hi) for u in uses if u is not v):
+            continue
+        coefficient: Index = 0
+        for m, c in terms:
+            coefficient = coefficient + monomial_of(c, without(m, (v,)) or ())
+        lo, hi = bounds(coefficient)
+        if lo >= 0 or hi <= 0:
+            return e - coefficient * v + coefficient * (v.lo if lo >= 0 else v.hi)
+    return None
+
+
+def _relaxed(e: Expr) -> Iterator[Index]:
+    """Expressions that are not larger than `e`, without one of its FloorDiv, Min or Max terms."""
+    for m, k in e.terms:
+        a = m[0]
+        if len(m) > 1:
+            continue
+        if type(a) is FloorDiv and isinstance(a.b, int) and k % a.b == 0 and variables(a) & variables(e - a * k):
+            yield e - a * k + (k // a.b) * (a.a if k < 0 else a.a - (a.b - 1))
+            return
+        if (type(a) is Min and k < 0) or (type(a) is Max and k > 0):
+            yield e - a * k + a.a * k
+            yield e - a * k + a.b * k
+            return
+
+
+def emin(a: Index, b: Index) -> Index:
+    """The smaller of two, decided where the bounds decide it."""
+    if prove_nonneg(b - a):
+        return a
+    if prove_nonneg(a - b):
+        return b
+    return Min(*sorted((a, b), key=str))
+
+
+def emax(a: Index, b: Index) -> Index:
+    """The larger of two, decided where the bounds decide it."""
+    if prove_nonneg(a - b):
+        return a
+    if prove_nonneg(b - a):
+        return b
+    return Max(*sorted((a, b), key=str))
