@@ -1,0 +1,1 @@
+"""EfficientNet: the model, a classifier of photos and a benchmark of training."""

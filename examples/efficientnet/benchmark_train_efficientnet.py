@@ -1,0 +1,187 @@
+"""Times training steps of EfficientNet on random images.
+
+Settings come from the environment or as flags, for example `NUM=0 BS=4 benchmark_train_efficientnet --cnt 3`.
+A line per run:
+  cpy      making and uploading the batch
+  run      from the start of the step to the loss on the host: build + realize + CL
+  build    building the graph, with backward and optimizer
+  realize  scheduling, compiling, enqueueing
+  CL       waiting for the device
+  GFLOPS   counted operations over run
+"""
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+import minigrad
+from examples.efficientnet.model import EfficientNet
+from minigrad import Tensor
+from minigrad.engine.stats import stats
+from minigrad.errors import ConfigError, MinigradError
+from minigrad.nn.optim import SGD, Adam
+from minigrad.nn.state import get_parameters
+
+SETTINGS = {
+    "NUM": (2, "which B, 0-7"),
+    "BS": (8, "batch size"),
+    "CNT": (10, "runs"),
+    "BACKWARD": (1, "1: backward pass and optimizer step, 0: forward only"),
+    "TRAINING": (1, "1: batch norm uses the statistics of the batch, 0: the running ones"),
+    "ADAM": (0, "1: Adam, 0: SGD"),
+    "SE": (0, "1: squeeze-excite, 0: without"),
+    "SIZE": (0, "image size, 0: the one that B<NUM> was designed for"),
+    "CLASSES": (1000, "classes"),
+    "REPEAT": (0, "1: the same batch in every run, 0: a new one"),
+    "LR": (0.001, "learning rate"),
+}
+SWITCHES = ("BACKWARD", "TRAINING", "ADAM", "SE", "REPEAT")
+
+
+@dataclass
+class Run:
+    """One training step: seconds, the loss, and what the engine counted meanwhile."""
+
+    copy_s: float
+    build_s: float
+    realize_s: float
+    wait_s: float
+    loss: float
+    tensors: int
+    bytes_used: int
+    counted: dict[str, float]
+
+    @property
+    def run_s(self) -> float:
+        return self.build_s + self.realize_s + self.wait_s
+
+    def __str__(self) -> str:
+        return (
+            f"{self.copy_s * 1e3:7.2f} ms cpy,  {self.run_s * 1e3:7.2f} ms run, {self.build_s * 1e3:7.2f} ms build, "
+            f"{self.realize_s * 1e3:7.2f} ms realize, {self.wait_s * 1e3:7.2f} ms CL, {self.loss:7.2f} loss, "
+            f"{self.tensors:4d} tensors, {self.bytes_used * 1e-9:.2f} GB used, "
+            f"{self.counted['flops'] * 1e-9 / self.run_s:9.2f} GFLOPS"
+        )
+
+
+def parse_settings(arguments: list[str]) -> argparse.Namespace:
+    """The settings from flags, else the environment, else the defaults. Raises ConfigError for a bad value."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, (default, meaning) in SETTINGS.items():
+        parser.add_argument(f"--{name.lower()}", dest=name, metavar=name, default=os.environ.get(name, str(default)),
+                            help=f"{meaning} (default {default})")
+    parser.add_argument("--device", help="CPU, CL, CL:<name>, NUMPY (default: MINIGRAD_DEVICE, else the best)")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    settings = parser.parse_args(arguments)
+    for name, (default, meaning) in SETTINGS.items():
+        text = getattr(settings, name)
+        try:
+            value = type(default)(text)
+        except ValueError:
+            raise ConfigError(f"{name}: expected a number ({meaning}), got {text!r}") from None
+        lowest = 1 if name in ("BS", "CNT", "CLASSES") else 0
+        if value < lowest or (name in SWITCHES and value > 1):
+            raise ConfigError(f"{name}: expected {'0 or 1' if name in SWITCHES else f'at least {lowest}'} ({meaning}), "
+                              f"got {text}")
+        setattr(settings, name, value)
+    return settings
+
+
+class Trainer:
+    """The model, its optimizer and the batches."""
+
+    def __init__(self, settings: argparse.Namespace):
+        self.settings = settings
+        self.model = EfficientNet(settings.NUM, settings.CLASSES, has_se=bool(settings.SE))
+        self.size = settings.SIZE or self.model.image_size
+        tensors = get_parameters(self.model)
+        Tensor.realize(*tensors)
+        optimizer = Adam if settings.ADAM else SGD
+        self.optimizer = optimizer(tensors, lr=settings.LR)
+
+    def batch(self, run: int) -> tuple[Tensor, Tensor]:
+        """Random images [BS, 3, size, size] and classes [BS], uploaded."""
+        settings = self.settings
+        random = np.random.default_rng(0 if settings.REPEAT else run)
+        images = Tensor(random.standard_normal((settings.BS, 3, self.size, self.size), np.float32))
+        classes = Tensor(random.integers(0, settings.CLASSES, settings.BS, np.int32))
+        Tensor.realize(images, classes)
+        minigrad.synchronize()
+        return images, classes
+
+    def step(self, run: int) -> Run:
+        """One run, timed."""
+        before = stats.snapshot()
+        start = time.perf_counter()
+        images, classes = self.batch(run)
+        copied = time.perf_counter()
+        updates: list[Tensor] = []
+        loss = self.model(images).cross_entropy(classes)
+        if self.settings.BACKWARD:
+            self.optimizer.zero_grad()
+            loss.backward()
+            updates = self.optimizer.schedule_step()
+        elif self.settings.TRAINING:
+            updates = self.optimizer.buffers
+        built = time.perf_counter()
+        Tensor.realize(loss, *updates)
+        realized = time.perf_counter()
+        minigrad.synchronize()
+        value = loss.item()
+        end = time.perf_counter()
+        counted = {name: after - before[name] for name, after in stats.snapshot().items()}
+        return Run(copied - start, built - copied, realized - built, end - realized, value, Tensor.live_count(),
+                   stats.mem_used, counted)
+
+
+def summary(first: Run, last: Run) -> str:
+    """The first and the last run side by side."""
+    rows = [
+        ("run", "ms", first.run_s * 1e3, last.run_s * 1e3),
+        ("build", "ms", first.build_s * 1e3, last.build_s * 1e3),
+        ("realize", "ms", first.realize_s * 1e3, last.realize_s * 1e3),
+        ("CL", "ms", first.wait_s * 1e3, last.wait_s * 1e3),
+        ("scheduling", "ms", *(1e3 * (r.counted["schedule_s"] + r.counted["lower_s"]) for r in (first, last))),
+        ("rendering", "ms", *(1e3 * r.counted["render_s"] for r in (first, last))),
+        ("compiling", "ms", *(1e3 * r.counted["compile_s"] for r in (first, last))),
+        ("kernels launched", "", first.counted["launches"], last.counted["launches"]),
+        ("distinct programs", "", first.counted["programs"], last.counted["programs"]),
+        ("loss", "", first.loss, last.loss),
+    ]
+    lines = [f"{'':20} {'first run':>12} {'last run':>12}"]
+    for name, unit, a, b in rows:
+        digits = 0 if isinstance(a, int) else 2
+        lines.append(f"{name:20} {a:12.{digits}f} {b:12.{digits}f} {unit}".rstrip())
+    return "\n".join(lines)
+
+
+def main() -> int:
+    debug = "--debug" in sys.argv
+    try:
+        settings = parse_settings(sys.argv[1:])
+        print(f"NUM:{settings.NUM} BS:{settings.BS} CNT:{settings.CNT}")
+        runs = []
+        with minigrad.config(**({"device": settings.device} if settings.device else {})):
+            trainer = Trainer(settings)
+            with Tensor.train(bool(settings.TRAINING)):
+                for run in range(settings.CNT):
+                    runs.append(trainer.step(run))
+                    print(runs[-1], flush=True)
+        print(summary(runs[0], runs[-1]))
+    except MinigradError as error:
+        if debug:
+            raise
+        print(f"benchmark_train_efficientnet: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

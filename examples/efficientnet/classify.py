@@ -1,0 +1,87 @@
+"""Names what is in photos: python examples/efficientnet/classify.py IMAGE...
+
+EfficientNet-Lite with its ImageNet weights, fetched on first use; prints the five likeliest classes of each image.
+"""
+from __future__ import annotations
+
+import argparse
+import sys
+
+import numpy as np
+
+from examples.efficientnet.model import EfficientNet
+from minigrad import Tensor
+from minigrad.errors import FormatError, MinigradError
+from minigrad.state.fetch import fetch_member
+
+# The names of the 1000 classes, from the wheel timm 1.0.20 (Apache-2.0): identifiers in order, and words for each.
+SYNSETS = ("timm/data/_info/imagenet_synsets.txt", "70002b0ff5de60a3a17a82dbfcff291931f96225ddf941ad2e182fc39e183d15")
+LEMMAS = ("timm/data/_info/imagenet_synset_to_lemma.txt",
+          "1b8babda187421a4bde0c9c5a197c36f6bdda962f7ca11ffb2813806cbb2178f")
+
+
+def class_names() -> list[str]:
+    """The 1000 ImageNet classes in order, such as "tabby, tabby cat"."""
+    synsets = fetch_member("timm", "1.0.20", *SYNSETS)
+    lemmas = fetch_member("timm", "1.0.20", *LEMMAS)
+    with open(lemmas, encoding="utf-8") as lines:
+        words = dict(line.rstrip("\n").split("\t") for line in lines)
+    with open(synsets, encoding="utf-8") as lines:
+        return [words[line.strip()] for line in lines]
+
+
+def read_image(path: str, size: int) -> np.ndarray:
+    """The photo as float32 [3, size, size] in about -1..1: shorter side to size + 32, centre crop, (x - 127) / 128.
+
+    Raises FormatError for a file that is missing or not an image.
+    """
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError:
+        raise FormatError('reading images needs pillow: pip install "minigrad[examples]"') from None
+    try:
+        with Image.open(path) as opened:
+            image = opened.convert("RGB")
+    except (UnidentifiedImageError, OSError) as error:
+        reason = error.strerror.lower() if error.strerror else "not an image, or truncated"
+        raise FormatError(f"{path}: {reason}; expected an image file such as JPEG or PNG") from None
+    scale = (size + 32) / min(image.size)
+    image = image.resize([max(size, round(side * scale)) for side in image.size], Image.Resampling.BICUBIC)
+    left, top = (image.width - size) // 2, (image.height - size) // 2
+    pixels = np.asarray(image.crop((left, top, left + size, top + size)), np.float32)
+    return np.ascontiguousarray((pixels.transpose(2, 0, 1) - 127) / 128)
+
+
+def classify(model: EfficientNet, paths: list[str], names: list[str], count: int = 5) -> None:
+    """Prints the `count` likeliest classes of each photo."""
+    images = np.stack([read_image(path, model.image_size) for path in paths])
+    for path, probabilities in zip(paths, model(Tensor(images)).softmax(-1).numpy(), strict=True):
+        print(path)
+        for index in np.argsort(-probabilities)[:count]:
+            print(f"  {probabilities[index]:7.2%}  {names[index]}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("images", nargs="+", metavar="IMAGE")
+    parser.add_argument("--lite", type=int, default=0, choices=(0, 1, 2), help="which EfficientNet-Lite (default 0)")
+    parser.add_argument("--device", help="CPU, CL, CL:<name>, NUMPY (default: MINIGRAD_DEVICE, else the best)")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    arguments = parser.parse_args()
+    try:
+        import minigrad
+
+        with minigrad.config(**({"device": arguments.device} if arguments.device else {})):
+            model = EfficientNet(arguments.lite, lite=True)
+            model.load_from_pretrained()
+            classify(model, arguments.images, class_names())
+    except MinigradError as error:
+        if arguments.debug:
+            raise
+        print(f"classify: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

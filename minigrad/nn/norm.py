@@ -1,0 +1,145 @@
+"""Normalisation layers. Statistics are of the input's own axes; scale and shift are learnt per feature."""
+from __future__ import annotations
+
+from minigrad.dtype import int64
+from minigrad.errors import ShapeError
+from minigrad.tensor import Tensor
+
+
+class BatchNorm:
+    """y = (x - mean) / sqrt(var + eps) * weight + bias per channel, for x of shape [N, num_features, ...].
+
+    While training (`Tensor.train()`), mean and variance are those of the batch, and the running ones move towards them:
+    running = (1 - momentum) * running + momentum * batch, with the variance unbiased. Otherwise the running ones are
+    used. The running statistics are lazy like everything else: an optimizer that was given all of
+    `get_parameters(model)` brings them up to date in the plan of its step; else they are computed when next read.
+
+    Source: Ioffe & Szegedy 2015, https://arxiv.org/abs/1502.03167
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+    ):
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.track_running_stats = track_running_stats
+        self.weight = Tensor.ones(num_features, requires_grad=True) if affine else None
+        self.bias = Tensor.zeros(num_features, requires_grad=True) if affine else None
+        if track_running_stats:
+            self.running_mean = Tensor.zeros(num_features, requires_grad=False)
+            self.running_var = Tensor.ones(num_features, requires_grad=False)
+            self.num_batches_tracked = Tensor.zeros(dtype=int64, requires_grad=False)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.ndim < 2 or x.shape[1] != self.num_features:
+            raise ShapeError(f"[BatchNorm] expected [N, {self.num_features}, ...], got {list(x.shape)}")
+        if self.track_running_stats and not Tensor.training:
+            mean, var = self.running_mean, self.running_var
+        else:
+            mean, var = self._batch_statistics(x)
+        return x.batchnorm(self.weight, self.bias, mean, (var + self.eps).rsqrt())
+
+    def _batch_statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and biased variance of each channel, both [num_features]; moves the running statistics."""
+        count = x.numel() // self.num_features
+        if isinstance(count, int) and count < 2:
+            raise ShapeError(f"[BatchNorm] expected more than one value per channel in training, got {list(x.shape)}")
+        axes = (0, *range(2, x.ndim))
+        mean = x.mean(axes)
+        centred = x - mean.reshape(1, -1, *[1] * (x.ndim - 2))
+        var = (centred * centred).mean(axes)
+        if self.track_running_stats:
+            self._move(self.running_mean, mean)
+            self._move(self.running_var, var * (count / (count - 1)))
+            self.num_batches_tracked.assign(self.num_batches_tracked + 1)
+        return mean, var
+
+    def _move(self, running: Tensor, batch: Tensor) -> None:
+        running.assign(running * (1 - self.momentum) + batch.detach() * self.momentum)
+
+
+BatchNorm2d = BatchNorm
+
+
+class LayerNorm:
+    """y = (x - mean) / sqrt(var + eps) * weight + bias over the last axes, which must equal `normalized_shape`.
+
+    `weight` and `bias` have that shape (None with elementwise_affine=False; bias=False leaves out the bias).
+
+    Source: Ba et al. 2016, https://arxiv.org/abs/1607.06450
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | tuple[int, ...],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+    ):
+        self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.axis = tuple(range(-len(self.normalized_shape), 0))
+        self.eps = eps
+        self.weight = Tensor.ones(*self.normalized_shape, requires_grad=True) if elementwise_affine else None
+        self.bias = Tensor.zeros(*self.normalized_shape, requires_grad=True) if elementwise_affine and bias else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.shape[-len(self.normalized_shape):] != self.normalized_shape:
+            raise ShapeError(f"[LayerNorm] expected [..., {str(self.normalized_shape)[1:-1]}], got {list(x.shape)}")
+        x = x.layernorm(axis=self.axis, eps=self.eps)
+        if self.weight is not None:
+            x = x * self.weight
+        return x if self.bias is None else x + self.bias
+
+
+class LayerNorm2d(LayerNorm):
+    """LayerNorm over the channels of images [N, C, H, W]."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return super().__call__(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class RMSNorm:
+    """y = x / sqrt(mean(x*x) + eps) * weight over the last axis, of size `dim`.
+
+    Source: Zhang & Sennrich 2019, https://arxiv.org/abs/1910.07467
+    """
+
+    def __init__(self, dim: int, eps: float = 1e-6, elementwise_affine: bool = True):
+        self.dim, self.eps = dim, eps
+        self.weight = Tensor.ones(dim, requires_grad=True) if elementwise_affine else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.shape[-1] != self.dim:
+            raise ShapeError(f"[RMSNorm] expected [..., {self.dim}], got {list(x.shape)}")
+        x = x.rmsnorm(eps=self.eps)
+        return x if self.weight is None else x * self.weight
+
+
+class GroupNorm:
+    """LayerNorm over each of `num_groups` groups of channels and all positions, for x of shape [N, num_channels, ...];
+    scale and shift per channel.
+
+    Source: Wu & He 2018, https://arxiv.org/abs/1803.08494
+    """
+
+    def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True):
+        if num_groups < 1 or num_channels % num_groups:
+            raise ShapeError(
+                f"[GroupNorm] expected num_channels divisible by num_groups, got {num_channels} and {num_groups}"
+            )
+        self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
+        self.weight = Tensor.ones(num_channels, requires_grad=True) if affine else None
+        self.bias = Tensor.zeros(num_channels, requires_grad=True) if affine else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.ndim < 2 or x.shape[1] != self.num_channels:
+            raise ShapeError(f"[GroupNorm] expected [N, {self.num_channels}, ...], got {list(x.shape)}")
+        y = x.reshape(x.shape[0], self.num_groups, -1).layernorm(axis=-1, eps=self.eps).reshape(*x.shape)
+        if self.weight is None or self.bias is None:
+            return y
+        per_channel = (1, -1, *[1] * (x.ndim - 2))
+        return y * self.weight.reshape(*per_channel) + self.bias.reshape(*per_channel)

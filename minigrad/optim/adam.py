@@ -1,0 +1,72 @@
+"""Adam, with weight decay in the gradient (`Adam`) or decoupled from it (`AdamW`)."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from minigrad.optim.optimizer import Optimizer
+from minigrad.tensor import Tensor
+
+
+class Adam(Optimizer):
+    """m = b1*m + (1-b1)*g;  v = b2*v + (1-b2)*g*g;  p -= lr * (m/c1) / (sqrt(v/c2) + eps), with c = 1 - b**t at step t
+    and g += weight_decay * p first.
+
+    The step count is kept as `corrections`, the Tensors c1 and c2 of shape (): c = b*c + (1-b) gives the next one
+    without the cancellation that 1 - b**t suffers in float32.
+
+    Source: Kingma & Ba 2015, https://arxiv.org/abs/1412.6980
+    """
+
+    decoupled = False
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float | Tensor = 0.001,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ):
+        super().__init__(params, lr)
+        self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
+        self.corrections = [self._scalar(0.0), self._scalar(0.0)]
+        self.means, self.variances = self._zeros(), self._zeros()
+        Tensor.realize(*self.corrections, *self.means, *self.variances)
+
+    def _update(self, gradients: list[Tensor]) -> list[Tensor]:
+        b1, b2 = self.betas
+        c1, c2 = (c * b + (1 - b) for c, b in zip(self.corrections, self.betas, strict=True))
+        for p, g, mean, variance in zip(self.params, gradients, self.means, self.variances, strict=True):
+            old = p.detach()
+            if self.weight_decay and not self.decoupled:
+                g = g + old * self.weight_decay
+            m = mean * b1 + g * (1 - b1)
+            v = variance * b2 + g * g * (1 - b2)
+            mean.assign(m)
+            variance.assign(v)
+            step = (m / c1) / ((v / c2).sqrt() + self.eps)
+            if self.weight_decay and self.decoupled:
+                step = step + old * self.weight_decay
+            p.assign(old - (step * self._lr).cast(p.dtype))
+        for correction, c in zip(self.corrections, (c1, c2), strict=True):
+            correction.assign(c)
+        return [*self.corrections, *self.means, *self.variances]
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay: p -= lr * weight_decay * p besides Adam's step.
+
+    Source: Loshchilov & Hutter 2019, https://arxiv.org/abs/1711.05101
+    """
+
+    decoupled = True
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float | Tensor = 0.001,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+    ):
+        super().__init__(params, lr, betas, eps, weight_decay)

@@ -1,0 +1,78 @@
+"""What all optimizers share: the parameters, the learning rate, and one realize per step."""
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+from minigrad.errors import MinigradError
+from minigrad.tensor import Tensor
+
+
+class Optimizer(ABC):
+    """Updates the Tensors in `params` that have `requires_grad`; each is listed once, however often it is given.
+
+    Tensors without `requires_grad` (running statistics, which `nn.state.get_parameters` lists too) are brought up to
+    date in the same plan. Everything that changes from step to step, the learning rate included, is a Tensor made here,
+    so that a captured step (`jit`) sees it. Raises MinigradError where there is nothing to update.
+    """
+
+    def __init__(self, params: Iterable[Tensor], lr: float | Tensor):
+        unique = list({id(p): p for p in params}.values())
+        self.params = [p for p in unique if p.requires_grad]
+        self.buffers = [p for p in unique if not p.requires_grad]
+        if not self.params:
+            raise MinigradError(
+                f"[{type(self).__name__}] expected at least one parameter with requires_grad=True, "
+                f"got {len(unique)} tensors without"
+            )
+        self.device = self.params[0].device
+        self._lr = self._scalar(lr)
+        Tensor.realize(self._lr, *self.params)
+
+    def _scalar(self, value: float | Tensor) -> Tensor:
+        """A Tensor of shape () and float32 of our own, on the parameters' device."""
+        if isinstance(value, Tensor):
+            return value.detach().reshape(()).float().to(self.device).contiguous()
+        return Tensor(float(value), device=self.device, requires_grad=False).contiguous()
+
+    def _zeros(self) -> list[Tensor]:
+        """A zero for each element of each parameter, in storage of its own."""
+        return [Tensor.zeros(*p.shape, dtype=p.dtype, device=p.device, requires_grad=False).contiguous()
+                for p in self.params]
+
+    @property
+    def lr(self) -> Tensor:
+        """The learning rate, shape (). Setting it assigns the Tensor, which a captured step reads."""
+        return self._lr
+
+    @lr.setter
+    def lr(self, value: float | Tensor) -> None:
+        self._lr.assign(self._scalar(value)).realize()
+
+    def zero_grad(self) -> None:
+        """Forgets the gradients."""
+        for p in self.params:
+            p.grad = None
+
+    def step(self) -> None:
+        """Updates the parameters from their gradients; forward, backward and update run as one plan.
+
+        Raises MinigradError naming the first parameter without a gradient.
+        """
+        Tensor.realize(*self.schedule_step())
+
+    def schedule_step(self) -> list[Tensor]:
+        """Assigns everything that a step changes, and returns it unrealized: realize it together with the loss."""
+        gradients = []
+        for index, p in enumerate(self.params):
+            if p.grad is None:
+                raise MinigradError(
+                    f"[{type(self).__name__}.step] expected a gradient for each of {len(self.params)} parameters, got "
+                    f"none for parameter {index} of shape {list(p.shape)}: call backward() on a loss that depends on it"
+                )
+            gradients.append(p.grad.detach())
+        return [*self.params, *self._update(gradients), *self.buffers]
+
+    @abstractmethod
+    def _update(self, gradients: list[Tensor]) -> list[Tensor]:
+        """Assigns new values to the parameters and the state, and returns the state."""

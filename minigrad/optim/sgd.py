@@ -1,0 +1,42 @@
+"""Stochastic gradient descent."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from minigrad.errors import MinigradError
+from minigrad.optim.optimizer import Optimizer
+from minigrad.tensor import Tensor
+
+
+class SGD(Optimizer):
+    """p -= lr * v, where g += weight_decay * p; v = momentum * v + g; with `nesterov` g + momentum * v instead of v.
+
+    Source: Sutskever et al. 2013, http://proceedings.mlr.press/v28/sutskever13.html, with PyTorch's conventions.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float | Tensor = 0.001,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+    ):
+        super().__init__(params, lr)
+        if nesterov and not momentum:
+            raise MinigradError("[SGD] expected a momentum above 0 with nesterov=True, got 0")
+        self.momentum, self.weight_decay, self.nesterov = momentum, weight_decay, nesterov
+        self.velocities = self._zeros() if momentum else []
+        Tensor.realize(*self.velocities)
+
+    def _update(self, gradients: list[Tensor]) -> list[Tensor]:
+        for index, (p, g) in enumerate(zip(self.params, gradients, strict=True)):
+            old = p.detach()
+            if self.weight_decay:
+                g = g + old * self.weight_decay
+            if self.momentum:
+                v = self.velocities[index] * self.momentum + g
+                self.velocities[index].assign(v)
+                g = g + v * self.momentum if self.nesterov else v
+            p.assign(old - (g * self._lr).cast(p.dtype))
+        return self.velocities

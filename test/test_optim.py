@@ -1,0 +1,115 @@
+"""Optimizers against PyTorch over ten steps, and what a step may not do."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from minigrad import Tensor, nn
+from minigrad.errors import MinigradError
+from minigrad.nn.optim import SGD, Adam, AdamW
+from minigrad.nn.state import get_parameters
+
+CASES = {
+    "sgd": (SGD, "SGD", {"lr": 0.1}),
+    "sgd weight decay": (SGD, "SGD", {"lr": 0.1, "weight_decay": 0.1}),
+    "sgd momentum": (SGD, "SGD", {"lr": 0.05, "momentum": 0.9}),
+    "sgd nesterov": (SGD, "SGD", {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01, "nesterov": True}),
+    "adam": (Adam, "Adam", {"lr": 0.01}),
+    "adam weight decay": (Adam, "Adam", {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1}),
+    "adamw": (AdamW, "AdamW", {"lr": 0.01}),
+    "adamw weight decay": (AdamW, "AdamW", {"lr": 0.01, "weight_decay": 0.5}),
+}
+INPUTS = np.random.default_rng(0).standard_normal((8, 4), np.float32)
+WEIGHT = np.random.default_rng(1).standard_normal((4, 3), np.float32)
+BIAS = np.random.default_rng(2).standard_normal(3, np.float32)
+
+
+def loss_of(x, weight, bias):
+    """A loss with curvature that every parameter has its own part in; `x` may be ours or torch's."""
+    y = (x @ weight + bias).tanh()
+    return (y * y * y + y).mean()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ten_steps_equal_torchs(name: str) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed: nothing to compare with")
+    ours, theirs_name, options = CASES[name]
+    parameters = [Tensor(WEIGHT, requires_grad=True), Tensor(BIAS, requires_grad=True)]
+    theirs = [torch.tensor(WEIGHT, requires_grad=True), torch.tensor(BIAS, requires_grad=True)]
+    optimizer, reference = ours(parameters, **options), getattr(torch.optim, theirs_name)(theirs, **options)
+    x = Tensor(INPUTS)
+    for step in range(10):
+        if step == 5:
+            optimizer.lr = options["lr"] / 4
+            reference.param_groups[0]["lr"] = options["lr"] / 4
+        for o, loss in ((optimizer, loss_of(x, *parameters)), (reference, loss_of(torch.tensor(INPUTS), *theirs))):
+            o.zero_grad()
+            loss.backward()
+            o.step()
+    for p, q in zip(parameters, theirs, strict=True):
+        np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_the_learning_rate_is_a_tensor_that_setting_assigns() -> None:
+    optimizer = SGD([Tensor.ones(2, requires_grad=True)], lr=0.5)
+    handle = optimizer.lr
+    assert handle.item() == 0.5
+    optimizer.lr = 0.125
+    assert optimizer.lr is handle and handle.item() == 0.125
+    optimizer.lr = Tensor([0.25])
+    assert handle.item() == 0.25
+
+
+def test_zero_grad_forgets_and_gradients_accumulate_without_it() -> None:
+    p = Tensor([1.0, 2.0], requires_grad=True)
+    optimizer = SGD([p], lr=1.0)
+    for _ in range(2):
+        (p * Tensor([1.0, 3.0])).sum().backward()
+    np.testing.assert_array_equal(p.grad.numpy(), [2.0, 6.0])
+    optimizer.zero_grad()
+    assert p.grad is None
+
+
+def test_a_tied_parameter_is_updated_once() -> None:
+    p = Tensor([1.0, 2.0], requires_grad=True)
+    optimizer = SGD([p, p], lr=1.0)
+    p.sum().backward()
+    optimizer.step()
+    np.testing.assert_array_equal(p.numpy(), [0.0, 1.0])
+
+
+def test_a_step_brings_running_statistics_up_to_date() -> None:
+    layer = nn.BatchNorm(3, momentum=0.5)
+    optimizer = SGD(get_parameters(layer), lr=0.1)
+    assert len(optimizer.params) == 2 and len(optimizer.buffers) == 3
+    with Tensor.train():
+        (layer(Tensor(INPUTS[:, :3])) * Tensor(INPUTS[:, 1:])).sum().backward()
+        optimizer.step()
+    np.testing.assert_allclose(layer.running_mean.numpy(), INPUTS[:, :3].mean(0) / 2, rtol=1e-5, atol=1e-6)
+
+
+def test_a_loss_read_after_the_step_is_the_loss_before_it() -> None:
+    p = Tensor([3.0], requires_grad=True)
+    optimizer = SGD([p], lr=1.0)
+    loss = (p * p).sum()
+    loss.backward()
+    optimizer.step()
+    assert p.item() == -3.0 and loss.item() == 9.0
+
+
+def test_a_missing_gradient_names_its_parameter() -> None:
+    used, unused = Tensor.ones(2, requires_grad=True), Tensor.ones(4, 3, requires_grad=True)
+    optimizer = Adam([used, unused])
+    used.sum().backward()
+    with pytest.raises(MinigradError, match=r"\[Adam.step\] expected .* none for parameter 1 of shape \[4, 3\]"):
+        optimizer.step()
+
+
+def test_nothing_to_update() -> None:
+    with pytest.raises(MinigradError, match=r"\[SGD\] expected at least one parameter with requires_grad=True, got 1"):
+        SGD([Tensor.ones(2)])
+
+
+def test_nesterov_needs_momentum() -> None:
+    with pytest.raises(MinigradError, match=r"\[SGD\] expected a momentum above 0"):
+        SGD([Tensor.ones(2, requires_grad=True)], nesterov=True)
