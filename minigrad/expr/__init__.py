@@ -30,8 +30,8 @@ from minigrad.expr.core import (  # isort: skip  (first: it imports the others o
     subs,
     variables,
 )
-from minigrad.expr.bounds import bounds, emax, emin, prove_nonneg
 from minigrad.expr.divide import divides, exact_quotient, floordiv, mod
+from minigrad.expr.interval import bounds, emax, emin, prove_nonneg
 from minigrad.expr.text import parse, to_text
 from minigrad.expr.use import evaluate, same, unbind
 

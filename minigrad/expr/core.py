@@ -458,6 +458,6 @@ def subs(e: Index, mapping: Mapping[Var, Index]) -> Index:
 
 
 # Arithmetic on the classes above needs the modules below, which need the classes: these imports close the circle.
-from minigrad.expr.bounds import bounds, emax, emin  # noqa: E402
 from minigrad.expr.divide import floordiv, mod  # noqa: E402
+from minigrad.expr.interval import bounds, emax, emin  # noqa: E402
 from minigrad.expr.text import to_text  # noqa: E402

@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable, Mapping
 
 from minigrad.errors import FormatError
-from minigrad.expr.bounds import emax, emin
 from minigrad.expr.core import Atom, FloorDiv, Index, Max, Min, Mod, Opaque, Var, dim
+from minigrad.expr.interval import emax, emin
 
 Show = Callable[["Atom"], "str | None"]
 _OPERATORS = {FloorDiv: "//", Mod: "%"}
