@@ -1,0 +1,186 @@
+"""Launches as the native executor's command table: argument words, chunks, pieces of tables."""
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Callable
+
+from minigrad.errors import InternalError
+from minigrad.runtime.device import Buffer, Launch, Program
+from minigrad.runtime.executor_ir import COMMAND_WORDS, PIECE_WORDS
+from minigrad.runtime.host import address_of
+
+# The partition depends on the extent alone, so that every bit of the result is the same for any number of threads.
+CHUNKS = 64
+SERIAL_NANOSECONDS = 30_000.0
+
+Argument = Buffer | int | float
+Encoder = Callable[[int | float], int]
+
+
+class Executable:
+    """A loaded program: `address` of its function; `encoders` turn its scalars to words, None stands for a buffer."""
+
+    __slots__ = ("program", "address", "encoders")
+
+    def __init__(self, program: Program, address: int):
+        self.program = program
+        self.address = address
+        self.encoders = tuple(_encoder(kind) for kind in program.arguments)
+
+
+class Prepared:
+    """A list of launches as the executor's table: commands, then argument words and table pieces, in one array.
+
+    It keeps the buffers of its launches alive. `set_argument` and `set_extent` change it between runs.
+    """
+
+    def __init__(self, launches: list[Launch]) -> None:
+        """Raises InternalError where arguments do not match their program."""
+        self.launches = launches
+        self.count = len(launches)
+        self.scratch = 0
+        self.parallel = False
+        self._arguments: list[int] = []
+        self._replaced: dict[tuple[int, int], Argument] = {}
+        words = [0] * (COMMAND_WORDS * self.count)
+        relative: list[int] = []  # positions of words that hold an index into this array, to become addresses
+        for i, item in enumerate(launches):
+            at = i * COMMAND_WORDS
+            executable = item.executable
+            self.scratch = max(self.scratch, executable.program.scratch)
+            if item.table:
+                total, size, chunks = _add_table(words, relative, item, at)
+                self._arguments.append(-1)
+            else:
+                start = len(words)
+                words += _encode(executable, item.arguments)
+                words[at + 1] = start
+                relative.append(at + 1)
+                self._arguments.append(start)
+                total = item.extent
+                size, chunks = _partition(total, item.work)
+            words[at] = executable.address
+            words[at + 2:at + 5] = max(total, 0), size, chunks
+            if chunks > 1:
+                self.parallel = True
+        self._words = array("Q", words)
+        self.address, _ = self._words.buffer_info()
+        for position in relative:
+            self._words[position] = self.address + 8 * words[position]
+
+    def set_argument(self, launch: int, index: int, value: Argument) -> None:
+        """Replaces one argument of a launch that has no table."""
+        start = self._start_of(launch)
+        encode = self.launches[launch].executable.encoders[index]
+        self._words[start + index] = address_of(value) if encode is None else encode(value)  # type: ignore[arg-type]
+        self._replaced[launch, index] = value
+
+    def set_extent(self, launch: int, extent: int) -> None:
+        """Replaces the parallel iterations of a launch that has no table; its `work` scales with them."""
+        self._start_of(launch)
+        item = self.launches[launch]
+        work = item.work * extent / item.extent if item.extent > 0 else item.work
+        size, chunks = _partition(extent, work)
+        at = launch * COMMAND_WORDS
+        self._words[at + 2:at + 5] = array("Q", (max(extent, 0), size, chunks))
+        self.parallel = self.parallel or chunks > 1
+
+    def _start_of(self, launch: int) -> int:
+        start = self._arguments[launch]
+        if start < 0:
+            name = self.launches[launch].executable.program.name
+            raise InternalError(f"[prepare] expected a launch without a table, got {name}")
+        return start
+
+
+def _add_table(words: list[int], relative: list[int], item: Launch, at: int) -> tuple[int, int, int]:
+    """Appends the rows' arguments and their pieces; returns (pieces, pieces per chunk, chunks)."""
+    rows = []
+    for arguments, extent in item.table:
+        if extent > 0:
+            rows.append((len(words), extent))
+            words += _encode(item.executable, arguments)
+    longest = -(-sum(extent for _, extent in rows) // CHUNKS)
+    start = len(words)
+    for position, extent in rows:
+        for begin in range(0, extent, longest):
+            relative.append(len(words))
+            words += (position, begin, min(begin + longest, extent))
+    pieces = (len(words) - start) // PIECE_WORDS
+    words[at + 5] = start
+    relative.append(at + 5)
+    if pieces < 2 or 0.0 < item.work < SERIAL_NANOSECONDS:
+        return pieces, max(pieces, 1), 1
+    # At most `CHUNKS` pieces come from cuts, the others are whole small rows: long tables are claimed in groups.
+    size = -(-pieces // (4 * CHUNKS))
+    return pieces, size, -(-pieces // size)
+
+
+def _partition(extent: int, work: float) -> tuple[int, int]:
+    """(iterations per chunk, chunks) of a launch; one chunk where it is not worth sharing."""
+    if extent < 2 or 0.0 < work < SERIAL_NANOSECONDS:
+        return max(extent, 1), 1
+    size = -(-extent // CHUNKS)
+    return size, -(-extent // size)
+
+
+def _encode(executable: Executable, arguments: tuple[Argument, ...]) -> list[int]:
+    encoders = executable.encoders
+    if len(arguments) != len(encoders):
+        raise InternalError(f"[launch] expected {len(encoders)} arguments for {executable.program.name}, "
+                            f"got {len(arguments)}")
+    return [(value.address or address_of(value)) if encode is None else encode(value)  # type: ignore[union-attr,arg-type]
+            for encode, value in zip(encoders, arguments, strict=True)]
+
+
+_HALF, _FLOAT, _DOUBLE = struct.Struct("<e"), struct.Struct("<f"), struct.Struct("<d")
+_WORD16, _WORD32, _WORD64 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<Q")
+
+
+def _encoder(kind: str) -> Encoder | None:
+    """How a scalar of `kind` becomes an argument word; None for a buffer."""
+    if kind == "buffer":
+        return None
+    if kind not in _ENCODERS:
+        raise InternalError(f"[load] expected an argument type of {sorted(_ENCODERS)} or buffer, got {kind}")
+    return _ENCODERS[kind]
+
+
+def _encode_integer(value: int | float) -> int:
+    return int(value) & 0xFFFF_FFFF_FFFF_FFFF
+
+
+def _encode_bool(value: int | float) -> int:
+    return 1 if value else 0
+
+
+def _encode_double(value: int | float) -> int:
+    return _WORD64.unpack(_DOUBLE.pack(value))[0]
+
+
+def _encode_float(value: int | float) -> int:
+    try:
+        return _WORD32.unpack(_FLOAT.pack(value))[0]
+    except OverflowError:
+        return 0xFF80_0000 if value < 0 else 0x7F80_0000
+
+
+def _encode_half(value: int | float) -> int:
+    try:
+        return _WORD16.unpack(_HALF.pack(value))[0]
+    except OverflowError:
+        return 0xFC00 if value < 0 else 0x7C00
+
+
+def _encode_bfloat(value: int | float) -> int:
+    bits = _encode_float(value)
+    if value != value:
+        return bits >> 16 | 0x40  # stays a NaN whatever the low bits were
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+
+
+_ENCODERS: dict[str, Encoder] = {
+    **{f"{kind}{bits}": _encode_integer for kind in "iu" for bits in (8, 16, 32, 64)},
+    "b8": _encode_bool, "f64": _encode_double, "f32": _encode_float, "f16": _encode_half, "bf16": _encode_bfloat,
+}

@@ -1,0 +1,101 @@
+"""The CPU device: Programs in LLVM IR, compiled by llvmlite, run by the native executor on the thread pool.
+
+A list of launches becomes one table of commands and one native call. It is synchronous: `launch` returns when the work
+is done. `prepare` keeps the table for replay, with arguments and extents that can be changed in place.
+"""
+from __future__ import annotations
+
+import time
+from functools import lru_cache
+from pathlib import Path
+
+from minigrad import config
+from minigrad.errors import DeviceError
+from minigrad.runtime.commands import Executable, Prepared
+from minigrad.runtime.device import Device, Launch, Program
+from minigrad.runtime.host import HostMemory
+from minigrad.runtime.llvm_jit import Jit, Unit
+from minigrad.runtime.pool import Pool
+from minigrad.target import Target
+
+
+class CPU(HostMemory, Device):
+    """The host processor, with the threads of the configuration."""
+
+    name = "CPU"
+
+    def __init__(self, threads: int | None = None) -> None:
+        """`threads` overrides the configuration's number."""
+        HostMemory.__init__(self)
+        self._jit = shared_jit()
+        self._pool = Pool(self._jit, threads or config.current().threads)
+        self.target = host_target(self._jit, self._pool.threads)
+        self._elapsed = 0.0
+
+    def load(self, programs: list[Program]) -> list[Executable]:
+        """Compiles what no cache knows, all in one module. Raises CompileError with LLVM's words and the source."""
+        for program in programs:
+            if program.language != "llvm":
+                raise DeviceError(f"[load] expected a program in llvm for the CPU, got {program.language}")
+        addresses = self._jit.addresses([Unit((p.name,), p.source) for p in programs])
+        return [Executable(p, a[0]) for p, a in zip(programs, addresses, strict=True)]
+
+    def launch(self, launches: list[Launch]) -> None:
+        """Runs the launches in order; returns when all are done."""
+        self.run(Prepared(launches))
+
+    def prepare(self, launches: list[Launch]) -> Prepared:
+        """Builds the command table of the launches once, for `run`."""
+        return Prepared(launches)
+
+    def run(self, prepared: Prepared) -> None:
+        """Runs a prepared list in one native call; returns when all is done."""
+        if not prepared.count:
+            return
+        pool = self._pool
+        with pool.lock:
+            if prepared.scratch:
+                pool.reserve_scratch(prepared.scratch)
+            start = time.perf_counter()
+            pool.run(prepared.address, prepared.count, prepared.parallel)
+            self._elapsed += time.perf_counter() - start
+
+    def synchronize(self) -> None:
+        """Nothing is ever queued: launches return when they are done."""
+
+    def elapsed(self) -> float:
+        seconds, self._elapsed = self._elapsed, 0.0
+        return seconds
+
+
+@lru_cache(maxsize=1)
+def shared_jit() -> Jit:
+    """The process's one compiler and loader."""
+    return Jit()
+
+
+def host_target(jit: Jit, threads: int) -> Target:
+    """What code generation may know about this processor."""
+    features = frozenset(name for name, on in jit.features.items() if on) | {"fp64"}
+    arm = jit.triple.startswith(("aarch64", "arm64"))
+    if "avx512f" in features:
+        vector_bytes, registers = 64, 32
+    elif "avx" in features:
+        vector_bytes, registers = 32, 16
+    else:
+        vector_bytes, registers = 16, 32 if arm else 16
+    l1, l2 = _cache_sizes()
+    return Target("CPU", "llvm", jit.cpu, vector_bytes, registers, threads, l1, l2, features=features)
+
+
+def _cache_sizes() -> tuple[int, int]:
+    """Bytes of the first and second level data caches per core; common values where the system does not tell."""
+    found = {}
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
+            if kind != "Instruction" and size.endswith("K"):
+                found[level] = int(size[:-1]) * 1024
+        except (OSError, ValueError):
+            continue
+    return found.get("1", 32 * 1024), found.get("2", 512 * 1024)

@@ -1,0 +1,154 @@
+"""Host memory: the four memory methods shared by the CPU device and the NUMPY executor.
+
+A handle is a flat numpy uint8 array whose first byte is aligned to 64. `Buffer.address` holds the absolute address of
+the buffer's first byte, computed once.
+"""
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+
+from minigrad.errors import DeviceError, InternalError
+from minigrad.runtime.device import Buffer, Device, Launch, Program
+from minigrad.target import Target
+
+ALIGNMENT = 64
+POOL_LIMIT_BYTES = 1 << 30
+
+
+def bucket_size(nbytes: int) -> int:
+    """The size really allocated for `nbytes`: steps of an eighth of the power of two below, at least 64.
+
+    Nearby sizes share free memory, and at most an eighth is wasted.
+    """
+    if nbytes <= 512:
+        return max(64, (nbytes + 63) & -64)
+    step = 1 << max(6, nbytes.bit_length() - 4)
+    return (nbytes + step - 1) & -step
+
+
+def allocate_aligned(nbytes: int) -> np.ndarray:
+    """A flat uint8 array of `nbytes` bytes, aligned to 64; contents undefined."""
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start:start + nbytes]
+
+
+def address_of(buffer: Buffer) -> int:
+    """The address of the buffer's first byte, kept in the buffer from the first call on."""
+    if not buffer.address:
+        if buffer.handle is None:
+            raise InternalError("[launch] expected a live buffer, got one that was freed")
+        buffer.address = buffer.handle.__array_interface__["data"][0] + buffer.offset
+    return buffer.address
+
+
+class HostMemory:
+    """alloc, free, copy_in and copy_out over numpy memory, with a bounded pool of free memory by size.
+
+    Page faults of fresh memory cost as much as a pass over it, hence the pool.
+    """
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[np.ndarray]] = {}
+        self._free_bytes = 0
+        # Reentrant: the garbage collector may free buffers while this thread allocates.
+        self._free_lock = threading.RLock()
+
+    def alloc(self, nbytes: int) -> Buffer:
+        """At least `nbytes` bytes, aligned to 64; contents undefined. Raises DeviceError when out of memory."""
+        size = bucket_size(nbytes)
+        with self._free_lock:
+            free = self._free.get(size)
+            if free:
+                handle = free.pop()
+                self._free_bytes -= size
+                return Buffer(self, nbytes, handle)  # type: ignore[arg-type]
+        try:
+            handle = allocate_aligned(size)
+        except MemoryError:
+            self.trim()
+            try:
+                handle = allocate_aligned(size)
+            except MemoryError:
+                raise DeviceError(f"[alloc] expected {nbytes} bytes of host memory, got out of memory") from None
+        return Buffer(self, nbytes, handle)  # type: ignore[arg-type]
+
+    def free(self, buffer: Buffer) -> None:
+        """Gives the memory to the pool, unless it belongs to something else or an array still looks at it."""
+        handle, buffer.handle, buffer.address = buffer.handle, None, 0
+        if handle is None or buffer.base is not None or buffer.offset or not isinstance(handle.base, np.ndarray):
+            return
+        # A numpy view of the handle refers to the handle or to the array below it: count who holds either one
+        # (here: our variable, the call's argument; the handle's `base`, the attribute's value, the call's argument).
+        if sys.getrefcount(handle) > 2 or sys.getrefcount(handle.base) > 2:
+            return
+        size = handle.nbytes
+        with self._free_lock:
+            if size > POOL_LIMIT_BYTES // 2:
+                return
+            while self._free_bytes + size > POOL_LIMIT_BYTES and self._free:
+                oldest = next(iter(self._free))
+                self._free_bytes -= sum(h.nbytes for h in self._free.pop(oldest))
+            bucket = self._free.pop(size, [])
+            bucket.append(handle)
+            self._free[size] = bucket
+            self._free_bytes += size
+
+    def trim(self) -> None:
+        """Gives all pooled memory back to the system."""
+        with self._free_lock:
+            self._free.clear()
+            self._free_bytes = 0
+
+    def copy_in(self, buffer: Buffer, data: np.ndarray) -> None:
+        """Copies a host array into the first `data.nbytes` bytes of the buffer."""
+        _check_fits("copy_in", buffer, data)
+        view = buffer.handle[buffer.offset:buffer.offset + data.nbytes]
+        view[:] = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+
+    def copy_out(self, buffer: Buffer, out: np.ndarray) -> None:
+        """Fills a C-contiguous host array from the first `out.nbytes` bytes of the buffer."""
+        _check_fits("copy_out", buffer, out)
+        if not out.flags.c_contiguous:
+            raise DeviceError(f"[copy_out] expected a C-contiguous array, got strides {out.strides}")
+        out.reshape(-1).view(np.uint8)[:] = buffer.handle[buffer.offset:buffer.offset + out.nbytes]
+
+    def wrap(self, array: np.ndarray) -> Buffer:
+        """A buffer over the user's C-contiguous array, without a copy; the buffer keeps the array alive.
+
+        Raises DeviceError if the array is not contiguous or not aligned to its elements.
+        """
+        if not (array.flags.c_contiguous and array.flags.aligned):
+            raise DeviceError(f"[wrap] expected a C-contiguous, aligned array, got strides {array.strides}")
+        if not array.nbytes:
+            return self.alloc(0)
+        return Buffer(self, array.nbytes, array.reshape(-1).view(np.uint8), 0, array)  # type: ignore[arg-type]
+
+
+class NumpyDevice(HostMemory, Device):
+    """Where tensors of the NUMPY executor live: memory only. The engine runs their ops, so it loads no programs."""
+
+    name = "NUMPY"
+    target = Target("NUMPY", "none", "numpy", 4, 0, 1, features=frozenset({"fp64", "fp16"}))
+
+    def load(self, programs: list[Program]) -> list[Any]:
+        raise DeviceError("[load] expected a device that runs programs, got NUMPY, which evaluates ops one by one")
+
+    def launch(self, launches: list[Launch]) -> None:
+        raise DeviceError("[launch] expected a device that runs programs, got NUMPY, which evaluates ops one by one")
+
+    def synchronize(self) -> None:
+        """Nothing is ever queued."""
+
+    def elapsed(self) -> float:
+        return 0.0
+
+
+def _check_fits(op: str, buffer: Buffer, array: np.ndarray) -> None:
+    if array.nbytes > buffer.nbytes:
+        raise DeviceError(f"[{op}] expected at most {buffer.nbytes} bytes, got {array.nbytes} "
+                          f"(shape {array.shape}, {array.dtype})")

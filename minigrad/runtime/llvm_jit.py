@@ -1,0 +1,192 @@
+"""LLVM IR text to addresses of native functions: batched compilation, object cache in memory and on disk.
+
+A unit is (names of its entry functions, IR text). All units of one call that no cache knows are parsed one by one (so
+that an error names its unit), linked into one module and compiled to one object: LLVM's fixed cost per module is as
+large as a small kernel's. On disk, kind 'llvm-index' maps a unit's key to the object that holds it, 'llvm-object' holds
+the objects. Entries are renamed to `name.key`, so units of any origin can be loaded side by side.
+"""
+from __future__ import annotations
+
+import struct
+import threading
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from minigrad.errors import CompileError
+from minigrad.runtime import disk_cache
+
+# What the loader may resolve from the process: LLVM turns copies and fills into these by itself.
+LIBRARY_SYMBOLS = frozenset({"memcpy", "memmove", "memset"})
+# Part of every key: raise it when the passes below change.
+PIPELINE = "sroa,instcombine,simplifycfg;O2;1"
+
+
+class Unit(NamedTuple):
+    """`entries` are the functions whose addresses are asked for; everything else in `source` becomes internal."""
+
+    entries: tuple[str, ...]
+    source: str
+
+
+class Jit:
+    """One LLVM target machine and one loader for the host processor. Thread-safe; code is never unloaded."""
+
+    def __init__(self) -> None:
+        import llvmlite
+        import llvmlite.binding as llvm
+
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        self.llvm = llvm
+        self.triple = llvm.get_process_triple()
+        self.cpu = llvm.get_host_cpu_name()
+        self.features = {name: on for name, on in sorted(llvm.get_host_cpu_features().items())}
+        flags = ",".join(("+" if on else "-") + name for name, on in self.features.items())
+        target = llvm.Target.from_triple(self.triple)
+        self._machine = target.create_target_machine(cpu=self.cpu, features=flags, opt=2, jit=True)
+        # The engine owns the machine that it is made with, so it gets one of its own.
+        self._engine = llvm.create_mcjit_compiler(
+            llvm.parse_assembly(""), target.create_target_machine(cpu=self.cpu, features=flags, opt=2, jit=True))
+        version = ".".join(map(str, llvm.llvm_version_info))
+        self._identity = f"{self.triple} {self.cpu} {flags} llvm {version} llvmlite {llvmlite.__version__} {PIPELINE}\0"
+        self._lock = threading.RLock()
+        self._addresses: dict[str, tuple[int, ...]] = {}
+        self._objects: set[str] = set()
+        self.compiled = 0
+
+    def addresses(self, units: list[Unit]) -> list[tuple[int, ...]]:
+        """The addresses of each unit's entries, in order. Raises CompileError with LLVM's words and the source."""
+        keys = [self.key(unit) for unit in units]
+        with self._lock:
+            missing = {key: unit for key, unit in zip(keys, units, strict=True) if key not in self._addresses}
+            if missing:
+                wanted = {key: unit for key, unit in missing.items() if not self._fetch(key, unit)}
+                if wanted:
+                    self._compile(wanted)
+                self._engine.finalize_object()
+                for key, unit in missing.items():
+                    self._addresses[key] = tuple(self._address(f"{name}.{key}") for name in unit.entries)
+            return [self._addresses[key] for key in keys]
+
+    def key(self, unit: Unit) -> str:
+        """The identity of a unit's object code: source, entries, processor, LLVM and passes."""
+        text = self._identity + ",".join(unit.entries) + "\0" + unit.source
+        return sha256(text.encode()).hexdigest()[:32]
+
+    def object_code(self, units: list[Unit]) -> bytes:
+        """Compiles the units into one object file, past every cache."""
+        with self._lock:
+            return self._emit({self.key(unit): unit for unit in units})
+
+    def assembly(self, source: str) -> str:
+        """The assembly of one IR text after our passes, for reading."""
+        with self._lock:
+            module = self._parse(source)
+            self._run_passes(module)
+            return self._machine.emit_assembly(module)
+
+    def _fetch(self, key: str, unit: Unit) -> bool:
+        """Loads the unit from disk; False if no usable object holds it."""
+        index = disk_cache.get("llvm-index", key)
+        if index is None:
+            return False
+        name = index.decode("ascii", "replace")
+        if name not in self._objects:
+            code = disk_cache.get("llvm-object", name)
+            if code is None:
+                return False
+            self._load(name, code)
+        return True
+
+    def _compile(self, units: dict[str, Unit]) -> None:
+        code = self._emit(units)
+        self.compiled += len(units)
+        foreign = undefined_symbols(code) - LIBRARY_SYMBOLS
+        if foreign:
+            # The loader would end the process.
+            guilty = next((u for u in units.values() if any(f"@{name}(" in u.source for name in foreign)), None)
+            raise CompileError(f"[load] expected programs without external calls, got {sorted(foreign)}",
+                               guilty.source if guilty else "")
+        name = sha256("".join(units).encode()).hexdigest()[:32]
+        self._load(name, code)
+        disk_cache.put("llvm-object", name, code)
+        for key in units:
+            disk_cache.put("llvm-index", key, name.encode())
+
+    def _emit(self, units: dict[str, Unit]) -> bytes:
+        whole = None
+        for key, unit in units.items():
+            module = self._parse(unit.source)
+            self._rename(module, unit, key)
+            if whole is None:
+                whole = module
+            else:
+                whole.link_in(module)
+        self._run_passes(whole)
+        return self._machine.emit_object(whole)
+
+    def _parse(self, source: str) -> Any:
+        try:
+            module = self.llvm.parse_assembly(source)
+            module.verify()
+        except RuntimeError as e:
+            raise CompileError(f"[load] LLVM refused the program: {str(e).strip()}", source) from None
+        return module
+
+    def _rename(self, module: Any, unit: Unit, key: str) -> None:
+        found = 0
+        for function in module.functions:
+            if function.is_declaration:
+                continue
+            # Nothing of ours unwinds: no unwind tables to store, load and register.
+            function.add_function_attribute("nounwind")
+            name = function.name
+            if name in unit.entries:
+                function.name = f"{name}.{key}"
+                found += 1
+            else:
+                function.linkage = "internal"
+        for variable in module.global_variables:
+            if not variable.is_declaration:
+                variable.linkage = "internal"
+        if found != len(unit.entries):
+            raise CompileError(f"[load] expected definitions of {unit.entries}, got {found} of them", unit.source)
+
+    def _run_passes(self, module: Any) -> None:
+        # The code is explicit already; the O2 pipeline would cost ten times as much and gain nothing.
+        llvm = self.llvm
+        builder = llvm.create_pass_builder(self._machine, llvm.create_pipeline_tuning_options(0))
+        passes = llvm.create_new_module_pass_manager()
+        passes.add_sroa_pass()
+        passes.add_instruction_combine_pass()
+        passes.add_simplify_cfg_pass()
+        passes.run(module, builder)
+
+    def _load(self, name: str, code: bytes) -> None:
+        self._engine.add_object_file(self.llvm.ObjectFileRef.from_data(code))
+        self._objects.add(name)
+
+    def _address(self, symbol: str) -> int:
+        address = self._engine.get_function_address(symbol)
+        if not address:
+            raise CompileError(f"[load] expected the symbol {symbol} in a loaded object, got nothing")
+        return address
+
+
+def undefined_symbols(code: bytes) -> frozenset[str]:
+    """Names that an ELF64 little-endian object takes from outside; empty for other formats, which we cannot read."""
+    if code[:6] != b"\x7fELF\x02\x01":
+        return frozenset()
+    section_table, = struct.unpack_from("<Q", code, 40)
+    entry_size, count = struct.unpack_from("<HH", code, 58)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", code, section_table + i * entry_size) for i in range(count)]
+    names = set()
+    for _, kind, _, _, offset, size, link, _, _, symbol_size in sections:
+        if kind != 2:  # SHT_SYMTAB
+            continue
+        strings = sections[link][4]
+        for at in range(offset + symbol_size, offset + size, symbol_size):
+            name, _, _, section = struct.unpack_from("<IBBH", code, at)
+            if section == 0 and name:
+                names.add(code[strings + name:code.index(b"\0", strings + name)].decode())
+    return frozenset(names)

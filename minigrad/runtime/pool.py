@@ -1,0 +1,149 @@
+"""The native thread pool: Python threads that enter the executor's worker loop and stay there, the GIL released.
+
+Threads start at the first command that wants them. After a fork the child has none of them and makes its own. At exit
+they are stopped before the interpreter, and with it the code they run, is taken down.
+"""
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import sys
+import threading
+import time
+import weakref
+
+import numpy as np
+
+from minigrad.runtime import executor_ir
+from minigrad.runtime.host import allocate_aligned
+from minigrad.runtime.llvm_jit import Jit, Unit
+
+# Waking a sleeping thread takes about 25 us, so an idle worker watches for about that long before it sleeps.
+SPIN_SECONDS = 40e-6
+CALIBRATION_PAUSES = 1000
+
+_RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
+_WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64)
+_SPIN = ctypes.CFUNCTYPE(None, ctypes.c_uint64)
+_STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+
+
+class Pool:
+    """Runs command tables on `threads` threads, the caller being one of them. Callers hold `lock`."""
+
+    def __init__(self, jit: Jit, threads: int) -> None:
+        """`threads` >= 1; where threads cannot be put to sleep portably, only the caller works."""
+        if threads < 1:
+            raise ValueError(f"[pool] expected at least one thread, got {threads}")
+        unit = Unit(("run", "work", "spin", "stop"), executor_ir.emit_executor(jit.triple))
+        run, work, spin, stop = jit.addresses([unit])[0]
+        self._run, self._work, self._spin, self._stop = _RUN(run), _WORK(work), _SPIN(spin), _STOP(stop)
+        self.lock = threading.Lock()
+        self._system = _system_function(executor_ir.has_futex(jit.triple))
+        self.threads = threads if self._system else 1
+        self._scratch_bytes = 0
+        self._fresh_state()
+        _pools.add(self)
+
+    def run(self, commands: int, count: int, parallel: bool) -> None:
+        """Executes `count` commands at address `commands`; returns when all are done.
+
+        `parallel` says that some command has several chunks; without it no thread is started.
+        """
+        if parallel and not self._workers and self.threads > 1:
+            self._start()
+        self._run(self._address, commands, count)
+
+    def reserve_scratch(self, nbytes: int) -> None:
+        """Gives every worker at least `nbytes` bytes of scratch memory. No command may be running."""
+        if nbytes <= self._scratch_bytes:
+            return
+        nbytes = (nbytes + 4095) & -4096
+        self._scratch_bytes = nbytes
+        self._scratch = [allocate_aligned(nbytes) for _ in range(self.threads)]
+        for i, memory in enumerate(self._scratch):
+            self._word(executor_ir.WORKERS + i * executor_ir.WORKER_BYTES + 8, np.uint64)[0] = memory.ctypes.data
+
+    def close(self) -> None:
+        """Stops the threads and waits for them. A later run starts new ones."""
+        workers, self._workers = self._workers, []
+        if not workers:
+            return
+        self._stop(self._address)
+        for worker in workers:
+            worker.join()
+        self._fresh_state()
+
+    def abandon(self) -> None:
+        """Forgets threads and lock holders that do not exist in this process, after a fork."""
+        self.lock = threading.Lock()
+        self._workers = []
+        self._fresh_state()
+
+    def _fresh_state(self) -> None:
+        self._state = allocate_aligned(executor_ir.state_bytes(self.threads))
+        self._state[:] = 0
+        self._address = self._state.ctypes.data
+        self._workers: list[threading.Thread] = []
+        self._word(executor_ir.THREADS, np.uint64)[0] = self.threads
+        self._word(executor_ir.SYSTEM, np.uint64)[0] = self._system
+        scratch, self._scratch_bytes = self._scratch_bytes, 0
+        self.reserve_scratch(scratch)
+
+    def _start(self) -> None:
+        self._word(executor_ir.SPIN, np.uint64)[0] = self._calibrate()
+        for i in range(1, self.threads):
+            worker = threading.Thread(target=self._work, args=(self._address, i), daemon=True, name=f"minigrad-{i}")
+            try:
+                worker.start()
+            except RuntimeError:
+                break  # the system gives no more threads: those that exist take the chunks of the missing ones
+            self._workers.append(worker)
+
+    def _calibrate(self) -> int:
+        # How long one pause lasts differs tenfold between processors. With more threads than cores, watching keeps
+        # the core from whoever has the work.
+        seconds = min(self._time_pauses() for _ in range(3))
+        crowded = self.threads > _usable_cores()
+        return max(1, int((SPIN_SECONDS / 20 if crowded else SPIN_SECONDS) / seconds * CALIBRATION_PAUSES))
+
+    def _time_pauses(self) -> float:
+        start = time.perf_counter()
+        self._spin(CALIBRATION_PAUSES)
+        return max(time.perf_counter() - start, 1e-7)
+
+    def _word(self, offset: int, dtype: type) -> np.ndarray:
+        return self._state[offset:offset + np.dtype(dtype).itemsize].view(dtype)
+
+
+def _usable_cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
+
+
+def _system_function(futex: bool) -> int:
+    """The address of what idle workers sleep with, 0 where there is neither."""
+    if sys.platform == "win32":
+        return 0
+    library = ctypes.CDLL(None)
+    return ctypes.cast(library.syscall if futex else library.nanosleep, ctypes.c_void_p).value or 0
+
+
+def _abandon_all() -> None:
+    for pool in list(_pools):
+        pool.abandon()
+
+
+def _close_all() -> None:
+    for pool in list(_pools):
+        pool.close()
+
+
+atexit.register(_close_all)
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_abandon_all)
