@@ -1,0 +1,154 @@
+"""Settings: one frozen `Config`, and the only reader of the environment.
+
+    MINIGRAD_DEVICE         where tensors live by default: CPU, NUMPY, CL, CL:<index or part of a name>   (CPU)
+    MINIGRAD_THREADS        worker threads of the CPU device                                               (all cores)
+    MINIGRAD_CACHE          folder of compiled programs and fetched models      ($XDG_CACHE_HOME or ~/.cache, /minigrad)
+    MINIGRAD_DISK_CACHE     1: keep compiled programs on disk                                              (1)
+    MINIGRAD_CACHE_MB       size limit of the compiled programs on disk                                    (512)
+    MINIGRAD_VERIFY         1: verify kernels and loops after every pass                                   (0)
+    MINIGRAD_JIT            0: functions under `jit` run eagerly                                           (1)
+    MINIGRAD_JIT_CHECK      1: compare each replay with an eager run                                       (0)
+    MINIGRAD_DEBUG          0 silent, 1 one line per realize, 2 kernels, 3 loops, 4 source                 (0)
+    MINIGRAD_TEST_DATA      data folder of the test suite                                       (../shared/data)
+    MINIGRAD_TEST_DEVICES   comma separated devices that the test suite may use                            (all found)
+
+`with config(device="CPU", threads=1): ...` overrides fields in this thread (and in tasks started from it).
+"""
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from minigrad.errors import ConfigError
+
+_DEVICE = re.compile(r"CPU|NUMPY|CL(:.+)?")
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One set of settings, described at the top of this file; making one validates it. Raises ConfigError."""
+
+    device: str = "CPU"
+    threads: int = 1
+    cache_dir: Path = Path(".cache/minigrad")
+    disk_cache: bool = True
+    cache_limit_mb: int = 512
+    verify: bool = False
+    jit: bool = True
+    jit_check: bool = False
+    debug: int = 0
+    test_data: Path = Path("../shared/data")
+    test_devices: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in (self.device, *self.test_devices):
+            if not isinstance(name, str) or not _DEVICE.fullmatch(name):
+                expected = "a device CPU, NUMPY, CL or CL:<index or part of a name>"
+                raise ConfigError(f"[config] expected {expected}, got {name!r}")
+        for field, lo, hi in (("threads", 1, 1024), ("cache_limit_mb", 0, 1 << 20), ("debug", 0, 4)):
+            value = getattr(self, field)
+            if type(value) is not int or not lo <= value <= hi:
+                raise ConfigError(f"[config] expected {field} to be an integer in {lo}..{hi}, got {value!r}")
+        for field in ("disk_cache", "verify", "jit", "jit_check"):
+            value = getattr(self, field)
+            if type(value) is not bool:
+                raise ConfigError(f"[config] expected {field} to be True or False, got {value!r}")
+        for field in ("cache_dir", "test_data"):
+            if not isinstance(getattr(self, field), Path):
+                raise ConfigError(f"[config] expected {field} to be a pathlib.Path, got {getattr(self, field)!r}")
+
+
+def from_environment(env: Mapping[str, str]) -> Config:
+    """The Config that these variables ask for. Raises ConfigError that names the variable and what is allowed."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    home = Path(env.get("XDG_CACHE_HOME") or Path(env.get("HOME") or Path.home()) / ".cache")
+    values: dict[str, Any] = {"threads": min(cores, 1024), "cache_dir": home / "minigrad"}
+    for variable, (field, read) in _VARIABLES.items():
+        text = env.get(variable, "").strip()
+        if text:
+            values[field] = read(variable, text)
+    try:
+        return Config(**values)
+    except ConfigError as error:
+        named = {field: variable for variable, (field, _) in _VARIABLES.items()}
+        culprit = next((f"{v}={env[v]} " for f, v in named.items() if v in env and f in str(error)), "")
+        raise ConfigError(f"{error} ({culprit}from the environment)") from None
+
+
+def _boolean(variable: str, text: str) -> bool:
+    if text.lower() not in _TRUE + _FALSE:
+        raise ConfigError(f"[config] expected {variable} to be one of {', '.join(_TRUE + _FALSE)}, got {text!r}")
+    return text.lower() in _TRUE
+
+
+def _integer(variable: str, text: str) -> int:
+    if not re.fullmatch(r"-?\d+", text):
+        raise ConfigError(f"[config] expected {variable} to be an integer, got {text!r}")
+    return int(text)
+
+
+def _path(_: str, text: str) -> Path:
+    return Path(text).expanduser()
+
+
+def _names(_: str, text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+_VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+    "MINIGRAD_DEVICE": ("device", lambda _, text: text),
+    "MINIGRAD_THREADS": ("threads", _integer),
+    "MINIGRAD_CACHE": ("cache_dir", _path),
+    "MINIGRAD_DISK_CACHE": ("disk_cache", _boolean),
+    "MINIGRAD_CACHE_MB": ("cache_limit_mb", _integer),
+    "MINIGRAD_VERIFY": ("verify", _boolean),
+    "MINIGRAD_JIT": ("jit", _boolean),
+    "MINIGRAD_JIT_CHECK": ("jit_check", _boolean),
+    "MINIGRAD_DEBUG": ("debug", _integer),
+    "MINIGRAD_TEST_DATA": ("test_data", _path),
+    "MINIGRAD_TEST_DEVICES": ("test_devices", _names),
+}
+
+_override: ContextVar[Config | None] = ContextVar("minigrad_config", default=None)
+
+
+@cache
+def _base() -> Config:
+    return from_environment(os.environ)
+
+
+def current() -> Config:
+    """The settings in force here: the innermost `with config(...)`, else the environment as it was at first use."""
+    return _override.get() or _base()
+
+
+class config:  # noqa: N801  (used like a function)
+    """`with config(device="CPU", threads=1): ...` overrides fields of the current Config. Raises ConfigError."""
+
+    __slots__ = ("_config", "_tokens")
+    current = staticmethod(current)
+
+    def __init__(self, **changes: Any):
+        known = [f.name for f in fields(Config)]
+        for name in changes:
+            if name not in known:
+                raise ConfigError(f"[config] expected one of {', '.join(known)}, got {name!r}")
+        for name in ("cache_dir", "test_data"):
+            if isinstance(changes.get(name), str):
+                changes[name] = Path(changes[name])
+        self._config = replace(current(), **changes)
+        self._tokens: list[Token[Config | None]] = []
+
+    def __enter__(self) -> Config:
+        self._tokens.append(_override.set(self._config))
+        return self._config
+
+    def __exit__(self, *_: object) -> None:
+        _override.reset(self._tokens.pop())

@@ -1,0 +1,24 @@
+"""What code generation hands to a device: rendered source. It lies below both, so that neither knows the other."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Rendered source of one stage: pure data, what the caches store.
+
+    `arguments` names the type of each argument in order: 'buffer:<bytes per element>' ('buffer:4' for f32), or a scalar
+    type's short name ('f32', 'i64' for an index dim...). CPU programs have the ABI
+    `void name(const u64 *args, i64 begin, i64 end, u8 *scratch)`, where args hold addresses and the bit patterns of
+    scalars (floats in their low bits); OpenCL kernels take, for each buffer, `__global T *p, long p_offset` (in
+    elements), then the scalars, then `long extent`. An OpenCL source is a list of paragraphs separated by blank lines
+    (pragmas, helper functions, the kernel): programs compiled together keep equal paragraphs once, so helpers of one
+    name have one text.
+    """
+
+    name: str
+    language: str
+    source: str
+    arguments: tuple[str, ...]
+    scratch: int = 0

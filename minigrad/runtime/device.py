@@ -1,0 +1,85 @@
+"""What the runtime knows: programs, buffers, launches. Never a Node, a Kernel or loop IR."""
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from minigrad.program import Program
+from minigrad.target import Target
+
+__all__ = ["Buffer", "Device", "Launch", "Program"]
+
+
+@dataclass(slots=True)
+class Buffer:
+    """`nbytes` of device memory at `offset` bytes into `handle` (a numpy uint8 array on the CPU, a cl.Buffer on CL).
+
+    `base` keeps what owns the memory alive: an arena, or a user's array. `address` is where the first byte lies in
+    host memory, filled on first use by the CPU (0: not asked yet, or no such thing).
+    """
+
+    device: Device
+    nbytes: int
+    handle: Any
+    offset: int = 0
+    base: Any = None
+    address: int = 0
+
+
+@dataclass(slots=True)
+class Launch:
+    """One stage to run: `executable` from `load`, buffers and Python scalars in argument order, parallel iterations.
+
+    With `table`, the launch is one program over many rows: each row is (arguments, extent), see the one-launch optimizer;
+    `arguments` and `extent` are then unused. Launches of one list run in order; a device may overlap those it can prove
+    independent. `work` estimates the time of the whole launch on one core, in nanoseconds (0.0: unknown); devices use
+    it to decide what is too small to share out.
+    """
+
+    executable: Any
+    arguments: tuple[Buffer | int | float, ...]
+    extent: int
+    table: tuple[tuple[tuple[Buffer | int | float, ...], int], ...] = field(default=())
+    work: float = 0.0
+
+
+class Device(ABC):
+    """A place that runs Programs. `name` is canonical ('CPU', 'CL:0'); `target` is all that code generation may know."""
+
+    name: str
+    target: Target
+
+    @abstractmethod
+    def alloc(self, nbytes: int) -> Buffer:
+        """At least `nbytes` bytes, aligned to 64; contents undefined. Raises DeviceError when out of memory."""
+
+    @abstractmethod
+    def free(self, buffer: Buffer) -> None:
+        """Gives the memory back (it may be kept for reuse)."""
+
+    @abstractmethod
+    def copy_in(self, buffer: Buffer, data: np.ndarray) -> None:
+        """Copies a contiguous host array into the buffer, after queued work that uses it."""
+
+    @abstractmethod
+    def copy_out(self, buffer: Buffer, out: np.ndarray) -> None:
+        """Copies the buffer into a contiguous host array, after queued work that writes it."""
+
+    @abstractmethod
+    def load(self, programs: list[Program]) -> list[Any]:
+        """Compiles (or fetches from the caches) each program; raises CompileError with the driver's words."""
+
+    @abstractmethod
+    def launch(self, launches: list[Launch]) -> None:
+        """Queues the launches in order; returns without waiting for them where the device can."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Waits until everything queued is done."""
+
+    @abstractmethod
+    def elapsed(self) -> float:
+        """Seconds the device spent in kernels since the last call; wall time where the driver cannot tell."""

@@ -1,0 +1,69 @@
+"""What the whole suite shares: the data folder, the devices found here, and the environment that drivers read.
+
+    from conftest import devices, needs_device
+
+    @pytest.mark.parametrize("device", devices())     every device of this machine
+    @needs_device("CL:pocl")                          skipped, with the reason, where it is missing
+"""
+import os
+import tempfile
+from functools import cache
+from pathlib import Path
+
+# Read once, at the first use of OpenCL or of the settings: they must be there before any test is imported.
+_pocl_cache = tempfile.TemporaryDirectory(prefix="minigrad-pocl-")
+os.environ["POCL_CACHE_DIR"] = _pocl_cache.name
+os.environ.setdefault("RUSTICL_ENABLE", "llvmpipe")
+os.environ.setdefault("MINIGRAD_VERIFY", "1")
+
+import pytest  # noqa: E402
+
+from minigrad.config import current  # noqa: E402
+
+ROOT = Path(__file__).resolve().parent.parent
+OPENCL = {"Portable Computing Language": "CL:pocl", "rusticl": "CL:rusticl"}
+
+
+@cache
+def devices() -> tuple[str, ...]:
+    """Names of the minigrad devices of this machine, fewer where MINIGRAD_TEST_DEVICES says so."""
+    found = ["CPU", "NUMPY", *_opencl_devices()]
+    wanted = current().test_devices
+    return tuple(name for name in found if not wanted or name in wanted)
+
+
+def _opencl_devices() -> list[str]:
+    import pyopencl
+
+    try:
+        platforms = pyopencl.get_platforms()
+    except pyopencl.Error:
+        return []
+    found = []
+    for platform in platforms:
+        try:
+            usable = bool(platform.get_devices())
+        except pyopencl.Error:
+            usable = False
+        if usable and platform.name in OPENCL and OPENCL[platform.name] not in found:
+            found.append(OPENCL[platform.name])
+    return sorted(found)
+
+
+def needs_device(name: str) -> pytest.MarkDecorator:
+    """Skips a test where the device is missing or not wanted."""
+    return pytest.mark.skipif(name not in devices(), reason=f"no device {name} here (found {', '.join(devices())})")
+
+
+def pytest_report_header() -> str:
+    return f"minigrad devices: {', '.join(devices())}"
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder of test data, named by MINIGRAD_TEST_DATA; tests that use it are skipped where there is none."""
+    folder = current().test_data
+    folder = folder if folder.is_absolute() else ROOT / folder
+    if not folder.is_dir():
+        pytest.skip(f"no test data at {folder}; MINIGRAD_TEST_DATA names the folder")
+    return folder

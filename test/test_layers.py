@@ -1,0 +1,123 @@
+"""Imports go down only: every import under minigrad/ is checked against the table of layers in docs/architecture.md."""
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LAYERS = [
+    {"errors", "dtype", "expr", "value", "config", "target", "program"},
+    {"ops"},
+    {"graph"},
+    {"codegen", "scheduler", "runtime"},
+    {"engine", "tensor", "mixins", "random"},
+    {"tune"},
+    {"nn", "optim", "state", "onnx", "data", "distributed"},
+    {"viz", "cli", "__main__"},
+]
+LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
+# Within one layer, parts are strangers to each other but for these.
+SIDEWAYS = {
+    ("scheduler", "codegen"), ("tensor", "engine"), ("tensor", "mixins"), ("tensor", "random"), ("mixins", "engine"),
+    ("mixins", "random"), ("mixins", "tensor"), ("random", "tensor"), ("nn", "optim"), ("nn", "state"), ("optim", "nn"),
+    ("cli", "viz"), ("__main__", "cli"),
+}
+# The runtime knows Programs: nothing that has a Node or a Kernel in it.
+FORBIDDEN = {("runtime", "ops"), ("runtime", "graph"), ("runtime", "codegen"), ("codegen", "graph")}
+FREE_OF_DEVICES = {"codegen", "scheduler", "graph", "ops"}
+DEVICE_LIBRARIES = {"pyopencl", "llvmlite", "ctypes"}
+
+
+def part_of(module: str) -> str | None:
+    """'minigrad.codegen.kernel' -> 'codegen'; 'minigrad' -> '' (the public names, the top); None for others."""
+    names = module.split(".")
+    return None if names[0] != "minigrad" else names[1] if len(names) > 1 else ""
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def imports(tree: ast.AST, package: str) -> list[tuple[int, str]]:
+    """(line, module) of every import, those inside functions too, except under TYPE_CHECKING."""
+    found: list[tuple[int, str]] = []
+    stack: list[ast.AST] = [tree]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, name.name) for name in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                base = ".".join([*package.split(".")[:len(package.split(".")) - node.level + 1], *base.split(".")])
+            base = base.strip(".")
+            # `from minigrad import config` may name a part or a public name
+            found += [(node.lineno, f"{base}.{name.name}" if base == "minigrad" and name.name in LEVEL else base)
+                      for name in node.names]
+        for child in ast.iter_child_nodes(node):
+            if is_type_checking(node) and child in node.body:  # type: ignore[attr-defined]
+                continue
+            stack.append(child)
+    return found
+
+
+def violations(source: str, module: str) -> list[str]:
+    """One line per import of `source`, the text of `module`, that does not go down."""
+    part = part_of(module)
+    if not part:
+        return []
+    found = []
+    for line, target in imports(ast.parse(source), module.rpartition(".")[0]):
+        other = part_of(target)
+        where = f"{module}:{line} imports {target}: "
+        if other is None:
+            if part in FREE_OF_DEVICES and target.split(".")[0] in DEVICE_LIBRARIES:
+                found.append(where + f"{part} never touches a device")
+        elif part not in LEVEL or (other and other not in LEVEL):
+            found.append(where + "not in the table of layers")
+        elif other == "":
+            if LEVEL[part] < LEVEL["nn"]:
+                found.append(where + "the public names are above every part")
+        elif (part, other) in FORBIDDEN:
+            found.append(where + f"{part} must not know {other}")
+        elif LEVEL[other] > LEVEL[part]:
+            found.append(where + f"upwards, from layer {LEVEL[part]} to {LEVEL[other]}")
+        elif LEVEL[other] == LEVEL[part] != 0 and part != other and (part, other) not in SIDEWAYS:
+            found.append(where + f"sideways, {part} does not know {other}")
+    return found
+
+
+def test_imports_go_down() -> None:
+    found = []
+    for path in sorted((ROOT / "minigrad").rglob("*.py")):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        found += violations(path.read_text(), module)
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("module, source, message", [
+    ("minigrad.expr.core", "from minigrad.ops.op import Op", "upwards, from layer 0 to 1"),
+    ("minigrad.ops.movement", "def f():\n    from minigrad.scheduler.groups import g", "upwards, from layer 1 to 3"),
+    ("minigrad.graph.autodiff", "import minigrad.tensor", "upwards, from layer 2 to 4"),
+    ("minigrad.codegen.kernel", "from minigrad.runtime import device", "sideways, codegen does not know runtime"),
+    ("minigrad.codegen.kernel", "from ..scheduler.fuse import x", "sideways, codegen does not know scheduler"),
+    ("minigrad.runtime.cpu", "from minigrad.ops.node import Node", "runtime must not know ops"),
+    ("minigrad.codegen.render.llvm", "import llvmlite.binding", "codegen never touches a device"),
+    ("minigrad.engine.realize", "from minigrad import Tensor", "the public names are above every part"),
+    ("minigrad.engine.realize", "from minigrad import nn", "upwards, from layer 4 to 6"),
+    ("minigrad.ops.extra", "from minigrad.helpers import x", "not in the table of layers"),
+])
+def test_a_wrong_import_is_found(module: str, source: str, message: str) -> None:
+    found = violations(source, module)
+    assert len(found) == 1 and message in found[0], found
+
+
+@pytest.mark.parametrize("module, source", [
+    ("minigrad.scheduler.fuse", "from minigrad.codegen.kernel import Kernel\nimport numpy"),
+    ("minigrad.engine.realize", "from minigrad.runtime.device import Device\nfrom minigrad import config"),
+    ("minigrad.ops.op", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from minigrad.tensor import Tensor"),
+    ("minigrad.nn.linear", "from minigrad import Tensor"),
+    ("minigrad.runtime.cpu", "import llvmlite.binding"),
+])
+def test_a_right_import_passes(module: str, source: str) -> None:
+    assert violations(source, module) == []
