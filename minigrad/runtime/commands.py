@@ -140,7 +140,7 @@ _WORD16, _WORD32, _WORD64 = struct.Struct("<H"), struct.Struct("<I"), struct.Str
 
 def _encoder(kind: str) -> Encoder | None:
     """How a scalar of `kind` becomes an argument word; None for a buffer."""
-    if kind == "buffer":
+    if kind.partition(":")[0] == "buffer":
         return None
     if kind not in _ENCODERS:
         raise InternalError(f"[load] expected an argument type of {sorted(_ENCODERS)} or buffer, got {kind}")

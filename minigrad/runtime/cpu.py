@@ -20,13 +20,14 @@ from minigrad.target import Target
 
 
 class CPU(HostMemory, Device):
-    """The host processor, with the threads of the configuration."""
+    """The host processor. Launches use as many threads as the configuration says at that moment."""
 
     name = "CPU"
 
     def __init__(self, threads: int | None = None) -> None:
-        """`threads` overrides the configuration's number."""
+        """`threads` fixes their number, whatever the configuration says."""
         HostMemory.__init__(self)
+        self._threads = threads
         self._jit = shared_jit()
         self._pool = Pool(self._jit, threads or config.current().threads)
         self.target = host_target(self._jit, self._pool.threads)
@@ -53,7 +54,10 @@ class CPU(HostMemory, Device):
         if not prepared.count:
             return
         pool = self._pool
+        threads = self._threads or config.current().threads
         with pool.lock:
+            if threads != pool.threads:
+                pool.resize(threads)
             if prepared.scratch:
                 pool.reserve_scratch(prepared.scratch)
             start = time.perf_counter()

@@ -1,9 +1,9 @@
 """Content-addressed files shared by many processes: objects of the CPU, binaries of OpenCL, plans.
 
-An entry is one file, `<cache_dir>/<kind>/<first two hex digits>/<sha256 of the key>`, written under another name and
-renamed, with a header that holds a checksum over kind, key and data. Anything else found under that name (cut short,
-changed, of another version) is a miss. Nothing is unpickled. A directory that cannot be written makes every call a
-miss or a no-op: the callers keep what they use in memory anyway.
+An entry is one file, `<cache_dir>/programs/<kind>/<first two hex digits>/<sha256 of the key>`, written under another
+name and renamed, with a header that holds a checksum over kind, key and data. Anything else found under that name (cut
+short, changed, of another version) is a miss. Nothing is unpickled. A directory that cannot be written makes every call
+a miss or a no-op: the callers keep what they use in memory anyway.
 """
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import itertools
 import os
 import time
 from hashlib import sha256
-from pathlib import Path
 
 from minigrad import config
 
 MAGIC = b"minigrad cache 1\n"
-LIMIT_BYTES = 1 << 30
+FOLDER = "programs"  # below the cache folder, which also holds fetched models: those are not ours to evict
 KEEP_FRACTION = 0.75
 PUTS_BETWEEN_SWEEPS = 256
 TOUCH_AFTER_SECONDS = 6 * 3600.0
@@ -68,16 +67,15 @@ def put(kind: str, key: str, data: bytes) -> None:
         evict()
 
 
-def evict(limit: int = LIMIT_BYTES) -> int:
-    """Removes the least recently used entries until `KEEP_FRACTION * limit` bytes are left; returns bytes removed.
+def evict() -> int:
+    """Removes the least recently used entries until `KEEP_FRACTION` of the limit is left; returns the bytes removed.
 
     Does nothing under the limit. Files that another process removes meanwhile are not an error.
     """
-    root = config.current().cache_dir
-    if not root:
-        return 0
+    settings = config.current()
+    limit = settings.cache_limit_mb << 20
     entries, total, removed = [], 0, 0
-    for directory, _, names in os.walk(root):
+    for directory, _, names in os.walk(os.path.join(settings.cache_dir, FOLDER)):
         for name in names:
             path = os.path.join(directory, name)
             try:
@@ -102,11 +100,11 @@ def evict(limit: int = LIMIT_BYTES) -> int:
 
 
 def _path(kind: str, key: str) -> str | None:
-    root = config.current().cache_dir
-    if not root:
+    settings = config.current()
+    if not settings.disk_cache:
         return None
     name = sha256(key.encode()).hexdigest()
-    return str(Path(root) / kind / name[:2] / name)
+    return os.path.join(settings.cache_dir, FOLDER, kind, name[:2], name)
 
 
 def _checksum(kind: str, key: str, data: bytes) -> bytes:

@@ -7,6 +7,7 @@ the objects. Entries are renamed to `name.key`, so units of any origin can be lo
 """
 from __future__ import annotations
 
+import os
 import struct
 import threading
 from hashlib import sha256
@@ -19,6 +20,11 @@ from minigrad.runtime import disk_cache
 LIBRARY_SYMBOLS = frozenset({"memcpy", "memmove", "memset"})
 # Part of every key: raise it when the passes below change.
 PIPELINE = "sroa,instcombine,simplifycfg;O2;1"
+
+# LLVM takes one caller at a time anyway. A fork waits for it, so that the child never inherits it locked.
+_lock = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 class Unit(NamedTuple):
@@ -49,7 +55,6 @@ class Jit:
             llvm.parse_assembly(""), target.create_target_machine(cpu=self.cpu, features=flags, opt=2, jit=True))
         version = ".".join(map(str, llvm.llvm_version_info))
         self._identity = f"{self.triple} {self.cpu} {flags} llvm {version} llvmlite {llvmlite.__version__} {PIPELINE}\0"
-        self._lock = threading.RLock()
         self._addresses: dict[str, tuple[int, ...]] = {}
         self._objects: set[str] = set()
         self.compiled = 0
@@ -57,7 +62,7 @@ class Jit:
     def addresses(self, units: list[Unit]) -> list[tuple[int, ...]]:
         """The addresses of each unit's entries, in order. Raises CompileError with LLVM's words and the source."""
         keys = [self.key(unit) for unit in units]
-        with self._lock:
+        with _lock:
             missing = {key: unit for key, unit in zip(keys, units, strict=True) if key not in self._addresses}
             if missing:
                 wanted = {key: unit for key, unit in missing.items() if not self._fetch(key, unit)}
@@ -75,12 +80,12 @@ class Jit:
 
     def object_code(self, units: list[Unit]) -> bytes:
         """Compiles the units into one object file, past every cache."""
-        with self._lock:
+        with _lock:
             return self._emit({self.key(unit): unit for unit in units})
 
     def assembly(self, source: str) -> str:
         """The assembly of one IR text after our passes, for reading."""
-        with self._lock:
+        with _lock:
             module = self._parse(source)
             self._run_passes(module)
             return self._machine.emit_assembly(module)

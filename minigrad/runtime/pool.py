@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 
 import numpy as np
 
@@ -35,15 +36,14 @@ class Pool:
     """Runs command tables on `threads` threads, the caller being one of them. Callers hold `lock`."""
 
     def __init__(self, jit: Jit, threads: int) -> None:
-        """`threads` >= 1; where threads cannot be put to sleep portably, only the caller works."""
-        if threads < 1:
-            raise ValueError(f"[pool] expected at least one thread, got {threads}")
+        """`threads` >= 1. On systems without a known way to sleep only the caller works."""
         unit = Unit(("run", "work", "spin", "stop"), executor_ir.emit_executor(jit.triple))
         run, work, spin, stop = jit.addresses([unit])[0]
         self._run, self._work, self._spin, self._stop = _RUN(run), _WORK(work), _SPIN(spin), _STOP(stop)
         self.lock = threading.Lock()
         self._system = _system_function(executor_ir.has_futex(jit.triple))
-        self.threads = threads if self._system else 1
+        self.threads = threads
+        self._workers: list[threading.Thread] = []
         self._scratch_bytes = 0
         self._fresh_state()
         _pools.add(self)
@@ -53,7 +53,7 @@ class Pool:
 
         `parallel` says that some command has several chunks; without it no thread is started.
         """
-        if parallel and not self._workers and self.threads > 1:
+        if parallel and not self._workers and self.threads > 1 and self._system:
             self._start()
         self._run(self._address, commands, count)
 
@@ -77,6 +77,17 @@ class Pool:
             worker.join()
         self._fresh_state()
 
+    def resize(self, threads: int) -> None:
+        """Changes the number of threads, the caller included. No command may be running."""
+        self.close()
+        self.threads = threads
+        self._fresh_state()
+
+    def __del__(self) -> None:
+        # Nobody can be in `run` any more. At exit the threads are already stopped.
+        if not sys.is_finalizing():
+            self.close()
+
     def abandon(self) -> None:
         """Forgets threads and lock holders that do not exist in this process, after a fork."""
         self.lock = threading.Lock()
@@ -87,7 +98,6 @@ class Pool:
         self._state = allocate_aligned(executor_ir.state_bytes(self.threads))
         self._state[:] = 0
         self._address = self._state.ctypes.data
-        self._workers: list[threading.Thread] = []
         self._word(executor_ir.THREADS, np.uint64)[0] = self.threads
         self._word(executor_ir.SYSTEM, np.uint64)[0] = self._system
         scratch, self._scratch_bytes = self._scratch_bytes, 0
@@ -96,7 +106,8 @@ class Pool:
     def _start(self) -> None:
         self._word(executor_ir.SPIN, np.uint64)[0] = self._calibrate()
         for i in range(1, self.threads):
-            worker = threading.Thread(target=self._work, args=(self._address, i), daemon=True, name=f"minigrad-{i}")
+            worker = threading.Thread(target=_stay, args=(self._work, self._state, i), daemon=True,
+                                      name=f"minigrad-{i}")
             try:
                 worker.start()
             except RuntimeError:
@@ -117,6 +128,11 @@ class Pool:
 
     def _word(self, offset: int, dtype: type) -> np.ndarray:
         return self._state[offset:offset + np.dtype(dtype).itemsize].view(dtype)
+
+
+def _stay(work: Callable[[int, int], None], state: np.ndarray, me: int) -> None:
+    """A worker's whole life; as an argument of the thread, `state` outlives it."""
+    work(state.ctypes.data, me)
 
 
 def _usable_cores() -> int:
@@ -141,7 +157,10 @@ def _abandon_all() -> None:
 
 def _close_all() -> None:
     for pool in list(_pools):
-        pool.close()
+        # A thread of the user's that still computes at exit keeps its workers: the process ends under both.
+        if pool.lock.acquire(timeout=1.0):
+            pool.close()
+            pool.lock.release()
 
 
 atexit.register(_close_all)

@@ -1,0 +1,66 @@
+"""Names to devices. 'CPU', 'NUMPY', 'CL' (the best OpenCL device), 'CL:<index>', 'CL:<words of its name>'."""
+from __future__ import annotations
+
+import threading
+
+from minigrad.errors import DeviceError
+from minigrad.runtime.device import Device
+
+_lock = threading.RLock()
+_opened: dict[str, Device] = {}
+_canonical: dict[str, str] = {"CPU": "CPU", "NUMPY": "NUMPY"}
+
+
+def canonical(name: str) -> str:
+    """The one name of a device: 'CPU', 'NUMPY' or 'CL:<index>'. Raises DeviceError that says what there is."""
+    found = _canonical.get(name)
+    if found is None:
+        found = _resolve(name)
+        _canonical[name] = found
+    return found
+
+
+def get_device(name: str) -> Device:
+    """The device of that name, opened on first use; the same object each time. Raises DeviceError."""
+    device = _opened.get(name)
+    if device is not None:
+        return device
+    known = canonical(name)
+    with _lock:
+        if known not in _opened:
+            _opened[known] = _open(known)
+        _opened[name] = _opened[known]
+        return _opened[known]
+
+
+def synchronize(device: str | None = None) -> None:
+    """Waits until everything queued on the device is done; on every opened device if none is named."""
+    for opened in [get_device(device)] if device is not None else set(_opened.values()):
+        opened.synchronize()
+
+
+def _resolve(name: str) -> str:
+    kind, _, selector = name.strip().partition(":")
+    upper = kind.upper()
+    if upper in ("CPU", "NUMPY") and not selector:
+        return upper
+    if upper != "CL":
+        raise DeviceError(f"[device] expected CPU, NUMPY, CL or CL:<index or part of a name>, got {name!r}; "
+                          "`python -m minigrad devices` lists what there is")
+    from minigrad.runtime.opencl_devices import find_device
+
+    return f"CL:{find_device(selector).index}"
+
+
+def _open(name: str) -> Device:
+    if name == "CPU":
+        from minigrad.runtime.cpu import CPU
+
+        return CPU()
+    if name == "NUMPY":
+        from minigrad.runtime.host import NumpyDevice
+
+        return NumpyDevice()
+    from minigrad.runtime.opencl import open_device
+
+    return open_device(name.partition(":")[2])
