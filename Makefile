@@ -1,0 +1,40 @@
+# make test                 ruff, mypy and the whole test suite
+# make chat [PROMPT="..."]  talk to a small language model; with PROMPT, one answer
+# PYTHON names the interpreter (3.11 or later) that .venv is made with.
+
+PYTHON ?= python3
+VENV := .venv
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
+
+.PHONY: test lint chat clean
+
+test: $(VENV)/.installed-test
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/python -m pytest
+
+lint: $(VENV)/.installed-test
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+
+chat: $(VENV)/.installed
+	@$(VENV)/bin/python examples/llama/chat.py $(if $(PROMPT),--prompt "$$PROMPT")
+
+# The prompt reaches the command through the environment, so that its quotes and dollars mean nothing to the shell.
+export PROMPT
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "minigrad needs Python 3.11 or later")'
+	$(PYTHON) -m venv $(VENV)
+
+# Each stamp depends on pyproject.toml: nothing is installed again until the dependencies change.
+$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --quiet --editable .
+	@touch $@
+
+$(VENV)/.installed-test: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --quiet --editable ".[test]"
+	@touch $@ $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

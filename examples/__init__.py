@@ -1,0 +1,1 @@
+"""Programs written with minigrad: a chat with a language model, image classification, a training benchmark."""
