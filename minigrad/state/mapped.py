@@ -1,0 +1,72 @@
+"""Model files as memory: mapped, not read, and every slice checked against the file's size."""
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+
+from minigrad.dtype import DType
+from minigrad.errors import FormatError
+
+if TYPE_CHECKING:
+    from minigrad.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class MappedFile:
+    """A file's bytes as a numpy uint8 array whose pages are fetched when touched.
+
+    The mapping is private: writing into a view (an `assign` to a loaded tensor) changes this process's copy of the
+    page, never the file.
+    """
+
+    path: Path
+    data: np.ndarray
+
+    @staticmethod
+    def open(path: str | os.PathLike) -> MappedFile:
+        """Maps `path`. Raises FormatError for an empty file, OSError where the system refuses."""
+        file = Path(path)
+        if file.stat().st_size == 0:
+            raise FormatError(f"{file}: the file is empty; download it again")
+        return MappedFile(file, np.memmap(file, dtype=np.uint8, mode="c"))
+
+    def part(self, offset: int, nbytes: int, what: str) -> np.ndarray:
+        """Bytes [offset, offset + nbytes) as a view; `what` names them in the FormatError for a file that is too short.
+        """
+        if offset < 0 or nbytes < 0 or offset + nbytes > len(self.data):
+            raise FormatError(f"{self.path}: truncated or corrupt: {what} takes bytes {offset} to {offset + nbytes}, "
+                              f"the file has {len(self.data)}; download it again")
+        return self.data[offset:offset + nbytes].view(np.ndarray)
+
+    def array(self, offset: int, dtype: DType, shape: tuple[int, ...], what: str) -> np.ndarray:
+        """A view of `shape` elements in storage type `dtype.np`; a copy only where the offset is not aligned for it."""
+        count = 1
+        for size in shape:
+            count *= size
+        part = self.part(offset, count * dtype.itemsize, what)
+        return np.require(part.view(dtype.np), requirements="A").reshape(shape)
+
+
+def as_tensor(array: np.ndarray, dtype: DType, device: str | None = None) -> Tensor:
+    """The Tensor over a mapped array (storage type `dtype.np`): no copy until a device needs one."""
+    from minigrad.tensor import Tensor  # here, so that readers of files do not load the whole library first
+    return Tensor.from_blob(array, dtype=dtype, device=device)
+
+
+@contextmanager
+def atomic_file(target: Path) -> Iterator[BinaryIO]:
+    """A file open for writing that takes the name `target` when the block ends well, and disappears otherwise."""
+    temporary = target.with_name(f"{target.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    try:
+        with open(temporary, "wb") as out:
+            yield out
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)

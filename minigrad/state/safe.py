@@ -1,0 +1,93 @@
+"""safetensors files: an 8-byte length, a JSON header, then the tensors' bytes.
+
+The `safetensors` package checks a file; the tensors are then mapped, as it would copy them and numpy has no bfloat16.
+"""
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from minigrad import dtype as dtypes
+from minigrad.dtype import DType
+from minigrad.errors import FormatError
+from minigrad.state.mapped import MappedFile, as_tensor, atomic_file
+
+if TYPE_CHECKING:
+    from minigrad.tensor import Tensor
+
+_DTYPES: dict[str, DType] = {"BOOL": dtypes.bool_, "I8": dtypes.int8, "I16": dtypes.int16, "I32": dtypes.int32,
+                             "I64": dtypes.int64, "U8": dtypes.uint8, "U16": dtypes.uint16, "U32": dtypes.uint32,
+                             "U64": dtypes.uint64, "F16": dtypes.float16, "BF16": dtypes.bfloat16,
+                             "F32": dtypes.float32, "F64": dtypes.float64}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+def _checked_header(file: MappedFile) -> tuple[dict[str, Any], int]:
+    """The header and where the data starts, after the library has accepted the file."""
+    from safetensors import SafetensorError, safe_open
+    try:
+        with safe_open(str(file.path), framework="numpy"):
+            pass
+    except SafetensorError as error:
+        raise FormatError(f"{file.path}: truncated or corrupt, expected a safetensors file: {error}; "
+                          "download it again") from None
+    length = int.from_bytes(file.part(0, 8, "the header's length").tobytes(), "little")
+    return json.loads(file.part(8, length, "the header").tobytes()), 8 + length
+
+
+def safe_load(path: str | os.PathLike, device: str | None = None) -> dict[str, Tensor]:
+    """The tensors of a safetensors file by name, memory-mapped: bytes are read when a tensor is first used.
+
+    Raises FormatError, in one line, for a truncated or corrupt file and for element types we do not have.
+    """
+    file = MappedFile.open(path)
+    header, start = _checked_header(file)
+    tensors: dict[str, Tensor] = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        dtype = _DTYPES.get(entry["dtype"])
+        if dtype is None:
+            raise FormatError(f"{file.path}: tensor {name!r} has type {entry['dtype']}; expected one of "
+                              f"{', '.join(_DTYPES)}; convert the model to one of these")
+        array = file.array(start + entry["data_offsets"][0], dtype, tuple(entry["shape"]), f"tensor {name!r}")
+        tensors[name] = as_tensor(array, dtype, device)
+    return tensors
+
+
+def _header(tensors: dict[str, Tensor], metadata: dict[str, str] | None) -> bytes:
+    """The length and the JSON header, padded with spaces so that the data starts at a multiple of 64 bytes."""
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    at = 0
+    for name, tensor in tensors.items():
+        size = tensor.dtype.itemsize
+        for extent in tensor.shape:
+            size *= extent
+        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % 64)
+    return len(text).to_bytes(8, "little") + text
+
+
+def safe_save(tensors: dict[str, Tensor], path: str | os.PathLike, metadata: dict[str, str] | None = None) -> None:
+    """Writes the tensors to a safetensors file, one at a time; the file appears whole or not at all.
+
+    `metadata` is the format's own string-to-string table. Widest types come first, so that all stay aligned.
+    """
+    ordered = dict(sorted(tensors.items(), key=lambda item: (-item[1].dtype.bits, item[0])))
+    with atomic_file(Path(path)) as out:
+        out.write(_header(ordered, metadata))
+        for tensor in ordered.values():
+            out.write(memoryview(_storage(tensor)))
+
+
+def _storage(tensor: Tensor) -> np.ndarray:
+    """The tensor's stored elements, flat; bfloat16 as its uint16 bits."""
+    if tensor.dtype is dtypes.bfloat16:
+        tensor = tensor.bitcast(dtypes.uint16)
+    return np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8)
