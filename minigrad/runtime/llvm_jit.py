@@ -135,7 +135,7 @@ class Jit:
             module = self.llvm.parse_assembly(source)
             module.verify()
         except RuntimeError as e:
-            raise CompileError(f"[load] LLVM refused the program: {str(e).strip()}", source) from None
+            raise CompileError(f"[load] LLVM refused the program: {' '.join(str(e).split())}", source) from None
         return module
 
     def _rename(self, module: Any, unit: Unit, key: str) -> None:

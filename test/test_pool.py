@@ -1,0 +1,179 @@
+"""The native executor and its threads: every iteration once, launches in order, forks, exits, small launches."""
+import multiprocessing
+import os
+import random
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from cpu_programs import increment, reverse, through_scratch
+
+from minigrad.config import config
+from minigrad.runtime.commands import CHUNKS
+from minigrad.runtime.cpu import CPU
+from minigrad.runtime.device import Buffer, Launch
+
+
+def buffer_of(device: CPU, array: np.ndarray) -> Buffer:
+    buffer = device.alloc(array.nbytes)
+    device.copy_in(buffer, array)
+    return buffer
+
+
+def contents(device: CPU, buffer: Buffer) -> np.ndarray:
+    out = np.empty(buffer.nbytes // 8, np.int64)
+    device.copy_out(buffer, out)
+    return out
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 4])
+def test_every_iteration_runs_once(threads):
+    device = CPU(threads)
+    [program] = device.load([increment()])
+    rng = random.Random(threads)
+    for extent in [0, 1, 2, CHUNKS - 1, CHUNKS, CHUNKS + 1, *(rng.randrange(1, 5000) for _ in range(40))]:
+        counts = buffer_of(device, np.zeros(extent + 8, np.int64))
+        repeats = rng.randrange(1, 20)
+        device.launch([Launch(program, (counts,), extent)] * repeats)
+        expected = np.zeros(extent + 8, np.int64)
+        expected[:extent] = repeats
+        assert np.array_equal(contents(device, counts), expected), extent
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_a_launch_sees_all_of_the_one_before(threads):
+    device = CPU(threads)
+    [program] = device.load([reverse()])
+    n = 777
+    a, b = buffer_of(device, np.arange(n)), buffer_of(device, np.zeros(n, np.int64))
+    steps = 1001
+    device.launch([Launch(program, (b, a, n) if k % 2 == 0 else (a, b, n), n) for k in range(steps)])
+    assert np.array_equal(contents(device, b), np.arange(n)[::-1] + steps)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_table_runs_every_row(threads):
+    device = CPU(threads)
+    [program] = device.load([increment()])
+    rng = random.Random(threads)
+    extents = [0, 1, 100_000, 3, 0, *(rng.randrange(0, 300) for _ in range(500))]
+    rows = [buffer_of(device, np.zeros(max(e, 1), np.int64)) for e in extents]
+    table = tuple(((row,), e) for row, e in zip(rows, extents, strict=True))
+    launch = Launch(program, (), 0, table)
+    device.launch([launch] * 3)
+    device.launch([Launch(program, (), 0, table, work=1.0)])
+    for row, extent in zip(rows, extents, strict=True):
+        assert np.array_equal(contents(device, row), np.full(max(extent, 1), 4 if extent else 0))
+    device.launch([Launch(program, (), 0, (((rows[1],), 0),))])
+    assert contents(device, rows[1])[0] == 4
+
+
+def test_scratch_is_private_and_large_enough():
+    device = CPU(4)
+    [program] = device.load([through_scratch()])
+    n = 64 * CHUNKS
+    a = buffer_of(device, np.zeros(n, np.int64))
+    device.launch([Launch(program, (a,), n)])
+    assert np.array_equal(contents(device, a), np.arange(n) // 64 * 64)
+
+
+def test_ten_thousand_tiny_launches():
+    device = CPU(2)
+    [program] = device.load([increment()])
+    a = buffer_of(device, np.zeros(8, np.int64))
+    for _ in range(5000):
+        device.launch([Launch(program, (a,), 8, work=5.0)])
+        device.launch([Launch(program, (a,), 8)])
+    assert np.array_equal(contents(device, a), np.full(8, 10_000))
+
+
+def test_small_work_starts_no_thread():
+    device = CPU(3)
+    [program] = device.load([increment()])
+    a = buffer_of(device, np.zeros(1000, np.int64))
+    before = threading.active_count()
+    device.launch([Launch(program, (a,), 1000, work=1000.0), Launch(program, (a,), 1)])
+    assert threading.active_count() == before
+    device.launch([Launch(program, (a,), 1000, work=1e6)])
+    assert threading.active_count() == before + 2
+
+
+def test_threads_follow_the_configuration_and_end_with_the_device():
+    device = CPU()
+    [program] = device.load([increment()])
+    a = buffer_of(device, np.zeros(1000, np.int64))
+    before = threading.active_count()
+    for threads in (3, 1, 4):
+        with config(threads=threads):
+            device.launch([Launch(program, (a,), 1000)])
+        assert threading.active_count() == before + threads - 1
+    assert np.array_equal(contents(device, a), np.full(1000, 3))
+    del device, a
+    assert threading.active_count() == before
+
+
+def test_launches_from_several_threads():
+    device = CPU(2)
+    [program] = device.load([increment()])
+    rows = [buffer_of(device, np.zeros(300, np.int64)) for _ in range(4)]
+
+    def work(row: Buffer) -> None:
+        for _ in range(200):
+            device.launch([Launch(program, (row,), 300)])
+
+    users = [threading.Thread(target=work, args=(row,)) for row in rows]
+    for user in users:
+        user.start()
+    for user in users:
+        user.join()
+    for row in rows:
+        assert np.array_equal(contents(device, row), np.full(300, 200))
+
+
+def _in_child(device, program, a, results) -> None:
+    device.launch([Launch(program, (a,), 5000)] * 50)
+    results.put(int(contents(device, a).sum()))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_fork_after_use():
+    device = CPU(2)
+    [program] = device.load([increment()])
+    a = buffer_of(device, np.zeros(5000, np.int64))
+    device.launch([Launch(program, (a,), 5000)])
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    child = context.Process(target=_in_child, args=(device, program, a, results))
+    child.start()
+    assert results.get(timeout=60) == 51 * 5000
+    child.join(60)
+    assert child.exitcode == 0
+    device.launch([Launch(program, (a,), 5000)])
+    assert np.array_equal(contents(device, a), np.full(5000, 2))
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {test!r})
+import numpy as np
+from cpu_programs import increment
+from minigrad.runtime.cpu import CPU
+from minigrad.runtime.device import Launch
+device = CPU(3)
+[program] = device.load([increment()])
+a = device.alloc(8000)
+device.copy_in(a, np.zeros(1000, np.int64))
+device.launch([Launch(program, (a,), 1000)])
+{end}
+"""
+
+
+@pytest.mark.parametrize("end, code", [("", 0), ("sys.exit(3)", 3), ("raise SystemExit(4)", 4)])
+def test_interpreter_ends_cleanly_with_running_workers(end, code):
+    script = SCRIPT.format(test=os.path.dirname(__file__), end=end)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120,
+                          cwd=os.path.dirname(os.path.dirname(__file__)))
+    assert (done.returncode, done.stderr) == (code, "")
