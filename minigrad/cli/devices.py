@@ -1,0 +1,118 @@
+"""List every usable device: the name for MINIGRAD_DEVICE, driver, units, memory, fp16/fp64, vector width.
+
+Of the OpenCL devices, CL alone means the first. A part of a platform's or device's name (CL:pocl, CL:rusticl,
+CL:nvidia) may stand in place of the index. The default device is marked with *.
+"""
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+
+from minigrad import config
+from minigrad.errors import DeviceError
+from minigrad.runtime.registry import canonical
+from minigrad.target import Target
+
+HEADER = ("name", "device", "driver", "kind", "units", "memory", "local", "fp16", "fp64", "vector")
+CPU_FEATURES = ("fma", "f16c", "avx", "avx2", "avx512f", "avx512bw", "avx512vnni", "avx512bf16", "avx512fp16", "neon",
+                "dotprod", "sve")
+
+
+def describe(parser: argparse.ArgumentParser) -> None:
+    """The command has no options of its own."""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the table, then a line for each thing that could be made usable."""
+    rows, notes, default = [_cpu_row(), _numpy_row()], [], ""
+    try:
+        # First, because asking for rusticl enables it, once per process.
+        default = canonical(config.current().device)
+    except DeviceError as e:
+        notes.append(str(e))
+    try:
+        rows += _opencl_rows()
+        notes += _opencl_notes()
+    except DeviceError as e:
+        notes.append(str(e))
+    marked = [(row[0] + "*" * (row[0] == default), *row[1:]) for row in rows]
+    print("\n".join(table([HEADER, *marked])))
+    print("\nCPU features: " + ", ".join(_cpu_features()))
+    for note in dict.fromkeys(notes):
+        print(note)
+    return 0
+
+
+def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Lines with the columns of `rows` aligned to the left, two spaces apart."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def size_text(nbytes: int) -> str:
+    """Bytes in the largest binary unit that leaves at least 1: '512 KiB', '4.9 GiB'."""
+    value, units = float(nbytes), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while value >= 1024 and len(units) > 1:
+        value /= 1024
+        units.pop(0)
+    return f"{value:.1f}".removesuffix(".0") + f" {units[0]}"
+
+
+def _cpu_target() -> Target:
+    from minigrad.runtime.cpu import host_target, shared_jit
+
+    return host_target(shared_jit(), config.current().threads)
+
+
+def _cpu_features() -> list[str]:
+    features = _cpu_target().features
+    return [name for name in CPU_FEATURES if name in features] or ["none of interest"]
+
+
+def _cpu_row() -> tuple[str, ...]:
+    import llvmlite
+    from llvmlite.binding import llvm_version_info
+
+    target = _cpu_target()
+    driver = f"LLVM {'.'.join(map(str, llvm_version_info))} (llvmlite {llvmlite.__version__})"
+    return ("CPU", target.cpu, driver, "CPU", str(target.units), _host_memory(), "-",
+            _yes("avx512fp16" in target.features or "fullfp16" in target.features), "yes", _bits(target.vector_bytes))
+
+
+def _numpy_row() -> tuple[str, ...]:
+    import numpy
+
+    return ("NUMPY", "one op at a time", f"numpy {numpy.__version__}", "CPU", "1", _host_memory(), "-", "yes", "yes",
+            "-")
+
+
+def _opencl_rows() -> list[tuple[str, ...]]:
+    from minigrad.runtime.opencl_devices import devices
+
+    return [(f"CL:{d.index}", d.name, f"{d.platform} {d.driver}", d.kind, str(d.units), size_text(d.global_memory),
+             size_text(d.local_memory), _yes("fp16" in d.features), _yes("fp64" in d.features),
+             "lanes" if d.target.is_gpu else _bits(d.vector_bytes)) for d in devices()]
+
+
+def _opencl_notes() -> list[str]:
+    from minigrad.runtime.opencl_devices import devices, platforms_without_devices
+
+    notes = [f"not usable: {line}" for line in platforms_without_devices()]
+    return notes if devices() or notes else ["no OpenCL platform found; `pip install pocl-binary-distribution` or a "
+                                             "system package such as pocl-opencl-icd brings one"]
+
+
+def _host_memory() -> str:
+    try:
+        return size_text(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        return "?"
+
+
+def _yes(there: bool) -> str:
+    return "yes" if there else "no"
+
+
+def _bits(nbytes: int) -> str:
+    return f"{8 * nbytes} bit"

@@ -1,0 +1,305 @@
+"""The OpenCL device: one context and one in-order queue per device, so that memory freed may be used again at once."""
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from minigrad.dtype import BY_SHORT
+from minigrad.errors import DeviceError, InternalError
+from minigrad.runtime import opencl_devices
+from minigrad.runtime.device import Buffer, Device, Launch, Program
+from minigrad.runtime.host import bucket_size
+from minigrad.runtime.opencl_build import Builder
+from minigrad.runtime.opencl_devices import DeviceInfo, devices, find_device
+from minigrad.runtime.opencl_quirks import FINISH_SKIPS_FLUSHED, WALL_TIME
+
+__all__ = ["DeviceInfo", "Executable", "OpenCL", "devices", "open_device"]
+
+GPU_GROUP = 64
+CPU_GROUP = 32
+CPU_SINGLE_LIMIT = 4096
+POOL_SHARE = 8
+EVENTS_KEPT = 4096
+LAUNCHES_PER_FLUSH = 256
+
+_lock = threading.RLock()
+_opened: dict[int, OpenCL] = {}
+_forked = False
+
+
+def open_device(selector: str = "") -> OpenCL:
+    """The device for what follows 'CL:': '' is the best, else an index or part of a platform or device name.
+
+    The same device is the same object each time. Raises DeviceError.
+    """
+    with _lock:
+        _check_process("CL")
+        info = find_device(selector)
+        if info.index not in _opened:
+            _opened[info.index] = OpenCL(info)
+        return _opened[info.index]
+
+
+class Executable:
+    """A loaded program: its cl.Kernel and, for each argument, the bytes per element of a buffer (0 for a scalar)."""
+
+    __slots__ = ("program", "kernel", "itemsizes")
+
+    def __init__(self, program: Program, kernel: Any):
+        self.program, self.kernel = program, kernel
+        self.itemsizes = tuple(int(a.partition(":")[2]) if a.startswith("buffer:") else 0 for a in program.arguments)
+        types: list[Any] = []
+        for argument, itemsize in zip(program.arguments, self.itemsizes, strict=True):
+            types.extend((None, np.int64) if itemsize else (_scalar_type(argument),))
+        kernel.set_scalar_arg_dtypes([*types, np.int64])
+
+    def flatten(self, arguments: tuple[Buffer | int | float, ...], extent: int) -> list[Any]:
+        """The kernel's arguments: (memory, offset in elements) for each buffer, the scalars, the extent."""
+        if len(arguments) != len(self.itemsizes):
+            raise InternalError(f"[launch] expected {len(self.itemsizes)} arguments for {self.program.name}, "
+                                f"got {len(arguments)}")
+        flat: list[Any] = []
+        for value, itemsize in zip(arguments, self.itemsizes, strict=True):
+            if itemsize:
+                if value.handle is None or value.offset % itemsize:  # type: ignore[union-attr]
+                    raise InternalError(f"[launch] expected live memory at a multiple of {itemsize} bytes, got {value}")
+                flat += (value.handle, value.offset // itemsize)  # type: ignore[union-attr]
+            else:
+                flat.append(value)
+        flat.append(extent)
+        return flat
+
+
+class OpenCL(Device):
+    """One OpenCL device. `info` is its row of `devices()`."""
+
+    def __init__(self, info: DeviceInfo):
+        import pyopencl as cl
+        self.info, self.target = info, info.target
+        self.name = self.target.name
+        self._cl = cl
+        self._lock = threading.RLock()  # reentrant: the garbage collector may free buffers inside any call
+        self._wall = WALL_TIME in info.quirks
+        profiling = 0 if self._wall else cl.command_queue_properties.PROFILING_ENABLE
+        try:
+            self._context = cl.Context([info.handle])
+            self._queue = cl.CommandQueue(self._context, info.handle, properties=profiling)
+        except cl.Error as e:
+            raise DeviceError(f"[{self.name}] {info.platform} ({info.name}) cannot be opened: {_words(e)}") from None
+        self._builder = Builder(info, self._context)
+        self._executables: dict[Program, Executable] = {}
+        self._pool: dict[int, list[Any]] = {}
+        self._pool_bytes = 0
+        self._pool_limit = info.global_memory // POOL_SHARE
+        self._events: list[Any] = []
+        self._seconds = 0.0
+        self._busy_since: float | None = None
+        atexit.register(self._at_exit)
+
+    def alloc(self, nbytes: int) -> Buffer:
+        """At least `nbytes` bytes, aligned to 64; contents undefined. Raises DeviceError when out of memory."""
+        _check_process(self.name)
+        size = bucket_size(nbytes)
+        with self._lock:
+            free = self._pool.get(size)
+            if free:
+                self._pool_bytes -= size
+                return Buffer(self, nbytes, free.pop())
+            try:
+                return Buffer(self, nbytes, self._create(size))
+            except self._cl.Error:
+                self.trim()
+            try:
+                return Buffer(self, nbytes, self._create(size))
+            except self._cl.Error as e:
+                limit = f"at most {self.info.max_allocation} bytes in one buffer and {self.info.global_memory} in all"
+                raise DeviceError(f"[alloc] expected {limit} on {self.name}, got {nbytes}: {_words(e)}") from None
+
+    def _create(self, size: int) -> Any:
+        return self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, size)
+
+    def free(self, buffer: Buffer) -> None:
+        """Keeps whole allocations for reuse; views (with a `base` or an offset) and freed buffers are left alone."""
+        handle, buffer.handle = buffer.handle, None
+        if handle is None or buffer.base is not None or buffer.offset or _forked:
+            return
+        with self._lock:
+            size = handle.size
+            if size > self._pool_limit // 2:
+                handle.release()
+                return
+            if self._pool_bytes + size > self._pool_limit:
+                self.trim()
+            self._pool.setdefault(size, []).append(handle)
+            self._pool_bytes += size
+
+    def trim(self) -> None:
+        """Gives all memory kept for reuse back to the driver, which waits for the commands that use it."""
+        with self._lock:
+            for handles in self._pool.values():
+                for handle in handles:
+                    handle.release()
+            self._pool.clear()
+            self._pool_bytes = 0
+
+    def copy_in(self, buffer: Buffer, data: np.ndarray) -> None:
+        """Copies a host array into the first `data.nbytes` bytes of the buffer; the array may change afterwards."""
+        _check_fits("copy_in", buffer, data)
+        if data.nbytes:
+            self._copy(buffer.handle, np.ascontiguousarray(data), dst_offset=buffer.offset)
+
+    def copy_out(self, buffer: Buffer, out: np.ndarray) -> None:
+        """Fills a C-contiguous host array from the first `out.nbytes` bytes of the buffer; waits for queued work."""
+        _check_fits("copy_out", buffer, out)
+        if not out.flags.c_contiguous:
+            raise DeviceError(f"[copy_out] expected a C-contiguous array, got strides {out.strides}")
+        if out.nbytes:
+            self._copy(out, buffer.handle, src_offset=buffer.offset)
+
+    def _copy(self, target: Any, source: Any, **offsets: int) -> None:
+        """A blocking copy: as the queue is in order, everything before it is done afterwards."""
+        _check_process(self.name)
+        with self._lock:
+            if self._wall:
+                self.synchronize()
+            try:
+                self._cl.enqueue_copy(self._queue, target, source, is_blocking=True, **offsets)
+            except self._cl.Error as e:
+                raise DeviceError(f"[{self.name}] the driver refused a copy: {_words(e)}") from None
+
+    def load(self, programs: list[Program]) -> list[Executable]:
+        """Compiles (or fetches from the caches) each program; raises CompileError with the driver's words."""
+        _check_process(self.name)
+        for program in programs:
+            if program.language != "opencl":
+                raise DeviceError(f"[load] expected a program in opencl for {self.name}, got {program.language}")
+        with self._lock:
+            missing = [p for p in dict.fromkeys(programs) if p not in self._executables]
+            for program, kernel in zip(missing, self._builder.kernels(missing), strict=True):
+                self._executables[program] = Executable(program, kernel)
+            return [self._executables[p] for p in programs]
+
+    def launch(self, launches: list[Launch]) -> None:
+        """Queues the launches in order, a table row by row; returns without waiting."""
+        _check_process(self.name)
+        with self._lock:
+            if self._busy_since is None:
+                self._busy_since = time.perf_counter()
+            try:
+                for launch in launches:
+                    if launch.table:
+                        for arguments, extent in launch.table:
+                            self._enqueue(launch.executable, arguments, extent)
+                    else:
+                        self._enqueue(launch.executable, launch.arguments, launch.extent)
+                self._queue.flush()
+            except self._cl.Error as e:
+                raise DeviceError(f"[{self.name}] the driver refused a launch: {_words(e)}") from None
+
+    def _enqueue(self, executable: Executable, arguments: tuple[Buffer | int | float, ...], extent: int) -> None:
+        if extent <= 0:
+            return
+        kernel = executable.kernel
+        kernel.set_args(*executable.flatten(arguments, extent))
+        group = self.group_size(extent)
+        self._events.append(
+            self._cl.enqueue_nd_range_kernel(self._queue, kernel, (-(-extent // group) * group,), (group,)))
+        if len(self._events) % LAUNCHES_PER_FLUSH == 0:
+            self._queue.flush()
+        if len(self._events) >= EVENTS_KEPT:
+            self._fold_events(EVENTS_KEPT // 2)
+
+    def group_size(self, extent: int) -> int:
+        """The work-group size for `extent` iterations; drivers compile a kernel again for each, so there are few.
+
+        One lane per work-item wants a full group. On a CPU one work-item is a whole chunk: alone in its group, except
+        where there are so many that handing them out (4 ns each) would cost more than they do.
+        """
+        if self.target.is_gpu:
+            return min(GPU_GROUP, self.target.max_group)
+        return 1 if extent <= CPU_SINGLE_LIMIT else min(CPU_GROUP, self.target.max_group)
+
+    def _fold_events(self, count: int) -> None:
+        """Waits for the oldest `count` launches and adds up their times; this also bounds the length of the queue."""
+        if count:
+            self._events[count - 1].wait()
+            if not self._wall:
+                start, end = self._cl.profiling_info.START, self._cl.profiling_info.END
+                self._seconds += 1e-9 * sum(e.get_profiling_info(end) - e.get_profiling_info(start)
+                                            for e in self._events[:count])
+            del self._events[:count]
+
+    def synchronize(self) -> None:
+        """Waits until everything queued is done."""
+        _check_process(self.name)
+        with self._lock:
+            try:
+                self._finish()
+            except self._cl.Error as e:
+                raise DeviceError(f"[{self.name}] the driver failed while running kernels: {_words(e)}") from None
+            if self._busy_since is not None:
+                if self._wall:
+                    self._seconds += time.perf_counter() - self._busy_since
+                self._busy_since = None
+            if self._wall:
+                self._events.clear()
+
+    def _finish(self) -> None:
+        if FINISH_SKIPS_FLUSHED in self.info.quirks and self._events:
+            self._events[-1].wait()
+        self._queue.finish()
+
+    def elapsed(self) -> float:
+        """Seconds spent in kernels since the last call: event times, or on drivers without them the time from the
+        first launch after a wait to the end of the next wait. Waits for queued work."""
+        with self._lock:
+            self.synchronize()
+            self._fold_events(len(self._events))
+            seconds, self._seconds = self._seconds, 0.0
+            return seconds
+
+    def _at_exit(self) -> None:
+        """Work still queued while the interpreter takes its objects apart brings some drivers down."""
+        if not _forked:
+            try:
+                self._finish()
+            except self._cl.Error:
+                pass
+
+
+def _scalar_type(short: str) -> Any:
+    """The numpy type of a scalar argument: half types are passed as float, bool as uchar."""
+    if short not in BY_SHORT:
+        raise InternalError(f"[load] expected 'buffer:<bytes>' or a type's short name as argument, got {short!r}")
+    dtype = BY_SHORT[short]
+    return np.uint8 if dtype.kind == "b" else dtype.compute.np.type
+
+
+def _check_fits(op: str, buffer: Buffer, array: np.ndarray) -> None:
+    if array.nbytes > buffer.nbytes:
+        raise DeviceError(f"[{op}] expected at most {buffer.nbytes} bytes, got {array.nbytes} "
+                          f"(shape {array.shape}, {array.dtype})")
+
+
+def _check_process(name: str) -> None:
+    if _forked:
+        raise DeviceError(f"[{name}] OpenCL was used before this process was forked, and no driver survives that; "
+                          "start the process with the 'spawn' method, or use OpenCL only after the fork")
+
+
+def _words(error: Exception) -> str:
+    """The first line of a driver's error."""
+    return str(error).split("\n", 1)[0].strip() or type(error).__name__
+
+
+def _after_fork() -> None:
+    global _forked
+    _forked = opencl_devices.were_listed()
+
+
+os.register_at_fork(after_in_child=_after_fork)

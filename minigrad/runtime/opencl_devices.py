@@ -1,0 +1,202 @@
+"""Which OpenCL devices there are, in order of preference, and which one a name such as 'CL:pocl' means."""
+from __future__ import annotations
+
+import os
+import re
+import threading
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from minigrad.errors import DeviceError
+from minigrad.runtime.opencl_quirks import SOFTWARE, SUPERSEDED, TRY_COMPILING, quirks_of
+from minigrad.target import Target
+
+FP_DENORM, FP_FMA, FP_CORRECT_DIVIDE = 1, 32, 128
+RUSTICL_VARIABLE = "RUSTICL_ENABLE"
+RUSTICL_DRIVERS = "radeonsi,iris,nouveau,panfrost,asahi,llvmpipe"
+KINDS = {2: "CPU", 4: "GPU", 8: "accelerator"}
+GPU_REGISTERS = 64
+MAX_VECTOR_BYTES = 64
+
+_lock = threading.RLock()
+_found: list[DeviceInfo] | None = None
+_silent: list[str] = []
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """One usable device. `index` is its place in the order of preference: 'CL:<index>' names it. Sizes in bytes.
+
+    `vector_bytes` is 4 where a work-item is one lane of the hardware (GPUs, llvmpipe), else a vector register's width;
+    `handle` is the pyopencl device.
+    """
+
+    index: int
+    platform: str
+    platform_version: str
+    vendor: str
+    name: str
+    version: str
+    driver: str
+    kind: str
+    units: int
+    global_memory: int
+    max_allocation: int
+    local_memory: int
+    max_group: int
+    vector_bytes: int
+    features: frozenset[str]
+    quirks: frozenset[str]
+    handle: Any = field(compare=False, repr=False)
+
+    @property
+    def target(self) -> Target:
+        """What code generation may know about the device."""
+        registers = GPU_REGISTERS if self.vector_bytes <= 4 else 32 if self.vector_bytes >= 64 else 16
+        return Target(name=f"CL:{self.index}", language="opencl", cpu=self.name, vector_bytes=self.vector_bytes,
+                      registers=registers, units=self.units, local_memory=self.local_memory, max_group=self.max_group,
+                      features=self.features)
+
+    @property
+    def identity(self) -> str:
+        """Everything that compiled programs depend on besides their source and options."""
+        return "\n".join((self.platform, self.platform_version, self.name, self.version, self.driver))
+
+
+def devices() -> list[DeviceInfo]:
+    """Every usable device of every platform, best first. Empty where there is no OpenCL at all.
+
+    The order: GPUs, then CPUs; software rasterisers and superseded drivers after all others; then more compute units,
+    newer drivers, and names. Raises DeviceError where pyopencl is not installed.
+    """
+    global _found
+    with _lock:
+        if _found is None:
+            _found = _enumerate()
+        return list(_found)
+
+
+def were_listed() -> bool:
+    """True once this process has asked the drivers: their threads run from then on, and a fork does not copy those."""
+    return _found is not None
+
+
+def platforms_without_devices() -> list[str]:
+    """Platforms that offered nothing usable although something can be done about it, each with what."""
+    devices()
+    return [f"{name}: {advice}" for name in _silent if (advice := _advice(name))]
+
+
+def find_device(selector: str) -> DeviceInfo:
+    """The device for '' (the best), an index, or words that occur in its platform, vendor, device or driver name.
+
+    'pocl', 'rusticl', 'nvidia' and 'pocl 3.1' are such words; of several devices the first in order of preference is
+    taken. Asking for rusticl before the first OpenCL call of the process enables its drivers. Raises DeviceError.
+    """
+    text = selector.strip().lower()
+    with _lock:
+        if "rusticl" in text and _found is None:
+            # Without this variable rusticl offers no device; unknown driver names in it are ignored.
+            os.environ.setdefault(RUSTICL_VARIABLE, RUSTICL_DRIVERS)
+        found = devices()
+    if text.isdecimal():
+        matching = [d for d in found if d.index == int(text)]
+    else:
+        matching = [d for d in found if all(word in _names(d) for word in text.split())]
+    if matching:
+        return matching[0]
+    raise DeviceError(_unknown(selector, found))
+
+
+def _names(d: DeviceInfo) -> str:
+    return "\n".join((d.platform, d.vendor, d.name, d.driver)).lower()
+
+
+def _unknown(selector: str, found: list[DeviceInfo]) -> str:
+    if not found:
+        message = f"[device] expected an OpenCL device for 'CL:{selector}', got none on this machine; " \
+                  "`pip install pocl-binary-distribution` or a system package such as pocl-opencl-icd brings one"
+    else:
+        known = ", ".join(f"CL:{d.index} ({d.platform} {d.driver}, {d.name})" for d in found)
+        message = f"[device] expected CL, CL:<index> or CL:<part of a name>, got 'CL:{selector}'; there are {known}"
+    wanted = [f"{name}: {_advice(name) or 'it has no device'}" for name in _silent
+              if any(word in name.lower() for word in selector.lower().split())]
+    return "; ".join([message, *wanted])
+
+
+def _advice(platform: str) -> str:
+    if platform.lower() == "rusticl":
+        return f"no driver is enabled: set {RUSTICL_VARIABLE}=llvmpipe (or radeonsi, iris) before the program starts"
+    if platform.lower().startswith("portable computing language"):
+        return "refuses to compile for this processor; a newer build (Debian: pocl-opencl-icd) may know it"
+    return ""
+
+
+def _enumerate() -> list[DeviceInfo]:
+    try:
+        import pyopencl as cl
+    except ImportError as e:
+        raise DeviceError(f"[device] expected the package pyopencl for CL devices, got: {e}") from None
+    _silent.clear()
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error:
+        return []
+    found: list[DeviceInfo] = []
+    for platform in platforms:
+        try:
+            usable = [d for d in map(_describe, platform.get_devices()) if d is not None]
+        except cl.Error:
+            usable = []
+        if not usable:
+            _silent.append(platform.name.strip())
+        found.extend(usable)
+    found.sort(key=_preference)
+    return [replace(d, index=i) for i, d in enumerate(found)]
+
+
+def _preference(d: DeviceInfo) -> tuple:
+    numbers = [int(n) for n in re.findall(r"\d+", d.driver)[:4]]
+    newer = tuple(-n for n in [*numbers, 0, 0, 0, 0][:4])
+    kind = ("GPU", "accelerator", "CPU", "other").index(d.kind)
+    return SUPERSEDED in d.quirks, SOFTWARE in d.quirks, kind, -d.units, newer, d.platform, d.name
+
+
+def _describe(device: Any) -> DeviceInfo | None:
+    """The facts of one device; None where it cannot compile or is not available."""
+    platform = device.platform
+    if not (device.available and device.compiler_available):
+        return None
+    quirks = quirks_of(platform.name, device.name, device.version)
+    if TRY_COMPILING in quirks and not _compiles(device):
+        return None
+    kind = next((name for bit, name in KINDS.items() if device.type & bit), "other")
+    vector_bytes = 4
+    if kind == "CPU":
+        vector_bytes = max(4, min(MAX_VECTOR_BYTES, 4 * device.native_vector_width_float))
+    return DeviceInfo(
+        index=-1, platform=platform.name.strip(), platform_version=platform.version.strip(),
+        vendor=platform.vendor.strip(), name=device.name.strip(), version=device.version.strip(),
+        driver=device.driver_version.strip(), kind=kind, units=device.max_compute_units,
+        global_memory=device.global_mem_size, max_allocation=device.max_mem_alloc_size,
+        local_memory=device.local_mem_size, max_group=device.max_work_group_size, vector_bytes=vector_bytes,
+        features=_features(device), quirks=quirks, handle=device)
+
+
+def _features(device: Any) -> frozenset[str]:
+    """'fp64' and 'fp16' arithmetic; 'fma' in hardware; correctly rounded 'divide'; 'subnormals' kept."""
+    extensions = set(device.extensions.split())
+    single = device.single_fp_config
+    offered = {"fp64": "cl_khr_fp64" in extensions, "fp16": "cl_khr_fp16" in extensions, "fma": single & FP_FMA,
+               "divide": single & FP_CORRECT_DIVIDE, "subnormals": single & FP_DENORM}
+    return frozenset(name for name, there in offered.items() if there)
+
+
+def _compiles(device: Any) -> bool:
+    import pyopencl as cl
+    try:
+        context = cl.Context([device])
+        cl.Program(context, "__kernel void empty(__global float *p) { p[0] = 0; }").build(cache_dir=False)
+    except cl.Error:
+        return False
+    return True

@@ -1,0 +1,48 @@
+"""What OpenCL drivers do differently: one table, a row per driver and deviation, each with its reason.
+
+Everything that a driver can be asked is asked (`opencl_devices`); only what it answers wrongly or cannot say is here.
+"""
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+WALL_TIME = "wall time"
+FINISH_SKIPS_FLUSHED = "finish skips flushed"
+OWN_CACHE = "own cache"
+SOFTWARE = "software"
+SUPERSEDED = "superseded"
+TRY_COMPILING = "try compiling"
+
+
+@dataclass(frozen=True, slots=True)
+class Quirk:
+    """`what` holds for drivers whose platform name, device name and device version match the expressions."""
+
+    what: str
+    platform: str
+    device: str
+    version: str
+    reason: str
+
+
+QUIRKS = (
+    Quirk(WALL_TIME, "rusticl", "", "", "event profiling returns equal start and end times"),
+    Quirk(FINISH_SKIPS_FLUSHED, "rusticl", "", "",
+          "clFinish waits for what it flushes itself, not for what an earlier clFlush handed over (Mesa 22.3)"),
+    Quirk(SOFTWARE, "", "llvmpipe|softpipe|swrast", "", "a rasteriser on the CPU: right, but slower than a CPU driver"),
+    Quirk(SUPERSEDED, "clover", "", "", "unmaintained; rusticl drives the same hardware"),
+    Quirk(OWN_CACHE, "portable computing language", "", "",
+          "keeps each kernel on disk by source and local size; asking for the binary compiles every kernel once more"),
+    Quirk(TRY_COMPILING, "portable computing language", "", "-generic$",
+          "the LLVM inside does not know the processor; builds of pocl-binary-distribution then refuse every program"),
+)
+
+
+def quirks_of(platform: str, device: str, version: str) -> frozenset[str]:
+    """The `what` of every row that matches a driver."""
+    def matches(pattern: str, text: str) -> bool:
+        return re.search(pattern, text, re.IGNORECASE) is not None
+
+    return frozenset(q.what for q in QUIRKS
+                     if matches(q.platform, platform) and matches(q.device, device) and matches(q.version, version))
