@@ -1,0 +1,122 @@
+"""Loop IR: how one stage of a kernel runs. Small, structured, immutable.
+
+    function := "func" name "(" param, ... ")" NEWLINE stmt+
+    param    := ("in" | "out" | "inout") name ":" dtype "[" size "]"      a buffer of `size` elements, flat
+              | name ":" dtype                                            a scalar argument (read as local(name))
+              | name ":" "index" "in" lo ".." hi                          a symbolic dim (read as an index variable)
+    stmt     := "for" var ["[" lo ".." hi "]"] "in" start ".." stop kind ":" NEWLINE stmt+
+                    kind: serial | parallel | vector | unroll; lo..hi bound the variable where start..stop-1 does not
+              | "alloc" name ":" dtype "[" size "]" scope                 scope: register | scratch
+              | "let" name "=" value
+              | buffer "[" offset "]" ["if" e ">= 0" "and" ...] "=" value
+              | "if" e ">= 0" "and" ... ":" NEWLINE stmt+ ["else" ":" NEWLINE stmt+]
+              | "barrier"
+              | "$" number "=" value             a value used more than once; names and values are as in value_text.py
+
+Rules, checked by `verify`:
+  - a function has at most one parallel loop; it is outermost, runs from 0, and its iterations are independent: devices
+    run any sub-range of it (CPU: `begin..end` of the ABI; OpenCL: one work-item per iteration);
+  - a vector loop runs 0..W with constant W; its variable is the lane. Statements below it run for all lanes in lockstep.
+    It may hold serial and unroll loops and ifs, whose bounds and conditions must not depend on the lane, but no other
+    vector loop. A register buffer or let made inside it is one per lane; a store whose buffer was allocated outside it
+    at an offset independent of the lane must store a value independent of the lane (e.g. `across(...)`);
+  - register buffers have a constant size and, after `unroll`, constant offsets only: they become SSA values;
+  - parameters do not overlap each other; `in` buffers are never stored to;
+  - offsets are flat element offsets; every index variable is bound by an enclosing loop or a dim parameter.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minigrad.value import Value
+from minigrad.dtype import DType
+from minigrad.expr import Index, Var
+
+
+@dataclass(frozen=True, slots=True)
+class BufferParam:
+    """A buffer argument of `size` elements; mode 'in', 'out' or 'inout'."""
+
+    name: str
+    dtype: DType
+    size: Index
+    mode: str = "in"
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarParam:
+    name: str
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """`var` runs from start to stop, exclusive. kind: 'serial', 'parallel', 'vector' or 'unroll'."""
+
+    var: Var
+    start: Index
+    stop: Index
+    kind: str
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Alloc:
+    """`size` elements, scope 'register' (SSA after unrolling) or 'scratch' (private memory of a worker)."""
+
+    name: str
+    dtype: DType
+    size: int
+    scope: str
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """Names a value for the rest of the block; read as local(name)."""
+
+    name: str
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    buffer: str
+    offset: Index
+    value: Value
+    conditions: tuple[Index, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """Runs `then` where every condition is >= 0, else `otherwise`."""
+
+    conditions: tuple[Index, ...]
+    then: tuple[Stmt, ...]
+    otherwise: tuple[Stmt, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Device-wide between stages is not a statement; this one joins the work-items of one group."""
+
+
+Stmt = Loop | Alloc | Let | Store | If | Barrier
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One stage: arguments in order are `buffers`, then `scalars`, then `dims`. `extent` is derived: see `extent_of`."""
+
+    name: str
+    buffers: tuple[BufferParam, ...]
+    scalars: tuple[ScalarParam, ...]
+    dims: tuple[Var, ...]
+    body: tuple[Stmt, ...]
+
+
+def extent_of(function: Function) -> Index:
+    """Iterations of the parallel loop, 1 if there is none."""
+    for s in function.body:
+        if isinstance(s, Loop) and s.kind == "parallel":
+            return s.stop
+    return 1

@@ -1,0 +1,80 @@
+"""The index-notation form of one fused kernel: what it computes, without order of execution or target.
+
+    kernel  := "kernel" name "(" param, ... ")" NEWLINE nest+
+    param   := ["out" | "inout"] name ":" dtype "[" extent, ... "]"  |  name ":" dtype            (a scalar argument)
+             | name ":" "index" "in" lo ".." hi                                                   (a symbolic dim)
+    nest    := "for" var "<" extent, ... ":" NEWLINE stmt+          (an empty domain is written "for :")
+    stmt    := name "=" value                                       a definition, alive for one iteration of its nest
+             | name "[" index, ... "]" "=" value                    a store: affine indices, each element exactly once
+             | nest                                                 an inner domain; sees the outer variables and names
+
+Values follow `value.py` and print as arithmetic: `sum(c<32, u<3: (x[n, c, i+u-1] else 0 if i+u-1 >= 0) * w[o, c, u])`.
+Nests of one kernel are independent of each other (phases of a strided gradient, siblings) and may run in any order.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minigrad.value import Value
+from minigrad.dtype import DType
+from minigrad.expr import Index, Var
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A buffer parameter. `mode` is 'in', 'out' or 'inout'. `shape` is the logical index space, stored row-major.
+
+    `layout` is the axis order of storage, outermost first (None: row-major); it is part of the kernel's identity.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[Index, ...]
+    mode: str = "in"
+    layout: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A lifted constant, passed as an argument: never part of a key. Read as local(name) in values."""
+
+    name: str
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Define:
+    name: str
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """param[indices] = value. With `combine` (scatter) the stored element is `monoid(old, value)`, in index order."""
+
+    param: str
+    indices: tuple[Index, ...]
+    value: Value
+    combine: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """`for v in [0, extent)` over each of `domain` (extent = v.hi + 1), then the statements in order."""
+
+    domain: tuple[Var, ...]
+    body: tuple[Define | Store | Nest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """`params` in argument order, then `scalars`, then `dims` (runtime index variables), then the nests."""
+
+    name: str
+    params: tuple[Param, ...]
+    scalars: tuple[Scalar, ...]
+    dims: tuple[Var, ...]
+    nests: tuple[Nest, ...]
+
+    def param(self, name: str) -> Param:
+        return next(p for p in self.params if p.name == name)

@@ -1,0 +1,316 @@
+"""Group of Nodes -> Kernel: index maps are composed, elementwise operations become one scalar expression per output.
+
+The scheduler decides which Nodes form a group; here each output is written as a function of its index variables. A
+reduction met on the way becomes a definition at the level of the index variables that it depends on: at the whole domain
+(an epilogue follows it), or at a prefix (the row of a softmax), or it merges into the sum around it (ALGORITHMS 5).
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Scalar, Store
+from minigrad.codegen.lowering.rename import strip_bindings
+from minigrad.dtype import DType, int64
+from minigrad.errors import InternalError
+from minigrad.expr import Expr, Index, Var, emax, emin, subs, variables
+from minigrad.ops.node import Node
+from minigrad.ops.op import Elementwise, Generate, IndexMap, Reduction
+from minigrad.value import Value, ValueIndex, cast, const, free_variables, guard, index, load, local, make, rebuild, reduce, walk
+
+IDENTITIES = frozenset(("contiguous", "detach", "with_gradient"))
+"""Primitives whose value is that of their first operand."""
+
+LIFTED_NEVER = frozenset((0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, float("inf"), float("-inf")))
+"""Float constants that stay in the text of a kernel: the others become arguments, so that kernels are shared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A kernel and what its arguments are: one Node per buffer param; a Node (`scalar`) or a number per scalar."""
+
+    kernel: Kernel
+    nodes: tuple[Node, ...]
+    scalars: tuple[Node | float, ...]
+
+
+def peel(node: Node, is_leaf: Callable[[Node], bool]) -> Node:
+    """The Node whose row-major elements are those of `node`, below reshapes and identities that are not leaves."""
+    while not is_leaf(node) and (node.op.name == "reshape" or node.op.name in IDENTITIES):
+        node = node.inputs[0]
+    return node
+
+
+@dataclass(slots=True)
+class Lowering:
+    """State of one group's lowering. `is_leaf(node)`: the node's value lies in a buffer."""
+
+    is_leaf: Callable[[Node], bool]
+    domain: tuple[Var, ...] = ()
+    params: dict[Node, Param] = field(default_factory=dict)
+    scalars: dict[Node | float, Scalar] = field(default_factory=dict)
+    definitions: dict[tuple[Node, tuple[Index, ...]], Define] = field(default_factory=dict)
+    memo: dict[tuple[Node, tuple[Index, ...]], Value] = field(default_factory=dict)
+    counter: int = 0
+    lift: bool = True
+
+    def fresh(self, extent: Index) -> Var:
+        """A new reduction variable in [0, extent)."""
+        self.counter += 1
+        return Var(f"r{self.counter - 1}", 0, extent - 1)
+
+    def element(self, node: Node, at: tuple[Index, ...]) -> Value:
+        """The element of `node` at index `at`, in the compute type of its dtype."""
+        key = (node, at)
+        found = self.memo.get(key)
+        if found is None:
+            found = self.memo[key] = self.leaf(node, at) if self.is_leaf(node) else self.operation(node, at)
+        return found
+
+    def leaf(self, node: Node, at: tuple[Index, ...]) -> Value:
+        param = self.params.get(node)
+        if param is None:
+            param = self.params[node] = Param(f"p{len(self.params)}", node.dtype, node.shape)
+        return cast(load(param.name, at, node.dtype), node.dtype.compute)
+
+    def operation(self, node: Node, at: tuple[Index, ...]) -> Value:
+        op, lower = node.op, node.op.lower
+        if op.name == "const":
+            return self.constant(node.params["value"], node.dtype)
+        if isinstance(lower, Elementwise):
+            operands = [self.element(i, at) for i in node.inputs]
+            return lower.scalar(*operands, dtype=node.dtype, **node.params)
+        if isinstance(lower, IndexMap):
+            return self.movement(node, at)
+        if isinstance(lower, Reduction):
+            return self.reduction(node, at)
+        if isinstance(lower, Generate):
+            operands = [self.element(i, ()) for i in node.inputs]
+            return lower.element(at, *operands, dtype=node.dtype, **node.params)
+        if op.name in IDENTITIES:
+            return self.element(node.inputs[0], at)
+        if op.name == "scalar":
+            return local(self.scalar(node, node.dtype).name, node.dtype)
+        if op.name == "gather":
+            return self.gather(node, at)
+        raise InternalError(f"[lower] {op.name} cannot be part of a fused kernel")
+
+    def constant(self, value: object, dtype: DType) -> Value:
+        if isinstance(value, Expr):
+            return cast(index(value, int64), dtype.compute)
+        if self.lift and dtype.is_float and value == value and value not in LIFTED_NEVER:  # NaN stays too
+            return local(self.scalar(float(value), dtype.compute).name, dtype.compute)  # type: ignore[arg-type]
+        return const(value, dtype.compute)  # type: ignore[arg-type]
+
+    def scalar(self, key: Node | float, dtype: DType) -> Scalar:
+        found = self.scalars.get(key)
+        if found is None:
+            found = self.scalars[key] = Scalar(f"c{len(self.scalars)}", dtype)
+        return found
+
+    def movement(self, node: Node, at: tuple[Index, ...]) -> Value:
+        source = node.inputs[0]
+        mapped = node.op.lower.source(at, in_shape=source.shape, **node.params)  # type: ignore[union-attr]
+        renamed = {v: self.fresh(v.hi + 1) for v in mapped.reduce}
+        where_from, conditions = mapped.index, mapped.conditions
+        if renamed:
+            where_from = tuple(subs(e, renamed) for e in where_from)
+            conditions = tuple(subs(e, renamed) for e in conditions)
+        inside = self.element(source, where_from)
+        value = guard(inside, const(mapped.fill, node.dtype.compute), conditions)
+        if not renamed:
+            return value
+        value = merge_reduce("sum", tuple(renamed.values()), value)
+        return self.name_reduction(node, at, value) if value.op == "reduce" else value
+
+    def reduction(self, node: Node, at: tuple[Index, ...]) -> Value:
+        source, axes = node.inputs[0], node.params["axes"]
+        inner: list[Index] = []
+        over: list[Var] = []
+        outer = iter(at)
+        for d, extent in enumerate(source.shape):
+            if d not in axes:
+                inner.append(next(outer))
+            elif extent == 1:
+                inner.append(0)
+            else:
+                over.append(self.fresh(extent))
+                inner.append(over[-1])
+        monoid = node.op.lower.monoid  # type: ignore[union-attr]
+        value = merge_reduce(monoid, tuple(over), self.element(source, tuple(inner)))
+        return self.name_reduction(node, at, value) if value.op == "reduce" else value
+
+    def name_reduction(self, node: Node, at: tuple[Index, ...], value: Value) -> Value:
+        """A definition where the reduction depends on domain variables only; inline inside another reduction."""
+        used = frozenset[Var]().union(*(variables(e) for e in at)) if at else frozenset()
+        if any(v.name[0] == "r" and v.name[1:].isdigit() for v in used):
+            return value
+        found = self.definitions.get((node, at))
+        if found is None:
+            found = self.definitions[node, at] = Define(f"t{len(self.definitions)}", value)
+        return local(found.name, value.dtype)
+
+    def gather(self, node: Node, at: tuple[Index, ...]) -> Value:
+        source, picks = node.inputs
+        axis = node.params["axis"]
+        extent = source.shape[axis]
+        chosen = cast(self.element(picks, at), int64)
+        position = clamped_index(chosen, extent)
+        return self.element(source, (*at[:axis], position, *at[axis + 1:]))
+
+
+def clamped_index(chosen: Value, extent: Index) -> Index:
+    """A loaded index as an index expression within [0, extent)."""
+    if isinstance(extent, int):
+        low, high = const(0, int64), const(max(extent - 1, 0), int64)
+        inside = make("min", int64, (make("max", int64, (chosen, low)), high))
+        return ValueIndex(inside, 0, max(extent - 1, 0))
+    return emin(emax(ValueIndex(chosen, -(1 << 62), 1 << 62), 0), extent - 1)
+
+
+def merge_reduce(monoid: str, over: tuple[Var, ...], body: Value) -> Value:
+    """reduce(over, body), joined with a reduction of the same monoid that is its whole body, guarded or not."""
+    while True:
+        if body.op == "reduce" and body.attr[0] == monoid:  # type: ignore[index]
+            over, body = over + body.attr[1], body.args[0]  # type: ignore[index]
+        elif (body.op == "guard" and monoid == "sum" and body.args[0].op == "reduce"
+              and body.args[0].attr[0] == "sum" and body.args[1] is const(0, body.dtype)):  # type: ignore[index]
+            inner = body.args[0]
+            over = over + inner.attr[1]  # type: ignore[index]
+            body = guard(inner.args[0], body.args[1], body.attr)  # type: ignore[arg-type]
+        else:
+            return reduce(monoid, over, body)
+
+
+def lower_group(outputs: tuple[Node, ...], is_leaf: Callable[[Node], bool], name: str = "kernel") -> Lowered:
+    """The kernel that computes `outputs` (already peeled) from the leaves below them.
+
+    The first output gives the domain. Every other one either has the same shape, or is a reduction met while lowering
+    the first (a row's definition), stored as soon as it is known.
+    """
+    state = Lowering(is_leaf)
+    root = outputs[0]
+    outs = [Param(f"o{k}", n.dtype, n.shape, "out") for k, n in enumerate(outputs)]
+    at = tuple(0 if extent == 1 else Var(f"i{d}", 0, extent - 1) for d, extent in enumerate(root.shape))
+    state.domain = tuple(v for v in at if isinstance(v, Var))
+    stores: list[tuple[frozenset[Var], Store]] = []
+    for node, out in zip(outputs, outs, strict=True):
+        if node.shape == root.shape:
+            value, where = state.operation(node, at), at
+        else:
+            where, definition = row_definition(state, node)
+            value = local(definition.name, definition.value.dtype)
+        level = frozenset[Var]().union(*(variables(e) for e in where)) if where else frozenset()
+        stores.append((level & frozenset(state.domain), Store(out.name, where, cast(value, node.dtype))))
+    nests = (arrange(state, stores),)
+    ins = list(state.params.values())
+    kernel = Kernel(name, (*outs, *ins), tuple(state.scalars.values()), (), nests)
+    return Lowered(strip_bindings(kernel), (*outputs, *state.params), tuple(state.scalars))
+
+
+def row_definition(state: Lowering, node: Node) -> tuple[tuple[Index, ...], Define]:
+    for (known, where), definition in state.definitions.items():
+        if known is node:
+            return where, definition
+    raise InternalError(f"[lower] {node} is no row reduction of its group")
+
+
+def arrange(state: Lowering, stores: list[tuple[frozenset[Var], Store]]) -> Nest:
+    """Definitions and stores at the outermost level that has their variables: a chain of nested domains."""
+    whole = frozenset(state.domain)
+    defined_at: dict[str, frozenset[Var]] = {}
+    placed: list[tuple[frozenset[Var], Define | Store]] = []
+    for definition in state.definitions.values():
+        level = free_variables(definition.value) & whole
+        for name in names_in(definition.value):
+            level |= defined_at.get(name, frozenset())
+        defined_at[definition.name] = level
+        placed.append((level, definition))
+    for level, store in stores:
+        placed.append((whole if len(level) == len(whole) else level, store))
+    levels = sorted({level for level, _ in placed}, key=len)
+    chain: list[frozenset[Var]] = []
+    for level in levels:
+        if chain and not chain[-1] <= level:
+            continue
+        chain.append(level)
+    if not chain or chain[-1] != whole:
+        chain.append(whole)
+    bodies: list[list[Define | Store | Nest]] = [[] for _ in chain]
+    for level, statement in placed:
+        bodies[next(k for k, c in enumerate(chain) if level <= c)].append(statement)
+    nest: Nest | None = None
+    for k in reversed(range(len(chain))):
+        before = chain[k - 1] if k else frozenset()
+        domain = tuple(v for v in state.domain if v in chain[k] and v not in before)
+        if nest is not None and not bodies[k] and k:
+            nest = Nest(domain + nest.domain, nest.body)
+            continue
+        body = tuple(bodies[k]) + ((nest,) if nest is not None else ())
+        nest = Nest(domain, body)
+    assert nest is not None
+    if not any(not isinstance(s, Nest) for s in nest.body) and len(nest.body) == 1 and isinstance(nest.body[0], Nest):
+        inner = nest.body[0]
+        nest = Nest(nest.domain + inner.domain, inner.body)
+    return nest
+
+
+def names_in(value: Value) -> set[str]:
+    return {v.attr for v in walk(value) if v.op == "local"}  # type: ignore[misc]
+
+
+def lower_assign(node: Node, is_leaf: Callable[[Node], bool], in_place: bool, name: str = "assign") -> Lowered | None:
+    """The kernel that stores an assign's value into its region of the output, which already holds the old version.
+
+    With `in_place` the output is the target's own buffer: the value may read it only at the element being written, else
+    None is returned and the value must be computed into a buffer of its own before.
+    """
+    target, value = node.inputs
+    state = Lowering(is_leaf)
+    at = tuple(0 if extent == 1 else Var(f"i{d}", 0, extent - 1) for d, extent in enumerate(value.shape))
+    state.domain = tuple(v for v in at if isinstance(v, Var))
+    where = tuple(start + i * step for i, (start, step) in zip(at, node.params["region"], strict=True))
+    element = cast(state.element(value, at), node.dtype)
+    return store_into(state, node, target, where, element, None, in_place, name)
+
+
+def lower_scatter(node: Node, is_leaf: Callable[[Node], bool], name: str = "scatter") -> Lowered | None:
+    """The kernel that combines a scatter's values into an output that already holds the base."""
+    base, picks, value = node.inputs
+    axis, reduction = node.params["axis"], node.params["reduction"]
+    state = Lowering(is_leaf)
+    at = tuple(0 if extent == 1 else Var(f"i{d}", 0, extent - 1) for d, extent in enumerate(value.shape))
+    state.domain = tuple(v for v in at if isinstance(v, Var))
+    position = clamped_index(cast(state.element(picks, at), int64), base.shape[axis])
+    where = (*at[:axis], position, *at[axis + 1:])
+    element = cast(state.element(value, at), node.dtype)
+    combine = {"add": "sum", "set": "set"}.get(reduction, reduction)
+    return store_into(state, node, base, where, element, combine, True, name)
+
+
+def store_into(state: Lowering, node: Node, target: Node, where: tuple[Index, ...], element: Value,
+               combine: str | None, in_place: bool, name: str) -> Lowered | None:
+    """Completes a kernel that writes part of an existing buffer; see lower_assign."""
+    out = Param("o0", node.dtype, node.shape, "inout" if in_place or combine else "out")
+    params = dict(state.params)
+    if in_place and target in params:
+        old = params.pop(target)
+        values = [element, *(d.value for d in state.definitions.values())]
+        if any(v.op == "load" and v.attr[0] == old.name and v.attr[1] != where  # type: ignore[index]
+               for v in walk(*values)):
+            return None
+        if combine or any(v.op == "reduce" for v in values):
+            return None
+        element = rename_load(element, old.name, "o0")
+    nest = arrange(state, [(frozenset(state.domain), Store("o0", where, element, combine))])
+    kernel = Kernel(name, (out, *params.values()), tuple(state.scalars.values()), (), (nest,))
+    return Lowered(strip_bindings(kernel), (node, *params), tuple(state.scalars))
+
+
+def rename_load(root: Value, old: str, new: str) -> Value:
+    """`root` with loads of one buffer reading another."""
+    done: dict[Value, Value] = {}
+    for v in walk(root):
+        attr = (new, v.attr[1]) if v.op == "load" and v.attr[0] == old else v.attr  # type: ignore[index]
+        done[v] = rebuild(v, tuple(done[a] for a in v.args), attr)
+    return done[root]

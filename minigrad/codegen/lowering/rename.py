@@ -1,0 +1,88 @@
+"""Kernel -> Kernel: replace index variables everywhere; strip the values of bound symbolic dims."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from minigrad.codegen.kernel import Define, Kernel, Nest, Store
+from minigrad.expr import Index, Var, subs, variables
+from minigrad.value import Value, free_variables, rebuild, substitute, walk
+
+
+def statements(nests: tuple[Nest, ...]) -> Iterator[Nest | Define | Store]:
+    """Every nest and statement, outer before inner."""
+    stack: list[Nest | Define | Store] = list(reversed(nests))
+    while stack:
+        s = stack.pop()
+        yield s
+        if isinstance(s, Nest):
+            stack.extend(reversed(s.body))
+
+
+def rename_value(value: Value, mapping: Mapping[Var, Index]) -> Value:
+    """`substitute` that also renames the extents of reduction variables."""
+    over = {v for r in walk(value) if r.op == "reduce" for v in r.attr[1]}  # type: ignore[index]
+    renamed = {v: Var(v.name, 0, subs(v.hi, mapping)) for v in over if variables(v.hi) & mapping.keys()}
+    value = substitute(value, {**mapping, **renamed})
+    if not renamed:
+        return value
+    done: dict[Value, Value] = {}
+    for v in walk(value):
+        attr = v.attr
+        if v.op == "reduce":
+            attr = (attr[0], tuple(renamed.get(r, r) for r in attr[1]))  # type: ignore[index]
+        done[v] = rebuild(v, tuple(done[a] for a in v.args), attr)
+    return done[value]
+
+
+def rename_nest(nest: Nest, mapping: Mapping[Var, Index]) -> Nest:
+    """The nest with free index variables replaced, its own variables' extents included."""
+    own = {v: Var(v.name, 0, subs(v.hi, mapping)) for v in nest.domain if variables(v.hi) & mapping.keys()}
+    inner = {**mapping, **own}
+    body: list[Define | Store | Nest] = []
+    for s in nest.body:
+        if isinstance(s, Nest):
+            body.append(rename_nest(s, inner))
+        elif isinstance(s, Define):
+            body.append(Define(s.name, rename_value(s.value, inner)))
+        else:
+            at = tuple(subs(e, inner) for e in s.indices)
+            body.append(Store(s.param, at, rename_value(s.value, inner), s.combine))
+    return Nest(tuple(own.get(v, v) for v in nest.domain), tuple(body))
+
+
+def kernel_dims(kernel: Kernel) -> tuple[Var, ...]:
+    """Symbolic dims that the kernel depends on: index variables that no nest or reduction binds, by name."""
+    bound: set[Var] = set()
+    used: set[Var] = set()
+    for p in kernel.params:
+        for extent in p.shape:
+            used |= variables(extent)
+    for s in statements(kernel.nests):
+        if isinstance(s, Nest):
+            bound.update(s.domain)
+            for v in s.domain:
+                used |= variables(v.hi)
+            continue
+        used |= free_variables(s.value)
+        for v in walk(s.value):
+            if v.op == "reduce":
+                bound.update(v.attr[1])  # type: ignore[index]
+                for r in v.attr[1]:  # type: ignore[index]
+                    used |= variables(r.hi)
+        if isinstance(s, Store):
+            for e in s.indices:
+                used |= variables(e)
+    return tuple(sorted(used - bound, key=lambda v: v.name))
+
+
+def strip_bindings(kernel: Kernel) -> Kernel:
+    """The kernel over unbound symbolic dims: a bound value is an argument and never part of a key."""
+    dims = kernel_dims(kernel)
+    if not dims:
+        return kernel
+    mapping: dict[Var, Index] = {v: Var(v.name, v.lo, v.hi) for v in dims if v.value is not None}
+    if mapping:
+        params = tuple(replace(p, shape=tuple(subs(e, mapping) for e in p.shape)) for p in kernel.params)
+        kernel = replace(kernel, params=params, nests=tuple(rename_nest(n, mapping) for n in kernel.nests))
+    return replace(kernel, dims=tuple(sorted({mapping.get(v, v) for v in dims}, key=lambda v: v.name)))

@@ -1,0 +1,140 @@
+"""Kernel -> stages: loop nests with a device-wide barrier between them, and the scratch they share (ALGORITHMS 3).
+
+The pipeline, each line with its reason:
+
+    split_phases      a strided gradient becomes dense nests, one per phase
+    split_divisions   no division by a constant stays where extents divide
+    flatten, collapse accesses are offsets; variables that step together are one: long inner loops, shared programs
+    lift_length       pointwise kernels of all lengths are one program
+    split_reduction   a long sum with few outputs gets partial sums, by a tree that depends on shapes only
+    choose_plan       by how the variables are used
+    build             the loop nest
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from minigrad.codegen.ir.nodes import Function, extent_of
+from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
+from minigrad.codegen.lowering.flatten import collapse, flatten, lift_length
+from minigrad.codegen.lowering.split import split_divisions, split_phases
+from minigrad.codegen.strategies.access import extent
+from minigrad.codegen.strategies.build import build
+from minigrad.codegen.strategies.choose import choose_plan, is_row_kernel
+from minigrad.codegen.strategies.plan import Plan
+from minigrad.dtype import DType
+from minigrad.expr import Index, Var, product, subs
+from minigrad.target import Target
+from minigrad.value import cast, load, local, reduce, substitute
+
+FEW_OUTPUTS = 16
+LONG_SUM = 1 << 15
+PARTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One launch. `dims` gives the function's dims as expressions over the kernel's; `extent` likewise."""
+
+    function: Function
+    plan: Plan
+    nest: Nest
+    dims: tuple[Index, ...]
+    extent: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """All stages of a kernel, in order. Each takes the kernel's params, then one buffer per `scratch` entry."""
+
+    kernel: Kernel
+    stages: tuple[Stage, ...]
+    scratch: tuple[tuple[DType, Index], ...]
+
+
+@lru_cache(maxsize=4096)
+def stages_of(kernel: Kernel, target: Target) -> Staged:
+    """How `kernel` runs on `target`."""
+    flat = collapse(flatten(split_divisions(split_phases(kernel))))
+    flat, length = lift_length(flat)
+    dims: tuple[Index, ...] = flat.dims if length is None else (length,)
+    nests: list[Nest] = []
+    scratch: list[Param] = []
+    for nest in flat.nests:
+        nests += split_reduction(nest, scratch)
+    whole = replace(flat, params=flat.params + tuple(scratch))
+    stages = []
+    values = dict(zip(flat.dims, dims, strict=True))
+    written: set[str] = set()
+    for k, nest in enumerate(nests):
+        plan = choose_plan(nest, target)
+        here = replace(whole, params=tuple(_scratch_mode(p, scratch, written) for p in whole.params))
+        function = build(here, nest, plan, f"{kernel.name}_{k}" if len(nests) > 1 else kernel.name)
+        written |= {s.param for s in nest.body if isinstance(s, Store)}
+        stages.append(Stage(function, plan, nest, dims, subs(extent_of(function), values)))
+    return Staged(whole, tuple(stages), tuple((p.dtype, p.shape[0]) for p in scratch))
+
+
+def _scratch_mode(param: Param, scratch: list[Param], written: set[str]) -> Param:
+    """A scratch buffer is an output of the stage that writes it and an input of those after it."""
+    if any(param.name == s.name for s in scratch) and param.name in written:
+        return replace(param, mode="in")
+    return param
+
+
+def split_reduction(nest: Nest, scratch: list[Param]) -> list[Nest]:
+    """A nest with few outputs and long sums as two: partial results of fixed parts, then their combination.
+
+    Before: `t = sum(k<K: e)`. After: `for p<P: w[p] = sum(k1<K/P: e[k := p*K/P + k1])`, then `t = sum(p<P: w[p])`.
+    Halide calls it rfactor.
+    """
+    outputs = product(v.hi + 1 for v in nest.domain)
+    sums = [s for s in nest.body if isinstance(s, Define) and s.value.op == "reduce"]
+    if not sums or not isinstance(outputs, int) or outputs > FEW_OUTPUTS or is_row_kernel(nest):
+        return [nest]
+    parts: list[tuple[Var, int]] = []
+    for s in sums:
+        over: tuple[Var, ...] = s.value.attr[1]  # type: ignore[index]
+        total = product(v.hi + 1 for v in over)
+        if not isinstance(total, int) or total < LONG_SUM:
+            return [nest]
+        chosen = max(over, key=lambda v: (part_count(extent(v)), extent(v)))
+        parts.append((chosen, part_count(extent(chosen))))
+    if len({count for _, count in parts}) != 1 or parts[0][1] < 2:
+        return [nest]
+    count = parts[0][1]
+    p = Var("part", 0, count - 1)
+    place: Index = 0
+    for v in nest.domain:
+        place = place * (v.hi + 1) + v
+    place = place * count + p
+    first: list[Define | Store | Nest] = []
+    second: list[Define | Store | Nest] = []
+    by_name = {s.name: (s, v) for s, (v, _) in zip(sums, parts, strict=True)}
+    for s in nest.body:
+        if not (isinstance(s, Define) and s.name in by_name):
+            second.append(s)
+            continue
+        _, v = by_name[s.name]
+        monoid, over = s.value.attr  # type: ignore[misc]
+        size = extent(v) // count
+        inner = Var(v.name, 0, size - 1)
+        body = substitute(s.value.args[0], {v: p * size + inner})
+        partial = reduce(monoid, tuple(inner if o is v else o for o in over), body)
+        param = Param(f"w{len(scratch)}", body.dtype, (outputs * count,), "out")
+        scratch.append(param)
+        first += [Define(s.name, partial), Store(param.name, (place,), local(s.name, body.dtype))]
+        q = Var(f"q{len(scratch)}", 0, count - 1)
+        joined = load(param.name, (substitute_place(place, p, q),), body.dtype)
+        second.append(Define(s.name, cast(reduce(monoid, (q,), joined), body.dtype)))
+    return [Nest((*nest.domain, p), tuple(first)), Nest(nest.domain, tuple(second))]
+
+
+def substitute_place(place: Index, p: Var, q: Var) -> Index:
+    return subs(place, {p: q})
+
+
+def part_count(n: int) -> int:
+    """The largest number of equal parts, at most PARTS."""
+    return next((d for d in range(min(PARTS, n), 1, -1) if n % d == 0), 1)

@@ -1,0 +1,84 @@
+"""What the strategies look at: every load and store of a flat nest, and how it steps with each index variable."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minigrad.codegen.kernel import Define, Nest, Store
+from minigrad.codegen.lowering.flatten import coefficient
+from minigrad.expr import Index, Var, bounds, variables
+from minigrad.value import Value, value_atoms, walk
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One load or store at a flat `offset`; `over` are the reduction and row variables around it."""
+
+    kind: str
+    offset: Index
+    over: tuple[Var, ...]
+    bits: int
+
+    def step(self, v: Var) -> int | None:
+        """0: independent of v; 1: contiguous; 2: any other constant or symbolic step; None: data-dependent or not linear."""
+        c = coefficient(self.offset, v)
+        if c is None or any(v in variables(a) for a in value_atoms(self.offset)):
+            return None
+        return c if isinstance(c, int) and c in (0, 1) else 2
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """One reduction of a nest: the definition's name, its monoid, variables and body."""
+
+    name: str
+    monoid: str
+    over: tuple[Var, ...]
+    body: Value
+
+
+def extent(v: Var) -> int:
+    """The largest number of iterations of an index variable."""
+    return max(bounds(v.hi)[1] + 1, 0)
+
+
+def typical(v: Var) -> int:
+    """Iterations to plan for: the extent, or a guess where it is only known at run time."""
+    return extent(v) if isinstance(v.hi, int) else min(extent(v), 256)
+
+
+def reductions(nest: Nest) -> list[Reduced]:
+    """Definitions of the nest (not of inner ones) that are reductions."""
+    found = []
+    for s in nest.body:
+        if isinstance(s, Define) and s.value.op == "reduce":
+            monoid, over = s.value.attr  # type: ignore[misc]
+            found.append(Reduced(s.name, monoid, over, s.value.args[0]))
+    return found
+
+
+def accesses(nest: Nest, over: tuple[Var, ...] = ()) -> list[Access]:
+    """Loads and stores of a nest, of its reductions and of its inner nests."""
+    found: list[Access] = []
+    for s in nest.body:
+        if isinstance(s, Nest):
+            found += accesses(s, over + s.domain)
+            continue
+        found += value_accesses(s.value, over)
+        if isinstance(s, Store):
+            found.append(Access("store", s.indices[0], over, s.value.dtype.bits))
+            for a in value_atoms(s.indices[0]):
+                found += value_accesses(a.value, over)
+    return found
+
+
+def value_accesses(value: Value, over: tuple[Var, ...]) -> list[Access]:
+    """Loads of a value; those below a reduction carry its variables."""
+    bound: dict[Value, tuple[Var, ...]] = {}
+    order = list(walk(value))
+    for v in reversed(order):
+        inside = bound.setdefault(v, over)
+        if v.op == "reduce":
+            inside = inside + v.attr[1]  # type: ignore[index]
+        for a in v.args:
+            bound[a] = inside
+    return [Access("load", v.attr[1][0], bound.get(v, over), v.dtype.bits) for v in order if v.op == "load"]  # type: ignore[index]

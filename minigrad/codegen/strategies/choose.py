@@ -1,0 +1,34 @@
+"""Which strategy a nest gets: by how its index variables are used, never by names of operations."""
+from __future__ import annotations
+
+from minigrad.codegen.kernel import Define, Nest, Store
+from minigrad.codegen.strategies import contraction, pointwise, reduction, rows, scatter
+from minigrad.codegen.strategies.access import reductions
+from minigrad.codegen.strategies.plan import Plan
+from minigrad.target import Target
+
+
+def choose_plan(nest: Nest, target: Target) -> Plan:
+    """The plan of the first strategy that fits, from the most special to the most general."""
+    if any(isinstance(s, Store) and s.combine for s in nest.body):
+        return scatter.plan(nest, target)
+    if is_row_kernel(nest):
+        return rows.plan(nest, target)
+    if not reductions(nest):
+        return pointwise.plan(nest, target)
+    return contraction.plan(nest, target) or reduction.plan(nest, target)
+
+
+def is_row_kernel(nest: Nest) -> bool:
+    """Something happens per row besides one group of reductions: an inner domain, or a reduction of a reduction."""
+    if any(isinstance(s, Nest) for s in nest.body):
+        return True
+    known: set[str] = set()
+    for s in nest.body:
+        if isinstance(s, Define) and s.value.op == "reduce":
+            if known & rows.locals_of(s.value):
+                return True
+            known.add(s.name)
+        elif isinstance(s, Define) and known & rows.locals_of(s.value):
+            known.add(s.name)
+    return False

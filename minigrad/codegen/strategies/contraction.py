@@ -1,0 +1,138 @@
+"""Sums with reuse: matmul, convolution, their gradients, windows with weights. A register tile over two axes.
+
+The lane variable is the one contiguous in the output and in an operand; where no such variable exists (A @ B^T), lanes
+go along the sum. The tile is the pair of factors with the fewest loads per multiply-add that fits the registers.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from minigrad.codegen.kernel import Nest
+from minigrad.codegen.strategies.access import Access, Reduced, accesses, extent, reductions, typical, value_accesses
+from minigrad.codegen.strategies.lanes import best_lane, domain_order, parallel_prefix, widths
+from minigrad.codegen.strategies.plan import Plan
+from minigrad.codegen.strategies.reduction import chains, small_loops
+from minigrad.expr import Var
+from minigrad.target import Target
+
+FACTORS = (1, 2, 3, 4, 5, 6, 7, 8)
+MAX_COPIES = 24
+"""Accumulators of a tile, chains included: bounds code size too."""
+
+MIN_WORK = 64
+"""Terms of a sum from which tiling pays for its edges."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    cost: float
+    tile: tuple[tuple[str, int], ...]
+
+
+def plan(nest: Nest, target: Target) -> Plan | None:
+    """None where no operand is reused along a domain variable."""
+    reduced = reductions(nest)
+    loads = [a for r in reduced for a in value_accesses(r.body, r.over)]
+    free = [v for v in nest.domain if any(a.step(v) == 0 for a in loads) and any(a.step(v) != 0 for a in loads)]
+    if not free:
+        return None
+    found = accesses(nest)
+    over = list({v.name: v for r in reduced for v in r.over}.values())
+    candidates = [(v, True) for v in nest.domain] + [(v, False) for v in over]
+    best = best_lane(candidates, found, widths(nest, target)) if not target.is_gpu else None
+    lane = best[0] if best is not None else None
+    width = best[1] if best is not None else 1
+    on_domain = lane is not None and any(lane is v for v in nest.domain)
+    tile = best_tile(nest, loads, lane, width, on_domain, len(reduced), target)
+    unroll = unrolled(over, lane, tile)
+    inner: list[tuple[str, int, int]] = []
+    copies = 1
+    for _, f in tile:
+        copies *= f
+    if lane is not None and not on_domain:
+        inner = [(lane.name, width, chains(typical(lane), width) if copies < 4 else 1)]
+    elif copies < 4:
+        inner = [(r.over[-1].name, 1, chains(extent(r.over[-1]), 1)) for r in reduced if r.over[-1].name not in unroll]
+    order = tile_order(domain_order(nest, found), tile, lane if on_domain else None, reduced)
+    blocks = dict(tile)
+    counts = []
+    for v in order:
+        block = blocks.get(v.name, 1) * (width if on_domain and v is lane else 1)
+        counts.append(ceil(typical(v) / block))
+    return Plan("contraction", tuple(v.name for v in order), parallel_prefix(counts), tile,
+                lane.name if on_domain and lane is not None else "", width if on_domain else 1, tuple(inner), unroll)
+
+
+def unrolled(over: list[Var], lane: Var | None, tile: tuple[tuple[str, int], ...]) -> tuple[str, ...]:
+    """Small windows are written out as long as the code stays small."""
+    names = [n for n in small_loops([v for v in over if v is not lane])]
+    copies = 1
+    for _, f in tile:
+        copies *= f
+    kept: list[str] = []
+    sizes = {v.name: extent(v) for v in over}
+    for n in names:
+        copies *= sizes[n]
+        if copies > 64:
+            break
+        kept.append(n)
+    return tuple(kept)
+
+
+def tile_order(order: list[Var], tile: tuple[tuple[str, int], ...], lane: Var | None, reduced: list[Reduced]) -> list[Var]:
+    """The tiled variable that is not in lanes goes innermost: the panel that the lanes read stays in cache."""
+    names = [n for n, _ in tile if lane is None or n != lane.name]
+    inner = [v for v in order if v.name in names[:1]]
+    rest = [v for v in order if v not in inner]
+    return rest + inner
+
+
+def best_tile(nest: Nest, loads: list[Access], lane: Var | None, width: int, on_domain: bool, accumulators: int,
+              target: Target) -> tuple[tuple[str, int], ...]:
+    """The register tile over at most two domain variables with the fewest loads per multiply-add."""
+    budget = min(MAX_COPIES, target.registers - 4) // max(accumulators, 1)
+    best = Choice(tile_cost(loads, (), lane, width, on_domain), ())
+    domain = [v for v in nest.domain if extent(v) > 1]
+    for i, a in enumerate(domain):
+        for fa in FACTORS:
+            for b in domain[i + 1:] or [None]:  # type: ignore[list-item]
+                for fb in FACTORS if b is not None else (1,):
+                    tile = tuple((v, f) for v, f in ((a, fa), (b, fb)) if v is not None and f > 1)
+                    if not tile or not fits(tile, lane if on_domain else None, width, budget):
+                        continue
+                    cost = tile_cost(loads, tile, lane, width, on_domain)
+                    if cost < best.cost * 0.97:
+                        best = Choice(cost, tuple((v.name, f) for v, f in tile))
+    return best.tile
+
+
+def fits(tile: tuple[tuple[Var, int], ...], lane: Var | None, width: int, budget: int) -> bool:
+    copies = 1
+    for v, f in tile:
+        copies *= f
+        if f * (width if v is lane else 1) > extent(v):
+            return False
+    return copies + max(f for _, f in tile) <= budget
+
+
+def tile_cost(loads: list[Access], tile: tuple[tuple[Var, int], ...], lane: Var | None, width: int,
+              on_domain: bool) -> float:
+    """Instructions per multiply-add of one element: loads that each copy needs anew, plus the edges left over."""
+    copies = 1
+    waste = 1.0
+    for v, f in tile:
+        copies *= f
+        block = f * (width if on_domain and v is lane else 1)
+        n = typical(v)
+        tail = n % block if isinstance(v.hi, int) else block / 2
+        waste *= 1.0 + (tail / n) * (width if on_domain and v is lane else f) * 0.5
+    total = float(copies)
+    for a in loads:
+        needed = 1
+        for v, f in tile:
+            if a.step(v) != 0:
+                needed *= f
+        step = a.step(lane) if lane is not None else 0
+        total += needed * (width if step is None or step == 2 else 1)
+    return total / copies * waste

@@ -1,0 +1,106 @@
+"""The vector axis: which index variable goes across lanes, by counting memory operations."""
+from __future__ import annotations
+
+from minigrad.codegen.kernel import Nest
+from minigrad.codegen.strategies.access import Access, accesses, extent, typical
+from minigrad.dtype import DType
+from minigrad.expr import Var, variables
+from minigrad.target import Target
+from minigrad.value import walk
+
+GATHER = 1.5
+"""Cost of one lane of a gather or scatter, against 1 for a contiguous vector access or a broadcast."""
+
+MIN_PARALLEL = 32
+"""Parallel iterations that are worth having before inner tile loops become serial."""
+
+
+def widths(nest: Nest, target: Target) -> list[int]:
+    """Vector widths to consider, widest first: lanes of the widest type that the nest computes with."""
+    bits = max((dtype.bits for dtype in compute_types(nest)), default=32)
+    widest = min(16, target.lanes(max(bits, 32)))
+    return [w for w in (16, 8, 4) if w <= widest]
+
+
+def compute_types(nest: Nest) -> set[DType]:
+    found: set[DType] = set()
+    for s in nest.body:
+        if isinstance(s, Nest):
+            found |= compute_types(s)
+        else:
+            found |= {v.dtype.compute for v in walk(s.value) if v.op not in ("const", "index")}
+    return found
+
+
+def operations(v: Var, width: int) -> float:
+    """Vector and scalar steps to cover `v` with vectors of `width`, relative to its extent."""
+    n = typical(v)
+    if not n:
+        return 1.0
+    return (n // width + n % width) / n
+
+
+def memory_cost(found: list[Access], v: Var, width: int, per_output: bool) -> float:
+    """Memory operations per element with `v` across lanes.
+
+    `per_output`: v is a variable of the domain, so everything is in lanes; else only accesses inside v's own loop are.
+    """
+    total = 0.0
+    for a in found:
+        count = 1.0
+        for o in a.over:
+            count *= max(typical(o), 1)
+        if not per_output and v not in a.over:
+            total += count
+            continue
+        share = operations(v, width)
+        step = a.step(v)
+        if step is None or step == 2 or (a.kind == "store" and step != 1):
+            share = GATHER
+        total += count * share
+    return total
+
+
+def best_lane(candidates: list[tuple[Var, bool]], found: list[Access], options: list[int]) -> tuple[Var, int, float] | None:
+    """(variable, width, cost) of the cheapest lane assignment, None where scalar code is as good."""
+    scalar = memory_cost(found, Var("none", 0, 0), 1, False)
+    best: tuple[Var, int, float] | None = None
+    for v, per_output in candidates:
+        for width in options:
+            if extent(v) < width:
+                continue
+            cost = memory_cost(found, v, width, per_output)
+            if cost < scalar * 0.9 and (best is None or cost < best[2] * 0.999):
+                best = (v, width, cost)
+    return best
+
+
+def domain_order(nest: Nest, found: list[Access]) -> list[Var]:
+    """Domain variables with the one that stores step through fastest last; independent of everything first."""
+    stores = [a for a in found if a.kind == "store"]
+
+    def step(v: Var) -> float:
+        from minigrad.codegen.lowering.flatten import coefficient
+
+        for a in stores:
+            c = coefficient(a.offset, v)
+            if isinstance(c, int) and c:
+                return abs(c)
+            if c is None or not isinstance(c, int):
+                return float(1 << 40)
+        return float(1 << 41)
+
+    return sorted(nest.domain, key=lambda v: -step(v))
+
+
+def parallel_prefix(counts: list[int]) -> int:
+    """How many leading tile loops form the parallel loop: the fewest that give enough iterations."""
+    total, k = 1, 0
+    while k < len(counts) and total < MIN_PARALLEL:
+        total *= counts[k]
+        k += 1
+    return k
+
+
+def depends(nest: Nest, v: Var) -> bool:
+    return any(v in variables(a.offset) for a in accesses(nest))

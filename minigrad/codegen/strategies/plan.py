@@ -1,0 +1,54 @@
+"""`Plan`: what a strategy decided for one nest. A value: it prints, compares, and parses back."""
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, fields
+
+from minigrad.errors import FormatError
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Names refer to the nest's index variables.
+
+    order: the domain, outermost tile loop first; the first `parallel` of them form the parallel loop
+    tile: register tile per domain variable (how many vectors, for the lane variable)
+    lanes: the domain variable across a vector's lanes, and its width; '' and 1 where there is none
+    inner: (variable, width, chains): a reduction or row variable across lanes (width > 1), accumulated in `chains`
+        independent accumulators
+    unroll: reduction variables that are written out
+    """
+
+    strategy: str
+    order: tuple[str, ...]
+    parallel: int
+    tile: tuple[tuple[str, int], ...] = ()
+    lanes: str = ""
+    width: int = 1
+    inner: tuple[tuple[str, int, int], ...] = ()
+    unroll: tuple[str, ...] = ()
+
+    def factor(self, name: str) -> int:
+        return next((f for n, f in self.tile if n == name), 1)
+
+    def block(self, name: str) -> int:
+        """Elements of a domain variable that one tile covers."""
+        return self.factor(name) * (self.width if name == self.lanes else 1)
+
+    def inner_of(self, name: str) -> tuple[int, int]:
+        """(width, chains) of a reduction or row variable."""
+        return next(((w, c) for n, w, c in self.inner if n == name), (1, 1))
+
+    def __str__(self) -> str:
+        return "plan " + " ".join(f"{f.name}={getattr(self, f.name)!r}".replace(" ", "") for f in fields(self))
+
+
+def parse_plan(text: str) -> Plan:
+    """The inverse of str(plan). Raises FormatError naming what is wrong."""
+    words = text.split()
+    try:
+        if words[0] != "plan":
+            raise ValueError("it must start with 'plan'")
+        return Plan(**{name: ast.literal_eval(value) for name, value in (w.split("=", 1) for w in words[1:])})
+    except (ValueError, TypeError, SyntaxError, IndexError) as error:
+        raise FormatError(f"[parse_plan] expected 'plan strategy=... order=...', got {text!r}: {error}") from None

@@ -1,0 +1,35 @@
+"""Elementwise kernels: one domain variable across lanes, a few vectors per iteration, the rest parallel."""
+from __future__ import annotations
+
+from math import ceil
+
+from minigrad.codegen.kernel import Nest
+from minigrad.codegen.strategies.access import accesses, extent
+from minigrad.codegen.strategies.lanes import best_lane, domain_order, parallel_prefix, widths
+from minigrad.codegen.strategies.plan import Plan
+from minigrad.target import Target
+from minigrad.value import walk
+
+VECTORS = 4
+"""Vectors per iteration of a light kernel: enough to hide the loop's own work."""
+
+HEAVY = 40
+"""A body with this many operations needs no second vector to be busy."""
+
+
+def plan(nest: Nest, target: Target) -> Plan:
+    found = accesses(nest)
+    order = domain_order(nest, found)
+    best = best_lane([(v, True) for v in nest.domain], found, widths(nest, target)) if not target.is_gpu else None
+    size = sum(1 for s in nest.body for _ in walk(s.value))  # type: ignore[union-attr]
+    lanes, width, tile = "", 1, 1
+    if best is not None:
+        v, width, _ = best
+        lanes = v.name
+        order = [o for o in order if o is not v] + [v]
+        while size * tile * 2 <= HEAVY and tile < VECTORS and extent(v) % (width * tile * 2) == 0:
+            tile *= 2
+    blocks = [width * tile if v.name == lanes else 1 for v in order]
+    counts = [ceil(extent(v) / b) for v, b in zip(order, blocks, strict=True)]
+    return Plan("pointwise", tuple(v.name for v in order), parallel_prefix(counts),
+                ((lanes, tile),) if tile > 1 else (), lanes, width)

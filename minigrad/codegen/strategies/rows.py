@@ -1,0 +1,65 @@
+"""Row kernels: several reductions over a row and what follows from them, the row held in cache (softmax, norms)."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+
+from minigrad.codegen.kernel import Define, Nest
+from minigrad.codegen.strategies.access import Access, accesses, extent, value_accesses
+from minigrad.codegen.strategies.lanes import best_lane, domain_order, parallel_prefix, widths
+from minigrad.codegen.strategies.plan import Plan
+from minigrad.codegen.strategies.reduction import chains
+from minigrad.expr import Var
+from minigrad.target import Target
+from minigrad.value import Value, walk
+
+
+def plan(nest: Nest, target: Target) -> Plan:
+    found = accesses(nest)
+    order = domain_order(nest, found)
+    options = widths(nest, target) if not target.is_gpu else []
+    inner = [choice for loops, touched in inner_loops(nest) for choice in inner_lane(loops, touched, options)]
+    best = best_lane([(v, True) for v in nest.domain], found, options)
+    lanes, width = "", 1
+    if best is not None and best[2] < inner_cost(nest, inner):
+        lanes, width, inner = best[0].name, best[1], []
+        order = [o for o in order if o is not best[0]] + [best[0]]
+    counts = [ceil(extent(v) / (width if v.name == lanes else 1)) for v in order]
+    return Plan("rows", tuple(v.name for v in order), parallel_prefix(counts), (), lanes, width, tuple(inner))
+
+
+def locals_of(value: Value) -> set[str]:
+    return {v.attr for v in walk(value) if v.op == "local"}  # type: ignore[misc]
+
+
+def inner_loops(nest: Nest) -> Iterator[tuple[tuple[Var, ...], list[Access]]]:
+    """(variables, accesses) of each reduction and inner domain of a row."""
+    for s in nest.body:
+        if isinstance(s, Nest):
+            yield s.domain, accesses(s, s.domain)
+            yield from inner_loops(s)
+        elif isinstance(s, Define) and s.value.op == "reduce":
+            yield s.value.attr[1], value_accesses(s.value.args[0], s.value.attr[1])  # type: ignore[index]
+
+
+def inner_lane(loops: tuple[Var, ...], touched: list[Access], options: list[int]) -> list[tuple[str, int, int]]:
+    best = best_lane([(v, False) for v in loops], touched, options)
+    if best is None:
+        last = loops[-1] if loops else None
+        return [(last.name, 1, chains(extent(last), 1))] if last is not None else []
+    return [(best[0].name, best[1], chains(extent(best[0]), best[1]))]
+
+
+def inner_cost(nest: Nest, inner: list[tuple[str, int, int]]) -> float:
+    """Memory operations per row with the chosen inner lanes."""
+    from minigrad.codegen.strategies.lanes import memory_cost
+
+    by_name = {n: w for n, w, _ in inner}
+    total = 0.0
+    for loops, touched in inner_loops(nest):
+        lane = next((v for v in loops if by_name.get(v.name, 1) > 1), None)
+        if lane is None:
+            total += memory_cost(touched, Var("none", 0, 0), 1, False)
+        else:
+            total += memory_cost(touched, lane, by_name[lane.name], False)
+    return total

@@ -1,0 +1,28 @@
+"""Scatter: parallel over the variables that always hit distinct elements, in index order over the rest.
+
+The result does not depend on the number of threads, and no atomics are needed.
+"""
+from __future__ import annotations
+
+from math import ceil
+
+from minigrad.codegen.kernel import Nest, Store
+from minigrad.codegen.strategies.access import accesses, extent
+from minigrad.codegen.strategies.lanes import best_lane, widths
+from minigrad.codegen.strategies.plan import Plan
+from minigrad.expr import variables
+from minigrad.target import Target
+from minigrad.value import value_atoms
+
+
+def plan(nest: Nest, target: Target) -> Plan:
+    store = next(s for s in nest.body if isinstance(s, Store))
+    chosen = frozenset().union(*(variables(a) for a in value_atoms(store.indices[0])))
+    found = accesses(nest)
+    distinct = [v for v in nest.domain if v not in chosen and any(a.kind == "store" and a.step(v) in (1, 2) for a in found)]
+    serial = [v for v in nest.domain if v not in distinct]
+    best = best_lane([(v, True) for v in distinct], found, widths(nest, target)) if not target.is_gpu else None
+    lanes, width = (best[0].name, best[1]) if best is not None else ("", 1)
+    order = [*distinct, *serial]
+    counts = [ceil(extent(v) / (width if v.name == lanes else 1)) for v in distinct]
+    return Plan("scatter", tuple(v.name for v in order), len(counts), (), lanes, width)

@@ -1,0 +1,74 @@
+"""Kernels to executables on one device: the only place where code generation meets the runtime.
+
+Two caches: kernel -> stages (with `stages_of`), and rendered program -> executable. Equal kernels are compiled once,
+whatever layer of a network they came from; all programs that a plan lacks are compiled in one batch.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from minigrad.codegen.ir.nodes import Function
+from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.stages import Staged, stages_of
+from minigrad.config import current
+from minigrad.engine.stats import stats
+from minigrad.program import Program
+from minigrad.runtime.device import Device
+from minigrad.target import Target
+
+_executables: dict[tuple[str, Function], Any] = {}
+_programs: dict[tuple[Function, Target], Program] = {}
+
+
+@dataclass(slots=True)
+class Compiled:
+    """A kernel's stages with one executable each, in the same order."""
+
+    staged: Staged
+    executables: list[Any]
+
+
+def render(function: Function, target: Target) -> Program:
+    """The source of one stage for a target, cached."""
+    found = _programs.get((function, target))
+    if found is None:
+        if target.language == "llvm":
+            from minigrad.codegen.render.llvm import render_llvm as rendered
+        else:
+            from minigrad.codegen.render.opencl import render_opencl as rendered
+        found = _programs[function, target] = rendered(function, target)
+    return found
+
+
+def compile_kernels(kernels: list[Kernel], device: Device) -> list[Compiled]:
+    """Executables for every kernel, compiling what is new in one batch. Raises CompileError."""
+    start = perf_counter()
+    staged = [stages_of(k, device.target) for k in kernels]
+    if current().verify:
+        verify(kernels, staged)
+    lowered = perf_counter()
+    missing = {s.function: None for k in staged for s in k.stages if (device.name, s.function) not in _executables}
+    programs = [render(f, device.target) for f in missing]
+    rendered = perf_counter()
+    if programs:
+        for function, executable in zip(missing, device.load(programs), strict=True):
+            _executables[device.name, function] = executable
+    stats.programs += len(programs)
+    stats.lower_s += lowered - start
+    stats.render_s += rendered - lowered
+    stats.compile_s += perf_counter() - rendered
+    return [Compiled(k, [_executables[device.name, s.function] for s in k.stages]) for k in staged]
+
+
+def verify(kernels: list[Kernel], staged: list[Staged]) -> None:
+    """Checks the rules of the kernel form and of loop IR; on in the tests."""
+    from minigrad.codegen.ir.verify import verify_function
+    from minigrad.codegen.kernel_verify import verify_kernel
+
+    for kernel in kernels:
+        verify_kernel(kernel)
+    for k in staged:
+        for s in k.stages:
+            verify_function(s.function)

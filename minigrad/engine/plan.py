@@ -1,0 +1,187 @@
+"""A Schedule on a device: launches in their final order, tables of equal updates, and the memory plan."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from minigrad.codegen.ir.nodes import Function
+from minigrad.engine.compile import Compiled, compile_kernels
+from minigrad.engine.stats import stats
+from minigrad.engine.storage import allocate
+from minigrad.expr import Index, evaluate
+from minigrad.runtime.device import Buffer, Device, Launch
+from minigrad.scheduler.memory import Arena, plan_memory
+from minigrad.scheduler.schedule import Schedule, Step
+
+
+@dataclass(slots=True)
+class Row:
+    """The arguments of one run of a program: slots (scratch ones last), scalars, dims and extent over symbolic dims."""
+
+    values: tuple[int, ...]
+    scalars: tuple[int | float, ...]
+    dims: tuple[Index, ...]
+    extent: Index
+    work: float
+
+
+@dataclass(slots=True)
+class Item:
+    """One launch: a program over one row, or over a table of rows (the one-launch optimizer)."""
+
+    function: Function
+    executable: Any
+    rows: list[Row]
+    reads: frozenset[int]
+    writes: frozenset[int]
+    flops: float = 0.0
+    bytes: float = 0.0
+
+
+@dataclass(slots=True)
+class ExecutionPlan:
+    """What one realize runs. `sizes` are bytes per slot; slots from `scratch_from` on are scratch."""
+
+    schedule: Schedule
+    device: Device
+    items: list[Item]
+    sizes: list[Index]
+    temporary: list[int]
+    arenas: dict[tuple[int, ...], Arena] = field(default_factory=dict)
+
+    @property
+    def launches(self) -> int:
+        return len(self.items)
+
+
+def make_plan(schedule: Schedule, device: Device) -> ExecutionPlan:
+    """Compiles the schedule's kernels and fixes order and memory."""
+    compiled = compile_kernels([s.kernel for s in schedule.steps], device)
+    sizes: list[Index] = [s.nbytes for s in schedule.slots]
+    items: list[Item] = []
+    for step, kernel in zip(schedule.steps, compiled, strict=True):
+        items += step_items(step, kernel, sizes)
+    items = join_tables(items, frozenset(schedule.outputs))
+    kept = set(schedule.outputs) | {k for k, s in enumerate(schedule.slots) if s.leaf is not None}
+    temporary = [k for k in range(len(sizes)) if k not in kept]
+    return ExecutionPlan(schedule, device, items, sizes, temporary)
+
+
+def step_items(step: Step, kernel: Compiled, sizes: list[Index]) -> list[Item]:
+    """One item per stage; scratch buffers become slots of their own."""
+    scratch = []
+    for dtype, count in kernel.staged.scratch:
+        scratch.append(len(sizes))
+        sizes.append(count * dtype.itemsize)
+    values = step.values + tuple(scratch)
+    items = []
+    share = 1.0 / len(kernel.staged.stages)
+    for stage, executable in zip(kernel.staged.stages, kernel.executables, strict=True):
+        work = (step.flops / 20 + step.bytes / 10) * share
+        row = Row(values, step.scalars, stage.dims, stage.extent, work)
+        modes = [b.mode for b in stage.function.buffers]
+        reads = frozenset(v for v, m in zip(values, modes, strict=True) if m != "out")
+        writes = frozenset(v for v, m in zip(values, modes, strict=True) if m != "in")
+        items.append(Item(stage.function, executable, [row], reads, writes, step.flops * share, step.bytes * share))
+    return items
+
+
+def join_tables(items: list[Item], outputs: frozenset[int]) -> list[Item]:
+    """Launches of one program whose results nothing later uses become one launch over a table of rows.
+
+    Each joins the last of its kind; it may move there only if nothing in between writes what it touches.
+    """
+    last: dict[Function, int] = {}
+    moved: dict[int, list[int]] = {}
+    later_reads: set[int] = set()
+    later_writes: set[int] = set()
+    after: list[tuple[frozenset[int], frozenset[int]]] = []
+    for k in reversed(range(len(items))):
+        item = items[k]
+        sink = not item.writes & (later_reads | later_writes)
+        goal = last.get(item.function)
+        if sink and goal is None:
+            last[item.function] = k
+        elif sink and goal is not None:
+            touched = item.reads | item.writes
+            between = (items[j] for j in range(k + 1, goal + 1))
+            if not any(o.writes & touched for o in between):
+                moved.setdefault(goal, []).append(k)
+        later_reads |= item.reads
+        later_writes |= item.writes
+        after.append((item.reads, item.writes))
+    gone = {k for ks in moved.values() for k in ks}
+    result = []
+    for k, item in enumerate(items):
+        if k in gone:
+            continue
+        for j in sorted(moved.get(k, ())):
+            item.rows = item.rows + items[j].rows
+            item.reads, item.writes = item.reads | items[j].reads, item.writes | items[j].writes
+            item.flops, item.bytes = item.flops + items[j].flops, item.bytes + items[j].bytes
+        result.append(item)
+    return result
+
+
+def number(e: Index, values: dict[str, int]) -> int:
+    return e if type(e) is int else evaluate(e, values)  # type: ignore[arg-type]
+
+
+def bucket(values: dict[str, int], highest: dict[str, int]) -> dict[str, int]:
+    """Symbolic dims rounded up, so that memory plans are few while a context grows."""
+    return {n: min(1 << max(v - 1, 0).bit_length(), max(highest.get(n, v), v)) for n, v in values.items()}
+
+
+def arena_for(plan: ExecutionPlan, values: dict[str, int], highest: dict[str, int]) -> Arena:
+    """Offsets of the temporaries for these values of the symbolic dims, rounded up."""
+    rounded = bucket(values, highest)
+    key = tuple(rounded.values())
+    found = plan.arenas.get(key)
+    if found is None:
+        sizes = {k: number(plan.sizes[k], rounded) for k in plan.temporary}
+        uses = [tuple(item.reads | item.writes) for item in plan.items]
+        found = plan.arenas[key] = plan_memory(sizes, uses)
+    return found
+
+
+def run_plan(plan: ExecutionPlan, leaves: dict[int, Buffer], numbers: dict[int, float], values: dict[str, int],
+             highest: dict[str, int]) -> list[Buffer]:
+    """Launches everything; gives the buffer of every slot that outlives the run, by slot (others None).
+
+    `leaves` are buffers by leaf position, `numbers` the values of lifted scalars by position, `values` symbolic dims.
+    """
+    device = plan.device
+    arena = arena_for(plan, values, highest)
+    memory = allocate(device, arena.nbytes) if arena.nbytes else None
+    buffers: list[Any] = [None] * len(plan.sizes)
+    for k, slot in enumerate(plan.schedule.slots):
+        if slot.leaf is not None:
+            buffers[k] = leaves[slot.leaf]
+    for k in plan.schedule.outputs:
+        if buffers[k] is None:
+            buffers[k] = allocate(device, number(plan.sizes[k], values))
+    for k, offset in arena.offsets.items():
+        assert memory is not None
+        buffers[k] = Buffer(device, number(plan.sizes[k], values), memory.handle, memory.offset + offset, memory)
+    launches = []
+    for item in plan.items:
+        rows = []
+        for row in item.rows:
+            extent = number(row.extent, values)
+            if extent > 0:
+                rows.append(((*[buffers[v] for v in row.values],
+                              *[numbers[s] if type(s) is int else s for s in row.scalars],
+                              *[number(d, values) for d in row.dims]), extent))
+        if not rows:
+            continue
+        work = sum(r.work for r in item.rows)
+        if len(rows) == 1:
+            launches.append(Launch(item.executable, rows[0][0], rows[0][1], (), work))
+        else:
+            launches.append(Launch(item.executable, (), 0, tuple(rows), work))
+        stats.flops += item.flops
+        stats.bytes += item.bytes
+    if launches:
+        device.launch(launches)
+        stats.launches += len(launches)
+    return buffers

@@ -1,0 +1,26 @@
+"""Memory of realized values: buffers that give themselves back when the last Node lets go."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minigrad.engine.stats import stats
+from minigrad.runtime.device import Buffer, Device
+
+
+@dataclass(slots=True)
+class Owned(Buffer):
+    """A Buffer whose memory returns to its device with the last reference."""
+
+    def __del__(self) -> None:
+        stats.mem_used -= self.nbytes
+        if self.handle is not None:
+            self.device.free(self)
+
+
+def allocate(device: Device, nbytes: int) -> Owned:
+    """`nbytes` of device memory, owned by the returned object."""
+    raw = device.alloc(nbytes)
+    stats.mem_used += nbytes
+    owned = Owned(raw.device, nbytes, raw.handle, raw.offset, raw.base, raw.address)
+    raw.handle = None
+    return owned

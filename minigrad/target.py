@@ -1,0 +1,35 @@
+"""What code generation may know about a device: a frozen value, part of every plan key."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Facts about one device. Bytes, counts and element counts; never a handle.
+
+    `language` is 'llvm' or 'opencl'; `vector_bytes` the width of a vector register (4 = scalar work-items, a GPU);
+    `registers` how many of them; `units` cores or compute units; caches in bytes per core; `features` such as 'fp64',
+    'fp16', 'avx2', 'avx512f', 'fma'; `cpu` the LLVM CPU name or the driver's device name.
+    """
+
+    name: str
+    language: str
+    cpu: str
+    vector_bytes: int
+    registers: int
+    units: int
+    l1: int = 32 * 1024
+    l2: int = 512 * 1024
+    local_memory: int = 0
+    max_group: int = 1
+    features: frozenset[str] = frozenset()
+
+    @property
+    def is_gpu(self) -> bool:
+        """True where a work-item is one scalar lane and vectors are not worth writing out."""
+        return self.vector_bytes <= 4
+
+    def lanes(self, bits: int) -> int:
+        """How many elements of `bits` fit one vector register, at least 1."""
+        return max(1, self.vector_bytes * 8 // bits)

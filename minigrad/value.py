@@ -1,0 +1,231 @@
+"""Scalar expressions: the language of what one element is, shared by Kernel texts and loop IR.
+
+A `Value` is immutable and interned, so equal expressions are one object and `is` compares them.
+
+    value := const(c) | index(e) | load(buffer[e, ...]) | local(name)
+           | unary(value) | binary(value, value) | where(cond, a, b) | fma(a, b, c)
+           | cast(value) | bitcast(value)
+           | guard(value else value, e >= 0, ...)         the first inside all conditions, the second outside
+           | reduce(monoid, vars, value)                  Kernel only: a whole reduction over fresh index variables
+           | across(monoid, value)                        loop IR only: over the lanes of the enclosing vector loop
+
+Semantics, the same on every backend and in the interpreters:
+  - integers wrap; `idiv`/`irem` truncate like C and must not be reached with divisor 0 or INT_MIN / -1, shifts must stay
+    under the width: `ops` builds selects around them (ALGORITHMS 14);
+  - `cast` float to int truncates, saturates and maps NaN to 0; int to narrower int wraps; anything to bool is `!= 0`;
+    bfloat16 and float16 round to nearest even;
+  - `max`/`min` give NaN if either operand is NaN; comparisons are IEEE (`ne` is true for NaN);
+  - a guard's first operand may be evaluated with clamped indices outside its domain, its result is then dropped.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from weakref import WeakValueDictionary
+
+from minigrad.dtype import DType, bool_
+from minigrad.expr import Atom, Index, Var, bounds, subs, variables
+
+UNARY = frozenset("neg abs sqrt exp log sin cos tanh erf floor ceil trunc round not".split())
+BINARY = frozenset("add sub mul div idiv irem pow max min lt le eq ne and or xor shl shr".split())
+COMPARISONS = frozenset("lt le eq ne".split())
+LEAVES = frozenset("const index local".split())
+OTHER = frozenset("load where fma cast bitcast guard reduce across".split())
+
+
+class Value:
+    """One node of a scalar expression. `attr` holds what is not a Value:
+
+    const: the Python number (floats also keep the sign of zero); index: an Index; local: its name;
+    load: (buffer name, (Index, ...)), a flat offset of one Index in loop IR; guard: (Index, ...), each meaning >= 0;
+    reduce: (monoid name, (Var, ...)); across: the monoid's name.
+    """
+
+    __slots__ = ("op", "dtype", "args", "attr", "__weakref__")
+    op: str
+    dtype: DType
+    args: tuple[Value, ...]
+    attr: Any
+
+    def __repr__(self) -> str:
+        inner = ", ".join([*map(repr, self.args), *([] if self.attr is None else [str(self.attr)])])
+        return f"{self.op}:{self.dtype.short}({inner})"
+
+
+_interned: WeakValueDictionary[tuple, Value] = WeakValueDictionary()
+
+
+def make(op: str, dtype: DType, args: tuple[Value, ...] = (), attr: object = None) -> Value:
+    """The one constructor: returns the existing equal Value if there is one."""
+    key = (op, dtype, args, repr(attr) if op == "const" else attr)
+    found = _interned.get(key)
+    if found is None:
+        found = Value()
+        found.op, found.dtype, found.args, found.attr = op, dtype, args, attr
+        _interned[key] = found
+    return found
+
+
+def const(value: int | float | bool, dtype: DType) -> Value:
+    if dtype.is_float:
+        value = float(value)
+    elif dtype is bool_:
+        value = bool(value)
+    else:
+        value = int(value) & ((1 << dtype.bits) - 1)
+        if dtype.kind == "i" and value >> (dtype.bits - 1):
+            value -= 1 << dtype.bits
+    return make("const", dtype, (), value)
+
+
+def index(e: Index, dtype: DType) -> Value:
+    """An index expression as a value of an integer type."""
+    return const(e, dtype) if isinstance(e, int) else make("index", dtype, (), e)
+
+
+def local(name: str, dtype: DType) -> Value:
+    return make("local", dtype, (), name)
+
+
+def load(buffer: str, indices: tuple[Index, ...], dtype: DType) -> Value:
+    return make("load", dtype, (), (buffer, indices))
+
+
+def unary(op: str, x: Value) -> Value:
+    return make(op, x.dtype, (x,))
+
+
+def binary(op: str, x: Value, y: Value) -> Value:
+    return make(op, bool_ if op in COMPARISONS else x.dtype, (x, y))
+
+
+def where(condition: Value, yes: Value, no: Value) -> Value:
+    return yes if yes is no else make("where", yes.dtype, (condition, yes, no))
+
+
+def cast(x: Value, dtype: DType) -> Value:
+    return x if x.dtype is dtype else make("cast", dtype, (x,))
+
+
+def bitcast(x: Value, dtype: DType) -> Value:
+    return x if x.dtype is dtype else make("bitcast", dtype, (x,))
+
+
+def guard(inside: Value, otherwise: Value, conditions: tuple[Index, ...]) -> Value:
+    """`inside` where every condition is >= 0, else `otherwise`; conditions proven true are dropped."""
+    left = []
+    for c in conditions:
+        lo, hi = bounds(c)
+        if hi < 0:
+            return otherwise
+        if lo < 0 and c not in left:
+            left.append(c)
+    if not left:
+        return inside
+    return inside if inside is otherwise else make("guard", inside.dtype, (inside, otherwise), tuple(left))
+
+
+def reduce(monoid: str, over: tuple[Var, ...], body: Value) -> Value:
+    return make("reduce", body.dtype, (body,), (monoid, over)) if over else body
+
+
+def across(monoid: str, x: Value) -> Value:
+    return make("across", x.dtype, (x,), monoid)
+
+
+class ValueIndex(Atom):
+    """A loaded value used as an index (gather): an opaque integer atom with known bounds."""
+
+    __slots__ = ("value", "lo", "hi")
+    value: Value
+
+    def __init__(self, value: Value, lo: int, hi: int):
+        self.value, self.lo, self.hi = value, lo, hi
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ValueIndex) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return hash((ValueIndex, id(self.value)))
+
+    def __str__(self) -> str:
+        return f"[{self.value!r}]"
+
+    def bounds(self) -> tuple[int, int]:
+        return self.lo, self.hi
+
+    def subs(self, mapping: Mapping[Var, Index]) -> Atom:
+        return ValueIndex(substitute(self.value, mapping), self.lo, self.hi)
+
+    def variables(self) -> frozenset[Var]:
+        return free_variables(self.value)
+
+
+def indices_of(v: Value) -> tuple[Index, ...]:
+    """The index expressions that a Value carries itself (not those of its operands)."""
+    if v.op == "load":
+        return v.attr[1]  # type: ignore[index]
+    if v.op == "index":
+        return (v.attr,)  # type: ignore[return-value]
+    return v.attr if v.op == "guard" else ()  # type: ignore[return-value]
+
+
+def walk(*roots: Value) -> Iterator[Value]:
+    """Every Value reachable from `roots` once, operands before users, iteratively; includes values inside indices."""
+    seen: set[Value] = set()
+    stack: list[tuple[Value, bool]] = [(r, False) for r in reversed(roots)]
+    while stack:
+        v, ready = stack.pop()
+        if ready:
+            yield v
+            continue
+        if v in seen:
+            continue
+        seen.add(v)
+        stack.append((v, True))
+        stack.extend((a, False) for a in reversed(v.args))
+        for e in indices_of(v):
+            stack.extend((atom.value, False) for atom in value_atoms(e))
+
+
+def value_atoms(e: Index) -> list[ValueIndex]:
+    """The ValueIndex atoms of an index expression, at any depth."""
+    return [] if isinstance(e, int) else [a for a in e.atoms() if isinstance(a, ValueIndex)]
+
+
+def rebuild(v: Value, args: tuple[Value, ...], attr: object) -> Value:
+    """The same operation over other operands; guards are simplified again."""
+    if args == v.args and attr == v.attr:
+        return v
+    if v.op == "guard":
+        return guard(args[0], args[1], attr)  # type: ignore[arg-type]
+    if v.op == "index":
+        return index(attr, v.dtype)  # type: ignore[arg-type]
+    return make(v.op, v.dtype, args, attr)
+
+
+def substitute(root: Value, mapping: Mapping[Var, Index], locals_: Mapping[str, Value] | None = None) -> Value:
+    """`root` with index variables replaced (and locals, by name). Bound reduce variables must not be in `mapping`."""
+    done: dict[Value, Value] = {}
+    for v in walk(root):
+        attr = v.attr
+        if v.op == "load":
+            attr = (v.attr[0], tuple(subs(e, mapping) for e in v.attr[1]))  # type: ignore[index]
+        elif v.op == "guard":
+            attr = tuple(subs(e, mapping) for e in v.attr)  # type: ignore[attr-defined]
+        elif v.op == "index":
+            attr = subs(v.attr, mapping)  # type: ignore[arg-type]
+        elif v.op == "local" and locals_ and v.attr in locals_:
+            done[v] = locals_[v.attr]  # type: ignore[index]
+            continue
+        done[v] = rebuild(v, tuple(done[a] for a in v.args), attr)
+    return done[root]
+
+
+def free_variables(root: Value) -> frozenset[Var]:
+    """Index variables that `root` depends on; those bound by a reduce inside it are left out."""
+    free: dict[Value, frozenset[Var]] = {}
+    for v in walk(root):
+        found = frozenset[Var]().union(*(free[a] for a in v.args), *(variables(e) for e in indices_of(v)))
+        free[v] = found - frozenset(v.attr[1]) if v.op == "reduce" else found  # type: ignore[index]
+    return free[root]
