@@ -33,10 +33,10 @@ class Buffer:
 class Launch:
     """One stage to run: `executable` from `load`, buffers and Python scalars in argument order, parallel iterations.
 
-    With `table`, the launch is one program over many rows: each row is (arguments, extent), see the one-launch optimizer;
-    `arguments` and `extent` are then unused. Launches of one list run in order; a device may overlap those it can prove
-    independent. `work` estimates the time of the whole launch on one core, in nanoseconds (0.0: unknown); devices use
-    it to decide what is too small to share out.
+    With `table`, the launch is one program over many rows: each row is (arguments, extent), see the one-launch
+    optimizer; `arguments` and `extent` are then unused. Launches of one list run in order; a device may overlap those
+    it can prove independent. `work` estimates the time of the whole launch on one core, in nanoseconds (0.0: unknown);
+    devices use it to decide what is too small to share out.
     """
 
     executable: Any

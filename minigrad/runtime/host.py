@@ -120,7 +120,8 @@ class HostMemory:
     def wrap(self, array: np.ndarray) -> Buffer:
         """A buffer over the user's C-contiguous array, without a copy; the buffer keeps the array alive.
 
-        Raises DeviceError if the array is not contiguous or not aligned to its elements.
+        Its address is aligned to the array's elements, not to 64. Raises DeviceError if the array is not contiguous or
+        not aligned.
         """
         if not (array.flags.c_contiguous and array.flags.aligned):
             raise DeviceError(f"[wrap] expected a C-contiguous, aligned array, got strides {array.strides}")
