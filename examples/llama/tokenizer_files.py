@@ -95,9 +95,10 @@ def json_tokenizer(path: Path) -> Tokenizer:
         raise FormatError(f"{path}: expected a tokenizer.json of a BPE tokenizer, got {type(error).__name__}: {error}; "
                           "get it again") from None
     bos, eos = _bos_and_eos(path)
+    pairs = [_pair(line, path) for line in merges]
     if model.get("byte_fallback"):
-        return _json_sentencepiece(path, vocabulary, special, plain, model.get("unk_token") or "<unk>", bos, eos)
-    return ByteBPETokenizer(vocabulary, [_pair(line, path) for line in merges], special,
+        return _json_sentencepiece(path, vocabulary, pairs, special, plain, model.get("unk_token") or "<unk>", bos, eos)
+    return ByteBPETokenizer(vocabulary, pairs, special,
                             _split_kind(content.get("pre_tokenizer"), path), special.get(bos or ""),
                             special.get(eos or ""), bool(model.get("ignore_merges")), plain)
 
@@ -118,9 +119,9 @@ def _bos_and_eos(path: Path) -> tuple[str | None, str | None]:
     return (bos if adds or bos == "<|begin_of_text|>" else None), eos
 
 
-def _json_sentencepiece(path: Path, vocabulary: dict[str, int], special: dict[str, int], plain: dict[str, int],
-                        unknown: str, bos: str | None, eos: str | None) -> Tokenizer:
-    """The SentencePiece model that was converted: merges were listed by score, so a piece's rank is its score."""
+def _json_sentencepiece(path: Path, vocabulary: dict[str, int], merges: list[tuple[str, str]], special: dict[str, int],
+                        plain: dict[str, int], unknown: str, bos: str | None, eos: str | None) -> Tokenizer:
+    """The SentencePiece model that was converted: merges were listed by the scores of what they make, best first."""
     everything = {**vocabulary, **special, **plain}
     pieces = sorted(everything, key=lambda piece: everything[piece])
     if [everything[piece] for piece in pieces] != list(range(len(pieces))) or unknown not in everything:
@@ -131,7 +132,11 @@ def _json_sentencepiece(path: Path, vocabulary: dict[str, int], special: dict[st
             return Kind.CONTROL if piece in special else Kind.USER_DEFINED
         return Kind.BYTE if len(piece) == 6 and piece.startswith("<0x") else Kind.NORMAL
 
-    model = sentencepiece_model(pieces, [-float(index) for index in range(len(pieces))], [kind(p) for p in pieces],
+    ranks: dict[str, int] = {}
+    for rank, (first, second) in enumerate(merges):
+        ranks.setdefault(first + second, rank)
+    scores = [-float(ranks.get(piece, len(merges))) for piece in pieces]
+    model = sentencepiece_model(pieces, scores, [kind(piece) for piece in pieces],
                                 everything.get(bos or "<s>", -1), everything.get(eos or "</s>", -1),
                                 everything[unknown])
     return SentencePieceTokenizer(model, str(path))

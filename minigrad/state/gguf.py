@@ -101,7 +101,7 @@ class _Reader:
 
     def strings(self, count: int, what: str) -> list[str]:
         """`count` strings at once: vocabularies have 100,000, so this reads them without a call each."""
-        data, at, size = memoryview(self.file.data), self.at, len(self.file.data)
+        data, at, size = self.file.data.data, self.at, len(self.file.data)
         unpack = struct.Struct("<Q").unpack_from
         out = []
         for _ in range(count):

@@ -83,7 +83,7 @@ def safe_save(tensors: dict[str, Tensor], path: str | os.PathLike, metadata: dic
     with atomic_file(Path(path)) as out:
         out.write(_header(ordered, metadata))
         for tensor in ordered.values():
-            out.write(memoryview(_storage(tensor)))
+            out.write(_storage(tensor).data)
 
 
 def _storage(tensor: Tensor) -> np.ndarray:

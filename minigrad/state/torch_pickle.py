@@ -50,7 +50,7 @@ def rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_ignore
                           f"which has {len(storage.array)}")
     size = storage.dtype.itemsize
     view = np.lib.stride_tricks.as_strided(storage.array[offset:], shape, [stride * size for stride in strides])
-    return as_tensor(np.require(view, requirements="CA"), storage.dtype)
+    return as_tensor(np.require(view, requirements=["C", "A"]), storage.dtype)
 
 
 def _rebuild_parameter(data: Any, *_ignored: Any) -> Any:
