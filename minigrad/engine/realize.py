@@ -11,12 +11,15 @@ from typing import Any
 from minigrad.engine.plan import ExecutionPlan, make_plan, run_plan
 from minigrad.engine.stats import stats
 from minigrad.engine.storage import allocate
+from minigrad.engine.transfer import canonical_device, download, upload, wrap
 from minigrad.expr import bounds, variables
 from minigrad.ops.node import Node, sever
 from minigrad.runtime.device import Buffer
 from minigrad.runtime.registry import get_device
-from minigrad.scheduler.graph import Graph, bindings, build_graph, expressions, resolve, structure
+from minigrad.scheduler.graph import ALIASES, Graph, bindings, build_graph, expressions, resolve, structure
 from minigrad.scheduler.schedule import schedule
+
+__all__ = ["canonical_device", "download", "realize", "upload", "wrap"]
 
 MAX_PLANS = 512
 _plans: dict[tuple, ExecutionPlan] = {}
@@ -35,7 +38,7 @@ def realize(nodes: list[Node]) -> None:
         if here and device == "NUMPY":
             from minigrad.engine.reference import run
 
-            run(here)
+            run(here, get_device(device))
         elif here:
             run_compiled(here, device)
     for n in waiting:
@@ -135,13 +138,21 @@ def plan_assigns(targets: list[Node]) -> tuple[list[Node], set[Node]]:
     asked = set(targets)
     donatable: set[Node] = set()
     for a in assigns:
-        old = a.inputs[0]
-        if old.storage is not None and outside[id(old)] <= 0 and sys.getrefcount(old.storage) <= 2:
+        old, held_outside = a.inputs[0], False
+        while old.op.name in ALIASES and old.storage is None:
+            held_outside |= outside[id(old)] > 0
+            old = old.inputs[0]
+        if old.storage is not None and not held_outside and outside[id(old)] <= 0 and unshared(old):
             donatable.add(old)
     readers = dependants(order, donatable)
     held = [n for n in order if outside[id(n)] > 0 and n not in asked and n.storage is None
             and (n in readers or n.op.name == "assign")]
     return held, donatable
+
+
+def unshared(node: Node) -> bool:
+    """Whether no other Node or array stands on the same buffer."""
+    return sys.getrefcount(node.storage) <= 2
 
 
 def dependants(order: list[Node], leaves: set[Node]) -> set[Node]:

@@ -1,0 +1,72 @@
+"""`show`: every text on the way from a Tensor to machine code. Nothing is run."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from minigrad.codegen.stages import Staged, stages_of
+from minigrad.engine.compile import render
+from minigrad.errors import MinigradError
+from minigrad.ops.node import Node
+from minigrad.runtime.registry import get_device
+from minigrad.scheduler.graph import Graph, build_graph
+from minigrad.scheduler.schedule import Schedule, schedule
+from minigrad.target import Target
+
+STAGES = ("graph", "kernels", "plan", "loops", "source")
+
+
+def show(what: object, stage: str = "kernels") -> str:
+    """The text of a lazy Tensor (or several) at one stage.
+
+    'graph': its Nodes; 'kernels': index notation with why each kernel ends where it does; 'plan': what each strategy
+    decided; 'loops': loop IR; 'source': LLVM IR or OpenCL C. A realized Tensor has no kernels left to show.
+    """
+    if stage not in STAGES:
+        raise MinigradError(f"[show] expected a stage among {', '.join(STAGES)}, got {stage!r}")
+    tensors = what if isinstance(what, (list, tuple)) else [what]
+    nodes = [n for n in (getattr(t, "_node", t) for t in tensors) if isinstance(n, Node)]
+    if len(nodes) != len(tensors):
+        raise MinigradError(f"[show] expected a Tensor or a list of them, got {type(what).__name__}")
+    graph = build_graph(nodes)
+    if stage == "graph":
+        return "\n".join(graph_lines(graph))
+    waiting = [n for n in nodes if n.storage is None]
+    if not waiting:
+        return "(realized: nothing to compute)"
+    name = waiting[0].device
+    if name == "NUMPY":
+        return "(NUMPY runs each Node by its reference; use stage='graph')"
+    target = get_device(name).target
+    graph = build_graph(waiting)
+    made = schedule(graph, frozenset(), target)
+    return "\n\n".join(texts(made, stage, target)) or "(no kernels)"
+
+
+def graph_lines(graph: Graph) -> Iterator[str]:
+    for k, node in enumerate(graph.nodes):
+        what = "buffer" if graph.leaf[k] else node.op.name
+        params = "" if graph.leaf[k] else "".join(f" {n}={v}" for n, v in node.params.items())
+        ins = "".join(f" %{i}" for i in graph.inputs[k])
+        shape = ", ".join(map(str, node.shape))
+        yield f"%{k} = {what}{ins}{params} -> {node.dtype.short}[{shape}]{' *' if k in graph.targets else ''}"
+
+
+def texts(made: Schedule, stage: str, target: Target) -> Iterator[str]:
+    from minigrad.codegen.ir.text import print_function
+    from minigrad.codegen.kernel_text import print_kernel
+
+    shown: set[str] = set()
+    for step in made.steps:
+        staged: Staged = stages_of(step.kernel, target)
+        if stage == "kernels":
+            reasons = "".join(f"\n  # kept apart: {r}" for r in step.reasons)
+            yield print_kernel(step.kernel).rstrip() + reasons
+            continue
+        for s in staged.stages:
+            if stage == "plan":
+                yield f"{s.function.name}: {s.plan}"
+                continue
+            text = print_function(s.function) if stage == "loops" else render(s.function, target).source
+            if text not in shown:
+                shown.add(text)
+                yield text.rstrip()
