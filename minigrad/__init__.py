@@ -1,0 +1,38 @@
+"""minigrad: lazy tensors, fused kernels on CPU and OpenCL, and the networks that run on them."""
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from minigrad import dtype as dtypes
+from minigrad import errors
+from minigrad.config import config
+from minigrad.expr import Variable
+from minigrad.random import manual_seed
+from minigrad.runtime.registry import synchronize
+from minigrad.tensor import Tensor
+
+if TYPE_CHECKING:
+    from minigrad import nn as nn
+    from minigrad import optim as optim
+    from minigrad.engine.jit import TinyJit as TinyJit
+    from minigrad.engine.jit import jit as jit
+    from minigrad.engine.show import show as show
+
+_LATER = {"nn": ("minigrad.nn", None), "optim": ("minigrad.optim", None), "jit": ("minigrad.engine.jit", "jit"),
+          "TinyJit": ("minigrad.engine.jit", "TinyJit"), "show": ("minigrad.engine.show", "show")}
+
+
+def __getattr__(name: str) -> Any:
+    """What is imported on first use."""
+    if name not in _LATER:
+        raise AttributeError(f"module 'minigrad' has no attribute {name!r}")
+    module, attribute = _LATER[name]
+    loaded = import_module(module)
+    value = loaded if attribute is None else getattr(loaded, attribute)
+    globals()[name] = value
+    return value
+
+
+__all__ = ["Tensor", "TinyJit", "Variable", "config", "dtypes", "errors", "jit", "manual_seed", "nn", "optim", "show",
+           "synchronize"]

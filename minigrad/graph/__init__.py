@@ -1,0 +1,1 @@
+"""Node graph to Node graph: gradients and simplification."""

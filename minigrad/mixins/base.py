@@ -1,0 +1,153 @@
+"""What every mixin relies on: the handle's fields, wrapping of Nodes, broadcasting and promotion."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from minigrad.dtype import DType, bool_, float32, int32, promote
+from minigrad.errors import ShapeError
+from minigrad.expr import Expr, Index, bounds
+from minigrad.ops import build as B
+from minigrad.ops.node import Node
+from minigrad.ops.op import Shape
+
+Scalar = bool | int | float
+
+
+def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
+    """The shape that all of them broadcast to. Raises ShapeError as `[name] expected shapes that broadcast, got ...`."""
+    rank = max(map(len, shapes))
+    result: list[Index] = []
+    for i in range(-rank, 0):
+        dims = {s[i] for s in shapes if len(s) >= -i and s[i] != 1}
+        if len(dims) > 1:
+            raise ShapeError(f"[{name}] expected shapes that broadcast, got {' and '.join(str(list(s)) for s in shapes)}")
+        result.append(dims.pop() if dims else 1)
+    return tuple(result)
+
+
+def as_axes(name: str, axis: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
+    """Sorted axes from 0, all of them for None. Raises ShapeError for axes out of range or named twice."""
+    if axis is None:
+        return tuple(range(rank))
+    given = (axis,) if isinstance(axis, int) else tuple(axis)
+    axes = tuple(sorted([a + rank if a < 0 else a for a in given]))
+    if any(not 0 <= a < max(rank, 1) for a in axes) or len(set(axes)) != len(axes):
+        raise ShapeError(f"[{name}] expected distinct axes in {-rank}..{rank - 1}, got {axis}")
+    return axes if rank else ()
+
+
+def as_axis(name: str, axis: int, rank: int) -> int:
+    """One axis counted from 0."""
+    if not -rank <= axis < rank:
+        raise ShapeError(f"[{name}] expected an axis in {-rank}..{rank - 1}, got {axis}")
+    return axis % rank
+
+
+def as_shape(args: tuple[Any, ...]) -> Shape:
+    """A shape from `f(2, 3)` or `f((2, 3))`."""
+    if len(args) == 1 and isinstance(args[0], (tuple, list)):
+        args = tuple(args[0])
+    return tuple([d if isinstance(d, Expr) else int(d) for d in args])
+
+
+def check_shape(name: str, shape: Shape) -> Shape:
+    """`shape`, or a ShapeError if one of its dims may not be negative and is."""
+    if any(bounds(d)[1] < 0 for d in shape):
+        raise ShapeError(f"[{name}] expected dims of 0 or more, got {list(shape)}")
+    return shape
+
+
+class Base:
+    """A handle on a Node. `requires_grad` says whether gradients flow to it; `grad` is a leaf's gradient, once there."""
+
+    __slots__ = ("_node", "requires_grad", "grad", "__weakref__")
+    _node: Node
+    requires_grad: bool
+    grad: Self | None
+    training: ClassVar[bool] = False
+    grad_enabled: ClassVar[bool] = True
+
+    @classmethod
+    def _wrap(cls, node: Node, *parents: Base) -> Self:
+        """A handle on the result of an operation over `parents`."""
+        self = cls.__new__(cls)
+        self._node, self.grad = node, None
+        self.requires_grad = Base.grad_enabled and any([p.requires_grad for p in parents])
+        if not node.depth % 256:
+            self._bound_graph()
+        return self
+
+    def _bound_graph(self) -> None:
+        """Realizes a handle whose unrealized graph has grown too long."""
+        raise NotImplementedError
+
+    @classmethod
+    def _from_data(cls, data: Any, dtype: DType | None, device: str) -> Self:
+        """A leaf from a number, a list or an array."""
+        raise NotImplementedError
+
+    @property
+    def shape(self) -> Shape:
+        return self._node.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self._node.dtype
+
+    @property
+    def device(self) -> str:
+        return self._node.device
+
+    @property
+    def ndim(self) -> int:
+        return len(self._node.shape)
+
+    def numel(self) -> Index:
+        return B.numel(self._node.shape)
+
+    def _scalar_dtype(self, value: Scalar | Index) -> DType:
+        """The type of an operation between this tensor and a Python number, which keeps the tensor's where it can."""
+        dtype = self.dtype
+        if isinstance(value, bool) or dtype.is_float:
+            return dtype
+        if isinstance(value, float):
+            return float32
+        return int32 if dtype is bool_ else dtype
+
+    def _operand(self, other: Any) -> Any:
+        """`other` as a handle on this tensor's device; Python numbers and symbolic ints stay as they are."""
+        if isinstance(other, (Base, bool, int, float, Expr)):
+            return other
+        if isinstance(other, np.generic):
+            return other.item()
+        return type(self)._from_data(other, None, self.device)
+
+    def _pair(self, name: str, other: Any) -> tuple[Node, Node, tuple[Base, ...]]:
+        """Both operands as Nodes of one shape and dtype, and the handles they come from."""
+        other = self._operand(other)
+        x = self._node
+        if not isinstance(other, Base):
+            dtype = self._scalar_dtype(other)
+            return B.cast(x, dtype), B.full(other, x.shape, dtype, x.device), (self,)
+        y = other._node
+        if x.dtype is not y.dtype:
+            dtype = promote(x.dtype, y.dtype)
+            x, y = B.cast(x, dtype), B.cast(y, dtype)
+        if x.shape != y.shape:
+            shape = broadcast_shapes(name, x.shape, y.shape)
+            x, y = B.expand(x, shape), B.expand(y, shape)
+        return x, y, (self, other)
+
+    def _binary(self, name: str, other: Any, build: Callable[[Node, Node], Node], reverse: bool = False) -> Self:
+        x, y, parents = self._pair(name, other)
+        return self._wrap(build(y, x) if reverse else build(x, y), *parents)
+
+    def _unary(self, build: Callable[[Node], Node]) -> Self:
+        return self._wrap(build(self._node), self)
+
+    def _as_float(self) -> Self:
+        """This tensor, integers and bools as float32."""
+        return self if self.dtype.is_float else self._wrap(B.cast(self._node, float32), self)

@@ -1,0 +1,257 @@
+"""New tensors: filled, counted, random. All are lazy; `device` and `dtype` default to the configured device and float32."""
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+from minigrad import random
+from minigrad.dtype import DType, bool_, float32, int32, int64, to_dtype, uint64
+from minigrad.errors import DTypeError, ShapeError
+from minigrad.expr import Expr, Index, dim, prove_nonneg
+from minigrad.mixins.base import as_shape, check_shape
+from minigrad.mixins.reduce import ReduceMixin
+from minigrad.ops import build as B
+from minigrad.ops.node import Node
+from minigrad.ops.op import Shape
+
+
+class CreationMixin(ReduceMixin):
+    """Class methods that make tensors, and `*_like` methods."""
+
+    __slots__ = ()
+
+    @classmethod
+    def _device(cls, device: str | None) -> str:
+        """The canonical name of a device, the configured one for None."""
+        raise NotImplementedError
+
+    def _set_requires_grad(self, requires_grad: bool | None) -> Self:
+        raise NotImplementedError
+
+    @classmethod
+    def _made(cls, node: Node, requires_grad: bool | None) -> Self:
+        return cls._wrap(node)._set_requires_grad(requires_grad)
+
+    # Filled
+
+    @classmethod
+    def full(cls, shape: Any, fill_value: Any, *, dtype: DType | str | None = None, device: str | None = None,
+             requires_grad: bool | None = None) -> Self:
+        """Every element is `fill_value`; its type is that of the number unless told."""
+        if isinstance(fill_value, Expr):
+            kind = int32
+        else:
+            kind = bool_ if isinstance(fill_value, bool) else float32 if isinstance(fill_value, float) else int32
+        shape = check_shape("full", as_shape((shape,)))
+        kind = kind if dtype is None else to_dtype(dtype)
+        return cls._made(B.full(fill_value, shape, kind, cls._device(device)), requires_grad)
+
+    @classmethod
+    def zeros(cls, *shape: Any, dtype: DType | str = float32, device: str | None = None,
+              requires_grad: bool | None = None) -> Self:
+        return cls.full(as_shape(shape), 0.0, dtype=dtype, device=device, requires_grad=requires_grad)
+
+    @classmethod
+    def ones(cls, *shape: Any, dtype: DType | str = float32, device: str | None = None,
+             requires_grad: bool | None = None) -> Self:
+        return cls.full(as_shape(shape), 1.0, dtype=dtype, device=device, requires_grad=requires_grad)
+
+    @classmethod
+    def empty(cls, *shape: Any, dtype: DType | str = float32, device: str | None = None,
+              requires_grad: bool | None = None) -> Self:
+        """A tensor whose values do not matter (they are 0)."""
+        return cls.zeros(*shape, dtype=dtype, device=device, requires_grad=requires_grad)
+
+    def full_like(self, fill_value: Any, *, dtype: DType | str | None = None, requires_grad: bool | None = None) -> Self:
+        return self.full(self.shape, fill_value, dtype=dtype or self.dtype, device=self.device,
+                         requires_grad=requires_grad)
+
+    def zeros_like(self, *, dtype: DType | str | None = None, requires_grad: bool | None = None) -> Self:
+        return self.full_like(0, dtype=dtype, requires_grad=requires_grad)
+
+    def ones_like(self, *, dtype: DType | str | None = None, requires_grad: bool | None = None) -> Self:
+        return self.full_like(1, dtype=dtype, requires_grad=requires_grad)
+
+    # Counted
+
+    @classmethod
+    def arange(cls, start: Any, stop: Any = None, step: Any = 1, *, dtype: DType | str | None = None,
+               device: str | None = None, requires_grad: bool | None = None) -> Self:
+        """start, start + step, ... below stop (above it for a negative step); int32 unless a number is a float."""
+        start, stop = (0, start) if stop is None else (start, stop)
+        if step == 0:
+            raise ShapeError("[arange] expected a step other than 0")
+        kind = float32 if any(isinstance(v, float) for v in (start, stop, step)) else int32
+        kind = kind if dtype is None else to_dtype(dtype)
+        count: Index
+        if isinstance(start, Expr) or isinstance(stop, Expr):
+            count = dim((stop - start + step - 1) // step)
+            if not prove_nonneg(count):
+                raise ShapeError(f"[arange] expected a count that is never negative, got {count}")
+        else:
+            count = max(0, math.ceil((stop - start) / step))
+        name = cls._device(device)
+        return cls._made(_sequence(count, start, step, kind, name), requires_grad)
+
+    @classmethod
+    def linspace(cls, start: float, stop: float, steps: int, *, dtype: DType | str = float32,
+                 device: str | None = None, requires_grad: bool | None = None) -> Self:
+        """`steps` evenly spaced numbers, both ends included."""
+        if steps < 0:
+            raise ShapeError(f"[linspace] expected steps of 0 or more, got {steps}")
+        gap = (stop - start) / max(steps - 1, 1)
+        order = cls._wrap(B.iota(steps, cls._device(device)))
+        # From the nearer end, so that both ends are exact.
+        upper = stop - (steps - 1 - order).cast(float32) * gap
+        x = (order * 2 < steps).where(start + order.cast(float32) * gap, upper)
+        return x.cast(to_dtype(dtype))._set_requires_grad(requires_grad)
+
+    @classmethod
+    def eye(cls, n: int, m: int | None = None, *, dtype: DType | str = float32, device: str | None = None,
+            requires_grad: bool | None = None) -> Self:
+        """Ones on the diagonal of an n by m matrix."""
+        m = n if m is None else m
+        rows = cls._wrap(B.iota(check_shape("eye", (n,))[0], cls._device(device))).reshape(n, 1)
+        columns = cls._wrap(B.iota(check_shape("eye", (m,))[0], rows.device)).reshape(1, m)
+        return rows.eq(columns).cast(dtype)._set_requires_grad(requires_grad)
+
+    def _order(self, axis: int) -> Self:
+        """0, 1, ... along one axis, of length 1 along the others."""
+        shape = [d if a == axis else 1 for a, d in enumerate(self.shape)]
+        return self._wrap(B.iota(self.shape[axis], self.device)).reshape(*shape)
+
+    def tril(self, diagonal: int = 0) -> Self:
+        """The lower triangle of the last two axes, 0 elsewhere."""
+        keep = self._order(self.ndim - 1).le(self._order(self.ndim - 2) + diagonal)
+        return keep.where(self, 0)
+
+    def triu(self, diagonal: int = 0) -> Self:
+        """The upper triangle of the last two axes, 0 elsewhere."""
+        keep = self._order(self.ndim - 1).ge(self._order(self.ndim - 2) + diagonal)
+        return keep.where(self, 0)
+
+    @classmethod
+    def meshgrid(cls, *tensors: Self, indexing: str = "ij") -> tuple[Self, ...]:
+        """Coordinate grids of 1-D tensors, matrix ('ij') or Cartesian ('xy') order."""
+        if indexing not in ("ij", "xy"):
+            raise ShapeError(f"[meshgrid] expected indexing 'ij' or 'xy', got {indexing!r}")
+        order = list(tensors)
+        if indexing == "xy" and len(order) > 1:
+            order[0], order[1] = order[1], order[0]
+        shape = [t.shape[0] for t in order]
+        grids = [t.reshape(*[-1 if i == j else 1 for j in range(len(order))]).expand(*shape) for i, t in enumerate(order)]
+        if indexing == "xy" and len(grids) > 1:
+            grids[0], grids[1] = grids[1], grids[0]
+        return tuple(grids)
+
+    # Random
+
+    @staticmethod
+    def manual_seed(seed: int = 0) -> None:
+        """Restarts random numbers from a seed."""
+        random.manual_seed(seed)
+
+    @classmethod
+    def _uniform(cls, shape: Shape, dtype: DType, device: str | None) -> Self:
+        if not dtype.is_float:
+            raise DTypeError(f"[rand] expected a float type, got {dtype}")
+        return cls._wrap(random.uniform(check_shape("rand", shape), dtype, cls._device(device)))
+
+    @classmethod
+    def rand(cls, *shape: Any, dtype: DType | str = float32, device: str | None = None,
+             requires_grad: bool | None = None) -> Self:
+        """Uniform in [0, 1)."""
+        return cls._uniform(as_shape(shape), to_dtype(dtype), device)._set_requires_grad(requires_grad)
+
+    @classmethod
+    def uniform(cls, *shape: Any, low: float = 0.0, high: float = 1.0, dtype: DType | str = float32,
+                device: str | None = None, requires_grad: bool | None = None) -> Self:
+        """Uniform in [low, high)."""
+        x = cls._uniform(as_shape(shape), to_dtype(dtype), device) * (high - low) + low
+        return x._set_requires_grad(requires_grad)
+
+    @classmethod
+    def randn(cls, *shape: Any, dtype: DType | str = float32, device: str | None = None,
+              requires_grad: bool | None = None) -> Self:
+        """Standard normal (Box and Muller, 1958)."""
+        kind = to_dtype(dtype)
+        first = cls._uniform(as_shape(shape), kind.compute, device)
+        second = cls._uniform(as_shape(shape), kind.compute, device)
+        x = ((1 - first).log() * -2).sqrt() * (second * (2 * math.pi)).cos()
+        return x.cast(kind)._set_requires_grad(requires_grad)
+
+    @classmethod
+    def normal(cls, *shape: Any, mean: float = 0.0, std: float = 1.0, dtype: DType | str = float32,
+               device: str | None = None, requires_grad: bool | None = None) -> Self:
+        x = cls.randn(*shape, dtype=dtype, device=device) * std + mean
+        return x._set_requires_grad(requires_grad)
+
+    @classmethod
+    def randint(cls, *shape: Any, low: int = 0, high: int = 10, dtype: DType | str = int32, device: str | None = None,
+                requires_grad: bool | None = None) -> Self:
+        """Integers in [low, high), where high - low is at most 2**32."""
+        if not low < high or high - low > 1 << 32:
+            raise ShapeError(f"[randint] expected low < high, at most 2**32 apart, got {low} and {high}")
+        extents = check_shape("randint", as_shape(shape))
+        bits = cls._wrap(random.random_bits(extents, cls._device(device))).cast(uint64)
+        x = (((bits * (high - low)) >> 32).cast(int64) + low).cast(dtype)
+        return x._set_requires_grad(requires_grad)
+
+    @classmethod
+    def randperm(cls, n: int, *, dtype: DType | str = int32, device: str | None = None) -> Self:
+        """A random order of 0..n-1: the ranks of random keys, quadratic in n."""
+        keys = cls._wrap(random.random_bits((n,), cls._device(device)))
+        order = keys._order(0)
+        row, column = keys.reshape(n, 1), keys.reshape(1, n)
+        earlier = row.gt(column) | (row.eq(column) & order.reshape(n, 1).gt(order.reshape(1, n)))
+        return earlier.sum(1).cast(dtype)
+
+    def rand_like(self, **options: Any) -> Self:
+        return self.rand(*self.shape, **{"dtype": self.dtype, "device": self.device, **options})
+
+    def randn_like(self, **options: Any) -> Self:
+        return self.randn(*self.shape, **{"dtype": self.dtype, "device": self.device, **options})
+
+    # Initial weights: shape is [out, in, ...]
+
+    @classmethod
+    def scaled_uniform(cls, *shape: Any, **options: Any) -> Self:
+        """Uniform in +-1/sqrt(number of elements)."""
+        bound = 1 / math.sqrt(max(1, math.prod(as_shape(shape))))
+        return cls.uniform(*shape, low=-bound, high=bound, **options)
+
+    @classmethod
+    def glorot_uniform(cls, *shape: Any, **options: Any) -> Self:
+        """Uniform in +-sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010)."""
+        bound = math.sqrt(6 / max(1, sum(_fans(shape))))
+        return cls.uniform(*shape, low=-bound, high=bound, **options)
+
+    xavier_uniform = glorot_uniform
+
+    @classmethod
+    def xavier_normal(cls, *shape: Any, **options: Any) -> Self:
+        return cls.normal(*shape, std=math.sqrt(2 / max(1, sum(_fans(shape)))), **options)
+
+    @classmethod
+    def kaiming_uniform(cls, *shape: Any, a: float = 0.01, **options: Any) -> Self:
+        """Uniform in +-sqrt(6 / ((1 + a*a) * fan_in)) (He et al., 2015)."""
+        bound = math.sqrt(6 / (1 + a * a) / max(1, _fans(shape)[0]))
+        return cls.uniform(*shape, low=-bound, high=bound, **options)
+
+    @classmethod
+    def kaiming_normal(cls, *shape: Any, a: float = 0.01, **options: Any) -> Self:
+        return cls.normal(*shape, std=math.sqrt(2 / (1 + a * a) / max(1, _fans(shape)[0])), **options)
+
+
+def _fans(shape: tuple[Any, ...]) -> tuple[int, int]:
+    """Inputs of one output and outputs of one input."""
+    dims: Any = as_shape(shape)
+    field = math.prod(dims[2:])
+    return (dims[1] if len(dims) > 1 else dims[0]) * field, dims[0] * field
+
+
+def _sequence(count: Index, start: Any, step: Any, dtype: DType, device: str) -> Node:
+    """start + step * i."""
+    order = B.cast(B.iota(count, device), dtype.compute if dtype.is_float else dtype)
+    scaled = B.mul(order, B.full(step, order.shape, order.dtype, device))
+    return B.cast(B.add(B.full(start, order.shape, order.dtype, device), scaled), dtype)

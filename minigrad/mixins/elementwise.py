@@ -1,0 +1,423 @@
+"""Elementwise arithmetic, comparison, conversion and activations. Operands broadcast and promote (dtype.py)."""
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+from minigrad import dtype as dtypes
+from minigrad.dtype import DType, bool_, float32, to_dtype
+from minigrad.errors import DTypeError
+from minigrad.expr import Expr
+from minigrad.mixins import gradients
+from minigrad.mixins.base import Base, broadcast_shapes
+from minigrad.ops import build as B
+from minigrad.ops.node import Node
+
+_POWER_LIMIT = 64  # larger integer exponents of float tensors go through `pow`
+
+
+class ElementwiseMixin(Base):
+    """Operators and functions of one or two tensors. Comparisons give bool tensors."""
+
+    __slots__ = ()
+
+    # Conversion
+
+    def cast(self, dtype: DType | str) -> Self:
+        """The same values in another type. Float to integer truncates, saturates, and takes NaN to 0."""
+        return self._wrap(B.cast(self._node, to_dtype(dtype)), self)
+
+    def bitcast(self, dtype: DType | str) -> Self:
+        """The same bits read as another type of equal width."""
+        return self._wrap(B.bitcast(self._node, to_dtype(dtype)))
+
+    def float(self) -> Self:
+        return self.cast(float32)
+
+    def half(self) -> Self:
+        return self.cast(dtypes.float16)
+
+    def bfloat16(self) -> Self:
+        return self.cast(dtypes.bfloat16)
+
+    def double(self) -> Self:
+        return self.cast(dtypes.float64)
+
+    def int(self) -> Self:
+        return self.cast(dtypes.int32)
+
+    def long(self) -> Self:
+        return self.cast(dtypes.int64)
+
+    def bool(self) -> Self:
+        return self.cast(bool_)
+
+    # Arithmetic
+
+    def _arithmetic(self, name: str, other: Any, reverse: Any, number: Any, logic: Any = None) -> Self:
+        """`number` over numbers; two bools take `logic`, or are an error without one."""
+        x, y, parents = self._pair(name, other)
+        if x.dtype is bool_:
+            if logic is None:
+                raise DTypeError(f"[{name}] expected a number type, got bool and bool")
+            number = logic
+        return self._wrap(number(y, x) if reverse else number(x, y), *parents)
+
+    def add(self, other: Any, reverse: Any = False) -> Self:
+        """x + other; of two bools, their or."""
+        return self._arithmetic("add", other, reverse, B.add, B.or_)
+
+    def sub(self, other: Any, reverse: Any = False) -> Self:
+        return self._arithmetic("sub", other, reverse, B.sub)
+
+    def mul(self, other: Any, reverse: Any = False) -> Self:
+        """x * other; of two bools, their and."""
+        return self._arithmetic("mul", other, reverse, B.mul, B.and_)
+
+    def div(self, other: Any, reverse: Any = False) -> Self:
+        """True division; integers become float32."""
+        other = self._operand(other)
+        if isinstance(other, Base) and not other.dtype.is_float and not self.dtype.is_float:
+            other = other._as_float()
+        return self._as_float()._binary("div", other, B.div, reverse)
+
+    def floordiv(self, other: Any, reverse: Any = False) -> Self:
+        """floor(x / other); integers: division by 0 gives 0."""
+        return self._arithmetic("floordiv", other, reverse, B.floordiv)
+
+    def mod(self, other: Any, reverse: Any = False) -> Self:
+        """x - floor(x / other) * other, of the sign of `other`; integers: remainder by 0 gives 0."""
+        return self._arithmetic("mod", other, reverse, B.mod)
+
+    def pow(self, other: Any, reverse: Any = False) -> Self:
+        """x ** other. Small integer exponents multiply; integers to negative or float powers become float32."""
+        other = self._operand(other)
+        if not reverse and isinstance(other, (int, float)):
+            return self._power(other)
+        if self.dtype.is_float or isinstance(other, float) or (isinstance(other, Base) and other.dtype.is_float):
+            return self._as_float()._binary("pow", other, B.pow, reverse)
+        x, y, parents = self._pair("pow", other)
+        exact = B.pow(B.cast(y if reverse else x, dtypes.float64), B.cast(x if reverse else y, dtypes.float64))
+        return self._wrap(B.cast(exact, x.dtype), *parents)
+
+    def _power(self, exponent: int | float) -> Self:
+        if exponent == 0.5 and self.dtype.is_float:
+            return self.sqrt()
+        if exponent == -0.5 and self.dtype.is_float:
+            return self.rsqrt()
+        whole = float(exponent).is_integer()
+        count = abs(int(exponent)) if whole else 0
+        if not whole or (count > _POWER_LIMIT and self.dtype.is_float):
+            return self._as_float()._binary("pow", exponent, B.pow)
+        if exponent < 0:
+            return self._power(-exponent).reciprocal()
+        base = self if isinstance(exponent, int) else self._as_float()
+        result = None
+        while count:
+            if count & 1:
+                result = base if result is None else result * base
+            count >>= 1
+            base = base * base if count else base
+        return self._wrap(B.full_like(base._node, 1)) if result is None else result
+
+    def neg(self) -> Self:
+        """-x; of bools, their not."""
+        return self._unary(B.invert if self.dtype is bool_ else B.neg)
+
+    def abs(self) -> Self:
+        return self if self.dtype.kind in "bu" else self._unary(B.abs_)
+
+    def sign(self) -> Self:
+        """-1, 0 or 1; NaN stays NaN."""
+        if self.dtype.kind == "b":
+            return self
+        return (self > 0).where(1, (self < 0).where(self._wrap(B.full_like(self._node, -1 if self.dtype.kind != "u" else 0)),
+                                                    (self == 0).where(0, self)))
+
+    def maximum(self, other: Any) -> Self:
+        """The larger of both, NaN if either is NaN."""
+        return self._arithmetic("maximum", other, False, B.maximum, B.or_)
+
+    def minimum(self, other: Any) -> Self:
+        """The smaller of both, NaN if either is NaN."""
+        return self._arithmetic("minimum", other, False, B.minimum, B.and_)
+
+    def clip(self, min: Any = None, max: Any = None) -> Self:
+        """Values held within min..max; None leaves a side open."""
+        result = self if min is None else self.maximum(min)
+        return result if max is None else result.minimum(max)
+
+    clamp = clip
+
+    def lerp(self, end: Any, weight: Any) -> Self:
+        """x + (end - x) * weight."""
+        return self + (end - self) * weight
+
+    # Comparison
+
+    def _compare(self, name: str, other: Any, build: Any, reverse: Any = False, ordered: Any = True) -> Self:
+        x, y, parents = self._pair(name, other)
+        if ordered and x.dtype is bool_:
+            x, y = B.cast(x, dtypes.uint8), B.cast(y, dtypes.uint8)
+        return self._wrap(build(y, x) if reverse else build(x, y))
+
+    def lt(self, other: Any) -> Self:
+        return self._compare("lt", other, B.lt)
+
+    def gt(self, other: Any) -> Self:
+        return self._compare("gt", other, B.lt, reverse=True)
+
+    def le(self, other: Any) -> Self:
+        return self._compare("le", other, B.le)
+
+    def ge(self, other: Any) -> Self:
+        return self._compare("ge", other, B.le, reverse=True)
+
+    def eq(self, other: Any) -> Self:
+        return self._compare("eq", other, B.eq, ordered=False)
+
+    def ne(self, other: Any) -> Self:
+        return self._compare("ne", other, B.ne, ordered=False)
+
+    def isnan(self) -> Self:
+        return self.ne(self)
+
+    def isinf(self) -> Self:
+        return self.abs().eq(math.inf) if self.dtype.is_float else self.ne(self)
+
+    def isfinite(self) -> Self:
+        return self.abs().lt(math.inf) if self.dtype.is_float else self.eq(self)
+
+    # Bits
+
+    def bitwise_and(self, other: Any) -> Self:
+        return self._binary("and", other, B.and_)
+
+    def bitwise_or(self, other: Any) -> Self:
+        return self._binary("or", other, B.or_)
+
+    def bitwise_xor(self, other: Any) -> Self:
+        return self._binary("xor", other, B.xor)
+
+    def bitwise_not(self) -> Self:
+        return self._unary(B.invert)
+
+    def logical_not(self) -> Self:
+        return self.bool().bitwise_not()
+
+    def lshift(self, other: Any, reverse: Any = False) -> Self:
+        """x << other; a count of the width or more gives 0."""
+        return self._binary("shl", other, B.shl, reverse)
+
+    def rshift(self, other: Any, reverse: Any = False) -> Self:
+        """x >> other, arithmetic for signed types; a count of the width or more gives 0, or the sign."""
+        return self._binary("shr", other, B.shr, reverse)
+
+    # Choice
+
+    def where(self, yes: Any, no: Any) -> Self:
+        """`yes` where this bool tensor is True, else `no`; all three broadcast."""
+        yes, no = self._operand(yes), self._operand(no)
+        if isinstance(yes, Base):
+            x, y, parents = yes._pair("where", no)
+        elif isinstance(no, Base):
+            y, x, parents = no._pair("where", yes)
+        else:
+            kinds = (yes, no)
+            number = bool_ if all(isinstance(v, bool) for v in kinds) else (
+                float32 if any(isinstance(v, float) for v in kinds) else dtypes.int32)
+            x, y = B.const(yes, number, self.device), B.const(no, number, self.device)
+            parents = ()
+        condition = B.cast(self._node, bool_)
+        shape = broadcast_shapes("where", condition.shape, x.shape)
+        return self._wrap(B.where(B.expand(condition, shape), B.expand(x, shape), B.expand(y, shape)), *parents)
+
+    def masked_fill(self, mask: Any, value: Any) -> Self:
+        """`value` where `mask` is True, else this tensor."""
+        return self._operand(mask).where(value, self)
+
+    # Functions
+
+    def _float_unary(self, build: Any) -> Self:
+        return self._as_float()._unary(build)
+
+    def _rounding(self, build: Any) -> Self:
+        return self._unary(build) if self.dtype.is_float else self
+
+    def sqrt(self) -> Self:
+        return self._float_unary(B.sqrt)
+
+    def rsqrt(self) -> Self:
+        """1 / sqrt(x)."""
+        return self.sqrt().reciprocal()
+
+    def reciprocal(self) -> Self:
+        """1 / x."""
+        return self.div(1.0, reverse=True)
+
+    def square(self) -> Self:
+        return self * self
+
+    def exp(self) -> Self:
+        return self._float_unary(B.exp)
+
+    def exp2(self) -> Self:
+        """2 ** x."""
+        return self._as_float()._binary("pow", 2.0, B.pow, reverse=True)
+
+    def log(self) -> Self:
+        return self._float_unary(B.log)
+
+    def log2(self) -> Self:
+        return self.log() * (1 / math.log(2))
+
+    def log10(self) -> Self:
+        return self.log() * (1 / math.log(10))
+
+    def log1p(self) -> Self:
+        """log(1 + x), accurate near 0."""
+        return self._float_unary(gradients.log1p)
+
+    def sin(self) -> Self:
+        return self._float_unary(B.sin)
+
+    def cos(self) -> Self:
+        return self._float_unary(B.cos)
+
+    def tan(self) -> Self:
+        return self.sin() / self.cos()
+
+    def tanh(self) -> Self:
+        return self._float_unary(B.tanh)
+
+    def sinh(self) -> Self:
+        e = self.exp()
+        return (e - e.reciprocal()) * 0.5
+
+    def cosh(self) -> Self:
+        e = self.exp()
+        return (e + e.reciprocal()) * 0.5
+
+    def erf(self) -> Self:
+        return self._float_unary(B.erf)
+
+    def floor(self) -> Self:
+        return self._rounding(B.floor)
+
+    def ceil(self) -> Self:
+        return self._rounding(B.ceil)
+
+    def trunc(self) -> Self:
+        return self._rounding(B.trunc)
+
+    def round(self) -> Self:
+        """To the nearest integer, halves to the even one."""
+        return self._rounding(B.round_)
+
+    # Activations
+
+    def relu(self) -> Self:
+        """max(x, 0) with gradient 0 at 0."""
+        return (self <= 0).where(0, self)
+
+    def relu6(self) -> Self:
+        """min(max(x, 0), 6)."""
+        return (self >= 6).where(6, self.relu())
+
+    def sigmoid(self) -> Self:
+        return self._float_unary(gradients.sigmoid)
+
+    def silu(self) -> Self:
+        """x * sigmoid(x)."""
+        return self * self.sigmoid()
+
+    swish = silu
+
+    def gelu(self, approximate: str = "tanh") -> Self:
+        """Gaussian error linear unit: 'tanh' approximation, or 'none' for the exact one with erf."""
+        if approximate not in ("tanh", "none"):
+            raise DTypeError(f"[gelu] expected approximate 'tanh' or 'none', got {approximate!r}")
+        if approximate == "none":
+            return self * 0.5 * ((self * (1 / math.sqrt(2))).erf() + 1)
+        return self * 0.5 * ((math.sqrt(2 / math.pi) * (self + 0.044715 * self * self * self)).tanh() + 1)
+
+    def quick_gelu(self) -> Self:
+        """x * sigmoid(1.702 x)."""
+        return self * (self * 1.702).sigmoid()
+
+    def softplus(self, beta: Any = 1.0) -> Self:
+        """log(1 + exp(beta*x)) / beta, without overflow."""
+        x = self * beta
+        return (x.maximum(0) + (-x.abs()).exp().log1p()) * (1 / beta)
+
+    def logsigmoid(self) -> Self:
+        """log(sigmoid(x))."""
+        return -(-self).softplus()
+
+    def softsign(self) -> Self:
+        """x / (1 + |x|)."""
+        return self / (self.abs() + 1)
+
+    def mish(self) -> Self:
+        """x * tanh(softplus(x))."""
+        return self * self.softplus().tanh()
+
+    def hardtanh(self, min_val: Any = -1, max_val: Any = 1) -> Self:
+        return self.clip(min_val, max_val)
+
+    def hardsigmoid(self) -> Self:
+        """relu6(x + 3) / 6."""
+        return (self + 3).relu6() * (1 / 6)
+
+    def hardswish(self) -> Self:
+        """x * relu6(x + 3) / 6."""
+        return self * self.hardsigmoid()
+
+    def leaky_relu(self, neg_slope: Any = 0.01) -> Self:
+        return (self < 0).where(self * neg_slope, self)
+
+    def elu(self, alpha: Any = 1.0) -> Self:
+        """x where positive, else alpha * (exp(x) - 1)."""
+        return (self > 0).where(self, (self.minimum(0).exp() - 1) * alpha)
+
+    def selu(self, alpha: Any = 1.6732632423543772, gamma: Any = 1.0507009873554805) -> Self:
+        return self.elu(alpha) * gamma
+
+    # Operators
+
+    def __add__(self, other: Any) -> Self: return self.add(other)
+    def __radd__(self, other: Any) -> Self: return self.add(other, reverse=True)
+    def __sub__(self, other: Any) -> Self: return self.sub(other)
+    def __rsub__(self, other: Any) -> Self: return self.sub(other, reverse=True)
+    def __mul__(self, other: Any) -> Self: return self.mul(other)
+    def __rmul__(self, other: Any) -> Self: return self.mul(other, reverse=True)
+    def __truediv__(self, other: Any) -> Self: return self.div(other)
+    def __rtruediv__(self, other: Any) -> Self: return self.div(other, reverse=True)
+    def __floordiv__(self, other: Any) -> Self: return self.floordiv(other)
+    def __rfloordiv__(self, other: Any) -> Self: return self.floordiv(other, reverse=True)
+    def __mod__(self, other: Any) -> Self: return self.mod(other)
+    def __rmod__(self, other: Any) -> Self: return self.mod(other, reverse=True)
+    def __pow__(self, other: Any) -> Self: return self.pow(other)
+    def __rpow__(self, other: Any) -> Self: return self.pow(other, reverse=True)
+    def __neg__(self) -> Self: return self.neg()
+    def __pos__(self) -> Self: return self
+    def __abs__(self) -> Self: return self.abs()
+    def __invert__(self) -> Self: return self.bitwise_not()
+    def __and__(self, other: Any) -> Self: return self.bitwise_and(other)
+    def __rand__(self, other: Any) -> Self: return self.bitwise_and(other)
+    def __or__(self, other: Any) -> Self: return self.bitwise_or(other)
+    def __ror__(self, other: Any) -> Self: return self.bitwise_or(other)
+    def __xor__(self, other: Any) -> Self: return self.bitwise_xor(other)
+    def __rxor__(self, other: Any) -> Self: return self.bitwise_xor(other)
+    def __lshift__(self, other: Any) -> Self: return self.lshift(other)
+    def __rlshift__(self, other: Any) -> Self: return self.lshift(other, reverse=True)
+    def __rshift__(self, other: Any) -> Self: return self.rshift(other)
+    def __rrshift__(self, other: Any) -> Self: return self.rshift(other, reverse=True)
+    def __lt__(self, other: Any) -> Self: return self.lt(other)
+    def __gt__(self, other: Any) -> Self: return self.gt(other)
+    def __le__(self, other: Any) -> Self: return self.le(other)
+    def __ge__(self, other: Any) -> Self: return self.ge(other)
+    def __eq__(self, other: Any) -> Self: return self.eq(other)  # type: ignore[override]
+    def __ne__(self, other: Any) -> Self: return self.ne(other)  # type: ignore[override]
+
+    __hash__ = object.__hash__

@@ -1,0 +1,280 @@
+"""Reading and writing by index: ints, slices, None, ..., integer tensors and symbolic Variables.
+
+Ints and slices are slices of the graph. Integer tensors gather with numpy's meaning: they broadcast together, and the
+result's axes stand where the first of them stood if they are adjacent, else in front. Negative indices count from the
+end; ints out of range are errors, elements of index tensors out of range are clamped.
+"""
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from minigrad.dtype import bool_, int32
+from minigrad.errors import DTypeError, ShapeError
+from minigrad.expr import Expr, Index, bounds, dim, emin
+from minigrad.mixins.base import Base, as_axis, broadcast_shapes
+from minigrad.mixins.creation import CreationMixin
+from minigrad.ops import build as B
+
+_Part = tuple[Index, Index, int]  # start, stop, step (never 0) of one axis
+
+
+class IndexingMixin(CreationMixin):
+    """`x[...]`, `x[...] = value`, gather, scatter and what is built on them."""
+
+    __slots__ = ()
+
+    def __getitem__(self, key: Any) -> Self:
+        parts, drops, news, tensors = self._parse("getitem", key)
+        x = self._slice(parts)
+        axes = [a for a in range(self.ndim) if a not in drops]
+        shape = [x.shape[a] for a in axes]
+        for at in news:
+            shape.insert(at, 1)
+            axes.insert(at, -1)
+        x = x.reshape(*shape) if drops or news else x
+        return x._take_tensors({axes.index(a): t for a, t in tensors.items()}) if tensors else x
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        parts, drops, news, tensors = self._parse("setitem", key)
+        value = self._operand(value)
+        if not isinstance(value, IndexingMixin):
+            value = type(self).full((), value, dtype=self.dtype, device=self.device)
+        if news:
+            raise ShapeError("[setitem] expected an index without None")
+        part = self._slice(parts)
+        if tensors:
+            changed = part._put_tensors(tensors, value)
+        else:
+            kept = tuple([d for a, d in enumerate(part.shape) if a not in drops])
+            if broadcast_shapes("setitem", kept, value.shape) != kept:
+                raise ShapeError(f"[setitem] expected a value that broadcasts to {list(kept)}, got {list(value.shape)}")
+            changed = value.expand(*kept).reshape(*part.shape)
+        self._assign_parts(parts, changed)
+
+    def _assign_parts(self, parts: list[_Part], value: Self) -> None:
+        """Replaces the elements that `parts` select by `value`, of their shape."""
+        region: list[tuple[Index, int]] = []
+        flips = []
+        for a, (start, _, step) in enumerate(parts):
+            count = value.shape[a]
+            if step < 0:
+                flips.append(a)
+                start, step = start + (count - 1) * step, -step
+            region.append((start if count != 0 else 0, step))
+        value = value.flip(*flips) if flips else value
+        self._rebind(B.assign(self._node, B.cast(value._node, self.dtype), tuple(region)), value)
+
+    def _rebind(self, node: Any, value: Base) -> None:
+        """Makes this handle the result of an assignment of `value`."""
+        raise NotImplementedError
+
+    # Parsing
+
+    def _parse(self, name: str, key: Any) -> tuple[list[_Part], list[int], list[int], dict[int, Self]]:
+        """(one part per axis, axes that ints drop, places of new axes, index tensors by axis)."""
+        items = list(key) if isinstance(key, tuple) else [key]
+        items = [self._index_item(name, i) for i in items]
+        used = sum(1 for i in items if i is not None and i is not Ellipsis)
+        if used > self.ndim or sum(1 for i in items if i is Ellipsis) > 1:
+            raise ShapeError(f"[{name}] expected at most {self.ndim} indices and one ... for {list(self.shape)}, got {used}")
+        if not any(i is Ellipsis for i in items):
+            items.append(Ellipsis)
+        at = next(n for n, i in enumerate(items) if i is Ellipsis)
+        items[at:at + 1] = [slice(None)] * (self.ndim - used)
+        advanced = any(isinstance(i, Base) for i in items)
+        parts: list[_Part] = []
+        drops: list[int] = []
+        news: list[int] = []
+        tensors: dict[int, Self] = {}
+        for item in items:
+            axis = len(parts)
+            if item is None:
+                news.append(axis - len(drops) + len(news))
+            elif isinstance(item, slice):
+                parts.append(self._slice_part(name, item, axis))
+            elif isinstance(item, IndexingMixin):
+                tensors[axis] = item  # type: ignore[assignment]
+                parts.append((0, self.shape[axis], 1))
+            else:
+                start = self._position(name, item, axis)
+                parts.append((start, start + 1, 1))
+                drops.append(axis)
+                if advanced:
+                    # numpy treats an int beside index tensors as one of them.
+                    tensors[axis] = type(self).zeros(dtype=int32, device=self.device)
+        return parts, [] if advanced else drops, news, tensors
+
+    def _index_item(self, name: str, item: Any) -> Any:
+        if item is None or item is Ellipsis or isinstance(item, (slice, Expr)):
+            return item
+        if isinstance(item, (list, np.ndarray)):
+            item = type(self)._from_data(np.asarray(item), None, self.device)
+        if isinstance(item, Base):
+            if item.dtype is bool_:
+                raise DTypeError(f"[{name}] expected integer indices, got a bool mask, whose result has no known shape; "
+                                 f"use where or masked_fill")
+            if not item.dtype.is_int:
+                raise DTypeError(f"[{name}] expected integer indices, got {item.dtype}")
+            return item
+        try:
+            return int(operator.index(item))
+        except TypeError:
+            raise DTypeError(f"[{name}] expected ints, slices, None, ..., tensors or Variables, "
+                             f"got {type(item).__name__}") from None
+
+    def _position(self, name: str, item: Index, axis: int) -> Index:
+        n = self.shape[axis]
+        lo, hi = bounds(item)
+        if isinstance(item, int) and item < 0:
+            item, lo, hi = n + item, *bounds(n + item)
+        if hi < 0 or bounds(item - n)[0] >= 0:
+            raise ShapeError(f"[{name}] expected an index in {-n}..{n - 1} along axis {axis} of {list(self.shape)}, "
+                             f"got {item}")
+        return item
+
+    def _slice_part(self, name: str, item: slice, axis: int) -> _Part:
+        n = self.shape[axis]
+        step = 1 if item.step is None else int(operator.index(item.step))
+        if step == 0:
+            raise ShapeError(f"[{name}] expected a step other than 0")
+        ends = (item.start, item.stop)
+        if isinstance(n, int) and all(e is None or not isinstance(e, Expr) for e in ends):
+            start, stop, step = slice(*ends, step).indices(n)
+            return start, max(stop, start) if step > 0 else min(stop, start), step
+        if step < 0:
+            if ends == (None, None):
+                return n - 1, -1, step
+            raise ShapeError(f"[{name}] expected a positive step for a symbolic range, got {step}")
+        start = 0 if item.start is None else item.start
+        stop = n if item.stop is None else item.stop
+        start = n + start if isinstance(start, int) and start < 0 else start
+        stop = n + stop if isinstance(stop, int) and stop < 0 else stop
+        return start, emin(stop, n) if isinstance(stop, int) else stop, step
+
+    def _slice(self, parts: list[_Part]) -> Self:
+        """The elements that the parts select; a negative step is a slice in reverse order."""
+        starts, stops, steps, flips = [], [], [], []
+        for a, (start, stop, step) in enumerate(parts):
+            if step < 0:
+                count: Any = dim((start - stop - step - 1) // -step)
+                first = start + (count - 1) * step
+                start, stop, step = (first, start + 1, -step) if count != 0 else (0, 0, -step)
+                flips.append(a)
+            starts.append(start)
+            stops.append(stop)
+            steps.append(step)
+        x = self._wrap(B.slice_(self._node, tuple(starts), tuple(stops), tuple(steps)), self)
+        return x.flip(*flips) if flips else x
+
+    # Index tensors
+
+    def _flat_index(self, tensors: dict[int, Self], shape: Sequence[Index]) -> tuple[Self, tuple[Index, ...]]:
+        """One index into the flattened `shape` of the indexed axes, and the index tensors' common shape."""
+        common = broadcast_shapes("getitem", *[t.shape for t in tensors.values()])
+        flat: Any = None
+        for t, n in zip(tensors.values(), shape, strict=True):
+            wrapped = t if t.dtype.kind == "u" else (t < 0).where(t + n, t)
+            inside = wrapped.clip(0, n - 1) if len(tensors) > 1 else wrapped
+            inside = inside.cast(int32)
+            flat = inside if flat is None else flat * n + inside
+        return flat.expand(*common), common
+
+    def _take_tensors(self, tensors: dict[int, Self]) -> Self:
+        axes = list(tensors)
+        rest = [a for a in range(self.ndim) if a not in tensors]
+        x = self.permute(*axes, *rest)
+        index, common = self._flat_index(tensors, x.shape[:len(axes)])
+        others = x.shape[len(axes):]
+        rows = x.reshape(B.numel(x.shape[:len(axes)]), *others)
+        taken = rows.take(index.reshape(B.numel(common))).reshape(*common, *others)
+        before = axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0
+        k = len(common)
+        return taken.permute(*range(k, k + before), *range(k), *range(k + before, taken.ndim))
+
+    def _put_tensors(self, tensors: dict[int, Self], value: Self) -> Self:
+        """This tensor with `value` written where the index tensors point."""
+        axes = list(tensors)
+        rest = [a for a in range(self.ndim) if a not in tensors]
+        order = [*axes, *rest]
+        x = self.permute(*order)
+        index, common = self._flat_index(tensors, x.shape[:len(axes)])
+        others = x.shape[len(axes):]
+        target = (*common, *others)
+        before = axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0
+        natural = (*others[:before], *common, *others[before:])
+        if broadcast_shapes("setitem", natural, value.shape) != natural:
+            raise ShapeError(f"[setitem] expected a value that broadcasts to {list(natural)}, got {list(value.shape)}")
+        value = value.expand(*natural)
+        if before:
+            k = len(common)
+            value = value.permute(*range(before, before + k), *range(before), *range(before + k, value.ndim))
+        rows = x.reshape(B.numel(x.shape[:len(axes)]), *others)
+        count = B.numel(common)
+        wide = index.reshape(count, *[1] * len(others)).expand(count, *others)
+        flat = value.reshape(count, *target[len(common):])
+        done = rows.scatter(0, wide, flat).reshape(*x.shape)
+        return done.permute(*sorted(range(self.ndim), key=order.__getitem__))
+
+    # Named operations
+
+    def gather(self, dim: int, index: Self) -> Self:
+        """out[.., i, ..] = x[.., index[.., i, ..], ..] along `dim`; out has the index's shape."""
+        a = as_axis("gather", dim, self.ndim)
+        return self._wrap(B.gather(self._node, index._node, a), self)
+
+    def scatter(self, dim: int, index: Self, src: Any, reduce: str | None = None) -> Self:
+        """x with src[.., i, ..] put at [.., index[.., i, ..], ..] along `dim`; `reduce`: 'add' to what is there."""
+        if reduce not in (None, "add"):
+            raise ShapeError(f"[scatter] expected reduce None or 'add', got {reduce!r}")
+        return self._scatter(dim, index, src, "set" if reduce is None else "add")
+
+    def scatter_add(self, dim: int, index: Self, src: Any) -> Self:
+        return self._scatter(dim, index, src, "add")
+
+    def scatter_reduce(self, dim: int, index: Self, src: Self, reduce: str) -> Self:
+        """x with src combined into it by 'sum', 'amax' or 'amin'."""
+        known = {"sum": "add", "amax": "max", "amin": "min"}
+        if reduce not in known:
+            raise ShapeError(f"[scatter_reduce] expected reduce among {', '.join(known)}, got {reduce!r}")
+        return self._scatter(dim, index, src, known[reduce])
+
+    def _scatter(self, dim: int, index: Self, src: Any, reduction: str) -> Self:
+        a = as_axis("scatter", dim, self.ndim)
+        src = self._operand(src)
+        if not isinstance(src, Base):
+            value = B.full(src, index.shape, self.dtype, self.device)
+            return self._wrap(B.scatter(self._node, index._node, value, a, reduction), self)
+        if src.shape != index.shape:
+            # As in PyTorch, the index may cover a leading part of the source.
+            src = src.shrink(tuple([(0, n) for n in index.shape]))  # type: ignore[attr-defined]
+        value = B.cast(src._node, self.dtype)
+        return self._wrap(B.scatter(self._node, index._node, value, a, reduction), self, src)
+
+    def take(self, index: Self) -> Self:
+        """Rows: x[index] along the first axis for an integer tensor of any shape; out of range is clamped."""
+        rest = self.shape[1:]
+        count = index.numel()
+        wide = index.reshape(count, *[1] * len(rest)).expand(count, *rest)
+        return self.gather(0, wide).reshape(*index.shape, *rest)
+
+    def embedding(self, index: Self) -> Self:
+        """Rows of this [V, D] table: index [...] gives [..., D]."""
+        if self.ndim != 2:
+            raise ShapeError(f"[embedding] expected a table [V, D], got {list(self.shape)}")
+        return self.take(index)
+
+    def index_select(self, dim: int, index: Self) -> Self:
+        """Slices of one axis, in the order of a 1-D index."""
+        a = as_axis("index_select", dim, self.ndim)
+        return self.transpose(a, 0).take(index).transpose(a, 0)
+
+    def one_hot(self, num_classes: int) -> Self:
+        """A new last axis with 1 at each class and 0 elsewhere, as int32."""
+        if not self.dtype.is_int:
+            raise DTypeError(f"[one_hot] expected integer classes, got {self.dtype}")
+        classes = type(self).arange(num_classes, device=self.device)
+        return self.cast(int32).unsqueeze(-1).eq(classes).cast(int32)

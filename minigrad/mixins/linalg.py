@@ -1,0 +1,157 @@
+"""Contractions: products summed over shared axes. Half types accumulate in float32, small integers in int32."""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Self
+
+from minigrad.dtype import DType, promote
+from minigrad.errors import ShapeError
+from minigrad.mixins.base import Base
+from minigrad.mixins.indexing import IndexingMixin
+from minigrad.ops import build as B
+
+
+class LinalgMixin(IndexingMixin):
+    """Matrix products, einsum, convolution."""
+
+    __slots__ = ()
+
+    def dot(self, other: Any, dtype: DType | str | None = None) -> Self:
+        """Matrix product of the last two axes, with batch axes that broadcast; a 1-D operand is a vector."""
+        other = self._operand(other)
+        if not isinstance(other, Base) or self.ndim == 0 or other.ndim == 0:
+            raise ShapeError(f"[matmul] expected operands of at least one axis, got {list(self.shape)} and "
+                             f"{list(getattr(other, 'shape', []))}")
+        x, w = self, other
+        inner = w.shape[-2] if w.ndim > 1 else w.shape[0]
+        if x.shape[-1] != inner:
+            raise ShapeError(f"[matmul] expected [..., M, K] and [..., K, N] with equal K, "
+                             f"got {list(x.shape)} and {list(w.shape)}")
+        common = promote(x.dtype, w.dtype)
+        x, w = x.cast(common)._accumulating(dtype), w.cast(common)._accumulating(dtype)  # type: ignore[attr-defined]
+        if w.ndim == 1:
+            return (x * w).sum(-1)
+        rows = x.unsqueeze(-2) if x.ndim > 1 else x
+        columns = w.transpose(-1, -2)
+        return (rows * (columns.unsqueeze(-3) if x.ndim > 1 else columns)).sum(-1)
+
+    matmul = dot
+
+    def __matmul__(self, other: Any) -> Self:
+        return self.dot(other)
+
+    def __rmatmul__(self, other: Any) -> Self:
+        return self._operand(other).dot(self)
+
+    def linear(self, weight: Self, bias: Self | None = None) -> Self:
+        """x @ weight + bias for a weight [in, out] (a 1-D weight multiplies)."""
+        x = self * weight if weight.ndim == 1 else self.dot(weight)
+        return x if bias is None else x + bias
+
+    def outer(self, other: Self) -> Self:
+        """Products of all pairs of two vectors."""
+        return self.reshape(-1, 1) * other.reshape(1, -1)
+
+    @classmethod
+    def einsum(cls, formula: str, *operands: Any) -> Self:
+        """Einstein summation over single letters, such as 'bij,bjk->bik'. No ellipsis, no repeated letter in one term."""
+        tensors: list[Self] = list(operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands)
+        left, arrow, out = formula.replace(" ", "").partition("->")
+        terms = left.split(",")
+        counts = Counter(left.replace(",", ""))
+        out = out if arrow else "".join(sorted(c for c in counts if counts[c] == 1))
+        if len(terms) != len(tensors) or any(len(t) != x.ndim for t, x in zip(terms, tensors, strict=True)):
+            raise ShapeError(f"[einsum] expected one term per operand and one letter per axis, got {formula!r} for "
+                             f"{' and '.join(str(list(x.shape)) for x in tensors)}")
+        if not all(c.isalpha() for c in left.replace(",", "") + out) or any(len(set(t)) != len(t) for t in (*terms, out)):
+            raise ShapeError(f"[einsum] expected distinct letters in each term, got {formula!r}")
+        if set(out) - set(counts):
+            raise ShapeError(f"[einsum] expected output letters that occur in the terms, got {formula!r}")
+        letters = out + "".join(sorted(set(counts) - set(out)))
+        product: Any = None
+        for term, x in zip(terms, tensors, strict=True):
+            present = [c for c in letters if c in term]
+            ordered = x.permute(*[term.index(c) for c in present]) if x.ndim else x
+            spread = iter(ordered.shape)
+            aligned = ordered.reshape(*[next(spread) if c in term else 1 for c in letters])
+            product = aligned if product is None else product * aligned
+        summed = tuple(range(len(out), len(letters)))
+        return product._accumulating(None).sum(summed) if summed else product
+
+    # Convolution
+
+    def conv2d(self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Any = 1, dilation: Any = 1,
+               padding: Any = 0) -> Self:
+        """Cross-correlation of x [N, Cin, *spatial] with a weight [Cout, Cin/groups, *kernel], any number of axes.
+
+        `padding`: one int, one per axis, or flat (left, right, top, bottom), the last axis first.
+        """
+        n = weight.ndim - 2
+        if self.ndim != n + 2 or n < 1 or self.shape[1] != groups * weight.shape[1] or weight.shape[0] % groups != 0:
+            raise ShapeError(f"[conv2d] expected x [N, Cin, ...] and weight [Cout, Cin/{groups}, ...], "
+                             f"got {list(self.shape)} and {list(weight.shape)}")
+        out_channels, depth, *kernel = weight.shape
+        windows = self._windows("conv2d", tuple(kernel), stride, dilation, padding)
+        batch, positions = self.shape[0], windows.shape[2:2 + n]
+        per_group = out_channels // groups
+        x = windows.reshape(batch, groups, 1, depth, *positions, *kernel)
+        w = weight.reshape(1, groups, per_group, depth, *[1] * n, *kernel)
+        axes = (3, *range(4 + n, 4 + 2 * n))
+        y = (x * w)._accumulating(None).sum(axes).reshape(batch, out_channels, *positions)
+        return y if bias is None else y + bias.reshape(1, -1, *[1] * n)
+
+    def conv_transpose2d(self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Any = 1,
+                         dilation: Any = 1, padding: Any = 0, output_padding: Any = 0) -> Self:
+        """The gradient of conv2d by its input: x [N, Cin, *spatial], weight [Cin, Cout/groups, *kernel]."""
+        n = weight.ndim - 2
+        if self.ndim != n + 2 or n < 1 or self.shape[1] != weight.shape[0] or weight.shape[0] % groups != 0:
+            raise ShapeError(f"[conv_transpose2d] expected x [N, Cin, ...] and weight [Cin, Cout/{groups}, ...], "
+                             f"got {list(self.shape)} and {list(weight.shape)}")
+        in_channels, per_group, *kernel = weight.shape
+        name = "conv_transpose2d"
+        strides, dilations, extra = per_axis(name, stride, n), per_axis(name, dilation, n), per_axis(name, output_padding, n)
+        pads = spatial_padding(name, padding, n)
+        if any(e >= max(s, d) for e, s, d in zip(extra, strides, dilations, strict=True)):
+            raise ShapeError(f"[conv_transpose2d] expected output_padding below stride or dilation, got {extra}")
+        positions = self.shape[2:]
+        depth = in_channels // groups
+        x = self.reshape(self.shape[0], groups, depth, 1, *positions, *[1] * n)
+        w = weight.reshape(1, groups, depth, per_group, *[1] * n, *kernel)
+        taps = (x * w)._accumulating(None).sum(2)
+        ends = tuple([(lo, hi - e) for (lo, hi), e in zip(pads, extra, strict=True)])
+        lengths = tuple([(i - 1) * s - lo - hi + d * (k - 1) + 1 for i, s, d, k, (lo, hi) in
+                         zip(positions, strides, dilations, kernel, ends, strict=True)])
+        axes = tuple(range(3, 3 + n))
+        node = B.unwindow(taps._node, axes, tuple(kernel), strides, dilations, ends, lengths)
+        y = self._wrap(node, self, weight).reshape(self.shape[0], groups * per_group, *lengths)
+        return y if bias is None else y + bias.reshape(1, -1, *[1] * n)
+
+    def _windows(self, name: str, kernel: tuple[Any, ...], stride: Any, dilation: Any, padding: Any,
+                 fill: float = 0) -> Self:
+        """Windows over the last axes: they become positions, kernel axes are appended."""
+        n = len(kernel)
+        axes = tuple(range(self.ndim - n, self.ndim))
+        node = B.window(self._node, axes, kernel, per_axis(name, stride, n), per_axis(name, dilation, n),
+                        spatial_padding(name, padding, n), fill)
+        return self._wrap(node, self)
+
+
+def per_axis(name: str, value: Any, n: int) -> tuple[int, ...]:
+    """One int per spatial axis, from one int or n of them."""
+    values = (value,) * n if isinstance(value, int) else tuple(value)
+    if len(values) != n:
+        raise ShapeError(f"[{name}] expected one number or {n} of them, got {value}")
+    return values
+
+
+def spatial_padding(name: str, padding: Any, n: int) -> tuple[tuple[int, int], ...]:
+    """(before, after) per spatial axis, from one int, n of them, or 2n flat ones with the last axis first."""
+    if isinstance(padding, int):
+        return ((padding, padding),) * n
+    flat: Sequence[int] = tuple(padding)
+    if len(flat) == n:
+        return tuple([(p, p) for p in flat])
+    if len(flat) != 2 * n:
+        raise ShapeError(f"[{name}] expected padding as one int, {n} or {2 * n} of them, got {padding}")
+    return tuple([(flat[i], flat[i + 1]) for i in range(2 * n - 2, -1, -2)])

@@ -1,0 +1,255 @@
+"""Shape changes. None of them copies: they become index arithmetic of the kernels that read them."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from minigrad.dtype import DType, promote
+from minigrad.errors import ShapeError
+from minigrad.expr import Index, divides, product
+from minigrad.mixins.base import Base, as_axes, as_axis, as_shape, broadcast_shapes
+from minigrad.mixins.elementwise import ElementwiseMixin
+from minigrad.ops import build as B
+from minigrad.ops.op import Shape
+
+
+class MovementMixin(ElementwiseMixin):
+    """Methods that rearrange, repeat, cut, pad and join."""
+
+    __slots__ = ()
+
+    def reshape(self, *shape: Any) -> Self:
+        """The same elements in row-major order in another shape. One dim may be -1; None keeps a dim."""
+        to = [self.shape[i] if d is None else d for i, d in enumerate(_spread(shape))]
+        unknown = [i for i, d in enumerate(to) if not isinstance(d, bool) and isinstance(d, int) and d == -1]
+        to = list(as_shape(tuple(to)))
+        if len(unknown) == 1:
+            known = product([d for i, d in enumerate(to) if i != unknown[0]])
+            if known == 0 or not divides(known, self.numel()):
+                raise ShapeError(f"[reshape] expected a shape with {self.numel()} elements like {list(self.shape)}, "
+                                 f"got {to}")
+            to[unknown[0]] = self.numel() // known
+        if len(unknown) > 1 or any(isinstance(d, int) and d < 0 for d in to):
+            raise ShapeError(f"[reshape] expected dims of 0 or more and at most one -1, got {to}")
+        return self._wrap(B.reshape(self._node, tuple(to)), self)
+
+    def view(self, *shape: Any) -> Self:
+        return self.reshape(*shape)
+
+    def permute(self, *order: Any) -> Self:
+        """Axis i of the result is axis order[i]."""
+        axes = tuple([a + self.ndim if a < 0 else a for a in _spread(order)])
+        return self._wrap(B.permute(self._node, axes), self)
+
+    def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
+        """Two axes exchanged."""
+        a, b = as_axis("transpose", dim0, self.ndim), as_axis("transpose", dim1, self.ndim)
+        order = list(range(self.ndim))
+        order[a], order[b] = b, a
+        return self.permute(*order)
+
+    @property
+    def T(self) -> Self:
+        """The transpose of a matrix; the last two axes of more dims."""
+        return self.transpose(-2, -1) if self.ndim > 1 else self
+
+    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
+        """Axes start_dim..end_dim as one."""
+        if self.ndim == 0:
+            return self.reshape(1)
+        a, b = as_axis("flatten", start_dim, self.ndim), as_axis("flatten", end_dim, self.ndim)
+        middle = B.numel(self.shape[a:b + 1])
+        return self.reshape(*self.shape[:a], middle, *self.shape[b + 1:])
+
+    def unflatten(self, dim: int, sizes: Sequence[Index]) -> Self:
+        """One axis as several, of which one may be -1."""
+        a = as_axis("unflatten", dim, self.ndim)
+        sizes = list(sizes)
+        if -1 in sizes:
+            sizes[sizes.index(-1)] = self.shape[a] // product([s for s in sizes if s != -1])
+        return self.reshape(*self.shape[:a], *sizes, *self.shape[a + 1:])
+
+    def squeeze(self, dim: int | None = None) -> Self:
+        """Without the axes of length 1, or without one of them."""
+        if dim is None:
+            return self.reshape(*[d for d in self.shape if d != 1])
+        a = as_axis("squeeze", dim, self.ndim)
+        return self.reshape(*self.shape[:a], *self.shape[a + 1:]) if self.shape[a] == 1 else self
+
+    def unsqueeze(self, dim: int) -> Self:
+        """With an axis of length 1 before `dim`."""
+        a = as_axis("unsqueeze", dim, self.ndim + 1)
+        return self.reshape(*self.shape[:a], 1, *self.shape[a:])
+
+    def expand(self, *shape: Any) -> Self:
+        """Axes of length 1 repeated without copies, and new axes in front; -1 or None keeps a dim."""
+        given = _spread(shape)
+        extra = len(given) - self.ndim
+        to = [self.shape[i - extra] if d is None or (isinstance(d, int) and d == -1 and i >= extra) else d
+              for i, d in enumerate(given)]
+        return self._wrap(B.expand(self._node, as_shape(tuple(to))), self)
+
+    def expand_as(self, other: Base) -> Self:
+        return self.expand(*other.shape)
+
+    broadcast_to = expand
+
+    def pad(self, padding: Sequence[Any], mode: str = "constant", value: float = 0.0) -> Self:
+        """Elements of `value` around the tensor; negative numbers cut.
+
+        `padding` is flat as in PyTorch (left, right, top, bottom, ...: the last axes first) or one (before, after) pair
+        or None per axis. `mode`: 'constant', or 'reflect', 'replicate', 'circular' with pads no longer than the axis.
+        """
+        pairs = self._pads(padding)
+        if mode != "constant":
+            return self._pad_by_repeating(pairs, mode)
+        cuts = [(max(-lo, 0), max(-hi, 0)) if isinstance(lo, int) and isinstance(hi, int) else (0, 0) for lo, hi in pairs]
+        x = self.shrink(tuple([(a, d - b) for (a, b), d in zip(cuts, self.shape, strict=True)]))
+        grown = tuple([(lo + a, hi + b) for (lo, hi), (a, b) in zip(pairs, cuts, strict=True)])
+        return self._wrap(B.pad(x._node, grown, value), self)
+
+    def _pads(self, padding: Sequence[Any]) -> list[tuple[Any, Any]]:
+        if not all(p is None or isinstance(p, (tuple, list)) for p in padding):
+            flat = list(padding)
+            if len(flat) % 2 or len(flat) > 2 * self.ndim:
+                raise ShapeError(f"[pad] expected (before, after) for some last axes of {list(self.shape)}, got {padding}")
+            pairs = list(zip(flat[::2], flat[1::2], strict=True))[::-1]
+            return [(0, 0)] * (self.ndim - len(pairs)) + pairs
+        if len(padding) != self.ndim:
+            raise ShapeError(f"[pad] expected {self.ndim} pairs for {list(self.shape)}, got {padding}")
+        return [(0, 0) if p is None else (p[0], p[1]) for p in padding]
+
+    def _pad_by_repeating(self, pairs: list[tuple[Any, Any]], mode: str) -> Self:
+        x = self
+        for axis, (lo, hi) in enumerate(pairs):
+            n = x.shape[axis]
+            limit = n - 1 if mode == "reflect" else n
+            if mode not in ("reflect", "replicate", "circular") or (mode != "replicate" and max(lo, hi) > limit):
+                raise ShapeError(f"[pad] expected mode constant, reflect, replicate or circular with pads up to {limit}, "
+                                 f"got mode {mode!r} and {(lo, hi)} for {list(self.shape)}")
+            parts = [x]
+            for size, before in ((lo, True), (hi, False)):
+                if size:
+                    part = x._edge(axis, size, before, mode)
+                    parts = [part, *parts] if before else [*parts, part]
+            x = parts[0].cat(*parts[1:], dim=axis)
+        return x
+
+    def _edge(self, axis: int, size: int, before: bool, mode: str) -> Self:
+        n: Any = self.shape[axis]
+        if mode == "replicate":
+            edge = self._cut(axis, 0, 1) if before else self._cut(axis, n - 1, n)
+            return edge.expand(*[size if a == axis else d for a, d in enumerate(self.shape)])
+        if mode == "circular":
+            return self._cut(axis, n - size, n) if before else self._cut(axis, 0, size)
+        return (self._cut(axis, 1, size + 1) if before else self._cut(axis, n - 1 - size, n - 1)).flip(axis)
+
+    def _cut(self, axis: int, start: Index, stop: Index) -> Self:
+        """Elements start..stop of one axis."""
+        return self.shrink(tuple([(start, stop) if a == axis else None for a in range(self.ndim)]))
+
+    def shrink(self, ranges: Sequence[tuple[Index, Index] | None]) -> Self:
+        """Elements start..stop of each axis; None keeps one whole."""
+        if len(ranges) != self.ndim:
+            raise ShapeError(f"[shrink] expected {self.ndim} ranges for {list(self.shape)}, got {ranges}")
+        full = [(0, d) if r is None else r for r, d in zip(ranges, self.shape, strict=True)]
+        return self._wrap(B.slice_(self._node, tuple([a for a, _ in full]), tuple([b for _, b in full])), self)
+
+    def flip(self, *axis: Any) -> Self:
+        """Axes in reverse order."""
+        return self._wrap(B.flip(self._node, as_axes("flip", _spread(axis), self.ndim)), self)
+
+    def repeat(self, *repeats: Any) -> Self:
+        """The tensor repeated along each axis; more counts than axes add axes in front."""
+        counts = as_shape(repeats)
+        shape = (*([1] * (len(counts) - self.ndim)), *self.shape)
+        if len(counts) < len(shape):
+            raise ShapeError(f"[repeat] expected at least {self.ndim} counts, got {list(counts)}")
+        apart = [d for n, d in zip(counts, shape, strict=True) for d in (1, d)]
+        wide = [d for n, d in zip(counts, shape, strict=True) for d in (n, d)]
+        final = [n * d for n, d in zip(counts, shape, strict=True)]
+        return self.reshape(*apart).expand(*wide).reshape(*final)
+
+    def repeat_interleave(self, repeats: int, dim: int | None = None) -> Self:
+        """Each element along `dim` repeated; flattened first without one."""
+        if dim is None:
+            return self.flatten().repeat_interleave(repeats, 0)
+        a = as_axis("repeat_interleave", dim, self.ndim)
+        x = self.unsqueeze(a + 1)
+        wide = [*self.shape[:a + 1], repeats, *self.shape[a + 1:]]
+        return x.expand(*wide).flatten(a, a + 1)
+
+    def cat(self, *others: Any, dim: int = 0) -> Self:
+        """Joined with other tensors along an axis; their other axes agree. Also `Tensor.cat(a, b, dim=1)`."""
+        parts = [self, *_spread(others)]
+        a = as_axis("cat", dim, self.ndim)
+        for p in parts[1:]:
+            if p.ndim != self.ndim or any(d != e for i, (d, e) in enumerate(zip(p.shape, self.shape, strict=True)) if i != a):
+                raise ShapeError(f"[cat] expected shapes equal beside axis {a}, "
+                                 f"got {' and '.join(str(list(x.shape)) for x in parts)}")
+        common = _common_dtype(parts)
+        parts = [p.cast(common) for p in parts if p.shape[a] != 0] or parts[:1]
+        total = sum([p.shape[a] for p in parts], start=0)
+        node, start = None, 0
+        # -0.0 is the identity of addition: nothing that is joined changes, not even its sign of zero.
+        fill = -0.0 if common.is_float else 0
+        for p in parts:
+            stop = start + p.shape[a]
+            pads = tuple([(start, total - stop) if i == a else (0, 0) for i in range(self.ndim)])
+            padded = B.pad(p._node, pads, fill)
+            node = padded if node is None else (B.add if common.kind != "b" else B.or_)(node, padded)
+            start = stop
+        return self._wrap(node, *parts)  # type: ignore[arg-type]
+
+    def stack(self, *others: Any, dim: int = 0) -> Self:
+        """Joined with tensors of the same shape along a new axis."""
+        parts = [self, *_spread(others)]
+        if any(p.shape != self.shape for p in parts):
+            raise ShapeError(f"[stack] expected equal shapes, got {' and '.join(str(list(p.shape)) for p in parts)}")
+        spaced = [p.unsqueeze(dim) for p in parts]
+        return spaced[0].cat(*spaced[1:], dim=as_axis("stack", dim, self.ndim + 1))
+
+    def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
+        """Consecutive parts of the given sizes along an axis; one int gives equal parts and a shorter last one."""
+        a = as_axis("split", dim, self.ndim)
+        n: Any = self.shape[a]
+        if isinstance(sizes, int):
+            sizes = [min(sizes, n - start) for start in range(0, max(n, 1), max(sizes, 1))]
+        if sum(sizes) != n:
+            raise ShapeError(f"[split] expected sizes that add up to {n}, got {list(sizes)}")
+        ends = [sum(sizes[:i + 1]) for i in range(len(sizes))]
+        return tuple([self._cut(a, e - s, e) for s, e in zip(sizes, ends, strict=True)])
+
+    def chunk(self, chunks: int, dim: int = 0) -> list[Self]:
+        """At most `chunks` parts of equal size along an axis; the last may be shorter."""
+        n: Any = self.shape[as_axis("chunk", dim, self.ndim)]
+        return list(self.split(max(1, -(-n // chunks)), dim))
+
+    def unfold(self, dim: int, size: int, step: int = 1) -> Self:
+        """Windows of `size` elements every `step` along an axis, in a new last axis."""
+        a = as_axis("unfold", dim, self.ndim)
+        return self._wrap(B.window(self._node, (a,), (size,), (step,), (1,), ((0, 0),)), self)
+
+    def roll(self, shifts: int, dims: int) -> Self:
+        """Elements moved along an axis, those that leave coming in at the other end."""
+        a = as_axis("roll", dims, self.ndim)
+        n: Any = self.shape[a]
+        k = shifts % n if n else 0
+        return self._cut(a, n - k, n).cat(self._cut(a, 0, n - k), dim=a) if k else self
+
+    def _broadcast(self, name: str, shape: Shape) -> Self:
+        return self._wrap(B.expand(self._node, broadcast_shapes(name, self.shape, shape)), self)
+
+
+def _spread(args: Sequence[Any]) -> tuple[Any, ...]:
+    """Arguments from `f(a, b)` or `f((a, b))`."""
+    return tuple(args[0]) if len(args) == 1 and isinstance(args[0], (tuple, list)) else tuple(args)
+
+
+def _common_dtype(parts: Sequence[Base]) -> DType:
+    common = parts[0].dtype
+    for p in parts[1:]:
+        common = promote(common, p.dtype)
+    return common
+
+

@@ -1,0 +1,187 @@
+"""What neural networks are made of: pooling, normalisation, losses, dropout, attention."""
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+from minigrad.dtype import bool_
+from minigrad.errors import DTypeError, ShapeError
+from minigrad.expr import Index
+from minigrad.mixins import gradients
+from minigrad.mixins.base import Base
+from minigrad.mixins.linalg import LinalgMixin, per_axis, spatial_padding
+
+
+class NNMixin(LinalgMixin):
+    """Functions of layers; `minigrad.nn` holds their parameters."""
+
+    __slots__ = ()
+
+    # Pooling
+
+    def max_pool2d(self, kernel_size: Any = (2, 2), stride: Any = None, dilation: Any = 1, padding: Any = 0) -> Self:
+        """The largest element of each window over the last axes; the stride defaults to the kernel."""
+        kernel = per_axis("max_pool2d", kernel_size, 2) if isinstance(kernel_size, int) else tuple(kernel_size)
+        windows = self._windows("max_pool2d", kernel, kernel if stride is None else stride, dilation, padding, self.dtype.min)
+        return windows.max(tuple(range(-len(kernel), 0)))
+
+    def avg_pool2d(self, kernel_size: Any = (2, 2), stride: Any = None, dilation: Any = 1, padding: Any = 0,
+                   count_include_pad: bool = True) -> Self:
+        """The mean of each window over the last axes; padding counts as zeros unless told."""
+        kernel = per_axis("avg_pool2d", kernel_size, 2) if isinstance(kernel_size, int) else tuple(kernel_size)
+        step = kernel if stride is None else stride
+        axes = tuple(range(-len(kernel), 0))
+        windows = self._as_float()._windows("avg_pool2d", kernel, step, dilation, padding)
+        padded = any(p != (0, 0) for p in spatial_padding("avg_pool2d", padding, len(kernel)))
+        if count_include_pad or not padded:
+            return windows.mean(axes)
+        ones = self.ones(*self.shape[-len(kernel):], dtype=windows.dtype, device=self.device)
+        return windows.sum(axes) / ones._windows("avg_pool2d", kernel, step, dilation, padding).sum(axes)
+
+    def interpolate(self, size: tuple[int, ...], mode: str = "nearest") -> Self:
+        """The last axes resampled to `size`, each element the nearest one at or before it."""
+        if mode != "nearest":
+            raise ShapeError(f"[interpolate] expected mode 'nearest', got {mode!r}")
+        x = self
+        for i, n in enumerate(size):
+            axis = self.ndim - len(size) + i
+            index = (type(self).arange(n, device=self.device) * self.shape[axis]) // n
+            x = x.index_select(axis, index)
+        return x
+
+    # Normalisation
+
+    def batchnorm(self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self, axis: int = 1) -> Self:
+        """(x - mean) * invstd * weight + bias per channel, all given: inference."""
+        shape = [d if a == axis else 1 for a, d in enumerate(self.shape)]
+        x = self - mean.reshape(*shape)
+        scale = invstd if weight is None else invstd * weight
+        x = x * scale.reshape(*shape)
+        return x if bias is None else x + bias.reshape(*shape)
+
+    def batchnorm_train(self, weight: Self | None, bias: Self | None, eps: float = 1e-5, axis: int = 1,
+                        ) -> tuple[Self, Self, Self]:
+        """(normalised by the batch's own statistics, their mean, their biased variance), the latter two detached.
+
+        The gradient is hand-written: dbias = sum(dy), dweight = sum(dy * xhat) and
+        dx = weight * inv * (dy - dbias / n - xhat * dweight / n).
+        """
+        axes = tuple([a for a in range(self.ndim) if a != axis])
+        shape = [d if a == axis else 1 for a, d in enumerate(self.shape)]
+        y = self._normalise(lambda node: gradients.standardize(node, axes, eps))
+        y = y if weight is None else y * weight.reshape(*shape)
+        y = y if bias is None else y + bias.reshape(*shape)
+        x = self._wrap(self._node)._as_float()
+        mean = x.mean(axes)
+        centred = x - mean.reshape(*shape)
+        return y, mean, (centred * centred).mean(axes)
+
+    # Losses
+
+    def cross_entropy(self, target: Self, reduction: str = "mean", label_smoothing: float = 0.0) -> Self:
+        """Of logits [N, C, ...] with class indices [N, ...] or probabilities [N, C, ...]."""
+        axis = 1 if self.ndim > 1 else 0
+        if target.dtype.is_int and target.ndim == self.ndim - 1:
+            return self.sparse_categorical_crossentropy(target, None, label_smoothing, reduction, axis)
+        if target.shape != self.shape:
+            raise ShapeError(f"[cross_entropy] expected class indices {[d for a, d in enumerate(self.shape) if a != axis]} "
+                             f"or probabilities {list(self.shape)}, got {target.dtype} {list(target.shape)}")
+        smooth = target * (1 - label_smoothing) + label_smoothing / self._count("cross_entropy", axis)  # type: ignore[operator]
+        return _reduced(-(self.log_softmax(axis) * smooth).sum(axis), reduction)
+
+    def sparse_categorical_crossentropy(self, target: Self, ignore_index: int | None = -1, label_smoothing: float = 0.0,
+                                        reduction: str = "mean", axis: int = -1) -> Self:
+        """Cross-entropy of logits with class indices along `axis`; rows labelled `ignore_index` do not count."""
+        axis = axis % self.ndim
+        rows = tuple([d for a, d in enumerate(self.shape) if a != axis])
+        if target.shape != rows:
+            raise ShapeError(f"[cross_entropy] expected class indices {list(rows)} for logits {list(self.shape)}, "
+                             f"got {list(target.shape)}")
+        if not target.dtype.is_int:
+            raise DTypeError(f"[cross_entropy] expected integer class indices, got {target.dtype}")
+        x = self._as_float()
+        x = x.cast(x.dtype.compute)
+        loss = self._wrap(gradients.cross_entropy(x._node, target._node, axis, label_smoothing), self)
+        if ignore_index is None:
+            return _reduced(loss, reduction)
+        counted = target.ne(ignore_index)
+        loss = counted.where(loss, 0)
+        return loss.sum() / counted.sum() if reduction == "mean" else _reduced(loss, reduction)
+
+    def nll_loss(self, target: Self, reduction: str = "mean") -> Self:
+        """Negative log likelihood of log-probabilities [N, C] and class indices [N]."""
+        return _reduced(-self.gather(1, target.unsqueeze(1)).squeeze(1), reduction)
+
+    def binary_crossentropy(self, target: Any, reduction: str = "mean") -> Self:
+        """Of probabilities with targets in 0..1."""
+        return _reduced(-(self.log() * target + (1 - self).log() * (1 - target)), reduction)
+
+    def binary_crossentropy_logits(self, target: Any, reduction: str = "mean") -> Self:
+        """Of logits with targets in 0..1, without overflow."""
+        return _reduced(self.maximum(0) - self * target + (-self.abs()).exp().log1p(), reduction)
+
+    def mse_loss(self, target: Any, reduction: str = "mean") -> Self:
+        return _reduced((self - target).square(), reduction)
+
+    def l1_loss(self, target: Any, reduction: str = "mean") -> Self:
+        return _reduced((self - target).abs(), reduction)
+
+    # Dropout and attention
+
+    def dropout(self, p: float = 0.5) -> Self:
+        """While training, each element is 0 with probability p and the rest are scaled by 1/(1-p)."""
+        if not 0 <= p <= 1:
+            raise ShapeError(f"[dropout] expected a probability in 0..1, got {p}")
+        if not Base.training or p == 0:
+            return self
+        if p == 1:
+            return self * 0
+        return (self.rand(*self.shape, device=self.device) >= p).where(self * (1 / (1 - p)), 0)
+
+    def scaled_dot_product_attention(self, key: Self, value: Self, attn_mask: Self | None = None, dropout_p: float = 0.0,
+                                     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Self:
+        """softmax(q @ k.T * scale + mask) @ v for q [..., H, L, E], k [..., H, S, E] and v [..., H, S, F].
+
+        `attn_mask` broadcasts to [..., H, L, S]: a bool one keeps where True, another is added. `is_causal` keeps
+        s <= l. `scale` defaults to 1/sqrt(E). With `enable_gqa`, k and v have fewer heads, each serving several of q's.
+        """
+        query, width = self, self.shape[-1]
+        if key.shape[-1] != width or key.shape[-2] != value.shape[-2]:
+            raise ShapeError(f"[scaled_dot_product_attention] expected q [..., L, E], k [..., S, E], v [..., S, F], "
+                             f"got {list(self.shape)}, {list(key.shape)}, {list(value.shape)}")
+        if is_causal and attn_mask is not None:
+            raise ShapeError("[scaled_dot_product_attention] expected a mask or is_causal, got both")
+        grouped = enable_gqa and query.shape[-3] != key.shape[-3]
+        length: Index = query.shape[-2]
+        if grouped:
+            query, key, value = _group_heads(query, key, value)
+        factor = 1 / math.sqrt(width) if scale is None else scale  # type: ignore[arg-type]
+        scores = query.dot(key.transpose(-2, -1)) * factor
+        if is_causal:
+            rows = type(self).arange(length, device=self.device).reshape(length, 1)
+            attn_mask = rows >= type(self).arange(key.shape[-2], device=self.device).reshape(1, -1)
+        if attn_mask is not None:
+            if grouped and attn_mask.ndim >= 3:
+                heads = attn_mask.shape[-3]
+                split = (1, 1) if heads == 1 else (query.shape[-4], query.shape[-3])
+                attn_mask = attn_mask.reshape(*attn_mask.shape[:-3], *split, *attn_mask.shape[-2:])
+            scores = attn_mask.where(scores, -math.inf) if attn_mask.dtype is bool_ else scores + attn_mask
+        weights = scores.cast(scores.dtype.compute).softmax(-1).cast(query.dtype)
+        out = weights.dropout(dropout_p).dot(value)
+        return out.reshape(*self.shape[:-1], out.shape[-1]) if grouped else out
+
+
+def _reduced(loss: Any, reduction: str) -> Any:
+    if reduction not in ("mean", "sum", "none"):
+        raise ShapeError(f"[loss] expected reduction mean, sum or none, got {reduction!r}")
+    return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
+
+
+def _group_heads(query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
+    """q [..., G, R, L, E] and k, v [..., G, 1, S, E]: every key head serves R query heads, without copies."""
+    heads, groups = query.shape[-3], key.shape[-3]
+    if value.shape[-3] != groups or heads % groups != 0:
+        raise ShapeError(f"[scaled_dot_product_attention] expected query heads divisible by key heads, "
+                         f"got {heads} and {groups}")
+    q = query.reshape(*query.shape[:-3], groups, heads // groups, *query.shape[-2:])
+    return q, key.unsqueeze(-3), value.unsqueeze(-3)

@@ -1,0 +1,163 @@
+"""Reductions along axes: `axis` is an int, several, or None for all; `keepdim` keeps them with length 1."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from minigrad.dtype import DType, bool_, int32, to_dtype, uint32
+from minigrad.expr import Index, product
+from minigrad.mixins import gradients
+from minigrad.mixins.base import as_axes, as_axis
+from minigrad.mixins.movement import MovementMixin
+from minigrad.ops import build as B
+from minigrad.ops.node import Node
+
+Axis = int | Sequence[int] | None
+_CUMSUM_BLOCK = 256
+
+
+class ReduceMixin(MovementMixin):
+    """Sums, extremes, statistics, and what normalises by them."""
+
+    __slots__ = ()
+
+    def _reduce(self, name: str, build: Callable[[Node, tuple[int, ...]], Node], axis: Axis, keepdim: bool) -> Self:
+        axes = as_axes(name, axis, self.ndim)
+        result = build(self._node, axes)
+        if keepdim:
+            result = B.reshape(result, tuple([1 if i in axes else d for i, d in enumerate(self.shape)]))
+        return self._wrap(result, self)
+
+    def _accumulating(self, dtype: DType | str | None) -> Self:
+        """In the type that sums are made in: small integers and bool give 32-bit ones."""
+        if dtype is not None:
+            return self.cast(to_dtype(dtype))
+        if self.dtype is bool_ or (self.dtype.is_int and self.dtype.bits < 32):
+            return self.cast(uint32 if self.dtype.kind == "u" else int32)
+        return self
+
+    def sum(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None) -> Self:
+        """Half types accumulate in float32; bool and small integers give int32 (uint32)."""
+        return self._accumulating(dtype)._reduce("sum", B.sum, axis, keepdim)
+
+    def prod(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None) -> Self:
+        return self._accumulating(dtype)._reduce("prod", B.prod, axis, keepdim)
+
+    def max(self, axis: Axis = None, keepdim: bool = False) -> Self:
+        """The largest element, NaN if there is one. Raises ShapeError over nothing."""
+        if self.dtype is bool_:
+            return self.int()._reduce("max", B.max, axis, keepdim).bool()
+        return self._reduce("max", B.max, axis, keepdim)
+
+    def min(self, axis: Axis = None, keepdim: bool = False) -> Self:
+        """The smallest element, NaN if there is one. Raises ShapeError over nothing."""
+        if self.dtype is bool_:
+            return self.int()._reduce("min", B.min, axis, keepdim).bool()
+        return self._reduce("min", B.min, axis, keepdim)
+
+    def any(self, axis: Axis = None, keepdim: bool = False) -> Self:
+        return self.bool().sum(axis, keepdim).ne(0)
+
+    def all(self, axis: Axis = None, keepdim: bool = False) -> Self:
+        return self.bool().logical_not().sum(axis, keepdim).eq(0)
+
+    def _count(self, name: str, axis: Axis) -> Index:
+        return product([self.shape[a] for a in as_axes(name, axis, self.ndim)])
+
+    def mean(self, axis: Axis = None, keepdim: bool = False) -> Self:
+        """The mean; integers give float32. Of nothing: NaN."""
+        count = self._count("mean", axis)
+        total = self._as_float().sum(axis, keepdim)
+        return total.div(count)
+
+    def var(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Self:
+        """Mean squared deviation, over count - correction."""
+        count = self._count("var", axis)
+        deviation = self._as_float() - self.mean(axis, keepdim=True)
+        free = max(count - correction, 0) if isinstance(count, int) else count - correction
+        return (deviation * deviation).sum(axis, keepdim).div(free)
+
+    def std(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Self:
+        return self.var(axis, keepdim, correction).sqrt()
+
+    def var_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> tuple[Self, Self]:
+        return self.var(axis, keepdim, correction), self.mean(axis, keepdim)
+
+    def std_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> tuple[Self, Self]:
+        return self.std(axis, keepdim, correction), self.mean(axis, keepdim)
+
+    def norm(self, axis: Axis = None, keepdim: bool = False) -> Self:
+        """The Euclidean norm."""
+        return self.square().sum(axis, keepdim).sqrt()
+
+    def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
+        """Index of the first largest element (the first NaN, if any) as int32; into the flat tensor without an axis."""
+        if axis is None:
+            return self.flatten().argmax(0).reshape(*([1] * self.ndim if keepdim else []))
+        a = as_axis("argmax", axis, max(self.ndim, 1))
+        x = self.int() if self.dtype is bool_ else self.reshape(1) if self.ndim == 0 else self
+        hit = x.eq(x.max(a, keepdim=True)).bitwise_or(x.isnan())
+        n = x.shape[a]
+        shape = [n if i == a else 1 for i in range(x.ndim)]
+        falling = self._wrap(B.sub(B.full(n, (n,), int32, self.device), B.iota(n, self.device))).reshape(*shape)
+        return (n - hit.where(falling, 0).max(a, keepdim)) if self.ndim else self.int() * 0
+
+    def argmin(self, axis: int | None = None, keepdim: bool = False) -> Self:
+        """Index of the first smallest element (the first NaN, if any) as int32."""
+        if self.dtype.is_float or self.dtype is bool_:
+            return (-self).argmax(axis, keepdim)
+        return self.bitwise_not().argmax(axis, keepdim)
+
+    def logsumexp(self, axis: Axis = None, keepdim: bool = False) -> Self:
+        """log(sum(exp(x))), without overflow."""
+        return self._as_float()._reduce("logsumexp", gradients.logsumexp, axis, keepdim)
+
+    def softmax(self, axis: Axis = -1, dtype: DType | str | None = None) -> Self:
+        """exp(x) / sum(exp(x)) along an axis, without overflow."""
+        x = self._as_float() if dtype is None else self.cast(dtype)
+        axes = as_axes("softmax", axis, self.ndim)
+        return x._unary(lambda node: gradients.softmax(node, axes))
+
+    def log_softmax(self, axis: Axis = -1, dtype: DType | str | None = None) -> Self:
+        """log(softmax(x)), accurate."""
+        x = self._as_float() if dtype is None else self.cast(dtype)
+        axes = as_axes("log_softmax", axis, self.ndim)
+        return x._unary(lambda node: gradients.log_softmax(node, axes))
+
+    def layernorm(self, axis: Axis = -1, eps: float = 1e-5) -> Self:
+        """(x - mean) / sqrt(var + eps) over the axes; half types compute in float32."""
+        axes = as_axes("layernorm", axis, self.ndim)
+        return self._normalise(lambda node: gradients.standardize(node, axes, eps))
+
+    def rms_norm(self, axis: Axis = -1, eps: float = 1e-6) -> Self:
+        """x / sqrt(mean(x*x) + eps) over the axes; half types compute in float32."""
+        axes = as_axes("rms_norm", axis, self.ndim)
+        return self._normalise(lambda node: gradients.rms_norm(node, axes, eps))
+
+    def rmsnorm(self, eps: float = 1e-6, axis: Axis = -1) -> Self:
+        return self.rms_norm(axis, eps)
+
+    def _normalise(self, build: Callable[[Node], Node]) -> Self:
+        x = self._as_float()
+        return x.cast(x.dtype.compute)._unary(build).cast(x.dtype)
+
+    def cumsum(self, axis: int = 0) -> Self:
+        """Running sums along an axis, by blocks: work grows little faster than linearly."""
+        if self.ndim == 0:
+            return self
+        a = as_axis("cumsum", axis, self.ndim)
+        x = self._accumulating(None).transpose(a, -1)
+        return x._cumsum_last().transpose(a, -1)
+
+    def _cumsum_last(self) -> Self:
+        n = self.shape[-1]
+        if not isinstance(n, int) or n <= _CUMSUM_BLOCK:
+            order = self._wrap(B.iota(n, self.device))
+            upto = order.reshape(1, n).le(order.reshape(n, 1))
+            return upto.where(self.unsqueeze(-2), 0).sum(-1)
+        blocks = -(-n // _CUMSUM_BLOCK)
+        padded = self.pad((0, blocks * _CUMSUM_BLOCK - n))
+        inner = padded.reshape(*self.shape[:-1], blocks, _CUMSUM_BLOCK)._cumsum_last()
+        last = inner._cut(inner.ndim - 1, _CUMSUM_BLOCK - 1, _CUMSUM_BLOCK).squeeze(-1)
+        before = last._cumsum_last()._cut(last.ndim - 1, 0, blocks - 1).pad((1, 0))
+        return (inner + before.unsqueeze(-1)).flatten(-2)._cut(self.ndim - 1, 0, n)

@@ -1,0 +1,12 @@
+"""What each tensor operation means. Read op.py, then elementwise.py; `build` makes graphs of them."""
+from minigrad.ops.elementwise import ELEMENTWISE
+from minigrad.ops.indexed import INDEXED
+from minigrad.ops.movement import MOVEMENT
+from minigrad.ops.node import Node, apply, toposort
+from minigrad.ops.op import Op
+from minigrad.ops.reduce import REDUCE
+from minigrad.ops.storage import STORAGE
+
+OPS: dict[str, Op] = {op.name: op for op in (*STORAGE, *ELEMENTWISE, *REDUCE, *MOVEMENT, *INDEXED)}
+
+__all__ = ["OPS", "Node", "Op", "apply", "toposort"]

@@ -1,0 +1,400 @@
+"""Graph building: one function per primitive, with the cheap local rewrites that never change a value.
+
+Rewrites keep IEEE results: x - 0.0, x + -0.0, x * 1 and x / 1 are x; x + 0.0 (it loses -0.0) and x * 0 (NaN) stay.
+Operands are already of one shape and dtype. `graph.simplify` applies the same functions to a whole graph.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from minigrad.dtype import DType, bfloat16, bool_, float32, float64, int64
+from minigrad.expr import Index, dim, product
+from minigrad.ops import elementwise as E
+from minigrad.ops import indexed, movement, storage
+from minigrad.ops import reduce as R
+from minigrad.ops.convert import convert
+from minigrad.ops.node import Node, apply
+from minigrad.ops.op import Op, Shape
+
+Number = int | float | bool
+
+
+def numel(shape: Shape) -> Index:
+    return dim(product(shape))
+
+
+# Constants
+
+
+def _rounded(value: Any, dtype: DType) -> Any:
+    """`value` as the Python number that an element of `dtype` holds."""
+    if dtype.is_float:
+        value = float(value)
+        if value != value:
+            return math.nan
+        if dtype is float64 or value in (0.0, 1.0):
+            return value
+        with np.errstate(over="ignore"):
+            return float(convert(np.asarray(value), dtype)) if dtype is bfloat16 else float(dtype.np.type(value))
+    if dtype is bool_:
+        return bool(value)
+    value = (math.trunc(value) if math.isfinite(value) else 0) & ((1 << dtype.bits) - 1)
+    return value - (1 << dtype.bits) if dtype.kind == "i" and value >> (dtype.bits - 1) else value
+
+
+def const(value: Index | float, dtype: DType, device: str) -> Node:
+    """A number, rounded to `dtype`, or an integer Index, of shape ()."""
+    if isinstance(value, (int, float)):
+        value = _rounded(value, dtype)
+        return apply(storage.CONST, device=device, value=value, of=dtype,
+                     negative=value == 0 and math.copysign(1, value) < 0)
+    if dtype.is_int:
+        return apply(storage.CONST, device=device, value=value, of=dtype, negative=False)
+    return cast(const(value, int64, device), dtype)
+
+
+def full(value: Index | float, shape: Shape, dtype: DType, device: str) -> Node:
+    return expand(const(value, dtype, device), shape)
+
+
+def full_like(x: Node, value: float) -> Node:
+    return expand(const(value, x.dtype, x.device), x.shape)
+
+
+def iota(size: Index, device: str) -> Node:
+    return apply(storage.IOTA, device=device, size=size)
+
+
+def scalar(value: Number, role: str, dtype: DType, device: str) -> Node:
+    return apply(storage.SCALAR, device=device, value=value, role=role, of=dtype)
+
+
+def constant_of(x: Node) -> Number | None:
+    """The number that every element of `x` is, where the graph says so."""
+    while x.op is movement.EXPAND or x.op is movement.RESHAPE:
+        x = x.inputs[0]
+    if x.op is storage.CONST:
+        value = x.params["value"]
+        if isinstance(value, (int, float)):
+            return value
+    return None
+
+
+def _is(x: Node, value: float, negative: bool = False) -> bool:
+    found = constant_of(x)
+    return found is not None and found == value and (math.copysign(1, found) < 0) == negative
+
+
+def _folded(op: Op, inputs: tuple[Node, ...], result: Node) -> Node:
+    """`result` as a constant when all of `inputs` are."""
+    values = [constant_of(i) for i in inputs]
+    if any(v is None for v in values):
+        return result
+    arrays = [np.asarray(v).astype(float32.np if i.dtype is bfloat16 else i.dtype.np)
+              for v, i in zip(values, inputs, strict=True)]
+    with np.errstate(all="ignore"):
+        value = op.reference(*arrays, shape=(), dtype=result.dtype, **result.params)
+    return full(np.asarray(value).item(), result.shape, result.dtype, result.device)
+
+
+# Elementwise
+
+
+def _unary(op: Op, x: Node) -> Node:
+    result = apply(op, x)
+    return result if constant_of(x) is None else _folded(op, (x,), result)
+
+
+def _binary(op: Op, x: Node, y: Node) -> Node:
+    result = apply(op, x, y)
+    return result if constant_of(x) is None or constant_of(y) is None else _folded(op, (x, y), result)
+
+
+def neg(x: Node) -> Node:
+    return x.inputs[0] if x.op is E.NEG else _unary(E.NEG, x)
+
+
+def abs_(x: Node) -> Node:
+    return _unary(E.ABS, x)
+
+
+def sqrt(x: Node) -> Node:
+    return _unary(E.SQRT, x)
+
+
+def exp(x: Node) -> Node:
+    return _unary(E.EXP, x)
+
+
+def log(x: Node) -> Node:
+    return _unary(E.LOG, x)
+
+
+def sin(x: Node) -> Node:
+    return _unary(E.SIN, x)
+
+
+def cos(x: Node) -> Node:
+    return _unary(E.COS, x)
+
+
+def tanh(x: Node) -> Node:
+    return _unary(E.TANH, x)
+
+
+def erf(x: Node) -> Node:
+    return _unary(E.ERF, x)
+
+
+def floor(x: Node) -> Node:
+    return _unary(E.FLOOR, x)
+
+
+def ceil(x: Node) -> Node:
+    return _unary(E.CEIL, x)
+
+
+def trunc(x: Node) -> Node:
+    return _unary(E.TRUNC, x)
+
+
+def round_(x: Node) -> Node:
+    return _unary(E.ROUND, x)
+
+
+def invert(x: Node) -> Node:
+    return x.inputs[0] if x.op is E.INVERT else _unary(E.INVERT, x)
+
+
+def add(x: Node, y: Node) -> Node:
+    result = _binary(E.ADD, x, y)
+    negative = x.dtype.is_float
+    if _is(y, 0, negative):
+        return x
+    return y if _is(x, 0, negative) else result
+
+
+def sub(x: Node, y: Node) -> Node:
+    result = _binary(E.SUB, x, y)
+    return x if _is(y, 0) else result
+
+
+def mul(x: Node, y: Node) -> Node:
+    result = _binary(E.MUL, x, y)
+    if _is(y, 1):
+        return x
+    return y if _is(x, 1) else result
+
+
+def div(x: Node, y: Node) -> Node:
+    result = _binary(E.DIV, x, y)
+    return x if _is(y, 1) else result
+
+
+def floordiv(x: Node, y: Node) -> Node:
+    return _binary(E.FLOORDIV, x, y)
+
+
+def mod(x: Node, y: Node) -> Node:
+    return _binary(E.MOD, x, y)
+
+
+def pow(x: Node, y: Node) -> Node:
+    return _binary(E.POW, x, y)
+
+
+def maximum(x: Node, y: Node) -> Node:
+    return _binary(E.MAXIMUM, x, y)
+
+
+def minimum(x: Node, y: Node) -> Node:
+    return _binary(E.MINIMUM, x, y)
+
+
+def lt(x: Node, y: Node) -> Node:
+    return _binary(E.LT, x, y)
+
+
+def le(x: Node, y: Node) -> Node:
+    return _binary(E.LE, x, y)
+
+
+def eq(x: Node, y: Node) -> Node:
+    return _binary(E.EQ, x, y)
+
+
+def ne(x: Node, y: Node) -> Node:
+    return _binary(E.NE, x, y)
+
+
+def and_(x: Node, y: Node) -> Node:
+    return _binary(E.AND, x, y)
+
+
+def or_(x: Node, y: Node) -> Node:
+    return _binary(E.OR, x, y)
+
+
+def xor(x: Node, y: Node) -> Node:
+    return _binary(E.XOR, x, y)
+
+
+def shl(x: Node, y: Node) -> Node:
+    return _binary(E.SHL, x, y)
+
+
+def shr(x: Node, y: Node) -> Node:
+    return _binary(E.SHR, x, y)
+
+
+def where(condition: Node, yes: Node, no: Node) -> Node:
+    result = apply(E.WHERE, condition, yes, no)
+    known = constant_of(condition)
+    if known is not None:
+        return yes if known else no
+    return yes if yes is no else result
+
+
+def _exact(source: DType, to: DType) -> bool:
+    """Whether every value of `source` is one of `to`."""
+    if source is bool_ or source is to:
+        return True
+    if source.is_float and to.is_float:
+        return source.bits < to.bits
+    if source.is_int and to.is_float:
+        return source.bits <= {"float32": 16, "float64": 32}.get(to.name, 8 if to.name == "float16" else 0)
+    return source.kind == to.kind and source.bits < to.bits or (source.kind == "u" and to.kind == "i"
+                                                                and source.bits < to.bits)
+
+
+def cast(x: Node, to: DType) -> Node:
+    """`x` in another type. A cast of an exact (widening) cast is one cast."""
+    if x.dtype is to:
+        return x
+    if x.op is E.CAST and _exact(x.inputs[0].dtype, x.dtype) and x.inputs[0].dtype is not bool_:
+        return cast(x.inputs[0], to)
+    result = apply(E.CAST, x, to=to)
+    return result if constant_of(x) is None else _folded(E.CAST, (x,), result)
+
+
+def bitcast(x: Node, to: DType) -> Node:
+    return x if x.dtype is to else apply(E.BITCAST, x, to=to, of=x.dtype)
+
+
+# Reduce
+
+
+def _reduce(op: Op, x: Node, axes: tuple[int, ...]) -> Node:
+    return apply(op, x, axes=axes) if axes else x
+
+
+def sum(x: Node, axes: tuple[int, ...]) -> Node:
+    return _reduce(R.SUM, x, axes)
+
+
+def prod(x: Node, axes: tuple[int, ...]) -> Node:
+    return _reduce(R.PROD, x, axes)
+
+
+def max(x: Node, axes: tuple[int, ...]) -> Node:
+    return _reduce(R.MAX, x, axes)
+
+
+def min(x: Node, axes: tuple[int, ...]) -> Node:
+    return _reduce(R.MIN, x, axes)
+
+
+def expand_reduced(x: Node, shape: Shape, axes: tuple[int, ...]) -> Node:
+    """A reduction's result, repeated along the `axes` that it reduced, in `shape` again."""
+    kept = tuple([1 if i in axes else d for i, d in enumerate(shape)])
+    return expand(reshape(x, kept), shape)
+
+
+# Movement
+
+
+def reshape(x: Node, to: Shape) -> Node:
+    if x.shape == to:
+        return x
+    if x.op is movement.RESHAPE:
+        return reshape(x.inputs[0], to)
+    result = apply(movement.RESHAPE, x, to=to)
+    return expand(x.inputs[0], to) if x.op is movement.EXPAND and x.inputs[0].shape == () else result
+
+
+def expand(x: Node, to: Shape) -> Node:
+    """Repeats dims of length 1, and adds leading dims, to give the shape `to`."""
+    if x.shape == to:
+        return x
+    result = apply(movement.EXPAND, x, to=to)
+    return apply(movement.EXPAND, x.inputs[0], to=to) if x.op is movement.EXPAND else result
+
+
+def permute(x: Node, order: tuple[int, ...]) -> Node:
+    if order == tuple(range(len(x.shape))):
+        return x
+    if x.op is movement.PERMUTE:
+        first = x.params["order"]
+        return permute(x.inputs[0], tuple([first[a] for a in order]))
+    result = apply(movement.PERMUTE, x, order=order)
+    return expand(x.inputs[0], result.shape) if x.op is movement.EXPAND and x.inputs[0].shape == () else result
+
+
+def slice_(x: Node, starts: tuple[Index, ...], stops: tuple[Index, ...], steps: tuple[int, ...] | None = None) -> Node:
+    """Elements start, start + step, ... below stop along each axis; steps are positive, 1 unless told."""
+    steps = steps or (1,) * len(x.shape)
+    result = apply(movement.SLICE, x, starts=starts, stops=stops, steps=steps)
+    if stops == x.shape and all(s == 0 for s in starts) and all(s == 1 for s in steps):
+        return x
+    return expand(x.inputs[0], result.shape) if x.op is movement.EXPAND and x.inputs[0].shape == () else result
+
+
+def flip(x: Node, axes: tuple[int, ...]) -> Node:
+    return apply(movement.FLIP, x, axes=axes) if axes else x
+
+
+def pad(x: Node, pads: tuple[tuple[Index, Index], ...], fill: float = 0) -> Node:
+    """(before, after) elements of `fill` along each axis."""
+    if all(lo == 0 and hi == 0 for lo, hi in pads):
+        return x
+    fill = _rounded(fill, x.dtype)
+    return apply(movement.PAD, x, pads=pads, fill=fill, negative=fill == 0 and math.copysign(1, fill) < 0)
+
+
+def window(x: Node, axes: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, ...],
+           dilation: tuple[int, ...], padding: tuple[tuple[int, int], ...], fill: float = 0) -> Node:
+    """Element (o, k) is x[o*stride + k*dilation - lo], `fill` outside; kernel axes come last."""
+    return apply(movement.WINDOW, x, axes=axes, kernel=kernel, stride=stride, dilation=dilation, padding=padding,
+                 fill=_rounded(fill, x.dtype))
+
+
+def unwindow(g: Node, axes: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, ...],
+             dilation: tuple[int, ...], padding: tuple[tuple[int, int], ...], lengths: Shape) -> Node:
+    """The transpose of `window`: every (o, k) is added to the element it came from; `lengths` are the axes' lengths."""
+    return apply(movement.UNWINDOW, g, axes=axes, kernel=kernel, stride=stride, dilation=dilation, padding=padding,
+                 lengths=lengths)
+
+
+# Indexed and storage
+
+
+def gather(x: Node, index: Node, axis: int) -> Node:
+    return apply(indexed.GATHER, x, index, axis=axis)
+
+
+def scatter(base: Node, index: Node, value: Node, axis: int, reduction: str) -> Node:
+    return apply(indexed.SCATTER, base, index, value, axis=axis, reduction=reduction)
+
+
+def assign(target: Node, value: Node, region: storage.Region | None = None) -> Node:
+    """The target with a region replaced, all of it unless told."""
+    return apply(storage.ASSIGN, target, value, region=region or ((0, 1),) * len(target.shape))
+
+
+def with_gradient(out: Node, xs: Sequence[Node], rule: Any, *args: Any) -> Node:
+    """`out`, whose gradient with respect to `xs` is rule((out, *xs), grad, *args)."""
+    return apply(storage.WITH_GRADIENT, out, *xs, rule=rule, args=args)

@@ -1,0 +1,114 @@
+"""Gather and scatter along one axis, with torch's meaning of the operands.
+
+gather: out[.., i, ..] = x[.., index[.., i, ..], ..].  scatter: base with value[.., i, ..] combined into
+[.., index[.., i, ..], ..], in index order, so that the last `set` wins. Indices outside the axis are clamped into it.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from minigrad.dtype import DType, int32
+from minigrad.errors import DTypeError, ShapeError
+from minigrad.expr import bounds
+from minigrad.ops import build as B
+from minigrad.ops.node import Node
+from minigrad.ops.op import Op, Shape, Storage
+
+REDUCTIONS = ("set", "add", "max", "min")
+_COMBINE = {"add": np.add, "max": np.maximum, "min": np.minimum}
+
+
+def _check_index(name: str, shape: Shape, index: Shape, dtype: DType, axis: int) -> None:
+    if not dtype.is_int:
+        raise DTypeError(f"[{name}] expected an integer index, got {dtype}")
+    if len(index) != len(shape) or not 0 <= axis < len(shape):
+        raise ShapeError(f"[{name}] expected an index of rank {len(shape)} and an axis below it, "
+                         f"got index {list(index)} and axis {axis} for {list(shape)}")
+    for a, (n, d) in enumerate(zip(index, shape, strict=True)):
+        if a != axis and n != d and bounds(d - n)[0] < 0:
+            raise ShapeError(f"[{name}] expected an index no longer than {list(shape)} beside axis {axis}, "
+                             f"got {list(index)}")
+
+
+def _gather_infer(shapes: Sequence[Shape], dtypes: Sequence[DType], *, axis: int) -> tuple[Shape, DType]:
+    _check_index("gather", shapes[0], shapes[1], dtypes[1], axis)
+    if shapes[0][axis] == 0 and 0 not in shapes[1]:
+        raise ShapeError(f"[gather] expected something to gather from, got {list(shapes[0])} along axis {axis}")
+    return shapes[1], dtypes[0]
+
+
+def _gather_vjp(node: Node, g: Node) -> tuple[Node, None]:
+    x, index = node.inputs
+    return B.scatter(B.full_like(x, 0), index, g, node.params["axis"], "add"), None
+
+
+def _inside(index: np.ndarray, length: int) -> np.ndarray:
+    return np.clip(index.astype(np.int64), 0, max(length - 1, 0))
+
+
+def _gather_reference(x: np.ndarray, index: np.ndarray, *, axis: int, shape: Shape, dtype: DType) -> np.ndarray:
+    part = tuple(slice(None) if a == axis else slice(n) for a, n in enumerate(index.shape))
+    return np.take_along_axis(x[part], _inside(index, x.shape[axis]), axis) if index.size else np.empty(index.shape, x.dtype)
+
+
+def _scatter_infer(shapes: Sequence[Shape], dtypes: Sequence[DType], *, axis: int, reduction: str,
+                   ) -> tuple[Shape, DType]:
+    _check_index("scatter", shapes[0], shapes[1], dtypes[1], axis)
+    if shapes[1] != shapes[2]:
+        raise ShapeError(f"[scatter] expected values of the index's shape {list(shapes[1])}, got {list(shapes[2])}")
+    if dtypes[0] is not dtypes[2]:
+        raise DTypeError(f"[scatter] expected values of the base's dtype {dtypes[0]}, got {dtypes[2]}")
+    if reduction not in REDUCTIONS:
+        raise ShapeError(f"[scatter] expected a reduction among {', '.join(REDUCTIONS)}, got {reduction!r}")
+    return shapes[0], dtypes[0]
+
+
+def _set_vjp(node: Node, g: Node) -> tuple[Node, None, Node]:
+    """Only the last writer of an element gets its gradient; overwritten elements of the base get none."""
+    _, index, value = node.inputs
+    axis = node.params["axis"]
+    writer = B.reshape(B.iota(B.numel(value.shape), value.device), value.shape)
+    none = B.full(-1, node.shape, int32, node.device)
+    last = B.scatter(none, index, writer, axis, "set")
+    won = B.eq(B.gather(last, index, axis), writer)
+    dvalue = B.where(won, B.gather(g, index, axis), B.full(0, value.shape, g.dtype, g.device))
+    return B.where(B.eq(last, none), g, B.full_like(g, 0)), None, dvalue
+
+
+def _scatter_vjp(node: Node, g: Node) -> tuple[Node | None, None, Node | None]:
+    base, index, value = node.inputs
+    axis, reduction = node.params["axis"], node.params["reduction"]
+    if not node.dtype.is_float:
+        return None, None, None
+    if reduction == "set":
+        return _set_vjp(node, g)
+    if reduction == "add":
+        return g, None, B.gather(g, index, axis)
+    from_base = B.cast(B.eq(base, node), g.dtype)
+    from_value = B.cast(B.eq(value, B.gather(node, index, axis)), g.dtype)
+    share = B.div(g, B.scatter(from_base, index, from_value, axis, "add"))
+    return B.mul(from_base, share), None, B.mul(from_value, B.gather(share, index, axis))
+
+
+def _scatter_reference(base: np.ndarray, index: np.ndarray, value: np.ndarray, *, axis: int, reduction: str,
+                       shape: Shape, dtype: DType) -> np.ndarray:
+    out = base.copy()
+    if not index.size or not out.size:
+        return out
+    at = list(np.indices(index.shape, sparse=True))
+    at[axis] = _inside(index, base.shape[axis])
+    if reduction == "set":
+        for position in np.ndindex(index.shape):
+            target = (*position[:axis], at[axis][position], *position[axis + 1:])
+            out[target] = value[position]
+    else:
+        _COMBINE[reduction].at(out, tuple(at), value)
+    return out
+
+
+GATHER = Op("gather", _gather_infer, _gather_vjp, _gather_reference, Storage("gather"))
+SCATTER = Op("scatter", _scatter_infer, _scatter_vjp, _scatter_reference, Storage("scatter"))
+
+INDEXED = (GATHER, SCATTER)

@@ -1,0 +1,107 @@
+"""`Node`: one operation of the lazy graph. Immutable, hash-consed, made by `apply` and nowhere else."""
+from __future__ import annotations
+
+from typing import Any
+from weakref import ref
+
+from minigrad.dtype import DType
+from minigrad.errors import DeviceError
+from minigrad.expr import Index
+from minigrad.ops.op import Op
+
+
+class Node:
+    """`op` over `inputs` with `params` (a dict that nobody changes), its inferred `shape` and `dtype`, and its device.
+
+    `storage` is a memo, not part of the Node's meaning: the runtime Buffer that holds the value (row-major) once it was
+    realized, else None. Only `engine` writes it. `depth` is the longest path to a leaf or to what was realized when the
+    Node was made: a cheap bound that tells when a graph has grown long.
+    """
+
+    __slots__ = ("op", "inputs", "params", "shape", "dtype", "device", "storage", "depth", "__weakref__")
+    op: Op
+    inputs: tuple[Node, ...]
+    params: dict[str, Any]
+    shape: tuple[Index, ...]
+    dtype: DType
+    device: str
+    storage: Any
+    depth: int
+
+    def __repr__(self) -> str:
+        params = "".join(f", {k}={v}" for k, v in self.params.items())
+        return f"{self.op.name}({len(self.inputs)} inputs{params}) -> {self.dtype.short}{list(self.shape)} on {self.device}"
+
+
+class _Interned(ref):
+    """A weak reference that knows its key, so that a dead Node's entry can be dropped."""
+
+    __slots__ = ("key",)
+    key: tuple
+
+
+_nodes: dict[tuple, _Interned] = {}
+
+
+def _forget(dead: _Interned) -> None:
+    if _nodes.get(dead.key) is dead:
+        del _nodes[dead.key]
+
+
+def apply(op: Op, *inputs: Node, device: str | None = None, **params: Any) -> Node:
+    """The Node `op(*inputs, **params)`: the existing equal one, or a new one.
+
+    Shapes and dtypes are inferred and checked here. `device` is needed where there are no inputs, and overrides theirs
+    for `copy`. Params must be hashable, and always passed in the same order for one op.
+    """
+    where = device if device is not None else inputs[0].device
+    key = (op, inputs, where, *params.values())
+    found = _nodes.get(key)
+    if found is not None:
+        node = found()
+        if node is not None:
+            return node
+    depth = 0
+    for i in inputs:
+        if i.device != where and device is None:
+            raise DeviceError(f"[{op.name}] expected operands on one device, got {', '.join(i.device for i in inputs)}")
+        if i.storage is None and i.depth > depth:
+            depth = i.depth
+    node = Node()
+    node.shape, node.dtype = op.infer([i.shape for i in inputs], [i.dtype for i in inputs], **params)
+    node.op, node.inputs, node.params, node.device = op, inputs, params, where
+    node.storage, node.depth = None, depth + 1
+    entry = _Interned(node, _forget)
+    entry.key = key
+    _nodes[key] = entry
+    return node
+
+
+def toposort(*roots: Node, through_storage: bool = False) -> list[Node]:
+    """Nodes that `roots` need, inputs first, iteratively. Stops at realized Nodes unless `through_storage`."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    stack: list[Node | None] = list(reversed(roots))
+    pending: list[Node] = []
+    while stack:
+        node = stack.pop()
+        if node is None:
+            order.append(pending.pop())
+        elif node not in seen:
+            seen.add(node)
+            if node.inputs and (node.storage is None or through_storage):
+                stack.append(None)
+                pending.append(node)
+                stack.extend(reversed(node.inputs))
+            else:
+                order.append(node)
+    return order
+
+
+def sever(node: Node) -> None:
+    """Lets a realized Node forget what it was computed from: a new version of a buffer is a leaf from then on.
+
+    Without it the versions of a parameter would keep each other, and every value ever assigned, alive.
+    """
+    _nodes.pop((node.op, node.inputs, node.device, *node.params.values()), None)
+    node.inputs = ()

@@ -1,0 +1,95 @@
+"""`Op`: everything minigrad knows about one primitive, in one record. No rule is registered elsewhere."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from minigrad.dtype import DType
+from minigrad.expr import Index
+from minigrad.value import Value
+
+if TYPE_CHECKING:
+    from minigrad.ops.node import Node
+
+Shape = tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise:
+    """One output element from the operands' elements at the same index. `scalar(*values, dtype=..., **params)`.
+
+    Float operands of half types arrive as float32 and the result is of `dtype.compute`. `flops`: its rough cost in
+    vector instructions (1 for add, about 10 for exp), which the scheduler weighs against memory traffic.
+    """
+
+    scalar: Callable[..., Value]
+    flops: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """An element from its index alone: `element(index, dtype=..., **params)`; scalars it reads are Node inputs of shape ()."""
+
+    element: Callable[..., Value]
+    flops: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A whole reduction over params['axes'] (kept out of the result's shape) by the monoid of this name."""
+
+    monoid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """Where an index map reads: the input's index, conditions (each >= 0) and the value outside them.
+
+    `reduce` lists extra variables that are summed over (the transposed window); usually empty.
+    """
+
+    index: tuple[Index, ...]
+    conditions: tuple[Index, ...] = ()
+    fill: float = 0.0
+    reduce: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class IndexMap:
+    """Movement: which input element an output element is. `source(index, in_shape=..., **params) -> Mapped`."""
+
+    source: Callable[..., Mapped]
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Needs a rule of the scheduler's own: buffer, copy, contiguous, assign, gather, scatter... named by `rule`."""
+
+    rule: str
+
+
+Lower = Elementwise | Generate | Reduction | IndexMap | Storage
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Op:
+    """One primitive.
+
+    infer(shapes, dtypes, **params) -> (shape, dtype); raises ShapeError or DTypeError as `[name] expected ..., got ...`
+    vjp(node, grad) -> one gradient Node (or None) per input, each of that input's shape and dtype
+    reference(*arrays, **params) -> the numpy result: the oracle, and the body of the NUMPY device. bfloat16 arrays come
+        and go as float32; symbolic params come bound to ints; `shape` and `dtype` of the result are passed by keyword
+    lower: its meaning for one element
+    """
+
+    name: str
+    infer: Callable[..., tuple[Shape, DType]]
+    vjp: Callable[[Node, Node], tuple[Node | None, ...]]
+    reference: Callable[..., np.ndarray]
+    lower: Lower
+
+    def __repr__(self) -> str:
+        return self.name

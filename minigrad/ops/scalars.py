@@ -1,0 +1,97 @@
+"""Scalar meanings that need more than one Value: division, remainders and shifts that no machine can trap on.
+
+Integer x // 0 and x % 0 give 0, INT_MIN // -1 wraps, both round towards minus infinity; a shift by the width or more
+(or by a negative count) gives 0, or the sign for a signed right shift.
+"""
+from __future__ import annotations
+
+from minigrad import value as V
+from minigrad.dtype import DType
+from minigrad.value import Value
+
+
+def _is_plain_divisor(b: Value) -> bool:
+    return b.op == "const" and b.attr not in (0, -1)
+
+
+def _safe_divisor(b: Value) -> Value:
+    """`b` with the divisors that trap (0, and -1 for signed types) replaced by 1."""
+    if _is_plain_divisor(b):
+        return b
+    one = V.const(1, b.dtype)
+    safe = V.where(V.binary("eq", b, V.const(0, b.dtype)), one, b)
+    return safe if b.dtype.kind == "u" else V.where(V.binary("eq", b, V.const(-1, b.dtype)), one, safe)
+
+
+def _select_divisor(b: Value, by_zero: Value, by_minus_one: Value, otherwise: Value) -> Value:
+    if _is_plain_divisor(b):
+        return otherwise
+    result = V.where(V.binary("eq", b, V.const(0, b.dtype)), by_zero, otherwise)
+    if b.dtype.kind == "u":
+        return result
+    return V.where(V.binary("eq", b, V.const(-1, b.dtype)), by_minus_one, result)
+
+
+def _rounds_down(remainder: Value, b: Value) -> Value:
+    """True where the truncated quotient lies above the floor: a remainder whose sign differs from the divisor's."""
+    zero = V.const(0, b.dtype)
+    signs_differ = V.binary("ne", V.binary("lt", remainder, zero), V.binary("lt", b, zero))
+    return V.binary("and", V.binary("ne", remainder, zero), signs_differ)
+
+
+def floordiv(a: Value, b: Value, *, dtype: DType) -> Value:
+    if a.dtype.is_float:
+        return V.unary("floor", V.binary("div", a, b))
+    safe = _safe_divisor(b)
+    quotient = V.binary("idiv", a, safe)
+    if a.dtype.kind == "i":
+        down = V.binary("sub", quotient, V.const(1, a.dtype))
+        quotient = V.where(_rounds_down(V.binary("irem", a, safe), safe), down, quotient)
+    return _select_divisor(b, V.const(0, a.dtype), V.unary("neg", a) if a.dtype.kind == "i" else a, quotient)
+
+
+def mod(a: Value, b: Value, *, dtype: DType) -> Value:
+    """a - floor(a/b)*b; a float `a` within [0, |b|) comes out unchanged, also for an infinite `b`."""
+    if a.dtype.is_float:
+        quotient = V.unary("floor", V.binary("div", a, b))
+        rest = V.binary("sub", a, V.binary("mul", quotient, b))
+        return V.where(V.binary("eq", quotient, V.const(0, a.dtype)), a, rest)
+    safe, zero = _safe_divisor(b), V.const(0, a.dtype)
+    remainder = V.binary("irem", a, safe)
+    if a.dtype.kind == "i":
+        remainder = V.where(_rounds_down(remainder, safe), V.binary("add", remainder, safe), remainder)
+    return _select_divisor(b, zero, zero, remainder)
+
+
+def _in_width(n: Value) -> Value:
+    below = V.binary("lt", n, V.const(n.dtype.bits, n.dtype))
+    return below if n.dtype.kind == "u" else V.binary("and", below, V.binary("le", V.const(0, n.dtype), n))
+
+
+def shl(a: Value, n: Value, *, dtype: DType) -> Value:
+    if n.op == "const":
+        bits = n.attr
+        return V.binary("shl", a, n) if 0 <= bits < a.dtype.bits else V.const(0, a.dtype)  # type: ignore[operator]
+    ok, zero = _in_width(n), V.const(0, a.dtype)
+    return V.where(ok, V.binary("shl", a, V.where(ok, n, zero)), zero)
+
+
+def shr(a: Value, n: Value, *, dtype: DType) -> Value:
+    """Arithmetic for signed types, logical for unsigned ones."""
+    last = V.const(a.dtype.bits - 1, a.dtype)
+    if n.op == "const":
+        if 0 <= n.attr < a.dtype.bits:  # type: ignore[operator]
+            return V.binary("shr", a, n)
+        return V.binary("shr", a, last) if a.dtype.kind == "i" else V.const(0, a.dtype)
+    ok = _in_width(n)
+    shifted = V.binary("shr", a, V.where(ok, n, last))
+    return shifted if a.dtype.kind == "i" else V.where(ok, shifted, V.const(0, a.dtype))
+
+
+def cast(x: Value, *, dtype: DType, to: DType) -> Value:
+    """Through the storage type, so that a cast to a half type rounds, then back to the type kernels compute in."""
+    return V.cast(V.cast(x, to), to.compute)
+
+
+def bitcast(x: Value, *, dtype: DType, to: DType, of: DType) -> Value:
+    return V.cast(V.bitcast(V.cast(x, of), to), to.compute)

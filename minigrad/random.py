@@ -1,0 +1,65 @@
+"""The state of random numbers: a seed and a counter. Numbers depend on nothing else.
+
+Each random tensor takes the next value of the counter when its graph is built, so that neither the order of realization
+nor the device changes it. A captured step replays with the counter it is entered with plus its own offsets.
+"""
+from __future__ import annotations
+
+import operator
+import os
+from threading import Lock
+
+from minigrad.dtype import DType, float32, float64, uint32, uint64
+from minigrad.errors import MinigradError
+from minigrad.ops import build as B
+from minigrad.ops.node import Node, apply
+from minigrad.ops.op import Shape
+from minigrad.ops.storage import RANDOM_BITS
+
+
+class _State:
+    def __init__(self) -> None:
+        self.seed = int.from_bytes(os.urandom(8), "little")
+        self.counter = 0
+        self.lock = Lock()
+
+
+_state = _State()
+
+
+def manual_seed(seed: int = 0) -> None:
+    """Starts the sequence of random tensors that belongs to `seed`, an integer in 0..2**64-1."""
+    seed = operator.index(seed)
+    if not 0 <= seed < 1 << 64:
+        raise MinigradError(f"[manual_seed] expected a seed in 0..2**64-1, got {seed}")
+    with _state.lock:
+        _state.seed, _state.counter = seed, 0
+
+
+def counter() -> int:
+    """How many random tensors were made since the seed was set."""
+    return _state.counter
+
+
+def advance(count: int) -> int:
+    """Takes `count` values of the counter and returns the first."""
+    with _state.lock:
+        first = _state.counter
+        _state.counter += count
+        return first
+
+
+def random_bits(shape: Shape, device: str) -> Node:
+    """uint32 Node of fresh random bits."""
+    key = B.scalar(_state.seed, "key", uint64, device)
+    position = B.scalar(advance(1), "counter", uint32, device)
+    return apply(RANDOM_BITS, key, position, extents=shape)
+
+
+def uniform(shape: Shape, dtype: DType, device: str) -> Node:
+    """Uniform in [0, 1): the top 24 bits (float64: 32 bits; half types: 8) over their range, so that 1 never comes out."""
+    bits = random_bits(shape, device)
+    kept = {64: 32, 32: 24}.get(dtype.bits, 8)
+    top = B.shr(bits, B.full_like(bits, 32 - kept)) if kept < 32 else bits
+    wide = B.cast(top, float64 if dtype is float64 else float32)
+    return B.cast(B.mul(wide, B.full_like(wide, 2.0 ** -kept)), dtype)

@@ -1,0 +1,376 @@
+"""`Tensor`: a handle on a lazy Node. Methods come from the mixins; here is what touches values and gradients."""
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any, Self, final
+
+import numpy as np
+
+from minigrad.config import current
+from minigrad.dtype import DType, bfloat16, bool_, float32, float64, int32, int64, to_dtype
+from minigrad.engine.realize import realize
+from minigrad.engine.transfer import download, upload, wrap
+from minigrad.errors import DTypeError, MinigradError, ShapeError
+from minigrad.expr import Expr, Index, evaluate
+from minigrad.graph.autodiff import gradient
+from minigrad.mixins.base import Base
+from minigrad.mixins.nn_functional import NNMixin
+from minigrad.ops import build as B
+from minigrad.ops.convert import convert
+from minigrad.ops.node import Node, apply, toposort
+from minigrad.ops.storage import BUFFER, CONTIGUOUS, COPY, DETACH
+from minigrad.runtime.device import Buffer
+from minigrad.runtime.registry import canonical
+
+MAX_UNREALIZED = 10_000  # Nodes of one handle's graph; longer ones are realized when they are made
+_ids = count(1)
+_leaves: dict[int, weakref.ref[Tensor]] = {}
+
+
+class _Mode:
+    """A context that sets a class variable of all tensors, and restores it."""
+
+    def __init__(self, name: str, value: bool):
+        self.name, self.value, self.before = name, value, [getattr(Base, name)]
+
+    def __enter__(self) -> None:
+        self.before.append(getattr(Base, self.name))
+        setattr(Base, self.name, self.value)
+
+    def __exit__(self, *_: object) -> None:
+        setattr(Base, self.name, self.before.pop())
+
+
+@final
+class Tensor(NNMixin):
+    """An array on a device, computed when its values are asked for.
+
+    `data`: a Python number, nested lists, a numpy array (copied) or another Tensor. Numbers are bool, int32 or float32,
+    arrays keep their type, unless `dtype` says otherwise. A leaf made with `requires_grad=True` gets `.grad` by `backward`.
+    """
+
+    __slots__ = ("_before",)
+    _before: weakref.ref[Node] | None
+
+    def __init__(self, data: Any, dtype: DType | str | None = None, device: str | None = None,
+                 requires_grad: bool | None = None):
+        kind = None if dtype is None else to_dtype(dtype)
+        if isinstance(data, Tensor):
+            source = data if device is None else data.to(device)
+            node = source._node if kind is None else B.cast(source._node, kind)
+        else:
+            node = _leaf(data, kind, self._device(device))
+        self._node, self.grad, self.requires_grad, self._before = node, None, False, None
+        self._set_requires_grad(requires_grad, fresh=node.op is BUFFER and not isinstance(data, Tensor))
+
+    @classmethod
+    def _wrap(cls, node: Node, *parents: Base) -> Self:
+        self = super()._wrap(node, *parents)
+        self._before = None
+        return self
+
+    @classmethod
+    def _from_data(cls, data: Any, dtype: DType | None, device: str) -> Self:
+        return cls(data, dtype, device)
+
+    @classmethod
+    def _device(cls, device: str | None) -> str:
+        return canonical(current().device if device is None else device)
+
+    @classmethod
+    def from_blob(cls, array: np.ndarray, dtype: DType | str | None = None, device: str | None = None) -> Self:
+        """A tensor over the memory of a C-contiguous array, where the device can read it; else a copy.
+
+        Later writes to the array show in the tensor. `dtype` may reinterpret bytes (bfloat16 over uint16).
+        """
+        kind = to_dtype(array.dtype if dtype is None else dtype)
+        if kind.np != array.dtype:
+            raise DTypeError(f"[from_blob] expected an array of {kind.np} for {kind}, got {array.dtype}")
+        name = cls._device(device)
+        return cls._wrap(_buffer_node(wrap(array, kind, name), array.shape, kind, name))
+
+    # Values
+
+    def realize(self, *others: Tensor) -> Self:
+        """Computes this tensor (and others in one plan) now."""
+        tensors = (self, *others)
+        pending = [t._node for t in tensors if t._node.storage is None]
+        if pending:
+            realize(pending)
+        for t in tensors:
+            t._forget_history()
+        return self
+
+    def _forget_history(self) -> None:
+        """Exchanges a realized Node for a leaf over its storage, unless a gradient may have to pass through it."""
+        node = self._node
+        if node.storage is None or node.op is BUFFER or (self.requires_grad and not self._is_leaf()):
+            return
+        if self.requires_grad:
+            self._before = weakref.ref(node)
+        self._node = _buffer_node(node.storage, node.shape, node.dtype, node.device)
+
+    def _bound_graph(self) -> None:
+        seen: set[Node] = {self._node}
+        stack = [self._node]
+        while stack:
+            node = stack.pop()
+            if node.storage is None:
+                fresh = [i for i in node.inputs if i not in seen]
+                seen.update(fresh)
+                stack.extend(fresh)
+                if len(seen) > MAX_UNREALIZED:
+                    self._before = None
+                    self.realize()
+                    return
+
+    def numpy(self) -> np.ndarray:
+        """The values as a numpy array of its own; bfloat16 as float32."""
+        self.realize()
+        return download(self._node)
+
+    def item(self) -> Any:
+        """The value of a tensor of one element as a Python number."""
+        if any(d != 1 for d in self.shape):
+            raise ShapeError(f"[item] expected one element, got shape {list(self.shape)}")
+        return self.numpy().reshape(()).item()
+
+    def tolist(self) -> Any:
+        """The values as nested lists of Python numbers."""
+        return self.numpy().tolist()
+
+    def data(self) -> memoryview:
+        return memoryview(self.numpy())
+
+    def contiguous(self) -> Self:
+        """The same values, kept in memory of their own."""
+        return self._wrap(apply(CONTIGUOUS, self._node), self)
+
+    def clone(self) -> Self:
+        """A copy whose assignments do not show here."""
+        return self.contiguous()
+
+    def to(self, device: str | None) -> Self:
+        """The same values on another device."""
+        name = self._device(device)
+        return self if name == self.device else self._wrap(apply(COPY, self._node, device=name), self)
+
+    # Assignment
+
+    def assign(self, value: Any) -> Self:
+        """Replaces all values of this handle; other handles keep the old ones. `value` broadcasts and is cast."""
+        value = self._operand(value)
+        if isinstance(value, Tensor):
+            value = value.to(self.device)
+            if value.shape != self.shape:
+                value = value.expand(*self.shape)
+            node = B.cast(value._node, self.dtype)
+        else:
+            node = B.full(value, self.shape, self.dtype, self.device)
+        self._rebind(B.assign(self._node, node), value if isinstance(value, Tensor) else self)
+        return self
+
+    def _rebind(self, node: Node, value: Base) -> None:
+        leaf = self._is_leaf()
+        self._node, self._before = node, None
+        if not leaf and Base.grad_enabled:
+            self.requires_grad = self.requires_grad or value.requires_grad
+        if not node.depth % 256:
+            self._bound_graph()
+
+    def replace(self, other: Tensor) -> Self:
+        """Makes this handle stand for another tensor's value."""
+        if other.shape != self.shape or other.dtype is not self.dtype:
+            raise ShapeError(f"[replace] expected {self.dtype}{list(self.shape)}, got {other.dtype}{list(other.shape)}")
+        self._node, self._before = other._node, None
+        if self._is_leaf():
+            self._node = apply(DETACH, self._node, id=next(_ids))
+        return self
+
+    # Gradients
+
+    def _is_leaf(self) -> bool:
+        return id(self) in _leaves
+
+    def _set_requires_grad(self, requires_grad: bool | None, fresh: bool = False) -> Self:
+        """`fresh`: no other handle can hold this Node, so that it may itself be the leaf of gradients."""
+        if requires_grad is None:
+            return self
+        if not requires_grad:
+            _leaves.pop(id(self), None)
+            self.requires_grad = False
+            return self
+        if not self.dtype.is_float:
+            raise DTypeError(f"[requires_grad] expected a float tensor, got {self.dtype}")
+        if not self._is_leaf():
+            if not fresh:
+                self._node = apply(DETACH, self._node, id=next(_ids))
+            key = id(self)
+            _leaves[key] = weakref.ref(self, lambda _: _leaves.pop(key, None))
+        self.requires_grad = True
+        return self
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Makes this tensor a leaf that gradients flow to, or stops that."""
+        return self._set_requires_grad(requires_grad)
+
+    def detach(self) -> Self:
+        """The same values, without a gradient."""
+        return self._wrap(self._node if not self.requires_grad else apply(DETACH, self._node, id=0))
+
+    def _gradient_nodes(self) -> list[Node]:
+        """The Nodes that have stood for this leaf's present value."""
+        before = None if self._before is None else self._before()
+        return [self._node] if before is None else [self._node, before]
+
+    def backward(self, gradient_: Tensor | None = None) -> Self:
+        """Adds the gradient of this tensor to `.grad` of every leaf it depends on, lazily.
+
+        A tensor of more than one element needs `gradient_`, of its shape. Raises MinigradError without such a leaf.
+        """
+        reached = set(toposort(self._node, through_storage=True))
+        leaves = [t for t in (r() for r in list(_leaves.values())) if t is not None]
+        found = [(t, [n for n in t._gradient_nodes() if n in reached]) for t in leaves]
+        found = [(t, nodes) for t, nodes in found if nodes]
+        if not found:
+            raise MinigradError("[backward] expected a result that depends on a tensor with requires_grad=True, got none")
+        targets = [n for _, nodes in found for n in nodes]
+        parts = iter(gradient(self._node, targets, None if gradient_ is None else gradient_._node))
+        for leaf, nodes in found:
+            total = next(parts)
+            for _ in nodes[1:]:
+                total = B.add(total, next(parts))
+            leaf.grad = self._wrap(total if leaf.grad is None else B.add(leaf.grad._node, total))
+        return self
+
+    def gradient(self, *targets: Tensor, gradient: Tensor | None = None) -> list[Tensor]:
+        """The gradients with respect to any tensors it was made from; `gradient` as in `backward`. `.grad` stays."""
+        if not targets:
+            raise MinigradError("[gradient] expected at least one target, got none")
+        groups = [t._gradient_nodes() for t in targets]
+        seed = None if gradient is None else gradient._node
+        parts = iter(_node_gradients(self._node, [n for nodes in groups for n in nodes], seed))
+        results = []
+        for target, nodes in zip(targets, groups, strict=True):
+            total = next(parts)
+            for _ in nodes[1:]:
+                total = B.add(total, next(parts))
+            results.append(self._wrap(total, self, target))
+        return results
+
+    @staticmethod
+    def train(mode: bool = True) -> _Mode:
+        """`with Tensor.train():` batch norm and dropout behave as in training."""
+        return _Mode("training", mode)
+
+    @staticmethod
+    def no_grad() -> _Mode:
+        """`with Tensor.no_grad():` results do not require gradients."""
+        return _Mode("grad_enabled", False)
+
+    # Python protocols
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or one dim of it."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def element_size(self) -> int:
+        return self.dtype.itemsize
+
+    def nbytes(self) -> Index:
+        return self.numel() * self.dtype.itemsize
+
+    @property
+    def lazydata(self) -> Node:
+        """The Node behind this handle."""
+        return self._node
+
+    def is_floating_point(self) -> bool:
+        return self.dtype.is_float
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise DTypeError("[len] expected a tensor with axes, got one of shape []")
+        return _as_int(self.shape[0])
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter([self[i] for i in range(len(self))])
+
+    def __bool__(self) -> bool:
+        if any(d != 1 for d in self.shape):
+            raise ShapeError(f"[bool] expected one element, got shape {list(self.shape)}; use .any() or .all()")
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if not self.dtype.is_int:
+            raise DTypeError(f"[index] expected an integer tensor, got {self.dtype}")
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype)
+
+    def __repr__(self) -> str:
+        state = "realized" if self._node.storage is not None else "lazy"
+        grad = ", requires_grad=True" if self.requires_grad else ""
+        return f"<Tensor {self.dtype}{list(self.shape)} on {self.device}, {state}{grad}>"
+
+
+_node_gradients = gradient
+
+
+def _as_int(value: Index) -> int:
+    return evaluate(value, {}) if isinstance(value, Expr) else value
+
+
+def _buffer_node(buffer: Buffer, shape: Sequence[Index], dtype: DType, device: str) -> Node:
+    node = apply(BUFFER, device=device, id=next(_ids), extents=tuple(shape), of=dtype)
+    node.storage = buffer
+    return node
+
+
+def _leaf(data: Any, dtype: DType | None, device: str) -> Node:
+    """The Node of new data: a constant for a number, else a buffer with a copy of it."""
+    if isinstance(data, Expr):
+        return B.const(data, dtype or int32, device)
+    if isinstance(data, (bool, int, float)):
+        kind = bool_ if isinstance(data, bool) else float32 if isinstance(data, float) else int32
+        if kind is int32 and not -(1 << 31) <= data < 1 << 31:
+            kind = int64
+        return B.const(data, dtype or kind, device)
+    array = _as_array(data, dtype)
+    kind = dtype or to_dtype(array.dtype)
+    if array.dtype != kind.np or kind is bfloat16:
+        array = convert(array, kind)
+    return _buffer_node(upload(array, kind, device), array.shape, kind, device)
+
+
+def _as_array(data: Any, dtype: DType | None) -> np.ndarray:
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return np.frombuffer(data, np.uint8 if dtype is None else dtype.np)
+    if isinstance(data, np.ndarray):
+        return data
+    if isinstance(data, np.generic):
+        return np.asarray(data)
+    try:
+        array = np.array(data)
+    except ValueError as error:
+        raise ShapeError(f"[Tensor] expected nested lists of equal lengths, got {error}") from None
+    if array.dtype == np.float64:
+        return array if dtype is float64 else array.astype(np.float32)
+    if array.dtype == np.int64 and (array.size == 0 or (-(1 << 31) <= array.min() and array.max() < 1 << 31)):
+        return array.astype(np.int32 if array.size else np.float32)
+    if array.dtype.kind not in "biuf":
+        raise DTypeError(f"[Tensor] expected numbers, nested lists of them or an array, got {type(data).__name__}")
+    return array
+
+
+__all__ = ["Tensor"]
