@@ -33,21 +33,10 @@ def devices() -> tuple[str, ...]:
 
 
 def _opencl_devices() -> list[str]:
-    import pyopencl
+    from minigrad.runtime.opencl_devices import devices as usable
 
-    try:
-        platforms = pyopencl.get_platforms()
-    except pyopencl.Error:
-        return []
-    found = []
-    for platform in platforms:
-        try:
-            usable = bool(platform.get_devices())
-        except pyopencl.Error:
-            usable = False
-        if usable and platform.name in OPENCL and OPENCL[platform.name] not in found:
-            found.append(OPENCL[platform.name])
-    return sorted(found)
+    platforms = {device.platform for device in usable()}
+    return sorted(name for platform, name in OPENCL.items() if platform in platforms)
 
 
 def needs_device(name: str) -> pytest.MarkDecorator:

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs `minigrad <arguments>`; returns the exit status: 0 done, 1 failed, 2 wrong usage."""
     parser = _parser()
     try:
-        options = parser.parse_args(arguments)
+        options = parser.parse_args(arguments, argparse.Namespace(debug=False))
     except SystemExit as e:
         return int(e.code or 0)
     if options.command is None:
@@ -49,7 +49,6 @@ def _parser() -> argparse.ArgumentParser:
                         help="on an error, show the whole traceback")
     parser = OneLineParser(prog="minigrad", parents=[common], description="A lazy-tensor neural-network framework.",
                            epilog="`minigrad <command> --help` says more about a command.")
-    parser.set_defaults(debug=False)
     commands = parser.add_subparsers(dest="command", metavar="<command>", title="commands")
     for name, module in COMMANDS.items():
         first_line = (module.__doc__ or "").split("\n", 1)[0]

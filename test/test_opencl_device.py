@@ -1,0 +1,338 @@
+"""The OpenCL device with programs written by hand: memory, arguments, launches, caches, names, forks."""
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+from conftest import needs_device
+
+from minigrad.config import config
+from minigrad.errors import CompileError, DeviceError, InternalError
+from minigrad.program import Program
+from minigrad.runtime import disk_cache, opencl_build, opencl_devices
+from minigrad.runtime.device import Buffer, Launch
+from minigrad.runtime.opencl import CPU_SINGLE_LIMIT, OpenCL, open_device
+from minigrad.runtime.opencl_quirks import QUIRKS, TRY_COMPILING, WALL_TIME, quirks_of
+
+SCALE = Program("scale", "opencl", """
+__kernel void scale(__global float *restrict y, long y_offset, __global const float *restrict x, long x_offset,
+                    float factor, int shift, long extent)
+{
+  long p = get_global_id(0);
+  if (p >= extent) return;
+  y[y_offset + p] = x[x_offset + p] * factor + shift;
+}
+""", ("buffer:4", "buffer:4", "f32", "i32"))
+
+OPENCL_DEVICES = [pytest.param(name, marks=needs_device(name)) for name in ("CL:pocl", "CL:rusticl")]
+
+
+@pytest.fixture(params=OPENCL_DEVICES)
+def device(request) -> OpenCL:
+    return open_device(request.param.partition(":")[2])
+
+
+def fill(device: OpenCL, array: np.ndarray) -> Buffer:
+    buffer = device.alloc(array.nbytes)
+    device.copy_in(buffer, array)
+    return buffer
+
+
+def read(buffer: Buffer, dtype: type, count: int) -> np.ndarray:
+    out = np.empty(count, dtype)
+    buffer.device.copy_out(buffer, out)
+    return out
+
+
+def test_same_device_is_one_object(device):
+    assert open_device(device.name.partition(":")[2]) is device
+    assert open_device(f" {device.info.name.upper()} ") is device
+    assert device.target.name == device.name == f"CL:{device.info.index}"
+
+
+def test_target_says_what_the_driver_says(device):
+    target = device.target
+    assert target.language == "opencl" and target.units >= 1 and target.local_memory > 0 and target.max_group >= 64
+    extensions = device.info.handle.extensions.split()
+    assert ("fp64" in target.features) == ("cl_khr_fp64" in extensions)
+    assert ("fp16" in target.features) == ("cl_khr_fp16" in extensions)
+    assert target.is_gpu == (target.vector_bytes == 4)
+
+
+@pytest.mark.parametrize("extent", [1, 63, 64, 1000, CPU_SINGLE_LIMIT, CPU_SINGLE_LIMIT + 1, 100_003])
+def test_extents_and_offsets(device, extent):
+    x = np.random.default_rng(extent).standard_normal(extent + 5).astype(np.float32)
+    source, target = fill(device, x), fill(device, np.full(extent + 5, 7, np.float32))
+    scale, = device.load([SCALE])
+    x_part = Buffer(device, 4 * extent, source.handle, 8, source)
+    y_part = Buffer(device, 4 * extent, target.handle, 12, target)
+    device.launch([Launch(scale, (y_part, x_part, 2.0, -3), extent)])
+    expected = np.full(extent + 5, 7, np.float32)
+    expected[3:3 + extent] = x[2:2 + extent] * 2 - 3
+    np.testing.assert_array_equal(read(target, np.float32, extent + 5), expected)
+    np.testing.assert_array_equal(read(y_part, np.float32, extent), expected[3:3 + extent])
+    device.free(source)
+    device.free(target)
+
+
+SCALARS = {"b8": ("uchar", np.uint8, True), "i8": ("char", np.int8, -128), "u8": ("uchar", np.uint8, 255),
+           "i16": ("short", np.int16, -2**15), "u16": ("ushort", np.uint16, 2**16 - 1),
+           "i32": ("int", np.int32, -2**31), "u32": ("uint", np.uint32, 2**32 - 1),
+           "i64": ("long", np.int64, -2**63), "u64": ("ulong", np.uint64, 2**64 - 1),
+           "f16": ("float", np.float32, 0.1), "bf16": ("float", np.float32, float("-inf")),
+           "f32": ("float", np.float32, -0.0), "f64": ("double", np.float64, 0.1)}
+
+
+@pytest.mark.parametrize("short", SCALARS)
+def test_scalar_arguments(device, short):
+    if short == "f64" and "fp64" not in device.target.features:
+        pytest.skip(f"{device.info.name} has no float64")
+    ctype, dtype, value = SCALARS[short]
+    program = Program(f"put_{short}", "opencl", f"""
+__kernel void put_{short}(__global {ctype} *restrict y, long y_offset, {ctype} v, long shift, long extent)
+{{ long p = get_global_id(0); if (p >= extent) return; y[y_offset + shift + p] = v; }}
+""", (f"buffer:{np.dtype(dtype).itemsize}", short, "i64"))
+    put, = device.load([program])
+    y = fill(device, np.zeros(5, dtype))
+    device.launch([Launch(put, (y, value, 2), 3)])
+    expected = np.array([0] * 2 + [value] * 3, dtype)
+    np.testing.assert_array_equal(read(y, dtype, 5).view(np.uint8), expected.view(np.uint8))
+
+
+def test_a_thousand_launches_in_order(device):
+    scale, = device.load([SCALE])
+    a, b = fill(device, np.zeros(10, np.float32)), device.alloc(40)
+    device.elapsed()
+    device.launch([Launch(scale, (y, x, 1.0, 1), 10) for y, x in [(b, a), (a, b)] * 500])
+    device.synchronize()
+    assert 0 < device.elapsed() < 60
+    assert device.elapsed() == 0
+    assert set(read(a, np.float32, 10)) == {1000.0}
+
+
+def test_table_launch_runs_each_row(device):
+    scale, = device.load([SCALE])
+    sizes = [3, 0, 70, 9]
+    x = [fill(device, np.full(n, i, np.float32)) for i, n in enumerate(sizes)]
+    y = [device.alloc(4 * n) for n in sizes]
+    rows = tuple(((y[i], x[i], 10.0, 1), n) for i, n in enumerate(sizes))
+    device.launch([Launch(scale, (), 0, rows)])
+    for i, n in enumerate(sizes):
+        np.testing.assert_array_equal(read(y[i], np.float32, n), np.full(n, 10 * i + 1, np.float32))
+
+
+def test_zero_bytes(device):
+    buffer = device.alloc(0)
+    device.copy_in(buffer, np.empty((3, 0), np.float32))
+    assert read(buffer, np.float32, 0).shape == (0,)
+    scale, = device.load([SCALE])
+    device.launch([Launch(scale, (buffer, buffer, 1.0, 1), 0)])
+    device.free(buffer)
+
+
+def test_freed_memory_is_used_again_but_views_are_not_freed(device):
+    first = device.alloc(5000)
+    handle = first.handle
+    device.free(Buffer(device, 100, handle, 64, first))
+    device.free(first)
+    device.free(first)
+    second, third = device.alloc(5000), device.alloc(5000)
+    assert second.handle is handle and third.handle is not handle
+    device.free(second)
+    device.free(third)
+    device.trim()
+    assert device._pool == {} and device._pool_bytes == 0
+
+
+def test_pool_is_bounded(device, monkeypatch):
+    device.trim()
+    monkeypatch.setattr(device, "_pool_limit", 3 << 20)
+    buffers = [device.alloc(1 << 20) for _ in range(8)]
+    for buffer in buffers:
+        device.free(buffer)
+        assert device._pool_bytes <= 3 << 20
+    device.free(device.alloc(2 << 20))
+    assert device._pool_bytes <= 3 << 20
+    device.trim()
+
+
+def test_too_much_memory_is_an_error(device):
+    with pytest.raises(DeviceError, match=r"\[alloc\] expected at most \d+ bytes in one buffer"):
+        device.alloc(1 << 50)
+
+
+def test_copies_check_sizes_and_layout(device):
+    buffer = device.alloc(16)
+    with pytest.raises(DeviceError, match=r"\[copy_in\] expected at most 16 bytes, got 20"):
+        device.copy_in(buffer, np.zeros(5, np.float32))
+    with pytest.raises(DeviceError, match=r"\[copy_out\] expected a C-contiguous array"):
+        device.copy_out(buffer, np.zeros((2, 2), np.float32).T)
+
+
+def test_launch_checks_arguments(device):
+    scale, = device.load([SCALE])
+    x = device.alloc(64)
+    with pytest.raises(InternalError, match="expected 4 arguments for scale, got 1"):
+        device.launch([Launch(scale, (x,), 4)])
+    with pytest.raises(InternalError, match="multiple of 4 bytes"):
+        device.launch([Launch(scale, (x, Buffer(device, 8, x.handle, 2, x), 1.0, 1), 1)])
+
+
+def test_sources_that_the_driver_refuses(device):
+    broken = Program("broken", "opencl", "__kernel void broken(long extent) { not_declared(extent); }", ())
+    fine = Program("fine", "opencl", "__kernel void fine(__global int *p, long o, long extent) { p[o] = 1; }",
+                   ("buffer:4",))
+    with pytest.raises(CompileError, match="refused kernel broken(.|\n)*not_declared") as caught:
+        device.load([fine, broken])
+    assert caught.value.source == broken.source
+    with pytest.raises(CompileError, match="expected a kernel named absent"):
+        device.load([Program("absent", "opencl", fine.source, ("buffer:4",))])
+    with pytest.raises(DeviceError, match="expected a program in opencl"):
+        device.load([Program("fine", "llvm", "", ())])
+
+
+def test_programs_with_shared_helpers_build_together(device, monkeypatch):
+    builds = []
+    original = opencl_build.build_quietly
+    monkeypatch.setattr(opencl_build, "build_quietly", lambda *a: builds.append(1) or original(*a))
+    helper = "inline float twice_(float x)\n{\n  return 2 * x;\n}\n\n"
+    programs = [Program(f"shared_{i}", "opencl", helper + f"__kernel void shared_{i}(__global float *p, long o, "
+                        f"long extent)\n{{ if (get_global_id(0) < extent) p[o] = twice_({i}); }}", ("buffer:4",))
+                for i in range(5)]
+    y = device.alloc(4)
+    with config(disk_cache=False):
+        loaded = device.load(programs + programs[:1])
+        assert loaded[0] is loaded[5] and len(builds) == 1
+        for i, executable in enumerate(loaded[:5]):
+            device.launch([Launch(executable, (y,), 1)])
+            assert read(y, np.float32, 1) == 2 * i
+        same_name = Program("shared_0", "opencl", programs[0].source.replace("2 * x", "3 * x"), ("buffer:4",))
+        again, other = device.load([programs[0], same_name])
+        device.launch([Launch(other, (y,), 1)])
+    assert again is loaded[0] and other is not again
+
+
+def test_equal_paragraphs_are_kept_once():
+    assert opencl_build.join_sources(["A\nB\n\nk1\n", "\nA\nB\n \nk2", "k3"]) == "A\nB\n\nk1\n\nk2\n\nk3\n"
+
+
+FRESH = """
+import sys
+import numpy as np
+sys.path.insert(0, {tests!r})
+from test_opencl_device import SCALE, fill, read
+from minigrad.runtime import opencl_build
+from minigrad.runtime.device import Launch
+from minigrad.runtime.opencl import open_device
+from minigrad.runtime.opencl_build import Builder
+compiled = []
+original = Builder._compile
+Builder._compile = lambda self, programs: compiled.extend(p.name for p in programs) or original(self, programs)
+device = open_device({selector!r})
+x = fill(device, np.arange(6, dtype=np.float32))
+scale, = device.load([SCALE])
+device.launch([Launch(scale, (x, x, 2.0, 1), 6)])
+print(read(x, np.float32, 6).tolist(), compiled)
+"""
+
+
+def test_binaries_serve_a_fresh_process(device, tmp_path):
+    tests = os.path.dirname(__file__)
+    code = FRESH.format(tests=tests, selector=device.name.partition(":")[2])
+    environment = os.environ | {"MINIGRAD_CACHE": str(tmp_path), "MINIGRAD_DISK_CACHE": "1",
+                                "PYTHONPATH": os.path.dirname(tests)}
+
+    def run() -> str:
+        done = subprocess.run([sys.executable, "-W", "error", "-c", code], env=environment, capture_output=True,
+                              text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    values = "[1.0, 3.0, 5.0, 7.0, 9.0, 11.0]"
+    assert run() == f"{values} ['scale']"
+    assert run() == f"{values} []"
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:-1] + b"?")
+    assert run() == f"{values} ['scale']"
+
+
+def test_a_binary_that_the_driver_refuses_falls_back_to_its_source(device, tmp_path):
+    if device.info.platform == "rusticl":
+        pytest.skip("rusticl ends the process on a foreign binary; the checksums of the disk cache keep them away")
+    program = Program("fallback", "opencl", SCALE.source.replace("scale", "fallback"), SCALE.arguments)
+    with config(cache_dir=tmp_path, disk_cache=True):
+        builder = opencl_build.Builder(device.info, device._context)
+        builder.kernels([program])
+        key = builder._key(opencl_build.join_sources([program.source]))
+        entry = disk_cache.get("opencl-build", key)
+        size = int.from_bytes(entry[:8], "little")
+        disk_cache.put("opencl-build", key, entry[:8 + size] + b"not a program")
+        other = opencl_build.Builder(device.info, device._context)
+        kernel = other._stored(program)
+        assert kernel.function_name == "fallback"
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_child_gets_a_message(device):
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            device.alloc(4)
+            answer = "no error"
+        except DeviceError as e:
+            answer = str(e)
+        os.write(write_end, answer.encode())
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(write_end)
+    with os.fdopen(read_end) as f:
+        assert "OpenCL was used before this process was forked" in f.read()
+    device.synchronize()
+
+
+def test_unknown_names_say_what_there_is():
+    with pytest.raises(DeviceError, match=r"expected CL, CL:<index> or CL:<part of a name>, got 'CL:voodoo2'"):
+        open_device("voodoo2")
+    with pytest.raises(DeviceError, match="got 'CL:99'"):
+        open_device("99")
+
+
+@needs_device("CL:rusticl")
+@pytest.mark.parametrize("first, message", [("", None), ("opencl_devices.devices()", "set RUSTICL_ENABLE=llvmpipe")])
+def test_rusticl_enables_itself_unless_opencl_runs_already(first, message):
+    code = textwrap.dedent(f"""
+        from minigrad.runtime import opencl_devices
+        from minigrad.runtime.opencl import open_device
+        {first}
+        print(open_device("rusticl").info.platform)
+    """)
+    environment = {k: v for k, v in os.environ.items() if k != "RUSTICL_ENABLE"}
+    environment["PYTHONPATH"] = os.path.dirname(os.path.dirname(__file__))
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    if message is None:
+        assert (done.returncode, done.stdout.strip()) == (0, "rusticl"), done.stderr
+    else:
+        assert done.returncode == 1 and message in done.stderr.splitlines()[-1]
+
+
+def test_order_of_preference():
+    def info(name, platform="P", kind="CPU", units=4, driver="1.0", quirks=frozenset()):
+        return opencl_devices.DeviceInfo(-1, platform, "", "", name, "", driver, kind, units, 0, 0, 0, 0, 4,
+                                         frozenset(), quirks, None)
+
+    wanted = [info("gpu", kind="GPU", units=2), info("cpu"), info("new", driver="3.10", units=2),
+              info("old", driver="3.9", units=2), info("raster", quirks=frozenset({"software"}), units=64),
+              info("clover gpu", kind="GPU", quirks=frozenset({"superseded"}))]
+    assert sorted(reversed(wanted), key=opencl_devices._preference) == wanted
+
+
+def test_quirks_are_rows_with_reasons():
+    assert all(q.reason for q in QUIRKS)
+    assert WALL_TIME in quirks_of("rusticl", "AMD Radeon", "OpenCL 3.0")
+    assert WALL_TIME not in quirks_of("Portable Computing Language", "pthread", "PoCL HSTR: pthread-x86_64-znver3")
+    assert TRY_COMPILING in quirks_of("Portable Computing Language", "pthread-AMD", "PoCL HSTR: pthread-x86_64-generic")
