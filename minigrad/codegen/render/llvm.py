@@ -1,0 +1,569 @@
+"""Loop IR to LLVM IR text (LLVM 22, opaque pointers) with explicit vectors.
+
+A program is two functions: `name`, which has the ABI of CPU programs and unpacks the argument table, and `name.body`,
+whose pointer parameters are `noalias`. Vector loops become vector types; what differs by lane under a condition is read
+and written by masked loads and stores, a scalar under a condition is read from a block of zeros instead. Register buffers
+are allocas, which `sroa` turns into SSA values. Floating-point arithmetic may be contracted into fused multiply-adds and is
+never reassociated. Passes that are wanted on the result: sroa, instcombine or early-cse, simplifycfg.
+"""
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from minigrad.codegen.ir.nodes import Alloc, BufferParam, Function, Loop
+from minigrad.codegen.render.common import Emitter, Memory, Ref, Scope
+from minigrad.codegen.transforms.math import expand_math
+from minigrad.codegen.transforms.unroll import unroll
+from minigrad.dtype import DType, bfloat16, bool_, float16, float32, int8, int32, int64, uint8, uint16, uint32
+from minigrad.errors import InternalError
+from minigrad.expr import Index, bounds
+from minigrad.program import Program
+from minigrad.target import Target
+
+_TYPES = {"float32": "float", "float64": "double", "float16": "i16", "bfloat16": "i16"}
+_FLOAT = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract", "div": "fdiv"}
+_INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl"}
+_SIGNED = {"idiv": "sdiv", "irem": "srem", "shr": "ashr", "lt": "icmp slt", "le": "icmp sle"}
+_UNSIGNED = {"idiv": "udiv", "irem": "urem", "shr": "lshr", "lt": "icmp ult", "le": "icmp ule"}
+_FLOAT_COMPARE = {"lt": "fcmp olt", "le": "fcmp ole", "eq": "fcmp oeq", "ne": "fcmp une"}
+_INTRINSICS = {"abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven"}
+
+
+def render_llvm(function: Function, target: Target) -> Program:
+    """The CPU Program of one loop IR function. Raises InternalError for what breaks the rules of loop IR."""
+    function = expand_math(unroll(function))
+    emitter = LlvmEmitter(function, target)
+    source = emitter.render()
+    arguments = (*("buffer" for _ in function.buffers), *(s.dtype.short for s in function.scalars), *("i64" for _ in function.dims))
+    return Program(function.name, "llvm", source, arguments, emitter.scratch)
+
+
+def scalar_type(dtype: DType) -> str:
+    """The type in registers; in memory a bool is an i8."""
+    return "i1" if dtype is bool_ else _TYPES.get(dtype.name) or f"i{dtype.bits}"
+
+
+def memory_type(dtype: DType) -> str:
+    return "i8" if dtype is bool_ else scalar_type(dtype)
+
+
+def vector(kind: str, lanes: int) -> str:
+    return kind if lanes == 1 else f"<{lanes} x {kind}>"
+
+
+def mangled(kind: str, lanes: int) -> str:
+    """A type as it is spelled in the name of an intrinsic."""
+    short = {"float": "f32", "double": "f64"}.get(kind, kind)
+    return short if lanes == 1 else f"v{lanes}{short}"
+
+
+def type_of(x: Ref) -> str:
+    return vector(scalar_type(x.dtype), x.lanes)
+
+
+def typed(x: Ref) -> str:
+    return f"{type_of(x)} {x.text}"
+
+
+class LlvmEmitter(Emitter):
+    """See `Emitter`. `prologue` holds the allocas of the entry block."""
+
+    def __init__(self, function: Function, target: Target):
+        super().__init__(function)
+        self.target = target
+        self.prologue: list[str] = []
+        self.scratch = 0
+        self.zeros = 0
+
+    # ---- the whole text ----
+
+    def render(self) -> str:
+        f = self.function
+        for b in f.buffers:
+            self.memory[b.name] = Memory(b.name, b.dtype, b.size, b.mode, f"%{b.name}")
+        for s in f.scalars:
+            text = f"%{s.name}"
+            if s.dtype is bool_:
+                text = self.pure(f"icmp ne i8 {text}, 0", bool_, 1, ()).text
+            self.locals[s.name] = Ref(text, s.dtype)
+        for d in f.dims:
+            self.variables[d] = Ref(f"%{d.name}", int64)
+        self.block(f.body)
+        lines = [f"; func {f.name}"]
+        if self.zeros:
+            lines.append(f"@{f.name}.zeros = private unnamed_addr constant [{self.zeros} x i8] zeroinitializer, align 64")
+        lines += [f"define internal void @{f.name}.body({', '.join(self.parameters())}) nounwind {{", "entry:"]
+        lines += [*self.prologue, *self.scopes[0].lines, "  ret void", "}", ""]
+        return "\n".join([*lines, *self.entry_point(), ""])
+
+    def parameters(self) -> list[str]:
+        f = self.function
+        buffers = [f"ptr noalias{' readonly' if b.mode == 'in' else ''} %{b.name}" for b in f.buffers]
+        scalars = [f"{memory_type(s.dtype)} %{s.name}" for s in f.scalars]
+        dims = [f"i64 %{d.name}" for d in f.dims]
+        return [*buffers, *scalars, *dims, "i64 %begin.", "i64 %end.", "ptr noalias %scratch."]
+
+    def entry_point(self) -> list[str]:
+        """`void name(const u64 *args, i64 begin, i64 end, u8 *scratch)`."""
+        f = self.function
+        lines = [f"define void @{f.name}(ptr %args, i64 %begin, i64 %end, ptr %scratch) nounwind {{"]
+        passed = []
+        for i, p in enumerate((*f.buffers, *f.scalars, *f.dims)):
+            kind = "ptr" if isinstance(p, BufferParam) else memory_type(p.dtype) if hasattr(p, "dtype") else "i64"
+            lines += [f"  %at{i} = getelementptr i64, ptr %args, i64 {i}", f"  %arg{i} = load {kind}, ptr %at{i}, align 8"]
+            passed.append(f"{kind} %arg{i}")
+        passed += ["i64 %begin", "i64 %end", "ptr %scratch"]
+        return [*lines, f"  call void @{f.name}.body({', '.join(passed)})", "  ret void", "}"]
+
+    def definition(self, ref: Ref, text: str) -> str:
+        return f"{'  ' * (ref.level + 1)}{ref.text} = {text}"
+
+    def name(self, hint: str) -> str:
+        return ("" if hint == "branch." else "%") + super().name(hint + "." if hint[-1] != "." else hint)
+
+    def line(self, text: str) -> None:
+        self.scope.lines.append("  " * len(self.scopes) + text)
+
+    def comment(self, text: str) -> None:
+        self.line(f"; {text}")
+
+    # ---- literals, lanes, indices ----
+
+    def literal(self, value: int | float | bool, dtype: DType) -> str:
+        if dtype is bool_:
+            return "true" if value else "false"
+        if dtype.is_int:
+            return str(int(value))
+        if dtype is float16:
+            return str(struct.unpack("<H", struct.pack("<e", value))[0])
+        if dtype is bfloat16:
+            bits = struct.unpack("<I", struct.pack("<f", value))[0]
+            return str((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 if value == value else 0x7FC0)
+        if dtype is float32:
+            value = round_to_float32(value)
+        return "0x" + struct.pack(">d", value).hex().upper()
+
+    def splat(self, x: Ref, lanes: int) -> Ref:
+        kind = scalar_type(x.dtype)
+        if x.literal is not None:
+            ref = Ref(f"splat ({kind} {x.text})", x.dtype, lanes)
+            ref.literal = x.literal
+            return ref
+        full = vector(kind, lanes)
+        one = self.pure(f"insertelement {full} poison, {kind} {x.text}, i64 0", x.dtype, lanes, (x,), "one")
+        return self.pure(f"shufflevector {full} {one.text}, {full} poison, <{lanes} x i32> zeroinitializer", x.dtype, lanes,
+                         (one,), "all")
+
+    def gather_lanes(self, parts: Sequence[Ref]) -> Ref:
+        kind, lanes, dtype = scalar_type(parts[0].dtype), len(parts), parts[0].dtype
+        if all(p.literal is not None for p in parts):
+            return Ref("<" + ", ".join(f"{kind} {p.text}" for p in parts) + ">", dtype, lanes)
+        if all(p is parts[0] for p in parts):
+            return self.splat(parts[0], lanes)
+        result = Ref("poison", dtype, lanes)
+        for i, p in enumerate(parts):
+            result = self.pure(f"insertelement {vector(kind, lanes)} {result.text}, {kind} {p.text}, i64 {i}", dtype, lanes,
+                               (result, p), "ins")
+        return result
+
+    def extract(self, x: Ref, lane: int) -> Ref:
+        return x if x.lanes == 1 else self.pure(f"extractelement {typed(x)}, i64 {lane}", x.dtype, 1, (x,), "lane")
+
+    def shuffle(self, x: Ref, y: Ref | None, picks: Sequence[int]) -> Ref:
+        """Lanes of x, then y, by number; negative: whatever."""
+        second = f"{type_of(x)} {'poison' if y is None else y.text}"
+        chosen = ", ".join("i32 poison" if i < 0 else f"i32 {i}" for i in picks)
+        return self.pure(f"shufflevector {typed(x)}, {second}, <{len(picks)} x i32> <{chosen}>", x.dtype, len(picks),
+                         (x,) if y is None else (x, y), "shuf")
+
+    def integer(self, op: str, x: Ref, y: Ref, small: bool = False) -> Ref:
+        if op in ("add", "mul") and x.literal is not None and y.literal is not None:
+            return self.constant(x.literal + y.literal if op == "add" else x.literal * y.literal, int64)
+        if op in ("add", "mul"):
+            return self.pure(f"{op} nsw i64 {x.text}, {y.text}", int64, 1, (x, y), "i")
+        if op in ("min", "max"):
+            return self.pure(f"call i64 @llvm.s{op}.i64(i64 {x.text}, i64 {y.text})", int64, 1, (x, y), "i")
+        if op in ("fdiv", "fmod"):
+            return self.floor_division(op, x, y)
+        code = "udiv" if op == "div" else "urem"
+        floor = 0 if y.literal is not None else self.safe_floor()
+        if not small:
+            return self.pure(f"{code} i64 {x.text}, {y.text}", int64, 1, (x, y), "i", floor)
+        a = self.pure(f"trunc i64 {x.text} to i32", int32, 1, (x,), "i")
+        b = y if y.literal is not None else self.pure(f"trunc i64 {y.text} to i32", int32, 1, (y,), "i")
+        q = self.pure(f"{code} i32 {a.text}, {b.text}", int32, 1, (a, b), "i", floor)
+        return self.pure(f"zext i32 {q.text} to i64", int64, 1, (q,), "i")
+
+    def floor_division(self, op: str, x: Ref, y: Ref) -> Ref:
+        floor = self.safe_floor()
+        r = self.pure(f"srem i64 {x.text}, {y.text}", int64, 1, (x, y), "i", floor)
+        below = self.pure(f"icmp slt i64 {r.text}, 0", bool_, 1, (r,), "c")
+        if op == "fmod":
+            up = self.pure(f"add i64 {r.text}, {y.text}", int64, 1, (r, y), "i")
+            return self.pure(f"select i1 {below.text}, i64 {up.text}, i64 {r.text}", int64, 1, (below, up, r), "i")
+        q = self.pure(f"sdiv i64 {x.text}, {y.text}", int64, 1, (x, y), "i", floor)
+        step = self.pure(f"sext i1 {below.text} to i64", int64, 1, (below,), "i")
+        return self.pure(f"add i64 {q.text}, {step.text}", int64, 1, (q, step), "i")
+
+    def to_integer(self, x: Ref, dtype: DType) -> Ref:
+        return self.convert(x, dtype)
+
+    def at_least(self, x: Ref, limit: int) -> Ref:
+        if x.literal is not None:
+            return self.constant(x.literal >= limit, bool_)
+        return self.pure(f"icmp sge i64 {x.text}, {limit}", bool_, 1, (x,), "c")
+
+    def lanes_at_least(self, x: Ref, limits: Sequence[int], small: bool) -> Ref:
+        dtype = int32 if small else int64
+        wide = self.splat(self.convert(x, dtype), len(limits))
+        edge = self.gather_lanes([self.constant(n, dtype) for n in limits])
+        return self.pure(f"icmp sge {typed(wide)}, {edge.text}", bool_, len(limits), (wide,), "m")
+
+    # ---- arithmetic ----
+
+    def operation(self, op: str, args: Sequence[Ref], dtype: DType) -> Ref:
+        kind = args[-1].dtype
+        if op == "where":
+            c, x, y = args
+            return self.pure(f"select {typed(c)}, {typed(x)}, {typed(y)}", dtype, x.lanes, args)
+        if kind.compute is not kind:
+            wide = self.operation(op, [self.convert(a, kind.compute) for a in args], dtype.compute)
+            return self.convert(wide, dtype)
+        if op in ("max", "min"):
+            return self.extremum(op, args[0], args[1])
+        return self.pure(self.instruction(op, args, kind), dtype, args[0].lanes, args, floor=self.trap_floor(op))
+
+    def trap_floor(self, op: str) -> int:
+        return self.safe_floor() if op in ("idiv", "irem") else 0
+
+    def instruction(self, op: str, args: Sequence[Ref], kind: DType) -> str:
+        t, rest = typed(args[0]), ", ".join(a.text for a in args)
+        if kind.is_float:
+            if op in _FLOAT or op in _FLOAT_COMPARE:
+                return f"{_FLOAT.get(op) or _FLOAT_COMPARE[op]} {type_of(args[0])} {rest}"
+            if op == "neg":
+                return f"fneg {t}"
+            if op in _INTRINSICS or op == "fma":
+                intrinsic = _INTRINSICS.get(op) or ("fma" if self.has_fma else "fmuladd")
+                return self.call(intrinsic, args[0], args)
+        else:
+            code = _INTEGER.get(op) or (_SIGNED if kind.kind == "i" else _UNSIGNED).get(op)
+            code = code or {"eq": "icmp eq", "ne": "icmp ne"}.get(op)
+            if code is not None:
+                return f"{code} {type_of(args[0])} {rest}"
+            if op == "neg":
+                return f"sub {type_of(args[0])} zeroinitializer, {args[0].text}" if args[0].lanes > 1 else f"sub {type_of(args[0])} 0, {args[0].text}"
+            if op == "not":
+                return f"xor {t}, {self.spread(self.constant(-1 if kind is not bool_ else True, kind), args[0].lanes).text}"
+            if op == "abs":
+                return f"{self.call('abs', args[0], args)[:-1]}, i1 false)" if kind.kind == "i" else f"or {t}, {args[0].text}"
+        raise InternalError(f"[render] {self.function.name}: no LLVM instruction for {op} of {kind}")
+
+    @property
+    def has_fma(self) -> bool:
+        return "x86" not in self.target.features or "fma" in self.target.features
+
+    def call(self, intrinsic: str, shape: Ref, args: Sequence[Ref]) -> str:
+        name = f"@llvm.{intrinsic}.{mangled(scalar_type(shape.dtype), shape.lanes)}"
+        return f"call {type_of(shape)} {name}({', '.join(map(typed, args))})"
+
+    def extremum(self, op: str, x: Ref, y: Ref) -> Ref:
+        """NaN if either is: an ordered compare keeps its second operand, so only the first needs a check."""
+        kind, lanes = x.dtype, x.lanes
+        if kind is bool_:
+            return self.operation("or" if op == "max" else "and", (x, y), bool_)
+        if not kind.is_float:
+            return self.pure(self.call(("s" if kind.kind == "i" else "u") + op, x, (x, y)), kind, lanes, (x, y))
+        if y.literal is not None:
+            x, y = y, x
+        test = "fcmp ogt" if op == "max" else "fcmp olt"
+        c = self.pure(f"{test} {typed(x)}, {y.text}", bool_, lanes, (x, y), "c")
+        r = self.pure(f"select {typed(c)}, {typed(x)}, {typed(y)}", kind, lanes, (c, x, y))
+        if x.literal is not None and x.literal == x.literal:
+            return r
+        nan = self.pure(f"fcmp uno {typed(x)}, {x.text}", bool_, lanes, (x,), "c")
+        return self.pure(f"select {typed(nan)}, {typed(x)}, {typed(r)}", kind, lanes, (nan, x, r))
+
+    def unary_text(self, code: str, x: Ref, kind: str, dtype: DType) -> Ref:
+        return self.pure(f"{code} {typed(x)} to {vector(kind, x.lanes)}", dtype, x.lanes, (x,))
+
+    def convert(self, x: Ref, dtype: DType) -> Ref:
+        source = x.dtype
+        if source is dtype:
+            return x
+        if x.literal is not None and source.is_int and dtype.is_int and dtype.min <= x.literal <= dtype.max:
+            return self.constant(x.literal, dtype)
+        if source.compute is not source:
+            return self.convert(self.widen(x), dtype)
+        if dtype is bool_:
+            zero = self.spread(self.constant(0, source), x.lanes)
+            return self.operation("ne", (x, zero), bool_)
+        if dtype.compute is not dtype:
+            return self.narrow(self.convert(x, float32), dtype)
+        kind = scalar_type(dtype)
+        if source.is_float and dtype.is_float:
+            return self.unary_text("fpext" if dtype.bits > source.bits else "fptrunc", x, kind, dtype)
+        if dtype.is_float:
+            return self.unary_text("sitofp" if source.kind == "i" else "uitofp", x, kind, dtype)
+        if source.is_float:
+            sign = "s" if dtype.kind == "i" else "u"
+            name = f"@llvm.fpto{sign}i.sat.{mangled(kind, x.lanes)}.{mangled(scalar_type(source), x.lanes)}"
+            return self.pure(f"call {vector(kind, x.lanes)} {name}({typed(x)})", dtype, x.lanes, (x,))
+        if source is not bool_ and dtype.bits == source.bits:
+            return self.relabel(x, dtype)
+        if source is not bool_ and dtype.bits < source.bits:
+            return self.unary_text("trunc", x, kind, dtype)
+        return self.unary_text("sext" if source.kind == "i" else "zext", x, kind, dtype)
+
+    def relabel(self, x: Ref, dtype: DType) -> Ref:
+        """The same register read as another type of the same LLVM type."""
+        ref = Ref(x.text, dtype, x.lanes, x.level)
+        if x.literal is not None and dtype.is_int:
+            ref.literal = x.literal
+        return ref
+
+    def reinterpret(self, x: Ref, dtype: DType) -> Ref:
+        if bool_ in (x.dtype, dtype):
+            return self.convert(self.relabel(x, uint8) if dtype is bool_ else self.convert(x, uint8), dtype)
+        if scalar_type(x.dtype) == scalar_type(dtype):
+            return self.relabel(x, dtype)
+        return self.unary_text("bitcast", x, scalar_type(dtype), dtype)
+
+    def many(self, value: int, dtype: DType, lanes: int) -> Ref:
+        return self.spread(self.constant(value, dtype), lanes)
+
+    def widen(self, x: Ref) -> Ref:
+        """float16 or bfloat16 bits -> float32, exact."""
+        if x.dtype is bfloat16:
+            wide = self.unary_text("zext", x, "i32", uint32)
+            return self.reinterpret(self.operation("shl", (wide, self.many(16, uint32, x.lanes)), uint32), float32)
+        half = self.unary_text("bitcast", x, "half", x.dtype)
+        text = f"fpext {vector('half', x.lanes)} {half.text} to {vector('float', x.lanes)}"
+        return self.pure(text, float32, x.lanes, (half,))
+
+    def narrow(self, x: Ref, dtype: DType) -> Ref:
+        """float32 -> float16 or bfloat16 bits, to nearest even; NaN stays a quiet NaN."""
+        if dtype is float16:
+            half = self.unary_text("fptrunc", x, "half", dtype)
+            text = f"bitcast {vector('half', x.lanes)} {half.text} to {vector('i16', x.lanes)}"
+            return self.pure(text, dtype, x.lanes, (half,))
+        bits = self.reinterpret(x, uint32)
+
+        def op(name: str, a: Ref, b: Ref | int) -> Ref:
+            return self.operation(name, (a, self.many(b, uint32, x.lanes) if isinstance(b, int) else b), uint32)
+
+        high = op("shr", bits, 16)
+        rounded = op("shr", op("add", op("add", bits, 0x7FFF), op("and", high, 1)), 16)
+        nan = self.operation("ne", (x, x), bool_)
+        kept = self.operation("where", (nan, op("or", high, 0x40), rounded), uint32)
+        return self.relabel(self.unary_text("trunc", kept, "i16", uint16), dtype)
+
+    def across(self, combine: str, x: Ref) -> Ref:
+        """Halves onto halves; odd counts lane by lane, neighbours first."""
+        while x.lanes > 1 and x.lanes % 2 == 0:
+            half = x.lanes // 2
+            low, high = self.shuffle(x, None, range(half)), self.shuffle(x, None, range(half, 2 * half))
+            if half == 1:
+                low, high = self.extract(x, 0), self.extract(x, 1)
+            x = self.operation(combine, (low, high), x.dtype)
+        parts = [self.extract(x, i) for i in range(x.lanes)]
+        while len(parts) > 1:
+            pairs = [self.operation(combine, (a, b), x.dtype) for a, b in zip(parts[::2], parts[1::2], strict=False)]
+            parts = pairs + ([parts[-1]] if len(parts) % 2 else [])
+        return parts[0]
+
+    def any_lane(self, mask: Ref) -> Ref:
+        if mask.lanes == 1:
+            return mask
+        return self.pure(f"call i1 @llvm.vector.reduce.or.v{mask.lanes}i1({typed(mask)})", bool_, 1, (mask,), "any")
+
+    # ---- memory ----
+
+    def safe_floor(self) -> int:
+        """The outermost level for what may trap: it stays inside branches and loops that may not run."""
+        top = len(self.scopes) - 1
+        while top > 0 and self.scopes[top].crossable:
+            top -= 1
+        return top
+
+    def pointer(self, memory: Memory, offset: Index, lane: int | None = None) -> Ref:
+        kind = memory_type(memory.dtype)
+        sums, constant = self.sums(offset, lane)
+        p = Ref(memory.text, memory.dtype)
+        for part in sums:
+            p = self.pure(f"getelementptr {kind}, ptr {p.text}, i64 {part.text}", memory.dtype, 1, (p, part), "p")
+        if constant:
+            p = self.pure(f"getelementptr {kind}, ptr {p.text}, i64 {constant}", memory.dtype, 1, (p,), "p")
+        return p
+
+    def safe_pointer(self, memory: Memory, p: Ref, mask: Ref | None, lanes: int) -> Ref:
+        """The pointer where the scalar mask is true, else that of a block of zeros."""
+        if mask is None:
+            return p
+        self.zeros = max(self.zeros, lanes * memory.dtype.itemsize)
+        return self.pure(f"select i1 {mask.text}, ptr {p.text}, ptr @{self.function.name}.zeros", memory.dtype, 1, (mask, p), "p")
+
+    def fetch(self, memory: Memory, text: str, lanes: int, operands: Sequence[Ref], floor: int, mask: Ref | None) -> Ref:
+        """The load `text`, shared and moved as far as what it reads allows; bools become i1."""
+        dtype = uint8 if memory.dtype is bool_ else memory.dtype
+        if memory.place == "in":
+            x = self.pure(text, dtype, lanes, operands, memory.name, floor)
+        else:
+            x = self.here(text, dtype, lanes, memory, memory.name)
+        if memory.dtype is bool_:
+            x = self.convert(x, bool_)
+        if mask is not None:
+            x.zero_outside = mask
+        return x
+
+    def load_scalar(self, memory: Memory, offset: Index, lane: int | None, mask: Ref | None, floor: int) -> Ref:
+        p = self.safe_pointer(memory, self.pointer(memory, offset, lane), mask, 1)
+        text = f"load {memory_type(memory.dtype)}, ptr {p.text}, align {memory.dtype.itemsize}"
+        return self.fetch(memory, text, 1, (p,), floor, mask)
+
+    def load_vector(self, memory: Memory, start: Index, stride: int, mask: Ref | None, floor: int) -> Ref | None:
+        width = self.width
+        if stride == 1:
+            return self.load_block(memory, start, mask, floor)
+        if stride == -1:
+            reverse = range(width - 1, -1, -1)
+            turned = self.shuffle(mask, None, reverse) if mask is not None and mask.lanes > 1 else mask
+            x = self.shuffle(self.load_block(memory, start - (width - 1), turned, floor), None, reverse)
+            x.zero_outside = mask
+            return x
+        return self.load_strided(memory, start, stride, mask, floor) if 2 <= stride <= 4 else None
+
+    def load_block(self, memory: Memory, start: Index, mask: Ref | None, floor: int) -> Ref:
+        kind, width = memory_type(memory.dtype), self.width
+        p, align = self.pointer(memory, start), memory.dtype.itemsize
+        if mask is None or mask.lanes == 1:
+            p = self.safe_pointer(memory, p, mask, width)
+            return self.fetch(memory, f"load <{width} x {kind}>, ptr {p.text}, align {align}", width, (p,), floor, mask)
+        text = (f"call <{width} x {kind}> @llvm.masked.load.{mangled(kind, width)}.p0(ptr align {align} {p.text}, "
+                f"{typed(mask)}, <{width} x {kind}> zeroinitializer)")
+        return self.fetch(memory, text, width, (p, mask), floor, mask)
+
+    def load_strided(self, memory: Memory, start: Index, stride: int, mask: Ref | None, floor: int) -> Ref:
+        """Every `stride`-th element out of `stride` whole vectors; the last one ends at the last element wanted."""
+        width = self.width
+        starts = [min(i * width, (width - 1) * stride + 1 - width) for i in range(stride)]
+        owner = [max(i for i, s in enumerate(starts) if s <= lane * stride) for lane in range(width)]
+        parts: list[tuple[Ref, dict[int, int]]] = []
+        for i, s in enumerate(starts):
+            picks = {lane: lane * stride - s for lane in range(width) if owner[lane] == i}
+            part = mask
+            if mask is not None and mask.lanes > 1:
+                by_position = {at: lane for lane, at in picks.items()}
+                no = Ref("zeroinitializer", bool_, width)
+                part = self.shuffle(mask, no, [by_position.get(at, width) for at in range(width)])
+            parts.append((self.load_block(memory, start + s, part, floor), picks))
+        while len(parts) > 1:
+            (x, at), (y, more) = parts[0], parts[1]
+            picks = at | {lane: width + p for lane, p in more.items()}
+            joined = self.shuffle(x, y, [picks.get(lane, -1) for lane in range(width)])
+            parts = [*parts[2:], (joined, {lane: lane for lane in picks})]
+        result = parts[0][0]
+        result.zero_outside = mask
+        return result
+
+    def to_memory(self, value: Ref, memory: Memory) -> Ref:
+        return self.convert(value, uint8) if memory.dtype is bool_ else value
+
+    def store_scalar(self, memory: Memory, offset: Index, lane: int | None, value: Ref, mask: Ref | None) -> None:
+        value, p = self.to_memory(value, memory), self.pointer(memory, offset, lane)
+        done = self.begin_branch(mask)
+        self.line(f"store {typed(value)}, ptr {p.text}, align {memory.dtype.itemsize}")
+        self.end_branch(done)
+
+    def begin_branch(self, mask: Ref | None) -> str:
+        if mask is None:
+            return ""
+        label = self.name("branch.")
+        self.line(f"br i1 {mask.text}, label %{label}, label %{label}.end")
+        self.scope.lines.append(f"{label}:")
+        return f"{label}.end"
+
+    def end_branch(self, label: str) -> None:
+        if label:
+            self.line(f"br label %{label}")
+            self.scope.lines.append(f"{label}:")
+            self.scope.label = label
+
+    def store_vector(self, memory: Memory, start: Index, value: Ref, mask: Ref | None) -> None:
+        value, p, align = self.to_memory(value, memory), self.pointer(memory, start), memory.dtype.itemsize
+        if mask is None:
+            self.line(f"store {typed(value)}, ptr {p.text}, align {align}")
+            return
+        mask, name = self.spread(mask, value.lanes), mangled(memory_type(memory.dtype), value.lanes)
+        self.line(f"call void @llvm.masked.store.{name}.p0({typed(value)}, ptr align {align} {p.text}, {typed(mask)})")
+
+    def allocate(self, s: Alloc) -> Memory:
+        if s.scope == "register":
+            memory = Memory(s.name, s.dtype, s.size, "register", "", self.width)
+            kind = vector(scalar_type(s.dtype), self.width)
+            memory.slots = tuple([self.name(s.name) for _ in range(s.size)])
+            self.prologue += [f"  {slot} = alloca {kind}" for slot in memory.slots]
+            return memory
+        text = self.pure(f"getelementptr i8, ptr %scratch., i64 {self.scratch}", s.dtype, 1, (), s.name).text
+        self.scratch += -(-s.size * self.width * s.dtype.itemsize // 64) * 64
+        return Memory(s.name, s.dtype, s.size, "scratch", text, self.width)
+
+    def read_slot(self, memory: Memory, slot: int) -> Ref:
+        kind = vector(scalar_type(memory.dtype), memory.lanes)
+        return self.here(f"load {kind}, ptr {memory.slots[slot]}", memory.dtype, memory.lanes, memory, memory.name)
+
+    def write_slot(self, memory: Memory, slot: int, value: Ref) -> None:
+        memory.version += 1
+        self.line(f"store {typed(value)}, ptr {memory.slots[slot]}")
+
+    # ---- control ----
+
+    def open_loop(self, s: Loop) -> tuple[Ref, object]:
+        parallel = s.kind == "parallel"
+        start = Ref("%begin.", int64) if parallel else self.index(s.start)
+        stop = Ref("%end.", int64) if parallel else self.index(s.stop)
+        runs = bounds(s.stop - s.start)[0] >= 1
+        some = None
+        if parallel or not runs:
+            some = self.pure(f"icmp slt i64 {start.text}, {stop.text}", bool_, 1, (start, stop), "c")
+        self.counter += 1
+        label = f"{s.var.name}.{self.counter}"
+        self.scopes.append(Scope(crossable=runs or parallel, label=f"{label}.body"))
+        return Ref(f"%{label}", int64, 1, len(self.scopes) - 1), (label, start, stop, some)
+
+    def close_loop(self, s: Loop, inner: Scope, state: object) -> None:
+        label, start, stop, some = state  # type: ignore[misc]
+        body, deep = f"label %{label}.body", "  " * (len(self.scopes) + 1)
+        self.line(f"br {body}" if some is None else f"br i1 {some.text}, {body}, label %{label}.end")
+        self.scope.lines += [
+            f"{label}.body:",
+            f"{deep}%{label} = phi i64 [ {start.text}, %{self.scope.label} ], [ %{label}.next, %{inner.label} ]",
+            *inner.lines,
+            f"{deep}%{label}.next = add nuw nsw i64 %{label}, 1",
+            f"{deep}%{label}.more = icmp slt i64 %{label}.next, {stop.text}",
+            f"{deep}br i1 %{label}.more, {body}, label %{label}.end",
+            f"{label}.end:",
+        ]
+        self.scope.label = f"{label}.end"
+
+    def close_if(self, condition: Ref, then: Scope, otherwise: Scope | None) -> None:
+        end = f"{then.entry}.end"
+        no = end if otherwise is None else otherwise.entry
+        self.line(f"br i1 {condition.text}, label %{then.entry}, label %{no}")
+        for side in (then, otherwise):
+            if side is not None:
+                self.scope.lines += [f"{side.entry}:", *side.lines, "  " * (len(self.scopes) + 1) + f"br label %{end}"]
+        self.scope.lines.append(f"{end}:")
+        self.scope.label = end
+
+    def barrier(self) -> None:
+        raise InternalError(f"[render] {self.function.name}: a CPU program has no work-groups to join")
+
+
+def round_to_float32(value: float) -> float:
+    """The nearest float32; what overflows becomes infinite."""
+    try:
+        return struct.unpack("<f", struct.pack("<f", value))[0]
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")

@@ -1,0 +1,80 @@
+"""Value -> Value: exp, log, sin, cos, tanh, erf and pow written out in arithmetic that every device has.
+
+The formulas are in `math_float32.py` and `math_float64.py`, free of branches, so that they run in every lane of a vector
+and the same on every backend. Their errors are stated there and checked against exact results by `test/test_math.py`.
+"""
+from __future__ import annotations
+
+from minigrad.codegen.ir.nodes import Function, Let, Stmt, Store
+from minigrad.codegen.ir.walk import Body, all_values, map_blocks, map_function, statements
+from minigrad.codegen.transforms import math_float32, math_float64
+from minigrad.codegen.transforms.math_number import Number
+from minigrad.codegen.value_walk import Rewriter, below
+from minigrad.dtype import float32
+from minigrad.errors import InternalError
+from minigrad.value import Value, cast
+
+FUNCTIONS = ("exp", "log", "sin", "cos", "tanh", "erf", "pow")
+
+
+def expand_math(function: Function) -> Function:
+    """The function with every such operation replaced by its formula; itself if it has none.
+
+    Half types are computed in float32, whole powers of integers by repeated squaring.
+    """
+    if not any(v.op in FUNCTIONS for s in statements(function) for v in all_values(s)):
+        return function
+    expander = Expander()
+    return map_function(function, expander.body)
+
+
+class Expander(Rewriter):
+    """Rewrites Values bottom up, each distinct one once; also those inside indices."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+
+    def body(self, body: Body) -> Body:
+        return tuple([self.statement(s) for s in body])
+
+    def statement(self, s: Stmt) -> Stmt:
+        """Values of lets and stores; values used as indices only where they occur in values and offsets."""
+        if isinstance(s, Let):
+            return Let(s.name, self.value(s.value))
+        if isinstance(s, Store):
+            return Store(s.buffer, self.index(s.offset), self.value(s.value), tuple([self.index(e) for e in s.conditions]))
+        return map_blocks(s, self.body)
+
+    def value(self, root: Value) -> Value:
+        for v in below(root, self.done):
+            self.done[v] = self._one(v)
+        return self.done[root]
+
+    def _one(self, v: Value) -> Value:
+        v = super()._one(v)
+        return expanded(v.op, v.args) if v.op in FUNCTIONS else v
+
+
+def expanded(op: str, args: tuple[Value, ...]) -> Value:
+    """The formula of one operation on operands of equal type."""
+    dtype = args[0].dtype
+    if not dtype.is_float:
+        if op == "pow":
+            return integer_power(Number(args[0]), Number(args[1])).value
+        raise InternalError(f"[math] expected a float operand of {op}, got {dtype}")
+    if dtype.compute is not dtype:
+        return cast(expanded(op, tuple([cast(a, float32) for a in args])), dtype)
+    module = math_float32 if dtype is float32 else math_float64
+    return getattr(module, op)(*map(Number, args)).value
+
+
+def integer_power(x: Number, y: Number) -> Number:
+    """x ** y, wrapping; negative exponents give 1 / x ** -y truncated, 0 for x = 0."""
+    result, base, left = x.of(1), x, y
+    for _ in range(x.dtype.bits - (x.dtype.kind == "i")):
+        result = (left & 1).equals(1).where(result * base, result)
+        base, left = base * base, left >> 1
+    if x.dtype.kind == "u":
+        return result
+    unit = x.equals(1).where(x.of(1), x.equals(-1).where((y & 1).equals(1).where(x.of(-1), x.of(1)), x.of(0)))
+    return (y < 0).where(unit, result)

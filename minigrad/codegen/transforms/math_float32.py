@@ -1,0 +1,152 @@
+"""Formulas of exp, log, sin, cos, tanh, erf and pow in float32. Errors are at most 2 ulp over all arguments.
+
+Constants were fitted at Chebyshev nodes with 60 digits and rounded. Products that must not be fused into a later sum are
+written with `fma`; everything is free of branches.
+"""
+from __future__ import annotations
+
+from minigrad.codegen.transforms.math_number import Number
+from minigrad.dtype import float32, int32, int64, uint32, uint64
+
+INF = float("inf")
+NAN = float("nan")
+LOG2_E = 1.4426950408889634
+LN2_HIGH, LN2_LOW = 0.693145751953125, 1.428606765330187e-06
+ROUND = 12582912.0  # 1.5 * 2**23: adding it rounds to an integer, which the low bits of the sum then hold
+ROUND_BITS = 0x4B400000
+
+EXP = (0.5, 0.16666573286056519, 0.04166654869914055, 0.008363774046301842, 0.0013926926767453551)
+LOG = (0.3333333134651184, -0.2499999701976776, 0.20000720024108887, -0.16667810082435608, 0.1424887627363205,
+       -0.12425360083580017, 0.11687024682760239, -0.11483081430196762, 0.06971346586942673)
+SIN = (-0.166666641831398, 0.008332736790180206, -0.0001958537322934717)
+COS = (0.0416666641831398, -0.0013888290850445628, 2.454541936458554e-05)
+TANH = (-0.333333283662796, 0.1333276927471161, -0.05385090783238411, 0.020997179672122, -0.006096714176237583)
+ERF = (0.1283791065216064, -0.3761250078678131, 0.11281882226467133, -0.02676875703036785, 0.004996020346879959,
+       -0.0006004081224091351)
+LOG_ERFC_AT_1 = (-1.8496055603027344, -2.638967514038086, -0.843107283115387, -0.041562218219041824,
+                 0.010043169371783733, -0.002007915172725916, 0.00028719540568999946, -2.1185891455388628e-05)
+
+# pi / 2 as a sum of float32, and the bits of 2 / pi, 32 at a time, after a word of zeros.
+HALF_PI = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15)
+TWO_OVER_PI = (0, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB)
+LARGE = 65536.0  # beyond, the argument of sin and cos is reduced with integers
+
+
+def clamp(x: Number, low: float, high: float) -> Number:
+    """Between the two, NaN kept."""
+    x = (x < low).where(x.of(low), x)
+    return (x > high).where(x.of(high), x)
+
+
+def copy_sign(x: Number, sign: Number) -> Number:
+    """A non-negative x with the sign of the other."""
+    return (x.bits(uint32) | sign.bits(uint32) & 0x80000000).bits(float32)
+
+
+def scale(x: Number, n: Number) -> Number:
+    """x * 2**n for an int32 n in [-252, 254], in two steps, so that only the last one rounds or overflows."""
+    half = n >> 1
+    return x * power_of_two(half) * power_of_two(n - half)
+
+
+def power_of_two(n: Number) -> Number:
+    return ((n + 127) << 23).bits(float32)
+
+
+def exp(x: Number) -> Number:
+    x = clamp(x, -105.0, 89.0)
+    shifted = x.fma(LOG2_E, ROUND)
+    n = shifted - ROUND
+    r = n.fma(-LN2_LOW, n.fma(-LN2_HIGH, x))
+    p = r.polynomial(EXP).fma(r * r, r) + 1.0
+    return scale(p, shifted.bits(int32) - ROUND_BITS)
+
+
+def log(x: Number) -> Number:
+    tiny = x < 1.1754943508222875e-38
+    bits = tiny.where(x * 8388608.0, x).bits(int32)
+    exponent = (bits - 0x3F3504F3) >> 23
+    f = (bits - (exponent << 23)).bits(float32) - 1.0
+    e = exponent.cast(float32) - tiny.where(x.of(23.0), 0.0)
+    square = f * f
+    low = f.polynomial(LOG).fma(square * f, e * LN2_LOW)
+    result = e.fma(LN2_HIGH, square.fma(-0.5, low) + f)
+    result = (x < INF).where(result, x)
+    return (x > 0.0).where(result, x.equals(0.0).where(x.of(-INF), NAN))
+
+
+def sin(x: Number) -> Number:
+    quadrant, r = reduced(x)
+    return wave(quadrant, r, x)
+
+
+def cos(x: Number) -> Number:
+    quadrant, r = reduced(x)
+    return wave(quadrant + 1, r, x)
+
+
+def wave(quadrant: Number, r: Number, x: Number) -> Number:
+    """sin(r + quadrant * pi / 2) for |r| <= pi / 4; NaN for infinite x."""
+    square = r * r
+    odd = square.polynomial(SIN).fma(square * r, r)
+    even = square.polynomial(COS).fma(square * square, square.fma(-0.5, 1.0))
+    result = (quadrant & 1).equals(0).where(odd, even)
+    result = (quadrant & 2).equals(0).where(result, -result)
+    return (abs(x) < INF).where(result, NAN)
+
+
+def reduced(x: Number) -> tuple[Number, Number]:
+    """(n, x - n * pi / 2) with n correct modulo 4, as int32."""
+    shifted = x.fma(0.6366197723675814, ROUND)
+    n = shifted - ROUND
+    r = x
+    for part in HALF_PI:
+        r = n.fma(-part, r)
+    quadrant = shifted.bits(int32)
+    large = abs(x) > LARGE
+    far_quadrant, far = reduced_large(x)
+    return large.where(far_quadrant, quadrant), large.where(far, r)
+
+
+def reduced_large(x: Number) -> tuple[Number, Number]:
+    """`reduced` for |x| > 2**16: m * 2**e times the 96 bits of 2 / pi from weight 2**(1 - e) on, modulo 4. (Payne, Hanek)"""
+    bits = x.bits(uint32)
+    mantissa = (bits & 0x7FFFFF) | 0x800000
+    start = (bits >> 23 & 0xFF) - (150 - 30)  # the position of that weight in TWO_OVER_PI: e + 30
+    word, shift = start >> 5, start & 31
+    words = []
+    for first in range(4):
+        picked = word.of(TWO_OVER_PI[first])
+        for i in range(1, 5):
+            picked = word.equals(i).where(word.of(TWO_OVER_PI[first + i]), picked)
+        words.append(picked)
+    high, middle, low = [(a << shift) | (b >> 1) >> (31 - shift) for a, b in zip(words, words[1:], strict=False)]
+    wide = mantissa.cast(uint64)
+    window = high.cast(uint64) << 32 | middle.cast(uint64)
+    product = wide * window + (wide * low.cast(uint64) >> 32)  # quarter turns: 2 bits before the point, 62 after it
+    quadrant = ((product + (1 << 61)) >> 62).cast(int32)
+    fraction = (product << 2).bits(int64)  # times 2**-64, in [-0.5, 0.5); three parts that float32 holds exactly
+    top = (fraction >> 40).cast(int32).cast(float32)
+    mid = (fraction >> 16 & 0xFFFFFF).cast(int32).cast(float32)
+    end = (fraction & 0xFFFF).cast(int32).cast(float32)
+    unit = HALF_PI[0] * 2.0**-24
+    r = top.fma(unit, mid.fma(unit * 2.0**-24, end.fma(unit * 2.0**-40, top * (HALF_PI[1] * 2.0**-24))))
+    negative = bits >> 31 & 1
+    flip = negative.equals(1)
+    return flip.where(-quadrant, quadrant), flip.where(-r, r)
+
+
+def tanh(x: Number) -> Number:
+    a = abs(x)
+    square = x * x
+    small = square.polynomial(TANH).fma(square * x, x)
+    large = 1.0 - 2.0 / (exp(a + a) + 1.0)
+    return (a < 0.625).where(small, copy_sign(large, x))
+
+
+def erf(x: Number) -> Number:
+    """x + x P(x^2) near 0, 1 - exp(log(erfc)) beyond."""
+    a = abs(x)
+    small = (x * x).polynomial(ERF).fma(x, x)
+    large = 1.0 - exp((clamp(a, 0.0, 3.95) - 1.0).polynomial(LOG_ERFC_AT_1))
+    return (a < 0.921875).where(small, copy_sign(large, x))

@@ -1,0 +1,112 @@
+"""`Number`: a Value with Python's operators, so that formulas read as such. Python numbers take the other operand's type."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minigrad.dtype import DType
+from minigrad.value import Value, binary, bitcast, cast, const, make, unary, where
+
+
+class Number:
+    """Arithmetic on one Value. `==` is left alone: use `equals`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Value):
+        self.value = value
+
+    @property
+    def dtype(self) -> DType:
+        return self.value.dtype
+
+    def of(self, x: Number | int | float) -> Number:
+        """A constant of this number's type."""
+        return x if isinstance(x, Number) else Number(const(x, self.dtype))
+
+    def _binary(self, op: str, other: Number | int | float) -> Number:
+        return Number(binary(op, self.value, self.of(other).value))
+
+    def __add__(self, other: Number | int | float) -> Number:
+        return self._binary("add", other)
+
+    def __sub__(self, other: Number | int | float) -> Number:
+        return self._binary("sub", other)
+
+    def __rsub__(self, other: int | float) -> Number:
+        return self.of(other)._binary("sub", self)
+
+    def __mul__(self, other: Number | int | float) -> Number:
+        return self._binary("mul", other)
+
+    def __truediv__(self, other: Number | int | float) -> Number:
+        return self._binary("div", other)
+
+    def __rtruediv__(self, other: int | float) -> Number:
+        return self.of(other)._binary("div", self)
+
+    def __and__(self, other: Number | int) -> Number:
+        return self._binary("and", other)
+
+    def __or__(self, other: Number | int) -> Number:
+        return self._binary("or", other)
+
+    def __xor__(self, other: Number | int) -> Number:
+        return self._binary("xor", other)
+
+    def __lshift__(self, other: Number | int) -> Number:
+        return self._binary("shl", other)
+
+    def __rshift__(self, other: Number | int) -> Number:
+        return self._binary("shr", other)
+
+    def __lt__(self, other: Number | int | float) -> Number:
+        return self._binary("lt", other)
+
+    def __le__(self, other: Number | int | float) -> Number:
+        return self._binary("le", other)
+
+    def __gt__(self, other: Number | int | float) -> Number:
+        return self.of(other)._binary("lt", self)
+
+    def __ge__(self, other: Number | int | float) -> Number:
+        return self.of(other)._binary("le", self)
+
+    def equals(self, other: Number | int | float) -> Number:
+        return self._binary("eq", other)
+
+    def differs(self, other: Number | int | float) -> Number:
+        return self._binary("ne", other)
+
+    def __neg__(self) -> Number:
+        return Number(unary("neg", self.value))
+
+    def __abs__(self) -> Number:
+        return Number(unary("abs", self.value))
+
+    def __invert__(self) -> Number:
+        return Number(unary("not", self.value))
+
+    def trunc(self) -> Number:
+        return Number(unary("trunc", self.value))
+
+    def fma(self, factor: Number | int | float, addend: Number | int | float) -> Number:
+        """self * factor + addend, rounded once."""
+        return Number(make("fma", self.dtype, (self.value, self.of(factor).value, self.of(addend).value)))
+
+    def where(self, yes: Number, no: Number | int | float) -> Number:
+        """`yes` where this (a bool) is true, else `no`."""
+        return Number(where(self.value, yes.value, yes.of(no).value))
+
+    def cast(self, dtype: DType) -> Number:
+        return Number(cast(self.value, dtype))
+
+    def bits(self, dtype: DType) -> Number:
+        """The same bits as another type."""
+        return Number(bitcast(self.value, dtype))
+
+    def polynomial(self, coefficients: Sequence[float]) -> Number:
+        """c[0] + c[1] * self + ..., by Horner's rule."""
+        result = self.of(coefficients[-1])
+        for c in reversed(coefficients[:-1]):
+            result = result.fma(self, c)
+        return result
