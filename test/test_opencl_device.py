@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def fill(device: OpenCL, array: np.ndarray) -> Buffer:
     return buffer
 
 
-def read(buffer: Buffer, dtype: type, count: int) -> np.ndarray:
+def read(buffer: Buffer, dtype: Any, count: int) -> np.ndarray:
     out = np.empty(count, dtype)
     buffer.device.copy_out(buffer, out)
     return out
