@@ -89,6 +89,9 @@ def floordiv(e: Index, divisor: Index) -> Index:
     parts = _parts(low, c, atoms)
     if parts is not None:
         return high + floordiv(parts[1], parts[3])
+    rejoined = _rejoin(low, whole)
+    if rejoined is not None:
+        return high + rejoined[1] + floordiv(rejoined[0], whole)
     for m, k in low.terms:
         a = m[0]
         if k == 1 and len(m) == 1 and type(a) is FloorDiv:
@@ -123,10 +126,28 @@ def mod(e: Index, divisor: Index) -> Index:
                 others = monomial_of(k, without(m, (a,)) or ())
                 if exact_quotient(others * a.b, whole) is not None:
                     return mod(low - others * a + others * a.a, divisor)
+    rejoined = _rejoin(low, whole)
+    if rejoined is not None:
+        return mod(rejoined[0], whole)
     parts = _parts(low, c, atoms)
     if parts is not None:
         return parts[0] * mod(parts[1], parts[3]) + parts[2]
     return Mod(low, whole)
+
+
+def _rejoin(low: Expr, divisor: Index) -> tuple[Index, Index] | None:
+    """(numerator, quotient) with low == numerator + quotient*divisor, where k*(e % c) + q*(e // c) became k*e in it."""
+    coefficients = dict(low.terms)
+    for m, k in low.terms:
+        a = m[0]
+        if type(a) is Mod and len(m) == 1:
+            partner = floordiv(a.a, a.b)
+            q = coefficients.get((partner,), 0) if type(partner) is FloorDiv else 0
+            if q:
+                quotient = exact_quotient(q - a.b * k, divisor)
+                if quotient is not None:
+                    return low - a * k - partner * q + a.a * k, partner * quotient
+    return None
 
 
 def exact_quotient(e: Index, divisor: Index) -> Index | None:

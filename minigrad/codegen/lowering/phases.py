@@ -1,0 +1,217 @@
+"""Phases of a strided gradient: divisibility guards out of the loops (ALGORITHMS 5).
+
+Before:  for p<9:  y[p] = sum(k<3: (g[(p-k)//2, k] else 0 if p-k >= 0 and ... and -((p-k)%2) >= 0))
+After:   for p<5:  y[2*p]   = sum(k<2: (g[p-k, 2*k] else 0 if p-k >= 0 and ...))
+         for p<4:  y[2*p+1] = (g[p, 1] else 0 ...)
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product as combinations
+from math import gcd, lcm, prod
+
+from minigrad.codegen.kernel import Define, Kernel, Nest, Store
+from minigrad.codegen.lowering.rename import rename_nest, statements
+from minigrad.codegen.monoid import MONOIDS
+from minigrad.expr import Index, Mod, Var, bounds, subs, variables
+from minigrad.value import Value, const, guard, indices_of, rebuild, reduce, substitute, walk
+
+MAX_PHASES = 64
+"""More copies of a nest than this cost more in code than their guards do in time."""
+
+
+def split_phases(kernel: Kernel) -> Kernel:
+    """One nest per residue of the output index, each without divisibility guards; other nests stay as they are.
+
+    A guard `-((a*p - d*k + b) % s) >= 0` over a domain variable p and at most one reduction variable k is resolved by
+    `p = period*p1 + r` and by letting k run over its solutions only, where the terms left out are the identity of the
+    reduction. A nest in which one such guard would be left stays whole.
+    """
+    return replace(kernel, nests=tuple(phase for nest in kernel.nests for phase in _phases(nest)))
+
+
+def _divisibility(condition: Index) -> Mod | None:
+    """The `e % s` of a condition that says s divides e."""
+    if not isinstance(condition, int) and condition.const == 0 and len(condition.terms) == 1:
+        (atoms, c), = condition.terms
+        if c < 0 and len(atoms) == 1 and isinstance(atoms[0], Mod) and isinstance(atoms[0].b, int):
+            return atoms[0]
+    return None
+
+
+def _divisibilities(nest: Nest) -> Iterator[Mod]:
+    for s in statements((nest,)):
+        if not isinstance(s, Nest):
+            for v in walk(s.value):
+                for condition in indices_of(v) if v.op == "guard" else ():
+                    m = _divisibility(condition)
+                    if m is not None:
+                        yield m
+
+
+def _period(m: Mod, v: Var) -> int | None:
+    """After how many steps of `v` the remainder repeats; None where v is not linear in it."""
+    period = None
+    for atoms, c in m.a.terms if not isinstance(m.a, int) else ():
+        if atoms == (v,):
+            period = m.b // gcd(c, m.b)  # type: ignore[operator, arg-type]
+        elif any(v in variables(a) for a in atoms):
+            return None
+    return period
+
+
+def _phases(nest: Nest) -> list[Nest]:
+    mods = list(dict.fromkeys(_divisibilities(nest)))
+    if not mods:
+        return [nest]
+    periods: dict[Var, int] = {}
+    for m in mods:
+        for v in nest.domain:
+            if v in variables(m.a):
+                periods[v] = lcm(periods.get(v, 1), _period(m, v) or 1)
+    split = [v for v, period in periods.items() if period > 1]
+    if prod(periods.values()) > MAX_PHASES or any(variables(v.hi) & set(split) for v in _bound(nest)):
+        return [nest]
+    phases = []
+    for residues in combinations(*(range(periods[v]) for v in split)):
+        phase = _phase(nest, {v: (periods[v], r) for v, r in zip(split, residues, strict=True)})
+        if phase is not None:
+            phases.append(phase)
+    if any(True for phase in phases for _ in _divisibilities(phase)):
+        return [nest]
+    return phases
+
+
+def _bound(nest: Nest) -> set[Var]:
+    found: set[Var] = set()
+    for s in statements((nest,)):
+        if isinstance(s, Nest):
+            found.update(s.domain)
+        else:
+            for v in walk(s.value):
+                found.update(v.attr[1] if v.op == "reduce" else ())  # type: ignore[index]
+    return found
+
+
+def _phase(nest: Nest, residues: dict[Var, tuple[int, int]]) -> Nest | None:
+    """The nest for `v = period*v1 + r` of each split variable; None where it is empty."""
+    mapping: dict[Var, Index] = {}
+    domain: list[Var] = []
+    for v in nest.domain:
+        if v not in residues:
+            domain.append(v)
+            continue
+        period, r = residues[v]
+        last = (v.hi - r) // period
+        if bounds(last)[1] < 0:
+            return None
+        if isinstance(last, int) and last == 0:
+            mapping[v] = r
+        else:
+            v1 = Var(v.name, 0, last)
+            domain.append(v1)
+            mapping[v] = period * v1 + r
+    body = rename_nest(Nest((), nest.body), mapping).body
+    return _restricted(Nest(tuple(domain), body))
+
+
+def _restricted(nest: Nest) -> Nest:
+    body: list[Define | Store | Nest] = []
+    for s in nest.body:
+        if isinstance(s, Nest):
+            body.extend(_phases(s))
+        else:
+            body.append(replace(s, value=restrict(s.value)))
+    return Nest(nest.domain, tuple(body))
+
+
+def restrict(root: Value) -> Value:
+    """`root` with each reduction running only where its divisibility guards hold, and the other conditions reduced."""
+    done: dict[Value, Value] = {}
+    for v in walk(root):
+        args = tuple(done[a] for a in v.args)
+        if v.op == "reduce":
+            done[v] = _restrict_reduce(v, args[0])
+        elif v.op == "guard":
+            done[v] = guard(args[0], args[1], tuple(_lowest_terms(c) for c in v.attr))  # type: ignore[attr-defined]
+        else:
+            done[v] = rebuild(v, args, v.attr)
+    return done[root]
+
+
+def _lowest_terms(condition: Index) -> Index:
+    """6*i - 4 >= 0 says i - 1 >= 0."""
+    if isinstance(condition, int) or not condition.terms:
+        return condition
+    common = gcd(*(c for _, c in condition.terms))
+    return condition // common if common > 1 and _divisibility(condition) is None else condition
+
+
+def _restrict_reduce(v: Value, body: Value) -> Value:
+    monoid, over = v.attr  # type: ignore[misc]
+    identity = MONOIDS[monoid].init(v.dtype)
+    kept = list(over)
+    while True:
+        found = _solvable(body, kept, identity)
+        if found is None:
+            break
+        condition, m, k = found
+        solutions = _solutions(m, k)
+        if solutions is None:
+            body = _where_false(body, condition)
+            continue
+        start, step, count = solutions
+        at = kept.index(k)
+        if count == 1:
+            del kept[at]
+            body = substitute(body, {k: start})
+        else:
+            kept[at] = Var(k.name, 0, count - 1)
+            body = substitute(body, {k: start + step * kept[at]})
+    return identity if body is identity else reduce(monoid, tuple(kept), _guards_in_lowest_terms(body))
+
+
+def _guards_in_lowest_terms(root: Value) -> Value:
+    """`root` with the conditions of its guards in lowest terms."""
+    done: dict[Value, Value] = {}
+    for v in walk(root):
+        attr = tuple(_lowest_terms(c) for c in v.attr) if v.op == "guard" else v.attr  # type: ignore[attr-defined]
+        done[v] = rebuild(v, tuple(done[a] for a in v.args), attr)
+    return done[root]
+
+
+def _solvable(body: Value, over: list[Var], identity: Value) -> tuple[Index, Mod, Var] | None:
+    """A guard that says s | a*k + b for one reduction variable k, and without which `body` is the identity."""
+    for v in walk(body):
+        for condition in indices_of(v) if v.op == "guard" else ():
+            m = _divisibility(condition)
+            if m is not None and len(variables(m.a)) == 1:
+                k, = variables(m.a)
+                if k in over and isinstance(k.hi, int) and _period(m, k) is not None:
+                    if _where_false(body, condition) is identity:
+                        return condition, m, k
+    return None
+
+
+def _solutions(m: Mod, k: Var) -> tuple[int, int, int] | None:
+    """(start, step, count) of the k in its range with m == 0, None where there are none."""
+    for start in range(min(_period(m, k), k.hi + 1)):  # type: ignore[type-var, operator, call-overload]
+        if subs(m, {k: start}) == 0:
+            step: int = _period(m, k)  # type: ignore[assignment]
+            return start, step, (k.hi - start) // step + 1  # type: ignore[operator, return-value]
+    return None
+
+
+def _where_false(root: Value, condition: Index) -> Value:
+    """What `root` is where the condition does not hold."""
+    done: dict[Value, Value] = {}
+    for v in walk(root):
+        args = tuple(done[a] for a in v.args)
+        if v.op == "guard" and condition in v.attr:  # type: ignore[operator]
+            done[v] = args[1]
+        elif v.op == "cast" and args[0].op == "const" and args[0].attr == 0:
+            done[v] = const(0, v.dtype)
+        else:
+            done[v] = rebuild(v, args, v.attr)
+    return done[root]
