@@ -34,7 +34,11 @@ def element(v: Value, env: dict, arrays: Mapping[str, np.ndarray], names: dict[s
                  for at in tuples(*(range(evaluate(k.hi, env) + 1) for k in attr[1]))]
         return sum(terms) if attr[0] == "sum" else max([*terms, -np.inf])
     args = [element(a, env, arrays, names) for a in v.args]
-    return {"add": lambda x, y: x + y, "mul": lambda x, y: x * y, "neg": lambda x: -x, "cast": lambda x: x}[v.op](*args)
+    if v.op == "add":
+        return args[0] + args[1]
+    if v.op == "mul":
+        return args[0] * args[1]
+    return -args[0] if v.op == "neg" else args[0]
 
 
 def run(kernel: Kernel, dims: dict[Var, int], arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -227,7 +231,8 @@ def test_nested_domains_with_a_row() -> None:
 
 
 def transposed_window(lengths: tuple[int, ...], taps: tuple[int, ...], stride: tuple[int, ...],
-                      dilation: tuple[int, ...], padding: tuple[int, ...], half: bool = False, channels: int = 2) -> Kernel:
+                      dilation: tuple[int, ...], padding: tuple[int, ...], half: bool = False,
+                      channels: int = 2) -> Kernel:
     """The gradient by data of a convolution: y[p] = sum(o, k: g[o, (p + pad - k*dil) / stride] * w[o, k])."""
     at = loops(*lengths)
     ks = tuple(Var(f"k{d}", 0, k - 1) for d, k in enumerate(taps))

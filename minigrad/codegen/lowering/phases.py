@@ -196,10 +196,11 @@ def _solvable(body: Value, over: list[Var], identity: Value) -> tuple[Index, Mod
 
 def _solutions(m: Mod, k: Var) -> tuple[int, int, int] | None:
     """(start, step, count) of the k in its range with m == 0, None where there are none."""
-    for start in range(min(_period(m, k), k.hi + 1)):  # type: ignore[type-var, operator, call-overload]
+    step, last = _period(m, k), bounds(k)[1]
+    assert step is not None
+    for start in range(min(step, last + 1)):
         if subs(m, {k: start}) == 0:
-            step: int = _period(m, k)  # type: ignore[assignment]
-            return start, step, (k.hi - start) // step + 1  # type: ignore[operator, return-value]
+            return start, step, (last - start) // step + 1
     return None
 
 
