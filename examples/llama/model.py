@@ -87,12 +87,9 @@ class Attention:
         self.cached_keys[:, position:end] = key
         self.cached_values[:, position:end] = value
 
-        # [kv_heads, query heads for each, n, head_size] meets [kv_heads, 1, T, head_size].
-        query = query.reshape(config.kv_heads, config.heads // config.kv_heads, n, config.head_size)
-        keys, values = self.cached_keys[:, :end].unsqueeze(1), self.cached_values[:, :end].unsqueeze(1)
-        mixed = query.scaled_dot_product_attention(keys, values, attn_mask=mask)
-        mixed = mixed.reshape(config.heads, n, config.head_size).transpose(0, 1).reshape(n, -1)
-        return mixed.linear(self.out.transpose())
+        keys, values = self.cached_keys[:, :end], self.cached_values[:, :end]
+        mixed = query.scaled_dot_product_attention(keys, values, attn_mask=mask, enable_gqa=True)
+        return mixed.transpose(0, 1).reshape(n, -1).linear(self.out.transpose())
 
 
 class FeedForward:

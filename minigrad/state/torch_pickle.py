@@ -111,4 +111,4 @@ def unpickle(stream: BinaryIO, path: Path, storage: Callable[[str, DType, int], 
     except Exception as error:  # the unpickler raises nearly any type for bytes that are no pickle
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise FormatError(f"{path}: truncated or corrupt, expected a PyTorch checkpoint: {reason}; "
-                          "download it again") from None
+                          "download it again") from error
