@@ -57,7 +57,7 @@ def random_bits(shape: Shape, device: str) -> Node:
 
 
 def uniform(shape: Shape, dtype: DType, device: str) -> Node:
-    """Uniform in [0, 1): the top 24 bits (float64: 32 bits; half types: 8) over their range, so that 1 never comes out."""
+    """Uniform in [0, 1): the top 24 bits (float64: 32; half types: 8) over their range: 1 never comes out."""
     bits = random_bits(shape, device)
     kept = {64: 32, 32: 24}.get(dtype.bits, 8)
     top = B.shr(bits, B.full_like(bits, 32 - kept)) if kept < 32 else bits

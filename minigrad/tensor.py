@@ -47,8 +47,9 @@ class _Mode:
 class Tensor(NNMixin):
     """An array on a device, computed when its values are asked for.
 
-    `data`: a Python number, nested lists, a numpy array (copied) or another Tensor. Numbers are bool, int32 or float32,
-    arrays keep their type, unless `dtype` says otherwise. A leaf made with `requires_grad=True` gets `.grad` by `backward`.
+    `data`: a Python number, nested lists, a numpy array (copied) or another Tensor. Numbers are bool, int32 or float32
+    and arrays keep their type, unless `dtype` says otherwise. A leaf made with `requires_grad=True` gets `.grad` by
+    `backward`.
     """
 
     __slots__ = ("_before",)
@@ -89,13 +90,13 @@ class Tensor(NNMixin):
         if kind.np != array.dtype:
             raise DTypeError(f"[from_blob] expected an array of {kind.np} for {kind}, got {array.dtype}")
         name = cls._device(device)
-        return cls._wrap(_buffer_node(wrap(array, kind, name), array.shape, kind, name))
+        return cls._wrap(_buffer_node(wrap(array, name), array.shape, kind, name))
 
     # Values
 
     def realize(self, *others: Tensor) -> Self:
         """Computes this tensor (and others in one plan) now."""
-        tensors = (self, *others)
+        tensors: tuple[Tensor, ...] = (self, *others)
         pending = [t._node for t in tensors if t._node.storage is None]
         if pending:
             realize(pending)
@@ -142,7 +143,7 @@ class Tensor(NNMixin):
         return self.numpy().tolist()
 
     def data(self) -> memoryview:
-        return memoryview(self.numpy())
+        return self.numpy().data
 
     def contiguous(self) -> Self:
         """The same values, kept in memory of their own."""
@@ -235,7 +236,7 @@ class Tensor(NNMixin):
         found = [(t, [n for n in t._gradient_nodes() if n in reached]) for t in leaves]
         found = [(t, nodes) for t, nodes in found if nodes]
         if not found:
-            raise MinigradError("[backward] expected a result that depends on a tensor with requires_grad=True, got none")
+            raise MinigradError("[backward] expected a result of some tensor with requires_grad=True, got none")
         targets = [n for _, nodes in found for n in nodes]
         parts = iter(gradient(self._node, targets, None if gradient_ is None else gradient_._node))
         for leaf, nodes in found:

@@ -1,7 +1,7 @@
 """What every mixin relies on: the handle's fields, wrapping of Nodes, broadcasting and promotion."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -16,14 +16,18 @@ from minigrad.ops.op import Shape
 Scalar = bool | int | float
 
 
+def join_shapes(shapes: Iterable[Shape]) -> str:
+    return " and ".join([str(list(s)) for s in shapes])
+
+
 def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
-    """The shape that all of them broadcast to. Raises ShapeError as `[name] expected shapes that broadcast, got ...`."""
+    """The shape that all of them broadcast to. Raises ShapeError if there is none."""
     rank = max(map(len, shapes))
     result: list[Index] = []
     for i in range(-rank, 0):
         dims = {s[i] for s in shapes if len(s) >= -i and s[i] != 1}
         if len(dims) > 1:
-            raise ShapeError(f"[{name}] expected shapes that broadcast, got {' and '.join(str(list(s)) for s in shapes)}")
+            raise ShapeError(f"[{name}] expected shapes that broadcast, got {join_shapes(shapes)}")
         result.append(dims.pop() if dims else 1)
     return tuple(result)
 
@@ -61,7 +65,7 @@ def check_shape(name: str, shape: Shape) -> Shape:
 
 
 class Base:
-    """A handle on a Node. `requires_grad` says whether gradients flow to it; `grad` is a leaf's gradient, once there."""
+    """A handle on a Node. `requires_grad`: whether gradients flow to it; `grad`: a leaf's gradient, once there."""
 
     __slots__ = ("_node", "requires_grad", "grad", "__weakref__")
     _node: Node

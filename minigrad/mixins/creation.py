@@ -1,4 +1,4 @@
-"""New tensors: filled, counted, random. All are lazy; `device` and `dtype` default to the configured device and float32."""
+"""New tensors: filled, counted, random. All are lazy; by default on the configured device, in float32."""
 from __future__ import annotations
 
 import math
@@ -62,7 +62,8 @@ class CreationMixin(ReduceMixin):
         """A tensor whose values do not matter (they are 0)."""
         return cls.zeros(*shape, dtype=dtype, device=device, requires_grad=requires_grad)
 
-    def full_like(self, fill_value: Any, *, dtype: DType | str | None = None, requires_grad: bool | None = None) -> Self:
+    def full_like(self, fill_value: Any, *, dtype: DType | str | None = None,
+                  requires_grad: bool | None = None) -> Self:
         return self.full(self.shape, fill_value, dtype=dtype or self.dtype, device=self.device,
                          requires_grad=requires_grad)
 
@@ -139,7 +140,8 @@ class CreationMixin(ReduceMixin):
         if indexing == "xy" and len(order) > 1:
             order[0], order[1] = order[1], order[0]
         shape = [t.shape[0] for t in order]
-        grids = [t.reshape(*[-1 if i == j else 1 for j in range(len(order))]).expand(*shape) for i, t in enumerate(order)]
+        rank = len(order)
+        grids = [t.reshape(*[-1 if i == j else 1 for j in range(rank)]).expand(*shape) for i, t in enumerate(order)]
         if indexing == "xy" and len(grids) > 1:
             grids[0], grids[1] = grids[1], grids[0]
         return tuple(grids)
@@ -217,7 +219,8 @@ class CreationMixin(ReduceMixin):
     @classmethod
     def scaled_uniform(cls, *shape: Any, **options: Any) -> Self:
         """Uniform in +-1/sqrt(number of elements)."""
-        bound = 1 / math.sqrt(max(1, math.prod(as_shape(shape))))
+        dims: Any = as_shape(shape)
+        bound = 1 / math.sqrt(max(1, math.prod(dims)))
         return cls.uniform(*shape, low=-bound, high=bound, **options)
 
     @classmethod

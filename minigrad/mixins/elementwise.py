@@ -7,11 +7,9 @@ from typing import Any, Self
 from minigrad import dtype as dtypes
 from minigrad.dtype import DType, bool_, float32, to_dtype
 from minigrad.errors import DTypeError
-from minigrad.expr import Expr
 from minigrad.mixins import gradients
-from minigrad.mixins.base import Base, broadcast_shapes
+from minigrad.mixins.base import Base, Scalar, broadcast_shapes
 from minigrad.ops import build as B
-from minigrad.ops.node import Node
 
 _POWER_LIMIT = 64  # larger integer exponents of float tensors go through `pow`
 
@@ -100,7 +98,7 @@ class ElementwiseMixin(Base):
         exact = B.pow(B.cast(y if reverse else x, dtypes.float64), B.cast(x if reverse else y, dtypes.float64))
         return self._wrap(B.cast(exact, x.dtype), *parents)
 
-    def _power(self, exponent: int | float) -> Self:
+    def _power(self, exponent: Scalar) -> Self:
         if exponent == 0.5 and self.dtype.is_float:
             return self.sqrt()
         if exponent == -0.5 and self.dtype.is_float:
@@ -131,8 +129,8 @@ class ElementwiseMixin(Base):
         """-1, 0 or 1; NaN stays NaN."""
         if self.dtype.kind == "b":
             return self
-        return (self > 0).where(1, (self < 0).where(self._wrap(B.full_like(self._node, -1 if self.dtype.kind != "u" else 0)),
-                                                    (self == 0).where(0, self)))
+        below = self if self.dtype.kind == "u" else (self < 0).where(-1, self)
+        return (self > 0).where(1, below)
 
     def maximum(self, other: Any) -> Self:
         """The larger of both, NaN if either is NaN."""

@@ -80,7 +80,8 @@ class IndexingMixin(CreationMixin):
         items = [self._index_item(name, i) for i in items]
         used = sum(1 for i in items if i is not None and i is not Ellipsis)
         if used > self.ndim or sum(1 for i in items if i is Ellipsis) > 1:
-            raise ShapeError(f"[{name}] expected at most {self.ndim} indices and one ... for {list(self.shape)}, got {used}")
+            raise ShapeError(f"[{name}] expected at most {self.ndim} indices and one ..., got {used} "
+                             f"for {list(self.shape)}")
         if not any(i is Ellipsis for i in items):
             items.append(Ellipsis)
         at = next(n for n, i in enumerate(items) if i is Ellipsis)
@@ -115,7 +116,7 @@ class IndexingMixin(CreationMixin):
             item = type(self)._from_data(np.asarray(item), None, self.device)
         if isinstance(item, Base):
             if item.dtype is bool_:
-                raise DTypeError(f"[{name}] expected integer indices, got a bool mask, whose result has no known shape; "
+                raise DTypeError(f"[{name}] expected integer indices, got a bool mask (its result has no known shape); "
                                  f"use where or masked_fill")
             if not item.dtype.is_int:
                 raise DTypeError(f"[{name}] expected integer indices, got {item.dtype}")
@@ -128,10 +129,9 @@ class IndexingMixin(CreationMixin):
 
     def _position(self, name: str, item: Index, axis: int) -> Index:
         n = self.shape[axis]
-        lo, hi = bounds(item)
         if isinstance(item, int) and item < 0:
-            item, lo, hi = n + item, *bounds(n + item)
-        if hi < 0 or bounds(item - n)[0] >= 0:
+            item = n + item
+        if bounds(item)[1] < 0 or bounds(item - n)[0] >= 0:
             raise ShapeError(f"[{name}] expected an index in {-n}..{n - 1} along axis {axis} of {list(self.shape)}, "
                              f"got {item}")
         return item
@@ -143,14 +143,14 @@ class IndexingMixin(CreationMixin):
             raise ShapeError(f"[{name}] expected a step other than 0")
         ends = (item.start, item.stop)
         if isinstance(n, int) and all(e is None or not isinstance(e, Expr) for e in ends):
-            start, stop, step = slice(*ends, step).indices(n)
-            return start, max(stop, start) if step > 0 else min(stop, start), step
+            first, last, step = slice(*ends, step).indices(n)
+            return first, max(last, first) if step > 0 else min(last, first), step
         if step < 0:
             if ends == (None, None):
                 return n - 1, -1, step
             raise ShapeError(f"[{name}] expected a positive step for a symbolic range, got {step}")
-        start = 0 if item.start is None else item.start
-        stop = n if item.stop is None else item.stop
+        start: Index = 0 if item.start is None else item.start
+        stop: Index = n if item.stop is None else item.stop
         start = n + start if isinstance(start, int) and start < 0 else start
         stop = n + stop if isinstance(stop, int) and stop < 0 else stop
         return start, emin(stop, n) if isinstance(stop, int) else stop, step

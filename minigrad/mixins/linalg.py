@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any, Self
 
 from minigrad.dtype import DType, promote
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import Base
 from minigrad.mixins.indexing import IndexingMixin
+from minigrad.mixins.movement import spread
 from minigrad.ops import build as B
 
 
@@ -55,8 +55,8 @@ class LinalgMixin(IndexingMixin):
 
     @classmethod
     def einsum(cls, formula: str, *operands: Any) -> Self:
-        """Einstein summation over single letters, such as 'bij,bjk->bik'. No ellipsis, no repeated letter in one term."""
-        tensors: list[Self] = list(operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands)
+        """Einstein summation over single letters, such as 'bij,bjk->bik': no ellipsis, no diagonals."""
+        tensors: list[Self] = list(spread(operands))
         left, arrow, out = formula.replace(" ", "").partition("->")
         terms = left.split(",")
         counts = Counter(left.replace(",", ""))
@@ -64,7 +64,8 @@ class LinalgMixin(IndexingMixin):
         if len(terms) != len(tensors) or any(len(t) != x.ndim for t, x in zip(terms, tensors, strict=True)):
             raise ShapeError(f"[einsum] expected one term per operand and one letter per axis, got {formula!r} for "
                              f"{' and '.join(str(list(x.shape)) for x in tensors)}")
-        if not all(c.isalpha() for c in left.replace(",", "") + out) or any(len(set(t)) != len(t) for t in (*terms, out)):
+        distinct = all(len(set(t)) == len(t) for t in (*terms, out))
+        if not distinct or not all(c.isalpha() for c in [*counts, *out]):
             raise ShapeError(f"[einsum] expected distinct letters in each term, got {formula!r}")
         if set(out) - set(counts):
             raise ShapeError(f"[einsum] expected output letters that occur in the terms, got {formula!r}")
@@ -73,8 +74,8 @@ class LinalgMixin(IndexingMixin):
         for term, x in zip(terms, tensors, strict=True):
             present = [c for c in letters if c in term]
             ordered = x.permute(*[term.index(c) for c in present]) if x.ndim else x
-            spread = iter(ordered.shape)
-            aligned = ordered.reshape(*[next(spread) if c in term else 1 for c in letters])
+            dims = iter(ordered.shape)
+            aligned = ordered.reshape(*[next(dims) if c in term else 1 for c in letters])
             product = aligned if product is None else product * aligned
         summed = tuple(range(len(out), len(letters)))
         return product._accumulating(None).sum(summed) if summed else product
@@ -108,9 +109,11 @@ class LinalgMixin(IndexingMixin):
         if self.ndim != n + 2 or n < 1 or self.shape[1] != weight.shape[0] or weight.shape[0] % groups != 0:
             raise ShapeError(f"[conv_transpose2d] expected x [N, Cin, ...] and weight [Cin, Cout/{groups}, ...], "
                              f"got {list(self.shape)} and {list(weight.shape)}")
-        in_channels, per_group, *kernel = weight.shape
+        in_channels, per_group, *taken = weight.shape
+        kernel = tuple([int(k) for k in taken])  # type: ignore[arg-type]
         name = "conv_transpose2d"
-        strides, dilations, extra = per_axis(name, stride, n), per_axis(name, dilation, n), per_axis(name, output_padding, n)
+        strides, dilations = per_axis(name, stride, n), per_axis(name, dilation, n)
+        extra = per_axis(name, output_padding, n)
         pads = spatial_padding(name, padding, n)
         if any(e >= max(s, d) for e, s, d in zip(extra, strides, dilations, strict=True)):
             raise ShapeError(f"[conv_transpose2d] expected output_padding below stride or dilation, got {extra}")
@@ -123,7 +126,7 @@ class LinalgMixin(IndexingMixin):
         lengths = tuple([(i - 1) * s - lo - hi + d * (k - 1) + 1 for i, s, d, k, (lo, hi) in
                          zip(positions, strides, dilations, kernel, ends, strict=True)])
         axes = tuple(range(3, 3 + n))
-        node = B.unwindow(taps._node, axes, tuple(kernel), strides, dilations, ends, lengths)
+        node = B.unwindow(taps._node, axes, kernel, strides, dilations, ends, lengths)
         y = self._wrap(node, self, weight).reshape(self.shape[0], groups * per_group, *lengths)
         return y if bias is None else y + bias.reshape(1, -1, *[1] * n)
 
@@ -149,7 +152,7 @@ def spatial_padding(name: str, padding: Any, n: int) -> tuple[tuple[int, int], .
     """(before, after) per spatial axis, from one int, n of them, or 2n flat ones with the last axis first."""
     if isinstance(padding, int):
         return ((padding, padding),) * n
-    flat: Sequence[int] = tuple(padding)
+    flat = tuple(padding)
     if len(flat) == n:
         return tuple([(p, p) for p in flat])
     if len(flat) != 2 * n:

@@ -20,7 +20,7 @@ class MovementMixin(ElementwiseMixin):
 
     def reshape(self, *shape: Any) -> Self:
         """The same elements in row-major order in another shape. One dim may be -1; None keeps a dim."""
-        to = [self.shape[i] if d is None else d for i, d in enumerate(_spread(shape))]
+        to = [self.shape[i] if d is None else d for i, d in enumerate(spread(shape))]
         unknown = [i for i, d in enumerate(to) if not isinstance(d, bool) and isinstance(d, int) and d == -1]
         to = list(as_shape(tuple(to)))
         if len(unknown) == 1:
@@ -38,7 +38,7 @@ class MovementMixin(ElementwiseMixin):
 
     def permute(self, *order: Any) -> Self:
         """Axis i of the result is axis order[i]."""
-        axes = tuple([a + self.ndim if a < 0 else a for a in _spread(order)])
+        axes = tuple([a + self.ndim if a < 0 else a for a in spread(order)])
         return self._wrap(B.permute(self._node, axes), self)
 
     def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
@@ -83,7 +83,7 @@ class MovementMixin(ElementwiseMixin):
 
     def expand(self, *shape: Any) -> Self:
         """Axes of length 1 repeated without copies, and new axes in front; -1 or None keeps a dim."""
-        given = _spread(shape)
+        given = spread(shape)
         extra = len(given) - self.ndim
         to = [self.shape[i - extra] if d is None or (isinstance(d, int) and d == -1 and i >= extra) else d
               for i, d in enumerate(given)]
@@ -103,7 +103,7 @@ class MovementMixin(ElementwiseMixin):
         pairs = self._pads(padding)
         if mode != "constant":
             return self._pad_by_repeating(pairs, mode)
-        cuts = [(max(-lo, 0), max(-hi, 0)) if isinstance(lo, int) and isinstance(hi, int) else (0, 0) for lo, hi in pairs]
+        cuts = [tuple([max(-p, 0) if isinstance(p, int) else 0 for p in pair]) for pair in pairs]
         x = self.shrink(tuple([(a, d - b) for (a, b), d in zip(cuts, self.shape, strict=True)]))
         grown = tuple([(lo + a, hi + b) for (lo, hi), (a, b) in zip(pairs, cuts, strict=True)])
         return self._wrap(B.pad(x._node, grown, value), self)
@@ -112,7 +112,7 @@ class MovementMixin(ElementwiseMixin):
         if not all(p is None or isinstance(p, (tuple, list)) for p in padding):
             flat = list(padding)
             if len(flat) % 2 or len(flat) > 2 * self.ndim:
-                raise ShapeError(f"[pad] expected (before, after) for some last axes of {list(self.shape)}, got {padding}")
+                raise ShapeError(f"[pad] expected (before, after) for last axes of {list(self.shape)}, got {padding}")
             pairs = list(zip(flat[::2], flat[1::2], strict=True))[::-1]
             return [(0, 0)] * (self.ndim - len(pairs)) + pairs
         if len(padding) != self.ndim:
@@ -125,8 +125,8 @@ class MovementMixin(ElementwiseMixin):
             n = x.shape[axis]
             limit = n - 1 if mode == "reflect" else n
             if mode not in ("reflect", "replicate", "circular") or (mode != "replicate" and max(lo, hi) > limit):
-                raise ShapeError(f"[pad] expected mode constant, reflect, replicate or circular with pads up to {limit}, "
-                                 f"got mode {mode!r} and {(lo, hi)} for {list(self.shape)}")
+                raise ShapeError(f"[pad] expected mode constant, reflect, replicate, circular and pads up to {limit}, "
+                                 f"got {mode!r} and {(lo, hi)} for {list(self.shape)}")
             parts = [x]
             for size, before in ((lo, True), (hi, False)):
                 if size:
@@ -157,7 +157,7 @@ class MovementMixin(ElementwiseMixin):
 
     def flip(self, *axis: Any) -> Self:
         """Axes in reverse order."""
-        return self._wrap(B.flip(self._node, as_axes("flip", _spread(axis), self.ndim)), self)
+        return self._wrap(B.flip(self._node, as_axes("flip", spread(axis), self.ndim)), self)
 
     def repeat(self, *repeats: Any) -> Self:
         """The tensor repeated along each axis; more counts than axes add axes in front."""
@@ -181,10 +181,10 @@ class MovementMixin(ElementwiseMixin):
 
     def cat(self, *others: Any, dim: int = 0) -> Self:
         """Joined with other tensors along an axis; their other axes agree. Also `Tensor.cat(a, b, dim=1)`."""
-        parts = [self, *_spread(others)]
+        parts = [self, *spread(others)]
         a = as_axis("cat", dim, self.ndim)
         for p in parts[1:]:
-            if p.ndim != self.ndim or any(d != e for i, (d, e) in enumerate(zip(p.shape, self.shape, strict=True)) if i != a):
+            if p.ndim != self.ndim or p.shape[:a] != self.shape[:a] or p.shape[a + 1:] != self.shape[a + 1:]:
                 raise ShapeError(f"[cat] expected shapes equal beside axis {a}, "
                                  f"got {' and '.join(str(list(x.shape)) for x in parts)}")
         common = _common_dtype(parts)
@@ -203,7 +203,7 @@ class MovementMixin(ElementwiseMixin):
 
     def stack(self, *others: Any, dim: int = 0) -> Self:
         """Joined with tensors of the same shape along a new axis."""
-        parts = [self, *_spread(others)]
+        parts = [self, *spread(others)]
         if any(p.shape != self.shape for p in parts):
             raise ShapeError(f"[stack] expected equal shapes, got {' and '.join(str(list(p.shape)) for p in parts)}")
         spaced = [p.unsqueeze(dim) for p in parts]
@@ -241,7 +241,7 @@ class MovementMixin(ElementwiseMixin):
         return self._wrap(B.expand(self._node, broadcast_shapes(name, self.shape, shape)), self)
 
 
-def _spread(args: Sequence[Any]) -> tuple[Any, ...]:
+def spread(args: Sequence[Any]) -> tuple[Any, ...]:
     """Arguments from `f(a, b)` or `f((a, b))`."""
     return tuple(args[0]) if len(args) == 1 and isinstance(args[0], (tuple, list)) else tuple(args)
 

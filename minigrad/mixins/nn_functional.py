@@ -22,7 +22,8 @@ class NNMixin(LinalgMixin):
     def max_pool2d(self, kernel_size: Any = (2, 2), stride: Any = None, dilation: Any = 1, padding: Any = 0) -> Self:
         """The largest element of each window over the last axes; the stride defaults to the kernel."""
         kernel = per_axis("max_pool2d", kernel_size, 2) if isinstance(kernel_size, int) else tuple(kernel_size)
-        windows = self._windows("max_pool2d", kernel, kernel if stride is None else stride, dilation, padding, self.dtype.min)
+        step = kernel if stride is None else stride
+        windows = self._windows("max_pool2d", kernel, step, dilation, padding, self.dtype.min)
         return windows.max(tuple(range(-len(kernel), 0)))
 
     def avg_pool2d(self, kernel_size: Any = (2, 2), stride: Any = None, dilation: Any = 1, padding: Any = 0,
@@ -84,9 +85,10 @@ class NNMixin(LinalgMixin):
         if target.dtype.is_int and target.ndim == self.ndim - 1:
             return self.sparse_categorical_crossentropy(target, None, label_smoothing, reduction, axis)
         if target.shape != self.shape:
-            raise ShapeError(f"[cross_entropy] expected class indices {[d for a, d in enumerate(self.shape) if a != axis]} "
-                             f"or probabilities {list(self.shape)}, got {target.dtype} {list(target.shape)}")
-        smooth = target * (1 - label_smoothing) + label_smoothing / self._count("cross_entropy", axis)  # type: ignore[operator]
+            raise ShapeError(f"[cross_entropy] expected class indices or probabilities for logits {list(self.shape)}, "
+                             f"got {target.dtype} {list(target.shape)}")
+        classes: Any = self.shape[axis]
+        smooth = target * (1 - label_smoothing) + label_smoothing / classes
         return _reduced(-(self.log_softmax(axis) * smooth).sum(axis), reduction)
 
     def sparse_categorical_crossentropy(self, target: Self, ignore_index: int | None = -1, label_smoothing: float = 0.0,
@@ -138,8 +140,10 @@ class NNMixin(LinalgMixin):
             return self * 0
         return (self.rand(*self.shape, device=self.device) >= p).where(self * (1 / (1 - p)), 0)
 
-    def scaled_dot_product_attention(self, key: Self, value: Self, attn_mask: Self | None = None, dropout_p: float = 0.0,
-                                     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Self:
+    def scaled_dot_product_attention(
+        self, key: Self, value: Self, attn_mask: Self | None = None, dropout_p: float = 0.0, is_causal: bool = False,
+        scale: float | None = None, enable_gqa: bool = False,
+    ) -> Self:
         """softmax(q @ k.T * scale + mask) @ v for q [..., H, L, E], k [..., H, S, E] and v [..., H, S, F].
 
         `attn_mask` broadcasts to [..., H, L, S]: a bool one keeps where True, another is added. `is_causal` keeps

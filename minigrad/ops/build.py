@@ -49,9 +49,9 @@ def _rounded(value: Any, dtype: DType) -> Any:
 def const(value: Index | float, dtype: DType, device: str) -> Node:
     """A number, rounded to `dtype`, or an integer Index, of shape ()."""
     if isinstance(value, (int, float)):
-        value = _rounded(value, dtype)
-        return apply(storage.CONST, device=device, value=value, of=dtype,
-                     negative=value == 0 and math.copysign(1, value) < 0)
+        number = _rounded(value, dtype)
+        negative = number == 0 and math.copysign(1, number) < 0
+        return apply(storage.CONST, device=device, value=number, of=dtype, negative=negative)
     if dtype.is_int:
         return apply(storage.CONST, device=device, value=value, of=dtype, negative=False)
     return cast(const(value, int64, device), dtype)

@@ -232,6 +232,10 @@ def _where_vjp(node: Node, g: Node) -> Grads:
     return None, B.where(node.inputs[0], g, zero), B.where(node.inputs[0], zero, g)
 
 
+def _where_reference(c: np.ndarray, x: np.ndarray, y: np.ndarray, *, shape: Shape, dtype: DType) -> np.ndarray:
+    return np.where(c, x, y)
+
+
 def _bitcast_infer(shapes: Sequence[Shape], dtypes: Sequence[DType], *, to: DType, of: DType) -> tuple[Shape, DType]:
     if dtypes[0].bits != to.bits:
         raise DTypeError(f"[bitcast] expected a type of {dtypes[0].bits} bits like {dtypes[0]}, got {to}")
@@ -249,7 +253,7 @@ def _cast_vjp(node: Node, g: Node) -> Grads:
     return (B.cast(g, source) if source.is_float and node.dtype.is_float else None,)
 
 
-WHERE = Op("where", _where_infer, _where_vjp, lambda c, x, y, *, shape, dtype: np.where(c, x, y),
+WHERE = Op("where", _where_infer, _where_vjp, _where_reference,
            Elementwise(lambda c, x, y, *, dtype: V.where(c, x, y)))
 CAST = Op("cast", lambda shapes, dtypes, *, to: (shapes[0], to), _cast_vjp,
           lambda x, *, to, shape, dtype: convert(x, to), Elementwise(scalars.cast))

@@ -50,7 +50,9 @@ def _inside(index: np.ndarray, length: int) -> np.ndarray:
 
 def _gather_reference(x: np.ndarray, index: np.ndarray, *, axis: int, shape: Shape, dtype: DType) -> np.ndarray:
     part = tuple(slice(None) if a == axis else slice(n) for a, n in enumerate(index.shape))
-    return np.take_along_axis(x[part], _inside(index, x.shape[axis]), axis) if index.size else np.empty(index.shape, x.dtype)
+    if not index.size:
+        return np.empty(index.shape, x.dtype)
+    return np.take_along_axis(x[part], _inside(index, x.shape[axis]), axis)
 
 
 def _scatter_infer(shapes: Sequence[Shape], dtypes: Sequence[DType], *, axis: int, reduction: str,
@@ -97,7 +99,7 @@ def _scatter_reference(base: np.ndarray, index: np.ndarray, value: np.ndarray, *
     out = base.copy()
     if not index.size or not out.size:
         return out
-    at = list(np.indices(index.shape, sparse=True))
+    at: list[np.ndarray] = list(np.indices(index.shape, sparse=True))
     at[axis] = _inside(index, base.shape[axis])
     if reduction == "set":
         for position in np.ndindex(index.shape):

@@ -114,7 +114,7 @@ def _flip_infer(shapes: Sequence[Shape], dtypes: Dtypes, *, axes: tuple[int, ...
 
 
 def _flip_source(index: Indices, *, in_shape: Shape, axes: tuple[int, ...]) -> Mapped:
-    return Mapped(tuple([d - 1 - i if a in axes else i for a, (d, i) in enumerate(zip(in_shape, index, strict=True))]))
+    return Mapped(tuple([in_shape[a] - 1 - i if a in axes else i for a, i in enumerate(index)]))
 
 
 def _slice_infer(shapes: Sequence[Shape], dtypes: Dtypes, *, starts: Indices, stops: Indices,
@@ -140,7 +140,8 @@ def _slice_vjp(node: Node, g: Node) -> tuple[Node]:
     return (B.assign(zero, g, tuple(zip(p["starts"], p["steps"], strict=True))),)
 
 
-def _pad_infer(shapes: Sequence[Shape], dtypes: Dtypes, *, pads: Pairs, fill: float, negative: bool) -> tuple[Shape, DType]:
+def _pad_infer(shapes: Sequence[Shape], dtypes: Dtypes, *, pads: Pairs, fill: float,
+               negative: bool) -> tuple[Shape, DType]:
     shape = shapes[0]
     _check_rank("pad", "pairs", len(pads), shape)
     if any(bounds(lo)[1] < 0 or bounds(hi)[1] < 0 for lo, hi in pads):
@@ -214,8 +215,9 @@ def _window_reference(x: np.ndarray, *, axes: _Ints, kernel: _Ints, stride: _Int
     for axis, k, s, d, (lo, hi) in zip(axes, kernel, stride, dilation, padding, strict=True):
         pads = [(0, 0)] * x.ndim
         pads[axis] = (max(lo, 0), max(hi, 0))
+        positions = (x.shape[axis] + lo + hi - d * (k - 1) - 1) // s + 1
         padded = np.pad(x, pads, constant_values=np.asarray(fill).astype(x.dtype))
-        at = _positions(int(shape[axis]), k, s, d, min(lo, 0))
+        at = _positions(positions, k, s, d, min(lo, 0))
         x = np.moveaxis(np.take(padded, at, axis=axis), axis + 1, -1)
     return x
 

@@ -30,7 +30,8 @@ class Node:
 
     def __repr__(self) -> str:
         params = "".join(f", {k}={v}" for k, v in self.params.items())
-        return f"{self.op.name}({len(self.inputs)} inputs{params}) -> {self.dtype.short}{list(self.shape)} on {self.device}"
+        result = f"{self.dtype.short}{list(self.shape)} on {self.device}"
+        return f"{self.op.name}({len(self.inputs)} inputs{params}) -> {result}"
 
 
 class _Interned(ref):

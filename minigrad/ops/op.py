@@ -31,7 +31,7 @@ class Elementwise:
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """An element from its index alone: `element(index, dtype=..., **params)`; scalars it reads are Node inputs of shape ()."""
+    """From the index alone: `element(index, *scalars, dtype=..., **params)`; scalars are inputs of shape ()."""
 
     element: Callable[..., Value]
     flops: int = 1

@@ -19,6 +19,7 @@ from minigrad.ops.op import Generate, Op, Shape, Storage
 
 Shapes = Sequence[Shape]
 DTypes = Sequence[DType]
+Indices = tuple[Index, ...]
 Region = tuple[tuple[Index, int], ...]
 
 
@@ -41,7 +42,7 @@ def _number(value: Index | float, dtype: DType) -> np.ndarray:
     return np.asarray(value).astype(np.float32 if dtype.name == "bfloat16" else dtype.np)
 
 
-def _const_element(index: tuple[Index, ...], *, dtype: DType, value: Index | float, of: DType, negative: bool) -> V.Value:
+def _const_element(index: Indices, *, dtype: DType, value: Index | float, of: DType, negative: bool) -> V.Value:
     return V.const(value, dtype.compute) if isinstance(value, (int, float)) else V.index(value, dtype)
 
 
@@ -82,11 +83,12 @@ def _words(v: V.Value) -> tuple[V.Value, V.Value]:
     return V.cast(v, uint32), V.cast(V.binary("shr", v, V.const(32, uint64)), uint32)
 
 
-def _random_element(index: tuple[Index, ...], key: V.Value, counter: V.Value, *, dtype: DType, extents: Shape) -> V.Value:
+def _random_element(index: Indices, key: V.Value, counter: V.Value, *, dtype: DType, extents: Shape) -> V.Value:
     """Word 0 of threefry(key, (flat element index, counter)); the counter's high half joins the key's."""
     flat: Index = 0
     for i, d in zip(index, extents, strict=True):
         flat = flat * d + i
+
     def rotate(v: V.Value, r: int) -> V.Value:
         left, right = V.const(r, uint32), V.const(32 - r, uint32)
         return V.binary("or", V.binary("shl", v, left), V.binary("shr", v, right))
