@@ -6,7 +6,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = [
-    {"errors", "dtype", "expr", "value", "config", "target", "program"},
+    {"errors", "dtype", "expr", "value", "config", "target", "program", "handles"},
     {"ops"},
     {"graph"},
     {"codegen", "scheduler", "runtime"},
