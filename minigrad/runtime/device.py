@@ -47,7 +47,7 @@ class Launch:
 
 
 class Device(ABC):
-    """A place that runs Programs. `name` is canonical ('CPU', 'CL:0'); `target` is all that code generation may know."""
+    """A place that runs Programs. `name` is canonical ('CPU', 'CL:0'); `target` is all that code generation knows."""
 
     name: str
     target: Target
