@@ -13,6 +13,7 @@ from minigrad.engine.stats import stats
 from minigrad.engine.storage import allocate
 from minigrad.engine.transfer import canonical_device, download, upload, wrap
 from minigrad.expr import bounds, variables
+from minigrad.handles import live
 from minigrad.ops.node import Node, sever
 from minigrad.runtime.device import Buffer
 from minigrad.runtime.registry import get_device
@@ -132,22 +133,76 @@ def plan_assigns(targets: list[Node]) -> tuple[list[Node], set[Node]]:
     compute later from a donated leaf, and every assign that the user holds, is computed now.
     """
     order, outside = outside_references(targets)
-    assigns = [n for n in order if n.op.name == "assign" and n.storage is None]
-    if not assigns:
+    if not any(n.op.name == "assign" and n.storage is None for n in order):
         return [], set()
-    asked = set(targets)
+    beside = lazy_readers(order, targets[0].device)
+    if beside:
+        del order, outside  # a second list of the Nodes would be counted as another holder
+        order, outside = outside_references([*targets, *beside])
+    asked = {*targets, *beside}
     donatable: set[Node] = set()
-    for a in assigns:
-        old, held_outside = a.inputs[0], False
-        while old.op.name in ALIASES and old.storage is None:
-            held_outside |= outside[id(old)] > 0
-            old = old.inputs[0]
-        if old.storage is not None and not held_outside and outside[id(old)] <= 0 and unshared(old):
-            donatable.add(old)
+    for a in order:
+        if a.op.name == "assign" and a.storage is None:
+            leaf = overwritten_leaf(a, outside)
+            if leaf is not None:
+                donatable.add(leaf)
     readers = dependants(order, donatable)
     held = [n for n in order if outside[id(n)] > 0 and n not in asked and n.storage is None
             and (n in readers or n.op.name == "assign")]
-    return held, donatable
+    return beside + held, donatable
+
+
+def overwritten_leaf(assign: Node, outside: dict[int, int]) -> Node | None:
+    """The realized Node that an assign may overwrite, if nobody else holds it."""
+    old = assign.inputs[0]
+    while old.op.name in ALIASES and old.storage is None:
+        if outside[id(old)] > 0:
+            return None
+        old = old.inputs[0]
+    return old if old.storage is not None and outside[id(old)] <= 0 and unshared(old) else None
+
+
+def lazy_readers(order: list[Node], device: str) -> list[Node]:
+    """Lazy values held by Tensors beside this graph that read what its assigns replace, and share most of its work.
+
+    A loss that was differentiated and is printed after the step, for one: computing it now costs little, later the
+    whole forward pass and a second copy of every parameter.
+    """
+    known = {id(n) for n in order}
+    replaced: set[Node] = set()
+    for a in order:
+        if a.op.name == "assign" and a.storage is None:
+            replaced.update(chain(a.inputs[0]))
+    readers = {id(n) for n in dependants(order, replaced)} | {id(n) for n in replaced}
+    found: list[Node] = []
+    limit = max(64, len(order) // 4)
+    for tensor in live():
+        node = tensor._node
+        if node.storage is not None or id(node) in known or node.device != device:
+            continue
+        fresh, reads, stack, seen = 0, False, [node], {id(node)}
+        while stack and fresh <= limit:
+            n = stack.pop()
+            if id(n) in known:
+                reads |= id(n) in readers
+                continue
+            fresh += 1
+            for i in n.inputs if n.storage is None else ():
+                if id(i) not in seen:
+                    seen.add(id(i))
+                    stack.append(i)
+        if reads and fresh <= limit:
+            found.append(node)
+    return list(dict.fromkeys(found))
+
+
+def chain(node: Node) -> list[Node]:
+    """A Node and what it is an alias of."""
+    found = [node]
+    while node.op.name in ALIASES and node.storage is None:
+        node = node.inputs[0]
+        found.append(node)
+    return found
 
 
 def unshared(node: Node) -> bool:
