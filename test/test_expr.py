@@ -2,7 +2,9 @@
 import random
 from itertools import product as tuples
 from math import prod
+from typing import Any
 
+import numpy as np
 import pytest
 
 from minigrad.errors import FormatError, ShapeError
@@ -68,6 +70,21 @@ def test_constants_become_ints_and_lone_atoms_themselves() -> None:
     assert Var("i", 0, 15) is i and Var("i", 0, 16) is not i
     assert i + j == j + i and hash(i + j) == hash(j + i) and i + j != i and {i + 1: 2}[1 + i] == 2
     assert isinstance(emin(i, j), Min) and isinstance(emax(i, j), Max)
+
+
+def test_other_operands() -> None:
+    class Other:
+        def __radd__(self, e: Index) -> str:
+            return f"{e} + other"
+
+        def __rmod__(self, e: Index) -> str:
+            return f"{e} % other"
+
+    three: Any = np.int64(3)
+    assert i + Other() == "i + other" and i % Other() == "i % other"  # type: ignore[operator]
+    assert (i * three + three) // three == i + 1 and x % three == x % 3 and type((i * three).terms[0][1]) is int
+    with pytest.raises(TypeError):
+        i + 0.5  # type: ignore[operator]
 
 
 def test_zero_divisor() -> None:

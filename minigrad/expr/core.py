@@ -4,6 +4,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from math import gcd
+from numbers import Integral
 from threading import Lock
 from typing import Any, Union
 from weakref import WeakValueDictionary
@@ -25,10 +26,14 @@ class Expr:
     _bounds: tuple[int, int] | None
     _variables: frozenset[Var] | None
 
+    # Operands that are neither expressions nor integers (a Tensor) answer for themselves: NotImplemented.
+
     def __add__(self, other: Index) -> Index:
         if isinstance(other, Expr):
             return _sum(self, other)
-        return _make(self.terms, self.const + operator.index(other)) if other else self
+        if type(other) is not int and not isinstance(other, Integral):
+            return NotImplemented
+        return _make(self.terms, self.const + int(other)) if other else self
 
     __radd__ = __add__
 
@@ -36,15 +41,17 @@ class Expr:
         return self * -1
 
     def __sub__(self, other: Index) -> Index:
-        return self + (-other)
+        return self + -other if isinstance(other, (int, Expr, Integral)) else NotImplemented
 
     def __rsub__(self, other: Index) -> Index:
-        return self * -1 + other
+        return self * -1 + other if isinstance(other, (int, Expr, Integral)) else NotImplemented
 
     def __mul__(self, other: Index) -> Index:
         if isinstance(other, Expr):
             return _times(self, other)
-        other = operator.index(other)
+        if type(other) is not int and not isinstance(other, Integral):
+            return NotImplemented
+        other = int(other)
         if other == 0 or other == 1:
             return self if other else 0
         return _make(tuple([(m, c * other) for m, c in self.terms]), self.const * other)
@@ -52,16 +59,16 @@ class Expr:
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Index) -> Index:
-        return floordiv(self, other)
+        return floordiv(self, other) if isinstance(other, (int, Expr, Integral)) else NotImplemented
 
     def __rfloordiv__(self, other: Index) -> Index:
-        return floordiv(other, self)
+        return floordiv(other, self) if isinstance(other, (int, Expr, Integral)) else NotImplemented
 
     def __mod__(self, other: Index) -> Index:
-        return mod(self, other)
+        return mod(self, other) if isinstance(other, (int, Expr, Integral)) else NotImplemented
 
     def __rmod__(self, other: Index) -> Index:
-        return mod(other, self)
+        return mod(other, self) if isinstance(other, (int, Expr, Integral)) else NotImplemented
 
     def __eq__(self, other: object) -> bool:
         if self is other:

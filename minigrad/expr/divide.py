@@ -9,6 +9,8 @@ from minigrad.expr.interval import bounds, prove_nonneg
 
 
 def _monomial(divisor: Index) -> tuple[int, Monomial]:
+    if not isinstance(divisor, Expr):
+        return int(divisor), ()
     divisor = dim(divisor)
     if isinstance(divisor, int):
         return divisor, ()
