@@ -43,7 +43,7 @@ class Sampler:
         weights /= weights.sum()
         # The fewest of the best that reach top_p together: a token stays while those before it have not.
         before = np.cumsum(weights) - weights
-        weights = np.where(before < self.top_p, weights, 0)
+        weights[1:] = np.where(before[1:] < self.top_p, weights[1:], 0)
         return int(kept[self.random.choice(len(kept), p=weights / weights.sum())])
 
 
