@@ -246,11 +246,21 @@ class Tensor(NNMixin):
             leaf.grad = self._wrap(total if leaf.grad is None else B.add(leaf.grad._node, total))
         return self
 
-    def gradient(self, *targets: Tensor, gradient: Tensor | None = None) -> list[Tensor]:
-        """The gradients with respect to any tensors it was made from; `gradient` as in `backward`. `.grad` stays."""
+    def gradient(self, *targets: Tensor, gradient: Tensor | None = None, materialize_grads: bool = False,
+                 ) -> list[Tensor]:
+        """The gradients with respect to any tensors it was made from; `gradient` as in `backward`. `.grad` stays.
+
+        Raises MinigradError for a target that it was not made from, or zeros with `materialize_grads`. A result that was
+        realized remembers what it was made from only if a tensor with requires_grad=True is among that.
+        """
         if not targets:
             raise MinigradError("[gradient] expected at least one target, got none")
         groups = [t._gradient_nodes() for t in targets]
+        reached = set(toposort(self._node, through_storage=True))
+        floats = all(t.dtype.is_float for t in (self, *targets))  # if not, the rules below raise a better error
+        unused = [t for t, nodes in zip(targets, groups, strict=True) if floats and reached.isdisjoint(nodes)]
+        if unused and not materialize_grads:
+            raise MinigradError(f"[gradient] expected targets that the result was made from, got {unused[0]!r}")
         seed = None if gradient is None else gradient._node
         parts = iter(_node_gradients(self._node, [n for nodes in groups for n in nodes], seed))
         results = []
@@ -342,7 +352,7 @@ def _leaf(data: Any, dtype: DType | None, device: str) -> Node:
     """The Node of new data: a constant for a number, else a buffer with a copy of it."""
     if isinstance(data, Expr):
         return B.const(data, dtype or int32, device)
-    if isinstance(data, (bool, int, float)):
+    if isinstance(data, (bool, int, float)) and not isinstance(data, np.generic):
         kind = bool_ if isinstance(data, bool) else float32 if isinstance(data, float) else int32
         if kind is int32 and not -(1 << 31) <= data < 1 << 31:
             kind = int64

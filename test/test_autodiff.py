@@ -1,0 +1,123 @@
+"""Gradients against finite differences, on devices, of gradients, and the rules of backward()."""
+import math
+
+import numpy as np
+import pytest
+from conftest import devices
+from ops.cases import CASES, Case, check_device_gradient, check_gradient
+
+from minigrad import Tensor, config
+from minigrad.errors import DTypeError, MinigradError, ShapeError
+
+SMOOTH = [c for c in CASES if c.grad and any("float" in i.dtype for i in c.inputs)]
+
+
+@pytest.fixture(autouse=True)
+def on_numpy():
+    with config(device="NUMPY"):
+        yield
+
+
+@pytest.mark.parametrize("case", SMOOTH, ids=str)
+def test_first_order(case: Case) -> None:
+    check_gradient(case)
+
+
+@pytest.mark.parametrize("case", [c for c in SMOOTH if c.second], ids=str)
+def test_second_order(case: Case) -> None:
+    check_gradient(case, second=True)
+
+
+@pytest.mark.parametrize("device", [d for d in devices() if d != "NUMPY"])
+@pytest.mark.parametrize("case", SMOOTH, ids=str)
+def test_on_device(case: Case, device: str) -> None:
+    check_device_gradient(case, device)
+
+
+def test_backward_accumulates_into_leaves() -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    y = Tensor([3.0, 4.0])
+    (x * y).sum().backward()
+    (x * 2).sum().backward()
+    assert x.grad.tolist() == [5.0, 6.0]
+    assert y.grad is None
+
+
+def test_equal_leaves_have_their_own_gradients() -> None:
+    a, b = Tensor.zeros(2, requires_grad=True), Tensor.zeros(2, requires_grad=True)
+    (a * 2 + b * 3).sum().backward()
+    assert a.grad.tolist() == [2.0, 2.0]
+    assert b.grad.tolist() == [3.0, 3.0]
+
+
+def test_gradient_after_realize() -> None:
+    x = Tensor([1.0, 2.0]) * 3
+    x.requires_grad_()
+    y = (x * x).sum()
+    assert x.tolist() == [3.0, 6.0]
+    y.realize()
+    y.backward()
+    assert x.grad.tolist() == [6.0, 12.0]
+
+
+def test_detach_and_no_grad_stop_gradients() -> None:
+    x = Tensor([2.0], requires_grad=True)
+    (x * x.detach()).sum().backward()
+    assert x.grad.tolist() == [2.0]
+    with Tensor.no_grad():
+        y = x * 2
+    assert not y.requires_grad and x.requires_grad
+
+
+def test_gradient_of_intermediate_and_unused() -> None:
+    x, z = Tensor([1.0, 2.0]), Tensor([5.0])
+    y = x * 3
+    dy, dx, dz = (y * y).sum().gradient(y, x, z, materialize_grads=True)
+    assert dy.tolist() == [6.0, 12.0] and dx.tolist() == [18.0, 36.0] and dz.tolist() == [0.0]
+    (seeded,) = y.gradient(x, gradient=Tensor([1.0, 10.0]))
+    assert seeded.tolist() == [3.0, 30.0]
+
+
+def test_assign_to_leaf_keeps_it_a_leaf() -> None:
+    w = Tensor([1.0, 2.0], requires_grad=True)
+    for _ in range(3):
+        w.grad = None
+        (w * w).sum().backward()
+        w.assign(w - 0.5 * w.grad.detach())
+    assert w.tolist() == [0.0, 0.0]
+    (w + 1).sum().backward()
+
+
+def test_ties_share_the_gradient() -> None:
+    x = Tensor([1.0, 1.0, 0.0], requires_grad=True)
+    x.max().backward()
+    assert x.grad.tolist() == [0.5, 0.5, 0.0]
+
+
+def test_extreme_arguments_have_finite_gradients() -> None:
+    x = Tensor([-200.0, 0.0, 200.0], requires_grad=True)
+    (x.sigmoid() + x.silu() + x.softplus() + x.logsigmoid() + x.tanh()).sum().backward()
+    assert np.isfinite(x.grad.numpy()).all()
+    y = Tensor([[-1e4, 0.0, 1e4]], requires_grad=True)
+    (y.softmax() + y.log_softmax()).sum().backward()
+    assert np.isfinite(y.grad.numpy()).all()
+
+
+def test_masked_rows_of_softmax() -> None:
+    x = Tensor([[1.0, -math.inf, 2.0]], requires_grad=True)
+    (x.softmax() * Tensor([[1.0, 2.0, 3.0]])).sum().backward()
+    assert np.isfinite(x.grad.numpy()).all() and x.grad.numpy()[0, 1] == 0
+
+
+def test_bad_targets() -> None:
+    x = Tensor([1.0, 2.0])
+    with pytest.raises(ShapeError, match=r"\[gradient\] expected an output of one element or a seed, got shape \[2\]"):
+        (x * 2).gradient(x)
+    with pytest.raises(DTypeError, match=r"\[gradient\] expected float tensors, got int32"):
+        (x * 2).sum().gradient(Tensor([1, 2]))
+    with pytest.raises(MinigradError, match=r"\[gradient\] expected targets that the result was made from"):
+        (x * 2).sum().gradient(Tensor([1.0]))
+    with pytest.raises(MinigradError, match=r"\[backward\] expected a result of some tensor with requires_grad=True"):
+        x.sum().backward()
+    with pytest.raises(DTypeError, match=r"\[requires_grad\] expected a float tensor, got int32"):
+        Tensor([1], requires_grad=True)
