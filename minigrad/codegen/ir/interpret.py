@@ -1,0 +1,254 @@
+"""Runs loop IR as it is written, one iteration after another: the oracle for strategies, transforms and renderers.
+
+Vector loops run in lockstep: what depends on the lane is a numpy array over the lanes. An access outside its buffer
+that is not guarded, a store to an input, iterations of the parallel loop that touch each other's elements, lanes that
+store different values at one place: each is an InternalError naming the access.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minigrad.codegen.ir.nodes import Alloc, Function, If, Let, Loop, Stmt, Store
+from minigrad.codegen.value_eval import (
+    Array,
+    Fault,
+    Result,
+    constant,
+    decode,
+    encode,
+    fold,
+    guarded,
+    index_value,
+    masked,
+    merge,
+    operate,
+)
+from minigrad.dtype import DType
+from minigrad.errors import InternalError
+from minigrad.expr import Atom, Index, Var, evaluate, to_text
+from minigrad.value import Value, ValueIndex, walk
+
+
+def interpret_function(function: Function, buffers: Mapping[str, Array], scalars: Mapping[str, float] | None = None,
+                       dims: Mapping[str, int] | None = None, begin: int = 0, end: int | None = None) -> None:
+    """Runs iterations `begin <= i < end` (None: all) of the parallel loop. Output buffers are written in place.
+
+    `buffers` are flat arrays of each parameter's storage type (bfloat16: uint16) with at least its size. Raises
+    InternalError for a broken rule (see the module) and for arguments that do not fit.
+    """
+    with np.errstate(all="ignore"):
+        _Run(function, buffers, scalars or {}, dims or {}, begin, end).block(function.body)
+
+
+@dataclass(slots=True)
+class _Buffer:
+    """`data` holds storage elements; with `lanes` it is [size, W], a private copy for each lane."""
+
+    name: str
+    dtype: DType
+    size: int
+    data: Array
+    lanes: bool = False
+    mode: str = "inout"
+    owner: Array | None = None  # the parallel iteration that wrote each element, -1 for none
+
+
+class _Run:
+    def __init__(self, function: Function, buffers: Mapping[str, Array], scalars: Mapping[str, float],
+                 dims: Mapping[str, int], begin: int, end: int | None):
+        self.begin, self.end = begin, end
+        self.variables: dict[Var, Any] = {}
+        for d in function.dims:
+            if d.name not in dims:
+                raise InternalError(f"[interpret] {function.name}: expected a value of dim {d.name}, got {list(dims)}")
+            self.variables[d] = int(dims[d.name])
+        self.locals: dict[str, Array] = {s.name: constant(scalars[s.name], s.dtype) for s in function.scalars}
+        self.buffers: dict[str, _Buffer] = {}
+        for p in function.buffers:
+            size, data = evaluate(p.size, self.variables), buffers[p.name]
+            if data.ndim != 1 or data.dtype != p.dtype.np or data.size < size:
+                raise InternalError(f"[interpret] {function.name}: expected {p.name} as {size} flat elements of "
+                                    f"{p.dtype.np}, got {data.shape} of {data.dtype}")
+            self.buffers[p.name] = _Buffer(p.name, p.dtype, size, data, mode=p.mode, owner=np.full(size, -1, np.int64))
+        self.lanes: int | None = None
+        self.iteration: int | None = None
+        self.order: dict[Value, list[Value]] = {}
+        self.results: dict[Value, Result] = {}
+
+    # ---- statements ----
+
+    def block(self, body: tuple[Stmt, ...]) -> None:
+        outer_locals, outer_buffers = dict(self.locals), dict(self.buffers)
+        for s in body:
+            self.results = {}
+            if isinstance(s, Let):
+                self.locals[s.name] = self.value(s.value, True)
+            elif isinstance(s, Store):
+                self._store(s)
+            elif isinstance(s, Loop):
+                self._loop(s)
+            elif isinstance(s, If):
+                holds = np.unique(self._mask(s.conditions))
+                if holds.size > 1:
+                    raise InternalError(f"[interpret] expected a condition equal for all lanes, got {s.conditions}")
+                self.block(s.then if holds[0] else s.otherwise)
+            elif isinstance(s, Alloc):
+                shape = (s.size,) if self.lanes is None else (s.size, self.lanes)
+                fill = np.nan if s.dtype.is_float else 90
+                data = np.empty(shape, s.dtype.np)
+                data[...] = encode(constant(fill, s.dtype), s.dtype)
+                self.buffers[s.name] = _Buffer(s.name, s.dtype, s.size, data, self.lanes is not None)
+        self.locals, self.buffers = outer_locals, outer_buffers
+
+    def _loop(self, s: Loop) -> None:
+        start, stop = self._uniform(s.start), self._uniform(s.stop)
+        if s.kind == "vector":
+            if self.lanes is not None or start != 0:
+                raise InternalError(f"[interpret] expected no vector loop inside another and a start of 0, got {s.var}")
+            self.lanes = stop
+            self.variables[s.var] = np.arange(stop)
+            self.block(s.body)
+            self.lanes = None
+        else:
+            parallel = s.kind == "parallel"
+            if parallel:
+                start, stop = max(start, self.begin), stop if self.end is None else min(stop, self.end)
+            for i in range(start, stop):
+                self.variables[s.var] = i
+                if parallel:
+                    self.iteration = i
+                self.block(s.body)
+            if parallel:
+                self.iteration = None
+        self.variables.pop(s.var, None)
+
+    def _store(self, s: Store) -> None:
+        buffer = self._buffer(s.buffer)
+        if buffer.mode == "in":
+            raise InternalError(f"[interpret] store to the input {s.buffer}")
+        mask = self._mask(s.conditions)
+        if not np.any(mask):
+            return
+        at = index_value(s.offset, self._leaf)
+        if np.any(mask & ((at < 0) | (at >= buffer.size))):
+            raise InternalError(f"[interpret] store {s.buffer}[{to_text(s.offset)}] at {at}: outside "
+                                f"0..{buffer.size - 1}")
+        stored = encode(self.value(s.value, mask), s.value.dtype)
+        if s.value.dtype is not buffer.dtype:
+            raise InternalError(f"[interpret] store to {s.buffer}: expected {buffer.dtype.name}, "
+                                f"got {s.value.dtype.name}")
+        if self.lanes is None:
+            buffer.data[at] = stored
+        else:
+            where, at, stored, mask = np.broadcast_arrays(np.arange(self.lanes), at, stored, mask)
+            where, at, stored = where[mask], at[mask], stored[mask]
+            if buffer.lanes:
+                buffer.data[at, where] = stored
+            else:
+                buffer.data[at] = stored
+                if buffer.data[at].tobytes() != stored.tobytes():
+                    raise InternalError(f"[interpret] lanes store different values at {s.buffer}[{to_text(s.offset)}]")
+        self._claim(buffer, at, s.offset)
+
+    def _claim(self, buffer: _Buffer, at: Any, offset: Index) -> None:
+        if buffer.owner is not None and self.iteration is not None:
+            owner = buffer.owner[at]
+            if np.any((owner != -1) & (owner != self.iteration)):
+                raise InternalError(f"[interpret] iterations {np.max(owner)} and {self.iteration} of the parallel loop "
+                                    f"both store to {buffer.name}[{to_text(offset)}] at {at}")
+            buffer.owner[at] = self.iteration
+
+    # ---- values ----
+
+    def value(self, root: Value, mask: Array | bool) -> Array:
+        """The value, which must be defined where `mask` holds."""
+        result, fault = self._evaluate(root)
+        fault = masked(fault, mask)
+        if fault is not None:
+            raise InternalError(f"[interpret] {fault[1]}")
+        return result
+
+    def _evaluate(self, root: Value) -> Result:
+        order = self.order.get(root)
+        if order is None:
+            order = self.order[root] = list(walk(root))
+        self.results = {}
+        for v in order:
+            self.results[v] = self._one(v)
+        return self.results[root]
+
+    def _one(self, v: Value) -> Result:
+        op = v.op
+        if op == "load":
+            return self._load(v)
+        if op == "local":
+            if v.attr not in self.locals:
+                raise InternalError(f"[interpret] {v.attr} is read before it is bound")
+            return self.locals[v.attr], None
+        args = [self.results[a] for a in v.args]
+        if op == "index":
+            return np.asarray(index_value(v.attr, self._leaf)).astype(v.dtype.np), self._inner(v.attr)
+        if op == "guard":
+            inner = merge(*(self._inner(e) for e in v.attr))
+            value, fault = guarded(args[0], args[1], self._mask(v.attr))
+            return value, merge(fault, inner)
+        if op == "across":
+            if self.lanes is None:
+                raise InternalError("[interpret] across(...) outside a vector loop")
+            value, fault = args[0]
+            reason = None if fault is None else (np.asarray(np.any(fault[0])), fault[1])
+            return fold(v.attr, v.dtype, np.broadcast_to(value, (self.lanes,)), (0,)), reason
+        return operate(v, args)
+
+    def _load(self, v: Value) -> Result:
+        name, (offset,) = v.attr
+        buffer = self._buffer(name)
+        at, fault = index_value(offset, self._leaf), self._inner(offset)
+        outside = (at < 0) | (at >= buffer.size)
+        if np.any(outside):
+            fault = merge(fault, (np.asarray(outside),
+                                  f"load {name}[{to_text(offset)}] at {at}: outside 0..{buffer.size - 1}"))
+            at = np.clip(at, 0, max(buffer.size - 1, 0))
+            if buffer.size == 0:
+                return constant(0, v.dtype), fault
+        elif buffer.owner is not None and self.iteration is not None:
+            owner = buffer.owner[at]
+            foreign = (owner != -1) & (owner != self.iteration)
+            if np.any(foreign):
+                fault = merge(fault, (foreign, f"load {name}[{to_text(offset)}] at {at}: another iteration stores it"))
+        stored = buffer.data[at, np.arange(self.lanes or 0)] if buffer.lanes else buffer.data[at]
+        return decode(stored, buffer.dtype), fault
+
+    def _inner(self, e: Index) -> Fault:
+        if isinstance(e, int):
+            return None
+        return merge(*(self.results[a.value][1] for a in e.atoms() if isinstance(a, ValueIndex)))
+
+    def _leaf(self, a: Atom) -> Any:
+        if isinstance(a, ValueIndex):
+            found = self.results[a.value][0] if a.value in self.results else self.value(a.value, True)
+            return np.asarray(found).astype(np.int64)
+        if not isinstance(a, Var) or a not in self.variables:
+            raise InternalError(f"[interpret] index variable {a} is not bound here")
+        return self.variables[a]
+
+    def _mask(self, conditions: tuple[Index, ...]) -> Array | bool:
+        mask: Array | bool = True
+        for c in conditions:
+            mask = mask & (index_value(c, self._leaf) >= 0)
+        return mask
+
+    def _uniform(self, e: Index) -> int:
+        found = np.unique(index_value(e, self._leaf))
+        if found.size > 1:
+            raise InternalError(f"[interpret] expected a loop bound that is the same for all lanes, got {to_text(e)}")
+        return int(found[0])
+
+    def _buffer(self, name: str) -> _Buffer:
+        if name not in self.buffers:
+            raise InternalError(f"[interpret] {name} is not a buffer here")
+        return self.buffers[name]

@@ -1,0 +1,165 @@
+"""Loop IR as text: `print_function` and `parse_function` are inverse to each other. The grammar is in `nodes.py`."""
+from __future__ import annotations
+
+from minigrad.codegen.ir.nodes import (
+    Alloc,
+    Barrier,
+    BufferParam,
+    Function,
+    If,
+    Let,
+    Loop,
+    ScalarParam,
+    Stmt,
+    Store,
+)
+from minigrad.codegen.ir.walk import indices, statements, values
+from minigrad.codegen.value_parse import Line, Lines, Scope
+from minigrad.codegen.value_text import Printer
+from minigrad.codegen.value_walk import inner_values
+from minigrad.expr import Var, to_text
+
+MODES = ("in", "out", "inout")
+KINDS = ("serial", "parallel", "vector", "unroll")
+SCOPES = ("register", "scratch")
+
+
+def print_function(function: Function) -> str:
+    """The text of a function. Equal functions have equal texts."""
+    printer = Printer([v for s in statements(function) for v in (*values(s), *inner_values(indices(s)))])
+    params = [f"{b.mode} {b.name}: {b.dtype.short}[{to_text(b.size)}]" for b in function.buffers]
+    params += [f"{s.name}: {s.dtype.short}" for s in function.scalars]
+    params += [f"{d.name}: index in {to_text(d.lo)}..{to_text(d.hi)}" for d in function.dims]
+    lines = [f"func {function.name}({', '.join(params)})"]
+    _print_body(function.body, "  ", printer, lines)
+    return "\n".join(lines) + "\n"
+
+
+def _print_body(body: tuple[Stmt, ...], indent: str, printer: Printer, lines: list[str]) -> None:
+    keep = len(printer.text)
+    for s in body:
+        lines.extend([indent + line for line in printer.prepare(indices(s))])
+        if isinstance(s, Loop):
+            start, stop = printer.index(s.start), printer.index(s.stop)
+            exact = s.var.lo == s.start and s.var.hi == s.stop - 1
+            limits = "" if exact else f"[{printer.index(s.var.lo)}..{printer.index(s.var.hi)}]"
+            lines.append(f"{indent}for {s.var.name}{limits} in {start}..{stop} {s.kind}:")
+            _print_body(s.body, indent + "  ", printer, lines)
+        elif isinstance(s, If):
+            lines.append(f"{indent}if {printer.conditions(s.conditions)}:")
+            _print_body(s.then, indent + "  ", printer, lines)
+            if s.otherwise:
+                lines.append(f"{indent}else:")
+                _print_body(s.otherwise, indent + "  ", printer, lines)
+        elif isinstance(s, Alloc):
+            lines.append(f"{indent}alloc {s.name}: {s.dtype.short}[{s.size}] {s.scope}")
+        elif isinstance(s, Let | Store):
+            above, text = printer.value(s.value)
+            lines.extend([indent + line for line in above])
+            lines.append(f"{indent}{_target(s, printer)} = {text}")
+        else:
+            lines.append(f"{indent}barrier")
+    printer.forget(keep)
+
+
+def _target(s: Let | Store, printer: Printer) -> str:
+    if isinstance(s, Let):
+        return f"let {s.name}"
+    conditions = f" if {printer.conditions(s.conditions)}" if s.conditions else ""
+    return f"{s.buffer}[{printer.index(s.offset)}]{conditions}"
+
+
+def parse_function(text: str) -> Function:
+    """Reads what `print_function` writes. Raises FormatError naming the line and what was expected there."""
+    scope, lines = Scope(), Lines(text)
+    line = lines.next(scope)
+    line.expect("func")
+    name = line.name()
+    dims = line.declare_dims()
+    buffers: list[BufferParam] = []
+    scalars: list[ScalarParam] = []
+    line.expect("(")
+    while not line.accept(")"):
+        if line.peek() in MODES and line.peek(1) != ":":
+            mode, own = line.take(), line.name()
+            line.expect(":")
+            dtype = line.dtype()
+            buffers.append(BufferParam(own, dtype, line.indices()[0], mode))
+            scope.buffers[own] = dtype
+        else:
+            scalar = line.scalar()
+            if scalar is not None:
+                scalars.append(ScalarParam(*scalar))
+        if line.peek() != ")":
+            line.expect(",")
+    line.end()
+    body = _parse_body(lines, scope)
+    lines.end(scope)
+    return Function(name, tuple(buffers), tuple(scalars), dims, body)
+
+
+def _parse_body(lines: Lines, outer: Scope) -> tuple[Stmt, ...]:
+    scope, body = outer.inner(), list[Stmt]()
+    for line in lines.block(scope):
+        first = line.peek()
+        if first.startswith("$"):
+            line.definition()
+        elif first == "for":
+            body.append(_parse_loop(line, lines))
+        elif first == "if":
+            line.take()
+            conditions = line.conditions()
+            line.expect(":")
+            line.end()
+            then = _parse_body(lines, scope)
+            otherwise = _parse_body(lines, scope) if lines.accept("else:", line) else ()
+            body.append(If(conditions, then, otherwise))
+        else:
+            body.append(_parse_simple(line, scope))
+            line.end()
+    return tuple(body)
+
+
+def _parse_loop(line: Line, lines: Lines) -> Loop:
+    line.expect("for")
+    name, limits = line.name(), None
+    if line.accept("["):
+        limits = line.range()
+        line.expect("]")
+    line.expect("in")
+    start, stop = line.range()
+    kind = line.one_of(KINDS)
+    line.expect(":")
+    line.end()
+    var = Var(name, *(limits or (start, stop - 1)))
+    inner = line.scope.inner()
+    inner.variables[name] = var
+    return Loop(var, start, stop, kind, _parse_body(lines, inner))
+
+
+def _parse_simple(line: Line, scope: Scope) -> Stmt:
+    if line.peek(1) == "[":
+        name = line.buffer()
+        offset = line.indices()
+        if len(offset) != 1:
+            raise line.error("one offset")
+        conditions = line.conditions() if line.accept("if") else ()
+        line.expect("=")
+        return Store(name, offset[0], line.value(), conditions)
+    if line.accept("barrier"):
+        return Barrier()
+    if line.accept("let"):
+        name = line.name()
+        line.expect("=")
+        value = line.value()
+        scope.locals_[name] = value.dtype
+        return Let(name, value)
+    line.expect("alloc")
+    name = line.name()
+    line.expect(":")
+    dtype = line.dtype()
+    line.expect("[")
+    size = line.integer()
+    line.expect("]")
+    scope.buffers[name] = dtype
+    return Alloc(name, dtype, size, line.one_of(SCOPES))

@@ -1,0 +1,93 @@
+"""Going through loop IR: every statement, the values and indices in it, and rebuilding with parts replaced."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from minigrad.codegen.ir.nodes import Alloc, Function, If, Let, Loop, Stmt, Store
+from minigrad.expr import Index
+from minigrad.value import Value, value_atoms, walk
+
+Body = tuple[Stmt, ...]
+
+
+def statements(body: Function | Iterable[Stmt]) -> Iterator[Stmt]:
+    """Every statement in order of the text, an enclosing one before those inside it."""
+    stack = list(reversed(body.body if isinstance(body, Function) else tuple(body)))
+    while stack:
+        s = stack.pop()
+        yield s
+        for block in reversed(blocks(s)):
+            stack.extend(reversed(block))
+
+
+def blocks(s: Stmt) -> tuple[Body, ...]:
+    """The statement lists directly inside a statement."""
+    if isinstance(s, Loop):
+        return (s.body,)
+    return (s.then, s.otherwise) if isinstance(s, If) else ()
+
+
+def values(s: Stmt) -> tuple[Value, ...]:
+    """The values that a statement evaluates itself."""
+    return (s.value,) if isinstance(s, Let | Store) else ()
+
+
+def indices(s: Stmt) -> tuple[Index, ...]:
+    """The index expressions that a statement holds itself, outside its values."""
+    if isinstance(s, Store):
+        return (s.offset, *s.conditions)
+    if isinstance(s, Loop):
+        return (s.start, s.stop)
+    return s.conditions if isinstance(s, If) else ()
+
+
+def all_values(s: Stmt) -> Iterator[Value]:
+    """Every Value that a statement evaluates itself once, operands first; those inside its indices too."""
+    return walk(*values(s), *(a.value for e in indices(s) for a in value_atoms(e)))
+
+
+def map_blocks(s: Stmt, fn: Callable[[Body], Body]) -> Stmt:
+    """The statement with `fn` applied to each statement list directly inside it; itself if nothing changed."""
+    if isinstance(s, Loop):
+        body = fn(s.body)
+        return s if body is s.body else Loop(s.var, s.start, s.stop, s.kind, body)
+    if isinstance(s, If):
+        then, otherwise = fn(s.then), fn(s.otherwise)
+        return s if then is s.then and otherwise is s.otherwise else If(s.conditions, then, otherwise)
+    return s
+
+
+def map_values(s: Stmt, fn: Callable[[Value], Value]) -> Stmt:
+    """The statement with `fn` applied to every value in it and in the statements inside it."""
+    if isinstance(s, Let):
+        return Let(s.name, fn(s.value))
+    if isinstance(s, Store):
+        return Store(s.buffer, s.offset, fn(s.value), s.conditions)
+    return map_blocks(s, lambda body: tuple([map_values(inner, fn) for inner in body]))
+
+
+def map_function(function: Function, fn: Callable[[Body], Body]) -> Function:
+    """The function with another body."""
+    return Function(function.name, function.buffers, function.scalars, function.dims, fn(function.body))
+
+
+def accesses(function: Function) -> Iterator[tuple[str, Index, str]]:
+    """(buffer, flat offset, 'load' or 'store') of every access in the text, those inside indices too."""
+    for s in statements(function):
+        if isinstance(s, Store):
+            yield s.buffer, s.offset, "store"
+        for v in all_values(s):
+            if v.op == "load":
+                name, at = v.attr
+                yield name, at[0], "load"
+
+
+def names(function: Function) -> set[str]:
+    """Every name in use: parameters, dims, allocations, lets, loop variables."""
+    used = {p.name for p in function.buffers} | {p.name for p in function.scalars} | {d.name for d in function.dims}
+    for s in statements(function):
+        if isinstance(s, Alloc | Let):
+            used.add(s.name)
+        elif isinstance(s, Loop):
+            used.add(s.var.name)
+    return used

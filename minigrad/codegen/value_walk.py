@@ -1,0 +1,120 @@
+"""Going through Values together with the values inside their indices, and replacing parts of them."""
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+
+from minigrad.expr import Expr, FloorDiv, Index, Max, Min, Mod, Opaque, Var, dim, emax, emin, subs
+from minigrad.value import Value, ValueIndex, indices_of, rebuild, value_atoms
+
+
+def inner_values(indices: Iterable[Index]) -> list[Value]:
+    """The values used as indices inside index expressions."""
+    found: list[Value] = []
+    for e in indices:
+        if not isinstance(e, int) and any([type(a) is not Var for m, _ in e.terms for a in m]):
+            found.extend(a.value for a in value_atoms(e))
+    return found
+
+
+def operands(v: Value) -> tuple[Value, ...]:
+    """The operands of a value, then the values inside its indices."""
+    if v.op in ("load", "index", "guard"):
+        inner = inner_values(indices_of(v))
+        return (*v.args, *inner) if inner else v.args
+    return v.args
+
+
+def below(root: Value, done: Container[Value]) -> Iterator[Value]:
+    """Values at and below `root` that are not in `done`, operands first. The caller adds each one to `done`."""
+    stack = [root]
+    while stack:
+        v = stack[-1]
+        if v in done:
+            stack.pop()
+            continue
+        missing = [a for a in operands(v) if a not in done]
+        if missing:
+            stack.extend(reversed(missing))
+        else:
+            stack.pop()
+            yield v
+
+
+def map_leaves(e: Index, fn: Callable[[Var | ValueIndex], Index]) -> Index:
+    """`e` with `fn` applied to each variable and each value used as an index in it, and simplified again."""
+    if isinstance(e, int):
+        return e
+    total: Index = e.const
+    for monomial, coefficient in e.terms:
+        term: Index = coefficient
+        for a in monomial:
+            term = term * _map_atom(a, fn)
+        total = total + term
+    return total
+
+
+def _map_atom(a: Expr, fn: Callable[[Var | ValueIndex], Index]) -> Index:
+    if isinstance(a, Var | ValueIndex):
+        return fn(a)
+    if isinstance(a, Opaque):
+        return dim(map_leaves(a.inner, fn))
+    if isinstance(a, FloorDiv | Mod | Min | Max):
+        x, y = map_leaves(a.a, fn), map_leaves(a.b, fn)
+        if isinstance(a, FloorDiv | Mod):
+            return x // y if isinstance(a, FloorDiv) else x % y
+        return emin(x, y) if isinstance(a, Min) else emax(x, y)
+    return a
+
+
+class Rewriter:
+    """Replaces index variables, and renames locals and buffers, all at once. Its memo is shared by many roots.
+
+    Variables bound inside the rewritten values must not be in `variables`.
+    """
+
+    def __init__(self, variables: Mapping[Var, Index], names: Mapping[str, str] | None = None):
+        """`names` maps names of locals and of buffers."""
+        self.variables, self.names = variables, dict(names or {})
+        self.done: dict[Value, Value] = {}
+
+    def name(self, name: str) -> str:
+        return self.names.get(name, name)
+
+    def rename(self, name: str, to: str) -> None:
+        """From here on; values that mention `name` must not have been rewritten yet."""
+        self.names[name] = to
+
+    def index(self, e: Index) -> Index:
+        if isinstance(e, int):
+            return e
+        return map_leaves(e, self._leaf) if inner_values((e,)) else subs(e, self.variables)
+
+    def _leaf(self, a: Var | ValueIndex) -> Index:
+        return self.variables.get(a, a) if isinstance(a, Var) else ValueIndex(self.value(a.value), a.lo, a.hi)
+
+    def value(self, root: Value) -> Value:
+        if not self.variables and not self.names:
+            return root
+        found = self.done.get(root)
+        if found is None:
+            for v in below(root, self.done):
+                self.done[v] = self._one(v)
+            found = self.done[root]
+        return found
+
+    def _one(self, v: Value) -> Value:
+        op = v.op
+        if op == "const":
+            return v
+        if op == "load":
+            name, at = v.attr
+            attr: object = (self.names.get(name, name), tuple([self.index(e) for e in at]))
+        elif op == "index":
+            attr = self.index(v.attr)
+        elif op == "local":
+            attr = self.names.get(v.attr, v.attr)
+        elif op == "guard":
+            attr = tuple([self.index(e) for e in v.attr])
+        else:
+            attr = v.attr
+        return rebuild(v, tuple([self.done[a] for a in v.args]), attr)
