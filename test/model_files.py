@@ -43,7 +43,10 @@ class Ref:
         self.module, self.name = module, name
 
 
-class TorchPickler(pickle._Pickler):  # type: ignore[name-defined]  # the Python one can be taught
+_PythonPickler: Any = pickle._Pickler  # type: ignore[attr-defined]  # the one of C does not let itself be taught
+
+
+class TorchPickler(_PythonPickler):
     """Writes what torch.save writes, without torch: arrays as calls of `_rebuild_tensor_v2` over storages."""
 
     def __init__(self, stream: io.BytesIO):

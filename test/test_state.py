@@ -58,7 +58,7 @@ class Inner:
 class Model:
     def __init__(self) -> None:
         self.layers = [Inner(), Inner()]
-        self.parts = {"scale": Tensor([1.0, 2.0]), "pair": (Tensor([3.0]), None)}
+        self.parts: dict[str, Any] = {"scale": Tensor([1.0, 2.0]), "pair": (Tensor([3.0]), None)}
         self.tied = self.layers[0].weight
         self.itself = self
 
@@ -200,13 +200,13 @@ def slow_dequantize(kind: str, raw: bytes) -> list[float]:
     if kind == "Q8_0":
         return [f16(raw[0:2]) * q for q in struct.unpack("<32b", raw[2:])]
     if kind == "Q6_K":
-        scales, d = struct.unpack("<16b", raw[192:208]), f16(raw[208:210])
+        signed, d = struct.unpack("<16b", raw[192:208]), f16(raw[208:210])
         out = []
         for w in range(256):
             half, group, j = w // 128, w % 128 // 32, w % 32
             low = raw[half * 64 + group % 2 * 32 + j]
             q = (low >> 4 if group >= 2 else low & 15) | (raw[128 + half * 32 + j] >> 2 * group & 3) << 4
-            out.append(d * scales[w // 16] * (q - 32))
+            out.append(d * signed[w // 16] * (q - 32))
         return out
     d, m, scales = f16(raw[0:2]), f16(raw[2:4]), raw[4:16]
     packed = raw[16:] if kind == "Q4_K" else raw[48:]

@@ -11,7 +11,7 @@ import numpy as np
 from examples.llama.weights import Config
 from minigrad import Tensor, Variable
 from minigrad.errors import FormatError
-from minigrad.expr import Index
+from minigrad.expr import Index, evaluate
 
 
 def rotary_table(config: Config, capacity: int) -> tuple[Tensor, Tensor]:
@@ -165,4 +165,4 @@ class Llama:
             attention, feed = layer.attention, layer.feed_forward
             read += [layer.attention_norm, layer.feed_norm, attention.query, attention.key, attention.value,
                      attention.out, feed.gate, feed.up, feed.down]
-        return sum(tensor.numel() * tensor.dtype.itemsize for tensor in read)
+        return sum([evaluate(tensor.nbytes(), {}) for tensor in read])

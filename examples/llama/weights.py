@@ -17,6 +17,7 @@ import numpy as np
 from minigrad import Tensor
 from minigrad.dtype import float32
 from minigrad.errors import FormatError
+from minigrad.expr import evaluate
 from minigrad.state import GGUFTensor, gguf_load, safe_load, torch_load
 from minigrad.state.mapped import MappedFile, as_tensor
 
@@ -262,8 +263,8 @@ def _load_meta(folder: Path) -> Checkpoint:
     base = _number(params, "rope_theta", path, 10000.0, float)
     scaling = {"type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
                "original_max_position_embeddings": 8192} if scaled else None
-    config = Config(width, tensors["layers.0.gate"].shape[0], params["n_layers"], heads,
-                    _number(params, "n_kv_heads", path, heads), tensors["embedding"].shape[0],
+    hidden, vocabulary = (evaluate(tensors[name].shape[0], {}) for name in ("layers.0.gate", "embedding"))
+    config = Config(width, hidden, params["n_layers"], heads, _number(params, "n_kv_heads", path, heads), vocabulary,
                     _number(params, "max_seq_len", path, 2048), width // max(heads, 1),
                     _number(params, "norm_eps", path, 1e-5, float), base,
                     _hf_rope_factors(scaling, base, width // max(heads, 1), path))

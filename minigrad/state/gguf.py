@@ -6,6 +6,7 @@ data.
 """
 from __future__ import annotations
 
+import math
 import os
 import struct
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
-_CHUNK_WEIGHTS = 1 << 20  # dequantised at a time: temporaries stay small beside the result
+_CHUNK_WEIGHTS = 1 << 17  # dequantised at a time: temporaries stay small beside the result
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class GGUFTensor:
         """The values, float32 [*shape]; F32 without a copy, other formats dequantised piece by piece."""
         if self.kind.name == "F32":
             return np.require(self.raw.view(np.float32), requirements="A").reshape(self.shape)
-        out = np.empty(self.shape, np.float32)
+        out = _aligned_empty(self.shape)
         blocks, flat = self.raw.reshape(-1, self.kind.block_bytes), out.reshape(-1, self.kind.block)
         step = max(1, _CHUNK_WEIGHTS // self.kind.block)
         with np.errstate(invalid="ignore", over="ignore"):  # scales that are infinite or NaN are the file's business
@@ -50,6 +51,14 @@ class GGUFTensor:
     def to_tensor(self, device: str | None = None) -> Tensor:
         """The values as a float32 Tensor."""
         return as_tensor(self.numpy(), float32, device)
+
+
+def _aligned_empty(shape: tuple[int, ...]) -> np.ndarray:
+    """An uninitialised float32 array that starts at a cache line, as kernels like to read it."""
+    count = math.prod(shape)
+    raw = np.empty(count + 16, np.float32)
+    start = -raw.ctypes.data % 64 // 4
+    return raw[start:start + count].reshape(shape)
 
 
 class _Reader:
@@ -146,9 +155,7 @@ def _locate(file: MappedFile, name: str, shape: tuple[int, ...], form: int, offs
         known = ", ".join(k.name for k in KINDS.values())
         raise FormatError(f"{file.path}: tensor {name!r} is quantised as {UNREAD.get(form, f'format {form}')}; "
                           f"expected one of {known}; use a file in one of these")
-    count = 1
-    for size in shape:
-        count *= size
+    count = math.prod(shape)
     row = shape[-1] if shape else 1
     if row % kind.block:
         raise FormatError(f"{file.path}: corrupt: rows of tensor {name!r} have {row} weights, expected a multiple of "

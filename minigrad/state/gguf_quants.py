@@ -55,7 +55,10 @@ def _q4_0(blocks: np.ndarray) -> np.ndarray:
 
 def _q4_1(blocks: np.ndarray) -> np.ndarray:
     """d * q + m: d, m, then 16 bytes of nibbles."""
-    return _half(blocks, 0) * _nibbles(blocks[:, 4:]).astype(np.float32) + _half(blocks, 2)
+    out = _nibbles(blocks[:, 4:]).astype(np.float32)
+    out *= _half(blocks, 0)
+    out += _half(blocks, 2)
+    return out
 
 
 def _q5_0(blocks: np.ndarray) -> np.ndarray:

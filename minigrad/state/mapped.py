@@ -1,6 +1,7 @@
 """Model files as memory: mapped, not read, and every slice checked against the file's size."""
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Iterator
@@ -47,10 +48,7 @@ class MappedFile:
 
     def array(self, offset: int, dtype: DType, shape: tuple[int, ...], what: str) -> np.ndarray:
         """A view of `shape` elements in storage type `dtype.np`; a copy only where the offset is not aligned for it."""
-        count = 1
-        for size in shape:
-            count *= size
-        part = self.part(offset, count * dtype.itemsize, what)
+        part = self.part(offset, math.prod(shape) * dtype.itemsize, what)
         return np.require(part.view(dtype.np), requirements="A").reshape(shape)
 
 

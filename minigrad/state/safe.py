@@ -5,6 +5,7 @@ The `safetensors` package checks a file; the tensors are then mapped, as it woul
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import numpy as np
 from minigrad import dtype as dtypes
 from minigrad.dtype import DType
 from minigrad.errors import FormatError
+from minigrad.expr import evaluate
 from minigrad.state.mapped import MappedFile, as_tensor, atomic_file
 
 if TYPE_CHECKING:
@@ -64,11 +66,10 @@ def _header(tensors: dict[str, Tensor], metadata: dict[str, str] | None) -> byte
     header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     at = 0
     for name, tensor in tensors.items():
-        size = tensor.dtype.itemsize
-        for extent in tensor.shape:
-            size *= extent
-        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, at + size]}
-        at += size
+        shape = [evaluate(extent, {}) for extent in tensor.shape]
+        end = at + math.prod(shape) * tensor.dtype.itemsize
+        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": shape, "data_offsets": [at, end]}
+        at = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % 64)
     return len(text).to_bytes(8, "little") + text
