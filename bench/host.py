@@ -14,12 +14,11 @@ def best_of(runs: int, measure: Callable[[], float]) -> float:
 
 def node_seconds(count: int = 20_000) -> float:
     """Seconds per Node, over a chain of new elementwise Nodes."""
-    from minigrad.dtype import float32
     from minigrad.ops import elementwise
     from minigrad.ops.node import apply
     from minigrad.tensor import Tensor
 
-    start_node = Tensor.zeros(4, 4, dtype=float32).node
+    start_node = Tensor.ones(4, 4).lazydata
     start = time.perf_counter()
     node = start_node
     for _ in range(count):
@@ -44,9 +43,8 @@ def kernel_seconds() -> tuple[float, int]:
     trainer = Trainer(parse_settings(["--num", "0", "--bs", "2", "--size", "64"]))
     with minigrad.Tensor.train():
         trainer.step(0)
-    spent = {name: value - before[name] for name, value in stats.snapshot().items()}
-    python = spent["schedule_s"] + spent["lower_s"] + spent["render_s"]
-    return python / max(1, spent["programs"]), int(spent["programs"])
+    spent = stats.snapshot() - before
+    return (spent.schedule_s + spent.lower_s + spent.render_s) / max(1, spent.programs), spent.programs
 
 
 def main(arguments: list[str]) -> int:

@@ -14,6 +14,7 @@ from examples.efficientnet import benchmark_train_efficientnet as benchmark
 from examples.efficientnet import classify
 from examples.efficientnet.model import EfficientNet, MBConv, our_name, round_channels, same_padding
 from minigrad import Tensor
+from minigrad.engine.stats import Stats
 from minigrad.errors import ConfigError, FormatError, MinigradError
 from minigrad.nn.optim import SGD
 from minigrad.nn.state import get_parameters, get_state_dict
@@ -218,8 +219,7 @@ def test_read_image_crops_the_centre(tmp_path: Path) -> None:
 
 
 def test_benchmark_line_and_summary() -> None:
-    counted = {"flops": 52.11e9 * 0.22102, "schedule_s": 0.25, "lower_s": 0.25, "render_s": 0.001, "compile_s": 2.0,
-               "launches": 500, "programs": 90}
+    counted = Stats(flops=52.11e9 * 0.22102, schedule_s=0.25, lower_s=0.25, launches=500, programs=90)
     run = benchmark.Run(0.01025, 0.0835, 0.03625, 0.10127, -0.01, 421, 40_000_000, counted)
     assert str(run) == (
         "  10.25 ms cpy,   221.02 ms run,   83.50 ms build,   36.25 ms realize,  101.27 ms CL,   -0.01 loss, "

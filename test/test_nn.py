@@ -48,7 +48,7 @@ LAYERS = {
     "conv": (lambda n: n.Conv2d(3, 4, 3), (2, 3, 7, 6)),
     "conv stride padding": (lambda n: n.Conv2d(3, 4, 3, stride=2, padding=1), (2, 3, 7, 6)),
     "conv pairs": (lambda n: n.Conv2d(2, 3, (3, 2), stride=(1, 2), padding=(2, 1), dilation=(2, 1)), (1, 2, 8, 7)),
-    "conv same": (lambda n: n.Conv2d(2, 3, (3, 4), padding="same", bias=False), (1, 2, 6, 7)),
+    "conv same": (lambda n: n.Conv2d(2, 3, (3, 5), padding="same", bias=False), (1, 2, 6, 7)),
     "conv depthwise": (lambda n: n.Conv2d(4, 4, 5, stride=2, padding=2, groups=4), (2, 4, 9, 9)),
     "conv grouped": (lambda n: n.Conv2d(4, 6, 3, groups=2), (1, 4, 5, 5)),
     "transposed": (lambda n: n.ConvTranspose2d(3, 4, 3), (2, 3, 4, 5)),

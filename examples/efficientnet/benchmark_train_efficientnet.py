@@ -16,14 +16,19 @@ import os
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+
+if not __package__:  # run as a script: examples and minigrad are found from the repository's root
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import minigrad
 from examples.efficientnet.model import EfficientNet
 from minigrad import Tensor
-from minigrad.engine.stats import stats
+from minigrad.engine.stats import Stats, stats
 from minigrad.errors import ConfigError, MinigradError
+from minigrad.handles import count as live_tensors
 from minigrad.nn.optim import SGD, Adam
 from minigrad.nn.state import get_parameters
 
@@ -54,7 +59,7 @@ class Run:
     loss: float
     tensors: int
     bytes_used: int
-    counted: dict[str, float]
+    counted: Stats
 
     @property
     def run_s(self) -> float:
@@ -65,7 +70,7 @@ class Run:
             f"{self.copy_s * 1e3:7.2f} ms cpy,  {self.run_s * 1e3:7.2f} ms run, {self.build_s * 1e3:7.2f} ms build, "
             f"{self.realize_s * 1e3:7.2f} ms realize, {self.wait_s * 1e3:7.2f} ms CL, {self.loss:7.2f} loss, "
             f"{self.tensors:4d} tensors, {self.bytes_used * 1e-9:.2f} GB used, "
-            f"{self.counted['flops'] * 1e-9 / self.run_s:9.2f} GFLOPS"
+            f"{self.counted.flops * 1e-9 / self.run_s:9.2f} GFLOPS"
         )
 
 
@@ -75,7 +80,7 @@ def parse_settings(arguments: list[str]) -> argparse.Namespace:
     for name, (default, meaning) in SETTINGS.items():
         parser.add_argument(f"--{name.lower()}", dest=name, metavar=name, default=os.environ.get(name, str(default)),
                             help=f"{meaning} (default {default})")
-    parser.add_argument("--device", help="CPU, CL, CL:<name>, NUMPY (default: MINIGRAD_DEVICE, else the best)")
+    parser.add_argument("--device", help="CPU, CL, CL:<name>, NUMPY (default: MINIGRAD_DEVICE, else CPU)")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     settings = parser.parse_args(arguments)
     for name, (default, meaning) in SETTINGS.items():
@@ -134,9 +139,8 @@ class Trainer:
         minigrad.synchronize()
         value = loss.item()
         end = time.perf_counter()
-        counted = {name: after - before[name] for name, after in stats.snapshot().items()}
-        return Run(copied - start, built - copied, realized - built, end - realized, value, Tensor.live_count(),
-                   stats.mem_used, counted)
+        return Run(copied - start, built - copied, realized - built, end - realized, value, live_tensors(),
+                   stats.mem_used, stats.snapshot() - before)
 
 
 def summary(first: Run, last: Run) -> str:
@@ -146,11 +150,11 @@ def summary(first: Run, last: Run) -> str:
         ("build", "ms", first.build_s * 1e3, last.build_s * 1e3),
         ("realize", "ms", first.realize_s * 1e3, last.realize_s * 1e3),
         ("CL", "ms", first.wait_s * 1e3, last.wait_s * 1e3),
-        ("scheduling", "ms", *(1e3 * (r.counted["schedule_s"] + r.counted["lower_s"]) for r in (first, last))),
-        ("rendering", "ms", *(1e3 * r.counted["render_s"] for r in (first, last))),
-        ("compiling", "ms", *(1e3 * r.counted["compile_s"] for r in (first, last))),
-        ("kernels launched", "", first.counted["launches"], last.counted["launches"]),
-        ("distinct programs", "", first.counted["programs"], last.counted["programs"]),
+        ("scheduling", "ms", *(1e3 * (r.counted.schedule_s + r.counted.lower_s) for r in (first, last))),
+        ("rendering", "ms", *(1e3 * r.counted.render_s for r in (first, last))),
+        ("compiling", "ms", *(1e3 * r.counted.compile_s for r in (first, last))),
+        ("kernels launched", "", first.counted.launches, last.counted.launches),
+        ("distinct programs", "", first.counted.programs, last.counted.programs),
         ("loss", "", first.loss, last.loss),
     ]
     lines = [f"{'':20} {'first run':>12} {'last run':>12}"]

@@ -6,11 +6,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 import numpy as np
 
+if not __package__:  # run as a script: examples and minigrad are found from the repository's root
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 from examples.efficientnet.model import EfficientNet
-from minigrad import Tensor
+from minigrad import Tensor, config
 from minigrad.errors import FormatError, MinigradError
 from minigrad.state.fetch import fetch_member
 
@@ -65,13 +69,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("images", nargs="+", metavar="IMAGE")
     parser.add_argument("--lite", type=int, default=0, choices=(0, 1, 2), help="which EfficientNet-Lite (default 0)")
-    parser.add_argument("--device", help="CPU, CL, CL:<name>, NUMPY (default: MINIGRAD_DEVICE, else the best)")
+    parser.add_argument("--device", help="CPU, CL, CL:<name>, NUMPY (default: MINIGRAD_DEVICE, else CPU)")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     arguments = parser.parse_args()
     try:
-        import minigrad
-
-        with minigrad.config(**({"device": arguments.device} if arguments.device else {})):
+        with config(**({"device": arguments.device} if arguments.device else {})):
             model = EfficientNet(arguments.lite, lite=True)
             model.load_from_pretrained()
             classify(model, arguments.images, class_names())

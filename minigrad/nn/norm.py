@@ -38,28 +38,20 @@ class BatchNorm:
         if x.ndim < 2 or x.shape[1] != self.num_features:
             raise ShapeError(f"[BatchNorm] expected [N, {self.num_features}, ...], got {list(x.shape)}")
         if self.track_running_stats and not Tensor.training:
-            mean, var = self.running_mean, self.running_var
-        else:
-            mean, var = self._batch_statistics(x)
-        return x.batchnorm(self.weight, self.bias, mean, (var + self.eps).rsqrt())
-
-    def _batch_statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and biased variance of each channel, both [num_features]; moves the running statistics."""
+            scale = (self.running_var + self.eps).rsqrt()
+            return x.batchnorm(self.weight, self.bias, self.running_mean, scale)
         count = x.numel() // self.num_features
         if isinstance(count, int) and count < 2:
             raise ShapeError(f"[BatchNorm] expected more than one value per channel in training, got {list(x.shape)}")
-        axes = (0, *range(2, x.ndim))
-        mean = x.mean(axes)
-        centred = x - mean.reshape(1, -1, *[1] * (x.ndim - 2))
-        var = (centred * centred).mean(axes)
+        y, mean, var = x.batchnorm_train(self.weight, self.bias, self.eps)
         if self.track_running_stats:
             self._move(self.running_mean, mean)
-            self._move(self.running_var, var * (count / (count - 1)))
+            self._move(self.running_var, var * count / (count - 1))
             self.num_batches_tracked.assign(self.num_batches_tracked + 1)
-        return mean, var
+        return y
 
     def _move(self, running: Tensor, batch: Tensor) -> None:
-        running.assign(running * (1 - self.momentum) + batch.detach() * self.momentum)
+        running.assign(running * (1 - self.momentum) + batch * self.momentum)
 
 
 BatchNorm2d = BatchNorm
@@ -88,7 +80,8 @@ class LayerNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.shape[-len(self.normalized_shape):] != self.normalized_shape:
-            raise ShapeError(f"[LayerNorm] expected [..., {str(self.normalized_shape)[1:-1]}], got {list(x.shape)}")
+            expected = ", ".join(map(str, self.normalized_shape))
+            raise ShapeError(f"[LayerNorm] expected [..., {expected}], got {list(x.shape)}")
         x = x.layernorm(axis=self.axis, eps=self.eps)
         if self.weight is not None:
             x = x * self.weight

@@ -27,7 +27,8 @@ class SGD(Optimizer):
             raise MinigradError("[SGD] expected a momentum above 0 with nesterov=True, got 0")
         self.momentum, self.weight_decay, self.nesterov = momentum, weight_decay, nesterov
         self.velocities = self._zeros() if momentum else []
-        Tensor.realize(*self.velocities)
+        if momentum:
+            Tensor.realize(*self.velocities)
 
     def _update(self, gradients: list[Tensor]) -> list[Tensor]:
         for index, (p, g) in enumerate(zip(self.params, gradients, strict=True)):
