@@ -170,7 +170,10 @@ def test_sharded_hf_folder_in_bfloat16(tmp_path: Path, stories: Path, golden: li
         weight_map |= dict.fromkeys(chosen, file)
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     (tmp_path / "config.json").write_text((stories / "hf" / "config.json").read_text())
+    template = [{"name": "tool", "template": "x"}, {"name": "default", "template": "<|user|>"}]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
     checkpoint = load_checkpoint(tmp_path)
+    assert checkpoint.metadata == {"tokenizer.chat_template": "<|user|>"}
     session = Session(Llama(checkpoint.config, checkpoint.tensors))
     reference = load_checkpoint(stories / "hf")
     expected = Session(Llama(reference.config, reference.tensors)).feed(golden[:50])

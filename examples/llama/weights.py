@@ -41,7 +41,9 @@ class Config:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a file or folder holds. `metadata` is a GGUF file's own, else empty; `source` is where a tokenizer may be.
+    """What a file or folder holds. `source` is where a tokenizer may be.
+
+    `metadata` is a GGUF file's own; of other kinds only its "tokenizer.chat_template" is there, where they have one.
     """
 
     config: Config
@@ -203,7 +205,18 @@ def _load_hf(folder: Path, single: Path | None) -> Checkpoint:
     tensors = {ours: stored[theirs] for ours, theirs in _names(config.layers, _HF).items() if theirs in stored}
     if settings.get("tie_word_embeddings"):
         tensors.pop("output", None)
-    return Checkpoint(config, tensors, folder, {})
+    return Checkpoint(config, tensors, folder, _chat_template(folder))
+
+
+def _chat_template(folder: Path) -> dict[str, Any]:
+    """The template in a file of its own or in tokenizer_config.json, which may list several by name."""
+    if (folder / "chat_template.jinja").is_file():
+        return {"tokenizer.chat_template": (folder / "chat_template.jinja").read_text(encoding="utf-8")}
+    settings = folder / "tokenizer_config.json"
+    template = _read_json(settings).get("chat_template") if settings.is_file() else None
+    if isinstance(template, list):
+        template = next((entry.get("template") for entry in template if entry.get("name") == "default"), None)
+    return {"tokenizer.chat_template": template} if isinstance(template, str) else {}
 
 
 def _hf_files(folder: Path) -> list[Path]:
