@@ -5,6 +5,7 @@ The pipeline, each line with its reason:
     split_phases      a strided gradient becomes dense nests, one per phase
     split_divisions   no division by a constant stays where extents divide
     flatten, collapse accesses are offsets; variables that step together are one: long inner loops, shared programs
+    canonical_names   equal kernels of different origin become equal
     lift_length       pointwise kernels of all lengths are one program
     split_reduction   a long sum with few outputs gets partial sums, by a tree that depends on shapes only
     choose_plan       by how the variables are used
@@ -18,6 +19,7 @@ from functools import lru_cache
 from minigrad.codegen.ir.nodes import Function, extent_of
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.lowering.flatten import collapse, flatten, lift_length
+from minigrad.codegen.lowering.rename import canonical_names
 from minigrad.codegen.lowering.split import split_divisions, split_phases
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.build import build
@@ -56,7 +58,7 @@ class Staged:
 @lru_cache(maxsize=4096)
 def stages_of(kernel: Kernel, target: Target) -> Staged:
     """How `kernel` runs on `target`."""
-    flat = collapse(flatten(split_divisions(split_phases(kernel))))
+    flat = canonical_names(collapse(flatten(split_divisions(split_phases(kernel)))))
     flat, length = lift_length(flat)
     dims: tuple[Index, ...] = flat.dims if length is None else (length,)
     nests: list[Nest] = []

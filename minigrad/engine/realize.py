@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import sys
 from time import perf_counter
-from typing import Any
 
+import numpy as np
+
+from minigrad.engine.observe import Ran, observers
 from minigrad.engine.plan import ExecutionPlan, make_plan, run_plan
 from minigrad.engine.stats import stats
 from minigrad.engine.storage import allocate
@@ -24,8 +26,6 @@ __all__ = ["canonical_device", "download", "realize", "upload", "wrap"]
 
 MAX_PLANS = 512
 _plans: dict[tuple, ExecutionPlan] = {}
-_observers: list[Any] = []
-"""Called as observer(plan, graph, leaves, numbers, values, buffers) after each run: captures and profiles."""
 
 
 def realize(nodes: list[Node]) -> None:
@@ -40,6 +40,8 @@ def realize(nodes: list[Node]) -> None:
             from minigrad.engine.reference import run
 
             run(here, get_device(device))
+            for observer in observers:
+                observer.evaluated(device)
         elif here:
             run_compiled(here, device)
     for n in waiting:
@@ -56,7 +58,7 @@ def transfer_copies(nodes: list[Node]) -> None:
         if ready:
             if node.storage is None:
                 realize([node.inputs[0]])
-                node.storage = moved(node)
+                node.storage = cloned(node.inputs[0].storage, node.device)
             continue
         if node in seen or node.storage is not None:
             continue
@@ -66,15 +68,15 @@ def transfer_copies(nodes: list[Node]) -> None:
         stack.extend((i, False) for i in node.inputs)
 
 
-def moved(node: Node) -> Buffer:
-    """The source's elements in a new buffer on the copy's device."""
-    import numpy as np
-
-    source = node.inputs[0].storage
+def cloned(source: Buffer, device: str | None = None) -> Buffer:
+    """The same bytes in a new buffer, on another device if one is named."""
     host = np.empty(source.nbytes, np.uint8)
-    source.device.copy_out(source, host)
-    target = allocate(get_device(node.device), source.nbytes)
-    target.device.copy_in(target, host)
+    target = allocate(source.device if device is None else get_device(device), source.nbytes)
+    if source.nbytes:
+        source.device.copy_out(source, host)
+        target.device.copy_in(target, host)
+    for observer in observers:
+        observer.copied(source, target)
     return target
 
 
@@ -153,13 +155,17 @@ def plan_assigns(targets: list[Node]) -> tuple[list[Node], set[Node]]:
 
 
 def overwritten_leaf(assign: Node, outside: dict[int, int]) -> Node | None:
-    """The realized Node that an assign may overwrite, if nobody else holds it."""
+    """The realized Node that an assign may overwrite, if nobody else holds it; it gets a buffer of its own for that."""
     old = assign.inputs[0]
     while old.op.name in ALIASES and old.storage is None:
         if outside[id(old)] > 0:
             return None
         old = old.inputs[0]
-    return old if old.storage is not None and outside[id(old)] <= 0 and unshared(old) else None
+    if old.storage is None or outside[id(old)] > 0:
+        return None
+    if sys.getrefcount(old.storage) > 2:
+        old.storage = cloned(old.storage)
+    return old
 
 
 def lazy_readers(order: list[Node], device: str) -> list[Node]:
@@ -205,11 +211,6 @@ def chain(node: Node) -> list[Node]:
     return found
 
 
-def unshared(node: Node) -> bool:
-    """Whether no other Node or array stands on the same buffer."""
-    return sys.getrefcount(node.storage) <= 2
-
-
 def dependants(order: list[Node], leaves: set[Node]) -> set[Node]:
     """The unrealized Nodes of `order` that need any of `leaves`."""
     users: dict[int, list[Node]] = {}
@@ -247,8 +248,8 @@ def run_compiled(targets: list[Node], device: str) -> None:
     start = perf_counter()
     buffers = run_plan(plan, leaves, numbers, values, highest)
     stats.launch_s += perf_counter() - start
-    for observer in _observers:
-        observer(plan, graph, leaves, numbers, values, buffers)
+    for observer in observers:
+        observer.ran(Ran(plan, graph, leaves, numbers, values, highest, buffers))
     for k in plan.schedule.donated:
         graph.nodes[k].storage = None
     for node, slot in zip(wanted, plan.schedule.outputs, strict=True):

@@ -9,11 +9,13 @@ import numpy as np
 from minigrad.dtype import DType, bool_, float32, int32, promote
 from minigrad.errors import ShapeError
 from minigrad.expr import Expr, Index, bounds
+from minigrad.handles import register
 from minigrad.ops import build as B
 from minigrad.ops.node import Node
 from minigrad.ops.op import Shape
 
 Scalar = bool | int | float
+_CHECK_EVERY = 256  # levels of depth after which the size of a handle's graph is looked at again
 
 
 def join_shapes(shapes: Iterable[Shape]) -> str:
@@ -74,14 +76,21 @@ class Base:
     training: ClassVar[bool] = False
     grad_enabled: ClassVar[bool] = True
 
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        self = object.__new__(cls)
+        register(self)
+        return self
+
     @classmethod
     def _wrap(cls, node: Node, *parents: Base) -> Self:
         """A handle on the result of an operation over `parents`."""
         self = cls.__new__(cls)
         self._node, self.grad = node, None
         self.requires_grad = Base.grad_enabled and any([p.requires_grad for p in parents])
-        if not node.depth % 256:
-            self._bound_graph()
+        if node.depth > _CHECK_EVERY:
+            before = max([p._node.depth for p in parents], default=0)
+            if before // _CHECK_EVERY != node.depth // _CHECK_EVERY:
+                self._bound_graph()
         return self
 
     def _bound_graph(self) -> None:

@@ -12,11 +12,15 @@ from minigrad.ops.node import Node
 Inputs = tuple[Node, ...]
 
 
+def _reduced_mean(x: Node, axes: tuple[int, ...]) -> Node:
+    """The mean over axes, which are gone from the shape."""
+    total = B.sum(x, axes)
+    return B.div(total, B.full(B.numel(tuple([x.shape[a] for a in axes])), total.shape, x.dtype, x.device))
+
+
 def _mean(x: Node, axes: tuple[int, ...]) -> Node:
     """The mean over axes, repeated along them again."""
-    count = B.numel(tuple([x.shape[a] for a in axes]))
-    total = B.expand_reduced(B.sum(x, axes), x.shape, axes)
-    return B.div(total, B.full(count, x.shape, x.dtype, x.device))
+    return B.expand_reduced(_reduced_mean(x, axes), x.shape, axes)
 
 
 def _total(x: Node, axes: tuple[int, ...]) -> Node:
@@ -131,8 +135,9 @@ def _cross_entropy_rule(inputs: Inputs, g: Node, axis: int, smoothing: float) ->
 
 
 def _inverse_deviation(centred: Node, axes: tuple[int, ...], eps: float) -> Node:
-    variance = _mean(B.mul(centred, centred), axes)
-    return B.div(B.full_like(variance, 1), B.sqrt(B.add(variance, B.full_like(variance, eps))))
+    variance = _reduced_mean(B.mul(centred, centred), axes)
+    inverse = B.div(B.full_like(variance, 1), B.sqrt(B.add(variance, B.full_like(variance, eps))))
+    return B.expand_reduced(inverse, centred.shape, axes)
 
 
 def standardize(x: Node, axes: tuple[int, ...], eps: float) -> Node:

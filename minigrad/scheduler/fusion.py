@@ -27,9 +27,13 @@ MAX_MEMBERS = 48
 MAX_ACCESSES = 4
 LAUNCH_SECONDS = 2e-6
 BANDWIDTH = 2e10
-CLOCK = 2.5e9
+CLOCK = 5e9
+"""Vector operations per second and core: two in each cycle."""
 TILE_REUSE = 4
 """How often a contraction's register tile reuses an evaluated operand, at least."""
+
+LOAD_FLOPS = 2
+"""What one more load per element counts as."""
 
 Accesses = tuple[tuple[Index, ...], ...]
 
@@ -58,8 +62,8 @@ class Fusion:
     group_of: dict[int, int] = field(default_factory=dict)
     inside: dict[int, set[int]] = field(default_factory=dict)
     cone_flops: list[float] = field(default_factory=list)
-    cone_loads: list[int] = field(default_factory=list)
     cone_bytes: list[float] = field(default_factory=list)
+    varying: list[tuple[bool, ...]] = field(default_factory=list)
 
     @property
     def peak(self) -> float:
@@ -113,20 +117,45 @@ def peeled(graph: Graph, k: int) -> int:
 
 
 def measure_cones(state: Fusion) -> None:
-    """What recomputing each node from memory costs: operations, loads per element and bytes."""
+    """What recomputing each node from memory costs in all: operations and bytes, small broadcast operands counted once."""
     graph = state.graph
     for k, node in enumerate(graph.nodes):
         kind = graph.kind(k)
+        state.varying.append(varying_axes(state, k, kind))
         if kind in ("leaf", "reduce", "special"):
             state.cone_flops.append(0.0)
-            state.cone_loads.append(1)
             state.cone_bytes.append(bytes_of(node))
             continue
         own = float(node.op.lower.flops) if isinstance(node.op.lower, (Elementwise, Generate)) else 0.0
         ins = graph.inputs[k]
-        state.cone_flops.append(min(own + sum(state.cone_flops[i] for i in ins), 1e6))
-        state.cone_loads.append(min(sum(state.cone_loads[i] for i in ins), 1000))
-        state.cone_bytes.append(min(sum(state.cone_bytes[i] for i in ins), 1e15))
+        flops = own * distinct_elements(state, k) + sum([state.cone_flops[i] for i in ins])
+        state.cone_flops.append(min(flops, 1e15))
+        state.cone_bytes.append(min(sum([state.cone_bytes[i] for i in ins]), 1e15))
+
+
+def varying_axes(state: Fusion, k: int, kind: str) -> tuple[bool, ...]:
+    """Along which axes the elements of a node may differ: not along those that it was only repeated over."""
+    graph = state.graph
+    node, ins = graph.nodes[k], graph.inputs[k]
+    rank = len(node.shape)
+    if kind == "elementwise" and node.op.name != "gather":
+        below = [state.varying[i] for i in ins if len(state.varying[i]) == rank]
+        return tuple([any(v) for v in zip(*below, strict=True)]) if below else (True,) * rank
+    if kind != "move":
+        return (True,) * rank
+    if node.op.name == "expand":
+        source, extra = graph.nodes[ins[0]].shape, rank - len(graph.nodes[ins[0]].shape)
+        inner = state.varying[ins[0]]
+        return tuple([a >= extra and source[a - extra] == node.shape[a] and inner[a - extra] for a in range(rank)])
+    if node.op.name == "permute":
+        return tuple([state.varying[ins[0]][a] for a in node.params["order"]])
+    return (True,) * rank
+
+
+def distinct_elements(state: Fusion, k: int) -> int:
+    """How many elements of an elementwise node differ: what is repeated along inner loops is computed outside them."""
+    node = state.graph.nodes[k]
+    return numel(tuple([e for e, v in zip(node.shape, state.varying[k], strict=True) if v]))
 
 
 def start_group(state: Fusion, k: int) -> None:
@@ -276,7 +305,7 @@ def is_contraction(state: Fusion, k: int) -> bool:
         return False
     below = graph.inputs[k][0]
     total = numel(graph.nodes[below].shape)
-    while graph.kind(below) in ("move", "reduce") and graph.inputs[below]:
+    while graph.kind(below) in ("move", "reduce") and len(graph.users[below]) == 1:
         below = graph.inputs[below][0]
         total = max(total, numel(graph.nodes[below].shape))
     if graph.nodes[below].op.name != "mul" or graph.leaf[below]:
@@ -305,7 +334,8 @@ def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str
     """Compares recomputing in every user with one write and a read per user."""
     node = state.graph.nodes[k]
     count = numel(node.shape)
-    per_element = state.cone_flops[k] + 2 * max(state.cone_loads[k] - 1, 0)
+    loads = state.cone_bytes[k] / max(bytes_of(node), 1)
+    per_element = state.cone_flops[k] / max(count, 1) + LOAD_FLOPS * max(loads - 1, 0)
     evaluations = 0.0
     for g, accesses in users.items():
         evaluations += sum(count_evaluations(state.groups[g], at) for at in accesses)

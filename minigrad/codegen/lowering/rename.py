@@ -86,3 +86,51 @@ def strip_bindings(kernel: Kernel) -> Kernel:
         params = tuple(replace(p, shape=tuple(subs(e, mapping) for e in p.shape)) for p in kernel.params)
         kernel = replace(kernel, params=params, nests=tuple(rename_nest(n, mapping) for n in kernel.nests))
     return replace(kernel, dims=tuple(sorted({mapping.get(v, v) for v in dims}, key=lambda v: v.name)))
+
+
+def canonical_names(kernel: Kernel) -> Kernel:
+    """Index variables named by position in their nest: domains i0, i1, ..., reductions r0, r1, ...
+
+    Equal kernels of different origin become equal.
+    """
+    return replace(kernel, nests=tuple(_canonical_nest(n) for n in kernel.nests))
+
+
+def _canonical_nest(nest: Nest) -> Nest:
+    mapping: dict[Var, Index] = {}
+    reduced: dict[Var, Var] = {}
+    for s in statements((nest,)):
+        if isinstance(s, Nest):
+            for v in s.domain:
+                mapping[v] = Var(f"i{len(mapping)}", 0, subs(v.hi, mapping))
+            continue
+        for r in walk(s.value):
+            for v in r.attr[1] if r.op == "reduce" else ():  # type: ignore[index]
+                reduced.setdefault(v, Var(f"r{len(reduced)}", 0, subs(v.hi, mapping)))
+    if all(v is n for v, n in (*mapping.items(), *reduced.items())):
+        return nest
+    return _named(nest, mapping, reduced)
+
+
+def _named(nest: Nest, mapping: Mapping[Var, Index], reduced: Mapping[Var, Var]) -> Nest:
+    body: list[Define | Store | Nest] = []
+    for s in nest.body:
+        if isinstance(s, Nest):
+            body.append(_named(s, mapping, reduced))
+        elif isinstance(s, Define):
+            body.append(Define(s.name, _named_value(s.value, mapping, reduced)))
+        else:
+            at = tuple(subs(e, mapping) for e in s.indices)
+            body.append(Store(s.param, at, _named_value(s.value, mapping, reduced), s.combine))
+    return Nest(tuple(mapping[v] for v in nest.domain), tuple(body))  # type: ignore[misc]
+
+
+def _named_value(root: Value, mapping: Mapping[Var, Index], reduced: Mapping[Var, Var]) -> Value:
+    value = substitute(root, {**mapping, **reduced})
+    done: dict[Value, Value] = {}
+    for v in walk(value):
+        attr = v.attr
+        if v.op == "reduce":
+            attr = (attr[0], tuple(reduced[r] for r in attr[1]))  # type: ignore[index]
+        done[v] = rebuild(v, tuple(done[a] for a in v.args), attr)
+    return done[value]
