@@ -38,7 +38,7 @@ INFIX = {
 }
 PREFIX = {"neg": "-", "not": "~"}
 UNARY_LEVEL, ATOM_LEVEL = 8, 9
-SHARED_SIZE = 4  # a value of fewer nodes is printed again rather than named
+SHARED_SIZE = 6  # a value of fewer nodes is printed again rather than named
 DEEPEST = 24     # nesting at which a value is named although it is used once
 _DEFAULT = {float32, int32, bool_}
 _NONE: frozenset[Var] = frozenset()

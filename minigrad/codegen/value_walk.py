@@ -67,13 +67,15 @@ def _map_atom(a: Expr, fn: Callable[[Var | ValueIndex], Index]) -> Index:
 
 
 class Rewriter:
-    """Replaces index variables, and renames locals and buffers, all at once. Its memo is shared by many roots.
+    """Replaces index variables and locals, and renames locals and buffers, all at once. Many roots share its memo.
 
     Variables bound inside the rewritten values must not be in `variables`.
     """
 
-    def __init__(self, variables: Mapping[Var, Index], names: Mapping[str, str] | None = None):
-        """`names` maps names of locals and of buffers."""
+    def __init__(self, variables: Mapping[Var, Index], names: Mapping[str, str] | None = None,
+                 locals_: Mapping[str, Value] | None = None):
+        """`names` maps names of locals and of buffers; `locals_` gives values for locals."""
+        self.locals = dict(locals_ or {})
         self.variables, self.names = variables, dict(names or {})
         self.done: dict[Value, Value] = {}
 
@@ -93,7 +95,7 @@ class Rewriter:
         return self.variables.get(a, a) if isinstance(a, Var) else ValueIndex(self.value(a.value), a.lo, a.hi)
 
     def value(self, root: Value) -> Value:
-        if not self.variables and not self.names:
+        if not self.variables and not self.names and not self.locals:
             return root
         found = self.done.get(root)
         if found is None:
@@ -112,6 +114,8 @@ class Rewriter:
         elif op == "index":
             attr = self.index(v.attr)
         elif op == "local":
+            if v.attr in self.locals:
+                return self.locals[v.attr]
             attr = self.names.get(v.attr, v.attr)
         elif op == "guard":
             attr = tuple([self.index(e) for e in v.attr])
