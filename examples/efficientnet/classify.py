@@ -56,13 +56,19 @@ def read_image(path: str, size: int) -> np.ndarray:
     return np.ascontiguousarray((pixels.transpose(2, 0, 1) - 127) / 128)
 
 
-def classify(model: EfficientNet, paths: list[str], names: list[str], count: int = 5) -> None:
-    """Prints the `count` likeliest classes of each photo."""
+def likeliest(probabilities: np.ndarray, names: list[str], count: int = 5) -> list[str]:
+    """A line for each of the `count` likeliest classes, best first: the probability and the name."""
+    return [f"{probabilities[index]:7.2%}  {names[index]}" for index in np.argsort(-probabilities)[:count]]
+
+
+def classify(paths: list[str], lite: int = 0) -> dict[str, list[str]]:
+    """What EfficientNet-Lite<lite> sees in each photo, five lines each."""
+    model = EfficientNet(lite, lite=True)
     images = np.stack([read_image(path, model.image_size) for path in paths])
-    for path, probabilities in zip(paths, model(Tensor(images)).softmax(-1).numpy(), strict=True):
-        print(path)
-        for index in np.argsort(-probabilities)[:count]:
-            print(f"  {probabilities[index]:7.2%}  {names[index]}")
+    names = class_names()
+    model.load_from_pretrained()
+    probabilities = model(Tensor(images)).softmax(-1).numpy()
+    return {path: likeliest(row, names) for path, row in zip(paths, probabilities, strict=True)}
 
 
 def main() -> int:
@@ -74,9 +80,8 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         with config(**({"device": arguments.device} if arguments.device else {})):
-            model = EfficientNet(arguments.lite, lite=True)
-            model.load_from_pretrained()
-            classify(model, arguments.images, class_names())
+            for path, lines in classify(arguments.images, arguments.lite).items():
+                print(path, *lines, sep="\n  ")
     except MinigradError as error:
         if arguments.debug:
             raise

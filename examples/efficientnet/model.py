@@ -9,7 +9,8 @@ import math
 from typing import NamedTuple
 
 from minigrad import Tensor
-from minigrad.errors import MinigradError
+from minigrad.errors import MinigradError, ShapeError
+from minigrad.expr import Index
 from minigrad.nn import BatchNorm, Conv2d, Linear
 from minigrad.nn.state import load_state_dict, torch_load
 from minigrad.state.fetch import fetch_member
@@ -72,8 +73,10 @@ def round_channels(channels: int, width: float) -> int:
     return rounded + 8 if rounded < 0.9 * scaled else rounded
 
 
-def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
+def same_padding(size: Index, kernel: int, stride: int) -> tuple[int, int]:
     """TensorFlow's SAME: zeros before and after an axis, so that the output has ceil(size / stride) elements."""
+    if not isinstance(size, int):
+        raise ShapeError(f"[same_padding] expected an image size that is a number, got {size}")
     total = max((math.ceil(size / stride) - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
 
