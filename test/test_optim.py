@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import minigrad.tensor
 from minigrad import Tensor, nn
 from minigrad.errors import MinigradError
 from minigrad.nn.optim import SGD, Adam, AdamW, Optimizer
@@ -98,6 +99,19 @@ def test_a_loss_read_after_the_step_is_the_loss_before_it() -> None:
     loss.backward()
     optimizer.step()
     assert p.item() == -3.0 and loss.item() == 9.0
+
+
+def test_a_step_is_one_realize(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = nn.BatchNorm(3)
+    optimizer = Adam(get_parameters(layer))
+    asked = []
+    realize = minigrad.tensor.realize
+    monkeypatch.setattr(minigrad.tensor, "realize", lambda nodes: asked.append(len(nodes)) or realize(nodes))
+    with Tensor.train():
+        layer(Tensor(INPUTS[:, :3])).square().mean().backward()
+        optimizer.step()
+    # Weight and bias with two moments each, the two corrections and three running statistics.
+    assert asked == [11]
 
 
 def test_a_missing_gradient_names_its_parameter() -> None:
