@@ -12,10 +12,14 @@ from collections.abc import Sequence
 
 from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, If, Let, Loop, Stmt, Store
 from minigrad.codegen.monoid import MONOIDS
-from minigrad.dtype import DType, bool_, int64
+from minigrad.dtype import DType, bool_, float32, int64, uint16, uint32
 from minigrad.errors import InternalError
 from minigrad.expr import Atom, FloorDiv, Index, Max, Min, Mod, Opaque, Var, bounds, prove_nonneg, subs, to_text
 from minigrad.value import BINARY, UNARY, Value, ValueIndex, indices_of, value_atoms, walk
+
+
+# The type of index arithmetic: 64 bits unless a renderer knows that less is enough.
+INDEX = DType("index", "i", 64, int64.np)
 
 
 class Ref:
@@ -61,15 +65,25 @@ class Memory:
         self.version = 0  # counts its stores: a load of what may be stored to is shared within one version
 
 
+def argument_kinds(function: Function) -> tuple[str, ...]:
+    """What `Program.arguments` says: 'buffer:<bytes per element>', a scalar's type, 'i64' for a dim."""
+    return (*(f"buffer:{b.dtype.itemsize}" for b in function.buffers), *(s.dtype.short for s in function.scalars),
+            *("i64" for _ in function.dims))
+
+
 class Emitter(ABC):
-    """Walks one Function. `scopes[0]` is the function; `width` and `lane` describe the enclosing vector loop, if any."""
+    """Walks one Function. `scopes[0]` is the function; `lane`, `width` describe the enclosing vector loop, if any.
+
+    A renderer may do such a loop in parts: lanes from `first_lane` on, `real_width` of the `width` lanes of its types.
+    """
 
     def __init__(self, function: Function):
         self.function = function
         self.scopes = [Scope(crossable=False)]
         self.counter = 0
         self.lane: Var | None = None
-        self.width = 1
+        self.width = self.real_width = 1
+        self.first_lane = 0
         self.locals: dict[str, Ref] = {}
         self.variables: dict[Var, Ref] = {}
         self.memory: dict[str, Memory] = {}
@@ -107,10 +121,6 @@ class Emitter(ABC):
         fdiv and fmod that floor."""
 
     @abstractmethod
-    def to_integer(self, x: Ref, dtype: DType) -> Ref:
-        """An index as a scalar of an integer type, or (dtype int64) a scalar integer as an index."""
-
-    @abstractmethod
     def at_least(self, x: Ref, limit: int) -> Ref:
         """x >= limit for a scalar index."""
 
@@ -124,7 +134,7 @@ class Emitter(ABC):
 
     @abstractmethod
     def convert(self, x: Ref, dtype: DType) -> Ref:
-        """The cast of `value.py`."""
+        """The cast of `value.py`; also to and from INDEX."""
 
     @abstractmethod
     def reinterpret(self, x: Ref, dtype: DType) -> Ref:
@@ -237,8 +247,11 @@ class Emitter(ABC):
         top = len(self.scopes) - 1
         if memory.place != "in":
             return top
-        if proven:
-            return 0
+        return 0 if proven else self.safe_floor()
+
+    def safe_floor(self) -> int:
+        """The outermost level for what may trap: it stays inside branches and loops that may not run."""
+        top = len(self.scopes) - 1
         while top > 0 and self.scopes[top].crossable:
             top -= 1
         return top
@@ -248,7 +261,7 @@ class Emitter(ABC):
     def sums(self, e: Index, lane: int | None = None) -> tuple[list[Ref], int]:
         """`e` as one partial sum per loop level, outermost first, and its constant. `lane` stands for the lane index."""
         if lane is not None and self.lane is not None and not value_atoms(e):
-            e, lane = subs(e, {self.lane: lane}), None
+            e, lane = subs(e, {self.lane: self.first_lane + lane}), None
         if isinstance(e, int):
             return [], e
         levels: dict[int, Ref] = {}
@@ -257,7 +270,7 @@ class Emitter(ABC):
             factors = sorted((self.atom(a, lane) for a in monomial), key=lambda r: r.level)
             product = factors[0] if coefficient == 1 else None
             for f in factors if product is None else factors[1:]:
-                left = self.constant(coefficient, int64) if product is None else product
+                left = self.constant(coefficient, INDEX) if product is None else product
                 product = self.integer("mul", left, f)
             assert product is not None
             known = levels.get(product.level)
@@ -270,8 +283,8 @@ class Emitter(ABC):
         for p in parts:
             result = p if result is None else self.integer("add", result, p)
         if result is None:
-            return self.constant(constant, int64)
-        return self.integer("add", result, self.constant(constant, int64)) if constant else result
+            return self.constant(constant, INDEX)
+        return self.integer("add", result, self.constant(constant, INDEX)) if constant else result
 
     def index(self, e: Index, lane: int | None = None) -> Ref:
         """A scalar index."""
@@ -282,7 +295,7 @@ class Emitter(ABC):
             if a is self.lane:
                 if lane is None:
                     raise InternalError(f"[render] {self.function.name}: lane {a.name} used where a scalar is needed")
-                return self.constant(lane, int64)
+                return self.constant(self.first_lane + lane, INDEX)
             if a not in self.variables:
                 raise InternalError(f"[render] {self.function.name}: unbound index variable {a.name}")
             return self.variables[a]
@@ -292,7 +305,7 @@ class Emitter(ABC):
                 if lane is None:
                     raise InternalError(f"[render] {self.function.name}: an index that differs by lane needs a lane")
                 x = self.extract(x, lane)
-            return self.to_integer(x, int64)
+            return self.convert(x, INDEX)
         if isinstance(a, Opaque):
             return self.index(a.inner, lane)
         if isinstance(a, Min | Max):
@@ -310,9 +323,9 @@ class Emitter(ABC):
         if not isinstance(a.b, int) or lo < -2**62:
             return self.integer("f" + op, x, y)
         shift = -(lo // a.b)
-        x = self.integer("add", x, self.constant(shift * a.b, int64))
+        x = self.integer("add", x, self.constant(shift * a.b, INDEX))
         q = self.integer(op, x, y, small=hi + shift * a.b < 2**31)
-        return self.integer("add", q, self.constant(-shift, int64)) if op == "div" else q
+        return self.integer("add", q, self.constant(-shift, INDEX)) if op == "div" else q
 
     def varies(self, a: Atom) -> bool:
         """Whether an atom differs from lane to lane."""
@@ -334,7 +347,7 @@ class Emitter(ABC):
                 stride = coefficient
             elif any(self.varies(a) for a in monomial):
                 return None
-        return (e - stride * self.lane if stride else e), stride
+        return (e + stride * (self.first_lane - self.lane) if stride else e), stride
 
     # ---- conditions ----
 
@@ -464,15 +477,74 @@ class Emitter(ABC):
         saved, self.under = self.under, mask
         split = self.by_lane(v.attr)  # type: ignore[arg-type]
         if split is None:
-            parts = [self.to_integer(self.index(v.attr, i), v.dtype) for i in range(self.width)]  # type: ignore[arg-type]
+            parts = [self.convert(self.index(v.attr, i), v.dtype) for i in range(self.width)]  # type: ignore[arg-type]
             result = self.gather_lanes(parts)
         else:
-            result = self.to_integer(self.index(split[0]), v.dtype)
+            result = self.convert(self.index(split[0]), v.dtype)
             if split[1]:
                 steps = self.gather_lanes([self.constant(split[1] * i, v.dtype) for i in range(self.width)])
                 result = self.operation("add", [self.splat(result, self.width), steps], v.dtype)
         self.under = saved
         return result
+
+    # ---- half types ----
+
+    def every(self, value: int | float, dtype: DType, lanes: int) -> Ref:
+        """A constant in every lane."""
+        return self.spread(self.constant(value, dtype), lanes)
+
+    def bits_to_half(self, x: Ref) -> Ref:
+        """float16 bits (uint16) -> float32, exact, without subnormal float32 on the way."""
+        def op(name: str, a: Ref, b: int) -> Ref:
+            return self.operation(name, (a, self.every(b, uint32, x.lanes)), uint32)
+
+        wide = self.convert(x, uint32)
+        size = op("and", wide, 0x7FFF)
+        shifted = op("shl", size, 13)
+        tiny = self.operation("mul", (self.convert(size, float32), self.every(2.0**-24, float32, x.lanes)), float32)
+        small = self.operation("lt", (size, self.every(0x400, uint32, x.lanes)), bool_)
+        usual = self.operation("lt", (size, self.every(0x7C00, uint32, x.lanes)), bool_)
+        bits = self.operation("where", (usual, op("add", shifted, 0x38000000), op("add", shifted, 0x70000000)), uint32)
+        bits = self.operation("where", (small, self.reinterpret(tiny, uint32), bits), uint32)
+        sign = op("shl", op("and", wide, 0x8000), 16)
+        return self.reinterpret(self.operation("or", (bits, sign), uint32), float32)
+
+    def half_to_bits(self, x: Ref) -> Ref:
+        """float32 -> float16 bits (uint16), to nearest even."""
+        def op(name: str, a: Ref, b: Ref | int) -> Ref:
+            return self.operation(name, (a, self.every(b, uint32, x.lanes) if isinstance(b, int) else b), uint32)
+
+        def below(limit: int, yes: Ref, no: Ref) -> Ref:
+            test = self.operation("lt", (size, self.every(limit, uint32, x.lanes)), bool_)
+            return self.operation("where", (test, yes, no), uint32)
+
+        wide = self.reinterpret(x, uint32)
+        size = op("and", wide, 0x7FFFFFFF)
+        odd = op("and", op("shr", size, 13), 1)
+        usual = op("shr", op("add", op("add", op("sub", size, 0x38000000), 0xFFF), odd), 13)
+        # Adding 0.5 rounds to multiples of 2**-24, the spacing of subnormal halves.
+        half = self.every(0.5, float32, x.lanes)
+        shifted = self.operation("add", (self.reinterpret(size, float32), half), float32)
+        tiny = op("sub", self.reinterpret(shifted, uint32), 0x3F000000)
+        special = below(0x7F800001, self.every(0x7C00, uint32, x.lanes), self.every(0x7E00, uint32, x.lanes))
+        bits = below(0x38800000, tiny, below(0x477FF000, usual, special))
+        return self.convert(op("or", bits, op("shr", op("and", wide, 0x80000000), 16)), uint16)
+
+    def bits_to_bfloat(self, x: Ref) -> Ref:
+        """bfloat16 bits (uint16) -> float32, exact."""
+        wide = self.operation("shl", (self.convert(x, uint32), self.every(16, uint32, x.lanes)), uint32)
+        return self.reinterpret(wide, float32)
+
+    def bfloat_to_bits(self, x: Ref) -> Ref:
+        """float32 -> bfloat16 bits (uint16), to nearest even; NaN stays a quiet NaN."""
+        def op(name: str, a: Ref, b: Ref | int) -> Ref:
+            return self.operation(name, (a, self.every(b, uint32, x.lanes) if isinstance(b, int) else b), uint32)
+
+        bits = self.reinterpret(x, uint32)
+        high = op("shr", bits, 16)
+        rounded = op("shr", op("add", op("add", bits, 0x7FFF), op("and", high, 1)), 16)
+        nan = self.operation("ne", (x, x), bool_)
+        return self.convert(self.operation("where", (nan, op("or", high, 0x40), rounded), uint32), uint16)
 
     # ---- memory ----
 
@@ -485,7 +557,9 @@ class Emitter(ABC):
 
     def place_of(self, memory: Memory, offset: Index) -> Index:
         """Memory allocated inside a vector loop holds one element per lane at each offset."""
-        return offset * memory.lanes + self.lane if memory.lanes > 1 and self.lane is not None else offset
+        if memory.lanes == 1 or self.lane is None:
+            return offset
+        return offset * memory.lanes + (self.lane - self.first_lane)
 
     def load(self, memory: Memory, offset: Index, mask: Ref | None) -> Ref:
         if memory.place == "register":
@@ -505,9 +579,10 @@ class Emitter(ABC):
         elif split is not None:
             result = self.load_vector(memory, split[0], split[1], mask, floor)
         if result is None:
-            lanes = range(self.width)
+            lanes = [i if i < self.real_width else 0 for i in range(self.width)]
             masks = [self.extract(mask, i) if mask is not None and mask.lanes > 1 else mask for i in lanes]
-            result = self.gather_lanes([self.load_scalar(memory, offset, i, masks[i], floor) for i in lanes])
+            parts = [self.load_scalar(memory, offset, i, m, floor) for i, m in zip(lanes, masks, strict=True)]
+            result = self.gather_lanes(parts)
         self.under = saved
         return result
 
@@ -539,7 +614,7 @@ class Emitter(ABC):
         elif split is not None and split[1] == 1:
             self.store_vector(memory, split[0], self.spread(value, self.width), mask)
         else:
-            for i in range(self.width):
+            for i in range(self.real_width):
                 part = self.extract(value, i) if value.lanes > 1 else value
                 self.store_scalar(memory, offset, i, part, self.extract(mask, i) if mask is not None else None)
         memory.version += 1
@@ -583,14 +658,14 @@ class Emitter(ABC):
         self.comment(f"for {s.var.name} in {to_text(s.start)}..{to_text(s.stop)} {s.kind}")
         if s.kind == "vector":
             if s.stop == 1:
-                self.variables[s.var] = self.constant(0, int64)
+                self.variables[s.var] = self.constant(0, INDEX)
                 self.block(s.body)
                 return
             if self.lane is not None or s.start != 0 or not isinstance(s.stop, int):
                 raise InternalError(f"[render] {self.function.name}: vector loop {s.var.name} expected 0..constant, not nested")
-            self.lane, self.width = s.var, s.stop
-            self.block(s.body)
-            self.lane, self.width = None, 1
+            self.lane, self.width, self.real_width = s.var, s.stop, s.stop
+            self.vector_body(s)
+            self.lane, self.width, self.real_width = None, 1, 1
             return
         if s.kind == "unroll":
             raise InternalError(f"[render] {self.function.name}: loop {s.var.name} should have been unrolled")
@@ -607,6 +682,10 @@ class Emitter(ABC):
         self.block(s.body)
         self.epoch += 1
         self.close_loop(s, self.scopes.pop(), state)
+
+    def vector_body(self, s: Loop) -> None:
+        """The statements of a vector loop for all its lanes."""
+        self.block(s.body)
 
     def branch(self, mask: Ref | None, then: Sequence[Stmt], otherwise: Sequence[Stmt]) -> None:
         if mask is None:

@@ -12,10 +12,10 @@ import struct
 from collections.abc import Sequence
 
 from minigrad.codegen.ir.nodes import Alloc, BufferParam, Function, Loop
-from minigrad.codegen.render.common import Emitter, Memory, Ref, Scope
+from minigrad.codegen.render.common import INDEX, Emitter, Memory, Ref, Scope, argument_kinds
 from minigrad.codegen.transforms.math import expand_math
 from minigrad.codegen.transforms.unroll import unroll
-from minigrad.dtype import DType, bfloat16, bool_, float16, float32, int8, int32, int64, uint8, uint16, uint32
+from minigrad.dtype import DType, bfloat16, bool_, float16, float32, int32, uint8, uint16
 from minigrad.errors import InternalError
 from minigrad.expr import Index, bounds
 from minigrad.program import Program
@@ -35,8 +35,7 @@ def render_llvm(function: Function, target: Target) -> Program:
     function = expand_math(unroll(function))
     emitter = LlvmEmitter(function, target)
     source = emitter.render()
-    arguments = (*("buffer" for _ in function.buffers), *(s.dtype.short for s in function.scalars), *("i64" for _ in function.dims))
-    return Program(function.name, "llvm", source, arguments, emitter.scratch)
+    return Program(function.name, "llvm", source, argument_kinds(function), emitter.scratch)
 
 
 def scalar_type(dtype: DType) -> str:
@@ -88,7 +87,7 @@ class LlvmEmitter(Emitter):
                 text = self.pure(f"icmp ne i8 {text}, 0", bool_, 1, ()).text
             self.locals[s.name] = Ref(text, s.dtype)
         for d in f.dims:
-            self.variables[d] = Ref(f"%{d.name}", int64)
+            self.variables[d] = Ref(f"%{d.name}", INDEX)
         self.block(f.body)
         lines = [f"; func {f.name}"]
         if self.zeros:
@@ -179,35 +178,32 @@ class LlvmEmitter(Emitter):
 
     def integer(self, op: str, x: Ref, y: Ref, small: bool = False) -> Ref:
         if op in ("add", "mul") and x.literal is not None and y.literal is not None:
-            return self.constant(x.literal + y.literal if op == "add" else x.literal * y.literal, int64)
+            return self.constant(x.literal + y.literal if op == "add" else x.literal * y.literal, INDEX)
         if op in ("add", "mul"):
-            return self.pure(f"{op} nsw i64 {x.text}, {y.text}", int64, 1, (x, y), "i")
+            return self.pure(f"{op} nsw i64 {x.text}, {y.text}", INDEX, 1, (x, y), "i")
         if op in ("min", "max"):
-            return self.pure(f"call i64 @llvm.s{op}.i64(i64 {x.text}, i64 {y.text})", int64, 1, (x, y), "i")
+            return self.pure(f"call i64 @llvm.s{op}.i64(i64 {x.text}, i64 {y.text})", INDEX, 1, (x, y), "i")
         if op in ("fdiv", "fmod"):
             return self.floor_division(op, x, y)
         code = "udiv" if op == "div" else "urem"
         floor = 0 if y.literal is not None else self.safe_floor()
         if not small:
-            return self.pure(f"{code} i64 {x.text}, {y.text}", int64, 1, (x, y), "i", floor)
+            return self.pure(f"{code} i64 {x.text}, {y.text}", INDEX, 1, (x, y), "i", floor)
         a = self.pure(f"trunc i64 {x.text} to i32", int32, 1, (x,), "i")
         b = y if y.literal is not None else self.pure(f"trunc i64 {y.text} to i32", int32, 1, (y,), "i")
         q = self.pure(f"{code} i32 {a.text}, {b.text}", int32, 1, (a, b), "i", floor)
-        return self.pure(f"zext i32 {q.text} to i64", int64, 1, (q,), "i")
+        return self.pure(f"zext i32 {q.text} to i64", INDEX, 1, (q,), "i")
 
     def floor_division(self, op: str, x: Ref, y: Ref) -> Ref:
         floor = self.safe_floor()
-        r = self.pure(f"srem i64 {x.text}, {y.text}", int64, 1, (x, y), "i", floor)
+        r = self.pure(f"srem i64 {x.text}, {y.text}", INDEX, 1, (x, y), "i", floor)
         below = self.pure(f"icmp slt i64 {r.text}, 0", bool_, 1, (r,), "c")
         if op == "fmod":
-            up = self.pure(f"add i64 {r.text}, {y.text}", int64, 1, (r, y), "i")
-            return self.pure(f"select i1 {below.text}, i64 {up.text}, i64 {r.text}", int64, 1, (below, up, r), "i")
-        q = self.pure(f"sdiv i64 {x.text}, {y.text}", int64, 1, (x, y), "i", floor)
-        step = self.pure(f"sext i1 {below.text} to i64", int64, 1, (below,), "i")
-        return self.pure(f"add i64 {q.text}, {step.text}", int64, 1, (q, step), "i")
-
-    def to_integer(self, x: Ref, dtype: DType) -> Ref:
-        return self.convert(x, dtype)
+            up = self.pure(f"add i64 {r.text}, {y.text}", INDEX, 1, (r, y), "i")
+            return self.pure(f"select i1 {below.text}, i64 {up.text}, i64 {r.text}", INDEX, 1, (below, up, r), "i")
+        q = self.pure(f"sdiv i64 {x.text}, {y.text}", INDEX, 1, (x, y), "i", floor)
+        step = self.pure(f"sext i1 {below.text} to i64", INDEX, 1, (below,), "i")
+        return self.pure(f"add i64 {q.text}, {step.text}", INDEX, 1, (q, step), "i")
 
     def at_least(self, x: Ref, limit: int) -> Ref:
         if x.literal is not None:
@@ -215,7 +211,7 @@ class LlvmEmitter(Emitter):
         return self.pure(f"icmp sge i64 {x.text}, {limit}", bool_, 1, (x,), "c")
 
     def lanes_at_least(self, x: Ref, limits: Sequence[int], small: bool) -> Ref:
-        dtype = int32 if small else int64
+        dtype = int32 if small else INDEX
         wide = self.splat(self.convert(x, dtype), len(limits))
         edge = self.gather_lanes([self.constant(n, dtype) for n in limits])
         return self.pure(f"icmp sge {typed(wide)}, {edge.text}", bool_, len(limits), (wide,), "m")
@@ -262,7 +258,7 @@ class LlvmEmitter(Emitter):
 
     @property
     def has_fma(self) -> bool:
-        return "x86" not in self.target.features or "fma" in self.target.features
+        return "sse" not in self.target.features or "fma" in self.target.features
 
     def call(self, intrinsic: str, shape: Ref, args: Sequence[Ref]) -> str:
         name = f"@llvm.{intrinsic}.{mangled(scalar_type(shape.dtype), shape.lanes)}"
@@ -330,34 +326,26 @@ class LlvmEmitter(Emitter):
             return self.relabel(x, dtype)
         return self.unary_text("bitcast", x, scalar_type(dtype), dtype)
 
-    def many(self, value: int, dtype: DType, lanes: int) -> Ref:
-        return self.spread(self.constant(value, dtype), lanes)
+    @property
+    def has_half(self) -> bool:
+        """Whether the processor converts float16; elsewhere LLVM would call a library."""
+        return "sse" not in self.target.features or "f16c" in self.target.features
 
     def widen(self, x: Ref) -> Ref:
-        """float16 or bfloat16 bits -> float32, exact."""
-        if x.dtype is bfloat16:
-            wide = self.unary_text("zext", x, "i32", uint32)
-            return self.reinterpret(self.operation("shl", (wide, self.many(16, uint32, x.lanes)), uint32), float32)
+        """float16 or bfloat16 bits -> float32."""
+        if x.dtype is bfloat16 or not self.has_half:
+            return (self.bits_to_bfloat if x.dtype is bfloat16 else self.bits_to_half)(self.relabel(x, uint16))
         half = self.unary_text("bitcast", x, "half", x.dtype)
         text = f"fpext {vector('half', x.lanes)} {half.text} to {vector('float', x.lanes)}"
         return self.pure(text, float32, x.lanes, (half,))
 
     def narrow(self, x: Ref, dtype: DType) -> Ref:
-        """float32 -> float16 or bfloat16 bits, to nearest even; NaN stays a quiet NaN."""
-        if dtype is float16:
-            half = self.unary_text("fptrunc", x, "half", dtype)
-            text = f"bitcast {vector('half', x.lanes)} {half.text} to {vector('i16', x.lanes)}"
-            return self.pure(text, dtype, x.lanes, (half,))
-        bits = self.reinterpret(x, uint32)
-
-        def op(name: str, a: Ref, b: Ref | int) -> Ref:
-            return self.operation(name, (a, self.many(b, uint32, x.lanes) if isinstance(b, int) else b), uint32)
-
-        high = op("shr", bits, 16)
-        rounded = op("shr", op("add", op("add", bits, 0x7FFF), op("and", high, 1)), 16)
-        nan = self.operation("ne", (x, x), bool_)
-        kept = self.operation("where", (nan, op("or", high, 0x40), rounded), uint32)
-        return self.relabel(self.unary_text("trunc", kept, "i16", uint16), dtype)
+        """float32 -> float16 or bfloat16 bits, to nearest even."""
+        if dtype is bfloat16 or not self.has_half:
+            return self.relabel((self.bfloat_to_bits if dtype is bfloat16 else self.half_to_bits)(x), dtype)
+        half = self.unary_text("fptrunc", x, "half", dtype)
+        text = f"bitcast {vector('half', x.lanes)} {half.text} to {vector('i16', x.lanes)}"
+        return self.pure(text, dtype, x.lanes, (half,))
 
     def across(self, combine: str, x: Ref) -> Ref:
         """Halves onto halves; odd counts lane by lane, neighbours first."""
@@ -379,13 +367,6 @@ class LlvmEmitter(Emitter):
         return self.pure(f"call i1 @llvm.vector.reduce.or.v{mask.lanes}i1({typed(mask)})", bool_, 1, (mask,), "any")
 
     # ---- memory ----
-
-    def safe_floor(self) -> int:
-        """The outermost level for what may trap: it stays inside branches and loops that may not run."""
-        top = len(self.scopes) - 1
-        while top > 0 and self.scopes[top].crossable:
-            top -= 1
-        return top
 
     def pointer(self, memory: Memory, offset: Index, lane: int | None = None) -> Ref:
         kind = memory_type(memory.dtype)
@@ -521,8 +502,8 @@ class LlvmEmitter(Emitter):
 
     def open_loop(self, s: Loop) -> tuple[Ref, object]:
         parallel = s.kind == "parallel"
-        start = Ref("%begin.", int64) if parallel else self.index(s.start)
-        stop = Ref("%end.", int64) if parallel else self.index(s.stop)
+        start = Ref("%begin.", INDEX) if parallel else self.index(s.start)
+        stop = Ref("%end.", INDEX) if parallel else self.index(s.stop)
         runs = bounds(s.stop - s.start)[0] >= 1
         some = None
         if parallel or not runs:
@@ -530,7 +511,7 @@ class LlvmEmitter(Emitter):
         self.counter += 1
         label = f"{s.var.name}.{self.counter}"
         self.scopes.append(Scope(crossable=runs or parallel, label=f"{label}.body"))
-        return Ref(f"%{label}", int64, 1, len(self.scopes) - 1), (label, start, stop, some)
+        return Ref(f"%{label}", INDEX, 1, len(self.scopes) - 1), (label, start, stop, some)
 
     def close_loop(self, s: Loop, inner: Scope, state: object) -> None:
         label, start, stop, some = state  # type: ignore[misc]
