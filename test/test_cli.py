@@ -6,9 +6,9 @@ import sys
 import pytest
 from conftest import needs_device
 
-from minigrad import config
 from minigrad.cli import devices as devices_command
 from minigrad.cli import main
+from minigrad.config import config
 from minigrad.errors import DeviceError
 from minigrad.runtime import disk_cache
 
@@ -42,7 +42,7 @@ def test_errors_are_one_line_and_a_traceback_only_on_request():
 
 
 def test_devices_table(capsys):
-    with config.config(device="NUMPY"):
+    with config(device="NUMPY"):
         assert main(["devices"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == list(devices_command.HEADER)
@@ -70,7 +70,7 @@ def test_devices_without_opencl(capsys, monkeypatch):
 
 
 def test_device_that_does_not_exist_is_a_note(capsys):
-    with config.config(device="CL:voodoo2"):
+    with config(device="CL:voodoo2"):
         assert main(["devices"]) == 0
     assert "got 'CL:voodoo2'" in capsys.readouterr().out
 
@@ -79,7 +79,7 @@ def test_cache_lists_and_clears_programs_only(capsys, tmp_path):
     model = tmp_path / "models" / "weights"
     model.parent.mkdir()
     model.write_text("kept")
-    with config.config(cache_dir=tmp_path, disk_cache=True):
+    with config(cache_dir=tmp_path, disk_cache=True):
         assert main(["cache"]) == 0
         assert "empty" in capsys.readouterr().out
         disk_cache.put("kind-a", "key", b"1234")

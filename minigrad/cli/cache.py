@@ -4,8 +4,8 @@ from __future__ import annotations
 import argparse
 import os
 
-from minigrad import config
 from minigrad.cli.devices import size_text, table
+from minigrad.config import current
 from minigrad.runtime.disk_cache import FOLDER
 
 
@@ -17,14 +17,14 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Lists or removes the entries; models in the same folder are left alone."""
-    folder = os.path.join(config.current().cache_dir, FOLDER)
+    folder = os.path.join(current().cache_dir, FOLDER)
     kinds = {kind: _files(os.path.join(folder, kind)) for kind in _folders(folder)}
     total = sum(size for files in kinds.values() for _, size in files)
     if options.action == "clear":
         removed = sum(_remove(path) for files in kinds.values() for path, _ in files)
         print(f"removed {removed} entries, {size_text(total)}, from {folder}")
         return 0
-    print(f"{folder}: {size_text(total)} of at most {config.current().cache_limit_mb} MiB")
+    print(f"{folder}: {size_text(total)} of at most {current().cache_limit_mb} MiB")
     rows = [(kind, f"{len(files)} entries", size_text(sum(size for _, size in files)))
             for kind, files in kinds.items()]
     print("\n".join(table(rows)) if rows else "empty")

@@ -9,7 +9,7 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from minigrad import config
+from minigrad.config import current
 from minigrad.errors import DeviceError
 from minigrad.runtime.registry import canonical
 from minigrad.target import Target
@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     rows, notes, default = [_cpu_row(), _numpy_row()], [], ""
     try:
         # First, because asking for rusticl enables it, once per process.
-        default = canonical(config.current().device)
+        default = canonical(current().device)
     except DeviceError as e:
         notes.append(str(e))
     try:
@@ -62,7 +62,7 @@ def size_text(nbytes: int) -> str:
 def _cpu_target() -> Target:
     from minigrad.runtime.cpu import host_target, shared_jit
 
-    return host_target(shared_jit(), config.current().threads)
+    return host_target(shared_jit(), current().threads)
 
 
 def _cpu_features() -> list[str]:
