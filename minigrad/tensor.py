@@ -20,7 +20,7 @@ from minigrad.mixins.nn_functional import NNMixin
 from minigrad.ops import build as B
 from minigrad.ops.convert import convert
 from minigrad.ops.node import Node, apply, toposort
-from minigrad.ops.storage import BUFFER, CONTIGUOUS, COPY, DETACH
+from minigrad.ops.storage import BUFFER, COPY, DETACH
 from minigrad.runtime.device import Buffer
 from minigrad.runtime.registry import canonical
 
@@ -145,10 +145,6 @@ class Tensor(NNMixin):
     def data(self) -> memoryview:
         return self.numpy().data
 
-    def contiguous(self) -> Self:
-        """The same values, kept in memory of their own."""
-        return self._wrap(apply(CONTIGUOUS, self._node), self)
-
     def clone(self) -> Self:
         """A copy whose assignments do not show here."""
         return self.contiguous()
@@ -174,12 +170,11 @@ class Tensor(NNMixin):
         return self
 
     def _rebind(self, node: Node, value: Base) -> None:
-        leaf = self._is_leaf()
+        leaf, depth = self._is_leaf(), max(self._node.depth, value._node.depth)
         self._node, self._before = node, None
         if not leaf and Base.grad_enabled:
             self.requires_grad = self.requires_grad or value.requires_grad
-        if not node.depth % 256:
-            self._bound_graph()
+        self._bound_graph_after(depth)
 
     def replace(self, other: Tensor) -> Self:
         """Makes this handle stand for another tensor's value."""
@@ -250,7 +245,7 @@ class Tensor(NNMixin):
                  ) -> list[Tensor]:
         """The gradients with respect to any tensors it was made from; `gradient` as in `backward`. `.grad` stays.
 
-        Raises MinigradError for a target that it was not made from, or zeros with `materialize_grads`. A result that was
+        Raises MinigradError for a target that it was not made from, or zeros with `materialize_grads`. A result already
         realized remembers what it was made from only if a tensor with requires_grad=True is among that.
         """
         if not targets:

@@ -87,11 +87,14 @@ class Base:
         self = cls.__new__(cls)
         self._node, self.grad = node, None
         self.requires_grad = Base.grad_enabled and any([p.requires_grad for p in parents])
-        if node.depth > _CHECK_EVERY:
-            before = max([p._node.depth for p in parents], default=0)
-            if before // _CHECK_EVERY != node.depth // _CHECK_EVERY:
-                self._bound_graph()
+        if parents and node.depth > _CHECK_EVERY:
+            self._bound_graph_after(max([p._node.depth for p in parents]))
         return self
+
+    def _bound_graph_after(self, depth: int) -> None:
+        """Looks at the size of the graph where its depth passes a multiple of some number of levels."""
+        if depth // _CHECK_EVERY != self._node.depth // _CHECK_EVERY:
+            self._bound_graph()
 
     def _bound_graph(self) -> None:
         """Realizes a handle whose unrealized graph has grown too long."""

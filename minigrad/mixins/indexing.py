@@ -50,9 +50,7 @@ class IndexingMixin(CreationMixin):
             changed = part._put_tensors(tensors, value)
         else:
             kept = tuple([d for a, d in enumerate(part.shape) if a not in drops])
-            if broadcast_shapes("setitem", kept, value.shape) != kept:
-                raise ShapeError(f"[setitem] expected a value that broadcasts to {list(kept)}, got {list(value.shape)}")
-            changed = value.expand(*kept).reshape(*part.shape)
+            changed = _fitted(value, kept).reshape(*part.shape)
         self._assign_parts(parts, changed)
 
     def _assign_parts(self, parts: list[_Part], value: Self) -> None:
@@ -206,9 +204,7 @@ class IndexingMixin(CreationMixin):
         target = (*common, *others)
         before = axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0
         natural = (*others[:before], *common, *others[before:])
-        if broadcast_shapes("setitem", natural, value.shape) != natural:
-            raise ShapeError(f"[setitem] expected a value that broadcasts to {list(natural)}, got {list(value.shape)}")
-        value = value.expand(*natural)
+        value = _fitted(value, natural)
         if before:
             k = len(common)
             value = value.permute(*range(before, before + k), *range(before), *range(before + k, value.ndim))
@@ -278,3 +274,13 @@ class IndexingMixin(CreationMixin):
             raise DTypeError(f"[one_hot] expected integer classes, got {self.dtype}")
         classes = type(self).arange(num_classes, device=self.device)
         return self.cast(int32).unsqueeze(-1).eq(classes).cast(int32)
+
+
+def _fitted(value: Any, shape: Sequence[Index]) -> Any:
+    """`value` in the shape of the elements it replaces."""
+    extra = value.ndim - len(shape)
+    if extra > 0 and all(d == 1 for d in value.shape[:extra]):
+        value = value.reshape(*value.shape[extra:])
+    if value.ndim > len(shape) or any(d != 1 and d != e for d, e in zip(value.shape[::-1], shape[::-1], strict=False)):
+        raise ShapeError(f"[setitem] expected a value that broadcasts to {list(shape)}, got {list(value.shape)}")
+    return value.expand(*shape)

@@ -10,7 +10,11 @@ from minigrad.expr import Index, divides, product
 from minigrad.mixins.base import Base, as_axes, as_axis, as_shape, broadcast_shapes
 from minigrad.mixins.elementwise import ElementwiseMixin
 from minigrad.ops import build as B
+from minigrad.ops.node import apply
 from minigrad.ops.op import Shape
+from minigrad.ops.storage import CONTIGUOUS
+
+_CAT_AT_ONCE = 8
 
 
 class MovementMixin(ElementwiseMixin):
@@ -159,6 +163,10 @@ class MovementMixin(ElementwiseMixin):
         """Axes in reverse order."""
         return self._wrap(B.flip(self._node, as_axes("flip", spread(axis), self.ndim)), self)
 
+    def contiguous(self) -> Self:
+        """The same values, kept in memory of their own."""
+        return self._wrap(apply(CONTIGUOUS, self._node), self)
+
     def repeat(self, *repeats: Any) -> Self:
         """The tensor repeated along each axis; more counts than axes add axes in front."""
         counts = as_shape(repeats)
@@ -189,6 +197,10 @@ class MovementMixin(ElementwiseMixin):
                                  f"got {' and '.join(str(list(x.shape)) for x in parts)}")
         common = _common_dtype(parts)
         parts = [p.cast(common) for p in parts if p.shape[a] != 0] or parts[:1]
+        while len(parts) > _CAT_AT_ONCE:
+            # Every element is computed from all parts at once: many parts are joined in memory, group by group.
+            groups = [parts[i:i + _CAT_AT_ONCE] for i in range(0, len(parts), _CAT_AT_ONCE)]
+            parts = [g[0].cat(*g[1:], dim=a).contiguous() for g in groups]
         total = sum([p.shape[a] for p in parts], start=0)
         node, start = None, 0
         # -0.0 is the identity of addition: nothing that is joined changes, not even its sign of zero.

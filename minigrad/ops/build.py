@@ -1,7 +1,7 @@
 """Graph building: one function per primitive, with the cheap local rewrites that never change a value.
 
 Rewrites keep IEEE results: x - 0.0, x + -0.0, x * 1 and x / 1 are x; x + 0.0 (it loses -0.0) and x * 0 (NaN) stay.
-Operands are already of one shape and dtype. `graph.simplify` applies the same functions to a whole graph.
+Operands are already of one shape and dtype. Equal subgraphs are one object anyway (node.py).
 """
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def _window_lengths(name: str, lengths: Sequence[Index], kernel: _Ints, stride: 
     out: list[Index] = []
     for n, k, s, d, (lo, hi) in zip(lengths, kernel, stride, dilation, padding, strict=True):
         room = n + lo + hi - d * (k - 1) - 1
-        if k < 1 or s < 1 or d < 1 or bounds(room + s)[1] < 0:
+        if k < 1 or s < 1 or d < 1 or bounds(room)[1] < 0:
             raise ShapeError(f"[{name}] expected a window that fits, got length {n} with kernel {k}, stride {s}, "
                              f"dilation {d}, padding {(lo, hi)}")
         out.append(dim(room // s + 1))

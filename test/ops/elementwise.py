@@ -41,7 +41,13 @@ def elementwise_cases() -> list[Case]:
         ("elu", lambda x: x.elu(), lambda x: np.where(x > 0, x, np.exp(x) - 1), A(9)),
     ]
     rows += [Case(n, run, (i,), twin, second=True) for n, run, twin, i in unary]
-    steps: list[tuple[str, Any]] = [("floor", np.floor), ("ceil", np.ceil), ("trunc", np.trunc), ("round", np.round), ("sign", np.sign)]
+    steps: list[tuple[str, Any]] = [
+        ("floor", np.floor),
+        ("ceil", np.ceil),
+        ("trunc", np.trunc),
+        ("round", np.round),
+        ("sign", np.sign),
+    ]
     rows += [
         Case(
             n,

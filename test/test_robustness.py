@@ -1,0 +1,91 @@
+"""First hours of use: very long graphs, running totals, fork, threads."""
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from conftest import devices
+
+from minigrad import Tensor, config
+from minigrad.ops import toposort
+from minigrad.tensor import MAX_UNREALIZED
+
+
+@pytest.fixture(autouse=True)
+def on_numpy() -> Iterator[None]:
+    with config(device="NUMPY"):
+        yield
+
+
+def test_chain_of_100000_additions() -> None:
+    x = Tensor([1.0])
+    for _ in range(100_000):
+        x = x + 1
+    assert x.item() == 100_001
+
+
+def test_gradient_through_a_long_chain() -> None:
+    x = Tensor([1.0], requires_grad=True)
+    y = x
+    for _ in range(20_000):
+        y = y + x
+    y.sum().backward()
+    assert x.grad is not None and x.grad.item() == 20_001
+
+
+def test_running_total_of_100000_losses() -> None:
+    total = Tensor(0.0)
+    for k in range(100_000):
+        total += Tensor(float(k % 3))
+    assert total.item() == sum(k % 3 for k in range(100_000))
+
+
+def test_unrealized_graphs_stay_bounded() -> None:
+    x = Tensor([1.0, 2.0])
+    total = x.sum()
+    for k in range(3000):
+        total = total + (x * (k / 3000)).exp().sin().sum()
+        assert len(toposort(total._node)) <= MAX_UNREALIZED + 256 * 8
+    assert np.isfinite(total.item())
+
+
+def test_long_chain_of_assignments_forgets_old_versions() -> None:
+    x = Tensor([0.0]).realize()
+    for _ in range(3000):
+        x.assign(x + 1)
+        x.realize()
+    assert x.item() == 3000 and len(toposort(x._node, through_storage=True)) <= 4
+
+
+def test_stack_of_many() -> None:
+    parts = [Tensor([float(k)]) for k in range(300)]
+    assert parts[0].stack(*parts[1:]).reshape(-1).tolist() == list(range(300))
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.parametrize("device", [d for d in devices() if not d.startswith("CL")])
+def test_fork_after_use(device: str) -> None:
+    x = Tensor(np.arange(70000, dtype=np.float32) % 5, device=device)
+    want = (x * 2).sum().item()
+    child = os.fork()
+    if child == 0:
+        same = False
+        try:
+            same = (x * 2).sum().item() == want and (x + 1).sum().item() == want / 2 + 70000
+        finally:
+            os._exit(0 if same else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert (x * 2).sum().item() == want
+
+
+@pytest.mark.parametrize("device", devices())
+def test_threads_share_a_device(device: str) -> None:
+    def work(k: int) -> float:
+        x = Tensor(np.full((50, 50), k, np.float32), device=device)
+        return (x @ x).sum().item()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(12))) == [k * k * 50.0 * 2500 for k in range(12)]

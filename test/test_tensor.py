@@ -1,0 +1,326 @@
+"""Tensor: construction, promotion, indexing, assignment, Python protocols."""
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import devices
+
+from minigrad import Tensor, Variable, config, dtypes
+from minigrad.dtype import ALL, bool_, float32, int32, promote
+from minigrad.ops import build as B
+from minigrad.ops.node import Node
+
+
+@pytest.fixture(autouse=True)
+def on_numpy() -> Iterator[None]:
+    with config(device="NUMPY"):
+        yield
+
+
+# Construction
+
+
+def test_types_of_new_tensors() -> None:
+    assert Tensor(True).dtype is bool_ and Tensor(3).dtype is int32 and Tensor(3.0).dtype is float32
+    assert Tensor([1, 2]).dtype is int32 and Tensor([1, 2.5]).dtype is float32 and Tensor([True]).dtype is bool_
+    assert Tensor([2**40]).dtype is dtypes.int64 and Tensor(2**40).dtype is dtypes.int64
+    assert Tensor(np.zeros(2)).dtype is dtypes.float64 and Tensor(np.float16(1)).dtype is dtypes.float16
+    assert Tensor([1.5], dtype="bfloat16").numpy().dtype == np.float32
+    assert Tensor([]).shape == (0,) and Tensor([]).dtype is float32
+    assert Tensor(b"\x01\x02").tolist() == [1, 2]
+
+
+def test_tensor_copies_and_from_blob_aliases() -> None:
+    array = np.arange(4, dtype=np.float32)
+    copy, alias = Tensor(array), Tensor.from_blob(array)
+    array[0] = 7
+    assert copy.tolist() == [0, 1, 2, 3] and alias.tolist() == [7, 1, 2, 3]
+    out = copy.numpy()
+    out[:] = 5
+    assert copy.tolist() == [0, 1, 2, 3]
+
+
+def test_creation() -> None:
+    assert Tensor.zeros(2, 3).shape == (2, 3) and Tensor.ones((2, 3)).numpy().sum() == 6
+    assert Tensor.full((2,), 7).tolist() == [7, 7] and Tensor.full((2,), 7).dtype is int32
+    assert Tensor.arange(5).tolist() == [0, 1, 2, 3, 4] and Tensor.arange(5, 0, -2).tolist() == [5, 3, 1]
+    np.testing.assert_allclose(Tensor.arange(0.5, 3, 0.4).numpy(), np.arange(0.5, 3, 0.4), rtol=1e-6)
+    assert Tensor.linspace(0, 1, 5).tolist() == [0, 0.25, 0.5, 0.75, 1] and Tensor.linspace(2, 3, 1).tolist() == [2]
+    assert Tensor.eye(2, 3).tolist() == [[1, 0, 0], [0, 1, 0]]
+    x = Tensor([[1, 2]], dtype="int8")
+    assert x.zeros_like().dtype is dtypes.int8 and x.ones_like().tolist() == [[1, 1]]
+    assert x.full_like(3, dtype=float32).tolist() == [[3, 3]] and Tensor.empty(0, 4).numpy().shape == (0, 4)
+
+
+@pytest.mark.parametrize("a,b", list(itertools.product(ALL, ALL)), ids=lambda d: d.name)
+def test_promotion(a: dtypes.DType, b: dtypes.DType) -> None:
+    assert (Tensor([1], dtype=a) + Tensor([1], dtype=b)).dtype is promote(a, b)
+
+
+def test_python_numbers_are_weak() -> None:
+    for kind in ALL:
+        x = Tensor([1], dtype=kind)
+        assert (x * 2).dtype is (int32 if kind is bool_ else kind)
+        assert (x * 2.5).dtype is (kind if kind.is_float else float32)
+    assert (2 - Tensor([1, 2])).tolist() == [1, 0] and (1 / Tensor([2, 4])).tolist() == [0.5, 0.25]
+    assert (2 ** Tensor([1.0, 3.0])).tolist() == [2, 8] and (7 // Tensor([2, -2])).tolist() == [3, -4]
+    assert (-7 % Tensor([4, -4])).tolist() == [1, -3] and (1 << Tensor([3])).tolist() == [8]
+
+
+def test_integer_powers() -> None:
+    x = Tensor([-3, 2, 5])
+    assert (x**3).tolist() == [-27, 8, 125] and (x**0).tolist() == [1, 1, 1]
+    assert (x ** Tensor([2, 3, 1])).tolist() == [9, 8, 5]
+    np.testing.assert_allclose((x**-1).numpy(), [-1 / 3, 0.5, 0.2], rtol=1e-6)
+
+
+def test_negative_zero_and_nan_constants() -> None:
+    assert np.signbit(Tensor([1.0]).full_like(-0.0).numpy()).all()
+    assert not np.signbit(Tensor([1.0]).full_like(0.0).numpy()).any()
+    assert np.isnan(Tensor(float("nan")).numpy())
+    assert Tensor.full((2,), 1).dtype is int32 and Tensor.full((2,), True).dtype is bool_
+    x = Tensor([-0.0])
+    assert np.signbit((x * 1).numpy())[0] and not np.signbit((x + 0.0).numpy())[0] and np.signbit((x - 0.0).numpy())[0]
+
+
+# Graph building
+
+
+def leaf(*shape: int) -> Node:
+    return Tensor(np.ones(shape, np.float32))._node
+
+
+def test_equal_graphs_are_one_object() -> None:
+    x = Tensor([1.0, 2.0])
+    assert (x + 1)._node is (x + 1)._node and (x + 1)._node is (x + 1.0)._node
+    numbers = [Tensor(v)._node for v in (1, True, 1.0, -0.0, 0.0, 0, False)]
+    assert len(set(numbers)) == len(numbers)
+    assert (x * 0.0)._node is not (x * -0.0)._node
+    nan = float("nan")
+    assert (x * nan)._node is (x * (nan + 1))._node
+
+
+def test_local_rewrites() -> None:
+    x, one, zero = leaf(2, 3), B.full(1.0, (2, 3), float32, "NUMPY"), B.full(0.0, (2, 3), float32, "NUMPY")
+    rows: list[tuple[Node, Node]] = [
+        (B.mul(x, one), x), (B.mul(one, x), x), (B.div(x, one), x), (B.sub(x, zero), x), (B.neg(B.neg(x)), x),
+        (B.reshape(B.reshape(x, (6,)), (2, 3)), x), (B.reshape(B.reshape(x, (6,)), (3, 2)), B.reshape(x, (3, 2))),
+        (B.permute(B.permute(x, (1, 0)), (1, 0)), x), (B.expand(x, (2, 3)), x),
+        (B.slice_(x, (0, 0), (2, 3)), x), (B.pad(x, ((0, 0), (0, 0))), x), (B.cast(x, float32), x),
+        (B.cast(B.cast(x, dtypes.float64), dtypes.float16), B.cast(x, dtypes.float16)),
+        (B.add(one, one), B.full(2.0, (2, 3), float32, "NUMPY")), (B.exp(zero), one),
+        (B.permute(one, (1, 0)), B.full(1.0, (3, 2), float32, "NUMPY")),
+        (B.where(B.full(True, (2, 3), bool_, "NUMPY"), x, one), x),
+    ]  # fmt: skip
+    for k, (got, want) in enumerate(rows):
+        assert got is want, f"row {k}: {got} is not {want}"
+
+
+def test_rewrites_that_would_change_values_stay_away() -> None:
+    x, zero = leaf(2), B.full(0.0, (2,), float32, "NUMPY")
+    assert B.add(x, zero) is not x and B.mul(x, zero) is not zero
+    half = B.cast(x, dtypes.float16)
+    assert B.cast(half, float32) is not x
+
+
+# Indexing
+
+
+def test_basic_indexing_like_numpy() -> None:
+    rng = np.random.default_rng(3)
+    array = rng.standard_normal((4, 5, 6)).astype(np.float32)
+    x = Tensor(array)
+    ends = [None, 0, 1, 2, 5, 9, -1, -2, -9]
+    for _ in range(150):
+        key: list[Any] = []
+        for _ in range(rng.integers(0, 4)):
+            kind = rng.integers(0, 4)
+            if kind == 0:
+                key.append(int(rng.integers(-4, 4)))
+            elif kind == 1:
+                key.append(None)
+            else:
+                step = int(rng.choice([1, 1, 2, 3, -1, -2, -7]))
+                key.append(slice(ends[rng.integers(9)], ends[rng.integers(9)], step))
+        if rng.random() < 0.4:
+            key.insert(int(rng.integers(len(key) + 1)), Ellipsis)
+        want = array[tuple(key)]
+        np.testing.assert_array_equal(x[tuple(key)].numpy(), want, err_msg=str(key))
+
+
+def test_tensor_indexing_like_numpy() -> None:
+    array = np.arange(120, dtype=np.float32).reshape(4, 5, 6)
+    x, i, j = Tensor(array), np.array([[0, -1], [2, 1]]), np.array([3, 0])
+    keys: list[tuple] = [
+        (i,), (slice(None), i), (i, j), (i, slice(1, 3), j), (0, slice(None), j), (slice(None), i, j), (None, i, j),
+        (slice(None), None, i), (Ellipsis, j), (slice(None), 2, j), (j, None, j),
+    ]  # fmt: skip
+    for key in keys:
+        mine = tuple(Tensor(k) if isinstance(k, np.ndarray) else k for k in key)
+        np.testing.assert_array_equal(x[mine].numpy(), array[key], err_msg=str(key))
+    np.testing.assert_array_equal(x[[1, 2]].numpy(), array[[1, 2]])
+
+
+def test_setitem_like_numpy() -> None:
+    start = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+    i = np.array([2, 0])
+    keys: list = [0, -1, slice(1, 3), (slice(None), 2), (Ellipsis, slice(4, 0, -2)), (1, 2, 3), (i,), (slice(None), i),
+                  (i, slice(1, 3)), (i, i), (1, slice(None), i), slice(2, 2)]  # fmt: skip
+    for key in keys:
+        array, x = start.copy(), Tensor(start)
+        value = -np.arange(array[key].size, dtype=np.float32).reshape(array[key].shape)
+        array[key] = value
+        parts = key if isinstance(key, tuple) else (key,)
+        x[tuple(Tensor(k) if isinstance(k, np.ndarray) else k for k in parts)] = Tensor(value)
+        np.testing.assert_array_equal(x.numpy(), array, err_msg=str(key))
+
+
+def test_iteration_and_len() -> None:
+    x = Tensor([[1, 2], [3, 4]])
+    assert len(x) == 2 and [row.tolist() for row in x] == [[1, 2], [3, 4]]
+
+
+# Assignment: versions (every device)
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("realized", [False, True])
+def test_slice_keeps_old_values(device: str, realized: bool) -> None:
+    x = Tensor([1.0, 2.0, 3.0, 4.0], device=device) * 1
+    if realized:
+        x.realize()
+    y, z = x[0:2], x
+    x[0] = 9
+    assert y.tolist() == [1, 2] and x.tolist() == [9, 2, 3, 4] and z is x
+    x[1:3] = Tensor([7.0, 8.0], device=device)
+    assert y.tolist() == [1, 2] and x.tolist() == [9, 7, 8, 4]
+
+
+@pytest.mark.parametrize("device", devices())
+def test_read_after_write_order(device: str) -> None:
+    x = Tensor([1.0, 2.0, 3.0], device=device).realize()
+    before = x + 0.5
+    x.assign(x * 10)
+    after = x + 0.5
+    assert after.tolist() == [10.5, 20.5, 30.5] and before.tolist() == [1.5, 2.5, 3.5]
+
+
+@pytest.mark.parametrize("device", devices())
+def test_overlapping_assignment(device: str) -> None:
+    x = Tensor([0.0, 1.0, 2.0, 3.0, 4.0], device=device).realize()
+    x[1:] = x[:-1]
+    assert x.tolist() == [0, 0, 1, 2, 3]
+    x[:-1] = x[1:]
+    assert x.tolist() == [0, 1, 2, 3, 3]
+    x.assign(x.flip(0))
+    assert x.tolist() == [3, 3, 2, 1, 0]
+
+
+@pytest.mark.parametrize("device", devices())
+def test_other_handles_keep_the_old_version(device: str) -> None:
+    x = Tensor([1.0, 2.0], device=device).realize()
+    y = Tensor(x)
+    x.assign(Tensor([5.0, 6.0], device=device)).realize()
+    assert y.tolist() == [1, 2] and x.tolist() == [5, 6]
+    z = y.clone()
+    y[0] = 3
+    assert z.tolist() == [1, 2] and y.tolist() == [3, 2]
+
+
+@pytest.mark.parametrize("device", devices())
+def test_chained_updates(device: str) -> None:
+    x, total = Tensor.zeros(3, device=device).contiguous().realize(), 0
+    for k in range(20):
+        x.assign(x + k)
+        total += k
+        if k % 3 == 0:
+            x.realize()
+    assert x.tolist() == [total] * 3
+
+
+def test_assign_casts_and_broadcasts() -> None:
+    x = Tensor.zeros(2, 3, dtype="int32")
+    x.assign(Tensor([1.7, 2.2, -3.9]))
+    assert x.tolist() == [[1, 2, -3], [1, 2, -3]] and x.dtype is int32
+    x.assign(4)
+    assert x.tolist() == [[4] * 3] * 2
+
+
+@pytest.mark.parametrize("device", devices())
+def test_between_devices(device: str) -> None:
+    x = Tensor([1.0, 2.0], device="NUMPY", requires_grad=True)
+    y = (x * 2).to(device)
+    assert y.device != "NUMPY" or device == "NUMPY"
+    z = (y * y).to("NUMPY")
+    z.sum().backward()
+    assert z.tolist() == [4, 16] and x.grad is not None and x.grad.tolist() == [8, 16]
+
+
+# Symbolic dims
+
+
+@pytest.mark.parametrize("device", devices())
+def test_symbolic_slices_and_sums(device: str) -> None:
+    array = np.arange(24, dtype=np.float32).reshape(8, 3)
+    x = Tensor(array, device=device)
+    pos = Variable("pos", 1, 8)
+    for value in (1, 3, 8):
+        n = pos.bind(value)
+        np.testing.assert_array_equal(x[:n].sum(0).numpy(), array[:value].sum(0))
+        np.testing.assert_array_equal((x[:n] * 2).numpy(), array[:value] * 2)
+        np.testing.assert_array_equal(x[n - 1].numpy(), array[value - 1])
+        assert (x[:n].flatten() + 1).shape == (n * 3,)
+
+
+@pytest.mark.parametrize("device", devices())
+def test_growing_cache(device: str) -> None:
+    cache = Tensor.zeros(6, 2, device=device).contiguous().realize()
+    want = np.zeros((6, 2), np.float32)
+    pos = Variable("pos", 0, 5)
+    for k in range(6):
+        p = pos.bind(k)
+        cache[p:p + 1] = Tensor([[k + 1.0, -k]], device=device)
+        want[k] = [k + 1, -k]
+        np.testing.assert_array_equal(cache[:p + 1].numpy(), want[:k + 1])
+    np.testing.assert_array_equal(cache.numpy(), want)
+
+
+def test_symbolic_shapes() -> None:
+    n, pos = Variable("n", 1, 16).bind(4), Variable("pos", 0, 16).bind(3)
+    x = Tensor.ones(32, 8)[:pos + n]
+    assert x.reshape(pos + n, 2, 4).permute(1, 0, 2).shape == (2, pos + n, 4)
+    assert x.reshape(-1).reshape(pos + n, 8).numpy().shape == (7, 8)
+    scores = Tensor.ones(n, 8) @ x.T
+    assert scores.shape == (n, x.shape[0]) and scores.softmax(-1).sum().item() == pytest.approx(4)
+    assert Tensor.arange(pos, pos + n).tolist() == [3, 4, 5, 6]
+    assert (Tensor([1.0, 2.0]) * pos).tolist() == [3, 6] and Tensor(pos).item() == 3
+
+
+# Python protocols
+
+
+def test_protocols() -> None:
+    x = Tensor([[1.5, 2.0]])
+    assert x.item if x.ndim else None
+    assert float(x[0, 0]) == 1.5 and int(Tensor(3)) == 3 and bool(Tensor([1])) and not Tensor([0.0])
+    assert [10, 20, 30][Tensor(1)] == 20
+    assert np.asarray(x).tolist() == [[1.5, 2.0]] and x.tolist() == [[1.5, 2.0]]
+    assert repr(x) == "<Tensor float32[1, 2] on NUMPY, realized>" and "lazy" in repr(x + 1)
+    assert x.numel() == 2 and x.nbytes() == 8 and x.size(1) == 2 and x.size() == (1, 2) and x.element_size() == 4
+    assert len({x, x, Tensor(1)}) == 2
+    assert (np.float32(2) * Tensor([1.0])).tolist() == [2.0]
+    assert (x == x).all().item() and (x != 1.5).tolist() == [[False, True]]
+
+
+def test_training_mode_is_a_context() -> None:
+    x = Tensor.ones(1000)
+    assert x.dropout(0.5) is x
+    with Tensor.train():
+        assert Tensor.training
+        dropped = x.dropout(0.5).numpy()
+        with Tensor.train(False):
+            assert not Tensor.training
+        assert Tensor.training
+    assert not Tensor.training and set(np.unique(dropped)) == {0.0, 2.0}
