@@ -162,7 +162,7 @@ class _Run:
         # axes in reverse are the variables outermost first: index order
         places = tuple([np.broadcast_to(x, shape).T for x in at])
         values = encode(np.broadcast_to(value, shape).T, dtype)
-        if s.combine is None:
+        if s.combine in (None, "set"):  # the last one in index order stays
             array[places] = values
         elif dtype.is_float and dtype.bits == 16:
             self._combine_rounded(s, array, places, values)

@@ -151,7 +151,7 @@ def _parse_statement(line: Line, scope: Scope) -> Define | Store:
     if line.peek(1) == "[":
         name = line.buffer()
         indices = line.indices()
-        combine = line.one_of(tuple(MONOIDS)) if line.peek() != "=" else None
+        combine = line.one_of(("set", *MONOIDS)) if line.peek() != "=" else None
         line.expect("=")
         return Store(name, indices, line.value(), combine)
     name = line.name()
