@@ -15,12 +15,14 @@ from conftest import devices
 from model_files import View, gguf_string, write_gguf, write_torch_zip
 
 from examples.llama import chat
+from examples.llama.checkpoint import Checkpoint
 from examples.llama.generate import ContextFull, Sampler, Session
 from examples.llama.model import Llama
 from examples.llama.tokenizer_files import gguf_tokenizer, load_tokenizer
-from examples.llama.weights import Checkpoint, _hf_rope_factors, load_checkpoint
+from examples.llama.weights import _hf_rope_factors, load_checkpoint
 from minigrad import Tensor
 from minigrad.config import config
+from minigrad.engine.stats import stats
 from minigrad.errors import FormatError
 from minigrad.state import gguf_load, safe_load, safe_save
 
@@ -347,6 +349,20 @@ def test_a_conversation_keeps_its_cache(turns: chat.Chat, monkeypatch: pytest.Mo
     assert turns.session.position == len(fed) and fed.count(1) == 1 and fed[0] == 1
     assert fed[first:first + len(turns.unfed)] == turns.unfed == [2, *turns.tokenizer.encode("\n")]
     np.testing.assert_allclose(Session(turns.session.model).feed(fed), results[-1], atol=1e-4)
+
+
+@pytest.mark.parametrize("device", FAST)
+def test_a_second_turn_of_another_length_compiles_nothing(stories: Path, golden: list[int], device: str) -> None:
+    with config(device=device):
+        checkpoint = load_checkpoint(stories / "stories260K.bin")
+        session = Session(Llama(checkpoint.config, checkpoint.tensors))
+        for _ in range(2):
+            list(session.generate(golden[:9], Sampler(), 5, frozenset()))
+        before = stats.snapshot()
+        for length in (2, 30, 101):
+            list(session.generate(golden[:length], Sampler(), 20, frozenset()))
+        after = stats.snapshot() - before
+    assert (after.programs, after.schedules) == (0, 0)
 
 
 def test_the_end_of_the_context(turns: chat.Chat, capsys: pytest.CaptureFixture) -> None:

@@ -19,11 +19,12 @@ if not __package__:  # run as a script: examples and minigrad are found from the
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from examples.llama import templates
+from examples.llama.checkpoint import Checkpoint
 from examples.llama.generate import ContextFull, Sampler, Session
 from examples.llama.model import Llama
 from examples.llama.tokenizer import StreamDecoder, Tokenizer
 from examples.llama.tokenizer_files import gguf_tokenizer, load_tokenizer
-from examples.llama.weights import Checkpoint, load_checkpoint
+from examples.llama.weights import load_checkpoint
 from minigrad.config import config
 from minigrad.errors import MinigradError
 from minigrad.state import fetch_member

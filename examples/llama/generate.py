@@ -112,9 +112,9 @@ class Session:
         return values
 
     def warm_up(self) -> float:
-        """Compiles both plans on an empty cache; returns the seconds it took."""
+        """Compiles both plans on an empty cache and runs them; returns the seconds it took."""
         start = time.perf_counter()
-        for _ in range(2):  # a function is captured in its second run
+        for _ in range(2):  # captured, then replayed
             for tokens in ([0, 0], [0])[:self.model.capacity]:
                 self.feed(tokens)
                 self.position = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from examples.llama.weights import Config
+from examples.llama.checkpoint import Config
 from minigrad import Tensor, Variable
 from minigrad.errors import FormatError
 from minigrad.expr import Index, evaluate

@@ -1,0 +1,117 @@
+"""What every LLaMA checkpoint is brought to: a `Config`, and tensors under the names of `model.py`.
+
+Half of every head's rotary pairs stand `head_size / 2` apart in our model (Hugging Face's order). GGUF, Meta and
+llama2.c keep the two of a pair side by side, so the rows of their query and key matrices are reordered, once.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from minigrad import Tensor
+from minigrad.errors import FormatError
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the model. `rope_factors` divide the rotary frequencies, one per pair (None: ones)."""
+
+    width: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    vocabulary: int
+    context: int
+    head_size: int
+    epsilon: float = 1e-5
+    rope_base: float = 10000.0
+    rope_factors: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.heads % self.kv_heads or self.head_size % 2:
+            raise FormatError(f"expected heads divisible by key heads and an even head size, got {self.heads}, "
+                              f"{self.kv_heads} and {self.head_size}; download the model again")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a file or folder holds. `source` is where a tokenizer may be.
+
+    `metadata` is a GGUF file's own; of other kinds only its "tokenizer.chat_template" is there, where they have one.
+    """
+
+    config: Config
+    tensors: dict[str, Tensor]
+    source: Path
+    metadata: dict[str, Any]
+
+
+# Our name of each tensor of a layer -> its name in GGUF, Hugging Face's and Meta's checkpoints.
+_LAYER_NAMES = {
+    "attention_norm": ("attn_norm", "input_layernorm", "attention_norm"),
+    "query": ("attn_q", "self_attn.q_proj", "attention.wq"),
+    "key": ("attn_k", "self_attn.k_proj", "attention.wk"),
+    "value": ("attn_v", "self_attn.v_proj", "attention.wv"),
+    "attention_out": ("attn_output", "self_attn.o_proj", "attention.wo"),
+    "feed_norm": ("ffn_norm", "post_attention_layernorm", "ffn_norm"),
+    "gate": ("ffn_gate", "mlp.gate_proj", "feed_forward.w1"),
+    "up": ("ffn_up", "mlp.up_proj", "feed_forward.w3"),
+    "down": ("ffn_down", "mlp.down_proj", "feed_forward.w2"),
+}
+_OUTER_NAMES = {
+    "embedding": ("token_embd", "model.embed_tokens", "tok_embeddings"),
+    "norm": ("output_norm", "model.norm", "norm"),
+    "output": ("output", "lm_head", "output"),
+}
+GGUF, HF, META = range(3)
+_LAYER_PREFIX = ("blk", "model.layers", "layers")
+
+
+def names_of(layers: int, kind: int) -> dict[str, str]:
+    """Our name -> the name in a checkpoint of this kind, for every tensor of the model."""
+    names = {ours: theirs[kind] + ".weight" for ours, theirs in _OUTER_NAMES.items()}
+    for layer in range(layers):
+        for ours, theirs in _LAYER_NAMES.items():
+            names[f"layers.{layer}.{ours}"] = f"{_LAYER_PREFIX[kind]}.{layer}.{theirs[kind]}.weight"
+    return names
+
+
+def _adjacent_to_halves(weight: Tensor, heads: int) -> Tensor:
+    """Rows [heads, pairs, 2] of a query or key matrix -> [heads, 2, pairs], the order of our rotary embedding."""
+    rows, width = weight.shape
+    return weight.reshape(heads, rows // heads // 2, 2, width).permute(0, 2, 1, 3).reshape(rows, width).contiguous()
+
+
+def reorder(tensors: dict[str, Tensor], config: Config) -> dict[str, Tensor]:
+    """The same tensors with queries and keys from side-by-side pairs in our order."""
+    for layer in range(config.layers):
+        for name, heads in (("query", config.heads), ("key", config.kv_heads)):
+            full = f"layers.{layer}.{name}"
+            if full in tensors and tensors[full].shape == (heads * config.head_size, config.width):
+                tensors[full] = _adjacent_to_halves(tensors[full], heads)
+    return tensors
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise FormatError(f"{path}: expected JSON: {error}; download it again") from None
+    if not isinstance(content, dict):
+        raise FormatError(f"{path}: expected a JSON object, got {type(content).__name__}; download it again")
+    return content
+
+
+def number(content: Mapping[str, Any], key: str, path: Path, default: Any = None, kind: type = int) -> Any:
+    """A positive number of a model's description, as `kind`; its absence without a default is a FormatError."""
+    value = content.get(key)
+    value = default if value is None else value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise FormatError(f"{path}: expected the positive number {key!r} in the model's description, got {value!r}; "
+                          "use a LLaMA model")
+    return kind(value)
