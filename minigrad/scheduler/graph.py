@@ -145,10 +145,11 @@ def bindings(graph: Graph) -> dict[str, int]:
 
 
 def expressions(node: Node) -> list[Expr]:
-    """Symbolic dims and params of a node."""
+    """Symbolic dims and params of a node; of a realized one only the dims, its params have had their say."""
     found: list[Expr] = []
     stack: list[Any] = [e for e in node.shape if type(e) is not int]
-    stack += [p for p in node.params.values() if isinstance(p, (Expr, tuple))]
+    if node.storage is None:
+        stack += [p for p in node.params.values() if isinstance(p, (Expr, tuple))]
     while stack:
         p = stack.pop()
         if isinstance(p, Expr):
