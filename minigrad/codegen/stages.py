@@ -113,12 +113,12 @@ def split_reduction(nest: Nest, scratch: list[Param]) -> list[Nest]:
     place = place * count + p
     first: list[Define | Store | Nest] = []
     second: list[Define | Store | Nest] = []
-    by_name = {s.name: (s, v) for s, (v, _) in zip(sums, parts, strict=True)}
-    for s in nest.body:
-        if not (isinstance(s, Define) and s.name in by_name):
-            second.append(s)
+    chosen_in = {s.name: v for s, (v, _) in zip(sums, parts, strict=True)}
+    for t in nest.body:
+        if not (isinstance(t, Define) and t.name in chosen_in):
+            second.append(t)
             continue
-        _, v = by_name[s.name]
+        s, v = t, chosen_in[t.name]
         monoid, over = s.value.attr  # type: ignore[misc]
         size = extent(v) // count
         inner = Var(v.name, 0, size - 1)

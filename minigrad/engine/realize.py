@@ -242,7 +242,9 @@ def run_compiled(targets: list[Node], device: str) -> None:
     values = bindings(graph)
     leaves = {k: n.storage for k, n in enumerate(graph.nodes) if graph.leaf[k]}
     numbers = {k: n.params["value"] for k, n in enumerate(graph.nodes) if n.op.name == "scalar" and not graph.leaf[k]}
-    highest = {v.name: bounds(v)[1] for n in graph.nodes for e in expressions(n) for v in variables(e)} if values else {}
+    highest = {}
+    if values:
+        highest = {v.name: bounds(v)[1] for n in graph.nodes for e in expressions(n) for v in variables(e)}
     stats.nodes += len(graph.nodes)
     stats.schedule_s += perf_counter() - start
     start = perf_counter()

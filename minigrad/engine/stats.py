@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 class Stats:
     """Counts since the process started. Times are seconds of this thread; `mem_used` the live bytes of realized values.
 
-    A launch is one stage; `programs` counts distinct rendered programs, `schedules` plans made, `plan_hits` plans reused.
+    A launch is one stage; `programs` counts distinct rendered programs, `schedules` plans made, `plan_hits` reuses.
     """
 
     launches: int = 0

@@ -1,7 +1,7 @@
 """Which Nodes run together: the fusion pass (ALGORITHMS 6, rules 1-3 of ARCHITECTURE 4).
 
-Nodes are met users first. Each one either joins the group of the kernel that uses it, or is materialised: it becomes the
-root of a group of its own. What decides is how it is accessed there, as index expressions over the root's domain:
+Nodes are met users first. Each one either joins the group of the kernel that uses it, or is materialised: it becomes
+the root of a group of its own. What decides is how it is accessed there, as index expressions over the root's domain:
 
     movement, constants        always part of the user
     elementwise                part of all users if evaluating it there costs less than writing and reading it
@@ -117,7 +117,7 @@ def peeled(graph: Graph, k: int) -> int:
 
 
 def measure_cones(state: Fusion) -> None:
-    """What recomputing each node from memory costs in all: operations and bytes, small broadcast operands counted once."""
+    """What recomputing each node from memory costs: operations and bytes, broadcast operands counted once."""
     graph = state.graph
     for k, node in enumerate(graph.nodes):
         kind = graph.kind(k)
@@ -288,9 +288,11 @@ def merges(state: Fusion, k: int) -> bool:
     if graph.nodes[k].op.name not in ("sum", "unwindow"):
         return False
     while True:
-        if len(graph.users[k]) != 1 or graph.users[k][0] in state.group_of and graph.kind(graph.users[k][0]) != "reduce":
+        if len(graph.users[k]) != 1:
             return False
         k = graph.users[k][0]
+        if k in state.group_of and graph.kind(k) != "reduce":
+            return False
         node = graph.nodes[k]
         if graph.kind(k) == "reduce":
             return node.op.name in ("sum", "unwindow")
@@ -315,7 +317,8 @@ def is_contraction(state: Fusion, k: int) -> bool:
 
 def largest_source(graph: Graph, k: int) -> int:
     """Elements of the biggest array that an operand is read from, through movement and elementwise operations."""
-    biggest, stack, seen = 0, [k], set()
+    biggest, stack = 0, [k]
+    seen: set[int] = set()
     while stack and len(seen) < 32:
         i = stack.pop()
         if i in seen:

@@ -42,7 +42,7 @@ def numel(shape: tuple[Index, ...]) -> int:
 
 @dataclass(slots=True)
 class Graph:
-    """`nodes` inputs first; `inputs[k]` are positions; `leaves` are realized; `targets` positions of what is asked for."""
+    """`nodes` inputs first; `inputs[k]` are positions; leaves are realized; `targets` is what is asked for."""
 
     nodes: list[Node]
     inputs: list[tuple[int, ...]]

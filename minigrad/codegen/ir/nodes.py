@@ -16,10 +16,10 @@
 Rules, checked by `verify`:
   - a function has at most one parallel loop; it is outermost, runs from 0, and its iterations are independent: devices
     run any sub-range of it (CPU: `begin..end` of the ABI; OpenCL: one work-item per iteration);
-  - a vector loop runs 0..W with constant W; its variable is the lane. Statements below it run for all lanes in lockstep.
-    It may hold serial and unroll loops and ifs, whose bounds and conditions must not depend on the lane, but no other
-    vector loop. A register buffer or let made inside it is one per lane; a store whose buffer was allocated outside it
-    at an offset independent of the lane must store a value independent of the lane (e.g. `across(...)`);
+  - a vector loop runs 0..W with constant W; its variable is the lane. Statements below it run for all lanes in
+    lockstep. It may hold serial and unroll loops and ifs, whose bounds and conditions must not depend on the lane, but
+    no other vector loop. A register buffer or let made inside it is one per lane; a store to a buffer allocated outside
+    it at an offset independent of the lane must store a value independent of the lane (e.g. `across(...)`);
   - register buffers have a constant size and, after `unroll`, constant offsets only: they become SSA values;
   - parameters do not overlap each other; `in` buffers are never stored to;
   - offsets are flat element offsets; every index variable is bound by an enclosing loop or a dim parameter.
@@ -28,9 +28,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minigrad.value import Value
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var
+from minigrad.value import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ Stmt = Loop | Alloc | Let | Store | If | Barrier
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One stage: arguments in order are `buffers`, then `scalars`, then `dims`. `extent` is derived: see `extent_of`."""
+    """One stage: arguments in order are `buffers`, then `scalars`, then `dims`; for its iterations see `extent_of`."""
 
     name: str
     buffers: tuple[BufferParam, ...]

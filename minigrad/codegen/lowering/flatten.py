@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.lowering.rename import rename_nest, statements
-from minigrad.expr import Index, Var, product, subs, variables
-from minigrad.value import Value, indices_of, load, rebuild, substitute, value_atoms, walk
+from minigrad.expr import FloorDiv, Index, Max, Min, Mod, Var, emax, emin, product, variables
+from minigrad.value import Value, ValueIndex, indices_of, load, rebuild, reduce, substitute, value_atoms, walk
 
 MAX_LENGTH = (1 << 31) - 1
 
@@ -58,16 +58,12 @@ def value_atoms_of(at: tuple[Index, ...]) -> bool:
 
 
 def _flatten_atoms(e: Index, strides: dict[str, tuple[Index, ...]]) -> Index:
-    from minigrad.value import ValueIndex
-
     mapping = {a: ValueIndex(flatten_value(a.value, strides), a.lo, a.hi) for a in value_atoms(e)}
     return replace_atoms(e, mapping)
 
 
 def replace_atoms(e: Index, mapping: dict) -> Index:
     """`e` with opaque atoms replaced by others; they may only be factors or inside min and max."""
-    from minigrad.expr import FloorDiv, Max, Min, Mod, emax, emin
-
     if isinstance(e, int):
         return e
     total: Index = e.const
@@ -133,8 +129,8 @@ def _expressions(nest: Nest) -> list[Index]:
         if isinstance(s, Store):
             for e in s.indices:
                 found[e] = None
-        for v in walk(s.value):
-            for e in indices_of(v):
+        for x in walk(s.value):
+            for e in indices_of(x):
                 found[e] = None
     return [e for e in found if not isinstance(e, int)]
 
@@ -195,11 +191,9 @@ def _collapse_reduce(value: Value) -> Value:
     monoid, over = value.attr  # type: ignore[misc]
     body = value.args[0]
     while True:
-        expressions = [e for v in walk(body) for e in indices_of(v) if not isinstance(e, int)]
+        expressions: list[Index] = [e for v in walk(body) for e in indices_of(v) if not isinstance(e, int)]
         pair = _pair(over, expressions)
         if pair is None:
-            from minigrad.value import reduce
-
             return reduce(monoid, over, body)
         outer, inner = pair
         merged = Var(inner.name, 0, (outer.hi + 1) * (inner.hi + 1) - 1)
@@ -216,7 +210,8 @@ def lift_length(kernel: Kernel) -> tuple[Kernel, Index | None]:
         return kernel, None
     nest = kernel.nests[0]
     v = nest.domain[0]
-    if any(not isinstance(s, Store) or s.combine or any(x.op == "reduce" for x in walk(s.value)) for s in nest.body):
+    if any(isinstance(s, Nest) or isinstance(s, Store) and s.combine is not None
+           or any(x.op == "reduce" for x in walk(s.value)) for s in nest.body):
         return kernel, None
     if any(e != v for e in _expressions(nest)) or not isinstance(v.hi, int) or v.hi < 1:
         return kernel, None

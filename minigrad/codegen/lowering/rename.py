@@ -56,23 +56,19 @@ def kernel_dims(kernel: Kernel) -> tuple[Var, ...]:
     bound: set[Var] = set()
     used: set[Var] = set()
     for p in kernel.params:
-        for extent in p.shape:
-            used |= variables(extent)
+        used.update(*map(variables, p.shape))
     for s in statements(kernel.nests):
         if isinstance(s, Nest):
             bound.update(s.domain)
-            for v in s.domain:
-                used |= variables(v.hi)
+            used.update(*(variables(v.hi) for v in s.domain))
             continue
         used |= free_variables(s.value)
-        for v in walk(s.value):
-            if v.op == "reduce":
-                bound.update(v.attr[1])  # type: ignore[index]
-                for r in v.attr[1]:  # type: ignore[index]
-                    used |= variables(r.hi)
+        for r in walk(s.value):
+            if r.op == "reduce":
+                bound.update(r.attr[1])  # type: ignore[index]
+                used.update(*(variables(v.hi) for v in r.attr[1]))  # type: ignore[index]
         if isinstance(s, Store):
-            for e in s.indices:
-                used |= variables(e)
+            used.update(*map(variables, s.indices))
     return tuple(sorted(used - bound, key=lambda v: v.name))
 
 
@@ -85,7 +81,8 @@ def strip_bindings(kernel: Kernel) -> Kernel:
     if mapping:
         params = tuple(replace(p, shape=tuple(subs(e, mapping) for e in p.shape)) for p in kernel.params)
         kernel = replace(kernel, params=params, nests=tuple(rename_nest(n, mapping) for n in kernel.nests))
-    return replace(kernel, dims=tuple(sorted({mapping.get(v, v) for v in dims}, key=lambda v: v.name)))
+    unbound = {Var(v.name, v.lo, v.hi) for v in dims}
+    return replace(kernel, dims=tuple(sorted(unbound, key=lambda v: v.name)))
 
 
 def canonical_names(kernel: Kernel) -> Kernel:

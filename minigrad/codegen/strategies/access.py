@@ -19,7 +19,7 @@ class Access:
     bits: int
 
     def step(self, v: Var) -> int | None:
-        """0: independent of v; 1: contiguous; 2: any other constant or symbolic step; None: data-dependent or not linear."""
+        """0: independent of v; 1: contiguous; 2: any other linear step; None: data-dependent or not linear."""
         c = coefficient(self.offset, v)
         if c is None or any(v in variables(a) for a in value_atoms(self.offset)):
             return None

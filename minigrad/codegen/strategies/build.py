@@ -25,7 +25,7 @@ from minigrad.value import Value, across, load, local, make, rebuild, substitute
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Where a body is emitted: what each index variable is, the unrolled tile around it, and the lane if there is one."""
+    """Where a body is emitted: what each index variable is, the unrolled tile around it, and the lane if any."""
 
     at: dict[Var, Index]
     unrolled: tuple[tuple[Var, int], ...] = ()
@@ -221,8 +221,9 @@ class Builder:
 
     # ---- reductions ----
 
-    def reduce_together(self, pending: list, point: Point, names: dict[str, Value]) -> tuple[dict[str, Value], list[Stmt]]:
-        """Takes the leading reductions that share extents and do not need each other, and runs them in one loop nest."""
+    def reduce_together(self, pending: list, point: Point, names: dict[str, Value]
+                        ) -> tuple[dict[str, Value], list[Stmt]]:
+        """Takes the leading reductions that share extents and need not wait for each other into one loop nest."""
         first = pending.pop(0)
         taken = [first]
         extents = [v.hi for v in first.value.attr[1]]

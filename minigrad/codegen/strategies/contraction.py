@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from minigrad.codegen.kernel import Nest
-from minigrad.codegen.strategies.access import Access, Reduced, accesses, extent, reductions, typical, value_accesses
+from minigrad.codegen.strategies.access import Access, accesses, extent, reductions, typical, value_accesses
 from minigrad.codegen.strategies.lanes import best_lane, domain_order, parallel_prefix, widths
 from minigrad.codegen.strategies.plan import Plan
 from minigrad.codegen.strategies.reduction import chains, small_loops
@@ -54,7 +54,7 @@ def plan(nest: Nest, target: Target) -> Plan | None:
         inner = [(lane.name, width, chains(typical(lane), width) if copies < 4 else 1)]
     elif copies < 4:
         inner = [(r.over[-1].name, 1, chains(extent(r.over[-1]), 1)) for r in reduced if r.over[-1].name not in unroll]
-    order = tile_order(domain_order(nest, found), tile, lane if on_domain else None, reduced)
+    order = tile_order(domain_order(nest, found), tile, lane if on_domain else None)
     blocks = dict(tile)
     counts = []
     for v in order:
@@ -80,7 +80,7 @@ def unrolled(over: list[Var], lane: Var | None, tile: tuple[tuple[str, int], ...
     return tuple(kept)
 
 
-def tile_order(order: list[Var], tile: tuple[tuple[str, int], ...], lane: Var | None, reduced: list[Reduced]) -> list[Var]:
+def tile_order(order: list[Var], tile: tuple[tuple[str, int], ...], lane: Var | None) -> list[Var]:
     """The tiled variable that is not in lanes goes innermost: the panel that the lanes read stays in cache."""
     names = [n for n, _ in tile if lane is None or n != lane.name]
     inner = [v for v in order if v.name in names[:1]]

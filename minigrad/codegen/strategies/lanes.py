@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 from minigrad.codegen.kernel import Nest
-from minigrad.codegen.strategies.access import Access, accesses, extent, typical
+from minigrad.codegen.strategies.access import Access, extent, typical
 from minigrad.dtype import DType
-from minigrad.expr import Var, variables
+from minigrad.expr import Var
 from minigrad.target import Target
 from minigrad.value import walk
 
@@ -61,7 +61,8 @@ def memory_cost(found: list[Access], v: Var, width: int, per_output: bool) -> fl
     return total
 
 
-def best_lane(candidates: list[tuple[Var, bool]], found: list[Access], options: list[int]) -> tuple[Var, int, float] | None:
+def best_lane(candidates: list[tuple[Var, bool]], found: list[Access], options: list[int]
+              ) -> tuple[Var, int, float] | None:
     """(variable, width, cost) of the cheapest lane assignment, None where scalar code is as good."""
     scalar = memory_cost(found, Var("none", 0, 0), 1, False)
     best: tuple[Var, int, float] | None = None
@@ -100,7 +101,3 @@ def parallel_prefix(counts: list[int]) -> int:
         total *= counts[k]
         k += 1
     return k
-
-
-def depends(nest: Nest, v: Var) -> bool:
-    return any(v in variables(a.offset) for a in accesses(nest))

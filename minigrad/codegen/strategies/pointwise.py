@@ -21,7 +21,7 @@ def plan(nest: Nest, target: Target) -> Plan:
     found = accesses(nest)
     order = domain_order(nest, found)
     best = best_lane([(v, True) for v in nest.domain], found, widths(nest, target)) if not target.is_gpu else None
-    size = sum(1 for s in nest.body for _ in walk(s.value))  # type: ignore[union-attr]
+    size = sum(1 for s in nest.body if not isinstance(s, Nest) for _ in walk(s.value))
     lanes, width, tile = "", 1, 1
     if best is not None:
         v, width, _ = best

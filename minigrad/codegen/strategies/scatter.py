@@ -19,7 +19,8 @@ def plan(nest: Nest, target: Target) -> Plan:
     store = next(s for s in nest.body if isinstance(s, Store))
     chosen = frozenset().union(*(variables(a) for a in value_atoms(store.indices[0])))
     found = accesses(nest)
-    distinct = [v for v in nest.domain if v not in chosen and any(a.kind == "store" and a.step(v) in (1, 2) for a in found)]
+    stores = [a for a in found if a.kind == "store"]
+    distinct = [v for v in nest.domain if v not in chosen and any(a.step(v) in (1, 2) for a in stores)]
     serial = [v for v in nest.domain if v not in distinct]
     best = best_lane([(v, True) for v in distinct], found, widths(nest, target)) if not target.is_gpu else None
     lanes, width = (best[0].name, best[1]) if best is not None else ("", 1)
