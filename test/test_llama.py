@@ -5,6 +5,8 @@ import json
 import os
 import signal
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -298,6 +300,15 @@ def test_chat_continues_a_text(stories: Path, capsys: pytest.CaptureFixture) -> 
                               "Once upon a time", "--count", "20", "--timing", capsys=capsys)
     assert code == 0 and text.startswith("Once upon a time" + out.rstrip("\n"))
     assert "compiled in" in err and "tok/s" in err and "GB/s of weights" in err
+
+
+def test_chat_is_a_script(stories: Path, tmp_path: Path) -> None:
+    command = [sys.executable, chat.__file__, "--model", str(stories / "stories260K.bin"), "--count", "5", "--prompt"]
+    done = subprocess.run([*command, "One day"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.endswith("\n") and len(done.stdout) > 5
+    done = subprocess.run([*command, "One day", "--tokenizer", "none"], cwd=tmp_path, capture_output=True, text=True,
+                          check=False)
+    assert done.returncode == 1 and done.stdout == "" and done.stderr.startswith("chat.py: none: there is no such")
 
 
 def test_chat_is_reproducible_with_a_seed(stories: Path, capsys: pytest.CaptureFixture) -> None:

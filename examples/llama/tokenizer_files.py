@@ -58,6 +58,8 @@ def gguf_tokenizer(metadata: dict[str, Any], path: Path) -> Tokenizer:
         if len(scores) != len(pieces):
             raise FormatError(f"{path}: the tokenizer has {len(pieces)} pieces and {len(scores)} scores; expected as "
                               "many of both; download the model again")
+        if not entry("add_bos_token", True):
+            bos = None
         model = sentencepiece_model(pieces, scores, kinds, -1 if bos is None else bos, -1 if eos is None else eos,
                                     entry("unknown_token_id", 0), entry("add_space_prefix", True))
         return SentencePieceTokenizer(model, str(path), ends=[entry("eot_token_id", -1)])
@@ -114,9 +116,9 @@ def _bos_and_eos(path: Path) -> tuple[str | None, str | None]:
     except (ValueError, AttributeError) as error:
         raise FormatError(f"{config}: expected a JSON object: {error}; get it again") from None
     bos, eos = [name["content"] if isinstance(name, dict) else name for name in names]
-    # Fast LLaMA tokenizers add BOS unless told not to; GPT-2's add none unless told to.
-    adds = settings.get("add_bos_token", "Llama" in str(settings.get("tokenizer_class", "")) or "llama" in str(bos))
-    return (bos if adds or bos == "<|begin_of_text|>" else None), eos
+    # LLaMA's tokenizers add BOS unless told not to; those of GPT-2's kind add none unless told to.
+    usual = str(settings.get("tokenizer_class")).startswith("Llama") or bos == "<|begin_of_text|>"
+    return (bos if settings.get("add_bos_token", usual) else None), eos
 
 
 def _json_sentencepiece(path: Path, vocabulary: dict[str, int], merges: list[tuple[str, str]], special: dict[str, int],
