@@ -1,23 +1,27 @@
 """The index-notation form of one fused kernel: what it computes, without order of execution or target.
 
     kernel  := "kernel" name "(" param, ... ")" NEWLINE nest+
-    param   := ["out" | "inout"] name ":" dtype "[" extent, ... "]"  |  name ":" dtype            (a scalar argument)
-             | name ":" "index" "in" lo ".." hi                                                   (a symbolic dim)
+    param   := ["out" | "inout"] name ":" dtype "[" extent, ... "]" ["order" "(" axis, ... ")"]    a buffer, its layout
+             | name ":" dtype                                       a scalar argument
+             | name ":" "index" "in" lo ".." hi                     a symbolic dim
     nest    := "for" var "<" extent, ... ":" NEWLINE stmt+          (an empty domain is written "for :")
     stmt    := name "=" value                                       a definition, alive for one iteration of its nest
              | name "[" index, ... "]" "=" value                    a store: affine indices, each element exactly once
+             | name "[" index, ... "]" monoid "=" value             a scatter: `y[{at[i] in 0..9}] sum= x[i]`, or set=
+             | "$" number ["for" var "<" extent, ...] "=" value     a value used more than once (see value_text.py)
              | nest                                                 an inner domain; sees the outer variables and names
 
-Values follow `value.py` and print as arithmetic: `sum(c<32, u<3: (x[n, c, i+u-1] else 0 if i+u-1 >= 0) * w[o, c, u])`.
+Values follow `value.py` and print as arithmetic (grammar in `value_text.py`):
+`sum(c<32, u<3: (x[n, c, i+u-1] else 0.0 if i+u-1 >= 0) * w[o, c, u])`.
 Nests of one kernel are independent of each other (phases of a strided gradient, siblings) and may run in any order.
 """
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minigrad.value import Value
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var
+from minigrad.value import Value
 
 
 @dataclass(frozen=True, slots=True)
