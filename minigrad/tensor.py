@@ -10,11 +10,13 @@ import numpy as np
 
 from minigrad.config import current
 from minigrad.dtype import DType, bfloat16, bool_, float32, float64, int32, int64, to_dtype
+from minigrad.engine.observe import host_reads
 from minigrad.engine.realize import realize
 from minigrad.engine.transfer import download, upload, wrap
 from minigrad.errors import DTypeError, MinigradError, ShapeError
 from minigrad.expr import Expr, Index, evaluate
 from minigrad.graph.autodiff import gradient
+from minigrad.handles import register
 from minigrad.mixins.base import Base
 from minigrad.mixins.nn_functional import NNMixin
 from minigrad.ops import build as B
@@ -64,6 +66,7 @@ class Tensor(NNMixin):
         else:
             node = _leaf(data, kind, self._device(device))
         self._node, self.grad, self.requires_grad, self._before = node, None, False, None
+        register(self)
         self._set_requires_grad(requires_grad, fresh=node.op is BUFFER and not isinstance(data, Tensor))
 
     @classmethod
@@ -129,6 +132,7 @@ class Tensor(NNMixin):
 
     def numpy(self) -> np.ndarray:
         """The values as a numpy array of its own; bfloat16 as float32."""
+        host_reads()
         self.realize()
         return download(self._node)
 

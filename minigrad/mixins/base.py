@@ -76,17 +76,13 @@ class Base:
     training: ClassVar[bool] = False
     grad_enabled: ClassVar[bool] = True
 
-    def __new__(cls, *_: Any, **__: Any) -> Self:
-        self = object.__new__(cls)
-        register(self)
-        return self
-
     @classmethod
     def _wrap(cls, node: Node, *parents: Base) -> Self:
         """A handle on the result of an operation over `parents`."""
-        self = cls.__new__(cls)
+        self = object.__new__(cls)
         self._node, self.grad = node, None
         self.requires_grad = Base.grad_enabled and any([p.requires_grad for p in parents])
+        register(self)
         if parents and node.depth > _CHECK_EVERY:
             self._bound_graph_after(max([p._node.depth for p in parents]))
         return self
