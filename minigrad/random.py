@@ -21,6 +21,7 @@ class _State:
     def __init__(self) -> None:
         self.seed = int.from_bytes(os.urandom(8), "little")
         self.counter = 0
+        self.starts = 0
         self.lock = Lock()
 
 
@@ -34,11 +35,17 @@ def manual_seed(seed: int = 0) -> None:
         raise MinigradError(f"[manual_seed] expected a seed in 0..2**64-1, got {seed}")
     with _state.lock:
         _state.seed, _state.counter = seed, 0
+        _state.starts += 1
 
 
 def counter() -> int:
     """How many random tensors were made since the seed was set."""
     return _state.counter
+
+
+def seed() -> tuple[int, int]:
+    """The seed in force, and how often one was set: a capture asks whether that happened meanwhile."""
+    return _state.seed, _state.starts
 
 
 def advance(count: int) -> int:

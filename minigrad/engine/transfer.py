@@ -4,6 +4,7 @@ from __future__ import annotations
 import numpy as np
 
 from minigrad.dtype import DType, bfloat16, bfloat16_to_float32, float32_to_bfloat16
+from minigrad.engine.observe import observers
 from minigrad.engine.storage import allocate
 from minigrad.expr import Expr, evaluate
 from minigrad.ops.node import Node
@@ -23,16 +24,23 @@ def upload(array: np.ndarray, dtype: DType, device: str) -> Buffer:
     buffer = allocate(opened, raw.nbytes)
     if raw.nbytes:
         opened.copy_in(buffer, raw)
-    return buffer
+    return announced(buffer)
 
 
 def wrap(array: np.ndarray, device: str) -> Buffer:
     """A buffer over the array's own memory where the device reads host memory; else a copy."""
     opened = get_device(device)
     if isinstance(opened, HostMemory):
-        return opened.wrap(array)
+        return announced(opened.wrap(array))
     buffer = allocate(opened, array.nbytes)
     opened.copy_in(buffer, np.ascontiguousarray(array))
+    return announced(buffer)
+
+
+def announced(buffer: Buffer) -> Buffer:
+    """`buffer`, after the observers heard of it."""
+    for observer in observers:
+        observer.uploaded(buffer)
     return buffer
 
 

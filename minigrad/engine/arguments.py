@@ -1,0 +1,186 @@
+"""What a capture depends on besides Tensors: the structure of arguments, static values, and what surrounds a function.
+
+A key is a tuple of plain values: equal keys mean that a function would build the same graph from the same Tensors.
+"""
+from __future__ import annotations
+
+import dis
+import hashlib
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from functools import partial
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+from weakref import ref
+
+import numpy as np
+
+from minigrad.errors import ShapeError
+from minigrad.expr import Expr, Index, unbind
+from minigrad.tensor import Tensor
+
+_PLAIN = (bool, int, str, bytes, complex, type(None), type(Ellipsis))
+
+
+class Arguments:
+    """The Tensors among arguments in the order they are met, the values of bound Variables, and one key per argument."""
+
+    __slots__ = ("tensors", "dims", "keys", "_first")
+
+    def __init__(self, args: tuple, kwargs: dict[str, Any]):
+        self.tensors: list[Tensor] = []
+        self.dims: dict[str, int] = {}
+        self._first: dict[int, int] = {}
+        self.keys: list[Any] = [self.key(a) for a in args]
+        self.keys += [(name, self.key(a)) for name, a in kwargs.items()]
+
+    def key(self, value: Any) -> Any:
+        """Everything about one argument but the data of Tensors and the values of Variables."""
+        kind = type(value)
+        if kind is Tensor:
+            self.tensors.append(value)
+            first = self._first.setdefault(id(value), len(self.tensors) - 1)
+            shape = tuple([d if type(d) is int else self.expression(d) for d in value.shape])
+            return "Tensor", shape, value.dtype.name, value.device, value.requires_grad, value.grad is None, first
+        if kind in (list, tuple):
+            return kind.__name__, tuple([self.key(v) for v in value])
+        if isinstance(value, (dict, OrderedDict)):
+            return kind, tuple([(static(k), self.key(v)) for k, v in value.items()])
+        if isinstance(value, tuple):
+            return kind, tuple([self.key(v) for v in value])
+        if isinstance(value, Expr):
+            return "Index", self.expression(value)
+        if is_dataclass(value) and not isinstance(value, type):
+            return kind, tuple([self.key(getattr(value, f.name)) for f in fields(value)])
+        if kind is slice:
+            return "slice", self.key(value.start), self.key(value.stop), self.key(value.step)
+        return static(value)
+
+    def expression(self, e: Index) -> Index:
+        """`e` without the values of its Variables, which are noted."""
+        plain, values = unbind(e)
+        for v, value in values.items():
+            if self.dims.setdefault(v.name, value) != value:
+                raise ShapeError(f"[jit] expected one value of {v.name!r} per call, got {self.dims[v.name]} and {value}")
+        return plain
+
+
+def static(value: Any) -> Any:
+    """A hashable stand-in for a value that is no Tensor: equal only for what gives the same graph."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return kind.__name__, value
+    if kind is float or kind is range or isinstance(value, np.generic):
+        return kind.__name__, repr(value)
+    if kind is np.ndarray:
+        data = hashlib.blake2b(np.ascontiguousarray(value).tobytes(), digest_size=16).digest()
+        return "ndarray", value.shape, str(value.dtype), data
+    return Same(value)
+
+
+class Same:
+    """Equal to another one of the same object, for as long as that lives."""
+
+    __slots__ = ("_of", "_id")
+
+    def __init__(self, value: Any):
+        self._id = id(value)
+        try:
+            self._of: Callable[[], Any] = ref(value)
+        except TypeError:
+            self._of = partial(_given, value)
+
+    def __hash__(self) -> int:
+        return self._id
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Same) or other._id != self._id:
+            return False
+        value = self._of()
+        return value is not None and value is other._of()
+
+
+def _given(value: Any) -> Any:
+    return value
+
+
+class Surroundings:
+    """What a function reads besides its arguments: closure cells, defaults, module globals, attributes of its object.
+
+    Names are found in its code and in functions nested in it; not in other functions that it calls.
+    """
+
+    def __init__(self, function: Callable):
+        self.function = function
+        plain = function.__func__ if inspect.ismethod(function) else function
+        self.plain: FunctionType | None = plain if isinstance(plain, FunctionType) else None
+        self.globals: list[str] = []
+        self.attributes: list[str] = []
+        if self.plain is not None:
+            code = self.plain.__code__
+            self.globals = sorted(_globals(code))
+            self.attributes = sorted(_attributes(code)) if code.co_argcount else []
+
+    def values(self, owner: object | None) -> list[tuple[str, Any]]:
+        """(name, key) of everything in sight; `owner` is the object whose method this is, if it is one."""
+        function = self.plain
+        if function is None:
+            return []
+        found: list[tuple[str, Any]] = []
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                found.append((name, _seen(cell.cell_contents)))
+            except ValueError:  # not bound yet
+                found.append((name, None))
+        for name in self.globals:
+            if name in function.__globals__:
+                value = function.__globals__[name]
+                if not isinstance(value, ModuleType):
+                    found.append((name, _seen(value)))
+        found += [("a default", _seen(v)) for v in function.__defaults__ or ()]
+        found += [(name, _seen(v)) for name, v in (function.__kwdefaults__ or {}).items()]
+        if owner is not None and self.attributes:
+            state = getattr(owner, "__dict__", {})
+            found += [(f"self.{name}", _seen(state[name])) for name in self.attributes if name in state]
+        return found
+
+    def names(self, args: tuple, kwargs: dict[str, Any], method: bool) -> list[str]:
+        """What to call each argument in a message; the first parameter of a method is not among them."""
+        try:
+            parameters = list(inspect.signature(self.function).parameters.values())
+        except (TypeError, ValueError):
+            parameters = []
+        plain = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][method:]
+        return [plain[k] if k < len(plain) else f"argument {k}" for k in range(len(args))] + list(kwargs)
+
+
+def _seen(value: Any) -> Any:
+    kind = type(value)
+    return static(value) if kind is float or kind in _PLAIN else Same(value)
+
+
+def _codes(code: CodeType) -> list[CodeType]:
+    """The code of a function and of everything defined inside."""
+    found = [code]
+    for c in found:
+        found += [k for k in c.co_consts if isinstance(k, CodeType)]
+    return found
+
+
+def _globals(code: CodeType) -> set[str]:
+    return {i.argval for c in _codes(code) for i in dis.get_instructions(c) if i.opname == "LOAD_GLOBAL"}
+
+
+def _attributes(code: CodeType) -> set[str]:
+    """Names of attributes that are read from the first argument."""
+    owner, found = code.co_varnames[0], set()
+    for c in _codes(code):
+        before = None
+        for i in dis.get_instructions(c):
+            if i.opname in ("LOAD_ATTR", "LOAD_METHOD") and before == owner:
+                found.add(i.argval)
+            loads = i.opname.startswith(("LOAD_FAST", "LOAD_DEREF"))
+            before = (i.argval[-1] if isinstance(i.argval, tuple) else i.argval) if loads else None
+    return found

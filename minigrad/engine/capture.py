@@ -1,0 +1,231 @@
+"""What a captured function did, as a list of steps over registers; and how it is done again.
+
+A register stands for one buffer at one time: what a Tensor held at entry (a place), data that was uploaded while the
+function ran (a constant), or the result of a step. Recording maps buffers to registers; a replay fills the places and
+constants in and runs the steps, which fill in the rest. Nothing here knows a Tensor.
+"""
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import get_ident
+from typing import Any
+from weakref import ref
+
+from minigrad.engine.observe import Observer, Ran, observers
+from minigrad.engine.plan import ExecutionPlan, run_plan
+from minigrad.engine.realize import cloned
+from minigrad.errors import CaptureError
+from minigrad.runtime.device import Buffer
+
+PACKAGE = str(Path(__file__).resolve().parent.parent)
+Place = tuple[int, bool]
+"""Which of the Tensors that a capture knows, and whether its `.grad` is meant."""
+Registers = list[Any]
+
+
+@dataclass(slots=True)
+class Entry:
+    """What changes from replay to replay besides buffers: the random state and the values of symbolic dims."""
+
+    counter: int
+    seed: int
+    dims: dict[str, int]
+
+
+@dataclass(slots=True)
+class PlanStep:
+    """A run of a plan. Pairs are (leaf position, register) and (slot, register)."""
+
+    plan: ExecutionPlan
+    leaves: tuple[tuple[int, int], ...]
+    made: tuple[tuple[int, int], ...]
+    overwritten: tuple[int, ...]
+    numbers: dict[int, float]
+    counters: tuple[tuple[int, int], ...]  # position, offset from the counter at entry
+    keys: tuple[int, ...]
+    dims: dict[str, int]
+    highest: dict[str, int]
+    last_use: tuple[int, ...] = ()
+
+    def run(self, registers: Registers, entry: Entry) -> None:
+        numbers = self.numbers
+        if self.counters or self.keys:
+            numbers = numbers | {k: entry.counter + offset for k, offset in self.counters}
+            for k in self.keys:
+                numbers[k] = entry.seed
+        dims = {name: entry.dims.get(name, value) for name, value in self.dims.items()} if self.dims else self.dims
+        buffers = run_plan(self.plan, {k: registers[r] for k, r in self.leaves}, numbers, dims, self.highest)
+        for slot, r in self.made:
+            registers[r] = buffers[slot]
+
+    def reads(self) -> tuple[int, ...]:
+        return tuple([r for _, r in self.leaves])
+
+    def signature(self) -> tuple:
+        return id(self.plan), self.leaves, self.made, tuple(self.dims)
+
+
+@dataclass(slots=True)
+class CopyStep:
+    """The bytes of a register in a new buffer, perhaps on another device."""
+
+    source: int
+    target: int
+    device: str
+    overwritten: tuple[int, ...] = ()
+    last_use: tuple[int, ...] = ()
+
+    def run(self, registers: Registers, entry: Entry) -> None:
+        registers[self.target] = cloned(registers[self.source], self.device)
+
+    def reads(self) -> tuple[int, ...]:
+        return (self.source,)
+
+    def signature(self) -> tuple:
+        return self.source, self.target, self.device
+
+
+@dataclass(slots=True)
+class Recording:
+    """The steps of one capture. `places` and `constants` say what to fill in before the first one."""
+
+    steps: list[PlanStep | CopyStep] = field(default_factory=list)
+    size: int = 0
+    places: dict[int, Place] = field(default_factory=dict)
+    constants: dict[int, Buffer] = field(default_factory=dict)
+
+    def overwritten(self) -> set[int]:
+        """Registers whose buffers hold something else after the replay."""
+        return {r for step in self.steps for r in step.overwritten}
+
+    def finish(self, kept: set[int]) -> None:
+        """Settles when a replay lets go of each intermediate buffer; `kept` are needed after the last step."""
+        seen = kept | set(self.places) | set(self.constants)
+        for step in reversed(self.steps):
+            fresh = [r for r in dict.fromkeys((*step.reads(), *written(step))) if r not in seen]
+            step.last_use = tuple(fresh)
+            seen.update(fresh)
+
+    def replay(self, registers: Registers, entry: Entry) -> None:
+        """Runs all steps on registers in which places and constants are filled in."""
+        for step in self.steps:
+            step.run(registers, entry)
+            for r in step.last_use:
+                registers[r] = None
+
+
+def written(step: PlanStep | CopyStep) -> tuple[int, ...]:
+    return (step.target,) if isinstance(step, CopyStep) else tuple([r for _, r in step.made])
+
+
+class Recorder(Observer):
+    """Records what the engine does in this thread. `places` maps ids of buffers to (weak buffer, place).
+
+    It must not hold the buffers: an assign takes a buffer that somebody else holds for shared, and copies it. Uploaded
+    ones are held all the same, because a replay needs their data as it was.
+    """
+
+    def __init__(self, places: dict[int, tuple[ref[Buffer], Place]], counter: int):
+        self.recording = Recording()
+        self.failure: str | None = None
+        self._places, self._counter = places, counter
+        self._thread = get_ident()
+        self._known: dict[int, tuple[Callable[[], Buffer | None], int]] = {}
+
+    # What happens
+
+    def ran(self, run: Ran) -> None:
+        if get_ident() != self._thread:
+            return
+        schedule = run.plan.schedule
+        leaves = {k: self.register(b) for k, b in run.leaves.items()}
+        overwritten = tuple([leaves[k] for k in schedule.donated])
+        if any(r in self.recording.constants for r in overwritten):
+            self.failure = "it overwrites memory that no tensor stands for"
+        made: dict[int, int] = {}
+        for slot in schedule.outputs:
+            leaf = schedule.slots[slot].leaf
+            if slot not in made and (leaf is None or leaf in schedule.donated):
+                made[slot] = self._new(run.buffers[slot])
+        numbers, counters, keys = dict(run.numbers), [], []
+        for k in run.numbers:
+            role, value = run.graph.nodes[k].params["role"], run.numbers[k]
+            if role == "key":
+                keys.append(k)
+            elif role == "counter" and value >= self._counter:
+                counters.append((k, int(value) - self._counter))
+            elif role == "counter":
+                self.failure = "it computes random numbers again that were drawn before"
+        self.recording.steps.append(PlanStep(run.plan, tuple(leaves.items()), tuple(made.items()), overwritten, numbers,
+                                             tuple(counters), tuple(keys), dict(run.values), dict(run.highest)))
+
+    def copied(self, source: Buffer, target: Buffer) -> None:
+        if get_ident() == self._thread:
+            r = self.register(source)
+            self.recording.steps.append(CopyStep(r, self._new(target), target.device.name))
+
+    def uploaded(self, buffer: Buffer) -> None:
+        if get_ident() == self._thread:
+            self._constant(buffer)
+
+    def evaluated(self, device: str) -> None:
+        if get_ident() == self._thread:
+            self.failure = f"{device} evaluates ops one by one, without plans"
+
+    def asked(self) -> None:
+        if get_ident() == self._thread:
+            what, where = call_of_user()
+            raise CaptureError(f"[jit] expected no value on the host while a function is captured, got {what} at {where}; "
+                               f"return the tensor and read it outside")
+
+    # Buffers to registers
+
+    def register(self, buffer: Buffer) -> int:
+        """The register of a buffer; what nobody knows was there before and is taken for constant."""
+        known = self._known.get(id(buffer))
+        if known is not None and known[0]() is buffer:
+            return known[1]
+        place = self.place(buffer)
+        if place is None:
+            return self._constant(buffer)
+        r = self._new(buffer)
+        self.recording.places[r] = place
+        return r
+
+    def place(self, buffer: Buffer) -> Place | None:
+        """Where the buffer was at entry."""
+        found = self._places.get(id(buffer))
+        return found[1] if found is not None and found[0]() is buffer else None
+
+    def touched(self, buffer: Buffer) -> bool:
+        """Whether some step read or made the buffer."""
+        known = self._known.get(id(buffer))
+        return known is not None and known[0]() is buffer
+
+    def _new(self, buffer: Buffer) -> int:
+        r = self.recording.size
+        self.recording.size += 1
+        self._known[id(buffer)] = ref(buffer), r
+        return r
+
+    def _constant(self, buffer: Buffer) -> int:
+        r = self._new(buffer)
+        self.recording.constants[r] = buffer
+        return r
+
+
+def capturing() -> bool:
+    """Whether a function is being captured in this thread."""
+    return any(isinstance(o, Recorder) and o._thread == get_ident() for o in observers)
+
+
+def call_of_user() -> tuple[str, str]:
+    """('Tensor.item()', 'file:line') of the innermost call from outside this package."""
+    frame, name = sys._getframe(1), "?"
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        name = frame.f_code.co_qualname
+        frame = frame.f_back
+    return f"{name}()", f"{frame.f_code.co_filename}:{frame.f_lineno}"

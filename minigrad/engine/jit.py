@@ -1,0 +1,245 @@
+"""`jit`: run a function once, remember what it made the engine do, and from then on do only that.
+
+    @jit
+    def step(x, y):
+        loss = model(x).cross_entropy(y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+A call with arguments of the same kind (shapes, types, devices, static values) replays; anything else, and any change
+of what the function reads besides its arguments, is noticed at entry and captured anew. Python code of the function
+does not run in a replay: what depends on data must be an argument, a Tensor, or a bound Variable.
+"""
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+from weakref import ref
+
+from minigrad import random
+from minigrad.config import current
+from minigrad.engine.arguments import Arguments, Surroundings
+from minigrad.engine.capture import Recorder, capturing
+from minigrad.engine.journal import Journal, escaped, settle
+from minigrad.engine.observe import observing
+from minigrad.engine.outputs import tensors_in, transform
+from minigrad.engine.replay import Capture
+from minigrad.errors import MinigradError
+from minigrad.handles import live
+from minigrad.mixins.base import Base
+from minigrad.tensor import Tensor, _buffer_node
+
+MAX_CAPTURES = 8
+
+
+class Captures:
+    """The captures of one function, or of one method of one object.
+
+    `captures` counts how often the function was captured, `replays` how often that was used; `last_reason` says why the
+    last capture was made, or why the function runs eagerly.
+    """
+
+    def __init__(self, function: Callable, limit: int, method: bool = False):
+        self.function, self.limit, self.method = function, limit, method
+        self.captures = self.replays = 0
+        self.last_reason: str | None = None
+        self._surroundings = Surroundings(function)
+        self._kept: list[Capture] = []
+        self._eager: set[tuple] = set()
+        self._since_replay = 0
+        self._seen: list[list[tuple[str, Any]]] = []
+        self._warned = False
+
+    def call(self, function: Callable, args: tuple, kwargs: dict[str, Any], owner: object | None) -> Any:
+        """Replays, captures, or runs `function` eagerly."""
+        settings = current()
+        if not settings.jit or capturing():
+            return function(*args, **kwargs)
+        arguments = Arguments(args, kwargs)
+        around = self._surroundings.values(owner)
+        key = (*arguments.keys, *around, Base.training, Base.grad_enabled, settings.device)
+        if key in self._eager:
+            return function(*args, **kwargs)
+        reason = None
+        for capture in list(self._kept):
+            if capture.key != key:
+                continue
+            owners = capture.owners(arguments.tensors)
+            if isinstance(owners, str):
+                reason = owners
+                if capture.dead():
+                    self._kept.remove(capture)
+                continue
+            self.replays += 1
+            self._since_replay = 0
+            return capture.replay(owners, arguments.dims)
+        named = self._named(args, kwargs, arguments, around)
+        reason = reason or self._difference(named)
+        if len(self._kept) >= self.limit or self._since_replay >= self.limit:
+            self._warn(reason)
+            return function(*args, **kwargs)
+        self._note(reason)
+        self._seen = [*self._seen[-self.limit:], named]
+        return self._capture(function, args, kwargs, arguments, key)
+
+    # Capturing
+
+    def _capture(self, function: Callable, args: tuple, kwargs: dict[str, Any], arguments: Arguments, key: tuple) -> Any:
+        settle(list(live()))
+        journal = Journal(arguments.tensors)
+        first, seed = random.counter(), random.seed()
+        recorder = Recorder(journal.places, first)
+        with observing(recorder):
+            result = function(*args, **kwargs)
+            pending = [*tensors_in(result), *journal.changed()]
+            if pending:
+                Tensor.realize(*pending)
+        del pending
+        failure = recorder.failure
+        if random.seed() != seed:
+            failure = "it sets the seed of random numbers"
+        if failure is not None:
+            self._eager.add(key)
+            self._note(f"runs eagerly: {failure}")
+            return result
+        self.captures += 1
+        self._since_replay += 1
+        capture = Capture(key, journal, recorder, random.counter() - first, result)
+        there = journal.alive()
+        memo = {id(t): t if id(t) in there else _without_history(t) for t in tensors_in(result)}
+        result = transform(result, Tensor, lambda t: memo[id(t)])
+        if escaped(journal, memo.values()):
+            self._note("not kept: a tensor made inside lives on outside; return it")
+        else:
+            self._keep(capture)
+        return result
+
+    def _keep(self, capture: Capture) -> None:
+        """Adds a capture. One that does the same with other arguments proves that these are all that it reads of them."""
+        for old in list(self._kept):
+            if old.key == capture.key and old.signature() == capture.signature():
+                capture.confirmed = True
+                self._kept.remove(old)
+        self._kept.append(capture)
+
+    # Words
+
+    def _named(self, args: tuple, kwargs: dict[str, Any], arguments: Arguments, around: list) -> list[tuple[str, Any]]:
+        names = self._surroundings.names(args, kwargs, self.method)
+        return [*zip(names, arguments.keys, strict=True), *around]
+
+    def _difference(self, named: list[tuple[str, Any]]) -> str:
+        """What is different from the capture that is most like this call."""
+        if not self._seen:
+            return "first call"
+        changes = [[name for (name, value), before in zip(named, seen, strict=False) if before != (name, value)]
+                   for seen in self._seen]
+        least = min(changes, key=len)
+        if least:
+            return f"{least[0]!r} changed; make it a Variable or a Tensor if it changes often"
+        return "a setting or the number of arguments changed, or an earlier capture did not hold"
+
+    def _note(self, reason: str) -> None:
+        self.last_reason = reason
+        if current().debug >= 1:
+            print(f"[jit] {self._name()}: {reason}", file=sys.stderr)
+
+    def _warn(self, reason: str) -> None:
+        self.last_reason = f"runs eagerly: {reason}"
+        if not self._warned:
+            self._warned = True
+            warnings.warn(f"[jit] {self._name()} runs eagerly after {self.captures} captures: {reason}", RuntimeWarning,
+                          stacklevel=4)
+
+    def _name(self) -> str:
+        return getattr(self.function, "__qualname__", type(self.function).__name__)
+
+
+def _without_history(t: Tensor) -> Tensor:
+    node = t._node
+    return Tensor._wrap(_buffer_node(node.storage, node.shape, node.dtype, node.device))
+
+
+class Jit:
+    """A function under `jit`. As a method of a class, it has captures for each object."""
+
+    def __init__(self, function: Callable, limit: int):
+        functools.update_wrapper(self, function)
+        self._function, self._limit = function, limit
+        self._own = Captures(function, limit)
+        self._objects: dict[int, tuple[Any, Captures]] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._own.call(self._function, args, kwargs, getattr(self._function, "__self__", None))
+
+    def __get__(self, instance: object | None, owner: type | None = None) -> Any:
+        return self if instance is None else Method(self, instance)
+
+    def of(self, instance: object) -> Captures:
+        """The captures of the method of one object; they go when the object does."""
+        key = id(instance)
+        found = self._objects.get(key)
+        if found is None:
+            try:
+                weak = ref(instance, lambda _: self._objects.pop(key, None))
+            except TypeError:
+                raise MinigradError(f"[jit] expected an object that allows weak references, got a "
+                                    f"{type(instance).__name__}; add __weakref__ to its __slots__") from None
+            found = self._objects[key] = weak, Captures(self._function, self._limit, True)
+        return found[1]
+
+    @property
+    def captures(self) -> int:
+        return self._own.captures
+
+    @property
+    def replays(self) -> int:
+        return self._own.replays
+
+    @property
+    def last_reason(self) -> str | None:
+        return self._own.last_reason
+
+
+class Method:
+    """A function under `jit` bound to an object."""
+
+    __slots__ = ("_jit", "_instance")
+
+    def __init__(self, jitted: Jit, instance: object):
+        self._jit, self._instance = jitted, instance
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        bound = functools.partial(self._jit._function, self._instance)
+        return self._jit.of(self._instance).call(bound, args, kwargs, self._instance)
+
+    @property
+    def captures(self) -> int:
+        return self._jit.of(self._instance).captures
+
+    @property
+    def replays(self) -> int:
+        return self._jit.of(self._instance).replays
+
+    @property
+    def last_reason(self) -> str | None:
+        return self._jit.of(self._instance).last_reason
+
+
+def jit(function: Callable | None = None, *, limit: int = MAX_CAPTURES) -> Any:
+    """A function that is captured on its first call with arguments of a kind, and replayed afterwards.
+
+    Returned Tensors carry no history for gradients: backward belongs inside. At most `limit` captures are kept; further
+    kinds of arguments run eagerly, with a warning. Reading a Tensor's values inside raises CaptureError.
+    """
+    if function is None:
+        return functools.partial(jit, limit=limit)
+    return Jit(function, limit)
+
+
+TinyJit = jit

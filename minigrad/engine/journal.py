@@ -1,0 +1,266 @@
+"""What a capture knows of the Tensors that were there before: where their buffers are, what may not change, what did."""
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import ref
+
+from minigrad.dtype import DType
+from minigrad.engine.capture import Place, Recorder
+from minigrad.errors import MinigradError
+from minigrad.expr import Index, subs, variables
+from minigrad.handles import live
+from minigrad.ops.build import constant_of
+from minigrad.ops.node import apply
+from minigrad.ops.op import Shape
+from minigrad.ops.storage import ASSIGN, BUFFER, CONTIGUOUS
+from minigrad.runtime.device import Buffer
+from minigrad.scheduler.graph import resolve
+from minigrad.tensor import Tensor, _buffer_node
+
+
+def settle(tensors: Iterable[Tensor]) -> None:
+    """Computes the Tensors that are still lazy. A constant gets a buffer, which makes it data.
+
+    What cannot be computed (a Variable without a value) stays lazy: whoever needs it gets the error.
+    """
+    pending = [t for t in tensors if t._node.storage is None]
+    if not pending:
+        return
+    constants = [t for t in pending if constant_of(resolve(t._node)) is not None]
+    copies = {id(t): Tensor._wrap(apply(CONTIGUOUS, resolve(t._node))) for t in constants}
+    wanted = [copies.get(id(t), t) for t in pending]
+    try:
+        Tensor.realize(*wanted)
+    except MinigradError:
+        for t in wanted:
+            try:
+                t.realize()
+            except MinigradError:
+                continue
+    for t in constants:
+        old, new = t._node, copies[id(t)]._node
+        if new.storage is not None:
+            t._node = _buffer_node(new.storage, old.shape, old.dtype, old.device)
+            t._before = ref(old) if t.requires_grad else None
+
+
+@dataclass(slots=True)
+class Guard:
+    """What must hold for a Tensor at the entry of a replay."""
+
+    tensor: ref[Tensor]
+    shape: Shape
+    dtype: DType
+    device: str
+    requires_grad: bool
+    no_grad: bool
+    grad_shape: Shape | None = None
+
+    def broken(self, t: Tensor | None) -> str | None:
+        """Why the capture does not hold for this Tensor; None if it does."""
+        if t is None:
+            return "a tensor that it used is gone"
+        node, grad = t._node, t.grad
+        if node.shape != self.shape or node.dtype is not self.dtype or node.device != self.device:
+            return f"a tensor that it used was {self.dtype}{list(self.shape)}, and is {t.dtype}{list(t.shape)}"
+        if (grad is None) is not self.no_grad:
+            return f"a tensor of shape {list(self.shape)} has {'no' if grad is None else 'a'} gradient now"
+        if t.requires_grad is not self.requires_grad:
+            return f"requires_grad of a tensor of shape {list(self.shape)} is {t.requires_grad} now"
+        if self.grad_shape is not None and grad is not None and grad.shape != self.grad_shape:
+            return f"a gradient had the shape {list(self.grad_shape)}, and has {list(grad.shape)}"
+        return None
+
+
+@dataclass(slots=True)
+class Watched:
+    """A Tensor as it was at entry. Weak, so that watching keeps nothing alive and shares nothing."""
+
+    guard: Guard
+    buffer: ref[Buffer] | None
+    grad: ref[Tensor] | None
+
+    @classmethod
+    def of(cls, t: Tensor) -> Watched:
+        node, grad = t._node, t.grad
+        guard = Guard(ref(t), node.shape, node.dtype, node.device, t.requires_grad, grad is None,
+                      None if grad is None else grad.shape)
+        return cls(guard, None if node.storage is None else ref(node.storage), None if grad is None else ref(grad))
+
+    def tensor(self) -> Tensor | None:
+        return self.guard.tensor()
+
+
+@dataclass(slots=True)
+class Rebind:
+    """At the end of a replay, `place` gets the value in `register`; register None clears a gradient."""
+
+    place: Place
+    register: int | None
+    shape: Shape = ()
+    dtype: DType | None = None
+    device: str = ""
+    fresh: bool = False  # a gradient that is a new Tensor
+
+
+@dataclass
+class Journal:
+    """The Tensors at entry: arguments first (with their numbers as owners), then all others that live."""
+
+    inputs: list[Tensor]
+    watched: list[Watched] = field(default_factory=list)
+    places: dict[int, tuple[ref[Buffer], Place]] = field(default_factory=dict)
+    shared: dict[int, list[Place]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        own = {id(t) for t in self.inputs}
+        others = [t for t in live() if id(t) not in own]
+        gradients = {id(t.grad) for t in (*self.inputs, *others) if t.grad is not None} - own
+        # A gradient is known by its owner: the Tensor itself is another one after each backward.
+        tensors = [*self.inputs, *(t for t in others if id(t) not in gradients)]
+        self.watched = [Watched.of(t) for t in tensors]
+        for owner, t in enumerate(tensors):
+            if owner < len(self.inputs) and any(t is i for i in self.inputs[:owner]):
+                continue
+            self._add(t, (owner, False))
+            if t.grad is not None and id(t.grad) in gradients:
+                self._add(t.grad, (owner, True))
+
+    def _add(self, t: Tensor, place: Place) -> None:
+        buffer = t._node.storage
+        if buffer is None:
+            return
+        known = self.places.setdefault(id(buffer), (ref(buffer), place))
+        if known[1] != place:
+            self.shared.setdefault(id(buffer), [known[1]]).append(place)
+
+    def alive(self) -> set[int]:
+        """Ids of the watched Tensors that still live, and of their gradients."""
+        found = set()
+        for w in self.watched:
+            t = w.tensor()
+            if t is not None:
+                found.add(id(t))
+                if t.grad is not None:
+                    found.add(id(t.grad))
+        return found
+
+    def changed(self) -> list[Tensor]:
+        """Watched Tensors and gradients that are lazy now, because the function assigned them."""
+        found: list[Tensor] = []
+        for w in self.watched:
+            t = w.tensor()
+            if t is None:
+                continue
+            if t._node.storage is None and w.buffer is not None:
+                found.append(t)
+            if t.grad is not None and t.grad._node.storage is None:
+                found.append(t.grad)
+        return found
+
+    def rebinds(self, recorder: Recorder) -> list[Rebind]:
+        """What a replay must do to the Tensors that were there before."""
+        found: list[Rebind] = []
+        for owner, w in enumerate(self.watched):
+            t = w.tensor()
+            if t is None:
+                continue
+            if w.buffer is not None and not self._as_before(t, w.buffer, (owner, False), recorder):
+                found.append(self._rebind(t, (owner, False), recorder))
+            before = None if w.grad is None else w.grad()
+            if t.grad is None:
+                if not w.guard.no_grad:
+                    found.append(Rebind((owner, True), None))
+            elif t.grad is not before:
+                found.append(self._rebind(t.grad, (owner, True), recorder, fresh=True))
+            elif not self._unmoved(t.grad, (owner, True), recorder):
+                found.append(self._rebind(t.grad, (owner, True), recorder))
+        return found
+
+    def _unmoved(self, t: Tensor, place: Place, recorder: Recorder) -> bool:
+        """Whether the buffer of `t` is the one at `place`, with the value it had at entry."""
+        buffer = t._node.storage
+        if recorder.touched(buffer):
+            return recorder.recording.places.get(recorder.register(buffer)) is not None and \
+                place in self._sharing(buffer)
+        return place in self._sharing(buffer)
+
+    def _sharing(self, buffer: Buffer) -> list[Place]:
+        found = self.places.get(id(buffer))
+        if found is None or found[0]() is not buffer:
+            return []
+        return self.shared.get(id(buffer), [found[1]])
+
+    def _as_before(self, t: Tensor, before: ref[Buffer], place: Place, recorder: Recorder) -> bool:
+        return before() is t._node.storage and self._unmoved(t, place, recorder)
+
+    def _rebind(self, t: Tensor, place: Place, recorder: Recorder, fresh: bool = False) -> Rebind:
+        node = t._node
+        return Rebind(place, recorder.register(node.storage), node.shape, node.dtype, node.device, fresh)
+
+
+def escaped(journal: Journal, known: Iterable[Tensor]) -> bool:
+    """Whether a Tensor that the function made, and did not return, lives on: nobody would update it at a replay."""
+    returned = {id(t) for t in known}
+
+    def survivors() -> bool:
+        accounted = journal.alive() | returned
+        return any(id(t) not in accounted for t in live())
+
+    if survivors():
+        gc.collect()
+        return survivors()
+    return False
+
+
+# ---- giving Tensors new values ----
+
+
+def held_by_others(t: Tensor, buffer_references: int) -> bool:
+    """Whether the value of `t` is seen by anybody else. `buffer_references`: how often the caller holds the buffer."""
+    return sys.getrefcount(t._node) > _ALONE or sys.getrefcount(t._node.storage) > _ALONE + buffer_references
+
+
+class _Probe:
+    __slots__ = ("_node",)
+
+
+def _calibrate() -> int:
+    """What `sys.getrefcount` says of an attribute's value that nothing else holds."""
+    probe = _Probe()
+    probe._node = object()  # type: ignore[attr-defined]
+    return sys.getrefcount(probe._node)  # type: ignore[attr-defined]
+
+
+_ALONE = _calibrate()
+
+
+def put(t: Tensor, buffer: Buffer, shape: Shape, dtype: DType, device: str) -> None:
+    """Makes `buffer` the value of `t`."""
+    alone = sys.getrefcount(t._node) <= _ALONE
+    node = t._node
+    leaf = node.op is BUFFER or (node.op is ASSIGN and not node.inputs)
+    if node.storage is buffer and not leaf:
+        node.storage = None  # it was overwritten, and the Node means the old value
+    # A leaf that only this Tensor holds can be given another buffer; making a Node costs more.
+    if leaf and alone and node.shape == shape:
+        node.storage = buffer
+    elif node.storage is not buffer:
+        t._node = _buffer_node(buffer, shape, dtype, device)
+    t._before = None
+
+
+def with_dims(shape: Shape, dims: dict[str, int]) -> Shape:
+    """`shape` with its Variables bound to the values of this call."""
+    result: list[Index] = []
+    for d in shape:
+        if not isinstance(d, int):
+            mapping: dict[Any, Index] = {v: v.bind(dims[v.name]) for v in variables(d)
+                                         if v.name in dims and v.value != dims[v.name]}
+            d = subs(d, mapping) if mapping else d
+        result.append(d)
+    return tuple(result)

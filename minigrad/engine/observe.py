@@ -1,0 +1,60 @@
+"""Who watches the engine: a capture, a profile. Observers are told of every run, copy, upload and read by the host."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from minigrad.runtime.device import Buffer
+
+
+@dataclass(slots=True)
+class Ran:
+    """One run of a plan: what `run_plan` was called with, the Graph it came from, and the buffers of its slots."""
+
+    plan: Any
+    graph: Any
+    leaves: dict[int, Buffer]
+    numbers: dict[int, float]
+    values: dict[str, int]
+    highest: dict[str, int]
+    buffers: list[Buffer]
+
+
+class Observer:
+    """Override what is of interest. Everything is called in the thread that does the work."""
+
+    def ran(self, run: Ran) -> None:
+        """A plan was launched; its results are not handed out yet."""
+
+    def copied(self, source: Buffer, target: Buffer) -> None:
+        """`target` is a new buffer with the bytes of `source`, perhaps on another device."""
+
+    def uploaded(self, buffer: Buffer) -> None:
+        """A new buffer with data of the host."""
+
+    def evaluated(self, device: str) -> None:
+        """Nodes were computed without a plan."""
+
+    def asked(self) -> None:
+        """The host is about to read the values of a Tensor."""
+
+
+observers: list[Observer] = []
+
+
+def host_reads() -> None:
+    """Tells the observers that somebody wants the values of a Tensor on the host."""
+    for observer in observers:
+        observer.asked()
+
+
+@contextmanager
+def observing(observer: Observer) -> Iterator[None]:
+    """`with observing(x): ...` tells `x` what the engine does meanwhile, in all threads."""
+    observers.append(observer)
+    try:
+        yield
+    finally:
+        observers[:] = [o for o in observers if o is not observer]

@@ -1,0 +1,150 @@
+"""One capture of a function: its steps, the conditions under which they hold, and what they do to Tensors."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from weakref import ref
+
+from minigrad import random
+from minigrad.engine.capture import Entry, Place, Recorder, Recording
+from minigrad.engine.journal import Guard, Journal, Rebind, held_by_others, put, settle, with_dims
+from minigrad.engine.outputs import Output, rebuild, take_apart
+from minigrad.engine.realize import cloned
+from minigrad.tensor import Tensor, _buffer_node
+
+
+class Capture:
+    """One recording, the conditions under which it holds, and what it does to Tensors."""
+
+    def __init__(self, key: tuple, journal: Journal, recorder: Recorder, drawn: int, result: Any):
+        self.key = key
+        self.recording: Recording = recorder.recording
+        self.inputs = [ref(t) for t in journal.inputs]
+        self.drawn = drawn
+        self.confirmed = False
+        self.rebinds = journal.rebinds(recorder)
+        self.output = take_apart(result, self._describer(journal, recorder))
+        self._number(journal)
+        kept = {r.register for r in self.rebinds if r.register is not None}
+        kept.update(o.register for o in self.output.fresh())
+        self.recording.finish(kept)
+        over = self.recording.overwritten()
+        self.places = [(r, *p) for r, p in self.recording.places.items()]
+        self.overwritten = [(r, *p) for r, p in self.recording.places.items() if r in over]
+        self.constants = list(self.recording.constants.items())
+
+    def _describer(self, journal: Journal, recorder: Recorder) -> Callable[[Tensor], Output]:
+        """How a replay finds each returned Tensor: one that was there before, or a register."""
+        there: dict[int, Place] = {}
+        for owner, w in enumerate(journal.watched):
+            t = w.tensor()
+            if t is not None:
+                there.setdefault(id(t), (owner, False))
+                if t.grad is not None:
+                    there.setdefault(id(t.grad), (owner, True))
+
+        def describe(t: Tensor) -> Output:
+            node = t._node
+            if id(t) in there:
+                return Output(place=there[id(t)])
+            return Output(None, recorder.register(node.storage), node.shape, node.dtype, node.device)
+
+        return describe
+
+    def _number(self, journal: Journal) -> None:
+        """Keeps guards for the Tensors that matter only, and numbers these after the arguments."""
+        places = self.recording.places
+        shared = [group for group in journal.shared.values() if any(p in group for p in places.values())]
+        same = [o.place for o in self.output.same() if o.place is not None]
+        used = [*places.values(), *(r.place for r in self.rebinds), *same, *(p for g in shared for p in g)]
+        count = len(journal.inputs)
+        numbers = {owner: owner for owner in range(count)}
+        self.guards: list[Guard] = []
+        for owner in dict.fromkeys(owner for owner, _ in used):
+            if owner not in numbers:
+                numbers[owner] = count + len(self.guards)
+                self.guards.append(journal.watched[owner].guard)
+        for r, (owner, grad) in places.items():
+            places[r] = (numbers[owner], grad)
+        for rebind in self.rebinds:
+            rebind.place = (numbers[rebind.place[0]], rebind.place[1])
+        for output in self.output.same():
+            assert output.place is not None
+            output.place = (numbers[output.place[0]], output.place[1])
+        self.shared = [[(numbers[o], g) for o, g in group] for group in shared]
+
+    def signature(self) -> tuple:
+        """Equal for two captures whose steps take the same things from the same places."""
+        count = len(self.inputs)
+        places = tuple([(r, o if o < count else id(self.guards[o - count].tensor()), g) for r, o, g in self.places])
+        return places, tuple(self.recording.constants), tuple([s.signature() for s in self.recording.steps])
+
+    # Replay
+
+    def dead(self) -> bool:
+        """Whether it can never hold again."""
+        return any(g.tensor() is None for g in self.guards)
+
+    def owners(self, tensors: list[Tensor]) -> list[Tensor] | str:
+        """The Tensors by number if the capture holds for them, else why not."""
+        found: list[Any] = list(tensors)
+        for guard in self.guards:
+            t = guard.tensor()
+            broken = guard.broken(t)
+            if broken is not None:
+                return broken
+            found.append(t)
+        if tensors and self.guards:
+            others = {id(t) for t in found[len(tensors):]}
+            if any(id(t) in others for t in tensors):
+                return "an argument is also read or changed as another variable"
+        if not self.confirmed:
+            for captured, t in zip(self.inputs, tensors, strict=True):
+                before = captured()
+                if before is not None and before is not t:
+                    return "an argument of the capture still lives, and might be read as another variable"
+        for group in self.shared:
+            buffers = [at(found, place)._node.storage for place in group]
+            if any(b is not buffers[0] for b in buffers):
+                return "tensors that had one value have two"
+        return found
+
+    def replay(self, owners: list[Tensor], dims: dict[str, int]) -> Any:
+        """Does the steps again on the buffers that the owners have now."""
+        registers: list[Any] = [None] * self.recording.size
+        found = [owners[o].grad if grad else owners[o] for _, o, grad in self.places]
+        lazy = [t for t in found if t._node.storage is None]  # type: ignore[union-attr]
+        if lazy:
+            settle(lazy)  # type: ignore[arg-type]
+        del lazy
+        for (r, _, _), t in zip(self.places, found, strict=True):
+            registers[r] = t._node.storage  # type: ignore[union-attr]
+        for r, buffer in self.constants:
+            registers[r] = buffer
+        for r, owner, grad in self.overwritten:
+            if held_by_others(at(owners, (owner, grad)), 1):
+                registers[r] = cloned(registers[r])
+        counter = random.advance(self.drawn) if self.drawn else 0
+        self.recording.replay(registers, Entry(counter, random.seed()[0], dims))
+        for rebind in self.rebinds:
+            self._apply(rebind, owners, registers, dims)
+        return rebuild(self.output, registers, owners, dims)
+
+    def _apply(self, rebind: Rebind, owners: list[Tensor], registers: list[Any], dims: dict[str, int]) -> None:
+        owner, grad = rebind.place
+        if rebind.register is None:
+            owners[owner].grad = None
+            return
+        assert rebind.dtype is not None
+        buffer = registers[rebind.register]
+        shape = with_dims(rebind.shape, dims) if dims else rebind.shape
+        if rebind.fresh:
+            owners[owner].grad = Tensor._wrap(_buffer_node(buffer, shape, rebind.dtype, rebind.device))
+        else:
+            put(at(owners, (owner, grad)), buffer, shape, rebind.dtype, rebind.device)
+
+
+def at(owners: list[Tensor], place: Place) -> Tensor:
+    found = owners[place[0]].grad if place[1] else owners[place[0]]
+    assert found is not None
+    return found
