@@ -1,0 +1,52 @@
+"""`show` prints every text on the way from a Tensor to machine code, and runs nothing."""
+import numpy as np
+import pytest
+
+from minigrad import Tensor, show
+from minigrad.engine.stats import stats
+from minigrad.errors import MinigradError
+
+
+def example() -> Tensor:
+    x = Tensor(np.ones((33, 100), np.float32), device="CPU")
+    return x.softmax()
+
+
+def test_graph() -> None:
+    text = show(example(), "graph")
+    assert "%0 = buffer -> f32[33, 100]" in text and text.endswith("-> f32[33, 100] *")
+
+
+def test_kernels_read_as_mathematics() -> None:
+    text = show(example(), "kernels")
+    assert "t0 = max(r0<100: p0[i0, r0])" in text
+    assert "t1 = sum(r1<100: exp(p0[i0, r1] - t0))" in text
+    assert "o0[i0, i1] = exp(p0[i0, i1] - t0) / t1" in text
+
+
+def test_reasons_of_a_boundary() -> None:
+    x = Tensor(np.ones((64, 64), np.float32), device="CPU")
+    y = x @ x
+    assert "# kept apart: sum" in show([y + 1, y * y.sum()], "kernels")
+
+
+def test_plan_loops_and_source() -> None:
+    assert "strategy='rows'" in show(example(), "plan")
+    assert "in 0..33 parallel" in show(example(), "loops")
+    assert "define" in show(example(), "source")
+
+
+def test_nothing_runs() -> None:
+    x = example()
+    before = stats.launches
+    for stage in ("graph", "kernels", "plan", "loops", "source"):
+        show(x, stage)
+    assert stats.launches == before and x._node.storage is None
+
+
+def test_realized_and_bad_input() -> None:
+    assert show(example().realize()) == "(realized: nothing to compute)"
+    with pytest.raises(MinigradError, match="expected a stage among graph, kernels, plan, loops, source, got 'asm'"):
+        show(example(), "asm")
+    with pytest.raises(MinigradError, match="expected a Tensor"):
+        show(3)

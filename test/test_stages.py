@@ -1,0 +1,174 @@
+"""Strategies: a scheduled kernel equals its unscheduled self under the interpreters, for several targets.
+
+Every pass of the pipeline is verified, every text round-trips, and no plan changes a result.
+"""
+import numpy as np
+import pytest
+
+from minigrad import Tensor
+from minigrad.codegen.ir.interpret import interpret_function
+from minigrad.codegen.ir.text import parse_function, print_function
+from minigrad.codegen.ir.verify import verify_function
+from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.kernel_interpret import interpret_kernel
+from minigrad.codegen.kernel_text import parse_kernel, print_kernel
+from minigrad.codegen.kernel_verify import verify_kernel
+from minigrad.codegen.lowering.flatten import collapse, flatten
+from minigrad.codegen.lowering.split import split_divisions, split_phases
+from minigrad.codegen.stages import stages_of
+from minigrad.codegen.strategies.plan import Plan, parse_plan
+from minigrad.codegen.transforms.unroll import unroll
+from minigrad.errors import FormatError
+from minigrad.expr import evaluate
+from minigrad.scheduler.graph import build_graph
+from minigrad.scheduler.schedule import schedule
+from minigrad.target import Target
+
+AVX512 = Target("avx512", "llvm", "znver5", 64, 32, 2, 48 << 10, 1 << 20, features=frozenset({"avx512f", "fma"}))
+AVX2 = Target("avx2", "llvm", "znver3", 32, 16, 2, features=frozenset({"avx2", "fma"}))
+NEON = Target("neon", "llvm", "generic", 16, 32, 4)
+GPU = Target("gpu", "opencl", "gpu", 4, 64, 40, local_memory=64 << 10, max_group=256)
+TARGETS = (AVX512, AVX2, NEON, GPU)
+
+rng = np.random.default_rng(3)
+
+
+def tensor(*shape: int) -> Tensor:
+    return Tensor(rng.standard_normal(shape).astype(np.float32), device="CPU")
+
+
+def gathered() -> Tensor:
+    return tensor(11, 19)[Tensor(rng.integers(0, 11, (7,)).astype(np.int32), device="CPU")]
+
+
+def conv_data_gradient(stride: int, size: int, kernel: int) -> Tensor:
+    x = Tensor(rng.standard_normal((1, 2, size, size)).astype(np.float32), device="CPU", requires_grad=True)
+    y = x.conv2d(tensor(3, 2, kernel, kernel), stride=stride, padding=1)
+    return (y * tensor(*y.shape)).sum().gradient(x)[0]
+
+
+CASES = {
+    "pointwise": lambda: tensor(5, 37) * 2.5 + tensor(37),
+    "pointwise of one length": lambda: (tensor(131) + tensor(131)).abs(),
+    "transpose": lambda: tensor(9, 21).transpose(0, 1) + tensor(21, 9),
+    "rows": lambda: tensor(7, 35).softmax(-1),
+    "columns": lambda: tensor(35, 18).softmax(0),
+    "row sum": lambda: (tensor(9, 67) * 3.7).sum(1),
+    "column sum": lambda: tensor(67, 33).sum(0),
+    "long sum": lambda: tensor(3, 1 << 15).sum(1),
+    "max of all": lambda: tensor(13, 29).max(),
+    "layer norm": lambda: tensor(6, 40).layernorm(),
+    "matmul": lambda: tensor(19, 23) @ tensor(23, 37),
+    "matmul whole tiles": lambda: tensor(16, 8) @ tensor(8, 64),
+    "matmul of a transposed": lambda: tensor(13, 33) @ tensor(21, 33).transpose(0, 1),
+    "matrix-vector": lambda: tensor(1, 48) @ tensor(70, 48).transpose(0, 1),
+    "batched": lambda: tensor(3, 5, 7) @ tensor(3, 7, 17),
+    "conv": lambda: tensor(2, 3, 9, 9).conv2d(tensor(5, 3, 3, 3), padding=1).relu(),
+    "strided conv": lambda: tensor(1, 3, 10, 11).conv2d(tensor(4, 3, 3, 3), stride=2, padding=1),
+    "depthwise": lambda: tensor(2, 6, 12, 20).conv2d(tensor(6, 1, 3, 3), padding=1, groups=6),
+    "max pool": lambda: tensor(1, 3, 11, 13).max_pool2d(3, 2),
+    "data gradient": lambda: conv_data_gradient(1, 9, 3),
+    "strided data gradient": lambda: conv_data_gradient(2, 11, 3),
+    "gather": gathered,
+    "reshape after permute": lambda: tensor(4, 3).permute(1, 0).reshape(4, 3) + tensor(4, 3),
+    "window of a flattened": lambda: tensor(3, 4, 5).flatten(1).unsqueeze(1).unsqueeze(1).avg_pool2d((1, 4), 4),
+}
+
+
+def kernels(result: Tensor, target: Target) -> list[Kernel]:
+    return [s.kernel for s in schedule(build_graph([result._node]), frozenset(), target).steps]
+
+
+def arguments(kernel: Kernel) -> dict[str, np.ndarray]:
+    made = {}
+    for p in kernel.params:
+        shape = tuple(evaluate(e, {}) for e in p.shape)
+        if p.dtype.is_float:
+            made[p.name] = rng.standard_normal(shape).astype(p.dtype.np)
+        else:
+            made[p.name] = rng.integers(0, 5, shape).astype(p.dtype.np)
+        if p.mode == "out":
+            made[p.name] = np.zeros(shape, p.dtype.np)
+    return made
+
+
+def run_stages(kernel: Kernel, arrays: dict[str, np.ndarray], scalars: dict[str, float], target: Target) -> None:
+    staged = stages_of(kernel, target)
+    flat = {name: a.reshape(-1) for name, a in arrays.items()}
+    first_scratch = len(kernel.params)
+    for p in staged.kernel.params[first_scratch:]:
+        flat[p.name] = np.zeros(evaluate(p.shape[0], {}), p.dtype.np)
+    for stage in staged.stages:
+        verify_function(stage.function)
+        assert parse_function(print_function(stage.function)) == stage.function
+        unrolled = unroll(stage.function)
+        verify_function(unrolled)
+        dims = {v.name: evaluate(e, {}) for v, e in zip(stage.function.dims, stage.dims, strict=True)}
+        interpret_function(unrolled, flat, scalars, dims)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("case", CASES)
+def test_scheduled_equals_unscheduled(case: str, target: Target) -> None:
+    for kernel in kernels(CASES[case](), target):
+        verify_kernel(kernel)
+        assert parse_kernel(print_kernel(kernel)) == kernel
+        arrays = arguments(kernel)
+        scalars = {s.name: 0.75 for s in kernel.scalars}
+        expected = {name: a.copy() for name, a in arrays.items()}
+        interpret_kernel(kernel, expected, scalars)
+        run_stages(kernel, arrays, scalars, target)
+        for p in kernel.params:
+            if p.mode != "in":
+                np.testing.assert_allclose(arrays[p.name], expected[p.name], rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_pass_keeps_the_meaning(case: str) -> None:
+    for kernel in kernels(CASES[case](), AVX2):
+        arrays = arguments(kernel)
+        scalars = {s.name: 0.75 for s in kernel.scalars}
+        expected = {name: a.copy() for name, a in arrays.items()}
+        interpret_kernel(kernel, expected, scalars)
+        for passes in ((split_phases,), (split_phases, split_divisions), (split_phases, split_divisions, flatten),
+                       (split_phases, split_divisions, flatten, collapse)):
+            changed = kernel
+            for p in passes:
+                changed = p(changed)
+            verify_kernel(changed)
+            got = {name: a.copy().reshape(-1) for name, a in arrays.items()}
+            interpret_kernel(changed, got, scalars)
+            for param in kernel.params:
+                if param.mode != "in":
+                    np.testing.assert_allclose(got[param.name], expected[param.name].reshape(-1), rtol=2e-5, atol=2e-5)
+
+
+def test_no_division_in_an_inner_loop_where_extents_divide() -> None:
+    for case in ("pointwise", "conv", "strided data gradient", "reshape after permute", "window of a flattened"):
+        for kernel in kernels(CASES[case](), AVX2):
+            for stage in stages_of(kernel, AVX2).stages:
+                inner = print_function(stage.function).split("parallel:")[1]
+                divided = [word for line in inner.splitlines() for word in line.split() if "//" in word or "%" in word]
+                assert all("p//" in w or "p%" in w or "(p" in w for w in divided), (case, divided)
+
+
+def test_plans_print_and_parse() -> None:
+    plan = Plan("contraction", ("i0", "i1"), 1, (("i0", 4), ("i1", 2)), "i1", 16, (("r0", 8, 4),), ("r1",))
+    assert parse_plan(str(plan)) == plan
+    with pytest.raises(FormatError, match="expected 'plan strategy=... order=...'"):
+        parse_plan("plan nonsense")
+
+
+def test_strategies_follow_from_use() -> None:
+    found = {}
+    for case in ("pointwise", "rows", "row sum", "matmul", "conv"):
+        kernel = kernels(CASES[case](), AVX2)[-1]
+        found[case] = stages_of(kernel, AVX2).stages[0].plan.strategy
+    assert found == {"pointwise": "pointwise", "rows": "rows", "row sum": "reduction", "matmul": "contraction",
+                     "conv": "contraction"}
+
+
+def test_a_long_sum_has_two_stages() -> None:
+    staged = stages_of(kernels(CASES["long sum"](), AVX2)[0], AVX2)
+    assert len(staged.stages) == 2 and len(staged.scratch) == 1
+    assert stages_of(kernels(CASES["long sum"](), AVX2)[0], AVX512).scratch == staged.scratch
