@@ -177,7 +177,7 @@ def accesses_by_group(state: Fusion, k: int) -> dict[int, Accesses]:
     """Where each group reads node `k`: the distinct index tuples."""
     found: dict[int, dict[tuple[Index, ...], None]] = {}
     for u in dict.fromkeys(state.graph.users[k]):
-        groups = {state.group_of[u]} if u in state.group_of else state.inside[u]
+        groups = {state.group_of[u]} if u in state.group_of else state.inside.get(u, set())
         for g in sorted(groups):
             slot = found.setdefault(g, {})
             for at in state.groups[g].members[u]:
