@@ -1,98 +1,210 @@
-"""Sibling reductions: kernels that run over the same space and read the same operand become one with several outputs.
+"""Sibling kernels: groups over the same index space that read the same values become one kernel with several outputs.
 
-Batch norm's mean and variance, and the two sums of its gradient, each read a whole activation once instead of twice.
+    two reductions over the same space        batch norm's mean and variance read an activation once instead of twice
+    a reduction and what is elementwise in it  the running statistics are written by the kernel that finds them
+    elementwise kernels over the same domain  an optimizer's moments and its parameter are one update
+
+Groups merge only where no path leads from one to the other through a third, so that an order still exists.
 """
 from __future__ import annotations
 
-from minigrad.scheduler.fusion import Fusion, Group
+from minigrad.scheduler.fusion import MAX_MEMBERS, Fusion, Group, operand_accesses, peeled
 from minigrad.scheduler.graph import numel
+
+MAX_OUTPUTS = 8
+SIBLINGS = 64
+"""How many groups before and after of the same space are looked at: the work stays linear in the graph."""
 
 
 def merge_siblings(state: Fusion) -> None:
     """Merges what it may, smallest group number first, so that the result is deterministic."""
+    merger = Merger(state)
     buckets: dict[tuple, list[int]] = {}
-    for g, group in enumerate(state.groups):
-        key = reduction_space(state, group)
+    for g in range(len(state.groups)):
+        key = merger.space(g)
         if key is not None:
             buckets.setdefault(key, []).append(g)
     for candidates in buckets.values():
-        for i, a in enumerate(candidates):
-            for b in candidates[i + 1:]:
-                if state.groups[a].roots and state.groups[b].roots and may_merge(state, a, b):
-                    merge(state, a, b)
-
-
-def reduction_space(state: Fusion, group: Group) -> tuple | None:
-    """(output shape, input shape, axes) of a group that is one plain reduction, else None."""
-    if len(group.roots) != 1 or group.reductions != group.roots or group.contraction or group.row is not None:
-        return None
-    root = group.roots[0]
-    node = state.graph.nodes[root]
-    if "axes" not in node.params:
-        return None
-    return node.shape, state.graph.nodes[state.graph.inputs[root][0]].shape, node.params["axes"], node.device
+        place = {g: i for i, g in enumerate(candidates)}
+        pending = candidates[::-1]
+        while pending:
+            a = pending.pop()
+            for b in candidates[max(place[a] - SIBLINGS, 0):place[a] + SIBLINGS]:
+                if a != b and state.groups[a].roots and state.groups[b].roots and merger.may_merge(a, b):
+                    pending.append(merger.merge(a, b))
+                    break
 
 
 def dependencies(state: Fusion, g: int) -> set[int]:
     """Groups whose roots group `g` reads."""
-    found = {state.group_of[i] for m in state.groups[g].members for i in state.graph.inputs[m] if i in state.group_of}
-    return found - {g}
+    group_of, inputs = state.group_of, state.graph.inputs
+    found = {group_of[i] for m in state.groups[g].members for i in inputs[m] if i in group_of}
+    found.discard(g)
+    return found
 
 
-def ancestors(state: Fusion) -> list[int]:
+def is_update(state: Fusion, k: int) -> bool:
+    return state.graph.nodes[k].op.name in ("assign", "scatter")
+
+
+def covers(state: Fusion, k: int) -> bool:
+    """Whether an assign replaces its whole target."""
+    node = state.graph.nodes[k]
+    return node.inputs[1].shape == node.shape and all(start == 0 and step == 1 for start, step in node.params["region"])
+
+
+class Merger:
+    """The groups with what each reads, and as bit sets everything that each needs, directly or not.
+
+    A merged group keeps the bits of both: whoever needs one of them needs both from then on.
+    """
+
+    def __init__(self, state: Fusion):
+        self.state = state
+        groups = state.groups
+        self.needs = [dependencies(state, g) if groups[g].roots else set() for g in range(len(groups))]
+        self.above = ancestors(self.needs)
+        self.merged: dict[int, int] = {}
+        self.reads: dict[int, set[int]] = {}
+
+    def space(self, g: int) -> tuple | None:
+        """What siblings have in common: device and index space of the outputs. None for what never merges."""
+        state, group = self.state, self.state.groups[g]
+        if len(group.roots) != 1 or group.contraction or group.row is not None:
+            return None
+        root = group.roots[0]
+        node, kind = state.graph.nodes[root], state.graph.kind(root)
+        if node.op.name == "assign":
+            return (node.device, node.shape) if covers(state, root) else None
+        return (node.device, node.shape) if kind in ("elementwise", "reduce") else None
+
+    def operands(self, g: int) -> set[int]:
+        """Materialised nodes and leaves that a group reads."""
+        found = self.reads.get(g)
+        if found is None:
+            graph, group_of = self.state.graph, self.state.group_of
+            found = {i for m in self.state.groups[g].members for i in graph.inputs[m]
+                     if graph.leaf[i] or group_of.get(i, g) != g}
+            self.reads[g] = found
+        return found
+
+    def may_merge(self, a: int, b: int) -> bool:
+        """Whether one kernel instead of two reads less, and is possible."""
+        x, y = self.state.groups[a], self.state.groups[b]
+        if len(x.roots) + len(y.roots) > MAX_OUTPUTS or x.size + y.size > MAX_MEMBERS:
+            return False
+        return self.worthwhile(a, b) and not self.path_between(a, b) and self.updates_in_step(a, b)
+
+    def worthwhile(self, a: int, b: int) -> bool:
+        """They share an operand of the size of what they run over, or one reads what the other computes."""
+        state = self.state
+        x, y = self.reduced(a), self.reduced(b)
+        if x is not None and y is not None:
+            if x != y:
+                return False
+            size = numel(x[0])
+            return any(2 * numel(state.graph.nodes[k].shape) >= size for k in self.operands(a) & self.operands(b))
+        if x is None and y is None:
+            shared = self.operands(a) & self.operands(b)
+        else:
+            first, second = (a, b) if x is not None else (b, a)
+            shared = self.operands(second) & set(state.groups[first].roots)
+        return any(self.aligned(g, k) for k in sorted(shared) for g in (a, b) if k in self.operands(g))
+
+    def reduced(self, g: int) -> tuple | None:
+        """(shape, axes) that every reduction of the group runs over; None without reductions or if they differ."""
+        graph = self.state.graph
+        spaces = {(graph.nodes[graph.inputs[k][0]].shape, graph.nodes[k].params.get("axes"))
+                  for k in self.state.groups[g].reductions}
+        return spaces.pop() if len(spaces) == 1 else None if not spaces else ((), g)
+
+    def aligned(self, g: int, k: int) -> bool:
+        """Whether the group reads node `k` element by element, each at the index of its own output only."""
+        state, group = self.state, self.state.groups[g]
+        at = group.members[group.roots[0]][0]
+        for u in state.graph.users[k]:
+            for here in group.members.get(u, ()):
+                if is_update(state, u) and state.graph.inputs[u][0] == k and state.graph.inputs[u][1] != k:
+                    continue
+                if any(there != at for there in operand_accesses(state, u, k, here)):
+                    return False
+        return True
+
+    def path_between(self, a: int, b: int) -> bool:
+        """Whether one needs the other through a third group."""
+        for x, y in ((a, b), (b, a)):
+            if self.above[y] >> x & 1 and any(self.above[d] >> x & 1 for d in self.current(self.needs[y]) - {x}):
+                return True
+        return False
+
+    def current(self, groups: set[int]) -> set[int]:
+        found = set()
+        for g in groups:
+            while g in self.merged:
+                g = self.merged[g]
+            found.add(g)
+        return found
+
+    def updates_in_step(self, a: int, b: int) -> bool:
+        """What assigns replace may be read by the merged kernel at the element being written only."""
+        state = self.state
+        targets = []
+        for g in (a, b):
+            for k in state.groups[g].roots:
+                if is_update(state, k):
+                    old = peeled(state.graph, state.graph.inputs[k][0])
+                    if state.graph.nodes[old].shape != state.graph.nodes[k].shape:
+                        return False
+                    targets.append(old)
+        if len(set(targets)) < len(targets):
+            return False
+        return all(self.aligned(g, k) for k in targets for g in (a, b) if k in self.operands(g))
+
+    def merge(self, a: int, b: int) -> int:
+        """Joins two groups; the one that needs the other comes first. Gives the number of the joint group."""
+        state = self.state
+        first, second = (b, a) if a in self.current(self.needs[b]) else (a, b)
+        keep, gone = state.groups[first], state.groups[second]
+        keep.roots += gone.roots
+        keep.reductions += gone.reductions
+        for m, at in gone.members.items():
+            keep.members[m] = tuple(dict.fromkeys(keep.members.get(m, ()) + at))
+        keep.size += gone.size
+        keep.reasons += gone.reasons
+        for k in gone.roots:
+            state.group_of[k] = first
+        for m in gone.members:
+            inside = state.inside.get(m)
+            if inside and second in inside:
+                inside.discard(second)
+                inside.add(first)
+        state.groups[second] = Group([], ())
+        self.merged[second] = first
+        self.needs[first] = self.current(self.needs[first] | self.needs[second]) - {first}
+        self.reads.pop(first, None)
+        both = 1 << first | 1 << second
+        self.above[first] = (self.above[first] | self.above[second]) & ~both
+        for g, bits in enumerate(self.above):
+            if bits & both:
+                self.above[g] = bits | self.above[first] | both
+        return first
+
+
+def ancestors(needs: list[set[int]]) -> list[int]:
     """Bit sets of everything each group needs, directly or not."""
-    result = [0] * len(state.groups)
-    done = [False] * len(state.groups)
-    for start in range(len(state.groups)):
+    result = [0] * len(needs)
+    done = [False] * len(needs)
+    for start in range(len(needs)):
         stack = [(start, False)]
         while stack:
             g, ready = stack.pop()
             if done[g]:
                 continue
-            needs = dependencies(state, g) if state.groups[g].roots else set()
             if ready:
-                for d in needs:
+                for d in needs[g]:
                     result[g] |= result[d] | 1 << d
                 done[g] = True
             else:
                 stack.append((g, True))
-                stack += [(d, False) for d in needs if not done[d]]
+                stack += [(d, False) for d in needs[g] if not done[d]]
     return result
-
-
-def may_merge(state: Fusion, a: int, b: int) -> bool:
-    """They share a large operand, and no path leads from one to the other through a third group."""
-    shared = operands(state, a) & operands(state, b)
-    space = numel(state.graph.nodes[state.graph.inputs[state.groups[a].roots[0]][0]].shape)
-    if not any(2 * numel(state.graph.nodes[k].shape) >= space for k in shared):
-        return False
-    above = ancestors(state)
-    for x, y in ((a, b), (b, a)):
-        if above[y] >> x & 1 and any(above[d] >> x & 1 for d in dependencies(state, y) - {x}):
-            return False
-    return True
-
-
-def operands(state: Fusion, g: int) -> set[int]:
-    """Materialised nodes and leaves that a group reads."""
-    graph = state.graph
-    return {i for m in state.groups[g].members for i in graph.inputs[m]
-            if graph.leaf[i] or (i in state.group_of and state.group_of[i] != g)}
-
-
-def merge(state: Fusion, a: int, b: int) -> None:
-    """Joins two groups; the one that needs the other comes first, as its lowering meets the other's reduction."""
-    first, second = (b, a) if a in dependencies(state, b) else (a, b)
-    keep, gone = state.groups[first], state.groups[second]
-    keep.roots += gone.roots
-    keep.reductions += gone.reductions
-    keep.members.update(gone.members)
-    keep.size += gone.size
-    for k in gone.roots:
-        state.group_of[k] = first
-    for m in gone.members:
-        inside = state.inside.get(m)
-        if inside and second in inside:
-            inside.discard(second)
-            inside.add(first)
-    state.groups[second] = Group([], ())

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from minigrad.codegen.kernel import Kernel
-from minigrad.codegen.lowering.lower import Lowered, lower_assign, lower_group, lower_scatter
+from minigrad.codegen.lowering.lower import Lowered, lower_group, lower_scatter
 from minigrad.errors import InternalError
 from minigrad.expr import Index, product
 from minigrad.ops import storage
@@ -15,13 +15,13 @@ from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Elementwise
 from minigrad.scheduler.fusion import Fusion, fuse, peeled
 from minigrad.scheduler.graph import Graph, bytes_of, numel, resolve
-from minigrad.scheduler.merge import dependencies, merge_siblings
+from minigrad.scheduler.merge import covers, dependencies, is_update, merge_siblings
 from minigrad.target import Target
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One kernel. `values` are slots, one per kernel param; `scalars` a graph position (a run-time number) or a constant.
+    """One kernel. `values` are slots, one per param; `scalars` a graph position (a run-time number) or a constant.
 
     `reasons` say why this kernel does not compute more.
     """
@@ -53,7 +53,7 @@ class Schedule:
 
 
 def schedule(graph: Graph, donatable: frozenset[int], target: Target) -> Schedule:
-    """Fuses, lowers and orders. `donatable` are leaf positions that nobody else reads: an assign may reuse their buffer."""
+    """Fuses, lowers and orders. `donatable`: leaf positions that nobody else reads; an assign may reuse their buffer."""
     state = fuse(graph, set(), target)
     merge_siblings(state)
     return Scheduler(state, donatable).run()
@@ -86,36 +86,35 @@ class Scheduler:
         """Groups after what they need; an in-place write after every reader of the old value."""
         groups = self.state.groups
         needs = [dependencies(self.state, g) if groups[g].roots else set() for g in range(len(groups))]
-        self.in_place: dict[int, bool] = {}
+        self.in_place: set[int] = set()
+        overwritten: set[int] = set()
         for g in range(len(groups)):
-            target = self.updated(g)
-            if target is None:
-                continue
-            after = self.readers.get(target, set()) - {g}
-            allowed = self.may_update(target, g) and not any(self.reaches(needs, r, g) for r in after)
-            self.in_place[g] = allowed
-            if allowed:
+            for k in groups[g].roots:
+                if not is_update(self.state, k):
+                    continue
+                target = self.updated(k)
+                after = self.readers.get(target, set()) - {g}
+                if target in overwritten or not self.may_update(target) or self.reach(needs, after, g):
+                    continue
+                overwritten.add(target)
+                self.in_place.add(k)
                 needs[g] |= after
         return topological(needs, [g for g in range(len(groups)) if groups[g].roots])
 
-    def updated(self, g: int) -> int | None:
-        """The position that group `g` is a new version of, if it is an assign or a scatter."""
-        roots = self.state.groups[g].roots
-        if not roots or self.graph.nodes[roots[0]].op.name not in ("assign", "scatter"):
-            return None
-        return peeled(self.graph, self.graph.inputs[roots[0]][0])
+    def updated(self, k: int) -> int:
+        """The position that an assign or a scatter is a new version of."""
+        return peeled(self.graph, self.graph.inputs[k][0])
 
-    def may_update(self, target: int, g: int) -> bool:
-        """Whether the old version may be overwritten once its readers have run; one writer only."""
-        if any(self.updated(h) == target and allowed for h, allowed in self.in_place.items()):
-            return False
+    def may_update(self, target: int) -> bool:
+        """Whether the old version may be overwritten once its readers have run."""
         if self.graph.leaf[target]:
             return target in self.donatable
         return all(peeled(self.graph, k) != target for k in self.graph.targets)
 
-    def reaches(self, needs: list[set[int]], start: int, goal: int) -> bool:
-        """Whether `start` needs `goal`, directly or not."""
-        seen, stack = set(), [start]
+    def reach(self, needs: list[set[int]], starts: set[int], goal: int) -> bool:
+        """Whether any of `starts` needs `goal`, directly or not."""
+        seen: set[int] = set()
+        stack = list(starts)
         while stack:
             g = stack.pop()
             if g == goal:
@@ -151,58 +150,62 @@ class Scheduler:
         return check
 
     def emit(self, g: int) -> None:
-        group, graph = self.state.groups[g], self.graph
-        root = graph.nodes[group.roots[0]]
-        if root.op.name in ("assign", "scatter"):
-            self.emit_update(g)
-        elif root.op.name == "copy":
-            raise InternalError(f"[schedule] {root} must be realized before")
+        roots, graph = self.state.groups[g].roots, self.graph
+        if graph.nodes[roots[0]].op.name == "copy":
+            raise InternalError(f"[schedule] {graph.nodes[roots[0]]} must be realized before")
+        if graph.nodes[roots[0]].op.name == "scatter":
+            return self.emit_scatter(g, roots[0])
+        places = {k: self.place(g, k) for k in roots}
+        nodes = tuple(graph.nodes[k] for k in roots)
+        name = kernel_name(graph, roots[0], list(self.state.groups[g].members))
+        in_place = frozenset(graph.nodes[k] for k in roots if k in self.in_place)
+        lowered = lower_group(nodes, self.is_leaf(g), name, in_place)
+        if lowered is not None:
+            self.add(g, lowered, {graph.nodes[k]: places[k] for k in roots})
+        elif len(roots) > 1:
+            raise InternalError(f"[schedule] {nodes[0]} was merged with an update that reads its target elsewhere")
         else:
-            nodes = tuple(graph.nodes[k] for k in group.roots)
-            name = kernel_name(graph, group.roots[0], list(group.members))
-            self.add(g, lower_group(nodes, self.is_leaf(g), name), {n: self.slot(k) for n, k in zip(nodes, group.roots, strict=True)})
+            self.emit_through_buffer(g, roots[0], places[roots[0]])
 
-    def emit_update(self, g: int) -> None:
-        """An assign or a scatter: in place, or into a copy of the old version."""
-        k, graph = self.state.groups[g].roots[0], self.graph
-        node = graph.nodes[k]
-        old = peeled(graph, graph.inputs[k][0])
-        whole = node.op.name == "assign" and covers(node)
-        lowered: Lowered | None = None
-        if self.in_place[g]:
-            lowered = self.lower_update(g, node, True)
-            if lowered is None:
-                self.emit_value(g, node)
-                lowered = self.lower_update(g, node, True, graph.position[self.value_of(node)])
+    def place(self, g: int, k: int) -> int:
+        """The slot of an output: an update's target, or a new one that an update of a part first copies into."""
+        if k in self.in_place:
+            old = self.updated(k)
             self.slot_of[k] = self.slot(old)
-            if graph.leaf[old]:
+            if self.graph.leaf[old]:
                 self.donated.add(old)
+            return self.slot_of[k]
+        into = self.slot(k)
+        if is_update(self.state, k) and not (self.graph.nodes[k].op.name == "assign" and covers(self.state, k)):
+            self.copy(g, self.updated(k), into, self.graph.nodes[k])
+        return into
+
+    def emit_scatter(self, g: int, k: int) -> None:
+        node, into = self.graph.nodes[k], self.place(g, k)
+        lowered = lower_scatter(node, self.is_leaf(g))
+        if lowered is None:
+            self.emit_through_buffer(g, k, into)
         else:
-            lowered = self.lower_update(g, node, False)
-            into = self.slot(k)
-            if not whole:
-                self.copy(g, old, into, node)
-        assert lowered is not None
-        self.add(g, lowered, {node: self.slot_of[k]})
+            self.add(g, lowered, {node: into})
 
-    def value_of(self, node: Node) -> Node:
-        return resolve(node.inputs[-1])
-
-    def lower_update(self, g: int, node: Node, in_place: bool, also: int | None = None) -> Lowered | None:
-        check = self.is_leaf(g, also)
-        if node.op.name == "scatter":
-            return lower_scatter(node, check)
-        return lower_assign(node, check, in_place)
-
-    def emit_value(self, g: int, node: Node) -> None:
+    def emit_through_buffer(self, g: int, k: int, into: int) -> None:
         """The value of an update that reads the old version elsewhere goes through a buffer of its own."""
-        value = self.value_of(node)
-        k = self.graph.position[value]
-        if self.graph.leaf[k] or (k in self.state.group_of and self.state.group_of[k] != g):
-            raise InternalError(f"[schedule] {node} reads its target through a materialised value")
-        self.slot_of[k] = self.new_slot(value)
+        node = self.graph.nodes[k]
+        value = resolve(node.inputs[-1])
+        v = self.graph.position[value]
         check = self.is_leaf(g)
-        self.add(g, lower_group((value,), check, "value"), {value: self.slot_of[k]})
+        if check(value):
+            raise InternalError(f"[schedule] {node} reads its target through a materialised value")
+        temporary = self.slot_of[v] = self.new_slot(value)
+        made = lower_group((value,), check, "value")
+        assert made is not None
+        self.add(g, made, {value: temporary})
+        check = self.is_leaf(g, v)
+        lowered = (lower_scatter(node, check) if node.op.name == "scatter"
+                   else lower_group((node,), check, "assign", frozenset((node,))))
+        if lowered is None:
+            raise InternalError(f"[schedule] {node} reads its target besides its value")
+        self.add(g, lowered, {node: into})
 
     def copy(self, g: int, old: int, into: int, node: Node) -> None:
         """The old version's elements into a fresh buffer."""
@@ -222,18 +225,15 @@ def lower_copy(source: Node, node: Node) -> Lowered:
     """Elementwise copy of a buffer."""
     same = apply(storage.CONTIGUOUS, source)
     lowered = lower_group((same,), lambda n: n is source, "copy")
+    assert lowered is not None
     return replace(lowered, nodes=(node, *lowered.nodes[1:]))
-
-
-def covers(node: Node) -> bool:
-    """Whether an assign replaces its whole target."""
-    return node.inputs[1].shape == node.shape and all(start == 0 and step == 1 for start, step in node.params["region"])
 
 
 def kernel_name(graph: Graph, root: int, members: list[int]) -> str:
     """A readable name from the operations inside: 'sum_mul', 'exp_sub', at most four."""
     names = [graph.nodes[m].op.name for m in members if graph.kind(m) in ("elementwise", "reduce")]
-    return "_".join(dict.fromkeys(names[:4])) or graph.nodes[root].op.name
+    name = "_".join(dict.fromkeys(names[:4])) or graph.nodes[root].op.name
+    return name if "_" in name else f"k_{name}"  # a bare exp or const is a function or a word of C
 
 
 def kernel_flops(state: Fusion, g: int) -> float:

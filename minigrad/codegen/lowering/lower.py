@@ -1,8 +1,8 @@
 """Group of Nodes -> Kernel: index maps are composed, elementwise operations become one scalar expression per output.
 
 The scheduler decides which Nodes form a group; here each output is written as a function of its index variables. A
-reduction met on the way becomes a definition at the level of the index variables that it depends on: at the whole domain
-(an epilogue follows it), or at a prefix (the row of a softmax), or it merges into the sum around it (ALGORITHMS 5).
+reduction met on the way becomes a definition at the level of the index variables that it depends on: at the whole
+domain (an epilogue follows it), or at a prefix (the row of a softmax), or it merges into the sum around it.
 """
 from __future__ import annotations
 
@@ -16,7 +16,23 @@ from minigrad.errors import InternalError
 from minigrad.expr import Expr, Index, Var, emax, emin, subs, variables
 from minigrad.ops.node import Node
 from minigrad.ops.op import Elementwise, Generate, IndexMap, Reduction
-from minigrad.value import Value, ValueIndex, cast, const, free_variables, guard, index, load, local, make, rebuild, reduce, walk
+from minigrad.value import (
+    Value,
+    ValueIndex,
+    cast,
+    const,
+    free_variables,
+    guard,
+    index,
+    indices_of,
+    load,
+    local,
+    make,
+    rebuild,
+    reduce,
+    value_atoms,
+    walk,
+)
 
 IDENTITIES = frozenset(("contiguous", "detach", "with_gradient"))
 """Primitives whose value is that of their first operand."""
@@ -182,30 +198,78 @@ def merge_reduce(monoid: str, over: tuple[Var, ...], body: Value) -> Value:
             return reduce(monoid, over, body)
 
 
-def lower_group(outputs: tuple[Node, ...], is_leaf: Callable[[Node], bool], name: str = "kernel") -> Lowered:
+def lower_group(outputs: tuple[Node, ...], is_leaf: Callable[[Node], bool], name: str = "kernel",
+                in_place: frozenset[Node] = frozenset()) -> Lowered | None:
     """The kernel that computes `outputs` (already peeled) from the leaves below them.
 
     The first output gives the domain. Every other one either has the same shape, or is a reduction met while lowering
-    the first (a row's definition), stored as soon as it is known.
+    the first (a row's definition), stored as soon as it is known. An assign's output holds the old version already. For
+    those in `in_place` it is the target's own buffer, which may be read only at the element being written: else None is
+    returned, and the values must be computed into buffers of their own before.
     """
     state = Lowering(is_leaf)
-    root = outputs[0]
-    outs = [Param(f"o{k}", n.dtype, n.shape, "out") for k, n in enumerate(outputs)]
-    at = tuple(0 if extent == 1 else Var(f"i{d}", 0, extent - 1) for d, extent in enumerate(root.shape))
+    shape = computed(outputs[0]).shape
+    at = tuple(0 if extent == 1 else Var(f"i{d}", 0, extent - 1) for d, extent in enumerate(shape))
     state.domain = tuple(v for v in at if isinstance(v, Var))
+    outs: list[Param] = []
     stores: list[tuple[frozenset[Var], Store]] = []
-    for node, out in zip(outputs, outs, strict=True):
-        if node.shape == root.shape:
-            value, where = state.operation(node, at), at
+    for k, node in enumerate(outputs):
+        where, mode = at, "out"
+        if node.op.name == "assign":
+            value = state.element(node.inputs[1], at)
+            where = tuple(start + i * step for i, (start, step) in zip(at, node.params["region"], strict=True))
+            mode = "inout" if node in in_place or node.inputs[1].shape != node.shape else "out"
+        elif node.shape == shape:
+            value = state.operation(node, at)
         else:
             where, definition = row_definition(state, node)
             value = local(definition.name, definition.value.dtype)
+        outs.append(Param(f"o{k}", node.dtype, node.shape, mode))
         level = frozenset[Var]().union(*(variables(e) for e in where)) if where else frozenset()
-        stores.append((level & frozenset(state.domain), Store(out.name, where, cast(value, node.dtype))))
+        stores.append((level & frozenset(state.domain), Store(f"o{k}", where, cast(value, node.dtype))))
+    updated = {peel(n.inputs[0], is_leaf): k for k, n in enumerate(outputs) if n in in_place}
+    read = {n: k for n, k in updated.items() if n in state.params}
+    if read and not read_in_place(state, read, outs, stores):
+        return None
     nests = (arrange(state, stores),)
-    ins = list(state.params.values())
-    kernel = Kernel(name, (*outs, *ins), tuple(state.scalars.values()), (), nests)
+    kernel = Kernel(name, (*outs, *state.params.values()), tuple(state.scalars.values()), (), nests)
     return Lowered(strip_bindings(kernel), (*outputs, *state.params), tuple(state.scalars))
+
+
+def computed(node: Node) -> Node:
+    """What an output's kernel runs over: an assign's value, else the node itself."""
+    return node.inputs[1] if node.op.name == "assign" else node
+
+
+def read_in_place(state: Lowering, read: dict[Node, int], outs: list[Param],
+                  stores: list[tuple[frozenset[Var], Store]]) -> bool:
+    """Makes reads of updated buffers (`read`: which output each is) reads of the outputs. False where that is wrong.
+
+    With several outputs every value is named before the first store, so that none sees what another one wrote.
+    """
+    names = {}
+    for node, k in read.items():
+        if node.shape != outs[k].shape:
+            return False
+        names[state.params.pop(node).name] = (outs[k].name, stores[k][1].indices)
+    values = [s.value for _, s in stores] + [d.value for d in state.definitions.values()]
+    for v in walk(*values):
+        if v.op == "load" and v.attr[0] in names and v.attr[1] != names[v.attr[0]][1]:  # type: ignore[index]
+            return False
+        for atom in [a for e in indices_of(v) for a in value_atoms(e)]:
+            if any(x.op == "load" and x.attr[0] in names for x in walk(atom.value)):  # type: ignore[index]
+                return False
+    for key, d in list(state.definitions.items()):
+        state.definitions[key] = Define(d.name, rename_loads(d.value, names))
+    for k, (level, store) in enumerate(stores):
+        value = rename_loads(store.value, names)
+        if len(stores) > 1:
+            named = Define(f"t{len(state.definitions)}", value)
+            state.definitions[outs[k].name, store.indices] = named  # type: ignore[index]
+            value = local(named.name, value.dtype)
+            level = frozenset(state.domain)
+        stores[k] = level, Store(store.param, store.indices, value)
+    return True
 
 
 def row_definition(state: Lowering, node: Node) -> tuple[tuple[Index, ...], Define]:
@@ -259,23 +323,11 @@ def names_in(value: Value) -> set[str]:
     return {v.attr for v in walk(value) if v.op == "local"}  # type: ignore[misc]
 
 
-def lower_assign(node: Node, is_leaf: Callable[[Node], bool], in_place: bool, name: str = "assign") -> Lowered | None:
-    """The kernel that stores an assign's value into its region of the output, which already holds the old version.
-
-    With `in_place` the output is the target's own buffer: the value may read it only at the element being written, else
-    None is returned and the value must be computed into a buffer of its own before.
-    """
-    target, value = node.inputs
-    state = Lowering(is_leaf)
-    at = tuple(0 if extent == 1 else Var(f"i{d}", 0, extent - 1) for d, extent in enumerate(value.shape))
-    state.domain = tuple(v for v in at if isinstance(v, Var))
-    where = tuple(start + i * step for i, (start, step) in zip(at, node.params["region"], strict=True))
-    element = cast(state.element(value, at), node.dtype)
-    return store_into(state, node, target, where, element, None, in_place, name)
-
-
 def lower_scatter(node: Node, is_leaf: Callable[[Node], bool], name: str = "scatter") -> Lowered | None:
-    """The kernel that combines a scatter's values into an output that already holds the base."""
+    """The kernel that combines a scatter's values into an output that already holds the base.
+
+    None if the values are computed from the base itself.
+    """
     base, picks, value = node.inputs
     axis, reduction = node.params["axis"], node.params["reduction"]
     state = Lowering(is_leaf)
@@ -285,32 +337,20 @@ def lower_scatter(node: Node, is_leaf: Callable[[Node], bool], name: str = "scat
     where = (*at[:axis], position, *at[axis + 1:])
     element = cast(state.element(value, at), node.dtype)
     combine = {"add": "sum", "set": "set"}.get(reduction, reduction)
-    return store_into(state, node, base, where, element, combine, True, name)
-
-
-def store_into(state: Lowering, node: Node, target: Node, where: tuple[Index, ...], element: Value,
-               combine: str | None, in_place: bool, name: str) -> Lowered | None:
-    """Completes a kernel that writes part of an existing buffer; see lower_assign."""
-    out = Param("o0", node.dtype, node.shape, "inout" if in_place or combine else "out")
-    params = dict(state.params)
-    if in_place and target in params:
-        old = params.pop(target)
-        values = [element, *(d.value for d in state.definitions.values())]
-        if any(v.op == "load" and v.attr[0] == old.name and v.attr[1] != where  # type: ignore[index]
-               for v in walk(*values)):
-            return None
-        if combine or any(v.op == "reduce" for v in values):
-            return None
-        element = rename_load(element, old.name, "o0")
+    if base in state.params:
+        return None
     nest = arrange(state, [(frozenset(state.domain), Store("o0", where, element, combine))])
-    kernel = Kernel(name, (out, *params.values()), tuple(state.scalars.values()), (), (nest,))
-    return Lowered(strip_bindings(kernel), (node, *params), tuple(state.scalars))
+    out = Param("o0", node.dtype, node.shape, "inout")
+    kernel = Kernel(name, (out, *state.params.values()), tuple(state.scalars.values()), (), (nest,))
+    return Lowered(strip_bindings(kernel), (node, *state.params), tuple(state.scalars))
 
 
-def rename_load(root: Value, old: str, new: str) -> Value:
-    """`root` with loads of one buffer reading another."""
+def rename_loads(root: Value, names: dict) -> Value:
+    """`root` with loads of some buffers reading others: names[old] = (new, ...)."""
     done: dict[Value, Value] = {}
     for v in walk(root):
-        attr = (new, v.attr[1]) if v.op == "load" and v.attr[0] == old else v.attr  # type: ignore[index]
+        attr = v.attr
+        if v.op == "load" and attr[0] in names:  # type: ignore[index]
+            attr = (names[attr[0]][0], attr[1])  # type: ignore[index]
         done[v] = rebuild(v, tuple(done[a] for a in v.args), attr)
     return done[root]
