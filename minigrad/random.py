@@ -64,9 +64,9 @@ def random_bits(shape: Shape, device: str) -> Node:
 
 
 def uniform(shape: Shape, dtype: DType, device: str) -> Node:
-    """Uniform in [0, 1): the top 24 bits (float64: 32; half types: 8) over their range: 1 never comes out."""
+    """Uniform in [0, 1): as many top bits as the type holds (float64: 32) over their range, so 1 never comes out."""
     bits = random_bits(shape, device)
-    kept = {64: 32, 32: 24}.get(dtype.bits, 8)
+    kept = {"float64": 32, "float32": 24, "float16": 11}.get(dtype.name, 8)
     top = B.shr(bits, B.full_like(bits, 32 - kept)) if kept < 32 else bits
     wide = B.cast(top, float64 if dtype is float64 else float32)
     return B.cast(B.mul(wide, B.full_like(wide, 2.0 ** -kept)), dtype)

@@ -32,17 +32,18 @@ _leaves: dict[int, weakref.ref[Tensor]] = {}
 
 
 class _Mode:
-    """A context that sets a class variable of all tensors, and restores it."""
+    """A context that sets a class variable of tensors, and restores it."""
 
-    def __init__(self, name: str, value: bool):
-        self.name, self.value, self.before = name, value, [getattr(Base, name)]
+    def __init__(self, owner: type[Base], name: str, value: bool):
+        self.owner, self.name, self.value = owner, name, value
+        self.before: list[bool] = []
 
     def __enter__(self) -> None:
-        self.before.append(getattr(Base, self.name))
-        setattr(Base, self.name, self.value)
+        self.before.append(getattr(self.owner, self.name))
+        setattr(self.owner, self.name, self.value)
 
     def __exit__(self, *_: object) -> None:
-        setattr(Base, self.name, self.before.pop())
+        setattr(self.owner, self.name, self.before.pop())
 
 
 @final
@@ -225,10 +226,10 @@ class Tensor(NNMixin):
         before = None if self._before is None else self._before()
         return [self._node] if before is None else [self._node, before]
 
-    def backward(self, gradient_: Tensor | None = None) -> Self:
+    def backward(self, gradient: Tensor | None = None) -> Self:
         """Adds the gradient of this tensor to `.grad` of every leaf it depends on, lazily.
 
-        A tensor of more than one element needs `gradient_`, of its shape. Raises MinigradError without such a leaf.
+        A tensor of more than one element needs `gradient`, of its shape. Raises MinigradError without such a leaf.
         """
         reached = set(toposort(self._node, through_storage=True))
         leaves = [t for t in (r() for r in list(_leaves.values())) if t is not None]
@@ -237,7 +238,7 @@ class Tensor(NNMixin):
         if not found:
             raise MinigradError("[backward] expected a result of some tensor with requires_grad=True, got none")
         targets = [n for _, nodes in found for n in nodes]
-        parts = iter(gradient(self._node, targets, None if gradient_ is None else gradient_._node))
+        parts = iter(_node_gradients(self._node, targets, None if gradient is None else gradient._node))
         for leaf, nodes in found:
             total = next(parts)
             for _ in nodes[1:]:
@@ -273,12 +274,12 @@ class Tensor(NNMixin):
     @staticmethod
     def train(mode: bool = True) -> _Mode:
         """`with Tensor.train():` batch norm and dropout behave as in training."""
-        return _Mode("training", mode)
+        return _Mode(Tensor, "training", mode)
 
     @staticmethod
     def no_grad() -> _Mode:
         """`with Tensor.no_grad():` results do not require gradients."""
-        return _Mode("grad_enabled", False)
+        return _Mode(Base, "grad_enabled", False)
 
     # Python protocols
 

@@ -8,7 +8,6 @@ from minigrad.dtype import bool_
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Index
 from minigrad.mixins import gradients
-from minigrad.mixins.base import Base
 from minigrad.mixins.linalg import LinalgMixin, per_axis, spatial_padding
 
 
@@ -134,7 +133,7 @@ class NNMixin(LinalgMixin):
         """While training, each element is 0 with probability p and the rest are scaled by 1/(1-p)."""
         if not 0 <= p <= 1:
             raise ShapeError(f"[dropout] expected a probability in 0..1, got {p}")
-        if not Base.training or p == 0:
+        if not type(self).training or p == 0:
             return self
         if p == 1:
             return self * 0

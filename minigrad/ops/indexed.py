@@ -102,9 +102,7 @@ def _scatter_reference(base: np.ndarray, index: np.ndarray, value: np.ndarray, *
     at: list[np.ndarray] = list(np.indices(index.shape, sparse=True))
     at[axis] = _inside(index, base.shape[axis])
     if reduction == "set":
-        for position in np.ndindex(index.shape):
-            target = (*position[:axis], at[axis][position], *position[axis + 1:])
-            out[target] = value[position]
+        out[tuple(at)] = value  # numpy too leaves the last of several values
     else:
         _COMBINE[reduction].at(out, tuple(at), value)
     return out
