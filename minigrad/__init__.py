@@ -15,12 +15,12 @@ from minigrad.tensor import Tensor
 if TYPE_CHECKING:
     from minigrad import nn as nn
     from minigrad import optim as optim
-    from minigrad.engine.jit import TinyJit as TinyJit
-    from minigrad.engine.jit import jit as jit
+    from minigrad.capture.jit import TinyJit as TinyJit
+    from minigrad.capture.jit import jit as jit
     from minigrad.engine.show import show as show
 
-_LATER = {"nn": ("minigrad.nn", None), "optim": ("minigrad.optim", None), "jit": ("minigrad.engine.jit", "jit"),
-          "TinyJit": ("minigrad.engine.jit", "TinyJit"), "show": ("minigrad.engine.show", "show")}
+_LATER = {"nn": ("minigrad.nn", None), "optim": ("minigrad.optim", None), "jit": ("minigrad.capture.jit", "jit"),
+          "TinyJit": ("minigrad.capture.jit", "TinyJit"), "show": ("minigrad.engine.show", "show")}
 
 
 def __getattr__(name: str) -> Any:

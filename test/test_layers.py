@@ -10,7 +10,7 @@ LAYERS = [
     {"ops"},
     {"graph"},
     {"codegen", "scheduler", "runtime"},
-    {"engine", "tensor", "mixins", "random"},
+    {"engine", "tensor", "mixins", "random", "capture"},
     {"tune"},
     {"nn", "optim", "state", "onnx", "data", "distributed"},
     {"viz", "cli", "__main__"},
@@ -19,7 +19,8 @@ LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 # Within one layer, parts are strangers to each other but for these.
 SIDEWAYS = {
     ("scheduler", "codegen"), ("tensor", "engine"), ("tensor", "mixins"), ("tensor", "random"), ("mixins", "engine"),
-    ("mixins", "random"), ("mixins", "tensor"), ("random", "tensor"), ("nn", "optim"), ("nn", "state"), ("optim", "nn"),
+    ("mixins", "random"), ("mixins", "tensor"), ("random", "tensor"), ("capture", "engine"), ("capture", "tensor"),
+    ("capture", "mixins"), ("capture", "random"), ("nn", "optim"), ("nn", "state"), ("optim", "nn"),
     ("cli", "viz"), ("__main__", "cli"),
 }
 # The runtime knows Programs: nothing that has a Node or a Kernel in it.

@@ -1,4 +1,4 @@
-"""What a capture knows of the Tensors that were there before: where their buffers are, what may not change, what did."""
+"""What a capture knows of the Tensors that were there before: their buffers, what may not change, and what did."""
 from __future__ import annotations
 
 import gc
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import ref
 
+from minigrad.capture.recorder import Place, Recorder
 from minigrad.dtype import DType
-from minigrad.engine.capture import Place, Recorder
 from minigrad.errors import MinigradError
 from minigrad.expr import Index, subs, variables
 from minigrad.handles import live

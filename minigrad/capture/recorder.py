@@ -178,8 +178,8 @@ class Recorder(Observer):
     def asked(self) -> None:
         if get_ident() == self._thread:
             what, where = call_of_user()
-            raise CaptureError(f"[jit] expected no value on the host while a function is captured, got {what} at {where}; "
-                               f"return the tensor and read it outside")
+            raise CaptureError(f"[jit] expected no value on the host while a function is captured, "
+                               f"got {what} at {where}; return the tensor and read it outside")
 
     # Buffers to registers
 

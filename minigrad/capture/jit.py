@@ -22,13 +22,13 @@ from typing import Any
 from weakref import ref
 
 from minigrad import random
+from minigrad.capture.arguments import Arguments, Surroundings
+from minigrad.capture.journal import Journal, escaped, settle
+from minigrad.capture.outputs import tensors_in, transform
+from minigrad.capture.recorder import Recorder, capturing
+from minigrad.capture.replay import Capture
 from minigrad.config import current
-from minigrad.engine.arguments import Arguments, Surroundings
-from minigrad.engine.capture import Recorder, capturing
-from minigrad.engine.journal import Journal, escaped, settle
 from minigrad.engine.observe import observing
-from minigrad.engine.outputs import tensors_in, transform
-from minigrad.engine.replay import Capture
 from minigrad.errors import MinigradError
 from minigrad.handles import live
 from minigrad.mixins.base import Base
@@ -89,7 +89,8 @@ class Captures:
 
     # Capturing
 
-    def _capture(self, function: Callable, args: tuple, kwargs: dict[str, Any], arguments: Arguments, key: tuple) -> Any:
+    def _capture(self, function: Callable, args: tuple, kwargs: dict[str, Any], arguments: Arguments,
+                 key: tuple) -> Any:
         settle(list(live()))
         journal = Journal(arguments.tensors)
         first, seed = random.counter(), random.seed()
@@ -120,7 +121,7 @@ class Captures:
         return result
 
     def _keep(self, capture: Capture) -> None:
-        """Adds a capture. One that does the same with other arguments proves that these are all that it reads of them."""
+        """Adds a capture. One that does the same with other arguments proves that it knows arguments from the rest."""
         for old in list(self._kept):
             if old.key == capture.key and old.signature() == capture.signature():
                 capture.confirmed = True

@@ -6,9 +6,9 @@ from typing import Any
 from weakref import ref
 
 from minigrad import random
-from minigrad.engine.capture import Entry, Place, Recorder, Recording
-from minigrad.engine.journal import Guard, Journal, Rebind, held_by_others, put, settle, with_dims
-from minigrad.engine.outputs import Output, rebuild, take_apart
+from minigrad.capture.journal import Guard, Journal, Rebind, held_by_others, put, settle, with_dims
+from minigrad.capture.outputs import Output, rebuild, take_apart
+from minigrad.capture.recorder import Entry, Place, Recorder, Recording
 from minigrad.engine.realize import cloned
 from minigrad.tensor import Tensor, _buffer_node
 

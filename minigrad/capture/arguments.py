@@ -25,7 +25,7 @@ _PLAIN = (bool, int, str, bytes, complex, type(None), type(Ellipsis))
 
 
 class Arguments:
-    """The Tensors among arguments in the order they are met, the values of bound Variables, and one key per argument."""
+    """The Tensors among arguments in the order they are met, the values of Variables, and one key per argument."""
 
     __slots__ = ("tensors", "dims", "keys", "_first")
 
@@ -63,7 +63,8 @@ class Arguments:
         plain, values = unbind(e)
         for v, value in values.items():
             if self.dims.setdefault(v.name, value) != value:
-                raise ShapeError(f"[jit] expected one value of {v.name!r} per call, got {self.dims[v.name]} and {value}")
+                raise ShapeError(f"[jit] expected one value of {v.name!r} per call, "
+                                 f"got {self.dims[v.name]} and {value}")
         return plain
 
 

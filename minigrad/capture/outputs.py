@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
+from minigrad.capture.journal import with_dims
+from minigrad.capture.recorder import Place
 from minigrad.dtype import DType
-from minigrad.engine.capture import Place
-from minigrad.engine.journal import with_dims
 from minigrad.ops.op import Shape
 from minigrad.tensor import Tensor, _buffer_node
 
@@ -56,6 +56,7 @@ def transform(value: Any, leaf: type, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, tuple):
         items = [transform(v, leaf, change) for v in value]
         return tuple(items) if kind is tuple else kind(*items)
+    changed: Any
     if isinstance(value, dict):
         changed = copy.copy(value)
         for k, v in value.items():
