@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
+from minigrad.codegen.lowering.flatten import replace_atoms
 from minigrad.codegen.lowering.phases import split_phases
 from minigrad.codegen.lowering.rename import statements
 from minigrad.expr import FloorDiv, Index, Mod, Var, exact_quotient, product, subs, variables
-from minigrad.value import Value, indices_of, load, rebuild, reduce, substitute, walk
+from minigrad.value import Value, ValueIndex, indices_of, rebuild, reduce, substitute, value_atoms, walk
 
 __all__ = ["split_divisions", "split_phases"]
 
@@ -176,12 +177,23 @@ def _flatten_nest(nest: Nest, shapes: dict[str, tuple[Index, ...]]) -> Nest:
 def _flatten_value(root: Value, shapes: dict[str, tuple[Index, ...]]) -> Value:
     done: dict[Value, Value] = {}
     for v in walk(root):
-        if v.op == "load" and v.attr[0] in shapes:  # type: ignore[index]
+        attr = v.attr
+        if v.op == "load":
             name, at = v.attr  # type: ignore[misc]
-            done[v] = load(name, (_offset(at, shapes[name]),), v.dtype)
-        else:
-            done[v] = rebuild(v, tuple(done[a] for a in v.args), v.attr)
+            at = tuple(_with_atoms(e, done) for e in at)
+            attr = (name, (_offset(at, shapes[name]),) if name in shapes else at)
+        elif v.op == "guard":
+            attr = tuple(_with_atoms(e, done) for e in v.attr)  # type: ignore[attr-defined]
+        elif v.op == "index":
+            attr = _with_atoms(v.attr, done)  # type: ignore[arg-type]
+        done[v] = rebuild(v, tuple(done[a] for a in v.args), attr)
     return done[root]
+
+
+def _with_atoms(e: Index, done: dict[Value, Value]) -> Index:
+    """`e` with the values in it (of a gather) replaced."""
+    atoms = value_atoms(e)
+    return replace_atoms(e, {a: ValueIndex(done[a.value], a.lo, a.hi) for a in atoms}) if atoms else e
 
 
 # 2. Splitting variables
