@@ -55,8 +55,8 @@ def round_trip(value: Value) -> str:
     return text[text.index("serial:\n      ") + 14:].strip().removeprefix("let r = ")
 
 
-I, J = Var("i", 0, 15), Var("j", 0, 7)
-X, Y = load("f32_", (I,), float32), load("f32_", (J,), float32)
+ROW, COLUMN = Var("i", 0, 15), Var("j", 0, 7)
+X, Y = load("f32_", (ROW,), float32), load("f32_", (COLUMN,), float32)
 
 
 def test_every_statement_round_trips():
@@ -82,13 +82,13 @@ def test_every_statement_round_trips():
     (binary("shl", local("k", int32), const(3, int32)), "k << 3"),
     (binary("idiv", local("k", int32), const(-3, int32)), "idiv(k, -3)"),
     (binary("sub", local("k", int32), const(-3, int32)), "k - -3"),
-    (index(I * 4 + J, int64), "index(4*i+j, i64)"),
-    (index(emin(I, J) + emax(I, 3) - I // 3 * (J % 5), int32), None),
-    (guard(X, const(0, float32), (I + J - 3, 6 - J)), "(f32_[i] else 0.0 if i+j-3 >= 0 and -j+6 >= 0)"),
+    (index(ROW * 4 + COLUMN, int64), "index(4*i+j, i64)"),
+    (index(emin(ROW, COLUMN) + emax(ROW, 3) - ROW // 3 * (COLUMN % 5), int32), None),
+    (guard(X, const(0, float32), (ROW + COLUMN - 3, 6 - COLUMN)), "(f32_[i] else 0.0 if i+j-3 >= 0 and -j+6 >= 0)"),
     (make("fma", float32, (X, Y, const(-0.0, float32))), "fma(f32_[i], f32_[j], -0.0)"),
     (across("sum", X), "across(sum, f32_[i])"),
-    (load("f32_", (ValueIndex(load("i64_", (I,), int64), 0, 15) + J - 2,), float32), None),
-    (load("f32_", (4 * ValueIndex(load("i32_", (ValueIndex(load("i32_", (I,), int32), 0, 9),), int32), -1, 15),),
+    (load("f32_", (ValueIndex(load("i64_", (ROW,), int64), 0, 15) + COLUMN - 2,), float32), None),
+    (load("f32_", (4 * ValueIndex(load("i32_", (ValueIndex(load("i32_", (ROW,), int32), 0, 9),), int32), -1, 15),),
           float32),
      "f32_[4*{i32_[{i32_[i] in 0..9}] in -1..15}]"),
 ])
@@ -134,8 +134,8 @@ def test_equal_texts_for_functions_built_apart():
 def test_empty_branches_and_defined_names_leave_with_their_block():
     shared = binary("mul", binary("add", X, Y), Y)
     body = (Let("p", binary("add", shared, shared)),)
-    twice = (Loop(J, 0, 8, "serial", body), Loop(J, 0, 8, "serial", (If((I - 1,), body),)))
-    function = Function("f", (BufferParam("f32_", float32, 16),), (), (), (Loop(I, 0, 16, "parallel", twice),))
+    twice = (Loop(COLUMN, 0, 8, "serial", body), Loop(COLUMN, 0, 8, "serial", (If((ROW - 1,), body),)))
+    function = Function("f", (BufferParam("f32_", float32, 16),), (), (), (Loop(ROW, 0, 16, "parallel", twice),))
     text = print_function(function)
     assert parse_function(text) == function and "$0" in text and "$1" in text
 

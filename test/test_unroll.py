@@ -41,7 +41,8 @@ def test_conditions_are_resolved():
 
 
 def test_branches_are_chosen():
-    check("  for i in 0..2 unroll:\n    if i-1 >= 0:\n      let t = a[3]\n      y[i] = t\n    else:\n      y[i] = 2.0\n",
+    check("  for i in 0..2 unroll:\n    if i-1 >= 0:\n      let t = a[3]\n      y[i] = t\n"
+          "    else:\n      y[i] = 2.0\n",
           "  y[0] = 2.0\n  let t_1 = a[3]\n  y[1] = t_1\n")
 
 
