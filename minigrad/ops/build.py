@@ -288,24 +288,27 @@ def bitcast(x: Node, to: DType) -> Node:
 # Reduce
 
 
-def _reduce(op: Op, x: Node, axes: tuple[int, ...]) -> Node:
-    return apply(op, x, axes=axes) if axes else x
+def _reduce(op: Op, x: Node, axes: tuple[int, ...], of_nothing: int) -> Node:
+    if not axes:
+        return x
+    result = apply(op, x, axes=axes)
+    return full(of_nothing, result.shape, x.dtype, x.device) if 0 in x.shape else result
 
 
 def sum(x: Node, axes: tuple[int, ...]) -> Node:
-    return _reduce(R.SUM, x, axes)
+    return _reduce(R.SUM, x, axes, 0)
 
 
 def prod(x: Node, axes: tuple[int, ...]) -> Node:
-    return _reduce(R.PROD, x, axes)
+    return _reduce(R.PROD, x, axes, 1)
 
 
 def max(x: Node, axes: tuple[int, ...]) -> Node:
-    return _reduce(R.MAX, x, axes)
+    return _reduce(R.MAX, x, axes, 0)
 
 
 def min(x: Node, axes: tuple[int, ...]) -> Node:
-    return _reduce(R.MIN, x, axes)
+    return _reduce(R.MIN, x, axes, 0)
 
 
 def expand_reduced(x: Node, shape: Shape, axes: tuple[int, ...]) -> Node:
@@ -387,7 +390,8 @@ def gather(x: Node, index: Node, axis: int) -> Node:
 
 
 def scatter(base: Node, index: Node, value: Node, axis: int, reduction: str) -> Node:
-    return apply(indexed.SCATTER, base, index, value, axis=axis, reduction=reduction)
+    result = apply(indexed.SCATTER, base, index, value, axis=axis, reduction=reduction)
+    return base if 0 in index.shape else result
 
 
 def assign(target: Node, value: Node, region: storage.Region | None = None) -> Node:
