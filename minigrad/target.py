@@ -10,7 +10,8 @@ class Target:
 
     `language` is 'llvm' or 'opencl'; `vector_bytes` the width of a vector register (4 = scalar work-items, a GPU);
     `registers` how many of them; `units` cores or compute units; caches in bytes per core; `features` such as 'fp64',
-    'fp16', 'avx2', 'avx512f', 'fma'; `cpu` the LLVM CPU name or the driver's device name.
+    'fp16', 'avx2', 'avx512f', 'fma'; `cpu` the LLVM CPU name or the driver's device name. After `max_iterations` of all
+    its loops together (0: never) a work-item's loops end, wherever they are.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Target:
     local_memory: int = 0
     max_group: int = 1
     features: frozenset[str] = frozenset()
+    max_iterations: int = 0
 
     @property
     def is_gpu(self) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from minigrad.errors import DeviceError
-from minigrad.runtime.opencl_quirks import SOFTWARE, SUPERSEDED, TRY_COMPILING, quirks_of
+from minigrad.runtime.opencl_quirks import LOOP_BUDGET, LOOP_ITERATIONS, SOFTWARE, SUPERSEDED, TRY_COMPILING, quirks_of
 from minigrad.target import Target
 
 FP_DENORM, FP_FMA, FP_CORRECT_DIVIDE = 1, 32, 128
@@ -55,7 +55,8 @@ class DeviceInfo:
         registers = GPU_REGISTERS if self.vector_bytes <= 4 else 32 if self.vector_bytes >= 64 else 16
         return Target(name=f"CL:{self.index}", language="opencl", cpu=self.name, vector_bytes=self.vector_bytes,
                       registers=registers, units=self.units, local_memory=self.local_memory, max_group=self.max_group,
-                      features=self.features)
+                      features=self.features,
+                      max_iterations=LOOP_ITERATIONS if LOOP_BUDGET in self.quirks else 0)
 
     @property
     def identity(self) -> str:

@@ -13,6 +13,9 @@ OWN_CACHE = "own cache"
 SOFTWARE = "software"
 SUPERSEDED = "superseded"
 TRY_COMPILING = "try compiling"
+LOOP_BUDGET = "loop budget"
+LOOP_ITERATIONS = 65535
+"""How many iterations LOOP_BUDGET leaves a work-item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,8 @@ QUIRKS = (
     Quirk(FINISH_SKIPS_FLUSHED, "rusticl", "", "",
           "clFinish waits for what it flushes itself, not for what an earlier clFlush handed over (Mesa 22.3)"),
     Quirk(SOFTWARE, "", "llvmpipe|softpipe|swrast", "", "a rasteriser on the CPU: right, but slower than a CPU driver"),
+    Quirk(LOOP_BUDGET, "", "llvmpipe", "",
+          "ends every loop once those of a work-item have run 65535 iterations together, and goes on after them"),
     Quirk(SUPERSEDED, "clover", "", "", "unmaintained; rusticl drives the same hardware"),
     Quirk(OWN_CACHE, "portable computing language", "", "",
           "keeps each kernel on disk by source and local size; asking for the binary compiles every kernel once more"),

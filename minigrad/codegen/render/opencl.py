@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from hashlib import sha256
 from math import copysign
 
 from minigrad.codegen.ir.nodes import Alloc, Function, Loop, extent_of
 from minigrad.codegen.ir.walk import accesses, indices, statements, values
 from minigrad.codegen.render.common import INDEX, Emitter, Memory, Ref, Scope, argument_kinds
+from minigrad.codegen.transforms.budget import iterations, limit_iterations
 from minigrad.codegen.transforms.math import expand_math
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.dtype import DType, bfloat16, bool_, float16, float32, float64, int8, int32, int64, uint8, uint16
 from minigrad.errors import DeviceError, InternalError
 from minigrad.expr import Index, bounds
-from minigrad.runtime.device import Program
+from minigrad.program import Program
 from minigrad.target import Target
 from minigrad.value import Value, indices_of, walk
 
@@ -43,12 +45,17 @@ _RESERVED = frozenset("""abs all any as bool break case char const continue conv
 
 
 def render_opencl(function: Function, target: Target) -> Program:
-    """The OpenCL Program of one loop IR function. Raises DeviceError where the device lacks a type that it needs."""
+    """The OpenCL Program of one loop IR function. Raises DeviceError where the device lacks a type that it needs, or
+    where its driver cannot be kept from ending the loops too early."""
+    function = limit_iterations(function, target.max_iterations)
+    if target.max_iterations and iterations(function.body) > target.max_iterations:
+        raise DeviceError(f"[render] {function.name}: expected at most {target.max_iterations} iterations in one "
+                          f"work-item, where {target.name} ({target.cpu}) stops, got {iterations(function.body)}")
     function = expand_math(unroll(function))
     if "fp64" not in target.features and uses_double(function):
         raise DeviceError(f"[render] {function.name}: {target.name} ({target.cpu}) has no float64")
-    source = OpenclEmitter(function, target).render()
-    return Program(function.name, "opencl", source, argument_kinds(function))
+    name, source = OpenclEmitter(function, target).render()
+    return Program(name, "opencl", source, argument_kinds(function))
 
 
 def all_values(function: Function) -> list[Value]:
@@ -101,7 +108,9 @@ class OpenclEmitter(Emitter):
 
     # ---- the whole text ----
 
-    def render(self) -> str:
+    def render(self) -> tuple[str, str]:
+        """(name, source). The name ends in a digest of the text: no function of the language has such a name, and
+        kernels that differ only in their bodies can be compiled in one build."""
         f = self.function
         for b in f.buffers:
             self.memory[b.name] = Memory(b.name, b.dtype, b.size, b.mode, self.safe(b.name))
@@ -110,10 +119,10 @@ class OpenclEmitter(Emitter):
         for d in f.dims:
             self.variables[d] = Ref(self.safe(d.name), INDEX)
         self.block(f.body)
-        lines = ["#pragma OPENCL FP_CONTRACT ON"]
+        head = ["#pragma OPENCL FP_CONTRACT ON"]
         if uses_double(f):
-            lines.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
-        lines += [f"__kernel void {f.name}({', '.join(self.parameters())})", "{"]
+            head.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
+        lines = ["{"]
         for b in f.buffers:
             lines.append(f"  {self.safe(b.name)} += {self.safe(b.name)}_offset;")
         for d in f.dims:
@@ -122,7 +131,9 @@ class OpenclEmitter(Emitter):
         body = self.scopes[0].lines
         if extent_of(f) == 1:
             body = ["  if (get_global_id(0) == 0) {", *body, "  }"]
-        return "\n".join([*lines, *body, "}", ""])
+        parameters, text = f"({', '.join(self.parameters())})", "\n".join([*lines, *body, "}", ""])
+        name = f"{f.name}_{sha256((parameters + text).encode()).hexdigest()[:8]}"
+        return name, "\n".join([*head, f"__kernel void {name}{parameters}", text])
 
     def parameters(self) -> list[str]:
         f = self.function

@@ -60,7 +60,7 @@ def plan(nest: Nest, target: Target) -> Plan | None:
     for v in order:
         block = blocks.get(v.name, 1) * (width if on_domain and v is lane else 1)
         counts.append(ceil(typical(v) / block))
-    return Plan("contraction", tuple(v.name for v in order), parallel_prefix(counts), tile,
+    return Plan("contraction", tuple(v.name for v in order), parallel_prefix(counts, target), tile,
                 lane.name if on_domain and lane is not None else "", width if on_domain else 1, tuple(inner), unroll)
 
 

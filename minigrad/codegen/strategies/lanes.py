@@ -14,6 +14,9 @@ GATHER = 1.5
 MIN_PARALLEL = 32
 """Parallel iterations that are worth having before inner tile loops become serial."""
 
+ITEMS_PER_UNIT = 2048
+"""Work-items that a compute unit of a GPU holds at once: with fewer it waits for memory."""
+
 
 def widths(nest: Nest, target: Target) -> list[int]:
     """Vector widths to consider, widest first: lanes of the widest type that the nest computes with."""
@@ -81,7 +84,7 @@ def domain_order(nest: Nest, found: list[Access]) -> list[Var]:
     stores = [a for a in found if a.kind == "store"]
 
     def step(v: Var) -> float:
-        from minigrad.codegen.lowering.flatten import coefficient
+        from minigrad.codegen.lowering.collapse import coefficient
 
         for a in stores:
             c = coefficient(a.offset, v)
@@ -94,10 +97,11 @@ def domain_order(nest: Nest, found: list[Access]) -> list[Var]:
     return sorted(nest.domain, key=lambda v: -step(v))
 
 
-def parallel_prefix(counts: list[int]) -> int:
+def parallel_prefix(counts: list[int], target: Target) -> int:
     """How many leading tile loops form the parallel loop: the fewest that give enough iterations."""
+    enough = target.units * ITEMS_PER_UNIT if target.is_gpu else MIN_PARALLEL
     total, k = 1, 0
-    while k < len(counts) and total < MIN_PARALLEL:
+    while k < len(counts) and total < enough:
         total *= counts[k]
         k += 1
     return k

@@ -31,5 +31,5 @@ def plan(nest: Nest, target: Target) -> Plan:
             tile *= 2
     blocks = [width * tile if v.name == lanes else 1 for v in order]
     counts = [ceil(extent(v) / b) for v, b in zip(order, blocks, strict=True)]
-    return Plan("pointwise", tuple(v.name for v in order), parallel_prefix(counts),
+    return Plan("pointwise", tuple(v.name for v in order), parallel_prefix(counts, target),
                 ((lanes, tile),) if tile > 1 else (), lanes, width)

@@ -36,7 +36,7 @@ def plan(nest: Nest, target: Target) -> Plan:
         inner = [(r.over[-1].name, 1, chains(extent(r.over[-1]), 1)) for r in reduced if r.over[-1].name not in unroll]
     blocks = [width if v.name == lanes else 1 for v in order]
     counts = [ceil(extent(v) / b) for v, b in zip(order, blocks, strict=True)]
-    return Plan("reduction", tuple(v.name for v in order), parallel_prefix(counts), (), lanes, width,
+    return Plan("reduction", tuple(v.name for v in order), parallel_prefix(counts, target), (), lanes, width,
                 tuple(sorted(set(inner))), unroll)
 
 

@@ -25,7 +25,7 @@ def plan(nest: Nest, target: Target) -> Plan:
         lanes, width, inner = best[0].name, best[1], []
         order = [o for o in order if o is not best[0]] + [best[0]]
     counts = [ceil(extent(v) / (width if v.name == lanes else 1)) for v in order]
-    return Plan("rows", tuple(v.name for v in order), parallel_prefix(counts), (), lanes, width, tuple(inner))
+    return Plan("rows", tuple(v.name for v in order), parallel_prefix(counts, target), (), lanes, width, tuple(inner))
 
 
 def locals_of(value: Value) -> set[str]:

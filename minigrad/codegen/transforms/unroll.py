@@ -29,6 +29,11 @@ def unroll(function: Function) -> Function:
     return map_function(function, lambda body: tuple(expansion.body(body, plain, "")))
 
 
+def copied(body: tuple[Stmt, ...], variables: Mapping[Var, Index], used: set[str], suffix: str) -> tuple[Stmt, ...]:
+    """The statements with index variables replaced and what they name renamed; `used` grows by the new names."""
+    return tuple(_Expansion(used).body(body, Rewriter(variables), suffix))
+
+
 class _Expansion:
     """Copies of statements under a substitution. `suffix` says which copy it is; empty outside all unrolled loops."""
 
