@@ -31,7 +31,6 @@ from minigrad.config import current
 from minigrad.engine.observe import observing
 from minigrad.errors import MinigradError
 from minigrad.handles import live
-from minigrad.mixins.base import Base
 from minigrad.tensor import Tensor, _buffer_node
 
 MAX_CAPTURES = 8
@@ -62,7 +61,7 @@ class Captures:
             return function(*args, **kwargs)
         arguments = Arguments(args, kwargs)
         around = self._surroundings.values(owner)
-        key = (*arguments.keys, *around, Base.training, Base.grad_enabled, settings.device)
+        key = (*arguments.keys, *around, Tensor.training, Tensor.grad_enabled, settings.device)
         if key in self._eager:
             return function(*args, **kwargs)
         reason = None
