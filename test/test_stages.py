@@ -13,7 +13,8 @@ from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.kernel_text import parse_kernel, print_kernel
 from minigrad.codegen.kernel_verify import verify_kernel
-from minigrad.codegen.lowering.flatten import collapse, flatten
+from minigrad.codegen.lowering.collapse import collapse
+from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.split import split_divisions, split_phases
 from minigrad.codegen.stages import stages_of
 from minigrad.codegen.strategies.plan import Plan, parse_plan

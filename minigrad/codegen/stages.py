@@ -18,7 +18,8 @@ from functools import lru_cache
 
 from minigrad.codegen.ir.nodes import Function, extent_of
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
-from minigrad.codegen.lowering.flatten import collapse, flatten, lift_length
+from minigrad.codegen.lowering.collapse import collapse, lift_length
+from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.rename import canonical_names
 from minigrad.codegen.lowering.split import split_divisions, split_phases
 from minigrad.codegen.strategies.access import extent

@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
-from minigrad.codegen.lowering.flatten import replace_atoms
+from minigrad.codegen.lowering.flatten import flatten_buffers, offset
 from minigrad.codegen.lowering.phases import split_phases
 from minigrad.codegen.lowering.rename import statements
 from minigrad.expr import FloorDiv, Index, Mod, Var, exact_quotient, product, subs, variables
-from minigrad.value import Value, ValueIndex, indices_of, rebuild, reduce, substitute, value_atoms, walk
+from minigrad.value import Value, indices_of, rebuild, reduce, substitute, walk
 
 __all__ = ["split_divisions", "split_phases"]
 
@@ -133,7 +133,7 @@ def _flatten_buffers(kernel: Kernel) -> Kernel:
                 count = len(_division_atoms(list(at), loops))
                 before[name] = before.get(name, 0) + count
                 after[name] = after.get(name, 0) + (
-                    len(_division_atoms([_offset(at, shapes[name])], loops)) if count else 0)
+                    len(_division_atoms([offset(at, shapes[name])], loops)) if count else 0)
     flat = {name: shapes[name] for name in before if after[name] < before[name]}
     return flatten_buffers(kernel, flat) if flat else kernel
 
@@ -146,54 +146,6 @@ def _accesses(nest: Nest) -> Iterator[tuple[str, tuple[Index, ...]]]:
             for v in walk(s.value):
                 if v.op == "load":
                     yield v.attr  # type: ignore[misc]
-
-
-def _offset(at: tuple[Index, ...], shape: tuple[Index, ...]) -> Index:
-    total: Index = 0
-    for e, extent in zip(at, shape, strict=True):
-        total = total * extent + e
-    return total
-
-
-def flatten_buffers(kernel: Kernel, shapes: dict[str, tuple[Index, ...]]) -> Kernel:
-    """The kernel with these (row-major) buffers one-dimensional."""
-    params = tuple(replace(p, shape=(product(p.shape),)) if p.name in shapes else p for p in kernel.params)
-    return replace(kernel, params=params, nests=tuple(_flatten_nest(n, shapes) for n in kernel.nests))
-
-
-def _flatten_nest(nest: Nest, shapes: dict[str, tuple[Index, ...]]) -> Nest:
-    body: list[Define | Store | Nest] = []
-    for s in nest.body:
-        if isinstance(s, Nest):
-            body.append(_flatten_nest(s, shapes))
-            continue
-        s = replace(s, value=_flatten_value(s.value, shapes))
-        if isinstance(s, Store) and s.param in shapes:
-            s = replace(s, indices=(_offset(s.indices, shapes[s.param]),))
-        body.append(s)
-    return Nest(nest.domain, tuple(body))
-
-
-def _flatten_value(root: Value, shapes: dict[str, tuple[Index, ...]]) -> Value:
-    done: dict[Value, Value] = {}
-    for v in walk(root):
-        attr = v.attr
-        if v.op == "load":
-            name, at = v.attr  # type: ignore[misc]
-            at = tuple(_with_atoms(e, done) for e in at)
-            attr = (name, (_offset(at, shapes[name]),) if name in shapes else at)
-        elif v.op == "guard":
-            attr = tuple(_with_atoms(e, done) for e in v.attr)  # type: ignore[attr-defined]
-        elif v.op == "index":
-            attr = _with_atoms(v.attr, done)  # type: ignore[arg-type]
-        done[v] = rebuild(v, tuple(done[a] for a in v.args), attr)
-    return done[root]
-
-
-def _with_atoms(e: Index, done: dict[Value, Value]) -> Index:
-    """`e` with the values in it (of a gather) replaced."""
-    atoms = value_atoms(e)
-    return replace_atoms(e, {a: ValueIndex(done[a.value], a.lo, a.hi) for a in atoms}) if atoms else e
 
 
 # 2. Splitting variables

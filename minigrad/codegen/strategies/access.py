@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minigrad.codegen.kernel import Define, Nest, Store
-from minigrad.codegen.lowering.flatten import coefficient
+from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.expr import Index, Var, bounds, variables
 from minigrad.value import Value, value_atoms, walk
 

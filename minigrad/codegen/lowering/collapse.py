@@ -1,0 +1,145 @@
+"""Kernel -> Kernel with as few index variables as possible, over flat buffers.
+
+Index variables that always step together become one: `x[n, c, h, w]` of a contiguous tensor is `x[i]`, so that
+pointwise kernels of all shapes share one program, and inner loops are long.
+"""
+from __future__ import annotations
+
+from dataclasses import replace
+
+from minigrad.codegen.kernel import Define, Kernel, Nest, Store
+from minigrad.codegen.lowering.rename import rename_nest, statements
+from minigrad.expr import Index, Var, variables
+from minigrad.value import Value, indices_of, reduce, substitute, walk
+
+MAX_LENGTH = (1 << 31) - 1
+
+
+def coefficient(e: Index, v: Var) -> Index | None:
+    """What `v` is multiplied with in `e`: 0 where absent, None where it is not linear."""
+    if isinstance(e, int) or v not in variables(e):
+        return 0
+    total: Index = 0
+    for monomial, k in e.terms:
+        if v in monomial:
+            rest = list(monomial)
+            rest.remove(v)
+            factor: Index = k
+            for a in rest:
+                if v in variables(a):
+                    return None
+                factor = a * factor
+            total = total + factor
+        elif any(v in variables(a) for a in monomial):
+            return None
+    return total
+
+
+def collapse(kernel: Kernel) -> Kernel:
+    """Merges index variables of one domain, or of one reduction, that every access steps through as one."""
+    return replace(kernel, nests=tuple(_collapse_nest(n) for n in kernel.nests))
+
+
+def _expressions(nest: Nest) -> list[Index]:
+    """Every index expression of a nest."""
+    found: dict[Index, None] = {}
+    for s in statements((nest,)):
+        if isinstance(s, Nest):
+            for v in s.domain:
+                found[v.hi] = None
+            continue
+        if isinstance(s, Store):
+            for e in s.indices:
+                found[e] = None
+        for x in walk(s.value):
+            for e in indices_of(x):
+                found[e] = None
+    return [e for e in found if not isinstance(e, int)]
+
+
+def _mergeable(outer: Var, inner: Var, expressions: list[Index]) -> bool:
+    extent = inner.hi + 1
+    for e in expressions:
+        a, b = coefficient(e, outer), coefficient(e, inner)
+        if a is None or b is None or a != b * extent:
+            return False
+    return True
+
+
+def _pair(domain: tuple[Var, ...], expressions: list[Index]) -> tuple[Var, Var] | None:
+    for inner in reversed(domain):
+        for outer in domain:
+            if outer is not inner and _mergeable(outer, inner, expressions):
+                return outer, inner
+    return None
+
+
+def _collapse_nest(nest: Nest) -> Nest:
+    nest = _collapse_domains(nest, nest)
+    body: list[Define | Store | Nest] = []
+    for s in nest.body:
+        if isinstance(s, Define) and s.value.op == "reduce":
+            s = Define(s.name, _collapse_reduce(s.value))
+        body.append(s)
+    return Nest(nest.domain, tuple(body))
+
+
+def _collapse_domains(root: Nest, nest: Nest) -> Nest:
+    """`root` with the domains of all its nests collapsed."""
+    done: set[tuple[Var, ...]] = set()
+    while True:
+        expressions = _expressions(root)
+        for s in statements((root,)):
+            if isinstance(s, Nest) and s.domain not in done:
+                pair = _pair(s.domain, expressions)
+                if pair is None:
+                    done.add(s.domain)
+                    continue
+                root = _merge_in(root, s, *pair)
+                break
+        else:
+            return root
+
+
+def _merge_in(root: Nest, target: Nest, outer: Var, inner: Var) -> Nest:
+    if root is target:
+        merged = Var(inner.name, 0, (outer.hi + 1) * (inner.hi + 1) - 1)
+        body = rename_nest(Nest((), root.body), {outer: 0, inner: merged}).body
+        return Nest(tuple(merged if v is inner else v for v in root.domain if v is not outer), body)
+    return Nest(root.domain, tuple(_merge_in(s, target, outer, inner) if isinstance(s, Nest) else s for s in root.body))
+
+
+def _collapse_reduce(value: Value) -> Value:
+    monoid, over = value.attr  # type: ignore[misc]
+    body = value.args[0]
+    while True:
+        expressions: list[Index] = [e for v in walk(body) for e in indices_of(v) if not isinstance(e, int)]
+        pair = _pair(over, expressions)
+        if pair is None:
+            return reduce(monoid, over, body)
+        outer, inner = pair
+        merged = Var(inner.name, 0, (outer.hi + 1) * (inner.hi + 1) - 1)
+        body = substitute(body, {outer: 0, inner: merged})
+        over = tuple(merged if v is inner else v for v in over if v is not outer)
+
+
+def lift_length(kernel: Kernel) -> tuple[Kernel, Index | None]:
+    """A one-dimensional pointwise kernel with its length as the dim `n`: one program for all lengths.
+
+    Gives the kernel and what `n` is; the kernel unchanged and None where it does not apply.
+    """
+    if len(kernel.nests) != 1 or len(kernel.nests[0].domain) != 1 or kernel.dims:
+        return kernel, None
+    nest = kernel.nests[0]
+    v = nest.domain[0]
+    if any(isinstance(s, Nest) or isinstance(s, Store) and s.combine is not None
+           or any(x.op == "reduce" for x in walk(s.value)) for s in nest.body):
+        return kernel, None
+    if any(e != v for e in _expressions(nest)) or not isinstance(v.hi, int) or v.hi < 1:
+        return kernel, None
+    n = Var("n", 1, MAX_LENGTH)
+    long = Var(v.name, 0, n - 1)
+    lifted = Nest((long,), rename_nest(Nest((), nest.body), {v: long}).body)
+    length = v.hi + 1
+    params = tuple(replace(p, shape=(n,)) if p.shape == (length,) else p for p in kernel.params)
+    return replace(kernel, params=params, nests=(lifted,), dims=(n,)), length
