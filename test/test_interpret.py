@@ -12,6 +12,8 @@ from minigrad.codegen.kernel import Kernel, Nest, Param
 from minigrad.codegen.kernel import Store as KernelStore
 from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.kernel_text import parse_kernel
+from minigrad.codegen.kernel_verify import verify_kernel
+from minigrad.codegen.lowering.rename import canonical_names
 from minigrad.dtype import BY_SHORT, bool_, float32_to_bfloat16
 from minigrad.errors import InternalError
 from minigrad.value import const, make
@@ -131,6 +133,21 @@ kernel softmax(out y: f32[3, 5], x: f32[3, 5] order (1, 0))
 """, {"x": np.ascontiguousarray(x.T).reshape(-1), "y": y})
     e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
     np.testing.assert_allclose(y, e / e.sum(1, keepdims=True), rtol=1e-6)
+
+
+def test_a_variable_of_a_reduction_and_of_a_domain_are_renamed_apart():
+    kernel = parse_kernel("""\
+kernel k(out y: f32[3, 5], x: f32[3, 5])
+  for r<3:
+    s = sum(c<5: x[r, c] * x[r, c])
+    for c<5:
+      y[r, c] = x[r, c] * x[r, c] / s
+""")
+    x, found = random(3, 5), np.zeros((3, 5), np.float32)
+    renamed = canonical_names(kernel)
+    verify_kernel(renamed)
+    interpret_kernel(renamed, {"x": x, "y": found})
+    np.testing.assert_allclose(found, x * x / (x * x).sum(1, keepdims=True), rtol=1e-6)
 
 
 def test_definitions_of_one_name_in_two_nests_are_two():

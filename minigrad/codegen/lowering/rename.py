@@ -110,6 +110,8 @@ def _canonical_nest(nest: Nest) -> Nest:
 
 
 def _named(nest: Nest, mapping: Mapping[Var, Index], reduced: Mapping[Var, Var]) -> Nest:
+    # a variable of this domain may be that of a reduction outside it: `s = sum(c<C: x[c])`, then `for c<C: ...`
+    reduced = {v: to for v, to in reduced.items() if v not in nest.domain}
     body: list[Define | Store | Nest] = []
     for s in nest.body:
         if isinstance(s, Nest):
