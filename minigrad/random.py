@@ -56,6 +56,12 @@ def advance(count: int) -> int:
         return first
 
 
+def rewind(position: int) -> None:
+    """Sets the counter back, to draw the same numbers again."""
+    with _state.lock:
+        _state.counter = position
+
+
 def random_bits(shape: Shape, device: str) -> Node:
     """uint32 Node of fresh random bits."""
     key = B.scalar(_state.seed, "key", uint64, device)

@@ -587,3 +587,46 @@ def test_copies_between_devices_are_replayed(name):
     for k in range(3):
         assert f(Tensor([float(k)], device=name)).tolist() == [2 * k + 1]
     assert f.replays == 2, f.last_reason
+
+
+# ---- jit_check ----
+
+
+def test_a_check_compares_replays_with_the_function():
+    total, offset = Tensor([1.0, 2.0]).realize(), {"k": 0.0}
+
+    @jit
+    def f(x):
+        total.assign(total + x)
+        return total * 2 + Tensor.rand(2) + offset["k"]
+
+    with config(jit_check=True):
+        for k in range(3):
+            f(Tensor([1.0, 1.0]))
+            assert total.tolist() == [2.0 + k, 3.0 + k]
+        offset["k"] = 1.0
+        with pytest.raises(CaptureError, match="got other values of result 0"):
+            f(Tensor([1.0, 1.0]))
+    assert f.captures == 1
+
+
+def test_one_of_two_arguments_is_also_read_by_another_name():
+    x = Tensor([2.0])
+    f = jit(lambda a, b: x * a + b)
+    assert f(x, Tensor([1.0])).tolist() == [5]
+    kept = Tensor([2.0])
+    assert f(x, kept).tolist() == [6]
+    assert f(x, Tensor([3.0])).tolist() == [7]
+    assert f(Tensor([5.0]), kept).tolist() == [12]
+    assert f(Tensor([6.0]), Tensor([0.0])).tolist() == [12]
+
+
+def test_an_optimizer_step_alone():
+    w = Tensor([1.0, 2.0], requires_grad=True)
+    opt = optim.SGD([w], lr=0.5)
+    step = jit(opt.step)
+    for _ in range(4):
+        opt.zero_grad()
+        (w * w).sum().backward()
+        step()
+    assert w.tolist() == [0, 0] and step.replays == 3

@@ -23,6 +23,7 @@ from weakref import ref
 
 from minigrad import random
 from minigrad.capture.arguments import Arguments, Surroundings
+from minigrad.capture.check import checked_replay
 from minigrad.capture.journal import Journal, escaped, settle
 from minigrad.capture.outputs import tensors_in, transform
 from minigrad.capture.recorder import Recorder, capturing
@@ -76,6 +77,8 @@ class Captures:
                 continue
             self.replays += 1
             self._since_replay = 0
+            if settings.jit_check:
+                return checked_replay(capture, owners, arguments.dims, lambda: function(*args, **kwargs))
             return capture.replay(owners, arguments.dims)
         named = self._named(args, kwargs, arguments, around)
         reason = reason or self._difference(named)
@@ -120,12 +123,8 @@ class Captures:
         return result
 
     def _keep(self, capture: Capture) -> None:
-        """Adds a capture. One that does the same with other arguments proves that it knows arguments from the rest."""
-        for old in list(self._kept):
-            if old.key == capture.key and old.signature() == capture.signature():
-                capture.confirmed = True
-                self._kept.remove(old)
-        self._kept.append(capture)
+        """Adds a capture; it replaces those that do the same."""
+        self._kept = [*(old for old in self._kept if not capture.confirm(old)), capture]
 
     # Words
 

@@ -21,7 +21,7 @@ class Capture:
         self.recording: Recording = recorder.recording
         self.inputs = [ref(t) for t in journal.inputs]
         self.drawn = drawn
-        self.confirmed = False
+        self.confirmed: set[int] = set()
         self.rebinds = journal.rebinds(recorder)
         self.output = take_apart(result, self._describer(journal, recorder))
         self._number(journal)
@@ -79,6 +79,14 @@ class Capture:
         places = tuple([(r, o if o < count else id(self.guards[o - count].tensor()), g) for r, o, g in self.places])
         return places, tuple(self.recording.constants), tuple([s.signature() for s in self.recording.steps])
 
+    def confirm(self, other: Capture) -> bool:
+        """Whether `other` did the same: then arguments that differ are what both read, under no other name."""
+        if self.key != other.key or self.signature() != other.signature():
+            return False
+        different = {k for k, (a, b) in enumerate(zip(self.inputs, other.inputs, strict=True)) if a() is not b()}
+        self.confirmed |= other.confirmed | different
+        return True
+
     # Replay
 
     def dead(self) -> bool:
@@ -98,14 +106,13 @@ class Capture:
             others = {id(t) for t in found[len(tensors):]}
             if any(id(t) in others for t in tensors):
                 return "an argument is also read or changed as another variable"
-        if not self.confirmed:
-            for captured, t in zip(self.inputs, tensors, strict=True):
-                before = captured()
-                if before is not None and before is not t:
-                    return "an argument of the capture still lives, and might be read as another variable"
+        for k, (captured, t) in enumerate(zip(self.inputs, tensors, strict=True)):
+            before = captured()
+            if before is not None and before is not t and k not in self.confirmed:
+                return "an argument of the capture still lives, and might be read as another variable"
         for group in self.shared:
             buffers = [at(found, place)._node.storage for place in group]
-            if any(b is not buffers[0] for b in buffers):
+            if any(b is None or b is not buffers[0] for b in buffers):
                 return "tensors that had one value have two"
         return found
 
