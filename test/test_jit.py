@@ -630,3 +630,72 @@ def test_an_optimizer_step_alone():
         (w * w).sum().backward()
         step()
     assert w.tolist() == [0, 0] and step.replays == 3
+
+
+def test_gradients_that_are_held_stay_as_they_were():
+    w = Tensor([1.0, 2.0], requires_grad=True)
+
+    @jit
+    def f(x):
+        w.grad = None
+        (w * x).sum().backward()
+
+    held, lazy = [], []
+    for k in range(5):
+        f(Tensor([float(k), 1.0]))
+        (held if k % 2 else lazy).append(w.grad if k % 2 else w.grad * 2)
+    assert [g.tolist() for g in held] == [[1, 1], [3, 1]] and [g.tolist() for g in lazy] == [[0, 2], [4, 2], [8, 2]]
+    assert (f.captures, f.replays) == (2, 3)
+
+
+def test_gradients_are_scaled_in_place():
+    w = Tensor([1.0, 2.0], requires_grad=True)
+
+    @jit
+    def f(x):
+        (w * x).sum().backward()
+        w.grad.assign(w.grad * 0.5)
+
+    expected = np.zeros(2)
+    for k in range(5):
+        f(Tensor([float(k), 1.0]))
+        expected = (expected + [k, 1]) * 0.5
+        assert w.grad.tolist() == expected.tolist()
+    assert (f.captures, f.replays) == (2, 3)
+
+
+def test_a_value_moved_between_handles():
+    a, b = Tensor([1.0]).realize(), Tensor([2.0]).realize()
+
+    @jit
+    def swap():
+        keep = a.detach()
+        a.replace(b)
+        b.replace(keep)
+
+    for k in range(5):
+        swap()
+        assert (a.item(), b.item()) == ((2, 1) if k % 2 == 0 else (1, 2))
+
+
+def test_a_failing_call_leaves_no_trace():
+    @jit
+    def f(x, fail):
+        if fail:
+            raise KeyError("no")
+        return x + 1
+
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            f(Tensor([1.0]), True)
+        assert f(Tensor([1.0]), False).tolist() == [2]
+    assert (f.captures, f.replays) == (1, 1)
+
+
+def test_lazy_arguments_and_lazy_state():
+    state = Tensor([1.0]).realize()
+    f = jit(lambda x: x * state)
+    for k in range(3):
+        assert f(Tensor([float(k)]) + 1).tolist() == [(k + 1) * (k + 1)]
+        state.assign(state + 1)
+    assert f.replays == 2

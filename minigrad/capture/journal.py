@@ -139,14 +139,12 @@ class Journal:
             self.shared.setdefault(id(buffer), [known[1]]).append(place)
 
     def alive(self) -> set[int]:
-        """Ids of the watched Tensors that still live, and of their gradients."""
-        found = set()
+        """Ids of the watched Tensors that still live, and of their gradients before and now."""
+        found: set[int] = set()
         for w in self.watched:
             t = w.tensor()
-            if t is not None:
-                found.add(id(t))
-                if t.grad is not None:
-                    found.add(id(t.grad))
+            before = None if w.grad is None else w.grad()
+            found.update(id(x) for x in (t, before, None if t is None else t.grad) if x is not None)
         return found
 
     def changed(self) -> list[Tensor]:
@@ -237,6 +235,14 @@ def _calibrate() -> int:
 
 
 _ALONE = _calibrate()
+
+
+def reusable_gradient(t: Tensor) -> bool:
+    """Whether nobody but `t` holds its gradient, so that it may become the next one."""
+    if sys.getrefcount(t.grad) > _ALONE:
+        return False
+    grad = t.grad
+    return grad is not None and not grad.requires_grad and grad.grad is None
 
 
 def put(t: Tensor, buffer: Buffer, shape: Shape, dtype: DType, device: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from weakref import ref
 
 from minigrad import random
-from minigrad.capture.journal import Guard, Journal, Rebind, held_by_others, put, settle, with_dims
+from minigrad.capture.journal import Guard, Journal, Rebind, held_by_others, put, reusable_gradient, settle, with_dims
 from minigrad.capture.outputs import Output, rebuild, take_apart
 from minigrad.capture.recorder import Entry, Place, Recorder, Recording
 from minigrad.engine.realize import cloned
@@ -145,7 +145,7 @@ class Capture:
         assert rebind.dtype is not None
         buffer = registers[rebind.register]
         shape = with_dims(rebind.shape, dims) if dims else rebind.shape
-        if rebind.fresh:
+        if rebind.fresh and not reusable_gradient(owners[owner]):
             owners[owner].grad = Tensor._wrap(_buffer_node(buffer, shape, rebind.dtype, rebind.device))
         else:
             put(at(owners, (owner, grad)), buffer, shape, rebind.dtype, rebind.device)
