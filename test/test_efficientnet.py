@@ -61,6 +61,12 @@ def test_rounding_and_padding() -> None:
     assert same_padding(14, 5, 2) == (1, 2) and same_padding(7, 5, 1) == (2, 2) and same_padding(9, 1, 2) == (0, 0)
 
 
+def batch() -> tuple[np.ndarray, np.ndarray]:
+    """Images and classes, the same for all training tests here, so that they share compiled programs."""
+    random = np.random.default_rng(0)
+    return random.standard_normal((2, 3, 64, 64), np.float32), random.integers(0, 1000, 2, np.int32)
+
+
 def torch_logits(model: EfficientNet, state: dict, x, training: bool):
     """The model once more, in torch functions over the tensors of `state`, which has our names."""
     from torch.nn import functional as F
@@ -113,8 +119,7 @@ def test_gradients_of_b0_equal_torchs_in_float64() -> None:
     tensors = get_state_dict(model)
     Tensor.realize(*tensors.values())
     arrays = {name: tensor.numpy().copy() for name, tensor in tensors.items()}
-    random = np.random.default_rng(0)
-    images, classes = random.standard_normal((2, 3, 64, 64), np.float32), random.integers(0, 1000, 2).astype(np.int32)
+    images, classes = batch()
     loss64, exact = torch_gradients(model, arrays, images, classes, torch.float64)
     _, rounded = torch_gradients(model, arrays, images, classes, torch.float32)
     parameters = {name: tensor for name, tensor in tensors.items() if tensor.requires_grad}
@@ -137,11 +142,9 @@ def test_gradients_of_b0_equal_torchs_in_float64() -> None:
 
 def test_the_loss_falls_when_a_batch_is_repeated() -> None:
     Tensor.manual_seed(0)
-    model = EfficientNet(0, classes=10, has_se=False)
+    model = EfficientNet(0)
     optimizer = SGD(get_parameters(model), lr=0.02)
-    random = np.random.default_rng(0)
-    images = Tensor(random.standard_normal((4, 3, 48, 48), np.float32))
-    classes = Tensor(np.arange(4, dtype=np.int32))
+    images, classes = (Tensor(array) for array in batch())
     losses = []
     with Tensor.train():
         for _ in range(5):
@@ -250,7 +253,7 @@ def test_benchmark_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_benchmark_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["benchmark_train_efficientnet", "--num", "0", "--bs", "2", "--cnt", "2", "--size",
-                                     "32", "--classes", "10"])
+                                     "64", "--se", "1"])
     assert benchmark.main() == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "NUM:0 BS:2 CNT:2"
