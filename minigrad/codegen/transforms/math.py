@@ -1,7 +1,7 @@
 """Value -> Value: exp, log, sin, cos, tanh, erf and pow written out in arithmetic that every device has.
 
-The formulas are in `math_float32.py` and `math_float64.py`, free of branches, so that they run in every lane of a vector
-and the same on every backend. Their errors are stated there and checked against exact results by `test/test_math.py`.
+The formulas are in `math_float32.py`, `math_float64.py` and `math_pow.py`, free of branches, so that they run in every
+lane of a vector, the same on every backend. Their errors are stated there and checked by `test/test_math.py`.
 """
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from minigrad.codegen.ir.nodes import Function, Let, Stmt, Store
 from minigrad.codegen.ir.walk import Body, all_values, map_blocks, map_function, statements
 from minigrad.codegen.transforms import math_float32, math_float64
 from minigrad.codegen.transforms.math_number import Number
+from minigrad.codegen.transforms.math_pow import pow as power
 from minigrad.codegen.value_walk import Rewriter, below
 from minigrad.dtype import float32
 from minigrad.errors import InternalError
@@ -42,7 +43,8 @@ class Expander(Rewriter):
         if isinstance(s, Let):
             return Let(s.name, self.value(s.value))
         if isinstance(s, Store):
-            return Store(s.buffer, self.index(s.offset), self.value(s.value), tuple([self.index(e) for e in s.conditions]))
+            conditions = tuple([self.index(e) for e in s.conditions])
+            return Store(s.buffer, self.index(s.offset), self.value(s.value), conditions)
         return map_blocks(s, self.body)
 
     def value(self, root: Value) -> Value:
@@ -64,8 +66,10 @@ def expanded(op: str, args: tuple[Value, ...]) -> Value:
         raise InternalError(f"[math] expected a float operand of {op}, got {dtype}")
     if dtype.compute is not dtype:
         return cast(expanded(op, tuple([cast(a, float32) for a in args])), dtype)
+    if op == "pow":
+        return power(Number(args[0]), Number(args[1])).value
     module = math_float32 if dtype is float32 else math_float64
-    return getattr(module, op)(*map(Number, args)).value
+    return getattr(module, op)(Number(args[0])).value
 
 
 def integer_power(x: Number, y: Number) -> Number:
