@@ -7,7 +7,7 @@ from typing import Any
 from minigrad.codegen.ir.nodes import Function
 from minigrad.engine.compile import Compiled, compile_kernels
 from minigrad.engine.stats import stats
-from minigrad.engine.storage import allocate
+from minigrad.engine.storage import allocate, arena
 from minigrad.expr import Index, evaluate
 from minigrad.runtime.device import Buffer, Device, Launch
 from minigrad.scheduler.memory import Arena, plan_memory
@@ -151,8 +151,8 @@ def run_plan(plan: ExecutionPlan, leaves: dict[int, Buffer], numbers: dict[int, 
     `leaves` are buffers by leaf position, `numbers` the values of lifted scalars by position, `values` symbolic dims.
     """
     device = plan.device
-    arena = arena_for(plan, values, highest)
-    memory = allocate(device, arena.nbytes) if arena.nbytes else None
+    layout = arena_for(plan, values, highest)
+    memory = arena(device, layout.nbytes) if layout.nbytes else None
     buffers: list[Any] = [None] * len(plan.sizes)
     for k, slot in enumerate(plan.schedule.slots):
         if slot.leaf is not None:
@@ -160,7 +160,7 @@ def run_plan(plan: ExecutionPlan, leaves: dict[int, Buffer], numbers: dict[int, 
     for k in plan.schedule.outputs:
         if buffers[k] is None:
             buffers[k] = allocate(device, number(plan.sizes[k], values))
-    for k, offset in arena.offsets.items():
+    for k, offset in layout.offsets.items():
         assert memory is not None
         buffers[k] = Buffer(device, number(plan.sizes[k], values), memory.handle, memory.offset + offset, memory)
     launches = []

@@ -24,3 +24,18 @@ def allocate(device: Device, nbytes: int) -> Owned:
     owned = Owned(raw.device, nbytes, raw.handle, raw.offset, raw.base, raw.address)
     raw.handle = None
     return owned
+
+
+_arenas: dict[str, Owned] = {}
+
+
+def arena(device: Device, nbytes: int) -> Owned:
+    """The device's memory for temporaries, at least `nbytes`: one for all plans, as a device runs its work in order.
+
+    It is kept from run to run: fresh pages cost as much as the kernels that write them.
+    """
+    found = _arenas.get(device.name)
+    if found is None or found.nbytes < nbytes:
+        _arenas.pop(device.name, None)
+        found = _arenas[device.name] = allocate(device, nbytes)
+    return found
