@@ -373,10 +373,11 @@ class OpenclEmitter(Emitter):
         if dtype is bool_:
             return self.operation("ne", (x, self.every(0, source, lanes)), bool_)
         text, name = x.text, self.kind(dtype, lanes)
-        if source is bool_:
-            text = f"({text} & 1)" if lanes > 1 else text
         if source.is_float and dtype.is_int:
             return self.saturated(x, dtype)
+        if source is bool_ and lanes > 1:  # a lane's true is -1
+            text = f"({text} & 1)"
+            return self.pure(text if dtype is int32 else f"convert_{name}({text})", dtype, lanes, (x,))
         if self.kind(source, lanes) == name:
             return self.relabel(x, dtype)
         return self.pure(f"({name}){text}" if lanes == 1 else f"convert_{name}({text})", dtype, lanes, (x,))
