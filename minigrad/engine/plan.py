@@ -8,7 +8,7 @@ from minigrad.codegen.ir.nodes import Function
 from minigrad.engine.compile import Compiled, compile_kernels
 from minigrad.engine.stats import stats
 from minigrad.engine.storage import allocate, arena
-from minigrad.expr import Index, evaluate
+from minigrad.expr import Index, evaluate, subs
 from minigrad.runtime.device import Buffer, Device, Launch
 from minigrad.scheduler.memory import Arena, plan_memory
 from minigrad.scheduler.schedule import Schedule, Step
@@ -48,6 +48,8 @@ class ExecutionPlan:
     sizes: list[Index]
     temporary: list[int]
     arenas: dict[tuple[int, ...], Arena] = field(default_factory=dict)
+    flops: float = 0.0
+    bytes: float = 0.0
 
     @property
     def launches(self) -> int:
@@ -64,21 +66,24 @@ def make_plan(schedule: Schedule, device: Device) -> ExecutionPlan:
     items = join_tables(items, frozenset(schedule.outputs))
     kept = set(schedule.outputs) | {k for k, s in enumerate(schedule.slots) if s.leaf is not None}
     temporary = [k for k in range(len(sizes)) if k not in kept]
-    return ExecutionPlan(schedule, device, items, sizes, temporary)
+    return ExecutionPlan(schedule, device, items, sizes, temporary, flops=sum(i.flops for i in items),
+                         bytes=sum(i.bytes for i in items))
 
 
 def step_items(step: Step, kernel: Compiled, sizes: list[Index]) -> list[Item]:
     """One item per stage; scratch buffers become slots of their own."""
+    dims = dict(zip(step.kernel.dims, step.dims, strict=True))
     scratch = []
     for dtype, count in kernel.staged.scratch:
         scratch.append(len(sizes))
-        sizes.append(count * dtype.itemsize)
+        sizes.append(subs(count, dims) * dtype.itemsize)
     values = step.values + tuple(scratch)
     items = []
     share = 1.0 / len(kernel.staged.stages)
     for stage, executable in zip(kernel.staged.stages, kernel.executables, strict=True):
         work = (step.flops / 20 + step.bytes / 10) * share
-        row = Row(values, step.scalars, stage.dims, stage.extent, work)
+        values_of_dims = tuple(subs(e, dims) for e in stage.dims)
+        row = Row(values, step.scalars, values_of_dims, subs(stage.extent, dims), work)
         modes = [b.mode for b in stage.function.buffers]
         reads = frozenset(v for v, m in zip(values, modes, strict=True) if m != "out")
         writes = frozenset(v for v, m in zip(values, modes, strict=True) if m != "in")
@@ -153,16 +158,32 @@ def run_plan(plan: ExecutionPlan, leaves: dict[int, Buffer], numbers: dict[int, 
     device = plan.device
     layout = arena_for(plan, values, highest)
     memory = arena(device, layout.nbytes) if layout.nbytes else None
+    buffers = lasting_buffers(plan, leaves, values)
+    for k, offset in layout.offsets.items():
+        assert memory is not None
+        buffers[k] = Buffer(device, number(plan.sizes[k], values), memory.handle, memory.offset + offset, memory)
+    launches = launches_of(plan, buffers, numbers, values)
+    if launches:
+        device.launch(launches)
+        count_run(plan, len(launches))
+    return buffers
+
+
+def lasting_buffers(plan: ExecutionPlan, leaves: dict[int, Buffer], values: dict[str, int]) -> list[Any]:
+    """By slot: the leaves' buffers, and new ones for what else outlives the run; None for the rest."""
     buffers: list[Any] = [None] * len(plan.sizes)
     for k, slot in enumerate(plan.schedule.slots):
         if slot.leaf is not None:
             buffers[k] = leaves[slot.leaf]
     for k in plan.schedule.outputs:
         if buffers[k] is None:
-            buffers[k] = allocate(device, number(plan.sizes[k], values))
-    for k, offset in layout.offsets.items():
-        assert memory is not None
-        buffers[k] = Buffer(device, number(plan.sizes[k], values), memory.handle, memory.offset + offset, memory)
+            buffers[k] = allocate(plan.device, number(plan.sizes[k], values))
+    return buffers
+
+
+def launches_of(plan: ExecutionPlan, buffers: list[Any], numbers: dict[int, float], values: dict[str, int],
+                ) -> list[Launch]:
+    """The plan's launches over these buffers by slot; those without iterations are left out."""
     launches = []
     for item in plan.items:
         rows = []
@@ -179,9 +200,11 @@ def run_plan(plan: ExecutionPlan, leaves: dict[int, Buffer], numbers: dict[int, 
             launches.append(Launch(item.executable, rows[0][0], rows[0][1], (), work))
         else:
             launches.append(Launch(item.executable, (), 0, tuple(rows), work))
-        stats.flops += item.flops
-        stats.bytes += item.bytes
-    if launches:
-        device.launch(launches)
-        stats.launches += len(launches)
-    return buffers
+    return launches
+
+
+def count_run(plan: ExecutionPlan, launches: int) -> None:
+    """Adds one run to the statistics."""
+    stats.flops += plan.flops
+    stats.bytes += plan.bytes
+    stats.launches += launches

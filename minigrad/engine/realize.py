@@ -184,7 +184,7 @@ def lazy_readers(order: list[Node], device: str) -> list[Node]:
     limit = max(64, len(order) // 4)
     for tensor in live():
         node = tensor._node
-        if node.storage is not None or id(node) in known or node.device != device:
+        if id(node) in known or node.device != device or resolve(node).storage is not None:
             continue
         fresh, reads, stack, seen = 0, False, [node], {id(node)}
         while stack and fresh <= limit:

@@ -21,7 +21,8 @@ from minigrad.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One kernel. `values` are slots, one per param; `scalars` a graph position (a run-time number) or a constant.
+    """One kernel. `values` are slots, one per param; `scalars` a graph position (a run-time number) or a constant;
+    `dims` the user's variable for each of the kernel's symbolic dims.
 
     `reasons` say why this kernel does not compute more.
     """
@@ -29,6 +30,7 @@ class Step:
     kernel: Kernel
     values: tuple[int, ...]
     scalars: tuple[int | float, ...]
+    dims: tuple[Index, ...]
     flops: float
     bytes: float
     reasons: tuple[str, ...] = ()
@@ -218,7 +220,7 @@ class Scheduler:
         scalars = tuple(graph.position[s] if isinstance(s, Node) else s for s in lowered.scalars)
         moved = float(sum(bytes_of(n) for n in lowered.nodes))
         reasons = tuple(dict.fromkeys(self.state.groups[g].reasons))
-        self.steps.append(Step(lowered.kernel, values, scalars, kernel_flops(self.state, g), moved, reasons))
+        self.steps.append(Step(lowered.kernel, values, scalars, lowered.dims, kernel_flops(self.state, g), moved, reasons))
 
 
 def lower_copy(source: Node, node: Node) -> Lowered:

@@ -43,11 +43,13 @@ LIFTED_NEVER = frozenset((0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, float("inf"), fl
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A kernel and what its arguments are: one Node per buffer param; a Node (`scalar`) or a number per scalar."""
+    """A kernel and what its arguments are: one Node per buffer param; a Node (`scalar`) or a number per scalar;
+    the user's variable (or an expression) per symbolic dim."""
 
     kernel: Kernel
     nodes: tuple[Node, ...]
     scalars: tuple[Node | float, ...]
+    dims: tuple[Index, ...]
 
 
 def peel(node: Node, is_leaf: Callable[[Node], bool]) -> Node:
@@ -175,6 +177,12 @@ class Lowering:
         return self.element(source, (*at[:axis], position, *at[axis + 1:]))
 
 
+def lowered(kernel: Kernel, nodes: tuple[Node, ...], state: Lowering) -> Lowered:
+    """Completes a lowering: symbolic dims become arguments."""
+    stripped, dims = strip_bindings(kernel)
+    return Lowered(stripped, nodes, tuple(state.scalars), dims)
+
+
 def clamped_index(chosen: Value, extent: Index) -> Index:
     """A loaded index as an index expression within [0, extent)."""
     if isinstance(extent, int):
@@ -233,7 +241,7 @@ def lower_group(outputs: tuple[Node, ...], is_leaf: Callable[[Node], bool], name
         return None
     nests = (arrange(state, stores),)
     kernel = Kernel(name, (*outs, *state.params.values()), tuple(state.scalars.values()), (), nests)
-    return Lowered(strip_bindings(kernel), (*outputs, *state.params), tuple(state.scalars))
+    return lowered(kernel, (*outputs, *state.params), state)
 
 
 def computed(node: Node) -> Node:
@@ -342,7 +350,7 @@ def lower_scatter(node: Node, is_leaf: Callable[[Node], bool], name: str = "scat
     nest = arrange(state, [(frozenset(state.domain), Store("o0", where, element, combine))])
     out = Param("o0", node.dtype, node.shape, "inout")
     kernel = Kernel(name, (out, *state.params.values()), tuple(state.scalars.values()), (), (nest,))
-    return Lowered(strip_bindings(kernel), (node, *state.params), tuple(state.scalars))
+    return lowered(kernel, (node, *state.params), state)
 
 
 def rename_loads(root: Value, names: dict) -> Value:

@@ -72,17 +72,20 @@ def kernel_dims(kernel: Kernel) -> tuple[Var, ...]:
     return tuple(sorted(used - bound, key=lambda v: v.name))
 
 
-def strip_bindings(kernel: Kernel) -> Kernel:
-    """The kernel over unbound symbolic dims: a bound value is an argument and never part of a key."""
+def strip_bindings(kernel: Kernel) -> tuple[Kernel, tuple[Var, ...]]:
+    """The kernel over symbolic dims d0, d1, ..., and which (unbound) variable each of them is.
+
+    A bound value is an argument and never part of a key; names that users chose do not matter either.
+    """
     dims = kernel_dims(kernel)
     if not dims:
-        return kernel
-    mapping: dict[Var, Index] = {v: Var(v.name, v.lo, v.hi) for v in dims if v.value is not None}
-    if mapping:
-        params = tuple(replace(p, shape=tuple(subs(e, mapping) for e in p.shape)) for p in kernel.params)
-        kernel = replace(kernel, params=params, nests=tuple(rename_nest(n, mapping) for n in kernel.nests))
-    unbound = {Var(v.name, v.lo, v.hi) for v in dims}
-    return replace(kernel, dims=tuple(sorted(unbound, key=lambda v: v.name)))
+        return kernel, ()
+    originals = tuple(dict.fromkeys(Var(v.name, v.lo, v.hi) for v in dims))
+    named = {o: Var(f"d{k}", o.lo, o.hi) for k, o in enumerate(originals)}
+    mapping: dict[Var, Index] = {v: named[Var(v.name, v.lo, v.hi)] for v in dims}
+    params = tuple(replace(p, shape=tuple(subs(e, mapping) for e in p.shape)) for p in kernel.params)
+    nests = tuple(rename_nest(n, mapping) for n in kernel.nests)
+    return replace(kernel, params=params, nests=nests, dims=tuple(named.values())), originals
 
 
 def canonical_names(kernel: Kernel) -> Kernel:
