@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from conftest import devices
+from ops.batches import gradients_on
 from ops.cases import CASES, Case, check_device_gradient, check_gradient
 
 from minigrad import Tensor, config
@@ -32,7 +33,7 @@ def test_second_order(case: Case) -> None:
 @pytest.mark.parametrize("device", [d for d in devices() if d != "NUMPY"])
 @pytest.mark.parametrize("case", SMOOTH, ids=str)
 def test_on_device(case: Case, device: str) -> None:
-    check_device_gradient(case, device)
+    check_device_gradient(case, gradients_on(case, device))
 
 
 def grad_of(x: Tensor) -> Tensor:

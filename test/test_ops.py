@@ -2,6 +2,7 @@
 import numpy as np
 import pytest
 from conftest import devices
+from ops.batches import forward_on
 from ops.cases import CASES, Case, check_forward, ops_of
 
 from minigrad import Tensor
@@ -13,13 +14,13 @@ COVERED_ELSEWHERE = {"copy", "scalar", "random_bits", "detach"}
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_reference_agrees_with_numpy(case: Case) -> None:
-    check_forward(case, "NUMPY")
+    check_forward(case, forward_on(case, "NUMPY"))
 
 
 @pytest.mark.parametrize("device", [d for d in devices() if d != "NUMPY"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_device_agrees_with_reference(case: Case, device: str) -> None:
-    check_forward(case, device)
+    check_forward(case, forward_on(case, device))
 
 
 def test_table_covers_every_primitive() -> None:

@@ -1,8 +1,8 @@
 """One table of operations, usable for every device: what to run, on which inputs, and its numpy twin.
 
-check_forward(case, device)      result on the device against the NUMPY device, and against the twin
-check_gradient(case)             against finite differences in float64 along random directions, second order too
-check_device_gradient(case, d)   gradients on a device against those on NUMPY
+check_forward(case, result)          a result on a device against the NUMPY device, and against the twin
+check_gradient(case)                 against finite differences in float64 along random directions, second order too
+check_device_gradient(case, grads)   gradients on a device against those on NUMPY
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def close(got: np.ndarray, want: np.ndarray, kind: str, factor: float = 1.0, wha
     np.testing.assert_allclose(x[finite], y[finite], rtol=tolerance, atol=tolerance * min(scale, 1e4), err_msg=what)
 
 
-def check_forward(case: Case, device: str) -> None:
-    """The result on `device` against NUMPY's, and NUMPY's against the twin."""
+def check_forward(case: Case, result: Tensor) -> None:
+    """The result on a device against NUMPY's, and NUMPY's against the twin."""
     arrays = inputs_of(case)
     expected = case.run(*tensors_of(case, arrays, "NUMPY"))
     want, kind = expected.numpy(), expected.dtype.name
@@ -72,15 +72,24 @@ def check_forward(case: Case, device: str) -> None:
         with np.errstate(all="ignore"):
             twin = np.asarray(case.twin(*arrays))
         close(want, twin.astype(want.dtype), kind, case.tolerance, f"{case.name} against its twin")
-    if device != "NUMPY":
-        result = case.run(*tensors_of(case, arrays, device))
-        assert result.dtype.name == kind
-        close(result.numpy(), want, kind, case.tolerance, f"{case.name} on {device}")
+    assert result.dtype.name == kind
+    close(result.numpy(), want, kind, case.tolerance, f"{case.name} on {result.device}")
 
 
-def _gradients(case: Case, tensors: list[Tensor], weight: np.ndarray, targets: list[Tensor]) -> list[Tensor]:
+def float_inputs(case: Case) -> list[int]:
+    return [k for k, i in enumerate(case.inputs) if "float" in i.dtype]
+
+
+def gradients(case: Case, tensors: list[Tensor], targets: list[Tensor]) -> list[Tensor]:
+    """Gradients of a fixed weighted sum of the result, by the elements of `targets`."""
     y = case.run(*tensors)
-    return (y * Tensor(weight, dtype=y.dtype, device=y.device)).sum().gradient(*targets, materialize_grads=True)
+    weight = np.asarray(np.random.default_rng(7).standard_normal(y.shape))
+    return _weighted(y, weight, targets)
+
+
+def _weighted(y: Tensor, weight: np.ndarray, targets: list[Tensor]) -> list[Tensor]:
+    total = (y * Tensor(weight, dtype=y.dtype, device=y.device)).sum()
+    return total.gradient(*targets, materialize_grads=True)
 
 
 def check_gradient(case: Case, second: bool = False) -> None:
@@ -97,10 +106,10 @@ def check_gradient(case: Case, second: bool = False) -> None:
         tensors = tensors_of(case, moved, "NUMPY", wide=True)
         if not second:
             y = float((case.run(*tensors).numpy().astype(np.float64) * weight).sum())
-            return y, [g.numpy() for g in _gradients(case, tensors, weight, [tensors[k] for k in floats])]
+            return y, [g.numpy() for g in _weighted(case.run(*tensors), weight, [tensors[k] for k in floats])]
         targets = [tensors[k] for k in floats]
         total = None
-        for k, g in zip(floats, _gradients(case, tensors, weight, targets), strict=True):
+        for k, g in zip(floats, _weighted(case.run(*tensors), weight, targets), strict=True):
             term = (g * Tensor(np.cos(np.arange(arrays[k].size)).reshape(arrays[k].shape), device="NUMPY")).sum()
             total = term if total is None else total + term
         assert total is not None
@@ -114,15 +123,9 @@ def check_gradient(case: Case, second: bool = False) -> None:
     )
 
 
-def check_device_gradient(case: Case, device: str) -> None:
+def check_device_gradient(case: Case, results: list[Tensor]) -> None:
     """Gradients on a device against those on NUMPY."""
-    arrays = inputs_of(case)
-    floats = [k for k, i in enumerate(case.inputs) if "float" in i.dtype]
-    shape = case.run(*tensors_of(case, arrays, "NUMPY")).shape
-    weight = np.asarray(np.random.default_rng(7).standard_normal(shape))
-    results = []
-    for name in ("NUMPY", device):
-        tensors = tensors_of(case, arrays, name)
-        results.append([g.numpy() for g in _gradients(case, tensors, weight, [tensors[k] for k in floats])])
-    for want, got in zip(*results, strict=True):
-        close(got, want, "float32", 4 * case.tolerance, f"gradient of {case.name} on {device}")
+    tensors = tensors_of(case, inputs_of(case), "NUMPY")
+    expected = gradients(case, tensors, [tensors[k] for k in float_inputs(case)])
+    for want, got in zip(expected, results, strict=True):
+        close(got.numpy(), want.numpy(), "float32", 4 * case.tolerance, f"gradient of {case.name} on {got.device}")
