@@ -16,6 +16,7 @@ from weakref import ref
 
 from minigrad.engine.observe import Observer, Ran, observers
 from minigrad.engine.plan import ExecutionPlan, run_plan
+from minigrad.engine.prepared import PreparedPlan, prepare
 from minigrad.engine.realize import cloned
 from minigrad.errors import CaptureError
 from minigrad.runtime.device import Buffer
@@ -49,6 +50,8 @@ class PlanStep:
     dims: dict[str, int]
     highest: dict[str, int]
     last_use: tuple[int, ...] = ()
+    prepared: PreparedPlan | None = None
+    tried: bool = False
 
     def run(self, registers: Registers, entry: Entry) -> None:
         numbers = self.numbers
@@ -57,7 +60,12 @@ class PlanStep:
             for k in self.keys:
                 numbers[k] = entry.seed
         dims = {name: entry.dims.get(name, value) for name, value in self.dims.items()} if self.dims else self.dims
-        buffers = run_plan(self.plan, {k: registers[r] for k, r in self.leaves}, numbers, dims, self.highest)
+        leaves = {k: registers[r] for k, r in self.leaves}
+        if not self.tried:
+            self.prepared, self.tried = prepare(self.plan, numbers, dims), True
+        buffers = None if self.prepared is None else self.prepared.run(leaves, numbers, dims, self.highest)
+        if buffers is None:
+            buffers = run_plan(self.plan, leaves, numbers, dims, self.highest)
         for slot, r in self.made:
             registers[r] = buffers[slot]
 

@@ -42,6 +42,8 @@ class Prepared:
         self.count = len(launches)
         self.scratch = 0
         self.parallel = False
+        self.rows: list[list[int]] = []
+        """Per launch, where in the array the arguments of each of its rows start."""
         self._arguments: list[int] = []
         self._replaced: dict[tuple[int, int], Argument] = {}
         words = [0] * (COMMAND_WORDS * self.count)
@@ -51,14 +53,16 @@ class Prepared:
             executable = item.executable
             self.scratch = max(self.scratch, executable.program.scratch)
             if item.table:
-                total, size, chunks = _add_table(words, relative, item, at)
+                total, size, chunks, starts = _add_table(words, relative, item, at)
                 self._arguments.append(-1)
+                self.rows.append(starts)
             else:
                 start = len(words)
                 words += _encode(executable, item.arguments)
                 words[at + 1] = start
                 relative.append(at + 1)
                 self._arguments.append(start)
+                self.rows.append([start])
                 total = item.extent
                 size, chunks = _partition(total, item.work)
             words[at] = executable.address
@@ -87,6 +91,23 @@ class Prepared:
         self._words[at + 2:at + 5] = array("Q", (max(extent, 0), size, chunks))
         self.parallel = self.parallel or chunks > 1
 
+    def patch(self, positions: tuple[int, ...], word: int) -> None:
+        """Writes an argument word at positions counted from those in `rows`."""
+        words = self._words
+        for k in positions:
+            words[k] = word
+
+    def resize(self, launch: int, extent: int, work: float) -> None:
+        """Replaces the parallel iterations and the estimate of work of a launch that has no table."""
+        at = launch * COMMAND_WORDS
+        self._words[at + 2:at + 5] = array("Q", (max(extent, 0), *_partition(extent, work)))
+        self.parallel = self.parallel or self._words[at + 4] > 1
+
+    def release(self) -> None:
+        """Lets go of the buffers: from now on `patch` must say where they are before each run."""
+        self.launches = []
+        self._replaced.clear()
+
     def _start_of(self, launch: int) -> int:
         start = self._arguments[launch]
         if start < 0:
@@ -95,8 +116,8 @@ class Prepared:
         return start
 
 
-def _add_table(words: list[int], relative: list[int], item: Launch, at: int) -> tuple[int, int, int]:
-    """Appends the rows' arguments and their pieces; returns (pieces, pieces per chunk, chunks)."""
+def _add_table(words: list[int], relative: list[int], item: Launch, at: int) -> tuple[int, int, int, list[int]]:
+    """Appends the rows' arguments and their pieces; returns (pieces, pieces per chunk, chunks, starts of the rows)."""
     rows = []
     for arguments, extent in item.table:
         if extent > 0:
@@ -112,10 +133,10 @@ def _add_table(words: list[int], relative: list[int], item: Launch, at: int) -> 
     words[at + 5] = start
     relative.append(at + 5)
     if pieces < 2 or 0.0 < item.work < SERIAL_NANOSECONDS:
-        return pieces, max(pieces, 1), 1
+        return pieces, max(pieces, 1), 1, [start for start, _ in rows]
     # At most `CHUNKS` pieces come from cuts, the others are whole small rows: long tables are claimed in groups.
     size = -(-pieces // (4 * CHUNKS))
-    return pieces, size, -(-pieces // size)
+    return pieces, size, -(-pieces // size), [start for start, _ in rows]
 
 
 def _partition(extent: int, work: float) -> tuple[int, int]:
