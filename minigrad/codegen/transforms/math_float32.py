@@ -79,7 +79,7 @@ def log(x: Number) -> Number:
 
 def sin(x: Number) -> Number:
     quadrant, r = reduced(x)
-    return wave(quadrant, r, x)
+    return x.equals(0.0).where(x, wave(quadrant, r, x))  # the sign of zero
 
 
 def cos(x: Number) -> Number:
@@ -101,10 +101,14 @@ def reduced(x: Number) -> tuple[Number, Number]:
     """(n, x - n * pi / 2) with n correct modulo 4, as int32."""
     shifted = x.fma(0.6366197723675814, ROUND)
     n = shifted - ROUND
-    first = n.fma(-HALF_PI[0], x)
-    second = n * HALF_PI[1]
-    r = first - second
-    r = r + n.fma(-HALF_PI[3], n.fma(-HALF_PI[2], (first - r) - second))  # the sum's error with what comes after it
+    r = n.fma(-HALF_PI[0], x)
+    errors = []
+    for part in HALF_PI[1:3]:
+        taken = n * part
+        left = r - taken
+        errors.append((r - left) - taken)
+        r = left
+    r = r + n.fma(-HALF_PI[3], errors[0] + errors[1])
     large = abs(x) > LARGE
     far_quadrant, far = reduced_large(x)
     return large.where(far_quadrant, shifted.bits(int32)), large.where(far, r)
@@ -141,9 +145,9 @@ def reduced_large(x: Number) -> tuple[Number, Number]:
 def tanh(x: Number) -> Number:
     a = abs(x)
     square = x * x
-    small = square.polynomial(TANH).fma(square * x, x)
+    small = square.polynomial(TANH).fma(square * a, a)
     large = 1.0 - 2.0 / (exp(a + a) + 1.0)
-    return (a < 0.625).where(small, copy_sign(large, x))
+    return copy_sign((a < 0.625).where(small, large), x)
 
 
 def erf(x: Number) -> Number:

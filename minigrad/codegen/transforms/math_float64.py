@@ -97,7 +97,7 @@ def log(x: Number) -> Number:
 
 def sin(x: Number) -> Number:
     quadrant, r = reduced(x)
-    return wave(quadrant, r, x)
+    return x.equals(0.0).where(x, wave(quadrant, r, x))  # the sign of zero
 
 
 def cos(x: Number) -> Number:
