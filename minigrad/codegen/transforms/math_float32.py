@@ -26,10 +26,11 @@ ERF = (0.1283791065216064, -0.3761250078678131, 0.11281882226467133, -0.02676875
 LOG_ERFC_AT_1 = (-1.8496055603027344, -2.638967514038086, -0.843107283115387, -0.041562218219041824,
                  0.010043169371783733, -0.002007915172725916, 0.00028719540568999946, -2.1185891455388628e-05)
 
-# pi / 2 as a sum of numbers of 14 bits, the last one of 24; as a float32 and what that lacks; and the bits of 2 / pi, 32
-# at a time, after a word of zeros.
+# pi / 2 as a sum of numbers of 14 bits, the last one of 24; as a float32; as one of 12 bits and the rest; and the bits
+# of 2 / pi, 32 at a time, after a word of zeros.
 HALF_PI = (1.5706787109375, 0.00011761486530303955, 9.920313459588215e-10, 6.223371969669989e-14)
-HALF_PI_HIGH, HALF_PI_LOW = 1.5707963705062866, -4.371138828673793e-08
+HALF_PI_HIGH = 1.5707963705062866
+HALF_PI_SHORT, HALF_PI_REST = 1.5703125, 0.000483826794896558
 TWO_OVER_PI = (0, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB)
 LARGE = 1500.0  # beyond, the argument of sin and cos is reduced with integers
 
@@ -131,15 +132,18 @@ def reduced_large(x: Number) -> tuple[Number, Number]:
     window = high.cast(uint64) << 32 | middle.cast(uint64)
     product = wide * window + (wide * low.cast(uint64) >> 32)  # quarter turns: 2 bits before the point, 62 after it
     quadrant = ((product + (1 << 61)) >> 62).cast(int32)
-    fraction = (product << 2).bits(int64)  # times 2**-64, in [-0.5, 0.5); three parts that float32 holds exactly
-    top = (fraction >> 40).cast(int32).cast(float32)
-    mid = (fraction >> 16 & 0xFFFFFF).cast(int32).cast(float32)
-    end = (fraction & 0xFFFF).cast(int32).cast(float32)
-    unit = HALF_PI_HIGH * 2.0**-24
-    r = top.fma(unit, mid.fma(unit * 2.0**-24, end.fma(unit * 2.0**-40, top * (HALF_PI_LOW * 2.0**-24))))
-    negative = bits >> 31 & 1
-    flip = negative.equals(1)
-    return flip.where(-quadrant, quadrant), flip.where(-r, r)
+    fraction = (product << 2).bits(int64)  # times 2**-64, in [-0.5, 0.5)
+    below = fraction < 0
+    size = below.where(-fraction, fraction)
+    parts = [(size >> 52).cast(int32), (size >> 40 & 0xFFF).cast(int32), (size >> 16 & 0xFFFFFF).cast(int32),
+             (size & 0xFFFF).cast(int32)]
+    top, next_, mid, end = [p.cast(float32) for p in parts]
+    # The first product has 24 bits: exact without fma. The rest is small against it, and nothing cancels.
+    rest = end * (HALF_PI_HIGH * 2.0**-64) + top * (HALF_PI_REST * 2.0**-12)
+    rest = next_.fma(HALF_PI_HIGH * 2.0**-24, mid.fma(HALF_PI_HIGH * 2.0**-48, rest))
+    r = top.fma(HALF_PI_SHORT * 2.0**-12, rest)
+    negative = x < 0.0
+    return negative.where(-quadrant, quadrant), (negative ^ below).where(-r, r)
 
 
 def tanh(x: Number) -> Number:
