@@ -542,6 +542,34 @@ def test_symbolic_shapes_in_and_out():
     assert (f.captures, f.replays) == (1, 3)
 
 
+def test_symbolic_extents_may_become_zero():
+    n = Variable("n", 0, 6)
+
+    @jit
+    def f(x, y, pos):
+        part = x[:pos] * 2
+        return part, part.sum() + y.sum(), y + 1
+
+    x = Tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).realize()
+    for k in (2, 5, 0, 1, 0, 6):
+        part, total, other = f(x, Tensor([float(k), 1.0]), n.bind(k))
+        assert part.tolist() == [2.0 * (i + 1) for i in range(k)]
+        assert total.item() == k * (k + 1) + k + 1 and other.tolist() == [k + 1, 2]
+    assert (f.captures, f.replays) == (1, 5)
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_the_number_of_threads_may_change(first):
+    f = jit(lambda x: (x @ x).exp().sum(axis=0))
+    x = Tensor(random(150, 150) * 0.01).realize()
+    results = []
+    for threads in (first, 2, 1, 2):
+        with config(threads=threads):
+            results.append(f(x).numpy())
+    for r in results[1:]:
+        np.testing.assert_array_equal(r, results[0])
+
+
 def test_variables_that_are_no_arguments_keep_their_value():
     n = Variable("n", 1, 6)
 

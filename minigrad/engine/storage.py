@@ -1,6 +1,8 @@
 """Memory of realized values: buffers that give themselves back when the last Node lets go."""
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from minigrad.engine.stats import stats
@@ -11,7 +13,9 @@ from minigrad.runtime.device import Buffer, Device
 class Owned(Buffer):
     """A Buffer whose memory returns to its device with the last reference."""
 
-    def __del__(self) -> None:
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if finalizing():  # modules are being taken apart, and the memory goes with the process
+            return
         stats.mem_used -= self.nbytes
         if self.handle is not None:
             self.device.free(self)

@@ -83,9 +83,9 @@ class Pool:
         self.threads = threads
         self._fresh_state()
 
-    def __del__(self) -> None:
-        # Nobody can be in `run` any more. At exit the threads are already stopped.
-        if not sys.is_finalizing():
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Nobody can be in `run` any more. At exit the threads are already stopped, and names of modules may be gone.
+        if not finalizing():
             self.close()
 
     def abandon(self) -> None:
