@@ -25,6 +25,9 @@ MAX_MEMBERS = 48
 """Operations of one kernel: bounds its arguments, its compile time and the depth of its expression."""
 
 MAX_ACCESSES = 4
+MAX_EPILOGUE = 16
+"""Operations between a reduction and a value that are looked at to see that one finishes the other."""
+
 LAUNCH_SECONDS = 2e-6
 BANDWIDTH = 2e10
 CLOCK = 5e9
@@ -335,6 +338,8 @@ def largest_source(graph: Graph, k: int) -> int:
 
 def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str | None:
     """Compares recomputing in every user with one write and a read per user."""
+    if any(is_inside_reduction(state.groups[g], at) for g, at in users.items()) and finishes_reduction(state, k):
+        return "it is what follows a reduction that is kept anyway"
     node = state.graph.nodes[k]
     count = numel(node.shape)
     loads = state.cone_bytes[k] / max(bytes_of(node), 1)
@@ -348,6 +353,30 @@ def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str
     if extra <= saved:
         return None
     return f"recomputing costs {extra * 1e6:.0f} us, keeping it {saved * 1e6:.0f} us"
+
+
+def is_inside_reduction(group: Group, accesses: Accesses) -> bool:
+    domain = frozenset(group.domain)
+    return any(not variables(e) <= domain for at in accesses for e in at)
+
+
+def finishes_reduction(state: Fusion, k: int) -> bool:
+    """Whether a reduction of its size has no users but the elementwise operations that lead to node `k`."""
+    graph = state.graph
+    count = numel(graph.nodes[k].shape)
+    cone, found, stack = {k}, [], [k]
+    while stack and len(cone) < MAX_EPILOGUE:
+        for i in graph.inputs[stack.pop()]:
+            kind = graph.kind(i)
+            if i in cone or numel(graph.nodes[i].shape) != count:
+                continue
+            if kind == "reduce":
+                found.append(i)
+            elif kind in ("elementwise", "move"):
+                cone.add(i)
+                stack.append(i)
+    return any(all(u in cone for u in graph.users[r]) for r in found) and all(
+        u in cone for i in cone if i != k for u in graph.users[i] if graph.kind(i) == "elementwise")
 
 
 def count_evaluations(group: Group, at: tuple[Index, ...]) -> float:

@@ -1,0 +1,239 @@
+"""Fusion, counted: how many launches a graph takes, what is kept in memory, and where temporaries live."""
+import random
+
+import numpy as np
+import pytest
+
+from minigrad import Tensor, nn
+from minigrad.codegen.lowering.split import divisions_left, split_divisions, split_phases
+from minigrad.config import config
+from minigrad.engine.show import show
+from minigrad.engine.stats import stats
+from minigrad.runtime.registry import get_device
+from minigrad.scheduler.fusion import MAX_MEMBERS
+from minigrad.scheduler.graph import build_graph
+from minigrad.scheduler.memory import plan_memory
+from minigrad.scheduler.schedule import Schedule, schedule
+
+
+@pytest.fixture(autouse=True)
+def on_cpu():
+    with config(device="CPU"):
+        yield
+
+
+def ready(*shape: int, seed: int = 0, **options) -> Tensor:
+    """Random numbers that are in memory."""
+    numbers = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+    return Tensor(numbers, **options).realize()
+
+
+def launches(*tensors: Tensor) -> int:
+    before = stats.snapshot()
+    Tensor.realize(*tensors)
+    return (stats - before).launches
+
+
+def scheduled(*tensors: Tensor) -> Schedule:
+    return schedule(build_graph([t._node for t in tensors]), frozenset(), get_device("CPU").target)
+
+
+def temporaries(made: Schedule) -> list[int]:
+    """Bytes of each value that is neither given nor asked for."""
+    return [s.nbytes for k, s in enumerate(made.slots) if s.leaf is None and k not in made.outputs]
+
+
+# ---- what becomes one kernel ----
+
+
+def test_elementwise_chain_is_one_kernel():
+    x, y = ready(37, 21), ready(21)
+    assert launches(((x * 2 + y).exp().tanh() - x.permute(1, 0).permute(1, 0)).sigmoid()) == 1
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "layernorm", "rms_norm", "logsumexp"])
+def test_rows_are_one_kernel(name):
+    x = ready(64, 96)
+    result = getattr(x, name)(-1)
+    assert not temporaries(scheduled(result))
+    assert launches(result) == 1
+
+
+def test_contractions_take_their_epilogue():
+    x, w, b = ready(33, 17), ready(17, 29), ready(29)
+    assert launches((x @ w + b).relu()) == 1
+    images, kernels, bias = ready(2, 3, 9, 9), ready(8, 3, 3, 3), ready(8)
+    assert launches(images.conv2d(kernels, bias, padding=1).relu()) == 1
+
+
+@pytest.mark.parametrize("axis", [0, 1, (0, 2)])
+def test_mean_and_variance_are_one_kernel(axis):
+    x = ready(12, 10, 8)
+    mean, variance = x.mean(axis), x.var(axis)
+    assert launches(mean, variance) == 1
+    np.testing.assert_allclose(mean.numpy(), x.numpy().mean(axis), atol=1e-6)
+    np.testing.assert_allclose(variance.numpy(), x.numpy().var(axis, ddof=1), rtol=1e-5)
+
+
+def test_batch_norm_statistics_are_one_kernel():
+    x, norm = ready(4, 8, 10, 10), nn.BatchNorm2d(8)
+    Tensor.realize(norm.weight, norm.bias, norm.running_mean, norm.running_var)
+    with Tensor.train():
+        out = norm(x)
+    steps = scheduled(out, norm.running_mean, norm.running_var).steps
+    reducing = [s for s in steps if "sum(" in show_kernel(s.kernel)]
+    assert len(reducing) == 1, "mean, variance and both running statistics"
+    assert launches(out, norm.running_mean, norm.running_var) == 2
+
+
+def show_kernel(kernel) -> str:
+    from minigrad.codegen.kernel_text import print_kernel
+
+    return print_kernel(kernel)
+
+
+def test_optimizer_step_and_gradients_agree_with_numpy_after_merging():
+    x, w = ready(5, 4), ready(4, 3, requires_grad=True)
+    start = w.numpy().copy()
+    optimizer = nn.optim.SGD([w], lr=0.5, momentum=0.9)
+    for _ in range(2):
+        optimizer.zero_grad()
+        (x @ w).sum().backward()
+        optimizer.step()
+    gradient = x.numpy().sum(0)[:, None].repeat(3, 1)
+    np.testing.assert_allclose(w.numpy(), start - 0.5 * (gradient + 1.9 * gradient), rtol=1e-5)
+
+
+# ---- what does not ----
+
+
+def test_reduction_with_several_users_is_kept():
+    x = ready(64, 96)
+    total = x.sum(1)
+    made = scheduled(x / total.reshape(64, 1), total.exp().sum())
+    assert temporaries(made) == [64 * 4]
+    assert any("2 users" in r for s in made.steps for r in s.reasons)
+
+
+def test_large_recomputation_is_refused_and_says_why():
+    x, w = ready(64, 512), ready(512, 4096)
+    made = scheduled(x.exp().log().tanh().sin().exp() @ w)
+    assert len(made.steps) == 2
+    assert "recomputing costs" in "".join(made.steps[-1].reasons)
+    assert "# kept apart: " in show(x.exp().log().tanh().sin().exp() @ w, stage="kernels")
+
+
+def test_small_recomputation_is_not():
+    x, w = ready(8, 8), ready(8, 8)
+    assert launches((x + 1) @ w) == 1
+
+
+def test_long_chains_split():
+    x = ready(50)
+    y, expected = x, x.numpy().astype(np.float64)
+    for k in range(100):
+        y = (y + k).tanh() if k % 2 else y * 1.25
+        expected = np.tanh(expected + k) if k % 2 else expected * 1.25
+    made = scheduled(y)
+    assert 1 < len(made.steps) <= 150 // MAX_MEMBERS + 2
+    assert any(str(MAX_MEMBERS) in r for s in made.steps for r in s.reasons)
+    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5)
+
+
+def test_scheduling_is_deterministic():
+    model = nn.Linear(12, 7)
+    x = ready(5, 12)
+    loss = (model(x).softmax() * 3).log().sum()
+    gradients = loss.gradient(model.weight, model.bias)
+    first, second = scheduled(loss, *gradients), scheduled(loss, *gradients)
+    assert [(s.kernel, s.values, s.scalars) for s in first.steps] == [(s.kernel, s.values, s.scalars) for s in second.steps]
+
+
+# ---- optimizers ----
+
+
+@pytest.mark.parametrize("make, scalars", [
+    (lambda p: nn.optim.SGD(p, lr=0.1), 0),
+    (lambda p: nn.optim.SGD(p, lr=0.1, momentum=0.9), 0),
+    (lambda p: nn.optim.Adam(p, lr=0.1), 1),
+    (lambda p: nn.optim.AdamW(p, lr=0.1), 1),
+], ids=["SGD", "momentum", "Adam", "AdamW"])
+def test_updates_are_one_launch(make, scalars):
+    """All parameters, of whatever shape, are rows of one table; Adam's two scalar corrections are one more launch."""
+    shapes = [(3, 4), (7,), (2, 3, 2, 2), (40, 9), (33,), (1, 5)]
+    parameters = [ready(*s, seed=k, requires_grad=True) for k, s in enumerate(shapes)]
+    optimizer = make(parameters)
+    for step in range(3):
+        for p in parameters:
+            p.grad = Tensor(np.full(p.shape, 0.5 + step, np.float32)).realize()
+        before = stats.snapshot()
+        optimizer.step()
+        assert (stats - before).launches == 1 + scalars
+    assert all(np.isfinite(p.numpy()).all() for p in parameters)
+
+
+# ---- memory ----
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_live_slots_never_overlap(seed):
+    rng = random.Random(seed)
+    slots = range(rng.randint(1, 60))
+    sizes = {s: rng.choice((0, 1, 255, 256, 257, 4096, rng.randint(1, 1 << 20))) for s in slots}
+    uses = [tuple(rng.sample(slots, rng.randint(0, min(4, len(slots))))) for _ in range(rng.randint(1, 80))]
+    arena = plan_memory(sizes, uses)
+    live = {s: [t for t, touched in enumerate(uses) if s in touched] for s in slots}
+    used = [s for s in slots if live[s]]
+    assert set(arena.offsets) == set(used)
+    for s in used:
+        assert arena.offsets[s] % 256 == 0 and arena.offsets[s] + sizes[s] <= arena.nbytes
+        for o in used:
+            if o < s and live[s][0] <= live[o][-1] and live[o][0] <= live[s][-1]:
+                a, b = arena.offsets[s], arena.offsets[o]
+                assert a + sizes[s] <= b or b + sizes[o] <= a
+
+
+def test_chain_of_matmuls_needs_two_temporaries():
+    weights = [ready(64, 64, seed=k) for k in range(12)]
+    y = ready(64, 64)
+    for w in weights:
+        y = (y @ w).relu()
+    made = scheduled(y)
+    assert len(made.steps) == 12
+    sizes = {k: s.nbytes for k, s in enumerate(made.slots) if s.leaf is None and k not in made.outputs}
+    assert len(sizes) == 11
+    assert plan_memory(sizes, [s.values for s in made.steps]).nbytes == 2 * 64 * 64 * 4
+
+
+# ---- gradient of a window by data (ALGORITHMS 5) ----
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("dilation", [1, 2, 3])
+@pytest.mark.parametrize("size, taps, padding", [(11, 3, 1), (12, 3, 0), (13, 5, 2), (9, 2, 1), (8, 1, 0)])
+def test_gradient_by_data_is_one_kernel_without_modulo(stride, dilation, size, taps, padding):
+    if size + 2 * padding < dilation * (taps - 1) + 1:
+        pytest.skip("the window is larger than the image")
+    x, w = ready(2, 3, size, size + 1, requires_grad=True), ready(4, 3, taps, taps)
+    y = x.conv2d(w, stride=stride, dilation=dilation, padding=padding)
+    dy = ready(*y.shape, seed=1)
+    gradient, = y.gradient(x, gradient=dy)
+    made = scheduled(gradient)
+    assert len(made.steps) == 1
+    kernel = split_divisions(split_phases(made.steps[0].kernel))
+    assert divisions_left(kernel) == 0 and "%" not in show_kernel(kernel)
+    assert not temporaries(made)
+    expected, = on_numpy(x, w, dy, stride, dilation, padding)
+    np.testing.assert_allclose(gradient.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def on_numpy(x, w, dy, stride, dilation, padding):
+    """The same gradient, term by term."""
+    x, w, dy = x.numpy(), w.numpy(), dy.numpy()
+    full = np.zeros((*x.shape[:2], x.shape[2] + 2 * padding, x.shape[3] + 2 * padding))
+    for u in range(w.shape[2]):
+        for v in range(w.shape[3]):
+            rows = slice(u * dilation, u * dilation + stride * (dy.shape[2] - 1) + 1, stride)
+            columns = slice(v * dilation, v * dilation + stride * (dy.shape[3] - 1) + 1, stride)
+            full[:, :, rows, columns] += np.einsum("nohw,oc->nchw", dy, w[:, :, u, v])
+    return (full[:, :, padding:padding + x.shape[2], padding:padding + x.shape[3]],)
