@@ -259,7 +259,7 @@ def test_benchmark_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_benchmark_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["benchmark_train_efficientnet", "--num", "0", "--bs", "2", "--cnt", "2", "--size",
-                                     "64", "--se", "1"])
+                                     "64"])
     assert benchmark.main() == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "NUM:0 BS:2 CNT:2"
@@ -268,6 +268,9 @@ def test_benchmark_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     pattern = ",".join([*fields, r" +\d+ tensors", number + "GB used", number + "GFLOPS"])
     assert all(re.fullmatch(pattern, line) for line in lines[1:3]), lines
     assert lines[3].split() == ["first", "run", "last", "run"]
+    numbers = {line[:20].strip(): line[20:].split() for line in lines[4:]}
+    assert numbers["kernels launched"][0] == numbers["kernels launched"][1]
+    assert int(numbers["kernels launched"][0]) <= 600 and numbers["distinct programs"][1] == "0"
 
 
 def test_benchmark_errors_are_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import devices
 
 import minigrad.tensor
 from minigrad import Tensor, nn
+from minigrad.engine.stats import stats
 from minigrad.errors import MinigradError
 from minigrad.nn.optim import SGD, Adam, AdamW, Optimizer
 from minigrad.nn.state import get_parameters
@@ -118,6 +120,19 @@ def test_a_step_is_one_realize(monkeypatch: pytest.MonkeyPatch) -> None:
         optimizer.step()
     # Weight and bias with two moments each, the two corrections and three running statistics.
     assert asked == [11]
+
+
+@pytest.mark.parametrize("device", [name for name in devices() if name != "NUMPY"])
+@pytest.mark.parametrize("make, launches", [(SGD, 1), (lambda p: SGD(p, momentum=0.9), 1), (Adam, 2), (AdamW, 2)])
+def test_the_launches_of_a_step_do_not_grow_with_the_parameters(make: Any, launches: int, device: str) -> None:
+    for shapes in ([(5,)], [(5,), (3, 4), (5,), (16, 4, 3, 3)]):
+        parameters = [Tensor(np.ones(shape, np.float32), device=device, requires_grad=True) for shape in shapes]
+        optimizer = make(parameters)
+        for p in parameters:
+            p.grad = Tensor(np.full(p.shape, 0.5, np.float32), device=device)
+        before = stats.snapshot()
+        optimizer.step()
+        assert (stats.snapshot() - before).launches == launches
 
 
 def test_a_missing_gradient_names_its_parameter() -> None:
