@@ -12,7 +12,8 @@ import struct
 from collections.abc import Sequence
 
 from minigrad.codegen.ir.nodes import Alloc, BufferParam, Function, Loop
-from minigrad.codegen.render.common import INDEX, Emitter, Memory, Ref, Scope, argument_kinds
+from minigrad.codegen.render.common import Emitter
+from minigrad.codegen.render.place import INDEX, Memory, Ref, Scope, argument_kinds
 from minigrad.codegen.transforms.math import expand_math
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.dtype import DType, bfloat16, bool_, float16, float32, int32, uint8, uint16

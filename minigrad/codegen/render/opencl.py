@@ -15,7 +15,8 @@ from math import copysign
 
 from minigrad.codegen.ir.nodes import Alloc, Function, Loop, extent_of
 from minigrad.codegen.ir.walk import accesses, indices, statements, values
-from minigrad.codegen.render.common import INDEX, Emitter, Memory, Ref, Scope, argument_kinds
+from minigrad.codegen.render.common import Emitter
+from minigrad.codegen.render.place import INDEX, Memory, Ref, Scope, argument_kinds
 from minigrad.codegen.transforms.budget import iterations, limit_iterations
 from minigrad.codegen.transforms.math import expand_math
 from minigrad.codegen.transforms.unroll import unroll

@@ -1,0 +1,147 @@
+"""Index arithmetic and conditions, for renderers.
+
+Address polynomials are summed by loop level, outer terms first, so that an inner loop only adds what it changes.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minigrad.codegen.render.place import INDEX, Placer, Ref
+from minigrad.dtype import bool_
+from minigrad.errors import InternalError
+from minigrad.expr import Atom, FloorDiv, Index, Max, Min, Mod, Opaque, Var, bounds, subs, to_text
+from minigrad.value import ValueIndex, value_atoms
+
+
+class IndexEmitter(Placer):
+    """Index expressions and conditions to instructions."""
+
+    def sums(self, e: Index, lane: int | None = None) -> tuple[list[Ref], int]:
+        """`e` as one partial sum per loop level, outermost first, and its constant. `lane` stands for the lane index."""
+        if lane is not None and self.lane is not None and not value_atoms(e):
+            e, lane = subs(e, {self.lane: self.first_lane + lane}), None
+        if isinstance(e, int):
+            return [], e
+        levels: dict[int, Ref] = {}
+        constant = e.const
+        for monomial, coefficient in e.terms:
+            factors = sorted((self.atom(a, lane) for a in monomial), key=lambda r: r.level)
+            product = factors[0] if coefficient == 1 else None
+            for f in factors if product is None else factors[1:]:
+                left = self.constant(coefficient, INDEX) if product is None else product
+                product = self.integer("mul", left, f)
+            assert product is not None
+            known = levels.get(product.level)
+            levels[product.level] = product if known is None else self.integer("add", known, product)
+        return [levels[level] for level in sorted(levels)], constant
+
+    def total(self, parts: list[Ref], constant: int) -> Ref:
+        """The sum of what `sums` returns."""
+        result: Ref | None = None
+        for p in parts:
+            result = p if result is None else self.integer("add", result, p)
+        if result is None:
+            return self.constant(constant, INDEX)
+        return self.integer("add", result, self.constant(constant, INDEX)) if constant else result
+
+    def index(self, e: Index, lane: int | None = None) -> Ref:
+        """A scalar index."""
+        return self.total(*self.sums(e, lane))
+
+    def atom(self, a: Atom, lane: int | None) -> Ref:
+        if isinstance(a, Var):
+            if a is self.lane:
+                if lane is None:
+                    raise InternalError(f"[render] {self.function.name}: lane {a.name} used where a scalar is needed")
+                return self.constant(self.first_lane + lane, INDEX)
+            if a not in self.variables:
+                raise InternalError(f"[render] {self.function.name}: unbound index variable {a.name}")
+            return self.variables[a]
+        if isinstance(a, ValueIndex):
+            x = self.value(a.value, self.under)
+            if x.lanes > 1:
+                if lane is None:
+                    raise InternalError(f"[render] {self.function.name}: an index that differs by lane needs a lane")
+                x = self.extract(x, lane)
+            return self.convert(x, INDEX)
+        if isinstance(a, Opaque):
+            return self.index(a.inner, lane)
+        if isinstance(a, Min | Max):
+            return self.integer("min" if isinstance(a, Min) else "max", self.index(a.a, lane), self.index(a.b, lane))
+        if isinstance(a, FloorDiv | Mod):
+            return self.division(a, lane)
+        raise InternalError(f"[render] {self.function.name}: cannot render index {to_text(a)}")
+
+    def division(self, a: FloorDiv | Mod, lane: int | None) -> Ref:
+        """Floor division of a possibly negative number by a constant is shifted to be one of a non-negative number."""
+        (lo, hi), op = bounds(a.a), "div" if isinstance(a, FloorDiv) else "mod"
+        x, y = self.index(a.a, lane), self.index(a.b, lane)
+        if lo >= 0:
+            return self.integer(op, x, y, small=hi < 2**31 and bounds(a.b)[1] < 2**31)
+        if not isinstance(a.b, int) or lo < -2**62:
+            return self.integer("f" + op, x, y)
+        shift = -(lo // a.b)
+        x = self.integer("add", x, self.constant(shift * a.b, INDEX))
+        q = self.integer(op, x, y, small=hi + shift * a.b < 2**31)
+        return self.integer("add", q, self.constant(-shift, INDEX)) if op == "div" else q
+
+    def varies(self, a: Atom) -> bool:
+        """Whether an atom differs from lane to lane."""
+        if self.lane is None:
+            return False
+        if isinstance(a, Var):
+            return a is self.lane
+        if isinstance(a, ValueIndex):
+            return self.value(a.value, self.under).lanes > 1
+        return any(self.varies(f) for e in a.children() if not isinstance(e, int) for m, _ in e.terms for f in m)
+
+    def by_lane(self, e: Index) -> tuple[Index, int] | None:
+        """(rest, stride) with e = rest + stride * lane and nothing else that varies, or None."""
+        if isinstance(e, int) or self.lane is None:
+            return e, 0
+        stride = 0
+        for monomial, coefficient in e.terms:
+            if monomial == (self.lane,):
+                stride = coefficient
+            elif any(self.varies(a) for a in monomial):
+                return None
+        return (e + stride * (self.first_lane - self.lane) if stride else e), stride
+
+    # ---- conditions ----
+
+    def conjunction(self, x: Ref | None, y: Ref | None) -> Ref | None:
+        """Both masks; None is always true."""
+        if x is None or y is None or x is y:
+            return x if y is None else y
+        lanes = max(x.lanes, y.lanes)
+        return self.operation("and", [self.spread(x, lanes), self.spread(y, lanes)], bool_)
+
+    def conditions(self, conditions: Sequence[Index], lane: int | None = None) -> Ref | None:
+        """The mask of all of them (scalar if none differs by lane), None if there are none to check."""
+        uniform: Ref | None = None
+        varying: Ref | None = None
+        for e in conditions:
+            if isinstance(e, int):
+                if e < 0:
+                    return self.constant(False, bool_)
+                continue
+            mask = self.condition(e, lane)
+            if mask.lanes > 1:
+                varying = self.conjunction(varying, mask)
+            else:
+                uniform = self.conjunction(uniform, mask)
+        return self.conjunction(uniform, varying)
+
+    def condition(self, e: Index, lane: int | None) -> Ref:
+        split = (e, 0) if lane is not None else self.by_lane(e)
+        if split is None:
+            parts = [self.condition(e, i) for i in range(self.width)]
+            return self.gather_lanes(parts)
+        rest, stride = split
+        sums, constant = self.sums(rest, lane)
+        if not stride:
+            return self.at_least(self.total(sums, 0), -constant)
+        limits = [-constant - stride * i for i in range(self.width)]
+        lo, hi = bounds(rest)
+        small = -2**31 < min(lo - constant, *limits) and max(hi - constant, *limits) < 2**31
+        return self.lanes_at_least(self.total(sums, 0), limits, small)

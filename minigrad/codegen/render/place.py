@@ -1,0 +1,264 @@
+"""Where instructions go: `Placer` numbers values and puts each into the outermost scope that it can live in.
+
+Every instruction passes through `Placer.pure`, which knows the scope (function, loop, branch) of each operand. It puts
+the instruction at the end of the deepest of those scopes, so that whatever does not depend on a loop leaves it, and
+returns the earlier result when the same text was emitted before. What a renderer has to supply is abstract here.
+"""
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from minigrad.codegen.ir.nodes import Alloc, Function, Loop
+from minigrad.dtype import DType, int64
+from minigrad.expr import Index, Var
+from minigrad.value import Value
+
+# The type of index arithmetic: 64 bits unless a renderer knows that less is enough.
+INDEX = DType("index", "i", 64, int64.np)
+
+
+class Ref:
+    """An emitted value: its text, element type, lanes (1: a scalar), and the scope level that defines it (0: function).
+
+    `zero_outside` is the mask outside which it is known to be zero (a masked load); `literal` a constant's number.
+    """
+
+    __slots__ = ("text", "dtype", "lanes", "level", "zero_outside", "literal")
+
+    def __init__(self, text: str, dtype: DType, lanes: int = 1, level: int = 0):
+        self.text, self.dtype, self.lanes, self.level = text, dtype, lanes, level
+        self.zero_outside: Ref | None = None
+        self.literal: int | float | bool | None = None
+
+
+class Scope:
+    """The lines of one block and the values defined in it. Loads may leave it for the enclosing one if `crossable`.
+
+    `entry` and `label` name its first and its present basic block, for a renderer that has such.
+    """
+
+    __slots__ = ("lines", "known", "crossable", "entry", "label")
+
+    def __init__(self, crossable: bool, label: str = "entry"):
+        self.lines: list[str] = []
+        self.known: dict[tuple, Ref] = {}
+        self.crossable = crossable
+        self.entry = self.label = label
+
+
+class Memory:
+    """A buffer of the function. `place`: 'in', 'out', 'inout', 'scratch' or 'register'; `text` is its pointer.
+
+    `lanes` > 1: one copy per lane (allocated inside a vector loop); `slots` are the variables of a register buffer.
+    """
+
+    __slots__ = ("name", "dtype", "size", "place", "text", "lanes", "slots", "version")
+
+    def __init__(self, name: str, dtype: DType, size: Index, place: str, text: str, lanes: int = 1):
+        self.name, self.dtype, self.size, self.place, self.text, self.lanes = name, dtype, size, place, text, lanes
+        self.slots: tuple[str, ...] = ()
+        self.version = 0  # counts its stores: a load of what may be stored to is shared within one version
+
+
+def argument_kinds(function: Function) -> tuple[str, ...]:
+    """What `Program.arguments` says: 'buffer:<bytes per element>', a scalar's type, 'i64' for a dim."""
+    return (*(f"buffer:{b.dtype.itemsize}" for b in function.buffers), *(s.dtype.short for s in function.scalars),
+            *("i64" for _ in function.dims))
+
+
+class Placer(ABC):
+    """Walks one Function. `scopes[0]` is the function; `lane`, `width` describe the enclosing vector loop, if any.
+
+    A renderer may do such a loop in parts: lanes from `first_lane` on, `real_width` of the `width` lanes of its types.
+    """
+
+    def __init__(self, function: Function):
+        self.function = function
+        self.scopes = [Scope(crossable=False)]
+        self.counter = 0
+        self.lane: Var | None = None
+        self.width = self.real_width = 1
+        self.first_lane = 0
+        self.locals: dict[str, Ref] = {}
+        self.variables: dict[Var, Ref] = {}
+        self.memory: dict[str, Memory] = {}
+        self.memo: dict[tuple[Value, Ref | None], Ref] = {}
+        self.loading: dict[Value, bool] = {}
+        self.under: Ref | None = None
+        self.literals: dict[tuple, Ref] = {}
+        self.epoch = 0
+
+    # ---- texts that a renderer supplies ----
+
+    @abstractmethod
+    def definition(self, ref: Ref, text: str) -> str:
+        """The line that defines `ref` as `text`."""
+
+    @abstractmethod
+    def value(self, root: Value, mask: Ref | None = None) -> Ref:
+        """Emits a value whose loads happen only where `mask` is true."""
+
+    @abstractmethod
+    def literal(self, value: int | float | bool, dtype: DType) -> str:
+        """A scalar literal."""
+
+    @abstractmethod
+    def splat(self, x: Ref, lanes: int) -> Ref:
+        """A scalar in every lane."""
+
+    @abstractmethod
+    def gather_lanes(self, parts: Sequence[Ref]) -> Ref:
+        """A vector of scalars."""
+
+    @abstractmethod
+    def extract(self, x: Ref, lane: int) -> Ref:
+        """One lane of a vector."""
+
+    @abstractmethod
+    def integer(self, op: str, x: Ref, y: Ref, small: bool = False) -> Ref:
+        """Index arithmetic on scalars: add, mul, min, max, div and mod of non-negative numbers (`small`: of 32 bits),
+        fdiv and fmod that floor."""
+
+    @abstractmethod
+    def at_least(self, x: Ref, limit: int) -> Ref:
+        """x >= limit for a scalar index."""
+
+    @abstractmethod
+    def lanes_at_least(self, x: Ref, limits: Sequence[int], small: bool) -> Ref:
+        """x >= limits[lane] in each lane, for a scalar index; `small`: all of it fits 32 bits."""
+
+    @abstractmethod
+    def operation(self, op: str, args: Sequence[Ref], dtype: DType) -> Ref:
+        """A unary, binary, fma or where Value op; vector operands have equal lanes, a `where` condition may be scalar."""
+
+    @abstractmethod
+    def convert(self, x: Ref, dtype: DType) -> Ref:
+        """The cast of `value.py`; also to and from INDEX."""
+
+    @abstractmethod
+    def reinterpret(self, x: Ref, dtype: DType) -> Ref:
+        """The bitcast of `value.py`."""
+
+    @abstractmethod
+    def across(self, combine: str, x: Ref) -> Ref:
+        """All lanes combined in a fixed tree; a scalar."""
+
+    @abstractmethod
+    def any_lane(self, mask: Ref) -> Ref:
+        """True if a lane of a mask is."""
+
+    @abstractmethod
+    def load_scalar(self, memory: Memory, offset: Index, lane: int | None, mask: Ref | None, floor: int) -> Ref:
+        """One element, in memory only read where the scalar mask is true; not placed outside scope level `floor`."""
+
+    @abstractmethod
+    def load_vector(self, memory: Memory, start: Index, stride: int, mask: Ref | None, floor: int) -> Ref | None:
+        """`width` elements at start + lane * stride, or None if there is no better way than one by one."""
+
+    @abstractmethod
+    def store_scalar(self, memory: Memory, offset: Index, lane: int | None, value: Ref, mask: Ref | None) -> None:
+        """One element, where the scalar mask is true."""
+
+    @abstractmethod
+    def store_vector(self, memory: Memory, start: Index, value: Ref, mask: Ref | None) -> None:
+        """`width` elements at consecutive offsets, where the mask (scalar or vector) is true."""
+
+    @abstractmethod
+    def read_slot(self, memory: Memory, slot: int) -> Ref:
+        """The present value of an element of a register buffer."""
+
+    @abstractmethod
+    def write_slot(self, memory: Memory, slot: int, value: Ref) -> None:
+        """Sets an element of a register buffer."""
+
+    @abstractmethod
+    def allocate(self, s: Alloc) -> Memory:
+        """Declares a register or scratch buffer."""
+
+    @abstractmethod
+    def open_loop(self, s: Loop) -> tuple[Ref, object]:
+        """The loop's variable (its level is the new scope's) and what `close_loop` needs; lines of bounds are out."""
+
+    @abstractmethod
+    def close_loop(self, s: Loop, inner: Scope, state: object) -> None:
+        """Appends the finished loop to the current scope."""
+
+    @abstractmethod
+    def close_if(self, condition: Ref, then: Scope, otherwise: Scope | None) -> None:
+        """Appends a branch on a scalar condition to the current scope."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Joins the work-items of one group."""
+
+    @abstractmethod
+    def comment(self, text: str) -> None:
+        """A remark in the source."""
+
+    # ---- placing instructions ----
+
+    @property
+    def scope(self) -> Scope:
+        return self.scopes[-1]
+
+    def name(self, hint: str) -> str:
+        self.counter += 1
+        return f"{hint}{self.counter}"
+
+    def constant(self, value: int | float | bool, dtype: DType) -> Ref:
+        key = (repr(value), dtype)
+        if key not in self.literals:
+            ref = self.literals[key] = Ref(self.literal(value, dtype), dtype)
+            ref.literal = value
+        return self.literals[key]
+
+    def spread(self, x: Ref, lanes: int) -> Ref:
+        return x if x.lanes == lanes else self.splat(x, lanes)
+
+    def every(self, value: int | float, dtype: DType, lanes: int) -> Ref:
+        """A constant in every lane."""
+        return self.spread(self.constant(value, dtype), lanes)
+
+    def pure(self, text: str, dtype: DType, lanes: int, operands: Sequence[Ref], hint: str = "v", floor: int = 0) -> Ref:
+        """The value `text`, defined in the outermost scope where its operands exist, not outside level `floor`."""
+        level = 0
+        for o in operands:
+            if o.level > level:
+                level = o.level
+        key = (text, dtype, lanes)
+        while True:
+            scope = self.scopes[level]
+            found = scope.known.get(key)
+            if found is not None:
+                return found
+            if level >= floor:
+                break
+            level += 1
+        ref = Ref(self.name(hint), dtype, lanes, level)
+        scope.known[key] = ref
+        scope.lines.append(self.definition(ref, text))
+        return ref
+
+    def here(self, text: str, dtype: DType, lanes: int, memory: Memory, hint: str = "v") -> Ref:
+        """A value read from `memory` at this very place; shared until something may have been stored there."""
+        key = (text, dtype, lanes, memory.text, memory.version, self.epoch)
+        ref = self.scope.known.get(key)
+        if ref is None:
+            ref = self.scope.known[key] = Ref(self.name(hint), dtype, lanes, len(self.scopes) - 1)
+            self.scope.lines.append(self.definition(ref, text))
+        return ref
+
+    def load_floor(self, memory: Memory, proven: bool) -> int:
+        """The outermost level that a load may move to: past loops that run, past anything if it is always in bounds."""
+        top = len(self.scopes) - 1
+        if memory.place != "in":
+            return top
+        return 0 if proven else self.safe_floor()
+
+    def safe_floor(self) -> int:
+        """The outermost level for what may trap: it stays inside branches and loops that may not run."""
+        top = len(self.scopes) - 1
+        while top > 0 and self.scopes[top].crossable:
+            top -= 1
+        return top
