@@ -146,7 +146,8 @@ def test_scheduling_is_deterministic():
     loss = (model(x).softmax() * 3).log().sum()
     gradients = loss.gradient(model.weight, model.bias)
     first, second = scheduled(loss, *gradients), scheduled(loss, *gradients)
-    assert [(s.kernel, s.values, s.scalars) for s in first.steps] == [(s.kernel, s.values, s.scalars) for s in second.steps]
+    texts = [[(s.kernel, s.values, s.scalars) for s in made.steps] for made in (first, second)]
+    assert texts[0] == texts[1]
 
 
 # ---- optimizers ----

@@ -89,6 +89,7 @@ class Scheduler:
         groups = self.state.groups
         needs = [dependencies(self.state, g) if groups[g].roots else set() for g in range(len(groups))]
         self.in_place: set[int] = set()
+        self.kept = {peeled(self.graph, k) for k in self.graph.targets}
         overwritten: set[int] = set()
         for g in range(len(groups)):
             for k in groups[g].roots:
@@ -109,9 +110,9 @@ class Scheduler:
 
     def may_update(self, target: int) -> bool:
         """Whether the old version may be overwritten once its readers have run."""
-        if self.graph.leaf[target]:
-            return target in self.donatable
-        return all(peeled(self.graph, k) != target for k in self.graph.targets)
+        if self.graph.leaf[target] and target not in self.donatable:
+            return False
+        return target not in self.kept
 
     def reach(self, needs: list[set[int]], starts: set[int], goal: int) -> bool:
         """Whether any of `starts` needs `goal`, directly or not."""

@@ -1,0 +1,301 @@
+"""Versions and assign (ALGORITHMS 9): a slice is a value, old versions stay readable, in place wherever that is safe."""
+import gc
+
+import numpy as np
+import pytest
+from conftest import devices
+
+from minigrad import Tensor, Variable, nn
+from minigrad.config import config
+from minigrad.engine.stats import stats
+
+COMPILED = [d for d in devices() if d != "NUMPY"]
+
+
+@pytest.fixture(params=devices())
+def device(request):
+    with config(device=request.param):
+        yield request.param
+
+
+@pytest.fixture(params=COMPILED)
+def compiled(request):
+    with config(device=request.param):
+        yield request.param
+
+
+def count(*shape: int) -> np.ndarray:
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+
+
+def place(x: Tensor) -> object:
+    buffer = x.realize()._node.storage
+    return buffer.handle, buffer.offset
+
+
+# ---- a slice is a value ----
+
+
+@pytest.mark.parametrize("read_first", [True, False])
+@pytest.mark.parametrize("start_realized", [True, False])
+def test_slice_keeps_the_old_values(device, read_first, start_realized):
+    x = Tensor(count(4)) if start_realized else Tensor(count(4)) + 0
+    y = x[0:2]
+    if read_first:
+        y.realize()
+    x[0] = 9
+    if not read_first:
+        x.realize()
+    np.testing.assert_array_equal(y.numpy(), [0, 1])
+    np.testing.assert_array_equal(x.numpy(), [9, 1, 2, 3])
+
+
+def test_lazy_readers_see_the_version_they_were_made_from(device):
+    x = Tensor(count(5)).realize()
+    before = x * 2
+    x.assign(x + 10)
+    between = x * 2
+    x.assign(x + 10)
+    np.testing.assert_array_equal(x.numpy(), count(5) + 20)
+    np.testing.assert_array_equal(between.numpy(), (count(5) + 10) * 2)
+    np.testing.assert_array_equal(before.numpy(), count(5) * 2)
+
+
+def test_reader_whose_work_is_in_the_plan(device):
+    """The value that the new version comes from is still what it was when it is read afterwards."""
+    x = Tensor(count(3, 4)).realize()
+    work = (x.exp() * 0.1).sum(1, keepdim=True)
+    x.assign(x - work)
+    new = x.numpy()
+    expected = (np.exp(count(3, 4)) * 0.1).sum(1, keepdims=True)
+    np.testing.assert_allclose(work.numpy(), expected, rtol=1e-5)
+    np.testing.assert_allclose(new, count(3, 4) - expected, rtol=1e-5)
+
+
+def test_reader_of_old_and_new(device):
+    x = Tensor(count(6)).realize()
+    old = x + 0
+    x[2:4] = x[2:4] * 10
+    both = old + x
+    np.testing.assert_array_equal(both.numpy(), [0, 2, 2 + 20, 3 + 30, 8, 10])
+
+
+# ---- overlap ----
+
+
+@pytest.mark.parametrize("size", [2, 5, 1000])
+def test_overlapping_source_and_target(device, size):
+    x = Tensor(count(size)).realize()
+    x[1:] = x[:-1]
+    np.testing.assert_array_equal(x.numpy(), [0, *range(size - 1)])
+    x = Tensor(count(size)).realize()
+    x[:-1] = x[1:]
+    np.testing.assert_array_equal(x.numpy(), [*range(1, size), size - 1])
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (7, 5), (64, 64)])
+def test_assigning_what_reads_other_elements(device, shape):
+    for change in (lambda t: t.flip(0), lambda t: t.flip(1) + t, lambda t: t.permute(1, 0).reshape(shape),
+                   lambda t: t - t.mean(1, keepdim=True), lambda t: t.softmax(), lambda t: t + t.sum()):
+        x, y = Tensor(count(*shape)).realize(), Tensor(count(*shape)).realize()
+        expected = change(y).numpy()
+        x.assign(change(x))
+        np.testing.assert_allclose(x.numpy(), expected, rtol=1e-6)
+
+
+def test_transpose_of_a_square(device):
+    x = Tensor(count(9, 9)).realize()
+    x.assign(x.transpose(0, 1))
+    np.testing.assert_array_equal(x.numpy(), count(9, 9).T)
+
+
+def test_swap(device):
+    a, b = Tensor(count(20)).realize(), Tensor(count(20) + 100).realize()
+    old = a + 0
+    a.assign(b)
+    b.assign(old)
+    Tensor.realize(a, b)
+    np.testing.assert_array_equal(a.numpy(), count(20) + 100)
+    np.testing.assert_array_equal(b.numpy(), count(20))
+
+
+def test_updates_that_read_each_others_targets_elsewhere(device):
+    a, b = Tensor(count(4, 6)).realize(), Tensor(count(4, 6) * 3).realize()
+    x, y = a.numpy(), b.numpy()
+    old_a = a + 0
+    a.assign(a + b.flip(0))
+    b.assign(b * 2 + old_a.flip(1))
+    Tensor.realize(a, b)
+    np.testing.assert_array_equal(a.numpy(), x + y[::-1])
+    np.testing.assert_array_equal(b.numpy(), y * 2 + x[:, ::-1])
+
+
+# ---- chains and loops ----
+
+
+def test_chain_of_assigns(device):
+    x = Tensor(count(8)).realize()
+    expected = count(8)
+    for k in range(10):
+        x.assign(x * 2 - k)
+        expected = expected * 2 - k
+        x[k % 8] = k
+        expected[k % 8] = k
+    np.testing.assert_array_equal(x.numpy(), expected)
+
+
+def test_loop_reuses_the_memory(compiled):
+    x = Tensor(count(33)).realize()
+    where = place(x)
+    for _ in range(5):
+        x.assign(x + 1)
+        assert place(x) == where
+        x[3:5] = 0
+        assert place(x) == where
+    np.testing.assert_array_equal(x.numpy()[:3], [5, 6, 7])
+
+
+def test_reader_that_lives_keeps_its_memory(compiled):
+    x = Tensor(count(4)).realize()
+    y = x.reshape(2, 2)
+    x.assign(x + 1)
+    x.realize()
+    np.testing.assert_array_equal(y.numpy().ravel(), count(4))
+    np.testing.assert_array_equal(x.numpy(), count(4) + 1)
+
+
+def test_shared_storage(device):
+    x = Tensor(count(4)).realize()
+    same = x.reshape(4)
+    alias = x.detach()
+    x.assign(x * 10)
+    x.realize()
+    np.testing.assert_array_equal(same.numpy(), count(4))
+    np.testing.assert_array_equal(alias.numpy(), count(4))
+    np.testing.assert_array_equal(x.numpy(), count(4) * 10)
+
+
+def test_equal_values_do_not_share_their_updates(device):
+    a, b = Tensor.zeros(5).contiguous().realize(), Tensor.zeros(5).contiguous().realize()
+    a.assign(a + 1)
+    a.realize()
+    np.testing.assert_array_equal(b.numpy(), np.zeros(5))
+    np.testing.assert_array_equal(a.numpy(), np.ones(5))
+
+
+def test_blob_is_read_and_copied_on_write(device):
+    array = count(6)
+    x = Tensor.from_blob(array)
+    y = x + 1
+    np.testing.assert_array_equal(y.numpy(), count(6) + 1)
+    kept = x[2:4]
+    x.assign(x * 2)
+    np.testing.assert_array_equal(x.numpy(), count(6) * 2)
+    np.testing.assert_array_equal(kept.numpy(), [2, 3])
+
+
+def test_detach_reads_the_same_version(device):
+    x = Tensor(count(3), requires_grad=True).realize()
+    old = x.detach() * 2
+    x.assign(x.detach() + 1)
+    np.testing.assert_array_equal(old.numpy(), count(3) * 2)
+    np.testing.assert_array_equal(x.detach().numpy(), count(3) + 1)
+
+
+def test_results_do_not_depend_on_garbage(device):
+    """A cycle keeps old readers alive: the numbers are the same, only memory differs."""
+    def steps() -> np.ndarray:
+        x = Tensor(count(7)).realize()
+        for k in range(4):
+            holder: list = [x * k]
+            holder.append(holder)
+            x.assign(x * 2 + k)
+            x[k] = -1
+            x.realize()
+        return x.numpy()
+
+    expected = steps()
+    gc.disable()
+    try:
+        np.testing.assert_array_equal(steps(), expected)
+    finally:
+        gc.enable()
+
+
+# ---- regions ----
+
+
+def test_strided_and_reversed_regions(device):
+    x, expected = Tensor(count(5, 6)).realize(), count(5, 6)
+    x[1:4, ::2] = Tensor(count(3, 3) + 50)
+    expected[1:4, ::2] = count(3, 3) + 50
+    x[:, 1] = 7
+    expected[:, 1] = 7
+    np.testing.assert_array_equal(x.numpy(), expected)
+
+
+def test_symbolic_region_is_one_plan(device):
+    position = Variable("assign_position", 0, 9)
+    cache = Tensor.zeros(10, 3).contiguous().realize()
+    expected = np.zeros((10, 3), np.float32)
+    made = stats.snapshot()
+    for k in (0, 4, 9, 2):
+        at = position.bind(k)
+        cache[at:at + 1] = Tensor(count(1, 3) + k).realize()
+        cache.realize()
+        expected[k] = count(3) + k
+    assert (stats - made).schedules <= 1
+    np.testing.assert_array_equal(cache.numpy(), expected)
+
+
+def test_growing_cache_is_read_up_to_the_position(device):
+    position = Variable("assign_length", 1, 8)
+    cache = Tensor.zeros(8, 2).contiguous().realize()
+    for k in range(1, 6):
+        n = position.bind(k)
+        cache[n - 1:n] = Tensor(np.full((1, 2), k, np.float32))
+        total = cache[0:n].sum(0)
+        np.testing.assert_array_equal(total.numpy(), [k * (k + 1) / 2] * 2)
+
+
+# ---- the training step ----
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+def test_loss_printed_after_the_step(device, kind):
+    """The loss is that of the weights before the step, whenever it is read."""
+    rng = np.random.default_rng(5)
+    x, y = (rng.standard_normal(s).astype(np.float32) for s in ((6, 4), (6, 3)))
+    losses = {}
+    for early in (True, False):
+        w = Tensor(np.ones((4, 3), np.float32), requires_grad=True)
+        optimizer = getattr(nn.optim, kind)([w], lr=0.05)
+        found = losses[early] = []
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = ((Tensor(x) @ w - Tensor(y)) ** 2).mean()
+            loss.backward()
+            if early:
+                found.append(loss.item())
+            optimizer.step()
+            if not early:
+                found.append(loss.item())
+    np.testing.assert_allclose(losses[True], losses[False], rtol=1e-6)
+    assert losses[True][2] < losses[True][0]
+
+
+def test_training_keeps_parameters_where_they_are(compiled):
+    w = Tensor(count(5, 3), requires_grad=True).realize()
+    optimizer = nn.optim.SGD([w], lr=0.1, momentum=0.9)
+    where = place(w), place(optimizer.velocities[0])
+    memory = None
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss = (Tensor(count(2, 5)) @ w).relu().sum()
+        loss.backward()
+        optimizer.step()
+        loss.item()
+        del loss
+        assert (place(w), place(optimizer.velocities[0])) == where
+        assert memory is None or stats.mem_used <= memory
+        memory = stats.mem_used
