@@ -1,4 +1,4 @@
-"""Loop IR functions that both renderers must run as the interpreter does: text, sizes of dims, and the iterations to run."""
+"""Loop IR functions that both renderers must run as the interpreter does."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ def arguments(case: Case) -> tuple[dict[str, np.ndarray], int]:
     for b in f.buffers:
         size = evaluate(b.size, case.dims)
         given = case.data.get(b.name)
-        buffers[b.name] = np.asarray(given).astype(b.dtype.np) if given is not None else random_array(b.dtype, size, rng)
+        buffers[b.name] = random_array(b.dtype, size, rng) if given is None else np.asarray(given).astype(b.dtype.np)
         assert buffers[b.name].size == size
     return buffers, evaluate(extent_of(f), case.dims)
 
@@ -101,9 +101,9 @@ CASES = [
       acc[0] = 0.0
       for u in 0..3 serial:
         for v in 0..3 unroll:
-          acc[0] = acc[0] + w[3*u + v] * (x[8*(i + u - 1) + l + v - 1] else 0.0 if i + u - 1 >= 0 and 6 - i - u >= 0 and l + v - 1 >= 0 and 8 - l - v >= 0)
+          acc[0] = acc[0] + w[3*u + v] * (x[8*(i + u - 1) + l + v - 1] else 0.0 if {INSIDE})
       y[8*i + l] = acc[0]
-"""),
+""".replace("{INSIDE}", "i + u - 1 >= 0 and 6 - i - u >= 0 and l + v - 1 >= 0 and 8 - l - v >= 0")),
     Case("guard_value", """func guard_value(in x: f32[8], in s: f32[4], out y: f32[16])
   for i in 0..2 parallel:
     for l in 0..8 vector:
@@ -187,6 +187,17 @@ CASES = [
       for j in 0..4 serial:
         y[32*i + 8*j + l] = t[j] + t[0]
 """),
+    Case("masked_stores", """\
+func masked_stores(in x: f32[n], inout y: f32[n], inout h: f16[n], in b: b8[n], out c: b8[n], n: index in 1..99)
+  for i in 0..(n + 7) // 8 parallel:
+    for l in 0..8 vector:
+      alloc t: f16[2] scratch
+      y[8*i + l] if n - 1 - 8*i - l >= 0 = x[8*i + l] * 3.0
+      t[1] = f16((x[8*i + l] / 3.0 else 0.0 if n - 1 - 8*i - l >= 0))
+      h[8*i + l] if n - 1 - 8*i - l >= 0 = f16(f32(t[1]) * 3.0 + f32(h[8*i + l]))
+      c[8*i + l] if n - 1 - 8*i - l >= 0 = b[8*i + l] ^ true
+      y[8*i + l] if n - 2 - 8*i - l >= 0 = x[8*i + l + 1] + y[8*i + l]
+""", dims={"n": 29}),
     Case("inout", """func inout(inout x: f32[32], in g: f32[32], lr: f32)
   for i in 0..4 parallel:
     for l in 0..8 vector:
@@ -208,7 +219,8 @@ CASES = [
     v[i] = (u[i] >> 1:u8) + max(u[i], 20:u8) * u[i]
     v[16 + i] = u8(a[i])
 """),
-    Case("integers_vector", """func integers_vector(in a: i32[16], in b: i32[16], in u: u8[16], out y: i32[96], out v: u8[32])
+    Case("integers_vector", """\
+func integers_vector(in a: i32[16], in b: i32[16], in u: u8[16], out y: i32[96], out v: u8[32])
   for i in 0..2 parallel:
     for l in 0..8 vector:
       y[8*i + l] = a[8*i + l] + b[8*i + l] * a[8*i + l]
@@ -220,7 +232,8 @@ CASES = [
       v[8*i + l] = (u[8*i + l] >> 1:u8) + max(u[8*i + l], 20:u8) * u[8*i + l]
       v[16 + 8*i + l] = u8(a[8*i + l])
 """),
-    Case("float_casts", """func float_casts(in x: f32[16], out a: i32[32], out b: u8[32], out c: i8[32], out d: i64[32], out e: u32[32])
+    Case("float_casts", """\
+func float_casts(in x: f32[16], out a: i32[32], out b: u8[32], out c: i8[32], out d: i64[32], out e: u32[32])
   for i in 0..16 serial:
     a[i] = i32(x[i])
     b[i] = u8(x[i])
@@ -250,7 +263,8 @@ CASES = [
     t[64 + i] = b8(x[i])
     t[80 + i] = ~(x[i] < z[i]) & (z[i] < 1.0) | (x[i] != x[i]) ^ true
 """, data={"x": SPECIAL, "z": SPECIAL[5:] + SPECIAL[:5]}),
-    Case("extrema_vector", """func extrema_vector(in x: f32[16], in z: f32[16], out y: f32[96], out t: b8[64], in q: b8[16])
+    Case("extrema_vector", """\
+func extrema_vector(in x: f32[16], in z: f32[16], out y: f32[96], out t: b8[64], in q: b8[16])
   for i in 0..2 serial:
     for l in 0..8 vector:
       y[8*i + l] = max(x[8*i + l], z[8*i + l])
@@ -264,7 +278,8 @@ CASES = [
       t[32 + 8*i + l] = b8(x[8*i + l])
       t[48 + 8*i + l] = ~q[8*i + l] ^ (q[8*i + l] | (z[8*i + l] < 1.0))
 """, data={"x": SPECIAL, "z": SPECIAL[5:] + SPECIAL[:5]}),
-    Case("halves", """func halves(in h: f16[16], in g: bf16[16], in x: f32[16], out y: f32[32], out a: f16[32], out b: bf16[32])
+    Case("halves", """\
+func halves(in h: f16[16], in g: bf16[16], in x: f32[16], out y: f32[32], out a: f16[32], out b: bf16[32])
   for i in 0..16 serial:
     y[i] = f32(h[i]) + f32(g[i])
     a[i] = f16(x[i])
@@ -288,13 +303,14 @@ CASES = [
       alloc acc: f32[1] register
       acc[0] = x[6*i + l]
       for k in 0..3 serial:
-        acc[0] = acc[0] * 0.5 + index(l + k, f32_) 
+        acc[0] = acc[0] * 0.5 + f32(index(l + k))
       y[6*i + l] = acc[0]
       s[i] = across(sum, acc[0])
-""".replace("index(l + k, f32_) ", "f32(index(l + k))"), rtol=1e-5),
+""", rtol=1e-5),
     Case("divisions", """func divisions(in x: f32[48], out y: f32[48], n: index in 1..6)
   for p in 0..48 parallel:
-    y[p] = x[p // 6 + 8*(p % 6)] + x[(p // n) % 5] + f32(index((p - 20) // 3)) + f32(index((p - 20) % 7)) + f32(index(max(p - 9, min(p, n))))
+    let far = f32(index((p - 20) // 3)) + f32(index((p - 20) % 7)) + f32(index(max(p - 9, min(p, n))))
+    y[p] = x[p // 6 + 8*(p % 6)] + x[(p // n) % 5] + far
 """, dims={"n": 5}),
     Case("wide_conditions", """func wide_conditions(in x: f32[16], out y: f32[16], n: index in 0..5000000000)
   for i in 0..2 parallel:

@@ -1,4 +1,4 @@
-"""LLVM IR of every case, compiled here and compared with the interpreter; what must not be in the code is looked for."""
+"""LLVM IR of every case, compiled and compared with the interpreter; what must not be in the code is looked for."""
 from __future__ import annotations
 
 import ctypes
@@ -6,13 +6,12 @@ import struct
 
 import numpy as np
 import pytest
-
 import render_cases
-from minigrad.codegen.ir.text import parse_function
+from render_cases import CASES, Case
+
 from minigrad.codegen.render.llvm import render_llvm
 from minigrad.runtime.cpu import host_target, shared_jit
 from minigrad.runtime.llvm_jit import Unit, undefined_symbols
-from render_cases import CASES, Case
 
 TARGET = host_target(shared_jit(), 1)
 ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
@@ -40,7 +39,8 @@ def test_equals_interpreter(case):
     render_cases.check(case, run(case))
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.name in ("matmul_tile", "rows", "gather")], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [c for c in CASES if c.name in ("matmul_tile", "rows", "gather")],
+                         ids=lambda c: c.name)
 def test_sub_ranges(case):
     render_cases.check(case, run(case, cuts=(1,)))
 

@@ -115,6 +115,14 @@ class Emitter(HalfEmitter):
         self.under = saved
         return result
 
+    def pairwise(self, combine: str, parts: list[Ref]) -> Ref:
+        """Neighbours first, until one is left."""
+        while len(parts) > 1:
+            pairs = zip(parts[::2], parts[1::2], strict=False)
+            last = parts[-1:] if len(parts) % 2 else []
+            parts = [self.operation(combine, pair, pair[0].dtype) for pair in pairs] + last
+        return parts[0]
+
     # ---- memory ----
 
     def in_bounds(self, memory: Memory, offset: Index) -> bool:
@@ -191,8 +199,8 @@ class Emitter(HalfEmitter):
 
     def store_slot(self, memory: Memory, slot: int, value: Ref, mask: Ref | None) -> None:
         if value.lanes > memory.lanes or (mask is not None and mask.lanes > memory.lanes):
-            raise InternalError(f"[render] {self.function.name}: register {memory.name} was allocated outside the vector "
-                                f"loop; expected one value for all lanes, got one per lane")
+            raise InternalError(f"[render] {self.function.name}: register {memory.name} was allocated outside the "
+                                f"vector loop; expected one value for all lanes, got one per lane")
         value = self.spread(value, memory.lanes)
         if mask is not None:
             value = self.operation("where", [mask, value, self.read_slot(memory, slot)], memory.dtype)
@@ -215,7 +223,8 @@ class Emitter(HalfEmitter):
                 self.comment("if " + " and ".join(f"{to_text(e)} >= 0" for e in s.conditions))
                 mask = self.conditions(s.conditions)
                 if mask is not None and mask.lanes > 1:
-                    raise InternalError(f"[render] {self.function.name}: an if inside a vector loop may not depend on the lane")
+                    raise InternalError(f"[render] {self.function.name}: an if inside a vector loop may not depend "
+                                        f"on the lane")
                 self.branch(mask, s.then, s.otherwise)
             elif isinstance(s, Alloc):
                 self.memory[s.name] = self.allocate(s)
@@ -231,7 +240,8 @@ class Emitter(HalfEmitter):
                 self.block(s.body)
                 return
             if self.lane is not None or s.start != 0 or not isinstance(s.stop, int):
-                raise InternalError(f"[render] {self.function.name}: vector loop {s.var.name} expected 0..constant, not nested")
+                raise InternalError(f"[render] {self.function.name}: vector loop {s.var.name} expected 0..constant, "
+                                    f"not nested")
             self.lane, self.width, self.real_width = s.var, s.stop, s.stop
             self.vector_body(s)
             self.lane, self.width, self.real_width = None, 1, 1

@@ -17,7 +17,7 @@ class IndexEmitter(Placer):
     """Index expressions and conditions to instructions."""
 
     def sums(self, e: Index, lane: int | None = None) -> tuple[list[Ref], int]:
-        """`e` as one partial sum per loop level, outermost first, and its constant. `lane` stands for the lane index."""
+        """`e` as one partial sum per loop level, outermost first, and its constant; `lane` is the lane's number."""
         if lane is not None and self.lane is not None and not value_atoms(e):
             e, lane = subs(e, {self.lane: self.first_lane + lane}), None
         if isinstance(e, int):

@@ -1,10 +1,10 @@
 """Loop IR to LLVM IR text (LLVM 22, opaque pointers) with explicit vectors.
 
 A program is two functions: `name`, which has the ABI of CPU programs and unpacks the argument table, and `name.body`,
-whose pointer parameters are `noalias`. Vector loops become vector types; what differs by lane under a condition is read
-and written by masked loads and stores, a scalar under a condition is read from a block of zeros instead. Register buffers
-are allocas, which `sroa` turns into SSA values. Floating-point arithmetic may be contracted into fused multiply-adds and is
-never reassociated. Passes that are wanted on the result: sroa, instcombine or early-cse, simplifycfg.
+whose pointer parameters are `noalias`. Vector loops become vector types; what differs by lane under a condition is
+read and written by masked loads and stores, a scalar under a condition is read from a block of zeros instead. Register
+buffers are allocas, which `sroa` turns into SSA values. Floating-point arithmetic may be contracted into fused
+multiply-adds and is never reassociated. Passes wanted on the result: sroa, instcombine, simplifycfg.
 """
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from minigrad.codegen.ir.nodes import Alloc, BufferParam, Function, Loop
 from minigrad.codegen.render.common import Emitter
-from minigrad.codegen.render.place import INDEX, Memory, Ref, Scope, argument_kinds
+from minigrad.codegen.render.place import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
 from minigrad.codegen.transforms.math import expand_math
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.dtype import DType, bfloat16, bool_, float16, float32, int32, uint8, uint16
@@ -92,7 +92,8 @@ class LlvmEmitter(Emitter):
         self.block(f.body)
         lines = [f"; func {f.name}"]
         if self.zeros:
-            lines.append(f"@{f.name}.zeros = private unnamed_addr constant [{self.zeros} x i8] zeroinitializer, align 64")
+            block = f"[{self.zeros} x i8] zeroinitializer, align 64"
+            lines.append(f"@{f.name}.zeros = private unnamed_addr constant {block}")
         lines += [f"define internal void @{f.name}.body({', '.join(self.parameters())}) nounwind {{", "entry:"]
         lines += [*self.prologue, *self.scopes[0].lines, "  ret void", "}", ""]
         return "\n".join([*lines, *self.entry_point(), ""])
@@ -111,7 +112,8 @@ class LlvmEmitter(Emitter):
         passed = []
         for i, p in enumerate((*f.buffers, *f.scalars, *f.dims)):
             kind = "ptr" if isinstance(p, BufferParam) else memory_type(p.dtype) if hasattr(p, "dtype") else "i64"
-            lines += [f"  %at{i} = getelementptr i64, ptr %args, i64 {i}", f"  %arg{i} = load {kind}, ptr %at{i}, align 8"]
+            lines += [f"  %at{i} = getelementptr i64, ptr %args, i64 {i}",
+                      f"  %arg{i} = load {kind}, ptr %at{i}, align 8"]
             passed.append(f"{kind} %arg{i}")
         passed += ["i64 %begin", "i64 %end", "ptr %scratch"]
         return [*lines, f"  call void @{f.name}.body({', '.join(passed)})", "  ret void", "}"]
@@ -152,8 +154,8 @@ class LlvmEmitter(Emitter):
             return ref
         full = vector(kind, lanes)
         one = self.pure(f"insertelement {full} poison, {kind} {x.text}, i64 0", x.dtype, lanes, (x,), "one")
-        return self.pure(f"shufflevector {full} {one.text}, {full} poison, <{lanes} x i32> zeroinitializer", x.dtype, lanes,
-                         (one,), "all")
+        text = f"shufflevector {full} {one.text}, {full} poison, <{lanes} x i32> zeroinitializer"
+        return self.pure(text, x.dtype, lanes, (one,), "all")
 
     def gather_lanes(self, parts: Sequence[Ref]) -> Ref:
         kind, lanes, dtype = scalar_type(parts[0].dtype), len(parts), parts[0].dtype
@@ -163,8 +165,8 @@ class LlvmEmitter(Emitter):
             return self.splat(parts[0], lanes)
         result = Ref("poison", dtype, lanes)
         for i, p in enumerate(parts):
-            result = self.pure(f"insertelement {vector(kind, lanes)} {result.text}, {kind} {p.text}, i64 {i}", dtype, lanes,
-                               (result, p), "ins")
+            text = f"insertelement {vector(kind, lanes)} {result.text}, {kind} {p.text}, i64 {i}"
+            result = self.pure(text, dtype, lanes, (result, p), "ins")
         return result
 
     def extract(self, x: Ref, lane: int) -> Ref:
@@ -249,12 +251,14 @@ class LlvmEmitter(Emitter):
             code = code or {"eq": "icmp eq", "ne": "icmp ne"}.get(op)
             if code is not None:
                 return f"{code} {type_of(args[0])} {rest}"
+            lanes = args[0].lanes
             if op == "neg":
-                return f"sub {type_of(args[0])} zeroinitializer, {args[0].text}" if args[0].lanes > 1 else f"sub {type_of(args[0])} 0, {args[0].text}"
+                return f"sub {type_of(args[0])} {self.every(0, kind, lanes).text}, {args[0].text}"
             if op == "not":
-                return f"xor {t}, {self.spread(self.constant(-1 if kind is not bool_ else True, kind), args[0].lanes).text}"
+                return f"xor {t}, {self.every(True if kind is bool_ else -1, kind, lanes).text}"
             if op == "abs":
-                return f"{self.call('abs', args[0], args)[:-1]}, i1 false)" if kind.kind == "i" else f"or {t}, {args[0].text}"
+                signed = kind.kind == "i"
+                return f"{self.call('abs', args[0], args)[:-1]}, i1 false)" if signed else f"or {t}, {args[0].text}"
         raise InternalError(f"[render] {self.function.name}: no LLVM instruction for {op} of {kind}")
 
     @property
@@ -356,11 +360,7 @@ class LlvmEmitter(Emitter):
             if half == 1:
                 low, high = self.extract(x, 0), self.extract(x, 1)
             x = self.operation(combine, (low, high), x.dtype)
-        parts = [self.extract(x, i) for i in range(x.lanes)]
-        while len(parts) > 1:
-            pairs = [self.operation(combine, (a, b), x.dtype) for a, b in zip(parts[::2], parts[1::2], strict=False)]
-            parts = pairs + ([parts[-1]] if len(parts) % 2 else [])
-        return parts[0]
+        return self.pairwise(combine, [self.extract(x, i) for i in range(x.lanes)])
 
     def any_lane(self, mask: Ref) -> Ref:
         if mask.lanes == 1:
@@ -384,9 +384,11 @@ class LlvmEmitter(Emitter):
         if mask is None:
             return p
         self.zeros = max(self.zeros, lanes * memory.dtype.itemsize)
-        return self.pure(f"select i1 {mask.text}, ptr {p.text}, ptr @{self.function.name}.zeros", memory.dtype, 1, (mask, p), "p")
+        text = f"select i1 {mask.text}, ptr {p.text}, ptr @{self.function.name}.zeros"
+        return self.pure(text, memory.dtype, 1, (mask, p), "p")
 
-    def fetch(self, memory: Memory, text: str, lanes: int, operands: Sequence[Ref], floor: int, mask: Ref | None) -> Ref:
+    def fetch(self, memory: Memory, text: str, lanes: int, operands: Sequence[Ref], floor: int,
+              mask: Ref | None) -> Ref:
         """The load `text`, shared and moved as far as what it reads allows; bools become i1."""
         dtype = uint8 if memory.dtype is bool_ else memory.dtype
         if memory.place == "in":
@@ -501,7 +503,7 @@ class LlvmEmitter(Emitter):
 
     # ---- control ----
 
-    def open_loop(self, s: Loop) -> tuple[Ref, object]:
+    def open_loop(self, s: Loop) -> tuple[Ref, OpenLoop]:
         parallel = s.kind == "parallel"
         start = Ref("%begin.", INDEX) if parallel else self.index(s.start)
         stop = Ref("%end.", INDEX) if parallel else self.index(s.stop)
@@ -512,10 +514,10 @@ class LlvmEmitter(Emitter):
         self.counter += 1
         label = f"{s.var.name}.{self.counter}"
         self.scopes.append(Scope(crossable=runs or parallel, label=f"{label}.body"))
-        return Ref(f"%{label}", INDEX, 1, len(self.scopes) - 1), (label, start, stop, some)
+        return Ref(f"%{label}", INDEX, 1, len(self.scopes) - 1), OpenLoop(label, start, stop, some)
 
-    def close_loop(self, s: Loop, inner: Scope, state: object) -> None:
-        label, start, stop, some = state  # type: ignore[misc]
+    def close_loop(self, s: Loop, inner: Scope, state: OpenLoop) -> None:
+        label, start, stop, some = state.name, state.start, state.stop, state.some
         body, deep = f"label %{label}.body", "  " * (len(self.scopes) + 1)
         self.line(f"br {body}" if some is None else f"br i1 {some.text}, {body}, label %{label}.end")
         self.scope.lines += [

@@ -1,10 +1,10 @@
 """Loop IR to OpenCL C 1.2.
 
-The parallel loop is the global id. Vector loops use the vector types where their width has one; other widths round up to
-the next and leave the last lanes alone, wider ones run 16 lanes at a time. Index arithmetic is 32 bits wide where every
-offset provably fits. What is read under a condition is read at offset 0 where that is false, and then dropped: a driver
-may execute both sides. A bool is an int in registers (0 or 1; 0 or -1 in each lane of a vector) and a uchar in memory;
-float16 is a float in registers, bfloat16 its bits.
+The parallel loop is the global id. Vector loops use the vector types where their width has one; other widths round up
+to the next and leave the last lanes alone, wider ones run 16 lanes at a time. Index arithmetic is 32 bits wide where
+every offset provably fits. What is read under a condition is read at offset 0 where that is false, and then dropped: a
+driver may execute both sides. A bool is an int in registers (0 or 1; 0 or -1 in each lane of a vector) and a uchar in
+memory; float16 is a float in registers, bfloat16 its bits.
 """
 from __future__ import annotations
 
@@ -14,9 +14,19 @@ from hashlib import sha256
 from math import copysign
 
 from minigrad.codegen.ir.nodes import Alloc, Function, Loop, extent_of
-from minigrad.codegen.ir.walk import accesses, indices, statements, values
+from minigrad.codegen.ir.walk import names
 from minigrad.codegen.render.common import Emitter
-from minigrad.codegen.render.place import INDEX, Memory, Ref, Scope, argument_kinds
+from minigrad.codegen.render.opencl_language import (
+    MEMORY_TYPES,
+    RESERVED,
+    TYPES,
+    argument_type,
+    fits_int,
+    float_literal,
+    integer_literal,
+    uses_double,
+)
+from minigrad.codegen.render.place import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
 from minigrad.codegen.transforms.budget import iterations, limit_iterations
 from minigrad.codegen.transforms.math import expand_math
 from minigrad.codegen.transforms.unroll import unroll
@@ -25,25 +35,14 @@ from minigrad.errors import DeviceError, InternalError
 from minigrad.expr import Index, bounds
 from minigrad.program import Program
 from minigrad.target import Target
-from minigrad.value import Value, indices_of, walk
 
-_TYPES = {"bool": "int", "int8": "char", "int16": "short", "int32": "int", "int64": "long", "uint8": "uchar",
-          "uint16": "ushort", "uint32": "uint", "uint64": "ulong", "float16": "float", "bfloat16": "ushort",
-          "float32": "float", "float64": "double"}
-_MEMORY_TYPES = _TYPES | {"bool": "uchar", "float16": "half"}
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "idiv": "/", "irem": "%", "and": "&", "or": "|", "xor": "^",
           "shl": "<<", "shr": ">>", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 _COMPARE = ("lt", "le", "eq", "ne")
-_CALLS = {"abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "rint", "fma": "fma"}
+_CALLS = {"abs": "fabs", "round": "rint"} | {name: name for name in ("sqrt", "floor", "ceil", "trunc", "fma")}
 _LANES = "0123456789abcdef"
 _ZEROS = {"zero_": "float zero_ = as_float((int)(extent >> 63))",
           "double_zero_": "double double_zero_ = as_double(extent >> 63)"}
-# Names of the language that a buffer may not shadow because the texts below use them.
-_RESERVED = frozenset("""abs all any as bool break case char const continue convert default do double else enum extern false
-    fabs floor ceil trunc rint fma float for global goto half if in inline int kernel local long max min private register
-    restrict return select short signed sizeof sqrt static struct switch true typedef uchar uint ulong union unsigned ushort
-    void volatile while extent""".split())
-
 
 def render_opencl(function: Function, target: Target) -> Program:
     """The OpenCL Program of one loop IR function. Raises DeviceError where the device lacks a type that it needs, or
@@ -59,49 +58,14 @@ def render_opencl(function: Function, target: Target) -> Program:
     return Program(name, "opencl", source, argument_kinds(function))
 
 
-def all_values(function: Function) -> list[Value]:
-    return list(walk(*(v for s in statements(function) for v in values(s))))
-
-
-def uses_double(function: Function) -> bool:
-    dtypes = [b.dtype for b in function.buffers] + [s.dtype for s in function.scalars]
-    return float64 in dtypes or any(v.dtype is float64 for v in all_values(function))
-
-
-def reach(e: Index) -> int:
-    """How large any partial sum in the evaluation of `e` can get."""
-    if isinstance(e, int):
-        return abs(e)
-    total = abs(e.const)
-    for monomial, coefficient in e.terms:
-        size = abs(coefficient)
-        for a in monomial:
-            size *= max(1, *map(abs, a.bounds()), *map(reach, a.children()))
-        total += size
-    return total
-
-
-def fits_int(function: Function) -> bool:
-    """Whether all index arithmetic of a function stays within 31 bits."""
-    limit = 2**30
-    found: list[Index] = [*(b.size for b in function.buffers), *function.dims]
-    found += [offset for _, offset, _ in accesses(function)]
-    found += [e for s in statements(function) for e in indices(s)]
-    found += [e for v in all_values(function) for e in indices_of(v)]
-    for s in statements(function):
-        if isinstance(s, Alloc):
-            found.append(s.size * 64)
-    return all(reach(e) < limit for e in found)
-
-
 class OpenclEmitter(Emitter):
-    """See `Emitter`. `parts`: into how many the vector loop is cut; `exact`: a float16's value before it was rounded."""
+    """See `Emitter`. `parts`: how many a vector loop is cut into; `exact`: a float16's value before it was rounded."""
 
     def __init__(self, function: Function, target: Target):
         super().__init__(function)
         self.target = target
         self.index_type = "int" if fits_int(function) else "long"
-        self.names = {p.name for p in (*function.buffers, *function.scalars, *function.dims)} | _ZEROS.keys()
+        self.names = names(function) | _ZEROS.keys()
         self.parts = 1
         self.exact: dict[Ref, Ref] = {}
         self.products: dict[Ref, tuple[Ref, Ref]] = {}
@@ -141,7 +105,7 @@ class OpenclEmitter(Emitter):
         made = []
         for b in f.buffers:
             name = self.safe(b.name)
-            kind = ("const " if b.mode == "in" else "") + _MEMORY_TYPES[b.dtype.name]
+            kind = ("const " if b.mode == "in" else "") + MEMORY_TYPES[b.dtype.name]
             made += [f"__global {kind} *restrict {name}", f"long {name}_offset"]
         made += [f"{argument_type(s.dtype)} {self.safe(s.name)}" for s in f.scalars]
         made += [f"long {self.safe(d.name)}_dim" for d in f.dims]
@@ -153,7 +117,7 @@ class OpenclEmitter(Emitter):
         return self.convert(Ref(text, float32), dtype) if dtype.compute is not dtype else Ref(text, dtype)
 
     def safe(self, name: str) -> str:
-        return name + "_" if name in _RESERVED or name.startswith(("vload", "vstore", "convert_", "as_")) else name
+        return name + "_" if name in RESERVED or name.startswith(("vload", "vstore", "convert_", "as_")) else name
 
     def name(self, hint: str) -> str:
         while True:
@@ -162,7 +126,7 @@ class OpenclEmitter(Emitter):
                 return text
 
     def kind(self, dtype: DType, lanes: int = 1) -> str:
-        name = self.index_type if dtype is INDEX else _TYPES[dtype.name]
+        name = self.index_type if dtype is INDEX else TYPES[dtype.name]
         return name if lanes == 1 else f"{name}{lanes}"
 
     def definition(self, ref: Ref, text: str) -> str:
@@ -184,12 +148,7 @@ class OpenclEmitter(Emitter):
             return str((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 if value == value else 0x7FC0)
         if dtype.is_float:
             return float_literal(float(value), dtype)
-        if dtype.bits < 32:
-            return f"({self.kind(dtype)}){value}"
-        suffix = ("u" if dtype.kind == "u" else "") + ("l" if self.kind(dtype) in ("long", "ulong") else "")
-        if value == dtype.min and dtype.kind == "i":
-            return f"({int(value) + 1}{suffix.upper()} - 1)"
-        return f"{value}{suffix.upper()}" if value >= 0 else f"({value}{suffix.upper()})"
+        return integer_literal(int(value), dtype, self.kind(dtype))
 
     def splat(self, x: Ref, lanes: int) -> Ref:
         text = x.text if x.dtype is not bool_ else f"-{x.text}"
@@ -282,9 +241,9 @@ class OpenclEmitter(Emitter):
         """Bools are ordered false < true, although a lane's true is -1."""
         a, b = args[0].text, args[-1].text
         no = "!" if args[0].lanes == 1 else "~"
-        texts = {"not": f"{no}{a}", "and": f"({a} & {b})", "min": f"({a} & {b})", "mul": f"({a} & {b})", "or": f"({a} | {b})",
-                 "max": f"({a} | {b})", "xor": f"({a} ^ {b})", "ne": f"({a} ^ {b})", "eq": f"{no}({a} ^ {b})",
-                 "lt": f"({no}{a} & {b})", "le": f"({no}{a} | {b})"}
+        texts = {"not": f"{no}{a}", "and": f"({a} & {b})", "min": f"({a} & {b})", "mul": f"({a} & {b})",
+                 "or": f"({a} | {b})", "max": f"({a} | {b})", "xor": f"({a} ^ {b})", "ne": f"({a} ^ {b})",
+                 "eq": f"{no}({a} ^ {b})", "lt": f"({no}{a} & {b})", "le": f"({no}{a} | {b})"}
         if op not in texts:
             raise InternalError(f"[render] {self.function.name}: no operation {op} of bool")
         return texts[op]
@@ -384,13 +343,12 @@ class OpenclEmitter(Emitter):
         return self.pure(f"({name}){text}" if lanes == 1 else f"convert_{name}({text})", dtype, lanes, (x,))
 
     def saturated(self, x: Ref, dtype: DType) -> Ref:
-        """Float to integer: the ends beyond the range, 0 for NaN. (Drivers' own `convert_*_sat` cannot be relied on.)"""
+        """Float to integer: the ends beyond the range, 0 for NaN. (Drivers' own `convert_*_sat` are not reliable.)"""
         lanes, wide = x.lanes, int32 if dtype.bits < 32 else dtype
         low, high = (self.every(float(n), x.dtype, lanes) for n in (dtype.min, int(dtype.max) + 1))
         under, over = self.operation("lt", (x, low), bool_), self.operation("le", (high, x), bool_)
-        known = self.operation("eq", (x, x), bool_)
-        outside = self.operation("or", (self.operation("or", (under, over), bool_), self.operation("not", (known,), bool_)),
-                                 bool_)
+        outside = self.operation("or", (under, over), bool_)
+        outside = self.operation("or", (outside, self.operation("ne", (x, x), bool_)), bool_)
         inside = self.operation("where", (outside, self.every(0.0, x.dtype, lanes), x), x.dtype)
         name = self.kind(wide, lanes)
         text = f"({name}){inside.text}" if lanes == 1 else f"convert_{name}({inside.text})"
@@ -430,13 +388,10 @@ class OpenclEmitter(Emitter):
     def across(self, combine: str, x: Ref) -> Ref:
         """Halves onto halves."""
         if self.parts > 1:
-            raise InternalError(f"[render] {self.function.name}: across expected at most 16 lanes, got {16 * self.parts}")
+            raise InternalError(f"[render] {self.function.name}: across expected at most 16 lanes, "
+                                f"got more than {16 * (self.parts - 1)}")
         if self.real_width != x.lanes:
-            parts = [self.extract(x, i) for i in range(self.real_width)]
-            while len(parts) > 1:
-                pairs = [self.operation(combine, (a, b), x.dtype) for a, b in zip(parts[::2], parts[1::2], strict=False)]
-                parts = pairs + ([parts[-1]] if len(parts) % 2 else [])
-            return parts[0]
+            return self.pairwise(combine, [self.extract(x, i) for i in range(self.real_width)])
         while x.lanes > 2:
             low, high = (self.pure(f"{x.text}.{half}", x.dtype, x.lanes // 2, (x,), "half") for half in ("lo", "hi"))
             x = self.operation(combine, (low, high), x.dtype)
@@ -502,19 +457,21 @@ class OpenclEmitter(Emitter):
         text = f"({whole.text} ? {first} : ({self.kind(memory.dtype, width)})({each}))"
         return self.read(memory, text, width, (at, whole, *masks, *places), floor)
 
-    def store_scalar(self, memory: Memory, offset: Index, lane: int | None, value: Ref, mask: Ref | None) -> None:
-        at = self.index(offset, lane)
-        guard = "" if mask is None else f"if ({mask.text}) "
-        value = self.exact.get(value, value)
+    def written(self, memory: Memory, at: str, value: Ref) -> str:
+        """The statement that stores a scalar; a half is rounded by the store itself."""
         if memory.dtype is float16 and memory.place != "scratch":
-            self.line(f"{guard}vstore_half_rte({value.text}, {at.text}, {memory.text});")
-        else:
-            self.line(f"{guard}{memory.text}[{at.text}] = {value.text};")
+            return f"vstore_half_rte({self.exact.get(value, value).text}, {at}, {memory.text});"
+        return f"{memory.text}[{at}] = {value.text};"
+
+    def store_scalar(self, memory: Memory, offset: Index, lane: int | None, value: Ref, mask: Ref | None) -> None:
+        text = self.written(memory, self.index(offset, lane).text, value)
+        self.line(text if mask is None else f"if ({mask.text}) {text}")
 
     def store_vector(self, memory: Memory, start: Index, value: Ref, mask: Ref | None) -> None:
         at, width = self.index(start), self.width
         if self.real_width != width:
-            self.store_lanes(memory, at, value, mask)
+            for text in self.store_lanes(memory, at, value, mask):
+                self.line(text)
             return
         half = memory.dtype is float16 and memory.place != "scratch"
         text = self.exact.get(value, value).text if half else value.text
@@ -525,20 +482,20 @@ class OpenclEmitter(Emitter):
         if mask is None:
             self.line(text)
             return
+        each = self.store_lanes(memory, at, value, mask)
         self.line(f"if ({self.all_lanes(mask).text}) {text}")
-        self.line("else {")
-        self.store_lanes(memory, at, value, mask)
-        self.line("}")
+        self.line(f"else {{ {' '.join(each)} }}")
 
-    def store_lanes(self, memory: Memory, at: Ref, value: Ref, mask: Ref | None) -> None:
+    def store_lanes(self, memory: Memory, at: Ref, value: Ref, mask: Ref | None) -> list[str]:
+        """One statement per lane; what they use is defined before them."""
+        whole, made = value, []
+        if memory.dtype is float16 and memory.place != "scratch":
+            whole = self.exact.get(value, value)
         for i in range(self.real_width):
-            one = self.extract(self.exact.get(value, value) if memory.dtype is float16 else value, i)
             place = self.integer("add", at, self.constant(i, INDEX)) if i else at
-            guard = "" if mask is None else f"if ({self.extract(mask, i).text}) "
-            if memory.dtype is float16 and memory.place != "scratch":
-                self.line(f"{guard}vstore_half_rte({one.text}, {place.text}, {memory.text});")
-            else:
-                self.line(f"{guard}{memory.text}[{place.text}] = {one.text};")
+            text = self.written(memory, place.text, self.extract(whole, i))
+            made.append(text if mask is None else f"if ({self.extract(mask, i).text}) {text}")
+        return made
 
     def allocate(self, s: Alloc) -> Memory:
         base = self.name(self.safe(s.name))
@@ -570,16 +527,16 @@ class OpenclEmitter(Emitter):
             self.block(s.body)
         self.first_lane = 0
 
-    def open_loop(self, s: Loop) -> tuple[Ref, object]:
+    def open_loop(self, s: Loop) -> tuple[Ref, OpenLoop]:
         parallel = s.kind == "parallel"
         start, stop = self.index(s.start), Ref("extent", INDEX) if parallel else self.index(s.stop)
         runs = bounds(s.stop - s.start)[0] >= 1
         name = self.name(self.safe(s.var.name))
         self.scopes.append(Scope(crossable=runs and not parallel))
-        return Ref(name, INDEX, 1, len(self.scopes) - 1), (name, start, stop)
+        return Ref(name, INDEX, 1, len(self.scopes) - 1), OpenLoop(name, start, stop)
 
-    def close_loop(self, s: Loop, inner: Scope, state: object) -> None:
-        name, start, stop = state  # type: ignore[misc]
+    def close_loop(self, s: Loop, inner: Scope, state: OpenLoop) -> None:
+        name, start, stop = state.name, state.start, state.stop
         if s.kind == "parallel":
             self.line(f"const {self.index_type} {name} = get_global_id(0);")
             self.line(f"if ({name} < {stop.text}) {{")
@@ -598,26 +555,3 @@ class OpenclEmitter(Emitter):
 
     def barrier(self) -> None:
         self.line("barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);")
-
-
-def argument_type(dtype: DType) -> str:
-    """The type of a scalar argument: a half comes as a float."""
-    return "uchar" if dtype is bool_ else _TYPES[dtype.compute.name]
-
-
-def float_literal(value: float, dtype: DType) -> str:
-    """An exact literal: hexadecimal, or the language's names for what has none."""
-    if dtype.bits == 16:
-        value, dtype = struct.unpack("<e", struct.pack("<e", value))[0], float32
-    if dtype is float32 and value == value and abs(value) != float("inf"):
-        try:
-            value = struct.unpack("<f", struct.pack("<f", value))[0]
-        except OverflowError:
-            value = float("inf") if value > 0 else float("-inf")
-    if value != value:
-        return "NAN" if dtype is float32 else "(double)NAN"
-    if abs(value) == float("inf"):
-        name = "INFINITY" if dtype is float32 else "(double)INFINITY"
-        return name if value > 0 else f"(-{name})"
-    text = value.hex() + ("f" if dtype is float32 else "")
-    return text if not text.startswith("-") else f"({text})"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from minigrad.codegen.ir.nodes import Alloc, Function, Loop
 from minigrad.dtype import DType, int64
@@ -45,6 +46,16 @@ class Scope:
         self.known: dict[tuple, Ref] = {}
         self.crossable = crossable
         self.entry = self.label = label
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLoop:
+    """A loop whose body is being emitted: its name, its bounds, and the test whether it runs at all, if it may not."""
+
+    name: str
+    start: Ref
+    stop: Ref
+    some: Ref | None = None
 
 
 class Memory:
@@ -130,7 +141,7 @@ class Placer(ABC):
 
     @abstractmethod
     def operation(self, op: str, args: Sequence[Ref], dtype: DType) -> Ref:
-        """A unary, binary, fma or where Value op; vector operands have equal lanes, a `where` condition may be scalar."""
+        """A unary, binary, fma or where Value op; all operands have equal lanes, but a condition may be scalar."""
 
     @abstractmethod
     def convert(self, x: Ref, dtype: DType) -> Ref:
@@ -177,11 +188,11 @@ class Placer(ABC):
         """Declares a register or scratch buffer."""
 
     @abstractmethod
-    def open_loop(self, s: Loop) -> tuple[Ref, object]:
-        """The loop's variable (its level is the new scope's) and what `close_loop` needs; lines of bounds are out."""
+    def open_loop(self, s: Loop) -> tuple[Ref, OpenLoop]:
+        """Emits the bounds and enters the loop's scope; the Ref is its variable."""
 
     @abstractmethod
-    def close_loop(self, s: Loop, inner: Scope, state: object) -> None:
+    def close_loop(self, s: Loop, inner: Scope, state: OpenLoop) -> None:
         """Appends the finished loop to the current scope."""
 
     @abstractmethod
@@ -220,7 +231,8 @@ class Placer(ABC):
         """A constant in every lane."""
         return self.spread(self.constant(value, dtype), lanes)
 
-    def pure(self, text: str, dtype: DType, lanes: int, operands: Sequence[Ref], hint: str = "v", floor: int = 0) -> Ref:
+    def pure(self, text: str, dtype: DType, lanes: int, operands: Sequence[Ref], hint: str = "v",
+             floor: int = 0) -> Ref:
         """The value `text`, defined in the outermost scope where its operands exist, not outside level `floor`."""
         level = 0
         for o in operands:

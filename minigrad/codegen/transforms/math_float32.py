@@ -116,7 +116,7 @@ def reduced(x: Number) -> tuple[Number, Number]:
 
 
 def reduced_large(x: Number) -> tuple[Number, Number]:
-    """`reduced` for |x| > 1024: m * 2**e times 96 bits of 2 / pi, from weight 2**(1 - e) on, modulo 4. (Payne, Hanek)"""
+    """`reduced` for |x| > 1024: m * 2**e times 96 bits of 2 / pi from weight 2**(1 - e) on, modulo 4. (Payne, Hanek)"""
     bits = x.bits(uint32)
     mantissa = (bits & 0x7FFFFF) | 0x800000
     start = (bits >> 23 & 0xFF) - (150 - 30)  # the position of that weight in TWO_OVER_PI: e + 30

@@ -146,7 +146,7 @@ def window(start: Number) -> list[Number]:
 
 
 def reduced_large(x: Number) -> tuple[Number, Number]:
-    """`reduced` for |x| > 2**19: m * 2**e times 192 bits of 2 / pi, from weight 2**(1 - e) on, modulo 4. (Payne, Hanek)"""
+    """`reduced` for |x| > 2**19: m * 2**e times 192 bits of 2 / pi from weight 2**(1 - e) on, modulo 4."""
     bits = x.bits(uint64)
     mantissa = (bits & ((1 << 52) - 1)) | (1 << 52)
     high, middle, low = window((bits >> 52 & 0x7FF) - (1075 - 33) & 1023)

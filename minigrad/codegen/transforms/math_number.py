@@ -1,4 +1,4 @@
-"""`Number`: a Value with Python's operators, so that formulas read as such. Python numbers take the other operand's type."""
+"""`Number`: a Value with Python's operators, so that formulas read as such. Python's numbers take the other's type."""
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -16,7 +16,8 @@ INF, NAN = float("inf"), float("nan")
 
 @dataclass(frozen=True)
 class Constants:
-    """What differs between the types. `tail`: ((atanh(s) / s - 1) / s^2 - 1 / 3) / s^2 in s^2; `exp2`: (2^f - 1) / f."""
+    """What differs between the types. `tail`: ((atanh(s) / s - 1) / s^2 - 1 / 3) / s^2 in s^2; `exp2`: (2^f - 1) / f
+    in f."""
 
     module: ModuleType
     integer: DType
@@ -61,7 +62,7 @@ def high_half(x: Number, k: Constants) -> Number:
 
 
 def log2(x: Number, k: Constants) -> tuple[Number, Number]:
-    """log2 of a positive finite number, high and low part: log(m) = 2 s + 2 s^3 / 3 + ... with s = (m - 1) / (m + 1)."""
+    """log2 of a positive number, high and low part: log(m) = 2 s + 2 s^3 / 3 + ... with s = (m - 1) / (m + 1)."""
     tiny = x < k.normal
     bits = tiny.where(x * 2.0**(k.mantissa_bits + 1), x).bits(k.integer)
     exponent = (bits - k.sqrt_half_bits) >> k.mantissa_bits

@@ -1,0 +1,89 @@
+"""Facts of OpenCL C: names of types, literals, and what a function needs of a device."""
+from __future__ import annotations
+
+import struct
+
+from minigrad.codegen.ir.nodes import Alloc, Function
+from minigrad.codegen.ir.walk import accesses, indices, statements, values
+from minigrad.dtype import DType, bool_, float32, float64
+from minigrad.expr import Index
+from minigrad.value import Value, indices_of, walk
+
+TYPES = {"bool": "int", "int8": "char", "int16": "short", "int32": "int", "int64": "long", "uint8": "uchar",
+         "uint16": "ushort", "uint32": "uint", "uint64": "ulong", "float16": "float", "bfloat16": "ushort",
+         "float32": "float", "float64": "double"}
+MEMORY_TYPES = TYPES | {"bool": "uchar", "float16": "half"}
+# Names of the language that a buffer may not shadow because texts use them.
+RESERVED = frozenset("""
+    abs all any as bool break case char const continue convert default do double else enum extern false fabs floor
+    ceil trunc rint fma float for global goto half if in inline int kernel local long max min private register restrict
+    return select short signed sizeof sqrt static struct switch true typedef uchar uint ulong union unsigned ushort
+    void volatile while extent""".split())
+
+
+def all_values(function: Function) -> list[Value]:
+    return list(walk(*(v for s in statements(function) for v in values(s))))
+
+
+def uses_double(function: Function) -> bool:
+    dtypes = [b.dtype for b in function.buffers] + [s.dtype for s in function.scalars]
+    return float64 in dtypes or any(v.dtype is float64 for v in all_values(function))
+
+
+def reach(e: Index) -> int:
+    """How large any partial sum in the evaluation of `e` can get."""
+    if isinstance(e, int):
+        return abs(e)
+    total = abs(e.const)
+    for monomial, coefficient in e.terms:
+        size = abs(coefficient)
+        for a in monomial:
+            size *= max(1, *map(abs, a.bounds()), *map(reach, a.children()))
+        total += size
+    return total
+
+
+def fits_int(function: Function) -> bool:
+    """Whether all index arithmetic of a function stays within 31 bits."""
+    limit = 2**30
+    found: list[Index] = [*(b.size for b in function.buffers), *function.dims]
+    found += [offset for _, offset, _ in accesses(function)]
+    found += [e for s in statements(function) for e in indices(s)]
+    found += [e for v in all_values(function) for e in indices_of(v)]
+    for s in statements(function):
+        if isinstance(s, Alloc):
+            found.append(s.size * 64)
+    return all(reach(e) < limit for e in found)
+
+
+def argument_type(dtype: DType) -> str:
+    """The type of a scalar argument: a half comes as a float."""
+    return "uchar" if dtype is bool_ else TYPES[dtype.compute.name]
+
+
+def float_literal(value: float, dtype: DType) -> str:
+    """An exact literal: hexadecimal, or the language's names for what has none."""
+    if dtype.bits == 16:
+        value, dtype = struct.unpack("<e", struct.pack("<e", value))[0], float32
+    if dtype is float32 and value == value and abs(value) != float("inf"):
+        try:
+            value = struct.unpack("<f", struct.pack("<f", value))[0]
+        except OverflowError:
+            value = float("inf") if value > 0 else float("-inf")
+    if value != value:
+        return "NAN" if dtype is float32 else "(double)NAN"
+    if abs(value) == float("inf"):
+        name = "INFINITY" if dtype is float32 else "(double)INFINITY"
+        return name if value > 0 else f"(-{name})"
+    text = value.hex() + ("f" if dtype is float32 else "")
+    return text if not text.startswith("-") else f"({text})"
+
+
+def integer_literal(value: int, dtype: DType, name: str) -> str:
+    """`name` is the C type; negative ones come in parentheses. (`LL` would be 128 bits.)"""
+    if dtype.bits < 32:
+        return f"({name}){value}"
+    suffix = ("U" if dtype.kind == "u" else "") + ("L" if name in ("long", "ulong") else "")
+    if value == dtype.min and dtype.kind == "i":
+        return f"({int(value) + 1}{suffix} - 1)"
+    return f"{value}{suffix}" if value >= 0 else f"({value}{suffix})"
