@@ -375,8 +375,20 @@ def finishes_reduction(state: Fusion, k: int) -> bool:
             elif kind in ("elementwise", "move"):
                 cone.add(i)
                 stack.append(i)
-    return any(all(u in cone for u in graph.users[r]) for r in found) and all(
-        u in cone for i in cone if i != k for u in graph.users[i] if graph.kind(i) == "elementwise")
+    return any(leads_only_to(graph, r, k, cone) for r in found)
+
+
+def leads_only_to(graph: Graph, start: int, end: int, cone: set[int]) -> bool:
+    """Whether everything that is computed from `start` lies in `cone` until it has become `end`."""
+    stack, seen = [start], {start, end}
+    while stack:
+        for u in graph.users[stack.pop()]:
+            if u not in cone:
+                return False
+            if u not in seen:
+                seen.add(u)
+                stack.append(u)
+    return True
 
 
 def count_evaluations(group: Group, at: tuple[Index, ...]) -> float:
