@@ -41,11 +41,12 @@ class Value:
     reduce: (monoid name, (Var, ...)); across: the monoid's name.
     """
 
-    __slots__ = ("op", "dtype", "args", "attr", "__weakref__")
+    __slots__ = ("op", "dtype", "args", "attr", "_inner", "__weakref__")
     op: str
     dtype: DType
     args: tuple[Value, ...]
     attr: Any
+    _inner: tuple[Value, ...] | None
 
     def __repr__(self) -> str:
         inner = ", ".join([*map(repr, self.args), *([] if self.attr is None else [str(self.attr)])])
@@ -61,7 +62,7 @@ def make(op: str, dtype: DType, args: tuple[Value, ...] = (), attr: object = Non
     found = _interned.get(key)
     if found is None:
         found = Value()
-        found.op, found.dtype, found.args, found.attr = op, dtype, args, attr
+        found.op, found.dtype, found.args, found.attr, found._inner = op, dtype, args, attr, None
         _interned[key] = found
     return found
 
@@ -170,27 +171,38 @@ def indices_of(v: Value) -> tuple[Index, ...]:
     return v.attr if v.op == "guard" else ()  # type: ignore[return-value]
 
 
+def index_values(v: Value) -> tuple[Value, ...]:
+    """The values that a Value uses as indices: of gathers, inside its own index expressions."""
+    if v._inner is None:
+        v._inner = tuple([a.value for e in indices_of(v) for a in value_atoms(e)])
+    return v._inner
+
+
 def walk(*roots: Value) -> Iterator[Value]:
     """Every Value reachable from `roots` once, operands before users, iteratively; includes values inside indices."""
     seen: set[Value] = set()
-    stack: list[tuple[Value, bool]] = [(r, False) for r in reversed(roots)]
+    stack: list[Value | None] = list(reversed(roots))
+    ready: list[Value] = []
     while stack:
-        v, ready = stack.pop()
-        if ready:
-            yield v
-            continue
-        if v in seen:
-            continue
-        seen.add(v)
-        stack.append((v, True))
-        stack.extend((a, False) for a in reversed(v.args))
-        for e in indices_of(v):
-            stack.extend((atom.value, False) for atom in value_atoms(e))
+        v = stack.pop()
+        if v is None:
+            yield ready.pop()
+        elif v not in seen:
+            seen.add(v)
+            below = v.args + index_values(v)
+            if below:
+                stack.append(None)
+                ready.append(v)
+                stack.extend(reversed(below))
+            else:
+                yield v
 
 
 def value_atoms(e: Index) -> list[ValueIndex]:
     """The ValueIndex atoms of an index expression, at any depth."""
-    return [] if isinstance(e, int) else [a for a in e.atoms() if isinstance(a, ValueIndex)]
+    if isinstance(e, int) or all([type(a) is Var for m, _ in e.terms for a in m]):
+        return []
+    return [a for a in e.atoms() if isinstance(a, ValueIndex)]
 
 
 def rebuild(v: Value, args: tuple[Value, ...], attr: object) -> Value:

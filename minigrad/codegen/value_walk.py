@@ -4,24 +4,17 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 from minigrad.expr import Expr, FloorDiv, Index, Max, Min, Mod, Opaque, Var, dim, emax, emin, subs
-from minigrad.value import Value, ValueIndex, indices_of, rebuild, value_atoms
+from minigrad.value import Value, ValueIndex, index_values, rebuild, value_atoms
 
 
 def inner_values(indices: Iterable[Index]) -> list[Value]:
     """The values used as indices inside index expressions."""
-    found: list[Value] = []
-    for e in indices:
-        if not isinstance(e, int) and any([type(a) is not Var for m, _ in e.terms for a in m]):
-            found.extend(a.value for a in value_atoms(e))
-    return found
+    return [a.value for e in indices for a in value_atoms(e)]
 
 
 def operands(v: Value) -> tuple[Value, ...]:
     """The operands of a value, then the values inside its indices."""
-    if v.op in ("load", "index", "guard"):
-        inner = inner_values(indices_of(v))
-        return (*v.args, *inner) if inner else v.args
-    return v.args
+    return v.args + index_values(v)
 
 
 def below(root: Value, done: Container[Value]) -> Iterator[Value]:
