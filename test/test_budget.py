@@ -42,7 +42,7 @@ def test_the_rest_is_done_one_by_one():
     for k_u in 0..4 unroll:
       let t_m = a[4*k_b+k_u]
       y[0] = y[0] + t_m
-  for k in 8..10 serial:
+  for k[0..9] in 8..10 serial:
     let t = a[k]
     y[0] = y[0] + t
 """
