@@ -10,8 +10,7 @@ from minigrad import random
 from minigrad.capture.journal import put, settle
 from minigrad.capture.outputs import tensors_in
 from minigrad.capture.replay import Capture
-from minigrad.engine.realize import cloned
-from minigrad.engine.transfer import download
+from minigrad.engine.transfer import cloned, download
 from minigrad.errors import CaptureError
 from minigrad.tensor import Tensor
 

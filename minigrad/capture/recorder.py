@@ -17,7 +17,7 @@ from weakref import ref
 from minigrad.engine.observe import Observer, Ran, observers
 from minigrad.engine.plan import ExecutionPlan, run_plan
 from minigrad.engine.prepared import PreparedPlan, prepare
-from minigrad.engine.realize import cloned
+from minigrad.engine.transfer import cloned
 from minigrad.errors import CaptureError
 from minigrad.runtime.device import Buffer
 

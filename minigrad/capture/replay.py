@@ -9,7 +9,7 @@ from minigrad import random
 from minigrad.capture.journal import Guard, Journal, Rebind, held_by_others, put, reusable_gradient, settle, with_dims
 from minigrad.capture.outputs import Output, rebuild, take_apart
 from minigrad.capture.recorder import Entry, Place, Recorder, Recording
-from minigrad.engine.realize import cloned
+from minigrad.engine.transfer import cloned
 from minigrad.tensor import Tensor, _buffer_node
 
 

@@ -13,7 +13,7 @@ from minigrad.runtime.host import HostMemory
 from minigrad.runtime.registry import canonical as canonical_device
 from minigrad.runtime.registry import get_device
 
-__all__ = ["canonical_device", "download", "upload", "wrap"]
+__all__ = ["canonical_device", "cloned", "download", "upload", "wrap"]
 
 
 def upload(array: np.ndarray, dtype: DType, device: str) -> Buffer:
@@ -51,3 +51,15 @@ def download(node: Node) -> np.ndarray:
     if raw.nbytes:
         node.storage.device.copy_out(node.storage, raw)
     return bfloat16_to_float32(raw) if node.dtype is bfloat16 else raw
+
+
+def cloned(source: Buffer, device: str | None = None) -> Buffer:
+    """The same bytes in a new buffer, on another device if one is named."""
+    host = np.empty(source.nbytes, np.uint8)
+    target = allocate(source.device if device is None else get_device(device), source.nbytes)
+    if source.nbytes:
+        source.device.copy_out(source, host)
+        target.device.copy_in(target, host)
+    for observer in observers:
+        observer.copied(source, target)
+    return target

@@ -1,0 +1,89 @@
+"""Realizing on a compiled device: look the plan up by structure, or make it; then run it.
+
+In the steady state of a training loop this is: number the graph, hash it, launch.
+"""
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+from minigrad.engine.donation import plan_assigns
+from minigrad.engine.observe import Ran, observers
+from minigrad.engine.plan import ExecutionPlan, make_plan, run_plan
+from minigrad.engine.stats import stats
+from minigrad.expr import bounds, variables
+from minigrad.ops.node import Node, sever
+from minigrad.runtime.registry import get_device
+from minigrad.scheduler.graph import Graph, bindings, build_graph, expressions, resolve, structure
+from minigrad.scheduler.schedule import schedule
+
+MAX_PLANS = 512
+_plans: dict[tuple, ExecutionPlan] = {}
+
+
+def run_compiled(targets: list[Node], device: str) -> None:
+    """Schedules (or finds the plan), launches, and hands out the buffers."""
+    start = perf_counter()
+    further, donatable = plan_assigns(targets)
+    wanted = list(dict.fromkeys([*targets, *(resolve(n) for n in further if resolve(n).storage is None)]))
+    graph = build_graph(wanted)
+    donated = frozenset(graph.position[n] for n in donatable if n in graph.position)
+    plan = find_plan(graph, donated, device)
+    values = bindings(graph)
+    leaves = {k: n.storage for k, n in enumerate(graph.nodes) if graph.leaf[k]}
+    numbers = {k: n.params["value"] for k, n in enumerate(graph.nodes) if n.op.name == "scalar" and not graph.leaf[k]}
+    highest = {}
+    if values:
+        highest = {v.name: bounds(v)[1] for n in graph.nodes for e in expressions(n) for v in variables(e)}
+    stats.nodes += len(graph.nodes)
+    stats.schedule_s += perf_counter() - start
+    start = perf_counter()
+    buffers = run_plan(plan, leaves, numbers, values, highest)
+    stats.launch_s += perf_counter() - start
+    for observer in observers:
+        observer.ran(Ran(plan, graph, leaves, numbers, values, highest, buffers))
+    for k in plan.schedule.donated:
+        graph.nodes[k].storage = None
+    for node, slot in zip(wanted, plan.schedule.outputs, strict=True):
+        node.storage = buffers[slot]
+    for n in further:
+        if n.storage is None:
+            n.storage = resolve(n).storage
+    for node in wanted:
+        if node.op.name == "assign":
+            sever(node)
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """No garbage collection meanwhile: planning makes many small objects, none of them in cycles, and a third of its
+    time would go into looking for some."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def find_plan(graph: Graph, donated: frozenset[int], device: str) -> ExecutionPlan:
+    """The plan for this structure on this device, made on first sight."""
+    key = (device, donated, structure(graph))
+    plan = _plans.get(key)
+    if plan is not None:
+        stats.plan_hits += 1
+        return plan
+    opened = get_device(device)
+    before = perf_counter(), stats.lower_s + stats.render_s + stats.compile_s
+    with collector_paused():
+        plan = make_plan(schedule(graph, donated, opened.target), opened)
+    inside = stats.lower_s + stats.render_s + stats.compile_s - before[1]
+    stats.schedule_s -= inside
+    stats.schedules += 1
+    if len(_plans) >= MAX_PLANS:
+        del _plans[next(iter(_plans))]
+    _plans[key] = plan
+    return plan
