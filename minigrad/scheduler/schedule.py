@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from minigrad.codegen.kernel import Kernel
-from minigrad.codegen.lowering.lower import Lowered, lower_group, lower_scatter
+from minigrad.codegen.lowering.lower import Lowered, computed, lower_group, lower_scatter
 from minigrad.errors import InternalError
 from minigrad.expr import Index, product
 from minigrad.ops import storage
@@ -55,7 +55,7 @@ class Schedule:
 
 
 def schedule(graph: Graph, donatable: frozenset[int], target: Target) -> Schedule:
-    """Fuses, lowers and orders. `donatable`: leaf positions that nobody else reads; an assign may reuse their buffer."""
+    """Fuses, lowers and orders. `donatable`: leaves that nobody else reads; an assign may reuse their buffer."""
     state = fuse(graph, set(), target)
     merge_siblings(state)
     return Scheduler(state, donatable).run()
@@ -160,6 +160,8 @@ class Scheduler:
             return self.emit_scatter(g, roots[0])
         places = {k: self.place(g, k) for k in roots}
         nodes = tuple(graph.nodes[k] for k in roots)
+        if 0 in computed(nodes[0]).shape:
+            return None  # no elements, nothing to run
         name = kernel_name(graph, roots[0], list(self.state.groups[g].members))
         in_place = frozenset(graph.nodes[k] for k in roots if k in self.in_place)
         lowered = lower_group(nodes, self.is_leaf(g), name, in_place)
@@ -185,6 +187,8 @@ class Scheduler:
 
     def emit_scatter(self, g: int, k: int) -> None:
         node, into = self.graph.nodes[k], self.place(g, k)
+        if 0 in node.inputs[1].shape:
+            return
         lowered = lower_scatter(node, self.is_leaf(g))
         if lowered is None:
             self.emit_through_buffer(g, k, into)
@@ -221,7 +225,8 @@ class Scheduler:
         scalars = tuple(graph.position[s] if isinstance(s, Node) else s for s in lowered.scalars)
         moved = float(sum(bytes_of(n) for n in lowered.nodes))
         reasons = tuple(dict.fromkeys(self.state.groups[g].reasons))
-        self.steps.append(Step(lowered.kernel, values, scalars, lowered.dims, kernel_flops(self.state, g), moved, reasons))
+        flops = kernel_flops(self.state, g)
+        self.steps.append(Step(lowered.kernel, values, scalars, lowered.dims, flops, moved, reasons))
 
 
 def lower_copy(source: Node, node: Node) -> Lowered:

@@ -13,7 +13,7 @@ from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Scalar, Store
 from minigrad.codegen.lowering.rename import strip_bindings
 from minigrad.dtype import DType, int64
 from minigrad.errors import InternalError
-from minigrad.expr import Expr, Index, Var, emax, emin, subs, variables
+from minigrad.expr import Expr, Index, Var, emax, emin, prove_nonneg, subs, variables
 from minigrad.ops.node import Node
 from minigrad.ops.op import Elementwise, Generate, IndexMap, Reduction
 from minigrad.value import (
@@ -66,7 +66,7 @@ class Lowering:
     is_leaf: Callable[[Node], bool]
     domain: tuple[Var, ...] = ()
     params: dict[Node, Param] = field(default_factory=dict)
-    scalars: dict[Node | float, Scalar] = field(default_factory=dict)
+    scalars: dict[tuple[Node | float, DType], Scalar] = field(default_factory=dict)
     definitions: dict[tuple[Node, tuple[Index, ...]], Define] = field(default_factory=dict)
     memo: dict[tuple[Node, tuple[Index, ...]], Value] = field(default_factory=dict)
     counter: int = 0
@@ -82,7 +82,11 @@ class Lowering:
         key = (node, at)
         found = self.memo.get(key)
         if found is None:
-            found = self.memo[key] = self.leaf(node, at) if self.is_leaf(node) else self.operation(node, at)
+            if 0 in node.shape:
+                found = const(0, node.dtype.compute)  # behind a guard, or in a domain that never runs
+            else:
+                found = self.leaf(node, at) if self.is_leaf(node) else self.operation(node, at)
+            self.memo[key] = found
         return found
 
     def leaf(self, node: Node, at: tuple[Index, ...]) -> Value:
@@ -120,10 +124,10 @@ class Lowering:
             return local(self.scalar(float(value), dtype.compute).name, dtype.compute)  # type: ignore[arg-type]
         return const(value, dtype.compute)  # type: ignore[arg-type]
 
-    def scalar(self, key: Node | float, dtype: DType) -> Scalar:
-        found = self.scalars.get(key)
+    def scalar(self, number: Node | float, dtype: DType) -> Scalar:
+        found = self.scalars.get((number, dtype))
         if found is None:
-            found = self.scalars[key] = Scalar(f"c{len(self.scalars)}", dtype)
+            found = self.scalars[number, dtype] = Scalar(f"c{len(self.scalars)}", dtype)
         return found
 
     def movement(self, node: Node, at: tuple[Index, ...]) -> Value:
@@ -159,12 +163,19 @@ class Lowering:
         return self.name_reduction(node, at, value) if value.op == "reduce" else value
 
     def name_reduction(self, node: Node, at: tuple[Index, ...], value: Value) -> Value:
-        """A definition where the reduction depends on domain variables only; inline inside another reduction."""
+        """A definition where the reduction depends on domain variables only; inline inside another reduction.
+
+        A definition runs for every iteration, also where padding hides it: what it reads there is guarded.
+        """
         used = frozenset[Var]().union(*(variables(e) for e in at)) if at else frozenset()
         if any(v.name[0] == "r" and v.name[1:].isdigit() for v in used):
             return value
         found = self.definitions.get((node, at))
         if found is None:
+            conditions = outside(at, node.shape)
+            if conditions:
+                monoid, over = value.attr  # type: ignore[misc]
+                value = reduce(monoid, over, guard(value.args[0], const(0, value.dtype), conditions))
             found = self.definitions[node, at] = Define(f"t{len(self.definitions)}", value)
         return local(found.name, value.dtype)
 
@@ -180,7 +191,13 @@ class Lowering:
 def lowered(kernel: Kernel, nodes: tuple[Node, ...], state: Lowering) -> Lowered:
     """Completes a lowering: symbolic dims become arguments."""
     stripped, dims = strip_bindings(kernel)
-    return Lowered(stripped, nodes, tuple(state.scalars), dims)
+    return Lowered(stripped, nodes, tuple([n for n, _ in state.scalars]), dims)
+
+
+def outside(at: tuple[Index, ...], shape: tuple[Index, ...]) -> tuple[Index, ...]:
+    """Conditions (each >= 0) for `at` to be an index of `shape`, without those that always hold."""
+    conditions = [c for e, extent in zip(at, shape, strict=True) for c in (e, extent - 1 - e)]
+    return tuple(c for c in conditions if not prove_nonneg(c))
 
 
 def clamped_index(chosen: Value, extent: Index) -> Index:
@@ -222,7 +239,8 @@ def lower_group(outputs: tuple[Node, ...], is_leaf: Callable[[Node], bool], name
     outs: list[Param] = []
     stores: list[tuple[frozenset[Var], Store]] = []
     for k, node in enumerate(outputs):
-        where, mode = at, "out"
+        where: tuple[Index, ...] = at
+        mode = "out"
         if node.op.name == "assign":
             value = state.element(node.inputs[1], at)
             where = tuple(start + i * step for i, (start, step) in zip(at, node.params["region"], strict=True))

@@ -66,9 +66,10 @@ class Builder:
         after: Index = 1
         decoded: list[Index] = []
         for k in reversed(range(plan.parallel)):
+            count = 1 if tiles[k] == 0 else tiles[k]  # an empty domain never runs
             t = p // after
-            decoded.insert(0, t % tiles[k] if k else t)
-            after = after * tiles[k]
+            decoded.insert(0, t % count if k else t)
+            after = after * count
         body = self.tiles(plan.parallel, tiles, decoded, at)
         buffers = tuple(BufferParam(b.name, b.dtype, b.shape[0], b.mode) for b in self.kernel.params)
         scalars = tuple(ScalarParam(s.name, s.dtype) for s in self.kernel.scalars)
