@@ -24,8 +24,9 @@ from minigrad.codegen.lowering.rename import canonical_names
 from minigrad.codegen.lowering.split import split_divisions, split_phases
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.build import build
+from minigrad.codegen.strategies.build_packed import build_packed
 from minigrad.codegen.strategies.choose import choose_plan, is_row_kernel
-from minigrad.codegen.strategies.plan import Plan
+from minigrad.codegen.strategies.plan import PackedPlan, Plan
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var, product, subs
 from minigrad.target import Target
@@ -41,7 +42,7 @@ class Stage:
     """One launch. `dims` gives the function's dims as expressions over the kernel's; `extent` likewise."""
 
     function: Function
-    plan: Plan
+    plan: Plan | PackedPlan
     nest: Nest
     dims: tuple[Index, ...]
     extent: Index
@@ -73,7 +74,9 @@ def stages_of(kernel: Kernel, target: Target) -> Staged:
     for k, nest in enumerate(nests):
         plan = choose_plan(nest, target)
         here = replace(whole, params=tuple(_scratch_mode(p, scratch, written) for p in whole.params))
-        function = build(here, nest, plan, f"{kernel.name}_{k}" if len(nests) > 1 else kernel.name)
+        name = f"{kernel.name}_{k}" if len(nests) > 1 else kernel.name
+        function = (build_packed(here, nest, plan, name) if isinstance(plan, PackedPlan)
+                    else build(here, nest, plan, name))
         written |= {s.param for s in nest.body if isinstance(s, Store)}
         stages.append(Stage(function, plan, nest, dims, subs(extent_of(function), values)))
     return Staged(whole, tuple(stages), tuple((p.dtype, p.shape[0]) for p in scratch))

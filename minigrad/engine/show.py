@@ -54,6 +54,7 @@ def graph_lines(graph: Graph) -> Iterator[str]:
 def texts(made: Schedule, stage: str, target: Target) -> Iterator[str]:
     from minigrad.codegen.ir.text import print_function
     from minigrad.codegen.kernel_text import print_kernel
+    from minigrad.codegen.strategies.packed import why_unpacked
 
     shown: set[str] = set()
     for step in made.steps:
@@ -64,7 +65,8 @@ def texts(made: Schedule, stage: str, target: Target) -> Iterator[str]:
             continue
         for s in staged.stages:
             if stage == "plan":
-                yield f"{s.function.name}: {s.plan}"
+                note = why_unpacked(s.nest, target) if s.plan.strategy in ("contraction", "reduction") else ""
+                yield f"{s.function.name}: {s.plan}" + (f"\n  # {note}" if note else "")
                 continue
             text = print_function(s.function) if stage == "loops" else render(s.function, target).source
             if text not in shown:

@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 from minigrad.codegen.kernel import Define, Nest, Store
-from minigrad.codegen.strategies import contraction, pointwise, reduction, rows, scatter
+from minigrad.codegen.strategies import contraction, packed, pointwise, reduction, rows, scatter
 from minigrad.codegen.strategies.access import reductions
-from minigrad.codegen.strategies.plan import Plan
+from minigrad.codegen.strategies.plan import PackedPlan, Plan
 from minigrad.target import Target
 
 
-def choose_plan(nest: Nest, target: Target) -> Plan:
+def choose_plan(nest: Nest, target: Target) -> Plan | PackedPlan:
     """The plan of the first strategy that fits, from the most special to the most general."""
     if any(isinstance(s, Store) and s.combine for s in nest.body):
         return scatter.plan(nest, target)
@@ -16,6 +16,9 @@ def choose_plan(nest: Nest, target: Target) -> Plan:
         return rows.plan(nest, target)
     if not reductions(nest):
         return pointwise.plan(nest, target)
+    plan = packed.plan(nest, target)
+    if isinstance(plan, PackedPlan):
+        return plan
     return contraction.plan(nest, target) or reduction.plan(nest, target)
 
 

@@ -40,15 +40,48 @@ class Plan:
         return next(((w, c) for n, w, c in self.inner if n == name), (1, 1))
 
     def __str__(self) -> str:
-        return "plan " + " ".join(f"{f.name}={getattr(self, f.name)!r}".replace(" ", "") for f in fields(self))
+        return plan_text(self)
 
 
-def parse_plan(text: str) -> Plan:
+Box = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPlan:
+    """A packed contraction. Names refer to the nest's index variables, each with its part of a block, outermost first.
+
+    rows, vectors, width: the microkernel holds rows x vectors accumulators of `width` lanes
+    a_along: 'k' where A is packed as [m, k], 'm' where it is packed as [k, m]
+    a_lanes, b_lanes: lanes while packing, fewer than `width` where an operand is read across its contiguous variable
+    """
+
+    strategy: str
+    batch: tuple[str, ...]
+    m: Box
+    n: Box
+    k: Box
+    rows: int
+    vectors: int
+    width: int
+    a_along: str
+    a_lanes: int
+    b_lanes: int
+
+    def __str__(self) -> str:
+        return plan_text(self)
+
+
+def plan_text(plan: Plan | PackedPlan) -> str:
+    return "plan " + " ".join(f"{f.name}={getattr(plan, f.name)!r}".replace(" ", "") for f in fields(plan))
+
+
+def parse_plan(text: str) -> Plan | PackedPlan:
     """The inverse of str(plan). Raises FormatError naming what is wrong."""
     words = text.split()
     try:
         if words[0] != "plan":
             raise ValueError("it must start with 'plan'")
-        return Plan(**{name: ast.literal_eval(value) for name, value in (w.split("=", 1) for w in words[1:])})
-    except (ValueError, TypeError, SyntaxError, IndexError) as error:
+        values = {name: ast.literal_eval(value) for name, value in (w.split("=", 1) for w in words[1:])}
+        return (PackedPlan if values["strategy"] == "packed" else Plan)(**values)
+    except (ValueError, TypeError, SyntaxError, IndexError, KeyError) as error:
         raise FormatError(f"[parse_plan] expected 'plan strategy=... order=...', got {text!r}: {error}") from None

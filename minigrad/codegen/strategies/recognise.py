@@ -1,0 +1,220 @@
+"""Which nests are contractions, from index variables and guards alone (ALGORITHMS 7).
+
+    c[b, m, n] = f(sum over k of A(b, m, k) * B(b, k, n), ...)
+
+A and B are products of factors; a factor may load, convert, guard and compute. A variable of the domain that only A
+uses is one of M, one that only B uses one of N, one of both belongs to the batch. B is the side of the output's
+contiguous variable.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+from minigrad.codegen.kernel import Define, Nest, Store
+from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.codegen.strategies.access import extent, value_accesses
+from minigrad.expr import Index, Var, bounds, subs, variables
+from minigrad.value import Value, binary, const, free_variables, guard, substitute, unary, walk
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """`name` = sum over `k` of a * b. Variables outermost first; those of extent 1 are in none of them (they are 0).
+
+    `outputs` are the nest's stores with every definition but the sum written out; they read the sum as local(name).
+    """
+
+    name: str
+    batch: tuple[Var, ...]
+    m: tuple[Var, ...]
+    n: tuple[Var, ...]
+    k: tuple[Var, ...]
+    a: Value
+    b: Value
+    outputs: tuple[Store, ...]
+
+
+class _Refused(Exception):
+    """Why a nest is not a contraction."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Factor:
+    value: Value
+    uses: frozenset[Var]
+
+
+def recognise(nest: Nest) -> Contraction | str:
+    """The contraction that a flat nest computes, or 'not a contraction: ' and the reason."""
+    try:
+        return _recognise(nest)
+    except _Refused as reason:
+        return f"not a contraction: {reason}"
+
+
+def _recognise(nest: Nest) -> Contraction:
+    sums = [s for s in nest.body if isinstance(s, Define) and s.value.op == "reduce"]
+    if len(sums) != 1:
+        raise _Refused(f"{len(sums)} reductions")
+    monoid, over = sums[0].value.attr  # type: ignore[misc]
+    if monoid != "sum":
+        raise _Refused(f"the reduction is {monoid}")
+    single: dict[Var, Index] = {v: 0 for v in (*nest.domain, *over) if v.hi == 0}
+    domain = tuple(v for v in nest.domain if v not in single)
+    k = tuple(v for v in over if v not in single)
+    body, outputs = _written_out(nest, sums[0], single)
+    factors, conditions = _factors(body)
+    sides, batch = _two_sides(factors, domain, k)
+    fastest = min((v for v in domain), key=lambda v: _output_step(v, outputs), default=None)
+    if fastest in batch:
+        raise _Refused(f"the output's contiguous variable {fastest} is used by both operands")
+    if any(fastest in f.uses for f in sides[0]):
+        sides = sides[1], sides[0]
+    b_vars = frozenset().union(*(f.uses for f in sides[1]))
+    m = tuple(v for v in domain if v not in batch and v not in b_vars)
+    n = tuple(v for v in domain if v not in batch and v in b_vars)
+    a, b = (_product([f.value for f in side]) for side in sides)
+    a, b = _guarded(a, b, conditions, frozenset(m), frozenset(n))
+    by_output = lambda vs: tuple(sorted(vs, key=lambda v: -_output_step(v, outputs)))  # noqa: E731
+    return Contraction(sums[0].name, by_output(batch), by_output(m), by_output(n), _sum_order(k, a, b), a, b, outputs)
+
+
+def _written_out(nest: Nest, total: Define, single: dict[Var, Index]) -> tuple[Value, tuple[Store, ...]]:
+    """The sum's body and the stores, without other definitions and without variables of extent 1."""
+    names: dict[str, Value] = {}
+    body, outputs = None, []
+    for s in nest.body:
+        if isinstance(s, Nest):
+            raise _Refused("an inner domain")
+        if s is total:
+            body = substitute(total.value.args[0], single, names)
+            continue
+        value = substitute(s.value, single, names)
+        if any(v.op == "reduce" for v in walk(value)):
+            raise _Refused("a reduction inside an expression")
+        if isinstance(s, Define):
+            names[s.name] = value
+        elif s.combine:
+            raise _Refused("a scatter")
+        else:
+            outputs.append(Store(s.param, tuple(subs(e, single) for e in s.indices), value))
+    assert body is not None
+    if any(v.op == "reduce" for v in walk(body)):
+        raise _Refused("a reduction inside the sum")
+    return body, tuple(outputs)
+
+
+def _factors(body: Value) -> tuple[list[_Factor], tuple[Index, ...]]:
+    """The factors of a product, and the conditions outside which all of it is 0."""
+    found: list[_Factor] = []
+    conditions: list[Index] = []
+    stack, negative = [body], False
+    while stack:
+        v = stack.pop()
+        if v.op == "mul":
+            stack.extend(reversed(v.args))
+        elif v.op == "neg" and v.dtype.is_float:
+            stack.append(v.args[0])
+            negative = not negative
+        elif v.op == "guard" and v.args[0].op == "mul" and v.args[1].op == "const" and v.args[1].attr == 0:
+            stack.append(v.args[0])
+            conditions.extend(v.attr)  # type: ignore[arg-type]
+        else:
+            found.append(_Factor(v, free_variables(v)))
+    if negative:
+        found[0] = _Factor(unary("neg", found[0].value), found[0].uses)
+    return found, tuple(conditions)
+
+
+def _two_sides(factors: list[_Factor], domain: tuple[Var, ...], k: tuple[Var, ...]
+               ) -> tuple[tuple[list[_Factor], list[_Factor]], tuple[Var, ...]]:
+    """The factors as two groups that share only the variables of a batch, as few of those as it takes."""
+    used = frozenset().union(*(f.uses for f in factors))
+    for v in (*domain, *k):
+        if v not in used:
+            raise _Refused(f"no operand uses {v}")
+    for count in range(len(domain) + 1):
+        for batch in combinations(domain, count):
+            free = frozenset(domain) - frozenset(batch)
+            groups = list(_connected(factors, free))
+            if len(groups) < 2:
+                continue
+            groups.sort(key=lambda g: -_size(g, free))
+            first, second = groups[0], groups[1]
+            # What uses no variable of its own goes to the operand that is the smaller one to pack.
+            for rest in (*groups[2:], [f for f in factors if not f.uses & free]):
+                second = second + rest
+            return (first, second), batch
+    raise _Refused(f"all of {', '.join(map(str, domain)) or 'its factors'} belong together")
+
+
+def _connected(factors: list[_Factor], free: frozenset[Var]) -> Iterator[list[_Factor]]:
+    """Factors joined through the variables in `free`; those that use none of them are left out."""
+    left = [f for f in factors if f.uses & free]
+    while left:
+        group, reach = [left.pop(0)], frozenset[Var]()
+        while True:
+            reach = reach.union(*(f.uses & free for f in group))
+            more = [f for f in left if f.uses & reach]
+            if not more:
+                break
+            group += more
+            left = [f for f in left if f not in more]
+        yield group
+
+
+def _size(group: list[_Factor], free: frozenset[Var]) -> int:
+    total = 1
+    for v in frozenset().union(*(f.uses for f in group)) & free:
+        total *= extent(v)
+    return total
+
+
+def _guarded(a: Value, b: Value, conditions: tuple[Index, ...], m: frozenset[Var], n: frozenset[Var]
+             ) -> tuple[Value, Value]:
+    """Conditions of the whole product as zeros in the operand whose variables they use: the border is 0 * w."""
+    ours: list[Index] = []
+    theirs: list[Index] = []
+    for c in conditions:
+        used = variables(c)
+        if not used & m:
+            theirs.append(c)
+        elif not used & n:
+            ours.append(c)
+        else:
+            raise _Refused(f"the guard {c} >= 0 uses variables of both operands")
+    return guard(a, const(0, a.dtype), tuple(ours)), guard(b, const(0, b.dtype), tuple(theirs))
+
+
+def _product(values: list[Value]) -> Value:
+    total = values[0]
+    for v in values[1:]:
+        total = binary("mul", total, v)
+    return total
+
+
+def _output_step(v: Var, outputs: tuple[Store, ...]) -> int:
+    """How far the first output steps with a variable; not at all counts as very far."""
+    return _step(v, outputs[0].indices[0])
+
+
+def _step(v: Var, offset: Index) -> int:
+    c = coefficient(offset, v)
+    if c is None:
+        raise _Refused(f"an index is not linear in {v}")
+    return max(map(abs, bounds(c))) or 1 << 60
+
+
+def _sum_order(k: tuple[Var, ...], a: Value, b: Value) -> tuple[Var, ...]:
+    """The sum's variables as an operand steps through them, the longest run innermost: packing reads it in vectors."""
+    orders = []
+    for operand in (a, b):
+        for x in value_accesses(operand, ()):
+            steps = {v: coefficient(x.offset, v) for v in k}
+            known = {v: c for v, c in steps.items() if isinstance(c, int) and c}
+            if known:
+                order = sorted(k, key=lambda v: -abs(known.get(v, 1 << 60)))
+                orders.append((abs(known.get(order[-1], 1 << 60)), order))
+    return tuple(min(orders, key=lambda o: o[0])[1]) if orders else k

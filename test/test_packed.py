@@ -1,0 +1,200 @@
+"""Packed contractions: recognition, the packed form against the kernel as written, and on the CPU against numpy."""
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from minigrad import Tensor, config
+from minigrad.codegen.ir.interpret import interpret_function
+from minigrad.codegen.ir.nodes import Function
+from minigrad.codegen.ir.text import parse_function, print_function
+from minigrad.codegen.ir.verify import verify_function
+from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.kernel_interpret import interpret_kernel
+from minigrad.codegen.lowering.collapse import collapse
+from minigrad.codegen.lowering.flatten import flatten
+from minigrad.codegen.lowering.rename import canonical_names
+from minigrad.codegen.lowering.split import split_divisions, split_phases
+from minigrad.codegen.render.llvm import render_llvm
+from minigrad.codegen.render.opencl import render_opencl
+from minigrad.codegen.stages import stages_of
+from minigrad.codegen.strategies.build_packed import build_packed
+from minigrad.codegen.strategies.packed import PackedPlan, packed, plan
+from minigrad.codegen.strategies.plan import parse_plan
+from minigrad.codegen.strategies.recognise import Contraction, recognise
+from minigrad.codegen.transforms.unroll import unroll
+from minigrad.scheduler.graph import build_graph
+from minigrad.scheduler.schedule import schedule
+from minigrad.target import Target
+
+AVX512 = Target("avx512", "llvm", "znver5", 64, 32, 2, 48 << 10, 1 << 20, features=frozenset({"avx512f", "fma"}))
+AVX2 = Target("avx2", "llvm", "znver3", 32, 16, 2, features=frozenset({"avx2", "fma"}))
+NEON = Target("neon", "llvm", "generic", 16, 32, 4)
+TINY = replace(AVX2, name="tiny caches", l1=1 << 11, l2=6 << 10)
+TARGETS = (AVX512, AVX2, NEON, TINY)
+
+rng = np.random.default_rng(11)
+
+
+def tensor(*shape: int) -> Tensor:
+    return Tensor(rng.standard_normal(shape).astype(np.float32), device="CPU")
+
+
+def gradient_of_conv(of: str, size: int, *, stride: int = 1, dilation: int = 1, groups: int = 1) -> Tensor:
+    x, w = tensor(2, 4, size, size), tensor(6, 4 // groups, 3, 3)
+    x.requires_grad = w.requires_grad = True
+    y = x.conv2d(w, stride=stride, padding=1, dilation=dilation, groups=groups)
+    return (y * tensor(*y.shape)).sum().gradient(x if of == "data" else w)[0]
+
+
+CASES = {
+    "a @ b": lambda: tensor(19, 23) @ tensor(23, 37),
+    "a @ b.T": lambda: tensor(13, 33) @ tensor(21, 33).transpose(0, 1),
+    "a.T @ b": lambda: tensor(33, 13).transpose(0, 1) @ tensor(33, 21),
+    "a.T @ b.T": lambda: tensor(33, 13).transpose(0, 1) @ tensor(21, 33).transpose(0, 1),
+    "(a @ b).T": lambda: (tensor(9, 12) @ tensor(12, 35)).transpose(0, 1).contiguous(),
+    "batched": lambda: tensor(3, 5, 7) @ tensor(3, 7, 17),
+    "one b for all": lambda: tensor(3, 5, 7) @ tensor(7, 17),
+    "one a for all": lambda: tensor(5, 7) @ tensor(3, 7, 17),
+    "heads": lambda: tensor(2, 6, 3, 8).permute(0, 2, 1, 3) @ tensor(2, 9, 3, 8).permute(0, 2, 3, 1),
+    "epilogue": lambda: (tensor(3, 5, 7) @ tensor(7, 17) + tensor(17)).relu() + tensor(3, 5, 17),
+    "prologue": lambda: (tensor(9, 11) * tensor(11) + tensor(9, 1)).abs() @ tensor(11, 20).exp(),
+    "negative": lambda: (-tensor(6, 11)) @ tensor(11, 20),
+    "int32": lambda: (tensor(6, 11) * 9).cast("int32") @ (tensor(11, 20) * 9).cast("int32"),
+    "float64": lambda: tensor(6, 11).cast("float64") @ tensor(11, 20).cast("float64"),
+    "conv": lambda: tensor(2, 3, 9, 9).conv2d(tensor(5, 3, 3, 3), padding=1).relu(),
+    "strided conv": lambda: tensor(1, 3, 10, 11).conv2d(tensor(4, 3, 3, 3), stride=2, padding=1),
+    "dilated conv": lambda: tensor(1, 3, 12, 11).conv2d(tensor(4, 3, 3, 3), dilation=2, padding=2),
+    "grouped conv": lambda: tensor(2, 4, 9, 9).conv2d(tensor(6, 2, 3, 3), padding=1, groups=2),
+    "1x1 conv": lambda: tensor(3, 5, 7, 7).conv2d(tensor(6, 5, 1, 1)),
+    "data gradient": lambda: gradient_of_conv("data", 9),
+    "strided data gradient": lambda: gradient_of_conv("data", 9, stride=2),
+    "grouped data gradient": lambda: gradient_of_conv("data", 7, groups=2),
+    "weight gradient": lambda: gradient_of_conv("weight", 9),
+    "strided weight gradient": lambda: gradient_of_conv("weight", 9, stride=2),
+    "dilated weight gradient": lambda: gradient_of_conv("weight", 9, dilation=2),
+    "grouped weight gradient": lambda: gradient_of_conv("weight", 7, groups=2),
+}
+
+
+def flat_kernel(result: Tensor, target: Target = AVX2) -> Kernel:
+    """The last kernel of a lazy tensor, as strategies see it."""
+    kernel = schedule(build_graph([result._node]), frozenset(), target).steps[-1].kernel
+    return canonical_names(collapse(flatten(split_divisions(split_phases(kernel)))))
+
+
+def packed_functions(kernel: Kernel, target: Target) -> list[Function]:
+    functions = []
+    for nest in kernel.nests:
+        found = recognise(nest)
+        assert isinstance(found, Contraction), found
+        functions.append(build_packed(kernel, nest, packed(found, target), "packed"))
+    return functions
+
+
+def arguments(kernel: Kernel) -> dict[str, np.ndarray]:
+    made = {}
+    for p in kernel.params:
+        values = rng.standard_normal(p.shape) if p.dtype.is_float else rng.integers(-9, 9, p.shape)
+        made[p.name] = values.astype(p.dtype.np) if p.mode != "out" else np.zeros(p.shape, p.dtype.np)
+    return made
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("case", CASES)
+def test_packed_equals_the_kernel(case: str, target: Target) -> None:
+    kernel = flat_kernel(CASES[case](), target)
+    arrays = arguments(kernel)
+    scalars = {s.name: 0.75 for s in kernel.scalars}
+    expected = {name: a.copy() for name, a in arrays.items()}
+    interpret_kernel(kernel, expected, scalars)
+    for function in packed_functions(kernel, target):
+        verify_function(function)
+        assert parse_function(print_function(function)) == function
+        unrolled = unroll(function)
+        verify_function(unrolled)
+        interpret_function(unrolled, arrays, scalars)
+    for p in kernel.params:
+        if p.mode != "in":
+            np.testing.assert_allclose(arrays[p.name], expected[p.name], rtol=3e-5, atol=3e-5)
+
+
+@pytest.mark.parametrize("case", ["a @ b", "conv", "epilogue", "weight gradient"])
+def test_packed_renders_in_every_language(case: str) -> None:
+    for function in packed_functions(flat_kernel(CASES[case]()), AVX2):
+        assert render_llvm(function, AVX2).scratch > 0
+        assert "[" in render_opencl(function, replace(AVX2, language="opencl")).source
+
+
+def test_groups_of_variables() -> None:
+    def groups(case: str) -> tuple[int, ...]:
+        found = recognise(flat_kernel(CASES[case]()).nests[0])
+        assert isinstance(found, Contraction), found
+        return tuple(len(vs) for vs in (found.batch, found.m, found.n, found.k))
+
+    assert groups("a @ b") == (0, 1, 1, 1)
+    assert groups("batched") == (1, 1, 1, 1)
+    assert groups("one a for all") == (0, 1, 2, 1)
+    assert groups("heads") == (2, 1, 1, 1)
+    assert groups("conv") == (0, 1, 3, 3)
+    assert groups("grouped conv") == (1, 1, 3, 3)
+    assert groups("weight gradient") == (0, 1, 3, 3)
+
+
+@pytest.mark.parametrize("result, reason", [
+    (lambda: tensor(4, 9).sum(1), "belong together"),
+    (lambda: (tensor(4, 9) * tensor(4, 9)).sum(1), "belong together"),
+    (lambda: tensor(4, 9).max(1), "the reduction is max"),
+    (lambda: tensor(1, 6, 9, 9).conv2d(tensor(6, 1, 3, 3), groups=6), "belong together"),
+    (lambda: (tensor(7, 5, 1, 6) * tensor(7, 1, 4, 6)).sum(0), "i2 is used by both operands"),
+    (lambda: tensor(4, 9) * 2.0, "0 reductions"),
+])
+def test_what_is_no_contraction_says_why(result, reason: str) -> None:  # noqa: ANN001
+    found = recognise(flat_kernel(result()).nests[0])
+    assert isinstance(found, str) and found.startswith("not a contraction: ") and reason in found
+
+
+def test_plans_print_and_parse() -> None:
+    made = PackedPlan("packed", ("i0",), (("i1", 12),), (("i2", 4), ("i3", 56)), (("r0", 28),), 6, 2, 8, "k", 8, 4)
+    assert parse_plan(str(made)) == made
+
+
+def test_small_products_stay_unpacked() -> None:
+    def chosen(m: int, n: int, k: int) -> PackedPlan | str:
+        return plan(flat_kernel(tensor(m, k) @ tensor(k, n)).nests[0], AVX2)
+
+    assert isinstance(chosen(300, 300, 300), PackedPlan)
+    assert "too small" in str(chosen(32, 32, 32))
+    assert "too small" in str(chosen(4, 2048, 2048))
+    assert "not a contraction" in str(chosen(1, 2048, 2048))
+
+
+def test_blocks_fit_the_caches() -> None:
+    for m, n, k in ((2048, 2048, 2048), (64, 3136, 576), (1000, 50, 4000), (13, 9000, 27)):
+        for target in (AVX512, AVX2):
+            kernel = flat_kernel(tensor(m, k) @ tensor(k, n), target)
+            program = render_llvm(stages_of(kernel, target).stages[0].function, target)
+            assert program.scratch <= target.l2 * 1.1
+
+
+def test_results_do_not_depend_on_the_number_of_threads() -> None:
+    a, b = tensor(300, 700).realize(), tensor(700, 310).realize()
+    x, w = tensor(2, 32, 24, 24).realize(), tensor(48, 32, 3, 3).realize()
+    found = []
+    for threads in (1, 2, 4):
+        with config(threads=threads):
+            found.append(((a @ b).numpy().tobytes(), x.conv2d(w, padding=1).numpy().tobytes()))
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("case, make, expected", [
+    ("matmul", lambda a, b: a @ b, lambda a, b: a @ b),
+    ("a.T", lambda a, b: a.transpose(0, 1) @ b, lambda a, b: a.T @ b),
+    ("b.T", lambda a, b: a @ b.transpose(0, 1), lambda a, b: a @ b.T),
+    ("both", lambda a, b: (a.transpose(0, 1) @ b.transpose(0, 1) + 1.5).relu(),
+     lambda a, b: np.maximum(a.T @ b.T + 1.5, 0)),
+])
+def test_on_the_cpu(case: str, make, expected) -> None:  # noqa: ANN001
+    a, b = rng.standard_normal((307, 307)).astype(np.float32), rng.standard_normal((307, 307)).astype(np.float32)
+    got = make(Tensor(a, device="CPU"), Tensor(b, device="CPU")).numpy()
+    np.testing.assert_allclose(got, expected(a.astype(np.float64), b.astype(np.float64)), rtol=1e-4, atol=1e-4)
