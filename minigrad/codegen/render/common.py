@@ -11,9 +11,10 @@ from minigrad.codegen.ir.nodes import Alloc, Barrier, If, Let, Loop, Stmt, Store
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.render.halves import HalfEmitter
 from minigrad.codegen.render.place import INDEX, Memory, Ref, Scope
+from minigrad.codegen.value_walk import below, operands
 from minigrad.errors import InternalError
 from minigrad.expr import Index, bounds, prove_nonneg, to_text
-from minigrad.value import BINARY, UNARY, Value, indices_of, value_atoms, walk
+from minigrad.value import BINARY, UNARY, Value
 
 
 class Emitter(HalfEmitter):
@@ -22,12 +23,9 @@ class Emitter(HalfEmitter):
     # ---- values ----
 
     def _note_loads(self, root: Value) -> None:
-        if root in self.loading:
-            return
-        for v in walk(root):
-            if v not in self.loading:
-                inside = (a.value for e in indices_of(v) for a in value_atoms(e))
-                self.loading[v] = v.op == "load" or any(self.loading[a] for a in (*v.args, *inside))
+        loading = self.loading
+        for v in below(root, loading):
+            loading[v] = v.op == "load" or any([loading[a] for a in operands(v)])
 
     def value(self, root: Value, mask: Ref | None = None) -> Ref:
         """Emits a value whose loads happen only where `mask` is true; iterative, each part once per statement."""

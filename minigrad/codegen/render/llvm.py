@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import cache
 
 from minigrad.codegen.ir.nodes import Alloc, BufferParam, Function, Loop
 from minigrad.codegen.render.common import Emitter
@@ -58,12 +59,17 @@ def mangled(kind: str, lanes: int) -> str:
     return short if lanes == 1 else f"v{lanes}{short}"
 
 
+@cache
+def register_type(dtype: DType, lanes: int) -> str:
+    return vector(scalar_type(dtype), lanes)
+
+
 def type_of(x: Ref) -> str:
-    return vector(scalar_type(x.dtype), x.lanes)
+    return register_type(x.dtype, x.lanes)
 
 
 def typed(x: Ref) -> str:
-    return f"{type_of(x)} {x.text}"
+    return f"{register_type(x.dtype, x.lanes)} {x.text}"
 
 
 class LlvmEmitter(Emitter):

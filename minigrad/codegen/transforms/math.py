@@ -6,11 +6,11 @@ lane of a vector, the same on every backend. Their errors are stated there and c
 from __future__ import annotations
 
 from minigrad.codegen.ir.nodes import Function, Let, Stmt, Store
-from minigrad.codegen.ir.walk import Body, all_values, map_blocks, map_function, statements
+from minigrad.codegen.ir.walk import Body, indices, map_blocks, map_function, statements, values
 from minigrad.codegen.transforms import math_float32, math_float64
 from minigrad.codegen.transforms.math_number import Number
 from minigrad.codegen.transforms.math_pow import pow as power
-from minigrad.codegen.value_walk import Rewriter, below
+from minigrad.codegen.value_walk import Rewriter, below, inner_values
 from minigrad.dtype import float32
 from minigrad.errors import InternalError
 from minigrad.value import Value, cast
@@ -23,10 +23,22 @@ def expand_math(function: Function) -> Function:
 
     Half types are computed in float32, whole powers of integers by repeated squaring.
     """
-    if not any(v.op in FUNCTIONS for s in statements(function) for v in all_values(s)):
+    if not uses_math(function):
         return function
     expander = Expander()
     return map_function(function, expander.body)
+
+
+def uses_math(function: Function) -> bool:
+    """Whether there is anything to expand."""
+    seen: set[Value] = set()
+    for s in statements(function):
+        for root in (*values(s), *inner_values(indices(s))):
+            for v in below(root, seen):
+                if v.op in FUNCTIONS:
+                    return True
+                seen.add(v)
+    return False
 
 
 class Expander(Rewriter):
