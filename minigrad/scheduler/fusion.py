@@ -76,10 +76,7 @@ class Fusion:
 def fuse(graph: Graph, extra: set[int], target: Target) -> Fusion:
     """Groups for everything in the graph; `extra` are further nodes to materialise besides the targets."""
     state = Fusion(graph, target)
-    graph.users = [[] for _ in graph.nodes]
-    for k, ins in enumerate(graph.inputs):
-        for i in ins:
-            graph.users[i].append(k)
+    graph.look_around()
     measure_cones(state)
     forced = forced_roots(graph, extra)
     for k in reversed(range(len(graph.nodes))):

@@ -50,10 +50,19 @@ class Graph:
     leaf: list[bool]
     position: dict[Node, int]
     users: list[list[int]] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+
+    def look_around(self) -> None:
+        """Fills in users and kinds, which a plan that is found by its key never needs."""
+        self.kinds = ["leaf" if leaf else kind_of(n) for n, leaf in zip(self.nodes, self.leaf, strict=True)]
+        self.users = [[] for _ in self.nodes]
+        for k, ins in enumerate(self.inputs):
+            for i in ins:
+                self.users[i].append(k)
 
     def kind(self, k: int) -> str:
         """'leaf', 'free', 'move', 'elementwise', 'reduce' or 'special'."""
-        return "leaf" if self.leaf[k] else kind_of(self.nodes[k])
+        return self.kinds[k]
 
 
 def kind_of(node: Node) -> str:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.codegen.lowering.collapse import coefficient
@@ -20,10 +21,16 @@ class Access:
 
     def step(self, v: Var) -> int | None:
         """0: independent of v; 1: contiguous; 2: any other linear step; None: data-dependent or not linear."""
-        c = coefficient(self.offset, v)
-        if c is None or any(v in variables(a) for a in value_atoms(self.offset)):
-            return None
-        return c if isinstance(c, int) and c in (0, 1) else 2
+        return step_of(self.offset, v)
+
+
+@lru_cache(maxsize=1 << 14)
+def step_of(offset: Index, v: Var) -> int | None:
+    """`Access.step` of an offset; cached, as the search for a tile asks again and again."""
+    c = coefficient(offset, v)
+    if c is None or any(v in variables(a) for a in value_atoms(offset)):
+        return None
+    return c if isinstance(c, int) and c in (0, 1) else 2
 
 
 @dataclass(frozen=True, slots=True)
