@@ -307,6 +307,22 @@ func halves(in h: f16[16], in g: bf16[16], in x: f32[16], out y: f32[32], out a:
       y[6*i + l] = acc[0]
       s[i] = across(sum, acc[0])
 """, rtol=1e-5),
+    Case("wide_vector", """func wide_vector(in x: f32[n], out y: f32[n], n: index in 1..999)
+  for i in 0..(n + 23) // 24 parallel:
+    for l in 0..24 vector:
+      alloc acc: f32[1] register
+      alloc t: f32[2] scratch
+      acc[0] = (x[24*i + l] else 1.0 if n - 1 - 24*i - l >= 0)
+      t[1] = acc[0] * f32(index(l))
+      for k in 0..3 serial:
+        acc[0] = acc[0] * 0.5 + t[1]
+      y[24*i + l] if n - 1 - 24*i - l >= 0 = acc[0]
+""", dims={"n": 77}),
+    Case("bytes", """func bytes(in b: u8[128], out c: u8[128])
+  for i in 0..2 parallel:
+    for l in 0..64 vector:
+      c[64*i + l] = b[64*i + 63 - l] + 1:u8
+"""),
     Case("divisions", """func divisions(in x: f32[48], out y: f32[48], n: index in 1..6)
   for p in 0..48 parallel:
     let far = f32(index((p - 20) // 3)) + f32(index((p - 20) % 7)) + f32(index(max(p - 9, min(p, n))))

@@ -9,7 +9,9 @@ import pytest
 import render_cases
 from render_cases import CASES, Case
 
+from minigrad.codegen.ir.text import parse_function
 from minigrad.codegen.render.llvm import render_llvm
+from minigrad.errors import InternalError
 from minigrad.runtime.cpu import host_target, shared_jit
 from minigrad.runtime.llvm_jit import Unit, undefined_symbols
 
@@ -49,3 +51,77 @@ def test_sub_ranges(case):
 def test_no_library_calls(case):
     program = render_llvm(case.function, TARGET)
     assert undefined_symbols(shared_jit().object_code([Unit((program.name,), program.source)])) <= {"memset", "memcpy"}
+
+
+TILE = """func tile(in a: f32[6*k], in b: f32[k*n], out c: f32[6*n], k: index in 1..4096, n: index in 16..4096)
+  for j in 0..n // 16 parallel:
+    for l in 0..16 vector:
+      alloc acc: f32[6] register
+      for r in 0..6 unroll:
+        acc[r] = 0.0
+      for p in 0..k serial:
+        for r in 0..6 unroll:
+          acc[r] = fma(a[r*k + p], b[p*n + 16*j + l], acc[r])
+      for r in 0..6 unroll:
+        c[r*n + 16*j + l] = acc[r]
+"""
+
+
+def inner_loop(source: str) -> list[str]:
+    """The instructions of the loop over p."""
+    lines = source.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("p.") and line.endswith(".body:"))
+    end = next(i for i, line in enumerate(lines) if ".next = add" in line and i > start)
+    return [line.strip() for line in lines[start + 2:end]]
+
+
+def test_address_sums_are_hoisted():
+    body = inner_loop(render_llvm(parse_function(TILE), TARGET).source)
+    assert sum("load float" in line for line in body) == 6
+    assert sum("load <16 x float>, ptr %p" in line for line in body) == 1
+    # Only the row of b needs arithmetic: every other address is a pointer from outside plus p.
+    assert sum(" = mul " in line or " = add " in line for line in body) == 1
+
+
+@pytest.mark.skipif("sse" not in TARGET.features, reason="reads x86 assembly")
+def test_accumulators_stay_in_registers():
+    text = shared_jit().assembly(render_llvm(parse_function(TILE), TARGET).source).split(".Lfunc_end0")[0]
+    assert "fmadd" in text or "fma" not in TARGET.features
+    assert not [line for line in text.splitlines() if "mm" in line and "(%rsp" in line]
+
+
+def test_invariant_loads_leave_loops_that_run():
+    source = render_llvm(parse_function("""func f(in x: f32[4], in y: f32[n], out z: f32[4], n: index in 0..9)
+  for i in 0..4 parallel:
+    alloc s: f32[1] register
+    s[0] = 0.0
+    for p in 0..n serial:
+      s[0] = s[0] + y[0] * x[i]
+    z[i] = s[0]
+"""), TARGET).source
+    body = inner_loop(source)
+    assert not any("load float, ptr %p" in line for line in body)  # x[i] is in bounds whatever n is
+    assert any("load float, ptr %y" in line for line in body)      # y[0] is not, where n is 0
+
+
+def test_taps_of_a_stride_share_their_loads():
+    source = render_llvm(parse_function("""func f(in x: f32[64], out y: f32[16])
+  for l in 0..16 vector:
+    y[l] = x[2*l] + x[2*l + 1]
+"""), TARGET).source
+    assert source.count("load <16 x float>") == 2
+
+
+@pytest.mark.parametrize("text,message", [
+    ("func f(out y: f32[8], n: index in 1..8)\n  for l in 0..8 vector:\n    y[0] = f32(index(l))\n",
+     "expected one value for all lanes"),
+    ("func f(out y: f32[8])\n  alloc s: f32[2] register\n  for i in 0..2 serial:\n    s[i] = 1.0\n  y[0] = s[0]\n",
+     "expected a constant below 2"),
+    ("func f(out y: f32[8])\n  alloc s: f32[1] register\n  for l in 0..8 vector:\n    s[0] = f32(index(l))\n",
+     "allocated outside the vector loop"),
+    ("func f(out y: f32[8])\n  for l in 0..8 vector:\n    if l - 3 >= 0:\n      y[l] = 1.0\n",
+     "may not depend on the lane"),
+])
+def test_broken_rules_are_named(text, message):
+    with pytest.raises(InternalError, match=message):
+        render_llvm(parse_function(text), TARGET)

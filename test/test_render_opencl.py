@@ -1,6 +1,7 @@
 """OpenCL C of every case, run on each driver that the machine has and compared with the interpreter."""
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -8,9 +9,11 @@ import pytest
 import render_cases
 from render_cases import CASES, Case
 
+from minigrad.codegen.ir.text import parse_function
 from minigrad.codegen.render.opencl import render_opencl
 from minigrad.errors import DeviceError
 from minigrad.runtime.opencl_devices import DeviceInfo, devices
+from minigrad.target import Target
 
 
 @lru_cache
@@ -56,3 +59,35 @@ def found() -> list[DeviceInfo]:
 @pytest.mark.parametrize("info", found(), ids=lambda d: f"{d.index}-{d.platform.replace(' ', '_')}")
 def test_equals_interpreter(case, info):
     render_cases.check(case, run(case, info))
+
+
+TARGET = Target("CL", "opencl", "none", 32, 16, 4)
+
+
+def source_of(text: str, target: Target = TARGET) -> str:
+    return render_opencl(parse_function(text), target).source
+
+
+def test_index_arithmetic_is_narrow_only_where_it_fits():
+    text = ("func f(in x: f32[n], out y: f32[n], n: index in 1..{n})\n  for i in 0..n parallel:\n"
+            "    y[i] = x[n - 1 - i]\n")
+    assert "const int i" in source_of(text.replace("{n}", "100000"))
+    assert "const long i" in source_of(text.replace("{n}", "5000000000"))
+
+
+def test_float64_needs_a_device_that_has_it():
+    text = "func f(in x: f64[8], out y: f64[8])\n  for i in 0..8 parallel:\n    y[i] = x[i] * 2.0:f64\n"
+    with pytest.raises(DeviceError, match="has no float64"):
+        source_of(text)
+    assert "cl_khr_fp64" in source_of(text, replace(TARGET, features=frozenset({"fp64"})))
+
+
+def test_names_of_the_language_are_not_shadowed():
+    source = source_of("func f(in float: f32[8], out max: f32[8])\n  for i in 0..8 parallel:\n    max[i] = float[i]\n")
+    assert "float_[" in source and "max_[" in source
+
+
+def test_long_literals_are_64_bits():
+    source = source_of("func f(in x: i64[8], out y: i64[8])\n  for i in 0..8 parallel:\n"
+                       "    y[i] = x[i] + 5000000000:i64\n")
+    assert "5000000000L" in source and "LL" not in source

@@ -435,9 +435,17 @@ class LlvmEmitter(Emitter):
         return self.fetch(memory, text, width, (p, mask), floor, mask)
 
     def load_strided(self, memory: Memory, start: Index, stride: int, mask: Ref | None, floor: int) -> Ref:
-        """Every `stride`-th element out of `stride` whole vectors; the last one ends at the last element wanted."""
+        """Every `stride`-th element out of `stride` whole vectors; the last one ends at the last element wanted.
+
+        Where all of it is in bounds, the vectors start at a multiple of the stride, for other taps to share.
+        """
         width = self.width
-        starts = [min(i * width, (width - 1) * stride + 1 - width) for i in range(stride)]
+        shift = start % stride if isinstance(start, int) else start.const % stride
+        if mask is None and self.in_bounds(memory, start - shift) \
+                and self.in_bounds(memory, start - shift + stride * width - 1):
+            starts = [i * width - shift for i in range(stride)]
+        else:
+            starts = [min(i * width, (width - 1) * stride + 1 - width) for i in range(stride)]
         owner = [max(i for i, s in enumerate(starts) if s <= lane * stride) for lane in range(width)]
         parts: list[tuple[Ref, dict[int, int]]] = []
         for i, s in enumerate(starts):
