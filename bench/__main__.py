@@ -1,18 +1,81 @@
-"""python -m bench NAME [ARGUMENTS...]: measures one thing and prints it."""
+"""python -m bench NAME [OPTIONS...]: measures one thing, in turn with the peers that do it too, and prints rows."""
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
+from importlib import import_module
 
-from bench import host, matmul
+from bench.options import Bench, common_parser
+from bench.peers import Peers, set_threads
+from bench.report import Report
 
-BENCHMARKS = {"node": host.main, "matmul": matmul.main}
+# Name -> module; each has PEERS, add_options(parser) and run(bench). They import numpy, so they are imported late.
+BENCHMARKS = {
+    "matmul": "bench.matmul",
+    "conv": "bench.conv",
+    "matvec": "bench.matvec",
+    "depthwise": "bench.depthwise",
+    "rowops": "bench.rowops",
+    "efficientnet": "bench.efficientnet",
+    "llama": "bench.llama",
+    "node": "bench.host",
+}
+DESCRIPTIONS = {
+    "matmul": "float32 matrix products: squares, few rows, transposed operands, many small ones in one step",
+    "conv": "convolution layers of MobileNet, ResNet-18 and EfficientNet-B0, forward and gradients",
+    "matvec": "matrix-vector products that stream their weights from memory",
+    "depthwise": "depthwise convolutions of EfficientNet-B0, forward and gradients",
+    "rowops": "softmax, norms, GELU, cross entropy, a long sum, an Adam step",
+    "efficientnet": "EfficientNet-B0: inference and a training step",
+    "llama": "SmolLM2: prefill and decoding",
+    "node": "the host's costs: nodes, import, Python per kernel, a warm step",
+}
 
 
-def main() -> int:
-    if len(sys.argv) < 2 or sys.argv[1] not in BENCHMARKS:
-        print(f"usage: python -m bench {{{','.join(BENCHMARKS)}}} [ARGUMENTS...]", file=sys.stderr)
+def main(arguments: list[str] | None = None) -> int:
+    words = sys.argv[1:] if arguments is None else arguments
+    if not words or words[0] not in BENCHMARKS:
+        names = "\n".join(f"  {name:<14} {DESCRIPTIONS[name]}" for name in BENCHMARKS)
+        print(f"usage: python -m bench NAME [OPTIONS...]\n\n{names}\n\nOptions: python -m bench NAME --help",
+              file=sys.stderr)
         return 2
-    return BENCHMARKS[sys.argv[1]](sys.argv[2:])
+    measure(words[0], words[1:])
+    return 0
+
+
+def measure(name: str, arguments: list[str]) -> Report:
+    """Runs one benchmark and returns its report, which is printed as it grows."""
+    early = common_parser(name, DESCRIPTIONS[name])
+    early.add_help = False
+    known, _ = early.parse_known_args([word for word in arguments if word not in ("-h", "--help")])
+    warning = set_threads(known.threads)  # before numpy is imported, which every benchmark does
+    module = import_module(BENCHMARKS[name])
+    parser = common_parser(name, DESCRIPTIONS[name])
+    module.add_options(parser)
+    options = parser.parse_args(arguments)
+
+    from bench.probe import limits
+    from minigrad import config
+
+    with ExitStack() as stack:
+        to_stdout = options.json == "-"
+        stream = None if options.json is None else sys.stdout if to_stdout else stack.enter_context(
+            open(options.json, "w", encoding="utf-8"))
+        report = Report(options.threads, stream=stream, lines=sys.stderr if to_stdout else sys.stdout)
+        peers = Peers(module.PEERS if options.against is None else options.against, options.threads)
+        for line in (warning, *peers.missing):
+            if line:
+                report.say(line)
+        for peer in sorted(set(peers.modules) - set(module.PEERS)):
+            report.say(f"without {peer}: it is not asked for this work")
+        stack.enter_context(config(threads=options.threads))
+        if module.PEERS:
+            report.limits = limits(options.threads, quick=options.quick)
+            report.say(f"limits on {options.threads} threads, measured here: {report.limits.gflops:.1f} GFLOP/s of "
+                       f"float32 multiply-adds, {report.limits.gb_s:.2f} GB/s of reading")
+        module.run(Bench(options, peers, report))
+        report.finish()
+    return report
 
 
 if __name__ == "__main__":

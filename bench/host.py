@@ -1,18 +1,39 @@
-"""What the host pays: making a Node, importing minigrad, Python per distinct kernel."""
+"""What the host pays: making and keying Nodes, importing minigrad, Python per distinct kernel, warm steps."""
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 
+from bench.options import Bench
 
-def best_of(runs: int, measure: Callable[[], float]) -> float:
-    """The least of several measurements: the machine's noise only adds."""
-    return min(measure() for _ in range(runs))
+PEERS: list[str] = []
 
 
-def node_seconds(count: int = 20_000) -> float:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--batch", type=int, default=8, help="of the training steps (default 8)")
+    parser.add_argument("--size", type=int, default=224, help="of their images (default 224)")
+
+
+def run(bench: Bench) -> None:
+    runs = bench.options.rounds or (1 if bench.quick else 5)
+    count = 200 if bench.quick else 20_000
+    figure = bench.report.add_figure
+    figure("node made", [made_seconds(count) for _ in range(runs)], 1e-6, "us per Node")
+    figure("node keyed", [keyed_seconds(count) for _ in range(runs)], 1e-6, "us per Node")
+    figure("import minigrad", [import_seconds() for _ in range(runs)], 1e-3, "ms")
+    if bench.quick:
+        batch, size = 1, 16
+        name = "efficientnet quick train batch 1"
+    else:
+        batch, size = bench.options.batch, bench.options.size
+        name = f"efficientnet-b0 train batch {batch}" + ("" if size == 224 else f" size {size}")
+    _steps(bench, name, batch, size, runs)
+
+
+def made_seconds(count: int) -> float:
     """Seconds per Node, over a chain of new elementwise Nodes."""
     from minigrad.ops import elementwise
     from minigrad.ops.node import apply
@@ -26,30 +47,62 @@ def node_seconds(count: int = 20_000) -> float:
     return (time.perf_counter() - start) / count
 
 
+def keyed_seconds(count: int) -> float:
+    """Seconds per Node of finding out what a plan needs and of its key, hashed, over the same kind of chain."""
+    from minigrad.ops import elementwise
+    from minigrad.ops.node import apply
+    from minigrad.scheduler.graph import build_graph, structure
+    from minigrad.tensor import Tensor
+
+    node = start_node = Tensor.ones(4, 4).contiguous().realize().lazydata
+    for _ in range(count):
+        node = apply(elementwise.ADD, node, start_node)
+    start = time.perf_counter()
+    hash(structure(build_graph([node])))
+    return (time.perf_counter() - start) / count
+
+
 def import_seconds() -> float:
     """Seconds that `import minigrad` takes in a fresh process."""
     code = "import time; start = time.perf_counter(); import minigrad; print(time.perf_counter() - start)"
     return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
 
 
-def kernel_seconds() -> tuple[float, int]:
-    """Seconds of scheduling, lowering and rendering per distinct kernel, and how many there were, in one training step
-    of EfficientNet-B0 on small images. Compiling is not counted."""
-    import minigrad
-    from examples.efficientnet.benchmark_train_efficientnet import Trainer, parse_settings
+def _steps(bench: Bench, name: str, batch: int, size: int, runs: int) -> None:
+    """The host's part of training steps, whatever is not the device's own time."""
+    import numpy as np
+
+    from bench.efficientnet import QUICK_CLASSES, quick_or_b0, trainer
     from minigrad.engine.stats import stats
 
+    random = np.random.default_rng(0)
+    images = random.standard_normal((batch, 3, size, size), np.float32)
+    labels = random.integers(0, QUICK_CLASSES, batch)
+    eager = trainer(quick_or_b0(bench.quick), images, labels, False)
     before = stats.snapshot()
-    trainer = Trainer(parse_settings(["--num", "0", "--bs", "2", "--size", "64"]))
-    with minigrad.Tensor.train():
-        trainer.step(0)
+    eager()
     spent = stats.snapshot() - before
-    return (spent.schedule_s + spent.lower_s + spent.render_s) / max(1, spent.programs), spent.programs
+    python_s = spent.schedule_s + spent.lower_s + spent.render_s
+    figure = bench.report.add_figure
+    figure(f"python per distinct kernel, {name}", [python_s / max(1, spent.programs)], 1e-3, "ms",
+           programs=spent.programs)
+    eager()
+    figure(f"host per eager step, {name}", [host_seconds(eager) for _ in range(runs)], 1e-3, "ms")
+    captured = trainer(quick_or_b0(bench.quick), images, labels, True)
+    captured()
+    captured()
+    figure(f"host per captured step, {name}", [host_seconds(captured) for _ in range(runs)], 1e-3, "ms")
 
 
-def main(arguments: list[str]) -> int:
-    print(f"node     {best_of(5, node_seconds) * 1e6:8.2f} us per Node")
-    print(f"import   {best_of(5, import_seconds) * 1e3:8.2f} ms")
-    seconds, programs = kernel_seconds()
-    print(f"kernel   {seconds * 1e3:8.2f} ms of Python per distinct program ({programs} of a B0 training step)")
-    return 0
+def host_seconds(step: Callable[[], object]) -> float:
+    """Wall time of a step less what the device says it was busy: building, planning, keys, arguments, launching."""
+    from minigrad.config import current
+    from minigrad.runtime.registry import get_device
+
+    device = get_device(current().device)
+    device.synchronize()
+    device.elapsed()
+    start = time.perf_counter()
+    step()
+    device.synchronize()
+    return time.perf_counter() - start - device.elapsed()

@@ -1,48 +1,152 @@
-"""float32 matrix products, each measured in turn with numpy's on the same data."""
+"""Matrix products: one at a time from a lazy expression and captured, and many small ones in one captured step."""
 from __future__ import annotations
 
-import time
+import argparse
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
+import minigrad
+from bench.options import Bench
+from bench.report import OURS, Work
+from bench.timing import Side
+from minigrad import Tensor, jit
 
-def measure(run: Callable[[], object], seconds: float = 0.2) -> float:
-    """Seconds per call: the best call within about `seconds`, at least 3."""
-    best, spent, calls = float("inf"), 0.0, 0
-    while calls < 3 or spent < seconds:
-        start = time.perf_counter()
-        run()
-        elapsed = time.perf_counter() - start
-        best, spent, calls = min(best, elapsed), spent + elapsed, calls + 1
-    return best
+PEERS = ["torch", "numpy"]
+MANY = 100
 
 
-def compare(m: int, n: int, k: int, rounds: int = 5) -> tuple[float, float]:
-    """Best seconds of minigrad and of numpy for [m, k] @ [k, n]."""
-    import minigrad
-    from minigrad import Tensor
+class Product(NamedTuple):
+    """[m, k] @ [k, n]; `left` and `right` say which operands lie transposed in memory."""
 
+    m: int
+    n: int
+    k: int
+    left: bool = False
+    right: bool = False
+
+    @property
+    def name(self) -> str:
+        layout = {(False, False): "", (True, False): " A transposed", (False, True): " B transposed",
+                  (True, True): " A and B transposed"}[self.left, self.right]
+        return f"matmul {self.m}x{self.n}x{self.k} float32{layout}"
+
+
+SETS = {
+    "square": tuple(Product(size, size, size) for size in (64, 128, 256, 512, 1024, 2048)),
+    "skinny": (*(Product(rows, 2048, 2048) for rows in (1, 4, 8, 16)), Product(512, 512, 4), Product(512, 4, 512)),
+    "transposed": tuple(Product(512, 512, 512, *flips) for flips in ((True, False), (False, True), (True, True))),
+}
+MANY_SIZES = (64, 128, 256)
+QUICK_SETS = {"square": (Product(8, 8, 8),), "skinny": (Product(1, 16, 8),),
+              "transposed": (Product(5, 6, 7, True, True),)}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    names = (*SETS, "efficientnet", "many")
+    parser.add_argument("--sets", nargs="+", choices=names, default=list(names), metavar="SET",
+                        help=f"among {', '.join(names)} (default: all)")
+    parser.add_argument("--shape", type=int, nargs=3, metavar=("M", "N", "K"), help="one product instead of the sets")
+
+
+def run(bench: Bench) -> None:
+    options = bench.options
+    if options.shape:
+        _measure(bench, Product(*options.shape), "matmul")
+        return
+    for name in options.sets:
+        for product in _products(name, bench.quick):
+            _measure(bench, product, f"matmul {name}")
+    if "many" in options.sets:
+        for size in (4,) if bench.quick else MANY_SIZES:
+            _measure_many(bench, size, 3 if bench.quick else MANY)
+
+
+def _products(name: str, quick: bool) -> tuple[Product, ...]:
+    if name != "efficientnet":
+        return (QUICK_SETS if quick else SETS).get(name, ())
+    from bench.layers import POINTWISE
+
+    shapes = [(layer.out_size**2, layer.out_channels, layer.in_channels) for layer in POINTWISE]
+    return (Product(6, 4, 3),) if quick else tuple(Product(*shape) for shape in shapes)
+
+
+def _operands(product: Product) -> tuple[np.ndarray, np.ndarray]:
+    """a [m, k] and b [k, n], transposed views where the product says so."""
     random = np.random.default_rng(0)
-    a, b = random.standard_normal((m, k), np.float32), random.standard_normal((k, n), np.float32)
-    x, y = Tensor(a).realize(), Tensor(b).realize()
-
-    def ours() -> None:
-        (x @ y).contiguous().realize()
-        minigrad.synchronize()
-
-    ours()
-    times = [(measure(ours), measure(lambda: a @ b)) for _ in range(rounds)]
-    return min(t for t, _ in times), min(t for _, t in times)
+    m, n, k, left, right = product
+    a = random.standard_normal((k, m) if left else (m, k), np.float32)
+    b = random.standard_normal((n, k) if right else (k, n), np.float32)
+    return a.T if left else a, b.T if right else b
 
 
-def main(arguments: list[str]) -> int:
-    """Arguments are sizes: 512 is a square, 64x1000x1280 is MxNxK."""
-    for text in arguments or ["128", "512", "1024"]:
-        sizes = [int(part) for part in text.split("x")]
-        m, n, k = sizes * 3 if len(sizes) == 1 else sizes
-        ours, numpys = compare(m, n, k)
-        work = 2e-9 * m * n * k
-        print(f"matmul {m}x{n}x{k} float32: {work / ours:8.2f} GFLOP/s, numpy {work / numpys:8.2f}, "
-              f"time {ours / numpys:6.2f} x numpy's")
-    return 0
+def _measure(bench: Bench, product: Product, group: str) -> None:
+    m, n, k, left, right = product
+    work = Work(product.name, group, flop=2 * m * n * k)
+    if not bench.wants(work):
+        return
+    a, b = _operands(product)
+    x, y = (Tensor(np.ascontiguousarray(array.T if flip else array)).realize()
+            for array, flip in ((a, left), (b, right)))
+
+    def multiply(x: Tensor, y: Tensor) -> Tensor:
+        return ((x.transpose() if left else x) @ (y.transpose() if right else y)).contiguous().realize()
+
+    captured = jit(multiply)
+    sides = [Side(OURS, "realize", lambda: _finish(multiply(x, y))), Side(OURS, "jit", lambda: _finish(captured(x, y)))]
+    if "numpy" in bench.peers:
+        out = np.empty((m, n), np.float32)
+        sides.append(Side("numpy", "out", lambda: np.matmul(a, b, out=out)))
+    if "torch" in bench.peers:
+        torch = bench.peers.torch
+        ta, tb, result = torch.from_numpy(a), torch.from_numpy(b), torch.empty(m, n)
+        sides.append(Side("torch", "out", lambda: torch.mm(ta, tb, out=result)))
+    bench.measure(work, sides)
+
+
+def _measure_many(bench: Bench, size: int, count: int) -> None:
+    """`count` independent products in one captured step; two sets of inputs take turns. Times are of one product."""
+    work = Work(f"matmul {size}x{size}x{size} float32, {count} in a step", "matmul many", flop=2 * size**3)
+    if not bench.wants(work):
+        return
+    random = np.random.default_rng(0)
+    arrays = [[random.standard_normal((size, size), np.float32) for _ in range(2 * count)] for _ in range(2)]
+    tensors = [[Tensor(array).realize() for array in each] for each in arrays]
+
+    @jit
+    def step(inputs: list[Tensor]) -> list[Tensor]:
+        products = [(a @ b).contiguous() for a, b in zip(inputs[::2], inputs[1::2], strict=True)]
+        Tensor.realize(*products)
+        return products
+
+    sides = [Side(OURS, "jit", _in_turn(lambda which: _finish(step(tensors[which]))), count)]
+    if "numpy" in bench.peers:
+        out = np.empty((size, size), np.float32)
+        sides.append(Side("numpy", "out", _in_turn(lambda which: _each(arrays[which], np.matmul, out)), count))
+    if "torch" in bench.peers:
+        torch = bench.peers.torch
+        theirs = [[torch.from_numpy(array) for array in each] for each in arrays]
+        result = torch.empty(size, size)
+        sides.append(Side("torch", "out", _in_turn(lambda which: _each(theirs[which], torch.mm, result)), count))
+    bench.measure(work, sides)
+
+
+def _each(inputs: list, multiply: Callable, out: object) -> None:
+    for a, b in zip(inputs[::2], inputs[1::2], strict=True):
+        multiply(a, b, out=out)
+
+
+def _in_turn(run: Callable[[int], object]) -> Callable[[], object]:
+    """Calls run(0), run(1), run(0), ..."""
+    state = [0]
+
+    def call() -> None:
+        state[0] ^= 1
+        run(state[0])
+
+    return call
+
+
+def _finish(_: object) -> None:
+    minigrad.synchronize()

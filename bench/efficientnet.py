@@ -1,0 +1,112 @@
+"""EfficientNet-B0: inference, and a training step with SGD; captured and eager, beside torch and onnxruntime."""
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import minigrad
+from bench import efficientnet_peers
+from bench.options import Bench
+from bench.report import OURS, Work
+from bench.timing import Side
+from examples.efficientnet.model import STAGES, ConvNorm, EfficientNet
+from minigrad import Tensor, jit
+from minigrad.nn import Linear
+from minigrad.nn.optim import SGD
+from minigrad.nn.state import get_parameters
+
+PEERS = ["torch", "onnxruntime"]
+QUICK_SIZE, QUICK_HEAD, QUICK_CLASSES = 16, 8, 10
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("mode", nargs="*", default=["infer", "train"], metavar="infer|train",
+                        help="what to measure (default: both)")
+    parser.add_argument("--batch", type=int, help="images per step (default: 1 to infer, 8 to train)")
+    parser.add_argument("--size", type=int, default=224, help="of an image (default 224)")
+    parser.add_argument("--no-eager", action="store_true", help="of ours, only the captured step")
+    parser.add_argument("--compile", action="store_true", help="torch.compile too: takes minutes and a C++ compiler")
+
+
+def run(bench: Bench) -> None:
+    for mode in bench.options.mode:
+        if mode not in ("infer", "train"):
+            raise SystemExit(f"bench efficientnet: expected infer or train, got {mode!r}")
+        default = 1 if mode == "infer" else 2 if bench.quick else 8
+        _measure(bench, mode, bench.options.batch or default)
+
+
+def _measure(bench: Bench, mode: str, batch: int) -> None:
+    name = "efficientnet quick" if bench.quick else "efficientnet-b0"
+    size = QUICK_SIZE if bench.quick else bench.options.size
+    at = "" if size == 224 or bench.quick else f" size {size}"
+    work = Work(f"{name} {mode} batch {batch}{at}", f"efficientnet {mode}", images=batch)
+    if not bench.wants(work):
+        return
+    random = np.random.default_rng(0)
+    images = random.standard_normal((batch, 3, size, size), np.float32)
+    labels = random.integers(0, QUICK_CLASSES, batch)
+    make = trainer if mode == "train" else classifier
+    sides = [Side(OURS, "jit", make(quick_or_b0(bench.quick), images, labels, True))]
+    if not bench.options.no_eager:
+        sides.append(Side(OURS, "eager", make(quick_or_b0(bench.quick), images, labels, False)))
+    if "torch" in bench.peers:
+        shape = efficientnet_peers.Shape(STAGES[:1], QUICK_HEAD, QUICK_CLASSES) if bench.quick else \
+            efficientnet_peers.Shape(STAGES, 1280, 1000)
+        sides += efficientnet_peers.torch_sides(bench.peers.torch, shape, mode, images, labels, bench.options.compile)
+        if mode == "infer" and "onnxruntime" in bench.peers:
+            sides += efficientnet_peers.onnxruntime_sides(bench, shape, images)
+    bench.measure(work, sides)
+
+
+def quick_or_b0(quick: bool) -> EfficientNet:
+    """B0, or the first of its blocks with a small head."""
+    model = EfficientNet(0)
+    if quick:
+        model.blocks = model.blocks[:1]
+        model.head = ConvNorm(STAGES[0].out_channels, QUICK_HEAD, 1)
+        model.classifier = Linear(QUICK_HEAD, QUICK_CLASSES)
+    Tensor.realize(*get_parameters(model))
+    return model
+
+
+def _captured(step: Callable, capture: bool) -> Callable:
+    return jit(step) if capture else step
+
+
+def classifier(model: EfficientNet, images: np.ndarray, labels: np.ndarray, capture: bool) -> Callable[[], Any]:
+    """Logits of a batch that is on the device. Batch norm uses the running statistics."""
+    batch = Tensor(images).realize()
+    step = _captured(lambda batch: model(batch).realize(), capture)
+
+    def call() -> None:
+        with Tensor.train(False), Tensor.no_grad():
+            step(batch)
+            minigrad.synchronize()
+
+    return call
+
+
+def trainer(model: EfficientNet, images: np.ndarray, labels: np.ndarray, capture: bool) -> Callable[[], Any]:
+    """Forward, loss, backward, SGD and the running statistics."""
+    batch, classes = Tensor(images).realize(), Tensor(labels.astype(np.int32)).realize()
+    optimizer = SGD(get_parameters(model), lr=0.001)
+
+    def train(batch: Tensor, classes: Tensor) -> Tensor:
+        loss = model(batch).cross_entropy(classes)
+        optimizer.zero_grad()
+        loss.backward()
+        Tensor.realize(loss, *optimizer.schedule_step())
+        return loss
+
+    step = _captured(train, capture)
+
+    def call() -> None:
+        with Tensor.train():
+            step(batch, classes)
+            minigrad.synchronize()
+
+    return call

@@ -1,0 +1,71 @@
+"""What every benchmark has in common: its options, and the context that it measures in."""
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import dataclass
+
+from bench.peers import PEERS, Peers
+from bench.report import Report, Work
+from bench.timing import QUICK, Schedule, Side, interleave
+
+
+def common_parser(name: str, description: str) -> argparse.ArgumentParser:
+    """The options that all benchmarks take; each adds its own."""
+    parser = argparse.ArgumentParser(prog=f"python -m bench {name}", description=description)
+    parser.add_argument("--against", type=_names, default=None, metavar="PEER,...",
+                        help=f"peers among {', '.join(PEERS)}, or none (default: those that do this work)")
+    parser.add_argument("--threads", type=_positive, default=_cores(), help="ours and theirs (default: all cores)")
+    parser.add_argument("--json", metavar="FILE", help="write rows as JSON lines; - writes them to stdout")
+    parser.add_argument("--rounds", type=_positive, default=None, help="turns of each side (default: about a second's)")
+    parser.add_argument("--only", metavar="TEXT", help="only works whose names contain this")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, one round: shows that it works")
+    return parser
+
+
+def _names(text: str) -> list[str]:
+    names = [name for name in text.split(",") if name and name != "none"]
+    unknown = sorted(set(names) - set(PEERS))
+    if unknown:
+        raise argparse.ArgumentTypeError(f"expected some of {', '.join(PEERS)}, got {', '.join(unknown)}")
+    return names
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {text}")
+    return value
+
+
+_positive.__name__ = "int"  # argparse says "invalid int value"
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass
+class Bench:
+    """Where a benchmark measures: its options, the peers that are here, how long a row may take, and the report."""
+
+    options: argparse.Namespace
+    peers: Peers
+    report: Report
+
+    @property
+    def quick(self) -> bool:
+        return bool(self.options.quick)
+
+    @property
+    def schedule(self) -> Schedule:
+        return QUICK if self.quick else Schedule(rounds=self.options.rounds)
+
+    def wants(self, work: Work) -> bool:
+        """False for works that `--only` leaves out: ask before preparing data."""
+        return self.options.only is None or self.options.only in work.name
+
+    def measure(self, work: Work, sides: list[Side]) -> None:
+        """Runs the sides in turn and reports them."""
+        interleave(sides, self.schedule)
+        self.report.add(work, sides)

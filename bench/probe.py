@@ -1,0 +1,111 @@
+"""The machine's limits, measured in the process that measures everything else: multiply-adds in registers, and a read
+stream from memory. Both are our own programs in LLVM IR and run on our own thread pool.
+"""
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from bench.report import Limits
+from minigrad.program import Program
+from minigrad.runtime.cpu import CPU
+from minigrad.runtime.device import Launch
+from minigrad.target import Target
+
+STREAM_BYTES = 512 << 20  # well beyond the last cache
+MULTIPLY_ADDS = 20_000_000
+STREAMS = 8  # independent loads in flight
+
+_HEAD = """
+declare {vector} @llvm.fmuladd.{suffix}({vector}, {vector}, {vector})
+define void @{name}(ptr noalias %args, i64 %begin, i64 %end, ptr %scratch) {{
+entry:
+  %a = load ptr, ptr %args
+  %any = icmp slt i64 %begin, %end
+  br i1 %any, label %loop, label %done
+loop:
+  %i = phi i64 [ %begin, %entry ], [ %next, %loop ]
+"""
+_TAIL = """
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %end
+  br i1 %more, label %loop, label %last
+last:
+{fold}
+  %where = getelementptr i8, ptr %scratch, i64 0
+  store {vector} %f{final}, ptr %where
+  br label %done
+done:
+  ret void
+}}
+"""
+
+
+def limits(threads: int, device: CPU | None = None, quick: bool = False) -> Limits:
+    """GFLOP/s of float32 multiply-adds and GB/s of reading, on `threads` threads; the best of several runs."""
+    cpu = device or CPU(threads)
+    lanes = cpu.target.vector_bytes // 4
+    chains = _chains(cpu.target)
+    seed, count = cpu.alloc(64), MULTIPLY_ADDS // (100 if quick else 1)
+    cpu.copy_in(seed, np.full(16, 0.5, np.float32))
+    flops_s = _best_s(cpu, multiply_add(lanes, chains), seed, count, 1 if quick else 10)
+    nbytes = STREAM_BYTES // (64 if quick else 1)
+    data = cpu.alloc(nbytes)
+    cpu.copy_in(data, np.ones(nbytes // 4, np.float32))
+    steps = nbytes // (STREAMS * lanes * 4)
+    read_s = _best_s(cpu, read_stream(lanes), data, steps, 1 if quick else 10)
+    cpu.free(data)
+    return Limits(2.0 * lanes * chains * count / flops_s / 1e9, nbytes / read_s / 1e9)
+
+
+def _chains(target: Target) -> int:
+    """Independent sums: enough to hide the latency of two units, few enough for the registers."""
+    return min(16, target.registers - 4)
+
+
+def _best_s(cpu: CPU, program: Program, buffer: object, extent: int, runs: int) -> float:
+    prepared = cpu.prepare([Launch(cpu.load([program])[0], (buffer,), extent)])  # type: ignore[arg-type]
+    best = float("inf")
+    for _ in range(runs + 1):  # the first one starts the threads
+        begin = time.perf_counter()
+        cpu.run(prepared)
+        best = min(best, time.perf_counter() - begin)
+    return best
+
+
+def multiply_add(lanes: int, chains: int) -> Program:
+    """Each iteration: `chains` independent vector sums, s = s * x + x. The result goes to scratch memory."""
+    vector, suffix = f"<{lanes} x float>", f"v{lanes}f32"
+    text = _HEAD.format(vector=vector, suffix=suffix, name="peak_multiply_add")
+    text = text.replace("  %any =", f"  %x = load {vector}, ptr %a, align 4\n  %any =")
+    for j in range(chains):
+        start = f"<{', '.join([f'float {float(j)}'] * lanes)}>"
+        text += f"  %s{j} = phi {vector} [ {start}, %entry ], [ %t{j}, %loop ]\n"
+    for j in range(chains):
+        text += f"  %t{j} = call {vector} @llvm.fmuladd.{suffix}({vector} %s{j}, {vector} %x, {vector} %x)\n"
+    text += _TAIL.format(vector=vector, fold=_fold(vector, chains), final=chains - 1)
+    return Program("peak_multiply_add", "llvm", text, ("buffer:4",), 4096)
+
+
+def read_stream(lanes: int) -> Program:
+    """Each iteration adds `STREAMS` consecutive vectors to as many sums."""
+    vector = f"<{lanes} x float>"
+    text = _HEAD.format(vector=vector, suffix=f"v{lanes}f32", name="peak_read_stream")
+    for j in range(STREAMS):
+        text += f"  %s{j} = phi {vector} [ zeroinitializer, %entry ], [ %t{j}, %loop ]\n"
+    text += f"  %from = mul i64 %i, {STREAMS * lanes}\n"
+    for j in range(STREAMS):
+        text += (f"  %o{j} = add i64 %from, {j * lanes}\n"
+                 f"  %p{j} = getelementptr float, ptr %a, i64 %o{j}\n"
+                 f"  %v{j} = load {vector}, ptr %p{j}, align 4\n"
+                 f"  %t{j} = fadd {vector} %s{j}, %v{j}\n")
+    text += _TAIL.format(vector=vector, fold=_fold(vector, STREAMS), final=STREAMS - 1)
+    return Program("peak_read_stream", "llvm", text, ("buffer:4",), 4096)
+
+
+def _fold(vector: str, count: int) -> str:
+    """%f<count-1> = the sum of %t0 ... %t<count-1>."""
+    lines = [f"  %f1 = fadd {vector} %t0, %t1"]
+    lines += [f"  %f{j} = fadd {vector} %f{j - 1}, %t{j}" for j in range(2, count)]
+    return "\n".join(lines)

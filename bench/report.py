@@ -1,0 +1,140 @@
+"""Rows: what was measured, as one readable line and as one JSON object, and geometric means at the end.
+
+A row's fields are those that scripts of other frameworks' figures use too, so that equal `work` can be paired:
+peer, version, work, threads, best_s, median_s, runs, rates (gflops, gb_s, img_s, tok_s), variant, first_s, cores_used,
+omp_wait_policy, load_average. Rows of minigrad add share (of the measured limit), against, ratio_best, ratio_median.
+"""
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+from collections import defaultdict
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import Any, NamedTuple, TextIO
+
+from bench.timing import Side
+
+OURS = "minigrad"
+
+
+class Work(NamedTuple):
+    """What is done, by name, and its amounts per run. A multiply-add is two flops; bytes are the least that move.
+
+    `group` is the heading under which its ratios are averaged.
+    """
+
+    name: str
+    group: str
+    flop: float = 0
+    bytes: float = 0
+    images: float = 0
+    tokens: float = 0
+
+
+class Limits(NamedTuple):
+    """What the machine was measured to do, in this process."""
+
+    gflops: float
+    gb_s: float
+
+
+@dataclass
+class Report:
+    """Prints rows as they come and keeps the ratios. `rows` are the JSON objects so far."""
+
+    threads: int
+    limits: Limits | None = None
+    stream: TextIO | None = None
+    lines: TextIO = field(default_factory=lambda: sys.stdout)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    ratios: dict[tuple[str, str], list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+
+    def say(self, text: str) -> None:
+        print(text, file=self.lines, flush=True)
+
+    def add(self, work: Work, sides: list[Side]) -> None:
+        """One row per side. The sides that are ours are compared with the best of the others."""
+        others = [side for side in sides if side.peer != OURS]
+        best = min(others, key=lambda side: side.best_s, default=None)
+        for side in sides:
+            row = self._row(work, side)
+            if side.peer == OURS and best is not None:
+                ratio, median = best.best_s / side.best_s, best.median_s / side.median_s
+                row |= {"against": f"{best.peer} {best.variant}".strip(), "ratio_best": significant(ratio),
+                        "ratio_median": significant(median)}
+                self.ratios[work.group, side.variant].append((ratio, median))
+            self._emit(row)
+
+    def add_figure(self, name: str, seconds: list[float], unit_s: float, unit: str, **details: Any) -> None:
+        """A duration that has no peer."""
+        side = Side(OURS, "host", lambda: None, seconds=seconds, first_s=seconds[0])
+        row = self._row(Work(name, "host"), side) | details
+        self._record(row)
+        self.say(f"{name:<58} {min(seconds) / unit_s:10.3f} {unit}  median {statistics.median(seconds) / unit_s:10.3f}")
+
+    def finish(self) -> None:
+        """Geometric means of the ratios, per group and variant."""
+        for (group, variant), ratios in self.ratios.items():
+            best, median = (statistics.geometric_mean(column) for column in zip(*ratios, strict=True))
+            least = min(ratio for ratio, _ in ratios)
+            row = {"peer": OURS, "work": f"{group}, geometric mean", "variant": variant, "threads": self.threads,
+                   "layers": len(ratios), "ratio_best": significant(best), "ratio_median": significant(median),
+                   "ratio_least": significant(least)}
+            self._record(row)
+            self.say(f"{group}, {variant}: geometric mean of {len(ratios)} ratios {best:.2f}x by best, "
+                     f"{median:.2f}x by median, least {least:.2f}x")
+
+    def _row(self, work: Work, side: Side) -> dict[str, Any]:
+        amounts = {"gflops": work.flop / 1e9, "gb_s": work.bytes / 1e9, "img_s": work.images, "tok_s": work.tokens}
+        rates = {name: significant(amount / side.best_s) for name, amount in amounts.items() if amount}
+        row = {"peer": side.peer, "version": version_of(side.peer), "work": work.name, "threads": self.threads,
+               "best_s": significant(side.best_s), "median_s": significant(side.median_s), "runs": len(side.seconds),
+               **rates, "variant": side.variant, "first_s": significant(side.first_s),
+               "cores_used": round(side.cores_used, 2),
+               "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", "default"), "load_average": load_average()}
+        if self.limits is not None and ("gflops" in rates or "gb_s" in rates):
+            row["share"] = significant(self._share(rates), 3)
+        return row
+
+    def _share(self, rates: dict[str, float]) -> float:
+        """Of the peak that binds: the larger of both shares."""
+        assert self.limits is not None
+        return max(rates.get("gflops", 0) / self.limits.gflops, rates.get("gb_s", 0) / self.limits.gb_s)
+
+    def _record(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+        if self.stream is not None:
+            print(json.dumps(row), file=self.stream, flush=True)
+
+    def _emit(self, row: dict[str, Any]) -> None:
+        self._record(row)
+        rates = "  ".join(f"{row[name]:8.1f} {unit}" for name, unit in _UNITS.items() if name in row)
+        share = f"  {row['share']:4.0%} of peak" if "share" in row else ""
+        ratio = (f"  {row['ratio_best']:.2f}x {row['against']} (median {row['ratio_median']:.2f}x)"
+                 if "against" in row else "")
+        self.say(f"{row['work']:<52} {row['peer']:<12} {row['variant']:<20} best {row['best_s'] * 1e3:10.4f} ms  "
+                 f"median {row['median_s'] * 1e3:10.4f} ms  {rates}{share}{ratio}")
+
+
+_UNITS = {"gflops": "GFLOP/s", "gb_s": "GB/s", "img_s": "img/s", "tok_s": "tok/s"}
+_DISTRIBUTIONS = {"llama.cpp": "llama_cpp_python"}
+
+
+def version_of(peer: str) -> str:
+    """The installed version, as the package manager knows it; the source tree's own for minigrad."""
+    try:
+        return metadata.version(_DISTRIBUTIONS.get(peer, peer))
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def load_average() -> float | None:
+    """Of the last minute, this process included; None where the system does not tell."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
+def significant(value: float, digits: int = 4) -> float:
+    return float(f"{value:.{digits}g}")

@@ -1,0 +1,135 @@
+"""The benchmarks run, at tiny sizes, and print rows with the right fields. What they measure is not looked at."""
+import json
+from pathlib import Path
+
+import pytest
+
+from bench import layers
+from bench.__main__ import BENCHMARKS, main, measure
+from bench.options import common_parser
+from bench.peers import set_threads
+from bench.report import OURS, Limits, Report, Work
+from bench.timing import QUICK, Schedule, Side, interleave
+
+FIELDS = {"peer", "version", "work", "threads", "best_s", "median_s", "runs", "variant", "first_s", "cores_used",
+          "omp_wait_policy", "load_average"}
+# Works that other frameworks' figures are known by, and the rates of each.
+EXPECTED = {
+    "matmul": ("matmul 8x8x8 float32", {"gflops", "share"}),
+    "conv": ("conv2d forward 8x6x6->5 k1 s1 batch 1", {"gflops", "share"}),
+    "matvec": ("matvec 16x24 float16", {"gflops", "gb_s", "share"}),
+    "depthwise": ("conv2d forward 4x8x8->4 k3 s1 depthwise batch 1", {"gflops", "share"}),
+    "rowops": ("softmax 3x5", {"gb_s", "share"}),
+    "efficientnet": ("efficientnet quick train batch 2", {"img_s"}),
+    "llama": ("llama quick decode after 6", {"tok_s"}),
+    "node": ("node made", set()),
+}
+
+
+@pytest.fixture(autouse=True)
+def _threads_of_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.__main__.set_threads", lambda count: None)
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_each_benchmark_runs_and_prints_rows(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "rows.jsonl"
+    assert main([name, "--quick", "--against", "none", "--threads", "2", "--json", str(path)]) == 0
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    work, rates = EXPECTED[name]
+    found = [row for row in rows if row["work"] == work]
+    assert found, [row["work"] for row in rows]
+    for row in found:
+        assert set(row) == FIELDS | rates
+        assert row["peer"] == OURS and row["threads"] == 2 and row["runs"] >= 1
+        assert 0 < row["best_s"] <= row["median_s"]
+    assert work in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("wanted", ["data", "weights", "both"])
+def test_gradients_run(wanted: str) -> None:
+    report = measure("conv", ["--quick", "--against", "none", "--grad", wanted])
+    passes = {"data": "backward-data", "weights": "backward-weights", "both": "backward"}
+    assert [row["work"] for row in report.rows] == [
+        f"conv2d {passes[wanted]} {layer} batch 1" for layer in layers.QUICK_LAYERS]
+
+
+@pytest.mark.parametrize("name", ["matmul", "depthwise", "matvec", "rowops", "efficientnet"])
+def test_each_peer_does_the_same_work(name: str) -> None:
+    pytest.importorskip("torch", reason="torch is a peer, not a dependency")
+    rows = measure(name, ["--quick", "--against", "torch", "--threads", "1"]).rows
+    works = {row["work"] for row in rows if row["peer"] == "torch"}
+    assert works == {row["work"] for row in rows if row["peer"] == OURS and "best_s" in row}
+    for row in rows:
+        if row["peer"] == OURS and "best_s" in row:
+            assert row["against"].startswith("torch") and row["ratio_best"] > 0 and row["ratio_median"] > 0
+
+
+def test_a_missing_peer_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "llama_cpp", None)
+    measure("llama", ["--quick", "--against", "llama.cpp,numpy"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("without llama.cpp: ") and lines[1] == "without numpy: it is not asked for this work"
+
+
+def test_rows_go_to_stdout_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    measure("matmul", ["--quick", "--against", "none", "--sets", "square", "--json", "-"])
+    printed = capsys.readouterr()
+    assert [json.loads(line)["work"] for line in printed.out.splitlines()] == ["matmul 8x8x8 float32"] * 2
+    assert "matmul 8x8x8 float32" in printed.err
+
+
+def test_words_that_are_not_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == main(["nothing"]) == 2
+    assert "usage: python -m bench" in capsys.readouterr().err
+    for arguments, message in ((["--against", "keras"], "expected some of torch, numpy, onnxruntime, llama.cpp"),
+                               (["--threads", "0"], "expected at least 1, got 0")):
+        with pytest.raises(SystemExit):
+            common_parser("matmul", "").parse_args(arguments)
+        assert message in capsys.readouterr().err
+
+
+def test_sides_take_turns() -> None:
+    calls: list[str] = []
+    sides = [Side(OURS, name, lambda name=name: calls.append(name)) for name in "ab"]  # type: ignore[misc]
+    interleave(sides, Schedule(rounds=2, turn_s=0.0, pause_s=0.0))
+    order = [name for name, before in zip(calls, ["", *calls], strict=False) if name != before]
+    assert order == ["a", "b"] * 3  # preparation, and two rounds
+    assert all(len(side.seconds) == 2 for side in sides)
+
+
+def test_times_are_of_one_work() -> None:
+    side = Side(OURS, "", lambda: None, count=4, seconds=[], repeats=1)
+    interleave([side], QUICK)
+    assert side.best_s * side.count * side.repeats <= side.wall_s * 1.01
+
+
+def test_ratios_and_their_mean(capsys: pytest.CaptureFixture[str]) -> None:
+    report = Report(1, Limits(gflops=100.0, gb_s=10.0))
+    for scale in (1.0, 4.0):
+        report.add(Work("w", "group", flop=4e9, bytes=4e9), [
+            Side(OURS, "jit", lambda: None, seconds=[2.0, 1.0, 3.0]),
+            Side("numpy", "slow", lambda: None, seconds=[9.0]),
+            Side("numpy", "fast", lambda: None, seconds=[2.0 * scale, 4.0 * scale])])
+    report.finish()
+    ours = [row for row in report.rows if row["peer"] == OURS]
+    assert ours[0]["best_s"] == 1.0 and ours[0]["median_s"] == 2.0 and ours[0]["gflops"] == ours[0]["gb_s"] == 4.0
+    assert ours[0]["share"] == 0.4 and ours[0]["against"] == "numpy fast"
+    assert ours[0]["ratio_best"] == 2.0 and ours[0]["ratio_median"] == 1.5
+    assert ours[2]["work"] == "group, geometric mean" and ours[2]["ratio_best"] == 4.0 and ours[2]["layers"] == 2
+    assert "geometric mean of 2 ratios 4.00x by best" in capsys.readouterr().out
+
+
+def test_threads_are_asked_for_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "MINIGRAD_THREADS"):
+        monkeypatch.setenv(variable, "7")
+    monkeypatch.delitem(__import__("sys").modules, "numpy")
+    assert set_threads(3) is None
+    assert __import__("os").environ["OPENBLAS_NUM_THREADS"] == "3"
+
+
+def test_layers_of_efficientnet() -> None:
+    found = layers.efficientnet_b0()
+    assert str(found[0]) == "3x224x224->32 k3 s2" and str(found[-1]) == "320x7x7->1280 k1 s1"
+    assert "144x56x56->144 k5 s2 depthwise" in [str(layer) for layer in layers.DEPTHWISE]
+    assert layers.ConvLayer(2, 4, 3, 3).flop == 2 * 2 * 9 * 3 * 16
