@@ -216,8 +216,8 @@ def rebuild(v: Value, args: tuple[Value, ...], attr: object) -> Value:
     return make(v.op, v.dtype, args, attr)
 
 
-def substitute(root: Value, mapping: Mapping[Var, Index], locals_: Mapping[str, Value] | None = None) -> Value:
-    """`root` with index variables replaced (and locals, by name). Bound reduce variables must not be in `mapping`."""
+def substitute(root: Value, mapping: Mapping[Var, Index]) -> Value:
+    """`root` with index variables replaced. Bound reduce variables must not be in `mapping`."""
     done: dict[Value, Value] = {}
     for v in walk(root):
         attr = v.attr
@@ -227,9 +227,6 @@ def substitute(root: Value, mapping: Mapping[Var, Index], locals_: Mapping[str, 
             attr = tuple(subs(e, mapping) for e in v.attr)  # type: ignore[attr-defined]
         elif v.op == "index":
             attr = subs(v.attr, mapping)  # type: ignore[arg-type]
-        elif v.op == "local" and locals_ and v.attr in locals_:
-            done[v] = locals_[v.attr]  # type: ignore[index]
-            continue
         done[v] = rebuild(v, tuple(done[a] for a in v.args), attr)
     return done[root]
 

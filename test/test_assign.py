@@ -299,3 +299,38 @@ def test_training_keeps_parameters_where_they_are(compiled):
         assert (place(w), place(optimizer.velocities[0])) == where
         assert memory is None or stats.mem_used <= memory
         memory = stats.mem_used
+
+
+# ---- positions computed from the target ----
+
+
+def test_positions_and_values_of_a_scatter_come_from_its_target(device):
+    values = np.random.default_rng(1).standard_normal((4, 6)).astype(np.float32)
+    best = values.argmax(1)[:, None]
+    x = Tensor(values)
+    expected = values.copy()
+    np.put_along_axis(expected, best, 0, 1)
+    np.testing.assert_array_equal(x.scatter(1, x.argmax(1, keepdim=True), 0.0).numpy(), expected)
+    expected = values.copy()
+    np.put_along_axis(expected, best, np.take_along_axis(values, best, 1) + values[:, -1:], 1)
+    np.testing.assert_array_equal(x.scatter_add(1, x.argmax(1, keepdim=True), x.flip(1)).numpy(), expected)
+    np.testing.assert_array_equal(x.numpy(), values)
+
+
+def test_repeated_updates_at_the_largest_element(device):
+    x = Tensor(count(4, 6)).realize()
+    for _ in range(3):
+        x[Tensor.arange(4), x.argmax(1)] = -x[:, 0]
+        x.realize()
+    expected = count(4, 6)
+    for _ in range(3):
+        expected[np.arange(4), expected.argmax(1)] = -expected[:, 0]
+    np.testing.assert_array_equal(x.numpy(), expected)
+
+
+def test_a_position_found_by_a_reduction_of_the_same_kernel(device):
+    values = np.random.default_rng(2).standard_normal((4, 6)).astype(np.float32)
+    x, best = Tensor(values), values.argmax(1)
+    np.testing.assert_array_equal(x.gather(1, x.argmax(1, keepdim=True)).numpy(),
+                                  np.take_along_axis(values, best[:, None], 1))
+    np.testing.assert_array_equal(x.index_select(1, x.argmax(1)).numpy(), values[:, best])

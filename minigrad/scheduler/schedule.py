@@ -4,6 +4,7 @@ A `Schedule` knows positions of the graph, not Nodes or buffers: the same one se
 """
 from __future__ import annotations
 
+from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 
 from minigrad.codegen.kernel import Kernel
@@ -142,13 +143,13 @@ class Scheduler:
 
     # ---- steps ----
 
-    def is_leaf(self, g: int, also: int | None = None):
-        """Whether a Node lies in memory as far as group `g` is concerned."""
+    def is_leaf(self, g: int, also: Container[int] = ()) -> Callable[[Node], bool]:
+        """Whether a Node lies in memory as far as group `g` is concerned, those at the positions `also` among them."""
         position, group_of = self.graph.position, self.state.group_of
 
         def check(node: Node) -> bool:
             k = position.get(node)
-            return k is not None and (self.graph.leaf[k] or k == also or (k in group_of and group_of[k] != g))
+            return k is not None and (self.graph.leaf[k] or k in also or (k in group_of and group_of[k] != g))
 
         return check
 
@@ -189,29 +190,28 @@ class Scheduler:
         node, into = self.graph.nodes[k], self.place(g, k)
         if 0 in node.inputs[1].shape:
             return
-        lowered = lower_scatter(node, self.is_leaf(g))
+        lowered = lower_scatter(node, self.is_leaf(g), k in self.in_place)
         if lowered is None:
             self.emit_through_buffer(g, k, into)
         else:
             self.add(g, lowered, {node: into})
 
     def emit_through_buffer(self, g: int, k: int, into: int) -> None:
-        """The value of an update that reads the old version elsewhere goes through a buffer of its own."""
-        node = self.graph.nodes[k]
-        value = resolve(node.inputs[-1])
-        v = self.graph.position[value]
-        check = self.is_leaf(g)
-        if check(value):
-            raise InternalError(f"[schedule] {node} reads its target through a materialised value")
-        temporary = self.slot_of[v] = self.new_slot(value)
-        made = lower_group((value,), check, "value")
-        assert made is not None
-        self.add(g, made, {value: temporary})
-        check = self.is_leaf(g, v)
-        lowered = (lower_scatter(node, check) if node.op.name == "scatter"
+        """What an update in place computes from the old version, value or positions, goes through buffers first."""
+        node, old = self.graph.nodes[k], self.graph.nodes[self.updated(k)]
+        made_here: set[int] = set()
+        for value in map(resolve, node.inputs[1:]):
+            v, check = self.graph.position[value], self.is_leaf(g, made_here)
+            made = None if check(value) else lower_group((value,), check, "value")
+            if made is not None and old in made.nodes:
+                temporary = self.slot_of[v] = self.new_slot(value)
+                self.add(g, made, {value: temporary})
+                made_here.add(v)
+        check = self.is_leaf(g, made_here)
+        lowered = (lower_scatter(node, check, True) if node.op.name == "scatter"
                    else lower_group((node,), check, "assign", frozenset((node,))))
         if lowered is None:
-            raise InternalError(f"[schedule] {node} reads its target besides its value")
+            raise InternalError(f"[schedule] {node} reads its target through a materialised value")
         self.add(g, lowered, {node: into})
 
     def copy(self, g: int, old: int, into: int, node: Node) -> None:

@@ -349,10 +349,10 @@ def names_in(value: Value) -> set[str]:
     return {v.attr for v in walk(value) if v.op == "local"}  # type: ignore[misc]
 
 
-def lower_scatter(node: Node, is_leaf: Callable[[Node], bool], name: str = "scatter") -> Lowered | None:
+def lower_scatter(node: Node, is_leaf: Callable[[Node], bool], in_place: bool) -> Lowered | None:
     """The kernel that combines a scatter's values into an output that already holds the base.
 
-    None if the values are computed from the base itself.
+    `in_place`: the output is the base's own buffer; then None if the values or positions are computed from the base.
     """
     base, picks, value = node.inputs
     axis, reduction = node.params["axis"], node.params["reduction"]
@@ -363,11 +363,11 @@ def lower_scatter(node: Node, is_leaf: Callable[[Node], bool], name: str = "scat
     where = (*at[:axis], position, *at[axis + 1:])
     element = cast(state.element(value, at), node.dtype)
     combine = {"add": "sum", "set": "set"}.get(reduction, reduction)
-    if base in state.params:
+    if in_place and peel(base, is_leaf) in state.params:
         return None
     nest = arrange(state, [(frozenset(state.domain), Store("o0", where, element, combine))])
     out = Param("o0", node.dtype, node.shape, "inout")
-    kernel = Kernel(name, (out, *state.params.values()), tuple(state.scalars.values()), (), (nest,))
+    kernel = Kernel("scatter", (out, *state.params.values()), tuple(state.scalars.values()), (), (nest,))
     return lowered(kernel, (node, *state.params), state)
 
 

@@ -18,6 +18,7 @@ from minigrad.codegen.ir.nodes import Store as IRStore
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.codegen.monoid import MONOIDS, Monoid
 from minigrad.codegen.strategies.plan import Plan
+from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var, product, subs
 from minigrad.value import Value, across, load, local, make, rebuild, substitute, walk
@@ -157,7 +158,7 @@ class Builder:
 
     def value(self, value: Value, point: Point, names: dict[str, Value]) -> tuple[Value, list[Stmt]]:
         """The value at a point; reductions left inside it are computed before, serially."""
-        value = substitute(value, point.at, names)
+        value = Rewriter(point.at, locals_=names).value(value)
         before: list[Stmt] = []
         if any(v.op == "reduce" for v in walk(value)):
             value = self.inline_reductions(value, before)
@@ -186,7 +187,7 @@ class Builder:
 
     def store(self, s: Store, point: Point, names: dict[str, Value]) -> list[Stmt]:
         value, before = self.value(s.value, point, names)
-        offset = subs(s.indices[0], point.at)
+        offset = Rewriter(point.at, locals_=names).index(s.indices[0])
         if s.combine and s.combine != "set":
             value = MONOIDS[s.combine].apply(load(s.param, (offset,), value.dtype), value)
         return [*before, IRStore(s.param, offset, value)]
@@ -236,7 +237,7 @@ class Builder:
         bodies = []
         for d in taken:
             mapping: dict[Var, Index] = dict(zip(d.value.attr[1], over, strict=True))
-            bodies.append((MONOIDS[d.value.attr[0]], substitute(d.value.args[0], mapping, names)))
+            bodies.append((MONOIDS[d.value.attr[0]], Rewriter(mapping, locals_=names).value(d.value.args[0])))
         accumulate = self.across_lanes if point.lane is None and self.lane_variable(over) else self.serially
         emitted, results = accumulate(over, bodies, point)
         fresh_names = dict(names)
@@ -349,7 +350,7 @@ class Builder:
             c = self.fresh("c", chains - 1)
             x = self.fresh(last.name, whole - 1)
             if chains > 1:
-                body = [Loop(c, 0, chains, "unroll", tuple(update({**at, last: x * chains + c}, c)))]
+                body: list[Stmt] = [Loop(c, 0, chains, "unroll", tuple(update({**at, last: x * chains + c}, c)))]
             else:
                 body = update({**at, last: x}, 0)
             inner.append(Loop(x, 0, whole, kind, tuple(body)))

@@ -11,8 +11,9 @@ from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.build import accumulate
 from minigrad.codegen.strategies.plan import Box, PackedPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
+from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError
-from minigrad.expr import Index, Var, bounds, emin, product, subs
+from minigrad.expr import Index, Var, bounds, emin, product
 from minigrad.value import Value, binary, const, guard, indices_of, load, substitute, walk
 
 LINE = 64
@@ -162,8 +163,8 @@ class PackedBuilder:
 
         def body(at: dict[Var, Index], place: dict[Var, Index], conditions: tuple[Index, ...]) -> list[Stmt]:
             total = load(out.name, (row(place) * out.pitch + column(place),), c.a.dtype)
-            return [Store(s.param, subs(s.indices[0], at), substitute(s.value, at, {c.name: total}), conditions)
-                    for s in c.outputs]
+            here = Rewriter(at, locals_={c.name: total})
+            return [Store(s.param, here.index(s.indices[0]), here.value(s.value), conditions) for s in c.outputs]
 
         at = {**m.origin, **n.origin}
         return self.sweep(row_runs, column_runs, column_runs[-1] if column_runs else None, self.plan.width, at, body)

@@ -15,8 +15,9 @@ from itertools import combinations
 from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import extent, value_accesses
+from minigrad.codegen.value_walk import Rewriter
 from minigrad.expr import Index, Var, bounds, subs, variables
-from minigrad.value import Value, binary, const, free_variables, guard, substitute, unary, walk
+from minigrad.value import Value, binary, const, free_variables, guard, unary, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +90,9 @@ def _written_out(nest: Nest, total: Define, single: dict[Var, Index]) -> tuple[V
         if isinstance(s, Nest):
             raise _Refused("an inner domain")
         if s is total:
-            body = substitute(total.value.args[0], single, names)
+            body = Rewriter(single, locals_=names).value(total.value.args[0])
             continue
-        value = substitute(s.value, single, names)
+        value = Rewriter(single, locals_=names).value(s.value)
         if any(v.op == "reduce" for v in walk(value)):
             raise _Refused("a reduction inside an expression")
         if isinstance(s, Define):
