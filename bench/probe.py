@@ -14,7 +14,7 @@ from minigrad.runtime.device import Launch
 from minigrad.target import Target
 
 STREAM_BYTES = 512 << 20  # well beyond the last cache
-MULTIPLY_ADDS = 20_000_000
+ITERATIONS = 2_000_000  # a few milliseconds: short runs are the likelier to have the cores to themselves
 STREAMS = 8  # independent loads in flight
 
 _HEAD = """
@@ -47,14 +47,14 @@ def limits(threads: int, device: CPU | None = None, quick: bool = False) -> Limi
     cpu = device or CPU(threads)
     lanes = cpu.target.vector_bytes // 4
     chains = _chains(cpu.target)
-    seed, count = cpu.alloc(64), MULTIPLY_ADDS // (100 if quick else 1)
+    seed, count = cpu.alloc(64), ITERATIONS // (10 if quick else 1)
     cpu.copy_in(seed, np.full(16, 0.5, np.float32))
-    flops_s = _best_s(cpu, multiply_add(lanes, chains), seed, count, 1 if quick else 10)
+    flops_s = _best_s(cpu, multiply_add(lanes, chains), seed, count, 1 if quick else 80)
     nbytes = STREAM_BYTES // (64 if quick else 1)
     data = cpu.alloc(nbytes)
     cpu.copy_in(data, np.ones(nbytes // 4, np.float32))
     steps = nbytes // (STREAMS * lanes * 4)
-    read_s = _best_s(cpu, read_stream(lanes), data, steps, 1 if quick else 10)
+    read_s = _best_s(cpu, read_stream(lanes), data, steps, 1 if quick else 40)
     cpu.free(data)
     return Limits(2.0 * lanes * chains * count / flops_s / 1e9, nbytes / read_s / 1e9)
 
