@@ -115,7 +115,8 @@ def split_reduction(nest: Nest, scratch: list[Param]) -> list[Nest]:
     for v in nest.domain:
         place = place * (v.hi + 1) + v
     place = place * count + p
-    first: list[Define | Store | Nest] = []
+    partials: list[Define] = []
+    kept: list[Store] = []
     second: list[Define | Store | Nest] = []
     chosen_in = {s.name: v for s, (v, _) in zip(sums, parts, strict=True)}
     for t in nest.body:
@@ -130,15 +131,12 @@ def split_reduction(nest: Nest, scratch: list[Param]) -> list[Nest]:
         partial = reduce(monoid, tuple(inner if o is v else o for o in over), body)
         param = Param(f"w{len(scratch)}", body.dtype, (outputs * count,), "out")
         scratch.append(param)
-        first += [Define(s.name, partial), Store(param.name, (place,), local(s.name, body.dtype))]
+        partials.append(Define(s.name, partial))
+        kept.append(Store(param.name, (place,), local(s.name, body.dtype)))
         q = Var(f"q{len(scratch)}", 0, count - 1)
-        joined = load(param.name, (substitute_place(place, p, q),), body.dtype)
+        joined = load(param.name, (subs(place, {p: q}),), body.dtype)
         second.append(Define(s.name, cast(reduce(monoid, (q,), joined), body.dtype)))
-    return [Nest((*nest.domain, p), tuple(first)), Nest(nest.domain, tuple(second))]
-
-
-def substitute_place(place: Index, p: Var, q: Var) -> Index:
-    return subs(place, {p: q})
+    return [Nest((*nest.domain, p), (*partials, *kept)), Nest(nest.domain, tuple(second))]
 
 
 def part_count(n: int) -> int:

@@ -134,13 +134,15 @@ class Builder:
     def statements(self, body: tuple[Define | Store | Nest, ...], point: Point, names: dict[str, Value]) -> list[Stmt]:
         out: list[Stmt] = []
         pending = list(body)
-        while pending and isinstance(pending[0], Define) and pending[0].value.op == "reduce" and point.copies > 1:
+        if point.copies > 1:  # a tile's reductions run for all copies at once, before what follows runs per copy
+            pending.sort(key=lambda s: not is_reduction(s))
+        while pending and is_reduction(pending[0]) and point.copies > 1:
             names, emitted = self.reduce_together(pending, point, names)
             out += emitted
         copy: list[Stmt] = []
         while pending:
             s = pending[0]
-            if isinstance(s, Define) and s.value.op == "reduce":
+            if is_reduction(s):
                 names, emitted = self.reduce_together(pending, point, names)
                 copy += emitted
                 continue
@@ -229,8 +231,7 @@ class Builder:
         first = pending.pop(0)
         taken = [first]
         extents = [v.hi for v in first.value.attr[1]]
-        while (pending and isinstance(pending[0], Define) and pending[0].value.op == "reduce"
-               and [v.hi for v in pending[0].value.attr[1]] == extents
+        while (pending and is_reduction(pending[0]) and [v.hi for v in pending[0].value.attr[1]] == extents
                and not any(v.op == "local" and v.attr in {t.name for t in taken} for v in walk(pending[0].value))):
             taken.append(pending.pop(0))
         over = first.value.attr[1]
@@ -361,6 +362,10 @@ class Builder:
             x = at[v]  # type: ignore[assignment]
             inner = [Loop(x, 0, v.hi + 1, "unroll" if v.name in self.plan.unroll else "serial", tuple(inner))]
         return inner
+
+
+def is_reduction(s: Define | Store | Nest) -> bool:
+    return isinstance(s, Define) and s.value.op == "reduce"
 
 
 def accumulate(monoid: Monoid, old: Value, value: Value) -> Value:
