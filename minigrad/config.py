@@ -94,7 +94,10 @@ def _integer(variable: str, text: str) -> int:
     return int(text)
 
 
-def _path(_: str, text: str) -> Path:
+def _path(variable: str, text: str) -> Path:
+    if text.lower() in _TRUE + _FALSE:
+        hint = "; MINIGRAD_DISK_CACHE=0 keeps nothing on disk" if variable == "MINIGRAD_CACHE" else ""
+        raise ConfigError(f"[config] expected {variable} to be a folder, got {text!r}{hint}")
     return Path(text).expanduser()
 
 

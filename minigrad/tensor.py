@@ -17,7 +17,7 @@ from minigrad.errors import DTypeError, MinigradError, ShapeError
 from minigrad.expr import Expr, Index, evaluate
 from minigrad.graph.autodiff import gradient
 from minigrad.handles import register
-from minigrad.mixins.base import Base
+from minigrad.mixins.base import Base, broadcast_shapes
 from minigrad.mixins.nn_functional import NNMixin
 from minigrad.ops import build as B
 from minigrad.ops.convert import convert
@@ -167,6 +167,9 @@ class Tensor(NNMixin):
         if isinstance(value, Tensor):
             value = value.to(self.device)
             if value.shape != self.shape:
+                if broadcast_shapes("assign", self.shape, value.shape) != self.shape:
+                    raise ShapeError(f"[assign] expected a value that broadcasts to {list(self.shape)}, "
+                                     f"got {list(value.shape)}")
                 value = value.expand(*self.shape)
             node = B.cast(value._node, self.dtype)
         else:

@@ -1,5 +1,6 @@
 """Tensor: construction, promotion, indexing, assignment, Python protocols."""
 import itertools
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -324,3 +325,17 @@ def test_training_mode_is_a_context() -> None:
             assert not Tensor.training
         assert Tensor.training
     assert not Tensor.training and set(np.unique(dropped)) == {0.0, 2.0}
+
+
+def test_numbers_become_integers_as_in_a_cast():
+    wide = [3e9, -3e9, math.inf, -math.inf, math.nan, 2.9, -2.9]
+    cast = Tensor(wide).cast("int32").tolist()
+    assert [Tensor(v, dtype="int32").item() for v in wide] == cast == [2**31 - 1, -2**31, 2**31 - 1, -2**31, 0, 2, -2]
+    assert Tensor.full((2,), 300.0, dtype="uint8").tolist() == [255, 255]
+    assert Tensor(300, dtype="uint8").item() == 44  # integers wrap
+
+
+def test_lists_of_tensors_are_joined():
+    a, b = Tensor([[1, 2]]), Tensor([[3, 4]])
+    assert Tensor.cat([a, b], dim=1).tolist() == Tensor.cat(a, b, dim=1).tolist() == [[1, 2, 3, 4]]
+    assert Tensor.stack((a, b)).tolist() == a.stack(b).tolist() == [[[1, 2]], [[3, 4]]]

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import index
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -38,7 +39,10 @@ def as_axes(name: str, axis: int | Sequence[int] | None, rank: int) -> tuple[int
     """Sorted axes from 0, all of them for None. Raises ShapeError for axes out of range or named twice."""
     if axis is None:
         return tuple(range(rank))
-    given = (axis,) if isinstance(axis, int) else tuple(axis)
+    try:
+        given = tuple([index(a) for a in axis]) if isinstance(axis, Sequence) else (index(axis),)
+    except TypeError:
+        raise ShapeError(f"[{name}] expected an integer or several as axis, got {axis!r}") from None
     axes = tuple(sorted([a + rank if a < 0 else a for a in given]))
     if any(not 0 <= a < max(rank, 1) for a in axes) or len(set(axes)) != len(axes):
         raise ShapeError(f"[{name}] expected distinct axes in {-rank}..{rank - 1}, got {axis}")
@@ -47,8 +51,8 @@ def as_axes(name: str, axis: int | Sequence[int] | None, rank: int) -> tuple[int
 
 def as_axis(name: str, axis: int, rank: int) -> int:
     """One axis counted from 0."""
-    if not -rank <= axis < rank:
-        raise ShapeError(f"[{name}] expected an axis in {-rank}..{rank - 1}, got {axis}")
+    if not hasattr(axis, "__index__") or not -rank <= axis < rank:
+        raise ShapeError(f"[{name}] expected an axis in {-rank}..{rank - 1}, got {axis!r}")
     return axis % rank
 
 
@@ -56,7 +60,10 @@ def as_shape(args: tuple[Any, ...]) -> Shape:
     """A shape from `f(2, 3)` or `f((2, 3))`."""
     if len(args) == 1 and isinstance(args[0], (tuple, list)):
         args = tuple(args[0])
-    return tuple([d if isinstance(d, Expr) else int(d) for d in args])
+    try:
+        return tuple([d if isinstance(d, Expr) else index(d) for d in args])
+    except TypeError:
+        raise ShapeError(f"[shape] expected dims as integers, got {list(args)}") from None
 
 
 def check_shape(name: str, shape: Shape) -> Shape:

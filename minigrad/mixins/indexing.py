@@ -245,6 +245,9 @@ class IndexingMixin(CreationMixin):
             value = B.full(src, index.shape, self.dtype, self.device)
             return self._wrap(B.scatter(self._node, index._node, value, a, reduction), self)
         if src.shape != index.shape:
+            if src.ndim != index.ndim or any(bounds(s - i)[1] < 0 for s, i in zip(src.shape, index.shape, strict=True)):
+                raise ShapeError(f"[scatter] expected a source of at least the index's shape {list(index.shape)}, "
+                                 f"got {list(src.shape)}")
             # As in PyTorch, the index may cover a leading part of the source.
             src = src.shrink(tuple([(0, n) for n in index.shape]))  # type: ignore[attr-defined]
         value = B.cast(src._node, self.dtype)

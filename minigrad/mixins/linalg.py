@@ -46,6 +46,9 @@ class LinalgMixin(IndexingMixin):
 
     def linear(self, weight: Self, bias: Self | None = None) -> Self:
         """x @ weight + bias for a weight [in, out] (a 1-D weight multiplies)."""
+        if weight.ndim == 2 and self.shape[-1:] != weight.shape[:1]:
+            raise ShapeError(f"[linear] expected [..., {weight.shape[0]}] for a weight {list(weight.shape)}, "
+                             f"got {list(self.shape)}")
         x = self * weight if weight.ndim == 1 else self.dot(weight)
         return x if bias is None else x + bias
 
@@ -69,6 +72,11 @@ class LinalgMixin(IndexingMixin):
             raise ShapeError(f"[einsum] expected distinct letters in each term, got {formula!r}")
         if set(out) - set(counts):
             raise ShapeError(f"[einsum] expected output letters that occur in the terms, got {formula!r}")
+        for letter in counts:
+            lengths = {x.shape[t.index(letter)] for t, x in zip(terms, tensors, strict=True) if letter in t}
+            if len(lengths - {1}) > 1:
+                raise ShapeError(f"[einsum] expected one length of {letter!r} in {formula!r}, "
+                                 f"got {' and '.join(str(list(x.shape)) for x in tensors)}")
         letters = out + "".join(sorted(set(counts) - set(out)))
         product: Any = None
         for term, x in zip(terms, tensors, strict=True):
@@ -135,8 +143,11 @@ class LinalgMixin(IndexingMixin):
         """Windows over the last axes: they become positions, kernel axes are appended."""
         n = len(kernel)
         axes = tuple(range(self.ndim - n, self.ndim))
-        node = B.window(self._node, axes, kernel, per_axis(name, stride, n), per_axis(name, dilation, n),
-                        spatial_padding(name, padding, n), fill)
+        steps = per_axis(name, stride, n), per_axis(name, dilation, n), spatial_padding(name, padding, n)
+        try:
+            node = B.window(self._node, axes, kernel, *steps, fill)
+        except ShapeError as error:
+            raise ShapeError(f"[{name}] {str(error).removeprefix('[window] ')}, for x {list(self.shape)}") from None
         return self._wrap(node, self)
 
 

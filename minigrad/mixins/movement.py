@@ -189,6 +189,8 @@ class MovementMixin(ElementwiseMixin):
 
     def cat(self, *others: Any, dim: int = 0) -> Self:
         """Joined with other tensors along an axis; their other axes agree. Also `Tensor.cat(a, b, dim=1)`."""
+        if not isinstance(self, Base):  # Tensor.cat([a, b])
+            return _first("cat", self).cat(*self[1:], *others, dim=dim)
         parts = [self, *spread(others)]
         a = as_axis("cat", dim, self.ndim)
         for p in parts[1:]:
@@ -215,6 +217,8 @@ class MovementMixin(ElementwiseMixin):
 
     def stack(self, *others: Any, dim: int = 0) -> Self:
         """Joined with tensors of the same shape along a new axis."""
+        if not isinstance(self, Base):  # Tensor.stack([a, b])
+            return _first("stack", self).stack(*self[1:], *others, dim=dim)
         parts = [self, *spread(others)]
         if any(p.shape != self.shape for p in parts):
             raise ShapeError(f"[stack] expected equal shapes, got {' and '.join(str(list(p.shape)) for p in parts)}")
@@ -234,6 +238,8 @@ class MovementMixin(ElementwiseMixin):
 
     def chunk(self, chunks: int, dim: int = 0) -> list[Self]:
         """At most `chunks` parts of equal size along an axis; the last may be shorter."""
+        if chunks < 1:
+            raise ShapeError(f"[chunk] expected at least 1 chunk, got {chunks}")
         n: Any = self.shape[as_axis("chunk", dim, self.ndim)]
         return list(self.split(max(1, -(-n // chunks)), dim))
 
@@ -256,6 +262,13 @@ class MovementMixin(ElementwiseMixin):
 def spread(args: Sequence[Any]) -> tuple[Any, ...]:
     """Arguments from `f(a, b)` or `f((a, b))`."""
     return tuple(args[0]) if len(args) == 1 and isinstance(args[0], (tuple, list)) else tuple(args)
+
+
+def _first(name: str, tensors: Any) -> Any:
+    """The first of a list of tensors that was given in place of a tensor."""
+    if not isinstance(tensors, (tuple, list)) or not tensors or not all(isinstance(t, Base) for t in tensors):
+        raise ShapeError(f"[{name}] expected tensors or a list of at least one, got {tensors!r}")
+    return tensors[0]
 
 
 def _common_dtype(parts: Sequence[Base]) -> DType:

@@ -42,7 +42,9 @@ def _rounded(value: Any, dtype: DType) -> Any:
             return float(convert(np.asarray(value), dtype)) if dtype is bfloat16 else float(dtype.np.type(value))
     if dtype is bool_:
         return bool(value)
-    value = (math.trunc(value) if math.isfinite(value) else 0) & ((1 << dtype.bits) - 1)
+    if isinstance(value, float):  # as a cast does: NaN gives 0, the rest saturates
+        value = 0 if value != value else dtype.min if value <= dtype.min else dtype.max if value >= dtype.max else value
+    value = int(value) & ((1 << dtype.bits) - 1)
     return value - (1 << dtype.bits) if dtype.kind == "i" and value >> (dtype.bits - 1) else value
 
 

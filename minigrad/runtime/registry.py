@@ -40,6 +40,8 @@ def synchronize(device: str | None = None) -> None:
 
 
 def _resolve(name: str) -> str:
+    if not isinstance(name, str):
+        raise DeviceError(f"[device] expected a device's name such as 'CPU', got {name!r}")
     kind, _, selector = name.strip().partition(":")
     upper = kind.upper()
     if upper in ("CPU", "NUMPY") and not selector:
