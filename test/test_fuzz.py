@@ -3,6 +3,8 @@
 Each seed is a graph of elementwise, reducing, moving, windowed, contracting and gathering operations over small odd
 shapes and all kinds of numbers. A failure names its seed: `run(seed)` builds the same graph again.
 """
+# Tests know their dims are ints.
+# mypy: disable-error-code="arg-type,operator,type-var,var-annotated"
 import warnings
 
 import numpy as np

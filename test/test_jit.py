@@ -1,4 +1,6 @@
 """Captured functions: a replay equals running the function, bit for bit, and what it depends on is noticed."""
+# Tests know their dims are ints.
+# mypy: disable-error-code="union-attr"
 import gc
 from collections import namedtuple
 from dataclasses import dataclass

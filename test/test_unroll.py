@@ -1,4 +1,6 @@
 """Unrolling: `check(before, after)` on texts, and the meaning stays."""
+# Tests know their dims are ints.
+# mypy: disable-error-code="arg-type"
 import numpy as np
 import pytest
 
