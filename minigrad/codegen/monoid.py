@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minigrad.value import Value, binary, const
 from minigrad.dtype import DType
+from minigrad.value import Value, binary, const
 
 
 @dataclass(frozen=True, slots=True)
