@@ -27,7 +27,7 @@ class Optimizer(ABC):
             )
         self.device = self.params[0].device
         self._lr = self._scalar(lr)
-        Tensor.realize(self._lr, *self.params)
+        Tensor.realize(self._lr, *self.params, *self.buffers)
 
     def _scalar(self, value: float | Tensor) -> Tensor:
         """A Tensor of shape () and float32 of our own, on the parameters' device."""
