@@ -7,7 +7,7 @@ from importlib import import_module
 
 from bench.options import Bench, common_parser
 from bench.peers import Peers, set_threads
-from bench.report import Report
+from bench.report import Limits, Report
 
 # Name -> module; each has PEERS, add_options(parser) and run(bench). They import numpy, so they are imported late.
 BENCHMARKS = {
@@ -54,7 +54,7 @@ def measure(name: str, arguments: list[str]) -> Report:
     module.add_options(parser)
     options = parser.parse_args(arguments)
 
-    from bench.probe import limits
+    from bench.probe import Probe
     from minigrad import config
 
     with ExitStack() as stack:
@@ -69,13 +69,19 @@ def measure(name: str, arguments: list[str]) -> Report:
         for peer in sorted(set(peers.modules) - set(module.PEERS)):
             report.say(f"without {peer}: it is not asked for this work")
         stack.enter_context(config(threads=options.threads))
-        if module.PEERS:
-            report.limits = limits(options.threads, quick=options.quick)
-            report.say(f"limits on {options.threads} threads, measured here: {report.limits.gflops:.1f} GFLOP/s of "
-                       f"float32 multiply-adds, {report.limits.gb_s:.2f} GB/s of reading")
-        module.run(Bench(options, peers, report))
+        probe = Probe(options.threads, options.quick) if module.PEERS else None
+        if probe is not None:
+            report.limits = probe.limits
+            report.say(f"limits on {options.threads} threads so far: {_words(probe.limits)}")
+        module.run(Bench(options, peers, report, probe))
+        if probe is not None:
+            report.say(f"limits in the end: {_words(probe.limits)}")
         report.finish()
     return report
+
+
+def _words(limits: Limits) -> str:
+    return f"{limits.gflops:.1f} GFLOP/s of float32 multiply-adds, {limits.gb_s:.2f} GB/s of reading"
 
 
 if __name__ == "__main__":

@@ -4,10 +4,14 @@ from __future__ import annotations
 import argparse
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from bench.peers import PEERS, Peers
 from bench.report import Report, Work
 from bench.timing import QUICK, Schedule, Side, interleave
+
+if TYPE_CHECKING:
+    from bench.probe import Probe
 
 
 def common_parser(name: str, description: str) -> argparse.ArgumentParser:
@@ -52,6 +56,7 @@ class Bench:
     options: argparse.Namespace
     peers: Peers
     report: Report
+    probe: Probe | None = None
 
     @property
     def quick(self) -> bool:
@@ -68,4 +73,6 @@ class Bench:
     def measure(self, work: Work, sides: list[Side]) -> None:
         """Runs the sides in turn and reports them."""
         interleave(sides, self.schedule)
+        if self.probe is not None:
+            self.report.limits = self.probe.refresh()
         self.report.add(work, sides)
