@@ -26,8 +26,9 @@ if not __package__:  # run as a script: examples and minigrad are found from the
 import minigrad
 from examples.efficientnet.model import EfficientNet
 from minigrad import Tensor
+from minigrad.cli.outcome import OneLineParser, finish
 from minigrad.engine.stats import Stats, stats
-from minigrad.errors import ConfigError, MinigradError
+from minigrad.errors import ConfigError
 from minigrad.handles import count as live_tensors
 from minigrad.nn.optim import SGD, Adam
 from minigrad.nn.state import get_parameters
@@ -76,7 +77,7 @@ class Run:
 
 def parse_settings(arguments: list[str]) -> argparse.Namespace:
     """The settings from flags, else the environment, else the defaults. Raises ConfigError for a bad value."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, (default, meaning) in SETTINGS.items():
         parser.add_argument(f"--{name.lower()}", dest=name, metavar=name, default=os.environ.get(name, str(default)),
                             help=f"{meaning} (default {default})")
@@ -165,26 +166,20 @@ def summary(first: Run, last: Run) -> str:
 
 
 def main() -> int:
-    debug = "--debug" in sys.argv
-    try:
-        settings = parse_settings(sys.argv[1:])
-        print(f"NUM:{settings.NUM} BS:{settings.BS} CNT:{settings.CNT}")
-        runs = []
-        with minigrad.config(**({"device": settings.device} if settings.device else {})):
-            trainer = Trainer(settings)
-            with Tensor.train(bool(settings.TRAINING)):
-                for run in range(settings.CNT):
-                    runs.append(trainer.step(run))
-                    print(runs[-1], flush=True)
-        print(summary(runs[0], runs[-1]))
-    except MinigradError as error:
-        if debug:
-            raise
-        print(f"benchmark_train_efficientnet: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return finish("benchmark_train_efficientnet", "--debug" in sys.argv, lambda: train(parse_settings(sys.argv[1:])))
+
+
+def train(settings: argparse.Namespace) -> None:
+    """The runs, a line each, then the first and the last one compared."""
+    print(f"NUM:{settings.NUM} BS:{settings.BS} CNT:{settings.CNT}")
+    runs = []
+    with minigrad.config(**({"device": settings.device} if settings.device else {})):
+        trainer = Trainer(settings)
+        with Tensor.train(bool(settings.TRAINING)):
+            for run in range(settings.CNT):
+                runs.append(trainer.step(run))
+                print(runs[-1], flush=True)
+    print(summary(runs[0], runs[-1]))
 
 
 if __name__ == "__main__":

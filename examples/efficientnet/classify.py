@@ -15,7 +15,8 @@ if not __package__:  # run as a script: examples and minigrad are found from the
 
 from examples.efficientnet.model import EfficientNet
 from minigrad import Tensor, config
-from minigrad.errors import FormatError, MinigradError
+from minigrad.cli.outcome import OneLineParser, finish
+from minigrad.errors import FormatError
 from minigrad.state.fetch import fetch_member
 
 # The names of the 1000 classes, from the wheel timm 1.0.20 (Apache-2.0): identifiers in order, and words for each.
@@ -72,22 +73,19 @@ def classify(paths: list[str], lite: int = 0) -> dict[str, list[str]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("images", nargs="+", metavar="IMAGE")
     parser.add_argument("--lite", type=int, default=0, choices=(0, 1, 2), help="which EfficientNet-Lite (default 0)")
     parser.add_argument("--device", help="CPU, CL, CL:<name>, NUMPY (default: MINIGRAD_DEVICE, else CPU)")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     arguments = parser.parse_args()
-    try:
-        with config(**({"device": arguments.device} if arguments.device else {})):
-            for path, lines in classify(arguments.images, arguments.lite).items():
-                print(path, *lines, sep="\n  ")
-    except MinigradError as error:
-        if arguments.debug:
-            raise
-        print(f"classify: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return finish("classify", arguments.debug, lambda: run(arguments))
+
+
+def run(arguments: argparse.Namespace) -> None:
+    with config(**({"device": arguments.device} if arguments.device else {})):
+        for path, lines in classify(arguments.images, arguments.lite).items():
+            print(path, *lines, sep="\n  ")
 
 
 if __name__ == "__main__":

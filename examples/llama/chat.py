@@ -25,8 +25,9 @@ from examples.llama.model import Llama
 from examples.llama.tokenizer import StreamDecoder, Tokenizer
 from examples.llama.tokenizer_files import gguf_tokenizer, load_tokenizer
 from examples.llama.weights import load_checkpoint
+from minigrad.cli.outcome import OneLineParser, finish
 from minigrad.config import config
-from minigrad.errors import MinigradError
+from minigrad.errors import FormatError, MinigradError
 from minigrad.state import fetch_member
 
 DEFAULT_CONTEXT = 2048  # tokens that the cache holds, where the model allows as many
@@ -39,7 +40,7 @@ def default_model() -> Path:
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="file or folder with the weights (default: SmolLM2-135M-Instruct)")
     parser.add_argument("--tokenizer", type=Path, help="file or folder (default: the one that comes with the model)")
     parser.add_argument("--prompt", help="answer this and exit")
@@ -50,7 +51,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--temperature", type=_at_least(float, 0), default=0.0, help="0 takes the best token (default)")
     parser.add_argument("--top-k", type=_at_least(int, 0), default=0, help="choose among the K best tokens (0: all)")
     parser.add_argument("--top-p", type=_at_least(float, 0), default=1.0, help="choose among the best up to a sum of P")
-    parser.add_argument("--seed", type=int, help="of the random choices (default: different every time)")
+    parser.add_argument("--seed", type=_at_least(int, 0), help="of the random choices (default: different every time)")
     parser.add_argument("--device", help="CPU, NUMPY, CL or CL:<index or part of a name>")
     parser.add_argument("--timing", action="store_true", help="print speeds after every answer")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -99,6 +100,10 @@ class Chat:
     def __init__(self, options: argparse.Namespace):
         checkpoint = load_checkpoint(options.model or default_model())
         self.tokenizer = find_tokenizer(checkpoint, options.tokenizer)
+        size, known = self.tokenizer.size, checkpoint.config.vocabulary
+        if size > known:
+            raise FormatError(f"the tokenizer has {size} tokens and the model {known}; expected the tokenizer that the "
+                              "model was trained with; name it with --tokenizer")
         self.template = templates.detect(checkpoint.metadata.get("tokenizer.chat_template"), self.tokenizer)
         self.session = Session(Llama(checkpoint.config, checkpoint.tensors, options.context))
         self.sampler = Sampler(options.temperature, options.top_k, options.top_p, options.seed)
@@ -161,17 +166,7 @@ def run(options: argparse.Namespace) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse_arguments(arguments)
-    try:
-        run(options)
-    except KeyboardInterrupt:
-        print(file=sys.stderr)
-        return 130
-    except (MinigradError, OSError) as error:
-        if options.debug:
-            raise
-        print(f"chat.py: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return finish("chat.py", options.debug, lambda: run(options))
 
 
 if __name__ == "__main__":

@@ -1,23 +1,13 @@
-"""Reads the arguments, runs the command, turns errors into one line."""
+"""Reads the arguments of `minigrad <command>` and runs the command."""
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 from minigrad.cli import cache, devices
-from minigrad.errors import MinigradError
+from minigrad.cli.outcome import OneLineParser, finish
 
 COMMANDS = {"devices": devices, "cache": cache}
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """Says what is wrong in one line, without repeating the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,17 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help()
         return 0
-    try:
-        return COMMANDS[options.command].run(options)
-    except BrokenPipeError:
-        # The reader of a pipe (`| head`) has gone; nothing may be written at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (MinigradError, OSError) as e:
-        if options.debug:
-            raise
-        print(f"minigrad: {e}", file=sys.stderr)
-        return 1
+    return finish("minigrad", options.debug, lambda: COMMANDS[options.command].run(options))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,0 +1,38 @@
+"""Wrong usage, errors, Ctrl-C and closed pipes: what every command makes of them, those of examples/ too."""
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from minigrad.errors import MinigradError
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without repeating the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; --help lists the options\n")
+
+
+def finish(name: str, debug: bool, action: Callable[[], int | None]) -> int:
+    """Runs `action`; returns the exit status: its own or 0, 1 after an error, 130 after Ctrl-C.
+
+    An error that the user can do something about is one line on stderr; with `debug` it is raised.
+    """
+    try:
+        return action() or 0
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of a pipe (`| head`) has gone; nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (MinigradError, OSError) as error:
+        if debug:
+            raise
+        print(f"{name}: {error}", file=sys.stderr)
+        return 1
