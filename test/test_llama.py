@@ -424,7 +424,7 @@ def bad(tmp_path: Path, stories: Path) -> dict[str, tuple[list[str], str]]:
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    good = str(stories / "stories260K.bin")
+    good, other = str(stories / "stories260K.bin"), str(stories.parents[1] / "tokenizers" / "tokenizer.model.v1")
     return {"missing": (["--model", "none.gguf"], "there is no such model"),
             "short": (["--model", str(tmp_path / "short.bin")], "truncated or corrupt: the array"),
             "long": (["--model", str(tmp_path / "long.bin")], "corrupt: expected 1056540 bytes"),
@@ -434,8 +434,7 @@ def bad(tmp_path: Path, stories: Path) -> dict[str, tuple[list[str], str]]:
             "kind": (["--model", str(tmp_path / "model.onnx")], "expected a file that ends in .gguf"),
             "bert": (["--model", str(folder)], "the model's type is 'bert'; expected 'llama'"),
             "tokenizer": (["--model", str(stories / "hf")], "expected tokenizer.model or tokenizer.json"),
-            "vocabulary": (["--model", good, "--tokenizer", str(stories.parents[1] / "tokenizers" / "tokenizer.model.v1")],
-                           "the tokenizer has 32000 tokens and the model 512"),
+            "vocabulary": (["--model", good, "--tokenizer", other], "the tokenizer has 32000 tokens and the model 512"),
             "device": (["--model", good, "--device", "TPU"], "expected a device CPU, NUMPY, CL")}
 
 
