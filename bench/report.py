@@ -52,6 +52,7 @@ class Report:
     lines: TextIO = field(default_factory=lambda: sys.stdout)
     rows: list[dict[str, Any]] = field(default_factory=list)
     ratios: dict[tuple[str, str], list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    times: dict[tuple[str, str, str], list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
 
     def say(self, text: str) -> None:
         print(text, file=self.lines, flush=True)
@@ -62,6 +63,7 @@ class Report:
         best = min(others, key=lambda side: side.best_s, default=None)
         for side in sides:
             row = self._row(work, side)
+            self.times[work.group, side.peer, side.variant].append((side.best_s, side.median_s))
             if side.peer == OURS and best is not None:
                 ratio, median = best.best_s / side.best_s, best.median_s / side.median_s
                 row |= {"against": f"{best.peer} {best.variant}".strip(), "ratio_best": significant(ratio),
@@ -77,20 +79,28 @@ class Report:
         self.say(f"{name:<58} {min(seconds) / unit_s:10.3f} {unit}  median {statistics.median(seconds) / unit_s:10.3f}")
 
     def finish(self) -> None:
-        """Geometric means of the ratios, per group and variant."""
-        for (group, variant), ratios in self.ratios.items():
-            best, median = (statistics.geometric_mean(column) for column in zip(*ratios, strict=True))
-            least = min(ratio for ratio, _ in ratios)
-            middle, suspect = statistics.median(ratio for ratio, _ in ratios), sum(r > SUSPECT for r, _ in ratios)
-            row = {"peer": OURS, "work": f"{group}, geometric mean", "variant": variant, "threads": self.threads,
-                   "layers": len(ratios), "ratio_best": significant(best), "ratio_median": significant(median),
-                   "ratio_least": significant(least), "ratio_middle": significant(middle), "suspect": suspect}
+        """Geometric means per group and variant: of all times, and of our ratios."""
+        for (group, peer, variant), times in self.times.items():
+            best_s, median_s = _means(times)
+            row = {"peer": peer, "version": version_of(peer), "work": f"{group}, geometric mean",
+                   "threads": self.threads, "best_s": significant(best_s), "median_s": significant(median_s),
+                   "runs": len(times), "variant": variant}
+            ratios = self.ratios.get((group, variant)) if peer == OURS else None
+            if ratios:
+                row |= self._summary(group, variant, ratios)
             self._record(row)
-            self.say(f"{group}, {variant}: geometric mean of {len(ratios)} ratios {best:.2f}x by best, "
-                     f"{median:.2f}x by median; least {least:.2f}x, middle {middle:.2f}x")
-            if suspect:
-                self.say(f"  {suspect} of them above {SUSPECT:g}x: look for a peer whose waiting threads lost a core "
-                         "(bench/README.md, a fair ratio, 4)")
+
+    def _summary(self, group: str, variant: str, ratios: list[tuple[float, float]]) -> dict[str, Any]:
+        best, median = _means(ratios)
+        least, middle = min(ratio for ratio, _ in ratios), statistics.median(ratio for ratio, _ in ratios)
+        suspect = sum(ratio > SUSPECT for ratio, _ in ratios)
+        self.say(f"{group}, {variant}: geometric mean of {len(ratios)} ratios {best:.2f}x by best, "
+                 f"{median:.2f}x by median; least {least:.2f}x, middle {middle:.2f}x")
+        if suspect:
+            self.say(f"  {suspect} of them above {SUSPECT:g}x: look for a peer whose waiting threads lost a core "
+                     "(bench/README.md, a fair ratio, 4)")
+        return {"ratio_best": significant(best), "ratio_median": significant(median),
+                "ratio_least": significant(least), "ratio_middle": significant(middle), "suspect": suspect}
 
     def _row(self, work: Work, side: Side) -> dict[str, Any]:
         amounts = {"gflops": work.flop / 1e9, "gb_s": work.bytes / 1e9, "img_s": work.images, "tok_s": work.tokens}
@@ -129,11 +139,16 @@ _DISTRIBUTIONS = {"llama.cpp": "llama_cpp_python"}
 
 
 def version_of(peer: str) -> str:
-    """The installed version, as the package manager knows it; the source tree's own for minigrad."""
+    """The installed version, as the package manager knows it; "source" where it runs from its source tree."""
     try:
         return metadata.version(_DISTRIBUTIONS.get(peer, peer))
     except metadata.PackageNotFoundError:
-        return "not installed"
+        return "source"
+
+
+def _means(pairs: list[tuple[float, float]]) -> list[float]:
+    """The geometric means of the firsts and of the seconds."""
+    return [statistics.geometric_mean(column) for column in zip(*pairs, strict=True)]
 
 
 def load_average() -> float | None:

@@ -51,7 +51,8 @@ def test_gradients_run(wanted: str) -> None:
     report = measure("conv", ["--quick", "--against", "none", "--grad", wanted])
     passes = {"data": "backward-data", "weights": "backward-weights", "both": "backward"}
     assert [row["work"] for row in report.rows] == [
-        f"conv2d {passes[wanted]} {layer} batch 1" for layer in layers.QUICK_LAYERS]
+        *(f"conv2d {passes[wanted]} {layer} batch 1" for layer in layers.QUICK_LAYERS),
+        f"conv2d {passes[wanted]} mobilenet batch 1, geometric mean"]
 
 
 @pytest.mark.parametrize("name", ["matmul", "depthwise", "matvec", "rowops", "efficientnet"])
@@ -59,10 +60,11 @@ def test_each_peer_does_the_same_work(name: str) -> None:
     pytest.importorskip("torch", reason="torch is a peer, not a dependency")
     rows = measure(name, ["--quick", "--against", "torch", "--threads", "1"]).rows
     works = {row["work"] for row in rows if row["peer"] == "torch"}
-    assert works == {row["work"] for row in rows if row["peer"] == OURS and "best_s" in row}
+    assert works == {row["work"] for row in rows if row["peer"] == OURS}
     for row in rows:
-        if row["peer"] == OURS and "best_s" in row:
-            assert row["against"].startswith("torch") and row["ratio_best"] > 0 and row["ratio_median"] > 0
+        if row["peer"] == OURS:
+            assert row["ratio_best"] > 0 and row["ratio_median"] > 0
+            assert row["work"].endswith("geometric mean") or row["against"].startswith("torch")
 
 
 def test_a_missing_peer_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +77,8 @@ def test_a_missing_peer_is_one_line(capsys: pytest.CaptureFixture[str], monkeypa
 def test_rows_go_to_stdout_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
     measure("matmul", ["--quick", "--against", "none", "--sets", "square", "--json", "-"])
     printed = capsys.readouterr()
-    assert [json.loads(line)["work"] for line in printed.out.splitlines()] == ["matmul 8x8x8 float32"] * 2
+    assert [json.loads(line)["work"] for line in printed.out.splitlines()] == [
+        *["matmul 8x8x8 float32"] * 2, *["matmul square, geometric mean"] * 2]
     assert "matmul 8x8x8 float32" in printed.err
 
 
@@ -116,7 +119,10 @@ def test_ratios_and_their_mean(capsys: pytest.CaptureFixture[str]) -> None:
     assert ours[0]["best_s"] == 1.0 and ours[0]["median_s"] == 2.0 and ours[0]["gflops"] == ours[0]["gb_s"] == 4.0
     assert ours[0]["share"] == 0.4 and ours[0]["against"] == "numpy fast"
     assert ours[0]["ratio_best"] == 2.0 and ours[0]["ratio_median"] == 1.5
-    assert ours[2]["work"] == "group, geometric mean" and ours[2]["ratio_best"] == 4.0 and ours[2]["layers"] == 2
+    assert ours[2]["work"] == "group, geometric mean" and ours[2]["ratio_best"] == 4.0 and ours[2]["runs"] == 2
+    assert ours[2]["ratio_least"] == 2.0 and ours[2]["ratio_middle"] == 5.0 and ours[2]["suspect"] == 1
+    means = {row["variant"]: row["best_s"] for row in report.rows if row["work"] == "group, geometric mean"}
+    assert means == {"jit": 1.0, "slow": 9.0, "fast": 4.0}
     assert "geometric mean of 2 ratios 4.00x by best" in capsys.readouterr().out
 
 
