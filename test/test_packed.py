@@ -1,4 +1,6 @@
 """Packed contractions: recognition, the packed form against the kernel as written, and on the CPU against numpy."""
+# Tests know their dims are ints.
+# mypy: disable-error-code="arg-type,type-var"
 from dataclasses import replace
 
 import numpy as np

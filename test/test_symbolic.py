@@ -1,8 +1,8 @@
 """Symbolic dims: bound values, names, plans that are shared, and what is refused."""
 import numpy as np
 import pytest
-
 from conftest import devices
+
 from minigrad import Tensor, Variable
 from minigrad.engine.stats import stats
 from minigrad.errors import ShapeError
