@@ -1,4 +1,6 @@
 """User mistakes fail where they are written, with the op and the shapes in the message."""
+# Wrong types are passed on purpose.
+# mypy: disable-error-code="arg-type,type-var"
 from collections.abc import Callable, Iterator
 
 import numpy as np
