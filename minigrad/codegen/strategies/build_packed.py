@@ -119,12 +119,15 @@ class PackedBuilder:
             if t.hi:
                 loops.append((t, _tiles(v, part)))
         k = self.side(c.k, plan.k, at)
-        inner = self.pack(a, c.a, *((k, m) if plan.a_along == "m" else (m, k)), plan.a_lanes)
+        inner: list[Stmt] = []
+        if plan.a_along:
+            inner += self.pack(a, c.a, *((k, m) if plan.a_along == "m" else (m, k)), plan.a_lanes)
         inner += self.pack(b, c.b, k, n, plan.b_lanes)
         inner += self.tiles(a, b, out, m, n, k, tuple(-t for t, _ in loops))
         for t, stop in reversed(loops):
             inner = [Loop(t, 0, stop, "serial", tuple(inner))]
-        memory: list[Stmt] = [Alloc(x.name, c.a.dtype, x.rows * x.pitch, "scratch") for x in (a, b, out)]
+        used = (a, b, out) if plan.a_along else (b, out)
+        memory: list[Stmt] = [Alloc(x.name, c.a.dtype, x.rows * x.pitch, "scratch") for x in used]
         return [*memory, *inner, *self.write_back(out, m, n)]
 
     def memory(self, stem: str, rows: int, columns: int, vectors: int) -> Block:
@@ -148,11 +151,19 @@ class PackedBuilder:
         def body(at: dict[Var, Index], place: dict[Var, Index], conditions: tuple[Index, ...]) -> list[Stmt]:
             offset = row(place) * block.pitch + column(place)
             inside = substitute(value, at)
+            if inside.op == "guard" and inside.args[1] is const(0, value.dtype):
+                inside, conditions = inside.args[0], (*inside.attr, *conditions)
             return [Store(block.name, offset, guard(inside, const(0, value.dtype), conditions))]
 
-        turned = lanes < self.plan.width
-        outer, inner = (column_runs, row_runs) if turned else (row_runs, column_runs)
-        return self.sweep(outer, inner, column_runs[-1] if column_runs else None, lanes, at, body)
+        # The conditions on lanes are computed once per block of lanes if the next outer variable is inside its loop.
+        # What a block stores beyond its run is overwritten by blocks to the left: from the right, further runs later.
+        lane_run = column_runs[-1] if column_runs else None
+        order = [*row_runs, *column_runs]
+        if lanes < self.plan.width:
+            order = [*column_runs, *row_runs]
+        elif len(column_runs) > 1:
+            order[-2:] = [column_runs[-1], column_runs[-2]]
+        return self.sweep(order, lane_run, lanes, at, body)
 
     def write_back(self, out: Block, m: Side, n: Side) -> list[Stmt]:
         """The stores of the nest over one block of sums."""
@@ -167,20 +178,25 @@ class PackedBuilder:
             return [Store(s.param, here.index(s.indices[0]), here.value(s.value), conditions) for s in c.outputs]
 
         at = {**m.origin, **n.origin}
-        return self.sweep(row_runs, column_runs, column_runs[-1] if column_runs else None, self.plan.width, at, body)
+        order = [*row_runs, *column_runs]
+        return self.sweep(order, column_runs[-1] if column_runs else None, self.plan.width, at, body)
 
-    def sweep(self, outer: list[Run], inner: list[Run], lane_run: Run | None, width: int, at: dict[Var, Index],
+    def sweep(self, order: list[Run], lane_run: Run | None, width: int, at: dict[Var, Index],
               body: Callable[[dict[Var, Index], dict[Var, Index], tuple[Index, ...]], list[Stmt]]) -> list[Stmt]:
-        """Loops over runs; `lane_run` goes across lanes. body(values of variables, places in the runs, conditions)."""
+        """Loops over runs, `lane_run` across lanes, its last block first.
+
+        body(values of variables, places in the runs, conditions)
+        """
         at, place = dict(at), {}
         loops: list[tuple[Var, Index]] = []
         conditions: tuple[Index, ...] = ()
         lane = self.fresh("l", width - 1)
-        for run in (*outer, *inner):
+        for run in order:
             if run is lane_run:
                 stop: Index = _ceil(run.count, width)
                 x = self.fresh(run.last.name, stop - 1)
-                step: Index = x * width + lane
+                block = x if run is order[-1] else stop - 1 - x
+                step: Index = block * width + lane
                 if not isinstance(run.count, int) or run.count % width:
                     conditions = (run.count - 1 - step,)
             else:
@@ -199,6 +215,18 @@ class PackedBuilder:
 
     # ---- the microkernel ----
 
+    def in_place(self, m: Side, k: Side, row: Index, step: Index) -> Value:
+        """A where it is, `row` and `step` counted in the block."""
+        value = self.contraction.a
+        at = {**m.origin, **k.origin}
+        for side, place in ((m, row), (k, step)):
+            runs = _runs(side, _expressions(value))
+            if len(runs) > 1:
+                raise InternalError(f"[build] expected one run of {side.variables} to read A in place, got {runs}")
+            for run in runs:
+                at[run.last] = at[run.last] + place
+        return substitute(value, at)
+
     def tiles(self, a: Block, b: Block, out: Block, m: Side, n: Side, k: Side, first: tuple[Index, ...]) -> list[Stmt]:
         """out += a @ b over tiles of registers; where `first` holds, out = a @ b. Edges compute what nobody reads."""
         plan, dtype = self.plan, self.contraction.a.dtype
@@ -213,6 +241,8 @@ class PackedBuilder:
         row, column = i * plan.rows + u, j * columns + v * plan.width + lane
         place = x * a.pitch + row if plan.a_along == "m" else row * a.pitch + x
         left, right = load(a.name, (place,), dtype), load(b.name, (x * b.pitch + column,), dtype)
+        if not plan.a_along:
+            left = self.in_place(m, k, row, x)
         old = load(acc, (slot,), dtype)
         term = accumulate(MONOIDS["sum"], old, binary("mul", left, right))
         whole = row * out.pitch + column

@@ -14,6 +14,7 @@ from __future__ import annotations
 from math import ceil
 
 from minigrad.codegen.kernel import Nest
+from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import extent, typical, value_accesses
 from minigrad.codegen.strategies.plan import Box, PackedPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
@@ -34,16 +35,20 @@ MIN_CHAINS = 8
 TILE_CYCLES = 24.0
 """Cycles that a tile costs besides its multiply-adds: its loop, accumulators in and out."""
 
-MAX_K_BLOCK = 384
+MAX_K_BLOCK = 256
 L2_SHARE = 0.75
 """Of the second-level cache, for a block of A, of B and of sums together."""
 
 BLOCK_HEIGHTS = (24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-PARALLEL = 4
-"""Workers that blocks are balanced for; how many there are changes no result."""
+IN_PLACE_ROWS = 8
+"""Rows of A read side by side: a power of two apart they meet in one set of the first-level cache, of so many ways."""
 
-COPY, TURN = 0.15, 0.6
-"""Cycles to pack an element that is contiguous along lanes, and one that is not."""
+MAX_STRIDE = 4
+"""Elements so far apart are still read as whole vectors."""
+
+NEAR, FAR, TURN = 0.25, 0.8, 0.5
+"""Cycles to pack an element of an operand in the second-level cache, of one that is not, and what is added where it
+is read across its contiguous variable."""
 
 
 def plan(nest: Nest, target: Target) -> PackedPlan | str:
@@ -59,7 +64,18 @@ def plan(nest: Nest, target: Target) -> PackedPlan | str:
     for vs in (found.m, found.n, found.k):
         if any(not isinstance(v.hi, int) for v in vs[1:]):
             return "not packed: an inner extent is known at run time only"
+    if streams(found, target):
+        return "not packed: both operands are read in place as fast"
     return packed(found, target)
+
+
+def streams(c: Contraction, target: Target) -> bool:
+    """Whether the unpacked tile reads B in whole vectors, few enough rows at a time, without scalar edges."""
+    if c.a.op != "load" or c.b.op != "load" or size(c.k) > MAX_K_BLOCK:
+        return False
+    last = c.n[-1]
+    whole = 2 * target.lanes(max(c.a.dtype.bits, 32))
+    return value_accesses(c.b, ())[0].step(last) == 1 and isinstance(last.hi, int) and extent(last) % whole == 0
 
 
 def why_unpacked(nest: Nest, target: Target) -> str:
@@ -83,56 +99,99 @@ def packed(c: Contraction, target: Target) -> PackedPlan:
     """Blocks and register tile for a contraction."""
     bits = max(c.a.dtype.bits, 32)
     width = min(16, target.lanes(bits))
-    itemsize = bits // 8
     a_along, a_lanes = lanes_of_a(c, width)
-    b_lanes = width if steps_by_one(c.b, c.n) else min(4, width)
-    rows, vectors = register_tile(c, width, target)
-    depth = min(MAX_K_BLOCK, target.l1 * 2 // 3 // (vectors * width * itemsize))
-    k = box(c.k, depth, 1)
+    b_lanes = width if steps_closely(c.b, c.n) else min(4, width)
+    made = []
+    for in_place in (True, False):
+        rows, vectors, cycles = register_tile(c, width, target, in_place and c.a.op == "load")
+        if not rows:
+            continue
+        k = box(c.k, k_block(vectors * width, bits, target), 1)
+        if in_place and not (one_run(c.a, c.k, k) and a_along == "k"):
+            continue
+        m, n, packing = blocks(c, k, rows, vectors * width, target, (not in_place, a_lanes < width, b_lanes < width))
+        along, lanes = ("", 1) if in_place else (a_along, a_lanes)
+        batch = tuple(v.name for v in c.batch)
+        made.append((cycles + packing, PackedPlan("packed", batch, m, n, k, rows, vectors, width,
+                                                  along, lanes, b_lanes)))
+    return min(made, key=lambda option: option[0])[1]
+
+
+def k_block(columns: int, bits: int, target: Target) -> int:
+    """Steps of the sum per block: the columns of a tile stay in the first-level cache while rows pass by."""
+    return min(MAX_K_BLOCK, target.l1 * 8 * 2 // 3 // (columns * bits))
+
+
+def blocks(c: Contraction, k: Box, rows: int, columns: int, target: Target, how: tuple[bool, bool, bool]
+           ) -> tuple[Box, Box, float]:
+    """Blocks of M and N that fit the second-level cache with what they need of A, B and sums, and what they cost."""
+    bits = max(c.a.dtype.bits, 32)
     depth = product(p for _, p in k)
-    room = int(target.l2 * L2_SHARE / itemsize)
+    room = int(target.l2 * 8 * L2_SHARE / bits)
     best: tuple[float, Box, Box] | None = None
     for height in BLOCK_HEIGHTS:
-        m = box(c.m, max(height, rows), rows)
+        if how[0]:
+            m = box(c.m, max(height, rows), rows)
+        else:
+            m = *((v.name, 1) for v in c.m[:-1]), (c.m[-1].name, divisor(extent(c.m[-1]), height, rows))
         mb = ceil(product(p for _, p in m) / rows) * rows
-        wide = (room - mb * depth) // (mb + depth) - 2 * width
-        if best is not None and wide < vectors * width:
+        wide = (room - mb * depth) // (mb + depth) - 2 * columns
+        if best is not None and wide < columns:
             break
-        n = box(c.n, max(wide, vectors * width), vectors * width)
-        cost = block_cost(c, m, n, rows, vectors, width, (a_lanes < width, b_lanes < width))
+        n = box(c.n, max(wide, columns), columns)
+        cost = block_cost(c, m, n, rows, columns, target, how)
         if best is None or cost < best[0]:
             best = cost, m, n
     assert best is not None
-    return PackedPlan("packed", tuple(v.name for v in c.batch), best[1], best[2], k, rows, vectors, width,
-                      a_along, a_lanes, b_lanes)
+    return best[1], best[2], best[0]
 
 
-def steps_by_one(value: Value, along: tuple[Var, ...]) -> bool:
-    """Whether the value's loads read neighbours along the innermost variable."""
-    return bool(along) and all(a.step(along[-1]) in (0, 1) for a in value_accesses(value, ()))
+def divisor(n: int, most: int, multiple: int) -> int:
+    """The largest divisor of `n` that is a multiple and, if there is one, not above `most`."""
+    return max((d for d in range(multiple, n + 1, multiple) if n % d == 0 and d <= most), default=multiple)
+
+
+def one_run(value: Value, vs: tuple[Var, ...], parts: Box) -> bool:
+    """Whether a load steps evenly through a block."""
+    offset = value_accesses(value, ())[0].offset
+    inside = [v for v, (_, part) in zip(vs, parts, strict=True) if part > 1]
+    return all(coefficient(offset, o) == coefficient(offset, i) * extent(i)  # type: ignore[operator]
+               for o, i in zip(inside, inside[1:], strict=False))
+
+
+def steps_closely(value: Value, along: tuple[Var, ...]) -> bool:
+    """Whether the value's loads read whole vectors along the innermost variable."""
+    steps = [coefficient(a.offset, along[-1]) if along and a.step(along[-1]) is not None else None
+             for a in value_accesses(value, ())]
+    return all(isinstance(s, int) and 0 <= s <= MAX_STRIDE for s in steps)
 
 
 def lanes_of_a(c: Contraction, width: int) -> tuple[str, int]:
     """Which variables of A are in lanes while packing it, and how many."""
-    if steps_by_one(c.a, c.k):
+    if steps_closely(c.a, c.k):
         return "k", width
-    if steps_by_one(c.a, c.m):
+    if steps_closely(c.a, c.m):
         return "m", width
     return "m", min(4, width)
 
 
-def register_tile(c: Contraction, width: int, target: Target) -> tuple[int, int]:
-    """Rows and vectors of the microkernel: the fewest cycles over the whole output, edges included."""
-    m, n = size(c.m), size(c.n)
-    depth = min(size(c.k), MAX_K_BLOCK)
-    best, found = float("inf"), (1, 1)
+def register_tile(c: Contraction, width: int, target: Target, in_place: bool) -> tuple[int, int, float]:
+    """Rows and vectors of the microkernel with the fewest cycles over the whole output, edges included; those cycles.
+
+    `in_place`: rows must divide A's rows, so that no tile reads beyond them. (0, 0, inf) where nothing fits.
+    """
+    m, n, k = size(c.m), size(c.n), size(c.k)
+    found = 0, 0, float("inf")
     for vectors in range(1, MAX_VECTORS + 1):
+        depth = min(k, k_block(vectors * width, max(c.a.dtype.bits, 32), target))
         for rows in range(1, (target.registers - vectors - 1) // vectors + 1):
-            per_k = max(rows * vectors / 2, (rows + vectors) / 2, MIN_CHAINS / 2)
+            if in_place and (rows > IN_PLACE_ROWS or not isinstance(c.m[-1].hi, int) or extent(c.m[-1]) % rows):
+                continue
+            per_k = max(rows * vectors, rows + vectors, MIN_CHAINS) / 2 * k
             tiles = ceil(m / rows) * ceil(n / (vectors * width))
-            cost = tiles * (per_k * depth + TILE_CYCLES)
-            if cost <= best:
-                best, found = cost, (rows, vectors)
+            cycles = tiles * (per_k + TILE_CYCLES * ceil(k / depth)) * size(c.batch)
+            if cycles <= found[2]:
+                found = rows, vectors, cycles
     return found
 
 
@@ -168,11 +227,19 @@ def part(n: int, most: int, whole: int, multiple: int) -> int:
     return min(options, key=lambda p: round(waste(p) + 0.02 * ceil(n / p) / few, 3))
 
 
-def block_cost(c: Contraction, m: Box, n: Box, rows: int, vectors: int, width: int, turned: tuple[bool, bool]
+def block_cost(c: Contraction, m: Box, n: Box, rows: int, columns: int, target: Target, how: tuple[bool, bool, bool]
                ) -> float:
-    """Cycles per multiply-add: tiles, packing, and workers that wait for the last block."""
+    """Cycles of packing and of edges, and of workers that wait for the last block: their number changes no result."""
+    packs_a, a_turned, b_turned = how
     mb, nb = product(p for _, p in m), product(p for _, p in n)
-    compute = ceil(mb / rows) * rows * ceil(nb / (vectors * width)) * vectors / 2 / (mb * nb)
-    packing = (TURN if turned[0] else COPY) / nb + (TURN if turned[1] else COPY) / mb
-    blocks = ceil(size(c.m) / mb) * ceil(size(c.n) / nb) * size(c.batch)
-    return (compute + packing) * ceil(blocks / PARALLEL) * PARALLEL / blocks
+    m_blocks, n_blocks, all_k = ceil(size(c.m) / mb), ceil(size(c.n) / nb), size(c.k) * size(c.batch)
+    near_a, near_b = (size(vs) * all_k * c.a.dtype.itemsize <= target.l2 for vs in (c.m, c.n))
+    cycles = 0.0
+    if packs_a:
+        cycles += size(c.m) * all_k * n_blocks * ((NEAR if near_a else FAR) + (TURN if a_turned else 0))
+    cycles += size(c.n) * all_k * m_blocks * ((NEAR if near_b else FAR) + (TURN if b_turned else 0))
+    work = size(c.m) * size(c.n) * all_k / (target.lanes(max(c.a.dtype.bits, 32)) * 2)
+    edges = ceil(mb / rows) * rows / mb * ceil(nb / columns) * columns / nb - 1
+    units = m_blocks * n_blocks * size(c.batch)
+    waiting = ceil(units / target.units) * target.units / units - 1
+    return cycles + work * edges + (work + cycles) * waiting
