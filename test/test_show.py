@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 
-from minigrad import Tensor, show
+from minigrad import Tensor, config, show
 from minigrad.engine.stats import stats
 from minigrad.errors import MinigradError
 
@@ -50,3 +50,15 @@ def test_realized_and_bad_input() -> None:
         show(example(), "asm")
     with pytest.raises(MinigradError, match="expected a Tensor"):
         show(3)
+
+
+def test_debug_prints_while_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    def run(level: int, width: int) -> str:
+        with config(device="CPU", debug=level):
+            Tensor(np.ones((5, width), np.float32)).exp().sum(1).realize()
+        return capsys.readouterr().err
+
+    assert run(0, 3) == ""
+    assert run(1, 3).startswith("realize on CPU: sum f32[5]; ") and "1 launches, known plan" in run(1, 3)
+    assert "kernel " in run(2, 7) and "kernel " not in run(2, 7)  # a known plan is not shown again
+    assert "func " in run(3, 9) and "define " in run(4, 11)

@@ -20,7 +20,7 @@ if not __package__:  # run as a script: examples and minigrad are found from the
 
 from examples.llama import templates
 from examples.llama.checkpoint import Checkpoint
-from examples.llama.generate import ContextFull, Sampler, Session
+from examples.llama.generate import ContextFull, Sampler, Session, Timing
 from examples.llama.model import Llama
 from examples.llama.tokenizer import StreamDecoder, Tokenizer
 from examples.llama.tokenizer_files import gguf_tokenizer, load_tokenizer
@@ -105,6 +105,8 @@ class Chat:
             raise FormatError(f"the tokenizer has {size} tokens and the model {known}; expected the tokenizer that the "
                               "model was trained with; name it with --tokenizer")
         self.template = templates.detect(checkpoint.metadata.get("tokenizer.chat_template"), self.tokenizer)
+        if options.system is not None and self.template is None:
+            print("(this model has no chat format: it continues texts, without a system message)", file=sys.stderr)
         self.session = Session(Llama(checkpoint.config, checkpoint.tensors, options.context))
         self.sampler = Sampler(options.temperature, options.top_k, options.top_p, options.seed)
         self.options = options
@@ -124,6 +126,7 @@ class Chat:
         prompt = self.prompt_tokens(text)
         if not prompt:
             raise MinigradError("the prompt is empty and the model has no token to start a text; give it some words")
+        self.session.timing = Timing()
         decoder = StreamDecoder(self.tokenizer, continues=self.template is None and bool(text))
         with interruptible() as pressed:
             last = None

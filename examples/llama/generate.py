@@ -49,7 +49,7 @@ class Sampler:
 
 @dataclass
 class Timing:
-    """Tokens and seconds of the two phases, summed over a session."""
+    """Tokens and seconds of the two phases, summed over the answers since it was made."""
 
     prefill_tokens: int = 0
     prefill_seconds: float = 0.0

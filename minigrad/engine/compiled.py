@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
 
+from minigrad.config import current
 from minigrad.engine.donation import plan_assigns
 from minigrad.engine.observe import Ran, observers
 from minigrad.engine.plan import ExecutionPlan, make_plan, run_plan
@@ -25,7 +26,7 @@ _plans: dict[tuple, ExecutionPlan] = {}
 
 def run_compiled(targets: list[Node], device: str) -> None:
     """Schedules (or finds the plan), launches, and hands out the buffers."""
-    start = perf_counter()
+    start, schedules, launches = perf_counter(), stats.schedules, stats.launches
     further, donatable = plan_assigns(targets)
     wanted = list(dict.fromkeys([*targets, *(resolve(n) for n in further if resolve(n).storage is None)]))
     graph = build_graph(wanted)
@@ -38,10 +39,16 @@ def run_compiled(targets: list[Node], device: str) -> None:
     if values:
         highest = {v.name: bounds(v)[1] for n in graph.nodes for e in expressions(n) for v in variables(e)}
     stats.nodes += len(graph.nodes)
-    stats.schedule_s += perf_counter() - start
-    start = perf_counter()
+    planned = perf_counter()
+    stats.schedule_s += planned - start
     buffers = run_plan(plan, leaves, numbers, values, highest)
-    stats.launch_s += perf_counter() - start
+    launched = perf_counter()
+    stats.launch_s += launched - planned
+    if current().debug:
+        from minigrad.engine.debug import tell_run
+
+        new = stats.schedules > schedules
+        tell_run(graph, device, new, stats.launches - launches, planned - start, launched - planned)
     for observer in observers:
         observer.ran(Ran(plan, graph, leaves, numbers, values, highest, buffers))
     for k in plan.schedule.donated:
@@ -80,6 +87,10 @@ def find_plan(graph: Graph, donated: frozenset[int], device: str) -> ExecutionPl
     before = perf_counter(), stats.lower_s + stats.render_s + stats.compile_s
     with collector_paused():
         plan = make_plan(schedule(graph, donated, opened.target), opened)
+    if current().debug > 1:
+        from minigrad.engine.debug import tell_plan
+
+        tell_plan(plan.schedule, opened.target, current().debug)
     inside = stats.lower_s + stats.render_s + stats.compile_s - before[1]
     stats.schedule_s -= inside
     stats.schedules += 1
