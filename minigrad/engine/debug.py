@@ -24,5 +24,6 @@ def tell_run(graph: Graph, device: str, new: bool, launches: int, plan_s: float,
     named = [graph.nodes[k] for k in graph.targets[:3]]
     what = ", ".join([f"{n.op.name} {n.dtype.short}{list(n.shape)}" for n in named])
     more = f" and {len(graph.targets) - 3} more" if len(graph.targets) > 3 else ""
-    print(f"realize on {device}: {what}{more}; {len(graph.nodes)} nodes, {launches} launches, "
-          f"{'new' if new else 'known'} plan {1e3 * plan_s:.2f} ms, enqueued in {1e3 * launch_s:.2f} ms", file=sys.stderr)
+    plan = f"{'new' if new else 'known'} plan {1e3 * plan_s:.2f} ms"
+    print(f"realize on {device}: {what}{more}; {len(graph.nodes)} nodes, {launches} launches, {plan}, "
+          f"enqueued in {1e3 * launch_s:.2f} ms", file=sys.stderr)
