@@ -29,8 +29,7 @@ from minigrad.expr import Atom, Index, Var, bounds, subs, variables
 UNARY = frozenset("neg abs sqrt exp log sin cos tanh erf floor ceil trunc round not".split())
 BINARY = frozenset("add sub mul div idiv irem pow max min lt le eq ne and or xor shl shr".split())
 COMPARISONS = frozenset("lt le eq ne".split())
-LEAVES = frozenset("const index local".split())
-OTHER = frozenset("load where fma cast bitcast guard reduce across".split())
+# The other operations: const, index, local (leaves); load, where, fma, cast, bitcast, guard, reduce, across.
 
 
 class Value:

@@ -7,11 +7,10 @@ from typing import Any, Self
 from minigrad.dtype import DType, promote
 from minigrad.errors import ShapeError
 from minigrad.expr import Index, divides, product
-from minigrad.mixins.base import Base, as_axes, as_axis, as_shape, broadcast_shapes
+from minigrad.mixins.base import Base, as_axes, as_axis, as_shape
 from minigrad.mixins.elementwise import ElementwiseMixin
 from minigrad.ops import build as B
 from minigrad.ops.node import apply
-from minigrad.ops.op import Shape
 from minigrad.ops.storage import CONTIGUOUS
 
 _CAT_AT_ONCE = 8
@@ -254,9 +253,6 @@ class MovementMixin(ElementwiseMixin):
         n: Any = self.shape[a]
         k = shifts % n if n else 0
         return self._cut(a, n - k, n).cat(self._cut(a, 0, n - k), dim=a) if k else self
-
-    def _broadcast(self, name: str, shape: Shape) -> Self:
-        return self._wrap(B.expand(self._node, broadcast_shapes(name, self.shape, shape)), self)
 
 
 def spread(args: Sequence[Any]) -> tuple[Any, ...]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 COMMAND_WORDS = 8
 PIECE_WORDS = 3
-MAX_CHUNKS = 0xFFFF  # of one command
 
 # Byte offsets into the state. Words that different threads write lie 128 bytes apart: processors fetch lines in pairs.
 EPOCH = 0            # u32, counts published commands; what idle workers watch

@@ -75,7 +75,7 @@ def _pair(domain: tuple[Var, ...], expressions: list[Index]) -> tuple[Var, Var] 
 
 
 def _collapse_nest(nest: Nest) -> Nest:
-    nest = _collapse_domains(nest, nest)
+    nest = _collapse_domains(nest)
     body: list[Define | Store | Nest] = []
     for s in nest.body:
         if isinstance(s, Define) and s.value.op == "reduce":
@@ -84,7 +84,7 @@ def _collapse_nest(nest: Nest) -> Nest:
     return Nest(nest.domain, tuple(body))
 
 
-def _collapse_domains(root: Nest, nest: Nest) -> Nest:
+def _collapse_domains(root: Nest) -> Nest:
     """`root` with the domains of all its nests collapsed."""
     done: set[tuple[Var, ...]] = set()
     while True:
