@@ -17,8 +17,8 @@ from minigrad.errors import DTypeError, MinigradError, ShapeError
 from minigrad.expr import Expr, Index, evaluate
 from minigrad.graph.autodiff import gradient
 from minigrad.handles import register
+from minigrad.mixins.aliases import AliasMixin
 from minigrad.mixins.base import Base, broadcast_shapes
-from minigrad.mixins.nn_functional import NNMixin
 from minigrad.ops import build as B
 from minigrad.ops.convert import convert
 from minigrad.ops.node import Node, apply, toposort
@@ -47,7 +47,7 @@ class _Mode:
 
 
 @final
-class Tensor(NNMixin):
+class Tensor(AliasMixin):
     """An array on a device, computed when its values are asked for.
 
     `data`: a Python number, nested lists, a numpy array (copied) or another Tensor. Numbers are bool, int32 or float32

@@ -1,0 +1,67 @@
+"""Names of PyTorch that other methods already serve, and losses and activations, against torch."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minigrad import Tensor, config
+from minigrad.errors import ShapeError
+
+torch = pytest.importorskip("torch", reason="torch is the second opinion here")
+F = torch.nn.functional
+
+
+@pytest.fixture(autouse=True)
+def on_numpy() -> Iterator[None]:
+    with config(device="NUMPY"):
+        yield
+
+
+BOTH: list[Callable[[Any], Any]] = [
+    lambda x: x.t(), lambda x: x.mT, lambda x: x.ravel(), lambda x: x.swapaxes(0, 1), lambda x: x.movedim(0, -1),
+    lambda x: x.reshape(2, 2, 6).movedim(2, 0), lambda x: x.narrow(1, 2, 3), lambda x: x.unbind(1)[2],
+    lambda x: x.tile((2,)), lambda x: x.tile((2, 1, 3)), lambda x: x.mm(x.t()), lambda x: x.mv(x[1]),
+    lambda x: x.reshape(2, 2, 6).bmm(x.reshape(2, 6, 2)), lambda x: x.amax(1), lambda x: x.amin(0, True),
+    lambda x: (x > 0).logical_and(x < 1), lambda x: x.logical_or(x * 0), lambda x: x.logical_xor(x * 0),
+    lambda x: x.expm1(), lambda x: (x * 1e-4).expm1(), lambda x: (x * 50).expm1(), lambda x: x.logaddexp(x.flip((0,))),
+    lambda x: (x * 1e3).logaddexp(-x), lambda x: x.isclose(x + 1e-7),
+    lambda x: x.log10(), lambda x: x.sinh(), lambda x: x.cosh(), lambda x: x.lerp(x * 2, 0.3), lambda x: x.expand_as(x),
+]
+
+
+@pytest.mark.parametrize("run", BOTH)
+def test_as_in_torch(run: Callable[[Any], Any]) -> None:
+    values = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+    expected = run(torch.tensor(values)).numpy()
+    np.testing.assert_allclose(run(Tensor(values)).numpy(), expected, rtol=2e-6, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["mish", "selu", "softsign", "hardtanh", "hardsigmoid", "hardswish", "logsigmoid"])
+def test_activations_as_in_torch(name: str) -> None:
+    values = np.linspace(-5, 5, 41, dtype=np.float32)
+    np.testing.assert_allclose(getattr(Tensor(values), name)().numpy(), getattr(F, name)(torch.tensor(values)).numpy(),
+                               rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_losses_as_in_torch(reduction: str) -> None:
+    values = np.random.default_rng(1).standard_normal((4, 6)).astype(np.float32)
+    classes = np.array([0, 5, 2, 2], np.int32)
+    x, t = Tensor(values), torch.tensor(values)
+    rows = [(x.mse_loss(x * 2, reduction), F.mse_loss(t, t * 2, reduction=reduction)),
+            (x.l1_loss(x * 2, reduction), F.l1_loss(t, t * 2, reduction=reduction)),
+            (x.nll_loss(Tensor(classes), reduction), F.nll_loss(t, torch.tensor(classes).long(), reduction=reduction))]
+    for ours, theirs in rows:
+        np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-5)
+
+
+def test_counts_and_closeness() -> None:
+    x = Tensor([[1.0, 0.0], [np.nan, np.inf]])
+    assert x.dim() == 2 and x.nelement() == 4 and x.count_nonzero(0).tolist() == [2, 1]
+    assert x[0].allclose(x[0] + 1e-9) and not x.allclose(x) and not x[0].allclose([1.0, 0.1])
+    assert x[1, 1:].allclose([np.inf]) and not x[0].allclose(np.inf)
+    with pytest.raises(ShapeError, match="at most 2 axes"):
+        Tensor.ones(1, 2, 3).t()
