@@ -117,7 +117,8 @@ class Builder:
             return whole
         x = self.fresh(v.name, v.hi)
         rest = self.tile(k + 1, chosen, Point({**point.at, v: x}, point.unrolled, point.lane))
-        tail = Loop(x, base, length, "serial", tuple(rest))
+        start = length // block * block if isinstance(length, int) else base  # only the last tile is not whole
+        tail = Loop(x, start, length, "serial", tuple(rest))
         if isinstance(length, int) and length < block:
             return [tail]
         return [If((length - base - block,), tuple(whole), (tail,))]

@@ -98,7 +98,12 @@ def domain_order(nest: Nest, found: list[Access]) -> list[Var]:
 
 
 def parallel_prefix(counts: list[int], target: Target) -> int:
-    """How many leading tile loops form the parallel loop: the fewest that give enough iterations."""
+    """How many leading tile loops form the parallel loop: the fewest that give enough iterations.
+
+    All of them where a work-item may not run long.
+    """
+    if target.max_iterations:
+        return len(counts)
     enough = target.units * ITEMS_PER_UNIT if target.is_gpu else MIN_PARALLEL
     total, k = 1, 0
     while k < len(counts) and total < enough:
