@@ -3,14 +3,21 @@ import numpy as np
 import pytest
 from conftest import devices
 
-from minigrad import Tensor
+from examples.efficientnet.model import EfficientNet
+from minigrad import Tensor, config
 from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.ir.text import parse_function, print_function
 from minigrad.codegen.ir.verify import verify_function
+from minigrad.codegen.render.opencl import render_opencl
+from minigrad.codegen.stages import stages_of
 from minigrad.codegen.transforms.budget import MAX_COPIES, iterations, limit_iterations
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.errors import DeviceError
+from minigrad.nn.state import get_parameters
+from minigrad.scheduler.graph import build_graph
+from minigrad.scheduler.schedule import schedule
+from minigrad.target import Target
 
 HEAD = "func f(in a: f32[64], inout y: f32[64], n: index in 0..12)\n"
 
@@ -107,3 +114,21 @@ def test_what_cannot_be_shortened_is_refused():
     x = Tensor(np.zeros((17, 1), np.float32), device="CL:rusticl").expand(17, 1 << 24)
     with pytest.raises(DeviceError, match=r"\[render\] \w+: expected at most 65535 iterations in one work-item"):
         x.sum(1).realize()
+
+
+def test_a_training_step_of_b2_fits() -> None:
+    """The benchmark's default network at its own size: rendering raises where a stage exceeds llvmpipe's budget."""
+    target = Target("llvmpipe", "opencl", "llvmpipe", 4, 64, 2, local_memory=32 << 10, max_group=1024,
+                    max_iterations=65535)
+    with config(device="CPU"):
+        model = EfficientNet(2, has_se=False)
+        images = Tensor(np.zeros((1, 3, 260, 260), np.float32)).realize()
+        Tensor.realize(*get_parameters(model))
+        with Tensor.train():
+            model(images).sum().backward()
+    gradients = [p.grad._node for p in get_parameters(model) if p.grad is not None]
+    steps = schedule(build_graph(gradients), frozenset(), target).steps
+    functions = dict.fromkeys(s.function for step in steps for s in stages_of(step.kernel, target).stages)
+    assert len(functions) > 100
+    for function in functions:
+        render_opencl(function, target)
