@@ -215,11 +215,8 @@ def rebuild(v: Value, args: tuple[Value, ...], attr: object) -> Value:
     return make(v.op, v.dtype, args, attr)
 
 
-def substitute(root: Value, mapping: Mapping[Var, Index], locals_: Mapping[str, Value] | None = None) -> Value:
-    """`root` with index variables replaced, and locals, those inside indices left alone.
-
-    Reduce variables bound inside must not be in `mapping`.
-    """
+def substitute(root: Value, mapping: Mapping[Var, Index]) -> Value:
+    """`root` with index variables replaced. Reduce variables bound inside must not be in `mapping`."""
     done: dict[Value, Value] = {}
     for v in walk(root):
         attr = v.attr
@@ -229,9 +226,6 @@ def substitute(root: Value, mapping: Mapping[Var, Index], locals_: Mapping[str, 
             attr = tuple(subs(e, mapping) for e in v.attr)  # type: ignore[attr-defined]
         elif v.op == "index":
             attr = subs(v.attr, mapping)  # type: ignore[arg-type]
-        elif v.op == "local" and locals_ and v.attr in locals_:
-            done[v] = locals_[v.attr]  # type: ignore[index]
-            continue
         done[v] = rebuild(v, tuple(done[a] for a in v.args), attr)
     return done[root]
 
