@@ -6,6 +6,7 @@ whatever layer of a network they came from; all programs that a plan lacks are c
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from time import perf_counter
 from typing import Any
 
@@ -19,7 +20,6 @@ from minigrad.runtime.device import Device
 from minigrad.target import Target
 
 _executables: dict[tuple[str, Function], Any] = {}
-_programs: dict[tuple[Function, Target], Program] = {}
 
 
 @dataclass(slots=True)
@@ -30,16 +30,16 @@ class Compiled:
     executables: list[Any]
 
 
+@lru_cache(maxsize=4096)
 def render(function: Function, target: Target) -> Program:
     """The source of one stage for a target, cached."""
-    found = _programs.get((function, target))
-    if found is None:
-        if target.language == "llvm":
-            from minigrad.codegen.render.llvm import render_llvm as rendered
-        else:
-            from minigrad.codegen.render.opencl import render_opencl as rendered
-        found = _programs[function, target] = rendered(function, target)
-    return found
+    if target.language == "llvm":
+        from minigrad.codegen.render.llvm import render_llvm
+
+        return render_llvm(function, target)
+    from minigrad.codegen.render.opencl import render_opencl
+
+    return render_opencl(function, target)
 
 
 def compile_kernels(kernels: list[Kernel], device: Device) -> list[Compiled]:
