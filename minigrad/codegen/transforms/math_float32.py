@@ -5,7 +5,7 @@ bits that their products are exact, so nothing depends on `fma` being fused.
 """
 from __future__ import annotations
 
-from minigrad.codegen.transforms.math_number import Number
+from minigrad.codegen.transforms.math_number import Number, wave
 from minigrad.dtype import float32, int32, int64, uint32, uint64
 
 INF = float("inf")
@@ -80,22 +80,12 @@ def log(x: Number) -> Number:
 
 def sin(x: Number) -> Number:
     quadrant, r = reduced(x)
-    return x.equals(0.0).where(x, wave(quadrant, r, x))  # the sign of zero
+    return x.equals(0.0).where(x, wave(quadrant, r, x, SIN, COS))  # the sign of zero
 
 
 def cos(x: Number) -> Number:
     quadrant, r = reduced(x)
-    return wave(quadrant + 1, r, x)
-
-
-def wave(quadrant: Number, r: Number, x: Number) -> Number:
-    """sin(r + quadrant * pi / 2) for |r| <= pi / 4; NaN for infinite x."""
-    square = r * r
-    odd = square.polynomial(SIN).fma(square * r, r)
-    even = square.polynomial(COS).fma(square * square, square.fma(-0.5, 1.0))
-    result = (quadrant & 1).equals(0).where(odd, even)
-    result = (quadrant & 2).equals(0).where(result, -result)
-    return (abs(x) < INF).where(result, NAN)
+    return wave(quadrant + 1, r, x, SIN, COS)
 
 
 def reduced(x: Number) -> tuple[Number, Number]:

@@ -1,6 +1,7 @@
 """`Number`: a Value with Python's operators, so that formulas read as such. Python's numbers take the other's type."""
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from minigrad.dtype import DType
@@ -110,3 +111,16 @@ class Number:
         for c in reversed(coefficients[:-1]):
             result = result.fma(self, c)
         return result
+
+
+def wave(quadrant: Number, r: Number, x: Number, odd: Sequence[float], even: Sequence[float]) -> Number:
+    """sin(r + quadrant * pi / 2) for |r| <= pi / 4; NaN for infinite x.
+
+    `odd` and `even` are the coefficients, lowest first, of (sin(r) - r) / r^3 and (cos(r) - 1 + r^2/2) / r^4 in r^2.
+    """
+    square = r * r
+    sine = square.polynomial(odd).fma(square * r, r)
+    cosine = square.polynomial(even).fma(square * square, square.fma(-0.5, 1.0))
+    result = (quadrant & 1).equals(0).where(sine, cosine)
+    result = (quadrant & 2).equals(0).where(result, -result)
+    return (abs(x) < math.inf).where(result, math.nan)
