@@ -29,8 +29,9 @@ from minigrad.scheduler.graph import build_graph
 from minigrad.scheduler.schedule import schedule
 from minigrad.target import Target
 
-AVX512 = Target("avx512", "llvm", "znver5", 64, 32, 2, 48 << 10, 1 << 20, features=frozenset({"avx512f", "fma"}))
-AVX2 = Target("avx2", "llvm", "znver3", 32, 16, 2, features=frozenset({"avx2", "fma"}))
+X86 = frozenset({"sse", "fma", "f16c"})
+AVX512 = Target("avx512", "llvm", "znver5", 64, 32, 2, 48 << 10, 1 << 20, features=X86 | {"avx512f"})
+AVX2 = Target("avx2", "llvm", "znver3", 32, 16, 2, features=X86 | {"avx2"})
 NEON = Target("neon", "llvm", "generic", 16, 32, 4)
 TINY = replace(AVX2, name="tiny caches", l1=1 << 11, l2=6 << 10)
 TARGETS = (AVX512, AVX2, NEON, TINY)
@@ -201,3 +202,41 @@ def test_on_the_cpu(case: str, make, expected) -> None:  # noqa: ANN001
     a, b = rng.standard_normal((307, 307)).astype(np.float32), rng.standard_normal((307, 307)).astype(np.float32)
     got = make(Tensor(a, device="CPU"), Tensor(b, device="CPU")).numpy()
     np.testing.assert_allclose(got, expected(a.astype(np.float64), b.astype(np.float64)), rtol=1e-4, atol=1e-4)
+
+
+def assembly(function: Function, target: Target) -> str:
+    """The machine code of a program for a processor that need not be this one."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    machine = llvm.Target.from_triple("x86_64-unknown-linux-gnu").create_target_machine(target.cpu, opt=2)
+    module = llvm.parse_assembly(render_llvm(function, target).source)
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_sroa_pass()
+    passes.add_instruction_combine_pass()
+    passes.add_simplify_cfg_pass()
+    passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(0)))
+    return machine.emit_assembly(module)
+
+
+@pytest.mark.parametrize("target, register", [(AVX512, "zmm"), (AVX2, "ymm")], ids=["avx512", "avx2"])
+@pytest.mark.parametrize("make", [
+    lambda: tensor(512, 512) @ tensor(512, 512),
+    lambda: tensor(1200, 516).transpose(0, 1) @ tensor(1200, 512),
+    lambda: tensor(510, 300) @ tensor(208, 300).transpose(0, 1),
+    lambda: tensor(1, 64, 56, 56).conv2d(tensor(64, 64, 3, 3), padding=1),
+    lambda: tensor(2, 64, 14, 14).conv2d(tensor(128, 64, 3, 3), padding=1, stride=2).relu(),
+], ids=["a @ b", "a.T @ b", "a @ b.T", "conv", "strided conv"])
+def test_no_accumulator_lives_on_the_stack(make, target: Target, register: str) -> None:  # noqa: ANN001
+    step = schedule(build_graph([make()._node]), frozenset(), target).steps[-1]
+    stage = stages_of(step.kernel, target).stages[0]
+    assert isinstance(stage.plan, PackedPlan)
+    lines = assembly(stage.function, target).splitlines()
+    sums = [line for line in lines if "vfmadd" in line]
+    assert len(sums) == stage.plan.rows * stage.plan.vectors and all(register in line for line in sums)
+    first, last = (k for k, line in enumerate(lines) if line is sums[0] or line is sums[-1])
+    start = max(k for k in range(first) if lines[k].endswith(":"))
+    stop = next(k for k in range(last, len(lines)) if lines[k].startswith("\tj"))
+    inner = lines[start:stop]
+    assert not [line for line in inner if register in line and "%rsp" in line], "\n".join(inner)

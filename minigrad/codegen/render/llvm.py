@@ -517,6 +517,15 @@ class LlvmEmitter(Emitter):
 
     # ---- control ----
 
+    def vector_body(self, s: Loop) -> None:
+        """A big register tile starts with all vector registers free: LLVM would else keep constants of loops before it
+        in registers across it, and accumulators on the stack. The empty instruction makes it put them away."""
+        tile = sum(a.size for a in s.body if isinstance(a, Alloc) and a.scope == "register")
+        if 2 * tile > self.target.registers and "sse" in self.target.features:
+            clobbered = ",".join(f"~{{xmm{i}}}" for i in range(self.target.registers))
+            self.line(f'call void asm sideeffect "", "{clobbered}"()')
+        super().vector_body(s)
+
     def open_loop(self, s: Loop) -> tuple[Ref, OpenLoop]:
         parallel = s.kind == "parallel"
         start = Ref("%begin.", INDEX) if parallel else self.index(s.start)

@@ -13,7 +13,7 @@ from minigrad.codegen.strategies.plan import Box, PackedPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError
-from minigrad.expr import Index, Var, bounds, emin, product
+from minigrad.expr import Index, Var, bounds, emin, product, subs, variables
 from minigrad.value import Value, binary, const, guard, indices_of, load, substitute, walk
 
 LINE = 64
@@ -148,12 +148,18 @@ class PackedBuilder:
         row, column = _places(row_runs), _places(column_runs)
         at = {**rows.origin, **columns.origin}
 
-        def body(at: dict[Var, Index], place: dict[Var, Index], conditions: tuple[Index, ...]) -> list[Stmt]:
+        def body(at: dict[Var, Index], place: dict[Var, Index], conditions: tuple[Index, ...], lane: Var) -> list[Stmt]:
             offset = row(place) * block.pitch + column(place)
             inside = substitute(value, at)
             if inside.op == "guard" and inside.args[1] is const(0, value.dtype):
                 inside, conditions = inside.args[0], (*inside.attr, *conditions)
-            return [Store(block.name, offset, guard(inside, const(0, value.dtype), conditions))]
+            zero = const(0, value.dtype)
+            some = Store(block.name, offset, guard(inside, zero, conditions))
+            whole = _in_all_lanes(conditions, lane, lanes)
+            if not whole:
+                return [some]
+            uniform = tuple(e for e in conditions if lane not in variables(e))
+            return [If(whole, (Store(block.name, offset, guard(inside, zero, uniform)),), (some,))]
 
         # The conditions on lanes are computed once per block of lanes if the next outer variable is inside its loop.
         # What a block stores beyond its run is overwritten by blocks to the left: from the right, further runs later.
@@ -172,7 +178,7 @@ class PackedBuilder:
         row_runs, column_runs = _runs(m, expressions), _runs(n, expressions)
         row, column = _places(row_runs), _places(column_runs)
 
-        def body(at: dict[Var, Index], place: dict[Var, Index], conditions: tuple[Index, ...]) -> list[Stmt]:
+        def body(at: dict[Var, Index], place: dict[Var, Index], conditions: tuple[Index, ...], lane: Var) -> list[Stmt]:
             total = load(out.name, (row(place) * out.pitch + column(place),), c.a.dtype)
             here = Rewriter(at, locals_={c.name: total})
             return [Store(s.param, here.index(s.indices[0]), here.value(s.value), conditions) for s in c.outputs]
@@ -182,10 +188,10 @@ class PackedBuilder:
         return self.sweep(order, column_runs[-1] if column_runs else None, self.plan.width, at, body)
 
     def sweep(self, order: list[Run], lane_run: Run | None, width: int, at: dict[Var, Index],
-              body: Callable[[dict[Var, Index], dict[Var, Index], tuple[Index, ...]], list[Stmt]]) -> list[Stmt]:
+              body: Callable[[dict[Var, Index], dict[Var, Index], tuple[Index, ...], Var], list[Stmt]]) -> list[Stmt]:
         """Loops over runs, `lane_run` across lanes, its last block first.
 
-        body(values of variables, places in the runs, conditions)
+        body(values of variables, places in the runs, conditions, the lane)
         """
         at, place = dict(at), {}
         loops: list[tuple[Var, Index]] = []
@@ -206,7 +212,7 @@ class PackedBuilder:
             loops.append((x, stop))
             place[run.last] = step
             at[run.last] = at[run.last] + step
-        statements = body(at, place, conditions)
+        statements = body(at, place, conditions, lane)
         if lane_run is not None:
             statements = [Loop(lane, 0, width, "vector", tuple(statements))]
         for x, stop in reversed(loops):
@@ -219,6 +225,8 @@ class PackedBuilder:
         """A where it is, `row` and `step` counted in the block."""
         value = self.contraction.a
         at = {**m.origin, **k.origin}
+        if not isinstance(m.count, int) or m.count % self.plan.rows:
+            row = emin(row, m.count - 1)
         for side, place in ((m, row), (k, step)):
             runs = _runs(side, _expressions(value))
             if len(runs) > 1:
@@ -306,6 +314,18 @@ def _places(runs: list[Run]) -> Callable[[dict[Var, Index]], Index]:
             total = total + at[run.last] * run.stride
         return total
     return place
+
+
+def _in_all_lanes(conditions: tuple[Index, ...], lane: Var, width: int) -> tuple[Index, ...]:
+    """Conditions, the same in every lane, under which the given ones hold in all of them; empty where none differs."""
+    found: list[Index] = []
+    for e in conditions:
+        step = coefficient(e, lane)
+        if not isinstance(step, int):
+            return ()
+        if step:
+            found.append(subs(e, {lane: 0 if step > 0 else width - 1}))
+    return tuple(found)
 
 
 def _ceil(count: Index, part: int) -> Index:

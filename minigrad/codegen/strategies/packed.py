@@ -29,17 +29,26 @@ MIN_M, MIN_N, MIN_K = 12, 16, 16
 """Each operand's element is used M or N times per packing, each output K times per write-back."""
 
 MAX_VECTORS = 4
-MIN_CHAINS = 8
-"""Independent multiply-adds in flight: latency 4, two per cycle."""
+CHAINS, MISSING_CHAIN = 12, 0.18
+"""Independent multiply-adds in flight that hide their latency, and cycles lost per step of K for each one missing."""
+
+LOADS = 1.9
+"""Loads per cycle; multiply-adds are two."""
 
 TILE_CYCLES = 24.0
 """Cycles that a tile costs besides its multiply-adds: its loop, accumulators in and out."""
 
 MAX_K_BLOCK = 256
-L2_SHARE = 0.75
-"""Of the second-level cache, for a block of A, of B and of sums together."""
+MIN_TILES = 4
+"""Columns of a block, in tiles: packing shorter runs of B waits for memory."""
+
+PAGE = 4096
+"""Bytes: an operand that is read in steps this long is copied first."""
 
 BLOCK_HEIGHTS = (24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+SPARE_REGISTERS = 2
+"""Besides accumulators and a row of B: with fewer, LLVM keeps some on the stack."""
+
 IN_PLACE_ROWS = 8
 """Rows of A read side by side: a power of two apart they meet in one set of the first-level cache, of so many ways."""
 
@@ -107,7 +116,7 @@ def packed(c: Contraction, target: Target) -> PackedPlan:
         if not rows:
             continue
         k = box(c.k, k_block(vectors * width, bits, target), 1)
-        if in_place and not (one_run(c.a, c.k, k) and a_along == "k"):
+        if in_place and not (one_run(c.a, c.k, k) and (a_along == "k" or row_bytes(c.a, c.k) < PAGE)):
             continue
         m, n, packing = blocks(c, k, rows, vectors * width, target, (not in_place, a_lanes < width, b_lanes < width))
         along, lanes = ("", 1) if in_place else (a_along, a_lanes)
@@ -127,18 +136,18 @@ def blocks(c: Contraction, k: Box, rows: int, columns: int, target: Target, how:
     """Blocks of M and N that fit the second-level cache with what they need of A, B and sums, and what they cost."""
     bits = max(c.a.dtype.bits, 32)
     depth = product(p for _, p in k)
-    room = int(target.l2 * 8 * L2_SHARE / bits)
+    room = target.l2 * 8 // bits
     best: tuple[float, Box, Box] | None = None
     for height in BLOCK_HEIGHTS:
         if how[0]:
             m = box(c.m, max(height, rows), rows)
         else:
-            m = *((v.name, 1) for v in c.m[:-1]), (c.m[-1].name, divisor(extent(c.m[-1]), height, rows))
+            m = *((v.name, 1) for v in c.m[:-1]), *box(c.m[-1:], max(height, rows), rows)
         mb = ceil(product(p for _, p in m) / rows) * rows
         wide = (room - mb * depth) // (mb + depth) - 2 * columns
-        if best is not None and wide < columns:
+        if best is not None and wide < MIN_TILES * columns:
             break
-        n = box(c.n, max(wide, columns), columns)
+        n = box(c.n, max(wide, MIN_TILES * columns), columns)
         cost = block_cost(c, m, n, rows, columns, target, how)
         if best is None or cost < best[0]:
             best = cost, m, n
@@ -146,9 +155,10 @@ def blocks(c: Contraction, k: Box, rows: int, columns: int, target: Target, how:
     return best[1], best[2], best[0]
 
 
-def divisor(n: int, most: int, multiple: int) -> int:
-    """The largest divisor of `n` that is a multiple and, if there is one, not above `most`."""
-    return max((d for d in range(multiple, n + 1, multiple) if n % d == 0 and d <= most), default=multiple)
+def row_bytes(value: Value, k: tuple[Var, ...]) -> int:
+    """How far a load steps with the innermost variable of the sum."""
+    step = coefficient(value_accesses(value, ())[0].offset, k[-1])
+    return abs(step) * value.dtype.itemsize if isinstance(step, int) else PAGE
 
 
 def one_run(value: Value, vs: tuple[Var, ...], parts: Box) -> bool:
@@ -178,18 +188,18 @@ def lanes_of_a(c: Contraction, width: int) -> tuple[str, int]:
 def register_tile(c: Contraction, width: int, target: Target, in_place: bool) -> tuple[int, int, float]:
     """Rows and vectors of the microkernel with the fewest cycles over the whole output, edges included; those cycles.
 
-    `in_place`: rows must divide A's rows, so that no tile reads beyond them. (0, 0, inf) where nothing fits.
+    `in_place`: A is read where it is. (0, 0, inf) where nothing fits.
     """
     m, n, k = size(c.m), size(c.n), size(c.k)
     found = 0, 0, float("inf")
     for vectors in range(1, MAX_VECTORS + 1):
         depth = min(k, k_block(vectors * width, max(c.a.dtype.bits, 32), target))
-        for rows in range(1, (target.registers - vectors - 1) // vectors + 1):
-            if in_place and (rows > IN_PLACE_ROWS or not isinstance(c.m[-1].hi, int) or extent(c.m[-1]) % rows):
-                continue
-            per_k = max(rows * vectors, rows + vectors, MIN_CHAINS) / 2 * k
+        most = (target.registers - vectors - SPARE_REGISTERS) // vectors
+        for rows in range(1, min(most, IN_PLACE_ROWS if in_place else most) + 1):
+            copies = rows * vectors
+            step = max(copies / 2, (rows + vectors) / LOADS) + MISSING_CHAIN * max(CHAINS - copies, 0)
             tiles = ceil(m / rows) * ceil(n / (vectors * width))
-            cycles = tiles * (per_k + TILE_CYCLES * ceil(k / depth)) * size(c.batch)
+            cycles = tiles * (step * k + TILE_CYCLES * ceil(k / depth)) * size(c.batch)
             if cycles <= found[2]:
                 found = rows, vectors, cycles
     return found
