@@ -11,7 +11,7 @@ from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.ir.text import parse_function, print_function
 from minigrad.codegen.ir.verify import verify_function
-from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.kernel import Kernel, Param
 from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.lowering.collapse import collapse
 from minigrad.codegen.lowering.flatten import flatten
@@ -20,6 +20,8 @@ from minigrad.codegen.lowering.split import split_divisions, split_phases
 from minigrad.codegen.render.llvm import render_llvm
 from minigrad.codegen.render.opencl import render_opencl
 from minigrad.codegen.stages import stages_of
+from minigrad.codegen.strategies import packed as packed_module
+from minigrad.codegen.strategies import split_k as split_k_module
 from minigrad.codegen.strategies.build_packed import build_packed
 from minigrad.codegen.strategies.packed import PackedPlan, packed, plan
 from minigrad.codegen.strategies.plan import parse_plan
@@ -240,3 +242,31 @@ def test_no_accumulator_lives_on_the_stack(make, target: Target, register: str) 
     stop = next(k for k in range(last, len(lines)) if lines[k].startswith("\tj"))
     inner = lines[start:stop]
     assert not [line for line in inner if register in line and "%rsp" in line], "\n".join(inner)
+
+
+@pytest.mark.parametrize("target", (AVX512, AVX2), ids=lambda t: t.name)
+def test_a_long_sum_with_few_outputs_is_split(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_module, "MIN_WORK", 1)
+    monkeypatch.setattr(split_k_module, "MIN_WORK", 1)
+    monkeypatch.setattr(split_k_module, "MIN_PART", 20)
+    kernel = flat_kernel((tensor(20, 160).relu() @ tensor(160, 24) + tensor(24)).relu(), target)
+    scratch: list[Param] = []
+    nests = split_k_module.split_k(kernel.nests[0], scratch, target)
+    assert len(nests) == 2 and len(scratch) == 1 and isinstance(plan(nests[0], target), PackedPlan)
+    assert split_k_module.split_k(kernel.nests[0], [], replace(target, units=64)) == nests
+    whole = replace(kernel, params=(*kernel.params, *scratch), nests=tuple(nests))
+    arrays = arguments(whole)
+    expected = {name: a.copy() for name, a in arrays.items()}
+    interpret_kernel(kernel, expected, {})
+    interpret_kernel(whole, arrays, {})
+    np.testing.assert_allclose(arrays["o0"], expected["o0"], rtol=1e-5, atol=1e-5)
+
+
+def test_weight_gradients_on_the_cpu() -> None:
+    x, w = tensor(4, 24, 56, 56), tensor(20, 24, 1, 1)
+    x.requires_grad = w.requires_grad = True
+    y = x.conv2d(w)
+    scale = tensor(*y.shape)
+    found = (y * scale).sum().gradient(w)[0]
+    expected = np.einsum("nohw,nchw->oc", scale.numpy().astype(np.float64), x.numpy().astype(np.float64))
+    np.testing.assert_allclose(found.numpy()[:, :, 0, 0], expected, rtol=1e-4, atol=1e-2)

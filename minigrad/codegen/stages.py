@@ -8,6 +8,7 @@ The pipeline, each line with its reason:
     canonical_names   equal kernels of different origin become equal
     lift_length       pointwise kernels of all lengths are one program
     split_reduction   a long sum with few outputs gets partial sums, by a tree that depends on shapes only
+    split_k           so does a contraction with too few blocks for several workers
     choose_plan       by how the variables are used
     build             the loop nest
 """
@@ -27,6 +28,7 @@ from minigrad.codegen.strategies.build import build
 from minigrad.codegen.strategies.build_packed import build_packed
 from minigrad.codegen.strategies.choose import choose_plan, is_row_kernel
 from minigrad.codegen.strategies.plan import PackedPlan, Plan
+from minigrad.codegen.strategies.split_k import split_k
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var, product, subs
 from minigrad.target import Target
@@ -66,7 +68,8 @@ def stages_of(kernel: Kernel, target: Target) -> Staged:
     nests: list[Nest] = []
     scratch: list[Param] = []
     for nest in flat.nests:
-        nests += split_reduction(nest, scratch)
+        for part in split_reduction(nest, scratch):
+            nests += split_k(part, scratch, target)
     whole = replace(flat, params=flat.params + tuple(scratch))
     stages = []
     values = dict(zip(flat.dims, dims, strict=True))

@@ -1,0 +1,64 @@
+"""Contractions with few outputs and a long sum as two nests: products over parts of K, then their sum."""
+from __future__ import annotations
+
+from math import ceil
+
+from minigrad.codegen.kernel import Define, Nest, Param, Store
+from minigrad.codegen.strategies.access import extent
+from minigrad.codegen.strategies.packed import MIN_WORK, plan, size
+from minigrad.codegen.strategies.plan import PackedPlan
+from minigrad.codegen.strategies.recognise import recognise
+from minigrad.expr import Index, Var, product
+from minigrad.target import Target
+from minigrad.value import load, local, reduce, substitute
+
+BLOCKS = 16
+"""Blocks of work worth having: enough for several workers, whatever their number."""
+
+SIDE = 256
+"""Rows and columns of the output in one of them."""
+
+MIN_PART = 512
+"""Steps of K in a part, so that adding up the parts is little beside them."""
+
+
+def split_k(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
+    """A packed contraction in parts along K, if it has too few blocks otherwise; else the nest itself.
+
+    Before: `t = sum(k<K: a * b)`. After: `for p<P: w[p] = sum(k1<K/P: a * b at k := p*K/P + k1)`, then
+    `t = sum(p<P: w[p])`. P depends on shapes only. `scratch` grows by the buffer w.
+    """
+    outputs = product(v.hi + 1 for v in nest.domain)
+    found = recognise(nest)
+    if not isinstance(outputs, int) or isinstance(found, str) or not isinstance(plan(nest, target), PackedPlan):
+        return [nest]
+    m, n, k = size(found.m), size(found.n), size(found.k)
+    blocks = ceil(m / SIDE) * ceil(n / SIDE) * size(found.batch)
+    count, v = best_part(found.k, min(ceil(BLOCKS / blocks), k // MIN_PART, m * n * k // MIN_WORK))
+    if v is None:
+        return [nest]
+    total = next(s for s in nest.body if isinstance(s, Define) and s.name == found.name)
+    _, over = total.value.attr  # type: ignore[misc]
+    p, inner = Var("part", 0, count - 1), Var(v.name, 0, extent(v) // count - 1)
+    body = substitute(total.value.args[0], {v: p * (extent(v) // count) + inner})
+    param = Param(f"w{len(scratch)}", body.dtype, (outputs * count,), "out")
+    scratch.append(param)
+    place: Index = 0
+    for d in nest.domain:
+        place = place * (d.hi + 1) + d
+    first = (Define(found.name, reduce("sum", tuple(inner if o is v else o for o in over), body)),
+             Store(param.name, (place + p * outputs,), local(found.name, body.dtype)))
+    q = Var(f"q{len(scratch)}", 0, count - 1)
+    joined = Define(found.name, reduce("sum", (q,), load(param.name, (place + q * outputs,), body.dtype)))
+    return [Nest((*nest.domain, p), first), Nest(nest.domain, tuple(joined if s is total else s for s in nest.body))]
+
+
+def best_part(k: tuple[Var, ...], most: int) -> tuple[int, Var | None]:
+    """The largest count of equal parts, at least 2, that a variable can be cut into; the outermost such variable."""
+    found: tuple[int, Var | None] = 1, None
+    for v in k:
+        if isinstance(v.hi, int):
+            count = max((d for d in range(1, most + 1) if extent(v) % d == 0), default=1)
+            if count > found[0]:
+                found = count, v
+    return found
