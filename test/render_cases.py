@@ -43,8 +43,11 @@ def arguments(case: Case) -> tuple[dict[str, np.ndarray], int]:
     for b in f.buffers:
         size = evaluate(b.size, case.dims)
         given = case.data.get(b.name)
-        buffers[b.name] = random_array(b.dtype, size, rng) if given is None else np.asarray(given).astype(b.dtype.np)
-        assert buffers[b.name].size == size
+        data = random_array(b.dtype, size, rng) if given is None else np.asarray(given).astype(b.dtype.np)
+        assert data.size == size
+        # Behind each buffer lies what no program may use: read as an index it leads far away.
+        padded = np.frombuffer(data.tobytes() + b"\x7f" * 512, data.dtype.newbyteorder("=")).copy()
+        buffers[b.name] = padded[:size]
     return buffers, evaluate(extent_of(f), case.dims)
 
 

@@ -14,7 +14,7 @@ from minigrad.codegen.render.place import INDEX, Memory, Ref, Scope
 from minigrad.codegen.value_walk import below, operands
 from minigrad.errors import InternalError
 from minigrad.expr import Index, bounds, prove_nonneg, to_text
-from minigrad.value import BINARY, UNARY, Value
+from minigrad.value import BINARY, UNARY, Value, value_atoms
 
 
 class Emitter(HalfEmitter):
@@ -141,7 +141,8 @@ class Emitter(HalfEmitter):
             return self.read_slot(memory, self.slot(memory, offset))
         if isinstance(memory.size, int) and memory.size == 0:
             return self.constant(0, memory.dtype)
-        proven = self.in_bounds(memory, offset)
+        # What is loaded to be an index is only known to be one where the mask is true, so it stays under the mask too.
+        proven = self.in_bounds(memory, offset) and (mask is None or not value_atoms(offset))
         if proven:
             mask = None
         floor, offset = self.load_floor(memory, proven), self.place_of(memory, offset)
