@@ -22,11 +22,14 @@ from minigrad.expr import Var
 from minigrad.target import Target
 from minigrad.value import Value
 
-MIN_WORK = 1 << 19
+MIN_WORK = 1 << 18
 """Multiply-adds below which packing costs more than it saves."""
 
-MIN_M, MIN_N, MIN_K = 12, 16, 16
+MIN_M, MIN_N, MIN_K = 16, 16, 16
 """Each operand's element is used M or N times per packing, each output K times per write-back."""
+
+MIN_M_TURNED = 48
+"""As much reuse is needed where B is read across its contiguous variable."""
 
 MAX_VECTORS = 4
 CHAINS, MISSING_CHAIN = 12, 0.18
@@ -44,6 +47,9 @@ MIN_TILES = 4
 
 PAGE = 4096
 """Bytes: an operand that is read in steps this long is copied first."""
+
+FEW_ROWS = 16
+"""Rows of B that many bytes apart, which still find room in the first-level cache."""
 
 BLOCK_HEIGHTS = (24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 SPARE_REGISTERS = 2
@@ -70,6 +76,8 @@ def plan(nest: Nest, target: Target) -> PackedPlan | str:
     sizes = [size(vs) for vs in (found.m, found.n, found.k)]
     if any(s < least for s, least in zip(sizes, (MIN_M, MIN_N, MIN_K), strict=True)) or product(sizes) < MIN_WORK:
         return f"not packed: M={sizes[0]} N={sizes[1]} K={sizes[2]} is too small"
+    if sizes[0] < MIN_M_TURNED and not steps_closely(found.b, found.n):
+        return f"not packed: M={sizes[0]} is too small to read B across its contiguous variable"
     for vs in (found.m, found.n, found.k):
         if any(not isinstance(v.hi, int) for v in vs[1:]):
             return "not packed: an inner extent is known at run time only"
@@ -84,6 +92,8 @@ def streams(c: Contraction, target: Target) -> bool:
         return False
     last = c.n[-1]
     whole = 2 * target.lanes(max(c.a.dtype.bits, 32))
+    if size(c.k) > FEW_ROWS and row_bytes(c.b, c.k) % PAGE == 0:
+        return False
     return value_accesses(c.b, ())[0].step(last) == 1 and isinstance(last.hi, int) and extent(last) % whole == 0
 
 
