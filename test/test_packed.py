@@ -52,6 +52,10 @@ def gradient_of_conv(of: str, size: int, *, stride: int = 1, dilation: int = 1, 
     return (y * tensor(*y.shape)).sum().gradient(x if of == "data" else w)[0]
 
 
+def gathered(rows: int, picked: int, columns: int) -> Tensor:
+    return tensor(rows, columns)[Tensor(rng.integers(0, rows, (picked,)).astype(np.int32), device="CPU")]
+
+
 CASES = {
     "a @ b": lambda: tensor(19, 23) @ tensor(23, 37),
     "a @ b.T": lambda: tensor(13, 33) @ tensor(21, 33).transpose(0, 1),
@@ -66,6 +70,8 @@ CASES = {
     "prologue": lambda: (tensor(9, 11) * tensor(11) + tensor(9, 1)).abs() @ tensor(11, 20).exp(),
     "negative": lambda: (-tensor(6, 11)) @ tensor(11, 20),
     "int32": lambda: (tensor(6, 11) * 9).cast("int32") @ (tensor(11, 20) * 9).cast("int32"),
+    "gathered rows": lambda: gathered(9, 6, 12) @ tensor(12, 20),
+    "gathered columns": lambda: tensor(9, 6) @ gathered(11, 20, 6).transpose(0, 1),
     "float64": lambda: tensor(6, 11).cast("float64") @ tensor(11, 20).cast("float64"),
     "conv": lambda: tensor(2, 3, 9, 9).conv2d(tensor(5, 3, 3, 3), padding=1).relu(),
     "strided conv": lambda: tensor(1, 3, 10, 11).conv2d(tensor(4, 3, 3, 3), stride=2, padding=1),

@@ -11,6 +11,7 @@ the rest whole. Block sizes depend on shapes and the target only. (Goto and van 
 """
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import ceil
 
 from minigrad.codegen.kernel import Nest
@@ -20,7 +21,7 @@ from minigrad.codegen.strategies.plan import Box, PackedPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.expr import Var
 from minigrad.target import Target
-from minigrad.value import Value
+from minigrad.value import Value, value_atoms
 
 MIN_WORK = 1 << 18
 """Multiply-adds below which packing costs more than it saves."""
@@ -88,7 +89,7 @@ def plan(nest: Nest, target: Target) -> PackedPlan | str:
 
 def streams(c: Contraction, target: Target) -> bool:
     """Whether the unpacked tile reads B in whole vectors, few enough rows at a time, without scalar edges."""
-    if c.a.op != "load" or c.b.op != "load" or size(c.k) > MAX_K_BLOCK:
+    if not (is_plain(c.a) and is_plain(c.b)) or size(c.k) > MAX_K_BLOCK:
         return False
     last = c.n[-1]
     whole = 2 * target.lanes(max(c.a.dtype.bits, 32))
@@ -103,7 +104,7 @@ def why_unpacked(nest: Nest, target: Target) -> str:
     return made if isinstance(made, str) else ""
 
 
-def product(values) -> int:  # noqa: ANN001
+def product(values: Iterable[int]) -> int:
     total = 1
     for v in values:
         total *= v
@@ -121,10 +122,8 @@ def packed(c: Contraction, target: Target) -> PackedPlan:
     a_along, a_lanes = lanes_of_a(c, width)
     b_lanes = width if steps_closely(c.b, c.n) else min(4, width)
     made = []
-    for in_place in (True, False):
-        rows, vectors, cycles = register_tile(c, width, target, in_place and c.a.op == "load")
-        if not rows:
-            continue
+    for in_place in (True, False) if is_plain(c.a) else (False,):
+        rows, vectors, cycles = register_tile(c, width, target, in_place)
         k = box(c.k, k_block(vectors * width, bits, target), 1)
         if in_place and not (one_run(c.a, c.k, k) and (a_along == "k" or row_bytes(c.a, c.k) < PAGE)):
             continue
@@ -171,6 +170,11 @@ def row_bytes(value: Value, k: tuple[Var, ...]) -> int:
     return abs(step) * value.dtype.itemsize if isinstance(step, int) else PAGE
 
 
+def is_plain(value: Value) -> bool:
+    """Whether an operand is in memory as it is: one load, at an index that no other load decides."""
+    return value.op == "load" and not value_atoms(value.attr[1][0])  # type: ignore[index]
+
+
 def one_run(value: Value, vs: tuple[Var, ...], parts: Box) -> bool:
     """Whether a load steps evenly through a block."""
     offset = value_accesses(value, ())[0].offset
@@ -198,10 +202,10 @@ def lanes_of_a(c: Contraction, width: int) -> tuple[str, int]:
 def register_tile(c: Contraction, width: int, target: Target, in_place: bool) -> tuple[int, int, float]:
     """Rows and vectors of the microkernel with the fewest cycles over the whole output, edges included; those cycles.
 
-    `in_place`: A is read where it is. (0, 0, inf) where nothing fits.
+    `in_place`: A is read where it is.
     """
     m, n, k = size(c.m), size(c.n), size(c.k)
-    found = 0, 0, float("inf")
+    found = 1, 1, float("inf")
     for vectors in range(1, MAX_VECTORS + 1):
         depth = min(k, k_block(vectors * width, max(c.a.dtype.bits, 32), target))
         most = (target.registers - vectors - SPARE_REGISTERS) // vectors
