@@ -122,6 +122,7 @@ def test_dropout() -> None:
 
 
 def test_initial_weights_have_torchs_range() -> None:
+    Tensor.manual_seed(0)
     layers = ((nn.Linear(16, 40), 16), (nn.Conv2d(8, 20, 3, groups=4), 18), (nn.ConvTranspose2d(3, 8, 2), 32))
     for layer, fan_in in layers:
         for p in get_parameters(layer):
