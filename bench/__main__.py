@@ -4,10 +4,14 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from bench.options import Bench, common_parser
 from bench.peers import Peers, set_threads
-from bench.report import Limits, Report
+from bench.report import Report
+
+if TYPE_CHECKING:
+    from minigrad.runtime.limits import Limits
 
 # Name -> module; each has PEERS, add_options(parser) and run(bench). They import numpy, so they are imported late.
 BENCHMARKS = {
@@ -54,8 +58,8 @@ def measure(name: str, arguments: list[str]) -> Report:
     module.add_options(parser)
     options = parser.parse_args(arguments)
 
-    from bench.probe import Probe
     from minigrad import config
+    from minigrad.runtime.limits import Probe
 
     with ExitStack() as stack:
         to_stdout = options.json == "-"

@@ -11,7 +11,7 @@ from bench.report import Report, Work
 from bench.timing import QUICK, Schedule, Side, interleave
 
 if TYPE_CHECKING:
-    from bench.probe import Probe
+    from minigrad.runtime.limits import Probe
 
 
 def common_parser(name: str, description: str) -> argparse.ArgumentParser:

@@ -13,9 +13,12 @@ import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from bench.timing import Side
+
+if TYPE_CHECKING:
+    from minigrad.runtime.limits import Limits
 
 OURS = "minigrad"
 SUSPECT = 4.0  # a ratio above it is likelier a peer that was disturbed than our merit
@@ -33,13 +36,6 @@ class Work(NamedTuple):
     bytes: float = 0
     images: float = 0
     tokens: float = 0
-
-
-class Limits(NamedTuple):
-    """What the machine was measured to do, in this process."""
-
-    gflops: float
-    gb_s: float
 
 
 @dataclass

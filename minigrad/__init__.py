@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from minigrad import optim as optim
     from minigrad.capture.jit import TinyJit as TinyJit
     from minigrad.capture.jit import jit as jit
+    from minigrad.engine.profile import profile as profile
     from minigrad.engine.show import show as show
 
 _LATER = {"nn": ("minigrad.nn", None), "optim": ("minigrad.optim", None), "jit": ("minigrad.capture.jit", "jit"),
-          "TinyJit": ("minigrad.capture.jit", "TinyJit"), "show": ("minigrad.engine.show", "show")}
+          "TinyJit": ("minigrad.capture.jit", "TinyJit"), "show": ("minigrad.engine.show", "show"),
+          "profile": ("minigrad.engine.profile", "profile")}
 
 
 def __getattr__(name: str) -> Any:
@@ -34,5 +36,5 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-__all__ = ["Tensor", "TinyJit", "Variable", "config", "dtypes", "errors", "jit", "manual_seed", "nn", "optim", "show",
-           "synchronize"]
+__all__ = ["Tensor", "TinyJit", "Variable", "config", "dtypes", "errors", "jit", "manual_seed", "nn", "optim",
+           "profile", "show", "synchronize"]

@@ -66,7 +66,7 @@ class Tensor(AliasMixin):
             node = source._node if kind is None else B.cast(source._node, kind)
         else:
             node = _leaf(data, kind, self._device(device))
-        self._node, self.grad, self.requires_grad, self._before = node, None, False, None
+        self._node, self.grad, self._requires_grad, self._before = node, None, False, None
         register(self)
         self._set_requires_grad(requires_grad, fresh=node.op is BUFFER and not isinstance(data, Tensor))
 
@@ -181,7 +181,7 @@ class Tensor(AliasMixin):
         leaf, depth = self._is_leaf(), max(self._node.depth, value._node.depth)
         self._node, self._before = node, None
         if not leaf and Base.grad_enabled:
-            self.requires_grad = self.requires_grad or value.requires_grad
+            self._requires_grad = self._requires_grad or value._requires_grad
         self._bound_graph_after(depth)
 
     def replace(self, other: Tensor) -> Self:
@@ -204,7 +204,7 @@ class Tensor(AliasMixin):
             return self
         if not requires_grad:
             _leaves.pop(id(self), None)
-            self.requires_grad = False
+            self._requires_grad = False
             return self
         if not self.dtype.is_float:
             raise DTypeError(f"[requires_grad] expected a float tensor, got {self.dtype}")
@@ -213,8 +213,18 @@ class Tensor(AliasMixin):
                 self._node = apply(DETACH, self._node, id=next(_ids))
             key = id(self)
             _leaves[key] = weakref.ref(self, lambda _: _leaves.pop(key, None))
-        self.requires_grad = True
+        self._requires_grad = True
         return self
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients flow to it. Setting it is `requires_grad_`."""
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if value is not self._requires_grad:
+            self._set_requires_grad(value)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Makes this tensor a leaf that gradients flow to, or stops that."""

@@ -128,3 +128,14 @@ def test_bad_targets() -> None:
         x.sum().backward()
     with pytest.raises(DTypeError, match=r"\[requires_grad\] expected a float tensor, got int32"):
         Tensor([1], requires_grad=True)
+
+
+def test_requires_grad_may_be_set_afterwards() -> None:
+    x = Tensor([1.0, 2.0], device="CPU")
+    x.requires_grad = True
+    (x * x).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [2.0, 4.0]
+    x.requires_grad = False
+    assert not (x * 3).requires_grad
+    with pytest.raises(DTypeError, match=r"expected a float tensor"):
+        Tensor([1, 2]).requires_grad = True

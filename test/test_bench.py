@@ -8,8 +8,9 @@ from bench import layers
 from bench.__main__ import BENCHMARKS, main, measure
 from bench.options import common_parser
 from bench.peers import set_threads
-from bench.report import OURS, Limits, Report, Work
+from bench.report import OURS, Report, Work
 from bench.timing import QUICK, Schedule, Side, interleave
+from minigrad.runtime.limits import Limits
 
 FIELDS = {"peer", "version", "work", "threads", "best_s", "median_s", "runs", "variant", "first_s", "cores_used",
           "omp_wait_policy", "load_average"}

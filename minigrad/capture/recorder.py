@@ -6,14 +6,13 @@ constants in and runs the steps, which fill in the rest. Nothing here knows a Te
 """
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import get_ident
 from typing import Any
 from weakref import ref
 
+from minigrad.engine.lines import call_of_user
 from minigrad.engine.observe import Observer, Ran, observers
 from minigrad.engine.plan import ExecutionPlan, run_plan
 from minigrad.engine.prepared import PreparedPlan, prepare
@@ -21,7 +20,6 @@ from minigrad.engine.transfer import cloned
 from minigrad.errors import CaptureError
 from minigrad.runtime.device import Buffer
 
-PACKAGE = str(Path(__file__).resolve().parent.parent)
 Place = tuple[int, bool]
 """Which of the Tensors that a capture knows, and whether its `.grad` is meant."""
 Registers = list[Any]
@@ -230,10 +228,3 @@ def capturing() -> bool:
     return any(isinstance(o, Recorder) and o._thread == get_ident() for o in observers)
 
 
-def call_of_user() -> tuple[str, str]:
-    """('Tensor.item()', 'file:line') of the innermost call from outside this package."""
-    frame, name = sys._getframe(1), "?"
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
-        name = frame.f_code.co_qualname
-        frame = frame.f_back
-    return f"{name}()", f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -1,9 +1,10 @@
 """Who watches the engine: a capture, a profile. Observers are told of every run, copy, upload and read by the host."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 from minigrad.runtime.device import Buffer
@@ -23,10 +24,21 @@ class Ran:
 
 
 class Observer:
-    """Override what is of interest. Everything is called in the thread that does the work."""
+    """Override what is of interest. Everything is called in the thread that does the work.
+
+    With `times_launches`, launches run and are timed one by one.
+    """
+
+    times_launches = False
 
     def ran(self, run: Ran) -> None:
         """A plan was launched; its results are not handed out yet."""
+
+    def called(self) -> None:
+        """With `times_launches`: a list of launches is about to run."""
+
+    def launched(self, plan: Any, item: int, start: float, seconds: float) -> None:
+        """With `times_launches`: an item of a plan ran; `start` is a reading of perf_counter."""
 
     def copied(self, source: Buffer, target: Buffer) -> None:
         """`target` is a new buffer with the bytes of `source`, perhaps on another device."""
@@ -42,6 +54,27 @@ class Observer:
 
 
 observers: list[Observer] = []
+
+
+def run_timed(plan: Any, items: list[int], run: Callable[[int], None]) -> None:
+    """Runs launches one by one: `run(k)` for the k-th, which is `items[k]` of the plan. Tells those who watch."""
+    watching, device = [o for o in observers if o.times_launches], plan.device
+    for o in watching:
+        o.called()
+    device.synchronize()
+    device.elapsed()
+    for k, item in enumerate(items):
+        start = perf_counter()
+        run(k)
+        device.synchronize()
+        seconds = device.elapsed()
+        for o in watching:
+            o.launched(plan, item, start, seconds)
+
+
+def is_timing() -> bool:
+    """Whether somebody wants to know the time of every launch."""
+    return any(o.times_launches for o in observers)
 
 
 def host_reads() -> None:

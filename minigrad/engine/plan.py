@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minigrad.codegen.ir.nodes import Function
+from minigrad.codegen.strategies.access import iterations
 from minigrad.engine.compile import Compiled, compile_kernels
+from minigrad.engine.observe import is_timing, run_timed
 from minigrad.engine.stats import stats
 from minigrad.engine.storage import allocate, arena
 from minigrad.expr import Index, evaluate, subs
@@ -27,7 +29,10 @@ class Row:
 
 @dataclass(slots=True)
 class Item:
-    """One launch: a program over one row, or over a table of rows (the one-launch optimizer)."""
+    """One launch: a program over one row, or over a table of rows (the one-launch optimizer).
+
+    `how` is the strategy's plan, `origins` the graph positions of the kernel's results.
+    """
 
     function: Function
     executable: Any
@@ -36,11 +41,18 @@ class Item:
     writes: frozenset[int]
     flops: float = 0.0
     bytes: float = 0.0
+    how: Any = None
+    origins: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.function.name
 
 
 @dataclass(slots=True)
 class ExecutionPlan:
-    """What one realize runs. `sizes` are bytes per slot; slots from `scratch_from` on are scratch."""
+    """What one realize runs. `sizes` are bytes per slot, those of scratch last; `lines` says for items where in the
+    user's program they came from, as far as a profile has seen it."""
 
     schedule: Schedule
     device: Device
@@ -50,6 +62,7 @@ class ExecutionPlan:
     arenas: dict[tuple[int, ...], Arena] = field(default_factory=dict)
     flops: float = 0.0
     bytes: float = 0.0
+    lines: dict[int, str] = field(default_factory=dict)
 
     @property
     def launches(self) -> int:
@@ -79,15 +92,17 @@ def step_items(step: Step, kernel: Compiled, sizes: list[Index]) -> list[Item]:
         sizes.append(subs(count, dims) * dtype.itemsize)
     values = step.values + tuple(scratch)
     items = []
-    share = 1.0 / len(kernel.staged.stages)
-    for stage, executable in zip(kernel.staged.stages, kernel.executables, strict=True):
+    amounts = [iterations(stage.nest) for stage in kernel.staged.stages]
+    for stage, executable, amount in zip(kernel.staged.stages, kernel.executables, amounts, strict=True):
+        share = amount / max(sum(amounts), 1.0)
         work = (step.flops / 20 + step.bytes / 10) * share
         values_of_dims = tuple(subs(e, dims) for e in stage.dims)
         row = Row(values, step.scalars, values_of_dims, subs(stage.extent, dims), work)
         modes = [b.mode for b in stage.function.buffers]
         reads = frozenset(v for v, m in zip(values, modes, strict=True) if m != "out")
         writes = frozenset(v for v, m in zip(values, modes, strict=True) if m != "in")
-        items.append(Item(stage.function, executable, [row], reads, writes, step.flops * share, step.bytes * share))
+        items.append(Item(stage.function, executable, [row], reads, writes, step.flops * share, step.bytes * share,
+                          stage.plan, step.origins))
     return items
 
 
@@ -164,7 +179,10 @@ def run_plan(plan: ExecutionPlan, leaves: dict[int, Buffer], numbers: dict[int, 
         buffers[k] = Buffer(device, number(plan.sizes[k], values), memory.handle, memory.offset + offset, memory)
     launches = launches_of(plan, buffers, numbers, values)
     if launches:
-        device.launch(launches)
+        if is_timing():
+            run_timed(plan, [launch.item for launch in launches], lambda k: device.launch([launches[k]]))
+        else:
+            device.launch(launches)
         count_run(plan, len(launches))
     return buffers
 
@@ -185,7 +203,7 @@ def launches_of(plan: ExecutionPlan, buffers: list[Any], numbers: dict[int, floa
                 ) -> list[Launch]:
     """The plan's launches over these buffers by slot; those without iterations are left out."""
     launches = []
-    for item in plan.items:
+    for at, item in enumerate(plan.items):
         rows = []
         for row in item.rows:
             extent = number(row.extent, values)
@@ -197,9 +215,9 @@ def launches_of(plan: ExecutionPlan, buffers: list[Any], numbers: dict[int, floa
             continue
         work = sum(r.work for r in item.rows)
         if len(rows) == 1:
-            launches.append(Launch(item.executable, rows[0][0], rows[0][1], (), work))
+            launches.append(Launch(item.executable, rows[0][0], rows[0][1], (), work, at))
         else:
-            launches.append(Launch(item.executable, (), 0, tuple(rows), work))
+            launches.append(Launch(item.executable, (), 0, tuple(rows), work, at))
     return launches
 
 

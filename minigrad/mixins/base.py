@@ -74,11 +74,11 @@ def check_shape(name: str, shape: Shape) -> Shape:
 
 
 class Base:
-    """A handle on a Node. `requires_grad`: whether gradients flow to it; `grad`: a leaf's gradient, once there."""
+    """A handle on a Node. `_requires_grad`: whether gradients flow to it; `grad`: a leaf's gradient, once there."""
 
-    __slots__ = ("_node", "requires_grad", "grad", "__weakref__")
+    __slots__ = ("_node", "_requires_grad", "grad", "__weakref__")
     _node: Node
-    requires_grad: bool
+    _requires_grad: bool
     grad: Self | None
     training: ClassVar[bool] = False
     grad_enabled: ClassVar[bool] = True
@@ -88,7 +88,7 @@ class Base:
         """A handle on the result of an operation over `parents`."""
         self = object.__new__(cls)
         self._node, self.grad = node, None
-        self.requires_grad = Base.grad_enabled and any([p.requires_grad for p in parents])
+        self._requires_grad = Base.grad_enabled and any([p._requires_grad for p in parents])
         register(self)
         if parents and node.depth > _CHECK_EVERY:
             self._bound_graph_after(max([p._node.depth for p in parents]))

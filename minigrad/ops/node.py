@@ -1,6 +1,7 @@
 """`Node`: one operation of the lazy graph. Immutable, hash-consed, made by `apply` and nowhere else."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
@@ -42,6 +43,8 @@ class _Interned(ref):
 
 
 _nodes: dict[tuple, _Interned] = {}
+created: Callable[[Node], None] | None = None
+"""Told of every new Node, where somebody wants to know."""
 
 
 def _forget(dead: _Interned) -> None:
@@ -75,6 +78,8 @@ def apply(op: Op, *inputs: Node, device: str | None = None, **params: Any) -> No
     entry = _Interned(node, _forget)
     entry.key = key
     _nodes[key] = entry
+    if created is not None:
+        created(node)
     return node
 
 

@@ -36,7 +36,7 @@ class Launch:
     With `table`, the launch is one program over many rows: each row is (arguments, extent), see the one-launch
     optimizer; `arguments` and `extent` are then unused. Launches of one list run in order; a device may overlap those
     it can prove independent. `work` estimates the time of the whole launch on one core, in nanoseconds (0.0: unknown);
-    devices use it to decide what is too small to share out.
+    devices use it to decide what is too small to share out. `item` is for whoever made the list.
     """
 
     executable: Any
@@ -44,6 +44,7 @@ class Launch:
     extent: int
     table: tuple[tuple[tuple[Buffer | int | float, ...], int], ...] = field(default=())
     work: float = 0.0
+    item: int = 0
 
 
 class Device(ABC):

@@ -25,7 +25,7 @@ class Step:
     """One kernel. `values` are slots, one per param; `scalars` a graph position (a run-time number) or a constant;
     `dims` the user's variable for each of the kernel's symbolic dims.
 
-    `reasons` say why this kernel does not compute more.
+    `origins` are the graph positions of its results; `reasons` say why this kernel does not compute more.
     """
 
     kernel: Kernel
@@ -35,6 +35,7 @@ class Step:
     flops: float
     bytes: float
     reasons: tuple[str, ...] = ()
+    origins: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +227,8 @@ class Scheduler:
         moved = float(sum(bytes_of(n) for n in lowered.nodes))
         reasons = tuple(dict.fromkeys(self.state.groups[g].reasons))
         flops = kernel_flops(self.state, g)
-        self.steps.append(Step(lowered.kernel, values, scalars, lowered.dims, flops, moved, reasons))
+        self.steps.append(Step(lowered.kernel, values, scalars, lowered.dims, flops, moved, reasons,
+                               tuple(self.state.groups[g].roots)))
 
 
 def lower_copy(source: Node, node: Node) -> Lowered:

@@ -63,6 +63,23 @@ def reductions(nest: Nest) -> list[Reduced]:
     return found
 
 
+def iterations(nest: Nest) -> float:
+    """How often the statements of a nest are evaluated, terms of sums included."""
+    outside = 1.0
+    for v in nest.domain:
+        outside *= typical(v)
+    total = outside
+    for s in nest.body:
+        if isinstance(s, Nest):
+            total += outside * iterations(s)
+    for r in reductions(nest):
+        inside = outside
+        for v in r.over:
+            inside *= typical(v)
+        total += inside
+    return total
+
+
 def accesses(nest: Nest, over: tuple[Var, ...] = ()) -> list[Access]:
     """Loads and stores of a nest, of its reductions and of its inner nests."""
     found: list[Access] = []

@@ -1,13 +1,14 @@
-"""The machine's limits, measured in the process that measures everything else: multiply-adds in registers, and a read
-stream from memory. Both are our own programs in LLVM IR and run on our own thread pool.
+"""What the host processor can do, measured: multiply-adds in registers, and a read stream from memory.
+
+Both are programs of our own in LLVM IR and run on a thread pool of their own.
 """
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 import numpy as np
 
-from bench.report import Limits
 from minigrad.program import Program
 from minigrad.runtime.commands import Prepared
 from minigrad.runtime.cpu import CPU
@@ -41,6 +42,13 @@ done:
   ret void
 }}
 """
+
+
+class Limits(NamedTuple):
+    """What a machine was measured to do: float32 multiply-adds (two operations each) and reading from memory."""
+
+    gflops: float
+    gb_s: float
 
 
 class Probe:
