@@ -15,6 +15,7 @@ from minigrad.tensor import Tensor
 if TYPE_CHECKING:
     from minigrad import nn as nn
     from minigrad import optim as optim
+    from minigrad.capture.estimate import plan as plan
     from minigrad.capture.jit import TinyJit as TinyJit
     from minigrad.capture.jit import jit as jit
     from minigrad.engine.profile import profile as profile
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 _LATER = {"nn": ("minigrad.nn", None), "optim": ("minigrad.optim", None), "jit": ("minigrad.capture.jit", "jit"),
           "TinyJit": ("minigrad.capture.jit", "TinyJit"), "show": ("minigrad.engine.show", "show"),
-          "profile": ("minigrad.engine.profile", "profile")}
+          "plan": ("minigrad.capture.estimate", "plan"), "profile": ("minigrad.engine.profile", "profile")}
 
 
 def __getattr__(name: str) -> Any:
@@ -37,4 +38,4 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = ["Tensor", "TinyJit", "Variable", "config", "dtypes", "errors", "jit", "manual_seed", "nn", "optim",
-           "profile", "show", "synchronize"]
+           "plan", "profile", "show", "synchronize"]

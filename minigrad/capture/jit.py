@@ -29,7 +29,7 @@ from minigrad.capture.outputs import tensors_in, transform
 from minigrad.capture.recorder import Recorder, capturing
 from minigrad.capture.replay import Capture
 from minigrad.config import current
-from minigrad.engine.observe import observing
+from minigrad.engine.observe import dry_runs, observing
 from minigrad.errors import MinigradError
 from minigrad.handles import live
 from minigrad.tensor import Tensor, _buffer_node
@@ -58,7 +58,7 @@ class Captures:
     def call(self, function: Callable, args: tuple, kwargs: dict[str, Any], owner: object | None) -> Any:
         """Replays, captures, or runs `function` eagerly."""
         settings = current()
-        if not settings.jit or capturing():
+        if not settings.jit or capturing() or dry_runs:
             return function(*args, **kwargs)
         arguments = Arguments(args, kwargs)
         around = self._surroundings.values(owner)

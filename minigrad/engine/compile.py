@@ -42,10 +42,15 @@ def render(function: Function, target: Target) -> Program:
     return render_opencl(function, target)
 
 
-def compile_kernels(kernels: list[Kernel], device: Device) -> list[Compiled]:
-    """Executables for every kernel, compiling what is new in one batch. Raises CompileError."""
+def compile_kernels(kernels: list[Kernel], device: Device, load: bool = True) -> list[Compiled]:
+    """Executables for every kernel, compiling what is new in one batch; None for each if not `load`.
+
+    Raises CompileError.
+    """
     start = perf_counter()
     staged = [stages_of(k, device.target) for k in kernels]
+    if not load:
+        return [Compiled(k, [None] * len(k.stages)) for k in staged]
     if current().verify:
         verify(kernels, staged)
     lowered = perf_counter()

@@ -11,7 +11,7 @@ from time import perf_counter
 
 from minigrad.config import current
 from minigrad.engine.donation import plan_assigns
-from minigrad.engine.observe import Ran, observers
+from minigrad.engine.observe import Ran, dry_runs, observers
 from minigrad.engine.plan import ExecutionPlan, make_plan, run_plan
 from minigrad.engine.stats import stats
 from minigrad.expr import bounds, variables
@@ -27,11 +27,12 @@ _plans: dict[tuple, ExecutionPlan] = {}
 def run_compiled(targets: list[Node], device: str) -> None:
     """Schedules (or finds the plan), launches, and hands out the buffers."""
     start, schedules, launches = perf_counter(), stats.schedules, stats.launches
-    further, donatable = plan_assigns(targets)
+    dry = dry_runs[-1] if dry_runs else None
+    further, donatable = plan_assigns(targets) if dry is None or not dry.keep_inputs else ([], set())
     wanted = list(dict.fromkeys([*targets, *(resolve(n) for n in further if resolve(n).storage is None)]))
     graph = build_graph(wanted)
     donated = frozenset(graph.position[n] for n in donatable if n in graph.position)
-    plan = find_plan(graph, donated, device)
+    plan = find_plan(graph, donated, device) if dry is None else dry.plan(graph, donated, get_device(device))
     values = bindings(graph)
     leaves = {k: n.storage for k, n in enumerate(graph.nodes) if graph.leaf[k]}
     numbers = {k: n.params["value"] for k, n in enumerate(graph.nodes) if n.op.name == "scalar" and not graph.leaf[k]}
@@ -41,7 +42,10 @@ def run_compiled(targets: list[Node], device: str) -> None:
     stats.nodes += len(graph.nodes)
     planned = perf_counter()
     stats.schedule_s += planned - start
-    buffers = run_plan(plan, leaves, numbers, values, highest)
+    if dry is None:
+        buffers = run_plan(plan, leaves, numbers, values, highest)
+    else:
+        buffers = dry.run(plan, graph, leaves, values, highest)
     launched = perf_counter()
     stats.launch_s += launched - planned
     if current().debug:
@@ -55,11 +59,15 @@ def run_compiled(targets: list[Node], device: str) -> None:
         graph.nodes[k].storage = None
     for node, slot in zip(wanted, plan.schedule.outputs, strict=True):
         node.storage = buffers[slot]
+        if dry is not None:
+            dry.give(node)
     for n in further:
         if n.storage is None:
             n.storage = resolve(n).storage
+            if dry is not None:
+                dry.give(n)
     for node in wanted:
-        if node.op.name == "assign":
+        if node.op.name == "assign" and not (dry is not None and dry.keep_inputs):
             sever(node)
 
 

@@ -54,6 +54,8 @@ class Observer:
 
 
 observers: list[Observer] = []
+dry_runs: list[Any] = []
+"""The dry runs that go on (`engine.dry`); the last one takes what would be run."""
 
 
 def run_timed(plan: Any, items: list[int], run: Callable[[int], None]) -> None:

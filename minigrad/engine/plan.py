@@ -69,9 +69,9 @@ class ExecutionPlan:
         return len(self.items)
 
 
-def make_plan(schedule: Schedule, device: Device) -> ExecutionPlan:
-    """Compiles the schedule's kernels and fixes order and memory."""
-    compiled = compile_kernels([s.kernel for s in schedule.steps], device)
+def make_plan(schedule: Schedule, device: Device, load: bool = True) -> ExecutionPlan:
+    """Compiles the schedule's kernels, unless `load` is false, and fixes order and memory."""
+    compiled = compile_kernels([s.kernel for s in schedule.steps], device, load)
     sizes: list[Index] = [s.nbytes for s in schedule.slots]
     items: list[Item] = []
     for step, kernel in zip(schedule.steps, compiled, strict=True):

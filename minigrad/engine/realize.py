@@ -1,7 +1,7 @@
 """realize: from lazy Nodes to buffers, device by device."""
 from __future__ import annotations
 
-from minigrad.engine.observe import observers
+from minigrad.engine.observe import dry_runs, observers
 from minigrad.engine.transfer import cloned
 from minigrad.ops.node import Node
 from minigrad.runtime.registry import get_device
@@ -29,6 +29,8 @@ def realize(nodes: list[Node]) -> None:
     for n in waiting:
         if n.storage is None:
             n.storage = resolve(n).storage
+            if dry_runs:
+                dry_runs[-1].give(n)
 
 
 def transfer_copies(nodes: list[Node]) -> None:

@@ -1,0 +1,162 @@
+"""Realizing without running: plans are made, buffers are phantoms, and what they would hold is counted."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakSet, ref
+
+from minigrad.engine.lines import line_of
+from minigrad.engine.observe import dry_runs
+from minigrad.engine.plan import ExecutionPlan, Item, arena_for, make_plan, number
+from minigrad.ops.node import Node
+from minigrad.runtime.device import Buffer, Device
+from minigrad.scheduler.graph import Graph, structure
+from minigrad.scheduler.schedule import schedule
+
+
+class Phantom(Buffer):
+    """A buffer without memory. `label` says what it holds; `given` that it was there before the dry run."""
+
+    __slots__ = ("dry", "label", "line", "given")
+
+    def __init__(self, dry: DryRun, device: Device, nbytes: int, label: str, line: str = "", given: bool = False):
+        super().__init__(device, nbytes, None)
+        self.dry, self.label, self.line, self.given = dry, label, line, given
+        dry.phantoms.add(self)
+        dry.live += 0 if given else nbytes
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __del__(self) -> None:
+        self.dry.live -= self.nbytes if not self.given or self in self.dry.read else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Bytes at the peak: what for, and the line of the user's program that asked for it, '' where it is not known."""
+
+    nbytes: int
+    label: str
+    line: str
+
+
+@dataclass
+class DryRun:
+    """What was planned so far. `live` are the bytes of phantoms; inputs count from the beginning, once they are read.
+
+    With `keep_inputs`, realized assigns remember what they were computed from, so that they can be lazy again.
+    """
+
+    plans: list[ExecutionPlan] = field(default_factory=list)
+    phantoms: WeakSet[Phantom] = field(default_factory=WeakSet)
+    read: WeakSet[Phantom] = field(default_factory=WeakSet)
+    inputs: dict[int, Holder] = field(default_factory=dict)
+    live: int = 0
+    arena: int = 0
+    peak: int = 0
+    holders: list[Holder] = field(default_factory=list)
+    known: dict[tuple, ExecutionPlan] = field(default_factory=dict)
+    keep_inputs: bool = False
+    given: list[ref[Node]] = field(default_factory=list)
+
+    def plan(self, graph: Graph, donated: frozenset[int], device: Device) -> ExecutionPlan:
+        """The plan for this structure, with nothing compiled."""
+        key = device.name, donated, structure(graph)
+        found = self.known.get(key)
+        if found is None:
+            made = schedule(graph, donated, device.target)
+            found = self.known[key] = make_plan(made, device, load=False)
+        return found
+
+    def copy(self, source: Buffer, device: Device) -> Phantom:
+        """The same bytes in a new buffer."""
+        label = source.label if isinstance(source, Phantom) else f"{source.nbytes} bytes"
+        return Phantom(self, device, source.nbytes, f"a copy of {label}")
+
+    def give(self, node: Node) -> None:
+        """Remembers a Node that holds a phantom now."""
+        self.given.append(ref(node))
+
+    def forget(self) -> None:
+        """Takes the phantoms from the Nodes that live on."""
+        for weak in self.given:
+            node = weak()
+            if node is not None:
+                node.storage = None
+
+    def run(self, plan: ExecutionPlan, graph: Graph, leaves: dict[int, Buffer], values: dict[str, int],
+            highest: dict[str, int]) -> list[Any]:
+        """Phantoms for what outlives the run, by slot, and the leaves' buffers."""
+        self.plans.append(plan)
+        self._name_lines(plan, graph)
+        for buffer in leaves.values():
+            self._count_input(buffer)
+        slots = plan.schedule.slots
+        buffers: list[Any] = [None if s.leaf is None else leaves[s.leaf] for s in slots]
+        for k, target in zip(plan.schedule.outputs, graph.targets, strict=True):
+            if buffers[k] is None:
+                node = graph.nodes[target]
+                label = f"{node.op.name} {node.dtype.short}[{', '.join(map(str, node.shape))}]"
+                buffers[k] = Phantom(self, plan.device, number(plan.sizes[k], values), label, line_of(node))
+        layout = arena_for(plan, values, highest)
+        self.arena = max(self.arena, layout.nbytes)
+        if self.live + self.arena > self.peak:
+            self.peak = self.live + self.arena
+            self.holders = [Holder(p.nbytes, p.label, p.line) for p in self.phantoms if not p.given or p in self.read]
+            self.holders += [*self.inputs.values(), *temporaries(plan, values)]
+        return buffers
+
+    def _name_lines(self, plan: ExecutionPlan, graph: Graph) -> None:
+        for k, item in enumerate(plan.items):
+            lines = [line_of(graph.nodes[p]) for p in item.origins]
+            plan.lines.setdefault(k, next((line for line in lines if line), ""))
+
+    def _count_input(self, buffer: Buffer) -> None:
+        if isinstance(buffer, Phantom):
+            if buffer.given and buffer not in self.read:
+                self.read.add(buffer)
+                self._add_input(buffer.nbytes)
+        elif id(buffer) not in self.inputs:
+            self.inputs[id(buffer)] = Holder(buffer.nbytes, "a value that was there before", "")
+            self._add_input(buffer.nbytes)
+
+    def _add_input(self, nbytes: int) -> None:
+        self.live += nbytes
+        self.peak += nbytes
+
+
+def temporaries(plan: ExecutionPlan, values: dict[str, int]) -> list[Holder]:
+    """The temporaries that live at the launch where they hold most."""
+    temporary = set(plan.temporary)
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    maker: dict[int, Item] = {}
+    for t, item in enumerate(plan.items):
+        for s in (item.reads | item.writes) & temporary:
+            first.setdefault(s, t)
+            maker.setdefault(s, item)
+            last[s] = t
+    sizes = {s: number(plan.sizes[s], values) for s in first}
+    best: list[int] = []
+    for t in range(len(plan.items)):
+        here = [s for s in first if first[s] <= t <= last[s]]
+        if sum(sizes[s] for s in here) > sum(sizes[s] for s in best):
+            best = here
+    at = {id(item): k for k, item in enumerate(plan.items)}
+    return [Holder(sizes[s], f"result of {maker[s].name}", plan.lines.get(at[id(maker[s])], "")) for s in best]
+
+
+@contextmanager
+def running_dry() -> Iterator[DryRun]:
+    """Nothing is run or allocated meanwhile, in the whole process."""
+    dry = DryRun()
+    dry_runs.append(dry)
+    try:
+        yield dry
+    finally:
+        dry_runs.remove(dry)
