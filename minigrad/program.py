@@ -15,6 +15,9 @@ class Program:
     elements), then the scalars, then `long extent`. An OpenCL source is a list of paragraphs separated by blank lines
     (pragmas, helper functions, the kernel): programs compiled together keep equal paragraphs once, so helpers of one
     name have one text.
+
+    `scratch` bytes of memory of a worker's own are used. With `group`, work-groups have exactly so many work-items and
+    the launch's extent counts groups; with 0 it counts work-items, and the device chooses the groups.
     """
 
     name: str
@@ -22,3 +25,4 @@ class Program:
     source: str
     arguments: tuple[str, ...]
     scratch: int = 0
+    group: int = 0

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from conftest import needs_device
 
 from minigrad import Tensor, config
 from minigrad.codegen.ir.interpret import interpret_function
@@ -134,7 +135,9 @@ def test_packed_equals_the_kernel(case: str, target: Target) -> None:
 def test_packed_renders_in_every_language(case: str) -> None:
     for function in packed_functions(flat_kernel(CASES[case]()), AVX2):
         assert render_llvm(function, AVX2).scratch > 0
-        assert "[" in render_opencl(function, replace(AVX2, language="opencl")).source
+        program = render_opencl(function, replace(AVX2, language="opencl", local_memory=1 << 20))
+        assert "__local float" in program.source and program.scratch > 0 and program.group == 1
+        assert "__local" not in render_opencl(function, replace(AVX2, language="opencl")).source
 
 
 def test_groups_of_variables() -> None:
@@ -206,9 +209,10 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
     ("both", lambda a, b: (a.transpose(0, 1) @ b.transpose(0, 1) + 1.5).relu(),
      lambda a, b: np.maximum(a.T @ b.T + 1.5, 0)),
 ])
-def test_on_the_cpu(case: str, make, expected) -> None:  # noqa: ANN001
+@pytest.mark.parametrize("device", ["CPU", pytest.param("CL:pocl", marks=needs_device("CL:pocl"))])
+def test_on_processors(case: str, make, expected, device: str) -> None:  # noqa: ANN001
     a, b = rng.standard_normal((307, 307)).astype(np.float32), rng.standard_normal((307, 307)).astype(np.float32)
-    got = make(Tensor(a, device="CPU"), Tensor(b, device="CPU")).numpy()
+    got = make(Tensor(a, device=device), Tensor(b, device=device)).numpy()
     np.testing.assert_allclose(got, expected(a.astype(np.float64), b.astype(np.float64)), rtol=1e-4, atol=1e-4)
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import time
 from functools import lru_cache
-from pathlib import Path
 
 from minigrad import config
 from minigrad.errors import DeviceError
+from minigrad.runtime.caches import cache_sizes
 from minigrad.runtime.commands import Executable, Prepared
 from minigrad.runtime.device import Device, Launch, Program
 from minigrad.runtime.executor_ir import COMMAND_WORDS
@@ -92,18 +92,5 @@ def host_target(jit: Jit, threads: int) -> Target:
         vector_bytes, registers = 32, 16
     else:
         vector_bytes, registers = 16, 32 if arm else 16
-    l1, l2 = _cache_sizes()
+    l1, l2 = cache_sizes()
     return Target("CPU", "llvm", jit.cpu, vector_bytes, registers, threads, l1, l2, features=features)
-
-
-def _cache_sizes() -> tuple[int, int]:
-    """Bytes of the first and second level data caches per core; common values where the system does not tell."""
-    found = {}
-    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        try:
-            level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
-            if kind != "Instruction" and size.endswith("K"):
-                found[level] = int(size[:-1]) * 1024
-        except (OSError, ValueError):
-            continue
-    return found.get("1", 32 * 1024), found.get("2", 512 * 1024)

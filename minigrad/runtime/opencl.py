@@ -206,9 +206,13 @@ class OpenCL(Device):
             return
         kernel = executable.kernel
         kernel.set_args(*executable.flatten(arguments, extent))
-        group = self.group_size(extent)
-        self._events.append(
-            self._cl.enqueue_nd_range_kernel(self._queue, kernel, (-(-extent // group) * group,), (group,)))
+        group = executable.program.group
+        if group:
+            size = extent * group
+        else:
+            group = self.group_size(extent)
+            size = -(-extent // group) * group
+        self._events.append(self._cl.enqueue_nd_range_kernel(self._queue, kernel, (size,), (group,)))
         if len(self._events) % LAUNCHES_PER_FLUSH == 0:
             self._queue.flush()
         if len(self._events) >= EVENTS_KEPT:

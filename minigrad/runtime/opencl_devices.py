@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from minigrad.errors import DeviceError
+from minigrad.runtime.caches import cache_sizes
 from minigrad.runtime.opencl_quirks import LOOP_BUDGET, LOOP_ITERATIONS, SOFTWARE, SUPERSEDED, TRY_COMPILING, quirks_of
 from minigrad.target import Target
 
@@ -17,6 +18,7 @@ RUSTICL_DRIVERS = "radeonsi,iris,nouveau,panfrost,asahi,llvmpipe"
 KINDS = {2: "CPU", 4: "GPU", 8: "accelerator"}
 GPU_REGISTERS = 64
 MAX_VECTOR_BYTES = 64
+LOCAL_SHARE = 7, 8
 
 _lock = threading.RLock()
 _found: list[DeviceInfo] | None = None
@@ -53,9 +55,13 @@ class DeviceInfo:
     def target(self) -> Target:
         """What code generation may know about the device."""
         registers = GPU_REGISTERS if self.vector_bytes <= 4 else 32 if self.vector_bytes >= 64 else 16
+        l1, l2 = cache_sizes()
+        if self.vector_bytes > 4:
+            # A worker's scratch memory is local memory, and blocks of a size for the second-level cache must fit there.
+            l2 = min(l2, self.local_memory * LOCAL_SHARE[0] // LOCAL_SHARE[1])
         return Target(name=f"CL:{self.index}", language="opencl", cpu=self.name, vector_bytes=self.vector_bytes,
-                      registers=registers, units=self.units, local_memory=self.local_memory, max_group=self.max_group,
-                      features=self.features,
+                      registers=registers, units=self.units, l1=l1, l2=l2, local_memory=self.local_memory,
+                      max_group=self.max_group, features=self.features,
                       max_iterations=LOOP_ITERATIONS if LOOP_BUDGET in self.quirks else 0)
 
     @property

@@ -72,8 +72,8 @@ def plan(nest: Nest, target: Target) -> PackedPlan | str:
     found = recognise(nest)
     if isinstance(found, str):
         return found
-    if target.language != "llvm":
-        return f"not packed: no memory of a worker's own in {target.language}"
+    if target.is_gpu:
+        return "not packed: a work-item of a GPU has too little memory of its own"
     sizes = [size(vs) for vs in (found.m, found.n, found.k)]
     if any(s < least for s, least in zip(sizes, (MIN_M, MIN_N, MIN_K), strict=True)) or product(sizes) < MIN_WORK:
         return f"not packed: M={sizes[0]} N={sizes[1]} K={sizes[2]} is too small"
