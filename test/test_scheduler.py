@@ -77,15 +77,43 @@ def test_mean_and_variance_are_one_kernel(axis):
     np.testing.assert_allclose(variance.numpy(), x.numpy().var(axis, ddof=1), rtol=1e-5)
 
 
-def test_batch_norm_statistics_are_one_kernel():
-    x, norm = ready(4, 8, 10, 10), nn.BatchNorm2d(8)
-    Tensor.realize(norm.weight, norm.bias, norm.running_mean, norm.running_var)
+def trained(shape: tuple[int, ...]) -> tuple[Tensor, nn.BatchNorm2d, Tensor]:
+    """An input, a batch norm of it while training, and its output, with everything before in memory."""
+    x, norm = ready(*shape, requires_grad=True), nn.BatchNorm2d(shape[1])
+    Tensor.realize(*nn.state.get_parameters(norm))
     with Tensor.train():
-        out = norm(x)
-    steps = scheduled(out, norm.running_mean, norm.running_var).steps
-    reducing = [s for s in steps if "sum(" in show_kernel(s.kernel)]
-    assert len(reducing) == 1, "mean, variance and both running statistics"
-    assert launches(out, norm.running_mean, norm.running_var) == 2
+        return x, norm, norm(x)
+
+
+def test_batch_norm_reads_its_input_once():
+    """Statistics are found, and kept for the gradient, by the rows that normalise; both running ones follow."""
+    x, norm, out = trained((4, 8, 10, 10))
+    made = scheduled(out.silu(), norm.running_mean, norm.running_var)
+    assert sum("sum(" in show_kernel(s.kernel) for s in made.steps) == 1
+    assert sorted(temporaries(made)) == [8 * 4, 8 * 4], "the sum and the centred sum of squares per channel"
+    assert launches(out.silu(), norm.running_mean, norm.running_var) == 3
+
+
+def test_gradient_of_batch_norm_reads_its_operands_once():
+    """Both sums, which are the gradients of scale and shift, and the gradient by data are one kernel."""
+    x, norm, out = trained((4, 8, 10, 10))
+    assert norm.weight is not None and norm.bias is not None
+    coefficients = ready(4, 8, 10, 10, seed=1)
+    made = scheduled(*(out.silu() * coefficients).sum().gradient(x, norm.weight, norm.bias))
+    assert len(made.steps) == 1 and not temporaries(made)
+
+
+def test_rows_keep_no_reduction_whose_users_they_wait_for():
+    """b needs a sum that the rows of c share, and c needs b: the sum cannot be found by c."""
+    x, w = ready(64, 96), ready(1, 96, seed=1)
+    total = x.sum(1, keepdim=True)
+    b = (total.tanh().expand(64, 96) * w).contiguous()
+    c = (x - total) * b
+    made = scheduled(c, b, total)
+    assert [len([p for p in s.kernel.params if p.mode == "out"]) for s in made.steps] == [1, 1, 1]
+    assert "sum(" in show_kernel(made.steps[0].kernel)
+    numbers, sums = x.numpy(), x.numpy().sum(1, keepdims=True)
+    np.testing.assert_allclose(c.numpy(), (numbers - sums) * np.tanh(sums) * w.numpy(), rtol=1e-4, atol=1e-4)
 
 
 def show_kernel(kernel) -> str:
@@ -113,8 +141,10 @@ def test_reduction_with_several_users_is_kept():
     x = ready(64, 96)
     total = x.sum(1)
     made = scheduled(x / total.reshape(64, 1), total.exp().sum())
-    assert temporaries(made) == [64 * 4]
-    assert any("2 users" in r for s in made.steps for r in s.reasons)
+    assert temporaries(made) == [64 * 4], "kept by the rows that divide by it"
+    assert [len(s.kernel.params) for s in made.steps] == [3, 2]
+    apart = scheduled(ready(64, 96, seed=1) / total.reshape(64, 1), total.exp().sum())
+    assert any("2 users" in r for s in apart.steps for r in s.reasons), "they do not read what it reads"
 
 
 def test_large_recomputation_is_refused_and_says_why():

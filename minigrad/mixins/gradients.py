@@ -154,6 +154,24 @@ def _standardize_rule(inputs: Inputs, g: Node, axes: tuple[int, ...], eps: float
     return (B.mul(inverse, B.sub(B.sub(g, _mean(g, axes)), B.mul(y, _mean(B.mul(g, y), axes)))),)
 
 
+def batch_norm(x: Node, scale: Node, shift: Node, axes: tuple[int, ...], eps: float) -> Node:
+    """(x - mean) / sqrt(var + eps) * scale + shift over axes; scale and shift have the shape of the axes that stay."""
+    y = B.mul(standardize(x, axes, eps), B.expand_reduced(scale, x.shape, axes))
+    y = B.add(y, B.expand_reduced(shift, x.shape, axes))
+    return B.with_gradient(y, (x, scale, shift), _batch_norm_rule, axes, eps)
+
+
+def _batch_norm_rule(inputs: Inputs, g: Node, axes: tuple[int, ...], eps: float) -> tuple[Node, Node, Node]:
+    """(inv * scale * (g - mean(g) - y * mean(g * y)), sum(g * y), sum(g)): the same two sums serve all three."""
+    x, scale = inputs[1:3]
+    y = standardize(x, axes, eps)
+    inverse = _inverse_deviation(B.sub(x, _mean(x, axes)), axes, eps)
+    by_scale, by_shift = B.mul(g, y), g
+    centred = B.sub(B.sub(g, _mean(by_shift, axes)), B.mul(y, _mean(by_scale, axes)))
+    dx = B.mul(B.mul(inverse, B.expand_reduced(scale, x.shape, axes)), centred)
+    return dx, B.sum(by_scale, axes), B.sum(by_shift, axes)
+
+
 def rms_norm(x: Node, axes: tuple[int, ...], eps: float) -> Node:
     """x / sqrt(mean(x*x) + eps) over axes."""
     return B.with_gradient(B.mul(x, _inverse_deviation(x, axes, eps)), (x,), _rms_norm_rule, axes, eps)

@@ -64,13 +64,17 @@ class NNMixin(LinalgMixin):
         """(normalised by the batch's own statistics, their mean, their biased variance), the latter two detached.
 
         The gradient is hand-written: dbias = sum(dy), dweight = sum(dy * xhat) and
-        dx = weight * inv * (dy - dbias / n - xhat * dweight / n).
+        dx = weight * inv * (dy - dbias / n - xhat * dweight / n). Half types compute in float32.
         """
         axes = tuple([a for a in range(self.ndim) if a != axis])
         shape = [d if a == axis else 1 for a, d in enumerate(self.shape)]
-        y = self._normalise(lambda node: gradients.standardize(node, axes, eps))
-        y = y if weight is None else y * weight.reshape(*shape)
-        y = y if bias is None else y + bias.reshape(*shape)
+        wide = self._as_float()
+        wide = wide.cast(wide.dtype.compute)
+        scale = wide.full((self.shape[axis],), 1, dtype=wide.dtype, device=self.device) if weight is None else weight
+        shift = wide.full((self.shape[axis],), -0.0, dtype=wide.dtype, device=self.device) if bias is None else bias
+        scale, shift = scale.cast(wide.dtype), shift.cast(wide.dtype)
+        y = self._wrap(gradients.batch_norm(wide._node, scale._node, shift._node, axes, eps), wide, scale, shift)
+        y = y.cast(self._as_float().dtype)
         x = self._wrap(self._node)._as_float()
         mean = x.mean(axes)
         centred = x - mean.reshape(*shape)

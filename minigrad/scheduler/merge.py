@@ -8,8 +8,9 @@ Groups merge only where no path leads from one to the other through a third, so 
 """
 from __future__ import annotations
 
-from minigrad.scheduler.fusion import MAX_MEMBERS, Fusion, Group, operand_accesses, peeled
+from minigrad.scheduler.fusion import MAX_MEMBERS
 from minigrad.scheduler.graph import numel
+from minigrad.scheduler.groups import Fusion, Group, operand_accesses, peeled
 
 MAX_OUTPUTS = 8
 SIBLINGS = 64

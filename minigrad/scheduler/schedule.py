@@ -14,8 +14,9 @@ from minigrad.expr import Index, product
 from minigrad.ops import storage
 from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Elementwise
-from minigrad.scheduler.fusion import Fusion, fuse, peeled
+from minigrad.scheduler.fusion import fuse
 from minigrad.scheduler.graph import Graph, bytes_of, numel, resolve
+from minigrad.scheduler.groups import Fusion, peeled
 from minigrad.scheduler.merge import covers, dependencies, is_update, merge_siblings
 from minigrad.target import Target
 

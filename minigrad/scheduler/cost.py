@@ -1,0 +1,168 @@
+"""Recompute or store: what evaluating an elementwise Node inside its users costs, against writing and reading it."""
+from __future__ import annotations
+
+from minigrad.expr import Index, Var, subs, variables
+from minigrad.ops.op import Elementwise, Generate
+from minigrad.scheduler.graph import Graph, bytes_of, numel, size
+from minigrad.scheduler.groups import Accesses, Fusion, Group, used_variables
+from minigrad.target import Target
+
+LAUNCH_SECONDS = 2e-6
+BANDWIDTH = 2e10
+CORES = 2
+"""Cores of a CPU that share the bandwidth, in every estimate: their real number must not decide which operations are
+fused, as that shows in the last bit."""
+
+CLOCK = 5e9
+"""Vector operations per second and core: two in each cycle."""
+TILE_REUSE = 4
+"""How often a contraction's register tile reuses an evaluated operand, at least."""
+
+LOAD_FLOPS = 2
+"""What one more load per element counts as."""
+
+MAX_CONE = 96
+"""Nodes that are looked at to see what one costs."""
+
+MAX_EPILOGUE = 16
+"""Operations between a reduction and a value that are looked at to see that one finishes the other."""
+
+
+def cores(target: Target) -> int:
+    """How many cores, or compute units of a GPU, to plan for."""
+    return target.units if target.is_gpu else CORES
+
+
+def measure_axes(state: Fusion) -> None:
+    """Along which axes each node varies, for `distinct_elements`."""
+    for k in range(len(state.graph.nodes)):
+        state.varying.append(varying_axes(state, k, state.graph.kind(k)))
+
+
+def cone(state: Fusion, k: int) -> tuple[float, list[int]]:
+    """What recomputing a node from memory takes: operations, each shared one counted once, and the nodes to read."""
+    graph = state.graph
+    flops, sources = 0.0, []
+    seen, stack = {k}, [k]
+    while stack and len(seen) < MAX_CONE:
+        i = stack.pop()
+        kind = graph.kind(i)
+        if kind in ("leaf", "reduce", "special"):
+            sources.append(i)
+            continue
+        lower = graph.nodes[i].op.lower
+        if isinstance(lower, (Elementwise, Generate)):
+            flops += float(lower.flops) * distinct_elements(state, i)
+        for j in graph.inputs[i]:
+            if j not in seen:
+                seen.add(j)
+                stack.append(j)
+    return flops, sources
+
+
+def varying_axes(state: Fusion, k: int, kind: str) -> tuple[bool, ...]:
+    """Along which axes the elements of a node may differ: not along those that it was only repeated over."""
+    graph = state.graph
+    node, ins = graph.nodes[k], graph.inputs[k]
+    rank = len(node.shape)
+    if kind == "elementwise" and node.op.name != "gather":
+        below = [state.varying[i] for i in ins if len(state.varying[i]) == rank]
+        return tuple([any(v) for v in zip(*below, strict=True)]) if below else (True,) * rank
+    if kind != "move":
+        return (True,) * rank
+    if node.op.name == "expand":
+        source, extra = graph.nodes[ins[0]].shape, rank - len(graph.nodes[ins[0]].shape)
+        inner = state.varying[ins[0]]
+        return tuple([a >= extra and source[a - extra] == node.shape[a] and inner[a - extra] for a in range(rank)])
+    if node.op.name == "permute":
+        return tuple([state.varying[ins[0]][a] for a in node.params["order"]])
+    return (True,) * rank
+
+
+def distinct_elements(state: Fusion, k: int) -> int:
+    """How many elements of an elementwise node differ: what is repeated along inner loops is computed outside them."""
+    node = state.graph.nodes[k]
+    return numel(tuple([e for e, v in zip(node.shape, state.varying[k], strict=True) if v]))
+
+
+def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str | None:
+    """Compares recomputing in every user with one write and a read per user."""
+    if any(is_inside_reduction(state.groups[g], at) for g, at in users.items()) and finishes_reduction(state, k):
+        return "it is what follows a reduction that is kept anyway"
+    node = state.graph.nodes[k]
+    count = numel(node.shape)
+    evaluations = 0.0
+    for g, accesses in users.items():
+        evaluations += sum(count_evaluations(state.groups[g], at) for at in distinct(accesses))
+    if len(users) == 1 and evaluations <= count:
+        return None
+    flops, sources = cone(state, k)
+    read = sum(bytes_of(state.graph.nodes[i]) for i in sources)
+    per_element = flops / max(count, 1) + LOAD_FLOPS * max(read / max(bytes_of(node), 1) - 1, 0)
+    peak = cores(state.target) * state.target.lanes(32) * CLOCK
+    extra = max(evaluations - count, 0) * per_element / peak
+    extra += (len(users) - 1) * read / BANDWIDTH
+    saved = LAUNCH_SECONDS + bytes_of(node) * (1 + len(users)) / BANDWIDTH
+    if extra <= saved:
+        return None
+    return f"recomputing costs {extra * 1e6:.0f} us, keeping it {saved * 1e6:.0f} us"
+
+
+def distinct(accesses: Accesses) -> Accesses:
+    """Accesses that differ by more than the names of reduction variables: sums over one space share their loops."""
+    found: dict[tuple[Index, ...], None] = {}
+    for at in accesses:
+        names = {v: Var(f"r_{d}", 0, v.hi) for d, e in enumerate(at) if isinstance(e, Var) for v in (e,)
+                 if v.name.startswith("r")}
+        found[tuple([subs(e, names) for e in at])] = None
+    return tuple(found)
+
+
+def is_inside_reduction(group: Group, accesses: Accesses) -> bool:
+    domain = frozenset(group.domain)
+    return any(not variables(e) <= domain for at in accesses for e in at)
+
+
+def finishes_reduction(state: Fusion, k: int) -> bool:
+    """Whether a reduction of its size has no users but the elementwise operations that lead to node `k`."""
+    graph = state.graph
+    count = numel(graph.nodes[k].shape)
+    cone, found, stack = {k}, [], [k]
+    while stack and len(cone) < MAX_EPILOGUE:
+        for i in graph.inputs[stack.pop()]:
+            kind = graph.kind(i)
+            if i in cone or numel(graph.nodes[i].shape) != count:
+                continue
+            if kind == "reduce":
+                found.append(i)
+            elif kind in ("elementwise", "move"):
+                cone.add(i)
+                stack.append(i)
+    return any(leads_only_to(graph, r, k, cone) for r in found)
+
+
+def leads_only_to(graph: Graph, start: int, end: int, cone: set[int]) -> bool:
+    """Whether everything that is computed from `start` lies in `cone` until it has become `end`."""
+    stack, seen = [start], {start, end}
+    while stack:
+        for u in graph.users[stack.pop()]:
+            if u not in cone:
+                return False
+            if u not in seen:
+                seen.add(u)
+                stack.append(u)
+    return True
+
+
+def count_evaluations(group: Group, at: tuple[Index, ...]) -> float:
+    """How often an expression at index `at` is evaluated: once per iteration of the loops down to its deepest one."""
+    used = used_variables(at)
+    inner = used - frozenset(group.domain)
+    depth = max((k for k, v in enumerate(group.domain) if v in used), default=-1)
+    around = group.domain[:depth + 1]
+    if inner:
+        around = group.domain if group.row is None else tuple(v for v in group.domain if v in group.row)
+    total = 1.0
+    for v in (*around, *inner):
+        total *= size(v.hi + 1)
+    return total / TILE_REUSE if inner and group.contraction else total

@@ -1,0 +1,165 @@
+"""What the fusion pass works on: groups of Nodes, and where each group reads each Node."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from minigrad.expr import Index, Var, variables
+from minigrad.ops.op import Generate, IndexMap
+from minigrad.scheduler.graph import Graph, numel, size
+from minigrad.target import Target
+
+Accesses = tuple[tuple[Index, ...], ...]
+
+
+@dataclass(slots=True)
+class Group:
+    """One kernel to be: roots are materialised; members are computed inside; `domain` the index variables of the first
+    root. Further roots have its shape, or are reductions of a `row`, the variables that one row keeps.
+    """
+
+    roots: list[int]
+    domain: tuple[Var, ...]
+    members: dict[int, Accesses] = field(default_factory=dict)
+    reductions: list[int] = field(default_factory=list)
+    contraction: bool = False
+    row: frozenset[Var] | None = None
+    size: int = 0
+    reasons: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Fusion:
+    """The state and result of the pass: `group_of[k]` for materialised nodes, `inside[k]` the groups that compute k."""
+
+    graph: Graph
+    target: Target
+    groups: list[Group] = field(default_factory=list)
+    group_of: dict[int, int] = field(default_factory=dict)
+    inside: dict[int, set[int]] = field(default_factory=dict)
+    varying: list[tuple[bool, ...]] = field(default_factory=list)
+
+
+def peeled(graph: Graph, k: int) -> int:
+    """The node with the same row-major elements below reshapes and `contiguous`: what is really kept in memory."""
+    while not graph.leaf[k] and graph.nodes[k].op.name in ("reshape", "contiguous"):
+        k = graph.inputs[k][0]
+    return k
+
+
+def used_variables(at: tuple[Index, ...]) -> frozenset[Var]:
+    """The index variables that an access depends on."""
+    return frozenset[Var]().union(*(variables(e) for e in at)) if at else frozenset()
+
+
+def start_group(state: Fusion, k: int) -> None:
+    node = state.graph.nodes[k]
+    shape = node.shape
+    if node.op.name in ("assign", "scatter"):
+        shape = state.graph.nodes[state.graph.inputs[k][1]].shape
+    at = tuple(0 if e == 1 else Var(f"i{d}", 0, e - 1) for d, e in enumerate(shape))
+    group = Group([k], tuple(v for v in at if isinstance(v, Var)))
+    state.group_of[k] = len(state.groups)
+    state.groups.append(group)
+    group.members[k] = (at,)
+    if state.graph.kind(k) == "reduce":
+        group.reductions.append(k)
+        group.contraction = is_contraction(state, k)
+
+
+def accesses_by_group(state: Fusion, k: int) -> dict[int, Accesses]:
+    """Where each group reads node `k`: the distinct index tuples."""
+    found: dict[int, dict[tuple[Index, ...], None]] = {}
+    for u in dict.fromkeys(state.graph.users[k]):
+        groups = {state.group_of[u]} if u in state.group_of else state.inside.get(u, set())
+        for g in sorted(groups):
+            slot = found.setdefault(g, {})
+            for at in state.groups[g].members[u]:
+                for there in operand_accesses(state, u, k, at):
+                    slot[there] = None
+    return {g: tuple(slot) for g, slot in found.items()}
+
+
+def operand_accesses(state: Fusion, user: int, k: int, at: tuple[Index, ...]) -> list[tuple[Index, ...]]:
+    """The indices at which `user`, evaluated at `at`, reads its operand `k`."""
+    graph, node = state.graph, state.graph.nodes[user]
+    name, lower = node.op.name, node.op.lower
+    source = graph.nodes[k]
+    if isinstance(lower, IndexMap):
+        mapped = lower.source(at, in_shape=source.shape, **node.params)
+        return [mapped.index]
+    if graph.kind(user) == "reduce":
+        return [reduced_index(state, user, source.shape, at)]
+    if name == "gather":
+        places: list[tuple[Index, ...]] = []
+        if graph.inputs[user][1] == k:
+            places.append(at)
+        if graph.inputs[user][0] == k:
+            axis = node.params["axis"]
+            chosen = Var(f"g{user}", 0, source.shape[axis] - 1)
+            places.append((*at[:axis], chosen, *at[axis + 1:]))
+        return places
+    if isinstance(lower, Generate):
+        return [()]
+    return [at]
+
+
+def reduced_index(state: Fusion, user: int, shape: tuple[Index, ...], at: tuple[Index, ...]) -> tuple[Index, ...]:
+    axes = state.graph.nodes[user].params["axes"]
+    outer = iter(at)
+    return tuple(next(outer) if d not in axes else 0 if e == 1 else Var(f"r{user}_{d}", 0, e - 1)
+                 for d, e in enumerate(shape))
+
+
+def domain_size(group: Group) -> int:
+    total = 1
+    for v in group.domain:
+        total *= size(v.hi + 1)
+    return total
+
+
+def is_contraction(state: Fusion, k: int) -> bool:
+    """A sum whose operands are each smaller than the space it runs over: every element is used several times."""
+    graph = state.graph
+    if graph.nodes[k].op.name not in ("sum", "unwindow"):
+        return False
+    below = graph.inputs[k][0]
+    total = numel(graph.nodes[below].shape)
+    while graph.kind(below) in ("move", "reduce") and len(graph.users[below]) == 1:
+        below = graph.inputs[below][0]
+        total = max(total, numel(graph.nodes[below].shape))
+    if graph.nodes[below].op.name != "mul" or graph.leaf[below]:
+        return False
+    return all(largest_source(graph, i) * 2 <= total for i in graph.inputs[below])
+
+
+def largest_source(graph: Graph, k: int) -> int:
+    """Elements of the biggest array that an operand is read from, through movement and elementwise operations."""
+    biggest, stack = 0, [k]
+    seen: set[int] = set()
+    while stack and len(seen) < 32:
+        i = stack.pop()
+        if i in seen:
+            continue
+        seen.add(i)
+        if graph.kind(i) in ("move", "elementwise"):
+            if graph.kind(i) == "elementwise":
+                biggest = max(biggest, numel(graph.nodes[i].shape))
+            stack.extend(graph.inputs[i])
+        elif graph.kind(i) != "free":
+            biggest = max(biggest, numel(graph.nodes[i].shape))
+    return biggest
+
+
+def join(state: Fusion, k: int, kind: str, g: int, at: Accesses) -> None:
+    group = state.groups[g]
+    group.members[k] = at
+    state.inside.setdefault(k, set()).add(g)
+    if kind == "elementwise":
+        group.size += 1
+    if kind == "reduce":
+        used = used_variables(at[0])
+        if used <= frozenset(group.domain) and numel(state.graph.nodes[k].shape) != domain_size(group):
+            group.row = used
+        elif used <= frozenset(group.domain):
+            group.reductions.append(k)
+        group.contraction |= is_contraction(state, k)
