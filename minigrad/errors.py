@@ -36,6 +36,10 @@ class CompileError(MinigradError, RuntimeError):
         self.source = source
 
 
+class MicrokernelError(MinigradError, ValueError):
+    """A microkernel that cannot be added, or not be checked on this processor."""
+
+
 class CaptureError(MinigradError, RuntimeError):
     """Something that a captured (`jit`) function may not do."""
 

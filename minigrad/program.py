@@ -5,6 +5,19 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """Code that programs call, compiled by itself once: `source` in `language` defines `name`, linked as `symbol`.
+
+    language: 'llvm' (IR), 'asm' (of the target's processor) or 'c'. Equal symbols have equal sources.
+    """
+
+    symbol: str
+    name: str
+    source: str
+    language: str = "llvm"
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """Rendered source of one stage: pure data, what the caches store.
 
@@ -17,7 +30,8 @@ class Program:
     name have one text.
 
     `scratch` bytes of memory of a worker's own are used. With `group`, work-groups have exactly so many work-items and
-    the launch's extent counts groups; with 0 it counts work-items, and the device chooses the groups.
+    the launch's extent counts groups; with 0 it counts work-items, and the device chooses the groups. `links` are what
+    the source calls besides.
     """
 
     name: str
@@ -26,3 +40,4 @@ class Program:
     arguments: tuple[str, ...]
     scratch: int = 0
     group: int = 0
+    links: tuple[Link, ...] = ()

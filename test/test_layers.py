@@ -10,7 +10,7 @@ LAYERS = [
     {"ops"},
     {"graph"},
     {"codegen", "scheduler", "runtime"},
-    {"engine", "tensor", "mixins", "random", "capture"},
+    {"engine", "tensor", "mixins", "random", "capture", "microkernels"},
     {"tune"},
     {"nn", "optim", "state", "onnx", "data", "distributed"},
     {"viz", "cli", "__main__"},
@@ -21,7 +21,7 @@ SIDEWAYS = {
     ("scheduler", "codegen"), ("tensor", "engine"), ("tensor", "mixins"), ("tensor", "random"), ("mixins", "engine"),
     ("mixins", "random"), ("mixins", "tensor"), ("random", "tensor"), ("capture", "engine"), ("capture", "tensor"),
     ("capture", "mixins"), ("capture", "random"), ("nn", "optim"), ("nn", "state"), ("optim", "nn"),
-    ("cli", "viz"), ("__main__", "cli"),
+    ("cli", "viz"), ("__main__", "cli"), ("microkernels", "engine"),
 }
 # The runtime knows Programs: nothing that has a Node or a Kernel in it.
 FORBIDDEN = {("runtime", "ops"), ("runtime", "graph"), ("runtime", "codegen"), ("codegen", "graph")}

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conftest import needs_device
+from machine_code import assembly
 
 from minigrad import Tensor, config
 from minigrad.codegen.ir.interpret import interpret_function
@@ -216,22 +217,6 @@ def test_on_processors(case: str, make, expected, device: str) -> None:  # noqa:
     np.testing.assert_allclose(got, expected(a.astype(np.float64), b.astype(np.float64)), rtol=1e-4, atol=1e-4)
 
 
-def assembly(function: Function, target: Target) -> str:
-    """The machine code of a program for a processor that need not be this one."""
-    import llvmlite.binding as llvm
-
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    machine = llvm.Target.from_triple("x86_64-unknown-linux-gnu").create_target_machine(target.cpu, opt=2)
-    module = llvm.parse_assembly(render_llvm(function, target).source)
-    passes = llvm.create_new_module_pass_manager()
-    passes.add_sroa_pass()
-    passes.add_instruction_combine_pass()
-    passes.add_simplify_cfg_pass()
-    passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(0)))
-    return machine.emit_assembly(module)
-
-
 @pytest.mark.parametrize("target, register", [(AVX512, "zmm"), (AVX2, "ymm")], ids=["avx512", "avx2"])
 @pytest.mark.parametrize("make", [
     lambda: tensor(512, 512) @ tensor(512, 512),
@@ -244,7 +229,8 @@ def test_no_accumulator_lives_on_the_stack(make, target: Target, register: str) 
     step = schedule(build_graph([make()._node]), frozenset(), target).steps[-1]
     stage = stages_of(step.kernel, target).stages[0]
     assert isinstance(stage.plan, PackedPlan)
-    lines = assembly(stage.function, target).splitlines()
+    program = render_llvm(stage.function, target)
+    lines = assembly(program.links[0].source if program.links else program.source, target.cpu).splitlines()
     sums = [line for line in lines if "vfmadd" in line]
     assert len(sums) == stage.plan.rows * stage.plan.vectors and all(register in line for line in sums)
     first, last = (k for k, line in enumerate(lines) if line is sums[0] or line is sums[-1])

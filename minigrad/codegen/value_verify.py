@@ -12,7 +12,7 @@ from minigrad.value import BINARY, COMPARISONS, UNARY, Value, indices_of, walk
 _FLOAT_ONLY = frozenset("sqrt exp log sin cos tanh erf div fma".split())
 _INT_ONLY = frozenset("idiv irem shl shr".split())
 _BITS = frozenset("and or xor not".split())
-RESERVED = frozenset("true false inf nan if else and in for let alloc barrier index in out inout dim".split())
+RESERVED = frozenset("true false inf nan if else and in for let alloc barrier call index in out inout dim".split())
 
 
 def fail(where: str, rule: str) -> InternalError:

@@ -84,6 +84,11 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
+def forget_plans() -> None:
+    """Drops every plan in memory: what code generation decides has changed."""
+    _plans.clear()
+
+
 def find_plan(graph: Graph, donated: frozenset[int], device: str) -> ExecutionPlan:
     """The plan for this structure on this device, made on first sight."""
     key = (device, donated, structure(graph))

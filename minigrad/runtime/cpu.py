@@ -39,7 +39,7 @@ class CPU(HostMemory, Device):
         for program in programs:
             if program.language != "llvm":
                 raise DeviceError(f"[load] expected a program in llvm for the CPU, got {program.language}")
-        addresses = self._jit.addresses([Unit((p.name,), p.source) for p in programs])
+        addresses = self._jit.addresses([Unit((p.name,), p.source, p.links) for p in programs])
         return [Executable(p, a[0]) for p, a in zip(programs, addresses, strict=True)]
 
     def launch(self, launches: list[Launch]) -> None:

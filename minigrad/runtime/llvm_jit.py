@@ -3,17 +3,22 @@
 A unit is (names of its entry functions, IR text). All units of one call that no cache knows are parsed one by one (so
 that an error names its unit), linked into one module and compiled to one object: LLVM's fixed cost per module is as
 large as a small kernel's. On disk, kind 'llvm-index' maps a unit's key to the object that holds it, 'llvm-object' holds
-the objects. Entries are renamed to `name.key`, so units of any origin can be loaded side by side.
+the objects. Entries are renamed to `name.key`, so units of any origin can be loaded side by side. What units link to
+(microkernels) is an object each, loaded before them and resolved by symbol.
 """
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import struct
+import subprocess
 import threading
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 from minigrad.errors import CompileError
+from minigrad.program import Link
 from minigrad.runtime import disk_cache
 
 # What the loader may resolve from the process: LLVM turns copies and fills into these by itself.
@@ -32,6 +37,7 @@ class Unit(NamedTuple):
 
     entries: tuple[str, ...]
     source: str
+    links: tuple[Link, ...] = ()
 
 
 class Jit:
@@ -43,6 +49,7 @@ class Jit:
 
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
+        llvm.initialize_native_asmparser()
         self.llvm = llvm
         self.triple = llvm.get_process_triple()
         self.cpu = llvm.get_host_cpu_name()
@@ -57,6 +64,7 @@ class Jit:
         self._identity = f"{self.triple} {self.cpu} {flags} llvm {version} llvmlite {llvmlite.__version__} {PIPELINE}\0"
         self._addresses: dict[str, tuple[int, ...]] = {}
         self._objects: set[str] = set()
+        self._linked: set[str] = set()
         self.compiled = 0
 
     def addresses(self, units: list[Unit]) -> list[tuple[int, ...]]:
@@ -65,6 +73,8 @@ class Jit:
         with _lock:
             missing = {key: unit for key, unit in zip(keys, units, strict=True) if key not in self._addresses}
             if missing:
+                for link in {link.symbol: link for unit in missing.values() for link in unit.links}.values():
+                    self._link(link)
                 wanted = {key: unit for key, unit in missing.items() if not self._fetch(key, unit)}
                 if wanted:
                     self._compile(wanted)
@@ -106,7 +116,7 @@ class Jit:
     def _compile(self, units: dict[str, Unit]) -> None:
         code = self._emit(units)
         self.compiled += len(units)
-        foreign = undefined_symbols(code) - LIBRARY_SYMBOLS
+        foreign = undefined_symbols(code) - LIBRARY_SYMBOLS - self._linked
         if foreign:
             # The loader would end the process.
             guilty = next((u for u in units.values() if any(f"@{name}(" in u.source for name in foreign)), None)
@@ -117,6 +127,49 @@ class Jit:
         disk_cache.put("llvm-object", name, code)
         for key in units:
             disk_cache.put("llvm-index", key, name.encode())
+
+    def _link(self, link: Link) -> None:
+        """Loads what programs call, compiling it if no cache has it."""
+        if link.symbol in self._linked:
+            return
+        key = self.key(Unit((link.symbol, link.language), link.source))
+        code = disk_cache.get("llvm-object", key)
+        if code is None:
+            code = self.link_object(link)
+            disk_cache.put("llvm-object", key, code)
+        self._load(key, code)
+        self._linked.add(link.symbol)
+
+    def link_object(self, link: Link) -> bytes:
+        """The object that defines `link.symbol`, past every cache. Raises CompileError with the compiler's words."""
+        if link.language == "c":
+            code = self._compile_c(link)
+        else:
+            source = link.source
+            if link.language == "asm":
+                source = "".join(f'module asm "{_escaped(line)}"\n'
+                                 for line in _renamed(link).splitlines())
+            with _lock:
+                module = self._parse(source)
+                if link.language == "llvm":
+                    self._rename(module, Unit((link.name,), source), "", link.symbol)
+                self._run_passes(module)
+                code = self._machine.emit_object(module)
+        foreign = undefined_symbols(code) - LIBRARY_SYMBOLS
+        if foreign:
+            raise CompileError(f"[load] expected {link.name} to call nothing, got {sorted(foreign)}", link.source)
+        return code
+
+    def _compile_c(self, link: Link) -> bytes:
+        clang = shutil.which("clang")
+        if clang is None:
+            raise CompileError(f"[load] expected clang for {link.name}, which is in C, found none", link.source)
+        command = [clang, "-x", "c", "-O2", "-march=native", "-ffp-contract=fast", "-fPIC", "-fno-unwind-tables",
+                   "-fno-asynchronous-unwind-tables", "-c", "-o", "-", "-"]
+        done = subprocess.run(command, input=_renamed(link).encode(), capture_output=True)
+        if done.returncode:
+            raise CompileError(f"[load] {link.name}: clang says {done.stderr.decode(errors='replace')}", link.source)
+        return done.stdout
 
     def _emit(self, units: dict[str, Unit]) -> bytes:
         whole = None
@@ -138,7 +191,8 @@ class Jit:
             raise CompileError(f"[load] LLVM refused the program: {' '.join(str(e).split())}", source) from None
         return module
 
-    def _rename(self, module: Any, unit: Unit, key: str) -> None:
+    def _rename(self, module: Any, unit: Unit, key: str, symbol: str = "") -> None:
+        """Entries become `name.key`, or `symbol`; everything else becomes internal."""
         found = 0
         for function in module.functions:
             if function.is_declaration:
@@ -147,7 +201,7 @@ class Jit:
             function.add_function_attribute("nounwind")
             name = function.name
             if name in unit.entries:
-                function.name = f"{name}.{key}"
+                function.name = symbol or f"{name}.{key}"
                 found += 1
             else:
                 function.linkage = "internal"
@@ -176,6 +230,15 @@ class Jit:
         if not address:
             raise CompileError(f"[load] expected the symbol {symbol} in a loaded object, got nothing")
         return address
+
+
+def _renamed(link: Link) -> str:
+    """The source with the name that it defines replaced by the symbol."""
+    return re.sub(rf"\b{re.escape(link.name)}\b", link.symbol, link.source)
+
+
+def _escaped(line: str) -> str:
+    return line.replace("\\", "\\5C").replace('"', "\\22")
 
 
 def undefined_symbols(code: bytes) -> frozenset[str]:

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.codegen.ir.nodes import Alloc, Function, If, Let, Loop, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, Call, Function, If, Let, Loop, Stmt, Store
+from minigrad.codegen.ir.text import meaning_of
 from minigrad.codegen.value_eval import (
     Array,
     Fault,
@@ -96,6 +97,8 @@ class _Run:
                 if holds.size > 1:
                     raise InternalError(f"[interpret] expected a condition equal for all lanes, got {s.conditions}")
                 self.block(s.then if holds[0] else s.otherwise)
+            elif isinstance(s, Call):
+                self._call(s)
             elif isinstance(s, Alloc):
                 shape = (s.size,) if self.lanes is None else (s.size, self.lanes)
                 fill = np.nan if s.dtype.is_float else 90
@@ -153,6 +156,26 @@ class _Run:
                 if buffer.data[at].tobytes() != stored.tobytes():
                     raise InternalError(f"[interpret] lanes store different values at {s.buffer}[{to_text(s.offset)}]")
         self._claim(buffer, at, s.offset)
+
+    def _call(self, s: Call) -> None:
+        """Runs the meaning on the parts of our buffers that the call names."""
+        meaning, parts, owners = meaning_of(s.kernel), {}, {}
+        dims = {d.name: self._uniform(e) for d, e in zip(meaning.dims, s.dims, strict=True)}
+        scalars = [(p.name, self.value(v, True)) for p, v in zip(meaning.scalars, s.scalars, strict=True)]
+        for p, (name, offset) in zip(meaning.buffers, s.buffers, strict=True):
+            buffer, at = self._buffer(name), self._uniform(offset)
+            size = evaluate(p.size, {d: dims[d.name] for d in meaning.dims})
+            if at < 0 or at + size > buffer.size or (buffer.mode == "in" and p.mode != "in"):
+                raise InternalError(f"[interpret] call {s.kernel.name}: {name}[{at}..{at + size - 1}] is outside "
+                                    f"0..{buffer.size - 1}, or an input that {p.name} would write")
+            parts[p.name] = buffer.data[at:at + size]
+            owners[p.name] = None if buffer.owner is None else buffer.owner[at:at + size]
+        run = _Run(meaning, parts, dict.fromkeys((name for name, _ in scalars), 0.0), dims, 0, None)
+        run.locals.update(scalars)
+        run.iteration = self.iteration
+        for name, owner in owners.items():
+            run.buffers[name].owner = owner
+        run.block(meaning.body)
 
     def _claim(self, buffer: _Buffer, at: Any, offset: Index) -> None:
         if buffer.owner is not None and self.iteration is not None:

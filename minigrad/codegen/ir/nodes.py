@@ -10,6 +10,7 @@
               | "let" name "=" value
               | buffer "[" offset "]" ["if" e ">= 0" "and" ...] "=" value
               | "if" e ">= 0" "and" ... ":" NEWLINE stmt+ ["else" ":" NEWLINE stmt+]
+              | "call" microkernel "(" buffer "[" offset "]", ..., value, ..., index, ... ")"
               | "barrier"
               | "$" number "=" value             a value used more than once; names and values are as in value_text.py
 
@@ -21,6 +22,8 @@ Rules, checked by `verify`:
     no other vector loop. A register buffer or let made inside it is one per lane; a store to a buffer allocated outside
     it at an offset independent of the lane must store a value independent of the lane (e.g. `across(...)`);
   - register buffers have a constant size and, after `unroll`, constant offsets only: they become SSA values;
+  - a call stands outside vector loops and means the body of its microkernel's meaning, whose buffers start at the
+    given offsets; it names no register buffers, and dims lie within their bounds;
   - parameters do not overlap each other; `in` buffers are never stored to;
   - offsets are flat element offsets; every index variable is bound by an enclosing loop or a dim parameter.
 """
@@ -28,6 +31,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minigrad.codegen.microkernels.microkernel import Microkernel
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var
 from minigrad.value import Value
@@ -96,11 +100,21 @@ class If:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """Runs a microkernel. Buffers as (name, offset), scalars and dims are in the order of the meaning's parameters."""
+
+    kernel: Microkernel
+    buffers: tuple[tuple[str, Index], ...]
+    scalars: tuple[Value, ...] = ()
+    dims: tuple[Index, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Barrier:
     """Device-wide between stages is not a statement; this one joins the work-items of one group."""
 
 
-Stmt = Loop | Alloc | Let | Store | If | Barrier
+Stmt = Loop | Alloc | Let | Store | If | Call | Barrier
 
 
 @dataclass(frozen=True, slots=True)

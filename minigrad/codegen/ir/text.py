@@ -1,10 +1,13 @@
 """Loop IR as text: `print_function` and `parse_function` are inverse to each other. The grammar is in `nodes.py`."""
 from __future__ import annotations
 
+from functools import lru_cache
+
 from minigrad.codegen.ir.nodes import (
     Alloc,
     Barrier,
     BufferParam,
+    Call,
     Function,
     If,
     Let,
@@ -14,10 +17,13 @@ from minigrad.codegen.ir.nodes import (
     Store,
 )
 from minigrad.codegen.ir.walk import indices, statements, values
+from minigrad.codegen.microkernels.microkernel import Microkernel
+from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.value_parse import Line, Lines, Scope
 from minigrad.codegen.value_text import Printer
 from minigrad.codegen.value_walk import inner_values
-from minigrad.expr import Var, to_text
+from minigrad.expr import Index, Var, to_text
+from minigrad.value import Value
 
 MODES = ("in", "out", "inout")
 KINDS = ("serial", "parallel", "vector", "unroll")
@@ -57,9 +63,21 @@ def _print_body(body: tuple[Stmt, ...], indent: str, printer: Printer, lines: li
             above, text = printer.value(s.value)
             lines.extend([indent + line for line in above])
             lines.append(f"{indent}{_target(s, printer)} = {text}")
+        elif isinstance(s, Call):
+            lines += _print_call(s, indent, printer)
         else:
             lines.append(f"{indent}barrier")
     printer.forget(keep)
+
+
+def _print_call(s: Call, indent: str, printer: Printer) -> list[str]:
+    lines, args = [], [f"{name}[{printer.index(offset)}]" for name, offset in s.buffers]
+    for v in s.scalars:
+        above, text = printer.value(v)
+        lines += [indent + line for line in above]
+        args.append(text)
+    args += [printer.index(e) for e in s.dims]
+    return [*lines, f"{indent}call {s.kernel.name}({', '.join(args)})"]
 
 
 def _target(s: Let | Store, printer: Printer) -> str:
@@ -148,6 +166,8 @@ def _parse_simple(line: Line, scope: Scope) -> Stmt:
         return Store(name, offset[0], line.value(), conditions)
     if line.accept("barrier"):
         return Barrier()
+    if line.accept("call"):
+        return _parse_call(line)
     if line.accept("let"):
         name = line.name()
         line.expect("=")
@@ -163,3 +183,35 @@ def _parse_simple(line: Line, scope: Scope) -> Stmt:
     line.expect("]")
     scope.buffers[name] = dtype
     return Alloc(name, dtype, size, line.one_of(SCOPES))
+
+
+def _parse_call(line: Line) -> Call:
+    kernel = find(line.peek())
+    if kernel is None:
+        raise line.error("a registered microkernel")
+    line.take()
+    meaning = meaning_of(kernel)
+    buffers: list[tuple[str, Index]] = []
+    scalars: list[Value] = []
+    dims: list[Index] = []
+    line.expect("(")
+    for p in (*meaning.buffers, *meaning.scalars, *meaning.dims):
+        if buffers:
+            line.expect(",")
+        if isinstance(p, BufferParam):
+            name, offset = line.buffer(), line.indices()
+            if len(offset) != 1:
+                raise line.error("one offset")
+            buffers.append((name, offset[0]))
+        elif isinstance(p, ScalarParam):
+            scalars.append(line.value())
+        else:
+            dims.append(line.index())
+    line.expect(")")
+    return Call(kernel, tuple(buffers), tuple(scalars), tuple(dims))
+
+
+@lru_cache(maxsize=1024)
+def meaning_of(kernel: Microkernel) -> Function:
+    """What a microkernel computes. Raises FormatError for a meaning that does not parse."""
+    return parse_function(kernel.meaning)

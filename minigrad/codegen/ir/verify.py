@@ -3,9 +3,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, If, Let, Loop, Stmt, Store
-from minigrad.codegen.ir.text import KINDS, MODES, SCOPES
+from minigrad.codegen.ir.nodes import Alloc, Barrier, Call, Function, If, Let, Loop, Stmt, Store
+from minigrad.codegen.ir.text import KINDS, MODES, SCOPES, meaning_of
 from minigrad.codegen.ir.walk import indices, statements, values
+from minigrad.codegen.microkernels.microkernel import Microkernel
 from minigrad.codegen.value_verify import check_name, check_types, check_variables, fail, index_variables
 from minigrad.codegen.value_walk import inner_values
 from minigrad.dtype import DType
@@ -91,6 +92,8 @@ def _block(body: tuple[Stmt, ...], scope: _Scope, top: bool = False) -> None:
             scope.locals[s.name] = s.value.dtype, _varying(s.value, scope)
         elif isinstance(s, Store):
             _check_store(where, s, scope)
+        elif isinstance(s, Call):
+            _check_call(where, s, scope)
         elif isinstance(s, Barrier) and scope.lane is not None:
             raise fail(where, "a barrier may not stand inside a vector loop")
 
@@ -102,6 +105,8 @@ def _describe(s: Stmt) -> str:
         return f"store {s.buffer}[{to_text(s.offset)}]"
     if isinstance(s, If):
         return f"if {' and '.join(map(str, s.conditions))}"
+    if isinstance(s, Call):
+        return f"call {s.kernel.name}"
     return "barrier" if isinstance(s, Barrier) else f"{type(s).__name__.lower()} {s.name}"
 
 
@@ -140,6 +145,44 @@ def _check_store(where: str, s: Store, scope: _Scope) -> None:
     _check_offset(where, memory, s.offset, scope)
     if scope.lane is not None and not memory.lanes and not _varies(s.offset, scope) and _varying(s.value, scope):
         raise fail(where, "one element is stored with a value that depends on the lane")
+
+
+def _check_call(where: str, s: Call, scope: _Scope) -> None:
+    meaning = meaning_of(s.kernel)
+    if scope.lane is not None:
+        raise fail(where, "a call may not stand inside a vector loop")
+    counts = [(len(s.buffers), len(meaning.buffers)), (len(s.scalars), len(meaning.scalars)),
+              (len(s.dims), len(meaning.dims))]
+    if any(got != expected for got, expected in counts):
+        raise fail(where, f"(got, expected) buffers, scalars and dims: {counts}")
+    for (name, _), param in zip(s.buffers, meaning.buffers, strict=True):
+        memory = scope.buffers.get(name)
+        if memory is None or memory.dtype is not param.dtype:
+            raise fail(where, f"expected a buffer of {param.dtype.name} for {param.name}, got {name}")
+        if memory.size is not None or (memory.mode == "in" and param.mode != "in"):
+            raise fail(where, f"{name} is no memory that {param.name} can be")
+        if param.mode != "in" and sum(name == other for other, _ in s.buffers) > 1:
+            raise fail(where, f"{name} is written and given twice")
+    for value, scalar in zip(s.scalars, meaning.scalars, strict=True):
+        if value.dtype is not scalar.dtype:
+            raise fail(where, f"expected a {scalar.dtype.name} for {scalar.name}, got {value.dtype.name}")
+    for e, dim in zip(s.dims, meaning.dims, strict=True):
+        if bounds(e)[0] < bounds(dim)[0] or bounds(e)[1] > bounds(dim)[1]:
+            raise fail(where, f"{dim.name} is {bounds(dim)[0]}..{bounds(dim)[1]}, got {to_text(e)} in "
+                              f"{bounds(e)[0]}..{bounds(e)[1]}")
+
+
+def verify_meaning(kernel: Microkernel) -> None:
+    """A microkernel's meaning runs by itself: no parallel loop, no scratch, no calls, constant bounds of its dims."""
+    meaning = meaning_of(kernel)
+    verify_function(meaning)
+    for s in statements(meaning):
+        if isinstance(s, Call | Barrier) or isinstance(s, Alloc) and s.scope == "scratch" \
+                or isinstance(s, Loop) and s.kind == "parallel":
+            raise fail(kernel.name, f"a meaning has no {_describe(s)}")
+    for d in meaning.dims:
+        if not (isinstance(d.lo, int) and isinstance(d.hi, int)):
+            raise fail(kernel.name, f"expected constant bounds of {d.name}")
 
 
 def _check_offset(where: str, memory: _Memory, offset: Index, scope: _Scope) -> None:

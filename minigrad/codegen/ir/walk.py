@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from minigrad.codegen.ir.nodes import Alloc, Function, If, Let, Loop, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, Call, Function, If, Let, Loop, Stmt, Store
 from minigrad.expr import Index
 from minigrad.value import Value, value_atoms, walk
 
@@ -29,6 +29,8 @@ def blocks(s: Stmt) -> tuple[Body, ...]:
 
 def values(s: Stmt) -> tuple[Value, ...]:
     """The values that a statement evaluates itself."""
+    if isinstance(s, Call):
+        return s.scalars
     return (s.value,) if isinstance(s, Let | Store) else ()
 
 
@@ -38,6 +40,8 @@ def indices(s: Stmt) -> tuple[Index, ...]:
         return (s.offset, *s.conditions)
     if isinstance(s, Loop):
         return (s.start, s.stop)
+    if isinstance(s, Call):
+        return (*(offset for _, offset in s.buffers), *s.dims)
     return s.conditions if isinstance(s, If) else ()
 
 
@@ -63,6 +67,8 @@ def map_values(s: Stmt, fn: Callable[[Value], Value]) -> Stmt:
         return Let(s.name, fn(s.value))
     if isinstance(s, Store):
         return Store(s.buffer, s.offset, fn(s.value), s.conditions)
+    if isinstance(s, Call):
+        return Call(s.kernel, s.buffers, tuple([fn(v) for v in s.scalars]), s.dims)
     return map_blocks(s, lambda body: tuple([map_values(inner, fn) for inner in body]))
 
 

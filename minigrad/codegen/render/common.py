@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minigrad.codegen.ir.nodes import Alloc, Barrier, If, Let, Loop, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, Barrier, Call, If, Let, Loop, Stmt, Store
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.render.halves import HalfEmitter
 from minigrad.codegen.render.place import INDEX, Memory, Ref, Scope
@@ -227,6 +227,10 @@ class Emitter(HalfEmitter):
                 self.branch(mask, s.then, s.otherwise)
             elif isinstance(s, Alloc):
                 self.memory[s.name] = self.allocate(s)
+            elif isinstance(s, Call):
+                self.call_microkernel(s)
+                for name, _ in s.buffers:
+                    self.memory[name].version += 1
             elif isinstance(s, Barrier):
                 self.barrier()
         self.locals, self.memory = locals_, memory

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
-from minigrad.codegen.ir.nodes import Alloc, BufferParam, Function, Loop
+from minigrad.codegen.ir.nodes import Alloc, BufferParam, Call, Function, Loop
+from minigrad.codegen.ir.text import meaning_of
+from minigrad.codegen.microkernels.microkernel import Microkernel, symbol_of
 from minigrad.codegen.render.common import Emitter
 from minigrad.codegen.render.place import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
 from minigrad.codegen.transforms.math import expand_math
@@ -20,7 +22,7 @@ from minigrad.codegen.transforms.unroll import unroll
 from minigrad.dtype import DType, bfloat16, bool_, float16, float32, int32, uint8, uint16
 from minigrad.errors import InternalError
 from minigrad.expr import Index, bounds
-from minigrad.program import Program
+from minigrad.program import Link, Program
 from minigrad.target import Target
 
 _TYPES = {"float32": "float", "float64": "double", "float16": "i16", "bfloat16": "i16"}
@@ -37,7 +39,17 @@ def render_llvm(function: Function, target: Target) -> Program:
     function = expand_math(unroll(function))
     emitter = LlvmEmitter(function, target)
     source = emitter.render()
-    return Program(function.name, "llvm", source, argument_kinds(function), emitter.scratch)
+    return Program(function.name, "llvm", source, argument_kinds(function), emitter.scratch,
+                   links=tuple(emitter.links.values()))
+
+
+@lru_cache(maxsize=1024)
+def link_of(kernel: Microkernel, target: Target) -> Link:
+    """What a call of a microkernel is linked with: its implementation where it fits, else its meaning, compiled."""
+    if kernel.implementation is not None and kernel.fits(target):
+        return Link(symbol_of(kernel.name, kernel.implementation), kernel.name, kernel.implementation, kernel.language)
+    source = LlvmEmitter(expand_math(unroll(meaning_of(kernel))), target).render_callable(kernel.name)
+    return Link(symbol_of(kernel.name, source), kernel.name, source)
 
 
 def scalar_type(dtype: DType) -> str:
@@ -81,10 +93,26 @@ class LlvmEmitter(Emitter):
         self.prologue: list[str] = []
         self.scratch = 0
         self.zeros = 0
+        self.links: dict[str, Link] = {}
+        self.declarations: dict[str, list[str]] = {}
 
     # ---- the whole text ----
 
     def render(self) -> str:
+        """The program."""
+        lines = self.render_body()
+        lines += [f"declare void @{symbol}({', '.join(types)})" for symbol, types in self.declarations.items()]
+        return "\n".join([*lines, *self.entry_point(), ""])
+
+    def render_callable(self, name: str) -> str:
+        """A function to be called with the parameters themselves, for one that has no parallel loop."""
+        lines, own = self.render_body(), len(self.function.scalars) + len(self.function.dims)
+        params = self.parameters()[:len(self.function.buffers) + own]
+        passed = [*(p.replace("noalias ", "").replace("readonly ", "") for p in params), "i64 0", "i64 1", "ptr null"]
+        return "\n".join([*lines, f"define void @{name}({', '.join(params)}) nounwind {{",
+                          f"  call void @{self.function.name}.body({', '.join(passed)})", "  ret void", "}", ""])
+
+    def render_body(self) -> list[str]:
         f = self.function
         for b in f.buffers:
             self.memory[b.name] = Memory(b.name, b.dtype, b.size, b.mode, f"%{b.name}")
@@ -101,8 +129,7 @@ class LlvmEmitter(Emitter):
             block = f"[{self.zeros} x i8] zeroinitializer, align 64"
             lines.append(f"@{f.name}.zeros = private unnamed_addr constant {block}")
         lines += [f"define internal void @{f.name}.body({', '.join(self.parameters())}) nounwind {{", "entry:"]
-        lines += [*self.prologue, *self.scopes[0].lines, "  ret void", "}", ""]
-        return "\n".join([*lines, *self.entry_point(), ""])
+        return [*lines, *self.prologue, *self.scopes[0].lines, "  ret void", "}", ""]
 
     def parameters(self) -> list[str]:
         f = self.function
@@ -465,11 +492,11 @@ class LlvmEmitter(Emitter):
         result.zero_outside = mask
         return result
 
-    def to_memory(self, value: Ref, memory: Memory) -> Ref:
-        return self.convert(value, uint8) if memory.dtype is bool_ else value
+    def to_memory(self, value: Ref) -> Ref:
+        return self.convert(value, uint8) if value.dtype is bool_ else value
 
     def store_scalar(self, memory: Memory, offset: Index, lane: int | None, value: Ref, mask: Ref | None) -> None:
-        value, p = self.to_memory(value, memory), self.pointer(memory, offset, lane)
+        value, p = self.to_memory(value), self.pointer(memory, offset, lane)
         done = self.begin_branch(mask)
         self.line(f"store {typed(value)}, ptr {p.text}, align {memory.dtype.itemsize}")
         self.end_branch(done)
@@ -489,7 +516,7 @@ class LlvmEmitter(Emitter):
             self.scope.label = label
 
     def store_vector(self, memory: Memory, start: Index, value: Ref, mask: Ref | None) -> None:
-        value, p, align = self.to_memory(value, memory), self.pointer(memory, start), memory.dtype.itemsize
+        value, p, align = self.to_memory(value), self.pointer(memory, start), memory.dtype.itemsize
         if mask is None:
             self.line(f"store {typed(value)}, ptr {p.text}, align {align}")
             return
@@ -563,6 +590,17 @@ class LlvmEmitter(Emitter):
                 self.scope.lines += [f"{side.entry}:", *side.lines, "  " * (len(self.scopes) + 1) + f"br label %{end}"]
         self.scope.lines.append(f"{end}:")
         self.scope.label = end
+
+    def call_microkernel(self, s: Call) -> None:
+        link = link_of(s.kernel, self.target)
+        self.links[link.symbol] = link
+        meaning = meaning_of(s.kernel)
+        args = [f"ptr {self.pointer(self.memory[name], offset).text}" for name, offset in s.buffers]
+        args += [f"{memory_type(p.dtype)} {self.to_memory(self.value(v)).text}"
+                 for p, v in zip(meaning.scalars, s.scalars, strict=True)]
+        args += [f"i64 {self.index(e).text}" for e in s.dims]
+        self.declarations[link.symbol] = [a.split(" ")[0] for a in args]
+        self.line(f"call void @{link.symbol}({', '.join(args)})")
 
     def barrier(self) -> None:
         raise InternalError(f"[render] {self.function.name}: a CPU program has no work-groups to join")

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from minigrad.codegen.ir.nodes import Function, Loop, extent_of
+from minigrad.codegen.ir.nodes import Call, Function, Loop, extent_of
 from minigrad.codegen.render.opencl_language import MEMORY_TYPES, argument_type, uses_double
 from minigrad.codegen.render.opencl_memory import ALIGNMENT, OpenclMemory
 from minigrad.codegen.render.opencl_values import ZEROS
 from minigrad.codegen.render.place import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
 from minigrad.codegen.transforms.budget import iterations, limit_iterations
+from minigrad.codegen.transforms.inline import inline_calls
 from minigrad.codegen.transforms.math import expand_math
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.dtype import DType, bool_, float32
-from minigrad.errors import DeviceError
+from minigrad.errors import DeviceError, InternalError
 from minigrad.expr import bounds
 from minigrad.program import Program
 from minigrad.target import Target
@@ -29,7 +30,7 @@ from minigrad.target import Target
 def render_opencl(function: Function, target: Target) -> Program:
     """The OpenCL Program of one loop IR function. Raises DeviceError where the device lacks a type that it needs, or
     where its driver cannot be kept from ending the loops too early."""
-    function = limit_iterations(function, target.max_iterations)
+    function = limit_iterations(inline_calls(function), target.max_iterations)
     if target.max_iterations and iterations(function.body) > target.max_iterations:
         raise DeviceError(f"[render] {function.name}: expected at most {target.max_iterations} iterations in one "
                           f"work-item, where {target.name} ({target.cpu}) stops, got {iterations(function.body)}")
@@ -133,6 +134,8 @@ class OpenclEmitter(OpenclMemory):
             self.scope.lines += otherwise.lines
         self.line("}")
 
+    def call_microkernel(self, s: Call) -> None:
+        raise InternalError(f"[render] {self.function.name}: expected the call of {s.kernel.name} to be inlined")
+
     def barrier(self) -> None:
         self.line("barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);")
-

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minigrad.codegen.ir.nodes import Alloc, Function, Loop
+from minigrad.codegen.ir.nodes import Alloc, Call, Function, Loop
 from minigrad.dtype import DType, int64
 from minigrad.expr import Index, Var
 from minigrad.value import Value
@@ -198,6 +198,10 @@ class Placer(ABC):
     @abstractmethod
     def close_if(self, condition: Ref, then: Scope, otherwise: Scope | None) -> None:
         """Appends a branch on a scalar condition to the current scope."""
+
+    @abstractmethod
+    def call_microkernel(self, s: Call) -> None:
+        """Calls the implementation of a microkernel."""
 
     @abstractmethod
     def barrier(self) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from minigrad.codegen.ir.nodes import Alloc, BufferParam, Function, If, Loop, ScalarParam, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, BufferParam, Call, Function, If, Loop, ScalarParam, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.build import accumulate
 from minigrad.codegen.strategies.plan import Box, PackedPlan
@@ -241,6 +242,18 @@ class PackedBuilder:
         columns = plan.vectors * plan.width
         across, down = _ceil(n.count, columns), _ceil(m.count, plan.rows)
         j, i = self.fresh("j", across - 1), self.fresh("i", down - 1)
+        if plan.microkernel:
+            kernel = find(plan.microkernel)
+            if kernel is None:
+                raise InternalError(f"[build] expected a known microkernel, got {plan.microkernel}")
+            corner = i * plan.rows * (1 if plan.a_along == "m" else a.pitch)
+            at = ((a.name, corner), (b.name, j * columns), (out.name, i * plan.rows * out.pitch + j * columns))
+
+            def call(old: int) -> tuple[Stmt, ...]:
+                return (Call(kernel, at, (), (k.count, a.pitch, b.pitch, out.pitch, old)),)
+
+            tile = (If(first, call(0), call(1)),) if first else call(0)
+            return [Loop(j, 0, across, "serial", (Loop(i, 0, down, "serial", tile),))]
         x = self.fresh("k", k.count - 1)
         lane = self.fresh("l", plan.width - 1)
         u, v = self.fresh("u", plan.rows - 1), self.fresh("v", plan.vectors - 1)

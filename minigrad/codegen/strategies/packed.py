@@ -16,9 +16,12 @@ from math import ceil
 
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.codegen.microkernels.registry import microkernel_of
+from minigrad.codegen.microkernels.tile import Tile
 from minigrad.codegen.strategies.access import extent, typical, value_accesses
 from minigrad.codegen.strategies.plan import Box, PackedPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
+from minigrad.dtype import float32, float64
 from minigrad.expr import Var
 from minigrad.target import Target
 from minigrad.value import Value, value_atoms
@@ -41,6 +44,9 @@ LOADS = 1.9
 
 TILE_CYCLES = 24.0
 """Cycles that a tile costs besides its multiply-adds: its loop, accumulators in and out."""
+
+MIN_DEPTH_CALLED = 64
+"""Steps of K in a block from which on a tile is a call of a microkernel."""
 
 MAX_K_BLOCK = 256
 MIN_TILES = 4
@@ -130,9 +136,17 @@ def packed(c: Contraction, target: Target) -> PackedPlan:
         m, n, packing = blocks(c, k, rows, vectors * width, target, (not in_place, a_lanes < width, b_lanes < width))
         along, lanes = ("", 1) if in_place else (a_along, a_lanes)
         batch = tuple(v.name for v in c.batch)
+        kernel = "" if in_place else called(c, rows, vectors * width, a_along, product(p for _, p in k), target)
         made.append((cycles + packing, PackedPlan("packed", batch, m, n, k, rows, vectors, width,
-                                                  along, lanes, b_lanes)))
+                                                  along, lanes, b_lanes, kernel)))
     return min(made, key=lambda option: option[0])[1]
+
+
+def called(c: Contraction, rows: int, columns: int, a_along: str, depth: int, target: Target) -> str:
+    """The microkernel that a tile over packed operands calls; '' where a call costs more than it saves."""
+    if target.language != "llvm" or depth < MIN_DEPTH_CALLED or c.a.dtype not in (float32, float64):
+        return ""
+    return microkernel_of(Tile(c.a.dtype.short, rows, columns, a_along), target).name
 
 
 def k_block(columns: int, bits: int, target: Target) -> int:

@@ -53,6 +53,7 @@ class PackedPlan:
     rows, vectors, width: the microkernel holds rows x vectors accumulators of `width` lanes
     a_along: 'k' where A is packed as [m, k], 'm' where it is packed as [k, m]
     a_lanes, b_lanes: lanes while packing, fewer than `width` where an operand is read across its contiguous variable
+    microkernel: the name of what runs a tile; '' where its loops are written out
     """
 
     strategy: str
@@ -66,6 +67,7 @@ class PackedPlan:
     a_along: str
     a_lanes: int
     b_lanes: int
+    microkernel: str = ""
 
     def __str__(self) -> str:
         return plan_text(self)

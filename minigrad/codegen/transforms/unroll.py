@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from minigrad.codegen.ir.nodes import Alloc, Function, If, Let, Loop, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, Call, Function, If, Let, Loop, Stmt, Store
 from minigrad.codegen.ir.walk import map_function, names, statements
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError
@@ -57,6 +57,10 @@ class _Expansion:
                 made.append(Alloc(self._rename(s.name, rewriter, suffix), s.dtype, s.size, s.scope))
             elif isinstance(s, If):
                 made.extend(self._if(s, rewriter, suffix))
+            elif isinstance(s, Call):
+                buffers = tuple((rewriter.name(name), rewriter.index(offset)) for name, offset in s.buffers)
+                scalars, dims = map(rewriter.value, s.scalars), map(rewriter.index, s.dims)
+                made.append(Call(s.kernel, buffers, tuple(scalars), tuple(dims)))
             else:
                 made.append(s)
         return made

@@ -1,0 +1,42 @@
+"""`Microkernel`: an inner kernel as a value. It knows nothing of who calls it.
+
+    meaning         what it computes: the text of a loop IR function without a parallel loop and without scratch
+    requires        features of a Target that the implementation needs; without them the meaning runs
+    implementation  its source in `language`; None: the meaning is compiled as it stands
+
+The implementation is `void name(buffers..., scalars..., i64 dims...)`: pointers to the first element of each buffer,
+then values, in the order of the meaning's parameters. Buffers do not overlap; nothing is known of their alignment but
+that of their elements. It may write only what the meaning writes, calls nothing, and keeps no state.
+
+language: 'llvm' (an IR module that defines @name), 'asm' (assembly for LLVM's own assembler), 'c' (needs clang).
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import sha256
+
+from minigrad.target import Target
+
+LANGUAGES = ("llvm", "asm", "c")
+
+
+@dataclass(frozen=True, slots=True)
+class Microkernel:
+    """See the module. Two of equal fields are the same microkernel."""
+
+    name: str
+    meaning: str
+    requires: frozenset[str] = frozenset()
+    implementation: str | None = field(default=None, repr=False)
+    language: str = "llvm"
+
+    def fits(self, target: Target) -> bool:
+        """Whether the implementation runs there."""
+        return self.implementation is not None and target.language == "llvm" and self.requires <= target.features
+
+
+@lru_cache(maxsize=1024)
+def symbol_of(name: str, source: str) -> str:
+    """The name under which an implementation is linked: of its own for every source."""
+    return f"{name}_{sha256(source.encode()).hexdigest()[:16]}"

@@ -1,0 +1,151 @@
+"""Inner kernels as values: what there is, adding one's own, and checking an implementation against its meaning.
+
+    from minigrad import microkernels
+
+    tile = microkernels.Tile("f32", rows=4, columns=24)
+    mine = microkernels.Microkernel("my_4x24", tile.meaning("my_4x24"), frozenset({"avx2", "fma"}), llvm_ir)
+    assert not microkernels.check(mine)
+    microkernels.register(mine)
+
+docs/microkernels.md has the whole example. `Microkernel` says what the fields are, `Tile` which meanings the packed
+strategy asks for.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from minigrad.codegen.ir.interpret import interpret_function
+from minigrad.codegen.ir.nodes import BufferParam, Call, Function, ScalarParam
+from minigrad.codegen.ir.text import meaning_of
+from minigrad.codegen.ir.verify import verify_meaning
+from minigrad.codegen.microkernels import registry
+from minigrad.codegen.microkernels.microkernel import LANGUAGES, Microkernel
+from minigrad.codegen.microkernels.tile import Tile
+from minigrad.codegen.render.llvm import render_llvm
+from minigrad.codegen.stages import stages_of
+from minigrad.engine.compiled import forget_plans
+from minigrad.errors import MicrokernelError
+from minigrad.expr import Var, bounds, evaluate
+from minigrad.runtime.device import Buffer, Device, Launch
+from minigrad.runtime.registry import get_device
+from minigrad.value import local
+
+__all__ = ["Microkernel", "Tile", "check", "register", "registered", "unregister"]
+
+ROOM = 16
+"""Elements around each buffer that an implementation must leave as they are."""
+
+SPAN = 40
+"""Random dims are at most so far above their lower bound."""
+
+
+def register(kernel: Microkernel) -> None:
+    """Adds a microkernel. From now on plans use it wherever it fits the target and its meaning is what they ask for.
+
+    One that was added later comes first; ours come last. Captures that `jit` has made keep what they were made with.
+    Raises MicrokernelError for a name that is taken or a language that we do not know, FormatError or InternalError for
+    a meaning that does not parse or breaks the rules of loop IR.
+    """
+    if kernel.language not in LANGUAGES:
+        raise MicrokernelError(f"[register] expected a language among {', '.join(LANGUAGES)}, got {kernel.language!r}")
+    known = registry.find(kernel.name)
+    if known is not None and known != kernel:
+        raise MicrokernelError(f"[register] expected a name of its own, got another microkernel's: {kernel.name!r}")
+    verify_meaning(kernel)
+    registry.add(kernel)
+    _forget()
+
+
+def unregister(name: str) -> None:
+    """Takes a microkernel out again. Raises MicrokernelError where none of that name was added."""
+    if name not in [kernel.name for kernel in registry.added()]:
+        raise MicrokernelError(f"[unregister] expected the name of a microkernel that was added, got {name!r}")
+    registry.remove(name)
+    _forget()
+
+
+def registered() -> tuple[Microkernel, ...]:
+    """Those that were added, in order."""
+    return registry.added()
+
+
+def _forget() -> None:
+    stages_of.cache_clear()
+    forget_plans()
+
+
+def check(kernel: Microkernel, trials: int = 8, seed: int = 0) -> list[str]:
+    """Runs implementation and meaning on random inputs on the CPU; one line per difference, none if they agree.
+
+    Dims are drawn from the lower part of their ranges, their lower bounds first; integers from all of their type's.
+    Floats may differ as roundings do: by 32 units in the last place of the largest result. What the meaning does not
+    write must stay as it was, around the buffers too. Raises MicrokernelError where this processor lacks what it
+    requires, CompileError where the implementation does not compile.
+    """
+    device = get_device("CPU")
+    if not kernel.fits(device.target):
+        lacks = sorted(kernel.requires - device.target.features)
+        raise MicrokernelError(f"[check] expected {kernel.name} to be for this processor: it lacks {lacks}")
+    verify_meaning(kernel)
+    rng = np.random.default_rng(seed)
+    found: list[str] = []
+    for trial in range(trials):
+        dims = {d.name: _draw(d, trial, rng) for d in meaning_of(kernel).dims}
+        found += _differences(kernel, dims, device, rng)
+    return found
+
+
+def _draw(dim: Var, trial: int, rng: np.random.Generator) -> int:
+    lo, hi = bounds(dim)
+    return int(lo if trial == 0 else rng.integers(lo, min(hi, lo + SPAN), endpoint=True))  # type: ignore[call-overload]
+
+
+def _differences(kernel: Microkernel, dims: Mapping[str, int], device: Device, rng: np.random.Generator) -> list[str]:
+    meaning = meaning_of(kernel)
+    given: dict[str, np.ndarray] = {}
+    for b in meaning.buffers:
+        size = int(evaluate(b.size, {d: dims[d.name] for d in meaning.dims})) + 2 * ROOM
+        if np.dtype(b.dtype.np).kind == "f":
+            given[b.name] = rng.standard_normal(size).astype(b.dtype.np)
+        else:
+            given[b.name] = np.frombuffer(rng.bytes(size * b.dtype.itemsize), b.dtype.np).copy()
+    scalars = {s.name: float(rng.integers(1, 9)) for s in meaning.scalars}
+    expected = {name: array.copy() for name, array in given.items()}
+    inside = {name: array[ROOM:len(array) - ROOM] for name, array in expected.items()}
+    interpret_function(meaning, inside, scalars, dims)
+    got = _run(kernel, given, scalars, dims, device)
+    found = []
+    for b in meaning.buffers:
+        x, y = expected[b.name], got[b.name]
+        near = 0.0
+        if b.mode != "in" and x.dtype.kind == "f":
+            near = 32 * float(np.finfo(x.dtype).eps) * float(np.abs(x).max(initial=0))
+        wrong = np.flatnonzero(~((x == y) | (np.abs(x - y) <= near) if near else x == y))
+        if len(wrong):
+            first = int(wrong[0])
+            found.append(f"{kernel.name}({', '.join(f'{n}={v}' for n, v in dims.items())}): {len(wrong)} elements of "
+                         f"{b.name} differ, first {b.name}[{first - ROOM}]: expected {x[first]}, got {y[first]}")
+    return found
+
+
+def _run(kernel: Microkernel, arrays: Mapping[str, np.ndarray], scalars: Mapping[str, float],
+         dims: Mapping[str, int], device: Device) -> dict[str, np.ndarray]:
+    """What a program that only calls the microkernel makes of the arrays."""
+    meaning = meaning_of(kernel)
+    params = tuple(BufferParam(b.name, b.dtype, len(arrays[b.name]), b.mode) for b in meaning.buffers)
+    call = Call(kernel, tuple((b.name, ROOM) for b in params), tuple(local(s.name, s.dtype) for s in meaning.scalars),
+                tuple(dims[d.name] for d in meaning.dims))
+    own = tuple(ScalarParam(s.name, s.dtype) for s in meaning.scalars)
+    program = render_llvm(Function(f"check_{kernel.name}", params, own, (), (call,)), device.target)
+    buffers = {name: device.alloc(array.nbytes) for name, array in arrays.items()}
+    for name, array in arrays.items():
+        device.copy_in(buffers[name], array)
+    arguments: tuple[Buffer | float, ...] = (*buffers.values(), *(scalars[s.name] for s in own))
+    device.launch([Launch(device.load([program])[0], arguments, 1)])
+    got = {name: np.empty_like(array) for name, array in arrays.items()}
+    for name, array in got.items():
+        device.copy_out(buffers[name], array)
+        device.free(buffers[name])
+    return got

@@ -1,0 +1,290 @@
+"""Microkernels: calls in loop IR, generated forms against their meaning and for their processors, and users' own."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from machine_code import ARM, X86, assembly, vectors_on_the_stack
+
+from minigrad import Tensor, microkernels, show
+from minigrad.codegen.ir.interpret import interpret_function
+from minigrad.codegen.ir.nodes import Call, Function
+from minigrad.codegen.ir.text import meaning_of, parse_function, print_function
+from minigrad.codegen.ir.verify import verify_function, verify_meaning
+from minigrad.codegen.ir.walk import statements
+from minigrad.codegen.microkernels.generate import FORMS, Form, generated, most_rows
+from minigrad.codegen.microkernels.registry import find, microkernel_of
+from minigrad.codegen.microkernels.tile import KINDS, Tile
+from minigrad.codegen.render.llvm import link_of, render_llvm
+from minigrad.codegen.render.opencl import render_opencl
+from minigrad.codegen.transforms.inline import inline_calls
+from minigrad.codegen.transforms.unroll import unroll
+from minigrad.errors import CompileError, FormatError, InternalError, MicrokernelError
+from minigrad.microkernels import Microkernel
+from minigrad.runtime.cpu import host_target, shared_jit
+from minigrad.target import Target
+
+HOST = host_target(shared_jit(), 1)
+AVX512 = Target("avx512", "llvm", "icelake-server", 64, 32, 2,
+                features=frozenset("sse fma f16c avx2 avx512f avx512bw avx512vnni".split()))
+AVX2 = Target("avx2", "llvm", "znver3", 32, 16, 2, features=frozenset("sse fma f16c avx2".split()))
+NEON = Target("neon", "llvm", "neoverse-n1", 16, 32, 4, features=frozenset({"neon", "dotprod"}))
+
+SCALE = """func scale(in x: f32[n], inout y: f32[n], factor: f32, n: index in 0..1000)
+  for i in 0..n serial:
+    y[i] = y[i] + x[i] * factor
+"""
+SCALE_IR = """define void @scale(ptr noalias %x, ptr noalias %y, float %factor, i64 %n) {
+entry:
+  %some = icmp sgt i64 %n, 0
+  br i1 %some, label %loop, label %done
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %p = getelementptr float, ptr %x, i64 %i
+  %q = getelementptr float, ptr %y, i64 %i
+  %a = load float, ptr %p
+  %b = load float, ptr %q
+  %m = fmul contract float %a, %factor
+  %s = fadd contract float %b, %m
+  store float %s, ptr %q
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %n
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+"""
+CALLS = """func f(in x: f32[64], inout y: f32[64], k: f32)
+  for p in 0..4 parallel:
+    alloc i: f32[16] scratch
+    for j in 0..16 serial:
+      i[j] = x[16 * p + j] * 2.0
+    for t in 0..2 serial:
+      call scale(i[8 * t], y[16 * p + 8 * t], k + 1.0, 8 - 1)
+"""
+
+
+@pytest.fixture
+def scale() -> Iterator[Microkernel]:
+    kernel = Microkernel("scale", SCALE, frozenset(), SCALE_IR)
+    microkernels.register(kernel)
+    yield kernel
+    if kernel in microkernels.registered():
+        microkernels.unregister("scale")
+
+
+def caller(text: str = CALLS) -> Function:
+    return parse_function(text)
+
+
+def outcome(function: Function) -> np.ndarray:
+    x, y = np.arange(64, dtype=np.float32), np.full(64, 3, np.float32)
+    interpret_function(function, {"x": x, "y": y}, {"k": 4.0})
+    return y
+
+
+# ---- the statement ----
+
+def test_a_call_prints_parses_and_means_its_meaning(scale: Microkernel) -> None:
+    function = caller()
+    verify_function(function)
+    assert parse_function(print_function(function)) == function
+    assert "call scale(i[8*t], y[16*p+8*t], k + 1.0, 7)" in print_function(function)
+    inside = inline_calls(function)
+    verify_function(inside)
+    assert not any(isinstance(s, Call) for s in statements(inside))
+    expected = np.full((8, 8), 3, np.float32)
+    expected[:, :7] += 10 * np.arange(64).reshape(8, 8)[:, :7]
+    np.testing.assert_array_equal(outcome(function), expected.ravel())
+    np.testing.assert_array_equal(outcome(inside), expected.ravel())
+
+
+def test_what_a_call_names_is_moved_by_unrolling(scale: Microkernel) -> None:
+    function = caller(CALLS.replace("for t in 0..2 serial", "for t in 0..2 unroll"))
+    np.testing.assert_array_equal(outcome(unroll(function)), outcome(function))
+    assert sum(isinstance(s, Call) for s in statements(unroll(function))) == 2
+
+
+@pytest.mark.parametrize("before, after, message", [
+    ("y[16 * p + 8 * t], k", "x[16 * p + 8 * t], k", "x is no memory that y can be"),
+    ("call scale(i[8 * t], y", "call scale(y[8 * t], y", "y is written and given twice"),
+    ("8 - 1)", "2000)", "n is 0..1000, got 2000"),
+    ("call scale(", "for l in 0..4 vector:\n        call scale(", "may not stand inside a vector loop"),
+])
+def test_wrong_calls_are_found(scale: Microkernel, before: str, after: str, message: str) -> None:
+    with pytest.raises(InternalError, match=message):
+        verify_function(caller(CALLS.replace(before, after)))
+
+
+def test_an_unknown_microkernel_is_no_text() -> None:
+    with pytest.raises(FormatError, match="expected a registered microkernel, got 'scale'"):
+        caller()
+
+
+def test_the_interpreter_refuses_what_is_outside(scale: Microkernel) -> None:
+    with pytest.raises(InternalError, match=r"call scale: y\[60..66\] is outside 0..63"):
+        outcome(caller(CALLS.replace("y[16 * p + 8 * t]", "y[60]")))
+
+
+def test_opencl_inlines_calls(scale: Microkernel) -> None:
+    function = parse_function(CALLS.replace("alloc i: f32[16] scratch", "alloc i: f32[16] register")
+                              .replace("for j in 0..16 serial", "for j in 0..16 unroll").replace("i[8 * t]", "x[0]"))
+    source = render_opencl(function, Target("cl", "opencl", "", 32, 16, 2, features=frozenset({"fma"}))).source
+    assert "call" not in source and "y[" in source
+
+
+# ---- what is linked ----
+
+def test_it_is_compiled_once_and_linked_by_symbol(scale: Microkernel) -> None:
+    programs = [render_llvm(caller(CALLS.replace("func f", f"func f{i}").replace("8 - 1", f"{i}")), HOST)
+                for i in (1, 2)]
+    (link,), (same,) = (p.links for p in programs)
+    assert link == same and link.source == SCALE_IR and f"@{link.symbol}(" in programs[0].source
+    assert "phi" not in programs[0].source.split("call void @scale")[1] and microkernels.check(scale) == []
+
+
+def test_without_its_features_the_meaning_runs() -> None:
+    kernel = Microkernel("scale_far", SCALE.replace("scale", "scale_far"), frozenset({"no-such-feature"}), SCALE_IR)
+    assert "no-such-feature" not in HOST.features and link_of(kernel, HOST).source != SCALE_IR
+    with pytest.raises(MicrokernelError, match=r"it lacks \['no-such-feature'\]"):
+        microkernels.check(kernel)
+    assert "define void @scale_far(" in link_of(kernel, HOST).source
+    shared_jit().link_object(link_of(kernel, HOST))
+
+
+def test_check_says_what_differs() -> None:
+    wrong = Microkernel("scale", SCALE, frozenset(), SCALE_IR.replace("fadd", "fsub"))
+    found = microkernels.check(wrong)
+    assert found and found[0].startswith("scale(n=") and "elements of y differ, first y[0]: expected" in found[0]
+    beyond = Microkernel("scale", SCALE, frozenset(), SCALE_IR.replace("slt i64 %next, %n", "sle i64 %next, %n"))
+    assert any("1 elements of y differ" in line for line in microkernels.check(beyond))
+
+
+@pytest.mark.skipif(not HOST.cpu or "sse" not in HOST.features, reason="the text is x86 assembly")
+def test_assembly_is_an_implementation() -> None:
+    text = """  .globl scale_asm
+    .type scale_asm,@function
+    scale_asm:
+      xor %eax, %eax
+    .Lscale_asm_loop:
+      cmp %rdx, %rax
+      jge .Lscale_asm_done
+      movss (%rdi,%rax,4), %xmm1
+      mulss %xmm0, %xmm1
+      addss (%rsi,%rax,4), %xmm1
+      movss %xmm1, (%rsi,%rax,4)
+      inc %rax
+      jmp .Lscale_asm_loop
+    .Lscale_asm_done:
+      ret
+    """
+    kernel = Microkernel("scale_asm", SCALE.replace("scale", "scale_asm"), frozenset(), text, "asm")
+    assert microkernels.check(kernel) == []
+    assert microkernels.check(Microkernel(kernel.name, kernel.meaning, frozenset(), text.replace("add", "sub"), "asm"))
+
+
+def test_c_needs_clang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    kernel = Microkernel("scale", SCALE, frozenset(), "void scale(float *x, float *y, float f, long n) {}", "c")
+    with pytest.raises(CompileError, match="expected clang for scale, which is in C, found none"):
+        microkernels.check(kernel)
+
+
+def test_what_calls_a_library_is_refused() -> None:
+    text = "declare float @expf(float)\n" + SCALE_IR.replace("load float, ptr %p", "call float @expf(float 1.0)")
+    with pytest.raises(CompileError, match=r"expected scale to call nothing, got \['expf'\]"):
+        microkernels.check(Microkernel("scale", SCALE, frozenset(), text))
+
+
+@pytest.mark.parametrize("kernel, error, message", [
+    (Microkernel("scale", SCALE, language="fortran"), MicrokernelError, "expected a language among llvm, asm, c"),
+    (Microkernel("tile_f32_6x16_k_avx2", SCALE), MicrokernelError, "expected a name of its own"),
+    (Microkernel("scale", "func"), FormatError, "expected a name"),
+    (Microkernel("p", "func p(out y: f32[4])\n  for i in 0..4 parallel:\n    y[i] = 1.0\n"), InternalError,
+     "a meaning has no for i parallel"),
+])
+def test_what_cannot_be_registered(kernel: Microkernel, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        microkernels.register(kernel)
+    with pytest.raises(MicrokernelError, match="expected the name of a microkernel that was added"):
+        microkernels.unregister("scale")
+
+
+# ---- ours ----
+
+def small(form: Form, kind: str, rows: int = 3, vectors: int = 2, along: str = "k") -> Microkernel:
+    return generated(Tile(kind, rows, vectors * form.vector_bytes // KINDS[kind][0].itemsize, along), form)
+
+
+OURS = [(form, kind, along) for form in FORMS for kind in sorted(form.kinds) for along in "km"]
+
+
+@pytest.mark.parametrize("form, kind, along", OURS, ids=lambda x: getattr(x, "name", x))
+def test_generated_forms_do_what_they_mean(form: Form, kind: str, along: str) -> None:
+    kernel = small(form, kind, along=along)
+    verify_meaning(kernel)
+    assert find(kernel.name) == kernel and parse_function(print_function(meaning_of(kernel))) == meaning_of(kernel)
+    if not kernel.fits(HOST):
+        pytest.skip(f"this processor lacks {sorted(kernel.requires - HOST.features)}")
+    assert microkernels.check(kernel, trials=4) == []
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_tiles_multiply(kind: str) -> None:
+    """The meaning against numpy."""
+    rng = np.random.default_rng(3)
+    tile = Tile(kind, 2, 4, "m")
+    steps, group = 5, tile.group
+    if group == 1:
+        a, b = rng.standard_normal((2, steps, 4)).astype(tile.sum.np)
+        panels = a, b
+    else:
+        narrow = np.int8 if group == 4 else np.int16
+        info = np.iinfo(narrow)
+        a, b = rng.integers(info.min, info.max, (2, steps, 4, group), narrow, endpoint=True)
+        biased = a ^ np.int8(-128) if kind == "u8x4" else a
+        panels = biased.copy().view(np.uint32)[..., 0], b.copy().view(np.uint32)[..., 0]
+        a, b = (x.transpose(0, 2, 1).reshape(steps * group, 4).astype(np.int32) for x in (a, b))
+    c = np.arange(8, dtype=tile.sum.np)
+    dims = {"k": steps, "a_pitch": 4, "b_pitch": 4, "c_pitch": 4, "old": 1}
+    arrays = {"a": np.ascontiguousarray(panels[0]).ravel(), "b": np.ascontiguousarray(panels[1]).ravel(), "c": c}
+    expected = c.reshape(2, 4) + a[:, :2].T @ b
+    interpret_function(meaning_of(Microkernel("tile", tile.meaning("tile"))), arrays, {}, dims)
+    np.testing.assert_allclose(c.reshape(2, 4), expected, rtol=1e-5)
+
+
+def test_the_tallest_tile_has_no_sum_on_the_stack() -> None:
+    """Which is what the strategy asks for."""
+    for target, kinds in ((AVX512, "f32 u8x4 i16x2"), (AVX2, "f32 i16x2"), (NEON, "f32 i8x4")):
+        for kind in kinds.split():
+            for vectors in (1, 2, 3, 4):
+                rows = most_rows(kind, vectors, target)
+                columns = vectors * target.vector_bytes // 4
+                for along in "km":
+                    kernel = microkernel_of(Tile(kind, rows, columns, along), target)
+                    text = assembly(str(kernel.implementation), target.cpu, ARM if target is NEON else X86)
+                    assert not vectors_on_the_stack(text), kernel.name
+
+
+BIG = [(AVX512, "f32", 14, 2), (AVX512, "f32", 8, 3), (AVX512, "f64", 14, 2), (AVX512, "i16x2", 12, 2),
+       (AVX512, "u8x4", 12, 2), (AVX2, "f32", 6, 2), (AVX2, "f32", 4, 3), (AVX2, "f64", 6, 2), (AVX2, "i16x2", 5, 2),
+       (NEON, "f32", 8, 3), (NEON, "f64", 8, 3), (NEON, "i8x4", 8, 3)]
+
+
+@pytest.mark.parametrize("along", "km")
+@pytest.mark.parametrize("target, kind, rows, vectors", BIG, ids=lambda x: getattr(x, "name", x))
+def test_no_accumulator_lives_on_the_stack(target: Target, kind: str, rows: int, vectors: int, along: str) -> None:
+    lanes = target.vector_bytes // KINDS[kind][0].itemsize
+    kernel = microkernel_of(Tile(kind, rows, vectors * lanes, along), target)
+    assert kernel.implementation is not None and kernel.requires
+    text = assembly(kernel.implementation, target.cpu, ARM if target is NEON else X86)
+    assert not vectors_on_the_stack(text)
+    multiply = {"f": ("vfmadd", "fmla"), "i": ("vpmaddwd", "vpdpwssd", "sdot"), "u": ("vpdpbusd",)}[kind[0]]
+    steps = sum(line.split()[0].startswith(multiply) for line in text.splitlines() if line.startswith("\t"))
+    assert steps == rows * vectors + (vectors if kind == "u8x4" else 0)
+
+
+def test_a_plan_names_its_microkernel() -> None:
+    x, w = (Tensor(np.ones(shape, np.float32), device="CPU") for shape in ((1, 64, 32, 32), (64, 64, 3, 3)))
+    assert "microkernel='tile_f32_" in show(x.conv2d(w, padding=1), stage="plan")
