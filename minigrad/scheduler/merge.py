@@ -147,7 +147,7 @@ class Merger:
         return found
 
     def updates_in_step(self, a: int, b: int) -> bool:
-        """What assigns replace may be read by the merged kernel at the element being written only."""
+        """What assigns replace, and what they write, may be read by the merged kernel at that element only."""
         state = self.state
         targets = []
         for g in (a, b):
@@ -156,7 +156,7 @@ class Merger:
                     old = peeled(state.graph, state.graph.inputs[k][0])
                     if state.graph.nodes[old].shape != state.graph.nodes[k].shape:
                         return False
-                    targets.append(old)
+                    targets += [old, k]
         if len(set(targets)) < len(targets):
             return False
         return all(self.aligned(g, k) for k in targets for g in (a, b) if k in self.operands(g))

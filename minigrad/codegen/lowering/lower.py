@@ -115,6 +115,8 @@ class Lowering:
             return local(self.scalar(node, node.dtype).name, node.dtype)
         if op.name == "gather":
             return self.gather(node, at)
+        if op.name == "assign" and node.inputs[1].shape == node.shape:  # all of it, by another output of this kernel
+            return cast(cast(self.element(node.inputs[1], at), node.dtype), node.dtype.compute)
         raise InternalError(f"[lower] {op.name} cannot be part of a fused kernel")
 
     def constant(self, value: object, dtype: DType) -> Value:
