@@ -1,7 +1,12 @@
-"""`config.jit_check`: a replay and the function itself, from the same state, must give the same bits."""
+"""`config.jit_check`: a replay and the function itself, from the same state, must give the same bits.
+
+Both run launch by launch, and what each wrote is noted, so that the first kernel that differs can be named.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -10,6 +15,7 @@ from minigrad import random
 from minigrad.capture.journal import put, settle
 from minigrad.capture.outputs import tensors_in
 from minigrad.capture.replay import Capture
+from minigrad.engine.observe import Observer, observing
 from minigrad.engine.transfer import cloned, download
 from minigrad.errors import CaptureError
 from minigrad.tensor import Tensor
@@ -24,17 +30,58 @@ def checked_replay(capture: Capture, owners: list[Tensor], dims: dict[str, int],
     settle(tensors)
     buffers = [cloned(t._node.storage) for t in tensors]
     position = random.counter()
-    replayed = values(capture, owners, capture.replay(owners, dims))
+    with observing(_Written()) as ours:
+        replayed = values(capture, owners, capture.replay(owners, dims))
     for t, grad in saved:
         t.grad = grad
     for t, buffer in zip(tensors, buffers, strict=True):
         put(t, buffer, t.shape, t.dtype, t.device)
     random.rewind(position)
-    result = function()
-    for (name, a), (_, b) in zip(replayed, values(capture, owners, result), strict=True):
+    with observing(_Written()) as theirs:
+        result = function()
+        eager = values(capture, owners, result)
+    for (name, a), (_, b) in zip(replayed, eager, strict=True):
         if (a is None) is not (b is None) or a is not None and b is not None and a.tobytes() != b.tobytes():
-            raise CaptureError(f"[jit_check] expected a replay to equal the function, got other values of {name}")
+            raise CaptureError(f"[jit_check] expected a replay to equal the function, got other values of {name}; "
+                               f"{first_difference(ours.launches, theirs.launches)}")
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """A kernel that ran: its name and its line, and a digest of all that it wrote."""
+
+    name: str
+    line: str
+    digest: bytes
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.line}" if self.line else self.name
+
+
+class _Written(Observer):
+    times_launches = True
+
+    def __init__(self) -> None:
+        self.launches: list[_Launch] = []
+
+    def launched(self, plan: Any, item: int, start: float, seconds: float, buffers: list[Any]) -> None:
+        digest = blake2b(digest_size=16)
+        for slot in sorted(plan.items[item].writes):
+            found = np.empty(buffers[slot].nbytes, np.uint8)
+            plan.device.copy_out(buffers[slot], found)
+            digest.update(found.tobytes())
+        self.launches.append(_Launch(plan.items[item].name, plan.lines.get(item, ""), digest.digest()))
+
+
+def first_difference(replayed: list[_Launch], eager: list[_Launch]) -> str:
+    """What the first launch is that the two do not have in common."""
+    for k, (a, b) in enumerate(zip(replayed, eager, strict=False)):
+        if a.name != b.name:
+            return f"the replay's launch {k} is {a}, the function's {b}"
+        if a.digest != b.digest:
+            return f"the first kernel that differs is {a}, launch {k}"
+    return f"the replay had {len(replayed)} launches, the function {len(eager)}"
 
 
 def values(capture: Capture, owners: list[Tensor], result: Any) -> Named:

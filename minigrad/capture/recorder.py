@@ -13,7 +13,7 @@ from typing import Any
 from weakref import ref
 
 from minigrad.engine.lines import call_of_user
-from minigrad.engine.observe import Observer, Ran, observers
+from minigrad.engine.observe import Observer, Ran, is_timing, observers
 from minigrad.engine.plan import ExecutionPlan, run_plan
 from minigrad.engine.prepared import PreparedPlan, prepare
 from minigrad.engine.transfer import cloned
@@ -61,7 +61,9 @@ class PlanStep:
         leaves = {k: registers[r] for k, r in self.leaves}
         if not self.tried:
             self.prepared, self.tried = prepare(self.plan, numbers, dims), True
-        buffers = None if self.prepared is None else self.prepared.run(leaves, numbers, dims, self.highest)
+        buffers = None
+        if self.prepared is not None and not is_timing():
+            buffers = self.prepared.run(leaves, numbers, dims, self.highest)
         if buffers is None:
             buffers = run_plan(self.plan, leaves, numbers, dims, self.highest)
         for slot, r in self.made:

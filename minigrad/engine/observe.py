@@ -1,13 +1,13 @@
 """Who watches the engine: a capture, a profile. Observers are told of every run, copy, upload and read by the host."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
-from minigrad.runtime.device import Buffer
+from minigrad.runtime.device import Buffer, Launch
 
 
 @dataclass(slots=True)
@@ -37,8 +37,8 @@ class Observer:
     def called(self) -> None:
         """With `times_launches`: a list of launches is about to run."""
 
-    def launched(self, plan: Any, item: int, start: float, seconds: float) -> None:
-        """With `times_launches`: an item of a plan ran; `start` is a reading of perf_counter."""
+    def launched(self, plan: Any, item: int, start: float, seconds: float, buffers: list[Any]) -> None:
+        """With `times_launches`: an item of a plan ran; `start` is a reading of perf_counter, `buffers` are by slot."""
 
     def copied(self, source: Buffer, target: Buffer) -> None:
         """`target` is a new buffer with the bytes of `source`, perhaps on another device."""
@@ -53,25 +53,26 @@ class Observer:
         """The host is about to read the values of a Tensor."""
 
 
+_Observer = TypeVar("_Observer", bound=Observer)
 observers: list[Observer] = []
 dry_runs: list[Any] = []
 """The dry runs that go on (`engine.dry`); the last one takes what would be run."""
 
 
-def run_timed(plan: Any, items: list[int], run: Callable[[int], None]) -> None:
-    """Runs launches one by one: `run(k)` for the k-th, which is `items[k]` of the plan. Tells those who watch."""
+def run_timed(plan: Any, launches: list[Launch], buffers: list[Any]) -> None:
+    """Runs the launches of a plan one by one and tells those who watch; `buffers` are those of its slots."""
     watching, device = [o for o in observers if o.times_launches], plan.device
     for o in watching:
         o.called()
     device.synchronize()
     device.elapsed()
-    for k, item in enumerate(items):
+    for launch in launches:
         start = perf_counter()
-        run(k)
+        device.launch([launch])
         device.synchronize()
         seconds = device.elapsed()
         for o in watching:
-            o.launched(plan, item, start, seconds)
+            o.launched(plan, launch.item, start, seconds, buffers)
 
 
 def is_timing() -> bool:
@@ -86,10 +87,10 @@ def host_reads() -> None:
 
 
 @contextmanager
-def observing(observer: Observer) -> Iterator[None]:
+def observing(observer: _Observer) -> Iterator[_Observer]:
     """`with observing(x): ...` tells `x` what the engine does meanwhile, in all threads."""
     observers.append(observer)
     try:
-        yield
+        yield observer
     finally:
         observers[:] = [o for o in observers if o is not observer]

@@ -180,7 +180,7 @@ def run_plan(plan: ExecutionPlan, leaves: dict[int, Buffer], numbers: dict[int, 
     launches = launches_of(plan, buffers, numbers, values)
     if launches:
         if is_timing():
-            run_timed(plan, [launch.item for launch in launches], lambda k: device.launch([launches[k]]))
+            run_timed(plan, launches, buffers)
         else:
             device.launch(launches)
         count_run(plan, len(launches))

@@ -7,7 +7,6 @@ from __future__ import annotations
 from threading import Lock
 from typing import Any
 
-from minigrad.engine.observe import is_timing, run_timed
 from minigrad.engine.plan import (
     ExecutionPlan,
     arena_for,
@@ -90,10 +89,7 @@ class PreparedPlan:
                 table.patch((at,), encode(number(e, values)))
             for k, extent, work in extents:
                 table.resize(k, extent, work)
-            if is_timing():
-                run_timed(plan, list(range(table.count)), lambda k: self.device.run(table, k))
-            else:
-                self.device.run(table)
+            self.device.run(table)
         count_run(plan, table.count)
         return buffers
 

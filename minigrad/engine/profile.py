@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minigrad.engine.lines import line_of, lines_kept
 from minigrad.engine.observe import Observer, Ran, observing
@@ -99,7 +99,7 @@ class Profile(Observer):
     def called(self) -> None:
         self.calls += 1
 
-    def launched(self, plan: ExecutionPlan, item: int, start: float, seconds: float) -> None:
+    def launched(self, plan: ExecutionPlan, item: int, start: float, seconds: float, buffers: list[Any]) -> None:
         name = plan.items[item].name
         self.runs.append(KernelRun(name, plan.device.name, plan, item, start - self._begin, seconds))
 

@@ -13,7 +13,6 @@ from minigrad.errors import DeviceError
 from minigrad.runtime.caches import cache_sizes
 from minigrad.runtime.commands import Executable, Prepared
 from minigrad.runtime.device import Device, Launch, Program
-from minigrad.runtime.executor_ir import COMMAND_WORDS
 from minigrad.runtime.host import HostMemory
 from minigrad.runtime.llvm_jit import Jit, Unit
 from minigrad.runtime.pool import Pool
@@ -50,8 +49,8 @@ class CPU(HostMemory, Device):
         """Builds the command table of the launches once, for `run`."""
         return Prepared(launches)
 
-    def run(self, prepared: Prepared, only: int | None = None) -> None:
-        """Runs a prepared list in one native call, or `only` one of its launches; returns when all is done."""
+    def run(self, prepared: Prepared) -> None:
+        """Runs a prepared list in one native call; returns when all is done."""
         if not prepared.count:
             return
         pool = self._pool
@@ -62,10 +61,7 @@ class CPU(HostMemory, Device):
             if prepared.scratch:
                 pool.reserve_scratch(prepared.scratch)
             start = time.perf_counter()
-            if only is None:
-                pool.run(prepared.address, prepared.count, prepared.parallel)
-            else:
-                pool.run(prepared.address + 8 * COMMAND_WORDS * only, 1, prepared.parallel)
+            pool.run(prepared.address, prepared.count, prepared.parallel)
             self._elapsed += time.perf_counter() - start
 
     def synchronize(self) -> None:
