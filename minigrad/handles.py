@@ -22,8 +22,8 @@ def _drop(dead: _Handle) -> None:
 def register(tensor: Any) -> None:
     """Adds a Tensor; it leaves by itself when it dies."""
     handle = _Handle(tensor, _drop)
-    handle.key = id(tensor)
-    _handles[handle.key] = handle
+    handle.key = key = id(tensor)
+    _handles[key] = handle
 
 
 def live() -> Iterator[Any]:

@@ -21,7 +21,8 @@ from minigrad.mixins.aliases import AliasMixin
 from minigrad.mixins.base import Base, broadcast_shapes
 from minigrad.ops import build as B
 from minigrad.ops.convert import convert
-from minigrad.ops.node import Node, apply, toposort
+from minigrad.ops.node import Node, apply, leaf, toposort
+from minigrad.ops.op import Shape
 from minigrad.ops.storage import BUFFER, COPY, DETACH
 from minigrad.runtime.device import Buffer
 from minigrad.runtime.registry import canonical
@@ -74,6 +75,15 @@ class Tensor(AliasMixin):
     def _wrap(cls, node: Node, *parents: Base) -> Self:
         self = super()._wrap(node, *parents)
         self._before = None
+        return self
+
+    @classmethod
+    def _over(cls, buffer: Buffer, shape: Shape, dtype: DType, device: str) -> Self:
+        """A handle of its own on the value in a buffer."""
+        self = object.__new__(cls)
+        self._node = leaf(BUFFER, shape, dtype, device, buffer, {"id": next(_ids), "extents": shape, "of": dtype})
+        self.grad, self._requires_grad, self._before = None, False, None
+        register(self)
         return self
 
     @classmethod
@@ -178,9 +188,9 @@ class Tensor(AliasMixin):
         return self
 
     def _rebind(self, node: Node, value: Base) -> None:
-        leaf, depth = self._is_leaf(), max(self._node.depth, value._node.depth)
+        own, depth = self._is_leaf(), max(self._node.depth, value._node.depth)
         self._node, self._before = node, None
-        if not leaf and Base.grad_enabled:
+        if not own and Base.grad_enabled:
             self._requires_grad = self._requires_grad or value._requires_grad
         self._bound_graph_after(depth)
 
@@ -252,11 +262,11 @@ class Tensor(AliasMixin):
             raise MinigradError("[backward] expected a result of some tensor with requires_grad=True, got none")
         targets = [n for _, nodes in found for n in nodes]
         parts = iter(_node_gradients(self._node, targets, None if gradient is None else gradient._node))
-        for leaf, nodes in found:
+        for t, nodes in found:
             total = next(parts)
             for _ in nodes[1:]:
                 total = B.add(total, next(parts))
-            leaf.grad = self._wrap(total if leaf.grad is None else B.add(leaf.grad._node, total))
+            t.grad = self._wrap(total if t.grad is None else B.add(t.grad._node, total))
         return self
 
     def gradient(self, *targets: Tensor, gradient: Tensor | None = None, materialize_grads: bool = False,
@@ -356,9 +366,8 @@ def _as_int(value: Index) -> int:
 
 
 def _buffer_node(buffer: Buffer, shape: Sequence[Index], dtype: DType, device: str) -> Node:
-    node = apply(BUFFER, device=device, id=next(_ids), extents=tuple(shape), of=dtype)
-    node.storage = buffer
-    return node
+    shape = tuple(shape)
+    return leaf(BUFFER, shape, dtype, device, buffer, {"id": next(_ids), "extents": shape, "of": dtype})
 
 
 def _leaf(data: Any, dtype: DType | None, device: str) -> Node:

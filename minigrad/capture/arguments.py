@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import partial
+from operator import is_
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 from weakref import ref
@@ -33,17 +34,16 @@ class Arguments:
         self.tensors: list[Tensor] = []
         self.dims: dict[str, int] = {}
         self._first: dict[int, int] = {}
-        self.keys: list[Any] = [self.key(a) for a in args]
-        self.keys += [(name, self.key(a)) for name, a in kwargs.items()]
+        keys = [self._tensor(a) if type(a) is Tensor else self.key(a) for a in args]
+        if kwargs:
+            keys += [(name, self.key(a)) for name, a in kwargs.items()]
+        self.keys = tuple(keys)
 
     def key(self, value: Any) -> Any:
         """Everything about one argument but the data of Tensors and the values of Variables."""
         kind = type(value)
         if kind is Tensor:
-            self.tensors.append(value)
-            first = self._first.setdefault(id(value), len(self.tensors) - 1)
-            shape = tuple([d if type(d) is int else self.expression(d) for d in value.shape])
-            return "Tensor", shape, value.dtype.name, value.device, value.requires_grad, value.grad is None, first
+            return self._tensor(value)
         if kind in (list, tuple):
             return kind.__name__, tuple([self.key(v) for v in value])
         if isinstance(value, (dict, OrderedDict)):
@@ -57,6 +57,17 @@ class Arguments:
         if kind is slice:
             return "slice", self.key(value.start), self.key(value.stop), self.key(value.step)
         return static(value)
+
+    def _tensor(self, t: Tensor) -> tuple:
+        tensors, node = self.tensors, t._node
+        first = self._first.setdefault(id(t), len(tensors))
+        tensors.append(t)
+        shape = node.shape
+        for d in shape:
+            if type(d) is not int:
+                shape = tuple([d if type(d) is int else self.expression(d) for d in shape])
+                break
+        return "Tensor", shape, node.dtype, node.device, t._requires_grad, t.grad is None, first
 
     def expression(self, e: Index) -> Index:
         """`e` without the values of its Variables, which are noted."""
@@ -103,6 +114,20 @@ class Same:
         return value is not None and value is other._of()
 
 
+_UNBOUND = ModuleType("unbound")
+"""Stands for a name without a value; like a module it is not part of a key."""
+
+
+def _reference(value: Any) -> Callable[[], Any]:
+    """What gives the value for as long as it lives; only small immutable values are kept alive."""
+    if type(value) in _PLAIN or type(value) is float:
+        return partial(_given, value)
+    try:
+        return ref(value)
+    except TypeError:
+        return partial(_given, value)
+
+
 def _given(value: Any) -> Any:
     return value
 
@@ -123,29 +148,54 @@ class Surroundings:
             code = self.plain.__code__
             self.globals = sorted(_globals(code))
             self.attributes = sorted(_attributes(code)) if code.co_argcount else []
+        self._alone = not (self.globals or self.attributes or self.plain is None or self.plain.__closure__)
+        self._last: tuple[list[Callable[[], Any]], tuple[tuple[str, Any], ...]] = [], ()
 
-    def values(self, owner: object | None) -> list[tuple[str, Any]]:
-        """(name, key) of everything in sight; `owner` is the object whose method this is, if it is one."""
+    def values(self, owner: object | None) -> tuple[tuple[str, Any], ...]:
+        """(name, key) of everything in sight; `owner` is the object whose method this is, if it is one.
+
+        It is the same tuple as last time where everything is the same object as last time.
+        """
+        plain = self.plain
+        if plain is None or self._alone and not plain.__defaults__ and not plain.__kwdefaults__:
+            return ()
+        values = self._look(owner)
+        objects, keys = self._last
+        if len(values) == len(objects) and all(map(is_, values, [r() for r in objects])):
+            return keys
+        keys = tuple([(name, _seen(v)) for name, v in zip(self._names(owner), values, strict=True)
+                      if not isinstance(v, ModuleType)])
+        self._last = [_reference(v) for v in values], keys
+        return keys
+
+    def _look(self, owner: object | None) -> list[Any]:
+        """The values of everything in sight, in the order of `_names`."""
         function = self.plain
-        if function is None:
-            return []
-        found: list[tuple[str, Any]] = []
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        assert function is not None
+        found: list[Any] = []
+        for cell in function.__closure__ or ():
             try:
-                found.append((name, _seen(cell.cell_contents)))
+                found.append(cell.cell_contents)
             except ValueError:  # not bound yet
-                found.append((name, None))
-        for name in self.globals:
-            if name in function.__globals__:
-                value = function.__globals__[name]
-                if not isinstance(value, ModuleType):
-                    found.append((name, _seen(value)))
-        found += [("a default", _seen(v)) for v in function.__defaults__ or ()]
-        found += [(name, _seen(v)) for name, v in (function.__kwdefaults__ or {}).items()]
+                found.append(_UNBOUND)
+        if self.globals:
+            scope = function.__globals__
+            found += [scope.get(name, _UNBOUND) for name in self.globals]
+        if function.__defaults__:
+            found += function.__defaults__
+        if function.__kwdefaults__:
+            found += function.__kwdefaults__.values()
         if owner is not None and self.attributes:
             state = getattr(owner, "__dict__", {})
-            found += [(f"self.{name}", _seen(state[name])) for name in self.attributes if name in state]
+            found += [state.get(name, _UNBOUND) for name in self.attributes]
         return found
+
+    def _names(self, owner: object | None) -> list[str]:
+        function = self.plain
+        assert function is not None
+        names = [*function.__code__.co_freevars, *self.globals, *["a default"] * len(function.__defaults__ or ()),
+                 *(function.__kwdefaults__ or {})]
+        return names + [f"self.{name}" for name in self.attributes] if owner is not None else names
 
     def names(self, args: tuple, kwargs: dict[str, Any], method: bool) -> list[str]:
         """What to call each argument in a message; the first parameter of a method is not among them."""

@@ -27,9 +27,10 @@ from minigrad.capture.check import checked_replay
 from minigrad.capture.journal import Journal, escaped, settle
 from minigrad.capture.outputs import tensors_in, transform
 from minigrad.capture.recorder import Recorder, capturing
-from minigrad.capture.replay import Capture
+from minigrad.capture.replay import PATIENCE, Capture
+from minigrad.capture.steady import MISS
 from minigrad.config import current
-from minigrad.engine.observe import dry_runs, observing
+from minigrad.engine.observe import dry_runs, observers, observing
 from minigrad.errors import MinigradError
 from minigrad.handles import live
 from minigrad.tensor import Tensor, _buffer_node
@@ -62,18 +63,25 @@ class Captures:
             return function(*args, **kwargs)
         arguments = Arguments(args, kwargs)
         around = self._surroundings.values(owner)
-        key = (*arguments.keys, *around, Tensor.training, Tensor.grad_enabled, settings.device)
-        if key in self._eager:
+        key = (arguments.keys, around, Tensor.training, Tensor.grad_enabled, settings.device)
+        if self._eager and key in self._eager:
             return function(*args, **kwargs)
         reason = None
-        for capture in list(self._kept):
+        for capture in self._kept:
             if capture.key != key:
                 continue
+            steady = capture.steady
+            if steady is not None and not observers and not settings.jit_check and capture.takes(arguments.tensors):
+                result = steady.replay(arguments)
+                if result is not MISS:
+                    self.replays += 1
+                    self._since_replay, capture.patience = 0, PATIENCE
+                    return result
             owners = capture.owners(arguments.tensors)
             if isinstance(owners, str):
                 reason = owners
                 if capture.dead():
-                    self._kept.remove(capture)
+                    self._kept = [c for c in self._kept if c is not capture]
                 continue
             self.replays += 1
             self._since_replay = 0
@@ -128,7 +136,7 @@ class Captures:
 
     # Words
 
-    def _named(self, args: tuple, kwargs: dict[str, Any], arguments: Arguments, around: list) -> list[tuple[str, Any]]:
+    def _named(self, args: tuple, kwargs: dict[str, Any], arguments: Arguments, around: tuple) -> list[tuple[str, Any]]:
         names = self._surroundings.names(args, kwargs, self.method)
         return [*zip(names, arguments.keys, strict=True), *around]
 
@@ -171,10 +179,11 @@ class Jit:
         functools.update_wrapper(self, function)
         self._function, self._limit = function, limit
         self._own = Captures(function, limit)
+        self._owner = getattr(function, "__self__", None)
         self._objects: dict[int, tuple[Any, Captures]] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._own.call(self._function, args, kwargs, getattr(self._function, "__self__", None))
+        return self._own.call(self._function, args, kwargs, self._owner)
 
     def __get__(self, instance: object | None, owner: type | None = None) -> Any:
         return self if instance is None else Method(self, instance)

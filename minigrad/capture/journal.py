@@ -14,7 +14,7 @@ from minigrad.errors import MinigradError
 from minigrad.expr import Index, subs, variables
 from minigrad.handles import live
 from minigrad.ops.build import constant_of
-from minigrad.ops.node import apply
+from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Shape
 from minigrad.ops.storage import ASSIGN, BUFFER, CONTIGUOUS
 from minigrad.runtime.device import Buffer
@@ -245,11 +245,16 @@ def reusable_gradient(t: Tensor) -> bool:
     return grad is not None and not grad.requires_grad and grad.grad is None
 
 
+def rebindable(node: Node) -> bool:
+    """Whether a Node only stands for its storage, so that it may be given another one."""
+    return node.op is BUFFER or (node.op is ASSIGN and not node.inputs)
+
+
 def put(t: Tensor, buffer: Buffer, shape: Shape, dtype: DType, device: str) -> None:
     """Makes `buffer` the value of `t`."""
     alone = sys.getrefcount(t._node) <= _ALONE
     node = t._node
-    leaf = node.op is BUFFER or (node.op is ASSIGN and not node.inputs)
+    leaf = rebindable(node)
     if node.storage is buffer and not leaf:
         node.storage = None  # it was overwritten, and the Node means the old value
     # A leaf that only this Tensor holds can be given another buffer; making a Node costs more.

@@ -10,7 +10,7 @@ from minigrad.capture.journal import with_dims
 from minigrad.capture.recorder import Place
 from minigrad.dtype import DType
 from minigrad.ops.op import Shape
-from minigrad.tensor import Tensor, _buffer_node
+from minigrad.tensor import Tensor
 
 
 @dataclass(eq=False, slots=True)
@@ -29,7 +29,7 @@ class Output:
             return owners[owner].grad if grad else owners[owner]  # type: ignore[return-value]
         assert self.dtype is not None
         shape = with_dims(self.shape, dims) if dims else self.shape
-        return Tensor._wrap(_buffer_node(registers[self.register], shape, self.dtype, self.device))
+        return Tensor._over(registers[self.register], shape, self.dtype, self.device)
 
 
 @dataclass(slots=True)

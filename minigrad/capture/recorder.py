@@ -51,13 +51,21 @@ class PlanStep:
     prepared: PreparedPlan | None = None
     tried: bool = False
 
+    def numbers_of(self, entry: Entry) -> dict[int, float]:
+        """The lifted scalars by position, those of random numbers as of this replay."""
+        if not self.counters and not self.keys:
+            return self.numbers
+        numbers = self.numbers | {k: entry.counter + offset for k, offset in self.counters}
+        for k in self.keys:
+            numbers[k] = entry.seed
+        return numbers
+
+    def dims_of(self, dims: dict[str, int]) -> dict[str, int]:
+        """The symbolic dims of the plan, with the values of this replay where it has them."""
+        return {name: dims.get(name, value) for name, value in self.dims.items()} if self.dims else self.dims
+
     def run(self, registers: Registers, entry: Entry) -> None:
-        numbers = self.numbers
-        if self.counters or self.keys:
-            numbers = numbers | {k: entry.counter + offset for k, offset in self.counters}
-            for k in self.keys:
-                numbers[k] = entry.seed
-        dims = {name: entry.dims.get(name, value) for name, value in self.dims.items()} if self.dims else self.dims
+        numbers, dims = self.numbers_of(entry), self.dims_of(entry.dims)
         leaves = {k: registers[r] for k, r in self.leaves}
         if not self.tried:
             self.prepared, self.tried = prepare(self.plan, numbers, dims), True
@@ -227,6 +235,6 @@ class Recorder(Observer):
 
 def capturing() -> bool:
     """Whether a function is being captured in this thread."""
-    return any(isinstance(o, Recorder) and o._thread == get_ident() for o in observers)
+    return bool(observers) and any(isinstance(o, Recorder) and o._thread == get_ident() for o in observers)
 
 

@@ -9,8 +9,12 @@ from minigrad import random
 from minigrad.capture.journal import Guard, Journal, Rebind, held_by_others, put, reusable_gradient, settle, with_dims
 from minigrad.capture.outputs import Output, rebuild, take_apart
 from minigrad.capture.recorder import Entry, Place, Recorder, Recording
+from minigrad.capture.steady import Steady, steady_after
 from minigrad.engine.transfer import cloned
 from minigrad.tensor import Tensor, _buffer_node
+
+PATIENCE = 64
+"""How many replays without a steady state, one after the other, end the search for one."""
 
 
 class Capture:
@@ -22,6 +26,8 @@ class Capture:
         self.inputs = [ref(t) for t in journal.inputs]
         self.drawn = drawn
         self.confirmed: set[int] = set()
+        self.steady: Steady | None = None
+        self.patience = PATIENCE
         self.rebinds = journal.rebinds(recorder)
         self.output = take_apart(result, self._describer(journal, recorder))
         self._number(journal)
@@ -93,6 +99,14 @@ class Capture:
         """Whether it can never hold again."""
         return any(g.tensor() is None for g in self.guards)
 
+    def takes(self, tensors: list[Tensor]) -> bool:
+        """Whether these arguments may stand for those of the capture: no function that it saw may read the latter."""
+        for k, captured in enumerate(self.inputs):
+            before = captured()
+            if before is not tensors[k] and before is not None and k not in self.confirmed:
+                return False
+        return True
+
     def owners(self, tensors: list[Tensor]) -> list[Tensor] | str:
         """The Tensors by number if the capture holds for them, else why not."""
         found: list[Any] = list(tensors)
@@ -106,10 +120,8 @@ class Capture:
             others = {id(t) for t in found[len(tensors):]}
             if any(id(t) in others for t in tensors):
                 return "an argument is also read or changed as another variable"
-        for k, (captured, t) in enumerate(zip(self.inputs, tensors, strict=True)):
-            before = captured()
-            if before is not None and before is not t and k not in self.confirmed:
-                return "an argument of the capture still lives, and might be read as another variable"
+        if not self.takes(tensors):
+            return "an argument of the capture still lives, and might be read as another variable"
         for group in self.shared:
             buffers = [at(found, place)._node.storage for place in group]
             if any(b is None or b is not buffers[0] for b in buffers):
@@ -135,7 +147,17 @@ class Capture:
         self.recording.replay(registers, Entry(counter, random.seed()[0], dims))
         for rebind in self.rebinds:
             self._apply(rebind, owners, registers, dims)
-        return rebuild(self.output, registers, owners, dims)
+        result = rebuild(self.output, registers, owners, dims)
+        del registers
+        self._settle(owners)
+        return result
+
+    def _settle(self, owners: list[Tensor]) -> None:
+        """Remembers how this replay left things, where the next one is likely to find them so."""
+        self.steady = None
+        if self.patience and not isinstance(self.owners(owners[:len(self.inputs)]), str):
+            self.steady = steady_after(self, owners)
+        self.patience -= 1
 
     def _apply(self, rebind: Rebind, owners: list[Tensor], registers: list[Any], dims: dict[str, int]) -> None:
         owner, grad = rebind.place

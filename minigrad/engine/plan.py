@@ -154,7 +154,7 @@ def bucket(values: dict[str, int], highest: dict[str, int]) -> dict[str, int]:
 
 def arena_for(plan: ExecutionPlan, values: dict[str, int], highest: dict[str, int]) -> Arena:
     """Offsets of the temporaries for these values of the symbolic dims, rounded up."""
-    rounded = bucket(values, highest)
+    rounded = bucket(values, highest) if values else values
     key = tuple(rounded.values())
     found = plan.arenas.get(key)
     if found is None:
@@ -226,3 +226,4 @@ def count_run(plan: ExecutionPlan, launches: int) -> None:
     stats.flops += plan.flops
     stats.bytes += plan.bytes
     stats.launches += launches
+    stats.calls += 1

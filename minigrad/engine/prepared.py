@@ -4,6 +4,7 @@ Memory that comes back from the pool mostly lies where it lay before, so that a 
 """
 from __future__ import annotations
 
+from collections.abc import Iterable
 from threading import Lock
 from typing import Any
 
@@ -23,6 +24,8 @@ from minigrad.runtime.device import Buffer
 from minigrad.runtime.host import address_of
 from minigrad.scheduler.memory import Arena
 
+Positions = tuple[int, ...]
+
 
 class PreparedPlan:
     """One plan on the CPU, for many runs. `run` gives what `run_plan` does, without buffers for temporaries."""
@@ -35,63 +38,103 @@ class PreparedPlan:
         stand_in = Buffer(plan.device, 0, None, 0, None, 1)
         launches = launches_of(plan, [stand_in] * len(plan.sizes), numbers, values)
         self.table = self.device.prepare(launches)
-        slots: dict[int, list[int]] = {}
-        self.numbers: list[tuple[int, int, Encoder]] = []
-        self.dims: list[tuple[int, Expr, Encoder]] = []
-        self.extents: list[tuple[int, Expr, float]] = []
-        for k, (item, starts) in enumerate(zip(plan.items, self.table.rows, strict=True)):
+        self._slots: dict[int, list[int]] = {}
+        self._numbers: dict[int, list[tuple[int, Encoder]]] = {}
+        self._dims: dict[tuple[Expr, Encoder], list[int]] = {}
+        self._extents: list[tuple[int, Expr, float]] = []
+        self._find_arguments()
+        self.table.release()
+        temporary = set(plan.temporary)
+        self._lasting = {k: tuple(p) for k, p in self._slots.items() if k not in temporary}
+        self._temporary = [(k, tuple(p)) for k, p in self._slots.items() if k in temporary]
+        self._addresses = dict.fromkeys(self._lasting, 0)
+        self._known_numbers: dict[int, float] = {}
+        self._known_dims: dict[str, int] | None = None
+        self._layout: tuple[Arena | None, int] = None, 0
+
+    def _find_arguments(self) -> None:
+        """Where in the table each slot, number, dim and symbolic extent stands."""
+        for k, (item, starts) in enumerate(zip(self.plan.items, self.table.rows, strict=True)):
             encoders = item.executable.encoders
             for row, start in zip(item.rows, starts, strict=True):
                 for at, slot in enumerate(row.values):
-                    slots.setdefault(slot, []).append(start + at)
+                    self._slots.setdefault(slot, []).append(start + at)
+                scalars = len(row.values) + len(row.scalars)
                 for at, argument in enumerate((*row.scalars, *row.dims), len(row.values)):
-                    if at < len(row.values) + len(row.scalars):
+                    encode = encoders[at]
+                    assert encode is not None
+                    if at < scalars:
                         if type(argument) is int:
-                            self.numbers.append((start + at, argument, encoders[at]))
+                            self._numbers.setdefault(argument, []).append((start + at, encode))
                     elif isinstance(argument, Expr):
-                        self.dims.append((start + at, argument, encoders[at]))
+                        self._dims.setdefault((argument, encode), []).append(start + at)
                 if isinstance(row.extent, Expr):
-                    self.extents.append((k, row.extent, row.work))
-        self.table.release()
-        temporary = set(plan.temporary)
-        self.lasting = [(k, tuple(p)) for k, p in slots.items() if k not in temporary]
-        self.temporary = [(k, tuple(p)) for k, p in slots.items() if k in temporary]
-        self.addresses: dict[int, int] = {}
-        self.layout: tuple[Arena | None, int] = None, 0
+                    self._extents.append((k, row.extent, row.work))
+
+    def runs_with(self, values: dict[str, int]) -> bool:
+        """Whether every launch has iterations for these values of the symbolic dims."""
+        return all([number(e, values) > 0 for _, e, _ in self._extents])
 
     def run(self, leaves: dict[int, Buffer], numbers: dict[int, float], values: dict[str, int],
             highest: dict[str, int]) -> list[Any] | None:
         """Buffers by slot like `run_plan`; None, with nothing done, where some launch has no iterations."""
-        extents = [(k, number(e, values), work) for k, e, work in self.extents]
-        if any(extent <= 0 for _, extent, _ in extents):
+        if not self.runs_with(values):
             return None
-        plan, table = self.plan, self.table
-        layout = arena_for(plan, values, highest)
-        memory = arena(plan.device, layout.nbytes) if layout.nbytes else None
-        buffers = lasting_buffers(plan, leaves, values)
-        with self._lock:
-            known = self.addresses
-            for k, positions in self.lasting:
-                buffer = buffers[k]
-                address = buffer.address or address_of(buffer)
-                if known.get(k) != address:
-                    known[k] = address
-                    table.patch(positions, address)
-            if memory is not None:
-                base = address_of(memory)
-                if self.layout[0] is not layout or self.layout[1] != base:
-                    self.layout = layout, base
-                    for k, positions in self.temporary:
-                        table.patch(positions, base + layout.offsets[k])
-            for at, k, encode in self.numbers:
-                table.patch((at,), encode(numbers[k]))
-            for at, e, encode in self.dims:
-                table.patch((at,), encode(number(e, values)))
-            for k, extent, work in extents:
-                table.resize(k, extent, work)
-            self.device.run(table)
-        count_run(plan, table.count)
+        buffers = lasting_buffers(self.plan, leaves, values)
+        self.run_patched([(k, buffers[k].address or address_of(buffers[k])) for k in self._lasting], numbers, values,
+                         highest)
         return buffers
+
+    def run_patched(self, addresses: Iterable[tuple[int, int]], numbers: dict[int, float], values: dict[str, int],
+                    highest: dict[str, int]) -> None:
+        """Runs with the lasting slots at these addresses, and those that are not named where they were last time."""
+        table = self.table
+        with self._lock:
+            known, positions = self._addresses, self._lasting
+            for k, address in addresses:
+                if known.get(k, address) != address:
+                    known[k] = address
+                    table.patch(positions[k], address)
+            memory = self._patch_temporaries(values, highest) if self._temporary else None
+            if self._numbers:
+                self._patch_numbers(numbers)
+            if values != self._known_dims:
+                self._patch_dims(values)
+            self.device.run(table)
+        del memory  # nobody could take it from us meanwhile
+        count_run(self.plan, table.count)
+
+    def address(self, slot: int) -> int:
+        """Where a lasting slot lay in the last run; 0 for one that no argument names."""
+        return self._addresses.get(slot, 0)
+
+    def _patch_temporaries(self, values: dict[str, int], highest: dict[str, int]) -> Buffer | None:
+        layout = arena_for(self.plan, values, highest)
+        if not layout.nbytes:
+            return None
+        memory = arena(self.plan.device, layout.nbytes)
+        base = memory.address or address_of(memory)
+        if self._layout[0] is not layout or self._layout[1] != base:
+            self._layout = layout, base
+            for k, places in self._temporary:
+                self.table.patch(places, base + layout.offsets[k])
+        return memory
+
+    def _patch_numbers(self, numbers: dict[int, float]) -> None:
+        known = self._known_numbers
+        for k, places in self._numbers.items():
+            value = numbers[k]
+            if known.get(k) is not value:  # the same object: -0.0 and 0.0 are equal, NaN is not equal to itself
+                known[k] = value
+                for at, encode in places:
+                    self.table.patch((at,), encode(value))
+
+    def _patch_dims(self, values: dict[str, int]) -> None:
+        self._known_dims = values
+        for (e, encode), places in self._dims.items():
+            self.table.patch(tuple(places), encode(number(e, values)))
+        for k, e, work in self._extents:
+            self.table.resize(k, number(e, values), work)
 
 
 def prepare(plan: ExecutionPlan, numbers: dict[int, float], values: dict[str, int]) -> PreparedPlan | None:

@@ -8,10 +8,12 @@ from dataclasses import dataclass, fields, replace
 class Stats:
     """Counts since the process started. Times are seconds of this thread; `mem_used` the live bytes of realized values.
 
-    A launch is one stage; `programs` counts distinct rendered programs, `schedules` plans made, `plan_hits` reuses.
+    A launch is one stage, `calls` counts lists of launches handed to a device;
+    `programs` counts distinct rendered programs, `schedules` plans made, `plan_hits` reuses.
     """
 
     launches: int = 0
+    calls: int = 0
     programs: int = 0
     schedules: int = 0
     plan_hits: int = 0

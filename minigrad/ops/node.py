@@ -83,6 +83,15 @@ def apply(op: Op, *inputs: Node, device: str | None = None, **params: Any) -> No
     return node
 
 
+def leaf(op: Op, shape: tuple[Index, ...], dtype: DType, device: str, storage: Any, params: dict[str, Any]) -> Node:
+    """A Node without inputs over `storage`. Its params tell it from all others, so that nobody will look for it."""
+    node = Node()
+    node.op, node.inputs, node.params = op, (), params
+    node.shape, node.dtype, node.device = shape, dtype, device
+    node.storage, node.depth = storage, 1
+    return node
+
+
 def toposort(*roots: Node, through_storage: bool = False) -> list[Node]:
     """Nodes that `roots` need, inputs first, iteratively. Stops at realized Nodes unless `through_storage`."""
     order: list[Node] = []

@@ -5,8 +5,8 @@ is done. `prepare` keeps the table for replay, with arguments and extents that c
 """
 from __future__ import annotations
 
-import time
 from functools import lru_cache
+from time import perf_counter
 
 from minigrad import config
 from minigrad.errors import DeviceError
@@ -60,9 +60,9 @@ class CPU(HostMemory, Device):
                 pool.resize(threads)
             if prepared.scratch:
                 pool.reserve_scratch(prepared.scratch)
-            start = time.perf_counter()
+            start = perf_counter()
             pool.run(prepared.address, prepared.count, prepared.parallel)
-            self._elapsed += time.perf_counter() - start
+            self._elapsed += perf_counter() - start
 
     def synchronize(self) -> None:
         """Nothing is ever queued: launches return when they are done."""

@@ -13,7 +13,7 @@ from minigrad.target import Target
 __all__ = ["Buffer", "Device", "Launch", "Program"]
 
 
-@dataclass(slots=True, weakref_slot=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Buffer:
     """`nbytes` of device memory at `offset` bytes into `handle` (a numpy uint8 array on the CPU, a cl.Buffer on CL).
 

@@ -53,7 +53,7 @@ class HostMemory:
     """
 
     def __init__(self) -> None:
-        self._free: dict[int, list[np.ndarray]] = {}
+        self._free: dict[int, list[tuple[np.ndarray, int]]] = {}  # memory and its address, by size
         self._free_bytes = 0
         # Reentrant: the garbage collector may free buffers while this thread allocates.
         self._free_lock = threading.RLock()
@@ -64,9 +64,9 @@ class HostMemory:
         with self._free_lock:
             free = self._free.get(size)
             if free:
-                handle = free.pop()
+                handle, address = free.pop()
                 self._free_bytes -= size
-                return Buffer(self, nbytes, handle)  # type: ignore[arg-type]
+                return Buffer(self, nbytes, handle, 0, None, address)  # type: ignore[arg-type]
         try:
             handle = allocate_aligned(size)
         except MemoryError:
@@ -79,7 +79,7 @@ class HostMemory:
 
     def free(self, buffer: Buffer) -> None:
         """Gives the memory to the pool, unless it belongs to something else or an array still looks at it."""
-        handle, buffer.handle, buffer.address = buffer.handle, None, 0
+        handle, address, buffer.handle, buffer.address = buffer.handle, buffer.address, None, 0
         if handle is None or buffer.base is not None or buffer.offset or not isinstance(handle.base, np.ndarray):
             return
         # A numpy view of the handle refers to the handle or to the array below it: count who holds either one
@@ -92,9 +92,9 @@ class HostMemory:
                 return
             while self._free_bytes + size > POOL_LIMIT_BYTES and self._free:
                 oldest = next(iter(self._free))
-                self._free_bytes -= sum(h.nbytes for h in self._free.pop(oldest))
+                self._free_bytes -= sum(h.nbytes for h, _ in self._free.pop(oldest))
             bucket = self._free.pop(size, [])
-            bucket.append(handle)
+            bucket.append((handle, address))
             self._free[size] = bucket
             self._free_bytes += size
 
