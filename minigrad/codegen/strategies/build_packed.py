@@ -1,65 +1,41 @@
 """Contraction + PackedPlan -> loop IR. The nest is the one in packed.py."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from itertools import product as combinations
+from typing import cast
 
 from minigrad.codegen.ir.nodes import Alloc, BufferParam, Call, Function, If, Loop, ScalarParam, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest
-from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.monoid import MONOIDS
-from minigrad.codegen.strategies.build import accumulate
+from minigrad.codegen.strategies.build import accumulate, ceil_div
 from minigrad.codegen.strategies.plan import Box, PackedPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
+from minigrad.codegen.strategies.sides import (
+    LINE,
+    Block,
+    Boxes,
+    Run,
+    Side,
+    boxes,
+    dense,
+    divides,
+    expressions_of,
+    fill,
+    parts_of,
+    places_of,
+    runs_of,
+    tiles_of,
+)
+from minigrad.codegen.strategies.windows import axes_of
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError
-from minigrad.expr import Index, Var, bounds, emin, product, subs, variables
-from minigrad.value import Value, binary, const, guard, indices_of, load, substitute, walk
+from minigrad.expr import Index, Var, bounds, emin, product
+from minigrad.value import Value, binary, const, load, substitute
 
-LINE = 64
-"""Bytes of a cache line: rows of packed blocks are an odd number of lines apart, so that columns use all cache sets."""
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """The block of one group of variables: their origins, and how many steps of each the block covers."""
-
-    variables: tuple[Var, ...]
-    parts: tuple[int, ...]
-    origin: dict[Var, Index]
-    counts: tuple[Index, ...]
-
-    @property
-    def count(self) -> Index:
-        return product(self.counts)
-
-    @property
-    def most(self) -> int:
-        return product(self.parts)  # type: ignore[return-value]
-
-    def inside(self) -> list[tuple[Var, int, Index]]:
-        """(variable, part, count) of what the block steps through, outermost first."""
-        return [(v, p, c) for v, p, c in zip(self.variables, self.parts, self.counts, strict=True) if p > 1]
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Variables that a sweep steps through as one: `last` counts on over the others, `count` steps of `stride`."""
-
-    last: Var
-    count: Index
-    stride: int
-    others: tuple[Var, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Packed memory: rows of `pitch` elements."""
-
-    name: str
-    rows: int
-    pitch: int
+MAX_UNROLLED = 256
+"""Multiply-adds written out per step of the loops over a sum."""
 
 
 def build_packed(kernel: Kernel, nest: Nest, plan: PackedPlan, name: str) -> Function:
@@ -82,8 +58,8 @@ class PackedBuilder:
 
     def function(self, name: str) -> Function:
         c, plan = self.contraction, self.plan
-        boxes = ((c.batch, tuple((v, 1) for v in plan.batch)), (c.n, plan.n), (c.m, plan.m))
-        tiles = [(v, part, _tiles(v, part)) for vs, box in boxes for v, part in _parts(vs, box)]
+        groups = ((c.batch, tuple((v, 1) for v in plan.batch)), (c.n, plan.n), (c.m, plan.m))
+        tiles = [(v, part, tiles_of(v, part)) for vs, box in groups for v, part in parts_of(vs, box)]
         total = product(t for _, _, t in tiles)
         p = Var("p", 0, total - 1)
         at: dict[Var, Index] = {v: 0 for v in self.nest.domain if v.hi == 0}
@@ -100,9 +76,9 @@ class PackedBuilder:
 
     def side(self, variables: tuple[Var, ...], box: Box, at: dict[Var, Index]) -> Side:
         """The block of these variables whose origins are in `at`."""
-        parts = _parts(variables, box)
-        counts = tuple(part if _divides(v, part) else emin(part, v.hi + 1 - at[v]) for v, part in parts)
-        return Side(variables, tuple(part for _, part in parts), at, counts)
+        parts = parts_of(variables, box)
+        counts = tuple(part if divides(v, part) else emin(part, v.hi + 1 - at[v]) for v, part in parts)
+        return Side(variables, tuple(part for _, part in parts), at, counts, dense(part for _, part in parts))
 
     def block(self, at: dict[Var, Index]) -> list[Stmt]:
         """One iteration of the parallel loop: a block of the output."""
@@ -110,25 +86,31 @@ class PackedBuilder:
         m, n = self.side(c.m, plan.m, at), self.side(c.n, plan.n, at)
         depth: int = product(part for _, part in plan.k)  # type: ignore[assignment]
         rows = -(-m.most // plan.rows) * plan.rows
-        a = self.memory("a", depth, rows, 1) if plan.a_along == "m" else self.memory("a", rows, depth, 1)
-        b = self.memory("b", depth, n.most, plan.vectors)
-        out = self.memory("c", rows, n.most, plan.vectors)
         loops: list[tuple[Var, Index]] = []
-        for v, part in _parts(c.k, plan.k):
-            t = self.fresh(v.name, _tiles(v, part) - 1)
+        for v, part in parts_of(c.k, plan.k):
+            t = self.fresh(v.name, tiles_of(v, part) - 1)
             at[v] = t * part if t.hi else 0
             if t.hi:
-                loops.append((t, _tiles(v, part)))
+                loops.append((t, tiles_of(v, part)))
         k = self.side(c.k, plan.k, at)
+        a = self.memory("a", depth, rows, 1) if plan.a_along == "m" else self.memory("a", rows, depth, 1)
+        b: Block | Boxes
+        if plan.windows:
+            self.count += 1
+            b = boxes(f"b_{self.count}", axes_of(c), n, k, plan.vectors * plan.width, c.a.dtype.itemsize)
+            n = b.columns
+        else:
+            b = self.memory("b", depth, n.most, plan.vectors)
+        out = self.memory("c", rows, n.most, plan.vectors)
         inner: list[Stmt] = []
         if plan.a_along:
             inner += self.pack(a, c.a, *((k, m) if plan.a_along == "m" else (m, k)), plan.a_lanes)
-        inner += self.pack(b, c.b, k, n, plan.b_lanes)
+        inner += self.pack(b, c.b, k, n, plan.b_lanes) if isinstance(b, Block) else self.pack_boxes(b, c.b, k)
         inner += self.tiles(a, b, out, m, n, k, tuple(-t for t, _ in loops))
         for t, stop in reversed(loops):
             inner = [Loop(t, 0, stop, "serial", tuple(inner))]
         used = (a, b, out) if plan.a_along else (b, out)
-        memory: list[Stmt] = [Alloc(x.name, c.a.dtype, x.rows * x.pitch, "scratch") for x in used]
+        memory: list[Stmt] = [Alloc(x.name, c.a.dtype, x.size, "scratch") for x in used]
         return [*memory, *inner, *self.write_back(out, m, n)]
 
     def memory(self, stem: str, rows: int, columns: int, vectors: int) -> Block:
@@ -144,23 +126,14 @@ class PackedBuilder:
 
     def pack(self, block: Block, value: Value, rows: Side, columns: Side, lanes: int) -> list[Stmt]:
         """block[row * pitch + column] = value; where it is read across lanes, rows are the innermost loop."""
-        expressions = _expressions(value)
-        row_runs, column_runs = _runs(rows, expressions), _runs(columns, expressions)
-        row, column = _places(row_runs), _places(column_runs)
+        expressions = expressions_of(value)
+        row_runs, column_runs = runs_of(rows, expressions), runs_of(columns, expressions)
+        row, column = places_of(row_runs), places_of(column_runs)
         at = {**rows.origin, **columns.origin}
 
         def body(at: dict[Var, Index], place: dict[Var, Index], conditions: tuple[Index, ...], lane: Var) -> list[Stmt]:
             offset = row(place) * block.pitch + column(place)
-            inside = substitute(value, at)
-            if inside.op == "guard" and inside.args[1] is const(0, value.dtype):
-                inside, conditions = inside.args[0], (*inside.attr, *conditions)
-            zero = const(0, value.dtype)
-            some = Store(block.name, offset, guard(inside, zero, conditions))
-            whole = _in_all_lanes(conditions, lane, lanes)
-            if not whole:
-                return [some]
-            uniform = tuple(e for e in conditions if lane not in variables(e))
-            return [If(whole, (Store(block.name, offset, guard(inside, zero, uniform)),), (some,))]
+            return fill(block.name, offset, substitute(value, at), conditions, lane, lanes)
 
         # The conditions on lanes are computed once per block of lanes if the next outer variable is inside its loop.
         # What a block stores beyond its run is overwritten by blocks to the left: from the right, further runs later.
@@ -172,12 +145,51 @@ class PackedBuilder:
             order[-2:] = [column_runs[-1], column_runs[-2]]
         return self.sweep(order, lane_run, lanes, at, body)
 
+    def pack_boxes(self, b: Boxes, value: Value, k: Side) -> list[Stmt]:
+        """The boxes of a block, one plane after the other: each element of the operand is read once."""
+        found: list[Stmt] = []
+        for plane, residues in enumerate(combinations(*(range(a.stride) for a in b.layout.axes))):
+            taps = [[t for t in a.taps if a.residue(t) == r] for a, r in zip(b.layout.axes, residues, strict=True)]
+            if all(taps):
+                found += self.pack_plane(b, value, k, plane, taps)
+        return found
+
+    def pack_plane(self, b: Boxes, value: Value, k: Side, plane: int, taps: list[list[int]]) -> list[Stmt]:
+        """One plane: what the given taps of each axis reach."""
+        axes, expressions = b.layout.axes, expressions_of(value)
+        at = {**k.origin, **{a.tap: t[0] for a, t in zip(axes, taps, strict=True) if a.tap is not None}}
+        image_runs, step_runs = runs_of(b.images, expressions), runs_of(b.steps, expressions)
+        image, step = places_of(image_runs), places_of(step_runs)
+        places: list[Var] = []
+        box_runs: list[Run] = []
+        for a, some, count, pitch in zip(axes, taps, b.counts, b.layout.pitches, strict=True):
+            low, high = a.shift(some[0]), a.shift(some[-1])
+            low, high = min(low, high), max(low, high)  # type: ignore[type-var,assignment]
+            q = self.fresh("q", b.layout.lengths[len(places)] - 1)
+            at[q] = low
+            box_runs.append(Run(q, count + (high - low), pitch, ()))  # type: ignore[operator, arg-type]
+            places.append(q)
+
+        def body(at: dict[Var, Index], place: dict[Var, Index], conditions: tuple[Index, ...], lane: Var) -> list[Stmt]:
+            inside: Index = plane * b.layout.plane
+            here = dict(at)
+            for a, some, q, pitch in zip(axes, taps, places, b.layout.pitches, strict=True):
+                inside = inside + at[q] * pitch
+                here[a.x] = at[a.x] + at[q] - a.shift(some[0])
+            offset = image(place) * b.image_size + step(place) + inside
+            return fill(b.name, offset, substitute(value, here), conditions, lane, self.plan.b_lanes)
+
+        order = [*image_runs, *step_runs, *box_runs]
+        if len(box_runs) > 1:
+            order[-2:] = [box_runs[-1], box_runs[-2]]
+        return self.sweep(order, box_runs[-1], self.plan.b_lanes, at, body)
+
     def write_back(self, out: Block, m: Side, n: Side) -> list[Stmt]:
         """The stores of the nest over one block of sums."""
         c = self.contraction
-        expressions = [e for s in c.outputs for e in (*s.indices, *_expressions(s.value))]
-        row_runs, column_runs = _runs(m, expressions), _runs(n, expressions)
-        row, column = _places(row_runs), _places(column_runs)
+        expressions = [e for s in c.outputs for e in (*s.indices, *expressions_of(s.value))]
+        row_runs, column_runs = runs_of(m, expressions), runs_of(n, expressions)
+        row, column = places_of(row_runs), places_of(column_runs)
 
         def body(at: dict[Var, Index], place: dict[Var, Index], conditions: tuple[Index, ...], lane: Var) -> list[Stmt]:
             total = load(out.name, (row(place) * out.pitch + column(place),), c.a.dtype)
@@ -200,7 +212,7 @@ class PackedBuilder:
         lane = self.fresh("l", width - 1)
         for run in order:
             if run is lane_run:
-                stop: Index = _ceil(run.count, width)
+                stop: Index = ceil_div(run.count, width)
                 x = self.fresh(run.last.name, stop - 1)
                 block = x if run is order[-1] else stop - 1 - x
                 step: Index = block * width + lane
@@ -222,51 +234,87 @@ class PackedBuilder:
 
     # ---- the microkernel ----
 
-    def in_place(self, m: Side, k: Side, row: Index, step: Index) -> Value:
-        """A where it is, `row` and `step` counted in the block."""
+    def in_place(self, m: Side, row: Index, steps: Mapping[Var, Index]) -> Value:
+        """A where it is, `row` counted in the block, `steps` those of each variable of the sum from its origin."""
         value = self.contraction.a
-        at = {**m.origin, **k.origin}
+        at = dict(m.origin)
         if not isinstance(m.count, int) or m.count % self.plan.rows:
             row = emin(row, m.count - 1)
-        for side, place in ((m, row), (k, step)):
-            runs = _runs(side, _expressions(value))
-            if len(runs) > 1:
-                raise InternalError(f"[build] expected one run of {side.variables} to read A in place, got {runs}")
-            for run in runs:
-                at[run.last] = at[run.last] + place
+        runs = runs_of(m, expressions_of(value))
+        if len(runs) > 1:
+            raise InternalError(f"[build] expected one run of {m.variables} to read A in place, got {runs}")
+        for run in runs:
+            at[run.last] = at[run.last] + row
+        for v, step in steps.items():
+            at[v] = at[v] + step
         return substitute(value, at)
 
-    def tiles(self, a: Block, b: Block, out: Block, m: Side, n: Side, k: Side, first: tuple[Index, ...]) -> list[Stmt]:
+    def steps(self, k: Side) -> tuple[list[tuple[Var, Index, str]], dict[Var, Index], Index]:
+        """The loops over the sum of a block (variable, count, kind), the steps of its variables, and their place."""
+        if not self.plan.windows:
+            x = self.fresh("k", k.count - 1)
+            if self.plan.a_along:
+                return [(x, k.count, "serial")], {}, x
+            runs = runs_of(k, expressions_of(self.contraction.a))
+            if len(runs) > 1:
+                raise InternalError(f"[build] expected one run of {k.variables} to read A in place, got {runs}")
+            return [(x, k.count, "serial")], {run.last: x for run in runs}, x
+        loops: list[tuple[Var, Index, str]] = []
+        steps: dict[Var, Index] = {}
+        place: Index = 0
+        copies = self.plan.rows * self.plan.vectors
+        for v, _, count, pitch in reversed(k.inside()):
+            x = self.fresh(v.name, count - 1)
+            few = isinstance(count, int) and copies * count <= MAX_UNROLLED
+            copies = copies * count if few else MAX_UNROLLED  # type: ignore[assignment]
+            loops.insert(0, (x, count, "unroll" if few else "serial"))
+            steps[v] = x
+            place = place + x * pitch
+        return loops, steps, place
+
+    def call(self, at: tuple[tuple[str, Index], ...], k: Side, a: Block, b: Block | Boxes, out: Block,
+             first: tuple[Index, ...]) -> tuple[Stmt, ...]:
+        """A tile as the call of a microkernel on what starts `at`."""
+        kernel = find(self.plan.microkernel)
+        if kernel is None or not isinstance(b, Block):
+            raise InternalError(f"[build] expected a known microkernel and panels, got {self.plan}")
+        new, more = (Call(kernel, at, (), (k.count, a.pitch, b.pitch, out.pitch, old)) for old in (0, 1))
+        return (If(first, (new,), (more,)),) if first else (new,)
+
+    def tiles(self, a: Block, b: Block | Boxes, out: Block, m: Side, n: Side, k: Side, first: tuple[Index, ...]
+              ) -> list[Stmt]:
         """out += a @ b over tiles of registers; where `first` holds, out = a @ b. Edges compute what nobody reads."""
         plan, dtype = self.plan, self.contraction.a.dtype
+        images: list[tuple[Var, Index]] = []
+        steps, k_at, x = self.steps(k)
+        if isinstance(b, Block):
+            count, offset, start = n.count, x * b.pitch, cast(Index, 0)
+        else:
+            image: Index = 0
+            for var, _, repeats, pitch in b.images.inside():
+                g = self.fresh(var.name, repeats - 1)
+                images.append((g, repeats))
+                image = image + g * pitch
+            count, offset, start = b.count, image * b.image_size + b.place(k_at), image * b.image_columns
         columns = plan.vectors * plan.width
-        across, down = _ceil(n.count, columns), _ceil(m.count, plan.rows)
+        across, down = ceil_div(count, columns), ceil_div(m.count, plan.rows)
         j, i = self.fresh("j", across - 1), self.fresh("i", down - 1)
         if plan.microkernel:
-            kernel = find(plan.microkernel)
-            if kernel is None:
-                raise InternalError(f"[build] expected a known microkernel, got {plan.microkernel}")
             corner = i * plan.rows * (1 if plan.a_along == "m" else a.pitch)
             at = ((a.name, corner), (b.name, j * columns), (out.name, i * plan.rows * out.pitch + j * columns))
-
-            def call(old: int) -> tuple[Stmt, ...]:
-                return (Call(kernel, at, (), (k.count, a.pitch, b.pitch, out.pitch, old)),)
-
-            tile = (If(first, call(0), call(1)),) if first else call(0)
-            return [Loop(j, 0, across, "serial", (Loop(i, 0, down, "serial", tile),))]
-        x = self.fresh("k", k.count - 1)
+            return [Loop(j, 0, across, "serial", (Loop(i, 0, down, "serial", self.call(at, k, a, b, out, first)),))]
         lane = self.fresh("l", plan.width - 1)
         u, v = self.fresh("u", plan.rows - 1), self.fresh("v", plan.vectors - 1)
         acc = f"acc_{self.count}"
         slot = u * plan.vectors + v
         row, column = i * plan.rows + u, j * columns + v * plan.width + lane
         place = x * a.pitch + row if plan.a_along == "m" else row * a.pitch + x
-        left, right = load(a.name, (place,), dtype), load(b.name, (x * b.pitch + column,), dtype)
+        left, right = load(a.name, (place,), dtype), load(b.name, (offset + column,), dtype)
         if not plan.a_along:
-            left = self.in_place(m, k, row, x)
+            left = self.in_place(m, row, k_at)
         old = load(acc, (slot,), dtype)
         term = accumulate(MONOIDS["sum"], old, binary("mul", left, right))
-        whole = row * out.pitch + column
+        whole = row * out.pitch + start + column
         fresh_sum = Store(out.name, whole, old)
         add = Store(out.name, whole, binary("add", load(out.name, (whole,), dtype), old))
 
@@ -274,72 +322,13 @@ class PackedBuilder:
             return (Loop(u, 0, plan.rows, "unroll", (Loop(v, 0, plan.vectors, "unroll", (s,)),)),)
 
         done: tuple[Stmt, ...] = (If(first, each(fresh_sum), each(add)),) if first else each(fresh_sum)
+        total = each(Store(acc, slot, term))
+        for var, stop, kind in reversed(steps):
+            total = (Loop(var, 0, stop, kind, total),)
         tile = (Alloc(acc, dtype, plan.rows * plan.vectors, "register"), *each(Store(acc, slot, const(0, dtype))),
-                Loop(x, 0, k.count, "serial", each(Store(acc, slot, term))), *done)
+                *total, *done)
         vector = Loop(lane, 0, plan.width, "vector", tile)
-        return [Loop(j, 0, across, "serial", (Loop(i, 0, down, "serial", (vector,)),))]
-
-
-def _parts(variables: Sequence[Var], box: Box) -> list[tuple[Var, int]]:
-    by_name = {v.name: v for v in variables}
-    return [(by_name[name], part) for name, part in box]
-
-
-def _tiles(v: Var, part: int) -> Index:
-    return _ceil(v.hi + 1, part)
-
-
-def _divides(v: Var, part: int) -> bool:
-    return part == 1 or (isinstance(v.hi, int) and (v.hi + 1) % part == 0)
-
-
-def _expressions(value: Value) -> list[Index]:
-    return [e for x in walk(value) for e in indices_of(x) if not isinstance(e, int)]
-
-
-def _runs(side: Side, expressions: list[Index]) -> list[Run]:
-    """The variables that a block steps through, outermost first; those that always step together are one run."""
-    runs: list[Run] = []
-    stride = 1
-    for v, part, count in reversed(side.inside()):
-        inner = runs[0] if runs else None
-        if inner is not None and inner.count == stride // inner.stride and _together(v, inner, expressions):
-            runs[0] = Run(inner.last, count * inner.count, inner.stride, (*inner.others, v))
-        else:
-            runs.insert(0, Run(v, count, stride, ()))
-        stride *= part
-    return runs
-
-
-def _together(outer: Var, run: Run, expressions: list[Index]) -> bool:
-    for e in expressions:
-        a, b = coefficient(e, outer), coefficient(e, run.last)
-        if a is None or b is None or a != b * run.count:
-            return False
-    return True
-
-
-def _places(runs: list[Run]) -> Callable[[dict[Var, Index]], Index]:
-    """The position in a block's rows or columns for a place in each run."""
-    def place(at: dict[Var, Index]) -> Index:
-        total: Index = 0
-        for run in runs:
-            total = total + at[run.last] * run.stride
-        return total
-    return place
-
-
-def _in_all_lanes(conditions: tuple[Index, ...], lane: Var, width: int) -> tuple[Index, ...]:
-    """Conditions, the same in every lane, under which the given ones hold in all of them; empty where none differs."""
-    found: list[Index] = []
-    for e in conditions:
-        step = coefficient(e, lane)
-        if not isinstance(step, int):
-            return ()
-        if step:
-            found.append(subs(e, {lane: 0 if step > 0 else width - 1}))
-    return tuple(found)
-
-
-def _ceil(count: Index, part: int) -> Index:
-    return (count + (part - 1)) // part
+        nest: list[Stmt] = [Loop(j, 0, across, "serial", (Loop(i, 0, down, "serial", (vector,)),))]
+        for g, repeats in reversed(images):
+            nest = [Loop(g, 0, repeats, "serial", tuple(nest))]
+        return nest

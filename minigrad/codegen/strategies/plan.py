@@ -54,6 +54,7 @@ class PackedPlan:
     a_along: 'k' where A is packed as [m, k], 'm' where it is packed as [k, m]
     a_lanes, b_lanes: lanes while packing, fewer than `width` where an operand is read across its contiguous variable
     microkernel: the name of what runs a tile; '' where its loops are written out
+    windows: (variable of N, its tap in K) of B where it is packed once per element; a tap is a shift
     """
 
     strategy: str
@@ -68,6 +69,7 @@ class PackedPlan:
     a_lanes: int
     b_lanes: int
     microkernel: str = ""
+    windows: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         return plan_text(self)

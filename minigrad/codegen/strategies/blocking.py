@@ -1,0 +1,141 @@
+"""What plans of packed contractions share: costs of the microkernel and of packing, sizes of blocks."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil
+
+from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.codegen.strategies.access import extent, typical, value_accesses
+from minigrad.codegen.strategies.plan import Box
+from minigrad.codegen.strategies.recognise import Contraction
+from minigrad.expr import Var
+from minigrad.target import Target
+from minigrad.value import Value, value_atoms
+
+MAX_VECTORS = 4
+CHAINS, MISSING_CHAIN = 12, 0.18
+"""Independent multiply-adds in flight that hide their latency, and cycles lost per step of K for each one missing."""
+
+LOADS = 1.9
+"""Loads per cycle; multiply-adds are two."""
+
+TILE_CYCLES = 24.0
+"""Cycles that a tile costs besides its multiply-adds: its loop, accumulators in and out."""
+
+MAX_K_BLOCK = 256
+MIN_TILES = 4
+"""Columns of a block, in tiles: packing shorter runs of B waits for memory."""
+
+PAGE = 4096
+"""Bytes: an operand that is read in steps this long is copied first."""
+
+FEW_ROWS = 16
+"""Rows of B that many bytes apart, which still find room in the first-level cache."""
+
+BLOCK_HEIGHTS = (24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+SPARE_REGISTERS = 2
+"""Besides accumulators and a row of B: with fewer, LLVM keeps some on the stack."""
+
+IN_PLACE_ROWS = 8
+"""Rows of A read side by side: a power of two apart they meet in one set of the first-level cache, of so many ways."""
+
+MAX_STRIDE = 4
+"""Elements so far apart are still read as whole vectors."""
+
+NEAR, FAR, TURN = 0.25, 0.8, 0.5
+"""Cycles to pack an element of an operand in the second-level cache, of one that is not, and what is added where it
+is read across its contiguous variable."""
+
+
+def most_rows(vectors: int, target: Target) -> int:
+    """Rows of a microkernel whose accumulators stay in registers."""
+    return (target.registers - vectors - SPARE_REGISTERS) // vectors
+
+
+def step_cycles(rows: int, vectors: int) -> float:
+    """Cycles of a microkernel per step of the sum."""
+    copies = rows * vectors
+    return max(copies / 2, (rows + vectors) / LOADS) + MISSING_CHAIN * max(CHAINS - copies, 0)
+
+
+def product(values: Iterable[int]) -> int:
+    total = 1
+    for v in values:
+        total *= v
+    return total
+
+
+def size(vs: tuple[Var, ...]) -> int:
+    return product(typical(v) for v in vs)
+
+
+def k_block(columns: int, bits: int, target: Target) -> int:
+    """Steps of the sum per block: the columns of a tile stay in the first-level cache while rows pass by."""
+    return min(MAX_K_BLOCK, target.l1 * 8 * 2 // 3 // (columns * bits))
+
+
+def row_bytes(value: Value, k: tuple[Var, ...]) -> int:
+    """How far a load steps with the innermost variable of the sum."""
+    step = coefficient(value_accesses(value, ())[0].offset, k[-1])
+    return abs(step) * value.dtype.itemsize if isinstance(step, int) else PAGE
+
+
+def is_plain(value: Value) -> bool:
+    """Whether an operand is in memory as it is: one load, at an index that no other load decides."""
+    return value.op == "load" and not value_atoms(value.attr[1][0])  # type: ignore[index]
+
+
+def one_run(value: Value, vs: tuple[Var, ...], parts: Box) -> bool:
+    """Whether a load steps evenly through a block."""
+    offset = value_accesses(value, ())[0].offset
+    inside = [v for v, (_, part) in zip(vs, parts, strict=True) if part > 1]
+    return all(coefficient(offset, o) == coefficient(offset, i) * extent(i)  # type: ignore[operator]
+               for o, i in zip(inside, inside[1:], strict=False))
+
+
+def steps_closely(value: Value, along: tuple[Var, ...]) -> bool:
+    """Whether the value's loads read whole vectors along the innermost variable."""
+    steps = [coefficient(a.offset, along[-1]) if along and a.step(along[-1]) is not None else None
+             for a in value_accesses(value, ())]
+    return all(isinstance(s, int) and 0 <= s <= MAX_STRIDE for s in steps)
+
+
+def lanes_of_a(c: Contraction, width: int) -> tuple[str, int]:
+    """Which variables of A are in lanes while packing it, and how many."""
+    if steps_closely(c.a, c.k):
+        return "k", width
+    if steps_closely(c.a, c.m):
+        return "m", width
+    return "m", min(4, width)
+
+
+def box(vs: tuple[Var, ...], limit: int, multiple: int) -> Box:
+    """Whole inner variables while they fit `limit`, then equal parts of the next, if possible of a multiple."""
+    whole, parts, done = 1, [], False
+    for v in reversed(vs):
+        n = extent(v)
+        if done:
+            parts.append((v.name, 1))
+        elif isinstance(v.hi, int) and whole * n <= limit:
+            parts.append((v.name, n))
+            whole *= n
+        else:
+            parts.append((v.name, part(typical(v), max(limit // whole, 1), whole, multiple)))
+            done = True
+    return tuple(reversed(parts))
+
+
+def part(n: int, most: int, whole: int, multiple: int) -> int:
+    """The part of an extent `n`, at most `most`, that wastes least when blocks are rounded up to a multiple."""
+    def rounded(length: int) -> int:
+        return ceil(length * whole / multiple) * multiple
+
+    def waste(p: int) -> float:
+        return (n // p * rounded(p) + rounded(n % p)) / (n * whole)
+
+    few = ceil(n / most)
+    options = [min(ceil(n / few), most), most]
+    if whole == 1 and most >= multiple:
+        options += [min(ceil(n / few / multiple) * multiple, most // multiple * multiple)]
+    options += list(range(max(1, most // 2), most))
+    return min(options, key=lambda p: round(waste(p) + 0.02 * ceil(n / p) / few, 3))

@@ -1,0 +1,203 @@
+"""The memory of packed contractions: sides of a block, and where their elements lie."""
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from minigrad.codegen.ir.nodes import If, Stmt, Store
+from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.codegen.strategies.build import ceil_div
+from minigrad.codegen.strategies.plan import Box
+from minigrad.codegen.strategies.windows import Axis, Layout, layout
+from minigrad.expr import Index, Var, product, subs, variables
+from minigrad.value import Value, const, guard, indices_of, walk
+
+LINE = 64
+"""Bytes of a cache line: rows of packed blocks are an odd number of lines apart, so that columns use all cache sets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The block of one group of variables: their origins, how many steps of each it covers, and how far apart in the
+    packed block steps of each are."""
+
+    variables: tuple[Var, ...]
+    parts: tuple[int, ...]
+    origin: dict[Var, Index]
+    counts: tuple[Index, ...]
+    pitches: tuple[int, ...]
+
+    @property
+    def count(self) -> Index:
+        return product(self.counts)
+
+    @property
+    def most(self) -> int:
+        return 1 + sum((part - 1) * pitch for part, pitch in zip(self.parts, self.pitches, strict=True))
+
+    def of(self, wanted: Collection[Var]) -> Side:
+        """The side with only some of its variables."""
+        kept = [k for k, v in enumerate(self.variables) if v in wanted]
+        variables, parts, counts, pitches = (tuple(x[k] for k in kept) for x in (
+            self.variables, self.parts, self.counts, self.pitches))
+        return Side(variables, parts, self.origin, counts, pitches)  # type: ignore[arg-type]
+
+    def inside(self) -> list[tuple[Var, int, Index, int]]:
+        """(variable, part, count, pitch) of what the block steps through, outermost first."""
+        found = zip(self.variables, self.parts, self.counts, self.pitches, strict=True)
+        return [x for x in found if x[1] > 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Variables that a sweep steps through as one: `last` counts on over the others, `count` steps of `stride`."""
+
+    last: Var
+    count: Index
+    stride: int
+    others: tuple[Var, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Packed memory: rows of `pitch` elements."""
+
+    name: str
+    rows: int
+    pitch: int
+
+    @property
+    def size(self) -> int:
+        return self.rows * self.pitch
+
+
+@dataclass(frozen=True, slots=True)
+class Boxes:
+    """B packed once per element: per image (`images`: variables of N outside the windows) and step of K that is no tap
+    (`steps`) one box. `columns` is the side N with the pitches of the boxes, `counts` its steps along each axis."""
+
+    name: str
+    layout: Layout
+    columns: Side
+    images: Side
+    steps: Side
+    counts: tuple[Index, ...]
+    image_columns: int
+    image_size: int
+    size: int
+
+    @property
+    def count(self) -> Index:
+        """Columns of one image."""
+        total: Index = 1
+        for count, pitch in zip(self.counts, self.layout.pitches, strict=True):
+            total = total + (count - 1) * pitch
+        return total
+
+    def place(self, k: Mapping[Var, Index]) -> Index:
+        """Where a step of K begins."""
+        total = self.layout.shift(k)
+        for v, pitch in zip(self.steps.variables, self.steps.pitches, strict=True):
+            total = total + k.get(v, 0) * pitch
+        return total
+
+
+def boxes(name: str, axes: tuple[Axis, ...], n: Side, k: Side, tile: int, itemsize: int) -> Boxes:
+    """The packed form of B for a block; tiles of so many columns may read beyond the last."""
+    inside = [a.x for a in axes]
+    lay = layout(axes, tuple((v.name, part) for v, part in zip(n.variables, n.parts, strict=True)))
+    image_columns = -(-lay.columns // tile) * tile
+    images = n.of([v for v in n.variables if v not in inside])
+    steps = k.of([v for v in k.variables if v not in {a.tap for a in axes}])
+    box = lay.plane * lay.planes
+    line = LINE // itemsize
+    pitch = (-(-box // line) | 1) * line
+    image_size = pitch * prod(steps.parts)
+    steps = replace(steps, pitches=tuple(p * pitch for p in dense(steps.parts)))
+    spread = replace(n, pitches=(*(p * image_columns for p in images.pitches), *lay.pitches))
+    counts = tuple(n.counts[n.variables.index(x)] for x in inside)
+    size = image_size * prod(images.parts) + image_columns + lay.reach
+    return Boxes(name, lay, spread, images, steps, counts, image_columns, image_size, size)
+
+
+def parts_of(variables: Sequence[Var], box: Box) -> list[tuple[Var, int]]:
+    by_name = {v.name: v for v in variables}
+    return [(by_name[name], part) for name, part in box]
+
+
+def tiles_of(v: Var, part: int) -> Index:
+    return ceil_div(v.hi + 1, part)
+
+
+def divides(v: Var, part: int) -> bool:
+    return part == 1 or (isinstance(v.hi, int) and (v.hi + 1) % part == 0)
+
+
+def expressions_of(value: Value) -> list[Index]:
+    return [e for x in walk(value) for e in indices_of(x) if not isinstance(e, int)]
+
+
+def runs_of(side: Side, expressions: list[Index]) -> list[Run]:
+    """The variables that a block steps through, outermost first; those that always step together are one run."""
+    runs: list[Run] = []
+    for v, _, count, pitch in reversed(side.inside()):
+        inner = runs[0] if runs else None
+        if inner is not None and inner.count * inner.stride == pitch and _together(v, inner, expressions):
+            runs[0] = Run(inner.last, count * inner.count, inner.stride, (*inner.others, v))
+        else:
+            runs.insert(0, Run(v, count, pitch, ()))
+    return runs
+
+
+def dense(parts: Iterable[int]) -> tuple[int, ...]:
+    """How far apart steps of each variable are where they lie close together."""
+    pitches: list[int] = []
+    step = 1
+    for part in reversed(tuple(parts)):
+        pitches.insert(0, step)
+        step *= part
+    return tuple(pitches)
+
+
+def _together(outer: Var, run: Run, expressions: list[Index]) -> bool:
+    for e in expressions:
+        a, b = coefficient(e, outer), coefficient(e, run.last)
+        if a is None or b is None or a != b * run.count:
+            return False
+    return True
+
+
+def places_of(runs: list[Run]) -> Callable[[dict[Var, Index]], Index]:
+    """The position in a block's rows or columns for a place in each run."""
+    def place(at: dict[Var, Index]) -> Index:
+        total: Index = 0
+        for run in runs:
+            total = total + at[run.last] * run.stride
+        return total
+    return place
+
+
+def fill(name: str, offset: Index, value: Value, conditions: tuple[Index, ...], lane: Var, lanes: int) -> list[Stmt]:
+    """name[offset] = value, 0 where a condition fails; without a mask where all lanes are inside."""
+    zero = const(0, value.dtype)
+    if value.op == "guard" and value.args[1] is zero:
+        value, conditions = value.args[0], (*value.attr, *conditions)  # type: ignore[misc]
+    some = Store(name, offset, guard(value, zero, conditions))
+    whole = _in_all_lanes(conditions, lane, lanes)
+    if not whole:
+        return [some]
+    uniform = tuple(e for e in conditions if lane not in variables(e))
+    return [If(whole, (Store(name, offset, guard(value, zero, uniform)),), (some,))]
+
+
+def _in_all_lanes(conditions: tuple[Index, ...], lane: Var, width: int) -> tuple[Index, ...]:
+    """Conditions, the same in every lane, under which the given ones hold in all of them; empty where none differs."""
+    found: list[Index] = []
+    for e in conditions:
+        step = coefficient(e, lane)
+        if not isinstance(step, int):
+            return ()
+        if step:
+            found.append(subs(e, {lane: 0 if step > 0 else width - 1}))
+    return tuple(found)

@@ -1,0 +1,118 @@
+"""Packed plans for windows: each element of B is packed once, and taps of the sum shift what is read (windows.py)."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+
+from minigrad.codegen.strategies.access import extent
+from minigrad.codegen.strategies.blocking import (
+    BLOCK_HEIGHTS,
+    FAR,
+    IN_PLACE_ROWS,
+    MAX_VECTORS,
+    NEAR,
+    PAGE,
+    TILE_CYCLES,
+    TURN,
+    box,
+    is_plain,
+    lanes_of_a,
+    most_rows,
+    product,
+    row_bytes,
+    size,
+    step_cycles,
+    steps_closely,
+)
+from minigrad.codegen.strategies.plan import Box, PackedPlan
+from minigrad.codegen.strategies.recognise import Contraction
+from minigrad.codegen.strategies.windows import Axis, Layout, axes_of, layout
+from minigrad.target import Target
+
+COLUMNS = tuple(base << shift for shift in range(9) for base in (32, 48))
+"""Limits of columns in a block that are tried."""
+
+
+def windowed(c: Contraction, width: int, target: Target) -> tuple[float, PackedPlan] | None:
+    """The best such plan and its cycles, None where B has no windows or nothing fits the caches."""
+    axes = axes_of(c)
+    taps = {a.tap.name: len(a.taps) for a in axes if a.tap is not None}
+    if not taps:
+        return None
+    a_along, a_lanes = lanes_of_a(c, width)
+    b_lanes = width if steps_closely(c.b, c.n) else min(4, width)
+    names = tuple((a.x.name, a.tap.name) for a in axes if a.tap is not None)
+    best: tuple[float, PackedPlan] | None = None
+    for in_place in (True, False) if is_plain(c.a) and row_bytes(c.a, c.k) < PAGE else (False,):
+        along, lanes = ("", 1) if in_place else (a_along, a_lanes)
+        for cost, m, n, k, rows, vectors in _options(c, axes, taps, width, target, in_place):
+            if best is None or cost < best[0]:
+                best = cost, PackedPlan("packed", tuple(v.name for v in c.batch), m, n, k, rows, vectors, width,
+                                        along, lanes, b_lanes, windows=names)
+    return best
+
+
+def _options(c: Contraction, axes: tuple[Axis, ...], taps: dict[str, int], width: int, target: Target, in_place: bool
+             ) -> Iterator[tuple[float, Box, Box, Box, int, int]]:
+    """(cycles, M, N, K, rows, vectors) of blocks that fit the second-level cache."""
+    bits = max(c.a.dtype.bits, 32)
+    inside = {a.x.name for a in axes}
+    for n in dict.fromkeys(box(c.n, limit, 1) for limit in COLUMNS):
+        lay = layout(axes, n)
+        images = product(part for name, part in n if name not in inside)
+        if any(part > 1 for name, part in n if name not in inside) and any(
+                part < extent(a.x) for a, part in zip(axes, lay.parts, strict=True)):
+            continue
+        blocks = product(ceil(extent(v) / part) for v, (_, part) in zip(c.n, n, strict=True)) * size(c.batch)
+        rows, vectors, cycles = _tile(c, lay.columns, width, target, in_place)
+        columns = ceil(lay.columns / (vectors * width)) * vectors * width
+        k = _sum_block(c, taps, lay, vectors * width, target)
+        depth = product(part for _, part in k)
+        boxes = images * depth // product(taps.values()) * lay.plane * lay.planes
+        for height in BLOCK_HEIGHTS:
+            m = (box(c.m, max(height, rows), rows) if not in_place else
+                 (*((v.name, 1) for v in c.m[:-1]), *box(c.m[-1:], max(height, rows), rows)))
+            mb = product(part for _, part in m)
+            if boxes + mb * (columns * images + depth) > target.l2 * 8 // bits:
+                break
+            units = blocks * ceil(size(c.m) / mb)
+            work = images * ceil(mb / rows) * (cycles * size(c.k) + ceil(columns / (vectors * width)) * TILE_CYCLES
+                                               * ceil(size(c.k) / depth))
+            work += _packing(c, images * lay.plane * lay.planes * (size(c.k) // product(taps.values())), mb,
+                             in_place, width, target)
+            yield work * ceil(units / target.units) * target.units, m, n, k, rows, vectors
+
+
+def _tile(c: Contraction, columns: int, width: int, target: Target, in_place: bool) -> tuple[int, int, float]:
+    """Rows and vectors of the microkernel, and its cycles per step of K for `rows` rows and all columns."""
+    found = 1, 1, float("inf"), float("inf")
+    for vectors in range(1, MAX_VECTORS + 1):
+        tiles = ceil(columns / (vectors * width))
+        most = most_rows(vectors, target)
+        for rows in range(1, min(most, IN_PLACE_ROWS if in_place else most) + 1):
+            cycles = tiles * step_cycles(rows, vectors)
+            total = ceil(size(c.m) / rows) * cycles
+            if total <= found[3]:
+                found = rows, vectors, cycles, total
+    return found[:3]
+
+
+def _sum_block(c: Contraction, taps: dict[str, int], lay: Layout, columns: int, target: Target) -> Box:
+    """All taps, and as many steps of the other variables as a tile's columns stay in the first-level cache."""
+    bits = max(c.a.dtype.bits, 32)
+    rows = product(len(a.taps) for a in lay.axes[:-1])
+    last = lay.axes[-1]
+    reads = rows * last.stride * (columns + last.reach + target.lanes(bits))
+    parts = dict(box(tuple(v for v in c.k if v.name not in taps), max(1, target.l1 * 8 * 2 // 3 // (reads * bits)), 1))
+    return tuple((v.name, taps.get(v.name) or parts[v.name]) for v in c.k)
+
+
+def _packing(c: Contraction, elements: int, rows: int, in_place: bool, width: int, target: Target) -> float:
+    """Cycles to pack both operands for a block of the output, over all of K."""
+    near_a, near_b = (size(vs) * size(c.k) * c.a.dtype.itemsize <= target.l2 for vs in (c.m, c.n))
+    turned = 0.0 if steps_closely(c.b, c.n) else TURN
+    cycles = elements * ((NEAR if near_b else FAR) + turned)
+    if not in_place:
+        _, lanes = lanes_of_a(c, width)
+        cycles += rows * size(c.k) * ((NEAR if near_a else FAR) + (TURN if lanes < width else 0.0))
+    return cycles
