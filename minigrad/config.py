@@ -6,6 +6,7 @@
     MINIGRAD_DISK_CACHE     1: keep compiled programs on disk                                              (1)
     MINIGRAD_CACHE_MB       size limit of the compiled programs on disk                                    (512)
     MINIGRAD_VERIFY         1: verify kernels and loops after every pass                                   (0)
+    MINIGRAD_OPENCL_PLANS   cpu or gpu: plan for OpenCL devices as for a processor or a GPU; auto: by kind (auto)
     MINIGRAD_JIT            0: functions under `jit` run eagerly                                           (1)
     MINIGRAD_JIT_CHECK      1: compare each replay with an eager run                                       (0)
     MINIGRAD_DEBUG          0 silent, 1 one line per realize, 2 kernels, 3 loops, 4 source                 (0)
@@ -41,6 +42,7 @@ class Config:
     disk_cache: bool = True
     cache_limit_mb: int = 512
     verify: bool = False
+    opencl_plans: str = "auto"
     jit: bool = True
     jit_check: bool = False
     debug: int = 0
@@ -60,6 +62,8 @@ class Config:
             value = getattr(self, field)
             if type(value) is not bool:
                 raise ConfigError(f"[config] expected {field} to be True or False, got {value!r}")
+        if self.opencl_plans not in ("auto", "cpu", "gpu"):
+            raise ConfigError(f"[config] expected opencl_plans to be auto, cpu or gpu, got {self.opencl_plans!r}")
         for field in ("cache_dir", "test_data"):
             if not isinstance(getattr(self, field), Path):
                 raise ConfigError(f"[config] expected {field} to be a pathlib.Path, got {getattr(self, field)!r}")
@@ -112,6 +116,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "MINIGRAD_DISK_CACHE": ("disk_cache", _boolean),
     "MINIGRAD_CACHE_MB": ("cache_limit_mb", _integer),
     "MINIGRAD_VERIFY": ("verify", _boolean),
+    "MINIGRAD_OPENCL_PLANS": ("opencl_plans", lambda _, text: text.lower()),
     "MINIGRAD_JIT": ("jit", _boolean),
     "MINIGRAD_JIT_CHECK": ("jit_check", _boolean),
     "MINIGRAD_DEBUG": ("debug", _integer),

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MIN_LOCAL_MEMORY, MIN_GROUP = 16 * 1024, 64
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -31,6 +33,11 @@ class Target:
     def is_gpu(self) -> bool:
         """True where a work-item is one scalar lane and vectors are not worth writing out."""
         return self.vector_bytes <= 4
+
+    @property
+    def has_groups(self) -> bool:
+        """True where work-items share local memory and are worth joining by barriers."""
+        return self.is_gpu and self.local_memory >= MIN_LOCAL_MEMORY and self.max_group >= MIN_GROUP
 
     def lanes(self, bits: int) -> int:
         """How many elements of `bits` fit one vector register, at least 1."""

@@ -152,7 +152,8 @@ def test_empty_branches_and_defined_names_leave_with_their_block():
     ("func f(in x: f32[3])\n  let t = pow(x[0])\n", "2 operands of pow"),
     ("func f(in x: f32[3])\n  let t = x[0]\n    let u = t\n", "indentation of 2, got 4"),
     ("func f(in x: f32[3])\n  let t = x[0] ? 2\n", "a token at"),
-    ("func f(in x: f32[3])\n  for i in 0..3 sideways:\n    barrier\n", "one of serial, parallel, vector, unroll"),
+    ("func f(in x: f32[3])\n  for i in 0..3 sideways:\n    barrier\n",
+     "one of serial, parallel, group, item, vector, unroll"),
     ("func f(in x: f32[3])\n  barrier\nbarrier\n", "line 3: expected the end of the text"),
     ("func f(in x: f32[3])\n  let t = x[3//0]\n", "a divisor that is not 0"),
 ])

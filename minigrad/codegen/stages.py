@@ -8,7 +8,7 @@ The pipeline, each line with its reason:
     canonical_names   equal kernels of different origin become equal
     lift_length       pointwise kernels of all lengths are one program
     split_reduction   a long sum with few outputs gets partial sums, by a tree that depends on shapes only
-    split_k           so does a contraction with too few blocks for several workers
+    split             so does a contraction with too few blocks for several workers
     choose_plan       by how the variables are used
     build             the loop nest
 """
@@ -23,11 +23,14 @@ from minigrad.codegen.lowering.collapse import collapse, lift_length
 from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.rename import canonical_names
 from minigrad.codegen.lowering.split import split_divisions, split_phases
+from minigrad.codegen.strategies import tiles
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.build import build
 from minigrad.codegen.strategies.build_packed import build_packed
+from minigrad.codegen.strategies.build_teams import build_teams
+from minigrad.codegen.strategies.build_tiles import build_tiles
 from minigrad.codegen.strategies.choose import choose_plan, is_row_kernel
-from minigrad.codegen.strategies.plan import PackedPlan, Plan
+from minigrad.codegen.strategies.plan import AnyPlan, PackedPlan, TeamPlan, TilePlan
 from minigrad.codegen.strategies.split_k import split_k
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var, product, subs
@@ -44,7 +47,7 @@ class Stage:
     """One launch. `dims` gives the function's dims as expressions over the kernel's; `extent` likewise."""
 
     function: Function
-    plan: Plan | PackedPlan
+    plan: AnyPlan
     nest: Nest
     dims: tuple[Index, ...]
     extent: Index
@@ -69,7 +72,7 @@ def stages_of(kernel: Kernel, target: Target) -> Staged:
     scratch: list[Param] = []
     for nest in flat.nests:
         for part in split_reduction(nest, scratch):
-            nests += split_k(part, scratch, target)
+            nests += tiles.split(part, scratch, target) if target.has_groups else split_k(part, scratch, target)
     whole = replace(flat, params=flat.params + tuple(scratch))
     stages = []
     values = dict(zip(flat.dims, dims, strict=True))
@@ -78,11 +81,21 @@ def stages_of(kernel: Kernel, target: Target) -> Staged:
         plan = choose_plan(nest, target)
         here = replace(whole, params=tuple(_scratch_mode(p, scratch, written) for p in whole.params))
         name = f"{kernel.name}_{k}" if len(nests) > 1 else kernel.name
-        function = (build_packed(here, nest, plan, name) if isinstance(plan, PackedPlan)
-                    else build(here, nest, plan, name))
+        function = build_any(here, nest, plan, name)
         written |= {s.param for s in nest.body if isinstance(s, Store)}
         stages.append(Stage(function, plan, nest, dims, subs(extent_of(function), values)))
     return Staged(whole, tuple(stages), tuple((p.dtype, p.shape[0]) for p in scratch))
+
+
+def build_any(kernel: Kernel, nest: Nest, plan: AnyPlan, name: str) -> Function:
+    """The loop nest that a plan describes."""
+    if isinstance(plan, PackedPlan):
+        return build_packed(kernel, nest, plan, name)
+    if isinstance(plan, TilePlan):
+        return build_tiles(kernel, nest, plan, name)
+    if isinstance(plan, TeamPlan):
+        return build_teams(kernel, nest, plan, name)
+    return build(kernel, nest, plan, name)
 
 
 def _scratch_mode(param: Param, scratch: list[Param], written: set[str]) -> Param:

@@ -7,6 +7,7 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from minigrad.config import current
 from minigrad.errors import DeviceError
 from minigrad.runtime.caches import cache_sizes
 from minigrad.runtime.opencl_quirks import LOOP_BUDGET, LOOP_ITERATIONS, SOFTWARE, SUPERSEDED, TRY_COMPILING, quirks_of
@@ -178,8 +179,8 @@ def _describe(device: Any) -> DeviceInfo | None:
     if TRY_COMPILING in quirks and not _compiles(device):
         return None
     kind = next((name for bit, name in KINDS.items() if device.type & bit), "other")
-    vector_bytes = 4
-    if kind == "CPU":
+    vector_bytes, plans = 4, current().opencl_plans
+    if plans == "cpu" or plans == "auto" and kind == "CPU":
         vector_bytes = max(4, min(MAX_VECTOR_BYTES, 4 * device.native_vector_width_float))
     return DeviceInfo(
         index=-1, platform=platform.name.strip(), platform_version=platform.version.strip(),

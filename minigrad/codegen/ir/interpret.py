@@ -1,8 +1,9 @@
 """Runs loop IR as it is written, one iteration after another: the oracle for strategies, transforms and renderers.
 
-Vector loops run in lockstep: what depends on the lane is a numpy array over the lanes. An access outside its buffer
-that is not guarded, a store to an input, iterations of the parallel loop that touch each other's elements, lanes that
-store different values at one place: each is an InternalError naming the access.
+Vector and item loops run in lockstep: what depends on the lane is a numpy array over the lanes. An access outside its
+buffer that is not guarded, a store to an input, iterations of the parallel loop that touch each other's elements, lanes
+that store different values at one place, work-items that touch what another one stores between two barriers: each is an
+InternalError naming the access.
 """
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.codegen.ir.nodes import Alloc, Call, Function, If, Let, Loop, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, Barrier, Call, Function, If, Let, Loop, Stmt, Store
 from minigrad.codegen.ir.text import meaning_of
 from minigrad.codegen.value_eval import (
     Array,
@@ -56,6 +57,33 @@ class _Buffer:
     lanes: bool = False
     mode: str = "inout"
     owner: Array | None = None  # the parallel iteration that wrote each element, -1 for none
+    shared: Shared | None = None  # who touched each element since the last barrier, in an item loop
+
+
+class Shared:
+    """Which work-item stored and which loaded each element since the last barrier: -1 none, -2 several."""
+
+    def __init__(self, size: int):
+        self.storer, self.loader = np.full(size, -1, np.int32), np.full(size, -1, np.int32)
+
+    def stored(self, at: Array, item: Array) -> bool:
+        """Notes that each `item` stores at its `at`; True if another one touches it."""
+        foreign = [(who != -1) & (who != item) for who in (self.storer[at], self.loader[at])]
+        self.storer[at] = item
+        return bool(np.any(foreign[0] | foreign[1]) or np.any(self.storer[at] != item))
+
+    def loaded(self, at: Array, outside: Array) -> Array:
+        """Notes the loads of all work-items, but for those `outside` the buffer; where another one stores."""
+        item = np.arange(at.size, dtype=np.int32)
+        inside = ~np.broadcast_to(outside, at.shape)
+        if not self.loader.size:
+            return ~inside
+        before = self.loader[at]
+        self.loader[at[inside]] = item[inside]
+        several = inside & ((self.loader[at] != item) | ((before != -1) & (before != item)))
+        self.loader[at[several]] = -2
+        storer = self.storer[at]
+        return inside & (storer != -1) & (storer != item)
 
 
 class _Run:
@@ -76,6 +104,8 @@ class _Run:
                                     f"{p.dtype.np}, got {data.shape} of {data.dtype}")
             self.buffers[p.name] = _Buffer(p.name, p.dtype, size, data, mode=p.mode, owner=np.full(size, -1, np.int64))
         self.lanes: int | None = None
+        self.items = False
+        self.active: Array | bool = True  # where the value that is being evaluated is used
         self.iteration: int | None = None
         self.order: dict[Value, list[Value]] = {}
         self.results: dict[Value, Result] = {}
@@ -105,19 +135,22 @@ class _Run:
                 data = np.empty(shape, s.dtype.np)
                 data[...] = encode(constant(fill, s.dtype), s.dtype)
                 self.buffers[s.name] = _Buffer(s.name, s.dtype, s.size, data, self.lanes is not None)
+            elif isinstance(s, Barrier):
+                self._forget()
         self.locals, self.buffers = outer_locals, outer_buffers
 
     def _loop(self, s: Loop) -> None:
         start, stop = self._uniform(s.start), self._uniform(s.stop)
-        if s.kind == "vector":
+        if s.kind in ("vector", "item"):
             if self.lanes is not None or start != 0:
                 raise InternalError(f"[interpret] expected no vector loop inside another and a start of 0, got {s.var}")
-            self.lanes = stop
+            self.lanes, self.items = stop, s.kind == "item"
             self.variables[s.var] = np.arange(stop)
+            self._forget()
             self.block(s.body)
-            self.lanes = None
+            self.lanes, self.items = None, False
         else:
-            parallel = s.kind == "parallel"
+            parallel = s.kind in ("parallel", "group")
             if parallel:
                 start, stop = max(start, self.begin), stop if self.end is None else min(stop, self.end)
             for i in range(start, stop):
@@ -128,6 +161,11 @@ class _Run:
             if parallel:
                 self.iteration = None
         self.variables.pop(s.var, None)
+
+    def _forget(self) -> None:
+        """At a barrier: what work-items touched before it is no race any more."""
+        for b in self.buffers.values():
+            b.shared = Shared(b.size) if self.items and not b.lanes and b.mode != "in" else None
 
     def _store(self, s: Store) -> None:
         buffer = self._buffer(s.buffer)
@@ -152,6 +190,8 @@ class _Run:
             if buffer.lanes:
                 buffer.data[at, where] = stored
             else:
+                if buffer.shared is not None and buffer.shared.stored(at, where):
+                    raise InternalError(f"[interpret] work-items race at the store {s.buffer}[{to_text(s.offset)}]")
                 buffer.data[at] = stored
                 if buffer.data[at].tobytes() != stored.tobytes():
                     raise InternalError(f"[interpret] lanes store different values at {s.buffer}[{to_text(s.offset)}]")
@@ -189,6 +229,7 @@ class _Run:
 
     def value(self, root: Value, mask: Array | bool) -> Array:
         """The value, which must be defined where `mask` holds."""
+        self.active = mask
         result, fault = self._evaluate(root)
         fault = masked(fault, mask)
         if fault is not None:
@@ -243,6 +284,10 @@ class _Run:
             foreign = (owner != -1) & (owner != self.iteration)
             if np.any(foreign):
                 fault = merge(fault, (foreign, f"load {name}[{to_text(offset)}] at {at}: another iteration stores it"))
+        if buffer.shared is not None:
+            race = buffer.shared.loaded(np.broadcast_to(at, (self.lanes or 1,)), outside | ~np.asarray(self.active))
+            if np.any(race):
+                fault = merge((race, f"load {name}[{to_text(offset)}] at {at}: work-items race there"), fault)
         stored = buffer.data[at, np.arange(self.lanes or 0)] if buffer.lanes else buffer.data[at]
         return decode(stored, buffer.dtype), fault
 

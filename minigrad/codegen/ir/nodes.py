@@ -5,8 +5,9 @@
               | name ":" dtype                                            a scalar argument (read as local(name))
               | name ":" "index" "in" lo ".." hi                          a symbolic dim (read as an index variable)
     stmt     := "for" var ["[" lo ".." hi "]"] "in" start ".." stop kind ":" NEWLINE stmt+
-                    kind: serial | parallel | vector | unroll; lo..hi bound the variable where start..stop-1 does not
-              | "alloc" name ":" dtype "[" size "]" scope                 scope: register | scratch
+                    kind: serial | parallel | group | item | vector | unroll
+                    lo..hi bound the variable where start..stop-1 does not
+              | "alloc" name ":" dtype "[" size "]" scope                 scope: register | scratch | local
               | "let" name "=" value
               | buffer "[" offset "]" ["if" e ">= 0" "and" ...] "=" value
               | "if" e ">= 0" "and" ... ":" NEWLINE stmt+ ["else" ":" NEWLINE stmt+]
@@ -17,6 +18,11 @@
 Rules, checked by `verify`:
   - a function has at most one parallel loop; it is outermost, runs from 0, and its iterations are independent: devices
     run any sub-range of it (CPU: `begin..end` of the ABI; OpenCL: one work-item per iteration);
+  - a group loop stands in place of the parallel one where iterations are work-groups: its body may allocate local
+    buffers and holds an item loop, 0..W with constant W, whose iterations are the work-items of one group. Work-items
+    share local buffers, everything else allocated in an item loop is one per work-item. Bounds and conditions inside
+    it must not depend on the work-item, so that all come to each `barrier`, which stands nowhere else. From one barrier
+    to the next no work-item touches what another one stores;
   - a vector loop runs 0..W with constant W; its variable is the lane. Statements below it run for all lanes in
     lockstep. It may hold serial and unroll loops and ifs, whose bounds and conditions must not depend on the lane, but
     no other vector loop. A register buffer or let made inside it is one per lane; a store to a buffer allocated outside
@@ -55,7 +61,7 @@ class ScalarParam:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """`var` runs from start to stop, exclusive. kind: 'serial', 'parallel', 'vector' or 'unroll'."""
+    """`var` runs from start to stop, exclusive. kind: 'serial', 'parallel', 'group', 'item', 'vector', 'unroll'."""
 
     var: Var
     start: Index
@@ -66,7 +72,8 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Alloc:
-    """`size` elements, scope 'register' (SSA after unrolling) or 'scratch' (private memory of a worker)."""
+    """`size` elements, scope 'register' (SSA after unrolling), 'scratch' (private memory of a worker) or 'local'
+    (shared by the work-items of a group)."""
 
     name: str
     dtype: DType
@@ -129,8 +136,16 @@ class Function:
 
 
 def extent_of(function: Function) -> Index:
-    """Iterations of the parallel loop, 1 if there is none."""
+    """Iterations of the parallel or group loop, 1 if there is none."""
     for s in function.body:
-        if isinstance(s, Loop) and s.kind == "parallel":
+        if isinstance(s, Loop) and s.kind in ("parallel", "group"):
             return s.stop
     return 1
+
+
+def group_size(function: Function) -> int:
+    """Work-items of a group; 0 for a function without groups."""
+    for s in function.body:
+        if isinstance(s, Loop) and s.kind == "group":
+            return max((i.stop for i in s.body if isinstance(i, Loop) and i.kind == "item"), default=1)  # type: ignore
+    return 0

@@ -26,8 +26,8 @@ from minigrad.expr import Index, Var, to_text
 from minigrad.value import Value
 
 MODES = ("in", "out", "inout")
-KINDS = ("serial", "parallel", "vector", "unroll")
-SCOPES = ("register", "scratch")
+KINDS = ("serial", "parallel", "group", "item", "vector", "unroll")
+SCOPES = ("register", "scratch", "local")
 
 
 def print_function(function: Function) -> str:

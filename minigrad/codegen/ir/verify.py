@@ -32,8 +32,8 @@ def verify_function(function: Function) -> None:
     for s in function.scalars:
         scope.bind(s.name)
         scope.locals[s.name] = (s.dtype, False)
-    if sum(isinstance(s, Loop) and s.kind == "parallel" for s in statements(function)) > 1:
-        raise fail(function.name, "expected at most one parallel loop")
+    if sum(isinstance(s, Loop) and s.kind in ("parallel", "group") for s in statements(function)) > 1:
+        raise fail(function.name, "expected at most one parallel or group loop")
     _block(function.body, scope, top=True)
 
 
@@ -47,7 +47,8 @@ class _Memory:
 
 @dataclass(slots=True)
 class _Scope:
-    """What a statement may use. `lane` is the variable of the enclosing vector loop."""
+    """What a statement may use. `lane` is the variable of the enclosing vector or item loop; `items`: of an item loop,
+    `group`: directly in the body of a group loop."""
 
     where: str
     unrolled: bool
@@ -56,11 +57,14 @@ class _Scope:
     locals: dict[str, tuple[DType, bool]] = field(default_factory=dict)  # type, and whether it depends on the lane
     buffers: dict[str, _Memory] = field(default_factory=dict)
     lane: Var | None = None
+    items: bool = False
+    group: bool = False
     unrolling: frozenset[Var] = frozenset()  # variables of the enclosing unrolled loops
 
     def inner(self, var: Var | None = None, lane: bool = False) -> _Scope:
         return _Scope(self.where, self.unrolled, set(self.names), [*self.variables, *([var] if var else [])],
-                      dict(self.locals), dict(self.buffers), var if lane else self.lane, self.unrolling)
+                      dict(self.locals), dict(self.buffers), var if lane else self.lane, self.items,
+                      unrolling=self.unrolling)
 
     def bind(self, name: str) -> None:
         check_name(self.where, name, self.names)
@@ -85,6 +89,8 @@ def _block(body: tuple[Stmt, ...], scope: _Scope, top: bool = False) -> None:
             scope.bind(s.name)
             if s.scope not in SCOPES or not isinstance(s.size, int) or s.size < 0:
                 raise fail(where, f"expected a constant size and a scope of {', '.join(SCOPES)}")
+            if s.scope == "local" and not scope.group:
+                raise fail(where, "local memory is allocated directly in a group loop")
             size = s.size if s.scope == "register" else None
             scope.buffers[s.name] = _Memory(s.dtype, size, "inout", scope.lane is not None)
         elif isinstance(s, Let):
@@ -94,8 +100,8 @@ def _block(body: tuple[Stmt, ...], scope: _Scope, top: bool = False) -> None:
             _check_store(where, s, scope)
         elif isinstance(s, Call):
             _check_call(where, s, scope)
-        elif isinstance(s, Barrier) and scope.lane is not None:
-            raise fail(where, "a barrier may not stand inside a vector loop")
+        elif isinstance(s, Barrier) and not scope.items:
+            raise fail(where, "a barrier may not stand outside an item loop")
 
 
 def _describe(s: Stmt) -> str:
@@ -113,22 +119,25 @@ def _describe(s: Stmt) -> str:
 def _check_loop(where: str, s: Loop, scope: _Scope, top: bool) -> None:
     if s.kind not in KINDS:
         raise fail(where, f"expected a kind of {', '.join(KINDS)}")
-    if s.kind == "parallel" and not (top and s.start == 0):
-        raise fail(where, "a parallel loop is outermost and runs from 0")
+    if s.kind in ("parallel", "group") and not (top and s.start == 0):
+        raise fail(where, f"a {s.kind} loop is outermost and runs from 0")
+    if s.kind == "item" and not scope.group:
+        raise fail(where, "an item loop stands directly in a group loop")
     if s.kind == "unroll" and not (variables(s.start) | variables(s.stop)) <= scope.unrolling:
         raise fail(where, "the bounds of an unrolled loop may depend only on unrolled loops")
-    if s.kind == "vector":
+    if s.kind in ("vector", "item"):
         if scope.lane is not None:
             raise fail(where, "a vector loop may not stand inside another")
         if s.start != 0 or not isinstance(s.stop, int) or s.stop < 1:
-            raise fail(where, f"a vector loop runs from 0 to a constant, got {s.start}..{s.stop}")
+            raise fail(where, f"expected a loop ({s.kind}) from 0 to a constant, got {s.start}..{s.stop}")
     elif _varies(s.start, scope) or _varies(s.stop, scope):
         raise fail(where, "the bounds of a loop may not depend on the lane")
     if bounds(s.stop - s.start)[0] > 0 and (bounds(s.var.lo - s.start)[0] > 0 or bounds(s.stop - 1 - s.var.hi)[0] > 0):
         raise fail(where, f"the variable is bounded by {s.var.lo}..{s.var.hi}, but runs {s.start}..{s.stop}")
     scope = scope.inner()
     scope.bind(s.var.name)
-    inner = scope.inner(s.var, s.kind == "vector")
+    inner = scope.inner(s.var, s.kind in ("vector", "item"))
+    inner.items, inner.group = scope.items or s.kind == "item", s.kind == "group"
     if s.kind == "unroll":
         inner.unrolling = scope.unrolling | {s.var}
     _block(s.body, inner)
@@ -209,7 +218,7 @@ def _check_value(where: str, root: Value, scope: _Scope) -> None:
     for v in walk(root):
         if v.op == "reduce":
             raise fail(where, "a whole reduction belongs to kernels, not to loop IR")
-        if v.op == "across" and scope.lane is None:
+        if v.op == "across" and (scope.lane is None or scope.items):
             raise fail(where, "across(...) outside a vector loop")
     check_variables(where, index_variables(root), scope.variables)
 

@@ -232,6 +232,7 @@ class Emitter(HalfEmitter):
                 for name, _ in s.buffers:
                     self.memory[name].version += 1
             elif isinstance(s, Barrier):
+                self.epoch += 1
                 self.barrier()
         self.locals, self.memory = locals_, memory
 

@@ -1,17 +1,17 @@
 """Loop IR to OpenCL C 1.2.
 
-The parallel loop is the global id. Vector loops use the vector types where their width has one; other widths round up
-to the next and leave the last lanes alone, wider ones run 16 lanes at a time. Index arithmetic is 32 bits wide where
-every offset provably fits. What is read under a condition is read at offset 0 where that is false, and then dropped: a
-driver may execute both sides. A bool is an int in registers (0 or 1; 0 or -1 in each lane of a vector) and a uchar in
-memory; float16 is a float in registers, bfloat16 its bits. Scratch memory is local memory of a group of one work-item;
-what does not fit there is private.
+The parallel loop is the global id, a group loop the group's, an item loop the local id. Vector loops use the vector
+types where their width has one; other widths round up to the next and leave the last lanes alone, wider ones run 16
+lanes at a time. Index arithmetic is 32 bits wide where every offset provably fits. What is read under a condition is
+read at offset 0 where that is false, and then dropped: a driver may execute both sides. A bool is an int in registers
+(0 or 1; 0 or -1 in each lane of a vector) and a uchar in memory; float16 is a float in registers, bfloat16 its bits.
+Scratch memory is local memory of a group of one work-item; what does not fit there is private.
 """
 from __future__ import annotations
 
 from hashlib import sha256
 
-from minigrad.codegen.ir.nodes import Call, Function, Loop, extent_of
+from minigrad.codegen.ir.nodes import Call, Function, Loop, extent_of, group_size
 from minigrad.codegen.render.opencl_language import MEMORY_TYPES, argument_type, uses_double
 from minigrad.codegen.render.opencl_memory import ALIGNMENT, OpenclMemory
 from minigrad.codegen.render.opencl_values import ZEROS
@@ -26,6 +26,8 @@ from minigrad.expr import bounds
 from minigrad.program import Program
 from minigrad.target import Target
 
+_IDS = {"parallel": "get_global_id(0)", "group": "get_group_id(0)", "item": "get_local_id(0)"}
+
 
 def render_opencl(function: Function, target: Target) -> Program:
     """The OpenCL Program of one loop IR function. Raises DeviceError where the device lacks a type that it needs, or
@@ -39,7 +41,7 @@ def render_opencl(function: Function, target: Target) -> Program:
         raise DeviceError(f"[render] {function.name}: {target.name} ({target.cpu}) has no float64")
     emitter = OpenclEmitter(function, target)
     name, source = emitter.render()
-    return Program(name, "opencl", source, argument_kinds(function), emitter.scratch, 1 if emitter.scratch else 0)
+    return Program(name, "opencl", source, argument_kinds(function), emitter.scratch, emitter.group)
 
 
 class OpenclEmitter(OpenclMemory):
@@ -68,18 +70,23 @@ class OpenclEmitter(OpenclMemory):
             lines.append(f"  const {self.index_type} {self.safe(d.name)} = ({self.index_type}){self.safe(d.name)}_dim;")
         lines += [f"  const {ZEROS[name]};" for name in sorted(self.zeros)]
         body = self.scopes[0].lines
-        if extent_of(f) == 1:
+        if extent_of(f) == 1 and not group_size(f):
             body = ["  if (get_global_id(0) == 0) {", *body, "  }"]
         parameters, text = f"({', '.join(self.parameters())})", "\n".join([*lines, *body, "}", ""])
         name = f"{f.name}_{sha256((parameters + text).encode()).hexdigest()[:8]}"
-        group = "__attribute__((reqd_work_group_size(1, 1, 1)))\n" if self.scratch else ""
+        group = f"__attribute__((reqd_work_group_size({self.group}, 1, 1)))\n" if self.group else ""
         return name, "\n".join([*head, f"{group}__kernel void {name}{parameters}", text])
 
+    @property
+    def group(self) -> int:
+        """Work-items of a group: what the function says, one where there is scratch memory."""
+        return group_size(self.function) or (1 if self.scratch else 0)
+
     def arrays(self) -> list[str]:
-        """Declarations of scratch memory, aligned for vectors. Local memory belongs to the whole kernel."""
-        space = "__local " if self.scratch <= self.target.local_memory else ""
-        return [f"  {space}{kind} {name}[{size}] __attribute__((aligned({ALIGNMENT})));"
-                for kind, name, size in self.declared]
+        """Declarations of local and scratch memory, aligned for vectors. Local memory belongs to the whole kernel."""
+        alone = self.group == 1 and self.scratch + self.shared <= self.target.local_memory
+        return [f"  {'__local ' if alone or scope == 'local' else ''}{kind} {name}[{size}] "
+                f"__attribute__((aligned({ALIGNMENT})));" for scope, kind, name, size in self.declared]
 
     def parameters(self) -> list[str]:
         f = self.function
@@ -111,16 +118,19 @@ class OpenclEmitter(OpenclMemory):
     def open_loop(self, s: Loop) -> tuple[Ref, OpenLoop]:
         parallel = s.kind == "parallel"
         start, stop = self.index(s.start), Ref("extent", INDEX) if parallel else self.index(s.stop)
-        runs = bounds(s.stop - s.start)[0] >= 1
+        runs = bounds(s.stop - s.start)[0] >= 1 or s.kind == "group"
         name = self.name(self.safe(s.var.name))
         self.scopes.append(Scope(crossable=runs and not parallel))
         return Ref(name, INDEX, 1, len(self.scopes) - 1), OpenLoop(name, start, stop)
 
     def close_loop(self, s: Loop, inner: Scope, state: OpenLoop) -> None:
         name, start, stop = state.name, state.start, state.stop
+        if s.kind in _IDS:
+            self.line(f"const {self.index_type} {name} = {_IDS[s.kind]};")
         if s.kind == "parallel":
-            self.line(f"const {self.index_type} {name} = get_global_id(0);")
             self.line(f"if ({name} < {stop.text}) {{")
+        elif s.kind in ("group", "item"):
+            self.line("{")
         else:
             self.line(f"for ({self.index_type} {name} = {start.text}; {name} < {stop.text}; ++{name}) {{")
         self.scope.lines += inner.lines

@@ -10,27 +10,31 @@ from minigrad.dtype import bool_, float16
 from minigrad.expr import Index
 from minigrad.target import Target
 
+OWN = ("scratch", "local")
+"""Memory of the kernel itself: there a float16 is held as in registers."""
+
 ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector."""
 
 
 class OpenclMemory(OpenclValues):
-    """Loads and stores to statements. `scratch`: bytes of the arrays in `declared`, as (type, name, elements)."""
+    """Loads and stores to statements. `scratch`, `shared`: bytes of the scratch and local arrays in `declared`, which
+    has (scope, type, name, elements) of each."""
 
     def __init__(self, function: Function, target: Target):
         super().__init__(function, target)
-        self.declared: list[tuple[str, str, int]] = []
-        self.scratch = 0
+        self.declared: list[tuple[str, str, str, int]] = []
+        self.scratch = self.shared = 0
 
     def element(self, memory: Memory, offset: str) -> str:
         """The expression that reads one element as it is in registers."""
-        if memory.dtype is float16 and memory.place != "scratch":
+        if memory.dtype is float16 and memory.place not in OWN:
             return f"vload_half({offset}, {memory.text})"
         return f"({memory.text}[{offset}] != 0)" if memory.dtype is bool_ else f"{memory.text}[{offset}]"
 
     def elements(self, memory: Memory, offset: str) -> str:
         """The expression that reads a whole vector."""
-        half = "_half" if memory.dtype is float16 and memory.place != "scratch" else ""
+        half = "_half" if memory.dtype is float16 and memory.place not in OWN else ""
         text = f"vload{half}{self.width}(0, {memory.text} + {offset})"
         return f"convert_int{self.width}({text} != (uchar{self.width})(0))" if memory.dtype is bool_ else text
 
@@ -72,7 +76,7 @@ class OpenclMemory(OpenclValues):
 
     def written(self, memory: Memory, at: str, value: Ref) -> str:
         """The statement that stores a scalar; a half is rounded by the store itself."""
-        if memory.dtype is float16 and memory.place != "scratch":
+        if memory.dtype is float16 and memory.place not in OWN:
             return f"vstore_half_rte({self.exact.get(value, value).text}, {at}, {memory.text});"
         return f"{memory.text}[{at}] = {value.text};"
 
@@ -86,7 +90,7 @@ class OpenclMemory(OpenclValues):
             for text in self.store_lanes(memory, at, value, mask):
                 self.line(text)
             return
-        half = memory.dtype is float16 and memory.place != "scratch"
+        half = memory.dtype is float16 and memory.place not in OWN
         text = self.exact.get(value, value).text if half else value.text
         if memory.dtype is bool_:
             text = f"convert_uchar{width}({text} & 1)"
@@ -102,7 +106,7 @@ class OpenclMemory(OpenclValues):
     def store_lanes(self, memory: Memory, at: Ref, value: Ref, mask: Ref | None) -> list[str]:
         """One statement per lane; what they use is defined before them."""
         whole, made = value, []
-        if memory.dtype is float16 and memory.place != "scratch":
+        if memory.dtype is float16 and memory.place not in OWN:
             whole = self.exact.get(value, value)
         for i in range(self.real_width):
             place = self.integer("add", at, self.constant(i, INDEX)) if i else at
@@ -119,10 +123,14 @@ class OpenclMemory(OpenclValues):
                 self.line(f"{self.kind(s.dtype, self.width)} {slot};")
             return memory
         name = "uchar" if s.dtype is bool_ else self.kind(s.dtype)
-        self.declared.append((name, base, s.size * self.width))
+        self.declared.append((s.scope, name, base, s.size * self.width))
         bits = 32 if s.dtype is float16 else s.dtype.bits
-        self.scratch += -(-s.size * self.width * max(bits // 8, 1) // ALIGNMENT) * ALIGNMENT
-        return Memory(s.name, s.dtype, s.size, "scratch", base, self.width)
+        size = -(-s.size * self.width * max(bits // 8, 1) // ALIGNMENT) * ALIGNMENT
+        if s.scope == "local":
+            self.shared += size
+        else:
+            self.scratch += size
+        return Memory(s.name, s.dtype, s.size, s.scope, base, self.width)
 
     def read_slot(self, memory: Memory, slot: int) -> Ref:
         return self.here(memory.slots[slot], memory.dtype, memory.lanes, memory, memory.name)

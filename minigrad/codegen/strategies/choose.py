@@ -2,16 +2,20 @@
 from __future__ import annotations
 
 from minigrad.codegen.kernel import Define, Nest, Store
-from minigrad.codegen.strategies import contraction, packed, pointwise, reduction, rows, scatter
+from minigrad.codegen.strategies import contraction, packed, pointwise, reduction, rows, scatter, teams, tiles
 from minigrad.codegen.strategies.access import reductions
-from minigrad.codegen.strategies.plan import PackedPlan, Plan
+from minigrad.codegen.strategies.plan import AnyPlan, PackedPlan, TeamPlan, TilePlan
 from minigrad.target import Target
 
 
-def choose_plan(nest: Nest, target: Target) -> Plan | PackedPlan:
+def choose_plan(nest: Nest, target: Target) -> AnyPlan:
     """The plan of the first strategy that fits, from the most special to the most general."""
     if any(isinstance(s, Store) and s.combine for s in nest.body):
         return scatter.plan(nest, target)
+    if target.has_groups:
+        for groups in (tiles.plan(nest, target), teams.plan(nest, target)):
+            if isinstance(groups, TilePlan | TeamPlan):
+                return groups
     if is_row_kernel(nest):
         return rows.plan(nest, target)
     if not reductions(nest):

@@ -75,17 +75,64 @@ class PackedPlan:
         return plan_text(self)
 
 
-def plan_text(plan: Plan | PackedPlan) -> str:
+@dataclass(frozen=True, slots=True)
+class TilePlan:
+    """A contraction by work-groups of down x across work-items, each with rows x columns accumulators.
+
+    batch, m, n, k: the nest's index variables, outermost first; those of one side are counted as one
+    depth: steps of K in local memory at a time
+    a_along, b_along: the side along which consecutive work-items read an operand: 'k', else 'm' or 'n'
+    """
+
+    strategy: str
+    batch: tuple[str, ...]
+    m: tuple[str, ...]
+    n: tuple[str, ...]
+    k: tuple[str, ...]
+    down: int
+    across: int
+    rows: int
+    columns: int
+    depth: int
+    a_along: str
+    b_along: str
+
+    def __str__(self) -> str:
+        return plan_text(self)
+
+
+@dataclass(frozen=True, slots=True)
+class TeamPlan:
+    """Reductions by work-groups: `items` work-items share each of `rows` points of the domain.
+
+    order: the domain, outermost first; fast: 'item' or 'row', what consecutive work-items differ in
+    """
+
+    strategy: str
+    order: tuple[str, ...]
+    rows: int
+    items: int
+    fast: str
+
+    def __str__(self) -> str:
+        return plan_text(self)
+
+
+AnyPlan = Plan | PackedPlan | TilePlan | TeamPlan
+_KINDS = {"packed": PackedPlan, "tiles": TilePlan, "teams": TeamPlan}
+
+
+def plan_text(plan: AnyPlan) -> str:
     return "plan " + " ".join(f"{f.name}={getattr(plan, f.name)!r}".replace(" ", "") for f in fields(plan))
 
 
-def parse_plan(text: str) -> Plan | PackedPlan:
+def parse_plan(text: str) -> AnyPlan:
     """The inverse of str(plan). Raises FormatError naming what is wrong."""
     words = text.split()
     try:
         if words[0] != "plan":
             raise ValueError("it must start with 'plan'")
         values = {name: ast.literal_eval(value) for name, value in (w.split("=", 1) for w in words[1:])}
-        return (PackedPlan if values["strategy"] == "packed" else Plan)(**values)
+        return _KINDS.get(values["strategy"], Plan)(**values)
     except (ValueError, TypeError, SyntaxError, IndexError, KeyError) as error:
         raise FormatError(f"[parse_plan] expected 'plan strategy=... order=...', got {text!r}: {error}") from None

@@ -7,7 +7,7 @@ from minigrad.codegen.kernel import Define, Nest, Param, Store
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.packed import MIN_WORK, plan, size
 from minigrad.codegen.strategies.plan import PackedPlan
-from minigrad.codegen.strategies.recognise import recognise
+from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.expr import Index, Var, product
 from minigrad.target import Target
 from minigrad.value import load, local, reduce, substitute
@@ -35,8 +35,12 @@ def split_k(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
     m, n, k = size(found.m), size(found.n), size(found.k)
     blocks = ceil(m / SIDE) * ceil(n / SIDE) * size(found.batch)
     count, v = best_part(found.k, min(ceil(BLOCKS / blocks), k // MIN_PART, m * n * k // MIN_WORK))
-    if v is None:
-        return [nest]
+    return [nest] if v is None else in_parts(nest, scratch, found, count, v)
+
+
+def in_parts(nest: Nest, scratch: list[Param], found: Contraction, count: int, v: Var) -> list[Nest]:
+    """The nest in `count` parts along `v`, then their sum, as `split_k` says."""
+    outputs = product(d.hi + 1 for d in nest.domain)
     total = next(s for s in nest.body if isinstance(s, Define) and s.name == found.name)
     _, over = total.value.attr  # type: ignore[misc]
     p, inner = Var("part", 0, count - 1), Var(v.name, 0, extent(v) // count - 1)

@@ -1,0 +1,132 @@
+"""Nest + TeamPlan -> loop IR. The nest is the one in teams.py."""
+from __future__ import annotations
+
+from minigrad.codegen.ir.nodes import Alloc, Barrier, BufferParam, Function, Let, Loop, ScalarParam, Stmt
+from minigrad.codegen.ir.nodes import Store as IRStore
+from minigrad.codegen.kernel import Define, Kernel, Nest, Store
+from minigrad.codegen.monoid import MONOIDS
+from minigrad.codegen.strategies.build import accumulate, ceil_div
+from minigrad.codegen.strategies.build_tiles import counted
+from minigrad.codegen.strategies.plan import TeamPlan
+from minigrad.codegen.strategies.teams import is_reduction
+from minigrad.codegen.value_walk import Rewriter
+from minigrad.dtype import DType
+from minigrad.expr import Index, Var, product
+from minigrad.value import Value, guard, load, local
+
+
+def build_teams(kernel: Kernel, nest: Nest, plan: TeamPlan, name: str) -> Function:
+    """The loop nest of reductions by teams of work-items."""
+    return TeamBuilder(kernel, nest, plan).function(name)
+
+
+class TeamBuilder:
+    """`conditions` hold where the work-item's row exists; `item` is its place among those of the row."""
+
+    def __init__(self, kernel: Kernel, nest: Nest, plan: TeamPlan):
+        self.kernel, self.nest, self.plan = kernel, nest, plan
+        self.count = 0
+        self.shared: list[Alloc] = []
+        by_name = {v.name: v for v in nest.domain}
+        self.order = tuple(by_name[n] for n in plan.order)
+        self.t = Var("t", 0, plan.rows * plan.items - 1)
+        if plan.fast == "item":
+            self.row, self.item, self.step = self.t // plan.items, self.t % plan.items, 1
+        else:
+            self.row, self.item, self.step = self.t % plan.rows, self.t // plan.rows, plan.rows
+        self.conditions: tuple[Index, ...] = ()
+        self.at: dict[Var, Index] = {}
+        self.names: dict[str, Value] = {}
+
+    def name(self, stem: str) -> str:
+        self.count += 1
+        return f"{stem}_{self.count}"
+
+    def function(self, name: str) -> Function:
+        rows = product(v.hi + 1 for v in self.order)
+        total = ceil_div(rows, self.plan.rows)
+        g = Var("g", 0, total - 1)
+        row = g * self.plan.rows + self.row
+        if not isinstance(rows, int) or rows % self.plan.rows:
+            self.conditions = (rows - 1 - row,)
+        self.at = counted(self.order, row)
+        body: list[Stmt] = []
+        for s in self.nest.body:
+            if isinstance(s, Nest):
+                body += self.inner(s)
+            elif isinstance(s, Store):
+                body.append(self.store(s, (-self.item, *self.conditions), self.at, self.names))
+            elif is_reduction(s):
+                body += self.reduction(s)
+            else:
+                body.append(self.define(s, self.at, self.names, self.conditions))
+        items = Loop(self.t, 0, self.plan.rows * self.plan.items, "item", tuple(body))
+        buffers = tuple(BufferParam(b.name, b.dtype, b.shape[0], b.mode) for b in self.kernel.params)
+        scalars = tuple(ScalarParam(s.name, s.dtype) for s in self.kernel.scalars)
+        return Function(name, buffers, scalars, self.kernel.dims, (Loop(g, 0, total, "group", (*self.shared, items)),))
+
+    def define(self, s: Define, at: dict[Var, Index], names: dict[str, Value], conditions: tuple[Index, ...]) -> Let:
+        value = self.inside(Rewriter(at, locals_=names).value(s.value), conditions)
+        let = self.name(s.name)
+        names[s.name] = local(let, value.dtype)
+        return Let(let, value)
+
+    def inside(self, value: Value, conditions: tuple[Index, ...]) -> Value:
+        """The value where it is defined; elsewhere something that nobody uses."""
+        return guard(value, MONOIDS["sum"].init(value.dtype), conditions)
+
+    def store(self, s: Store, conditions: tuple[Index, ...], at: dict[Var, Index], names: dict[str, Value]) -> IRStore:
+        here = Rewriter(at, locals_=names)
+        return IRStore(s.param, here.index(s.indices[0]), here.value(s.value), conditions)
+
+    def in_turn(self, variables: tuple[Var, ...]) -> tuple[Var, Index, dict[Var, Index], tuple[Index, ...]]:
+        """(loop variable, its stop, the values of the variables, where they exist) of what a row's items share."""
+        length = product(v.hi + 1 for v in variables)
+        turns = ceil_div(length, self.plan.items)
+        x = Var(self.name("c"), 0, turns - 1)
+        place = x * self.plan.items + self.item
+        whole = isinstance(length, int) and length % self.plan.items == 0
+        return x, turns, counted(variables, place), () if whole else (length - 1 - place,)
+
+    def inner(self, s: Nest) -> list[Stmt]:
+        """An inner domain."""
+        x, turns, values, conditions = self.in_turn(s.domain)
+        at, names, conditions = {**self.at, **values}, dict(self.names), (*self.conditions, *conditions)
+        body: list[Stmt] = []
+        for i in s.body:
+            if isinstance(i, Store):
+                body.append(self.store(i, conditions, at, names))
+            elif isinstance(i, Define):
+                body.append(self.define(i, at, names, conditions))
+        return [Loop(x, 0, turns, "serial", tuple(body))]
+
+    def reduction(self, s: Define) -> list[Stmt]:
+        """The terms in turn, then halves onto halves."""
+        name, over = s.value.attr  # type: ignore[misc]
+        monoid, dtype = MONOIDS[name], s.value.args[0].dtype
+        x, turns, values, conditions = self.in_turn(over)
+        body = Rewriter({**self.at, **values}, locals_=self.names).value(s.value.args[0])
+        body = guard(body, monoid.init(dtype), (*self.conditions, *conditions))
+        acc = self.name("acc")
+        old = load(acc, (0,), dtype)
+        out: list[Stmt] = [Alloc(acc, dtype, 1, "register"), IRStore(acc, 0, monoid.init(dtype)),
+                           Loop(x, 0, turns, "serial", (IRStore(acc, 0, accumulate(monoid, old, body)),))]
+        result: Value = old
+        if self.plan.items > 1:
+            result = self.joined(acc, name, dtype, out)
+        let = self.name(s.name)
+        self.names[s.name] = local(let, dtype)
+        return [*out, Let(let, result)]
+
+    def joined(self, acc: str, monoid: str, dtype: DType, out: list[Stmt]) -> Value:
+        """Appends the tree over the results of a row's items; returns what it leaves."""
+        part = self.name("part")
+        self.shared.append(Alloc(part, dtype, self.plan.rows * self.plan.items, "local"))
+        out += [IRStore(part, self.t, load(acc, (0,), dtype)), Barrier()]
+        half = self.plan.items // 2
+        while half:
+            other = load(part, (self.t + half * self.step,), dtype)
+            both = MONOIDS[monoid].apply(load(part, (self.t,), dtype), other)
+            out += [IRStore(part, self.t, both, (half - 1 - self.item,)), Barrier()]
+            half //= 2
+        return load(part, (self.row * self.plan.items if self.step == 1 else self.row,), dtype)

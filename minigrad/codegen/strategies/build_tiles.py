@@ -1,0 +1,141 @@
+"""Contraction + TilePlan -> loop IR. The nest is the one in tiles.py."""
+from __future__ import annotations
+
+from minigrad.codegen.ir.nodes import Alloc, Barrier, BufferParam, Function, Loop, ScalarParam, Stmt, Store
+from minigrad.codegen.kernel import Kernel, Nest
+from minigrad.codegen.monoid import MONOIDS
+from minigrad.codegen.strategies.build import accumulate, ceil_div
+from minigrad.codegen.strategies.plan import TilePlan
+from minigrad.codegen.strategies.recognise import Contraction, recognise
+from minigrad.codegen.strategies.tiles import PADDING
+from minigrad.codegen.value_walk import Rewriter
+from minigrad.errors import InternalError
+from minigrad.expr import Index, Var, product
+from minigrad.value import Value, binary, const, guard, load, substitute
+
+QUAD = 4
+"""Neighbouring rows or columns of one work-item: read as a vector from local memory, written as one."""
+
+
+def build_tiles(kernel: Kernel, nest: Nest, plan: TilePlan, name: str) -> Function:
+    """The loop nest of a contraction by work-groups."""
+    found = recognise(nest)
+    if isinstance(found, str):
+        raise InternalError(f"[build] expected a contraction for {plan}, got: {found}")
+    return TileBuilder(kernel, nest, found, plan).function(name)
+
+
+def counted(variables: tuple[Var, ...], place: Index) -> dict[Var, Index]:
+    """The value of each variable at a place in row-major order; beyond the last one, the outermost is too large."""
+    at: dict[Var, Index] = {}
+    for v in reversed(variables[1:]):
+        at[v] = place % (v.hi + 1)
+        place = place // (v.hi + 1)
+    if variables:
+        at[variables[0]] = place
+    return at
+
+
+class TileBuilder:
+    def __init__(self, kernel: Kernel, nest: Nest, contraction: Contraction, plan: TilePlan):
+        self.kernel, self.nest, self.contraction, self.plan = kernel, nest, contraction, plan
+        by_name = {v.name: v for vs in (contraction.batch, contraction.m, contraction.n, contraction.k) for v in vs}
+        self.batch, self.m, self.n, self.k = (tuple(by_name[name] for name in names)
+                                              for names in (plan.batch, plan.m, plan.n, plan.k))
+        self.items = plan.down * plan.across
+        self.tile_m, self.tile_n = plan.down * plan.rows, plan.across * plan.columns
+        self.item = Var("t", 0, self.items - 1)
+
+    def function(self, name: str) -> Function:
+        rows, columns = (product(v.hi + 1 for v in vs) for vs in (self.m, self.n))
+        across, down = ceil_div(columns, self.tile_n), ceil_div(rows, self.tile_m)
+        total = product(v.hi + 1 for v in self.batch) * down * across
+        g = Var("g", 0, total - 1)
+        at: dict[Var, Index] = {v: 0 for v in self.nest.domain if v.hi == 0}
+        at.update(counted(self.batch, g // across // down))
+        first_row, first_column = g // across % down * self.tile_m, g % across * self.tile_n
+        if not self.batch:
+            first_row = g // across * self.tile_m
+        body = self.group(at, first_row, first_column, rows, columns)
+        buffers = tuple(BufferParam(b.name, b.dtype, b.shape[0], b.mode) for b in self.kernel.params)
+        scalars = tuple(ScalarParam(s.name, s.dtype) for s in self.kernel.scalars)
+        return Function(name, buffers, scalars, self.kernel.dims, (Loop(g, 0, total, "group", tuple(body)),))
+
+    def group(self, at: dict[Var, Index], first_row: Index, first_column: Index, rows: Index, columns: Index
+              ) -> list[Stmt]:
+        """One tile of the output."""
+        c, plan, dtype = self.contraction, self.plan, self.contraction.a.dtype
+        pitch_a, pitch_b = self.tile_m + PADDING, self.tile_n + PADDING
+        depth = product(v.hi + 1 for v in self.k)
+        blocks = ceil_div(depth, plan.depth)
+        step = Var("kb", 0, blocks - 1)
+        kk = Var("k", 0, plan.depth - 1)
+        u, v = Var("u", 0, plan.rows - 1), Var("v", 0, plan.columns - 1)
+        row = place_of(u, self.item // plan.across, plan.down, plan.rows)
+        column = place_of(v, self.item % plan.across, plan.across, plan.columns)
+
+        def each(s: Stmt) -> Loop:
+            return Loop(u, 0, plan.rows, "unroll", (Loop(v, 0, plan.columns, "unroll", (s,)),))
+
+        slot = u * plan.columns + v
+        old = load("acc", (slot,), dtype)
+        term = binary("mul", load("a_tile", (kk * pitch_a + row,), dtype),
+                      load("b_tile", (kk * pitch_b + column,), dtype))
+        copies = [*self.copy("a_tile", c.a, at, (self.m, first_row, rows, self.tile_m), (step, depth), plan.a_along),
+                  *self.copy("b_tile", c.b, at, (self.n, first_column, columns, self.tile_n), (step, depth),
+                             plan.b_along)]
+        inner: tuple[Stmt, ...] = (
+            *copies, Barrier(),
+            Loop(kk, 0, plan.depth, "serial", (each(Store("acc", slot, accumulate(MONOIDS["sum"], old, term))),)),
+            Barrier())
+        stores = self.write_back(at, first_row + row, first_column + column, rows, columns, old)
+        work: tuple[Stmt, ...] = (
+            Alloc("acc", dtype, plan.rows * plan.columns, "register"), each(Store("acc", slot, const(0, dtype))),
+            Loop(step, 0, blocks, "serial", inner), *(each(s) for s in stores))
+        return [Alloc("a_tile", dtype, plan.depth * pitch_a, "local"),
+                Alloc("b_tile", dtype, plan.depth * pitch_b, "local"),
+                Loop(self.item, 0, self.items, "item", work)]
+
+    def copy(self, name: str, value: Value, at: dict[Var, Index], side: tuple[tuple[Var, ...], Index, Index, int],
+             sum_: tuple[Var, Index], fast: str) -> list[Stmt]:
+        """A block of an operand to local memory, [depth, tile]; what lies outside it is 0.
+
+        side: (variables, first, how many there are, how many in a tile); sum_: (block of K, how many steps there are)
+        """
+        variables, first, count, tile = side
+        (step, total), depth = sum_, self.plan.depth
+        x = Var("c", 0, tile * depth // self.items - 1)
+        place = x * self.items + self.item
+        along, k = (place // depth, place % depth) if fast == "k" else (place % tile, place // tile)
+        i, j = first + along, step * depth + k
+        conditions: tuple[Index, ...] = ()
+        if not isinstance(count, int) or count % tile:
+            conditions += (count - 1 - i,)
+        if not isinstance(total, int) or total % depth:
+            conditions += (total - 1 - j,)
+        inside = substitute(value, {**at, **counted(variables, i), **counted(self.k, j)})
+        zero = const(0, value.dtype)
+        if inside.op == "guard" and inside.args[1] is zero:
+            inside, conditions = inside.args[0], (*conditions, *inside.attr)  # type: ignore[misc]
+        store = Store(name, k * (tile + PADDING) + along, guard(inside, zero, conditions))
+        return [Loop(x, 0, tile * depth // self.items, "unroll", (store,))]
+
+    def write_back(self, at: dict[Var, Index], row: Index, column: Index, rows: Index, columns: Index, total: Value
+                   ) -> list[Store]:
+        """The stores of the nest for one accumulator."""
+        conditions: tuple[Index, ...] = ()
+        if not isinstance(rows, int) or rows % self.tile_m:
+            conditions += (rows - 1 - row,)
+        if not isinstance(columns, int) or columns % self.tile_n:
+            conditions += (columns - 1 - column,)
+        here = Rewriter({**at, **counted(self.m, row), **counted(self.n, column)},
+                        locals_={self.contraction.name: total})
+        return [Store(s.param, here.index(s.indices[0]), here.value(s.value), conditions)
+                for s in self.contraction.outputs]
+
+
+def place_of(copy: Var, item: Index, items: int, copies: int) -> Index:
+    """Where a work-item's copy lies in a tile: four neighbours each, if it has as many, items beside each other."""
+    if copies % QUAD:
+        return copy * items + item
+    return copy // QUAD * (items * QUAD) + item * QUAD + copy % QUAD

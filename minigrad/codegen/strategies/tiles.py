@@ -1,0 +1,107 @@
+"""Contractions by work-groups: a tile of the output per group, operands through local memory, registers per work-item.
+
+    for batch, tiles of M, tiles of N group:
+      for blocks of K:
+        all work-items copy A [depth, tile of M] and B [depth, tile of N] to local memory, with guards and prologue
+        barrier
+        for k in the block: rows x columns accumulators per work-item
+        barrier
+      write back with the epilogue
+
+Which tile, and whether K is split, depends on shapes and the target only.
+"""
+from __future__ import annotations
+
+from math import ceil
+
+from minigrad.codegen.kernel import Nest, Param
+from minigrad.codegen.strategies.access import value_accesses
+from minigrad.codegen.strategies.packed import size
+from minigrad.codegen.strategies.plan import TilePlan
+from minigrad.codegen.strategies.recognise import Contraction, recognise
+from minigrad.codegen.strategies.split_k import best_part, in_parts
+from minigrad.expr import Var
+from minigrad.target import Target
+from minigrad.value import Value
+
+TILES = ((16, 16, 8, 8), (16, 16, 8, 4), (16, 16, 4, 4), (8, 16, 4, 4), (8, 8, 4, 4))
+"""Work-items down and across, rows and columns of each."""
+
+DEPTHS = (16, 8)
+PADDING = 4
+"""Elements added to a row of local memory: columns use all its banks, and vectors of four stay aligned."""
+
+MIN_SIDE, MIN_DEPTH, MIN_WORK = 16, 8, 1 << 16
+"""M and N, K, and multiply-adds, from which copies to local memory pay."""
+
+TRAFFIC = 32.0
+"""What an element that is copied to local memory costs, in multiply-adds."""
+
+GROUPS_PER_UNIT, MIN_PART = 2, 256
+"""K is split until there are so many work-groups per compute unit, in parts of so many steps at least."""
+
+
+def plan(nest: Nest, target: Target) -> TilePlan | str:
+    """The plan, or why the nest has none."""
+    found = recognise(nest)
+    if isinstance(found, str):
+        return found
+    if not target.has_groups:
+        return f"not in tiles: no work-groups with local memory on {target.name}"
+    m, n, k = (size(vs) for vs in (found.m, found.n, found.k))
+    if min(m, n) < MIN_SIDE or k < MIN_DEPTH or m * n * k < MIN_WORK:
+        return f"not in tiles: M={m} N={n} K={k} is too small"
+    for vs in (found.m, found.n, found.k):
+        if any(not isinstance(v.hi, int) for v in vs[1:]):
+            return "not in tiles: an inner extent is known at run time only"
+    for depth in DEPTHS:
+        if target.max_iterations and ceil(k / depth) * (depth + 1) > target.max_iterations:
+            return f"not in tiles: K={k} takes more iterations than a work-item has"
+        fitting = [t for t in TILES if fits(t, depth, found, target)]
+        if fitting:
+            down, across, rows, columns = min(fitting, key=lambda t: cost(t, found, target))
+            batch, ms, ns, ks = (tuple(v.name for v in vs) for vs in (found.batch, found.m, found.n, found.k))
+            return TilePlan("tiles", batch, ms, ns, ks, down, across, rows, columns, depth,
+                            along(found.a, found.m, found.k, "m"), along(found.b, found.n, found.k, "n"))
+    return "not in tiles: too little local memory"
+
+
+def fits(tile: tuple[int, int, int, int], depth: int, c: Contraction, target: Target) -> bool:
+    down, across, rows, columns = tile
+    itemsize = max(c.a.dtype.bits, 32) // 8
+    local = depth * (down * rows + across * columns + 2 * PADDING) * itemsize
+    return local <= target.local_memory and down * across <= target.max_group
+
+
+def groups(tile: tuple[int, int, int, int], c: Contraction) -> int:
+    down, across, rows, columns = tile
+    return ceil(size(c.m) / (down * rows)) * ceil(size(c.n) / (across * columns)) * size(c.batch)
+
+
+def cost(tile: tuple[int, int, int, int], c: Contraction, target: Target) -> float:
+    """Multiply-adds and copies of all tiles, edges included, and compute units that wait for the last group."""
+    down, across, rows, columns = tile
+    count = groups(tile, c)
+    m, n = down * rows, across * columns
+    waiting = ceil(count / target.units) * target.units / count
+    return count * m * n * (1 + TRAFFIC * (1 / m + 1 / n)) * waiting
+
+
+def along(value: Value, side: tuple[Var, ...], k: tuple[Var, ...], name: str) -> str:
+    """'k' where the operand is contiguous along the sum, else the name of its own side."""
+    for a in value_accesses(value, ()):
+        if a.step(side[-1]) == 1:
+            return name
+        if a.step(k[-1]) == 1:
+            return "k"
+    return name
+
+
+def split(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
+    """A contraction with too few tiles for the device, in parts along K; else the nest itself. See `split_k`."""
+    found, made = recognise(nest), plan(nest, target)
+    if isinstance(found, str) or isinstance(made, str) or any(not isinstance(v.hi, int) for v in nest.domain):
+        return [nest]
+    there = groups((made.down, made.across, made.rows, made.columns), found)
+    count, v = best_part(found.k, min(ceil(GROUPS_PER_UNIT * target.units / there), size(found.k) // MIN_PART))
+    return [nest] if v is None else in_parts(nest, scratch, found, count, v)

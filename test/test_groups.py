@@ -1,0 +1,178 @@
+"""Strategies of work-groups: the plans, their loops against the kernel as written, and on drivers against numpy."""
+# Tests know their dims are ints.
+# mypy: disable-error-code="arg-type,type-var"
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import needs_device
+from test_packed import CASES as CONTRACTIONS
+from test_packed import arguments, flat_kernel, tensor
+
+from minigrad import Tensor
+from minigrad.codegen.ir.interpret import interpret_function
+from minigrad.codegen.ir.text import parse_function, print_function
+from minigrad.codegen.ir.verify import verify_function
+from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.kernel_interpret import interpret_kernel
+from minigrad.codegen.render.opencl import render_opencl
+from minigrad.codegen.stages import build_any, stages_of
+from minigrad.codegen.strategies import teams, tiles
+from minigrad.codegen.strategies.plan import TeamPlan, TilePlan, parse_plan
+from minigrad.codegen.transforms.unroll import unroll
+from minigrad.errors import InternalError
+from minigrad.runtime.device import Launch
+from minigrad.runtime.opencl import OpenCL
+from minigrad.runtime.opencl_devices import find_device
+from minigrad.scheduler.graph import build_graph
+from minigrad.scheduler.schedule import schedule
+from minigrad.target import Target
+
+GPU = Target("gpu", "opencl", "none", 4, 64, 8, local_memory=32 << 10, max_group=256)
+SMALL = {"MIN_SIDE": 1, "MIN_DEPTH": 1, "MIN_WORK": 1, "TILES": ((4, 8, 2, 4), (4, 4, 4, 1)), "DEPTHS": (4,)}
+
+REDUCTIONS = {
+    "sum of rows": lambda: tensor(7, 150).sum(1),
+    "sum of columns": lambda: tensor(150, 7).sum(0),
+    "maximum": lambda: tensor(3, 2, 97).max((0, 2)),
+    "all": lambda: tensor(9, 41).sum(),
+    "mean and more": lambda: (tensor(5, 64).mean(1) + 1).sqrt(),
+    "matrix and vector": lambda: tensor(9, 70) @ tensor(70),
+    "softmax": lambda: tensor(5, 77).softmax(1),
+    "layer norm": lambda: (lambda x: (x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True) + 1e-5).sqrt())(
+        tensor(6, 50)),
+    "int32": lambda: (tensor(4, 100) * 9).cast("int32").sum(1),
+}
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans with tiny tiles and teams, so that small tests have edges."""
+    for name, value in SMALL.items():
+        monkeypatch.setattr(tiles, name, value)
+    monkeypatch.setattr(teams, "GROUP", 32)
+    monkeypatch.setattr(teams, "NEIGHBOURS", 4)
+
+
+def check(kernel: Kernel, strategy: type) -> None:
+    """Each nest by the strategy equals the kernel."""
+    arrays = arguments(kernel)
+    scalars = {s.name: 0.75 for s in kernel.scalars}
+    expected = {name: a.copy() for name, a in arrays.items()}
+    interpret_kernel(kernel, expected, scalars)
+    for nest in kernel.nests:
+        plan = (tiles if strategy is TilePlan else teams).plan(nest, GPU)
+        assert isinstance(plan, strategy), plan
+        assert parse_plan(str(plan)) == plan
+        function = build_any(kernel, nest, plan, "f")
+        verify_function(function)
+        assert parse_function(print_function(function)) == function
+        unrolled = unroll(function)
+        verify_function(unrolled)
+        interpret_function(unrolled, arrays, scalars)
+    for p in kernel.params:
+        if p.mode != "in":
+            np.testing.assert_allclose(arrays[p.name], expected[p.name], rtol=3e-5, atol=3e-5)
+
+
+@pytest.mark.parametrize("case", CONTRACTIONS)
+def test_tiles_equal_the_kernel(case: str, small: None) -> None:
+    check(flat_kernel(CONTRACTIONS[case](), GPU), TilePlan)
+
+
+@pytest.mark.parametrize("case", REDUCTIONS)
+def test_teams_equal_the_kernel(case: str, small: None) -> None:
+    check(flat_kernel(REDUCTIONS[case](), GPU), TeamPlan)
+
+
+def test_work_items_that_race_are_found(small: None) -> None:
+    kernel = flat_kernel(REDUCTIONS["sum of rows"](), GPU)
+    nest, = kernel.nests
+    text = print_function(build_any(kernel, nest, teams.plan(nest, GPU), "f"))
+    barriers = [k for k, line in enumerate(text.splitlines()) if line.strip() == "barrier"]
+    for k in barriers:
+        lines = text.splitlines()
+        del lines[k]
+        with pytest.raises(InternalError, match="race"):
+            interpret_function(unroll(parse_function("\n".join(lines))), arguments(kernel), {})
+
+
+GROUP_RULES = [
+    ("  for g in 0..2 group:\n    barrier\n", "a barrier may not stand outside an item loop"),
+    ("  for t in 0..2 item:\n    barrier\n", "an item loop stands directly in a group loop"),
+    ("  for s in 0..2 serial:\n    for g in 0..2 group:\n      y[g] = 1.0\n", "a group loop is outermost"),
+    ("  for g in 0..2 group:\n    for t in 0..n item:\n      y[t] = 1.0\n",
+     "expected a loop .item. from 0 to a constant"),
+    ("  for p in 0..2 parallel:\n    alloc a: f32[2] local\n", "local memory is allocated directly in a group loop"),
+    ("  for g in 0..2 group:\n    for t in 0..2 item:\n      alloc a: f32[2] local\n", "directly in a group loop"),
+    ("  for g in 0..2 group:\n    for t in 0..2 item:\n      if t-1 >= 0:\n        y[t] = 1.0\n", "may not depend"),
+    ("  for g in 0..2 group:\n    for t in 0..2 item:\n      y[t] = across(sum, x[t])\n", "outside a vector loop"),
+]
+
+
+@pytest.mark.parametrize("text, rule", GROUP_RULES)
+def test_rules_of_groups(text: str, rule: str) -> None:
+    with pytest.raises(InternalError, match=rule):
+        verify_function(parse_function("func f(in x: f32[n], out y: f32[n], n: index in 1..9)\n" + text))
+
+
+def test_small_work_needs_no_groups() -> None:
+    def reasons(result: Tensor, target: Target = GPU) -> tuple[str, str]:
+        nest = flat_kernel(result, target).nests[0]
+        return str(tiles.plan(nest, target)), str(teams.plan(nest, target))
+
+    assert reasons(tensor(8, 8) @ tensor(8, 8)) == ("not in tiles: M=8 N=8 K=8 is too small",
+                                                    "no team: 8 terms are too few")
+    assert "domain alone keeps the device busy" in reasons(tensor(100, 40000).sum(0))[1]
+    assert "nothing is reduced" in reasons(tensor(3, 3) + 1)[1]
+    assert all("no work-groups" in r for r in reasons(tensor(99, 99) @ tensor(99, 99), replace(GPU, local_memory=0)))
+    assert all("more iterations" in r for r in reasons(tensor(99, 9999) @ tensor(9999, 99),
+                                                       replace(GPU, max_iterations=30)))
+
+
+def test_few_tiles_are_split_along_k() -> None:
+    kernel = flat_kernel(tensor(32, 4096) @ tensor(4096, 32), GPU)
+    scratch: list = []
+    assert len(tiles.split(kernel.nests[0], scratch, GPU)) == 2 and scratch[0].shape == (32 * 32 * 16,)
+    assert tiles.split(flat_kernel(tensor(999, 512) @ tensor(512, 999), GPU).nests[0], [], GPU)[1:] == []
+
+
+ON_DEVICES = {
+    "matmul": lambda: tensor(100, 75) @ tensor(75, 130),
+    "b.T with an epilogue": lambda: (tensor(70, 64) @ tensor(90, 64).transpose(0, 1) + tensor(90)).relu(),
+    "split": lambda: tensor(40, 2048) @ tensor(2048, 33),
+    "strided conv": lambda: tensor(2, 8, 21, 21).conv2d(tensor(24, 8, 3, 3), padding=1, stride=2),
+    "half": lambda: (tensor(64, 64).cast("float16") @ tensor(64, 64).cast("float16")),
+    **REDUCTIONS,
+}
+
+
+def on_device(name: str) -> OpenCL:
+    """The device with plans as for a GPU."""
+    return OpenCL(replace(find_device(name.partition(":")[2]), vector_bytes=4))
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=needs_device(n)) for n in ("CL:pocl", "CL:rusticl")])
+def test_on_devices(name: str) -> None:
+    device = on_device(name)
+    kernels = [schedule(build_graph([make()._node]), frozenset(), device.target).steps[-1].kernel
+               for make in ON_DEVICES.values()]
+    staged = [stages_of(k, device.target) for k in kernels]
+    kinds = {type(s.plan) for k in staged for s in k.stages}
+    assert {TilePlan, TeamPlan} <= kinds
+    programs = [render_opencl(s.function, device.target) for k in staged for s in k.stages]
+    executables = iter(device.load(programs))
+    for k in staged:
+        arrays = arguments(k.kernel)
+        expected = {n: a.copy() for n, a in arrays.items()}
+        scalars = {s.name: 0.75 for s in k.kernel.scalars}
+        interpret_kernel(replace(k.kernel, nests=tuple(s.nest for s in k.stages)), expected, scalars)
+        buffers = [device.alloc(a.nbytes) for a in arrays.values()]
+        for buffer, array in zip(buffers, arrays.values(), strict=True):
+            device.copy_in(buffer, array)
+        for s in k.stages:
+            device.launch([Launch(next(executables), (*buffers, *scalars.values()), s.extent)])
+        for buffer, (n, array) in zip(buffers, arrays.items(), strict=True):
+            device.copy_out(buffer, array)
+            tolerance = 1e-3 if array.dtype == np.float16 else 2e-4
+            np.testing.assert_allclose(array, expected[n], rtol=tolerance, atol=tolerance)
