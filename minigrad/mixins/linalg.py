@@ -57,8 +57,11 @@ class LinalgMixin(IndexingMixin):
         return self.reshape(-1, 1) * other.reshape(1, -1)
 
     @classmethod
-    def einsum(cls, formula: str, *operands: Any) -> Self:
-        """Einstein summation over single letters, such as 'bij,bjk->bik': no ellipsis, no diagonals."""
+    def einsum(cls, formula: str, *operands: Any, dtype: DType | str | None = None) -> Self:
+        """Einstein summation over single letters, such as 'bij,bjk->bik': no ellipsis, no diagonals.
+
+        `dtype` is that of products and sums.
+        """
         tensors: list[Self] = list(spread(operands))
         left, arrow, out = formula.replace(" ", "").partition("->")
         terms = left.split(",")
@@ -78,15 +81,16 @@ class LinalgMixin(IndexingMixin):
                 raise ShapeError(f"[einsum] expected one length of {letter!r} in {formula!r}, "
                                  f"got {' and '.join(str(list(x.shape)) for x in tensors)}")
         letters = out + "".join(sorted(set(counts) - set(out)))
+        summed = tuple(range(len(out), len(letters)))
         product: Any = None
         for term, x in zip(terms, tensors, strict=True):
             present = [c for c in letters if c in term]
             ordered = x.permute(*[term.index(c) for c in present]) if x.ndim else x
             dims = iter(ordered.shape)
             aligned = ordered.reshape(*[next(dims) if c in term else 1 for c in letters])
+            aligned = aligned._accumulating(dtype) if summed or dtype is not None else aligned
             product = aligned if product is None else product * aligned
-        summed = tuple(range(len(out), len(letters)))
-        return product._accumulating(None).sum(summed) if summed else product
+        return product.sum(summed) if summed else product
 
     # Convolution
 
@@ -107,7 +111,7 @@ class LinalgMixin(IndexingMixin):
         x = windows.reshape(batch, groups, 1, depth, *positions, *kernel)
         w = weight.reshape(1, groups, per_group, depth, *[1] * n, *kernel)
         axes = (3, *range(4 + n, 4 + 2 * n))
-        y = (x * w)._accumulating(None).sum(axes).reshape(batch, out_channels, *positions)
+        y = (x._accumulating(None) * w._accumulating(None)).sum(axes).reshape(batch, out_channels, *positions)
         return y if bias is None else y + bias.reshape(1, -1, *[1] * n)
 
     def conv_transpose2d(self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Any = 1,
@@ -129,7 +133,7 @@ class LinalgMixin(IndexingMixin):
         depth = in_channels // groups
         x = self.reshape(self.shape[0], groups, depth, 1, *positions, *[1] * n)
         w = weight.reshape(1, groups, depth, per_group, *[1] * n, *kernel)
-        taps = (x * w)._accumulating(None).sum(2)
+        taps = (x._accumulating(None) * w._accumulating(None)).sum(2)
         ends = tuple([(lo, hi - e) for (lo, hi), e in zip(pads, extra, strict=True)])
         lengths = tuple([(i - 1) * s - lo - hi + d * (k - 1) + 1 for i, s, d, k, (lo, hi) in
                          zip(positions, strides, dilations, kernel, ends, strict=True)])

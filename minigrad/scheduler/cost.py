@@ -51,13 +51,22 @@ def cone(state: Fusion, k: int) -> tuple[float, list[int]]:
             sources.append(i)
             continue
         lower = graph.nodes[i].op.lower
-        if isinstance(lower, (Elementwise, Generate)):
+        if isinstance(lower, (Elementwise, Generate)) and not widens(graph, i):
             flops += float(lower.flops) * distinct_elements(state, i)
         for j in graph.inputs[i]:
             if j not in seen:
                 seen.add(j)
                 stack.append(j)
     return flops, sources
+
+
+def widens(graph: Graph, k: int) -> bool:
+    """Whether a node converts small integers to larger ones: loads do that on the way."""
+    node = graph.nodes[k]
+    if node.op.name != "cast":
+        return False
+    before = graph.nodes[graph.inputs[k][0]].dtype
+    return before.is_int and node.dtype.is_int and before.itemsize < node.dtype.itemsize
 
 
 def varying_axes(state: Fusion, k: int, kind: str) -> tuple[bool, ...]:

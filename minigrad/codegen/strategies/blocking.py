@@ -33,9 +33,6 @@ FEW_ROWS = 16
 """Rows of B that many bytes apart, which still find room in the first-level cache."""
 
 BLOCK_HEIGHTS = (24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-SPARE_REGISTERS = 2
-"""Besides accumulators and a row of B: with fewer, LLVM keeps some on the stack."""
-
 IN_PLACE_ROWS = 8
 """Rows of A read side by side: a power of two apart they meet in one set of the first-level cache, of so many ways."""
 
@@ -45,11 +42,6 @@ MAX_STRIDE = 4
 NEAR, FAR, TURN = 0.25, 0.8, 0.5
 """Cycles to pack an element of an operand in the second-level cache, of one that is not, and what is added where it
 is read across its contiguous variable."""
-
-
-def most_rows(vectors: int, target: Target) -> int:
-    """Rows of a microkernel whose accumulators stay in registers."""
-    return (target.registers - vectors - SPARE_REGISTERS) // vectors
 
 
 def step_cycles(rows: int, vectors: int) -> float:

@@ -10,6 +10,7 @@ from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.build import accumulate, ceil_div
+from minigrad.codegen.strategies.narrow import in_words
 from minigrad.codegen.strategies.plan import Box, PackedPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.codegen.strategies.sides import (
@@ -30,9 +31,10 @@ from minigrad.codegen.strategies.sides import (
 )
 from minigrad.codegen.strategies.windows import axes_of
 from minigrad.codegen.value_walk import Rewriter
+from minigrad.dtype import int32
 from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, bounds, emin, product
-from minigrad.value import Value, binary, const, load, substitute
+from minigrad.value import Value, binary, bitcast, const, load, substitute
 
 MAX_UNROLLED = 256
 """Multiply-adds written out per step of the loops over a sum."""
@@ -43,12 +45,14 @@ def build_packed(kernel: Kernel, nest: Nest, plan: PackedPlan, name: str) -> Fun
     found = recognise(nest)
     if isinstance(found, str):
         raise InternalError(f"[build] expected a contraction for {plan}, got: {found}")
+    found = in_words(found, plan.words) if plan.words else found
     return PackedBuilder(kernel, nest, found, plan).function(name)
 
 
 class PackedBuilder:
     def __init__(self, kernel: Kernel, nest: Nest, contraction: Contraction, plan: PackedPlan):
         self.kernel, self.nest, self.contraction, self.plan = kernel, nest, contraction, plan
+        self.sum = int32 if plan.words else contraction.total
         self.count = 0
 
     def fresh(self, stem: str, last: Index) -> Var:
@@ -110,7 +114,7 @@ class PackedBuilder:
         for t, stop in reversed(loops):
             inner = [Loop(t, 0, stop, "serial", tuple(inner))]
         used = (a, b, out) if plan.a_along else (b, out)
-        memory: list[Stmt] = [Alloc(x.name, c.a.dtype, x.size, "scratch") for x in used]
+        memory: list[Stmt] = [Alloc(x.name, self.sum if x is out else c.a.dtype, x.size, "scratch") for x in used]
         return [*memory, *inner, *self.write_back(out, m, n)]
 
     def memory(self, stem: str, rows: int, columns: int, vectors: int) -> Block:
@@ -192,7 +196,7 @@ class PackedBuilder:
         row, column = places_of(row_runs), places_of(column_runs)
 
         def body(at: dict[Var, Index], place: dict[Var, Index], conditions: tuple[Index, ...], lane: Var) -> list[Stmt]:
-            total = load(out.name, (row(place) * out.pitch + column(place),), c.a.dtype)
+            total = bitcast(load(out.name, (row(place) * out.pitch + column(place),), self.sum), c.total)
             here = Rewriter(at, locals_={c.name: total})
             return [Store(s.param, here.index(s.indices[0]), here.value(s.value), conditions) for s in c.outputs]
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 from math import ceil
 
 from minigrad.codegen.kernel import Nest
+from minigrad.codegen.microkernels.generate import most_rows
 from minigrad.codegen.microkernels.registry import microkernel_of
-from minigrad.codegen.microkernels.tile import Tile
+from minigrad.codegen.microkernels.tile import KINDS, Tile
 from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.strategies.blocking import (
     BLOCK_HEIGHTS,
@@ -33,7 +34,6 @@ from minigrad.codegen.strategies.blocking import (
     is_plain,
     k_block,
     lanes_of_a,
-    most_rows,
     one_run,
     product,
     row_bytes,
@@ -41,10 +41,10 @@ from minigrad.codegen.strategies.blocking import (
     step_cycles,
     steps_closely,
 )
+from minigrad.codegen.strategies.narrow import in_words, narrow_kind
 from minigrad.codegen.strategies.plan import Box, PackedPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.codegen.strategies.windowed import windowed
-from minigrad.dtype import float32, float64
 from minigrad.target import Target
 
 MIN_WORK = 1 << 18
@@ -77,7 +77,8 @@ def plan(nest: Nest, target: Target) -> PackedPlan | str:
             return "not packed: an inner extent is known at run time only"
     if streams(found, target):
         return "not packed: both operands are read in place as fast"
-    return packed(found, target)
+    words = narrow_kind(found, target)
+    return packed(in_words(found, words) if words else found, target, words)
 
 
 def streams(c: Contraction, target: Target) -> bool:
@@ -97,33 +98,34 @@ def why_unpacked(nest: Nest, target: Target) -> str:
     return made if isinstance(made, str) else ""
 
 
-def packed(c: Contraction, target: Target) -> PackedPlan:
-    """Blocks and register tile for a contraction."""
+def packed(c: Contraction, target: Target, words: str = "") -> PackedPlan:
+    """Blocks and register tile for a contraction, of `words` (see `in_words`) if that is a kind of them."""
     bits = max(c.a.dtype.bits, 32)
     width = min(16, target.lanes(bits))
     a_along, a_lanes = lanes_of_a(c, width)
     b_lanes = width if steps_closely(c.b, c.n) else min(4, width)
     made = []
     for in_place in (True, False) if is_plain(c.a) else (False,):
-        rows, vectors, cycles = register_tile(c, width, target, in_place)
+        rows, vectors, cycles = register_tile(c, width, target, in_place, words)
         k = box(c.k, k_block(vectors * width, bits, target), 1)
         if in_place and not (one_run(c.a, c.k, k) and (a_along == "k" or row_bytes(c.a, c.k) < PAGE)):
             continue
         m, n, packing = blocks(c, k, rows, vectors * width, target, (not in_place, a_lanes < width, b_lanes < width))
         along, lanes = ("", 1) if in_place else (a_along, a_lanes)
         batch = tuple(v.name for v in c.batch)
-        kernel = "" if in_place else called(c, rows, vectors * width, a_along, product(p for _, p in k), target)
+        tile = Tile(words or c.a.dtype.short, rows, vectors * width, a_along)
+        kernel = "" if in_place else called(tile, product(p for _, p in k), target)
         made.append((cycles + packing, PackedPlan("packed", batch, m, n, k, rows, vectors, width,
-                                                  along, lanes, b_lanes, kernel)))
-    shifted = windowed(c, width, target)
+                                                  along, lanes, b_lanes, kernel, words=words)))
+    shifted = None if words else windowed(c, width, target)
     return min(made + ([shifted] if shifted is not None else []), key=lambda option: option[0])[1]
 
 
-def called(c: Contraction, rows: int, columns: int, a_along: str, depth: int, target: Target) -> str:
-    """The microkernel that a tile over packed operands calls; '' where a call costs more than it saves."""
-    if target.language != "llvm" or depth < MIN_DEPTH_CALLED or c.a.dtype not in (float32, float64):
+def called(tile: Tile, depth: int, target: Target) -> str:
+    """The microkernel that runs a tile over packed operands; '' where a call costs more than it saves."""
+    if target.language != "llvm" or tile.kind not in KINDS or depth < MIN_DEPTH_CALLED and tile.group == 1:
         return ""
-    return microkernel_of(Tile(c.a.dtype.short, rows, columns, a_along), target).name
+    return microkernel_of(tile, target).name
 
 
 def blocks(c: Contraction, k: Box, rows: int, columns: int, target: Target, how: tuple[bool, bool, bool]
@@ -150,7 +152,7 @@ def blocks(c: Contraction, k: Box, rows: int, columns: int, target: Target, how:
     return best[1], best[2], best[0]
 
 
-def register_tile(c: Contraction, width: int, target: Target, in_place: bool) -> tuple[int, int, float]:
+def register_tile(c: Contraction, width: int, target: Target, in_place: bool, words: str) -> tuple[int, int, float]:
     """Rows and vectors of the microkernel with the fewest cycles over the whole output, edges included; those cycles.
 
     `in_place`: A is read where it is.
@@ -159,7 +161,7 @@ def register_tile(c: Contraction, width: int, target: Target, in_place: bool) ->
     found = 1, 1, float("inf")
     for vectors in range(1, MAX_VECTORS + 1):
         depth = min(k, k_block(vectors * width, max(c.a.dtype.bits, 32), target))
-        most = most_rows(vectors, target)
+        most = most_rows(words, vectors, target)
         for rows in range(1, min(most, IN_PLACE_ROWS if in_place else most) + 1):
             tiles = ceil(m / rows) * ceil(n / (vectors * width))
             cycles = tiles * (step_cycles(rows, vectors) * k + TILE_CYCLES * ceil(k / depth)) * size(c.batch)

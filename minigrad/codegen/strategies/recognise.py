@@ -16,6 +16,7 @@ from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.value_walk import Rewriter
+from minigrad.dtype import DType
 from minigrad.expr import Index, Var, bounds, subs, variables
 from minigrad.value import Value, binary, const, free_variables, guard, unary, walk
 
@@ -24,7 +25,8 @@ from minigrad.value import Value, binary, const, free_variables, guard, unary, w
 class Contraction:
     """`name` = sum over `k` of a * b. Variables outermost first; those of extent 1 are in none of them (they are 0).
 
-    `outputs` are the nest's stores with every definition but the sum written out; they read the sum as local(name).
+    `total` is the sum's type. `outputs` are the nest's stores with every definition but the sum written out; they read
+    the sum as local(name).
     """
 
     name: str
@@ -35,6 +37,7 @@ class Contraction:
     a: Value
     b: Value
     outputs: tuple[Store, ...]
+    total: DType
 
 
 class _Refused(Exception):
@@ -79,7 +82,8 @@ def _recognise(nest: Nest) -> Contraction:
     a, b = (_product([f.value for f in side]) for side in sides)
     a, b = _guarded(a, b, conditions, frozenset(m), frozenset(n))
     by_output = lambda vs: tuple(sorted(vs, key=lambda v: -_output_step(v, outputs)))  # noqa: E731
-    return Contraction(sums[0].name, by_output(batch), by_output(m), by_output(n), _sum_order(k, a, b), a, b, outputs)
+    return Contraction(sums[0].name, by_output(batch), by_output(m), by_output(n), _sum_order(k, a, b), a, b, outputs,
+                       body.dtype)
 
 
 def _written_out(nest: Nest, total: Define, single: dict[Var, Index]) -> tuple[Value, tuple[Store, ...]]:

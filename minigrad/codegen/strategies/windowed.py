@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
+from minigrad.codegen.microkernels.generate import most_rows
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.blocking import (
     BLOCK_HEIGHTS,
@@ -17,7 +18,6 @@ from minigrad.codegen.strategies.blocking import (
     box,
     is_plain,
     lanes_of_a,
-    most_rows,
     product,
     row_bytes,
     size,
@@ -88,7 +88,7 @@ def _tile(c: Contraction, columns: int, width: int, target: Target, in_place: bo
     found = 1, 1, float("inf"), float("inf")
     for vectors in range(1, MAX_VECTORS + 1):
         tiles = ceil(columns / (vectors * width))
-        most = most_rows(vectors, target)
+        most = most_rows("", vectors, target)
         for rows in range(1, min(most, IN_PLACE_ROWS if in_place else most) + 1):
             cycles = tiles * step_cycles(rows, vectors)
             total = ceil(size(c.m) / rows) * cycles
