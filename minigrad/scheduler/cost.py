@@ -18,6 +18,13 @@ CLOCK = 5e9
 TILE_REUSE = 4
 """How often a contraction's register tile reuses an evaluated operand, at least."""
 
+BLOCK_REUSE = 256
+"""How often a packed block of an operand is used, if the other operand has that many rows."""
+
+PACKED_WORK = 1 << 18
+MIN_ROWS = 16
+"""Multiply-adds, and rows of the other operand, from which operands are packed."""
+
 LOAD_FLOPS = 2
 """What one more load per element counts as."""
 
@@ -41,6 +48,13 @@ def measure_axes(state: Fusion) -> None:
 
 def cone(state: Fusion, k: int) -> tuple[float, list[int]]:
     """What recomputing a node from memory takes: operations, each shared one counted once, and the nodes to read."""
+    found = state.cones.get(k)
+    if found is None:
+        found = state.cones[k] = measure_cone(state, k)
+    return found
+
+
+def measure_cone(state: Fusion, k: int) -> tuple[float, list[int]]:
     graph = state.graph
     flops, sources = 0.0, []
     seen, stack = {k}, [k]
@@ -110,11 +124,25 @@ def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str
     per_element = flops / max(count, 1) + LOAD_FLOPS * max(read / max(bytes_of(node), 1) - 1, 0)
     peak = cores(state.target) * state.target.lanes(32) * CLOCK
     extra = max(evaluations - count, 0) * per_element / peak
-    extra += (len(users) - 1) * read / BANDWIDTH
+    if len(users) > 1:
+        anew = sum(bytes_of(state.graph.nodes[i]) for g in users for i in set(sources) - read_beside(state, k, g))
+        extra += (anew - read) / BANDWIDTH
     saved = LAUNCH_SECONDS + bytes_of(node) * (1 + len(users)) / BANDWIDTH
     if extra <= saved:
         return None
     return f"recomputing costs {extra * 1e6:.0f} us, keeping it {saved * 1e6:.0f} us"
+
+
+def read_beside(state: Fusion, k: int, g: int) -> set[int]:
+    """What group `g` reads for operands of its members other than node `k`."""
+    graph, members = state.graph, state.groups[g].members
+    found: set[int] = set()
+    for i in {i for m in members for i in graph.inputs[m]}:
+        if i in state.group_of:
+            found.add(i)
+        elif i != k and i not in members:
+            found.update(cone(state, i)[1])
+    return found
 
 
 def distinct(accesses: Accesses) -> Accesses:
@@ -164,14 +192,24 @@ def leads_only_to(graph: Graph, start: int, end: int, cone: set[int]) -> bool:
 
 
 def count_evaluations(group: Group, at: tuple[Index, ...]) -> float:
-    """How often an expression at index `at` is evaluated: once per iteration of the loops down to its deepest one."""
+    """How often an expression at index `at` is evaluated: once per iteration of the loops down to its deepest one, or
+    once per use of a packed block or a register tile."""
     used = used_variables(at)
     inner = used - frozenset(group.domain)
     depth = max((k for k, v in enumerate(group.domain) if v in used), default=-1)
     around = group.domain[:depth + 1]
     if inner:
         around = group.domain if group.row is None else tuple(v for v in group.domain if v in group.row)
+    total = volume((*around, *inner))
+    if not (inner and group.contraction) or any(not isinstance(e, (int, Var)) for e in at):
+        return total
+    rows = total / max(volume(tuple(used)), 1)
+    packed = rows >= MIN_ROWS and total >= PACKED_WORK
+    return total / min(rows, BLOCK_REUSE) if packed else total / TILE_REUSE
+
+
+def volume(loops: tuple[Var, ...]) -> float:
     total = 1.0
-    for v in (*around, *inner):
+    for v in loops:
         total *= size(v.hi + 1)
-    return total / TILE_REUSE if inner and group.contraction else total
+    return total

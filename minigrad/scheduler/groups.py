@@ -37,6 +37,7 @@ class Fusion:
     group_of: dict[int, int] = field(default_factory=dict)
     inside: dict[int, set[int]] = field(default_factory=dict)
     varying: list[tuple[bool, ...]] = field(default_factory=list)
+    cones: dict[int, tuple[float, list[int]]] = field(default_factory=dict)
 
 
 def peeled(graph: Graph, k: int) -> int:
