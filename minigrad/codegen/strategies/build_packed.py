@@ -33,7 +33,7 @@ from minigrad.codegen.strategies.windows import axes_of
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import int32
 from minigrad.errors import InternalError
-from minigrad.expr import Index, Var, bounds, emin, product
+from minigrad.expr import Index, Var, bounds, emax, emin, product
 from minigrad.value import Value, binary, bitcast, const, load, substitute
 
 MAX_UNROLLED = 256
@@ -282,7 +282,8 @@ class PackedBuilder:
         kernel = find(self.plan.microkernel)
         if kernel is None or not isinstance(b, Block):
             raise InternalError(f"[build] expected a known microkernel and panels, got {self.plan}")
-        new, more = (Call(kernel, at, (), (k.count, a.pitch, b.pitch, out.pitch, old)) for old in (0, 1))
+        steps = k.count if bounds(k.count)[0] >= 0 else emax(k.count, 0)  # no block starts beyond the end of K
+        new, more = (Call(kernel, at, (), (steps, a.pitch, b.pitch, out.pitch, old)) for old in (0, 1))
         return (If(first, (new,), (more,)),) if first else (new,)
 
     def tiles(self, a: Block, b: Block | Boxes, out: Block, m: Side, n: Side, k: Side, first: tuple[Index, ...]
