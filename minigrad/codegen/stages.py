@@ -29,8 +29,9 @@ from minigrad.codegen.strategies.build import build
 from minigrad.codegen.strategies.build_packed import build_packed
 from minigrad.codegen.strategies.build_teams import build_teams
 from minigrad.codegen.strategies.build_tiles import build_tiles
+from minigrad.codegen.strategies.build_window import build_window
 from minigrad.codegen.strategies.choose import choose_plan, is_row_kernel
-from minigrad.codegen.strategies.plan import AnyPlan, PackedPlan, TeamPlan, TilePlan
+from minigrad.codegen.strategies.plan import AnyPlan, PackedPlan, TeamPlan, TilePlan, WindowPlan
 from minigrad.codegen.strategies.split_k import split_k
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var, product, subs
@@ -95,6 +96,8 @@ def build_any(kernel: Kernel, nest: Nest, plan: AnyPlan, name: str) -> Function:
         return build_tiles(kernel, nest, plan, name)
     if isinstance(plan, TeamPlan):
         return build_teams(kernel, nest, plan, name)
+    if isinstance(plan, WindowPlan):
+        return build_window(kernel, nest, plan, name)
     return build(kernel, nest, plan, name)
 
 

@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 from minigrad.codegen.kernel import Define, Nest, Store
-from minigrad.codegen.strategies import contraction, packed, pointwise, reduction, rows, scatter, teams, tiles
+from minigrad.codegen.strategies import contraction, packed, pointwise, reduction, rows, scatter, teams, tiles, window
 from minigrad.codegen.strategies.access import reductions
-from minigrad.codegen.strategies.plan import AnyPlan, PackedPlan, TeamPlan, TilePlan
+from minigrad.codegen.strategies.plan import AnyPlan, PackedPlan, TeamPlan, TilePlan, WindowPlan
 from minigrad.target import Target
 
 
@@ -23,6 +23,9 @@ def choose_plan(nest: Nest, target: Target) -> AnyPlan:
     plan = packed.plan(nest, target)
     if isinstance(plan, PackedPlan):
         return plan
+    over_planes = window.plan(nest, target)
+    if isinstance(over_planes, WindowPlan):
+        return over_planes
     return contraction.plan(nest, target) or reduction.plan(nest, target)
 
 

@@ -104,6 +104,34 @@ class TilePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowPlan:
+    """A window over planes. Names refer to the (first) nest's index variables.
+
+    form: 'taps', the taps are summed; 'plane', the planes are, one output per tap
+    planes: one parallel iteration each, for `band` tiles of rows
+    rows, columns: of the plane's image; '' where there are no rows
+    height, vectors, width: a register tile is height rows of `vectors` vectors of `width` columns
+    passes: over a band, each for a part of the taps' columns (form 'plane')
+    phases: nests that interleave their outputs
+    """
+
+    strategy: str
+    form: str
+    planes: tuple[str, ...]
+    rows: str
+    columns: str
+    height: int
+    vectors: int
+    width: int
+    band: int
+    passes: int = 1
+    phases: int = 1
+
+    def __str__(self) -> str:
+        return plan_text(self)
+
+
+@dataclass(frozen=True, slots=True)
 class TeamPlan:
     """Reductions by work-groups: `items` work-items share each of `rows` points of the domain.
 
@@ -120,8 +148,8 @@ class TeamPlan:
         return plan_text(self)
 
 
-AnyPlan = Plan | PackedPlan | TilePlan | TeamPlan
-_KINDS = {"packed": PackedPlan, "tiles": TilePlan, "teams": TeamPlan}
+AnyPlan = Plan | PackedPlan | TilePlan | TeamPlan | WindowPlan
+_KINDS = {"packed": PackedPlan, "tiles": TilePlan, "teams": TeamPlan, "window": WindowPlan}
 
 
 def plan_text(plan: AnyPlan) -> str:

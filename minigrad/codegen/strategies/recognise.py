@@ -40,7 +40,7 @@ class Contraction:
     total: DType
 
 
-class _Refused(Exception):
+class Refused(Exception):
     """Why a nest is not a contraction."""
 
 
@@ -54,64 +54,64 @@ def recognise(nest: Nest) -> Contraction | str:
     """The contraction that a flat nest computes, or 'not a contraction: ' and the reason."""
     try:
         return _recognise(nest)
-    except _Refused as reason:
+    except Refused as reason:
         return f"not a contraction: {reason}"
 
 
 def _recognise(nest: Nest) -> Contraction:
     sums = [s for s in nest.body if isinstance(s, Define) and s.value.op == "reduce"]
     if len(sums) != 1:
-        raise _Refused(f"{len(sums)} reductions")
+        raise Refused(f"{len(sums)} reductions")
     monoid, over = sums[0].value.attr  # type: ignore[misc]
     if monoid != "sum":
-        raise _Refused(f"the reduction is {monoid}")
+        raise Refused(f"the reduction is {monoid}")
     single: dict[Var, Index] = {v: 0 for v in (*nest.domain, *over) if v.hi == 0}
     domain = tuple(v for v in nest.domain if v not in single)
     k = tuple(v for v in over if v not in single)
-    body, outputs = _written_out(nest, sums[0], single)
-    factors, conditions = _factors(body)
+    body, outputs = written_out(nest, sums[0], single)
+    factors, conditions = factors_of(body)
     sides, batch = _two_sides(factors, domain, k)
     fastest = min((v for v in domain), key=lambda v: _output_step(v, outputs), default=None)
     if fastest in batch:
-        raise _Refused(f"the output's contiguous variable {fastest} is used by both operands")
+        raise Refused(f"the output's contiguous variable {fastest} is used by both operands")
     if any(fastest in f.uses for f in sides[0]):
         sides = sides[1], sides[0]
     b_vars = frozenset().union(*(f.uses for f in sides[1]))
     m = tuple(v for v in domain if v not in batch and v not in b_vars)
     n = tuple(v for v in domain if v not in batch and v in b_vars)
-    a, b = (_product([f.value for f in side]) for side in sides)
+    a, b = (product_of([f.value for f in side]) for side in sides)
     a, b = _guarded(a, b, conditions, frozenset(m), frozenset(n))
     by_output = lambda vs: tuple(sorted(vs, key=lambda v: -_output_step(v, outputs)))  # noqa: E731
     return Contraction(sums[0].name, by_output(batch), by_output(m), by_output(n), _sum_order(k, a, b), a, b, outputs,
                        body.dtype)
 
 
-def _written_out(nest: Nest, total: Define, single: dict[Var, Index]) -> tuple[Value, tuple[Store, ...]]:
-    """The sum's body and the stores, without other definitions and without variables of extent 1."""
+def written_out(nest: Nest, total: Define, single: dict[Var, Index]) -> tuple[Value, tuple[Store, ...]]:
+    """The body of `total` and the stores, without other definitions and without variables of extent 1."""
     names: dict[str, Value] = {}
     body, outputs = None, []
     for s in nest.body:
         if isinstance(s, Nest):
-            raise _Refused("an inner domain")
+            raise Refused("an inner domain")
         if s is total:
-            body = Rewriter(single, locals_=names).value(total.value.args[0])
+            body = Rewriter(single, locals_=names).value(s.value.args[0] if s.value.op == "reduce" else s.value)
             continue
         value = Rewriter(single, locals_=names).value(s.value)
         if any(v.op == "reduce" for v in walk(value)):
-            raise _Refused("a reduction inside an expression")
+            raise Refused("a reduction inside an expression")
         if isinstance(s, Define):
             names[s.name] = value
         elif s.combine:
-            raise _Refused("a scatter")
+            raise Refused("a scatter")
         else:
             outputs.append(Store(s.param, tuple(subs(e, single) for e in s.indices), value))
     assert body is not None
     if any(v.op == "reduce" for v in walk(body)):
-        raise _Refused("a reduction inside the sum")
+        raise Refused("a reduction inside the sum")
     return body, tuple(outputs)
 
 
-def _factors(body: Value) -> tuple[list[_Factor], tuple[Index, ...]]:
+def factors_of(body: Value) -> tuple[list[_Factor], tuple[Index, ...]]:
     """The factors of a product, and the conditions outside which all of it is 0."""
     found: list[_Factor] = []
     conditions: list[Index] = []
@@ -139,7 +139,7 @@ def _two_sides(factors: list[_Factor], domain: tuple[Var, ...], k: tuple[Var, ..
     used = frozenset().union(*(f.uses for f in factors))
     for v in (*domain, *k):
         if v not in used:
-            raise _Refused(f"no operand uses {v}")
+            raise Refused(f"no operand uses {v}")
     for count in range(len(domain) + 1):
         for batch in combinations(domain, count):
             free = frozenset(domain) - frozenset(batch)
@@ -152,7 +152,7 @@ def _two_sides(factors: list[_Factor], domain: tuple[Var, ...], k: tuple[Var, ..
             for rest in (*groups[2:], [f for f in factors if not f.uses & free]):
                 second = second + rest
             return (first, second), batch
-    raise _Refused(f"all of {', '.join(map(str, domain)) or 'its factors'} belong together")
+    raise Refused(f"all of {', '.join(map(str, domain)) or 'its factors'} belong together")
 
 
 def _connected(factors: list[_Factor], free: frozenset[Var]) -> Iterator[list[_Factor]]:
@@ -189,11 +189,11 @@ def _guarded(a: Value, b: Value, conditions: tuple[Index, ...], m: frozenset[Var
         elif not used & n:
             ours.append(c)
         else:
-            raise _Refused(f"the guard {c} >= 0 uses variables of both operands")
+            raise Refused(f"the guard {c} >= 0 uses variables of both operands")
     return guard(a, const(0, a.dtype), tuple(ours)), guard(b, const(0, b.dtype), tuple(theirs))
 
 
-def _product(values: list[Value]) -> Value:
+def product_of(values: list[Value]) -> Value:
     total = values[0]
     for v in values[1:]:
         total = binary("mul", total, v)
@@ -208,7 +208,7 @@ def _output_step(v: Var, outputs: tuple[Store, ...]) -> int:
 def _step(v: Var, offset: Index) -> int:
     c = coefficient(offset, v)
     if c is None:
-        raise _Refused(f"an index is not linear in {v}")
+        raise Refused(f"an index is not linear in {v}")
     return max(map(abs, bounds(c))) or 1 << 60
 
 

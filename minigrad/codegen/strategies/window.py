@@ -1,0 +1,116 @@
+"""Windows over planes: depthwise convolution, its gradients, pooling. Input rows staged once, taps written out.
+
+    taps    for planes, bands of rows parallel:
+              stage the rows of positions that the band reads, padded, each computed once
+              for tiles of rows: for vectors of columns: height x vectors accumulators
+                for columns of taps, for staged rows: each vector of positions goes into all sums that it meets
+              the epilogue, per register or over the tile in memory
+
+    plane   for planes parallel: an accumulator per tap
+              for sums around, for bands: stage; for tiles of rows: for columns: A in registers, as above
+              each accumulator joined across lanes, the epilogue
+
+Heights, vectors and bands depend on shapes and the target only.
+"""
+from __future__ import annotations
+
+from math import ceil
+
+from minigrad.codegen.kernel import Nest
+from minigrad.codegen.strategies.access import typical
+from minigrad.codegen.strategies.lanes import MIN_PARALLEL
+from minigrad.codegen.strategies.plan import WindowPlan
+from minigrad.codegen.strategies.recognise_window import Window, recognise_window
+from minigrad.target import Target
+
+MAX_TERMS = 400
+"""Multiply-adds written out in a tile: bounds code size and the time to compile it."""
+
+MAX_HEIGHT, MAX_VECTORS = 14, 4
+SPARE_REGISTERS = 2
+
+CHAINS = 8
+"""Sums in flight that hide the latency of a multiply-add."""
+
+CROSSING = 2.0
+"""Loads that a vector of positions counts for: it mostly lies across two cache lines."""
+
+TILE_CYCLES = 12.0
+"""Cycles that a tile costs besides its multiply-adds and loads."""
+
+MIN_COLUMNS = 4
+"""Columns of an image from which lanes along them pay."""
+
+
+def plan(nest: Nest, target: Target) -> WindowPlan | str:
+    """The plan of a window, or why the nest is none."""
+    window = recognise_window(nest)
+    if isinstance(window, str):
+        return window
+    if target.language != "llvm" or target.is_gpu:
+        return f"not a window: no memory of a worker's own in {target.language}"
+    if max(p.columns.length for g in window.groups for p in g.phases) < MIN_COLUMNS:
+        return "not a window: too few columns"
+    return make_plan(window, target)
+
+
+def make_plan(window: Window, target: Target) -> WindowPlan:
+    """Tile and band for a window."""
+    phase = max((p for g in window.groups for p in g.phases), key=lambda p: len(p.rows.taps) * len(p.columns.taps))
+    columns = max(p.columns.length for g in window.groups for p in g.phases)
+    height = max(p.rows.length for g in window.groups for p in g.phases)
+    lanes = min(16, target.lanes(max(window.value.dtype.bits, 32)))
+    width = min((w for w in (2, 4, 8, 16) if w <= lanes), key=lambda w: (ceil(columns / w), w), default=1)
+    vectors = ceil(columns / width)
+    kernel = len(phase.rows.taps), len(phase.columns.taps)
+    stride = phase.rows.stride
+    passes = 1
+    if window.form == "plane":
+        room = target.registers - SPARE_REGISTERS - 2
+        passes = min(kernel[1], ceil(kernel[0] * kernel[1] / room))
+        kernel = kernel[0], ceil(kernel[1] / passes)
+    best: tuple[float, int, int] | None = None
+    for count in range(1, MAX_VECTORS + 1):
+        if vectors % count or (window.form == "plane" and count > 1):
+            continue
+        for rows in range(1, min(height, MAX_HEIGHT) + 1):
+            terms = kernel[0] * kernel[1] * rows * count
+            if rows > 1 and (terms > MAX_TERMS or registers(window.form, kernel, rows, count) > target.registers):
+                break
+            whole, rest = divmod(height, rows)
+            cycles = whole * tile_cycles(window.form, kernel, rows, count, stride)
+            cycles += tile_cycles(window.form, kernel, rest, count, stride) if rest else 0.0
+            cycles *= vectors / count
+            if best is None or cycles < best[0] * 0.99:
+                best = cycles, rows, count
+    assert best is not None
+    _, rows, count = best
+    pitch = (vectors + 1) * width * phase.columns.stride * window.value.dtype.itemsize
+    band = max(1, (target.l1 // 2 // pitch - kernel[0]) // (stride * rows))
+    tiles = ceil(height / rows)
+    if window.form == "taps":
+        planes = 1
+        for v in window.planes:
+            planes *= typical(v)
+        band = min(band, max(1, tiles * planes // MIN_PARALLEL))
+    band = ceil(tiles / ceil(tiles / min(band, tiles)))
+    image = (phase.rows.image, phase.columns.image)
+    return WindowPlan("window", window.form, tuple(v.name for v in window.planes),
+                      image[0].name if image[0] is not None else "", image[1].name if image[1] is not None else "",
+                      rows, count, width, band, passes, sum(len(g.phases) for g in window.groups))
+
+
+def registers(form: str, kernel: tuple[int, int], rows: int, vectors: int) -> int:
+    """Of vectors: sums, one column of weights (or the rows of A), the vectors of positions in use."""
+    if form == "plane":
+        return kernel[0] * kernel[1] + rows + 1 + SPARE_REGISTERS
+    return rows * vectors + kernel[0] + vectors + SPARE_REGISTERS
+
+
+def tile_cycles(form: str, kernel: tuple[int, int], rows: int, vectors: int, stride: int) -> float:
+    """Cycles of a register tile: two multiply-adds and two loads per cycle, sums waiting for themselves."""
+    terms = kernel[0] * kernel[1] * rows * vectors
+    positions = kernel[1] * vectors * (stride * (rows - 1) + kernel[0])
+    chains = kernel[0] * kernel[1] if form == "plane" else rows * vectors
+    loads = CROSSING * positions + (rows if form == "plane" else kernel[0] * kernel[1])
+    return max(terms / 2 * max(1.0, CHAINS / chains), loads / 2) + TILE_CYCLES

@@ -1,0 +1,178 @@
+"""Windows over planes: recognition, the staged form against the kernel as written, and on the CPU against numpy."""
+# Tests know their dims are ints.
+# mypy: disable-error-code="arg-type,type-var"
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_packed import AVX2, AVX512, NEON, arguments, assembly, flat_kernel, tensor
+
+from minigrad import Tensor, config
+from minigrad.codegen.ir.interpret import interpret_function
+from minigrad.codegen.ir.text import parse_function, print_function
+from minigrad.codegen.ir.verify import verify_function
+from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.kernel_interpret import interpret_kernel
+from minigrad.codegen.stages import stages_of
+from minigrad.codegen.strategies.build_window import build_window
+from minigrad.codegen.strategies.plan import WindowPlan, parse_plan
+from minigrad.codegen.strategies.recognise_window import Window, recognise_window
+from minigrad.codegen.strategies.window import make_plan, plan
+from minigrad.codegen.transforms.unroll import unroll
+from minigrad.scheduler.graph import build_graph
+from minigrad.scheduler.schedule import schedule
+from minigrad.target import Target
+
+TINY = replace(AVX2, name="tiny caches", l1=1 << 11)
+TARGETS = (AVX512, AVX2, NEON, TINY)
+
+
+def depthwise(of: str, *size: int, batch: int = 2, channels: int = 3, multiplier: int = 1, kernel: int | tuple = 3,
+              stride: int = 1, dilation: int = 1, padding: int | tuple = 1) -> Tensor:
+    """The layer, or its gradient by 'data' or 'weight'."""
+    window = kernel if isinstance(kernel, tuple) else (kernel, kernel)
+    x, w = tensor(batch, channels, *size), tensor(channels * multiplier, 1, *window)
+    x.requires_grad = w.requires_grad = True
+    y = x.conv2d(w, groups=channels, stride=stride, dilation=dilation, padding=padding)
+    if of == "forward":
+        return y
+    return (y * tensor(*y.shape)).sum().gradient(x if of == "data" else w)[0]
+
+
+CASES = {
+    "3x3": lambda: depthwise("forward", 7, 9),
+    "5x5": lambda: depthwise("forward", 14, 14, batch=1, kernel=5, padding=2),
+    "long rows": lambda: depthwise("forward", 5, 150, batch=1, channels=1, kernel=5, padding=2),
+    "many rows": lambda: depthwise("forward", 61, 6, batch=1, channels=1),
+    "strided": lambda: depthwise("forward", 15, 18, stride=2),
+    "strided 5x5": lambda: depthwise("forward", 14, 17, batch=1, kernel=5, stride=2, padding=2),
+    "stride 3": lambda: depthwise("forward", 10, 40, batch=1, stride=3),
+    "dilated": lambda: depthwise("forward", 9, 19, batch=1, dilation=2, padding=2),
+    "stride and dilation": lambda: depthwise("forward", 13, 21, stride=2, dilation=3, padding=3),
+    "no padding": lambda: depthwise("forward", 9, 12, padding=0),
+    "wide padding": lambda: depthwise("forward", 4, 5, padding=4),
+    "uneven padding": lambda: depthwise("forward", 8, 8, padding=(2, 0)),
+    "channel multiplier": lambda: depthwise("forward", 7, 8, multiplier=3),
+    "one row of taps": lambda: depthwise("forward", 6, 11, kernel=(1, 4), padding=(0, 2)),
+    "one column of taps": lambda: depthwise("forward", 6, 11, kernel=(4, 1), padding=(2, 0)),
+    "prologue": lambda: (tensor(2, 3, 7, 9) * tensor(3, 1, 1) + 1.0).relu().conv2d(
+        tensor(3, 1, 3, 3), groups=3, padding=1),
+    "epilogue": lambda: (depthwise("forward", 7, 9) * tensor(3, 1, 1) + tensor(2, 3, 7, 9)).silu(),
+    "strided prologue": lambda: tensor(2, 3, 9, 11).silu().conv2d(tensor(3, 1, 5, 5), groups=3, padding=2, stride=2),
+    "max pooling": lambda: tensor(1, 3, 17, 19).max_pool2d(3, stride=2, padding=1),
+    "average pooling": lambda: tensor(2, 3, 12, 18).avg_pool2d(2),
+    "float64": lambda: tensor(1, 2, 7, 9).cast("float64").conv2d(
+        tensor(2, 1, 3, 3).cast("float64"), groups=2, padding=1),
+    "float16": lambda: tensor(1, 2, 7, 9).cast("float16").contiguous().conv2d(
+        tensor(2, 1, 3, 3).cast("float16").contiguous(), groups=2, padding=1),
+    "int32": lambda: (tensor(1, 2, 7, 9) * 9).cast("int32").max_pool2d(3, stride=1),
+    "data gradient": lambda: depthwise("data", 7, 9),
+    "data gradient 5x5": lambda: depthwise("data", 14, 9, batch=1, kernel=5, padding=2),
+    "dilated data gradient": lambda: depthwise("data", 14, 9, dilation=2, padding=2),
+    "weight gradient": lambda: depthwise("weight", 7, 9),
+    "weight gradient 5x5": lambda: depthwise("weight", 9, 19, channels=1, kernel=5, padding=2),
+    "strided weight gradient": lambda: depthwise("weight", 15, 18, stride=2),
+    "strided weight gradient 5x5": lambda: depthwise("weight", 14, 15, channels=1, kernel=5, stride=2, padding=2),
+    "dilated weight gradient": lambda: depthwise("weight", 14, 15, dilation=2, padding=2),
+    "weight gradient of one image": lambda: depthwise("weight", 13, 21, batch=1),
+    "weight gradient of long rows": lambda: depthwise("weight", 5, 70, batch=1, channels=1, kernel=5, padding=2),
+}
+
+
+def window_functions(kernel: Kernel, target: Target) -> list:
+    functions = []
+    for nest in kernel.nests:
+        found = recognise_window(nest)
+        assert isinstance(found, Window), found
+        functions.append(build_window(kernel, nest, make_plan(found, target), "window"))
+    return functions
+
+
+FOR_ALL = ("long rows", "many rows", "strided", "wide padding", "channel multiplier", "epilogue", "weight gradient",
+           "strided weight gradient", "weight gradient of one image", "float64")
+"""Cases for every target; the others for AVX-512 and AVX2."""
+
+
+@pytest.mark.parametrize("case, target", [(c, t) for c in CASES for t in TARGETS if t in TARGETS[:2] or c in FOR_ALL],
+                         ids=lambda x: x if isinstance(x, str) else x.name)
+def test_window_equals_the_kernel(case: str, target: Target) -> None:
+    kernel = flat_kernel(CASES[case](), target)
+    arrays = arguments(kernel)
+    scalars = {s.name: 0.75 for s in kernel.scalars}
+    expected = {name: a.copy() for name, a in arrays.items()}
+    interpret_kernel(kernel, expected, scalars)
+    for function in window_functions(kernel, target):
+        verify_function(function)
+        assert parse_function(print_function(function)) == function
+        unrolled = unroll(function)
+        verify_function(unrolled)
+        interpret_function(unrolled, arrays, scalars)
+    for p in kernel.params:
+        if p.mode != "in":
+            tolerance = 2e-3 if p.dtype.itemsize == 2 else 3e-5
+            np.testing.assert_allclose(arrays[p.name], expected[p.name], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("result, reason", [
+    (lambda: tensor(4, 90).sum(1), "one operand over a plane"),
+    (lambda: tensor(6, 7) @ tensor(7, 9), "moves along no variable"),
+    (lambda: tensor(1, 4, 9, 9).conv2d(tensor(4, 2, 3, 3), groups=2), "moves along no variable"),
+    (lambda: tensor(4, 9) * 2.0, "0 reductions"),
+])
+def test_what_is_no_window_says_why(result, reason: str) -> None:  # noqa: ANN001
+    found = recognise_window(flat_kernel(result()).nests[0])
+    assert isinstance(found, str) and found.startswith("not a window: ") and reason in found
+
+
+def test_plans_print_and_parse() -> None:
+    made = WindowPlan("window", "taps", ("i0", "i1"), "i2", "i3", 7, 2, 16, 4)
+    assert parse_plan(str(made)) == made
+
+
+def test_a_gpu_declines() -> None:
+    kernel = flat_kernel(CASES["3x3"]())
+    assert "no memory" in str(plan(kernel.nests[0], replace(AVX2, language="opencl", vector_bytes=4)))
+
+
+@pytest.mark.parametrize("of", ["forward", "data", "weight"])
+def test_infinities_and_nans_stay_where_they_are(of: str) -> None:
+    """What is computed beside the image, or beyond its last row, must not meet values of the image."""
+    random = np.random.default_rng(4)
+    x, w, g = (random.standard_normal(s).astype(np.float32) for s in ((1, 2, 7, 14), (2, 1, 3, 3), (1, 2, 7, 14)))
+    special = g if of == "data" else x
+    special[0, 0, 3, 13], special[0, 1, 6, 5] = np.inf, np.nan
+    found = []
+    for device in ("CPU", "NUMPY"):
+        tx, tw = (Tensor(a, device=device, requires_grad=True) for a in (x, w))
+        y = tx.conv2d(tw, groups=2, padding=1)
+        if of != "forward":
+            y = y.gradient(tx if of == "data" else tw, gradient=Tensor(g, device=device))[0]
+        found.append(y.numpy())
+    finite = np.isfinite(found[1])
+    assert (np.isfinite(found[0]) == finite).all() and not finite.all() and finite.any()
+    np.testing.assert_allclose(found[0][finite], found[1][finite], rtol=1e-5, atol=1e-5)
+
+
+def test_results_do_not_depend_on_the_number_of_threads() -> None:
+    x, w = tensor(2, 5, 30, 31).realize(), tensor(5, 1, 5, 5).realize()
+    found = []
+    for threads in (1, 2, 4):
+        with config(threads=threads):
+            found.append(x.conv2d(w, groups=5, padding=2).numpy().tobytes())
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("target, register", [(AVX512, "%zmm"), (AVX2, "%ymm")], ids=["avx512", "avx2"])
+@pytest.mark.parametrize("case", [("forward", 3), ("forward", 5), ("data", 5), ("weight", 3), ("weight", 5)], ids=str)
+def test_no_accumulator_lives_on_the_stack(case: tuple[str, int], target: Target, register: str) -> None:
+    of, kernel = case
+    result = depthwise(of, 28, 32, kernel=kernel, padding=kernel // 2)
+    step = schedule(build_graph([result._node]), frozenset(), target).steps[-1]
+    stage = stages_of(step.kernel, target).stages[0]
+    assert isinstance(stage.plan, WindowPlan)
+    lines = assembly(stage.function, target).splitlines()
+    sums = [line for line in lines if "vfmadd" in line and register in line]
+    assert len(sums) >= kernel * kernel * stage.plan.height
+    first, last = (k for k, line in enumerate(lines) if line is sums[0] or line is sums[-1])
+    stored = [line for line in lines[first:last] if "vmov" in line and line.rstrip().endswith("(%rsp)")]
+    assert not stored, "\n".join(stored)
