@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_packed import AVX2, AVX512, NEON, arguments, assembly, flat_kernel, tensor
+from machine_code import assembly
+from test_packed import AVX2, AVX512, NEON, arguments, flat_kernel, tensor
 
 from minigrad import Tensor, config
 from minigrad.codegen.ir.interpret import interpret_function
@@ -13,6 +14,7 @@ from minigrad.codegen.ir.text import parse_function, print_function
 from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.kernel_interpret import interpret_kernel
+from minigrad.codegen.render.llvm import render_llvm
 from minigrad.codegen.stages import stages_of
 from minigrad.codegen.strategies.build_window import build_window
 from minigrad.codegen.strategies.plan import WindowPlan, parse_plan
@@ -170,7 +172,7 @@ def test_no_accumulator_lives_on_the_stack(case: tuple[str, int], target: Target
     step = schedule(build_graph([result._node]), frozenset(), target).steps[-1]
     stage = stages_of(step.kernel, target).stages[0]
     assert isinstance(stage.plan, WindowPlan)
-    lines = assembly(stage.function, target).splitlines()
+    lines = assembly(render_llvm(stage.function, target).source, target.cpu).splitlines()
     sums = [line for line in lines if "vfmadd" in line and register in line]
     assert len(sums) >= kernel * kernel * stage.plan.height
     first, last = (k for k, line in enumerate(lines) if line is sums[0] or line is sums[-1])
