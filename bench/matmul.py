@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,9 @@ PEERS = ["torch", "numpy"]
 MANY = 100
 
 
+DTYPES = ("float32", "float16", "bfloat16", "int8")
+
+
 class Product(NamedTuple):
     """[m, k] @ [k, n]; `left` and `right` say which operands lie transposed in memory."""
 
@@ -25,12 +28,13 @@ class Product(NamedTuple):
     k: int
     left: bool = False
     right: bool = False
+    dtype: str = "float32"
 
     @property
     def name(self) -> str:
         layout = {(False, False): "", (True, False): " A transposed", (False, True): " B transposed",
                   (True, True): " A and B transposed"}[self.left, self.right]
-        return f"matmul {self.m}x{self.n}x{self.k} float32{layout}"
+        return f"matmul {self.m}x{self.n}x{self.k} {self.dtype}{layout}"
 
 
 SETS = {
@@ -47,18 +51,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     names = (*SETS, "efficientnet", "many")
     parser.add_argument("--sets", nargs="+", choices=names, default=list(names), metavar="SET",
                         help=f"among {', '.join(names)} (default: all)")
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["float32"], metavar="DTYPE",
+                        help=f"of the operands, among {', '.join(DTYPES)} (default: float32); others than float32 are "
+                             "compared with our float32 product too")
     parser.add_argument("--shape", type=int, nargs=3, metavar=("M", "N", "K"), help="one product instead of the sets")
 
 
 def run(bench: Bench) -> None:
     options = bench.options
-    if options.shape:
-        _measure(bench, Product(*options.shape), "matmul")
-        return
-    for name in options.sets:
-        for product in _products(name, bench.quick):
-            _measure(bench, product, f"matmul {name}")
-    if "many" in options.sets:
+    for dtype in options.dtypes:
+        if options.shape:
+            _measure(bench, Product(*options.shape)._replace(dtype=dtype), "matmul" + _label(dtype))
+            continue
+        for name in options.sets:
+            for product in _products(name, bench.quick):
+                _measure(bench, product._replace(dtype=dtype), f"matmul {name}" + _label(dtype))
+    if "many" in options.sets and "float32" in options.dtypes and not options.shape:
         for size in (4,) if bench.quick else MANY_SIZES:
             _measure_many(bench, size, 3 if bench.quick else MANY)
 
@@ -72,37 +80,57 @@ def _products(name: str, quick: bool) -> tuple[Product, ...]:
     return (Product(6, 4, 3),) if quick else tuple(Product(*shape) for shape in shapes)
 
 
+def _label(dtype: str) -> str:
+    return "" if dtype == "float32" else f" {dtype}"
+
+
 def _operands(product: Product) -> tuple[np.ndarray, np.ndarray]:
-    """a [m, k] and b [k, n], transposed views where the product says so."""
+    """a [m, k] and b [k, n], transposed views where the product says so; float32 for half types, which numpy lacks."""
     random = np.random.default_rng(0)
-    m, n, k, left, right = product
-    a = random.standard_normal((k, m) if left else (m, k), np.float32)
-    b = random.standard_normal((n, k) if right else (k, n), np.float32)
+    m, n, k, left, right, dtype = product
+    shapes = (k, m) if left else (m, k), (n, k) if right else (k, n)
+    if dtype == "int8":
+        a, b = (random.integers(-128, 127, shape, np.int8, endpoint=True) for shape in shapes)
+    else:
+        a, b = (random.standard_normal(shape, np.float32) for shape in shapes)
     return a.T if left else a, b.T if right else b
 
 
 def _measure(bench: Bench, product: Product, group: str) -> None:
-    m, n, k, left, right = product
+    m, n, k, left, right, dtype = product
     work = Work(product.name, group, flop=2 * m * n * k)
     if not bench.wants(work):
         return
     a, b = _operands(product)
-    x, y = (Tensor(np.ascontiguousarray(array.T if flip else array)).realize()
-            for array, flip in ((a, left), (b, right)))
+    x, y = (_tensor(array, flip, dtype) for array, flip in ((a, left), (b, right)))
 
     def multiply(x: Tensor, y: Tensor) -> Tensor:
         return ((x.transpose() if left else x) @ (y.transpose() if right else y)).contiguous().realize()
 
     captured = jit(multiply)
     sides = [Side(OURS, "realize", lambda: _finish(multiply(x, y))), Side(OURS, "jit", lambda: _finish(captured(x, y)))]
-    if "numpy" in bench.peers:
+    if dtype != "float32":
+        wide = [_tensor(array, flip, "float32") for array, flip in ((a, left), (b, right))]
+        captured_wide = jit(multiply)
+        sides.append(Side("minigrad float32", "jit", lambda: _finish(captured_wide(*wide))))
+    if "numpy" in bench.peers and dtype == "float32":
         out = np.empty((m, n), np.float32)
         sides.append(Side("numpy", "out", lambda: np.matmul(a, b, out=out)))
     if "torch" in bench.peers:
-        torch = bench.peers.torch
-        ta, tb, result = torch.from_numpy(a), torch.from_numpy(b), torch.empty(m, n)
-        sides.append(Side("torch", "out", lambda: torch.mm(ta, tb, out=result)))
+        sides.append(_torch_side(bench.peers.torch, a, b, dtype))
     bench.measure(work, sides)
+
+
+def _tensor(array: np.ndarray, flip: bool, dtype: str) -> Tensor:
+    return Tensor(np.ascontiguousarray(array.T if flip else array)).cast(dtype).contiguous().realize()
+
+
+def _torch_side(torch: Any, a: np.ndarray, b: np.ndarray, dtype: str) -> Side:
+    ta, tb = (torch.from_numpy(array).to(getattr(torch, dtype)) for array in (a, b))
+    if dtype == "int8":
+        return Side("torch", "_int_mm", lambda: torch._int_mm(ta, tb))
+    result = torch.empty(a.shape[0], b.shape[1], dtype=ta.dtype)
+    return Side("torch", "out", lambda: torch.mm(ta, tb, out=result))
 
 
 def _measure_many(bench: Bench, size: int, count: int) -> None:

@@ -47,6 +47,14 @@ def test_each_benchmark_runs_and_prints_rows(name: str, tmp_path: Path, capsys: 
     assert work in capsys.readouterr().out
 
 
+def test_products_of_other_types_stand_beside_float32() -> None:
+    report = measure("matmul", ["--quick", "--against", "none", "--sets", "square", "--dtypes", "float16", "int8"])
+    for dtype in ("float16", "int8"):
+        rows = [row for row in report.rows if row["work"] == f"matmul 8x8x8 {dtype}"]
+        assert [row["peer"] for row in rows] == [OURS, OURS, "minigrad float32"]
+        assert all(row["against"] == "minigrad float32 jit" for row in rows[:2])
+
+
 @pytest.mark.parametrize("wanted", ["data", "weights", "both"])
 def test_gradients_run(wanted: str) -> None:
     report = measure("conv", ["--quick", "--against", "none", "--grad", wanted])
