@@ -2,6 +2,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
+
+
+class NotStored(Exception):  # noqa: N818  (no error: whoever asks makes it anew)
+    """A program that is known by the digest of its source alone, and that no cache has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,8 @@ class Program:
 
     `scratch` bytes of memory of a worker's own are used. With `group`, work-groups have exactly so many work-items and
     the launch's extent counts groups; with 0 it counts work-items, and the device chooses the groups. `links` are what
-    the source calls besides.
+    the source calls besides. `digest` tells which source it is where that itself is not at hand: `source` is then
+    empty, and only a cache can have the code.
     """
 
     name: str
@@ -41,3 +47,12 @@ class Program:
     scratch: int = 0
     group: int = 0
     links: tuple[Link, ...] = ()
+    digest: str = ""
+
+    def identity(self) -> str:
+        """The digest of the source."""
+        return self.digest or digest_of(self.source)
+
+
+def digest_of(source: str) -> str:
+    return sha256(source.encode()).hexdigest()

@@ -1,58 +1,86 @@
-"""Show or clear the compiled programs kept on disk."""
+"""Show, check, clear or move the compiled programs and plans kept on disk."""
 from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 
 from minigrad.cli.devices import size_text, table
 from minigrad.config import current
-from minigrad.runtime.disk_cache import FOLDER
+from minigrad.errors import MinigradError
+from minigrad.runtime import cache_pack, disk_cache
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
-    """`minigrad cache` lists, `minigrad cache clear` removes."""
-    parser.add_argument("action", nargs="?", choices=("list", "clear"), default="list",
-                        help="list: entries and bytes by kind; clear: remove them (default: list)")
+    """`minigrad cache [list | verify | clear | pack FILE | load FILE]`."""
+    parser.add_argument("action", nargs="?", choices=("list", "verify", "clear", "pack", "load"), default="list",
+                        help="list: entries and bytes by kind; verify: check them and remove the damaged; clear: "
+                             "remove all; pack: write them to FILE; load: take them from FILE (default: list)")
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="for pack and load")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Lists or removes the entries; models in the same folder are left alone."""
-    folder = os.path.join(current().cache_dir, FOLDER)
-    kinds = {kind: _files(os.path.join(folder, kind)) for kind in _folders(folder)}
-    total = sum(size for files in kinds.values() for _, size in files)
-    if options.action == "clear":
-        removed = sum(_remove(path) for files in kinds.values() for path, _ in files)
-        print(f"removed {removed} entries, {size_text(total)}, from {folder}")
-        return 0
-    print(f"{folder}: {size_text(total)} of at most {current().cache_limit_mb} MiB")
-    rows = [(kind, f"{len(files)} entries", size_text(sum(size for _, size in files)))
-            for kind, files in kinds.items()]
+    """Does one action; models in the same folder are left alone."""
+    if (options.file is not None) is not (options.action in ("pack", "load")):
+        raise MinigradError(f"[cache] expected {'no FILE' if options.file else 'a FILE'} for {options.action}")
+    actions = {"list": _list, "verify": _verify, "clear": _clear, "pack": _pack, "load": _load}
+    return actions[options.action](options.file)
+
+
+def _list(_: Path | None) -> int:
+    kinds: dict[str, list[int]] = {}
+    for entry in disk_cache.entries():
+        kinds.setdefault(entry.kind, []).append(_size(entry))
+    folder, limit = os.path.join(current().cache_dir, disk_cache.FOLDER), current().cache_limit_mb
+    print(f"{folder}: {size_text(sum(map(sum, kinds.values())))} of at most {limit} MiB")
+    rows = [(kind, f"{len(sizes)} entries", size_text(sum(sizes))) for kind, sizes in kinds.items()]
     print("\n".join(table(rows)) if rows else "empty")
     return 0
 
 
-def _folders(folder: str) -> list[str]:
+def _verify(_: Path | None) -> int:
+    """Status 1 where an entry was damaged."""
+    damaged = count = 0
+    for entry in list(disk_cache.entries()):
+        count += 1
+        if disk_cache.read(entry) is None:
+            damaged += disk_cache.remove(entry)
+            print(f"damaged, removed: {entry.path}")
+    print(f"{count} entries, {damaged} damaged")
+    return 1 if damaged else 0
+
+
+def _clear(_: Path | None) -> int:
+    removed = [size for entry in list(disk_cache.entries()) if (size := _size(entry)) and disk_cache.remove(entry)]
+    folder = os.path.join(current().cache_dir, disk_cache.FOLDER)
+    print(f"removed {len(removed)} entries, {size_text(sum(removed))}, from {folder}")
+    return 0
+
+
+def _pack(path: Path | None) -> int:
+    assert path is not None
+    count, nbytes = cache_pack.pack(path, _identity())
+    print(f"packed {count} entries, {size_text(nbytes)}, into {path}")
+    return 0
+
+
+def _load(path: Path | None) -> int:
+    """Status 1 where some entry could not be stored."""
+    assert path is not None
+    count, stored = cache_pack.unpack(path, _identity())
+    print(f"loaded {stored} of {count} entries from {path}")
+    return 0 if stored == count else 1
+
+
+def _identity() -> str:
+    """The processor and the compiler that cached code is for."""
+    from minigrad.runtime.cpu import shared_jit
+
+    return shared_jit().identity
+
+
+def _size(entry: disk_cache.Entry) -> int:
     try:
-        return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
-    except FileNotFoundError:
-        return []
-
-
-def _files(folder: str) -> list[tuple[str, int]]:
-    found = []
-    for directory, _, names in os.walk(folder):
-        for name in names:
-            path = os.path.join(directory, name)
-            try:
-                found.append((path, os.stat(path).st_size))
-            except FileNotFoundError:
-                continue
-    return found
-
-
-def _remove(path: str) -> bool:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return False
-    return True
+        return os.stat(entry.path).st_size
+    except OSError:
+        return 0

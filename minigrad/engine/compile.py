@@ -19,6 +19,7 @@ from minigrad.program import Program
 from minigrad.runtime.device import Device
 from minigrad.target import Target
 
+MAX_EXECUTABLES = 4096
 _executables: dict[tuple[str, Function], Any] = {}
 
 
@@ -54,17 +55,21 @@ def compile_kernels(kernels: list[Kernel], device: Device, load: bool = True) ->
     if current().verify:
         verify(kernels, staged)
     lowered = perf_counter()
-    missing = {s.function: None for k in staged for s in k.stages if (device.name, s.function) not in _executables}
+    functions = dict.fromkeys(s.function for k in staged for s in k.stages)
+    found = {f: _executables.get((device.name, f)) for f in functions}
+    missing = [f for f, executable in found.items() if executable is None]
     programs = [render(f, device.target) for f in missing]
     rendered = perf_counter()
     if programs:
-        for function, executable in zip(missing, device.load(programs), strict=True):
-            _executables[device.name, function] = executable
+        found.update(zip(missing, device.load(programs), strict=True))
+        _executables.update({(device.name, f): found[f] for f in missing})
+        for old in list(_executables)[:-MAX_EXECUTABLES]:
+            del _executables[old]
     stats.programs += len(programs)
     stats.lower_s += lowered - start
     stats.render_s += rendered - lowered
     stats.compile_s += perf_counter() - rendered
-    return [Compiled(k, [_executables[device.name, s.function] for s in k.stages]) for k in staged]
+    return [Compiled(k, [found[s.function] for s in k.stages]) for k in staged]
 
 
 def verify(kernels: list[Kernel], staged: list[Staged]) -> None:

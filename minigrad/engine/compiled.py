@@ -13,9 +13,11 @@ from minigrad.config import current
 from minigrad.engine.donation import plan_assigns
 from minigrad.engine.observe import Ran, dry_runs, observers
 from minigrad.engine.plan import ExecutionPlan, make_plan, run_plan
+from minigrad.engine.plan_store import plan_key, store_plan, stored_plan
 from minigrad.engine.stats import stats
 from minigrad.expr import bounds, variables
 from minigrad.ops.node import Node, sever
+from minigrad.runtime.device import Device
 from minigrad.runtime.registry import get_device
 from minigrad.scheduler.graph import Graph, bindings, build_graph, expressions, resolve, structure
 from minigrad.scheduler.schedule import schedule
@@ -90,24 +92,37 @@ def forget_plans() -> None:
 
 
 def find_plan(graph: Graph, donated: frozenset[int], device: str) -> ExecutionPlan:
-    """The plan for this structure on this device, made on first sight."""
-    key = (device, donated, structure(graph))
+    """The plan for this structure on this device: known, on disk, or made now."""
+    facts = structure(graph)
+    key = (device, donated, facts)
     plan = _plans.get(key)
     if plan is not None:
         stats.plan_hits += 1
         return plan
     opened = get_device(device)
-    before = perf_counter(), stats.lower_s + stats.render_s + stats.compile_s
     with collector_paused():
-        plan = make_plan(schedule(graph, donated, opened.target), opened)
-    if current().debug > 1:
-        from minigrad.engine.debug import tell_plan
-
-        tell_plan(plan.schedule, opened.target, current().debug)
-    inside = stats.lower_s + stats.render_s + stats.compile_s - before[1]
-    stats.schedule_s -= inside
-    stats.schedules += 1
+        stored = plan_key(facts, donated, opened)
+        plan = stored_plan(stored, opened) if stored is not None else None
+        if plan is not None:
+            stats.plan_loads += 1
+        else:
+            plan = new_plan(graph, donated, opened)
+            if stored is not None:
+                store_plan(stored, plan)
     if len(_plans) >= MAX_PLANS:
         del _plans[next(iter(_plans))]
     _plans[key] = plan
+    return plan
+
+
+def new_plan(graph: Graph, donated: frozenset[int], device: Device) -> ExecutionPlan:
+    """Schedules, generates code and compiles."""
+    before = stats.lower_s + stats.render_s + stats.compile_s
+    plan = make_plan(schedule(graph, donated, device.target), device)
+    if current().debug > 1:
+        from minigrad.engine.debug import tell_plan
+
+        tell_plan(plan.schedule, device.target, current().debug)
+    stats.schedule_s -= stats.lower_s + stats.render_s + stats.compile_s - before
+    stats.schedules += 1
     return plan

@@ -31,10 +31,11 @@ class Row:
 class Item:
     """One launch: a program over one row, or over a table of rows (the one-launch optimizer).
 
-    `how` is the strategy's plan, `origins` the graph positions of the kernel's results.
+    `how` is the strategy's plan, `origins` the graph positions of the kernel's results. `function` is the loop IR,
+    which a plan from disk does not have.
     """
 
-    function: Function
+    name: str
     executable: Any
     rows: list[Row]
     reads: frozenset[int]
@@ -43,10 +44,7 @@ class Item:
     bytes: float = 0.0
     how: Any = None
     origins: tuple[int, ...] = ()
-
-    @property
-    def name(self) -> str:
-        return self.function.name
+    function: Function | None = None
 
 
 @dataclass(slots=True)
@@ -101,8 +99,8 @@ def step_items(step: Step, kernel: Compiled, sizes: list[Index]) -> list[Item]:
         modes = [b.mode for b in stage.function.buffers]
         reads = frozenset(v for v, m in zip(values, modes, strict=True) if m != "out")
         writes = frozenset(v for v, m in zip(values, modes, strict=True) if m != "in")
-        items.append(Item(stage.function, executable, [row], reads, writes, step.flops * share, step.bytes * share,
-                          stage.plan, step.origins))
+        items.append(Item(stage.function.name, executable, [row], reads, writes, step.flops * share,
+                          step.bytes * share, stage.plan, step.origins, stage.function))
     return items
 
 
@@ -111,7 +109,7 @@ def join_tables(items: list[Item], outputs: frozenset[int]) -> list[Item]:
 
     Each joins the last of its kind; it may move there only if nothing in between writes what it touches.
     """
-    last: dict[Function, int] = {}
+    last: dict[Function | None, int] = {}
     moved: dict[int, list[int]] = {}
     later_reads: set[int] = set()
     later_writes: set[int] = set()

@@ -34,11 +34,14 @@ class CPU(HostMemory, Device):
         self._elapsed = 0.0
 
     def load(self, programs: list[Program]) -> list[Executable]:
-        """Compiles what no cache knows, all in one module. Raises CompileError with LLVM's words and the source."""
+        """Compiles what no cache knows, all in one module.
+
+        Raises CompileError with LLVM's words and the source, NotStored for a program without source that no cache has.
+        """
         for program in programs:
             if program.language != "llvm":
                 raise DeviceError(f"[load] expected a program in llvm for the CPU, got {program.language}")
-        addresses = self._jit.addresses([Unit((p.name,), p.source, p.links) for p in programs])
+        addresses = self._jit.addresses([Unit((p.name,), p.source, p.links, p.digest) for p in programs])
         return [Executable(p, a[0]) for p, a in zip(programs, addresses, strict=True)]
 
     def launch(self, launches: list[Launch]) -> None:

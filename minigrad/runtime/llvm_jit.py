@@ -18,7 +18,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from minigrad.errors import CompileError
-from minigrad.program import Link
+from minigrad.program import Link, NotStored, digest_of
 from minigrad.runtime import disk_cache
 
 # What the loader may resolve from the process: LLVM turns copies and fills into these by itself.
@@ -33,11 +33,15 @@ if hasattr(os, "register_at_fork"):
 
 
 class Unit(NamedTuple):
-    """`entries` are the functions whose addresses are asked for; everything else in `source` becomes internal."""
+    """`entries` are the functions whose addresses are asked for; everything else in `source` becomes internal.
+
+    With a `digest` the source is not at hand: the code comes from a cache, or NotStored is raised.
+    """
 
     entries: tuple[str, ...]
     source: str
     links: tuple[Link, ...] = ()
+    digest: str = ""
 
 
 class Jit:
@@ -61,14 +65,17 @@ class Jit:
         self._engine = llvm.create_mcjit_compiler(
             llvm.parse_assembly(""), target.create_target_machine(cpu=self.cpu, features=flags, opt=2, jit=True))
         version = ".".join(map(str, llvm.llvm_version_info))
-        self._identity = f"{self.triple} {self.cpu} {flags} llvm {version} llvmlite {llvmlite.__version__} {PIPELINE}\0"
+        self.identity = f"{self.triple} {self.cpu} {flags} llvm {version} llvmlite {llvmlite.__version__} {PIPELINE}"
         self._addresses: dict[str, tuple[int, ...]] = {}
         self._objects: set[str] = set()
         self._linked: set[str] = set()
         self.compiled = 0
 
     def addresses(self, units: list[Unit]) -> list[tuple[int, ...]]:
-        """The addresses of each unit's entries, in order. Raises CompileError with LLVM's words and the source."""
+        """The addresses of each unit's entries, in order.
+
+        Raises CompileError with LLVM's words and the source, NotStored for a unit without source that no cache has.
+        """
         keys = [self.key(unit) for unit in units]
         with _lock:
             missing = {key: unit for key, unit in zip(keys, units, strict=True) if key not in self._addresses}
@@ -76,6 +83,8 @@ class Jit:
                 for link in {link.symbol: link for unit in missing.values() for link in unit.links}.values():
                     self._link(link)
                 wanted = {key: unit for key, unit in missing.items() if not self._fetch(key, unit)}
+                if any(unit.digest for unit in wanted.values()):
+                    raise NotStored(next(unit.entries[0] for unit in wanted.values() if unit.digest))
                 if wanted:
                     self._compile(wanted)
                 self._engine.finalize_object()
@@ -85,7 +94,7 @@ class Jit:
 
     def key(self, unit: Unit) -> str:
         """The identity of a unit's object code: source, entries, processor, LLVM and passes."""
-        text = self._identity + ",".join(unit.entries) + "\0" + unit.source
+        text = self.identity + "\0" + ",".join(unit.entries) + "\0" + (unit.digest or digest_of(unit.source))
         return sha256(text.encode()).hexdigest()[:32]
 
     def object_code(self, units: list[Unit]) -> bytes:
