@@ -32,7 +32,7 @@ from minigrad.runtime.device import Buffer, Device, Launch
 from minigrad.runtime.registry import get_device
 from minigrad.value import local
 
-__all__ = ["Microkernel", "Tile", "check", "register", "registered", "unregister"]
+__all__ = ["Microkernel", "Tile", "check", "features", "register", "registered", "unregister"]
 
 ROOM = 16
 """Elements around each buffer that an implementation must leave as they are."""
@@ -69,6 +69,11 @@ def unregister(name: str) -> None:
 def registered() -> tuple[Microkernel, ...]:
     """Those that were added, in order."""
     return registry.added()
+
+
+def features() -> frozenset[str]:
+    """What `requires` may name on this processor: 'avx2', 'fma', 'avx512f', 'neon'..."""
+    return get_device("CPU").target.features
 
 
 def _forget() -> None:

@@ -13,8 +13,9 @@ from minigrad.codegen.ir.nodes import Call, Function
 from minigrad.codegen.ir.text import meaning_of, parse_function, print_function
 from minigrad.codegen.ir.verify import verify_function, verify_meaning
 from minigrad.codegen.ir.walk import statements
+from minigrad.codegen.microkernels.choose import microkernel_of
 from minigrad.codegen.microkernels.generate import FORMS, Form, generated, most_rows
-from minigrad.codegen.microkernels.registry import find, microkernel_of
+from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.microkernels.tile import KINDS, Tile
 from minigrad.codegen.render.llvm import link_of, render_llvm
 from minigrad.codegen.render.opencl import render_opencl

@@ -1,12 +1,11 @@
-"""Which microkernels there are: ours, generated for a target, and those that users add."""
+"""Which microkernels there are by name: those that users add, and ours, generated when they are asked for."""
 from __future__ import annotations
 
 from functools import lru_cache
 
-from minigrad.codegen.microkernels.generate import forms_of, generated, generated_by_name
+from minigrad.codegen.microkernels.generate import generated_by_name
 from minigrad.codegen.microkernels.microkernel import Microkernel
 from minigrad.codegen.microkernels.tile import Tile, tile_of
-from minigrad.target import Target
 
 _added: dict[str, Microkernel] = {}
 
@@ -18,27 +17,12 @@ def added() -> tuple[Microkernel, ...]:
 
 def add(kernel: Microkernel) -> None:
     _added[kernel.name] = kernel
-    _choices_changed()
+    find.cache_clear()
 
 
 def remove(name: str) -> None:
     del _added[name]
-    _choices_changed()
-
-
-def _choices_changed() -> None:
-    microkernel_of.cache_clear()
     find.cache_clear()
-
-
-@lru_cache(maxsize=1024)
-def microkernel_of(tile: Tile, target: Target) -> Microkernel:
-    """What runs a tile on a target: the one that was added last for it, else ours, else its meaning."""
-    for kernel in reversed(_added.values()):
-        if kernel.fits(target) and kernel.meaning == tile.meaning(kernel.name):
-            return kernel
-    form = next(iter(forms_of(tile, target)), None)
-    return generated(tile, form) if form is not None else plain(tile)
 
 
 def plain(tile: Tile) -> Microkernel:

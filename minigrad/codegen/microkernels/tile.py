@@ -100,3 +100,9 @@ def tile_of(name: str) -> Tile | None:
         return None
     tile = Tile(found[1], int(found[2]), int(found[3]), found[4])
     return tile if tile.name == name else None
+
+
+def shape_in(meaning: str) -> tuple[int, int] | None:
+    """Rows and columns that a text has if it is a tile's."""
+    rows, columns = re.search(r"alloc sum: \w+\[(\d+)\]", meaning), re.search(r"for j in 0\.\.(\d+) vector", meaning)
+    return (int(rows[1]), int(columns[1])) if rows is not None and columns is not None else None

@@ -14,8 +14,8 @@ from __future__ import annotations
 from math import ceil
 
 from minigrad.codegen.kernel import Nest
-from minigrad.codegen.microkernels.generate import most_rows
-from minigrad.codegen.microkernels.registry import microkernel_of
+from minigrad.codegen.microkernels import registry
+from minigrad.codegen.microkernels.choose import microkernel_of, shapes
 from minigrad.codegen.microkernels.tile import KINDS, Tile
 from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.strategies.blocking import (
@@ -106,7 +106,7 @@ def packed(c: Contraction, target: Target, words: str = "") -> PackedPlan:
     b_lanes = width if steps_closely(c.b, c.n) else min(4, width)
     made = []
     for in_place in (True, False) if is_plain(c.a) else (False,):
-        rows, vectors, cycles = register_tile(c, width, target, in_place, words)
+        rows, vectors, cycles = register_tile(c, width, target, "" if in_place else a_along, words)
         k = box(c.k, k_block(vectors * width, bits, target), 1)
         if in_place and not (one_run(c.a, c.k, k) and (a_along == "k" or row_bytes(c.a, c.k) < PAGE)):
             continue
@@ -123,9 +123,11 @@ def packed(c: Contraction, target: Target, words: str = "") -> PackedPlan:
 
 def called(tile: Tile, depth: int, target: Target) -> str:
     """The microkernel that runs a tile over packed operands; '' where a call costs more than it saves."""
-    if target.language != "llvm" or tile.kind not in KINDS or depth < MIN_DEPTH_CALLED and tile.group == 1:
+    if target.language != "llvm" or tile.kind not in KINDS:
         return ""
-    return microkernel_of(tile, target).name
+    kernel = microkernel_of(tile, target)
+    short = depth < MIN_DEPTH_CALLED and tile.group == 1 and kernel not in registry.added()
+    return "" if short else kernel.name
 
 
 def blocks(c: Contraction, k: Box, rows: int, columns: int, target: Target, how: tuple[bool, bool, bool]
@@ -152,17 +154,17 @@ def blocks(c: Contraction, k: Box, rows: int, columns: int, target: Target, how:
     return best[1], best[2], best[0]
 
 
-def register_tile(c: Contraction, width: int, target: Target, in_place: bool, words: str) -> tuple[int, int, float]:
+def register_tile(c: Contraction, width: int, target: Target, along: str, words: str) -> tuple[int, int, float]:
     """Rows and vectors of the microkernel with the fewest cycles over the whole output, edges included; those cycles.
 
-    `in_place`: A is read where it is.
+    `along`: how A is packed, '' where it is read in place.
     """
     m, n, k = size(c.m), size(c.n), size(c.k)
     found = 1, 1, float("inf")
     for vectors in range(1, MAX_VECTORS + 1):
         depth = min(k, k_block(vectors * width, max(c.a.dtype.bits, 32), target))
-        most = most_rows(words, vectors, target)
-        for rows in range(1, min(most, IN_PLACE_ROWS if in_place else most) + 1):
+        kind = words or c.a.dtype.short
+        for rows in [r for r in shapes(kind, along, width, vectors, target) if along or r <= IN_PLACE_ROWS]:
             tiles = ceil(m / rows) * ceil(n / (vectors * width))
             cycles = tiles * (step_cycles(rows, vectors) * k + TILE_CYCLES * ceil(k / depth)) * size(c.batch)
             if cycles <= found[2]:

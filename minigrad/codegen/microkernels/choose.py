@@ -1,0 +1,47 @@
+"""Which microkernel runs a tile: users' before ours, ours in the best form, else the meaning."""
+from __future__ import annotations
+
+from functools import lru_cache
+
+from minigrad.codegen.ir.text import meaning_of, parse_function
+from minigrad.codegen.microkernels import registry
+from minigrad.codegen.microkernels.generate import forms_of, generated, most_rows
+from minigrad.codegen.microkernels.microkernel import Microkernel
+from minigrad.codegen.microkernels.tile import KINDS, Tile, shape_in
+from minigrad.target import Target
+
+
+def microkernel_of(tile: Tile, target: Target) -> Microkernel:
+    """What runs a tile on a target: the one that was added last for it, else ours, else its meaning."""
+    return _microkernel_of(tile, target, registry.added())
+
+
+@lru_cache(maxsize=1024)
+def _microkernel_of(tile: Tile, target: Target, added: tuple[Microkernel, ...]) -> Microkernel:
+    for kernel in reversed(added):
+        if kernel.fits(target) and tile_meant(kernel) == tile:
+            return kernel
+    form = next(iter(forms_of(tile, target)), None)
+    return generated(tile, form) if form is not None else registry.plain(tile)
+
+
+@lru_cache(maxsize=1024)
+def tile_meant(kernel: Microkernel) -> Tile | None:
+    """The tile that a microkernel's meaning is, under whatever name; None if it is another thing."""
+    meaning = meaning_of(kernel)
+    if [p.name for p in meaning.buffers] != ["a", "b", "c"]:
+        return None
+    shape = shape_in(kernel.meaning)
+    tiles = [Tile(kind, *shape, along) for kind in KINDS for along in "km"] if shape is not None else []
+    return next((t for t in tiles if parse_function(t.meaning(kernel.name)) == meaning), None)
+
+
+def shapes(kind: str, along: str, width: int, vectors: int, target: Target) -> list[int]:
+    """Rows of the tiles of `vectors` vectors of `width` lanes to choose from, those of added microkernels last."""
+    rows = list(range(1, most_rows(kind, vectors, target) + 1))
+    for kernel in registry.added():
+        tile = tile_meant(kernel)
+        if tile is not None and (tile.kind, tile.a_along, tile.columns) == (kind, along, vectors * width) \
+                and kernel.fits(target):
+            rows.append(tile.rows)
+    return rows
