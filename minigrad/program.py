@@ -22,6 +22,10 @@ class Link:
     language: str = "llvm"
 
 
+GROUP = 64
+"""Work-items of a group on a GPU, where a program leaves that to the device."""
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """Rendered source of one stage: pure data, what the caches store.

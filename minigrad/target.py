@@ -10,10 +10,10 @@ MIN_LOCAL_MEMORY, MIN_GROUP = 16 * 1024, 64
 class Target:
     """Facts about one device. Bytes, counts and element counts; never a handle.
 
-    `language` is 'llvm' or 'opencl'; `vector_bytes` the width of a vector register (4 = scalar work-items, a GPU);
-    `registers` how many of them; `units` cores or compute units; caches in bytes per core; `features` such as 'fp64',
-    'fp16', 'avx2', 'avx512f', 'fma'; `cpu` the LLVM CPU name or the driver's device name. After `max_iterations` of all
-    its loops together (0: never) a work-item's loops end, wherever they are.
+    `language` is 'llvm', 'opencl', 'amdgpu' or 'nvptx'; `vector_bytes` the width of a vector register (4 = scalar
+    work-items, a GPU); `registers` how many of them; `units` cores or compute units; caches in bytes per core;
+    `features` such as 'fp64', 'fp16', 'avx2', 'avx512f', 'fma'; `cpu` the LLVM CPU name or the driver's device name.
+    After `max_iterations` of all its loops together (0: never) a work-item's loops end, wherever they are.
     """
 
     name: str

@@ -15,6 +15,7 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,7 @@ import minigrad
 from examples.efficientnet.model import EfficientNet
 from minigrad import Tensor
 from minigrad.cli.outcome import OneLineParser, finish
+from minigrad.engine.occupancy import occupancy
 from minigrad.engine.stats import Stats, stats
 from minigrad.errors import ConfigError
 from minigrad.handles import count as live_tensors
@@ -82,6 +84,8 @@ def parse_settings(arguments: list[str]) -> argparse.Namespace:
         parser.add_argument(f"--{name.lower()}", dest=name, metavar=name, default=os.environ.get(name, str(default)),
                             help=f"{meaning} (default {default})")
     parser.add_argument("--device", help="CPU, CL, CL:<name>, NUMPY (default: MINIGRAD_DEVICE, else CPU)")
+    parser.add_argument("--occupancy", metavar="GPU", help="compile the kernels of a step for gfx1031, gfx1100, ... "
+                        "and print how many waves a SIMD holds of each; nothing is run")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     settings = parser.parse_args(arguments)
     for name, (default, meaning) in SETTINGS.items():
@@ -120,12 +124,8 @@ class Trainer:
         minigrad.synchronize()
         return images, classes
 
-    def step(self, run: int) -> Run:
-        """One run, timed."""
-        before = stats.snapshot()
-        start = time.perf_counter()
-        images, classes = self.batch(run)
-        copied = time.perf_counter()
+    def build(self, images: Tensor, classes: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The loss, lazy, and what else to realize."""
         updates: list[Tensor] = []
         loss = self.model(images).cross_entropy(classes)
         if self.settings.BACKWARD:
@@ -134,6 +134,15 @@ class Trainer:
             updates = self.optimizer.schedule_step()
         elif self.settings.TRAINING:
             updates = self.optimizer.buffers
+        return loss, updates
+
+    def step(self, run: int) -> Run:
+        """One run, timed."""
+        before = stats.snapshot()
+        start = time.perf_counter()
+        images, classes = self.batch(run)
+        copied = time.perf_counter()
+        loss, updates = self.build(images, classes)
         built = time.perf_counter()
         Tensor.realize(loss, *updates)
         realized = time.perf_counter()
@@ -166,7 +175,36 @@ def summary(first: Run, last: Run) -> str:
 
 
 def main() -> int:
-    return finish("benchmark_train_efficientnet", "--debug" in sys.argv, lambda: train(parse_settings(sys.argv[1:])))
+    return finish("benchmark_train_efficientnet", "--debug" in sys.argv, lambda: run(parse_settings(sys.argv[1:])))
+
+
+def run(settings: argparse.Namespace) -> None:
+    (inspect if settings.occupancy else train)(settings)
+
+
+def inspect(settings: argparse.Namespace) -> None:
+    """The histogram of Max Waves over the kernels of a step, and what they take."""
+    def prepare() -> Callable[[], None]:
+        trainer = Trainer(settings)
+        images, classes = trainer.batch(0)
+
+        def step() -> None:
+            with Tensor.train(bool(settings.TRAINING)):
+                loss, updates = trainer.build(images, classes)
+            Tensor.realize(loss, *updates)
+
+        return step
+
+    family = "NV" if settings.occupancy.startswith("sm_") else "AMD"
+    found = occupancy(f"{family}:{settings.occupancy}", prepare)
+    used = [k.resources for k, _ in found.kernels if k.resources is not None]
+    print(f"{found.device}: {len(found.kernels)} kernels, {sum(n for _, n in found.kernels)} launches")
+    if not used:
+        print("ptxas is not installed: registers and waves are not known")
+        return
+    print("\n".join(found.histogram()))
+    print(f"{sum(r.spills > 0 for r in used)} kernels spill, {sum(r.local > 0 for r in used)} use local memory; "
+          f"at most {max(r.vgprs for r in used)} vector registers")
 
 
 def train(settings: argparse.Namespace) -> None:

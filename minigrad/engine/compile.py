@@ -38,6 +38,10 @@ def render(function: Function, target: Target) -> Program:
         from minigrad.codegen.render.llvm import render_llvm
 
         return render_llvm(function, target)
+    if target.language in ("amdgpu", "nvptx"):
+        from minigrad.codegen.render.llvm_gpu import render_llvm_gpu
+
+        return render_llvm_gpu(function, target)
     from minigrad.codegen.render.opencl import render_opencl
 
     return render_opencl(function, target)

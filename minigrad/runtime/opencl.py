@@ -11,6 +11,7 @@ import numpy as np
 
 from minigrad.dtype import BY_SHORT
 from minigrad.errors import DeviceError, InternalError
+from minigrad.program import GROUP
 from minigrad.runtime import opencl_devices
 from minigrad.runtime.device import Buffer, Device, Launch, Program
 from minigrad.runtime.host import bucket_size
@@ -20,7 +21,6 @@ from minigrad.runtime.opencl_quirks import FINISH_SKIPS_FLUSHED, WALL_TIME
 
 __all__ = ["DeviceInfo", "Executable", "OpenCL", "devices", "open_device"]
 
-GPU_GROUP = 64
 CPU_GROUP = 32
 CPU_SINGLE_LIMIT = 4096
 POOL_SHARE = 8
@@ -225,7 +225,7 @@ class OpenCL(Device):
         where there are so many that handing them out (4 ns each) would cost more than they do.
         """
         if self.target.is_gpu:
-            return min(GPU_GROUP, self.target.max_group)
+            return min(GROUP, self.target.max_group)
         return 1 if extent <= CPU_SINGLE_LIMIT else min(CPU_GROUP, self.target.max_group)
 
     def _fold_events(self, count: int) -> None:

@@ -1,4 +1,7 @@
-"""Names to devices. 'CPU', 'NUMPY', 'CL' (the best OpenCL device), 'CL:<index>', 'CL:<words of its name>'."""
+"""Names to devices. 'CPU', 'NUMPY', 'CL' (the best OpenCL device), 'CL:<index>', 'CL:<words of its name>'.
+
+'AMD:gfx1031' and 'NV:sm_86' are GPUs that are only compiled for.
+"""
 from __future__ import annotations
 
 import threading
@@ -46,6 +49,8 @@ def _resolve(name: str) -> str:
     upper = kind.upper()
     if upper in ("CPU", "NUMPY") and not selector:
         return upper
+    if upper in ("AMD", "NV") and selector:
+        return f"{upper}:{selector.lower()}"
     if upper != "CL":
         raise DeviceError(f"[device] expected CPU, NUMPY, CL or CL:<index or part of a name>, got {name!r}; "
                           "`python -m minigrad devices` lists what there is")
@@ -63,6 +68,11 @@ def _open(name: str) -> Device:
         from minigrad.runtime.host import NumpyDevice
 
         return NumpyDevice()
+    family, _, processor = name.partition(":")
+    if family != "CL":
+        from minigrad.runtime.inspected import InspectedGpu
+
+        return InspectedGpu(family, processor)
     from minigrad.runtime.opencl import open_device
 
     return open_device(name.partition(":")[2])

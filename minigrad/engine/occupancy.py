@@ -1,0 +1,48 @@
+"""How full a GPU gets: what its compiler makes of all kernels of a step, on a machine without one."""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from minigrad.codegen.ir.nodes import Function
+from minigrad.config import config
+from minigrad.engine.compile import render
+from minigrad.engine.dry import running_dry
+from minigrad.errors import DeviceError
+from minigrad.runtime.inspected import Inspected, InspectedGpu
+from minigrad.runtime.registry import get_device
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """Each distinct kernel with what its compiler made of it and how often it is launched."""
+
+    device: str
+    kernels: tuple[tuple[Inspected, int], ...]
+
+    def histogram(self) -> list[str]:
+        """Lines such as '    126 Max Waves: 16': how many kernels let a SIMD hold so many waves, most first."""
+        counts = Counter(k.waves for k, _ in self.kernels)
+        return [f"{n:7d} Max Waves: {waves}" for waves, n in sorted(counts.items(), reverse=True)]
+
+
+def occupancy(device: str, prepare: Callable[[], Callable[[], object]]) -> Occupancy:
+    """Plans what `prepare()()` realizes for a device such as 'AMD:gfx1031' and compiles its kernels; nothing is run.
+
+    What `prepare()` itself realizes is not counted. Raises DeviceError for devices that run programs.
+    """
+    opened = get_device(device)
+    if not isinstance(opened, InspectedGpu):
+        raise DeviceError(f"[occupancy] expected AMD:<processor> or NV:<processor>, got {device}")
+    with config(device=device), running_dry() as dry:
+        step = prepare()
+        before = len(dry.plans)
+        step()
+        launches: Counter[Function] = Counter()
+        for plan in dry.plans[before:]:
+            for item in plan.items:
+                launches[item.function] += 1
+        dry.forget()
+    compiled = opened.load([render(f, opened.target) for f in launches])
+    return Occupancy(opened.name, tuple(zip(compiled, launches.values(), strict=True)))
