@@ -47,10 +47,11 @@ def test_resources_are_those_of_the_object(gpu: InspectedGpu) -> None:
 
     found = occupancy(gpu.name, prepare)
     assert len(found.kernels) >= len(WORK) and gpu.target.has_groups
-    assert sum(k.resources.local > 0 for k, _ in found.kernels) >= 4
+    assert sum(k.resources is not None and k.resources.local > 0 for k, _ in found.kernels) >= 4
     fields = {"vgprs": "vgpr_count", "sgprs": "sgpr_count", "local": "group_segment_fixed_size",
               "private": "private_segment_fixed_size", "group": "max_flat_workgroup_size", "wave": "wavefront_size"}
     for kernel, _ in found.kernels:
+        assert kernel.resources is not None
         text = gpu.assembly(kernel.program)
         for field, name in fields.items():
             said = re.search(rf"\.{name}: +(\d+)", text)

@@ -42,7 +42,8 @@ def occupancy(device: str, prepare: Callable[[], Callable[[], object]]) -> Occup
         launches: Counter[Function] = Counter()
         for plan in dry.plans[before:]:
             for item in plan.items:
-                launches[item.function] += 1
+                if item.function is not None:  # plans of a dry run have it
+                    launches[item.function] += 1
         dry.forget()
     compiled = opened.load([render(f, opened.target) for f in launches])
     return Occupancy(opened.name, tuple(zip(compiled, launches.values(), strict=True)))

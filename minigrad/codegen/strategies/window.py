@@ -47,8 +47,8 @@ def plan(nest: Nest, target: Target) -> WindowPlan | str:
     window = recognise_window(nest)
     if isinstance(window, str):
         return window
-    if target.language != "llvm" or target.is_gpu:
-        return f"not a window: no memory of a worker's own in {target.language}"
+    if target.is_gpu:
+        return "not a window: a work-item of a GPU has too little memory of its own"
     if max(p.columns.length for g in window.groups for p in g.phases) < MIN_COLUMNS:
         return "not a window: too few columns"
     return make_plan(window, target)
