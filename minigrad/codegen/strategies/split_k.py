@@ -12,10 +12,10 @@ from minigrad.expr import Index, Var, product
 from minigrad.target import Target
 from minigrad.value import load, local, reduce, substitute
 
-BLOCKS = 16
+BLOCKS = 8
 """Blocks of work worth having: enough for several workers, whatever their number."""
 
-SIDE = 256
+SIDE = 128
 """Rows and columns of the output in one of them."""
 
 MIN_PART = 512
@@ -34,7 +34,7 @@ def split_k(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
         return [nest]
     m, n, k = size(found.m), size(found.n), size(found.k)
     blocks = ceil(m / SIDE) * ceil(n / SIDE) * size(found.batch)
-    count, v = best_part(found.k, min(ceil(BLOCKS / blocks), k // MIN_PART, m * n * k // MIN_WORK))
+    count, v = best_part(found.k, min(BLOCKS // blocks, k // MIN_PART, m * n * k // MIN_WORK))
     return [nest] if v is None else in_parts(nest, scratch, found, count, v)
 
 
