@@ -10,6 +10,7 @@ from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.build import accumulate, ceil_div
+from minigrad.codegen.strategies.build_turned import turned_block
 from minigrad.codegen.strategies.narrow import in_words
 from minigrad.codegen.strategies.plan import Box, PackedPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
@@ -29,7 +30,7 @@ from minigrad.codegen.strategies.sides import (
     runs_of,
     tiles_of,
 )
-from minigrad.codegen.strategies.windows import axes_of
+from minigrad.codegen.strategies.windows import axes_of, turned
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import int32
 from minigrad.errors import InternalError
@@ -46,7 +47,7 @@ def build_packed(kernel: Kernel, nest: Nest, plan: PackedPlan, name: str) -> Fun
     if isinstance(found, str):
         raise InternalError(f"[build] expected a contraction for {plan}, got: {found}")
     found = in_words(found, plan.words) if plan.words else found
-    return PackedBuilder(kernel, nest, found, plan).function(name)
+    return PackedBuilder(kernel, nest, turned(found) if plan.turned else found, plan).function(name)
 
 
 class PackedBuilder:
@@ -97,6 +98,8 @@ class PackedBuilder:
             if t.hi:
                 loops.append((t, tiles_of(v, part)))
         k = self.side(c.k, plan.k, at)
+        if plan.turned:
+            return turned_block(self, m, n, k, loops)
         a = self.memory("a", depth, rows, 1) if plan.a_along == "m" else self.memory("a", rows, depth, 1)
         b: Block | Boxes
         if plan.windows:
@@ -111,11 +114,15 @@ class PackedBuilder:
             inner += self.pack(a, c.a, *((k, m) if plan.a_along == "m" else (m, k)), plan.a_lanes)
         inner += self.pack(b, c.b, k, n, plan.b_lanes) if isinstance(b, Block) else self.pack_boxes(b, c.b, k)
         inner += self.tiles(a, b, out, m, n, k, tuple(-t for t, _ in loops))
+        return self.whole((a, b) if plan.a_along else (b,), out, loops, inner, self.write_back(out, m, n))
+
+    def whole(self, packed: tuple[Block | Boxes, ...], out: Block, loops: list[tuple[Var, Index]], inner: list[Stmt],
+              after: list[Stmt]) -> list[Stmt]:
+        """Memory, the loops over blocks of K, and what follows them."""
         for t, stop in reversed(loops):
             inner = [Loop(t, 0, stop, "serial", tuple(inner))]
-        used = (a, b, out) if plan.a_along else (b, out)
-        memory: list[Stmt] = [Alloc(x.name, self.sum if x is out else c.a.dtype, x.size, "scratch") for x in used]
-        return [*memory, *inner, *self.write_back(out, m, n)]
+        memory: list[Stmt] = [Alloc(x.name, self.contraction.a.dtype, x.size, "scratch") for x in packed]
+        return [*memory, Alloc(out.name, self.sum, out.size, "scratch"), *inner, *after]
 
     def memory(self, stem: str, rows: int, columns: int, vectors: int) -> Block:
         """A packed block; a vector, or a tile of `vectors`, may reach beyond the last column."""
@@ -310,30 +317,34 @@ class PackedBuilder:
             return [Loop(j, 0, across, "serial", (Loop(i, 0, down, "serial", self.call(at, k, a, b, out, first)),))]
         lane = self.fresh("l", plan.width - 1)
         u, v = self.fresh("u", plan.rows - 1), self.fresh("v", plan.vectors - 1)
-        acc = f"acc_{self.count}"
-        slot = u * plan.vectors + v
         row, column = i * plan.rows + u, j * columns + v * plan.width + lane
         place = x * a.pitch + row if plan.a_along == "m" else row * a.pitch + x
         left, right = load(a.name, (place,), dtype), load(b.name, (offset + column,), dtype)
         if not plan.a_along:
             left = self.in_place(m, row, k_at)
+        vector = self.microkernel(lane, (u, v), left, right, steps, out, row * out.pitch + start + column, first)
+        nest: list[Stmt] = [Loop(j, 0, across, "serial", (Loop(i, 0, down, "serial", (vector,)),))]
+        for g, repeats in reversed(images):
+            nest = [Loop(g, 0, repeats, "serial", tuple(nest))]
+        return nest
+
+    def microkernel(self, lane: Var, tile: tuple[Var, Var], left: Value, right: Value,
+                    steps: list[tuple[Var, Index, str]], out: Block, place: Index, first: tuple[Index, ...]) -> Loop:
+        """out[place] += the sum of left * right over `steps`, for the rows and vectors of a tile in registers."""
+        plan, dtype, (u, v) = self.plan, left.dtype, tile
+        acc = f"acc_{self.count}"
+        slot = u * plan.vectors + v
         old = load(acc, (slot,), dtype)
-        term = accumulate(MONOIDS["sum"], old, binary("mul", left, right))
-        whole = row * out.pitch + start + column
-        fresh_sum = Store(out.name, whole, old)
-        add = Store(out.name, whole, binary("add", load(out.name, (whole,), dtype), old))
+        fresh_sum = Store(out.name, place, old)
+        add = Store(out.name, place, binary("add", load(out.name, (place,), dtype), old))
 
         def each(s: Stmt) -> tuple[Stmt, ...]:
             return (Loop(u, 0, plan.rows, "unroll", (Loop(v, 0, plan.vectors, "unroll", (s,)),)),)
 
         done: tuple[Stmt, ...] = (If(first, each(fresh_sum), each(add)),) if first else each(fresh_sum)
-        total = each(Store(acc, slot, term))
+        total = each(Store(acc, slot, accumulate(MONOIDS["sum"], old, binary("mul", left, right))))
         for var, stop, kind in reversed(steps):
             total = (Loop(var, 0, stop, kind, total),)
-        tile = (Alloc(acc, dtype, plan.rows * plan.vectors, "register"), *each(Store(acc, slot, const(0, dtype))),
+        body = (Alloc(acc, dtype, plan.rows * plan.vectors, "register"), *each(Store(acc, slot, const(0, dtype))),
                 *total, *done)
-        vector = Loop(lane, 0, plan.width, "vector", tile)
-        nest: list[Stmt] = [Loop(j, 0, across, "serial", (Loop(i, 0, down, "serial", (vector,)),))]
-        for g, repeats in reversed(images):
-            nest = [Loop(g, 0, repeats, "serial", tuple(nest))]
-        return nest
+        return Loop(lane, 0, plan.width, "vector", body)

@@ -44,7 +44,7 @@ from minigrad.codegen.strategies.blocking import (
 from minigrad.codegen.strategies.narrow import in_words, narrow_kind
 from minigrad.codegen.strategies.plan import Box, PackedPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
-from minigrad.codegen.strategies.windowed import windowed
+from minigrad.codegen.strategies.windowed import windowed, windowed_turned
 from minigrad.target import Target
 
 MIN_WORK = 1 << 18
@@ -117,8 +117,8 @@ def packed(c: Contraction, target: Target, words: str = "") -> PackedPlan:
         kernel = "" if in_place else called(tile, product(p for _, p in k), target)
         made.append((cycles + packing, PackedPlan("packed", batch, m, n, k, rows, vectors, width,
                                                   along, lanes, b_lanes, kernel, words=words)))
-    shifted = None if words else windowed(c, width, target)
-    return min(made + ([shifted] if shifted is not None else []), key=lambda option: option[0])[1]
+    shifted = () if words else (windowed(c, width, target), windowed_turned(c, width, target))
+    return min((*made, *(option for option in shifted if option is not None)), key=lambda option: option[0])[1]
 
 
 def called(tile: Tile, depth: int, target: Target) -> str:

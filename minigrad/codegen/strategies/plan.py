@@ -55,6 +55,7 @@ class PackedPlan:
     a_lanes, b_lanes: lanes while packing, fewer than `width` where an operand is read across its contiguous variable
     microkernel: the name of what runs a tile; '' where its loops are written out
     windows: (variable of N, its tap in K) of B where it is packed once per element; a tap is a shift
+    turned: A and B have changed places, as have M and N; windows are then (variable of K, its tap in M) of A
     words: '' or a kind of `narrow.py`, whose words the panels hold; k counts words
     """
 
@@ -71,6 +72,7 @@ class PackedPlan:
     b_lanes: int
     microkernel: str = ""
     windows: tuple[tuple[str, str], ...] = ()
+    turned: bool = False
     words: str = ""
 
     def __str__(self) -> str:

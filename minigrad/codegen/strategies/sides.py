@@ -109,6 +109,7 @@ def boxes(name: str, axes: tuple[Axis, ...], n: Side, k: Side, tile: int, itemsi
     lay = layout(axes, tuple((v.name, part) for v, part in zip(n.variables, n.parts, strict=True)))
     image_columns = -(-lay.columns // tile) * tile
     images = n.of([v for v in n.variables if v not in inside])
+    images = replace(images, pitches=dense(images.parts))
     steps = k.of([v for v in k.variables if v not in {a.tap for a in axes}])
     box = lay.plane * lay.planes
     line = LINE // itemsize

@@ -26,8 +26,11 @@ from minigrad.codegen.strategies.blocking import (
 )
 from minigrad.codegen.strategies.plan import Box, PackedPlan
 from minigrad.codegen.strategies.recognise import Contraction
-from minigrad.codegen.strategies.windows import Axis, Layout, axes_of, layout
+from minigrad.codegen.strategies.windows import Axis, Layout, axes_of, axes_of_a, layout, turned
 from minigrad.target import Target
+
+SCATTER = 2.0
+"""Cycles to write an element of the output where lanes do not go along it."""
 
 COLUMNS = tuple(base << shift for shift in range(9) for base in (32, 48))
 """Limits of columns in a block that are tried."""
@@ -116,3 +119,58 @@ def _packing(c: Contraction, elements: int, rows: int, in_place: bool, width: in
         _, lanes = lanes_of_a(c, width)
         cycles += rows * size(c.k) * ((NEAR if near_a else FAR) + (TURN if lanes < width else 0.0))
     return cycles
+
+
+def windowed_turned(c: Contraction, width: int, target: Target) -> tuple[float, PackedPlan] | None:
+    """The best plan for a weight gradient, where the operand with windows has its taps in the output: lanes go along
+    the other operand, rows of a tile are taps, and each of them reads a shift of the same box."""
+    t = turned(c)
+    axes = axes_of_a(t)
+    taps = {a.tap.name: len(a.taps) for a in axes if a.tap is not None}
+    suffix = tuple(v.name for v in t.m[len(t.m) - len(taps):])
+    if not taps or set(suffix) != set(taps) or not t.n:
+        return None
+    bits = max(t.a.dtype.bits, 32)
+    b_lanes = width if steps_closely(t.b, t.n) else min(4, width)
+    names = tuple((a.x.name, a.tap.name) for a in axes if a.tap is not None)
+    others = t.m[:len(t.m) - len(taps)]
+    best: tuple[float, PackedPlan] | None = None
+    for rows, vectors in _tap_tiles(t, [taps[name] for name in suffix], target):
+        columns = vectors * width
+        k = _whole_rows(t, axes, target.l1 * 8 * 2 // 3 // (columns * bits))
+        depth = product(part for _, part in k)
+        lay = layout(axes, k)
+        tiles = ceil(size(t.n) / columns)
+        for height in BLOCK_HEIGHTS:
+            m = (*box(others, height, 1), *((name, taps[name]) for name in suffix))
+            mb = product(part for _, part in m)
+            boxes = mb // product(taps.values()) * lay.plane * lay.planes
+            n = box(t.n, max((target.l2 * 8 // bits - boxes) // (mb + depth), columns), columns)
+            nb = product(part for _, part in n)
+            if boxes + ceil(nb / columns) * columns * (mb + depth) > target.l2 * 8 // bits:
+                break
+            m_blocks, n_blocks = ceil(size(t.m) / mb), ceil(size(t.n) / nb)
+            units = m_blocks * n_blocks * size(t.batch)
+            blocks = ceil(size(t.k) / depth)
+            work = tiles / n_blocks * mb / rows * (step_cycles(rows, vectors) * size(t.k) + TILE_CYCLES * blocks)
+            work += boxes * blocks * NEAR + nb * size(t.k) * (NEAR + (TURN if b_lanes < width else 0))
+            work += mb * nb * SCATTER
+            cost = work * ceil(units / target.units) * target.units
+            if best is None or cost < best[0]:
+                best = cost, PackedPlan("packed", tuple(v.name for v in t.batch), m, n, k, rows, vectors, width,
+                                        "k", width, b_lanes, windows=names, turned=True)
+    return best
+
+
+def _tap_tiles(t: Contraction, taps: list[int], target: Target) -> Iterator[tuple[int, int]]:
+    """(rows, vectors) of microkernels whose rows are all of the innermost taps."""
+    for vectors in range(1, MAX_VECTORS + 1):
+        for start in range(len(taps)):
+            if product(taps[start:]) <= most_rows(t.a.dtype.short, vectors, target):
+                yield product(taps[start:]), vectors
+                break
+
+
+def _whole_rows(t: Contraction, axes: tuple[Axis, ...], depth: int) -> Box:
+    """About `depth` steps of K: the innermost axis whole."""
+    return box(t.k, max(depth, len(range(extent(axes[-1].x)))), 1)

@@ -1,4 +1,4 @@
-"""Windows: variables of N and K that an operand only uses together, as `stride * x + dilation * t`.
+"""Windows: two variables that an operand only uses together, as `stride * x + dilation * t`.
 
 A convolution reads each element of its input once per tap. Packed as a box over the positions `stride * x + dilation *
 t`, one plane per residue of the stride, every element is copied once, and a tap is a shift within the box:
@@ -8,7 +8,7 @@ t`, one plane per residue of the stride, every element is copied once, and a tap
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
 from minigrad.codegen.lowering.collapse import coefficient
@@ -16,7 +16,7 @@ from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.plan import Box
 from minigrad.codegen.strategies.recognise import Contraction
 from minigrad.expr import Index, Var
-from minigrad.value import indices_of, walk
+from minigrad.value import Value, indices_of, walk
 
 MAX_PLANES = 9
 """Residues of the strides: each has packing code of its own."""
@@ -27,7 +27,7 @@ MAX_LANES = 16
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A variable of N, and the tap of K that it steps with: everything depends on stride * x + dilation * tap only.
+    """A variable, and the tap that it steps with: everything depends on stride * x + dilation * tap only.
 
     An axis without a tap (None) is a plain variable.
     """
@@ -112,13 +112,27 @@ def layout(axes: tuple[Axis, ...], n: Box) -> Layout:
     return Layout(axes, parts, lengths, tuple(pitches))
 
 
+def turned(c: Contraction) -> Contraction:
+    """The same contraction with the operands in each other's place: lanes go along what was M."""
+    return replace(c, m=c.n, n=c.m, a=c.b, b=c.a)
+
+
 def axes_of(c: Contraction) -> tuple[Axis, ...]:
-    """The innermost variables of N from the outermost window on; empty where B has no window."""
-    expressions = [e for v in walk(c.b) for e in indices_of(v) if not isinstance(e, int)]
+    """The innermost variables of N from the outermost window on, whose taps are in K; empty where B has no window."""
+    return _axes(c.b, c.n, c.k)
+
+
+def axes_of_a(c: Contraction) -> tuple[Axis, ...]:
+    """Likewise the innermost variables of K whose taps are in M, of A."""
+    return _axes(c.a, c.k, c.m)
+
+
+def _axes(value: Value, xs: tuple[Var, ...], taps: tuple[Var, ...]) -> tuple[Axis, ...]:
+    expressions = [e for v in walk(value) for e in indices_of(v) if not isinstance(e, int)]
     found: list[Axis] = []
     taken: set[Var] = set()
-    for x in c.n:
-        axis = next((a for t in c.k if t not in taken and isinstance(t.hi, int) and extent(t) > 1
+    for x in xs:
+        axis = next((a for t in taps if t not in taken and isinstance(t.hi, int) and extent(t) > 1
                      for a in [_axis(x, t, expressions)] if a is not None), None)
         if axis is None:
             found.append(Axis(x))
@@ -144,8 +158,9 @@ def _axis(x: Var, t: Var, expressions: Sequence[Index]) -> Axis | None:
             if ratio not in (None, (a // common, b // common)):
                 return None
             ratio = a // common, b // common
-    if ratio is None or abs(ratio[1]) * (extent(t) - 1) >= ratio[0] * extent(x):
+    if ratio is None:
         return None
-    return Axis(x, t, *ratio)
+    places = ratio[0] * (extent(x) - 1) + abs(ratio[1]) * (extent(t) - 1) + 1
+    return Axis(x, t, *ratio) if places < extent(x) * extent(t) else None
 
 
