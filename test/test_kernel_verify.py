@@ -21,6 +21,8 @@ def check(text: str) -> None:
     HEAD + "  for i<8, j<4:\n    y[i, j] = x[i, j] * s\n",
     HEAD + "  for i<8, j<4:\n    y[-i+7, -j+3] = (x[i+1, j] else s if -i+6 >= 0)\n",
     HEAD + "  for i<8:\n    m = max(c<4: x[i, c])\n    for j<4:\n      y[i, j] = x[i, j] - m\n",
+    "kernel k(x: f32[8, 4], out y: f32[8, 4], out z: f32[8])\n  for i<8:\n    for j<4:\n      y[i, j] = x[i, j] * 2.0\n"
+    "    t = sum(c<4: y[i, c])\n    z[i] = t\n",
     HEAD + "  for i<4, j<4:\n    y[2*i, j] = 1.0\n  for i<4, j<4:\n    y[2*i+1, j] = x[{at[2*i] in 0..7}, j]\n",
     HEAD + "  for i<3, j<4:\n    y[i, j] = 1.0\n  for i<5, j<2:\n    y[i+3, j] = 1.0\n"
            "  for i<5, j<2:\n    y[i+3, j+2] = 1.0\n",
@@ -50,6 +52,10 @@ def test_right_kernels_pass(text):
     (HEAD + "  for i<8, j<4:\n    y[i, j] = 1\n", "expected float32 at 2 indices, got int32 at 2"),
     (HEAD + "  for i<8:\n    y[i] = 1.0\n", "got float32 at 1"),
     (HEAD + "  for i<8, j<4:\n    y[i, j] = y[i, j]\n", "the output y is read"),
+    ("kernel k(out y: f32[8, 4], out z: f32[8])\n  for i<8:\n    t = sum(c<4: y[i, c])\n    z[i] = t\n"
+     "    for j<4:\n      y[i, j] = 2.0\n", "the output y is read before an inner domain has stored it"),
+    ("kernel k(out y: f32[8, 4], out z: f32[8])\n  for i<8:\n    for j<4:\n      y[i, j] = 2.0\n"
+     "    t = sum(c<4: y[-i+7, c])\n    z[i] = t\n", "the output y is read before an inner domain has stored it"),
     (HEAD + "  for i<8, j<4:\n    y[i, j] = across(sum, s)\n", "belongs to loop IR"),
     (HEAD + "  for i<8, j<4:\n    y[i, j] = sum(i<4: x[i, j])\n", "fresh variables, got i"),
     (HEAD + "  for i<8, j<4:\n    y[i, j] = sum(c<2: max(c<4: x[i, c]))\n", "fresh variables, got c"),

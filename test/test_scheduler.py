@@ -116,6 +116,38 @@ def test_rows_keep_no_reduction_whose_users_they_wait_for():
     np.testing.assert_allclose(c.numpy(), (numbers - sums) * np.tanh(sums) * w.numpy(), rtol=1e-4, atol=1e-4)
 
 
+def test_rows_of_what_was_just_stored_are_reduced_there():
+    """Squeeze-excite's pooling follows the activation that it pools, in the same kernel."""
+    x, norm, out = trained((4, 24, 10, 10))
+    y = out.silu()
+    pooled = y.mean((2, 3))
+    made = scheduled(y, pooled)
+    assert len(made.steps) == 1 and not temporaries(made)
+    assert "o0[i0, i1, r" in show_kernel(made.steps[0].kernel)
+    np.testing.assert_allclose(pooled.numpy(), y.numpy().mean((2, 3)), rtol=1e-5, atol=1e-6)
+    plain = ready(40, 1000) * 2
+    total = plain.sum(1)
+    assert launches(plain, total) == 1
+    np.testing.assert_allclose(total.numpy(), plain.numpy().sum(1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape, axis", [((40, 1000), 0), ((2, 100_000), 1)], ids=["columns", "few rows"])
+def test_what_is_no_row_of_what_was_stored_is_reduced_apart(shape, axis):
+    """Columns are known only after all rows; two rows are too few to share among workers."""
+    y = ready(*shape) * 2
+    total = y.sum(axis)
+    assert len(scheduled(y, total).steps) == 2
+    np.testing.assert_allclose(total.numpy(), y.numpy().sum(axis), rtol=1e-4, atol=2e-2)
+
+
+def test_one_tap_that_stays_is_no_window():
+    x, w = ready(2, 6, 5, 5), ready(4, 6, 1, 1, requires_grad=True)
+    grad = (x.conv2d(w) ** 2).sum().gradient(w)[0]
+    for text in (show(x.conv2d(w), stage="graph"), show(grad, stage="graph")):
+        assert "window" not in text
+    assert "window" in show(x.conv2d(w, stride=2), stage="graph")
+
+
 def show_kernel(kernel) -> str:
     from minigrad.codegen.kernel_text import print_kernel
 

@@ -54,13 +54,24 @@ class _Scope:
     names: set[str] = field(default_factory=set)
     variables: list[Var] = field(default_factory=list)
     locals: dict[str, DType] = field(default_factory=dict)
+    stored: list[tuple[Store, tuple[Var, ...]]] = field(default_factory=list)
 
     def inner(self) -> _Scope:
-        return _Scope(self.kernel, set(self.names), list(self.variables), dict(self.locals))
+        return _Scope(self.kernel, set(self.names), list(self.variables), dict(self.locals), list(self.stored))
+
+    def is_stored(self, name: str, at: tuple[Index, ...]) -> bool:
+        """Whether an inner domain before stored the output at these indices, its variables under other names."""
+        return any(s.param == name and all(_renamed(e, i, domain) for e, i in zip(at, s.indices, strict=True))
+                   for s, domain in self.stored)
 
     def bind(self, name: str) -> None:
         check_name(self.kernel.name, name, self.names)
         self.names.add(name)
+
+
+def _renamed(read: Index, stored: Index, domain: tuple[Var, ...]) -> bool:
+    return read == stored or (isinstance(read, Var) and isinstance(stored, Var) and stored in domain
+                              and read.hi == stored.hi)
 
 
 def _check_param(kernel: Kernel, p: Param) -> None:
@@ -84,6 +95,7 @@ def _check_nest(nest: Nest, outer: _Scope) -> None:
     for s in nest.body:
         if isinstance(s, Nest):
             _check_nest(s, scope)
+            scope.stored += [(inner, placed.domain) for inner, placed in _placed((s,))]
             continue
         name = s.name if isinstance(s, Define) else f"store {s.param}[{', '.join(map(to_text, s.indices))}]"
         where = f"{scope.kernel.name}, {name}"
@@ -126,8 +138,8 @@ def _check_value(where: str, root: Value, scope: _Scope) -> None:
         if param is None or param.dtype is not v.dtype or len(param.shape) != len(at):
             raise fail(where, f"load of {name} as {v.dtype.name} at {len(at)} indices; it is "
                               f"{param.dtype.name + str(list(param.shape)) if param else 'not known'} here")
-        if param.mode == "out":
-            raise fail(where, f"the output {name} is read")
+        if param.mode == "out" and not scope.is_stored(name, at):
+            raise fail(where, f"the output {name} is read before an inner domain has stored it")
 
     check_types(where, root, leaf)
     bound: dict[Value, frozenset[str]] = {}

@@ -372,7 +372,11 @@ def pad(x: Node, pads: tuple[tuple[Index, Index], ...], fill: float = 0) -> Node
 
 def window(x: Node, axes: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, ...],
            dilation: tuple[int, ...], padding: tuple[tuple[int, int], ...], fill: float = 0) -> Node:
-    """Element (o, k) is x[o*stride + k*dilation - lo], `fill` outside; kernel axes come last."""
+    """Element (o, k) is x[o*stride + k*dilation - lo], `fill` outside; kernel axes come last. Axes with one tap that
+    stays where it is only gain a kernel axis."""
+    if all(0 <= a < len(x.shape) and x.shape[a] != 0 and (k, s, p) == (1, 1, (0, 0))
+           for a, k, s, p in zip(axes, kernel, stride, padding, strict=True)):
+        return reshape(x, (*x.shape, *kernel))
     return apply(movement.WINDOW, x, axes=axes, kernel=kernel, stride=stride, dilation=dilation, padding=padding,
                  fill=_rounded(fill, x.dtype))
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from minigrad.expr import Index, Var, subs, variables
 from minigrad.ops.op import Elementwise, Generate
-from minigrad.scheduler.graph import Graph, bytes_of, numel, size
-from minigrad.scheduler.groups import Accesses, Fusion, Group, used_variables
+from minigrad.scheduler.graph import Graph, bytes_of, numel
+from minigrad.scheduler.groups import Accesses, Fusion, Group, used_variables, volume
 from minigrad.target import Target
 
 LAUNCH_SECONDS = 2e-6
@@ -124,13 +124,22 @@ def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str
     per_element = flops / max(count, 1) + LOAD_FLOPS * max(read / max(bytes_of(node), 1) - 1, 0)
     peak = cores(state.target) * state.target.lanes(32) * CLOCK
     extra = max(evaluations - count, 0) * per_element / peak
+    hosted = is_row_of_reduction(state, k, sources)
     if len(users) > 1:
         anew = sum(bytes_of(state.graph.nodes[i]) for g in users for i in set(sources) - read_beside(state, k, g))
-        extra += (anew - read) / BANDWIDTH
-    saved = LAUNCH_SECONDS + bytes_of(node) * (1 + len(users)) / BANDWIDTH
+        extra += (anew - (0 if hosted else read)) / BANDWIDTH
+    saved = (0 if hosted else LAUNCH_SECONDS) + bytes_of(node) * (1 + len(users)) / BANDWIDTH
     if extra <= saved:
         return None
     return f"recomputing costs {extra * 1e6:.0f} us, keeping it {saved * 1e6:.0f} us"
+
+
+def is_row_of_reduction(state: Fusion, k: int, sources: list[int]) -> bool:
+    """Whether node `k` is computed from a reduction over what it reads: one kernel finds both, and reads that once."""
+    graph = state.graph
+    large = {i for i in sources if 2 * numel(graph.nodes[i].shape) >= numel(graph.nodes[k].shape)}
+    return any(graph.kind(i) == "reduce" and i not in large and large & set(cone(state, graph.inputs[i][0])[1])
+               for i in sources)
 
 
 def read_beside(state: Fusion, k: int, g: int) -> set[int]:
@@ -206,10 +215,3 @@ def count_evaluations(group: Group, at: tuple[Index, ...]) -> float:
     rows = total / max(volume(tuple(used)), 1)
     packed = rows >= MIN_ROWS and total >= PACKED_WORK
     return total / min(rows, BLOCK_REUSE) if packed else total / TILE_REUSE
-
-
-def volume(loops: tuple[Var, ...]) -> float:
-    total = 1.0
-    for v in loops:
-        total *= size(v.hi + 1)
-    return total

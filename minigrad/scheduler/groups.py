@@ -14,7 +14,8 @@ Accesses = tuple[tuple[Index, ...], ...]
 @dataclass(slots=True)
 class Group:
     """One kernel to be: roots are materialised; members are computed inside; `domain` the index variables of the first
-    root. Further roots have its shape, or are reductions of a `row`, the variables that one row keeps.
+    root. Further roots have its shape, or are reductions of a `row`, the variables that one row keeps, or `tails`:
+    found by reducing over the first root once a part of it is stored, and kept at these indices.
     """
 
     roots: list[int]
@@ -24,6 +25,7 @@ class Group:
     contraction: bool = False
     row: frozenset[Var] | None = None
     size: int = 0
+    tails: dict[int, tuple[Index, ...]] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
 
 
@@ -112,8 +114,13 @@ def reduced_index(state: Fusion, user: int, shape: tuple[Index, ...], at: tuple[
 
 
 def domain_size(group: Group) -> int:
+    return volume(group.domain)
+
+
+def volume(loops: tuple[Var, ...]) -> int:
+    """Iterations of a nest of loops."""
     total = 1
-    for v in group.domain:
+    for v in loops:
         total *= size(v.hi + 1)
     return total
 

@@ -17,9 +17,8 @@ SIBLINGS = 64
 """How many groups before and after of the same space are looked at: the work stays linear in the graph."""
 
 
-def merge_siblings(state: Fusion) -> None:
+def merge_siblings(state: Fusion, merger: Merger) -> None:
     """Merges what it may, smallest group number first, so that the result is deterministic."""
-    merger = Merger(state)
     buckets: dict[tuple, list[int]] = {}
     for g in range(len(state.groups)):
         key = merger.space(g)
@@ -163,8 +162,11 @@ class Merger:
 
     def merge(self, a: int, b: int) -> int:
         """Joins two groups; the one that needs the other comes first. Gives the number of the joint group."""
+        return self.join(b, a) if a in self.current(self.needs[b]) else self.join(a, b)
+
+    def join(self, first: int, second: int) -> int:
+        """Makes everything of the second group part of the first one, whose first root stays first."""
         state = self.state
-        first, second = (b, a) if a in self.current(self.needs[b]) else (a, b)
         keep, gone = state.groups[first], state.groups[second]
         keep.roots += gone.roots
         keep.reductions += gone.reductions

@@ -17,7 +17,8 @@ from minigrad.ops.op import Elementwise
 from minigrad.scheduler.fusion import fuse
 from minigrad.scheduler.graph import Graph, bytes_of, numel, resolve
 from minigrad.scheduler.groups import Fusion, peeled
-from minigrad.scheduler.merge import covers, dependencies, is_update, merge_siblings
+from minigrad.scheduler.merge import Merger, covers, dependencies, is_update, merge_siblings
+from minigrad.scheduler.tails import merge_tails
 from minigrad.target import Target
 
 
@@ -60,7 +61,9 @@ class Schedule:
 def schedule(graph: Graph, donatable: frozenset[int], target: Target) -> Schedule:
     """Fuses, lowers and orders. `donatable`: leaves that nobody else reads; an assign may reuse their buffer."""
     state = fuse(graph, set(), target)
-    merge_siblings(state)
+    merger = Merger(state)
+    merge_tails(state, merger)
+    merge_siblings(state, merger)
     return Scheduler(state, donatable).run()
 
 
@@ -167,7 +170,8 @@ class Scheduler:
             return None  # no elements, nothing to run
         name = kernel_name(graph, roots[0], list(self.state.groups[g].members))
         in_place = frozenset(graph.nodes[k] for k in roots if k in self.in_place)
-        lowered = lower_group(nodes, self.is_leaf(g), name, in_place)
+        tails = {graph.nodes[k]: at for k, at in self.state.groups[g].tails.items()}
+        lowered = lower_group(nodes, self.is_leaf(g), name, in_place, tails)
         if lowered is not None:
             self.add(g, lowered, {graph.nodes[k]: places[k] for k in roots})
         elif len(roots) > 1:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Scalar, Store
+from minigrad.codegen.kernel import Define, Kernel, Param, Scalar, Store
+from minigrad.codegen.lowering.arrange import arrange
 from minigrad.codegen.lowering.rename import strip_bindings
 from minigrad.dtype import DType, int64
 from minigrad.errors import InternalError
@@ -21,7 +22,6 @@ from minigrad.value import (
     ValueIndex,
     cast,
     const,
-    free_variables,
     guard,
     index,
     indices_of,
@@ -226,14 +226,17 @@ def merge_reduce(monoid: str, over: tuple[Var, ...], body: Value) -> Value:
 
 
 def lower_group(outputs: tuple[Node, ...], is_leaf: Callable[[Node], bool], name: str = "kernel",
-                in_place: frozenset[Node] = frozenset()) -> Lowered | None:
+                in_place: frozenset[Node] = frozenset(), tails: dict[Node, tuple[Index, ...]] | None = None
+                ) -> Lowered | None:
     """The kernel that computes `outputs` (already peeled) from the leaves below them.
 
     The first output gives the domain. Every other one either has the same shape, or is a reduction met while lowering
     the first (a row's definition), stored as soon as it is known. An assign's output holds the old version already. For
     those in `in_place` it is the target's own buffer, which may be read only at the element being written: else None is
-    returned, and the values must be computed into buffers of their own before.
+    returned, and the values must be computed into buffers of their own before. `tails` are outputs, with their index,
+    that read the first one back once the part of it that they need is stored.
     """
+    tails = tails or {}
     state = Lowering(is_leaf)
     shape = computed(outputs[0]).shape
     at = tuple(0 if extent == 1 else Var(f"i{d}", 0, extent - 1) for d, extent in enumerate(shape))
@@ -241,6 +244,9 @@ def lower_group(outputs: tuple[Node, ...], is_leaf: Callable[[Node], bool], name
     outs: list[Param] = []
     stores: list[tuple[frozenset[Var], Store]] = []
     for k, node in enumerate(outputs):
+        if node in tails:
+            outs.append(Param(f"o{k}", node.dtype, node.shape, "out"))
+            continue
         where: tuple[Index, ...] = at
         mode = "out"
         if node.op.name == "assign":
@@ -259,9 +265,27 @@ def lower_group(outputs: tuple[Node, ...], is_leaf: Callable[[Node], bool], name
     read = {n: k for n, k in updated.items() if n in state.params}
     if read and not read_in_place(state, read, outs, stores):
         return None
-    nests = (arrange(state, stores),)
+    nests = (arrange(state.domain, state.definitions.values(), stores, lower_tails(state, outputs, tails)),)
     kernel = Kernel(name, (*outs, *state.params.values()), tuple(state.scalars.values()), (), nests)
     return lowered(kernel, (*outputs, *state.params), state)
+
+
+def lower_tails(state: Lowering, outputs: tuple[Node, ...], tails: dict[Node, tuple[Index, ...]]
+                ) -> list[Define | Store]:
+    """The definitions and stores of `tails`, in which the first output is a buffer like any other."""
+    if not tails:
+        return []
+    first, is_leaf = outputs[0], state.is_leaf
+    state.is_leaf = lambda node: node is first or is_leaf(node)
+    known = dict(state.definitions)
+    values = {node: cast(state.operation(node, at), node.dtype) for node, at in tails.items()}
+    names = {state.params.pop(first).name: ("o0",)}
+    found: list[Define | Store] = []
+    for key in [k for k in state.definitions if k not in known]:
+        d = state.definitions.pop(key)
+        found.append(Define(d.name, rename_loads(d.value, names)))
+    return found + [Store(f"o{k}", tails[node], rename_loads(values[node], names))
+                    for k, node in enumerate(outputs) if node in tails]
 
 
 def computed(node: Node) -> Node:
@@ -307,50 +331,6 @@ def row_definition(state: Lowering, node: Node) -> tuple[tuple[Index, ...], Defi
     raise InternalError(f"[lower] {node} is no row reduction of its group")
 
 
-def arrange(state: Lowering, stores: list[tuple[frozenset[Var], Store]]) -> Nest:
-    """Definitions and stores at the outermost level that has their variables: a chain of nested domains."""
-    whole = frozenset(state.domain)
-    defined_at: dict[str, frozenset[Var]] = {}
-    placed: list[tuple[frozenset[Var], Define | Store]] = []
-    for definition in state.definitions.values():
-        level = free_variables(definition.value) & whole
-        for name in names_in(definition.value):
-            level |= defined_at.get(name, frozenset())
-        defined_at[definition.name] = level
-        placed.append((level, definition))
-    for level, store in stores:
-        placed.append((whole if len(level) == len(whole) else level, store))
-    levels = sorted({level for level, _ in placed}, key=len)
-    chain: list[frozenset[Var]] = []
-    for level in levels:
-        if chain and not chain[-1] <= level:
-            continue
-        chain.append(level)
-    if not chain or chain[-1] != whole:
-        chain.append(whole)
-    bodies: list[list[Define | Store | Nest]] = [[] for _ in chain]
-    for level, statement in placed:
-        bodies[next(k for k, c in enumerate(chain) if level <= c)].append(statement)
-    nest: Nest | None = None
-    for k in reversed(range(len(chain))):
-        before = chain[k - 1] if k else frozenset()
-        domain = tuple(v for v in state.domain if v in chain[k] and v not in before)
-        if nest is not None and not bodies[k] and k:
-            nest = Nest(domain + nest.domain, nest.body)
-            continue
-        body = tuple(bodies[k]) + ((nest,) if nest is not None else ())
-        nest = Nest(domain, body)
-    assert nest is not None
-    if not any(not isinstance(s, Nest) for s in nest.body) and len(nest.body) == 1 and isinstance(nest.body[0], Nest):
-        inner = nest.body[0]
-        nest = Nest(nest.domain + inner.domain, inner.body)
-    return nest
-
-
-def names_in(value: Value) -> set[str]:
-    return {v.attr for v in walk(value) if v.op == "local"}  # type: ignore[misc]
-
-
 def lower_scatter(node: Node, is_leaf: Callable[[Node], bool], in_place: bool) -> Lowered | None:
     """The kernel that combines a scatter's values into an output that already holds the base.
 
@@ -367,7 +347,8 @@ def lower_scatter(node: Node, is_leaf: Callable[[Node], bool], in_place: bool) -
     combine = {"add": "sum", "set": "set"}.get(reduction, reduction)
     if in_place and peel(base, is_leaf) in state.params:
         return None
-    nest = arrange(state, [(frozenset(state.domain), Store("o0", where, element, combine))])
+    stored = [(frozenset(state.domain), Store("o0", where, element, combine))]
+    nest = arrange(state.domain, state.definitions.values(), stored)
     out = Param("o0", node.dtype, node.shape, "inout")
     kernel = Kernel("scatter", (out, *state.params.values()), tuple(state.scalars.values()), (), (nest,))
     return lowered(kernel, (node, *state.params), state)
