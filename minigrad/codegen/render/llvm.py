@@ -16,6 +16,7 @@ from minigrad.codegen.ir.nodes import Alloc, BufferParam, Call, Function, Loop
 from minigrad.codegen.ir.text import meaning_of
 from minigrad.codegen.microkernels.microkernel import Microkernel, symbol_of
 from minigrad.codegen.render.common import Emitter
+from minigrad.codegen.render.llvm_tables import table_of
 from minigrad.codegen.render.place import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
 from minigrad.codegen.transforms.math import expand_math
 from minigrad.codegen.transforms.unroll import unroll
@@ -24,6 +25,7 @@ from minigrad.errors import InternalError
 from minigrad.expr import Index, bounds
 from minigrad.program import Link, Program
 from minigrad.target import Target
+from minigrad.value import Value
 
 _TYPES = {"float32": "float", "float64": "double", "float16": "i16", "bfloat16": "i16"}
 _FLOAT = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract", "div": "fdiv"}
@@ -253,6 +255,22 @@ class LlvmEmitter(Emitter):
         return self.pure(f"icmp sge {typed(wide)}, {edge.text}", bool_, len(limits), (wide,), "m")
 
     # ---- arithmetic ----
+
+    def emit(self, v: Value, mask: Ref | None) -> Ref:
+        """One Value; a function of four bits is looked up where the processor can do that in a register."""
+        if v.dtype is float32 and self.width == 16 and "avx512f" in self.target.features:
+            found = table_of(v)
+            if found is not None:
+                x = self.operand(found[0], mask)
+                if x.lanes == 16:
+                    return self.look_up(found[1], x)
+        return super().emit(v, mask)
+
+    def look_up(self, entries: Sequence[float], x: Ref) -> Ref:
+        """entries[x & 15] in each of sixteen lanes."""
+        table = self.gather_lanes([self.constant(e, float32) for e in entries])
+        text = f"call <16 x float> @llvm.x86.avx512.permvar.sf.512(<16 x float> {table.text}, {typed(x)})"
+        return self.pure(text, float32, 16, (x,))
 
     def operation(self, op: str, args: Sequence[Ref], dtype: DType) -> Ref:
         kind = args[-1].dtype

@@ -2,7 +2,18 @@
 from __future__ import annotations
 
 from minigrad.codegen.kernel import Define, Nest, Store
-from minigrad.codegen.strategies import contraction, packed, pointwise, reduction, rows, scatter, teams, tiles, window
+from minigrad.codegen.strategies import (
+    contraction,
+    packed,
+    pointwise,
+    reduction,
+    rows,
+    scatter,
+    stream,
+    teams,
+    tiles,
+    window,
+)
 from minigrad.codegen.strategies.access import reductions
 from minigrad.codegen.strategies.plan import AnyPlan, PackedPlan, TeamPlan, TilePlan, WindowPlan
 from minigrad.target import Target
@@ -20,6 +31,9 @@ def choose_plan(nest: Nest, target: Target) -> AnyPlan:
         return rows.plan(nest, target)
     if not reductions(nest):
         return pointwise.plan(nest, target)
+    streamed = stream.plan(nest, target)
+    if streamed is not None:
+        return streamed
     plan = packed.plan(nest, target)
     if isinstance(plan, PackedPlan):
         return plan

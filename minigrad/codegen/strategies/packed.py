@@ -44,6 +44,7 @@ from minigrad.codegen.strategies.blocking import (
 from minigrad.codegen.strategies.narrow import in_words, narrow_kind
 from minigrad.codegen.strategies.plan import Box, PackedPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
+from minigrad.codegen.strategies.stream import recognise_stream
 from minigrad.codegen.strategies.windowed import windowed, windowed_turned
 from minigrad.target import Target
 
@@ -67,6 +68,8 @@ def plan(nest: Nest, target: Target) -> PackedPlan | str:
         return found
     if target.is_gpu:
         return "not packed: a work-item of a GPU has too little memory of its own"
+    if recognise_stream(nest, target) is not None:
+        return "not packed: few rows stream the other operand"
     sizes = [size(vs) for vs in (found.m, found.n, found.k)]
     if any(s < least for s, least in zip(sizes, (MIN_M, MIN_N, MIN_K), strict=True)) or product(sizes) < MIN_WORK:
         return f"not packed: M={sizes[0]} N={sizes[1]} K={sizes[2]} is too small"

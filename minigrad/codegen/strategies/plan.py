@@ -17,6 +17,7 @@ class Plan:
     inner: (variable, width, chains): a reduction or row variable across lanes (width > 1), accumulated in `chains`
         independent accumulators
     unroll: reduction variables that are written out
+    outer: the sum's outermost variables, around a factor that multiplies the sum over the others
     """
 
     strategy: str
@@ -27,6 +28,7 @@ class Plan:
     width: int = 1
     inner: tuple[tuple[str, int, int], ...] = ()
     unroll: tuple[str, ...] = ()
+    outer: tuple[str, ...] = ()
 
     def factor(self, name: str) -> int:
         return next((f for n, f in self.tile if n == name), 1)

@@ -1,0 +1,223 @@
+"""Products of few rows with an operand in interleaved rows, which is read once, front to back, at the speed of memory.
+
+    y[m, n0, l] = sum over k of x[m, k] * w[n0, k, l]        l < 16 (or a multiple of the vector width)
+
+The streamed operand w may be any expression of loads that step by one with l: weights packed in panels, quantised
+blocks. Lanes go along l, so that there is no horizontal sum; a tile has all rows of x and a few n0, whose streams are
+read side by side; x is broadcast.
+
+A factor that depends on outer variables of the sum only (the scale of a block) multiplies the sum over the others:
+
+    sum(b, c: d[b, l] * q[b, c, l] * x[b, c])  =  sum(b: d[b, l] * sum(c: q[b, c, l] * x[b, c]))
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from minigrad.codegen.kernel import Nest
+from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.codegen.strategies.access import Access, accesses, extent, reductions, typical, value_accesses
+from minigrad.codegen.strategies.lanes import domain_order, parallel_prefix
+from minigrad.codegen.strategies.plan import Plan
+from minigrad.expr import Var
+from minigrad.target import Target
+from minigrad.value import Value, binary, free_variables, unary
+
+MAX_ROWS = 16
+"""Rows of x up to which one pass over w is worth a tile of all of them."""
+
+NEAR_STEP = 128
+"""Elements from one step of the sum to the next that still make a front-to-back stream."""
+
+MIN_STREAM = 1 << 12
+"""Elements of w below which there is nothing to gain."""
+
+MIN_INNER = 8
+"""Steps of the sum below a factor that make it worth being taken out."""
+
+STREAMS = 8
+"""Panels of w read side by side, at most: enough to keep memory busy, and to hide the latency of the sums."""
+
+MIN_TILES = 12
+"""Iterations of the parallel loop worth having."""
+
+SPARE_REGISTERS = 4
+SHORT = 8
+"""Steps of an innermost loop that is always written out: shifts and masks of packed bits become constants."""
+
+MAX_UNROLLED = 64
+"""Copies of the innermost statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """What a nest streams: the lane variable, the other variables of w's rows, those of x's rows, and the sum's."""
+
+    lane: Var
+    panels: tuple[Var, ...]
+    rows: tuple[Var, ...]
+    over: tuple[Var, ...]
+    body: Value
+
+
+def recognise_stream(nest: Nest, target: Target) -> Streamed | None:
+    """The product of few rows with interleaved rows that a flat nest computes, or None."""
+    reduced = reductions(nest)
+    if target.is_gpu or len(reduced) != 1 or reduced[0].monoid != "sum" or not reduced[0].body.dtype.is_float:
+        return None
+    over, body = reduced[0].over, reduced[0].body
+    domain = tuple(v for v in nest.domain if v.hi != 0)
+    found = value_accesses(body, ())
+    lane = next((v for v in domain if any(a.step(v) == 1 for a in found)
+                 and all(a.step(v) in (0, 1) for a in found)), None)
+    if lane is None or not isinstance(lane.hi, int):
+        return None
+    width = lane_width(lane, body, target)
+    streamed = [a for a in found if a.step(lane) == 1]
+    panels = tuple(v for v in domain if v is not lane and any(a.step(v) != 0 for a in streamed))
+    rows = tuple(v for v in domain if v is not lane and v not in panels)
+    others = [a for a in found if a.step(lane) == 0]
+    if width < 4 or any(a.step(v) != 0 for a in others for v in (*panels,)):
+        return None
+    if any(a.step(v) is None for a in found for v in (*domain, *over)) or not all(near(a, over) for a in streamed):
+        return None
+    count = 1
+    for v in (lane, *panels, *over):
+        count *= typical(v)
+    many = 1
+    for v in rows:
+        many *= typical(v) if isinstance(v.hi, int) else MAX_ROWS + 1
+    if many > MAX_ROWS or count < MIN_STREAM or not is_product(body, lane):
+        return None
+    return Streamed(lane, panels, rows, over, body)
+
+
+def lane_width(lane: Var, body: Value, target: Target) -> int:
+    """Lanes that divide the lane variable's extent."""
+    width = min(16, target.lanes(max(body.dtype.bits, 32)))
+    return width if extent(lane) % width == 0 else 1
+
+
+def near(a: Access, over: tuple[Var, ...]) -> bool:
+    """Whether the sum goes through a load's memory front to back, in short steps."""
+    steps = [coefficient(a.offset, v) for v in over if a.step(v) != 0]
+    return all(isinstance(s, int) for s in steps) and bool(steps) and min(map(abs, steps)) <= NEAR_STEP  # type: ignore[arg-type]
+
+
+def is_product(body: Value, lane: Var) -> bool:
+    """Whether the body is a product of something that uses the lane variable and something that does not."""
+    uses = [lane in free_variables(f) for f in factors_of(body)]
+    return any(uses) and not all(uses)
+
+
+def plan(nest: Nest, target: Target) -> Plan | None:
+    """None for everything but products of few rows with interleaved rows."""
+    found = recognise_stream(nest, target)
+    if found is None:
+        return None
+    width = lane_width(found.lane, found.body, target)
+    vectors = extent(found.lane) // width
+    outer = scaled_prefix(found.body, found.over)
+    terms = len(scaled_terms(found.body, found.over[len(outer):])) if outer else 1
+    tile: list[tuple[str, int]] = [(v.name, extent(v)) for v in found.rows]
+    copies = 1
+    for _, f in tile:
+        copies *= f
+    if vectors > 1:
+        tile.append((found.lane.name, vectors))
+        copies *= vectors
+    panel = max(found.panels, key=typical, default=None)
+    if panel is not None:
+        tiles = 1
+        for v in found.panels:
+            tiles *= typical(v)
+        room = (target.registers - SPARE_REGISTERS - len(found.rows)) // (copies + vectors)
+        factor = max(1, min(STREAMS // vectors, room, tiles // MIN_TILES, typical(panel)))
+        while factor > 1 and isinstance(panel.hi, int) and extent(panel) % factor and factor > 2:
+            factor -= 1
+        if factor > 1:
+            tile.append((panel.name, factor))
+            copies *= factor
+    order = domain_order(nest, accesses(nest))
+    first = [v for v in order if v in found.panels] + [v for v in order if v in found.rows]
+    order = [*[v for v in order if v not in first and v is not found.lane], *first, found.lane]
+    blocks = dict(tile)
+    counts = [ceil(typical(v) / (blocks.get(v.name, 1) * (width if v is found.lane else 1))) for v in order]
+    unroll, size = [], copies * terms
+    for v in reversed(found.over[len(outer):]):
+        if not isinstance(v.hi, int) or extent(v) > SHORT and size * extent(v) > MAX_UNROLLED or unroll and size * extent(v) > MAX_UNROLLED:
+            break
+        size *= extent(v)
+        unroll.append(v.name)
+    return Plan("stream", tuple(v.name for v in order), parallel_prefix(counts, target), tuple(sorted(tile)),
+                found.lane.name, width, (), tuple(unroll), tuple(v.name for v in outer))
+
+
+# ---- factors that leave the inner sum ----
+
+
+def factors_of(body: Value) -> list[Value]:
+    """The factors of a product, signs included."""
+    found: list[Value] = []
+    stack, negative = [body], False
+    while stack:
+        v = stack.pop()
+        if v.op == "mul":
+            stack.extend(reversed(v.args))
+        elif v.op == "neg":
+            stack.append(v.args[0])
+            negative = not negative
+        else:
+            found.append(v)
+    if negative:
+        found[0] = unary("neg", found[0])
+    return found
+
+
+def scaled_prefix(body: Value, over: tuple[Var, ...]) -> tuple[Var, ...]:
+    """The outer variables of a sum around a factor that does not depend on the rest; empty where there is none."""
+    for count in range(1, len(over)):
+        inner = over[count:]
+        if not isinstance(over[count].hi, int):
+            continue
+        steps = 1
+        for v in inner:
+            steps *= typical(v)
+        if steps < MIN_INNER:
+            break
+        if all(scale is not None for scale, _ in scaled_terms(body, inner)):
+            return over[:count]
+    return ()
+
+
+def scaled_terms(body: Value, inner: tuple[Var, ...]) -> list[tuple[Value | None, Value]]:
+    """The body as a sum of `scale * rest`, where scales do not depend on the variables `inner` (None: no scale).
+
+    x * (d * q + m) is d * (x * q) + m * x, if d and m do not depend on them.
+    """
+    factors = factors_of(body)
+    for k, f in enumerate(factors):
+        if f.op in ("add", "sub") and all(has_scale(a, inner) for a in f.args):
+            left, right = f.args
+            others = factors[:k] + factors[k + 1:]
+            parts = (left, unary("neg", right) if f.op == "sub" else right)
+            return [t for part in parts for t in scaled_terms(product_of([*others, part]), inner)]
+    scales = [f for f in factors if not free_variables(f) & frozenset(inner)]
+    rest = [f for f in factors if free_variables(f) & frozenset(inner)]
+    if not scales or not rest:
+        return [(None, body)]
+    return [(product_of(scales), product_of(rest))]
+
+
+def has_scale(v: Value, inner: tuple[Var, ...]) -> bool:
+    """Whether a term has a factor, not a number, that does not depend on the variables `inner`."""
+    return any(f.op != "const" and free_variables(f) and not free_variables(f) & frozenset(inner)
+               for f in factors_of(v))
+
+
+def product_of(values: list[Value]) -> Value:
+    total = values[0]
+    for v in values[1:]:
+        total = binary("mul", total, v)
+    return total
