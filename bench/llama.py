@@ -11,7 +11,7 @@ from bench.options import Bench
 from bench.report import OURS, Work
 from bench.timing import Side
 from examples.llama.chat import default_model
-from examples.llama.checkpoint import Config
+from examples.llama.checkpoint import DTYPES, Config, Weight, converted
 from examples.llama.generate import Session
 from examples.llama.model import Llama
 from examples.llama.weights import load_checkpoint
@@ -23,6 +23,7 @@ QUICK = Config(width=16, hidden=24, layers=2, heads=2, kv_heads=1, vocabulary=32
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, help="file or folder (default: SmolLM2-135M-Instruct, fetched once)")
+    parser.add_argument("--weights-dtype", choices=DTYPES, help="of weight matrices (default: as the file has them)")
     parser.add_argument("--prompt", type=int, default=256, help="tokens of the prompt (default 256)")
     parser.add_argument("--context", type=int, default=2048, help="tokens that the cache holds (default 2048)")
 
@@ -36,7 +37,10 @@ def run(bench: Bench) -> None:
         path = options.model or default_model()
         checkpoint = load_checkpoint(path)
         name, prompt = path.stem, options.prompt
-        model = Llama(checkpoint.config, checkpoint.tensors, options.context)
+        tensors = checkpoint.tensors
+        if options.weights_dtype:
+            tensors, name = converted(tensors, options.weights_dtype), f"{name} as {options.weights_dtype}"
+        model = Llama(checkpoint.config, tensors, options.context)
     if not 2 <= prompt < model.capacity:
         raise SystemExit(f"bench llama: expected a prompt of 2 to {model.capacity - 1} tokens, got {prompt}")
     tokens = np.random.default_rng(0).integers(3, model.config.vocabulary, prompt).tolist()
@@ -111,7 +115,7 @@ def quick_model() -> Llama:
     shapes = {"attention_norm": (width,), "query": (width, width), "key": (keys, width), "value": (keys, width),
               "attention_out": (width, width), "feed_norm": (width,), "gate": (config.hidden, width),
               "up": (config.hidden, width), "down": (width, config.hidden)}
-    tensors = {"embedding": weight(config.vocabulary, width), "norm": weight(width)}
+    tensors: dict[str, Weight] = {"embedding": weight(config.vocabulary, width), "norm": weight(width)}
     for layer in range(config.layers):
         tensors |= {f"layers.{layer}.{name}": weight(*shape) for name, shape in shapes.items()}
     return Llama(config, tensors)

@@ -11,23 +11,26 @@ from bench.options import Bench
 from bench.report import OURS, Work
 from bench.timing import Side
 from minigrad import Tensor, jit
+from minigrad.state import QuantizedTensor
 
 PEERS = ["torch", "numpy"]
 DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}
+BLOCK_BYTES = {"Q8_0": 34, "Q4_0": 18, "Q4_1": 20}  # of 32 weights
+FORMATS = (*DTYPES, *BLOCK_BYTES)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES), metavar="DTYPE",
-                        help=f"of the weights, among {', '.join(DTYPES)} (default: all)")
+    parser.add_argument("--dtypes", nargs="+", choices=FORMATS, default=list(FORMATS), metavar="DTYPE",
+                        help=f"of the weights, among {', '.join(FORMATS)} (default: all)")
     parser.add_argument("--shape", type=int, nargs=2, default=[2048, 5632], metavar=("K", "N"))
     parser.add_argument("--megabytes", type=int, default=256, help="of distinct weights, at least (default 256)")
 
 
 def run(bench: Bench) -> None:
-    k, n = (16, 24) if bench.quick else bench.options.shape
+    k, n = (32, 48) if bench.quick else bench.options.shape
     wanted = 4096 if bench.quick else bench.options.megabytes << 20
     for dtype in bench.options.dtypes:
-        nbytes = k * n * DTYPES[dtype]
+        nbytes = k * n * DTYPES[dtype] if dtype in DTYPES else k * n // 32 * BLOCK_BYTES[dtype]
         work = Work(f"matvec {k}x{n} {dtype}", "matvec", flop=2 * k * n, bytes=nbytes)
         if bench.wants(work):
             _measure(bench, work, dtype, k, n, -(-wanted // nbytes))
@@ -36,14 +39,19 @@ def run(bench: Bench) -> None:
 def _measure(bench: Bench, work: Work, dtype: str, k: int, n: int, count: int) -> None:
     """`count` weights [n, k], each with a vector of its own: one step goes through them all."""
     random = np.random.default_rng(0)
-    arrays = [random.standard_normal((n, k), np.float32) for _ in range(count)]
     vectors = [random.standard_normal(k, np.float32) for _ in range(count)]
-    weights = [Tensor(array).cast(dtype).contiguous().realize() for array in arrays]
     inputs = [Tensor(vector).realize() for vector in vectors]
+    arrays: list[np.ndarray] = []
+    if dtype in DTYPES:
+        arrays = [random.standard_normal((n, k), np.float32) for _ in range(count)]
+        weights: list[Tensor | QuantizedTensor] = [Tensor(a).cast(dtype).contiguous().realize() for a in arrays]
+    else:
+        weights = [_random_blocks(random, dtype, n, k) for _ in range(count)]
 
     @jit
     def step(inputs: list[Tensor]) -> list[Tensor]:
-        results = [(x @ w.transpose()).contiguous() for x, w in zip(inputs, weights, strict=True)]
+        results = [(x @ w.transpose() if isinstance(w, Tensor) else w.linear(x)).contiguous()
+                   for x, w in zip(inputs, weights, strict=True)]
         Tensor.realize(*results)
         return results
 
@@ -52,13 +60,21 @@ def _measure(bench: Bench, work: Work, dtype: str, k: int, n: int, count: int) -
         minigrad.synchronize()
 
     sides = [Side(OURS, "jit", ours, count)]
-    if "torch" in bench.peers:
+    if "torch" in bench.peers and dtype in DTYPES:
         sides.append(Side("torch", "mv", _torch(bench.peers.torch, dtype, arrays, vectors), count))
     if "numpy" in bench.peers and dtype == "float32":  # its half types are no faster than Python
         out = np.empty(n, np.float32)
         sides.append(Side("numpy", "dot", lambda: [np.dot(w, x, out=out)
                                                    for w, x in zip(arrays, vectors, strict=True)], count))
     bench.measure(work, sides)
+
+
+def _random_blocks(random: np.random.Generator, kind: str, n: int, k: int) -> QuantizedTensor:
+    """Random numbers in blocks whose scales are near 0.01."""
+    halves = 2 if kind == "Q4_1" else 1
+    blocks = random.integers(0, 256, (n * k // 32, BLOCK_BYTES[kind]), np.uint8)
+    blocks[:, :2 * halves] = random.uniform(0.005, 0.02, (len(blocks), halves)).astype(np.float16).view(np.uint8)
+    return QuantizedTensor.from_blocks(kind, (n, k), blocks)
 
 
 def _torch(torch: Any, dtype: str, arrays: list[np.ndarray], vectors: list[np.ndarray]) -> Any:

@@ -19,7 +19,7 @@ if not __package__:  # run as a script: examples and minigrad are found from the
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from examples.llama import templates
-from examples.llama.checkpoint import Checkpoint
+from examples.llama.checkpoint import DTYPES, Checkpoint, converted
 from examples.llama.generate import ContextFull, Sampler, Session, Timing
 from examples.llama.model import Llama
 from examples.llama.tokenizer import StreamDecoder, Tokenizer
@@ -52,6 +52,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--top-k", type=_at_least(int, 0), default=0, help="choose among the K best tokens (0: all)")
     parser.add_argument("--top-p", type=_at_least(float, 0), default=1.0, help="choose among the best up to a sum of P")
     parser.add_argument("--seed", type=_at_least(int, 0), help="of the random choices (default: different every time)")
+    parser.add_argument("--weights-dtype", choices=DTYPES,
+                        help="convert weight matrices to this (default: as the file has them)")
     parser.add_argument("--device", help="CPU, NUMPY, CL or CL:<index or part of a name>")
     parser.add_argument("--timing", action="store_true", help="print speeds after every answer")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -107,7 +109,10 @@ class Chat:
         self.template = templates.detect(checkpoint.metadata.get("tokenizer.chat_template"), self.tokenizer)
         if options.system is not None and self.template is None:
             print("(this model has no chat format: it continues texts, without a system message)", file=sys.stderr)
-        self.session = Session(Llama(checkpoint.config, checkpoint.tensors, options.context))
+        tensors = checkpoint.tensors
+        if options.weights_dtype is not None:
+            tensors = converted(tensors, options.weights_dtype)
+        self.session = Session(Llama(checkpoint.config, tensors, options.context))
         self.sampler = Sampler(options.temperature, options.top_k, options.top_p, options.seed)
         self.options = options
         self.unfed: list[int] = []

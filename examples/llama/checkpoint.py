@@ -11,8 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from minigrad import Tensor
 from minigrad.errors import FormatError
+from minigrad.state import QuantizedTensor
+
+Weight = Tensor | QuantizedTensor
+DTYPES = ("float32", "float16", "bfloat16", "Q8_0", "Q4_0", "Q4_1")
+"""What weight matrices can be converted to."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class Checkpoint:
     """
 
     config: Config
-    tensors: dict[str, Tensor]
+    tensors: dict[str, Weight]
     source: Path
     metadata: dict[str, Any]
 
@@ -80,13 +87,27 @@ def names_of(layers: int, kind: int) -> dict[str, str]:
     return names
 
 
-def _adjacent_to_halves(weight: Tensor, heads: int) -> Tensor:
+def _adjacent_to_halves(weight: Weight, heads: int) -> Weight:
     """Rows [heads, pairs, 2] of a query or key matrix -> [heads, 2, pairs], the order of our rotary embedding."""
+    if isinstance(weight, QuantizedTensor):
+        return weight.take_rows(np.arange(weight.shape[0]).reshape(heads, -1, 2).transpose(0, 2, 1).reshape(-1))
     rows, width = weight.shape
     return weight.reshape(heads, rows // heads // 2, 2, width).permute(0, 2, 1, 3).reshape(rows, width).contiguous()
 
 
-def reorder(tensors: dict[str, Tensor], config: Config) -> dict[str, Tensor]:
+def converted(tensors: Mapping[str, Weight], dtype: str) -> dict[str, Weight]:
+    """The same tensors with every matrix in `dtype`, one of DTYPES; vectors (the norms) stay as they are."""
+    found: dict[str, Weight] = {}
+    for name, weight in tensors.items():
+        if len(weight.shape) == 2 and not (isinstance(weight, QuantizedTensor) and weight.kind == dtype):
+            plain = weight.dequantize() if isinstance(weight, QuantizedTensor) else weight
+            weight = plain.cast(dtype).contiguous().realize() if dtype[0] != "Q" else QuantizedTensor.quantize(
+                plain, dtype)
+        found[name] = weight
+    return found
+
+
+def reorder(tensors: dict[str, Weight], config: Config) -> dict[str, Weight]:
     """The same tensors with queries and keys from side-by-side pairs in our order."""
     for layer in range(config.layers):
         for name, heads in (("query", config.heads), ("key", config.kv_heads)):

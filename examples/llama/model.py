@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from examples.llama.checkpoint import Config
+from examples.llama.checkpoint import Config, Weight
 from minigrad import Tensor, Variable
 from minigrad.errors import FormatError
 from minigrad.expr import Index, evaluate
+from minigrad.state import QuantizedTensor
 
 
 def rotary_table(config: Config, capacity: int) -> tuple[Tensor, Tensor]:
@@ -40,13 +41,26 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return x.rmsnorm(eps=epsilon) * weight
 
 
+def linear(x: Tensor, weight: Weight) -> Tensor:
+    """x [..., K] times the transposed matrix [N, K]: [..., N]."""
+    return weight.linear(x) if isinstance(weight, QuantizedTensor) else x.linear(weight.transpose())
+
+
 class Weights:
     """Takes tensors out of a checkpoint by name, each checked against the shape that the configuration asks for."""
 
-    def __init__(self, tensors: dict[str, Tensor], prefix: str = ""):
+    def __init__(self, tensors: dict[str, Weight], prefix: str = ""):
         self.tensors, self.prefix = tensors, prefix
 
-    def take(self, name: str, *shape: int) -> Tensor:
+    def matrix(self, name: str, rows: int, columns: int) -> Weight:
+        return self._take(name, (rows, columns))
+
+    def vector(self, name: str, size: int) -> Tensor:
+        weight = self._take(name, (size,))
+        assert isinstance(weight, Tensor)
+        return weight
+
+    def _take(self, name: str, shape: tuple[int, ...]) -> Weight:
         full = self.prefix + name
         if full not in self.tensors:
             raise FormatError(f"the model has no tensor for {full}; expected one of shape {list(shape)}; "
@@ -67,10 +81,10 @@ class Attention:
     def __init__(self, config: Config, weights: Weights, capacity: int):
         self.config = config
         queries, keys = config.heads * config.head_size, config.kv_heads * config.head_size
-        self.query = weights.take("query", queries, config.width)
-        self.key = weights.take("key", keys, config.width)
-        self.value = weights.take("value", keys, config.width)
-        self.out = weights.take("attention_out", config.width, queries)
+        self.query = weights.matrix("query", queries, config.width)
+        self.key = weights.matrix("key", keys, config.width)
+        self.value = weights.matrix("value", keys, config.width)
+        self.out = weights.matrix("attention_out", config.width, queries)
         # Keys and values of all tokens so far, [kv_heads, capacity, head_size]; from T on they are not yet written.
         self.cached_keys = Tensor.zeros(config.kv_heads, capacity, config.head_size).contiguous()
         self.cached_values = Tensor.zeros(config.kv_heads, capacity, config.head_size).contiguous()
@@ -78,9 +92,9 @@ class Attention:
     def __call__(self, x: Tensor, cosines: Tensor, sines: Tensor, position: Index, mask: Tensor) -> Tensor:
         """x [n, width], tables [n, head_size], mask [n, T] -> [n, width]."""
         config, n = self.config, x.shape[0]
-        query = x.linear(self.query.transpose()).reshape(n, config.heads, config.head_size).transpose(0, 1)
-        key = x.linear(self.key.transpose()).reshape(n, config.kv_heads, config.head_size).transpose(0, 1)
-        value = x.linear(self.value.transpose()).reshape(n, config.kv_heads, config.head_size).transpose(0, 1)
+        query = linear(x, self.query).reshape(n, config.heads, config.head_size).transpose(0, 1)
+        key = linear(x, self.key).reshape(n, config.kv_heads, config.head_size).transpose(0, 1)
+        value = linear(x, self.value).reshape(n, config.kv_heads, config.head_size).transpose(0, 1)
         query, key = rotate(query, cosines, sines), rotate(key, cosines, sines)
 
         end = position + n
@@ -89,20 +103,19 @@ class Attention:
 
         keys, values = self.cached_keys[:, :end], self.cached_values[:, :end]
         mixed = query.scaled_dot_product_attention(keys, values, attn_mask=mask, enable_gqa=True)
-        return mixed.transpose(0, 1).reshape(n, -1).linear(self.out.transpose())
+        return linear(mixed.transpose(0, 1).reshape(n, -1), self.out)
 
 
 class FeedForward:
     """SwiGLU: (silu(x gate) * x up) down. https://arxiv.org/abs/2002.05202"""
 
     def __init__(self, config: Config, weights: Weights):
-        self.gate = weights.take("gate", config.hidden, config.width)
-        self.up = weights.take("up", config.hidden, config.width)
-        self.down = weights.take("down", config.width, config.hidden)
+        self.gate = weights.matrix("gate", config.hidden, config.width)
+        self.up = weights.matrix("up", config.hidden, config.width)
+        self.down = weights.matrix("down", config.width, config.hidden)
 
     def __call__(self, x: Tensor) -> Tensor:
-        gated = x.linear(self.gate.transpose()).silu() * x.linear(self.up.transpose())
-        return gated.linear(self.down.transpose())
+        return linear(linear(x, self.gate).silu() * linear(x, self.up), self.down)
 
 
 class Layer:
@@ -110,9 +123,9 @@ class Layer:
 
     def __init__(self, config: Config, weights: Weights, capacity: int):
         self.epsilon = config.epsilon
-        self.attention_norm = weights.take("attention_norm", config.width)
+        self.attention_norm = weights.vector("attention_norm", config.width)
         self.attention = Attention(config, weights, capacity)
-        self.feed_norm = weights.take("feed_norm", config.width)
+        self.feed_norm = weights.vector("feed_norm", config.width)
         self.feed_forward = FeedForward(config, weights)
 
     def __call__(self, x: Tensor, cosines: Tensor, sines: Tensor, position: Index, mask: Tensor) -> Tensor:
@@ -123,16 +136,16 @@ class Layer:
 class Llama:
     """The whole model. `capacity` is the longest conversation that the cache holds, at most the model's own context."""
 
-    def __init__(self, config: Config, tensors: dict[str, Tensor], capacity: int | None = None):
+    def __init__(self, config: Config, tensors: dict[str, Weight], capacity: int | None = None):
         self.config = config
         self.capacity = min(config.context, capacity or config.context)
         weights = Weights(tensors)
-        self.embedding = weights.take("embedding", config.vocabulary, config.width)
+        self.embedding = weights.matrix("embedding", config.vocabulary, config.width)
         self.layers = [Layer(config, Weights(tensors, f"layers.{layer}."), self.capacity)
                        for layer in range(config.layers)]
-        self.norm = weights.take("norm", config.width)
+        self.norm = weights.vector("norm", config.width)
         tied = "output" not in tensors
-        self.output = self.embedding if tied else weights.take("output", config.vocabulary, config.width)
+        self.output = self.embedding if tied else weights.matrix("output", config.vocabulary, config.width)
         self.cosines, self.sines = rotary_table(config, self.capacity)
         self.position = Variable("position", 0, self.capacity - 1)
         self.length = Variable("length", 2, max(2, self.capacity))
@@ -141,7 +154,8 @@ class Llama:
         """Token ids [n], the first of them at `position` -> the last layer's normalised output [n, width]."""
         n = tokens.shape[0]
         end = position + n
-        x = self.embedding[tokens].float()
+        embedding = self.embedding
+        x = embedding.rows(tokens) if isinstance(embedding, QuantizedTensor) else embedding[tokens].float()
         # Token i may look at positions 0 to position + i.
         mask = Tensor.arange(end).unsqueeze(0) <= Tensor.arange(n).unsqueeze(1) + position
         for layer in self.layers:
@@ -151,7 +165,11 @@ class Llama:
     def __call__(self, tokens: Tensor, position: Index) -> Tensor:
         """Token ids [n], the first of them at `position` -> logits of what follows the last one, [vocabulary]."""
         last = self.hidden(tokens, position)[tokens.shape[0] - 1]
-        return last.linear(self.output.transpose())
+        return self.logits(last)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[..., width] -> [..., vocabulary]."""
+        return linear(hidden, self.output)
 
     def caches(self) -> list[Tensor]:
         """The keys and values, which a call changes."""
@@ -160,7 +178,7 @@ class Llama:
 
     def weight_bytes(self) -> int:
         """Bytes of weights that one decoded token reads: all but the embedding, of which it reads a row."""
-        read = [self.norm, self.output]
+        read: list[Weight] = [self.norm, self.output]
         for layer in self.layers:
             attention, feed = layer.attention, layer.feed_forward
             read += [layer.attention_norm, layer.feed_norm, attention.query, attention.key, attention.value,

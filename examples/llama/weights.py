@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from examples.llama.checkpoint import GGUF, HF, META, Checkpoint, Config, names_of, number, read_json, reorder
+from examples.llama.checkpoint import GGUF, HF, META, Checkpoint, Config, Weight, names_of, number, read_json, reorder
 from minigrad import Tensor
 from minigrad.dtype import float32
 from minigrad.errors import FormatError
@@ -72,9 +72,10 @@ def _load_gguf(path: Path) -> Checkpoint:
     return Checkpoint(config, reorder(_gguf_tensors(stored, config), config), path, metadata)
 
 
-def _gguf_tensors(stored: Mapping[str, GGUFTensor], config: Config) -> dict[str, Tensor]:
+def _gguf_tensors(stored: Mapping[str, GGUFTensor], config: Config) -> dict[str, Weight]:
+    """Half and block-quantised matrices as the file has them: products read them so."""
     names = names_of(config.layers, GGUF)
-    return {ours: stored[theirs].to_tensor() for ours, theirs in names.items() if theirs in stored}
+    return {ours: stored[theirs].stored() for ours, theirs in names.items() if theirs in stored}
 
 
 # Hugging Face
@@ -101,7 +102,8 @@ def _load_hf(folder: Path, single: Path | None) -> Checkpoint:
     stored: dict[str, Tensor] = {}
     for file in [single] if single else _hf_files(folder):
         stored |= safe_load(file)
-    tensors = {ours: stored[theirs] for ours, theirs in names_of(config.layers, HF).items() if theirs in stored}
+    tensors: dict[str, Weight] = {ours: stored[theirs] for ours, theirs in names_of(config.layers, HF).items()
+                                  if theirs in stored}
     if settings.get("tie_word_embeddings"):
         tensors.pop("output", None)
     return Checkpoint(config, tensors, folder, _chat_template(folder))
@@ -170,7 +172,8 @@ def _load_meta(folder: Path) -> Checkpoint:
         if not isinstance(shard, dict) or not all(isinstance(shard.get(name), Tensor) for name in names.values()):
             raise FormatError(f"{file}: expected the {len(names)} tensors of a LLaMA model; download it again")
     width, heads = number(params, "dim", path), number(params, "n_heads", path)
-    tensors = {ours: _join([shard[theirs] for shard in shards], ours, width) for ours, theirs in names.items()}
+    tensors: dict[str, Weight] = {ours: _join([shard[theirs] for shard in shards], ours, width)
+                                  for ours, theirs in names.items()}
     scaled = params.get("use_scaled_rope")
     base = number(params, "rope_theta", path, 10000.0, float)
     scaling = {"type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
@@ -210,7 +213,7 @@ def _load_llama2c(path: Path) -> Checkpoint:
         raise FormatError(f"{path}: expected a model of llama2.c, got a header of {width}, {hidden}, {layers}, "
                           f"{heads}, {kv_heads}, {vocabulary}, {context}; check --model")
     config = Config(width, hidden, layers, heads, kv_heads, abs(vocabulary), context, width // heads)
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, Weight] = {}
     at = 28 if legacy else 256
     for name, shape in _llama2c_arrays(config, legacy, tied):
         array = file.array(at, float32, shape, f"the array {name}")

@@ -121,8 +121,8 @@ def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str
         return None
     flops, sources = cone(state, k)
     read = sum(bytes_of(state.graph.nodes[i]) for i in sources)
-    if not read and flops <= LOAD_FLOPS * count:
-        return None  # it comes from indices alone, by no more work than reading it would be
+    if not read and flops <= 2 * LOAD_FLOPS * count:
+        return None  # it comes from indices alone, by hardly more work than reading it would be
     per_element = flops / max(count, 1) + LOAD_FLOPS * max(read / max(bytes_of(node), 1) - 1, 0)
     peak = cores(state.target) * state.target.lanes(32) * CLOCK
     extra = max(evaluations - count, 0) * per_element / peak

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minigrad.dtype import float32
+from minigrad.dtype import bfloat16, float16, float32
 from minigrad.errors import FormatError
 from minigrad.state.gguf_quants import KINDS, UNREAD, QuantKind
 from minigrad.state.mapped import MappedFile, as_tensor
 
 if TYPE_CHECKING:
+    from minigrad.state.quantized import QuantizedTensor
     from minigrad.tensor import Tensor
 
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
@@ -51,6 +52,21 @@ class GGUFTensor:
     def to_tensor(self, device: str | None = None) -> Tensor:
         """The values as a float32 Tensor."""
         return as_tensor(self.numpy(), float32, device)
+
+    def stored(self, device: str | None = None) -> Tensor | QuantizedTensor:
+        """The values as the file has them, where we compute with that format; else as a float32 Tensor.
+
+        F32, F16 and BF16 are mapped; matrices in Q8_0, Q4_0 and Q4_1 become QuantizedTensors.
+        """
+        from minigrad.state.quantized import KINDS as QUANTIZED
+        from minigrad.state.quantized import QuantizedTensor
+
+        if self.kind.name in QUANTIZED and len(self.shape) == 2:
+            return QuantizedTensor.from_blocks(self.kind.name, self.shape, self.raw, device)
+        half = {"F16": float16, "BF16": bfloat16}.get(self.kind.name)
+        if half is None:
+            return self.to_tensor(device)
+        return as_tensor(np.require(self.raw.view(half.np), requirements="A").reshape(self.shape), half, device)
 
 
 def _aligned_empty(shape: tuple[int, ...]) -> np.ndarray:

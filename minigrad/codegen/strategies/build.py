@@ -17,7 +17,7 @@ from minigrad.codegen.ir.nodes import Alloc, BufferParam, Function, If, Let, Loo
 from minigrad.codegen.ir.nodes import Store as IRStore
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.codegen.monoid import MONOIDS, Monoid
-from minigrad.codegen.strategies.build_scaled import scaled_sum
+from minigrad.codegen.strategies.build_scaled import scaled_sums
 from minigrad.codegen.strategies.plan import Plan
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import DType
@@ -260,7 +260,7 @@ class Builder:
                  ) -> tuple[list[Stmt], list[tuple[str, DType, Index]]]:
         """One accumulator per copy and chain; the last variable is split into chains."""
         if self.plan.outer:
-            return scaled_sum(self, over, *bodies[0], point)
+            return scaled_sums(self, over, bodies, point)
         last = over[-1]
         chains = self.plan.inner_of(last.name)[1]
         accs = [self.name("acc") for _ in bodies]

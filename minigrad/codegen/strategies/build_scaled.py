@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Loop, Stmt
 from minigrad.codegen.ir.nodes import Store as IRStore
-from minigrad.codegen.monoid import MONOIDS, Monoid
+from minigrad.codegen.monoid import Monoid
 from minigrad.codegen.strategies.stream import scaled_terms
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var
@@ -21,36 +21,40 @@ if TYPE_CHECKING:
     from minigrad.codegen.strategies.build import Builder, Point
 
 
-def scaled_sum(builder: Builder, over: tuple[Var, ...], monoid: Monoid, body: Value, point: Point
-               ) -> tuple[list[Stmt], list[tuple[str, DType, Index]]]:
-    """The statements of one sum with scaled terms, and where its result is: (register, dtype, slot)."""
+def scaled_sums(builder: Builder, over: tuple[Var, ...], bodies: list[tuple[Monoid, Value]], point: Point
+                ) -> tuple[list[Stmt], list[tuple[str, DType, Index]]]:
+    """The statements of sums with scaled terms over one space, and where the results are: (register, dtype, slot)."""
     from minigrad.codegen.strategies.build import accumulate, unroll_over
 
     outer = [v for v in over if v.name in builder.plan.outer]
     inner = [v for v in over if v.name not in builder.plan.outer]
     at: dict[Var, Index] = {**point.at, **{v: builder.fresh(v.name, v.hi) for v in over}}
-    dtype, total = body.dtype, builder.name("acc")
-    start = builder.start(total, dtype, point.copies, monoid)
+    start: list[Stmt] = []
     block: list[Stmt] = []
     updates: list[Stmt] = []
     after: list[Stmt] = []
-    for scale, rest in scaled_terms(body, tuple(inner)):
-        assert scale is not None
-        scale, rest = substitute(scale, at), substitute(rest, at)
-        part = builder.name("part")
-        tile, slot = used_copies(point, rest)
-        block += builder.start(part, dtype, tile.copies, monoid)
-        old = load(part, (slot,), dtype)
-        updates += unroll_over(tile, [IRStore(part, slot, accumulate(monoid, old, rest))])
-        whole = accumulate(monoid, load(total, (point.slot,), dtype), binary("mul", scale, old))
-        after += unroll_over(point, [IRStore(total, point.slot, whole)])
+    results: list[tuple[str, DType, Index]] = []
+    for monoid, body in bodies:
+        dtype, total = body.dtype, builder.name("acc")
+        start += builder.start(total, dtype, point.copies, monoid)
+        results.append((total, dtype, point.slot))
+        for scale, rest in scaled_terms(body, tuple(inner)):
+            assert scale is not None
+            scale, rest = substitute(scale, at), substitute(rest, at)
+            part = builder.name("part")
+            tile, slot = used_copies(point, rest)
+            block += builder.start(part, dtype, tile.copies, monoid)
+            old = load(part, (slot,), dtype)
+            updates += unroll_over(tile, [IRStore(part, slot, accumulate(monoid, old, rest))])
+            whole = accumulate(monoid, load(total, (point.slot,), dtype), binary("mul", scale, old))
+            after += unroll_over(point, [IRStore(total, point.slot, whole)])
     for v in reversed(inner):
         kind = "unroll" if v.name in builder.plan.unroll else "serial"
         updates = [Loop(at[v], 0, v.hi + 1, kind, tuple(updates))]  # type: ignore[arg-type]
     loops = [*block, *updates, *after]
     for v in reversed(outer):
         loops = [Loop(at[v], 0, v.hi + 1, "serial", tuple(loops))]  # type: ignore[arg-type]
-    return [*start, *loops], [(total, dtype, point.slot)]
+    return [*start, *loops], results
 
 
 def used_copies(point: Point, value: Value) -> tuple[Point, Index]:

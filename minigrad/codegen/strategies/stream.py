@@ -22,7 +22,7 @@ from minigrad.codegen.strategies.lanes import domain_order, parallel_prefix
 from minigrad.codegen.strategies.plan import Plan
 from minigrad.expr import Var
 from minigrad.target import Target
-from minigrad.value import Value, binary, free_variables, unary
+from minigrad.value import Value, binary, free_variables, substitute, unary
 
 MAX_ROWS = 16
 """Rows of x up to which one pass over w is worth a tile of all of them."""
@@ -44,36 +44,43 @@ MIN_TILES = 12
 
 SPARE_REGISTERS = 4
 SHORT = 8
-"""Steps of an innermost loop that is always written out: shifts and masks of packed bits become constants."""
+"""Innermost steps of a sum that are always written out: shifts and masks of packed bits become constants."""
 
 MAX_UNROLLED = 64
-"""Copies of the innermost statement."""
+"""Copies of the innermost statement, else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """What a nest streams: the lane variable, the other variables of w's rows, those of x's rows, and the sum's."""
+    """What a nest streams: the lane variable, the other variables of w's rows, those of x's rows, and the sums'.
+
+    `bodies` are those of all sums, over the variables of the first one.
+    """
 
     lane: Var
     panels: tuple[Var, ...]
     rows: tuple[Var, ...]
     over: tuple[Var, ...]
-    body: Value
+    bodies: tuple[Value, ...]
 
 
 def recognise_stream(nest: Nest, target: Target) -> Streamed | None:
-    """The product of few rows with interleaved rows that a flat nest computes, or None."""
+    """The products of few rows with interleaved rows that a flat nest computes, all over one space; or None."""
     reduced = reductions(nest)
-    if target.is_gpu or len(reduced) != 1 or reduced[0].monoid != "sum" or not reduced[0].body.dtype.is_float:
+    if target.is_gpu or not reduced or any(r.monoid != "sum" or not r.body.dtype.is_float for r in reduced):
         return None
-    over, body = reduced[0].over, reduced[0].body
+    over = reduced[0].over
+    if any([v.hi for v in r.over] != [v.hi for v in over] or r.body.dtype is not reduced[0].body.dtype
+           for r in reduced[1:]):
+        return None
+    bodies = tuple(substitute(r.body, dict(zip(r.over, over, strict=True))) for r in reduced)
     domain = tuple(v for v in nest.domain if v.hi != 0)
-    found = value_accesses(body, ())
+    found = [a for body in bodies for a in value_accesses(body, ())]
     lane = next((v for v in domain if any(a.step(v) == 1 for a in found)
                  and all(a.step(v) in (0, 1) for a in found)), None)
     if lane is None or not isinstance(lane.hi, int):
         return None
-    width = lane_width(lane, body, target)
+    width = lane_width(lane, bodies[0], target)
     streamed = [a for a in found if a.step(lane) == 1]
     panels = tuple(v for v in domain if v is not lane and any(a.step(v) != 0 for a in streamed))
     rows = tuple(v for v in domain if v is not lane and v not in panels)
@@ -88,9 +95,9 @@ def recognise_stream(nest: Nest, target: Target) -> Streamed | None:
     many = 1
     for v in rows:
         many *= typical(v) if isinstance(v.hi, int) else MAX_ROWS + 1
-    if many > MAX_ROWS or count < MIN_STREAM or not is_product(body, lane):
+    if many > MAX_ROWS or count < MIN_STREAM or not all(is_product(body, lane) for body in bodies):
         return None
-    return Streamed(lane, panels, rows, over, body)
+    return Streamed(lane, panels, rows, over, bodies)
 
 
 def lane_width(lane: Var, body: Value, target: Target) -> int:
@@ -116,14 +123,15 @@ def plan(nest: Nest, target: Target) -> Plan | None:
     found = recognise_stream(nest, target)
     if found is None:
         return None
-    width = lane_width(found.lane, found.body, target)
+    width = lane_width(found.lane, found.bodies[0], target)
     vectors = extent(found.lane) // width
-    outer = scaled_prefix(found.body, found.over)
-    terms = len(scaled_terms(found.body, found.over[len(outer):])) if outer else 1
+    outer = scaled_prefix(found.bodies, found.over)
+    sums = len(found.bodies)
     tile: list[tuple[str, int]] = [(v.name, extent(v)) for v in found.rows]
     copies = 1
     for _, f in tile:
         copies *= f
+    copies *= sums
     if vectors > 1:
         tile.append((found.lane.name, vectors))
         copies *= vectors
@@ -132,8 +140,8 @@ def plan(nest: Nest, target: Target) -> Plan | None:
         tiles = 1
         for v in found.panels:
             tiles *= typical(v)
-        room = (target.registers - SPARE_REGISTERS - len(found.rows)) // (copies + vectors)
-        factor = max(1, min(STREAMS // vectors, room, tiles // MIN_TILES, typical(panel)))
+        room = (target.registers - SPARE_REGISTERS - len(found.rows)) // (copies + sums * vectors)
+        factor = max(1, min(STREAMS // (vectors * sums), room, tiles // MIN_TILES, typical(panel)))
         while factor > 1 and isinstance(panel.hi, int) and extent(panel) % factor and factor > 2:
             factor -= 1
         if factor > 1:
@@ -144,11 +152,11 @@ def plan(nest: Nest, target: Target) -> Plan | None:
     order = [*[v for v in order if v not in first and v is not found.lane], *first, found.lane]
     blocks = dict(tile)
     counts = [ceil(typical(v) / (blocks.get(v.name, 1) * (width if v is found.lane else 1))) for v in order]
-    unroll, size = [], copies * terms
+    unroll, steps = [], 1
     for v in reversed(found.over[len(outer):]):
-        if not isinstance(v.hi, int) or extent(v) > SHORT and size * extent(v) > MAX_UNROLLED or unroll and size * extent(v) > MAX_UNROLLED:
+        steps *= typical(v)
+        if not isinstance(v.hi, int) or steps > SHORT and steps * copies > MAX_UNROLLED:
             break
-        size *= extent(v)
         unroll.append(v.name)
     return Plan("stream", tuple(v.name for v in order), parallel_prefix(counts, target), tuple(sorted(tile)),
                 found.lane.name, width, (), tuple(unroll), tuple(v.name for v in outer))
@@ -175,8 +183,8 @@ def factors_of(body: Value) -> list[Value]:
     return found
 
 
-def scaled_prefix(body: Value, over: tuple[Var, ...]) -> tuple[Var, ...]:
-    """The outer variables of a sum around a factor that does not depend on the rest; empty where there is none."""
+def scaled_prefix(bodies: tuple[Value, ...], over: tuple[Var, ...]) -> tuple[Var, ...]:
+    """The outer variables of sums around factors that do not depend on the rest; empty where there are none."""
     for count in range(1, len(over)):
         inner = over[count:]
         if not isinstance(over[count].hi, int):
@@ -186,7 +194,7 @@ def scaled_prefix(body: Value, over: tuple[Var, ...]) -> tuple[Var, ...]:
             steps *= typical(v)
         if steps < MIN_INNER:
             break
-        if all(scale is not None for scale, _ in scaled_terms(body, inner)):
+        if all(scale is not None for body in bodies for scale, _ in scaled_terms(body, inner)):
             return over[:count]
     return ()
 

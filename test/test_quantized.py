@@ -1,0 +1,58 @@
+"""Quantised matrices against the reading of GGUF blocks by numpy."""
+import numpy as np
+import pytest
+from conftest import devices
+
+from minigrad import Tensor
+from minigrad.errors import ShapeError
+from minigrad.state import QuantizedTensor
+from minigrad.state.gguf_quants import KINDS as FORMATS
+from minigrad.state.quantized import KINDS, quantize_blocks
+
+rng = np.random.default_rng(8)
+FORMAT = {f.name: f for f in FORMATS.values()}
+LARGEST_ERROR = {"Q8_0": 0.5, "Q4_0": 1.0, "Q4_1": 0.5}  # in steps of the scale
+
+
+def values_of(blocks: np.ndarray, kind: str) -> np.ndarray:
+    """float32 [N, K] of uint8 blocks [N, K/32, bytes]."""
+    return FORMAT[kind].dequantize(blocks.reshape(-1, blocks.shape[-1])).reshape(blocks.shape[0], -1)
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("rows, columns", [(32, 64), (37, 96), (1, 32)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_are_those_of_the_blocks(kind: str, rows: int, columns: int, device: str) -> None:
+    blocks = quantize_blocks(rng.standard_normal((rows, columns)).astype(np.float32), kind)
+    expected = values_of(blocks, kind)
+    w = QuantizedTensor.from_blocks(kind, (rows, columns), blocks, device)
+    assert w.nbytes() == blocks.nbytes
+    np.testing.assert_array_equal(w.dequantize().numpy(), expected)
+    picked = rng.integers(-rows, rows, (2, 3)).astype(np.int32)
+    np.testing.assert_array_equal(w.rows(Tensor(picked, device=device)).numpy(), expected[picked])
+    order = rng.permutation(rows)
+    np.testing.assert_array_equal(w.take_rows(order).dequantize().numpy(), expected[order])
+    x = rng.standard_normal((2, columns)).astype(np.float32)
+    np.testing.assert_allclose(w.linear(Tensor(x, device=device)).numpy(), x @ expected.T, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_quantising_is_near(kind: str) -> None:
+    values = rng.standard_normal((6, 128)).astype(np.float32)
+    values[2, :32] = 0.0
+    w = QuantizedTensor.quantize(values, kind)
+    steps = np.repeat(np.abs(w.scales.numpy().transpose(0, 2, 1).reshape(-1, 4)[:6].astype(np.float32)), 32, axis=1)
+    error = np.abs(w.dequantize().numpy() - values)
+    assert (error <= LARGEST_ERROR[kind] * steps * 1.01 + 2e-3).all()
+    assert (w.dequantize().numpy()[2, :32] == 0).all()
+    again = QuantizedTensor.quantize(Tensor(values).cast("bfloat16"), kind)
+    assert again.shape == (6, 128)
+
+
+def test_what_cannot_be_quantised() -> None:
+    with pytest.raises(ShapeError, match=r"multiple of 32 numbers and one of Q8_0, Q4_0, Q4_1, got \[3, 33\] and Q8_0"):
+        quantize_blocks(np.zeros((3, 33), np.float32), "Q8_0")
+    with pytest.raises(ShapeError, match=r"got \[2, 32\] in Q6_K"):
+        QuantizedTensor.from_blocks("Q6_K", (2, 32), np.zeros(68, np.uint8))
+    with pytest.raises(ShapeError, match=r"expected 68 bytes for \[2, 32\] in Q8_0, got 67"):
+        QuantizedTensor.from_blocks("Q8_0", (2, 32), np.zeros(67, np.uint8))

@@ -1,0 +1,163 @@
+"""Products that stream interleaved rows: recognition, loops against the kernel as written, tables of four bits."""
+# Tests know their dims are ints.
+# mypy: disable-error-code="arg-type,type-var"
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from minigrad import Tensor, config
+from minigrad.codegen.ir.interpret import interpret_function
+from minigrad.codegen.ir.text import parse_function, print_function
+from minigrad.codegen.ir.verify import verify_function
+from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.kernel_interpret import interpret_kernel
+from minigrad.codegen.lowering.collapse import collapse
+from minigrad.codegen.lowering.flatten import flatten
+from minigrad.codegen.lowering.rename import canonical_names
+from minigrad.codegen.lowering.split import split_divisions
+from minigrad.codegen.render.llvm import render_llvm
+from minigrad.codegen.render.llvm_tables import table_of
+from minigrad.codegen.stages import Stage, stages_of
+from minigrad.codegen.strategies.plan import Plan, parse_plan
+from minigrad.codegen.strategies.stream import recognise_stream, scaled_terms
+from minigrad.codegen.transforms.unroll import unroll
+from minigrad.dtype import float32, int32, uint32
+from minigrad.expr import Var
+from minigrad.scheduler.graph import build_graph
+from minigrad.scheduler.schedule import schedule
+from minigrad.state import QuantizedTensor
+from minigrad.target import Target
+from minigrad.value import Value, binary, cast, const, free_variables, load, local, unary
+
+AVX512 = Target("avx512", "llvm", "znver5", 64, 32, 2, features=frozenset({"sse", "avx512f", "fma", "f16c"}))
+AVX2 = Target("avx2", "llvm", "znver3", 32, 16, 2, features=frozenset({"sse", "avx2", "fma", "f16c"}))
+NEON = Target("neon", "llvm", "generic", 16, 32, 4)
+
+rng = np.random.default_rng(5)
+
+
+def tensor(*shape: int) -> Tensor:
+    return Tensor(rng.standard_normal(shape).astype(np.float32), device="CPU")
+
+
+def quantized(kind: str, rows: int, columns: int) -> QuantizedTensor:
+    return QuantizedTensor.quantize(rng.standard_normal((rows, columns)).astype(np.float32), kind, device="CPU")
+
+
+def panels(rows: int, columns: int, lanes: int = 16) -> Tensor:
+    """A matrix [rows, columns] that lies in memory with `lanes` rows interleaved."""
+    return tensor(rows // lanes, columns, lanes).permute(0, 2, 1).reshape(rows, columns)
+
+
+def two(gate: QuantizedTensor, up: QuantizedTensor, x: Tensor) -> Tensor:
+    return gate.linear(x).silu() * up.linear(x)
+
+
+CASES: dict[str, Callable[[], Tensor]] = {
+    "vector": lambda: tensor(80) @ panels(96, 80).transpose(),
+    "one row, epilogue": lambda: (tensor(1, 80) @ panels(96, 80).transpose() + tensor(96)).relu(),
+    "rows": lambda: tensor(5, 26) @ panels(160, 26).transpose(),
+    "32 rows interleaved": lambda: tensor(3, 64) @ panels(128, 64, 32).transpose(),
+    "prologue": lambda: (tensor(2, 64) * tensor(64)).tanh() @ panels(96, 64).transpose(),
+    "Q8_0": lambda: quantized("Q8_0", 96, 64).linear(tensor(64)),
+    "Q8_0, rows": lambda: quantized("Q8_0", 64, 64).linear(tensor(2, 64)),
+    "Q4_0": lambda: quantized("Q4_0", 192, 64).linear(tensor(64)),
+    "Q4_0, rows": lambda: quantized("Q4_0", 64, 64).linear(tensor(1, 3, 64)),
+    "Q4_1": lambda: quantized("Q4_1", 96, 64).linear(tensor(64)),
+    "two products, one kernel": lambda: two(quantized("Q4_0", 96, 64), quantized("Q4_0", 96, 64), tensor(64)),
+    "Q4_1, rows": lambda: quantized("Q4_1", 64, 64).linear(tensor(2, 64), tensor(64)),
+}
+
+
+def last_kernel(result: Tensor, target: Target) -> Kernel:
+    return schedule(build_graph([result._node]), frozenset(), target).steps[-1].kernel
+
+
+def streamed(kernel: Kernel, target: Target) -> Stage:
+    stage, = stages_of(kernel, target).stages
+    assert isinstance(stage.plan, Plan) and stage.plan.strategy == "stream", stage.plan
+    return stage
+
+
+@pytest.mark.parametrize("target", (AVX512, AVX2, NEON), ids=lambda t: t.name)
+@pytest.mark.parametrize("case", CASES)
+def test_a_stream_equals_its_kernel(case: str, target: Target) -> None:
+    kernel = last_kernel(CASES[case](), target)
+    stage = streamed(kernel, target)
+    assert parse_plan(str(stage.plan)) == stage.plan
+    assert bool(stage.plan.outer) == (case[0] == "Q" or case.startswith("two"))  # type: ignore[union-attr]
+    flat = canonical_names(collapse(flatten(split_divisions(kernel))))
+    arrays = {}
+    for p in flat.params:
+        words = rng.integers(0, 1 << 31, p.shape) if p.dtype.is_int else rng.standard_normal(p.shape)
+        arrays[p.name] = words.astype(p.dtype.np) if p.mode == "in" else np.zeros(p.shape, p.dtype.np)
+    expected = {name: a.copy() for name, a in arrays.items()}
+    interpret_kernel(flat, expected, {})
+    verify_function(stage.function)
+    assert parse_function(print_function(stage.function)) == stage.function
+    interpret_function(unroll(stage.function), arrays, {})
+    np.testing.assert_allclose(arrays["o0"], expected["o0"], rtol=1e-4, atol=1e-3)
+    assert render_llvm(stage.function, target).scratch == 0
+
+
+@pytest.mark.parametrize("make", [
+    lambda: tensor(17, 64) @ panels(96, 64).transpose(),         # more rows than one tile has
+    lambda: tensor(2, 64) @ tensor(96, 64).transpose(),          # rows that are not interleaved
+    lambda: tensor(2, 64) @ tensor(64, 512),                     # long steps from one row of w to the next
+    lambda: panels(96, 64).sum(1),                               # nothing to multiply with
+    lambda: tensor(3, 1, 64) @ tensor(3, 4, 64, 16).permute(0, 1, 3, 2).reshape(3, 64, 64).transpose(1, 2),  # batched
+], ids=["many rows", "row-major", "far", "a sum", "batched"])
+def test_what_does_not_stream(make: Callable[[], Tensor]) -> None:
+    kernel = canonical_names(collapse(flatten(split_divisions(last_kernel(make(), AVX512)))))
+    assert recognise_stream(kernel.nests[0], AVX512) is None
+
+
+def test_few_panels_are_still_shared_by_workers() -> None:
+    stage = streamed(last_kernel(tensor(576) @ panels(576, 576).transpose(), AVX512), AVX512)
+    assert isinstance(stage.extent, int) and stage.extent >= 12
+
+
+def test_scales_leave_the_inner_sum() -> None:
+    b, c = Var("b", 0, 3), Var("c", 0, 31)
+    x, q = load("x", (32 * b + c,), float32), load("q", (32 * b + c,), float32)
+    d, m = load("d", (b + 0,), float32), load("m", (b + 0,), float32)
+    mul, both = (lambda p, r: binary("mul", p, r)), mul_add(d, q, m)
+    assert scaled_terms(mul(x, mul(q, d)), (c,)) == [(d, mul(x, q))]
+    assert scaled_terms(mul(x, both), (c,)) == [(d, mul(x, q)), (m, x)]
+    assert scaled_terms(mul(x, binary("sub", mul(d, q), m)), (c,)) == [(d, mul(x, q)), (m, unary("neg", x))]
+    assert scaled_terms(mul(x, q), (c,)) == [(None, mul(x, q))]
+    lifted = mul(x, binary("sub", q, const(8, float32)))
+    assert scaled_terms(lifted, (c,)) == [(None, lifted)] and free_variables(lifted) == {b, c}
+
+
+def mul_add(a: Value, b: Value, c: Value) -> Value:
+    return binary("add", binary("mul", a, b), c)
+
+
+def test_functions_of_four_bits_are_tables() -> None:
+    w = local("w", uint32)
+    nibble = binary("and", w, const(15, uint32))
+    signed = cast(binary("sub", cast(nibble, int32), const(8, int32)), float32)
+    assert table_of(signed) == (w, tuple([float(k - 8) for k in range(16)]))
+    assert table_of(binary("mul", cast(nibble, float32), const(0.5, float32))) == (w, tuple([k / 2 for k in range(16)]))
+    assert table_of(cast(binary("and", w, const(31, uint32)), float32)) is None
+    assert table_of(binary("add", cast(nibble, float32), local("y", float32))) is None
+    function = streamed(last_kernel(quantized("Q4_0", 208, 64).linear(tensor(64)), AVX512), AVX512).function
+    assert render_llvm(function, AVX512).source.count("permvar") >= 8
+    assert "permvar" not in render_llvm(function, replace(AVX512, features=AVX512.features - {"avx512f"})).source
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1"])
+def test_quantised_products_on_the_cpu(kind: str) -> None:
+    w = quantized(kind, 416, 320)
+    exact = w.dequantize().numpy().astype(np.float64)
+    for rows in (1, 3, 16, 40):
+        x = rng.standard_normal((rows, 320)).astype(np.float32)
+        found = []
+        for threads in (1, 2):
+            with config(threads=threads):
+                found.append(w.linear(Tensor(x, device="CPU")).numpy())
+        assert found[0].tobytes() == found[1].tobytes()
+        np.testing.assert_allclose(found[0], x @ exact.T, rtol=1e-4, atol=1e-4)
