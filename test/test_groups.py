@@ -166,7 +166,7 @@ def test_on_devices(name: str) -> None:
         arrays = arguments(k.kernel)
         expected = {n: a.copy() for n, a in arrays.items()}
         scalars = {s.name: 0.75 for s in k.kernel.scalars}
-        interpret_kernel(replace(k.kernel, nests=tuple(s.nest for s in k.stages)), expected, scalars)
+        interpret_kernel(replace(k.kernel, nests=tuple(s.nests[0] for s in k.stages)), expected, scalars)
         buffers = [device.alloc(a.nbytes) for a in arrays.values()]
         for buffer, array in zip(buffers, arrays.values(), strict=True):
             device.copy_in(buffer, array)

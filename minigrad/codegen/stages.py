@@ -9,7 +9,7 @@ The pipeline, each line with its reason:
     lift_length       pointwise kernels of all lengths are one program
     split_reduction   a long sum with few outputs gets partial sums, by a tree that depends on shapes only
     split             so does a contraction with too few blocks for several workers
-    choose_plan       by how the variables are used
+    choose_plans      by how the variables are used
     build             the loop nest
 """
 from __future__ import annotations
@@ -30,7 +30,7 @@ from minigrad.codegen.strategies.build_packed import build_packed
 from minigrad.codegen.strategies.build_teams import build_teams
 from minigrad.codegen.strategies.build_tiles import build_tiles
 from minigrad.codegen.strategies.build_window import build_window
-from minigrad.codegen.strategies.choose import choose_plan, is_row_kernel
+from minigrad.codegen.strategies.choose import choose_plans, is_row_kernel
 from minigrad.codegen.strategies.plan import AnyPlan, PackedPlan, TeamPlan, TilePlan, WindowPlan
 from minigrad.codegen.strategies.split_k import split_k
 from minigrad.dtype import DType
@@ -49,7 +49,7 @@ class Stage:
 
     function: Function
     plan: AnyPlan
-    nest: Nest
+    nests: tuple[Nest, ...]
     dims: tuple[Index, ...]
     extent: Index
 
@@ -78,26 +78,27 @@ def stages_of(kernel: Kernel, target: Target) -> Staged:
     stages = []
     values = dict(zip(flat.dims, dims, strict=True))
     written: set[str] = set()
-    for k, nest in enumerate(nests):
-        plan = choose_plan(nest, target)
+    units = choose_plans(nests, target)
+    for k, (together, plan) in enumerate(units):
         here = replace(whole, params=tuple(_scratch_mode(p, scratch, written) for p in whole.params))
-        name = f"{kernel.name}_{k}" if len(nests) > 1 else kernel.name
-        function = build_any(here, nest, plan, name)
-        written |= {s.param for s in nest.body if isinstance(s, Store)}
-        stages.append(Stage(function, plan, nest, dims, subs(extent_of(function), values)))
+        name = f"{kernel.name}_{k}" if len(units) > 1 else kernel.name
+        function = build_any(here, together, plan, name)
+        written |= {s.param for nest in together for s in nest.body if isinstance(s, Store)}
+        stages.append(Stage(function, plan, together, dims, subs(extent_of(function), values)))
     return Staged(whole, tuple(stages), tuple((p.dtype, p.shape[0]) for p in scratch))
 
 
-def build_any(kernel: Kernel, nest: Nest, plan: AnyPlan, name: str) -> Function:
+def build_any(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str) -> Function:
     """The loop nest that a plan describes."""
+    if isinstance(plan, WindowPlan):
+        return build_window(kernel, nests, plan, name)
+    nest, = nests
     if isinstance(plan, PackedPlan):
         return build_packed(kernel, nest, plan, name)
     if isinstance(plan, TilePlan):
         return build_tiles(kernel, nest, plan, name)
     if isinstance(plan, TeamPlan):
         return build_teams(kernel, nest, plan, name)
-    if isinstance(plan, WindowPlan):
-        return build_window(kernel, nest, plan, name)
     return build(kernel, nest, plan, name)
 
 

@@ -90,7 +90,7 @@ def step_items(step: Step, kernel: Compiled, sizes: list[Index]) -> list[Item]:
         sizes.append(subs(count, dims) * dtype.itemsize)
     values = step.values + tuple(scratch)
     items = []
-    amounts = [iterations(stage.nest) for stage in kernel.staged.stages]
+    amounts = [sum(map(iterations, stage.nests)) for stage in kernel.staged.stages]
     for stage, executable, amount in zip(kernel.staged.stages, kernel.executables, amounts, strict=True):
         share = amount / max(sum(amounts), 1.0)
         work = (step.flops / 20 + step.bytes / 10) * share

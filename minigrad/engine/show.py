@@ -65,7 +65,7 @@ def texts(made: Schedule, stage: str, target: Target) -> Iterator[str]:
             continue
         for s in staged.stages:
             if stage == "plan":
-                note = why_unpacked(s.nest, target) if s.plan.strategy in ("contraction", "reduction") else ""
+                note = why_unpacked(s.nests[0], target) if s.plan.strategy in ("contraction", "reduction") else ""
                 yield f"{s.function.name}: {s.plan}" + (f"\n  # {note}" if note else "")
                 continue
             text = print_function(s.function) if stage == "loops" else render(s.function, target).source

@@ -154,6 +154,10 @@ class Emitter(HalfEmitter):
             result = self.load_scalar(memory, offset, None, mask, floor)
         elif split is not None:
             result = self.load_vector(memory, split[0], split[1], mask, floor)
+        else:
+            steps = self.lane_steps(offset)
+            if steps is not None and mask is None:
+                result = self.load_steps(memory, *steps, floor)
         if result is None:
             lanes = [i if i < self.real_width else 0 for i in range(self.width)]
             masks = [self.extract(mask, i) if mask is not None and mask.lanes > 1 else mask for i in lanes]

@@ -107,6 +107,14 @@ class IndexEmitter(Placer):
                 return None
         return (e + stride * (self.first_lane - self.lane) if stride else e), stride
 
+    def lane_steps(self, e: Index) -> tuple[Index, list[int]] | None:
+        """(rest, steps) with e = rest + steps[lane] for constant steps, such as those of lane // 2; or None."""
+        if self.lane is None or isinstance(e, int) or value_atoms(e):
+            return None
+        rest = subs(e, {self.lane: self.first_lane})
+        steps = [subs(e, {self.lane: self.first_lane + i}) - rest for i in range(self.real_width)]
+        return (rest, steps) if all(isinstance(s, int) for s in steps) else None  # type: ignore[return-value]
+
     # ---- conditions ----
 
     def conjunction(self, x: Ref | None, y: Ref | None) -> Ref | None:

@@ -33,6 +33,9 @@ _INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", 
 _SIGNED = {"idiv": "sdiv", "irem": "srem", "shr": "ashr", "lt": "icmp slt", "le": "icmp sle"}
 _UNSIGNED = {"idiv": "udiv", "irem": "urem", "shr": "lshr", "lt": "icmp ult", "le": "icmp ule"}
 _FLOAT_COMPARE = {"lt": "fcmp olt", "le": "fcmp ole", "eq": "fcmp oeq", "ne": "fcmp une"}
+MAX_PARTS = 4
+"""Whole vectors that a load of scattered lanes is put together from."""
+
 _INTRINSICS = {"abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven"}
 
 
@@ -501,14 +504,36 @@ class LlvmEmitter(Emitter):
                 no = Ref("zeroinitializer", bool_, width)
                 part = self.shuffle(mask, no, [by_position.get(at, width) for at in range(width)])
             parts.append((self.load_block(memory, start + s, part, floor), picks))
+        result = self.join_parts(parts)
+        result.zero_outside = mask
+        return result
+
+    def join_parts(self, parts: list[tuple[Ref, dict[int, int]]]) -> Ref:
+        """One vector of the lanes that each of several vectors has, given as {lane: place in it}; two at a time."""
+        width = self.width
         while len(parts) > 1:
             (x, at), (y, more) = parts[0], parts[1]
             picks = at | {lane: width + p for lane, p in more.items()}
             joined = self.shuffle(x, y, [picks.get(lane, -1) for lane in range(width)])
             parts = [*parts[2:], (joined, {lane: lane for lane in picks})]
-        result = parts[0][0]
-        result.zero_outside = mask
-        return result
+        x, at = parts[0]
+        lanes = [at.get(lane, -1) for lane in range(width)]
+        return x if all(p in (lane, -1) for lane, p in enumerate(lanes)) else self.shuffle(x, None, lanes)
+
+    def load_steps(self, memory: Memory, start: Index, steps: Sequence[int], floor: int) -> Ref | None:
+        """Whole vectors that are in bounds, and shuffles: lanes of interleaved runs."""
+        left = set(steps)
+        parts: list[tuple[Ref, dict[int, int]]] = []
+        while left:
+            first = min(left)
+            if len(parts) == MAX_PARTS or not (self.in_bounds(memory, start + first) and
+                                               self.in_bounds(memory, start + first + self.width - 1)):
+                return None
+            inside = {s for s in left if s < first + self.width}
+            left -= inside
+            picks = {lane: s - first for lane, s in enumerate(steps) if s in inside}
+            parts.append((self.load_block(memory, start + first, None, floor), picks))
+        return self.join_parts(parts)
 
     def to_memory(self, value: Ref) -> Ref:
         return self.convert(value, uint8) if value.dtype is bool_ else value

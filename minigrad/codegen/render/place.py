@@ -167,6 +167,10 @@ class Placer(ABC):
     def load_vector(self, memory: Memory, start: Index, stride: int, mask: Ref | None, floor: int) -> Ref | None:
         """`width` elements at start + lane * stride, or None if there is no better way than one by one."""
 
+    def load_steps(self, memory: Memory, start: Index, steps: Sequence[int], floor: int) -> Ref | None:
+        """The elements at start + steps[lane], or None if there is no better way than one by one."""
+        return None
+
     @abstractmethod
     def store_scalar(self, memory: Memory, offset: Index, lane: int | None, value: Ref, mask: Ref | None) -> None:
         """One element, where the scalar mask is true."""

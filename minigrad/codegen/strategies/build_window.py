@@ -1,6 +1,8 @@
 """Window + WindowPlan -> loop IR. The nests are those in window.py."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from minigrad.codegen.ir.nodes import Alloc, BufferParam, Function, If, Let, Loop, ScalarParam, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.lowering.collapse import coefficient
@@ -8,7 +10,8 @@ from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.build import accumulate
 from minigrad.codegen.strategies.plan import WindowPlan
-from minigrad.codegen.strategies.recognise_window import Axis, Phase, Rows, Window, recognise_window
+from minigrad.codegen.strategies.recognise_phases import recognise_any
+from minigrad.codegen.strategies.recognise_window import Axis, Phase, Rows, Window
 from minigrad.codegen.strategies.stage_window import Names, Staging
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError
@@ -31,9 +34,9 @@ LIGHT = 6
 """Operations of an epilogue that is written out for each register; a longer one loops over the tile in memory."""
 
 
-def build_window(kernel: Kernel, nest: Nest, plan: WindowPlan, name: str) -> Function:
-    """The loop nest of a window."""
-    window = recognise_window(nest)
+def build_window(kernel: Kernel, nests: Sequence[Nest], plan: WindowPlan, name: str) -> Function:
+    """The loop nest of a window, which is one nest or several phases."""
+    window = recognise_any(nests)
     if isinstance(window, str):
         raise InternalError(f"[build] expected a window for {plan}, got: {window}")
     builder = TapsBuilder if window.form == "taps" else PlaneBuilder

@@ -1,6 +1,9 @@
 """Which strategy a nest gets: by how its index variables are used, never by names of operations."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
+
 from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.codegen.strategies import (
     contraction,
@@ -17,6 +20,19 @@ from minigrad.codegen.strategies import (
 from minigrad.codegen.strategies.access import reductions
 from minigrad.codegen.strategies.plan import AnyPlan, PackedPlan, TeamPlan, TilePlan, WindowPlan
 from minigrad.target import Target
+
+
+def choose_plans(nests: Sequence[Nest], target: Target) -> list[tuple[tuple[Nest, ...], AnyPlan]]:
+    """Every nest with its plan; neighbours that are phases of one window have one together."""
+    made: list[tuple[tuple[Nest, ...], AnyPlan]] = []
+    for _, found in groupby(nests, key=lambda n: [s.param for s in n.body if isinstance(s, Store)]):
+        run = tuple(found)
+        together = window.plan(run, target) if len(run) > 1 else ""
+        if isinstance(together, WindowPlan):
+            made.append((run, together))
+        else:
+            made += [((nest,), choose_plan(nest, target)) for nest in run]
+    return made
 
 
 def choose_plan(nest: Nest, target: Target) -> AnyPlan:
@@ -37,7 +53,7 @@ def choose_plan(nest: Nest, target: Target) -> AnyPlan:
     plan = packed.plan(nest, target)
     if isinstance(plan, PackedPlan):
         return plan
-    over_planes = window.plan(nest, target)
+    over_planes = window.plan((nest,), target)
     if isinstance(over_planes, WindowPlan):
         return over_planes
     return contraction.plan(nest, target) or reduction.plan(nest, target)

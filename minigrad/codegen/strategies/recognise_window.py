@@ -29,12 +29,13 @@ MAX_TAPS = 64
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Positions `stride * image + dilation * tap` along one direction; None: always 0."""
+    """Positions `stride * image + dilation * tap + offset` along one direction; None: always 0."""
 
     image: Var | None
     tap: Var | None
     stride: int = 1
     dilation: int = 1
+    offset: int = 0
 
     @property
     def length(self) -> int:
@@ -42,8 +43,8 @@ class Axis:
 
     @property
     def taps(self) -> tuple[int, ...]:
-        """The offset of each tap."""
-        return tuple(self.dilation * t for t in range(extent(self.tap) if self.tap is not None else 1))
+        """The position of each tap at image 0."""
+        return tuple(self.dilation * t + self.offset for t in range(extent(self.tap) if self.tap is not None else 1))
 
     @property
     def first(self) -> int:
@@ -95,13 +96,13 @@ class Window:
 def recognise_window(nest: Nest) -> Window | str:
     """The window that a flat nest computes, or 'not a window: ' and the reason."""
     try:
-        return _recognise(nest)
+        return recognised(taken_apart(nest))
     except Refused as reason:
         return f"not a window: {reason}"
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class Parts:
     """A nest taken apart: factors of the reduction's body, its variables, the stores."""
 
     name: str
@@ -113,7 +114,7 @@ class _Parts:
     outputs: tuple[Store, ...]
 
 
-def _parts(nest: Nest, phase: bool = False) -> _Parts:
+def taken_apart(nest: Nest, phase: bool = False) -> Parts:
     """`phase`: where nothing is reduced, the first definition is a window of one tap."""
     defined = [s for s in nest.body if isinstance(s, Define)]
     reduced = [s for s in defined if s.value.op == "reduce"]
@@ -132,12 +133,12 @@ def _parts(nest: Nest, phase: bool = False) -> _Parts:
     if monoid == "sum":
         found, conditions = factors_of(body)
         factors = tuple(f.value for f in found)
-    return _Parts(reduced[0].name, monoid, tuple(v for v in nest.domain if v not in single),
+    return Parts(reduced[0].name, monoid, tuple(v for v in nest.domain if v not in single),
                   tuple(v for v in over if v not in single), factors, conditions, outputs)
 
 
-def _recognise(nest: Nest) -> Window:
-    parts = _parts(nest)
+def recognised(parts: Parts) -> Window:
+    """The window of these parts. Raises Refused."""
     if not parts.over or not parts.domain:
         raise Refused("nothing is summed")
     taps = 1
@@ -150,7 +151,7 @@ def _recognise(nest: Nest) -> Window:
     return window if area >= taps else _plane_form(parts)
 
 
-def _taps_form(parts: _Parts) -> Window:
+def _taps_form(parts: Parts) -> Window:
     by_step = sorted(parts.domain, key=lambda v: _step(v, parts.outputs))
     column = by_step[0]
     inside = [f for f in parts.factors if column in free_variables(f)]
@@ -166,10 +167,10 @@ def _taps_form(parts: _Parts) -> Window:
         raise Refused(f"taps along {len(pairs)} axes")
     free = [v for v in by_step[1:] if v not in used and v in free_variables(value)]
     rows = others[0] if others else Axis(free[0] if free else None, None)
-    return _window("taps", parts, rows, columns, value, product_of(weights) if weights else None, ())
+    return window_of("taps", parts, rows, columns, value, product_of(weights) if weights else None, ())
 
 
-def _plane_form(parts: _Parts) -> Window:
+def _plane_form(parts: Parts) -> Window:
     """The factor whose positions move with variables of the domain is X; what is left has no taps."""
     if parts.monoid != "sum" or len(parts.factors) < 2:
         raise Refused("a reduction of one operand over a plane")
@@ -190,11 +191,11 @@ def _plane_form(parts: _Parts) -> Window:
             raise Refused(f"taps along {len(pairs)} axes")
         rows = others[0] if others else Axis(None, None)
         extra = tuple(r for r in parts.over if r not in (rows.image, columns.image))
-        return _window("plane", parts, rows, columns, value, a, extra)
+        return window_of("plane", parts, rows, columns, value, a, extra)
     raise Refused("no operand is read at positions that move with the outputs")
 
 
-def _window(form: str, parts: _Parts, rows: Axis, columns: Axis, x: Value, other: Value | None,
+def window_of(form: str, parts: Parts, rows: Axis, columns: Axis, x: Value, other: Value | None,
             extra: tuple[Var, ...]) -> Window:
     taken = {v for a in (rows, columns) for v in (a.image, a.tap)}
     for v in taken:
@@ -206,7 +207,7 @@ def _window(form: str, parts: _Parts, rows: Axis, columns: Axis, x: Value, other
         raise Refused(f"computed in {x.dtype.name}")
     row = Var("row.", rows.first, max(rows.last, rows.first))
     column = Var("column.", columns.first, max(columns.last, columns.first))
-    value = _in_positions(_in_positions(x, rows, row), columns, column)
+    value = in_positions(in_positions(x, rows, row), columns, column)
     if free_variables(value) & {v for v in taken if v is not None}:
         raise Refused("an index is not a function of positions")
     planes = tuple(v for v in sorted(parts.domain, key=lambda v: -_step(v, parts.outputs)) if v not in taken)
@@ -254,7 +255,7 @@ def _axis(value: Value, image: Var, tap: Var) -> Axis | None:
     return axis
 
 
-def _in_positions(value: Value, axis: Axis, position: Var) -> Value:
+def in_positions(value: Value, axis: Axis, position: Var) -> Value:
     """`value` with the axis' variables replaced by the position that they stand for."""
     def index(e: Index) -> Index:
         total: Index = 0

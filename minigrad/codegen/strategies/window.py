@@ -14,13 +14,15 @@ Heights, vectors and bands depend on shapes and the target only.
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil
 
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.strategies.access import typical
 from minigrad.codegen.strategies.lanes import MIN_PARALLEL
 from minigrad.codegen.strategies.plan import WindowPlan
-from minigrad.codegen.strategies.recognise_window import Window, recognise_window
+from minigrad.codegen.strategies.recognise_phases import recognise_any
+from minigrad.codegen.strategies.recognise_window import Window
 from minigrad.target import Target
 
 MAX_TERMS = 400
@@ -42,9 +44,9 @@ MIN_COLUMNS = 4
 """Columns of an image from which lanes along them pay."""
 
 
-def plan(nest: Nest, target: Target) -> WindowPlan | str:
-    """The plan of a window, or why the nest is none."""
-    window = recognise_window(nest)
+def plan(nests: Sequence[Nest], target: Target) -> WindowPlan | str:
+    """The plan of a window, or why the nest is none; of several nests, as phases of one window."""
+    window = recognise_any(nests)
     if isinstance(window, str):
         return window
     if target.is_gpu:
