@@ -1,4 +1,5 @@
 """What each tensor operation means. Read op.py, then elementwise.py; `build` makes graphs of them."""
+from minigrad.ops.attention import ATTENTION
 from minigrad.ops.elementwise import ELEMENTWISE
 from minigrad.ops.indexed import INDEXED
 from minigrad.ops.movement import MOVEMENT
@@ -7,6 +8,6 @@ from minigrad.ops.op import Op
 from minigrad.ops.reduce import REDUCE
 from minigrad.ops.storage import STORAGE
 
-OPS: dict[str, Op] = {op.name: op for op in (*STORAGE, *ELEMENTWISE, *REDUCE, *MOVEMENT, *INDEXED)}
+OPS: dict[str, Op] = {op.name: op for op in (*STORAGE, *ELEMENTWISE, *REDUCE, *MOVEMENT, *INDEXED, ATTENTION)}
 
 __all__ = ["OPS", "Node", "Op", "apply", "toposort"]

@@ -68,10 +68,19 @@ def forced_roots(graph: Graph, extra: set[int]) -> set[int]:
             forced.add(peeled(graph, k))
             if node.op.name in ("assign", "scatter"):
                 forced.add(peeled(graph, graph.inputs[k][0]))
+            elif node.op.name == "attention":
+                forced.update(moved(graph, i) for i in graph.inputs[k])
     return forced
 
 
 
+
+
+def moved(graph: Graph, k: int) -> int:
+    """What a chain of movement starts from: its values are read again and again, and lie in memory."""
+    while graph.kind(k) == "move":
+        k = graph.inputs[k][0]
+    return k
 
 
 def refusal(state: Fusion, k: int, kind: str, users: dict[int, Accesses]) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 
 from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.lowering.attention import lower_attention
 from minigrad.codegen.lowering.lower import Lowered, computed, lower_group, lower_scatter
 from minigrad.errors import InternalError
 from minigrad.expr import Index, product
@@ -164,6 +165,8 @@ class Scheduler:
             raise InternalError(f"[schedule] {graph.nodes[roots[0]]} must be realized before")
         if graph.nodes[roots[0]].op.name == "scatter":
             return self.emit_scatter(g, roots[0])
+        if graph.nodes[roots[0]].op.name == "attention":
+            return self.emit_attention(g, roots[0])
         places = {k: self.place(g, k) for k in roots}
         nodes = tuple(graph.nodes[k] for k in roots)
         if 0 in computed(nodes[0]).shape:
@@ -201,6 +204,11 @@ class Scheduler:
             self.emit_through_buffer(g, k, into)
         else:
             self.add(g, lowered, {node: into})
+
+    def emit_attention(self, g: int, k: int) -> None:
+        node, into = self.graph.nodes[k], self.slot(k)
+        if 0 not in node.shape:
+            self.add(g, lower_attention(node, self.is_leaf(g)), {node: into})
 
     def emit_through_buffer(self, g: int, k: int, into: int) -> None:
         """What an update in place computes from the old version, value or positions, goes through buffers first."""
