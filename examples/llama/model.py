@@ -89,8 +89,8 @@ class Attention:
         self.cached_keys = Tensor.zeros(config.kv_heads, capacity, config.head_size).contiguous()
         self.cached_values = Tensor.zeros(config.kv_heads, capacity, config.head_size).contiguous()
 
-    def __call__(self, x: Tensor, cosines: Tensor, sines: Tensor, position: Index, mask: Tensor) -> Tensor:
-        """x [n, width], tables [n, head_size], mask [n, T] -> [n, width]."""
+    def __call__(self, x: Tensor, cosines: Tensor, sines: Tensor, position: Index) -> Tensor:
+        """x [n, width], tables [n, head_size] -> [n, width]."""
         config, n = self.config, x.shape[0]
         query = linear(x, self.query).reshape(n, config.heads, config.head_size).transpose(0, 1)
         key = linear(x, self.key).reshape(n, config.kv_heads, config.head_size).transpose(0, 1)
@@ -102,7 +102,9 @@ class Attention:
         self.cached_values[:, position:end] = value
 
         keys, values = self.cached_keys[:, :end], self.cached_values[:, :end]
-        mixed = query.scaled_dot_product_attention(keys, values, attn_mask=mask, enable_gqa=True)
+        # Token i may look at positions 0 to position + i.
+        mixed = query.scaled_dot_product_attention(keys, values, is_causal=True, causal_offset=position,
+                                                   enable_gqa=True)
         return linear(mixed.transpose(0, 1).reshape(n, -1), self.out)
 
 
@@ -128,8 +130,8 @@ class Layer:
         self.feed_norm = weights.vector("feed_norm", config.width)
         self.feed_forward = FeedForward(config, weights)
 
-    def __call__(self, x: Tensor, cosines: Tensor, sines: Tensor, position: Index, mask: Tensor) -> Tensor:
-        x = x + self.attention(rms_norm(x, self.attention_norm, self.epsilon), cosines, sines, position, mask)
+    def __call__(self, x: Tensor, cosines: Tensor, sines: Tensor, position: Index) -> Tensor:
+        x = x + self.attention(rms_norm(x, self.attention_norm, self.epsilon), cosines, sines, position)
         return x + self.feed_forward(rms_norm(x, self.feed_norm, self.epsilon))
 
 
@@ -156,10 +158,8 @@ class Llama:
         end = position + n
         embedding = self.embedding
         x = embedding.rows(tokens) if isinstance(embedding, QuantizedTensor) else embedding[tokens].float()
-        # Token i may look at positions 0 to position + i.
-        mask = Tensor.arange(end).unsqueeze(0) <= Tensor.arange(n).unsqueeze(1) + position
         for layer in self.layers:
-            x = layer(x, self.cosines[position:end], self.sines[position:end], position, mask)
+            x = layer(x, self.cosines[position:end], self.sines[position:end], position)
         return rms_norm(x, self.norm, self.config.epsilon)
 
     def __call__(self, tokens: Tensor, position: Index) -> Tensor:

@@ -4,12 +4,12 @@ from __future__ import annotations
 from typing import Any, Self
 
 from minigrad.errors import ShapeError
+from minigrad.mixins.attention import AttentionMixin
 from minigrad.mixins.base import as_axis
-from minigrad.mixins.nn_functional import NNMixin
 from minigrad.mixins.reduce import Axis
 
 
-class AliasMixin(NNMixin):
+class AliasMixin(AttentionMixin):
     """Every method is one expression of others."""
 
     __slots__ = ()

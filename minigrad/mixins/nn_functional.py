@@ -1,12 +1,9 @@
 """What neural networks are made of: pooling, normalisation, losses, dropout, attention."""
 from __future__ import annotations
 
-import math
 from typing import Any, Self
 
-from minigrad.dtype import bool_
 from minigrad.errors import DTypeError, ShapeError
-from minigrad.expr import Index
 from minigrad.mixins import gradients
 from minigrad.mixins.linalg import LinalgMixin, per_axis, spatial_padding
 
@@ -143,52 +140,8 @@ class NNMixin(LinalgMixin):
             return self * 0
         return (self.rand(*self.shape, device=self.device) >= p).where(self * (1 / (1 - p)), 0)
 
-    def scaled_dot_product_attention(
-        self, key: Self, value: Self, attn_mask: Self | None = None, dropout_p: float = 0.0, is_causal: bool = False,
-        scale: float | None = None, enable_gqa: bool = False,
-    ) -> Self:
-        """softmax(q @ k.T * scale + mask) @ v for q [..., H, L, E], k [..., H, S, E] and v [..., H, S, F].
-
-        `attn_mask` broadcasts to [..., H, L, S]: a bool one keeps where True, another is added. `is_causal` keeps
-        s <= l. `scale` defaults to 1/sqrt(E). With `enable_gqa`, k and v have fewer heads, each serving several of q's.
-        """
-        query, width = self, self.shape[-1]
-        if key.shape[-1] != width or key.shape[-2] != value.shape[-2]:
-            raise ShapeError(f"[scaled_dot_product_attention] expected q [..., L, E], k [..., S, E], v [..., S, F], "
-                             f"got {list(self.shape)}, {list(key.shape)}, {list(value.shape)}")
-        if is_causal and attn_mask is not None:
-            raise ShapeError("[scaled_dot_product_attention] expected a mask or is_causal, got both")
-        grouped = enable_gqa and query.shape[-3] != key.shape[-3]
-        length: Index = query.shape[-2]
-        if grouped:
-            query, key, value = _group_heads(query, key, value)
-        factor = 1 / math.sqrt(width) if scale is None else scale  # type: ignore[arg-type]
-        scores = query.dot(key.transpose(-2, -1)) * factor
-        if is_causal:
-            rows = type(self).arange(length, device=self.device).reshape(length, 1)
-            attn_mask = rows >= type(self).arange(key.shape[-2], device=self.device).reshape(1, -1)
-        if attn_mask is not None:
-            if grouped and attn_mask.ndim >= 3:
-                heads = attn_mask.shape[-3]
-                split = (1, 1) if heads == 1 else (query.shape[-4], query.shape[-3])
-                attn_mask = attn_mask.reshape(*attn_mask.shape[:-3], *split, *attn_mask.shape[-2:])
-            scores = attn_mask.where(scores, -math.inf) if attn_mask.dtype is bool_ else scores + attn_mask
-        weights = scores.cast(scores.dtype.compute).softmax(-1).cast(query.dtype)
-        out = weights.dropout(dropout_p).dot(value)
-        return out.reshape(*self.shape[:-1], out.shape[-1]) if grouped else out
-
 
 def _reduced(loss: Any, reduction: str) -> Any:
     if reduction not in ("mean", "sum", "none"):
         raise ShapeError(f"[loss] expected reduction mean, sum or none, got {reduction!r}")
     return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
-
-
-def _group_heads(query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
-    """q [..., G, R, L, E] and k, v [..., G, 1, S, E]: every key head serves R query heads, without copies."""
-    heads, groups = query.shape[-3], key.shape[-3]
-    if value.shape[-3] != groups or heads % groups != 0:
-        raise ShapeError(f"[scaled_dot_product_attention] expected query heads divisible by key heads, "
-                         f"got {heads} and {groups}")
-    q = query.reshape(*query.shape[:-3], groups, heads // groups, *query.shape[-2:])
-    return q, key.unsqueeze(-3), value.unsqueeze(-3)

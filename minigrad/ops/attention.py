@@ -3,8 +3,8 @@
     out[.., i, f] = sum over j of p[i, j] * v[.., j, f],  p = softmax over j of s[i, j]
     s[i, j] = scale * (sum over e of q[.., i, e] * k[.., j, e])  (+ mask[.., i, j])
 
-`causal` leaves out j > i. A bool mask leaves out where it is False: such a score is -inf. What is left out must hold
-finite values in v; a row with nothing left in gives NaN. Scores are computed in float32 for half types.
+With `causal` not None, j > i + causal is left out. A bool mask leaves out where it is False: such a score is -inf. What
+is left out must hold finite values in v; a row with nothing left in gives NaN. Half types compute in float32.
 """
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ BLOCK = 1 << 22
 """Scores that the gradient computes at a time, in elements."""
 
 
-def _infer(shapes: Sequence[Shape], dtypes: Sequence[DType], *, scale: float, causal: bool) -> tuple[Shape, DType]:
+def _infer(shapes: Sequence[Shape], dtypes: Sequence[DType], *, scale: float, causal: Index | None,
+           ) -> tuple[Shape, DType]:
     q, k, v = shapes[:3]
     ranks = {len(s) for s in shapes}
     if len(ranks) != 1 or len(q) < 2 or q[:-2] != k[:-2] or k[:-2] != v[:-2] or q[-1] != k[-1] or k[-2] != v[-2]:
@@ -42,11 +43,11 @@ def _infer(shapes: Sequence[Shape], dtypes: Sequence[DType], *, scale: float, ca
 
 
 def _reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None = None, *, scale: float,
-               causal: bool, shape: Shape, dtype: DType) -> np.ndarray:
+               causal: int | None, shape: Shape, dtype: DType) -> np.ndarray:
     scores = scale * (q.astype(np.float64) @ np.swapaxes(k, -1, -2).astype(np.float64))
     left_out = np.zeros(scores.shape[-2:], bool)
-    if causal:
-        left_out = np.arange(scores.shape[-2])[:, None] < np.arange(scores.shape[-1])[None, :]
+    if causal is not None:
+        left_out = np.arange(scores.shape[-2])[:, None] + causal < np.arange(scores.shape[-1])[None, :]
     if mask is not None:
         scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
     scores = np.where(left_out, -np.inf, scores)
@@ -55,7 +56,7 @@ def _reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | N
         return convert((e @ v.astype(np.float64)) / e.sum(-1, keepdims=True), dtype)
 
 
-def attention(q: Node, k: Node, v: Node, mask: Node | None, scale: float, causal: bool) -> Node:
+def attention(q: Node, k: Node, v: Node, mask: Node | None, scale: float, causal: Index | None) -> Node:
     return apply(ATTENTION, q, k, v, *(() if mask is None else (mask,)), scale=scale, causal=causal)
 
 
@@ -89,19 +90,19 @@ def _placed(x: Node, start: Index, stop: Index, length: Index) -> Node:
     return x if (start, stop) == (0, length) else B.pad(x, (*none, (start, length - stop), (0, 0)))
 
 
-def _probabilities(q: Node, k: Node, mask: Node | None, scale: float, causal: bool, first: Index) -> Node:
-    """softmax of the scores of some rows, the first of which is row `first`; in the compute type."""
+def _probabilities(q: Node, k: Node, mask: Node | None, scale: float, causal: Index | None) -> Node:
+    """softmax of the scores of some rows; `causal` counts from the first of them."""
     scores = _dot(q, k)
     scores = B.mul(scores, B.full_like(scores, scale))
     outside = B.full_like(scores, float("-inf"))
     if mask is not None:
         scores = B.where(mask, scores, outside) if mask.dtype is bool_ else B.add(scores, mask)
-    if causal:
+    if causal is not None:
         rows, columns = q.shape[-2], k.shape[-2]
         ones = (1,) * (len(scores.shape) - 2)
         i = B.reshape(B.iota(rows, q.device), (*ones, rows, 1))
         j = B.reshape(B.iota(columns, q.device), (*ones, 1, columns))
-        at = B.add(B.expand(i, scores.shape), B.full(first, scores.shape, i.dtype, q.device))
+        at = B.add(B.expand(i, scores.shape), B.full(causal, scores.shape, i.dtype, q.device))
         scores = B.where(B.le(B.expand(j, scores.shape), at), scores, outside)
     axes = (len(scores.shape) - 1,)
     e = B.exp(B.sub(scores, B.expand_reduced(B.max(scores, axes), scores.shape, axes)))
@@ -130,12 +131,12 @@ def _vjp(node: Node, g: Node) -> tuple[Node | None, ...]:
     dq, dk, dv, dmask = [], [], [], []
     for start, stop in _blocks(node):
         keys: Index = k.shape[-2]
-        if causal and isinstance(keys, int) and isinstance(stop, int):
-            keys = min(stop, keys)
+        if isinstance(causal, int) and isinstance(keys, int) and isinstance(stop, int):
+            keys = max(min(stop + causal, keys), 1)
         q1, g1 = _rows(q, start, stop, -2), _rows(g, start, stop, -2)
         k1, v1 = _rows(k, 0, keys, -2), _rows(v, 0, keys, -2)
         mask1 = None if mask is None else _rows(_rows(mask, start, stop, -2), 0, keys, -1)
-        p = _probabilities(q1, k1, mask1, scale, causal, start)
+        p = _probabilities(q1, k1, mask1, scale, None if causal is None else causal + start)
         less = B.expand_reduced(_rows(inner, start, stop, -1), p.shape, (last,))
         ds = B.mul(p, B.sub(_dot(g1, v1), less))
         scaled = B.mul(ds, B.full_like(ds, scale))

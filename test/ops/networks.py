@@ -178,6 +178,25 @@ def networks_cases() -> list[Case]:
             None,
         ),
         Case(
+            "attention_blocks",
+            lambda q, k, v: q.scaled_dot_product_attention(k, v),
+            (F(2, 3, 19, 8), F(2, 3, 21, 8), F(2, 3, 21, 6)),
+            None,
+            second=True,
+        ),
+        Case(
+            "attention_blocks_causal_gqa",
+            lambda q, k, v: q.scaled_dot_product_attention(k, v, is_causal=True, enable_gqa=True, causal_offset=4),
+            (F(1, 4, 13, 8), F(1, 2, 17, 8), F(1, 2, 17, 8)),
+            None,
+        ),
+        Case(
+            "attention_blocks_mask",
+            lambda q, k, v, m: q.scaled_dot_product_attention(k, v, m),
+            (F(1, 2, 9, 4), F(1, 2, 5, 4), F(1, 2, 5, 4), F(9, 5)),
+            None,
+        ),
+        Case(
             "attention_mask",
             lambda q, k, v, m: q.scaled_dot_product_attention(k, v, m),
             (F(1, 2, 3, 4), F(1, 2, 5, 4), F(1, 2, 5, 4), F(3, 5)),

@@ -7,7 +7,7 @@
         t2 = sum(j: exp(s - t0) * v[b, j, f])
         o[b, i, f] = t2 / t1
 
-Terms with j > i are guarded away where it is causal.
+Where it is causal, terms with j > i + offset are guarded away.
 """
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def lower_attention(node: Node, is_leaf: Callable[[Node], bool]) -> Lowered:
             score = make("where", compute, (mask, score, const(-math.inf, compute)))
         else:
             score = binary("add", score, mask)
-    inside: tuple[Index, ...] = (i - j,) if node.params["causal"] else ()
+    inside: tuple[Index, ...] = () if node.params["causal"] is None else (i + node.params["causal"] - j,)
     top = over("max", j, guard(score, const(-math.inf, compute), inside))
     weight = unary("exp", binary("sub", score, local("t0", compute)))
     total = over("sum", j, guard(weight, const(0, compute), inside))

@@ -6,6 +6,7 @@ from itertools import groupby
 
 from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.codegen.strategies import (
+    attention,
     contraction,
     packed,
     pointwise,
@@ -44,7 +45,7 @@ def choose_plan(nest: Nest, target: Target) -> AnyPlan:
             if isinstance(groups, TilePlan | TeamPlan):
                 return groups
     if is_row_kernel(nest):
-        return rows.plan(nest, target)
+        return attention.plan(nest, target) or rows.plan(nest, target)
     if not reductions(nest):
         return pointwise.plan(nest, target)
     streamed = stream.plan(nest, target)

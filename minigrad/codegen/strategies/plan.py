@@ -152,8 +152,30 @@ class TeamPlan:
         return plan_text(self)
 
 
-AnyPlan = Plan | PackedPlan | TilePlan | TeamPlan | WindowPlan
-_KINDS = {"packed": PackedPlan, "tiles": TilePlan, "teams": TeamPlan, "window": WindowPlan}
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    """Attention. Names refer to the nest's index variables.
+
+    rows, vectors, width: a register tile has `rows` keys or columns and vectors * width rows of q
+    keys: how many of them a block has
+    """
+
+    strategy: str
+    batch: tuple[str, ...]
+    row: str
+    key: str
+    rows: int
+    vectors: int
+    width: int
+    keys: int
+
+    def __str__(self) -> str:
+        return plan_text(self)
+
+
+AnyPlan = Plan | PackedPlan | TilePlan | TeamPlan | WindowPlan | AttentionPlan
+_KINDS = {"packed": PackedPlan, "tiles": TilePlan, "teams": TeamPlan, "window": WindowPlan,
+          "attention": AttentionPlan}
 
 
 def plan_text(plan: AnyPlan) -> str:

@@ -1,0 +1,161 @@
+"""Attention without a table of scores: a block of rows meets the keys block by block (Milakov and Gimelshein, 2018).
+
+    parallel: batch, blocks of rows
+      q turned: [e][row]
+      for blocks of keys:
+        s[key][row] = k q                       register tiles, lanes along rows
+        top' = max(top, max over keys of s);  shrink = exp(top - top')
+        s = exp(s - top');  total = total * shrink + sum over keys of s
+        o[f][row] = o * shrink + v s            register tiles
+      store o / total
+
+Lanes are rows of q throughout, so that nothing is summed across lanes and k and v are read where they are, element by
+element. Blocks of keys that a causal guard leaves out whole are never looked at.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from minigrad.codegen.kernel import Define, Nest, Store
+from minigrad.codegen.strategies.access import typical
+from minigrad.codegen.strategies.plan import AttentionPlan
+from minigrad.expr import Index, Var
+from minigrad.target import Target
+from minigrad.value import Value, const, free_variables, local, rebuild, walk
+
+MAX_VECTORS = 4
+SPARE_REGISTERS = 2
+LOADS, LATENCY, OVERHEAD = 1.9, 5.0, 0.5
+"""Loads per cycle, multiply-adds being two; cycles from one sum to the next of an accumulator; cycles of a loop."""
+
+KEYS = 128
+"""Keys of a block at most; their scores stay in the first-level cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """The parts of a recognised nest. `row`, `key`, `depth` and `column` are the variables of q k, k v, their product
+    and the result; `score` computes a score from local(DOT); the terms of `conditions` that are negative are left out.
+    """
+
+    batch: tuple[Var, ...]
+    row: Var
+    key: Var
+    depth: Var
+    column: Var
+    q: Value
+    k: Value
+    v: Value
+    score: Value
+    conditions: tuple[Index, ...]
+    total: str
+    mixed: str
+    store: Store
+
+
+DOT = "dot"
+
+
+def recognise(nest: Nest) -> Attention | None:
+    """The attention that a flat nest computes; None for anything else."""
+    if len(nest.body) != 3:
+        return None
+    top, total, inner = nest.body
+    if not (isinstance(top, Define) and isinstance(total, Define) and isinstance(inner, Nest)):
+        return None
+    if len(inner.domain) != 1 or len(inner.body) != 2:
+        return None
+    mixed, store = inner.body
+    if not (isinstance(mixed, Define) and isinstance(store, Store)) or store.combine:
+        return None
+    found = [_reduced(s.value) for s in (top, total, mixed)]
+    if [f[0] if f else None for f in found] != ["max", "sum", "sum"]:
+        return None
+    (_, key, score, conditions), (_, key1, weight, c1), (_, key2, term, c2) = found  # type: ignore[misc]
+    if not (key == key1 == key2 and conditions == c1 == c2):
+        return None
+    if weight.op != "exp" or weight.args[0].op != "sub" or weight.args[0].args != (score, local(top.name, score.dtype)):
+        return None
+    if term.op != "mul" or weight not in term.args:
+        return None
+    v = term.args[1] if term.args[0] is weight else term.args[0]
+    dots = [x for x in walk(score) if x.op == "reduce"]
+    if len(dots) != 1 or dots[0].attr[0] != "sum" or len(dots[0].attr[1]) != 1:  # type: ignore[index]
+        return None
+    depth, body = dots[0].attr[1][0], dots[0].args[0]  # type: ignore[index]
+    sides = _sides(body, key)
+    if sides is None:
+        return None
+    q, k = sides
+    rows = [x for x in nest.domain if x in free_variables(q) and x not in free_variables(k) | free_variables(v)]
+    if not rows or depth in free_variables(v) or inner.domain[0] in free_variables(score):
+        return None
+    batch = tuple(x for x in nest.domain if x is not rows[-1])
+    with_dot = _replace(score, dots[0], local(DOT, score.dtype))
+    return Attention(batch, rows[-1], key, depth, inner.domain[0], q, k, v, with_dot, conditions, total.name,
+                     mixed.name, store)
+
+
+def _reduced(value: Value) -> tuple[str, Var, Value, tuple[Index, ...]] | None:
+    """(monoid, variable, what is reduced, conditions outside which it is the monoid's identity)."""
+    if value.op != "reduce" or len(value.attr[1]) != 1:  # type: ignore[index]
+        return None
+    monoid, (over,) = value.attr  # type: ignore[misc]
+    body = value.args[0]
+    if body.op != "guard":
+        return monoid, over, body, ()
+    identity = const(0 if monoid == "sum" else float("-inf"), body.dtype)
+    return (monoid, over, body.args[0], body.attr) if body.args[1] is identity else None  # type: ignore[return-value]
+
+
+def _sides(product: Value, key: Var) -> tuple[Value, Value] | None:
+    """(q, k) of their product."""
+    if product.op != "mul":
+        return None
+    a, b = product.args
+    uses = [key in free_variables(x) for x in (a, b)]
+    return None if uses[0] == uses[1] else (b, a) if uses[0] else (a, b)
+
+
+def _replace(root: Value, old: Value, new: Value) -> Value:
+    done: dict[Value, Value] = {}
+    for v in walk(root):
+        done[v] = new if v is old else rebuild(v, tuple(done[a] for a in v.args), v.attr)
+    return done[root]
+
+
+def plan(nest: Nest, target: Target) -> AttentionPlan | None:
+    """None where the nest is something else, or the target has no room for its blocks."""
+    found = recognise(nest)
+    if found is None or target.is_gpu or found.q.dtype.bits > 64:
+        return None
+    width = target.lanes(max(found.q.dtype.bits, 32))
+    rows, vectors = register_tile(found, width, target)
+    lanes = width * vectors
+    room = target.l1 // 2 if target.language == "llvm" else target.local_memory - fixed_bytes(found, lanes, rows)
+    keys = min(room // (lanes * found.q.dtype.itemsize), KEYS, ceil(typical(found.key) / rows) * rows) // rows * rows
+    if keys < rows:
+        return None
+    return AttentionPlan("attention", tuple(v.name for v in found.batch), found.row.name, found.key.name, rows, vectors,
+                         width, keys)
+
+
+def fixed_bytes(found: Attention, lanes: int, rows: int) -> int:
+    """Memory that a block of rows needs besides its scores."""
+    columns = ceil(typical(found.column) / rows) * rows
+    return (typical(found.depth) + columns + 3) * lanes * found.q.dtype.itemsize
+
+
+def register_tile(found: Attention, width: int, target: Target) -> tuple[int, int]:
+    """(keys or columns, vectors of rows) of a tile: fewest cycles per score, what edges waste included."""
+    best = 1, 1, float("inf")
+    for vectors in range(1, MAX_VECTORS + 1):
+        waste = ceil(typical(found.row) / (vectors * width)) * vectors * width / typical(found.row)
+        for rows in range(1, (target.registers - vectors - SPARE_REGISTERS) // vectors + 1):
+            edge = ceil(typical(found.column) / rows) * rows / typical(found.column)
+            step = max(rows * vectors / 2, (rows + vectors) / LOADS, LATENCY) + OVERHEAD
+            cycles = step / (rows * vectors) * waste * (1 + edge)
+            if cycles < best[2] * 0.999:
+                best = rows, vectors, cycles
+    return best[:2]

@@ -1,0 +1,216 @@
+"""Attention + AttentionPlan -> loop IR. The nest is the one in attention.py."""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from minigrad.codegen.ir.nodes import Alloc, BufferParam, Function, Loop, ScalarParam, Stmt, Store
+from minigrad.codegen.kernel import Kernel, Nest
+from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.codegen.monoid import MONOIDS
+from minigrad.codegen.strategies.access import extent
+from minigrad.codegen.strategies.attention import DOT, recognise
+from minigrad.codegen.strategies.build import accumulate, ceil_div
+from minigrad.codegen.strategies.plan import AttentionPlan
+from minigrad.codegen.value_walk import Rewriter
+from minigrad.errors import InternalError
+from minigrad.expr import Index, Var, bounds, emax, emin, product, subs
+from minigrad.value import Value, binary, const, guard, load, make, unary
+
+Element = Callable[[Index], Value]
+
+
+def build_attention(kernel: Kernel, nest: Nest, plan: AttentionPlan, name: str) -> Function:
+    """The loop nest of an attention."""
+    return AttentionBuilder(kernel, nest, plan).function(name)
+
+
+class AttentionBuilder:
+    def __init__(self, kernel: Kernel, nest: Nest, plan: AttentionPlan):
+        found = recognise(nest)
+        if found is None:
+            raise InternalError(f"[build] expected an attention for {plan}, got {kernel.name}")
+        self.kernel, self.nest, self.parts, self.plan = kernel, nest, found, plan
+        self.dtype = found.q.dtype
+        self.lanes = plan.vectors * plan.width
+        self.count = 0
+        self.lane = Var("lane", 0, plan.width - 1)
+        self.at: dict[Var, Index] = {}
+
+    def fresh(self, stem: str, last: Index) -> Var:
+        self.count += 1
+        return Var(f"{stem}_{self.count}", 0, max(bounds(last)[1], 0))
+
+    def function(self, name: str) -> Function:
+        parts = self.parts
+        blocks = ceil_div(parts.row.hi + 1, self.lanes)
+        counts = [*(v.hi + 1 for v in parts.batch), blocks]
+        total = product(counts)
+        p = Var("p", 0, total - 1)
+        at: dict[Var, Index] = {}
+        after: Index = 1
+        for v, count in reversed(list(zip((*parts.batch, parts.row), counts, strict=True))):
+            at[v] = p // after % count
+            after = after * count
+        self.origin = at.pop(parts.row) * self.lanes
+        self.at = at
+        buffers = tuple(BufferParam(b.name, b.dtype, b.shape[0], b.mode) for b in self.kernel.params)
+        scalars = tuple(ScalarParam(s.name, s.dtype) for s in self.kernel.scalars)
+        body = (Loop(p, 0, total, "parallel", tuple(self.block())),)
+        return Function(name, buffers, scalars, self.kernel.dims, body)
+
+    # ---- one block of rows ----
+
+    def block(self) -> list[Stmt]:
+        parts, plan = self.parts, self.plan
+        depth, columns = extent(parts.depth), -(-extent(parts.column) // plan.rows) * plan.rows
+        sizes = {"turned": depth, "scores": plan.keys, "mixed": columns, "top": 1, "total": 1, "shrink": 1}
+        memory: list[Stmt] = [Alloc(n, self.dtype, rows * self.lanes, "scratch") for n, rows in sizes.items()]
+        stop = self.last_key() + 1
+        b = self.fresh("block", ceil_div(bounds(stop)[1], plan.keys) - 1)
+        first = b * plan.keys
+        count = emin(stop - first, plan.keys)
+        keys = [*self.scores(first, count), *self.weights(first, count), *self.mix(first, count)]
+        return [*memory, *self.turn(), *self.start(), Loop(b, 0, ceil_div(stop, plan.keys), "serial", tuple(keys)),
+                *self.finish()]
+
+    def last_key(self) -> Index:
+        """The last key that any row of the block looks at."""
+        parts, last = self.parts, self.parts.key.hi
+        final = emin(self.origin + self.lanes - 1, parts.row.hi)
+        for e in parts.conditions:
+            row, key = coefficient(e, parts.row), coefficient(e, parts.key)
+            if key == -1 and isinstance(row, int) and row >= 0:
+                last = emin(last, emax(subs(e, {parts.key: 0, parts.row: final, **self.at}), 0))
+        return last
+
+    def in_lanes(self, body: Callable[[Index], list[Stmt]]) -> Loop:
+        """body(position of the row in the block) for all rows, a vector of them at a time."""
+        v = self.fresh("v", self.plan.vectors - 1)
+        each = Loop(v, 0, self.plan.vectors, "unroll", tuple(body(v * self.plan.width + self.lane)))
+        return Loop(self.lane, 0, self.plan.width, "vector", (each,))
+
+    def turn(self) -> list[Stmt]:
+        """turned[e][row] = q; rows beyond the last one repeat it."""
+        parts = self.parts
+        e = self.fresh("e", parts.depth.hi)
+
+        def body(row: Index) -> list[Stmt]:
+            at = {**self.at, parts.row: self.row(row), parts.depth: e}
+            return [Store("turned", e * self.lanes + row, Rewriter(at).value(parts.q))]
+
+        return [Loop(e, 0, parts.depth.hi + 1, "serial", (self.in_lanes(body),))]
+
+    def row(self, position: Index) -> Index:
+        """The row at a position of the block; the last one for positions behind it."""
+        length, row = self.parts.row.hi + 1, self.origin + position
+        return row if isinstance(length, int) and length % self.lanes == 0 else emin(row, length - 1)
+
+    def start(self) -> list[Stmt]:
+        columns = self.fresh("f", -(-extent(self.parts.column) // self.plan.rows) * self.plan.rows - 1)
+        zero, least = const(0, self.dtype), const(-math.inf, self.dtype)
+        clear = self.in_lanes(lambda row: [Store("mixed", columns * self.lanes + row, zero)])
+        return [self.in_lanes(lambda row: [Store("top", row, least), Store("total", row, zero)]),
+                Loop(columns, 0, columns.hi + 1, "serial", (clear,))]
+
+    # ---- one block of keys ----
+
+    def tile(self, count: Index, terms: Index, start: Callable[[Index, Index], Value],
+             factor: Callable[[Index, Index], Value], memory: str, into: str) -> Loop:
+        """into[x][row] = start(x, row) + sum over t < terms of factor(x, t) * memory[t][row], for x < count."""
+        plan = self.plan
+        x = self.fresh("x", ceil_div(bounds(count)[1], plan.rows) - 1)
+        t, u = self.fresh("t", terms - 1), self.fresh("u", plan.rows - 1)
+        v = self.fresh("v", plan.vectors - 1)
+        self.count += 1
+        acc = f"acc_{self.count}"
+        slot, row = u * plan.vectors + v, v * plan.width + self.lane
+        place = x * plan.rows + u
+        old = load(acc, (slot,), self.dtype)
+        term = binary("mul", factor(place, t), load(memory, (t * self.lanes + row,), self.dtype))
+
+        def each(s: Stmt) -> Loop:
+            return Loop(u, 0, plan.rows, "unroll", (Loop(v, 0, plan.vectors, "unroll", (s,)),))
+
+        body = (Alloc(acc, self.dtype, plan.rows * plan.vectors, "register"), each(Store(acc, slot, start(place, row))),
+                Loop(t, 0, terms, "serial", (each(Store(acc, slot, accumulate(MONOIDS["sum"], old, term))),)),
+                each(Store(into, place * self.lanes + row, old)))
+        vector = Loop(self.lane, 0, plan.width, "vector", body)
+        return Loop(x, 0, ceil_div(count, plan.rows), "serial", (vector,))
+
+    def scores(self, first: Index, count: Index) -> list[Stmt]:
+        """The products of keys and rows. Keys beyond the last one repeat it; nobody looks at them."""
+        parts = self.parts
+
+        def factor(x: Index, t: Index) -> Value:
+            key = emin(first + x, parts.key.hi)
+            return Rewriter({**self.at, parts.key: key, parts.depth: t}).value(parts.k)
+
+        zero = const(0, self.dtype)
+        return [self.tile(count, parts.depth.hi + 1, lambda x, row: zero, factor, "turned", "scores")]
+
+    def weights(self, first: Index, count: Index) -> list[Stmt]:
+        """scores become exp(score - top), with the top of all blocks so far; total and shrink follow."""
+        parts, plan, dtype = self.parts, self.plan, self.dtype
+        j, i = self.fresh("j", plan.keys - 1), self.fresh("j", plan.keys - 1)
+        v = self.fresh("v", plan.vectors - 1)
+        row = v * plan.width + self.lane
+        zero, least = const(0, dtype), const(-math.inf, dtype)
+        self.count += 1
+        tops, sums = f"tops_{self.count}", f"sums_{self.count}"
+        top, part = load(tops, (v,), dtype), load(sums, (v,), dtype)
+        here, there = j * self.lanes + row, i * self.lanes + row
+        at = {**self.at, parts.row: self.row(row), parts.key: first + j}
+        score = Rewriter(at, locals_={DOT: load("scores", (here,), dtype)}).value(parts.score)
+        score = guard(score, least, tuple(subs(e, at) for e in parts.conditions))
+        # A row that has no score yet has the top -inf; its weights are 0 all the same.
+        safe = make("where", dtype, (binary("eq", top, least), zero, top))
+        shrink = unary("exp", binary("sub", load("top", (row,), dtype), safe))
+        total = binary("mul", load("total", (row,), dtype), load("shrink", (row,), dtype))
+        weight = unary("exp", binary("sub", load("scores", (there,), dtype), top))
+
+        def each(*s: Stmt) -> Loop:
+            return Loop(v, 0, plan.vectors, "unroll", s)
+
+        body = (Alloc(tops, dtype, plan.vectors, "register"), Alloc(sums, dtype, plan.vectors, "register"),
+                each(Store(tops, v, load("top", (row,), dtype))),
+                Loop(j, 0, count, "serial", (each(Store("scores", here, score),
+                     Store(tops, v, binary("max", top, load("scores", (here,), dtype)))),)),
+                each(Store("shrink", row, shrink), Store("top", row, top), Store(tops, v, safe),
+                     Store(sums, v, zero)),
+                Loop(i, 0, count, "serial", (each(Store("scores", there, weight), Store(sums, v, binary(
+                    "add", part, load("scores", (there,), dtype)))),)),
+                each(Store("total", row, binary("add", total, part))))
+        return [Loop(self.lane, 0, plan.width, "vector", body)]
+
+    def mix(self, first: Index, count: Index) -> list[Stmt]:
+        """mixed = mixed * shrink + v scores. Columns beyond the last one repeat it."""
+        parts, length = self.parts, self.parts.column.hi + 1
+
+        def factor(x: Index, t: Index) -> Value:
+            whole = isinstance(length, int) and length % self.plan.rows == 0
+            column = x if whole else emin(x, length - 1)
+            return Rewriter({**self.at, parts.key: first + t, parts.column: column}).value(parts.v)
+
+        def start(x: Index, row: Index) -> Value:
+            old = load("mixed", (x * self.lanes + row,), self.dtype)
+            return binary("mul", old, load("shrink", (row,), self.dtype))
+
+        return [self.tile(length, count, start, factor, "scores", "mixed")]
+
+    def finish(self) -> list[Stmt]:
+        """The stores of the nest."""
+        parts = self.parts
+        f = self.fresh("f", parts.column.hi)
+
+        def body(row: Index) -> list[Stmt]:
+            names = {parts.total: load("total", (row,), self.dtype),
+                     parts.mixed: load("mixed", (f * self.lanes + row,), self.dtype)}
+            here = Rewriter({**self.at, parts.row: self.origin + row, parts.column: f}, locals_=names)
+            length = parts.row.hi + 1
+            whole = isinstance(length, int) and length % self.lanes == 0
+            conditions = () if whole else (length - 1 - self.origin - row,)
+            return [Store(parts.store.param, here.index(parts.store.indices[0]), here.value(parts.store.value),
+                          conditions)]
+
+        return [Loop(f, 0, parts.column.hi + 1, "serial", (self.in_lanes(body),))]

@@ -1,0 +1,99 @@
+"""Scaled dot-product attention."""
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+from minigrad.dtype import bool_
+from minigrad.errors import ShapeError
+from minigrad.expr import Index, bounds, prove_nonneg
+from minigrad.mixins.base import broadcast_shapes
+from minigrad.mixins.nn_functional import NNMixin
+from minigrad.ops.attention import attention
+
+FEW_ROWS = 8
+"""Rows of the query below which scores are cheaper as a table: matrix-vector products."""
+
+
+class AttentionMixin(NNMixin):
+    __slots__ = ()
+
+    def scaled_dot_product_attention(
+        self, key: Self, value: Self, attn_mask: Self | None = None, dropout_p: float = 0.0, is_causal: bool = False,
+        scale: float | None = None, enable_gqa: bool = False, causal_offset: Index = 0,
+    ) -> Self:
+        """softmax(q @ k.T * scale + mask) @ v for q [..., H, L, E], k [..., H, S, E] and v [..., H, S, F].
+
+        `attn_mask` broadcasts to [..., H, L, S]: a bool one keeps where True, another is added. `is_causal` keeps
+        s <= l + causal_offset: an offset of S - L aligns the last rows. `scale` defaults to 1/sqrt(E). With
+        `enable_gqa`, k and v have fewer heads, each serving several of q's. What is not kept must be finite in v.
+        """
+        query, width = self, self.shape[-1]
+        if key.shape[-1] != width or key.shape[-2] != value.shape[-2]:
+            raise ShapeError(f"[scaled_dot_product_attention] expected q [..., L, E], k [..., S, E], v [..., S, F], "
+                             f"got {list(self.shape)}, {list(key.shape)}, {list(value.shape)}")
+        if is_causal and attn_mask is not None:
+            raise ShapeError("[scaled_dot_product_attention] expected a mask or is_causal, got both")
+        grouped = enable_gqa and query.shape[-3] != key.shape[-3]
+        if grouped:
+            query, key, value = _group_heads(query, key, value)
+            attn_mask = None if attn_mask is None else _group_mask(attn_mask, query)
+        factor = 1 / math.sqrt(width) if scale is None else scale  # type: ignore[arg-type]
+        offset = None if not is_causal or prove_nonneg(causal_offset + 1 - key.shape[-2]) else causal_offset
+        compute = _in_blocks if not dropout_p and _suits_blocks(query, key, value) else _with_table
+        out = compute(query, key, value, attn_mask, factor, offset, dropout_p)
+        return out.reshape(*self.shape[:-1], out.shape[-1]) if grouped else out
+
+
+def _suits_blocks(query: Any, key: Any, value: Any) -> bool:
+    """Whether the primitive is worth it: on OpenCL devices it has no strategy yet."""
+    if query.device.startswith("CL") or not query.dtype.is_float:
+        return False
+    if not query.dtype is key.dtype is value.dtype:
+        return False
+    sizes = (query.shape[-2], query.shape[-1], key.shape[-2], value.shape[-1])
+    return bounds(sizes[0])[1] >= FEW_ROWS and all(not isinstance(n, int) or n > 1 for n in sizes)
+
+
+def _in_blocks(query: Any, key: Any, value: Any, mask: Any, factor: float, offset: Index | None, _: float) -> Any:
+    """The scores never lie in memory all at once."""
+    heads = broadcast_shapes("scaled_dot_product_attention", query.shape[:-2], key.shape[:-2], value.shape[:-2])
+    q, k, v = (x.expand(*heads, *x.shape[-2:]) for x in (query, key, value))
+    parents = [query, key, value]
+    if mask is not None:
+        mask = mask.expand(*heads, query.shape[-2], key.shape[-2])
+        mask = mask if mask.dtype is bool_ else mask.cast(query.dtype)
+        parents.append(mask)
+    node = attention(q._node, k._node, v._node, None if mask is None else mask._node, factor, offset)
+    return query._wrap(node, *parents)
+
+
+def _with_table(query: Any, key: Any, value: Any, mask: Any, factor: float, offset: Index | None, dropout: float,
+                ) -> Any:
+    scores = query.dot(key.transpose(-2, -1)) * factor
+    if offset is not None:
+        length: Index = query.shape[-2]
+        rows = query.arange(length, device=query.device).reshape(length, 1) + offset
+        mask = rows >= query.arange(key.shape[-2], device=query.device).reshape(1, -1)
+    if mask is not None:
+        scores = mask.where(scores, -math.inf) if mask.dtype is bool_ else scores + mask
+    weights = scores.cast(scores.dtype.compute).softmax(-1).cast(query.dtype)
+    return weights.dropout(dropout).dot(value)
+
+
+def _group_heads(query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
+    """q [..., G, R, L, E] and k, v [..., G, 1, S, E]: every key head serves R query heads, without copies."""
+    heads, groups = query.shape[-3], key.shape[-3]
+    if value.shape[-3] != groups or heads % groups != 0:
+        raise ShapeError(f"[scaled_dot_product_attention] expected query heads divisible by key heads, "
+                         f"got {heads} and {groups}")
+    q = query.reshape(*query.shape[:-3], groups, heads // groups, *query.shape[-2:])
+    return q, key.unsqueeze(-3), value.unsqueeze(-3)
+
+
+def _group_mask(mask: Any, query: Any) -> Any:
+    """A mask for grouped heads, [..., G, R, L, S]."""
+    if mask.ndim < 3:
+        return mask
+    split = (1, 1) if mask.shape[-3] == 1 else (query.shape[-4], query.shape[-3])
+    return mask.reshape(*mask.shape[:-3], *split, *mask.shape[-2:])
