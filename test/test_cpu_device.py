@@ -1,4 +1,5 @@
 """The CPU device: memory, loading and its caches, argument words, prepared lists, errors; names of devices."""
+import ctypes
 import gc
 import os
 import subprocess
@@ -12,6 +13,7 @@ from cpu_programs import fill, increment, reverse
 
 from minigrad.config import config, current
 from minigrad.errors import CompileError, DeviceError, InternalError
+from minigrad.program import Link
 from minigrad.runtime import registry
 from minigrad.runtime.cpu import CPU, shared_jit
 from minigrad.runtime.device import Buffer, Launch, Program
@@ -262,6 +264,25 @@ def test_objects_are_cached_by_source(tmp_path):
         assert third.compiled == 5
         changed = Unit(("k0",), increment("k0", 9).source)
         assert third.key(changed) != third.key(units[0])
+
+
+def test_an_object_brings_the_microkernels_of_all_its_units(tmp_path):
+    """One object holds several units: loading it for one of them needs what the others call."""
+    seven = Link("seven_1", "seven", "define i64 @seven() {\n  ret i64 7\n}")
+    caller = "declare i64 @seven_1()\ndefine i64 @calls() {\n  %x = call i64 @seven_1()\n  ret i64 %x\n}"
+    plain = Unit(("k0",), increment("k0", 5).source)
+    calling = Unit(("calls",), caller, (seven,))
+    with config(cache_dir=tmp_path, disk_cache=True):
+        Jit().addresses([plain, calling])
+        alone = Jit()
+        alone.addresses([plain])
+        (address,), = alone.addresses([calling])
+        assert alone.compiled == 0 and ctypes.CFUNCTYPE(ctypes.c_int64)(address)() == 7
+        for path in tmp_path.rglob("llvm-links/*/*"):
+            path.unlink()
+        without = Jit()
+        without.addresses([plain])
+        assert without.compiled == 1
 
 
 FRESH = """

@@ -3,8 +3,9 @@
 A unit is (names of its entry functions, IR text). All units of one call that no cache knows are parsed one by one (so
 that an error names its unit), linked into one module and compiled to one object: LLVM's fixed cost per module is as
 large as a small kernel's. On disk, kind 'llvm-index' maps a unit's key to the object that holds it, 'llvm-object' holds
-the objects. Entries are renamed to `name.key`, so units of any origin can be loaded side by side. What units link to
-(microkernels) is an object each, loaded before them and resolved by symbol.
+the objects, 'llvm-links' the names of the objects that one links to. Entries are renamed to `name.key`, so units of any
+origin can be loaded side by side. What units link to (microkernels) is an object each, loaded before them and resolved
+by symbol.
 """
 from __future__ import annotations
 
@@ -117,9 +118,25 @@ class Jit:
         name = index.decode("ascii", "replace")
         if name not in self._objects:
             code = disk_cache.get("llvm-object", name)
-            if code is None:
+            if code is None or not self._link_others(name, code):
                 return False
             self._load(name, code)
+        return True
+
+    def _link_others(self, name: str, code: bytes) -> bool:
+        """Loads what other units of an object on disk link to. False if something is missing: it may not be loaded."""
+        needed = undefined_symbols(code) - LIBRARY_SYMBOLS - self._linked
+        if not needed:
+            return True
+        stored = disk_cache.get("llvm-links", name) or b""
+        keys = dict(line.split(" ") for line in stored.decode("ascii", "replace").splitlines() if line.count(" ") == 1)
+        found = {symbol: disk_cache.get("llvm-object", keys[symbol]) for symbol in needed if symbol in keys}
+        if set(found) != needed or any(object_code is None for object_code in found.values()):
+            return False
+        for symbol, object_code in found.items():
+            assert object_code is not None
+            self._load(keys[symbol], object_code)
+            self._linked.add(symbol)
         return True
 
     def _compile(self, units: dict[str, Unit]) -> None:
@@ -134,6 +151,9 @@ class Jit:
         name = sha256("".join(units).encode()).hexdigest()[:32]
         self._load(name, code)
         disk_cache.put("llvm-object", name, code)
+        links = {link.symbol: self._link_key(link) for unit in units.values() for link in unit.links}
+        if links:
+            disk_cache.put("llvm-links", name, "\n".join(f"{s} {k}" for s, k in links.items()).encode())
         for key in units:
             disk_cache.put("llvm-index", key, name.encode())
 
@@ -141,13 +161,16 @@ class Jit:
         """Loads what programs call, compiling it if no cache has it."""
         if link.symbol in self._linked:
             return
-        key = self.key(Unit((link.symbol, link.language), link.source))
+        key = self._link_key(link)
         code = disk_cache.get("llvm-object", key)
         if code is None:
             code = self.link_object(link)
             disk_cache.put("llvm-object", key, code)
         self._load(key, code)
         self._linked.add(link.symbol)
+
+    def _link_key(self, link: Link) -> str:
+        return self.key(Unit((link.symbol, link.language), link.source))
 
     def link_object(self, link: Link) -> bytes:
         """The object that defines `link.symbol`, past every cache. Raises CompileError with the compiler's words."""
