@@ -22,6 +22,7 @@ BENCHMARKS = {
     "rowops": "bench.rowops",
     "efficientnet": "bench.efficientnet",
     "llama": "bench.llama",
+    "device": "bench.device",
     "node": "bench.host",
 }
 DESCRIPTIONS = {
@@ -32,6 +33,7 @@ DESCRIPTIONS = {
     "rowops": "softmax, norms, GELU, cross entropy, a long sum, an Adam step",
     "efficientnet": "EfficientNet-B0: inference and a training step",
     "llama": "SmolLM2: prefill and decoding",
+    "device": "one device for a report: copies, products, launches, networks, compile times",
     "node": "the host's costs: nodes, import, Python per kernel, a warm step",
 }
 

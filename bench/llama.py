@@ -62,7 +62,8 @@ def run(bench: Bench) -> None:
 def _report_weights(bench: Bench, model: Llama, side: Side) -> None:
     """How fast decoding went through the weights: reading them is the least it must do."""
     gb_s = model.weight_bytes() / side.best_s / 1e9
-    assert bench.report.limits is not None
+    if bench.report.limits is None:
+        return
     bench.report.say(f"decode reads {model.weight_bytes() / 1e6:.1f} MB of weights per token: {gb_s:.2f} GB/s, "
                      f"{gb_s / bench.report.limits.gb_s:.0%} of the read stream")
 

@@ -13,7 +13,9 @@ class Target:
     `language` is 'llvm', 'opencl', 'amdgpu' or 'nvptx'; `vector_bytes` the width of a vector register (4 = scalar
     work-items, a GPU); `registers` how many of them; `units` cores or compute units; caches in bytes per core;
     `features` such as 'fp64', 'fp16', 'avx2', 'avx512f', 'fma'; `cpu` the LLVM CPU name or the driver's device name.
-    After `max_iterations` of all its loops together (0: never) a work-item's loops end, wherever they are.
+    After `max_iterations` of all its loops together (0: never) a work-item's loops end, wherever they are. `gflops`,
+    `gb_s` and `launch_us` are what the device was measured to do in float32, in copying and per launch, 0.0 if it was
+    not.
     """
 
     name: str
@@ -28,6 +30,9 @@ class Target:
     max_group: int = 1
     features: frozenset[str] = frozenset()
     max_iterations: int = 0
+    gflops: float = 0.0
+    gb_s: float = 0.0
+    launch_us: float = 0.0
 
     @property
     def is_gpu(self) -> bool:

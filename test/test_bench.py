@@ -23,6 +23,7 @@ EXPECTED = {
     "rowops": ("softmax 3x5", {"gb_s", "share"}),
     "efficientnet": ("efficientnet quick train batch 2", {"img_s"}),
     "llama": ("llama quick decode after 6", {"tok_s"}),
+    "device": ("matmul 16x16x16 float16", {"gflops"}),
     "node": ("node made", set()),
 }
 

@@ -4,13 +4,15 @@ import subprocess
 import sys
 
 import pytest
-from conftest import needs_device
+from conftest import devices, needs_device
 
+from minigrad import Tensor
 from minigrad.cli import devices as devices_command
 from minigrad.cli import main
 from minigrad.config import config
 from minigrad.errors import DeviceError
 from minigrad.runtime import disk_cache
+from minigrad.runtime.figures import Figures
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -96,3 +98,47 @@ def test_cache_lists_and_clears_programs_only(capsys, tmp_path):
 def test_sizes():
     assert [devices_command.size_text(n) for n in (0, 1023, 1024, 1536, 5 << 30, 1 << 50)] == \
         ["0 B", "1023 B", "1 KiB", "1.5 KiB", "5 GiB", "1024 TiB"]
+
+
+def test_check_measures_and_keeps_the_figures(capsys, tmp_path, monkeypatch):
+    from minigrad.cli import device_check
+    from minigrad.runtime import figures
+
+    for name, value in (("BUDGET_S", 0.001), ("COPY_BYTES", 4096), ("PRODUCT", 32), ("LAUNCHES", 3), ("STEPS", 2)):
+        monkeypatch.setattr(device_check, name, value)
+    stored = {}
+    monkeypatch.setattr(figures, "store", stored.__setitem__)
+    names = [name for name in devices() if name not in ("NUMPY", "CL:rusticl")]
+    assert main(["devices", "--check", *names]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:2] == ["name", "kernels"] and len(lines) == 1 + len(names)
+    assert all("right" in line for line in lines[1:])
+    assert len(stored) == sum(name.startswith("CL") for name in names)
+    assert all(min(f.gflops, f.half_gflops, f.gb_s, f.launch_us) > 0 for f in stored.values())
+
+
+def test_check_names_what_is_wrong(capsys, monkeypatch):
+    from minigrad.cli import device_check
+
+    real = Tensor.softmax
+    monkeypatch.setattr(Tensor, "softmax", lambda self, axis: real(self, axis) * 1.01)
+    monkeypatch.setattr(device_check, "measure", lambda device: Figures(1, 2, 3, 4))
+    assert main(["devices", "--check", "CPU"]) == 1
+    out = capsys.readouterr().out
+    assert "CPU: softmax: off by 0.0" in out and "1 wrong" in out
+    assert main(["devices", "--check", "AMD:gfx1031"]) == 1
+    assert "AMD:gfx1031: [launch] AMD:gfx1031 only compiles" in capsys.readouterr().out
+
+
+def test_figures_are_kept_by_identity(tmp_path):
+    from minigrad.runtime import disk_cache, figures
+
+    with config(cache_dir=tmp_path, disk_cache=True):
+        figures.store("one", Figures(123.4, 56.78, 9.1, 0.123))
+        assert figures.stored("one") == Figures(120, 57, 9.1, 0.12)
+        assert figures.stored("another driver") == Figures()
+        for nonsense in (b"", b"[]", b"{", b'{"gflops": "fast"}', b'{"gflops": -1}'):
+            disk_cache.put(figures.KIND, "one", nonsense)
+            figures.stored.cache_clear()
+            assert figures.stored("one") == Figures()
+    figures.stored.cache_clear()

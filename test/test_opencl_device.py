@@ -332,6 +332,17 @@ def test_order_of_preference():
     assert sorted(reversed(wanted), key=opencl_devices._preference) == wanted
 
 
+def test_of_several_devices_that_match_the_newest_driver_is_meant(monkeypatch):
+    def info(index, name, driver, platform="PoCL", units=2):
+        return opencl_devices.DeviceInfo(index, platform, "", "", name, "", driver, "CPU", units, 0, 0, 0, 0, 4,
+                                         frozenset(), frozenset(), None)
+
+    found = [info(0, "old and wide", "3.0", units=8), info(1, "new", "3.10"), info(2, "older", "3.9"),
+             info(3, "other", "22.3", "rusticl")]
+    monkeypatch.setattr(opencl_devices, "devices", lambda: found)
+    assert [opencl_devices.find_device(words).index for words in ("pocl", "old", "2", "rusticl", "")] == [1, 2, 2, 3, 1]
+
+
 def test_quirks_are_rows_with_reasons():
     assert all(q.reason for q in QUIRKS)
     assert WALL_TIME in quirks_of("rusticl", "AMD Radeon", "OpenCL 3.0")

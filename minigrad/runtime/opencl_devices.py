@@ -10,6 +10,7 @@ from typing import Any
 from minigrad.config import current
 from minigrad.errors import DeviceError
 from minigrad.runtime.caches import cache_sizes
+from minigrad.runtime.figures import stored
 from minigrad.runtime.opencl_quirks import LOOP_BUDGET, LOOP_ITERATIONS, SOFTWARE, SUPERSEDED, TRY_COMPILING, quirks_of
 from minigrad.target import Target
 
@@ -57,13 +58,15 @@ class DeviceInfo:
         """What code generation may know about the device."""
         registers = GPU_REGISTERS if self.vector_bytes <= 4 else 32 if self.vector_bytes >= 64 else 16
         l1, l2 = cache_sizes()
+        measured = stored(self.identity)
         if self.vector_bytes > 4:
             # A worker's scratch memory is local memory, and blocks of a size for the second-level cache must fit there.
             l2 = min(l2, self.local_memory * LOCAL_SHARE[0] // LOCAL_SHARE[1])
         return Target(name=f"CL:{self.index}", language="opencl", cpu=self.name, vector_bytes=self.vector_bytes,
                       registers=registers, units=self.units, l1=l1, l2=l2, local_memory=self.local_memory,
                       max_group=self.max_group, features=self.features,
-                      max_iterations=LOOP_ITERATIONS if LOOP_BUDGET in self.quirks else 0)
+                      max_iterations=LOOP_ITERATIONS if LOOP_BUDGET in self.quirks else 0,
+                      gflops=measured.gflops, gb_s=measured.gb_s, launch_us=measured.launch_us)
 
     @property
     def identity(self) -> str:
@@ -98,8 +101,9 @@ def platforms_without_devices() -> list[str]:
 def find_device(selector: str) -> DeviceInfo:
     """The device for '' (the best), an index, or words that occur in its platform, vendor, device or driver name.
 
-    'pocl', 'rusticl', 'nvidia' and 'pocl 3.1' are such words; of several devices the first in order of preference is
-    taken. Asking for rusticl before the first OpenCL call of the process enables its drivers. Raises DeviceError.
+    'pocl', 'rusticl', 'nvidia' and 'pocl 3.1' are such words. Of several devices the first in order of preference is
+    taken, but of one platform and kind the one with the highest driver version. Asking for rusticl before the first
+    OpenCL call of the process enables its drivers. Raises DeviceError.
     """
     text = selector.strip().lower()
     with _lock:
@@ -112,7 +116,8 @@ def find_device(selector: str) -> DeviceInfo:
     else:
         matching = [d for d in found if all(word in _names(d) for word in text.split())]
     if matching:
-        return matching[0]
+        like = [d for d in matching if (d.platform, d.kind) == (matching[0].platform, matching[0].kind)]
+        return min(like, key=_newest)
     raise DeviceError(_unknown(selector, found))
 
 
@@ -164,10 +169,14 @@ def _enumerate() -> list[DeviceInfo]:
 
 
 def _preference(d: DeviceInfo) -> tuple:
-    numbers = [int(n) for n in re.findall(r"\d+", d.driver)[:4]]
-    newer = tuple(-n for n in [*numbers, 0, 0, 0, 0][:4])
     kind = ("GPU", "accelerator", "CPU", "other").index(d.kind)
-    return SUPERSEDED in d.quirks, SOFTWARE in d.quirks, kind, -d.units, newer, d.platform, d.name
+    return SUPERSEDED in d.quirks, SOFTWARE in d.quirks, kind, -d.units, _newest(d), d.platform, d.name
+
+
+def _newest(d: DeviceInfo) -> tuple[int, ...]:
+    """Orders newer drivers first."""
+    numbers = [int(n) for n in re.findall(r"\d+", d.driver)[:4]]
+    return tuple(-n for n in [*numbers, 0, 0, 0, 0][:4])
 
 
 def _describe(device: Any) -> DeviceInfo | None:

@@ -40,6 +40,12 @@ def cores(target: Target) -> int:
     return target.units if target.is_gpu else CORES
 
 
+def rates(target: Target) -> tuple[float, float, float]:
+    """(operations per second, bytes per second, seconds per launch): as measured, else what is usual."""
+    return (target.gflops * 1e9 / 2 or cores(target) * target.lanes(32) * CLOCK, target.gb_s * 1e9 or BANDWIDTH,
+            target.launch_us / 1e6 or LAUNCH_SECONDS)
+
+
 def measure_axes(state: Fusion) -> None:
     """Along which axes each node varies, for `distinct_elements`."""
     for k in range(len(state.graph.nodes)):
@@ -124,13 +130,13 @@ def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str
     if not read and flops <= 2 * LOAD_FLOPS * count:
         return None  # it comes from indices alone, by hardly more work than reading it would be
     per_element = flops / max(count, 1) + LOAD_FLOPS * max(read / max(bytes_of(node), 1) - 1, 0)
-    peak = cores(state.target) * state.target.lanes(32) * CLOCK
+    peak, bandwidth, launch = rates(state.target)
     extra = max(evaluations - count, 0) * per_element / peak
     hosted = is_row_of_reduction(state, k, sources)
     if len(users) > 1:
         anew = sum(bytes_of(state.graph.nodes[i]) for g in users for i in set(sources) - read_beside(state, k, g))
-        extra += (anew - (0 if hosted else read)) / BANDWIDTH
-    saved = (0 if hosted else LAUNCH_SECONDS) + bytes_of(node) * (1 + len(users)) / BANDWIDTH
+        extra += (anew - (0 if hosted else read)) / bandwidth
+    saved = (0 if hosted else launch) + bytes_of(node) * (1 + len(users)) / bandwidth
     if extra <= saved:
         return None
     return f"recomputing costs {extra * 1e6:.0f} us, keeping it {saved * 1e6:.0f} us"
