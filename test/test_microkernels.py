@@ -2,17 +2,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from machine_code import ARM, X86, assembly, vectors_on_the_stack
 
-from minigrad import Tensor, microkernels, show
+from minigrad import Tensor, config, microkernels, show
 from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.nodes import Call, Function
 from minigrad.codegen.ir.text import meaning_of, parse_function, print_function
 from minigrad.codegen.ir.verify import verify_function, verify_meaning
 from minigrad.codegen.ir.walk import statements
+from minigrad.codegen.microkernels.amx import SIDE
 from minigrad.codegen.microkernels.choose import microkernel_of
 from minigrad.codegen.microkernels.generate import FORMS, Form, generated, most_rows
 from minigrad.codegen.microkernels.registry import find
@@ -23,12 +26,15 @@ from minigrad.codegen.transforms.inline import inline_calls
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.errors import CompileError, FormatError, InternalError, MicrokernelError
 from minigrad.microkernels import Microkernel
+from minigrad.runtime import disk_cache
 from minigrad.runtime.cpu import host_target, shared_jit
+from minigrad.runtime.llvm_jit import Jit, Unit
 from minigrad.target import Target
 
 HOST = host_target(shared_jit(), 1)
 AVX512 = Target("avx512", "llvm", "icelake-server", 64, 32, 2,
                 features=frozenset("sse fma f16c avx2 avx512f avx512bw avx512vnni".split()))
+AMX = replace(AVX512, name="amx", cpu="sapphirerapids", features=AVX512.features | {"amx-tile", "amx-int8"})
 AVX2 = Target("avx2", "llvm", "znver3", 32, 16, 2, features=frozenset("sse fma f16c avx2".split()))
 NEON = Target("neon", "llvm", "neoverse-n1", 16, 32, 4, features=frozenset({"neon", "dotprod"}))
 
@@ -145,6 +151,23 @@ def test_it_is_compiled_once_and_linked_by_symbol(scale: Microkernel) -> None:
     assert "phi" not in programs[0].source.split("call void @scale")[1] and microkernels.check(scale) == []
 
 
+def test_an_object_brings_what_its_other_programs_call(scale: Microkernel, tmp_path: Path) -> None:
+    """Programs of one batch are one object: whoever loads it for one of them needs the links of all."""
+    calling = render_llvm(caller(), HOST)
+    plain = Unit(("plain",), "define void @plain() {\n  ret void\n}")
+    with config(cache_dir=tmp_path, disk_cache=True):
+        Jit().addresses([Unit((calling.name,), calling.source, calling.links), plain])
+        second = Jit()
+        second.addresses([plain])
+        assert second.compiled == 0
+        name = disk_cache.name_of(second._link_key(calling.links[0]))
+        (link,) = (entry for entry in disk_cache.entries() if entry.name == name)
+        assert disk_cache.remove(link)
+        third = Jit()
+        third.addresses([plain])
+        assert third.compiled == 1
+
+
 def test_without_its_features_the_meaning_runs() -> None:
     kernel = Microkernel("scale_far", SCALE.replace("scale", "scale_far"), frozenset({"no-such-feature"}), SCALE_IR)
     assert "no-such-feature" not in HOST.features and link_of(kernel, HOST).source != SCALE_IR
@@ -215,10 +238,13 @@ def test_what_cannot_be_registered(kernel: Microkernel, error: type[Exception], 
 # ---- ours ----
 
 def small(form: Form, kind: str, rows: int = 3, vectors: int = 2, along: str = "k") -> Microkernel:
+    if form.name == "amx":
+        return generated(Tile(kind, 2 * SIDE, SIDE), form)
     return generated(Tile(kind, rows, vectors * form.vector_bytes // KINDS[kind][0].itemsize, along), form)
 
 
-OURS = [(form, kind, along) for form in FORMS for kind in sorted(form.kinds) for along in "km"]
+OURS = [(form, kind, along) for form in FORMS for kind in sorted(form.kinds) for along in "km"
+        if form.name != "amx" or along == "k"]
 
 
 @pytest.mark.parametrize("form, kind, along", OURS, ids=lambda x: getattr(x, "name", x))
@@ -284,6 +310,17 @@ def test_no_accumulator_lives_on_the_stack(target: Target, kind: str, rows: int,
     multiply = {"f": ("vfmadd", "fmla"), "i": ("vpmaddwd", "vpdpwssd", "sdot"), "u": ("vpdpbusd",)}[kind[0]]
     steps = sum(line.split()[0].startswith(multiply) for line in text.splitlines() if line.startswith("\t"))
     assert steps == rows * vectors + (vectors if kind == "u8x4" else 0)
+
+
+@pytest.mark.parametrize("rows, columns", [(16, 16), (16, 32), (32, 16), (32, 32)])
+def test_matrix_registers(rows: int, columns: int) -> None:
+    tile = Tile("i8x4", rows, columns)
+    kernel = microkernel_of(tile, AMX)
+    assert kernel.name == f"{tile.name}_amx"
+    text = assembly(str(kernel.implementation), AMX.cpu)
+    assert text.count("tdpbssd") == 2 * rows * columns // SIDE**2 and text.count("tilerelease") == 1
+    if kernel.fits(HOST):
+        assert microkernels.check(kernel, trials=12) == []
 
 
 def test_a_plan_names_its_microkernel() -> None:

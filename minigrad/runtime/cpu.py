@@ -10,6 +10,7 @@ from time import perf_counter
 
 from minigrad import config
 from minigrad.errors import DeviceError
+from minigrad.runtime.amx import allow_matrix_registers
 from minigrad.runtime.caches import cache_sizes
 from minigrad.runtime.commands import Executable, Prepared
 from minigrad.runtime.device import Device, Launch, Program
@@ -84,6 +85,8 @@ def shared_jit() -> Jit:
 def host_target(jit: Jit, threads: int) -> Target:
     """What code generation may know about this processor."""
     features = frozenset(name for name, on in jit.features.items() if on) | {"fp64"}
+    if "amx-tile" in features and not allow_matrix_registers():
+        features = frozenset(name for name in features if not name.startswith("amx"))
     arm = jit.triple.startswith(("aarch64", "arm64"))
     if "avx512f" in features:
         vector_bytes, registers = 64, 32

@@ -5,6 +5,7 @@ from functools import lru_cache
 
 from minigrad.codegen.ir.text import meaning_of, parse_function
 from minigrad.codegen.microkernels import registry
+from minigrad.codegen.microkernels.amx import SIDE, takes
 from minigrad.codegen.microkernels.generate import forms_of, generated, most_rows
 from minigrad.codegen.microkernels.microkernel import Microkernel
 from minigrad.codegen.microkernels.tile import KINDS, Tile, shape_in
@@ -38,10 +39,18 @@ def tile_meant(kernel: Microkernel) -> Tile | None:
 
 def shapes(kind: str, along: str, width: int, vectors: int, target: Target) -> list[int]:
     """Rows of the tiles of `vectors` vectors of `width` lanes to choose from, those of added microkernels last."""
-    rows = list(range(1, most_rows(kind, vectors, target) + 1))
+    if kind == "i8x4" and has_amx(target):
+        rows = [r for r in (SIDE, 2 * SIDE) if takes(Tile(kind, r, vectors * width, along))]
+    else:
+        rows = list(range(1, most_rows(kind, vectors, target) + 1))
     for kernel in registry.added():
         tile = tile_meant(kernel)
         if tile is not None and (tile.kind, tile.a_along, tile.columns) == (kind, along, vectors * width) \
                 and kernel.fits(target):
             rows.append(tile.rows)
     return rows
+
+
+def has_amx(target: Target) -> bool:
+    """Whether int8 products have matrix registers."""
+    return "amx-int8" in target.features and "amx-tile" in target.features

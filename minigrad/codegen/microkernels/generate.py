@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from minigrad.codegen.microkernels.amx import amx_text, takes
 from minigrad.codegen.microkernels.microkernel import Microkernel
 from minigrad.codegen.microkernels.tile import Tile, tile_of
 from minigrad.target import Target
@@ -43,6 +44,8 @@ class Form:
     kinds: frozenset[str]
 
     def fits(self, tile: Tile) -> bool:
+        if self.name == "amx":
+            return takes(tile)
         return tile.kind in self.kinds and tile.columns * tile.panel.itemsize % self.vector_bytes == 0
 
 
@@ -52,6 +55,7 @@ def _form(name: str, requires: str, vector_bytes: int, kinds: str) -> Form:
 
 _ALL = "f32 f64 i16x2 i8x4 u8x4"
 FORMS = (
+    _form("amx", "amx-tile amx-int8", 64, "i8x4"),
     _form("avx512vnni", "avx512f avx512bw avx512vnni", 64, "i16x2 u8x4"),
     _form("avx512", "avx512f avx512bw", 64, "f32 f64 i16x2"),
     _form("avxvnni", "avx2 avxvnni", 32, "i16x2 u8x4"),
@@ -80,7 +84,8 @@ def most_rows(kind: str, vectors: int, target: Target) -> int:
 def generated(tile: Tile, form: Form) -> Microkernel:
     """The microkernel of a tile in a form."""
     name = f"{tile.name}_{form.name}"
-    return Microkernel(name, tile.meaning(name), form.requires, _Text(tile, form).source(name))
+    text = amx_text(tile, name) if form.name == "amx" else _Text(tile, form).source(name)
+    return Microkernel(name, tile.meaning(name), form.requires, text)
 
 
 def generated_by_name(name: str) -> Microkernel | None:

@@ -18,7 +18,7 @@ from minigrad.expr import Index, Var
 from minigrad.target import Target
 from minigrad.value import Value, binary, bitcast, cast, const, guard, substitute
 
-_TAKES: dict[str, tuple[DType, ...]] = {"u8x4": (int8,), "i8x4": (int8,), "i16x2": (int8, uint8, int16)}
+_TAKES: dict[str, tuple[DType, ...]] = {"i8x4": (int8,), "u8x4": (int8,), "i16x2": (int8, uint8, int16)}
 """Types of both operands, the kinds with most products per instruction first."""
 
 _BIAS = 0x80808080

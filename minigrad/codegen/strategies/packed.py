@@ -15,7 +15,8 @@ from math import ceil
 
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.microkernels import registry
-from minigrad.codegen.microkernels.choose import microkernel_of, shapes
+from minigrad.codegen.microkernels.amx import SIDE
+from minigrad.codegen.microkernels.choose import has_amx, microkernel_of, shapes
 from minigrad.codegen.microkernels.tile import KINDS, Tile
 from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.strategies.blocking import (
@@ -106,6 +107,8 @@ def packed(c: Contraction, target: Target, words: str = "") -> PackedPlan:
     bits = max(c.a.dtype.bits, 32)
     width = min(16, target.lanes(bits))
     a_along, a_lanes = lanes_of_a(c, width)
+    if words == "i8x4" and has_amx(target) and a_along == "m":
+        a_along, a_lanes = "k", min(4, width)  # the form that matrix registers load
     b_lanes = width if steps_closely(c.b, c.n) else min(4, width)
     made = []
     for in_place in (True, False) if is_plain(c.a) else (False,):
@@ -169,10 +172,18 @@ def register_tile(c: Contraction, width: int, target: Target, along: str, words:
         kind = words or c.a.dtype.short
         for rows in [r for r in shapes(kind, along, width, vectors, target) if along or r <= IN_PLACE_ROWS]:
             tiles = ceil(m / rows) * ceil(n / (vectors * width))
-            cycles = tiles * (step_cycles(rows, vectors) * k + TILE_CYCLES * ceil(k / depth)) * size(c.batch)
+            cycles = kind_cycles(kind, rows, vectors, target) * k + TILE_CYCLES * ceil(k / depth)
+            cycles *= tiles * size(c.batch)
             if cycles <= found[2]:
                 found = rows, vectors, cycles
     return found
+
+
+def kind_cycles(kind: str, rows: int, vectors: int, target: Target) -> float:
+    """Cycles of a tile per step of the sum, for any kind of panel."""
+    if kind == "i8x4" and has_amx(target):
+        return rows * vectors / SIDE
+    return step_cycles(rows + (1 if kind == "u8x4" else 0), vectors)  # which has a row of sums of b beside
 
 
 def block_cost(c: Contraction, m: Box, n: Box, rows: int, columns: int, target: Target, how: tuple[bool, bool, bool]
