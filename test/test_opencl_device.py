@@ -4,19 +4,32 @@ import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import needs_device
 
+from minigrad import Tensor
 from minigrad.config import config
 from minigrad.errors import CompileError, DeviceError, InternalError
 from minigrad.program import Program
 from minigrad.runtime import disk_cache, opencl_build, opencl_devices
 from minigrad.runtime.device import Buffer, Launch
 from minigrad.runtime.opencl import CPU_SINGLE_LIMIT, OpenCL, open_device
-from minigrad.runtime.opencl_quirks import QUIRKS, TRY_COMPILING, WALL_TIME, quirks_of
+from minigrad.runtime.opencl_quirks import (
+    FINISH_SKIPS_FLUSHED,
+    LOOP_BUDGET,
+    OWN_CACHE,
+    QUIRKS,
+    SOFTWARE,
+    SUPERSEDED,
+    TRY_COMPILING,
+    WALL_TIME,
+    quirks_of,
+)
 
 SCALE = Program("scale", "opencl", """
 __kernel void scale(__global float *restrict y, long y_offset, __global const float *restrict x, long x_offset,
@@ -246,16 +259,24 @@ def test_binaries_serve_a_fresh_process(device, tmp_path):
     environment = os.environ | {"MINIGRAD_CACHE": str(tmp_path), "MINIGRAD_DISK_CACHE": "1",
                                 "PYTHONPATH": os.path.dirname(tests)}
 
+    drivers = tmp_path / "driver"
+    environment |= {"POCL_CACHE_DIR": str(drivers), "MESA_SHADER_CACHE_DIR": str(drivers)}
+
     def run() -> str:
         done = subprocess.run([sys.executable, "-W", "error", "-c", code], env=environment, capture_output=True,
                               text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
+    def kept_by_the_driver() -> set[Path]:
+        return {path for path in drivers.rglob("*") if path.is_file()}
+
     values = "[1.0, 3.0, 5.0, 7.0, 9.0, 11.0]"
     assert run() == f"{values} ['scale']"
+    files = kept_by_the_driver()
     assert run() == f"{values} []"
-    for path in tmp_path.rglob("*"):
+    assert kept_by_the_driver() == files
+    for path in set(tmp_path.rglob("*")) - files:
         if path.is_file():
             path.write_bytes(path.read_bytes()[:-1] + b"?")
     assert run() == f"{values} ['scale']"
@@ -275,6 +296,55 @@ def test_a_binary_that_the_driver_refuses_falls_back_to_its_source(device, tmp_p
         other = opencl_build.Builder(device.info, device._context)
         kernel = other._stored(program)
         assert kernel.function_name == "fallback"
+
+
+def test_another_driver_version_compiles_anew(device, tmp_path):
+    program = Program("versioned", "opencl", SCALE.source.replace("scale", "versioned"), SCALE.arguments)
+    with config(cache_dir=tmp_path, disk_cache=True):
+        opencl_build.Builder(device.info, device._context).kernels([program])
+        assert opencl_build.Builder(device.info, device._context)._stored(program) is not None
+        for change in ({"driver": "99.9"}, {"version": "OpenCL 9"}, {"platform_version": "9"}, {"name": "other"}):
+            assert opencl_build.Builder(replace(device.info, **change), device._context)._stored(program) is None
+
+
+def test_out_of_memory_leaves_the_process_usable(device):
+    wanted = device.info.max_allocation // 4 + 2**28
+    with pytest.raises(DeviceError, match=r"\[alloc\] expected at most \d+ bytes in one buffer and \d+ in all on CL:"):
+        Tensor.zeros((2 * wanted, 2), device=device.name).contiguous().realize()
+    x = Tensor(np.arange(5, dtype=np.float32), device=device.name)
+    np.testing.assert_array_equal((x * 2 + 1).numpy(), [1, 3, 5, 7, 9])
+
+
+def test_memory_kept_for_reuse_is_given_back_before_an_error(device, monkeypatch):
+    import pyopencl as cl
+
+    device.free(device.alloc(1 << 20))
+    real, failed = device._create, []
+
+    def create(size: int) -> Any:
+        if not failed:
+            failed.append(size)
+            raise cl.MemoryError("no room")
+        return real(size)
+
+    monkeypatch.setattr(device, "_create", create)
+    buffer = device.alloc(3 << 20)
+    assert failed and device._pool == {}
+    device.free(buffer)
+
+
+@needs_device("CL:pocl")
+@needs_device("CL:rusticl")
+def test_tensors_go_from_one_device_to_another():
+    values = np.arange(12, dtype=np.float32).reshape(3, 4)
+    here = Tensor(values, device="CL:pocl")
+    there = (here + 1).to("CL:rusticl")
+    back = (there * 2).to("CL:pocl")
+    assert here.device != there.device and back.device == here.device
+    np.testing.assert_array_equal((back + here).numpy(), (values + 1) * 2 + values)
+    np.testing.assert_array_equal(there.to("CPU").numpy(), values + 1)
+    gradient, = (there.to("CPU") * 3).sum().gradient(there)
+    assert gradient.device == there.device and (gradient.numpy() == 3).all()
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
@@ -343,8 +413,58 @@ def test_of_several_devices_that_match_the_newest_driver_is_meant(monkeypatch):
     assert [opencl_devices.find_device(words).index for words in ("pocl", "old", "2", "rusticl", "")] == [1, 2, 2, 3, 1]
 
 
+# Drivers that each row is about, and some that it is not about: (platform, device, version).
+POCL = ("Portable Computing Language", "pthread-AMD EPYC", "PoCL HSTR: pthread-x86_64-znver3")
+LLVMPIPE = ("rusticl", "llvmpipe (LLVM 15.0.6, 256 bits)", "OpenCL 3.0")
+RADEON = ("rusticl", "AMD Radeon RX 6700 XT (navi22, LLVM 17)", "OpenCL 3.0")
+NVIDIA = ("NVIDIA CUDA", "NVIDIA H100", "OpenCL 3.0 CUDA")
+ABOUT = {
+    WALL_TIME: ([LLVMPIPE, RADEON], [POCL, NVIDIA]),
+    FINISH_SKIPS_FLUSHED: ([LLVMPIPE, RADEON], [POCL, NVIDIA]),
+    SOFTWARE: ([LLVMPIPE], [RADEON, POCL]),
+    LOOP_BUDGET: ([LLVMPIPE], [RADEON, POCL]),
+    SUPERSEDED: ([("Clover", "AMD Radeon", "OpenCL 1.1")], [RADEON, NVIDIA]),
+    OWN_CACHE: ([POCL], [LLVMPIPE, NVIDIA]),
+    TRY_COMPILING: ([(*POCL[:2], "PoCL HSTR: pthread-x86_64-generic")], [POCL, NVIDIA]),
+}
+
+
 def test_quirks_are_rows_with_reasons():
-    assert all(q.reason for q in QUIRKS)
-    assert WALL_TIME in quirks_of("rusticl", "AMD Radeon", "OpenCL 3.0")
-    assert WALL_TIME not in quirks_of("Portable Computing Language", "pthread", "PoCL HSTR: pthread-x86_64-znver3")
-    assert TRY_COMPILING in quirks_of("Portable Computing Language", "pthread-AMD", "PoCL HSTR: pthread-x86_64-generic")
+    assert all(q.reason for q in QUIRKS) and {q.what for q in QUIRKS} == set(ABOUT)
+    for what, (yes, no) in ABOUT.items():
+        assert all(what in quirks_of(*driver) for driver in yes)
+        assert not any(what in quirks_of(*driver) for driver in no)
+
+
+def test_times_are_known_with_and_without_events(device):
+    scale, = device.load([SCALE])
+    x = fill(device, np.ones(100_000, np.float32))
+    device.elapsed()
+    device.launch([Launch(scale, (x, x, 1.0, 0), 100_000)] * 3)
+    assert 0 < device.elapsed() < 60
+    assert device._wall == (WALL_TIME in device.info.quirks)
+
+
+def test_waiting_waits_for_what_was_flushed(device):
+    import pyopencl as cl
+
+    scale, = device.load([SCALE])
+    x = fill(device, np.ones(3_000_000, np.float32))
+    device.launch([Launch(scale, (x, x, 1.0, 1), 3_000_000)] * 10)
+    last = device._events[-1]
+    device.synchronize()
+    assert last.get_info(cl.event_info.COMMAND_EXECUTION_STATUS) == cl.command_execution_status.COMPLETE
+
+
+def test_a_driver_with_a_cache_of_its_own_is_asked_for_no_binary(device):
+    device.load([SCALE])
+    build = next(iter(device._builder._builds.values()))
+    assert (device._builder._binary(build) == b"") == (OWN_CACHE in device.info.quirks)
+
+
+def test_what_does_not_compile_is_not_listed(monkeypatch):
+    made = []
+    monkeypatch.setattr(opencl_devices, "quirks_of", lambda *_: frozenset({TRY_COMPILING}))
+    monkeypatch.setattr(opencl_devices, "_compiles", lambda device: bool(made.append(device)))
+    for info in opencl_devices.devices():
+        assert opencl_devices._describe(info.handle) is None and made[-1] is info.handle
