@@ -1,10 +1,11 @@
 """Kernels to executables on one device: the only place where code generation meets the runtime.
 
 Two caches: kernel -> stages (with `stages_of`), and rendered program -> executable. Equal kernels are compiled once,
-whatever layer of a network they came from; all programs that a plan lacks are compiled in one batch.
+whatever layer of a network they came from; the device compiles programs while further ones are being rendered.
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from time import perf_counter
@@ -48,32 +49,57 @@ def render(function: Function, target: Target) -> Program:
 
 
 def compile_kernels(kernels: list[Kernel], device: Device, load: bool = True) -> list[Compiled]:
-    """Executables for every kernel, compiling what is new in one batch; None for each if not `load`.
+    """Executables for every kernel, compiling what is new; None for each if not `load`.
 
     Raises CompileError.
     """
-    start = perf_counter()
-    staged = [stages_of(k, device.target) for k in kernels]
     if not load:
-        return [Compiled(k, [None] * len(k.stages)) for k in staged]
-    if current().verify:
-        verify(kernels, staged)
-    lowered = perf_counter()
-    functions = dict.fromkeys(s.function for k in staged for s in k.stages)
-    found = {f: _executables.get((device.name, f)) for f in functions}
-    missing = [f for f, executable in found.items() if executable is None]
-    programs = [render(f, device.target) for f in missing]
-    rendered = perf_counter()
-    if programs:
-        found.update(zip(missing, device.load(programs), strict=True))
-        _executables.update({(device.name, f): found[f] for f in missing})
-        for old in list(_executables)[:-MAX_EXECUTABLES]:
-            del _executables[old]
-    stats.programs += len(programs)
-    stats.lower_s += lowered - start
-    stats.render_s += rendered - lowered
-    stats.compile_s += perf_counter() - rendered
-    return [Compiled(k, [found[s.function] for s in k.stages]) for k in staged]
+        return [Compiled(k, [None] * len(k.stages)) for k in [stages_of(k, device.target) for k in kernels]]
+    maker = _Maker(device)
+    start = perf_counter()
+    loaded = device.load(maker.programs(kernels))
+    found = maker.known | dict(zip(maker.new, loaded, strict=True))
+    _executables.update({(device.name, f): found[f] for f in maker.new})
+    for old in list(_executables)[:-MAX_EXECUTABLES]:
+        del _executables[old]
+    stats.programs += len(loaded)
+    stats.lower_s += maker.lower_s
+    stats.render_s += maker.render_s
+    stats.compile_s += perf_counter() - start - maker.lower_s - maker.render_s
+    return [Compiled(k, [found[s.function] for s in k.stages]) for k in maker.staged]
+
+
+class _Maker:
+    """Makes the stages of kernels and the programs that are new, one by one: the device compiles meanwhile."""
+
+    def __init__(self, device: Device):
+        self.device = device
+        self.staged: list[Staged] = []
+        self.known: dict[Function, Any] = {}
+        self.new: dict[Function, None] = {}
+        self.lower_s = self.render_s = 0.0
+
+    def programs(self, kernels: list[Kernel]) -> Iterator[Program]:
+        """Fills in `staged`, `known` (with executables) and `new`, in the order of the programs."""
+        for kernel in kernels:
+            start = perf_counter()
+            staged = stages_of(kernel, self.device.target)
+            if current().verify:
+                verify([kernel], [staged])
+            self.staged.append(staged)
+            self.lower_s += perf_counter() - start
+            for function in [s.function for s in staged.stages]:
+                if function in self.known or function in self.new:
+                    continue
+                executable = _executables.get((self.device.name, function))
+                if executable is not None:
+                    self.known[function] = executable
+                    continue
+                self.new[function] = None
+                start = perf_counter()
+                program = render(function, self.device.target)
+                self.render_s += perf_counter() - start
+                yield program
 
 
 def verify(kernels: list[Kernel], staged: list[Staged]) -> None:

@@ -19,6 +19,7 @@ from minigrad.runtime import disk_cache
 from minigrad.runtime.device import Device
 
 KIND = "plan"
+_LANGUAGES = ("llvm", "opencl")
 _MAKERS = ("codegen", "engine", "expr", "ops", "runtime", "scheduler")
 """Folders of the modules that decide what is in a plan, beside those at the top."""
 
@@ -30,7 +31,9 @@ def plan_key(structure: tuple, donated: frozenset[int], device: Device) -> str |
     add are known by name only, hence not in a key.
     """
     settings = current()
-    if not settings.disk_cache or settings.verify or settings.debug > 1 or registry.added() or not sources_digest():
+    if device.target.language not in _LANGUAGES or registry.added() or not sources_digest():
+        return None
+    if not settings.disk_cache or settings.verify or settings.debug > 1:
         return None
     target = device.target
     facts = [f"{name}={getattr(target, name)!r}" for name in target.__dataclass_fields__ if name != "features"]

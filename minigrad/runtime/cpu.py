@@ -5,6 +5,7 @@ is done. `prepare` keeps the table for replay, with arguments and extents that c
 """
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from time import perf_counter
 
@@ -34,16 +35,21 @@ class CPU(HostMemory, Device):
         self.target = host_target(self._jit, self._pool.threads)
         self._elapsed = 0.0
 
-    def load(self, programs: list[Program]) -> list[Executable]:
-        """Compiles what no cache knows, all in one module.
+    def load(self, programs: Iterable[Program]) -> list[Executable]:
+        """Compiles what no cache knows, in groups, while further programs are still being made.
 
         Raises CompileError with LLVM's words and the source, NotStored for a program without source that no cache has.
         """
-        for program in programs:
-            if program.language != "llvm":
-                raise DeviceError(f"[load] expected a program in llvm for the CPU, got {program.language}")
-        addresses = self._jit.addresses([Unit((p.name,), p.source, p.links, p.digest) for p in programs])
-        return [Executable(p, a[0]) for p, a in zip(programs, addresses, strict=True)]
+        kept: list[Program] = []
+
+        def units() -> Iterator[Unit]:
+            for p in programs:
+                if p.language != "llvm":
+                    raise DeviceError(f"[load] expected a program in llvm for the CPU, got {p.language}")
+                kept.append(p)
+                yield Unit((p.name,), p.source, p.links, p.digest)
+
+        return [Executable(p, a[0]) for a, p in zip(self._jit.addresses(units()), kept, strict=True)]
 
     def launch(self, launches: list[Launch]) -> None:
         """Runs the launches in order; returns when all are done."""

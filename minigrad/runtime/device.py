@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,8 +71,11 @@ class Device(ABC):
         """Copies the buffer into a contiguous host array, after queued work that writes it."""
 
     @abstractmethod
-    def load(self, programs: list[Program]) -> list[Any]:
-        """Compiles (or fetches from the caches) each program; raises CompileError with the driver's words."""
+    def load(self, programs: Iterable[Program]) -> list[Any]:
+        """Compiles (or fetches from the caches) each program, perhaps before the next one is taken.
+
+        Raises CompileError with the driver's words.
+        """
 
     @abstractmethod
     def launch(self, launches: list[Launch]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -136,7 +137,7 @@ class NumpyDevice(HostMemory, Device):
     name = "NUMPY"
     target = Target("NUMPY", "none", "numpy", 4, 0, 1, features=frozenset({"fp64", "fp16"}))
 
-    def load(self, programs: list[Program]) -> list[Any]:
+    def load(self, programs: Iterable[Program]) -> list[Any]:
         raise DeviceError("[load] expected a device that runs programs, got NUMPY, which evaluates ops one by one")
 
     def launch(self, launches: list[Launch]) -> None:

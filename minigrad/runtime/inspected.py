@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -47,7 +48,7 @@ class InspectedGpu(HostMemory, Device):
                              local_memory=local, max_group=1024,
                              features=frozenset(("fp64", "fp16", "fma", "divide", "subnormals")))
 
-    def load(self, programs: list[Program]) -> list[Inspected]:
+    def load(self, programs: Iterable[Program]) -> list[Inspected]:
         """Compiles each program. Raises CompileError with LLVM's words and the source."""
         return [self._compile(p) for p in programs]
 

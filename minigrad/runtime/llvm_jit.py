@@ -1,11 +1,10 @@
 """LLVM IR text to addresses of native functions: batched compilation, object cache in memory and on disk.
 
-A unit is (names of its entry functions, IR text). All units of one call that no cache knows are parsed one by one (so
-that an error names its unit), linked into one module and compiled to one object: LLVM's fixed cost per module is as
-large as a small kernel's. On disk, kind 'llvm-index' maps a unit's key to the object that holds it, 'llvm-object' holds
-the objects, 'llvm-links' the names of the objects that one links to. Entries are renamed to `name.key`, so units of any
-origin can be loaded side by side. What units link to (microkernels) is an object each, loaded before them and resolved
-by symbol.
+A unit is (names of its entry functions, IR text). Units that no cache knows are compiled in groups, one object each,
+some of them by a second process (`llvm_batch.py`). On disk, kind 'llvm-index' maps a unit's key to the object that
+holds it, 'llvm-object' holds the objects, 'llvm-links' the names of the objects that one links to. Entries are renamed
+to `name.key`, so units of any origin can be loaded side by side. What units link to (microkernels) is an object each,
+loaded before them and resolved by symbol.
 """
 from __future__ import annotations
 
@@ -15,16 +14,19 @@ import shutil
 import struct
 import subprocess
 import threading
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from minigrad.errors import CompileError
 from minigrad.program import Link, NotStored, digest_of
 from minigrad.runtime import disk_cache
+from minigrad.runtime.llvm_batch import Batch
+from minigrad.runtime.llvm_emit import Emitter, Refused, Source
 
 # What the loader may resolve from the process: LLVM turns copies and fills into these by itself.
 LIBRARY_SYMBOLS = frozenset({"memcpy", "memmove", "memset"})
-# Part of every key: raise it when the passes below change.
+# Part of every key: raise it when the passes of `Emitter` change.
 PIPELINE = "sroa,instcombine,simplifycfg;O2;1"
 
 # LLVM takes one caller at a time anyway. A fork waits for it, so that the child never inherits it locked.
@@ -50,48 +52,65 @@ class Jit:
 
     def __init__(self) -> None:
         import llvmlite
-        import llvmlite.binding as llvm
 
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
-        llvm.initialize_native_asmparser()
-        self.llvm = llvm
-        self.triple = llvm.get_process_triple()
-        self.cpu = llvm.get_host_cpu_name()
-        self.features = {name: on for name, on in sorted(llvm.get_host_cpu_features().items())}
-        flags = ",".join(("+" if on else "-") + name for name, on in self.features.items())
-        target = llvm.Target.from_triple(self.triple)
-        self._machine = target.create_target_machine(cpu=self.cpu, features=flags, opt=2, jit=True)
+        self._emitter = emitter = Emitter()
+        self.llvm = llvm = emitter.llvm
+        self.triple, self.cpu, self.features = emitter.triple, emitter.cpu, emitter.features
         # The engine owns the machine that it is made with, so it gets one of its own.
-        self._engine = llvm.create_mcjit_compiler(
-            llvm.parse_assembly(""), target.create_target_machine(cpu=self.cpu, features=flags, opt=2, jit=True))
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), emitter.new_machine())
         version = ".".join(map(str, llvm.llvm_version_info))
-        self.identity = f"{self.triple} {self.cpu} {flags} llvm {version} llvmlite {llvmlite.__version__} {PIPELINE}"
+        self.identity = f"{self.triple} {self.cpu} {emitter.flags} llvm {version} llvmlite {llvmlite.__version__} " \
+            + PIPELINE
         self._addresses: dict[str, tuple[int, ...]] = {}
         self._objects: set[str] = set()
         self._linked: set[str] = set()
         self.compiled = 0
 
-    def addresses(self, units: list[Unit]) -> list[tuple[int, ...]]:
-        """The addresses of each unit's entries, in order.
+    def addresses(self, units: Iterable[Unit]) -> list[tuple[int, ...]]:
+        """The addresses of each unit's entries, in order. Units are compiled while others are still being made.
 
         Raises CompileError with LLVM's words and the source, NotStored for a unit without source that no cache has.
         """
-        keys = [self.key(unit) for unit in units]
+        keys: list[str] = []
+        fresh: dict[str, Unit] = {}
+        batch = Batch(self._emit)
+        try:
+            for unit in units:
+                key = self.key(unit)
+                keys.append(key)
+                if key not in self._addresses and key not in fresh:
+                    fresh[key] = unit
+                    if not self._known(key, unit):
+                        batch.add(key, (unit.entries, unit.source))
+            for group, code in batch.finish():
+                with _lock:
+                    self._keep({key: fresh[key] for key in group}, code)
+        finally:
+            batch.close()
         with _lock:
-            missing = {key: unit for key, unit in zip(keys, units, strict=True) if key not in self._addresses}
-            if missing:
-                for link in {link.symbol: link for unit in missing.values() for link in unit.links}.values():
-                    self._link(link)
-                wanted = {key: unit for key, unit in missing.items() if not self._fetch(key, unit)}
-                if any(unit.digest for unit in wanted.values()):
-                    raise NotStored(next(unit.entries[0] for unit in wanted.values() if unit.digest))
-                if wanted:
-                    self._compile(wanted)
+            if fresh:
                 self._engine.finalize_object()
-                for key, unit in missing.items():
-                    self._addresses[key] = tuple(self._address(f"{name}.{key}") for name in unit.entries)
+            for key, unit in fresh.items():
+                self._addresses[key] = tuple(self._address(f"{name}.{key}") for name in unit.entries)
             return [self._addresses[key] for key in keys]
+
+    def _known(self, key: str, unit: Unit) -> bool:
+        """Loads a unit that is on disk, and what it links to in any case. Raises NotStored."""
+        with _lock:
+            for link in unit.links:
+                self._link(link)
+            if self._fetch(key, unit):
+                return True
+        if unit.digest:
+            raise NotStored(unit.entries[0])
+        return False
+
+    def _emit(self, sources: Mapping[str, Source]) -> bytes:
+        with _lock:
+            try:
+                return self._emitter.emit(sources)
+            except Refused as e:
+                raise CompileError(f"[load] {e}", e.source) from None
 
     def key(self, unit: Unit) -> str:
         """The identity of a unit's object code: source, entries, processor, LLVM and passes."""
@@ -100,15 +119,18 @@ class Jit:
 
     def object_code(self, units: list[Unit]) -> bytes:
         """Compiles the units into one object file, past every cache."""
-        with _lock:
-            return self._emit({self.key(unit): unit for unit in units})
+        return self._emit({self.key(unit): (unit.entries, unit.source) for unit in units})
 
     def assembly(self, source: str) -> str:
         """The assembly of one IR text after our passes, for reading."""
         with _lock:
-            module = self._parse(source)
-            self._run_passes(module)
-            return self._machine.emit_assembly(module)
+            try:
+                module = self._emitter.parse(source)
+            except Refused as e:
+                raise CompileError(f"[load] {e}", e.source) from None
+            self._emitter.run_passes(module)
+            text: str = self._emitter.machine.emit_assembly(module)
+            return text
 
     def _fetch(self, key: str, unit: Unit) -> bool:
         """Loads the unit from disk; False if no usable object holds it."""
@@ -139,8 +161,8 @@ class Jit:
             self._linked.add(symbol)
         return True
 
-    def _compile(self, units: dict[str, Unit]) -> None:
-        code = self._emit(units)
+    def _keep(self, units: dict[str, Unit], code: bytes) -> None:
+        """Loads what was compiled, and stores it for other processes."""
         self.compiled += len(units)
         foreign = undefined_symbols(code) - LIBRARY_SYMBOLS - self._linked
         if foreign:
@@ -182,11 +204,13 @@ class Jit:
                 source = "".join(f'module asm "{_escaped(line)}"\n'
                                  for line in _renamed(link).splitlines())
             with _lock:
-                module = self._parse(source)
-                if link.language == "llvm":
-                    self._rename(module, Unit((link.name,), source), "", link.symbol)
-                self._run_passes(module)
-                code = self._machine.emit_object(module)
+                try:
+                    module = self._emitter.parse(source)
+                    if link.language == "llvm":
+                        self._emitter.rename(module, (link.name,), source, "", link.symbol)
+                    code = self._emitter.finish(module)
+                except Refused as e:
+                    raise CompileError(f"[load] {e}", e.source) from None
         foreign = undefined_symbols(code) - LIBRARY_SYMBOLS
         if foreign:
             raise CompileError(f"[load] expected {link.name} to call nothing, got {sorted(foreign)}", link.source)
@@ -202,56 +226,6 @@ class Jit:
         if done.returncode:
             raise CompileError(f"[load] {link.name}: clang says {done.stderr.decode(errors='replace')}", link.source)
         return done.stdout
-
-    def _emit(self, units: dict[str, Unit]) -> bytes:
-        whole = None
-        for key, unit in units.items():
-            module = self._parse(unit.source)
-            self._rename(module, unit, key)
-            if whole is None:
-                whole = module
-            else:
-                whole.link_in(module)
-        self._run_passes(whole)
-        return self._machine.emit_object(whole)
-
-    def _parse(self, source: str) -> Any:
-        try:
-            module = self.llvm.parse_assembly(source)
-            module.verify()
-        except RuntimeError as e:
-            raise CompileError(f"[load] LLVM refused the program: {' '.join(str(e).split())}", source) from None
-        return module
-
-    def _rename(self, module: Any, unit: Unit, key: str, symbol: str = "") -> None:
-        """Entries become `name.key`, or `symbol`; everything else becomes internal."""
-        found = 0
-        for function in module.functions:
-            if function.is_declaration:
-                continue
-            # Nothing of ours unwinds: no unwind tables to store, load and register.
-            function.add_function_attribute("nounwind")
-            name = function.name
-            if name in unit.entries:
-                function.name = symbol or f"{name}.{key}"
-                found += 1
-            else:
-                function.linkage = "internal"
-        for variable in module.global_variables:
-            if not variable.is_declaration:
-                variable.linkage = "internal"
-        if found != len(unit.entries):
-            raise CompileError(f"[load] expected definitions of {unit.entries}, got {found} of them", unit.source)
-
-    def _run_passes(self, module: Any) -> None:
-        # The code is explicit already; the O2 pipeline would cost ten times as much and gain nothing.
-        llvm = self.llvm
-        builder = llvm.create_pass_builder(self._machine, llvm.create_pipeline_tuning_options(0))
-        passes = llvm.create_new_module_pass_manager()
-        passes.add_sroa_pass()
-        passes.add_instruction_combine_pass()
-        passes.add_simplify_cfg_pass()
-        passes.run(module, builder)
 
     def _load(self, name: str, code: bytes) -> None:
         self._engine.add_object_file(self.llvm.ObjectFileRef.from_data(code))

@@ -5,6 +5,7 @@ import atexit
 import os
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -172,9 +173,10 @@ class OpenCL(Device):
             except self._cl.Error as e:
                 raise DeviceError(f"[{self.name}] the driver refused a copy: {_words(e)}") from None
 
-    def load(self, programs: list[Program]) -> list[Executable]:
+    def load(self, programs: Iterable[Program]) -> list[Executable]:
         """Compiles (or fetches from the caches) each program; raises CompileError with the driver's words."""
         _check_process(self.name)
+        programs = list(programs)
         for program in programs:
             if program.language != "opencl":
                 raise DeviceError(f"[load] expected a program in opencl for {self.name}, got {program.language}")

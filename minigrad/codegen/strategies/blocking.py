@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from math import ceil
 
 from minigrad.codegen.lowering.collapse import coefficient
@@ -117,6 +118,7 @@ def box(vs: tuple[Var, ...], limit: int, multiple: int) -> Box:
     return tuple(reversed(parts))
 
 
+@lru_cache(maxsize=4096)
 def part(n: int, most: int, whole: int, multiple: int) -> int:
     """The part of an extent `n`, at most `most`, that wastes least when blocks are rounded up to a multiple."""
     def rounded(length: int) -> int:

@@ -1,0 +1,138 @@
+"""LLVM IR text to object code. It imports LLVM alone, so that a process of its own can run this file and help.
+
+    python llvm_emit.py     reads requests from stdin and answers each on stdout
+
+A request is its length as u32 and JSON, [[key, entries, source], ...]; an answer one byte, 'o' before an object and 'e'
+before an error's text, the length as u32, and that.
+"""
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from collections.abc import Mapping
+from typing import IO, Any
+
+Source = tuple[tuple[str, ...], str]
+"""The names of the entries, which get the key appended, and the IR text that defines them."""
+
+
+class Refused(Exception):  # noqa: N818  (the caller makes a CompileError of it)
+    """What LLVM says against a source."""
+
+    def __init__(self, words: str, source: str):
+        super().__init__(words)
+        self.source = source
+
+
+class Emitter:
+    """LLVM's target machine for the host processor, and the passes that pay."""
+
+    def __init__(self) -> None:
+        import llvmlite.binding as llvm
+
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        llvm.initialize_native_asmparser()
+        self.llvm = llvm
+        self.triple = llvm.get_process_triple()
+        self.cpu = llvm.get_host_cpu_name()
+        self.features = {name: on for name, on in sorted(llvm.get_host_cpu_features().items())}
+        self.machine = self.new_machine()
+
+    @property
+    def flags(self) -> str:
+        return ",".join(("+" if on else "-") + name for name, on in self.features.items())
+
+    def new_machine(self) -> Any:
+        target = self.llvm.Target.from_triple(self.triple)
+        return target.create_target_machine(cpu=self.cpu, features=self.flags, opt=2, jit=True)
+
+    def emit(self, sources: Mapping[str, Source]) -> bytes:
+        """One object of all sources by key. They are parsed one by one, so that an error names its source."""
+        whole = None
+        for key, (entries, source) in sources.items():
+            module = self.parse(source)
+            self.rename(module, entries, source, key)
+            if whole is None:
+                whole = module
+            else:
+                whole.link_in(module)
+        return self.finish(whole)
+
+    def finish(self, module: Any) -> bytes:
+        """The object of a module, after our passes."""
+        self.run_passes(module)
+        code: bytes = self.machine.emit_object(module)
+        return code
+
+    def parse(self, source: str) -> Any:
+        try:
+            module = self.llvm.parse_assembly(source)
+            module.verify()
+        except RuntimeError as e:
+            raise Refused(f"LLVM refused the program: {' '.join(str(e).split())}", source) from None
+        return module
+
+    def rename(self, module: Any, entries: tuple[str, ...], source: str, key: str, symbol: str = "") -> None:
+        """Entries become `name.key`, or `symbol`; everything else becomes internal."""
+        found = 0
+        for function in module.functions:
+            if function.is_declaration:
+                continue
+            # Nothing of ours unwinds: no unwind tables to store, load and register.
+            function.add_function_attribute("nounwind")
+            name = function.name
+            if name in entries:
+                function.name = symbol or f"{name}.{key}"
+                found += 1
+            else:
+                function.linkage = "internal"
+        for variable in module.global_variables:
+            if not variable.is_declaration:
+                variable.linkage = "internal"
+        if found != len(entries):
+            raise Refused(f"expected definitions of {entries}, got {found} of them", source)
+
+    def run_passes(self, module: Any) -> None:
+        """The code is explicit already; the O2 pipeline would cost ten times as much and gain nothing."""
+        llvm = self.llvm
+        builder = llvm.create_pass_builder(self.machine, llvm.create_pipeline_tuning_options(0))
+        passes = llvm.create_new_module_pass_manager()
+        passes.add_sroa_pass()
+        passes.add_instruction_combine_pass()
+        passes.add_simplify_cfg_pass()
+        passes.run(module, builder)
+
+
+def write_request(stream: IO[bytes], sources: Mapping[str, Source]) -> None:
+    text = json.dumps([[key, *source] for key, source in sources.items()]).encode()
+    stream.write(struct.pack("<I", len(text)) + text)
+    stream.flush()
+
+
+def read_answer(stream: IO[bytes]) -> bytes | None:
+    """The object, or None for an error, or for a stream that ends."""
+    head = stream.read(5)
+    if len(head) < 5:
+        return None
+    size, = struct.unpack("<I", head[1:])
+    data = stream.read(size)
+    return data if head[:1] == b"o" and len(data) == size else None
+
+
+def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
+    """Answers requests until there are no more."""
+    emitter = Emitter()
+    while len(head := requests.read(4)) == 4:
+        rows = json.loads(requests.read(struct.unpack("<I", head)[0]))
+        try:
+            kind, data = b"o", emitter.emit({key: (tuple(entries), source) for key, entries, source in rows})
+        except Refused as e:
+            kind, data = b"e", str(e).encode()
+        answers.write(kind + struct.pack("<I", len(data)) + data)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,92 @@
+"""Groups of units that two processes compile: the code is the same, whoever does it, and failures are made good."""
+import sys
+
+import pytest
+from cpu_programs import increment
+
+from minigrad.config import config
+from minigrad.errors import CompileError
+from minigrad.runtime import llvm_batch, llvm_emit
+from minigrad.runtime.llvm_batch import Batch
+from minigrad.runtime.llvm_emit import Emitter
+from minigrad.runtime.llvm_jit import Jit, Unit
+
+
+@pytest.fixture(autouse=True)
+def eager_to_ask(monkeypatch):
+    """Help is called for the first group, on any machine."""
+    monkeypatch.setattr(llvm_batch, "HELP_CHARS", 0)
+    monkeypatch.setattr(llvm_batch, "GROUP_UNITS", 2)
+    monkeypatch.setattr(llvm_batch, "_cores", lambda: 2)
+    with config(threads=2, disk_cache=False):
+        yield
+
+
+def sources(count: int) -> dict[str, llvm_emit.Source]:
+    return {f"key{i}": ((f"k{i}",), increment(f"k{i}", 10 + i).source) for i in range(count)}
+
+
+def filled(emit, units) -> Batch:
+    batch = Batch(emit)
+    for key, source in units.items():
+        batch.add(key, source)
+    return batch
+
+
+def test_the_helper_makes_the_same_objects():
+    emitter, helped = Emitter(), []
+    batch = filled(lambda group: pytest.fail("the helper takes the first groups"), sources(6))
+    try:
+        batch._ended = True
+        batch._feeder.join(timeout=60)
+        helped = list(batch._done)
+    finally:
+        batch.close()
+    assert [list(group) for group, _ in helped] == [["key0", "key1"], ["key2", "key3"], ["key4", "key5"]]
+    assert all(code == emitter.emit(group) for group, code in helped)
+
+
+def test_every_group_comes_once():
+    emitter = Emitter()
+    units = sources(9)
+    batch = filled(emitter.emit, units)
+    try:
+        found = [key for group, code in batch.finish() for key in group if code[:4] == b"\x7fELF" or code]
+    finally:
+        batch.close()
+    assert sorted(found) == sorted(units)
+
+
+@pytest.mark.parametrize("helper", ["import sys; sys.exit(3)", "import sys; sys.stdin.read(10)", "print('e' * 90)"])
+def test_a_helper_that_fails_is_done_without(tmp_path, monkeypatch, helper):
+    script = tmp_path / "helper.py"
+    script.write_text(helper)
+    monkeypatch.setattr(llvm_emit, "__file__", str(script))
+    jit = Jit()
+    addresses = jit.addresses([Unit((f"k{i}",), increment(f"k{i}", 20 + i).source) for i in range(7)])
+    assert len(set(addresses)) == 7 and jit.compiled == 7
+
+
+def test_no_helper_at_all(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    assert len(Jit().addresses([Unit((f"k{i}",), increment(f"k{i}", 30 + i).source) for i in range(5)])) == 5
+
+
+def test_an_error_names_its_source():
+    good = [Unit((f"k{i}",), increment(f"k{i}", 40 + i).source) for i in range(6)]
+    bad = Unit(("broken",), "define void @broken() {\n  %x = add i32 1, %nothing\n  ret void\n}\n")
+    with pytest.raises(CompileError, match="LLVM refused the program") as caught:
+        Jit().addresses([*good[:1], bad, *good[1:]])
+    assert "broken" in caught.value.source
+
+
+def test_rendering_that_fails_leaves_nothing_behind():
+    def units():
+        for i in range(4):
+            yield Unit((f"k{i}",), increment(f"k{i}", 50 + i).source)
+        raise KeyError("no more")
+
+    jit = Jit()
+    with pytest.raises(KeyError):
+        jit.addresses(units())
+    assert jit.compiled == 0 and len(jit.addresses([Unit(("k0",), increment("k0", 50).source)])) == 1
