@@ -1,6 +1,8 @@
 """Microkernels: calls in loop IR, generated forms against their meaning and for their processors, and users' own."""
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -215,6 +217,21 @@ def test_c_needs_clang(monkeypatch: pytest.MonkeyPatch) -> None:
         microkernels.check(kernel)
 
 
+@pytest.mark.skipif(shutil.which("clang") is None and shutil.which("gcc") is None, reason="no compiler of C here")
+def test_c_is_an_implementation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where only gcc is installed it stands in for clang, whose options it knows."""
+    if shutil.which("clang") is None:
+        (tmp_path / "clang").symlink_to(str(shutil.which("gcc")))
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    text = """void scale_c(const float *restrict x, float *restrict y, float factor, long n) {
+      for (long i = 0; i < n; i++) y[i] += x[i] * factor;
+    }"""
+    kernel = Microkernel("scale_c", SCALE.replace("scale", "scale_c"), frozenset(), text, "c")
+    assert microkernels.check(kernel) == []
+    with pytest.raises(CompileError, match="(?s)clang says .*error"):
+        microkernels.check(replace(kernel, implementation=text.replace("long i = 0;", "long;")))
+
+
 def test_what_calls_a_library_is_refused() -> None:
     text = "declare float @expf(float)\n" + SCALE_IR.replace("load float, ptr %p", "call float @expf(float 1.0)")
     with pytest.raises(CompileError, match=r"expected scale to call nothing, got \['expf'\]"):
@@ -254,7 +271,7 @@ def test_generated_forms_do_what_they_mean(form: Form, kind: str, along: str) ->
     assert find(kernel.name) == kernel and parse_function(print_function(meaning_of(kernel))) == meaning_of(kernel)
     if not kernel.fits(HOST):
         pytest.skip(f"this processor lacks {sorted(kernel.requires - HOST.features)}")
-    assert microkernels.check(kernel, trials=4) == []
+    assert microkernels.check(kernel, trials=3) == []
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
@@ -320,7 +337,7 @@ def test_matrix_registers(rows: int, columns: int) -> None:
     text = assembly(str(kernel.implementation), AMX.cpu)
     assert text.count("tdpbssd") == 2 * rows * columns // SIDE**2 and text.count("tilerelease") == 1
     if kernel.fits(HOST):
-        assert microkernels.check(kernel, trials=12) == []
+        assert microkernels.check(kernel, trials=4, seed=rows) == []
 
 
 def test_a_plan_names_its_microkernel() -> None:

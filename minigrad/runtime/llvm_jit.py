@@ -13,6 +13,7 @@ import re
 import shutil
 import struct
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
@@ -220,12 +221,16 @@ class Jit:
         clang = shutil.which("clang")
         if clang is None:
             raise CompileError(f"[load] expected clang for {link.name}, which is in C, found none", link.source)
-        command = [clang, "-x", "c", "-O2", "-march=native", "-ffp-contract=fast", "-fPIC", "-fno-unwind-tables",
-                   "-fno-asynchronous-unwind-tables", "-c", "-o", "-", "-"]
-        done = subprocess.run(command, input=_renamed(link).encode(), capture_output=True)
-        if done.returncode:
-            raise CompileError(f"[load] {link.name}: clang says {done.stderr.decode(errors='replace')}", link.source)
-        return done.stdout
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "object.o")
+            command = [clang, "-x", "c", "-O2", "-march=native", "-ffp-contract=fast", "-fPIC", "-fno-unwind-tables",
+                       "-fno-asynchronous-unwind-tables", "-c", "-o", path, "-"]
+            done = subprocess.run(command, input=_renamed(link).encode(), capture_output=True)
+            if done.returncode:
+                words = done.stderr.decode(errors="replace")
+                raise CompileError(f"[load] {link.name}: clang says {words}", link.source)
+            with open(path, "rb") as file:
+                return file.read()
 
     def _load(self, name: str, code: bytes) -> None:
         self._engine.add_object_file(self.llvm.ObjectFileRef.from_data(code))
