@@ -60,8 +60,13 @@ def _measure(bench: Bench, work: Work, dtype: str, k: int, n: int, count: int) -
         minigrad.synchronize()
 
     sides = [Side(OURS, "jit", ours, count)]
-    if "torch" in bench.peers and dtype in DTYPES:
-        sides.append(Side("torch", "mv", _torch(bench.peers.torch, dtype, arrays, vectors), count))
+    if "torch" in bench.peers:
+        kind = dtype if dtype in DTYPES else "bfloat16"  # the smallest that torch multiplies without other libraries
+        if not arrays:  # as many of them as make the same bytes
+            count = max(1, count * BLOCK_BYTES[dtype] // 64)
+            arrays = [random.standard_normal((n, k), np.float32) for _ in range(count)]
+        sides.append(Side("torch", "mv" if kind == dtype else f"mv {kind}",
+                          _torch(bench.peers.torch, kind, arrays, vectors[:count]), count))
     if "numpy" in bench.peers and dtype == "float32":  # its half types are no faster than Python
         out = np.empty(n, np.float32)
         sides.append(Side("numpy", "dot", lambda: [np.dot(w, x, out=out)
