@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ QUICK = Config(width=16, hidden=24, layers=2, heads=2, kv_heads=1, vocabulary=32
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, help="file or folder (default: SmolLM2-135M-Instruct, fetched once)")
     parser.add_argument("--weights-dtype", choices=DTYPES, help="of weight matrices (default: as the file has them)")
+    parser.add_argument("--quantize-activations", action="store_true", help="integer products with quantised weights")
     parser.add_argument("--prompt", type=int, default=256, help="tokens of the prompt (default 256)")
     parser.add_argument("--context", type=int, default=2048, help="tokens that the cache holds (default 2048)")
 
@@ -40,7 +42,10 @@ def run(bench: Bench) -> None:
         tensors = checkpoint.tensors
         if options.weights_dtype:
             tensors, name = converted(tensors, options.weights_dtype), f"{name} as {options.weights_dtype}"
-        model = Llama(checkpoint.config, tensors, options.context)
+        if options.quantize_activations:
+            name = f"{name}, integer products"
+        config = replace(checkpoint.config, quantize_activations=options.quantize_activations)
+        model = Llama(config, tensors, options.context)
     if not 2 <= prompt < model.capacity:
         raise SystemExit(f"bench llama: expected a prompt of 2 to {model.capacity - 1} tokens, got {prompt}")
     tokens = np.random.default_rng(0).integers(3, model.config.vocabulary, prompt).tolist()

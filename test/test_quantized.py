@@ -7,7 +7,7 @@ from minigrad import Tensor
 from minigrad.errors import ShapeError
 from minigrad.state import QuantizedTensor
 from minigrad.state.gguf_quants import KINDS as FORMATS
-from minigrad.state.quantized import KINDS, quantize_blocks
+from minigrad.state.quantized import KINDS, quantize_blocks, quantize_rows
 
 rng = np.random.default_rng(8)
 FORMAT = {f.name: f for f in FORMATS.values()}
@@ -34,6 +34,21 @@ def test_values_are_those_of_the_blocks(kind: str, rows: int, columns: int, devi
     np.testing.assert_array_equal(w.take_rows(order).dequantize().numpy(), expected[order])
     x = rng.standard_normal((2, columns)).astype(np.float32)
     np.testing.assert_allclose(w.linear(Tensor(x, device=device)).numpy(), x @ expected.T, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("kind", KINDS)
+def test_integer_products_are_those_of_rounded_activations(kind: str, device: str) -> None:
+    w = QuantizedTensor.quantize(rng.standard_normal((37, 64)).astype(np.float32), kind, device)
+    exact = w.dequantize().numpy().astype(np.float64)
+    for rows in (1, 3, 20):
+        x = rng.standard_normal((rows, 64)).astype(np.float32)
+        x[0, :32] = 0.0
+        numbers, scales = [t.numpy() for t in quantize_rows(Tensor(x, device=device))]
+        assert np.abs(numbers).max() == 127 and np.abs(numbers * scales - x.reshape(rows, 2, 32)).max() < 0.02
+        rounded = (numbers * scales).reshape(rows, 64).astype(np.float64)
+        found = w.linear(Tensor(x, device=device), Tensor.ones(37, device=device), quantize_activations=True).numpy()
+        np.testing.assert_allclose(found, rounded @ exact.T + 1, rtol=1e-5, atol=3e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

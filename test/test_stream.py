@@ -18,6 +18,7 @@ from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.rename import canonical_names
 from minigrad.codegen.lowering.split import split_divisions
 from minigrad.codegen.render.llvm import render_llvm
+from minigrad.codegen.render.llvm_dots import dot_of
 from minigrad.codegen.render.llvm_tables import table_of
 from minigrad.codegen.stages import Stage, stages_of
 from minigrad.codegen.strategies.plan import Plan, parse_plan
@@ -25,11 +26,12 @@ from minigrad.codegen.strategies.stream import recognise_stream, scaled_terms
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.dtype import float32, int32, uint32
 from minigrad.expr import Var
+from minigrad.ops.scalars import dot_bytes
 from minigrad.scheduler.graph import build_graph
 from minigrad.scheduler.schedule import schedule
 from minigrad.state import QuantizedTensor
 from minigrad.target import Target
-from minigrad.value import Value, binary, cast, const, free_variables, load, local, unary
+from minigrad.value import Value, binary, cast, const, free_variables, load, local, rebuild, unary
 
 AVX512 = Target("avx512", "llvm", "znver5", 64, 32, 2, features=frozenset({"sse", "avx512f", "fma", "f16c"}))
 AVX2 = Target("avx2", "llvm", "znver3", 32, 16, 2, features=frozenset({"sse", "avx2", "fma", "f16c"}))
@@ -67,6 +69,8 @@ CASES: dict[str, Callable[[], Tensor]] = {
     "Q4_0, rows": lambda: quantized("Q4_0", 64, 64).linear(tensor(1, 3, 64)),
     "Q4_1": lambda: quantized("Q4_1", 96, 64).linear(tensor(64)),
     "two products, one kernel": lambda: two(quantized("Q4_0", 96, 64), quantized("Q4_0", 96, 64), tensor(64)),
+    "Q8_0 in integers": lambda: quantized("Q8_0", 192, 96).linear(tensor(96), quantize_activations=True),
+    "Q4_1 in integers": lambda: quantized("Q4_1", 192, 96).linear(tensor(1, 96), quantize_activations=True),
     "Q4_1, rows": lambda: quantized("Q4_1", 64, 64).linear(tensor(2, 64), tensor(64)),
 }
 
@@ -94,10 +98,11 @@ def test_a_stream_equals_its_kernel(case: str, target: Target) -> None:
         words = rng.integers(0, 1 << 31, p.shape) if p.dtype.is_int else rng.standard_normal(p.shape)
         arrays[p.name] = words.astype(p.dtype.np) if p.mode == "in" else np.zeros(p.shape, p.dtype.np)
     expected = {name: a.copy() for name, a in arrays.items()}
-    interpret_kernel(flat, expected, {})
+    scalars = {scalar.name: -8.0 for scalar in flat.scalars}
+    interpret_kernel(flat, expected, scalars)
     verify_function(stage.function)
     assert parse_function(print_function(stage.function)) == stage.function
-    interpret_function(unroll(stage.function), arrays, {})
+    interpret_function(unroll(stage.function), arrays, scalars)
     np.testing.assert_allclose(arrays["o0"], expected["o0"], rtol=1e-4, atol=1e-3)
     assert render_llvm(stage.function, target).scratch == 0
 
@@ -147,6 +152,19 @@ def test_functions_of_four_bits_are_tables() -> None:
     function = streamed(last_kernel(quantized("Q4_0", 208, 64).linear(tensor(64)), AVX512), AVX512).function
     assert render_llvm(function, AVX512).source.count("permvar") >= 8
     assert "permvar" not in render_llvm(function, replace(AVX512, features=AVX512.features - {"avx512f"})).source
+
+
+def test_byte_products_are_one_instruction() -> None:
+    w, x = local("w", int32), local("x", int32)
+    assert dot_of(dot_bytes(w, x, dtype=int32)) == (w, x)
+    assert dot_of(binary("add", w, x)) is None
+    parts = dot_bytes(w, x, dtype=int32)
+    assert dot_of(rebuild(parts, (parts.args[0], parts.args[0].args[1]), None)) is None  # one byte twice
+    vnni = replace(AVX512, features=AVX512.features | {"avx512vnni"})
+    result = quantized("Q4_0", 192, 96).linear(tensor(96), quantize_activations=True)
+    function = streamed(last_kernel(result, vnni), vnni).function
+    assert "vpdpbusd.512" in render_llvm(function, vnni).source
+    assert "vpdpbusd" not in render_llvm(function, AVX512).source
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1"])

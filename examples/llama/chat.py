@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 if not __package__:  # run as a script: examples and minigrad are found from the repository's root
@@ -54,6 +55,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=_at_least(int, 0), help="of the random choices (default: different every time)")
     parser.add_argument("--weights-dtype", choices=DTYPES,
                         help="convert weight matrices to this (default: as the file has them)")
+    parser.add_argument("--quantize-activations", action="store_true",
+                        help="multiply quantised weights in integers: faster, rounds what they are multiplied with")
     parser.add_argument("--device", help="CPU, NUMPY, CL or CL:<index or part of a name>")
     parser.add_argument("--timing", action="store_true", help="print speeds after every answer")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -112,7 +115,8 @@ class Chat:
         tensors = checkpoint.tensors
         if options.weights_dtype is not None:
             tensors = converted(tensors, options.weights_dtype)
-        self.session = Session(Llama(checkpoint.config, tensors, options.context))
+        model_config = replace(checkpoint.config, quantize_activations=options.quantize_activations)
+        self.session = Session(Llama(model_config, tensors, options.context))
         self.sampler = Sampler(options.temperature, options.top_k, options.top_p, options.seed)
         self.options = options
         self.unfed: list[int] = []

@@ -24,7 +24,10 @@ DTYPES = ("float32", "float16", "bfloat16", "Q8_0", "Q4_0", "Q4_1")
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of the model. `rope_factors` divide the rotary frequencies, one per pair (None: ones)."""
+    """Sizes of the model. `rope_factors` divide the rotary frequencies, one per pair (None: ones).
+
+    `quantize_activations`: products with quantised matrices round their inputs to signed bytes.
+    """
 
     width: int
     hidden: int
@@ -37,6 +40,7 @@ class Config:
     epsilon: float = 1e-5
     rope_base: float = 10000.0
     rope_factors: tuple[float, ...] | None = None
+    quantize_activations: bool = False
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads or self.head_size % 2:

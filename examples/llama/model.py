@@ -41,9 +41,11 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return x.rmsnorm(eps=epsilon) * weight
 
 
-def linear(x: Tensor, weight: Weight) -> Tensor:
+def linear(x: Tensor, weight: Weight, config: Config) -> Tensor:
     """x [..., K] times the transposed matrix [N, K]: [..., N]."""
-    return weight.linear(x) if isinstance(weight, QuantizedTensor) else x.linear(weight.transpose())
+    if isinstance(weight, QuantizedTensor):
+        return weight.linear(x, quantize_activations=config.quantize_activations)
+    return x.linear(weight.transpose())
 
 
 class Weights:
@@ -92,9 +94,9 @@ class Attention:
     def __call__(self, x: Tensor, cosines: Tensor, sines: Tensor, position: Index) -> Tensor:
         """x [n, width], tables [n, head_size] -> [n, width]."""
         config, n = self.config, x.shape[0]
-        query = linear(x, self.query).reshape(n, config.heads, config.head_size).transpose(0, 1)
-        key = linear(x, self.key).reshape(n, config.kv_heads, config.head_size).transpose(0, 1)
-        value = linear(x, self.value).reshape(n, config.kv_heads, config.head_size).transpose(0, 1)
+        query = linear(x, self.query, config).reshape(n, config.heads, config.head_size).transpose(0, 1)
+        key = linear(x, self.key, config).reshape(n, config.kv_heads, config.head_size).transpose(0, 1)
+        value = linear(x, self.value, config).reshape(n, config.kv_heads, config.head_size).transpose(0, 1)
         query, key = rotate(query, cosines, sines), rotate(key, cosines, sines)
 
         end = position + n
@@ -105,19 +107,21 @@ class Attention:
         # Token i may look at positions 0 to position + i.
         mixed = query.scaled_dot_product_attention(keys, values, is_causal=True, causal_offset=position,
                                                    enable_gqa=True)
-        return linear(mixed.transpose(0, 1).reshape(n, -1), self.out)
+        return linear(mixed.transpose(0, 1).reshape(n, -1), self.out, config)
 
 
 class FeedForward:
     """SwiGLU: (silu(x gate) * x up) down. https://arxiv.org/abs/2002.05202"""
 
     def __init__(self, config: Config, weights: Weights):
+        self.config = config
         self.gate = weights.matrix("gate", config.hidden, config.width)
         self.up = weights.matrix("up", config.hidden, config.width)
         self.down = weights.matrix("down", config.width, config.hidden)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return linear(linear(x, self.gate).silu() * linear(x, self.up), self.down)
+        gated = linear(x, self.gate, self.config).silu() * linear(x, self.up, self.config)
+        return linear(gated, self.down, self.config)
 
 
 class Layer:
@@ -169,7 +173,7 @@ class Llama:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., width] -> [..., vocabulary]."""
-        return linear(hidden, self.output)
+        return linear(hidden, self.output, self.config)
 
     def caches(self) -> list[Tensor]:
         """The keys and values, which a call changes."""

@@ -17,6 +17,12 @@ class LinalgMixin(IndexingMixin):
 
     __slots__ = ()
 
+    def dot_bytes(self, other: Any) -> Self:
+        """Of int32 words, elementwise: the sum of the products of the four unsigned bytes of this one and the four
+        signed bytes of `other`. Processors have an instruction for it.
+        """
+        return self._binary("dot_bytes", other, B.dot_bytes)
+
     def dot(self, other: Any, dtype: DType | str | None = None) -> Self:
         """Matrix product of the last two axes, with batch axes that broadcast; a 1-D operand is a vector."""
         other = self._operand(other)

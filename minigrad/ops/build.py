@@ -253,6 +253,10 @@ def shr(x: Node, y: Node) -> Node:
     return _binary(E.SHR, x, y)
 
 
+def dot_bytes(w: Node, x: Node) -> Node:
+    return _binary(E.DOT_BYTES, w, x)
+
+
 def where(condition: Node, yes: Node, no: Node) -> Node:
     result = apply(E.WHERE, condition, yes, no)
     known = constant_of(condition)

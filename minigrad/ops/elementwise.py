@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from minigrad import value as V
-from minigrad.dtype import ALL, DType, bfloat16_to_float32, bool_, float32_to_bfloat16
+from minigrad.dtype import ALL, DType, bfloat16_to_float32, bool_, float32_to_bfloat16, int32
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.ops import build as B
 from minigrad.ops import scalars
@@ -25,7 +25,8 @@ INTS = frozenset(d for d in ALL if d.is_int)
 NUMBERS = FLOATS | INTS
 BITS = INTS | {bool_}
 ANY = frozenset(ALL)
-_KINDS = {ANY: "any", FLOATS: "a float", INTS: "an integer", NUMBERS: "a number", BITS: "an integer or bool"}
+_KINDS = {ANY: "any", FLOATS: "a float", INTS: "an integer", NUMBERS: "a number", BITS: "an integer or bool",
+          frozenset({int32}): "an int32"}
 
 Grads = tuple[Node | None, ...]
 
@@ -190,6 +191,12 @@ def _shift_reference(left: bool) -> Callable[[np.ndarray, np.ndarray], np.ndarra
     return reference
 
 
+def _dot_bytes_reference(w: np.ndarray, x: np.ndarray) -> np.ndarray:
+    unsigned, signed = (np.ascontiguousarray(a).view(kind).reshape(*a.shape, 4).astype(np.int32)
+                        for a, kind in ((w, np.uint8), (x, np.int8)))
+    return (unsigned * signed).sum(-1, dtype=np.int32)
+
+
 def _bits_or_logic(name: str, reference: Callable) -> Op:
     return _binary(name, BITS, _no_grad, reference)
 
@@ -214,6 +221,7 @@ OR = _bits_or_logic("or", np.bitwise_or)
 XOR = _bits_or_logic("xor", np.bitwise_xor)
 SHL = _binary("shl", INTS, _no_grad, _shift_reference(True), 2, scalars.shl)
 SHR = _binary("shr", INTS, _no_grad, _shift_reference(False), 2, scalars.shr)
+DOT_BYTES = _binary("dot_bytes", frozenset({int32}), _no_grad, _dot_bytes_reference, 4, scalars.dot_bytes)
 
 
 # Choice and conversion
@@ -260,4 +268,5 @@ CAST = Op("cast", lambda shapes, dtypes, *, to: (shapes[0], to), _cast_vjp,
 BITCAST = Op("bitcast", _bitcast_infer, _no_grad, _bitcast_reference, Elementwise(scalars.bitcast, 0))
 
 ELEMENTWISE = (NEG, ABS, SQRT, EXP, LOG, SIN, COS, TANH, ERF, FLOOR, CEIL, TRUNC, ROUND, INVERT, ADD, SUB, MUL, DIV,
-               FLOORDIV, MOD, POW, MAXIMUM, MINIMUM, LT, LE, EQ, NE, AND, OR, XOR, SHL, SHR, WHERE, CAST, BITCAST)
+               FLOORDIV, MOD, POW, MAXIMUM, MINIMUM, LT, LE, EQ, NE, AND, OR, XOR, SHL, SHR, DOT_BYTES, WHERE, CAST,
+               BITCAST)

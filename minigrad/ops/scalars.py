@@ -88,6 +88,21 @@ def shr(a: Value, n: Value, *, dtype: DType) -> Value:
     return shifted if a.dtype.kind == "i" else V.where(ok, shifted, V.const(0, a.dtype))
 
 
+def dot_bytes(w: Value, x: Value, *, dtype: DType) -> Value:
+    """The sum of the products of the unsigned bytes of w and the signed bytes of x: VNNI's instruction, written out."""
+    def number(n: int) -> Value:
+        return V.const(n, dtype)
+
+    total: Value | None = None
+    for j in range(4):
+        unsigned = V.binary("and", V.binary("shr", w, number(8 * j)) if j else w, number(255))
+        raised = V.binary("shl", x, number(24 - 8 * j)) if j < 3 else x
+        product = V.binary("mul", unsigned, V.binary("shr", raised, number(24)))
+        total = product if total is None else V.binary("add", total, product)
+    assert total is not None
+    return total
+
+
 def cast(x: Value, *, dtype: DType, to: DType) -> Value:
     """Through the storage type, so that a cast to a half type rounds, then back to the type kernels compute in."""
     return V.cast(V.cast(x, to), to.compute)

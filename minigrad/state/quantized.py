@@ -19,10 +19,14 @@ import numpy as np
 
 from minigrad.dtype import int32, uint32
 from minigrad.errors import ShapeError
+from minigrad.expr import product
 from minigrad.tensor import Tensor
 
 KINDS = ("Q8_0", "Q4_0", "Q4_1")
 BLOCK, PANEL = 32, 16
+FEW_ROWS = 16
+"""Rows up to which integer products are faster than dequantised ones."""
+
 _BLOCK_BYTES = {"Q8_0": 34, "Q4_0": 18, "Q4_1": 20}
 
 
@@ -78,9 +82,20 @@ class QuantizedTensor:
         return self._values(picked(self.words), picked(self.scales),
                             None if self.minimums is None else picked(self.minimums))
 
-    def linear(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x [..., K] times the transposed matrix, plus `bias` [N] if given: [..., N]."""
-        return x.linear(self.dequantize().transpose(), bias)
+    def linear(self, x: Tensor, bias: Tensor | None = None, quantize_activations: bool = False) -> Tensor:
+        """x [..., K] times the transposed matrix, plus `bias` [N] if given: [..., N].
+
+        `quantize_activations` rounds x to signed bytes with a scale for each block of 32 and multiplies integers, which
+        is faster and changes results by the rounding.
+        """
+        rows = product(x.shape[:-1])
+        if not quantize_activations:
+            return x.linear(self.dequantize().transpose(), bias)
+        if not isinstance(rows, int) or rows > FEW_ROWS:  # the same numbers as floats
+            numbers, scales = quantize_rows(x)
+            return (numbers.float() * scales).reshape(x.shape).linear(self.dequantize().transpose(), bias)
+        result = self._integer_products(*quantize_rows(x)).reshape(*x.shape[:-1], self.shape[0])
+        return result if bias is None else result + bias
 
     def take_rows(self, order: np.ndarray) -> QuantizedTensor:
         """The matrix of these rows, in this order."""
@@ -93,6 +108,29 @@ class QuantizedTensor:
     def nbytes(self) -> int:
         """Bytes of the weights: 34, 18 or 20 per block."""
         return self.shape[0] * self.shape[1] // BLOCK * _BLOCK_BYTES[self.kind]
+
+    def _integer_products(self, numbers: Tensor, scales: Tensor) -> Tensor:
+        """x as `quantize_rows` makes it, times the transposed matrix: [M, N].
+
+        The weights' bytes are made unsigned; what was added, times the sum of x, is taken off again.
+        """
+        panels, blocks, _ = self.scales.shape
+        factors = self.scales.transpose(1, 2).float().reshape(1, panels, PANEL, blocks, 1)
+        w = self.words.transpose(1, 2)
+        if self.kind == "Q8_0":
+            w, offset = (w ^ -0x7F7F7F80).reshape(1, panels, PANEL, blocks, 8), -128.0
+        else:
+            halves = Tensor.arange(2, dtype=int32, device=w.device) * 4
+            w = w.cast(int32).reshape(panels, PANEL, blocks, 4, 1) >> halves & 0x0F0F0F0F
+            w, offset = w.reshape(1, panels, PANEL, blocks, 8), -8.0
+        fours = numbers.reshape(-1, 1, 1, blocks, 8, 4)
+        places = Tensor.arange(0, 32, 8, dtype=int32, device=w.device)
+        x, sums = ((fours & 255) << places).sum(-1), fours.sum(-1).float()
+        total = w.dot_bytes(x).float() * factors
+        least = factors * offset if self.minimums is None else (
+            self.minimums.transpose(1, 2).float().reshape(1, panels, PANEL, blocks, 1))
+        total = (total + least * sums) * scales.reshape(-1, 1, 1, blocks, 1)
+        return total.sum((-2, -1)).reshape(-1, panels * PANEL)[:, :self.shape[0]]
 
     def _values(self, words: Tensor, scales: Tensor, minimums: Tensor | None) -> Tensor:
         """words [..., G] and scales [..., K/32] -> values [..., K]."""
@@ -112,6 +150,16 @@ class QuantizedTensor:
         if minimums is not None:
             values = values + minimums.reshape(*lead, blocks, *inner).float()
         return values.reshape(*lead, blocks * BLOCK)
+
+
+def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x [..., K] -> integers -127 to 127, int32 [M, K/32, 32], and scales [M, K/32, 1] that they are multiples of.
+
+    The largest magnitude of a block is 127 times its scale; numbers are rounded to nearest even.
+    """
+    blocks = x.float().reshape(-1, x.shape[-1] // BLOCK, BLOCK)
+    scales = blocks.abs().max(-1, keepdim=True) * (1 / 127)
+    return (blocks * (scales == 0).where(0.0, 1 / scales)).round().cast(int32), scales
 
 
 def quantize_blocks(values: np.ndarray, kind: str) -> np.ndarray:

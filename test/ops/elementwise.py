@@ -137,6 +137,13 @@ def _shift_right(x: np.ndarray, n: np.ndarray) -> np.ndarray:
     return np.where((n >= 0) & (n < bits), x >> np.clip(n, 0, bits - 1), outside).astype(x.dtype)
 
 
+def _dot_bytes(w: np.ndarray, x: np.ndarray) -> np.ndarray:
+    total = np.zeros_like(w)
+    for shift in (0, 8, 16, 24):
+        total += (w >> shift & 255) * ((x >> shift & 255) ^ 128) - 128 * (w >> shift & 255)
+    return total
+
+
 def _integers() -> list[Case]:
     rows = []
     ranges = {
@@ -173,6 +180,10 @@ def _integers() -> list[Case]:
         rows.append(
             Case(f"float_from_{kind}", lambda x: x.float(), (wide,), lambda x: x.astype(np.float32), grad=False)
         )
+    words = N(-(1 << 31), (1 << 31) - 1, 40), N(-(1 << 31), (1 << 31) - 1, 40)
+    rows.append(pair("dot_bytes", lambda x, y: x.dot_bytes(y), _dot_bytes, *words, grad=False))
+    extremes = N(-1, -1, 3), N(-(1 << 31), -(1 << 31), 3)
+    rows.append(pair("dot_bytes_of_extremes", lambda x, y: x.dot_bytes(y), _dot_bytes, *extremes, grad=False))
     least = np.iinfo(np.int32).min
     rows.append(
         Case(

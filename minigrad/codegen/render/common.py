@@ -45,8 +45,12 @@ class Emitter(HalfEmitter):
                 stack.append((v.args[1], m, False))
                 stack.append((v.args[0], self.conjunction(m, self._own_mask(v, m)), False))
             else:
-                stack.extend((a, m, False) for a in v.args)
+                stack.extend((a, m, False) for a in self.parts_of(v))
         return self.memo[root, mask if self.loading[root] else None]
+
+    def parts_of(self, v: Value) -> tuple[Value, ...]:
+        """The values that `emit` needs; fewer than the operands where a renderer knows a shorter way."""
+        return v.args
 
     def _own_mask(self, v: Value, under: Ref | None) -> Ref | None:
         saved, self.under = self.under, under

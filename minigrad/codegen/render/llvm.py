@@ -16,6 +16,7 @@ from minigrad.codegen.ir.nodes import Alloc, BufferParam, Call, Function, Loop
 from minigrad.codegen.ir.text import meaning_of
 from minigrad.codegen.microkernels.microkernel import Microkernel, symbol_of
 from minigrad.codegen.render.common import Emitter
+from minigrad.codegen.render.llvm_dots import dot_of
 from minigrad.codegen.render.llvm_tables import table_of
 from minigrad.codegen.render.place import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
 from minigrad.codegen.transforms.math import expand_math
@@ -259,21 +260,43 @@ class LlvmEmitter(Emitter):
 
     # ---- arithmetic ----
 
+    def parts_of(self, v: Value) -> tuple[Value, ...]:
+        table, dot = self.table_of(v), self.dot_of(v)
+        return (table[0],) if table is not None else v.args if dot is None else dot
+
     def emit(self, v: Value, mask: Ref | None) -> Ref:
-        """One Value; a function of four bits is looked up where the processor can do that in a register."""
-        if v.dtype is float32 and self.width == 16 and "avx512f" in self.target.features:
-            found = table_of(v)
-            if found is not None:
-                x = self.operand(found[0], mask)
-                if x.lanes == 16:
-                    return self.look_up(found[1], x)
+        """One Value; what the processor has one instruction for is recognised."""
+        table, dot = self.table_of(v), self.dot_of(v)
+        if table is not None:
+            return self.look_up(table[1], self.spread(self.operand(table[0], mask), self.width))
+        if dot is not None:
+            return self.dot(*[self.spread(self.operand(x, mask), self.width) for x in dot])
         return super().emit(v, mask)
+
+    def table_of(self, v: Value) -> tuple[Value, tuple[float, ...]] | None:
+        """What `llvm_tables.table_of` finds, inside loops over as many lanes as a register has entries."""
+        usable = v.dtype is float32 and self.width == 16 and "avx512f" in self.target.features
+        return table_of(v) if usable else None
+
+    def dot_of(self, v: Value) -> tuple[Value, Value] | None:
+        """What `llvm_dots.dot_of` finds, where vectors have the instruction."""
+        need = {16: "avx512vnni", 8: "avxvnni"}.get(self.width)
+        return dot_of(v) if v.op == "add" and need in self.target.features else None
 
     def look_up(self, entries: Sequence[float], x: Ref) -> Ref:
         """entries[x & 15] in each of sixteen lanes."""
         table = self.gather_lanes([self.constant(e, float32) for e in entries])
         text = f"call <16 x float> @llvm.x86.avx512.permvar.sf.512(<16 x float> {table.text}, {typed(x)})"
         return self.pure(text, float32, 16, (x,))
+
+    def dot(self, w: Ref, x: Ref) -> Ref:
+        """In each lane the sum of the products of the unsigned bytes of `w` and the signed bytes of `x`."""
+        sums, kind = type_of(w), f"<{4 * w.lanes} x i8>"
+        words = [self.pure(f"bitcast {typed(r)} to {kind}", r.dtype, r.lanes, (r,), "bytes") for r in (w, x)]
+        zero = self.every(0, int32, w.lanes)
+        text = (f"call {sums} @llvm.x86.avx512.vpdpbusd.{32 * w.lanes}({sums} {zero.text}, {kind} {words[0].text}, "
+                f"{kind} {words[1].text})")
+        return self.pure(text, int32, w.lanes, (w, x, *words), "dot")
 
     def operation(self, op: str, args: Sequence[Ref], dtype: DType) -> Ref:
         kind = args[-1].dtype
