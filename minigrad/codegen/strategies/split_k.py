@@ -15,7 +15,7 @@ from minigrad.value import load, local, reduce, substitute
 BLOCKS = 8
 """Blocks of work worth having: enough for several workers, whatever their number."""
 
-SIDE = 128
+SIDE = 64
 """Rows and columns of the output in one of them."""
 
 MIN_PART = 512
