@@ -124,11 +124,19 @@ def test_window_equals_the_kernel(case: str, target: Target) -> None:
             np.testing.assert_allclose(arrays[p.name], expected[p.name], rtol=tolerance, atol=tolerance)
 
 
+def gradient_of_tall_taps() -> Tensor:
+    """Its sums over rows and over columns both step with the taps' rows."""
+    x, w = tensor(1, 27, 15, 8), tensor(6, 9, 5, 1)
+    w.requires_grad = True
+    return x.conv2d(w, groups=3, stride=2).gradient(w, gradient=tensor(1, 6, 6, 4))[0]
+
+
 @pytest.mark.parametrize("result, reason", [
     (lambda: tensor(4, 90).sum(1), "one operand over a plane"),
     (lambda: tensor(6, 7) @ tensor(7, 9), "moves along no variable"),
     (lambda: tensor(1, 4, 9, 9).conv2d(tensor(4, 2, 3, 3), groups=2), "moves along no variable"),
     (lambda: tensor(4, 9) * 2.0, "0 reductions"),
+    (lambda: gradient_of_tall_taps(), "taps along 2 axes"),
 ])
 def test_what_is_no_window_says_why(result, reason: str) -> None:  # noqa: ANN001
     found = recognise_window(flat_kernel(result()).nests[0])

@@ -163,7 +163,7 @@ def _taps_form(parts: Parts) -> Window:
     pairs = {r: _partner(value, r, [v for v in by_step if v not in used]) for r in parts.over}
     columns = next((a for a in pairs.values() if a.image is column), Axis(column, None))
     others = [a for a in pairs.values() if a is not columns]
-    if len(others) > 1:
+    if len(others) > 1 or any(a.image is columns.image for a in others):
         raise Refused(f"taps along {len(pairs)} axes")
     free = [v for v in by_step[1:] if v not in used and v in free_variables(value)]
     rows = others[0] if others else Axis(free[0] if free else None, None)
@@ -187,7 +187,7 @@ def _plane_form(parts: Parts) -> Window:
         pairs = [_partner(value, t, images) for t in taps]
         columns = next((p for p in pairs if p.image is images[0]), Axis(images[0], None))
         others = [p for p in pairs if p is not columns]
-        if len(others) > 1:
+        if len(others) > 1 or any(a.image is columns.image for a in others):
             raise Refused(f"taps along {len(pairs)} axes")
         rows = others[0] if others else Axis(None, None)
         extra = tuple(r for r in parts.over if r not in (rows.image, columns.image))
