@@ -211,11 +211,12 @@ def taps(x: np.ndarray, w: np.ndarray, stride: int, dilation: int, padding: int)
 def conv(x: np.ndarray, w: np.ndarray, groups: int, stride: int, dilation: int, padding: int) -> np.ndarray:
     wide, places = taps(x, w, stride, dilation, padding)
     split = w.reshape(groups, -1, *w.shape[1:])
-    total = 0.0
+    terms = []
     for tap, part in places:
         piece = wide[part]
         piece = piece.reshape(x.shape[0], groups, -1, *piece.shape[2:])
-        total = total + np.einsum("ngc...,goc->ngo...", piece, split[(..., *tap)])
+        terms.append(np.einsum("ngc...,goc->ngo...", piece, split[(..., *tap)]))
+    total = np.sum(terms, axis=0)
     return total.reshape(x.shape[0], w.shape[0], *total.shape[3:])
 
 

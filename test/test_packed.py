@@ -269,6 +269,24 @@ def test_blocks_fit_the_caches() -> None:
             assert program.scratch <= target.l2 * 1.1
 
 
+def test_convolutions_of_a_network_share_programs_and_need_no_buffer() -> None:
+    """ResNet-18: (input channels, size, output channels, kernel, stride) of its distinct convolutions."""
+    layers = ((3, 224, 64, 7, 2), (64, 56, 64, 3, 1), (64, 56, 128, 3, 2), (64, 56, 128, 1, 2), (128, 28, 128, 3, 1),
+              (128, 28, 256, 3, 2), (128, 28, 256, 1, 2), (256, 14, 256, 3, 1), (256, 14, 512, 3, 2),
+              (256, 14, 512, 1, 2), (512, 7, 512, 3, 1))
+    programs = set()
+    for depth, size, out, kernel, stride in layers:
+        x, w = (Tensor.empty(*shape, device="CPU") for shape in ((1, depth, size, size), (out, depth, kernel, kernel)))
+        y = x.conv2d(w, stride=stride, padding=kernel // 2)
+        staged = stages_of(schedule(build_graph([y._node]), frozenset(), AVX512).steps[-1].kernel, AVX512)
+        assert not staged.scratch
+        for stage in staged.stages:
+            program = render_llvm(stage.function, AVX512)
+            programs.add(program.source)
+            assert program.scratch <= AVX512.l2 * 1.1
+    assert len(programs) <= 12
+
+
 def test_results_do_not_depend_on_the_number_of_threads() -> None:
     a, b = tensor(300, 700).realize(), tensor(700, 310).realize()
     x, w = tensor(2, 32, 24, 24).realize(), tensor(48, 32, 3, 3).realize()
