@@ -18,6 +18,7 @@ FIELDS = {"peer", "version", "work", "threads", "best_s", "median_s", "runs", "v
 EXPECTED = {
     "matmul": ("matmul 8x8x8 float32", {"gflops", "share"}),
     "conv": ("conv2d forward 8x6x6->5 k1 s1 batch 1", {"gflops", "share"}),
+    "attention": ("attention forward causal 2x16x4", {"gflops", "share"}),
     "matvec": ("matvec 32x48 Q4_0", {"gflops", "gb_s", "share"}),
     "depthwise": ("conv2d forward 4x8x8->4 k3 s1 depthwise batch 1", {"gflops", "share"}),
     "rowops": ("softmax 3x5", {"gb_s", "share"}),

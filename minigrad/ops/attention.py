@@ -20,7 +20,7 @@ from minigrad.ops.convert import convert
 from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Op, Shape, Storage
 
-BLOCK = 1 << 22
+BLOCK = 1 << 21
 """Scores that the gradient computes at a time, in elements."""
 
 
