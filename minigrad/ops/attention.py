@@ -19,6 +19,7 @@ from minigrad.ops import build as B
 from minigrad.ops.convert import convert
 from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Op, Shape, Storage
+from minigrad.ops.storage import CONTIGUOUS
 
 BLOCK = 1 << 21
 """Scores that the gradient computes at a time, in elements."""
@@ -153,9 +154,10 @@ def _vjp(node: Node, g: Node) -> tuple[Node | None, ...]:
 
 
 def _total(parts: list[Node]) -> Node:
+    """The sum, a part at a time, so that no two parts are needed at once."""
     total = parts[0]
     for part in parts[1:]:
-        total = B.add(total, part)
+        total = apply(CONTIGUOUS, B.add(total, part))
     return total
 
 

@@ -19,6 +19,7 @@ from minigrad.scheduler.fusion import fuse
 from minigrad.scheduler.graph import Graph, bytes_of, numel, resolve
 from minigrad.scheduler.groups import Fusion, peeled
 from minigrad.scheduler.merge import Merger, covers, dependencies, is_update, merge_siblings
+from minigrad.scheduler.order import lean_order
 from minigrad.scheduler.tails import merge_tails
 from minigrad.target import Target
 
@@ -109,7 +110,10 @@ class Scheduler:
                 overwritten.add(target)
                 self.in_place.add(k)
                 needs[g] |= after
-        return topological(needs, [g for g in range(len(groups)) if groups[g].roots])
+        wanted = [g for g in range(len(groups)) if groups[g].roots]
+        makes = {g: float(sum(bytes_of(self.graph.nodes[k]) for k in groups[g].roots)) for g in wanted}
+        reads = {g: dependencies(self.state, g) for g in wanted}
+        return lean_order(needs, wanted, makes, reads)
 
     def updated(self, k: int) -> int:
         """The position that an assign or a scatter is a new version of."""
@@ -270,22 +274,3 @@ def kernel_flops(state: Fusion, g: int) -> float:
         elif graph.kind(m) == "reduce":
             total += numel(graph.nodes[graph.inputs[m][0]].shape)
     return total
-
-
-def topological(needs: list[set[int]], wanted: list[int]) -> list[int]:
-    """Groups after their needs; among free ones the highest number first, as groups were made users first."""
-    order: list[int] = []
-    done: set[int] = set()
-    for start in sorted(wanted, reverse=True):
-        stack = [(start, False)]
-        while stack:
-            g, ready = stack.pop()
-            if g in done:
-                continue
-            if ready:
-                done.add(g)
-                order.append(g)
-            else:
-                stack.append((g, True))
-                stack += [(d, False) for d in sorted(needs[g]) if d not in done]
-    return order

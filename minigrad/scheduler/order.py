@@ -1,0 +1,68 @@
+"""The order of kernels: after what they need, and among those that could be next the one that leaves least in memory.
+
+What would be next if memory were no matter is a depth-first walk; it decides between equals, so that the order is
+deterministic and results are used soon after they were made.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+LOOK_AHEAD = 64
+"""Kernels that could be next and are looked at: the work stays linear in the graph."""
+
+
+def lean_order(needs: Sequence[set[int]], wanted: list[int], makes: Mapping[int, float],
+               reads: Mapping[int, set[int]]) -> list[int]:
+    """`wanted` after their `needs`. `makes[g]` are the bytes of what g computes, `reads[g]` whose results it reads."""
+    walk = depth_first(needs, wanted)
+    place = {g: i for i, g in enumerate(walk)}
+    users: dict[int, list[int]] = {g: [] for g in walk}
+    missing = {g: 0 for g in walk}
+    for g in walk:
+        for d in needs[g]:
+            if d in place:
+                users[d].append(g)
+                missing[g] += 1
+    readers = {g: 0 for g in walk}
+    for g in walk:
+        for d in reads[g]:
+            if d in readers:
+                readers[d] += 1
+    ready = [g for g in walk if not missing[g]]
+    order: list[int] = []
+
+    def growth(g: int) -> float:
+        return makes[g] - sum(makes[d] for d in reads[g] if readers.get(d) == 1)
+
+    while ready:
+        g = min(ready[:LOOK_AHEAD], key=lambda g: (growth(g), place[g]))
+        ready.remove(g)
+        order.append(g)
+        for d in reads[g]:
+            if d in readers:
+                readers[d] -= 1
+        for u in users[g]:
+            missing[u] -= 1
+            if not missing[u]:
+                at = next((i for i, r in enumerate(ready) if place[r] > place[u]), len(ready))
+                ready.insert(at, u)
+    return order
+
+
+def depth_first(needs: Sequence[set[int]], wanted: list[int]) -> list[int]:
+    """Groups after their needs; among free ones the highest number first, as groups were made users first."""
+    order: list[int] = []
+    done: set[int] = set()
+    for start in sorted(wanted, reverse=True):
+        stack = [(start, False)]
+        while stack:
+            g, ready = stack.pop()
+            if g in done:
+                continue
+            if ready:
+                done.add(g)
+                order.append(g)
+            else:
+                stack.append((g, True))
+                stack += [(d, False) for d in sorted(needs[g]) if d not in done]
+    return order
