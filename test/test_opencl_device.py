@@ -468,3 +468,42 @@ def test_what_does_not_compile_is_not_listed(monkeypatch):
     monkeypatch.setattr(opencl_devices, "_compiles", lambda device: bool(made.append(device)))
     for info in opencl_devices.devices():
         assert opencl_devices._describe(info.handle) is None and made[-1] is info.handle
+
+
+def test_replays_set_only_the_arguments_that_change(device, monkeypatch):
+    from minigrad import Variable, jit
+    from minigrad.runtime.opencl_prepared import PreparedLaunches
+
+    real, calls = PreparedLaunches.set_buffer, []
+    monkeypatch.setattr(PreparedLaunches, "set_buffer",
+                        lambda self, places, *rest: calls.extend(places) or real(self, places, *rest))
+    random = np.random.default_rng(3)
+    weight = Tensor(random.standard_normal((8, 8), np.float32), device=device.name).realize()
+
+    @jit
+    def step(x: Tensor, factor: Tensor) -> Tensor:
+        h = (x @ weight).relu()
+        return ((h - h.mean(1, keepdim=True)) * factor).softmax(1).realize()
+
+    counts, kept = [], []
+    for _ in range(6):
+        x, factor = random.standard_normal((5, 8), np.float32), np.float32(random.standard_normal())
+        calls.clear()
+        got = step(Tensor(x, device=device.name), Tensor(factor, device=device.name))
+        counts.append(len(calls))
+        kept.append(got)  # the next result gets other memory
+        h = np.maximum(x @ weight.numpy(), 0)
+        e = np.exp((h - h.mean(1, keepdims=True)) * factor)
+        np.testing.assert_allclose(got.numpy(), e / e.sum(1, keepdims=True), rtol=2e-5, atol=1e-6)
+    assert 0 < counts[-1] < counts[1]
+
+    length = Variable("length", 1, 20)
+
+    @jit
+    def total(x: Tensor, n: object) -> Tensor:
+        return (x[:n] * 2).sum().realize()
+
+    values = random.standard_normal(20).astype(np.float32)
+    whole = Tensor(values, device=device.name).realize()
+    for n in (3, 7, 7, 20, 1):
+        np.testing.assert_allclose(total(whole, length.bind(n)).numpy(), 2 * values[:n].sum(), rtol=1e-4, atol=1e-5)

@@ -156,7 +156,9 @@ def steady_after(capture: Capture, owners: list[Tensor]) -> Steady | None:
     """What the replay that just ended left behind, if it leaves things alike from call to call."""
     steps = capture.recording.steps
     step = steps[0] if len(steps) == 1 else None
-    if not isinstance(step, PlanStep) or step.prepared is None or capture.shared and capture.guards:
+    if not isinstance(step, PlanStep) or not isinstance(step.prepared, PreparedPlan):
+        return None
+    if capture.shared and capture.guards:
         return None
     count = len(capture.inputs)
     guards = owners[count:]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minigrad.engine.plan import (
     ExecutionPlan,
@@ -23,6 +23,9 @@ from minigrad.runtime.cpu import CPU
 from minigrad.runtime.device import Buffer
 from minigrad.runtime.host import address_of
 from minigrad.scheduler.memory import Arena
+
+if TYPE_CHECKING:
+    from minigrad.engine.prepared_opencl import PreparedQueue
 
 Positions = tuple[int, ...]
 
@@ -137,11 +140,16 @@ class PreparedPlan:
             self.table.resize(k, number(e, values), work)
 
 
-def prepare(plan: ExecutionPlan, numbers: dict[int, float], values: dict[str, int]) -> PreparedPlan | None:
-    """The plan for many runs, where its device can do that and every launch has iterations now.
+def prepare(plan: ExecutionPlan, numbers: dict[int, float], values: dict[str, int]
+            ) -> PreparedPlan | PreparedQueue | None:
+    """The plan for many runs, where its device can do that and, on the CPU, every launch has iterations now.
 
     A table of rows is cut into pieces once, so that their extents must not be symbolic.
     """
+    if plan.device.target.language == "opencl" and plan.items:
+        from minigrad.engine.prepared_opencl import PreparedQueue
+
+        return PreparedQueue(plan, plan.device)  # type: ignore[arg-type]
     if not isinstance(plan.device, CPU) or not plan.items:
         return None
     for item in plan.items:

@@ -18,6 +18,7 @@ from minigrad.runtime.device import Buffer, Device, Launch, Program
 from minigrad.runtime.host import bucket_size
 from minigrad.runtime.opencl_build import Builder
 from minigrad.runtime.opencl_devices import DeviceInfo, devices, find_device
+from minigrad.runtime.opencl_prepared import PreparedLaunches
 from minigrad.runtime.opencl_quirks import FINISH_SKIPS_FLUSHED, WALL_TIME
 
 __all__ = ["DeviceInfo", "Executable", "OpenCL", "devices", "open_device"]
@@ -47,9 +48,12 @@ def open_device(selector: str = "") -> OpenCL:
 
 
 class Executable:
-    """A loaded program: its cl.Kernel and, for each argument, the bytes per element of a buffer (0 for a scalar)."""
+    """A loaded program: its cl.Kernel and, for each argument, the bytes per element of a buffer (0 for a scalar).
 
-    __slots__ = ("program", "kernel", "itemsizes")
+    `types` are those of the kernel's own arguments, None for memory: two for a buffer, the extent last.
+    """
+
+    __slots__ = ("program", "kernel", "itemsizes", "types")
 
     def __init__(self, program: Program, kernel: Any):
         self.program, self.kernel = program, kernel
@@ -57,7 +61,16 @@ class Executable:
         types: list[Any] = []
         for argument, itemsize in zip(program.arguments, self.itemsizes, strict=True):
             types.extend((None, np.int64) if itemsize else (_scalar_type(argument),))
-        kernel.set_scalar_arg_dtypes([*types, np.int64])
+        self.types = [*types, np.int64]
+        kernel.set_scalar_arg_dtypes(self.types)
+
+    def positions(self) -> list[int]:
+        """Where each argument of the program begins among those of the kernel."""
+        found, at = [], 0
+        for itemsize in self.itemsizes:
+            found.append(at)
+            at += 2 if itemsize else 1
+        return found
 
     def flatten(self, arguments: tuple[Buffer | int | float, ...], extent: int) -> list[Any]:
         """The kernel's arguments: (memory, offset in elements) for each buffer, the scalars, the extent."""
@@ -203,18 +216,42 @@ class OpenCL(Device):
             except self._cl.Error as e:
                 raise DeviceError(f"[{self.name}] the driver refused a launch: {_words(e)}") from None
 
+    def prepare(self, executables: list[Executable]) -> PreparedLaunches:
+        """Launches of these programs, in order, that keep their arguments, for `run`."""
+        with self._lock:
+            return PreparedLaunches(self, executables)
+
+    def run(self, prepared: PreparedLaunches) -> None:
+        """Queues prepared launches; returns without waiting."""
+        _check_process(self.name)
+        with self._lock:
+            if self._busy_since is None:
+                self._busy_since = time.perf_counter()
+            try:
+                for kernel, sizes in zip(prepared.kernels, prepared.sizes, strict=True):
+                    if sizes is not None:
+                        self._enqueue_kernel(kernel, *sizes)
+                self._queue.flush()
+            except self._cl.Error as e:
+                raise DeviceError(f"[{self.name}] the driver refused a launch: {_words(e)}") from None
+
     def _enqueue(self, executable: Executable, arguments: tuple[Buffer | int | float, ...], extent: int) -> None:
         if extent <= 0:
             return
         kernel = executable.kernel
         kernel.set_args(*executable.flatten(arguments, extent))
+        self._enqueue_kernel(kernel, *self.ranges(executable, extent))
+
+    def ranges(self, executable: Executable, extent: int) -> tuple[tuple[int], tuple[int]]:
+        """(global size, group size) of a launch with so many iterations."""
         group = executable.program.group
         if group:
-            size = extent * group
-        else:
-            group = self.group_size(extent)
-            size = -(-extent // group) * group
-        self._events.append(self._cl.enqueue_nd_range_kernel(self._queue, kernel, (size,), (group,)))
+            return (extent * group,), (group,)
+        group = self.group_size(extent)
+        return (-(-extent // group) * group,), (group,)
+
+    def _enqueue_kernel(self, kernel: Any, size: tuple[int], group: tuple[int]) -> None:
+        self._events.append(self._cl.enqueue_nd_range_kernel(self._queue, kernel, size, group))
         if len(self._events) % LAUNCHES_PER_FLUSH == 0:
             self._queue.flush()
         if len(self._events) >= EVENTS_KEPT:
