@@ -7,7 +7,7 @@ constants in and runs the steps, which fill in the rest. Nothing here knows a Te
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -77,8 +77,14 @@ class PlanStep:
             buffers = self.prepared.run(leaves, numbers, dims, self.highest)
         if buffers is None:
             buffers = run_plan(self.plan, leaves, numbers, dims, self.highest)
+        for r in self.overwritten:
+            registers[r].version += 1
         for slot, r in self.made:
             registers[r] = buffers[slot]
+
+    def reading(self, plan: ExecutionPlan, leaves: list[tuple[int, int]]) -> PlanStep:
+        """The same step by another plan, which has these leaves besides."""
+        return replace(self, plan=plan, leaves=(*self.leaves, *leaves), prepared=None, tried=False)
 
     def reads(self) -> tuple[int, ...]:
         return tuple([r for _, r in self.leaves])

@@ -6,11 +6,13 @@ from typing import Any
 from weakref import ref
 
 from minigrad import random
+from minigrad.capture.constants import MOST_CHANGES, pack_constants, unpacked
 from minigrad.capture.journal import Guard, Journal, Rebind, held_by_others, put, reusable_gradient, settle, with_dims
 from minigrad.capture.outputs import Output, rebuild, take_apart
 from minigrad.capture.recorder import Entry, Place, Recorder, Recording
 from minigrad.capture.steady import Steady, steady_after
 from minigrad.engine.transfer import cloned
+from minigrad.runtime.device import Buffer
 from minigrad.tensor import Tensor, _buffer_node
 
 PATIENCE = 64
@@ -30,6 +32,7 @@ class Capture:
         self.patience = PATIENCE
         self.rebinds = journal.rebinds(recorder)
         self.output = take_apart(result, self._describer(journal, recorder))
+        self.packed = pack_constants(self.recording, self._fixed(journal, recorder))
         self._number(journal)
         kept = {r.register for r in self.rebinds if r.register is not None}
         kept.update(o.register for o in self.output.fresh())
@@ -38,6 +41,17 @@ class Capture:
         self.places = [(r, *p) for r, p in self.recording.places.items()]
         self.overwritten = [(r, *p) for r, p in self.recording.places.items() if r in over]
         self.constants = list(self.recording.constants.items())
+
+    def _fixed(self, journal: Journal, recorder: Recorder) -> dict[int, Buffer]:
+        """Registers, and their buffers, of Tensors that are no arguments and that the function only reads."""
+        over, moved = self.recording.overwritten(), {r.place for r in self.rebinds}
+        places = {place: buffer for buffer, place in journal.places.values()}
+        found: dict[int, Buffer] = {}
+        for r, place in self.recording.places.items():
+            buffer = places[place]() if place in places else None
+            if place[0] >= len(journal.inputs) and not place[1] and place not in moved and r not in over and buffer:
+                found[r] = buffer
+        return found
 
     def _describer(self, journal: Journal, recorder: Recorder) -> Callable[[Tensor], Output]:
         """How a replay finds each returned Tensor: one that was there before, or a register."""
@@ -140,6 +154,11 @@ class Capture:
             registers[r] = t._node.storage  # type: ignore[union-attr]
         for r, buffer in self.constants:
             registers[r] = buffer
+        for changed, before, constant in list(self.packed):
+            registers[constant.target] = constant.refresh(registers[constant.source])
+            if constant.changes > MOST_CHANGES:
+                unpacked(self.recording, changed, before)
+                self.packed = [p for p in self.packed if p[0] is not changed]
         for r, owner, grad in self.overwritten:
             if held_by_others(at(owners, (owner, grad)), 1):
                 registers[r] = cloned(registers[r])

@@ -57,6 +57,7 @@ class Steady:
     def __init__(self, capture: Capture, step: PlanStep, prepared: PreparedPlan, guards: list[Tensor]):
         self.step, self.prepared = step, prepared
         self.size, self.drawn, self.parts = capture.recording.size, capture.drawn, capture.output
+        self.packed = [constant for _, _, constant in capture.packed]
         self.guards = [ref(t) for t in guards]
         self.ids = frozenset(map(id, guards))
         self.requires = [t._requires_grad for t in guards]
@@ -82,6 +83,8 @@ class Steady:
         """The result, or MISS with nothing done."""
         tensors = arguments.tensors
         owners = tensors
+        if self.packed and not all([p.is_current() for p in self.packed]):
+            return MISS
         if self.guards:
             if not self.ids.isdisjoint(map(id, tensors)):
                 return MISS
@@ -97,6 +100,8 @@ class Steady:
             if buffer is None or overwritten and held_by_others(t, 1):
                 return MISS
             patches.append((slot, buffer.address or address_of(buffer)))
+            if overwritten:
+                buffer.version += 1
             registers[r] = buffer
         step, numbers, dims = self.step, self.step.numbers, self.step.dims
         if dims:
@@ -149,6 +154,8 @@ class Steady:
             held = _counts(nodes), _counts(buffers)
             if any([max([counts[k] for k in self.alone]) > _LISTED for counts in held]):
                 return None
+            for k in self.alone:
+                buffers[k].version += 1
         return guards
 
 

@@ -58,6 +58,7 @@ def run_compiled(targets: list[Node], device: str) -> None:
     for observer in observers:
         observer.ran(Ran(plan, graph, leaves, numbers, values, highest, buffers))
     for k in plan.schedule.donated:
+        leaves[k].version += 1
         graph.nodes[k].storage = None
     for node, slot in zip(wanted, plan.schedule.outputs, strict=True):
         node.storage = buffers[slot]

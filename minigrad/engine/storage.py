@@ -78,7 +78,7 @@ class Spares:
             handle, address = raw.handle, address_of(raw)
             raw.handle = None
         stats.mem_used += self._nbytes
-        return Lent(self._device, self._nbytes, handle, 0, None, address, self._free)
+        return Lent(self._device, self._nbytes, handle, 0, None, address, home=self._free)
 
 
 _arenas: dict[str, Owned] = {}

@@ -19,7 +19,8 @@ class Buffer:
     """`nbytes` of device memory at `offset` bytes into `handle` (a numpy uint8 array on the CPU, a cl.Buffer on CL).
 
     `base` keeps what owns the memory alive: an arena, or a user's array. `address` is where the first byte lies in
-    host memory, filled on first use by the CPU (0: not asked yet, or no such thing).
+    host memory, filled on first use by the CPU (0: not asked yet, or no such thing). `version` counts how often a plan
+    overwrote the buffer in place.
     """
 
     device: Device
@@ -28,6 +29,7 @@ class Buffer:
     offset: int = 0
     base: Any = None
     address: int = 0
+    version: int = 0
 
 
 @dataclass(slots=True)

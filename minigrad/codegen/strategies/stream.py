@@ -27,6 +27,8 @@ from minigrad.value import Value, binary, free_variables, substitute, unary
 MAX_ROWS = 16
 """Rows of x up to which one pass over w is worth a tile of all of them."""
 
+MAX_TILE_ROWS = 8
+
 NEAR_STEP = 128
 """Elements from one step of the sum to the next that still make a front-to-back stream."""
 
@@ -127,7 +129,7 @@ def plan(nest: Nest, target: Target) -> Plan | None:
     vectors = extent(found.lane) // width
     outer = scaled_prefix(found.bodies, found.over)
     sums = len(found.bodies)
-    tile: list[tuple[str, int]] = [(v.name, extent(v)) for v in found.rows]
+    tile: list[tuple[str, int]] = [(v.name, rows_at_once(extent(v))) for v in found.rows]
     copies = 1
     for _, f in tile:
         copies *= f
@@ -160,6 +162,11 @@ def plan(nest: Nest, target: Target) -> Plan | None:
         unroll.append(v.name)
     return Plan("stream", tuple(v.name for v in order), parallel_prefix(counts, target), tuple(sorted(tile)),
                 found.lane.name, width, (), tuple(unroll), tuple(v.name for v in outer))
+
+
+def rows_at_once(count: int) -> int:
+    """Rows of x in a tile: rows that lie a power of two apart meet in one set of the first-level cache."""
+    return count if count <= MAX_TILE_ROWS else next((f for f in range(MAX_TILE_ROWS, 3, -1) if count % f == 0), count)
 
 
 # ---- factors that leave the inner sum ----

@@ -1,0 +1,96 @@
+"""Kernels that read a constant matrix in panels of 16 columns, packed once, instead of row by row.
+
+    y[m, n] = sum over k of x[m, k] * w[k, n]      ->      ... * p[n // 16, k, n % 16]      p: panels of w
+
+The sums keep their order, so that every bit of the result stays; see strategies/stream.py for how they are read.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
+from minigrad.codegen.stages import stages_of
+from minigrad.codegen.strategies.plan import Plan
+from minigrad.expr import Var, product
+from minigrad.target import Target
+from minigrad.value import Value, load, rebuild, walk
+
+PANEL = 16
+MIN_ELEMENTS = 1 << 16
+"""A smaller matrix stays in the cache, whatever its layout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Panelled:
+    """`kernel` reads `param` as panels; `pack` makes them (o0) of the matrix (p0)."""
+
+    param: str
+    kernel: Kernel
+    pack: Kernel
+
+
+def panelled(kernel: Kernel, constant: frozenset[str], target: Target) -> Panelled | None:
+    """The kernel with one of its constant params in panels, if it streams them then and adds up in the same order."""
+    if kernel.dims or len(kernel.nests) != 1 or any(isinstance(s, Nest) for s in kernel.nests[0].body):
+        return None
+    outputs = product(v.hi + 1 for v in kernel.nests[0].domain)
+    for param in kernel.params:
+        if param.name not in constant or not _is_matrix(param) or not in_order(kernel, target, "contraction"):
+            continue
+        nest = _in_panels(kernel.nests[0], param)
+        rows, columns = param.shape
+        if nest is None or outputs == columns:  # one row reads the matrix as fast as it lies
+            continue
+        shape = (columns // PANEL, rows, PANEL)
+        params = tuple(replace(p, shape=shape) if p is param else p for p in kernel.params)
+        made = replace(kernel, params=params, nests=(nest,))
+        if in_order(made, target, "stream"):
+            return Panelled(param.name, made, pack_kernel(param))
+    return None
+
+
+def in_order(kernel: Kernel, target: Target, strategy: str) -> bool:
+    """Whether each sum runs from its first term to its last in one accumulator, by a plan of this strategy."""
+    stages = stages_of(kernel, target).stages
+    plan = stages[0].plan
+    return len(stages) == 1 and isinstance(plan, Plan) and plan.strategy == strategy and bool(
+        plan.lanes) and not plan.inner and not plan.outer
+
+
+def pack_kernel(param: Param) -> Kernel:
+    """o0[q, k, l] = p0[k, 16 * q + l]."""
+    rows, columns = param.shape
+    assert isinstance(rows, int) and isinstance(columns, int)
+    q, k, lane = Var("i0", 0, columns // PANEL - 1), Var("i1", 0, rows - 1), Var("i2", 0, PANEL - 1)
+    value = load("p0", (k + 0, PANEL * q + lane), param.dtype)
+    out = Param("o0", param.dtype, (columns // PANEL, rows, PANEL), "out")
+    nest = Nest((q, k, lane), (Store("o0", (q + 0, k + 0, lane + 0), value),))
+    return Kernel("pack", (out, Param("p0", param.dtype, param.shape)), (), (), (nest,))
+
+
+def _is_matrix(param: Param) -> bool:
+    if param.mode != "in" or not param.dtype.is_float or len(param.shape) != 2 or param.layout is not None:
+        return False
+    rows, columns = param.shape
+    return isinstance(rows, int) and isinstance(columns, int) and columns % PANEL == 0 and (
+        rows * columns >= MIN_ELEMENTS)
+
+
+def _in_panels(nest: Nest, param: Param) -> Nest | None:
+    """The nest with every load of the param from panels; None if one is not w[reduction variable, domain variable]."""
+    body: list[Define | Store | Nest] = []
+    for s in nest.body:
+        assert not isinstance(s, Nest)
+        done: dict[Value, Value] = {}
+        for v in walk(s.value):
+            if v.op == "load" and v.attr[0] == param.name:  # type: ignore[index]
+                row, column = v.attr[1]  # type: ignore[index]
+                if not any(column == d and d.hi + 1 == param.shape[1] for d in nest.domain) or not isinstance(row, Var):
+                    return None
+                if row in nest.domain or row.hi + 1 != param.shape[0]:
+                    return None
+                done[v] = load(param.name, (column // PANEL, row, column % PANEL), v.dtype)
+            else:
+                done[v] = rebuild(v, tuple([done[a] for a in v.args]), v.attr)
+        body.append(replace(s, value=done[s.value]))
+    return Nest(nest.domain, tuple(body))

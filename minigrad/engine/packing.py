@@ -1,0 +1,67 @@
+"""Plans that read constants in a packed form: which kernels can, and the plans that pack."""
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.panels import panelled
+from minigrad.engine.plan import ExecutionPlan, make_plan
+from minigrad.expr import product
+from minigrad.scheduler.schedule import Schedule, Slot, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """`plan` turns the buffer of its leaf 0 into its only output, which another plan reads as leaf `packed` in place
+    of leaf `source`.
+    """
+
+    source: int
+    packed: int
+    kernel: Kernel
+    plan: ExecutionPlan
+    nbytes: int
+
+
+def with_packed_constants(plan: ExecutionPlan, constants: frozenset[int], room: int
+                          ) -> tuple[ExecutionPlan, list[Packing]]:
+    """The plan with constant leaves (positions) in packed form where kernels gain by that, within `room` bytes.
+
+    Leaves of packed forms have negative positions. A plan from disk has no kernels any more, and stays as it is.
+    """
+    device, slots = plan.device, list(plan.schedule.slots)
+    slot_of = {slot.leaf: k for k, slot in enumerate(slots) if slot.leaf is not None}
+    fixed = {slot_of[leaf] for leaf in constants if leaf in slot_of}
+    found: list[Packing] = []
+    known: dict[tuple, int] = {}
+    steps: list[Step] = []
+    for step in plan.schedule.steps:
+        names = frozenset(p.name for p, slot in zip(step.kernel.params, step.values, strict=True) if slot in fixed)
+        made = panelled(step.kernel, names, device.target) if names else None
+        if made is None:
+            steps.append(step)
+            continue
+        at = next(k for k, p in enumerate(step.kernel.params) if p.name == made.param)
+        source = slots[step.values[at]].leaf
+        assert source is not None
+        key = source, made.pack
+        if key not in known:
+            out = made.pack.params[0]
+            nbytes = product(out.shape) * out.dtype.itemsize
+            assert isinstance(nbytes, int)
+            if nbytes > room:
+                steps.append(step)
+                continue
+            room -= nbytes
+            pack = Schedule((Step(made.pack, (0, 1), (), (), 0.0, 2.0 * nbytes),), (Slot(nbytes), Slot(nbytes, 0)),
+                            (0,), frozenset())
+            found.append(Packing(source, -1 - len(found), made.pack, make_plan(pack, device), nbytes))
+            known[key] = len(slots)
+            slots.append(Slot(nbytes, found[-1].packed))
+        values = tuple(known[key] if k == at else v for k, v in enumerate(step.values))
+        steps.append(replace(step, kernel=made.kernel, values=values))
+    if not found:
+        return plan, []
+    changed = make_plan(replace(plan.schedule, steps=tuple(steps), slots=tuple(slots)), device)
+    changed.lines.update(plan.lines)
+    return changed, found
