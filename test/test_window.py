@@ -137,6 +137,7 @@ def gradient_of_tall_taps() -> Tensor:
     (lambda: tensor(1, 4, 9, 9).conv2d(tensor(4, 2, 3, 3), groups=2), "moves along no variable"),
     (lambda: tensor(4, 9) * 2.0, "0 reductions"),
     (lambda: gradient_of_tall_taps(), "taps along 2 axes"),
+    (lambda: tensor(1, 4) @ tensor(60, 4).transpose(0, 1), "no position is read twice"),
 ])
 def test_what_is_no_window_says_why(result, reason: str) -> None:  # noqa: ANN001
     found = recognise_window(flat_kernel(result()).nests[0])
