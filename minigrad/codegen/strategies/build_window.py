@@ -43,6 +43,11 @@ def build_window(kernel: Kernel, nests: Sequence[Nest], plan: WindowPlan, name: 
     return builder(kernel, window, plan).function(name)
 
 
+def apart(items: list[int], step: int) -> list[int]:
+    """Every `step`-th item, then those after them: neighbours add to the same sums, which takes its time."""
+    return [i for start in range(step) for i in items[start::step]]
+
+
 class WindowBuilder:
     """What both forms share: the parallel loop over planes, staging, and tiles of rows."""
 
@@ -226,9 +231,10 @@ class TapsBuilder(WindowBuilder):
                 let = self.names.name("w")
                 made.append(Let(let, load(weights, (u * len(phase.columns.taps) + c,), self.dtype)))
                 known[u] = local(let, self.dtype)
-            for i in range(min(row_taps), stride * (rows - 1) + max(row_taps) + 1):
+            staged = sorted({stride * r + t for r in range(rows) for t in row_taps})
+            for i in apart(staged, -(-len(row_taps) // stride)):
                 meets = [(r, u) for u, t in enumerate(row_taps) for r in range(rows) if stride * r + t == i]
-                for v in range(count if meets else 0):
+                for v in range(count):
                     let = self.names.name("x")
                     made.append(Let(let, self.staging.at(stride * first + i, column, j + v, lane)))
                     for r, u in meets:

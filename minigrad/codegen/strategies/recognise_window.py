@@ -167,7 +167,7 @@ def _taps_form(parts: Parts) -> Window:
         raise Refused(f"taps along {len(pairs)} axes")
     free = [v for v in by_step[1:] if v not in used and v in free_variables(value)]
     rows = others[0] if others else Axis(free[0] if free else None, None)
-    if weights and all(len(a.taps) <= a.stride for a in (rows, columns)):
+    if weights and rows.image is None and len(columns.taps) <= columns.stride:
         raise Refused("no position is read twice")
     return window_of("taps", parts, rows, columns, value, product_of(weights) if weights else None, ())
 
