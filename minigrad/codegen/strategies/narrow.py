@@ -27,7 +27,7 @@ _BIAS = 0x80808080
 def narrow_kind(c: Contraction, target: Target) -> str:
     """The kind of word that the operands fit and the target has instructions for; '' if there is none."""
     a, b = narrowed(c.a), narrowed(c.b)
-    if a is None or b is None or not any(isinstance(v.hi, int) for v in c.k):
+    if target.language != "llvm" or a is None or b is None or not any(isinstance(v.hi, int) for v in c.k):
         return ""
     for kind, types in _TAKES.items():
         known = any(kind in f.kinds and f.requires and f.requires <= target.features
