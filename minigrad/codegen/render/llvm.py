@@ -607,6 +607,14 @@ class LlvmEmitter(Emitter):
     def write_slot(self, memory: Memory, slot: int, value: Ref) -> None:
         memory.version += 1
         self.line(f"store {typed(value)}, ptr {memory.slots[slot]}")
+        if memory.version % len(memory.slots) == 0 and self.is_big(len(memory.slots)):
+            # One step of the sum is done: no registers for loads of the next ones before it, or of its own after it.
+            self.line('call void asm sideeffect "", "~{memory}"()')
+            self.epoch += 1
+
+    def is_big(self, tile: int) -> bool:
+        """Whether so many sums take most of the vector registers."""
+        return 2 * tile > self.target.registers and "sse" in self.target.features
 
     # ---- control ----
 
@@ -614,7 +622,7 @@ class LlvmEmitter(Emitter):
         """A big register tile starts with all vector registers free: LLVM would else keep constants of loops before it
         in registers across it, and accumulators on the stack. The empty instruction makes it put them away."""
         tile = sum(a.size for a in s.body if isinstance(a, Alloc) and a.scope == "register")
-        if 2 * tile > self.target.registers and "sse" in self.target.features:
+        if self.is_big(tile):
             clobbered = ",".join(f"~{{xmm{i}}}" for i in range(self.target.registers))
             self.line(f'call void asm sideeffect "", "{clobbered}"()')
         super().vector_body(s)
