@@ -1,6 +1,8 @@
 """Contraction + TilePlan -> loop IR. The nest is the one in tiles.py."""
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from minigrad.codegen.ir.nodes import Alloc, Barrier, BufferParam, Function, Loop, ScalarParam, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.monoid import MONOIDS
@@ -36,6 +38,25 @@ def counted(variables: tuple[Var, ...], place: Index) -> dict[Var, Index]:
     return at
 
 
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A side of the contraction: its value, its variables, the first of `count` places along them, how many are in a
+    tile, and along what consecutive work-items read it."""
+
+    name: str
+    value: Value
+    variables: tuple[Var, ...]
+    first: Index
+    count: Index
+    tile: int
+    fast: str
+
+    @property
+    def pitch(self) -> int:
+        """Elements from one row of its tile in local memory to the next."""
+        return self.tile + PADDING
+
+
 class TileBuilder:
     def __init__(self, kernel: Kernel, nest: Nest, contraction: Contraction, plan: TilePlan):
         self.kernel, self.nest, self.contraction, self.plan = kernel, nest, contraction, plan
@@ -63,13 +84,13 @@ class TileBuilder:
 
     def group(self, at: dict[Var, Index], first_row: Index, first_column: Index, rows: Index, columns: Index
               ) -> list[Stmt]:
-        """One tile of the output."""
+        """One tile of the output. The next block of K is on its way to registers while this one is used."""
         c, plan, dtype = self.contraction, self.plan, self.contraction.a.dtype
-        pitch_a, pitch_b = self.tile_m + PADDING, self.tile_n + PADDING
-        depth = product(v.hi + 1 for v in self.k)
-        blocks = ceil_div(depth, plan.depth)
-        step = Var("kb", 0, blocks - 1)
-        kk = Var("k", 0, plan.depth - 1)
+        sides = (Operand("a", c.a, self.m, first_row, rows, self.tile_m, plan.a_along),
+                 Operand("b", c.b, self.n, first_column, columns, self.tile_n, plan.b_along))
+        steps = product(v.hi + 1 for v in self.k)
+        blocks = ceil_div(steps, plan.depth)
+        block, k = Var("kb", 0, blocks - 1), Var("k", 0, plan.depth - 1)
         u, v = Var("u", 0, plan.rows - 1), Var("v", 0, plan.columns - 1)
         row = place_of(u, self.item // plan.across, plan.down, plan.rows)
         column = place_of(v, self.item % plan.across, plan.across, plan.columns)
@@ -79,46 +100,56 @@ class TileBuilder:
 
         slot = u * plan.columns + v
         old = load("acc", (slot,), dtype)
-        term = binary("mul", load("a_tile", (kk * pitch_a + row,), dtype),
-                      load("b_tile", (kk * pitch_b + column,), dtype))
-        copies = [*self.copy("a_tile", c.a, at, (self.m, first_row, rows, self.tile_m), (step, depth), plan.a_along),
-                  *self.copy("b_tile", c.b, at, (self.n, first_column, columns, self.tile_n), (step, depth),
-                             plan.b_along)]
-        inner: tuple[Stmt, ...] = (
-            *copies, Barrier(),
-            Loop(kk, 0, plan.depth, "serial", (each(Store("acc", slot, accumulate(MONOIDS["sum"], old, term))),)),
-            Barrier())
+        term = binary("mul", load("a_tile", (k * sides[0].pitch + row,), dtype),
+                      load("b_tile", (k * sides[1].pitch + column,), dtype))
+        inner: list[Stmt] = [self.deposit(o) for o in sides]
+        inner.append(Barrier())
+        if blocks != 1:
+            inner += [self.fetch(o, at, block + 1, steps, (blocks - 2 - block,)) for o in sides]
+        inner.append(Loop(k, 0, plan.depth, "serial",
+                          (each(Store("acc", slot, accumulate(MONOIDS["sum"], old, term))),)))
+        inner.append(Barrier())
         stores = self.write_back(at, first_row + row, first_column + column, rows, columns, old)
         work: tuple[Stmt, ...] = (
             Alloc("acc", dtype, plan.rows * plan.columns, "register"), each(Store("acc", slot, const(0, dtype))),
-            Loop(step, 0, blocks, "serial", inner), *(each(s) for s in stores))
-        return [Alloc("a_tile", dtype, plan.depth * pitch_a, "local"),
-                Alloc("b_tile", dtype, plan.depth * pitch_b, "local"),
+            *(Alloc(f"{o.name}_next", dtype, self.turns(o), "register") for o in sides),
+            *(self.fetch(o, at, 0, steps, ()) for o in sides),
+            Loop(block, 0, blocks, "serial", tuple(inner)), *(each(s) for s in stores))
+        return [*(Alloc(f"{o.name}_tile", dtype, plan.depth * o.pitch, "local") for o in sides),
                 Loop(self.item, 0, self.items, "item", work)]
 
-    def copy(self, name: str, value: Value, at: dict[Var, Index], side: tuple[tuple[Var, ...], Index, Index, int],
-             sum_: tuple[Var, Index], fast: str) -> list[Stmt]:
-        """A block of an operand to local memory, [depth, tile]; what lies outside it is 0.
+    def turns(self, o: Operand) -> int:
+        """Elements of a block that each work-item copies."""
+        return o.tile * self.plan.depth // self.items
 
-        side: (variables, first, how many there are, how many in a tile); sum_: (block of K, how many steps there are)
-        """
-        variables, first, count, tile = side
-        (step, total), depth = sum_, self.plan.depth
-        x = Var("c", 0, tile * depth // self.items - 1)
-        place = x * self.items + self.item
-        along, k = (place // depth, place % depth) if fast == "k" else (place % tile, place // tile)
-        i, j = first + along, step * depth + k
-        conditions: tuple[Index, ...] = ()
-        if not isinstance(count, int) or count % tile:
-            conditions += (count - 1 - i,)
-        if not isinstance(total, int) or total % depth:
-            conditions += (total - 1 - j,)
-        inside = substitute(value, {**at, **counted(variables, i), **counted(self.k, j)})
-        zero = const(0, value.dtype)
+    def places(self, o: Operand, turn: Var) -> tuple[Index, Index]:
+        """(place along the operand's side, step of the block) of what a work-item copies at its turn."""
+        place, depth = turn * self.items + self.item, self.plan.depth
+        return (place // depth, place % depth) if o.fast == "k" else (place % o.tile, place // o.tile)
+
+    def fetch(self, o: Operand, at: dict[Var, Index], block: Index, steps: Index, conditions: tuple[Index, ...]
+              ) -> Loop:
+        """A block of an operand to registers; what lies outside it is 0."""
+        turn = Var("c", 0, self.turns(o) - 1)
+        along, k = self.places(o, turn)
+        i, j = o.first + along, block * self.plan.depth + k
+        if not isinstance(o.count, int) or o.count % o.tile:
+            conditions += (o.count - 1 - i,)
+        if not isinstance(steps, int) or steps % self.plan.depth:
+            conditions += (steps - 1 - j,)
+        inside = substitute(o.value, {**at, **counted(o.variables, i), **counted(self.k, j)})
+        zero = const(0, o.value.dtype)
         if inside.op == "guard" and inside.args[1] is zero:
             inside, conditions = inside.args[0], (*conditions, *inside.attr)  # type: ignore[misc]
-        store = Store(name, k * (tile + PADDING) + along, guard(inside, zero, conditions))
-        return [Loop(x, 0, tile * depth // self.items, "unroll", (store,))]
+        store = Store(f"{o.name}_next", turn, guard(inside, zero, conditions))
+        return Loop(turn, 0, self.turns(o), "unroll", (store,))
+
+    def deposit(self, o: Operand) -> Loop:
+        """What was fetched to local memory, [depth, tile]."""
+        turn = Var("c", 0, self.turns(o) - 1)
+        along, k = self.places(o, turn)
+        store = Store(f"{o.name}_tile", k * o.pitch + along, load(f"{o.name}_next", (turn,), o.value.dtype))
+        return Loop(turn, 0, self.turns(o), "unroll", (store,))
 
     def write_back(self, at: dict[Var, Index], row: Index, column: Index, rows: Index, columns: Index, total: Value
                    ) -> list[Store]:

@@ -1,9 +1,11 @@
 """Contractions by work-groups: a tile of the output per group, operands through local memory, registers per work-item.
 
     for batch, tiles of M, tiles of N group:
+      the first block of A and B to registers, with guards and prologue
       for blocks of K:
-        all work-items copy A [depth, tile of M] and B [depth, tile of N] to local memory, with guards and prologue
+        all work-items copy A [depth, tile of M] and B [depth, tile of N] from registers to local memory
         barrier
+        the next block of A and B to registers
         for k in the block: rows x columns accumulators per work-item
         barrier
       write back with the epilogue
