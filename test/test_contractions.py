@@ -257,6 +257,13 @@ def test_random_contractions_packed(start: int) -> None:
             check(seed)
 
 
+@pytest.mark.parametrize("seed", (1851, 2022))
+def test_cases_that_once_failed(seed: int) -> None:
+    """Two taps along one variable; a factor that was read where the other's condition fails."""
+    with thresholds():
+        check(seed)
+
+
 @pytest.mark.parametrize("start", (0, 10))
 def test_random_contractions(start: int) -> None:
     for seed in range(start, start + 10):

@@ -184,12 +184,13 @@ def _guarded(a: Value, b: Value, conditions: tuple[Index, ...], m: frozenset[Var
     theirs: list[Index] = []
     for c in conditions:
         used = variables(c)
-        if not used & m:
-            theirs.append(c)
-        elif not used & n:
-            ours.append(c)
-        else:
+        if used & m and used & n:
             raise Refused(f"the guard {c} >= 0 uses variables of both operands")
+        # Where only variables of both decide, what either operand reads may not be there if the condition fails.
+        if not used & n and (used & m or used & free_variables(a)):
+            ours.append(c)
+        if not used & m and (used & n or used & free_variables(b) or not used & free_variables(a)):
+            theirs.append(c)
     return guard(a, const(0, a.dtype), tuple(ours)), guard(b, const(0, b.dtype), tuple(theirs))
 
 

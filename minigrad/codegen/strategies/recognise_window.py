@@ -169,7 +169,11 @@ def _taps_form(parts: Parts) -> Window:
     rows = others[0] if others else Axis(free[0] if free else None, None)
     if weights and rows.image is None and len(columns.taps) <= columns.stride:
         raise Refused("no position is read twice")
-    return window_of("taps", parts, rows, columns, value, product_of(weights) if weights else None, ())
+    other = None
+    if weights:
+        ours = tuple(c for c in parts.conditions if variables(c) <= used)
+        other = guard(product_of(weights), const(0, weights[0].dtype), ours)
+    return window_of("taps", parts, rows, columns, value, other, ())
 
 
 def _plane_form(parts: Parts) -> Window:
@@ -184,7 +188,9 @@ def _plane_form(parts: Parts) -> Window:
         if not taps or not images:
             continue
         value = guard(x, const(0, x.dtype), parts.conditions)
-        a = product_of(rest)
+        # What is read where a condition fails may not be there: each factor has those that it can have.
+        ours = tuple(c for c in parts.conditions if not variables(c) & set(taps))
+        a = guard(product_of(rest), const(0, rest[0].dtype), ours)
         images.sort(key=lambda r: _value_step(a, r))
         pairs = [_partner(value, t, images) for t in taps]
         columns = next((p for p in pairs if p.image is images[0]), Axis(images[0], None))
