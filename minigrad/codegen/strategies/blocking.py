@@ -44,6 +44,12 @@ NEAR, FAR, TURN = 0.25, 0.8, 0.5
 """Cycles to pack an element of an operand in the second-level cache, of one that is not, and what is added where it
 is read across its contiguous variable."""
 
+CHECKED, CHECKED_TURNED = 0.3, 1.5
+"""Cycles added for an element that has conditions or is computed: in whole vectors, and one by one."""
+
+ROWS_APART = 1.1
+"""A tile's cycles where rows of B are far from each other, over those where they lie side by side."""
+
 
 def step_cycles(rows: int, vectors: int) -> float:
     """Cycles of a microkernel per step of the sum."""
@@ -65,6 +71,12 @@ def size(vs: tuple[Var, ...]) -> int:
 def k_block(columns: int, bits: int, target: Target) -> int:
     """Steps of the sum per block: the columns of a tile stay in the first-level cache while rows pass by."""
     return min(MAX_K_BLOCK, target.l1 * 8 * 2 // 3 // (columns * bits))
+
+
+def pack_cycles(value: Value, near: bool, turned: bool) -> float:
+    """Cycles to pack an element of an operand."""
+    checked = 0.0 if is_plain(value) else CHECKED_TURNED if turned else CHECKED
+    return (NEAR if near else FAR) + (TURN if turned else 0.0) + checked
 
 
 def row_bytes(value: Value, k: tuple[Var, ...]) -> int:

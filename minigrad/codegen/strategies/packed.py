@@ -21,21 +21,20 @@ from minigrad.codegen.microkernels.tile import KINDS, Tile
 from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.strategies.blocking import (
     BLOCK_HEIGHTS,
-    FAR,
     FEW_ROWS,
     IN_PLACE_ROWS,
     MAX_K_BLOCK,
     MAX_VECTORS,
     MIN_TILES,
-    NEAR,
     PAGE,
+    ROWS_APART,
     TILE_CYCLES,
-    TURN,
     box,
     is_plain,
     k_block,
     lanes_of_a,
     one_run,
+    pack_cycles,
     product,
     row_bytes,
     size,
@@ -121,7 +120,7 @@ def packed(c: Contraction, target: Target, words: str = "") -> PackedPlan:
         batch = tuple(v.name for v in c.batch)
         tile = Tile(words or c.a.dtype.short, rows, vectors * width, a_along)
         kernel = "" if in_place else called(tile, product(p for _, p in k), target)
-        made.append((cycles + packing, PackedPlan("packed", batch, m, n, k, rows, vectors, width,
+        made.append((cycles * ROWS_APART + packing, PackedPlan("packed", batch, m, n, k, rows, vectors, width,
                                                   along, lanes, b_lanes, kernel, words=words)))
     shifted = () if words else (windowed(c, width, target), windowed_turned(c, width, target))
     return min((*made, *(option for option in shifted if option is not None)), key=lambda option: option[0])[1]
@@ -195,8 +194,8 @@ def block_cost(c: Contraction, m: Box, n: Box, rows: int, columns: int, target: 
     near_a, near_b = (size(vs) * all_k * c.a.dtype.itemsize <= target.l2 for vs in (c.m, c.n))
     cycles = 0.0
     if packs_a:
-        cycles += size(c.m) * all_k * n_blocks * ((NEAR if near_a else FAR) + (TURN if a_turned else 0))
-    cycles += size(c.n) * all_k * m_blocks * ((NEAR if near_b else FAR) + (TURN if b_turned else 0))
+        cycles += size(c.m) * all_k * n_blocks * pack_cycles(c.a, near_a, a_turned)
+    cycles += size(c.n) * all_k * m_blocks * pack_cycles(c.b, near_b, b_turned)
     work = size(c.m) * size(c.n) * all_k / (target.lanes(max(c.a.dtype.bits, 32)) * 2)
     edges = ceil(mb / rows) * rows / mb * ceil(nb / columns) * columns / nb - 1
     units = m_blocks * n_blocks * size(c.batch)

@@ -8,16 +8,14 @@ from minigrad.codegen.microkernels.generate import most_rows
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.blocking import (
     BLOCK_HEIGHTS,
-    FAR,
     IN_PLACE_ROWS,
     MAX_VECTORS,
-    NEAR,
     PAGE,
     TILE_CYCLES,
-    TURN,
     box,
     is_plain,
     lanes_of_a,
+    pack_cycles,
     product,
     row_bytes,
     size,
@@ -28,6 +26,9 @@ from minigrad.codegen.strategies.plan import Box, PackedPlan
 from minigrad.codegen.strategies.recognise import Contraction
 from minigrad.codegen.strategies.windows import Axis, Layout, axes_of, axes_of_a, layout, turned
 from minigrad.target import Target
+
+STREAMED = 0.4
+"""Cycles to read an element of A in place where A is in no cache of a core."""
 
 SCATTER = 2.0
 """Cycles to write an element of the output where lanes do not go along it."""
@@ -113,11 +114,12 @@ def _sum_block(c: Contraction, taps: dict[str, int], lay: Layout, columns: int, 
 def _packing(c: Contraction, elements: int, rows: int, in_place: bool, width: int, target: Target) -> float:
     """Cycles to pack both operands for a block of the output, over all of K."""
     near_a, near_b = (size(vs) * size(c.k) * c.a.dtype.itemsize <= target.l2 for vs in (c.m, c.n))
-    turned = 0.0 if steps_closely(c.b, c.n) else TURN
-    cycles = elements * ((NEAR if near_b else FAR) + turned)
-    if not in_place:
+    cycles = elements * pack_cycles(c.b, near_b, not steps_closely(c.b, c.n))
+    if in_place:
+        cycles += 0.0 if near_a else rows * size(c.k) * STREAMED
+    else:
         _, lanes = lanes_of_a(c, width)
-        cycles += rows * size(c.k) * ((NEAR if near_a else FAR) + (TURN if lanes < width else 0.0))
+        cycles += rows * size(c.k) * pack_cycles(c.a, near_a, lanes < width)
     return cycles
 
 
@@ -153,7 +155,8 @@ def windowed_turned(c: Contraction, width: int, target: Target) -> tuple[float, 
             units = m_blocks * n_blocks * size(t.batch)
             blocks = ceil(size(t.k) / depth)
             work = tiles / n_blocks * mb / rows * (step_cycles(rows, vectors) * size(t.k) + TILE_CYCLES * blocks)
-            work += boxes * blocks * NEAR + nb * size(t.k) * (NEAR + (TURN if b_lanes < width else 0))
+            work += boxes * blocks * pack_cycles(t.a, True, False)
+            work += nb * size(t.k) * pack_cycles(t.b, True, b_lanes < width)
             work += mb * nb * SCATTER
             cost = work * ceil(units / target.units) * target.units
             if best is None or cost < best[0]:
