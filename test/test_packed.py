@@ -55,6 +55,11 @@ def gradient_of_conv(of: str, size: int, *, stride: int = 1, dilation: int = 1, 
     return (y * tensor(*y.shape)).sum().gradient(x if of == "data" else w)[0]
 
 
+def gradient_by_weights(x: Tensor, w: Tensor) -> Tensor:
+    w.requires_grad = True
+    return x.conv2d(w, padding=1).gradient(w, gradient=tensor(x.shape[0], w.shape[0], *x.shape[2:]))[0]
+
+
 def gathered(rows: int, picked: int, columns: int) -> Tensor:
     return tensor(rows, columns)[Tensor(rng.integers(0, rows, (picked,)).astype(np.int32), device="CPU")]
 
@@ -318,7 +323,8 @@ def test_on_processors(case: str, make, expected, device: str) -> None:  # noqa:
     lambda: tensor(510, 300) @ tensor(208, 300).transpose(0, 1),
     lambda: tensor(1, 64, 56, 56).conv2d(tensor(64, 64, 3, 3), padding=1),
     lambda: tensor(2, 64, 14, 14).conv2d(tensor(128, 64, 3, 3), padding=1, stride=2).relu(),
-], ids=["a @ b", "a.T @ b", "a @ b.T", "conv", "strided conv"])
+    lambda: gradient_by_weights(tensor(2, 64, 28, 28), tensor(64, 64, 3, 3)),
+], ids=["a @ b", "a.T @ b", "a @ b.T", "conv", "strided conv", "weight gradient"])
 def test_no_accumulator_lives_on_the_stack(make, target: Target, register: str) -> None:  # noqa: ANN001
     step = schedule(build_graph([make()._node]), frozenset(), target).steps[-1]
     stage = stages_of(step.kernel, target).stages[0]
