@@ -33,9 +33,6 @@ STREAMED = 0.4
 SCATTER = 2.0
 """Cycles to write an element of the output where lanes do not go along it."""
 
-MANY_REGISTERS, SPARE_FOR_TAPS = 32, 4
-"""With fewer registers, LLVM needs so many of them for loads that it moves from tap to tap."""
-
 COLUMNS = tuple(base << shift for shift in range(9) for base in (32, 48))
 """Limits of columns in a block that are tried."""
 
@@ -95,20 +92,13 @@ def _tile(c: Contraction, columns: int, width: int, target: Target, in_place: bo
     found = 1, 1, float("inf"), float("inf")
     for vectors in range(1, MAX_VECTORS + 1):
         tiles = ceil(columns / (vectors * width))
-        most = _most_rows(vectors, target)
+        most = most_rows("", vectors, target)
         for rows in range(1, min(most, IN_PLACE_ROWS if in_place else most) + 1):
             cycles = tiles * step_cycles(rows, vectors)
             total = ceil(size(c.m) / rows) * cycles
             if total <= found[3]:
                 found = rows, vectors, cycles, total
     return found[:3]
-
-
-def _most_rows(vectors: int, target: Target) -> int:
-    most = most_rows("", vectors, target)
-    if target.registers < MANY_REGISTERS:
-        most = min(most, (target.registers - vectors - SPARE_FOR_TAPS) // vectors)
-    return most
 
 
 def _sum_block(c: Contraction, taps: dict[str, int], lay: Layout, columns: int, target: Target) -> Box:
@@ -179,7 +169,7 @@ def _tap_tiles(taps: list[int], target: Target) -> Iterator[tuple[int, int]]:
     """(rows, vectors) of microkernels whose rows are all of the innermost taps."""
     for vectors in range(1, MAX_VECTORS + 1):
         for start in range(len(taps)):
-            if product(taps[start:]) <= _most_rows(vectors, target):
+            if product(taps[start:]) <= most_rows("", vectors, target):
                 yield product(taps[start:]), vectors
                 break
 
