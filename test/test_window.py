@@ -9,6 +9,7 @@ from conftest import devices
 from machine_code import assembly
 from test_packed import AVX2, AVX512, NEON, arguments, flat_kernel, tensor
 
+import minigrad
 from minigrad import Tensor, config
 from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.nodes import Function
@@ -156,6 +157,11 @@ def test_what_are_no_phases_says_why() -> None:
     second = flat_kernel(depthwise("data", 16, 14, channels=4, stride=2)).nests
     assert "phases of different shape" in str(recognise_phases([first[1], second[2]]))
     assert "outputs apart" in str(recognise_phases([first[1], first[2], first[3]]))
+
+
+def test_show_says_why_a_kernel_has_no_window() -> None:
+    text = minigrad.show(tensor(1, 4, 9, 9).conv2d(tensor(4, 2, 3, 3), groups=2), stage="plan")
+    assert "# not packed" in text and "# not a window: r0 moves along no variable" in text
 
 
 def test_plans_print_and_parse() -> None:

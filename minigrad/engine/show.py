@@ -55,6 +55,7 @@ def texts(made: Schedule, stage: str, target: Target) -> Iterator[str]:
     from minigrad.codegen.ir.text import print_function
     from minigrad.codegen.kernel_text import print_kernel
     from minigrad.codegen.strategies.packed import why_unpacked
+    from minigrad.codegen.strategies.window import why_unstaged
 
     shown: set[str] = set()
     for step in made.steps:
@@ -65,8 +66,9 @@ def texts(made: Schedule, stage: str, target: Target) -> Iterator[str]:
             continue
         for s in staged.stages:
             if stage == "plan":
-                note = why_unpacked(s.nests[0], target) if s.plan.strategy in ("contraction", "reduction") else ""
-                yield f"{s.function.name}: {s.plan}" + (f"\n  # {note}" if note else "")
+                general = s.plan.strategy in ("contraction", "reduction")
+                notes = [why(s.nests[0], target) for why in (why_unpacked, why_unstaged)] if general else []
+                yield f"{s.function.name}: {s.plan}" + "".join(f"\n  # {note}" for note in notes if note)
                 continue
             text = print_function(s.function) if stage == "loops" else render(s.function, target).source
             if text not in shown:

@@ -56,6 +56,12 @@ def plan(nests: Sequence[Nest], target: Target) -> WindowPlan | str:
     return make_plan(window, target)
 
 
+def why_unstaged(nest: Nest, target: Target) -> str:
+    """The reason that `plan` gives for one nest; empty for a window."""
+    made = plan((nest,), target)
+    return made if isinstance(made, str) else ""
+
+
 def make_plan(window: Window, target: Target) -> WindowPlan:
     """Tile and band for a window."""
     phase = max((p for g in window.groups for p in g.phases), key=lambda p: len(p.rows.taps) * len(p.columns.taps))
