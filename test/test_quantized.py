@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from conftest import devices
 
-from minigrad import Tensor
+from minigrad import Tensor, show
 from minigrad.errors import ShapeError
 from minigrad.state import QuantizedTensor
 from minigrad.state.gguf_quants import KINDS as FORMATS
@@ -49,6 +49,14 @@ def test_integer_products_are_those_of_rounded_activations(kind: str, device: st
         rounded = (numbers * scales).reshape(rows, 64).astype(np.float64)
         found = w.linear(Tensor(x, device=device), Tensor.ones(37, device=device), quantize_activations=True).numpy()
         np.testing.assert_allclose(found, rounded @ exact.T + 1, rtol=1e-5, atol=3e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dequantising_is_part_of_the_product(kind: str) -> None:
+    w = QuantizedTensor.quantize(rng.standard_normal((512, 576)).astype(np.float32), kind, "CPU")
+    for rows in (1, 4, 16, 64, 256):
+        kernels = show(w.linear(Tensor(np.ones((rows, 576), np.float32), device="CPU")), stage="kernels")
+        assert kernels.count("kernel ") == 1, kernels
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,7 +1,7 @@
 """Recompute or store: what evaluating an elementwise Node inside its users costs, against writing and reading it."""
 from __future__ import annotations
 
-from minigrad.expr import Index, Var, subs, variables
+from minigrad.expr import FloorDiv, Index, Mod, Var, subs, variables
 from minigrad.ops.op import Elementwise, Generate
 from minigrad.scheduler.graph import Graph, bytes_of, numel
 from minigrad.scheduler.groups import Accesses, Fusion, Group, used_variables, volume
@@ -122,7 +122,7 @@ def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str
     count = numel(node.shape)
     evaluations = 0.0
     for g, accesses in users.items():
-        evaluations += sum(count_evaluations(state.groups[g], at) for at in distinct(accesses))
+        evaluations += sum(count_evaluations(state.groups[g], at, count) for at in distinct(accesses))
     if len(users) == 1 and evaluations <= count:
         return None
     flops, sources = cone(state, k)
@@ -160,6 +160,14 @@ def read_beside(state: Fusion, k: int, g: int) -> set[int]:
         elif i != k and i not in members:
             found.update(cone(state, i)[1])
     return found
+
+
+def is_digit(e: Index) -> bool:
+    """Whether an index is a number, a variable, or what a reshape makes of one: digits of it, by // and %."""
+    if isinstance(e, (int, Var)):
+        return True
+    return len(e.terms) == 1 and not e.const and len(e.terms[0][0]) == 1 and e.terms[0][1] == 1 and (
+        isinstance(e.terms[0][0][0], (Var, FloorDiv, Mod)) and len(variables(e)) == 1)
 
 
 def distinct(accesses: Accesses) -> Accesses:
@@ -208,9 +216,11 @@ def leads_only_to(graph: Graph, start: int, end: int, cone: set[int]) -> bool:
     return True
 
 
-def count_evaluations(group: Group, at: tuple[Index, ...]) -> float:
-    """How often an expression at index `at` is evaluated: once per iteration of the loops down to its deepest one, or
-    once per use of a packed block or a register tile."""
+def count_evaluations(group: Group, at: tuple[Index, ...], count: int) -> float:
+    """How often an expression of `count` elements, at index `at`, is evaluated: once per iteration of the loops down to
+    its deepest one, or once per use of a packed block or a register tile. Windows, which meet elements several times in
+    one use, have no such reuse.
+    """
     used = used_variables(at)
     inner = used - frozenset(group.domain)
     depth = max((k for k, v in enumerate(group.domain) if v in used), default=-1)
@@ -218,8 +228,9 @@ def count_evaluations(group: Group, at: tuple[Index, ...]) -> float:
     if inner:
         around = group.domain if group.row is None else tuple(v for v in group.domain if v in group.row)
     total = volume((*around, *inner))
-    if not (inner and group.contraction) or any(not isinstance(e, (int, Var)) for e in at):
+    if not (inner and group.contraction and all(map(is_digit, at))):
         return total
     rows = total / max(volume(tuple(used)), 1)
+    evaluations = min(total, rows * count)  # loops over digits that are not used are inside of it
     packed = rows >= MIN_ROWS and total >= PACKED_WORK
-    return total / min(rows, BLOCK_REUSE) if packed else total / TILE_REUSE
+    return evaluations / min(rows, BLOCK_REUSE) if packed else evaluations / TILE_REUSE
