@@ -37,14 +37,15 @@ class Value:
 
     const: the Python number (floats also keep the sign of zero); index: an Index; local: its name;
     load: (buffer name, (Index, ...)), a flat offset of one Index in loop IR; guard: (Index, ...), each meaning >= 0;
-    reduce: (monoid name, (Var, ...)); across: the monoid's name.
+    reduce: (monoid name, (Var, ...)); across: the monoid's name. `loads`: it, or something below, is a load.
     """
 
-    __slots__ = ("op", "dtype", "args", "attr", "_inner", "__weakref__")
+    __slots__ = ("op", "dtype", "args", "attr", "loads", "_inner", "__weakref__")
     op: str
     dtype: DType
     args: tuple[Value, ...]
     attr: Any
+    loads: bool
     _inner: tuple[Value, ...] | None
 
     def __repr__(self) -> str:
@@ -62,6 +63,8 @@ def make(op: str, dtype: DType, args: tuple[Value, ...] = (), attr: object = Non
     if found is None:
         found = Value()
         found.op, found.dtype, found.args, found.attr, found._inner = op, dtype, args, attr, None
+        found.loads = op == "load" or any([a.loads for a in args]) or \
+            (op == "index" or op == "guard") and any([a.loads for a in index_values(found)])
         _interned[key] = found
     return found
 

@@ -11,10 +11,11 @@ from minigrad.codegen.ir.nodes import Alloc, Barrier, Call, If, Let, Loop, Stmt,
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.render.halves import HalfEmitter
 from minigrad.codegen.render.place import INDEX, Memory, Ref, Scope
-from minigrad.codegen.value_walk import below, operands
 from minigrad.errors import InternalError
 from minigrad.expr import Index, bounds, prove_nonneg, to_text
 from minigrad.value import BINARY, UNARY, Value, value_atoms
+
+_ARITHMETIC = UNARY | BINARY | {"fma"}
 
 
 class Emitter(HalfEmitter):
@@ -22,31 +23,27 @@ class Emitter(HalfEmitter):
 
     # ---- values ----
 
-    def _note_loads(self, root: Value) -> None:
-        loading = self.loading
-        for v in below(root, loading):
-            loading[v] = v.op == "load" or any([loading[a] for a in operands(v)])
-
     def value(self, root: Value, mask: Ref | None = None) -> Ref:
         """Emits a value whose loads happen only where `mask` is true; iterative, each part once per statement."""
-        self._note_loads(root)
+        memo = self.memo
         stack: list[tuple[Value, Ref | None, bool]] = [(root, mask, False)]
         while stack:
             v, m, ready = stack.pop()
-            if not self.loading[v]:
+            if not v.loads:
                 m = None
-            if (v, m) in self.memo:
+            key = (v, m)
+            if key in memo:
                 continue
-            if ready:
-                self.memo[v, m] = self.emit(v, m)
+            if ready or not v.args:
+                memo[key] = self.emit(v, m)
                 continue
             stack.append((v, m, True))
             if v.op == "guard":
                 stack.append((v.args[1], m, False))
                 stack.append((v.args[0], self.conjunction(m, self._own_mask(v, m)), False))
             else:
-                stack.extend((a, m, False) for a in self.parts_of(v))
-        return self.memo[root, mask if self.loading[root] else None]
+                stack += [(a, m, False) for a in self.parts_of(v)]
+        return memo[root, mask if root.loads else None]
 
     def parts_of(self, v: Value) -> tuple[Value, ...]:
         """The values that `emit` needs; fewer than the operands where a renderer knows a shorter way."""
@@ -59,11 +56,16 @@ class Emitter(HalfEmitter):
         return mask
 
     def operand(self, v: Value, mask: Ref | None) -> Ref:
-        return self.memo[v, mask if self.loading[v] else None]
+        return self.memo[v, mask if v.loads else None]
 
     def emit(self, v: Value, mask: Ref | None) -> Ref:
         """One Value whose operands are in the memo."""
         op = v.op
+        if op in _ARITHMETIC:
+            memo = self.memo
+            refs = [memo[a, mask if a.loads else None] for a in v.args]
+            lanes = max([r.lanes for r in refs])
+            return self.operation(op, [r if r.lanes == lanes else self.splat(r, lanes) for r in refs], v.dtype)
         if op == "const":
             return self.constant(v.attr, v.dtype)  # type: ignore[arg-type]
         if op == "local":
@@ -85,8 +87,6 @@ class Emitter(HalfEmitter):
         lanes = max(a.lanes for a in args)
         if op == "where":
             return self.operation(op, [args[0], self.spread(args[1], lanes), self.spread(args[2], lanes)], v.dtype)
-        if op in UNARY or op in BINARY or op == "fma":
-            return self.operation(op, [self.spread(a, lanes) for a in args], v.dtype)
         raise InternalError(f"[render] {self.function.name}: cannot render value {op}")
 
     def guarded(self, v: Value, mask: Ref | None) -> Ref:

@@ -19,8 +19,7 @@ from minigrad.codegen.render.common import Emitter
 from minigrad.codegen.render.llvm_dots import dot_of
 from minigrad.codegen.render.llvm_tables import table_of
 from minigrad.codegen.render.place import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
-from minigrad.codegen.transforms.math import expand_math
-from minigrad.codegen.transforms.unroll import unroll
+from minigrad.codegen.transforms.math import written_out
 from minigrad.dtype import DType, bfloat16, bool_, float16, float32, int32, uint8, uint16
 from minigrad.errors import InternalError
 from minigrad.expr import Index, bounds
@@ -42,7 +41,7 @@ _INTRINSICS = {"abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", 
 
 def render_llvm(function: Function, target: Target) -> Program:
     """The CPU Program of one loop IR function. Raises InternalError for what breaks the rules of loop IR."""
-    function = expand_math(unroll(function))
+    function = written_out(function)
     emitter = LlvmEmitter(function, target)
     source = emitter.render()
     return Program(function.name, "llvm", source, argument_kinds(function), emitter.scratch,
@@ -54,7 +53,7 @@ def link_of(kernel: Microkernel, target: Target) -> Link:
     """What a call of a microkernel is linked with: its implementation where it fits, else its meaning, compiled."""
     if kernel.implementation is not None and kernel.fits(target):
         return Link(symbol_of(kernel.name, kernel.implementation), kernel.name, kernel.implementation, kernel.language)
-    source = LlvmEmitter(expand_math(unroll(meaning_of(kernel))), target).render_callable(kernel.name)
+    source = LlvmEmitter(written_out(meaning_of(kernel)), target).render_callable(kernel.name)
     return Link(symbol_of(kernel.name, source), kernel.name, source)
 
 

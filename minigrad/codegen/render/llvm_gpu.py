@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from minigrad.codegen.ir.nodes import Alloc, Function, Loop, group_size
 from minigrad.codegen.render.llvm import LlvmEmitter, memory_type, scalar_type, typed, vector
 from minigrad.codegen.render.place import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
-from minigrad.codegen.transforms.math import expand_math
-from minigrad.codegen.transforms.unroll import unroll
+from minigrad.codegen.transforms.math import written_out
 from minigrad.dtype import bool_, int32
 from minigrad.program import GROUP, Program
 from minigrad.target import Target
@@ -42,7 +41,7 @@ DIALECTS = {
 
 def render_llvm_gpu(function: Function, target: Target) -> Program:
     """The Program of one loop IR function in LLVM IR for `target.language`, 'amdgpu' or 'nvptx'."""
-    function = expand_math(unroll(function))
+    function = written_out(function)
     emitter = GpuLlvmEmitter(function, target)
     source = emitter.render()
     return Program(function.name, target.language, source, argument_kinds(function), 0, group_size(function))

@@ -95,7 +95,6 @@ class Placer(ABC):
         self.variables: dict[Var, Ref] = {}
         self.memory: dict[str, Memory] = {}
         self.memo: dict[tuple[Value, Ref | None], Ref] = {}
-        self.loading: dict[Value, bool] = {}
         self.under: Ref | None = None
         self.literals: dict[tuple, Ref] = {}
         self.epoch = 0
@@ -226,11 +225,13 @@ class Placer(ABC):
         return f"{hint}{self.counter}"
 
     def constant(self, value: int | float | bool, dtype: DType) -> Ref:
-        key = (repr(value), dtype)
-        if key not in self.literals:
+        # The number itself is no key: 1, 1.0 and True are equal, and so are 0.0 and -0.0.
+        key = (value, dtype) if type(value) is int else (repr(value), dtype)
+        ref = self.literals.get(key)
+        if ref is None:
             ref = self.literals[key] = Ref(self.literal(value, dtype), dtype)
             ref.literal = value
-        return self.literals[key]
+        return ref
 
     def spread(self, x: Ref, lanes: int) -> Ref:
         return x if x.lanes == lanes else self.splat(x, lanes)

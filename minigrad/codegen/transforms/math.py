@@ -10,6 +10,7 @@ from minigrad.codegen.ir.walk import Body, indices, map_blocks, map_function, st
 from minigrad.codegen.transforms import math_float32, math_float64
 from minigrad.codegen.transforms.math_number import Number
 from minigrad.codegen.transforms.math_pow import pow as power
+from minigrad.codegen.transforms.unroll import unroll
 from minigrad.codegen.value_walk import Rewriter, below, inner_values
 from minigrad.dtype import float32
 from minigrad.errors import InternalError
@@ -27,6 +28,12 @@ def expand_math(function: Function) -> Function:
         return function
     expander = Expander()
     return map_function(function, expander.body)
+
+
+def written_out(function: Function) -> Function:
+    """Unrolled, and with formulas for such operations: what a renderer starts from."""
+    unrolled = unroll(function)
+    return expand_math(unrolled) if uses_math(function) else unrolled  # one look before there are many copies
 
 
 def uses_math(function: Function) -> bool:
