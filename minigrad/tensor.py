@@ -21,7 +21,7 @@ from minigrad.mixins.aliases import AliasMixin
 from minigrad.mixins.base import Base, broadcast_shapes
 from minigrad.ops import build as B
 from minigrad.ops.convert import convert
-from minigrad.ops.node import Node, apply, leaf, toposort
+from minigrad.ops.node import Node, apply, leaf, live_count, toposort
 from minigrad.ops.op import Shape
 from minigrad.ops.storage import BUFFER, COPY, DETACH
 from minigrad.runtime.device import Buffer
@@ -128,6 +128,8 @@ class Tensor(AliasMixin):
         self._node = _buffer_node(node.storage, node.shape, node.dtype, node.device)
 
     def _bound_graph(self) -> None:
+        if live_count() <= MAX_UNREALIZED:
+            return
         seen: set[Node] = {self._node}
         stack = [self._node]
         while stack:

@@ -35,7 +35,7 @@ def run_compiled(targets: list[Node], device: str) -> None:
     graph = build_graph(wanted)
     donated = frozenset(graph.position[n] for n in donatable if n in graph.position)
     plan = find_plan(graph, donated, device) if dry is None else dry.plan(graph, donated, get_device(device))
-    values = bindings(graph)
+    values = bindings(graph) if graph.symbolic else {}
     leaves = {k: n.storage for k, n in enumerate(graph.nodes) if graph.leaf[k]}
     numbers = {k: n.params["value"] for k, n in enumerate(graph.nodes) if n.op.name == "scalar" and not graph.leaf[k]}
     highest = {}

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import sys
+from operator import attrgetter
 
 from minigrad.engine.transfer import cloned
 from minigrad.handles import live
@@ -10,42 +11,39 @@ from minigrad.scheduler.graph import ALIASES, resolve
 
 
 def outside_references(roots: list[Node]) -> tuple[list[Node], dict[int, int]]:
-    """All unrealized Nodes that `roots` reach with their realized inputs, and how often each is held from outside.
+    """All unrealized Nodes that `roots` reach with their realized inputs, inputs first, and how often each is held from
+    outside, by id.
 
     Outside means: neither by a Node among them nor by this function; a Tensor, or a Node of another graph.
     """
-    order: list[Node] = []
-    inside: dict[int, int] = {}
-    marked: set[int] = set()
-    stack = list(roots)
+    inside: dict[Node, int] = dict.fromkeys(roots, 0)
+    stack = list(inside)
     while stack:
         node = stack.pop()
-        if id(node) in marked:
-            continue
-        marked.add(id(node))
-        order.append(node)
         if node.storage is None:
             for i in node.inputs:
-                inside[id(i)] = inside.get(id(i), 0) + 1
-                if id(i) not in marked:
+                known = inside.get(i)
+                if known is None:
                     stack.append(i)
+                    known = 0
+                inside[i] = known + 1
     node = i = None  # type: ignore[assignment]
-    outside = {}
-    for k in range(len(order)):
-        outside[id(order[k])] = sys.getrefcount(order[k]) - inside.get(id(order[k]), 0) - _OWN_REFERENCES
+    order = list(inside)
+    counts = list(map(sys.getrefcount, order))
+    outside = {id(n): count - k - _OWN_REFERENCES for n, count, k in zip(order, counts, inside.values(), strict=True)}
+    order.sort(key=attrgetter("serial"))
     return order, outside
 
 
 _OWN_REFERENCES = 2
-"""What the count above itself holds of a Node: the list and the call's argument. Calibrated below."""
+"""What the count above itself holds of a Node: the list, the dict and the call's argument. Calibrated below."""
 
 
 def _calibrate() -> int:
     """References that `outside_references` holds itself, measured on a Node that nothing else holds."""
-    inner = Node()
-    inner.storage, inner.inputs = object(), ()
-    outer = Node()
-    outer.storage, outer.inputs = None, (inner,)
+    inner, outer = Node(), Node()
+    inner.storage, inner.inputs, inner.serial = object(), (), 0
+    outer.storage, outer.inputs, outer.serial = None, (inner,), 1
     key = id(inner)
     del inner
     return outside_references([outer])[1][key] + _OWN_REFERENCES
@@ -105,7 +103,7 @@ def lazy_readers(order: list[Node], device: str) -> list[Node]:
     for a in order:
         if a.op.name == "assign" and a.storage is None:
             replaced.update(chain(a.inputs[0]))
-    readers = {id(n) for n in dependants(order, replaced)} | {id(n) for n in replaced}
+    readers = {id(n) for n in dependants(order, replaced) | replaced}
     found: list[Node] = []
     limit = max(64, len(order) // 4)
     for tensor in live():
@@ -138,17 +136,9 @@ def chain(node: Node) -> list[Node]:
 
 
 def dependants(order: list[Node], leaves: set[Node]) -> set[Node]:
-    """The unrealized Nodes of `order` that need any of `leaves`."""
-    users: dict[int, list[Node]] = {}
+    """The unrealized Nodes of `order`, which has inputs first, that need any of `leaves`."""
+    reached = set(leaves)
     for n in order:
-        if n.storage is None:
-            for i in n.inputs:
-                users.setdefault(id(i), []).append(n)
-    found: set[Node] = set()
-    stack: list[Node] = list(leaves)
-    while stack:
-        for u in users.get(id(stack.pop()), ()):
-            if u not in found:
-                found.add(u)
-                stack.append(u)
-    return found
+        if n.storage is None and not reached.isdisjoint(n.inputs):
+            reached.add(n)
+    return reached - leaves

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from minigrad.engine.observe import dry_runs, observers
 from minigrad.engine.transfer import cloned
-from minigrad.ops.node import Node
+from minigrad.ops.node import Node, copied
 from minigrad.runtime.registry import get_device
 from minigrad.scheduler.graph import resolve
 
@@ -35,6 +35,8 @@ def realize(nodes: list[Node]) -> None:
 
 def transfer_copies(nodes: list[Node]) -> None:
     """Copies between devices are realized first, deepest first: their sources are computed, then moved by the host."""
+    if not copied:
+        return
     seen: set[Node] = set()
     stack: list[tuple[Node, bool]] = [(n, False) for n in nodes]
     while stack:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 from weakref import ref
 
@@ -16,10 +17,11 @@ class Node:
 
     `storage` is a memo, not part of the Node's meaning: the runtime Buffer that holds the value (row-major) once it was
     realized, else None. Only `engine` writes it. `depth` is the longest path to a leaf or to what was realized when the
-    Node was made: a cheap bound that tells when a graph has grown long.
+    Node was made: a cheap bound that tells when a graph has grown long. `serial` grows from Node to Node: inputs have
+    smaller ones than their users.
     """
 
-    __slots__ = ("op", "inputs", "params", "shape", "dtype", "device", "storage", "depth", "__weakref__")
+    __slots__ = ("op", "inputs", "params", "shape", "dtype", "device", "storage", "depth", "serial", "__weakref__")
     op: Op
     inputs: tuple[Node, ...]
     params: dict[str, Any]
@@ -28,6 +30,7 @@ class Node:
     device: str
     storage: Any
     depth: int
+    serial: int
 
     def __repr__(self) -> str:
         params = "".join(f", {k}={v}" for k, v in self.params.items())
@@ -43,6 +46,9 @@ class _Interned(ref):
 
 
 _nodes: dict[tuple, _Interned] = {}
+_serials = count()
+copied: set[Op] = set()
+"""The ops that have moved values between devices: mostly none, which spares looking for them in every graph."""
 created: Callable[[Node], None] | None = None
 """Told of every new Node, where somebody wants to know."""
 
@@ -74,7 +80,9 @@ def apply(op: Op, *inputs: Node, device: str | None = None, **params: Any) -> No
     node = Node()
     node.shape, node.dtype = op.infer([i.shape for i in inputs], [i.dtype for i in inputs], **params)
     node.op, node.inputs, node.params, node.device = op, inputs, params, where
-    node.storage, node.depth = None, depth + 1
+    node.storage, node.depth, node.serial = None, depth + 1, next(_serials)
+    if inputs and device is not None:
+        copied.add(op)
     entry = _Interned(node, _forget)
     entry.key = key
     _nodes[key] = entry
@@ -88,8 +96,15 @@ def leaf(op: Op, shape: tuple[Index, ...], dtype: DType, device: str, storage: A
     node = Node()
     node.op, node.inputs, node.params = op, (), params
     node.shape, node.dtype, node.device = shape, dtype, device
-    node.storage, node.depth = storage, 1
+    node.storage, node.depth, node.serial = storage, 1, next(_serials)
+    if created is not None:
+        created(node)
     return node
+
+
+def live_count() -> int:
+    """A bound on the Nodes of any graph that is not realized yet."""
+    return len(_nodes)
 
 
 def toposort(*roots: Node, through_storage: bool = False) -> list[Node]:

@@ -42,13 +42,17 @@ def numel(shape: tuple[Index, ...]) -> int:
 
 @dataclass(slots=True)
 class Graph:
-    """`nodes` inputs first; `inputs[k]` are positions; leaves are realized; `targets` is what is asked for."""
+    """`nodes` inputs first; `inputs[k]` are positions; leaves are realized; `targets` is what is asked for.
+
+    `symbolic`, once `structure` was asked for: whether anything depends on a symbolic dim.
+    """
 
     nodes: list[Node]
     inputs: list[tuple[int, ...]]
     targets: list[int]
     leaf: list[bool]
     position: dict[Node, int]
+    symbolic: bool = False
     users: list[list[int]] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
 
@@ -115,26 +119,34 @@ def build_graph(targets: list[Node]) -> Graph:
 def structure(graph: Graph) -> tuple[Any, ...]:
     """The key of a plan: everything but buffers, lifted numbers and the values of symbolic dims."""
     rows: list[Any] = []
+    symbols: list[Expr] = []
     for k, node in enumerate(graph.nodes):
         if graph.leaf[k]:
-            rows.append((node.dtype, clean(node.shape), node.device))
+            rows.append((node.dtype, clean(node.shape, symbols), node.device))
         elif node.op.name == "scalar":
             rows.append(("scalar", node.dtype, node.device))
         else:
-            rows.append((node.op, node.device, graph.inputs[k], *[clean(p) for p in node.params.values()]))
+            rows.append((node.op, node.device, graph.inputs[k], *[clean(p, symbols) for p in node.params.values()]))
+    graph.symbolic = bool(symbols)
     return (tuple(graph.targets), *rows)
 
 
-def clean(param: Any) -> Any:
-    """A param without the values of symbolic dims; -0.0 and 0.0, 1 and 1.0 and True stay apart."""
+def clean(param: Any, symbols: list[Expr]) -> Any:
+    """A param without the values of symbolic dims; -0.0 and 0.0, 1 and 1.0 and True stay apart.
+
+    Symbolic dims and what is computed from them are noted in `symbols`.
+    """
     kind = type(param)
     if kind is tuple:
-        return tuple([p if type(p) is int else clean(p) for p in param])
+        return tuple([p if type(p) is int else clean(p, symbols) for p in param])
     if kind is float:
         return repr(param)
     if kind is bool:
         return ("bool", param)
-    return unbind(param)[0] if isinstance(param, Expr) else param
+    if isinstance(param, Expr):
+        symbols.append(param)
+        return unbind(param)[0]
+    return param
 
 
 def bindings(graph: Graph) -> dict[str, int]:
