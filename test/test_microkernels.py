@@ -324,7 +324,9 @@ def test_no_accumulator_lives_on_the_stack(target: Target, kind: str, rows: int,
     assert kernel.implementation is not None and kernel.requires
     text = assembly(kernel.implementation, target.cpu, ARM if target is NEON else X86)
     assert not vectors_on_the_stack(text)
-    multiply = {"f": ("vfmadd", "fmla"), "i": ("vpmaddwd", "vpdpwssd", "sdot"), "u": ("vpdpbusd",)}[kind[0]]
+    multiply = {"f": ("vfmadd", "fmla"), "i": ("vpmaddwd", "sdot"), "u": ("vpdpbusd",)}[kind[0]]
+    if kind == "i16x2" and target is AVX512:
+        multiply = ("vpdpwssd",)  # which LLVM would take apart
     steps = sum(line.split()[0].startswith(multiply) for line in text.splitlines() if line.startswith("\t"))
     assert steps == rows * vectors + (vectors if kind == "u8x4" else 0)
 
