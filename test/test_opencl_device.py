@@ -4,8 +4,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,23 +11,11 @@ import pytest
 from conftest import needs_device
 
 from minigrad import Tensor
-from minigrad.config import config
-from minigrad.errors import CompileError, DeviceError, InternalError
+from minigrad.errors import DeviceError, InternalError
 from minigrad.program import Program
-from minigrad.runtime import disk_cache, opencl_build, opencl_devices
+from minigrad.runtime import opencl_devices
 from minigrad.runtime.device import Buffer, Launch
 from minigrad.runtime.opencl import CPU_SINGLE_LIMIT, OpenCL, open_device
-from minigrad.runtime.opencl_quirks import (
-    FINISH_SKIPS_FLUSHED,
-    LOOP_BUDGET,
-    OWN_CACHE,
-    QUIRKS,
-    SOFTWARE,
-    SUPERSEDED,
-    TRY_COMPILING,
-    WALL_TIME,
-    quirks_of,
-)
 
 SCALE = Program("scale", "opencl", """
 __kernel void scale(__global float *restrict y, long y_offset, __global const float *restrict x, long x_offset,
@@ -195,118 +181,6 @@ def test_launch_checks_arguments(device):
         device.launch([Launch(scale, (x, Buffer(device, 8, x.handle, 2, x), 1.0, 1), 1)])
 
 
-def test_sources_that_the_driver_refuses(device):
-    broken = Program("broken", "opencl", "__kernel void broken(long extent) { not_declared(extent); }", ())
-    fine = Program("fine", "opencl", "__kernel void fine(__global int *p, long o, long extent) { p[o] = 1; }",
-                   ("buffer:4",))
-    with pytest.raises(CompileError, match="refused kernel broken(.|\n)*not_declared") as caught:
-        device.load([fine, broken])
-    assert caught.value.source == broken.source
-    with pytest.raises(CompileError, match="expected a kernel named absent"):
-        device.load([Program("absent", "opencl", fine.source, ("buffer:4",))])
-    with pytest.raises(DeviceError, match="expected a program in opencl"):
-        device.load([Program("fine", "llvm", "", ())])
-
-
-def test_programs_with_shared_helpers_build_together(device, monkeypatch):
-    builds = []
-    original = opencl_build.build_quietly
-    monkeypatch.setattr(opencl_build, "build_quietly", lambda *a: builds.append(1) or original(*a))
-    helper = "inline float twice_(float x)\n{\n  return 2 * x;\n}\n\n"
-    programs = [Program(f"shared_{i}", "opencl", helper + f"__kernel void shared_{i}(__global float *p, long o, "
-                        f"long extent)\n{{ if (get_global_id(0) < extent) p[o] = twice_({i}); }}", ("buffer:4",))
-                for i in range(5)]
-    y = device.alloc(4)
-    with config(disk_cache=False):
-        loaded = device.load(programs + programs[:1])
-        assert loaded[0] is loaded[5] and len(builds) == 1
-        for i, executable in enumerate(loaded[:5]):
-            device.launch([Launch(executable, (y,), 1)])
-            assert read(y, np.float32, 1) == 2 * i
-        same_name = Program("shared_0", "opencl", programs[0].source.replace("2 * x", "3 * x"), ("buffer:4",))
-        again, other = device.load([programs[0], same_name])
-        device.launch([Launch(other, (y,), 1)])
-    assert again is loaded[0] and other is not again
-
-
-def test_equal_paragraphs_are_kept_once():
-    assert opencl_build.join_sources(["A\nB\n\nk1\n", "\nA\nB\n \nk2", "k3"]) == "A\nB\n\nk1\n\nk2\n\nk3\n"
-
-
-FRESH = """
-import sys
-import numpy as np
-sys.path.insert(0, {tests!r})
-from test_opencl_device import SCALE, fill, read
-from minigrad.runtime import opencl_build
-from minigrad.runtime.device import Launch
-from minigrad.runtime.opencl import open_device
-from minigrad.runtime.opencl_build import Builder
-compiled = []
-original = Builder._compile
-Builder._compile = lambda self, programs: compiled.extend(p.name for p in programs) or original(self, programs)
-device = open_device({selector!r})
-x = fill(device, np.arange(6, dtype=np.float32))
-scale, = device.load([SCALE])
-device.launch([Launch(scale, (x, x, 2.0, 1), 6)])
-print(read(x, np.float32, 6).tolist(), compiled)
-"""
-
-
-def test_binaries_serve_a_fresh_process(device, tmp_path):
-    tests = os.path.dirname(__file__)
-    code = FRESH.format(tests=tests, selector=device.name.partition(":")[2])
-    environment = os.environ | {"MINIGRAD_CACHE": str(tmp_path), "MINIGRAD_DISK_CACHE": "1",
-                                "PYTHONPATH": os.path.dirname(tests)}
-
-    drivers = tmp_path / "driver"
-    environment |= {"POCL_CACHE_DIR": str(drivers), "MESA_SHADER_CACHE_DIR": str(drivers)}
-
-    def run() -> str:
-        done = subprocess.run([sys.executable, "-W", "error", "-c", code], env=environment, capture_output=True,
-                              text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
-
-    def kept_by_the_driver() -> set[Path]:
-        return {path for path in drivers.rglob("*") if path.is_file()}
-
-    values = "[1.0, 3.0, 5.0, 7.0, 9.0, 11.0]"
-    assert run() == f"{values} ['scale']"
-    files = kept_by_the_driver()
-    assert run() == f"{values} []"
-    assert kept_by_the_driver() == files
-    for path in set(tmp_path.rglob("*")) - files:
-        if path.is_file():
-            path.write_bytes(path.read_bytes()[:-1] + b"?")
-    assert run() == f"{values} ['scale']"
-
-
-def test_a_binary_that_the_driver_refuses_falls_back_to_its_source(device, tmp_path):
-    if device.info.platform == "rusticl":
-        pytest.skip("rusticl ends the process on a foreign binary; the checksums of the disk cache keep them away")
-    program = Program("fallback", "opencl", SCALE.source.replace("scale", "fallback"), SCALE.arguments)
-    with config(cache_dir=tmp_path, disk_cache=True):
-        builder = opencl_build.Builder(device.info, device._context)
-        builder.kernels([program])
-        key = builder._key(opencl_build.join_sources([program.source]))
-        entry = disk_cache.get("opencl-build", key)
-        size = int.from_bytes(entry[:8], "little")
-        disk_cache.put("opencl-build", key, entry[:8 + size] + b"not a program")
-        other = opencl_build.Builder(device.info, device._context)
-        kernel = other._stored(program)
-        assert kernel.function_name == "fallback"
-
-
-def test_another_driver_version_compiles_anew(device, tmp_path):
-    program = Program("versioned", "opencl", SCALE.source.replace("scale", "versioned"), SCALE.arguments)
-    with config(cache_dir=tmp_path, disk_cache=True):
-        opencl_build.Builder(device.info, device._context).kernels([program])
-        assert opencl_build.Builder(device.info, device._context)._stored(program) is not None
-        for change in ({"driver": "99.9"}, {"version": "OpenCL 9"}, {"platform_version": "9"}, {"name": "other"}):
-            assert opencl_build.Builder(replace(device.info, **change), device._context)._stored(program) is None
-
-
 def test_out_of_memory_leaves_the_process_usable(device):
     wanted = device.info.max_allocation // 4 + 2**28
     with pytest.raises(DeviceError, match=r"\[alloc\] expected at most \d+ bytes in one buffer and \d+ in all on CL:"):
@@ -411,63 +285,6 @@ def test_of_several_devices_that_match_the_newest_driver_is_meant(monkeypatch):
              info(3, "other", "22.3", "rusticl")]
     monkeypatch.setattr(opencl_devices, "devices", lambda: found)
     assert [opencl_devices.find_device(words).index for words in ("pocl", "old", "2", "rusticl", "")] == [1, 2, 2, 3, 1]
-
-
-# Drivers that each row is about, and some that it is not about: (platform, device, version).
-POCL = ("Portable Computing Language", "pthread-AMD EPYC", "PoCL HSTR: pthread-x86_64-znver3")
-LLVMPIPE = ("rusticl", "llvmpipe (LLVM 15.0.6, 256 bits)", "OpenCL 3.0")
-RADEON = ("rusticl", "AMD Radeon RX 6700 XT (navi22, LLVM 17)", "OpenCL 3.0")
-NVIDIA = ("NVIDIA CUDA", "NVIDIA H100", "OpenCL 3.0 CUDA")
-ABOUT = {
-    WALL_TIME: ([LLVMPIPE, RADEON], [POCL, NVIDIA]),
-    FINISH_SKIPS_FLUSHED: ([LLVMPIPE, RADEON], [POCL, NVIDIA]),
-    SOFTWARE: ([LLVMPIPE], [RADEON, POCL]),
-    LOOP_BUDGET: ([LLVMPIPE], [RADEON, POCL]),
-    SUPERSEDED: ([("Clover", "AMD Radeon", "OpenCL 1.1")], [RADEON, NVIDIA]),
-    OWN_CACHE: ([POCL], [LLVMPIPE, NVIDIA]),
-    TRY_COMPILING: ([(*POCL[:2], "PoCL HSTR: pthread-x86_64-generic")], [POCL, NVIDIA]),
-}
-
-
-def test_quirks_are_rows_with_reasons():
-    assert all(q.reason for q in QUIRKS) and {q.what for q in QUIRKS} == set(ABOUT)
-    for what, (yes, no) in ABOUT.items():
-        assert all(what in quirks_of(*driver) for driver in yes)
-        assert not any(what in quirks_of(*driver) for driver in no)
-
-
-def test_times_are_known_with_and_without_events(device):
-    scale, = device.load([SCALE])
-    x = fill(device, np.ones(100_000, np.float32))
-    device.elapsed()
-    device.launch([Launch(scale, (x, x, 1.0, 0), 100_000)] * 3)
-    assert 0 < device.elapsed() < 60
-    assert device._wall == (WALL_TIME in device.info.quirks)
-
-
-def test_waiting_waits_for_what_was_flushed(device):
-    import pyopencl as cl
-
-    scale, = device.load([SCALE])
-    x = fill(device, np.ones(3_000_000, np.float32))
-    device.launch([Launch(scale, (x, x, 1.0, 1), 3_000_000)] * 10)
-    last = device._events[-1]
-    device.synchronize()
-    assert last.get_info(cl.event_info.COMMAND_EXECUTION_STATUS) == cl.command_execution_status.COMPLETE
-
-
-def test_a_driver_with_a_cache_of_its_own_is_asked_for_no_binary(device):
-    device.load([SCALE])
-    build = next(iter(device._builder._builds.values()))
-    assert (device._builder._binary(build) == b"") == (OWN_CACHE in device.info.quirks)
-
-
-def test_what_does_not_compile_is_not_listed(monkeypatch):
-    made = []
-    monkeypatch.setattr(opencl_devices, "quirks_of", lambda *_: frozenset({TRY_COMPILING}))
-    monkeypatch.setattr(opencl_devices, "_compiles", lambda device: bool(made.append(device)))
-    for info in opencl_devices.devices():
-        assert opencl_devices._describe(info.handle) is None and made[-1] is info.handle
 
 
 def test_replays_set_only_the_arguments_that_change(device, monkeypatch):

@@ -1,0 +1,81 @@
+"""The table of what drivers do differently: which drivers each row is about, and what we do there."""
+import numpy as np
+import pytest
+from test_opencl_device import OPENCL_DEVICES, SCALE, fill
+
+from minigrad.runtime import opencl_devices
+from minigrad.runtime.device import Launch
+from minigrad.runtime.opencl import OpenCL, open_device
+from minigrad.runtime.opencl_quirks import (
+    FINISH_SKIPS_FLUSHED,
+    LOOP_BUDGET,
+    OWN_CACHE,
+    QUIRKS,
+    SOFTWARE,
+    SUPERSEDED,
+    TRY_COMPILING,
+    WALL_TIME,
+    quirks_of,
+)
+
+
+@pytest.fixture(params=OPENCL_DEVICES)
+def device(request) -> OpenCL:
+    return open_device(request.param.partition(":")[2])
+
+
+# Drivers that each row is about, and some that it is not about: (platform, device, version).
+POCL = ("Portable Computing Language", "pthread-AMD EPYC", "PoCL HSTR: pthread-x86_64-znver3")
+LLVMPIPE = ("rusticl", "llvmpipe (LLVM 15.0.6, 256 bits)", "OpenCL 3.0")
+RADEON = ("rusticl", "AMD Radeon RX 6700 XT (navi22, LLVM 17)", "OpenCL 3.0")
+NVIDIA = ("NVIDIA CUDA", "NVIDIA H100", "OpenCL 3.0 CUDA")
+ABOUT = {
+    WALL_TIME: ([LLVMPIPE, RADEON], [POCL, NVIDIA]),
+    FINISH_SKIPS_FLUSHED: ([LLVMPIPE, RADEON], [POCL, NVIDIA]),
+    SOFTWARE: ([LLVMPIPE], [RADEON, POCL]),
+    LOOP_BUDGET: ([LLVMPIPE], [RADEON, POCL]),
+    SUPERSEDED: ([("Clover", "AMD Radeon", "OpenCL 1.1")], [RADEON, NVIDIA]),
+    OWN_CACHE: ([POCL], [LLVMPIPE, NVIDIA]),
+    TRY_COMPILING: ([(*POCL[:2], "PoCL HSTR: pthread-x86_64-generic")], [POCL, NVIDIA]),
+}
+
+
+def test_quirks_are_rows_with_reasons():
+    assert all(q.reason for q in QUIRKS) and {q.what for q in QUIRKS} == set(ABOUT)
+    for what, (yes, no) in ABOUT.items():
+        assert all(what in quirks_of(*driver) for driver in yes)
+        assert not any(what in quirks_of(*driver) for driver in no)
+
+
+def test_times_are_known_with_and_without_events(device):
+    scale, = device.load([SCALE])
+    x = fill(device, np.ones(100_000, np.float32))
+    device.elapsed()
+    device.launch([Launch(scale, (x, x, 1.0, 0), 100_000)] * 3)
+    assert 0 < device.elapsed() < 60
+    assert device._wall == (WALL_TIME in device.info.quirks)
+
+
+def test_waiting_waits_for_what_was_flushed(device):
+    import pyopencl as cl
+
+    scale, = device.load([SCALE])
+    x = fill(device, np.ones(3_000_000, np.float32))
+    device.launch([Launch(scale, (x, x, 1.0, 1), 3_000_000)] * 10)
+    last = device._events[-1]
+    device.synchronize()
+    assert last.get_info(cl.event_info.COMMAND_EXECUTION_STATUS) == cl.command_execution_status.COMPLETE
+
+
+def test_a_driver_with_a_cache_of_its_own_is_asked_for_no_binary(device):
+    device.load([SCALE])
+    build = next(iter(device._builder._builds.values()))
+    assert (device._builder._binary(build) == b"") == (OWN_CACHE in device.info.quirks)
+
+
+def test_what_does_not_compile_is_not_listed(monkeypatch):
+    made = []
+    monkeypatch.setattr(opencl_devices, "quirks_of", lambda *_: frozenset({TRY_COMPILING}))
+    monkeypatch.setattr(opencl_devices, "_compiles", lambda device: bool(made.append(device)))
+    for info in opencl_devices.devices():
+        assert opencl_devices._describe(info.handle) is None and made[-1] is info.handle
