@@ -326,13 +326,14 @@ def test_on_processors(case: str, make, expected, device: str) -> None:  # noqa:
     lambda: gradient_by_weights(tensor(2, 64, 28, 28), tensor(64, 64, 3, 3)),
 ], ids=["a @ b", "a.T @ b", "a @ b.T", "conv", "strided conv", "weight gradient"])
 def test_no_accumulator_lives_on_the_stack(make, target: Target, register: str) -> None:  # noqa: ANN001
-    step = schedule(build_graph([make()._node]), frozenset(), target).steps[-1]
-    stage = stages_of(step.kernel, target).stages[0]
-    assert isinstance(stage.plan, PackedPlan)
-    program = render_llvm(stage.function, target)
+    kernel = flat_kernel(make(), target)
+    found = recognise(kernel.nests[0])
+    assert isinstance(found, Contraction)
+    made = packed(found, target)
+    program = render_llvm(build_packed(kernel, kernel.nests[0], made, "packed"), target)
     lines = assembly(program.links[0].source if program.links else program.source, target.cpu).splitlines()
     sums = [line for line in lines if "vfmadd" in line]
-    assert len(sums) % (stage.plan.rows * stage.plan.vectors) == 0 and all(register in line for line in sums)
+    assert len(sums) % (made.rows * made.vectors) == 0 and all(register in line for line in sums)
     first, last = (k for k, line in enumerate(lines) if line is sums[0] or line is sums[-1])
     start = max(k for k in range(first) if lines[k].endswith(":"))
     stop = next(k for k in range(last, len(lines)) if lines[k].startswith("\tj"))

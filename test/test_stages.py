@@ -179,7 +179,7 @@ def test_strategies_follow_from_use() -> None:
     for case in ("pointwise", "rows", "row sum", "matmul", "conv"):
         kernel = kernels(CASES[case](), AVX2)[-1]
         found[case] = stages_of(kernel, AVX2).stages[0].plan.strategy
-    assert found == {"pointwise": "pointwise", "rows": "rows", "row sum": "reduction", "matmul": "contraction",
+    assert found == {"pointwise": "pointwise", "rows": "rows", "row sum": "reduction", "matmul": "panels",
                      "conv": "contraction"}
 
 

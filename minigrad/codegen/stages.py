@@ -28,11 +28,20 @@ from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.build import build
 from minigrad.codegen.strategies.build_attention import build_attention
 from minigrad.codegen.strategies.build_packed import build_packed
+from minigrad.codegen.strategies.build_panels import build_panels
 from minigrad.codegen.strategies.build_teams import build_teams
 from minigrad.codegen.strategies.build_tiles import build_tiles
 from minigrad.codegen.strategies.build_window import build_window
 from minigrad.codegen.strategies.choose import choose_plans, is_row_kernel
-from minigrad.codegen.strategies.plan import AnyPlan, AttentionPlan, PackedPlan, TeamPlan, TilePlan, WindowPlan
+from minigrad.codegen.strategies.plan import (
+    AnyPlan,
+    AttentionPlan,
+    PackedPlan,
+    PanelPlan,
+    TeamPlan,
+    TilePlan,
+    WindowPlan,
+)
 from minigrad.codegen.strategies.split_k import split_k
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var, product, subs
@@ -102,6 +111,8 @@ def build_any(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str)
         return build_teams(kernel, nest, plan, name)
     if isinstance(plan, AttentionPlan):
         return build_attention(kernel, nest, plan, name)
+    if isinstance(plan, PanelPlan):
+        return build_panels(kernel, nest, plan, name)
     return build(kernel, nest, plan, name)
 
 

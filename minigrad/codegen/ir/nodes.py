@@ -13,6 +13,7 @@
               | "if" e ">= 0" "and" ... ":" NEWLINE stmt+ ["else" ":" NEWLINE stmt+]
               | "call" microkernel "(" buffer "[" offset "]", ..., value, ..., index, ... ")"
               | "barrier"
+              | "prefetch" buffer "[" offset "]"                          nothing; its line will be read: a hint
               | "$" number "=" value             a value used more than once; names and values are as in value_text.py
 
 Rules, checked by `verify`:
@@ -121,7 +122,15 @@ class Barrier:
     """Device-wide between stages is not a statement; this one joins the work-items of one group."""
 
 
-Stmt = Loop | Alloc | Let | Store | If | Call | Barrier
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Says that memory around an element will be read soon. No effect; the offset may lie outside the buffer."""
+
+    buffer: str
+    offset: Index
+
+
+Stmt = Loop | Alloc | Let | Store | If | Call | Barrier | Prefetch
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from minigrad.codegen.ir.nodes import (
     If,
     Let,
     Loop,
+    Prefetch,
     ScalarParam,
     Stmt,
     Store,
@@ -65,6 +66,8 @@ def _print_body(body: tuple[Stmt, ...], indent: str, printer: Printer, lines: li
             lines.append(f"{indent}{_target(s, printer)} = {text}")
         elif isinstance(s, Call):
             lines += _print_call(s, indent, printer)
+        elif isinstance(s, Prefetch):
+            lines.append(f"{indent}prefetch {s.buffer}[{printer.index(s.offset)}]")
         else:
             lines.append(f"{indent}barrier")
     printer.forget(keep)
@@ -168,6 +171,8 @@ def _parse_simple(line: Line, scope: Scope) -> Stmt:
         return Barrier()
     if line.accept("call"):
         return _parse_call(line)
+    if line.accept("prefetch"):
+        return Prefetch(line.buffer(), line.indices()[0])
     if line.accept("let"):
         name = line.name()
         line.expect("=")

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from minigrad.codegen.ir.nodes import Alloc, Barrier, Call, Function, If, Let, Loop, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, Barrier, Call, Function, If, Let, Loop, Prefetch, Stmt, Store
 from minigrad.codegen.ir.text import KINDS, MODES, SCOPES, meaning_of
 from minigrad.codegen.ir.walk import indices, statements, values
 from minigrad.codegen.microkernels.microkernel import Microkernel
@@ -102,6 +102,8 @@ def _block(body: tuple[Stmt, ...], scope: _Scope, top: bool = False) -> None:
             _check_call(where, s, scope)
         elif isinstance(s, Barrier) and not scope.items:
             raise fail(where, "a barrier may not stand outside an item loop")
+        elif isinstance(s, Prefetch) and s.buffer not in scope.buffers:
+            raise fail(where, f"{s.buffer} is not a buffer here")
 
 
 def _describe(s: Stmt) -> str:
@@ -113,6 +115,8 @@ def _describe(s: Stmt) -> str:
         return f"if {' and '.join(map(str, s.conditions))}"
     if isinstance(s, Call):
         return f"call {s.kernel.name}"
+    if isinstance(s, Prefetch):
+        return f"prefetch {s.buffer}[{to_text(s.offset)}]"
     return "barrier" if isinstance(s, Barrier) else f"{type(s).__name__.lower()} {s.name}"
 
 

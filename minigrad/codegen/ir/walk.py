@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from minigrad.codegen.ir.nodes import Alloc, Call, Function, If, Let, Loop, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, Call, Function, If, Let, Loop, Prefetch, Stmt, Store
 from minigrad.expr import Index
 from minigrad.value import Value, value_atoms, walk
 
@@ -42,6 +42,8 @@ def indices(s: Stmt) -> tuple[Index, ...]:
         return (s.start, s.stop)
     if isinstance(s, Call):
         return (*(offset for _, offset in s.buffers), *s.dims)
+    if isinstance(s, Prefetch):
+        return (s.offset,)
     return s.conditions if isinstance(s, If) else ()
 
 

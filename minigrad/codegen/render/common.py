@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minigrad.codegen.ir.nodes import Alloc, Barrier, Call, If, Let, Loop, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, Barrier, Call, If, Let, Loop, Prefetch, Stmt, Store
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.render.halves import HalfEmitter
 from minigrad.codegen.render.place import INDEX, Memory, Ref, Scope
@@ -239,6 +239,8 @@ class Emitter(HalfEmitter):
                 self.call_microkernel(s)
                 for name, _ in s.buffers:
                     self.memory[name].version += 1
+            elif isinstance(s, Prefetch):
+                self.prefetch(self.memory[s.buffer], s.offset)
             elif isinstance(s, Barrier):
                 self.epoch += 1
                 self.barrier()

@@ -14,6 +14,7 @@ from functools import cache, lru_cache
 
 from minigrad.codegen.ir.nodes import Alloc, BufferParam, Call, Function, Loop
 from minigrad.codegen.ir.text import meaning_of
+from minigrad.codegen.ir.walk import all_values, statements
 from minigrad.codegen.microkernels.microkernel import Microkernel, symbol_of
 from minigrad.codegen.render.common import Emitter
 from minigrad.codegen.render.llvm_dots import dot_of
@@ -25,7 +26,7 @@ from minigrad.errors import InternalError
 from minigrad.expr import Index, bounds
 from minigrad.program import Link, Program
 from minigrad.target import Target
-from minigrad.value import Value
+from minigrad.value import Value, value_atoms
 
 _TYPES = {"float32": "float", "float64": "double", "float16": "i16", "bfloat16": "i16"}
 _FLOAT = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract", "div": "fdiv"}
@@ -100,6 +101,7 @@ class LlvmEmitter(Emitter):
         self.zeros = 0
         self.links: dict[str, Link] = {}
         self.declarations: dict[str, list[str]] = {}
+        self.squares: frozenset[tuple[str, Index]] = frozenset()
 
     # ---- the whole text ----
 
@@ -492,7 +494,9 @@ class LlvmEmitter(Emitter):
             x = self.shuffle(self.load_block(memory, start - (width - 1), turned, floor), None, reverse)
             x.zero_outside = mask
             return x
-        return self.load_strided(memory, start, stride, mask, floor) if 2 <= stride <= 4 else None
+        if 2 <= stride <= 4:
+            return self.load_strided(memory, start, stride, mask, floor)
+        return self.load_square(memory, start, stride, floor) if mask is None else None
 
     def load_block(self, memory: Memory, start: Index, mask: Ref | None, floor: int) -> Ref:
         kind, width = memory_type(memory.dtype), self.width
@@ -560,6 +564,39 @@ class LlvmEmitter(Emitter):
     def to_memory(self, value: Ref) -> Ref:
         return self.convert(value, uint8) if value.dtype is bool_ else value
 
+    def load_square(self, memory: Memory, start: Index, stride: int, floor: int) -> Ref | None:
+        """A column of a square of rows `stride` apart, transposed in registers: its other columns share the work.
+
+        None where the loop wants few of them, or the square is not known to be inside the buffer.
+        """
+        width = self.width
+        column = (start if isinstance(start, int) else start.const) % width
+        corner = start - column
+        if (memory.name, corner) not in self.squares or not self.in_bounds(memory, corner) \
+                or not self.in_bounds(memory, corner + (width - 1) * (stride + 1)):
+            return None
+        rows = [self.load_block(memory, corner + i * stride, None, floor) for i in range(width)]
+        pairs = [i // 2 + i % 2 * width + i // 4 * 2 for i in range(width)]  # 0, w, 1, w + 1; 4, ...
+        twos = [i % 2 + i // 2 % 2 * width + i // 4 * 4 for i in range(width)]  # 0, 1, w, w + 1; 4, ...
+
+        def four(g: int) -> Ref:
+            """Rows 4g..4g+3 in each block of four lanes, at the wanted column of that block."""
+            high, second = 2 * (column // 2 % 2), 2 * (column % 2)
+            x, y = (self.shuffle(rows[4 * g + r], rows[4 * g + r + 1], [p + high for p in pairs]) for r in (0, 2))
+            return self.shuffle(x, y, [p + second for p in twos])
+
+        parts, block = [four(g) for g in range(width // 4)], column // 4
+        while len(parts) > 1:
+            # Of two parts the even or the odd blocks, so that the wanted one stays among fewer and fewer.
+            chosen = [4 * b + i for b in range(block % 2, width // 4, 2) for i in range(4)]
+            if width == 8:
+                chosen = [4 * block + i for i in range(4)]
+            picks = chosen + [width + i for i in chosen]
+            parts = [self.shuffle(x, y, picks) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+            block //= 2
+        return parts[0]
+
+
     def store_scalar(self, memory: Memory, offset: Index, lane: int | None, value: Ref, mask: Ref | None) -> None:
         value, p = self.to_memory(value), self.pointer(memory, offset, lane)
         done = self.begin_branch(mask)
@@ -624,7 +661,28 @@ class LlvmEmitter(Emitter):
         if self.is_big(tile):
             clobbered = ",".join(f"~{{xmm{i}}}" for i in range(self.target.registers))
             self.line(f'call void asm sideeffect "", "{clobbered}"()')
+        self.squares = self.wanted_squares(s)
         super().vector_body(s)
+
+    def wanted_squares(self, s: Loop) -> frozenset[tuple[str, Index]]:
+        """Buffer and corner of each square of which a vector loop reads several columns (see `load_square`).
+
+        None beside accumulators, whose registers a square would take.
+        """
+        columns: dict[tuple[str, Index], set[int]] = {}
+        width = s.stop
+        if not isinstance(width, int) or width not in (4, 8, 16) or any(isinstance(i, Alloc) for i in s.body):
+            return frozenset()
+        for inner in statements((s,)):
+            for v in all_values(inner):
+                if v.op != "load" or isinstance(e := v.attr[1][0], int) or value_atoms(e):
+                    continue
+                step = dict(e.terms).get((s.var,), 0)
+                if step > 4:
+                    start = e - step * s.var
+                    at = (start if isinstance(start, int) else start.const) % width
+                    columns.setdefault((v.attr[0], start - at), set()).add(at)
+        return frozenset(corner for corner, found in columns.items() if 4 * len(found) >= width)
 
     def open_loop(self, s: Loop) -> tuple[Ref, OpenLoop]:
         parallel = s.kind == "parallel"
@@ -674,6 +732,10 @@ class LlvmEmitter(Emitter):
         args += [f"i64 {self.index(e).text}" for e in s.dims]
         self.declarations[link.symbol] = [a.split(" ")[0] for a in args]
         self.line(f"call void @{link.symbol}({', '.join(args)})")
+
+    def prefetch(self, memory: Memory, offset: Index) -> None:
+        p = self.pointer(memory, offset)
+        self.line(f"call void @llvm.prefetch.p0(ptr {p.text}, i32 0, i32 3, i32 1)")
 
     def barrier(self) -> None:
         raise InternalError(f"[render] {self.function.name}: a CPU program has no work-groups to join")

@@ -21,7 +21,7 @@ from minigrad.codegen.transforms.inline import inline_calls
 from minigrad.codegen.transforms.math import written_out
 from minigrad.dtype import DType, bool_, float32
 from minigrad.errors import DeviceError, InternalError
-from minigrad.expr import bounds
+from minigrad.expr import Index, bounds
 from minigrad.program import Program
 from minigrad.target import Target
 
@@ -145,6 +145,9 @@ class OpenclEmitter(OpenclMemory):
 
     def call_microkernel(self, s: Call) -> None:
         raise InternalError(f"[render] {self.function.name}: expected the call of {s.kernel.name} to be inlined")
+
+    def prefetch(self, memory: Memory, offset: Index) -> None:
+        """Nothing: drivers for processors ignore it."""
 
     def barrier(self) -> None:
         self.line("barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);")

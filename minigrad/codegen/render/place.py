@@ -211,6 +211,10 @@ class Placer(ABC):
         """Joins the work-items of one group."""
 
     @abstractmethod
+    def prefetch(self, memory: Memory, offset: Index) -> None:
+        """A hint that memory will be read; may do nothing."""
+
+    @abstractmethod
     def comment(self, text: str) -> None:
         """A remark in the source."""
 

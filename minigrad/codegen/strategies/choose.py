@@ -9,6 +9,7 @@ from minigrad.codegen.strategies import (
     attention,
     contraction,
     packed,
+    panels,
     pointwise,
     reduction,
     rows,
@@ -19,7 +20,7 @@ from minigrad.codegen.strategies import (
     window,
 )
 from minigrad.codegen.strategies.access import reductions
-from minigrad.codegen.strategies.plan import AnyPlan, PackedPlan, TeamPlan, TilePlan, WindowPlan
+from minigrad.codegen.strategies.plan import AnyPlan, PackedPlan, PanelPlan, TeamPlan, TilePlan, WindowPlan
 from minigrad.target import Target
 
 
@@ -51,6 +52,9 @@ def choose_plan(nest: Nest, target: Target) -> AnyPlan:
     streamed = stream.plan(nest, target)
     if streamed is not None:
         return streamed
+    tiled = panels.plan(nest, target)
+    if isinstance(tiled, PanelPlan):
+        return tiled
     plan = packed.plan(nest, target)
     if isinstance(plan, PackedPlan):
         return plan

@@ -173,8 +173,36 @@ class AttentionPlan:
         return plan_text(self)
 
 
-AnyPlan = Plan | PackedPlan | TilePlan | TeamPlan | WindowPlan | AttentionPlan
-_KINDS = {"packed": PackedPlan, "tiles": TilePlan, "teams": TeamPlan, "window": WindowPlan,
+@dataclass(frozen=True, slots=True)
+class PanelPlan:
+    """A contraction in register tiles over panels. The innermost variables of M, N and K are tiled; lengths are theirs.
+
+    outer: the other variables of the domain, in the order of the parallel loop
+    unit_m, unit_n: the output of one iteration of the parallel loop
+    block_m, block_k: rows and steps of the sum that are packed at a time
+    rows, vectors, width: the microkernel holds rows x vectors accumulators of `width` lanes
+    a, b: 'place' where an operand is read in place, 'panels' where it is packed as [k, m] or [k, n], 'turned' where
+        that is read along k, in squares that are transposed in registers
+    """
+
+    strategy: str
+    outer: tuple[str, ...]
+    unit_m: int
+    unit_n: int
+    block_m: int
+    block_k: int
+    rows: int
+    vectors: int
+    width: int
+    a: str
+    b: str
+
+    def __str__(self) -> str:
+        return plan_text(self)
+
+
+AnyPlan = Plan | PackedPlan | PanelPlan | TilePlan | TeamPlan | WindowPlan | AttentionPlan
+_KINDS = {"packed": PackedPlan, "panels": PanelPlan, "tiles": TilePlan, "teams": TeamPlan, "window": WindowPlan,
           "attention": AttentionPlan}
 
 

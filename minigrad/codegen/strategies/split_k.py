@@ -6,7 +6,8 @@ from math import ceil
 from minigrad.codegen.kernel import Define, Nest, Param, Store
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.packed import MIN_WORK, plan, size
-from minigrad.codegen.strategies.plan import PackedPlan
+from minigrad.codegen.strategies.panels import plan as panel_plan
+from minigrad.codegen.strategies.plan import PackedPlan, PanelPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.expr import Index, Var, product
 from minigrad.target import Target
@@ -14,6 +15,9 @@ from minigrad.value import load, local, reduce, substitute
 
 BLOCKS = 8
 """Blocks of work worth having: enough for several workers, whatever their number."""
+
+TILES = 48
+"""Register tiles that are enough without it."""
 
 SIDE = 64
 """Rows and columns of the output in one of them."""
@@ -30,9 +34,15 @@ def split_k(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
     """
     outputs = product(v.hi + 1 for v in nest.domain)
     found = recognise(nest)
-    if not isinstance(outputs, int) or isinstance(found, str) or not isinstance(plan(nest, target), PackedPlan):
+    if not isinstance(outputs, int) or isinstance(found, str):
         return [nest]
     m, n, k = size(found.m), size(found.n), size(found.k)
+    tiled = panel_plan(nest, target)
+    if isinstance(tiled, PanelPlan):
+        if tiled.b == "place" and tiled.block_k < k or m * n >= TILES * tiled.rows * tiled.vectors * tiled.width:
+            return [nest]
+    elif not isinstance(plan(nest, target), PackedPlan):
+        return [nest]
     blocks = ceil(m / SIDE) * ceil(n / SIDE) * size(found.batch)
     count, v = best_part(found.k, min(BLOCKS // blocks, k // MIN_PART, m * n * k // MIN_WORK))
     return [nest] if v is None else in_parts(nest, scratch, found, count, v)

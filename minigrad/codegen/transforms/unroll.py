@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from minigrad.codegen.ir.nodes import Alloc, Call, Function, If, Let, Loop, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, Call, Function, If, Let, Loop, Prefetch, Stmt, Store
 from minigrad.codegen.ir.walk import map_function, names, statements
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError
@@ -53,6 +53,8 @@ class _Expansion:
             elif isinstance(s, Let):
                 value = rewriter.value(s.value)
                 made.append(Let(self._rename(s.name, rewriter, suffix), value))
+            elif isinstance(s, Prefetch):
+                made.append(Prefetch(rewriter.name(s.buffer), rewriter.index(s.offset)))
             elif isinstance(s, Alloc):
                 made.append(Alloc(self._rename(s.name, rewriter, suffix), s.dtype, s.size, s.scope))
             elif isinstance(s, If):

@@ -1,0 +1,195 @@
+"""Contractions over three plain axes, matmul and its kind: register tiles over operands in place or over packed panels.
+
+    for the outer variables, units of the output (unit_m x unit_n) parallel:
+      for blocks of K: for blocks of M: for panels of N (one tile wide):
+        pack the panel of B once per block of K, the tiles of A in the first panel      unless they are read in place
+        for tiles of M:
+          for k: rows x vectors accumulators                                            the microkernel
+          last block of K: the nest's stores, from registers; before it: sums kept in scratch memory
+
+A tile at an edge reaches back over the one before it instead of needing masks, and stores what is its own. A is read
+in place wherever it is in memory as it is: a tile needs few rows. B is packed when it is used often and does not fit
+the second-level cache, or when its rows are a multiple of a page apart and meet in few sets of the caches. A large B
+that few rows use is streamed: blocks of K so short that whole rows of B are read one after another.
+"""
+from __future__ import annotations
+
+from math import ceil
+
+from minigrad.codegen.kernel import Nest
+from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.codegen.strategies.access import extent, value_accesses
+from minigrad.codegen.strategies.packed import is_plain, product, row_bytes, steps_closely
+from minigrad.codegen.strategies.plan import PanelPlan
+from minigrad.codegen.strategies.recognise import Contraction, recognise
+from minigrad.expr import Var
+from minigrad.target import Target
+
+MIN_WORK = 1 << 12
+"""Multiply-adds below which a tile costs more than it saves."""
+
+MIN_K = 8
+"""Steps of the sum below which the stores decide, not the tile."""
+
+MAX_WASTE = 1.35
+"""Tiles may cover so much more than the output: beyond, variables belong together."""
+
+MAX_VECTORS = 4
+SPARE_REGISTERS = 2
+"""Besides accumulators and a row of B: with fewer, LLVM keeps some on the stack."""
+
+IN_PLACE_ROWS = 8
+"""Rows of A read side by side: a power of two apart they meet in one set of the first-level cache, of so many ways."""
+
+MIN_CHAINS = 8
+"""Independent multiply-adds in flight that hide their latency."""
+
+TILE_CYCLES = 20.0
+"""Cycles that a tile costs besides its multiply-adds and stores."""
+
+NARROW = 0.25
+"""Cycles per step and vector that a tile is narrower than the widest: rows of B in place come in longer runs."""
+
+L2_RATE = 22
+"""Bytes per cycle from the second-level cache, where a panel of B does not stay in the first."""
+
+STREAM_ROWS, STREAM_K, STREAM_COLUMNS = 32, 16, 1024
+"""With at most so many rows of A a large B is streamed, in blocks of so many of its rows, in runs at least so long."""
+
+PACK_ROWS = 48
+"""Rows of A from which packing B pays."""
+
+MAX_K, MAX_K_PACKED = 1024, 192
+"""Steps of the sum per block, and where A is packed too or not read along K: the first-level cache holds both."""
+
+UNIT_ROWS = 512
+"""Rows of a unit of work: with a block of K they stay in the second-level cache."""
+
+UNIT_WORK = 1 << 19
+"""Multiply-adds of a unit of parallel work worth having."""
+
+UNITS = 4
+"""Units per worker, so that none waits long for the last."""
+
+PAGE = 4096
+
+
+def plan(nest: Nest, target: Target) -> PanelPlan | str:
+    """The plan, or why the nest is not done in panels."""
+    c = recognise(nest)
+    if isinstance(c, str):
+        return c
+    if target.language != "llvm":
+        return f"no panels: no memory of a worker's own in {target.language}"
+    if len(c.k) != 1 or not (c.m and c.n):
+        return "no panels: the sum goes over several variables"
+    if any(not isinstance(v.hi, int) for v in (*c.batch, *c.m, *c.n, *c.k)):
+        return "no panels: an extent is known at run time only"
+    if not (is_linear(c, c.m[-1]) and is_linear(c, c.n[-1]) and is_linear(c, c.k[-1])):
+        return "no panels: an operand does not step evenly"
+    bits = c.a.dtype.bits
+    if not c.a.dtype.is_float or any(a.bits != bits for value in (c.a, c.b) for a in value_accesses(value, ())):
+        return "no panels: an operand is narrow or an integer"
+    width = min(16, target.lanes(bits))
+    m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
+    if k < MIN_K or n < width or m * n * k < MIN_WORK:
+        return f"no panels: M={m} N={n} K={k} is too small"
+    if not writes_along(c, c.n[-1]):
+        return f"no panels: the output is not contiguous along {c.n[-1]}"
+    return panels(c, width, target)
+
+
+def is_linear(c: Contraction, v: Var) -> bool:
+    """Whether every load of the operands steps evenly with a variable."""
+    return all(a.step(v) is not None for value in (c.a, c.b) for a in value_accesses(value, ()))
+
+
+def writes_along(c: Contraction, v: Var) -> bool:
+    """Whether the outputs are contiguous along a variable."""
+    return all(coefficient(s.indices[0], v) == 1 for s in c.outputs)
+
+
+def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
+    """Where operands are read, the register tile, blocks of K, units of work."""
+    m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
+    itemsize = max(c.a.dtype.itemsize, 4)
+    a = "place" if is_plain(c.a) else "panels" if steps_closely(c.a, c.m[-1:]) else "turned"
+    b_bytes = k * n * itemsize
+    in_place = is_plain(c.b) and value_accesses(c.b, ())[0].step(c.n[-1]) == 1
+    far_a = a == "place" and row_bytes(c.a, c.k) > c.a.dtype.itemsize
+    block_k = k
+    if in_place and a == "place" and m <= STREAM_ROWS and 2 * b_bytes > target.l2:
+        b, block_k = "place", STREAM_K
+    elif in_place and (m < PACK_ROWS or fits_in_place(c, b_bytes, target) and not far_a):
+        b = "place"
+    else:
+        b = "panels" if steps_closely(c.b, c.n[-1:]) else "turned"
+    if a != "place" or b != "place":
+        block_k = part(k, MAX_K if a == "place" and not far_a else MAX_K_PACKED, width)
+    rows, vectors = register_tile(m, n, k, block_k, width, target, a == "place")
+    columns = vectors * width
+    if ceil(m / rows) * rows * ceil(n / columns) * columns > MAX_WASTE * m * n and len(c.m) + len(c.n) > 2:
+        return f"no panels: tiles of {rows} x {columns} waste too much of {m} x {n}"
+    if b == "place" and block_k < k:
+        wide = max(1, min(UNITS * target.units, n // STREAM_COLUMNS))
+        unit_m, unit_n = ceil(m / rows) * rows, ceil(ceil(n / columns) / wide) * columns
+    else:
+        unit_m, unit_n = units(c, rows, columns, block_k, b == "place", target)
+    outer = tuple(v.name for v in (*c.batch, *c.m[:-1], *c.n[:-1]))
+    return PanelPlan("panels", outer, unit_m, unit_n, unit_m, block_k, rows, vectors, width, a, b)
+
+
+def fits_in_place(c: Contraction, b_bytes: int, target: Target) -> bool:
+    """Whether B stays in the second-level cache, its rows whole lines long and spread over the sets of the first."""
+    step = row_bytes(c.b, c.k)
+    return b_bytes <= target.l2 and step % target.vector_bytes == 0 and step % PAGE != 0
+
+
+def part(k: int, most: int, multiple: int) -> int:
+    """Steps of the sum per block: all of them, or equal parts of a multiple."""
+    if k <= most:
+        return k
+    return ceil(ceil(k / ceil(k / most)) / multiple) * multiple
+
+
+def register_tile(m: int, n: int, k: int, block_k: int, width: int, target: Target, in_place: bool) -> tuple[int, int]:
+    """Rows and vectors of the microkernel with the fewest cycles over the whole output, edges included."""
+    found = 1, 1, float("inf")
+    for vectors in range(1, min(MAX_VECTORS, ceil(n / width)) + 1):
+        most = (target.registers - vectors - SPARE_REGISTERS) // vectors
+        for rows in range(1, min(most, IN_PLACE_ROWS if in_place else most, m) + 1):
+            copies = rows * vectors
+            step = max(copies, rows + vectors, MIN_CHAINS) / 2 + NARROW * (MAX_VECTORS - vectors)
+            if 2 * block_k * vectors * target.vector_bytes > target.l1 and m > rows:
+                step = max(step, vectors * target.vector_bytes / L2_RATE)
+            tiles = ceil(m / rows) * ceil(n / (vectors * width))
+            cycles = tiles * (step * k + (TILE_CYCLES + copies) * ceil(k / block_k))
+            if cycles <= found[2]:
+                found = rows, vectors, cycles
+    return found[:2]
+
+
+def units(c: Contraction, rows: int, columns: int, block_k: int, in_place: bool, target: Target) -> tuple[int, int]:
+    """Rows and columns of a unit of work, whole tiles. Their number changes no result.
+
+    Columns are cut first: a panel of B is used, or packed, for as many rows as there are.
+    """
+    m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
+    down, across = ceil(m / rows), ceil(n / columns)
+    others = product(extent(v) for v in (*c.batch, *c.m[:-1], *c.n[:-1]))
+    wanted = max(1, min(UNITS * target.units, m * n * k * others // UNIT_WORK) // others)
+    tall = min(down, ceil(UNIT_ROWS / rows))
+    wide = across
+    if block_k < k:
+        room = target.l2 // max(c.a.dtype.itemsize, 4) // columns - block_k
+        wide = min(across, max(1, room // (tall * rows)))
+    wide = max(1, min(wide, across * ceil(down / tall) // wanted))
+    if in_place:
+        tall = max(1, min(tall, down * ceil(across / wide) // wanted))
+    tall, wide = even(down, tall), even(across, wide)
+    return tall * rows, wide * columns
+
+
+def even(count: int, most: int) -> int:
+    """`count` in equal parts of at most `most`."""
+    return ceil(count / ceil(count / most))

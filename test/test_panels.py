@@ -1,0 +1,185 @@
+"""Contractions in panels: against the kernel as written in the interpreter, and on the CPU against numpy."""
+# Tests know their dims are ints.
+# mypy: disable-error-code="arg-type,type-var"
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from machine_code import assembly
+from matmul_sweep import SIZES, check
+from test_packed import AVX2, AVX512, NEON, arguments, flat_kernel, rng, tensor
+
+from minigrad import Tensor, config
+from minigrad.codegen.ir.interpret import interpret_function
+from minigrad.codegen.ir.nodes import Prefetch
+from minigrad.codegen.ir.text import parse_function, print_function
+from minigrad.codegen.ir.verify import verify_function
+from minigrad.codegen.ir.walk import statements
+from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.kernel_interpret import interpret_kernel
+from minigrad.codegen.render.llvm import render_llvm
+from minigrad.codegen.stages import stages_of
+from minigrad.codegen.strategies import panels as module
+from minigrad.codegen.strategies.build_panels import build_panels
+from minigrad.codegen.strategies.panels import plan
+from minigrad.codegen.strategies.plan import PanelPlan, parse_plan
+from minigrad.codegen.transforms.unroll import unroll
+from minigrad.target import Target
+
+
+def wide(*shape: int) -> Tensor:
+    return Tensor(rng.standard_normal(shape), device="CPU")
+
+
+CASES = {
+    "a @ b": lambda: tensor(19, 23) @ tensor(23, 37),
+    "a @ b.T": lambda: tensor(13, 33) @ tensor(21, 33).transpose(0, 1),
+    "a.T @ b": lambda: tensor(33, 13).transpose(0, 1) @ tensor(33, 21),
+    "a.T @ b.T": lambda: tensor(33, 13).transpose(0, 1) @ tensor(21, 33).transpose(0, 1),
+    "(a @ b).T": lambda: (tensor(35, 12) @ tensor(12, 9)).transpose(0, 1).contiguous(),
+    "batched": lambda: tensor(3, 5, 9) @ tensor(3, 9, 17),
+    "whole tiles": lambda: tensor(24, 32) @ tensor(32, 64),
+    "one tile": lambda: tensor(2, 8) @ tensor(8, 16),
+    "epilogue": lambda: (tensor(3, 5, 9) @ tensor(9, 17) + tensor(17)).relu() + tensor(3, 5, 17),
+    "long epilogue": lambda: (tensor(9, 11) @ tensor(11, 37) + tensor(37)).silu() * tensor(9, 37) + tensor(9, 1),
+    "prologue": lambda: (tensor(9, 11) * tensor(11) + tensor(9, 1)).abs() @ tensor(11, 20).exp(),
+    "turned prologue": lambda: (tensor(21, 33) + 1.0).relu() @ tensor(35, 33).transpose(0, 1).relu(),
+
+    "float64": lambda: wide(6, 11) @ wide(11, 20),
+
+    "1x1 conv": lambda: tensor(1, 12, 7, 7).conv2d(tensor(6, 12, 1, 1)),
+}
+
+PLANS = {
+    "as planned": {},
+    "blocks of K": {"block_k": 16},
+    "packed": {"a": "panels", "b": "panels", "block_k": 16},
+    "turned": {"a": "turned", "b": "turned", "block_k": 16},
+}
+
+
+def planned(kernel: Kernel, target: Target, monkeypatch: pytest.MonkeyPatch, changes: dict | None = None) -> PanelPlan:
+    monkeypatch.setattr(module, "MIN_WORK", 1)
+    made = plan(kernel.nests[0], target)
+    assert isinstance(made, PanelPlan), made
+    if changes:
+        tall, wide = made.rows, made.vectors * made.width
+        made = replace(made, unit_m=3 * tall, unit_n=2 * wide, block_m=2 * tall, **changes)
+    return made
+
+
+@pytest.mark.parametrize("case, how, target", [
+    *((case, how, AVX2) for case in CASES for how in PLANS),
+    *((case, how, target) for case in ("a @ b", "a @ b.T") for how in PLANS for target in (AVX512, NEON)),
+], ids=lambda x: x if isinstance(x, str) else x.name)
+def test_panels_equal_the_kernel(case: str, how: str, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = flat_kernel(CASES[case](), target)
+    made = planned(kernel, target, monkeypatch, PLANS[how])
+    arrays = arguments(kernel)
+    scalars = {s.name: 0.75 for s in kernel.scalars}
+    expected = {name: a.copy() for name, a in arrays.items()}
+    interpret_kernel(kernel, expected, scalars)
+    function = build_panels(kernel, kernel.nests[0], made, "panels")
+    verify_function(function)
+    assert parse_function(print_function(function)) == function
+    unrolled = unroll(function)
+    verify_function(unrolled)
+    interpret_function(unrolled, arrays, scalars)
+    for p in kernel.params:
+        if p.mode != "in":
+            np.testing.assert_allclose(arrays[p.name], expected[p.name], rtol=3e-5, atol=3e-5)
+
+
+def test_an_output_that_is_read_is_updated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles at an edge compute rows and columns of their neighbours again, and store none of them."""
+    kernel = flat_kernel(tensor(19, 12) @ tensor(12, 37) + tensor(19, 37), AVX2)
+    made = planned(kernel, AVX2, monkeypatch)
+    function = build_panels(kernel, kernel.nests[0], made, "panels")
+    # As if the addend lay where the result goes, which is what writing in place makes of it.
+    output = next(p.name for p in kernel.params if p.mode == "out")
+    addend = next(p for p in kernel.params if p.shape == (19 * 37,) and p.mode == "in")
+    arrays = arguments(kernel)
+    expected = {name: a.copy() for name, a in arrays.items()}
+    interpret_kernel(kernel, expected, {})
+    text = print_function(function).replace(f"{addend.name}[", f"{output}[")
+    lines = [line for line in text.splitlines() if line.strip()]
+    in_place = parse_function("\n".join(lines).replace(f"out {output}[", f"inout {output}["))
+    arrays[output] = arrays[addend.name].copy()
+    interpret_function(unroll(in_place), arrays, {})
+    np.testing.assert_allclose(arrays[output], expected[output], rtol=3e-5, atol=3e-5)
+
+
+def test_plans_print_and_parse() -> None:
+    made = PanelPlan("panels", ("i0",), 504, 256, 504, 192, 6, 4, 16, "place", "turned")
+    assert parse_plan(str(made)) == made
+
+
+@pytest.mark.parametrize("m, n, k, a, b, whole", [
+    (64, 64, 64, "place", "place", True),
+    (256, 256, 256, "place", "place", True),
+    (1024, 1024, 1024, "place", "panels", True),
+    (2048, 2048, 2048, "place", "panels", False),
+    (8, 2048, 2048, "place", "place", False),
+])
+def test_what_is_packed(m: int, n: int, k: int, a: str, b: str, whole: bool) -> None:
+    made = plan(flat_kernel(tensor(m, k) @ tensor(k, n), AVX512).nests[0], AVX512)
+    assert isinstance(made, PanelPlan)
+    assert (made.a, made.b, made.block_k == k) == (a, b, whole)
+    assert (made.rows + 1) * made.vectors + module.SPARE_REGISTERS <= AVX512.registers
+
+
+@pytest.mark.parametrize("result, reason", [
+    (lambda: tensor(40, 4) @ tensor(4, 40), "K=4 is too small"),
+    (lambda: tensor(40, 40) @ tensor(40, 4), "N=4 K=40 is too small"),
+    (lambda: tensor(1, 8, 9, 9).conv2d(tensor(8, 8, 3, 3)), "several variables"),
+    (lambda: tensor(40, 40).max(1), "the reduction is max"),
+])
+def test_what_is_not_done_in_panels_says_why(result, reason: str) -> None:  # noqa: ANN001
+    assert reason in str(plan(flat_kernel(result()).nests[0], AVX512))
+
+
+@pytest.mark.parametrize("target, register", [(AVX512, "zmm"), (AVX2, "ymm")], ids=["avx512", "avx2"])
+@pytest.mark.parametrize("make", [
+    lambda: tensor(250, 256) @ tensor(256, 250),
+    lambda: tensor(1200, 516).transpose(0, 1) @ tensor(1200, 512),
+    lambda: tensor(510, 1300) @ tensor(208, 1300).transpose(0, 1),
+    lambda: (tensor(8, 2048) @ tensor(2048, 1024) + tensor(1024)).relu(),
+    lambda: tensor(300, 300).relu() @ tensor(300, 300),
+], ids=["a @ b", "a.T @ b", "a @ b.T", "few rows", "prologue"])
+def test_no_accumulator_lives_on_the_stack(make, target: Target, register: str) -> None:  # noqa: ANN001
+    stage = stages_of(flat_kernel(make(), target), target).stages[0]
+    assert isinstance(stage.plan, PanelPlan)
+    assert any(isinstance(s, Prefetch) for s in statements(stage.function))
+    lines = assembly(render_llvm(stage.function, target).source, target.cpu).splitlines()
+    sums = [k for k, line in enumerate(lines) if "vfmadd" in line and register in line]
+    assert len(sums) == stage.plan.rows * stage.plan.vectors
+    start = max(k for k in range(sums[0]) if lines[k].endswith(":"))
+    stop = next(k for k in range(sums[-1], len(lines)) if lines[k].startswith("\tj"))
+    inner = lines[start:stop]
+    assert not [line for line in inner if register in line and "%rsp" in line], "\n".join(inner)
+
+
+def test_squares_are_transposed_in_registers() -> None:
+    """Packing an operand that is contiguous along K loads whole vectors."""
+    stage = stages_of(flat_kernel(tensor(300, 512) @ tensor(512, 512).transpose(0, 1), AVX512), AVX512).stages[0]
+    assert isinstance(stage.plan, PanelPlan) and stage.plan.b == "turned"
+    source = render_llvm(stage.function, AVX512).source
+    assert source.count("shufflevector <16 x float>") >= 64 and "insertelement <16 x float> %" not in source
+
+
+@pytest.mark.parametrize("shape", [(7, 16, 40), (33, 300, 600), (512, 100, 1030)], ids=str)
+def test_results_do_not_depend_on_the_number_of_threads(shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    a, b = tensor(m, k).realize(), tensor(k, n).realize()
+    found = []
+    for threads in (1, 2, 4):
+        with config(threads=threads):
+            found.append((a @ b).numpy().tobytes())
+    assert found[0] == found[1] == found[2]
+
+
+def test_sizes_around_those_of_tiles() -> None:
+    """A sample of the sweep in matmul_sweep.py, which does all sizes."""
+    random = np.random.default_rng(5)
+    for m, n, k in random.choice(SIZES, (24, 3)):
+        check(int(m), int(n), int(k), random)
