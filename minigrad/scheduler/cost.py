@@ -1,9 +1,11 @@
 """Recompute or store: what evaluating an elementwise Node inside its users costs, against writing and reading it."""
 from __future__ import annotations
 
+from math import ceil
+
 from minigrad.expr import FloorDiv, Index, Mod, Var, subs, variables
 from minigrad.ops.op import Elementwise, Generate
-from minigrad.scheduler.graph import Graph, bytes_of, numel
+from minigrad.scheduler.graph import Graph, bytes_of, numel, size
 from minigrad.scheduler.groups import Accesses, Fusion, Group, used_variables, volume
 from minigrad.target import Target
 
@@ -20,6 +22,9 @@ TILE_REUSE = 4
 
 BLOCK_REUSE = 256
 """How often a packed block of an operand is used, if the other operand has that many rows."""
+
+HALO = 1.05
+"""How often an element under a window is evaluated: staged rows of neighbouring bands overlap."""
 
 PACKED_WORK = 1 << 18
 MIN_ROWS = 16
@@ -122,7 +127,8 @@ def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str
     count = numel(node.shape)
     evaluations = 0.0
     for g, accesses in users.items():
-        evaluations += sum(count_evaluations(state.groups[g], at, count) for at in distinct(accesses))
+        for at in distinct(accesses):
+            evaluations += count_evaluations(state.groups[g], at, node.shape, state.target)
     if len(users) == 1 and evaluations <= count:
         return None
     flops, sources = cone(state, k)
@@ -216,11 +222,9 @@ def leads_only_to(graph: Graph, start: int, end: int, cone: set[int]) -> bool:
     return True
 
 
-def count_evaluations(group: Group, at: tuple[Index, ...], count: int) -> float:
-    """How often an expression of `count` elements, at index `at`, is evaluated: once per iteration of the loops down to
-    its deepest one, or once per use of a packed block or a register tile. Windows, which meet elements several times in
-    one use, have no such reuse.
-    """
+def count_evaluations(group: Group, at: tuple[Index, ...], shape: tuple[Index, ...], target: Target) -> float:
+    """How often an expression of `shape` is evaluated at index `at`: once per iteration of the loops down to its
+    deepest one; in a contraction once per staged row of whole vectors, packed block or register tile."""
     used = used_variables(at)
     inner = used - frozenset(group.domain)
     depth = max((k for k, v in enumerate(group.domain) if v in used), default=-1)
@@ -228,9 +232,14 @@ def count_evaluations(group: Group, at: tuple[Index, ...], count: int) -> float:
     if inner:
         around = group.domain if group.row is None else tuple(v for v in group.domain if v in group.row)
     total = volume((*around, *inner))
-    if not (inner and group.contraction and all(map(is_digit, at))):
+    if not (inner and group.contraction):
         return total
+    if not all(map(is_digit, at)):  # a window
+        outside = volume(tuple(v for v in group.domain if v not in used))
+        columns, lanes = size(shape[-1]), target.lanes(32)
+        staged = HALO * numel(shape) / max(columns, 1) * ceil(columns / lanes) * lanes * max(outside / BLOCK_REUSE, 1)
+        return total if target.is_gpu else min(staged, total)
     rows = total / max(volume(tuple(used)), 1)
-    evaluations = min(total, rows * count)  # loops over digits that are not used are inside of it
+    evaluations = min(total, rows * numel(shape))  # loops over digits that are not used are inside of it
     packed = rows >= MIN_ROWS and total >= PACKED_WORK
     return evaluations / min(rows, BLOCK_REUSE) if packed else evaluations / TILE_REUSE

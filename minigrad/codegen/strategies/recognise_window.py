@@ -177,30 +177,31 @@ def _taps_form(parts: Parts) -> Window:
 
 
 def _plane_form(parts: Parts) -> Window:
-    """The factor whose positions move with variables of the domain is X; what is left has no taps."""
+    """X: the factors whose positions move with variables of the domain; what is left has no taps."""
     if parts.monoid != "sum" or len(parts.factors) < 2:
         raise Refused("a reduction of one operand over a plane")
-    for at, x in enumerate(parts.factors):
-        rest = [f for k, f in enumerate(parts.factors) if k != at]
-        used = frozenset().union(*(free_variables(f) for f in rest))
-        taps = [v for v in parts.domain if v not in used and v in free_variables(x)]
-        images = [r for r in parts.over if r in used]
-        if not taps or not images:
-            continue
-        value = guard(x, const(0, x.dtype), parts.conditions)
-        # What is read where a condition fails may not be there: each factor has those that it can have.
-        ours = tuple(c for c in parts.conditions if not variables(c) & set(taps))
-        a = guard(product_of(rest), const(0, rest[0].dtype), ours)
-        images.sort(key=lambda r: _value_step(a, r))
-        pairs = [_partner(value, t, images) for t in taps]
-        columns = next((p for p in pairs if p.image is images[0]), Axis(images[0], None))
-        others = [p for p in pairs if p is not columns]
-        if len(others) > 1 or any(a.image is columns.image for a in others):
-            raise Refused(f"taps along {len(pairs)} axes")
-        rows = others[0] if others else Axis(None, None)
-        extra = tuple(r for r in parts.over if r not in (rows.image, columns.image))
-        return window_of("plane", parts, rows, columns, value, a, extra)
-    raise Refused("no operand is read at positions that move with the outputs")
+    domain = frozenset(parts.domain)
+    everywhere = domain.intersection(*(free_variables(f) for f in parts.factors))
+    moving = [f for f in parts.factors if free_variables(f) & domain - everywhere]
+    rest = [f for f in parts.factors if f not in moving]
+    used = frozenset().union(*(free_variables(f) for f in rest))
+    taps = [v for v in parts.domain if v not in everywhere]
+    images = [r for r in parts.over if r in used]
+    if not moving or not images:
+        raise Refused("no operand is read at positions that move with the outputs")
+    value = guard(product_of(moving), const(0, moving[0].dtype), parts.conditions)
+    # What is read where a condition fails may not be there: each factor has those that it can have.
+    ours = tuple(c for c in parts.conditions if not variables(c) & set(taps))
+    a = guard(product_of(rest), const(0, rest[0].dtype), ours)
+    images.sort(key=lambda r: _value_step(a, r))
+    pairs = [_partner(value, t, images) for t in taps]
+    columns = next((p for p in pairs if p.image is images[0]), Axis(images[0], None))
+    others = [p for p in pairs if p is not columns]
+    if len(others) > 1 or any(o.image is columns.image for o in others):
+        raise Refused(f"taps along {len(pairs)} axes")
+    rows = others[0] if others else Axis(None, None)
+    extra = tuple(r for r in parts.over if r not in (rows.image, columns.image))
+    return window_of("plane", parts, rows, columns, value, a, extra)
 
 
 def window_of(form: str, parts: Parts, rows: Axis, columns: Axis, x: Value, other: Value | None,
