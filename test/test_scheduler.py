@@ -8,6 +8,7 @@ import pytest
 
 from minigrad import Tensor, nn
 from minigrad.codegen.lowering.split import divisions_left, split_divisions, split_phases
+from minigrad.codegen.stages import stages_of
 from minigrad.config import config
 from minigrad.engine.show import show
 from minigrad.engine.stats import stats
@@ -146,6 +147,30 @@ def test_one_tap_that_stays_is_no_window():
     for text in (show(x.conv2d(w), stage="graph"), show(grad, stage="graph")):
         assert "window" not in text
     assert "window" in show(x.conv2d(w, stride=2), stage="graph")
+
+
+def programs(*tensors: Tensor) -> list:
+    target = get_device("CPU").target
+    return [stage.function for step in scheduled(*tensors).steps for stage in stages_of(step.kernel, target).stages]
+
+
+def test_layers_of_other_sizes_share_their_programs():
+    shapes = [(4, 24, 10, 10), (8, 96, 14, 14), (3, 130, 9, 11)]
+    kernels = [programs(trained(shape)[2].silu()) for shape in shapes]
+    assert len(kernels[0]) == 1 and kernels[0] == kernels[1] == kernels[2]
+    pooled = [programs(ready(n, c, 12, 12).mean((2, 3)) * ready(1, c)) for n, c in ((3, 40), (5, 70))]
+    assert pooled[0] == pooled[1]
+    for shape in shapes:
+        x, _, out = trained(shape)
+        mean, var = x.numpy().mean((0, 2, 3), keepdims=True), x.numpy().var((0, 2, 3), keepdims=True)
+        expected = (x.numpy() - mean) / np.sqrt(var + 1e-5)
+        np.testing.assert_allclose(out.silu().numpy(), expected / (1 + np.exp(-expected)), rtol=1e-4, atol=1e-5)
+
+
+def test_sizes_that_code_relies_on_stay_constants():
+    """Borders of a window, and a sum that is written out."""
+    assert programs(ready(4, 24).pad((1, 1)).sum(1)) != programs(ready(4, 25).pad((1, 1)).sum(1))
+    assert programs(ready(4, 24).sum(0)) != programs(ready(5, 24).sum(0))
 
 
 def show_kernel(kernel) -> str:

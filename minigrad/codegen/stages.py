@@ -10,6 +10,7 @@ The pipeline, each line with its reason:
     split_reduction   a long sum with few outputs gets partial sums, by a tree that depends on shapes only
     split             so does a contraction with too few blocks for several workers
     choose_plans      by how the variables are used
+    lift_sizes        layers that differ in sizes only are one program, where knowing the sizes gains nothing
     build             the loop nest
 """
 from __future__ import annotations
@@ -21,6 +22,7 @@ from minigrad.codegen.ir.nodes import Function, extent_of
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.lowering.collapse import collapse, lift_length
 from minigrad.codegen.lowering.flatten import flatten
+from minigrad.codegen.lowering.lift import lift_sizes
 from minigrad.codegen.lowering.rename import canonical_names
 from minigrad.codegen.lowering.split import split_divisions, split_phases
 from minigrad.codegen.strategies import tiles
@@ -38,6 +40,7 @@ from minigrad.codegen.strategies.plan import (
     AttentionPlan,
     PackedPlan,
     PanelPlan,
+    Plan,
     TeamPlan,
     TilePlan,
     WindowPlan,
@@ -92,10 +95,24 @@ def stages_of(kernel: Kernel, target: Target) -> Staged:
     for k, (together, plan) in enumerate(units):
         here = replace(whole, params=tuple(_scratch_mode(p, scratch, written) for p in whole.params))
         name = f"{kernel.name}_{k}" if len(units) > 1 else kernel.name
-        function = build_any(here, together, plan, name)
+        lifted = None
+        if isinstance(plan, Plan) and len(together) == 1 and shares_sizes(target):
+            lifted = lift_sizes(here, together[0], plan)
+        if lifted is not None:
+            here, general, sizes = lifted
+            function = build(here, general, plan, name)  # type: ignore[arg-type]
+            extent = subs(extent_of(function), dict(zip(here.dims, sizes, strict=True)))
+            stages.append(Stage(function, plan, together, sizes, extent))
+        else:
+            function = build_any(here, together, plan, name)
+            stages.append(Stage(function, plan, together, dims, subs(extent_of(function), values)))
         written |= {s.param for nest in together for s in nest.body if isinstance(s, Store)}
-        stages.append(Stage(function, plan, together, dims, subs(extent_of(function), values)))
     return Staged(whole, tuple(stages), tuple((p.dtype, p.shape[0]) for p in scratch))
+
+
+def shares_sizes(target: Target) -> bool:
+    """Whether programs take their sizes as arguments. Other compilers than ours plan by constant sizes themselves."""
+    return target.language == "llvm" and not target.has_groups
 
 
 def build_any(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str) -> Function:

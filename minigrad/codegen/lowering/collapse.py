@@ -75,10 +75,15 @@ def _pair(domain: tuple[Var, ...], expressions: list[Index]) -> tuple[Var, Var] 
 
 
 def _collapse_nest(nest: Nest) -> Nest:
-    nest = _collapse_domains(nest)
+    return _collapse_reductions(_collapse_domains(nest))
+
+
+def _collapse_reductions(nest: Nest) -> Nest:
     body: list[Define | Store | Nest] = []
     for s in nest.body:
-        if isinstance(s, Define) and s.value.op == "reduce":
+        if isinstance(s, Nest):
+            s = _collapse_reductions(s)
+        elif isinstance(s, Define) and s.value.op == "reduce":
             s = Define(s.name, _collapse_reduce(s.value))
         body.append(s)
     return Nest(nest.domain, tuple(body))

@@ -20,8 +20,9 @@ FACTORS = (1, 2, 3, 4, 5, 6, 7, 8)
 MAX_COPIES = 24
 """Accumulators of a tile, chains included: bounds code size too."""
 
-MIN_WORK = 64
-"""Terms of a sum from which tiling pays for its edges."""
+SMALL_WORK = 1 << 19
+SMALL_FACTORS = (1, 2, 4)
+"""Multiply-adds up to which a few tiles do for all sizes, edges or not: layers of many sizes share programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,8 @@ def plan(nest: Nest, target: Target) -> Plan | None:
     width = best[1] if best is not None else 1
     on_domain = lane is not None and any(lane is v for v in nest.domain)
     tile = best_tile(nest, loads, lane, width, on_domain, len(reduced), target)
-    unroll = unrolled(over, lane, tile)
+    small = is_small(nest, loads)
+    unroll = () if small else unrolled(over, lane, tile)
     inner: list[tuple[str, int, int]] = []
     copies = 1
     for _, f in tile:
@@ -60,8 +62,17 @@ def plan(nest: Nest, target: Target) -> Plan | None:
     for v in order:
         block = blocks.get(v.name, 1) * (width if on_domain and v is lane else 1)
         counts.append(ceil(typical(v) / block))
-    return Plan("contraction", tuple(v.name for v in order), parallel_prefix(counts, target), tile,
+    parallel = len(order) if small else parallel_prefix(counts, target)
+    return Plan("contraction", tuple(v.name for v in order), parallel, tile,
                 lane.name if on_domain and lane is not None else "", width if on_domain else 1, tuple(inner), unroll)
+
+
+def is_small(nest: Nest, loads: list[Access]) -> bool:
+    """Whether all sums together are little work."""
+    terms = 1
+    for v in dict.fromkeys((*nest.domain, *(v for a in loads for v in a.over))):
+        terms *= typical(v) if isinstance(v.hi, int) else SMALL_WORK
+    return terms <= SMALL_WORK
 
 
 def unrolled(over: list[Var], lane: Var | None, tile: tuple[tuple[str, int], ...]) -> tuple[str, ...]:
@@ -92,16 +103,18 @@ def best_tile(nest: Nest, loads: list[Access], lane: Var | None, width: int, on_
               target: Target) -> tuple[tuple[str, int], ...]:
     """The register tile over at most two domain variables with the fewest loads per multiply-add."""
     budget = min(MAX_COPIES, target.registers - 4) // max(accumulators, 1)
-    best = Choice(tile_cost(loads, (), lane, width, on_domain), ())
-    domain = [v for v in nest.domain if extent(v) > 1]
+    small = is_small(nest, loads)
+    factors = SMALL_FACTORS if small else FACTORS
+    best = Choice(tile_cost(loads, (), lane, width, on_domain, small), ())
+    domain = [v for v in nest.domain if extent(v) > 1 and not (small and v is lane)]
     for i, a in enumerate(domain):
-        for fa in FACTORS:
+        for fa in factors:
             for b in domain[i + 1:] or [None]:  # type: ignore[list-item]
-                for fb in FACTORS if b is not None else (1,):
+                for fb in factors if b is not None else (1,):
                     tile = tuple((v, f) for v, f in ((a, fa), (b, fb)) if v is not None and f > 1)
                     if not tile or not fits(tile, lane if on_domain else None, width, budget):
                         continue
-                    cost = tile_cost(loads, tile, lane, width, on_domain)
+                    cost = tile_cost(loads, tile, lane, width, on_domain, small)
                     if cost < best.cost * 0.97:
                         best = Choice(cost, tuple((v.name, f) for v, f in tile))
     return best.tile
@@ -117,8 +130,9 @@ def fits(tile: tuple[tuple[Var, int], ...], lane: Var | None, width: int, budget
 
 
 def tile_cost(loads: list[Access], tile: tuple[tuple[Var, int], ...], lane: Var | None, width: int,
-              on_domain: bool) -> float:
-    """Instructions per multiply-add of one element: loads that each copy needs anew, plus the edges left over."""
+              on_domain: bool, small: bool) -> float:
+    """Instructions per multiply-add of one element: loads that each copy needs anew, plus the edges left over unless
+    they are `small`."""
     copies = 1
     waste = 1.0
     for v, f in tile:
@@ -135,4 +149,4 @@ def tile_cost(loads: list[Access], tile: tuple[tuple[Var, int], ...], lane: Var 
                 needed *= f
         step = a.step(lane) if lane is not None else 0
         total += needed * (width if step is None or step == 2 else 1)
-    return total / copies * waste
+    return total / copies * (1.0 if small else waste)
