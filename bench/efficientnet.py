@@ -12,8 +12,9 @@ from bench import efficientnet_peers
 from bench.options import Bench
 from bench.report import OURS, Work
 from bench.timing import Side
+from bench.traffic import table
 from examples.efficientnet.model import STAGES, ConvNorm, EfficientNet
-from minigrad import Tensor, jit
+from minigrad import Tensor, config, jit
 from minigrad.nn import Linear
 from minigrad.nn.optim import SGD
 from minigrad.nn.state import get_parameters
@@ -28,6 +29,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, help="images per step (default: 1 to infer, 8 to train)")
     parser.add_argument("--size", type=int, default=224, help="of an image (default 224)")
     parser.add_argument("--no-eager", action="store_true", help="of ours, only the captured step")
+    parser.add_argument("--traffic", action="store_true",
+                        help="of ours, print launches, programs and bytes by kernel as well")
     parser.add_argument("--compile", action="store_true", help="torch.compile too: takes minutes and a C++ compiler")
 
 
@@ -50,6 +53,11 @@ def _measure(bench: Bench, mode: str, batch: int) -> None:
     images = random.standard_normal((batch, 3, size, size), np.float32)
     labels = random.integers(0, QUICK_CLASSES, batch)
     make = trainer if mode == "train" else classifier
+    if bench.options.traffic:
+        eager = make(quick_or_b0(bench.quick), images, labels, False)
+        with config(disk_cache=False):
+            for line in table(eager, batch):
+                bench.report.say(line)
     sides = [Side(OURS, "jit", make(quick_or_b0(bench.quick), images, labels, True))]
     if not bench.options.no_eager:
         sides.append(Side(OURS, "eager", make(quick_or_b0(bench.quick), images, labels, False)))

@@ -10,7 +10,13 @@ from bench.options import common_parser
 from bench.peers import set_threads
 from bench.report import OURS, Report, Work
 from bench.timing import QUICK, Schedule, Side, interleave
+from bench.traffic import stage_bytes, table
+from minigrad import Tensor
+from minigrad.codegen.stages import Stage, stages_of
 from minigrad.runtime.limits import Limits
+from minigrad.runtime.registry import get_device
+from minigrad.scheduler.graph import build_graph
+from minigrad.scheduler.schedule import schedule
 
 FIELDS = {"peer", "version", "work", "threads", "best_s", "median_s", "runs", "variant", "first_s", "cores_used",
           "omp_wait_policy", "load_average"}
@@ -55,6 +61,32 @@ def test_products_of_other_types_stand_beside_float32() -> None:
         rows = [row for row in report.rows if row["work"] == f"matmul 8x8x8 {dtype}"]
         assert [row["peer"] for row in rows] == [OURS, OURS, "minigrad float32"]
         assert all(row["against"] == "minigrad float32 jit" for row in rows[:2])
+
+
+def test_traffic_of_a_step_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    measure("efficientnet", ["--quick", "--against", "none", "--traffic", "train"])
+    lines = capsys.readouterr().out.splitlines()
+    first = next(k for k, line in enumerate(lines) if line.startswith("one step: "))
+    launches, programs = (int(word) for word in lines[first].split() if word.isdigit())
+    assert launches >= programs // 2 > 0
+    moved = [float(line.split()[0]) for line in lines[first + 1:] if " stages " in line]
+    assert moved == sorted(moved, reverse=True) and abs(sum(moved) - float(lines[first].split()[-4])) < 0.1
+
+
+def scheduled(x: Tensor) -> list[Stage]:
+    target = get_device("CPU").target
+    return [stage for step in schedule(build_graph([x._node]), frozenset(), target).steps
+            for stage in stages_of(step.kernel, target).stages]
+
+
+def test_bytes_of_a_stage_are_those_of_its_operands() -> None:
+    x, y = Tensor.ones(40, 60).contiguous().realize(), Tensor.ones(60).contiguous().realize()
+    lines = table(lambda: (x * y + 1).realize(), 1)
+    assert lines[0].startswith("one step: 1 launches, 1 programs") and len(lines) == 2
+    kernel = scheduled(x * y + 2)[0]
+    assert stage_bytes(kernel) == 4 * (2400 + 60 + 2400)
+    shifted = scheduled(x[:, 1:].contiguous())[0]
+    assert stage_bytes(shifted) == 4 * 2 * 40 * 59, "what is not read does not count"
 
 
 @pytest.mark.parametrize("wanted", ["data", "weights", "both"])

@@ -1,0 +1,96 @@
+"""What a captured step moves: launches, distinct programs and bytes, by strategy and kernel.
+
+Bytes are counted from the compiled stages: of every buffer that a stage loads from, and of every one that it stores to,
+the distinct elements, scratch and weights included. What a stage reads back of its own output is no traffic.
+"""
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from minigrad.codegen.kernel import Nest, Store
+from minigrad.codegen.stages import Stage, stages_of
+from minigrad.codegen.strategies.access import extent
+from minigrad.engine.observe import Observer, Ran, observing
+from minigrad.expr import Index, evaluate, variables
+from minigrad.value import indices_of, value_atoms, walk
+
+
+@dataclass
+class Group:
+    """Launches of one strategy and kernel name."""
+
+    stages: int = 0
+    bytes: int = 0
+    programs: set[Any] = field(default_factory=set)
+
+
+class _Plans(Observer):
+    def __init__(self) -> None:
+        self.runs: list[Ran] = []
+
+    def ran(self, run: Ran) -> None:
+        self.runs.append(run)
+
+
+def table(step: Callable[[], Any], images: int) -> list[str]:
+    """Lines on what one eager run of `step` moves, the most bytes first; MB are per image."""
+    plans = _Plans()
+    with observing(plans):
+        step()
+    groups: dict[tuple[str, str], Group] = defaultdict(Group)
+    launches = 0
+    for run in plans.runs:
+        launches += run.plan.launches
+        for made in run.plan.schedule.steps:
+            for stage in stages_of(made.kernel, run.plan.device.target).stages:
+                group = groups[stage.plan.strategy, made.kernel.name]
+                group.stages += 1
+                group.bytes += stage_bytes(stage)
+                group.programs.add(stage.function)
+    total = sum(g.bytes for g in groups.values()) / images / 1e6
+    programs = len({p for g in groups.values() for p in g.programs})
+    lines = [f"one step: {launches} launches, {programs} programs, {total:.1f} MB per image"]
+    for (strategy, name), g in sorted(groups.items(), key=lambda item: -item[1].bytes):
+        lines.append(f"{g.bytes / images / 1e6:9.2f} MB  {g.stages:4} stages  {len(g.programs):3} programs  "
+                     f"{strategy:<12} {name}")
+    return lines
+
+
+def stage_bytes(stage: Stage) -> int:
+    """Distinct bytes that a stage loads and stores, each buffer at most whole."""
+    accesses: dict[tuple[str, str], set[Index]] = defaultdict(set)
+    for nest in stage.nests:
+        _collect(nest, accesses)
+    values = {d: int(v) for d, v in zip(stage.function.dims, stage.dims, strict=True) if isinstance(v, int)}
+    total = 0
+    for b in stage.function.buffers:
+        size = evaluate(b.size, {d.name: v for d, v in values.items()}) if not isinstance(b.size, int) else b.size
+        for kind in ("load", "store"):
+            if kind == "load" and b.mode == "out":
+                continue
+            total += min(sum(map(_elements, accesses[b.name, kind])), size) * b.dtype.itemsize
+    return total
+
+
+def _collect(nest: Nest, accesses: dict[tuple[str, str], set[Index]]) -> None:
+    for s in nest.body:
+        if isinstance(s, Nest):
+            _collect(s, accesses)
+            continue
+        if isinstance(s, Store):
+            accesses[s.param, "store"].add(s.indices[0])
+        inside = [s.value, *(a.value for v in walk(s.value) for e in indices_of(v) for a in value_atoms(e))]
+        for v in walk(*inside):
+            if v.op == "load":
+                accesses[v.attr[0], "load"].add(v.attr[1][0])  # type: ignore[index]
+
+
+def _elements(offset: Index) -> int:
+    """How many elements an access meets: no more than its variables have values."""
+    total = 1
+    for v in () if isinstance(offset, int) else variables(offset):
+        total *= extent(v)
+    return total
