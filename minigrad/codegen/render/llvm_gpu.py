@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minigrad.codegen.ir.nodes import Alloc, Function, Loop, group_size
-from minigrad.codegen.render.llvm import LlvmEmitter, memory_type, scalar_type, typed, vector
+from minigrad.codegen.render.llvm import LlvmEmitter
+from minigrad.codegen.render.llvm_text import memory_type, scalar_type, typed, vector
 from minigrad.codegen.render.place import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
 from minigrad.codegen.transforms.math import written_out
 from minigrad.dtype import bool_, int32

@@ -1,0 +1,223 @@
+"""Memory in LLVM IR: loads and stores of elements and vectors, registers, memory of a worker's own."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minigrad.codegen.ir.nodes import Alloc
+from minigrad.codegen.render.llvm_text import mangled, memory_type, scalar_type, typed, vector
+from minigrad.codegen.render.llvm_values import LlvmValues
+from minigrad.codegen.render.place import Memory, Ref
+from minigrad.dtype import bool_, uint8
+from minigrad.expr import Index
+
+MAX_PARTS = 4
+"""Whole vectors that a load of scattered lanes is put together from."""
+
+
+class LlvmMemory(LlvmValues):
+    """Loads and stores to instructions."""
+
+    def pointer(self, memory: Memory, offset: Index, lane: int | None = None) -> Ref:
+        kind = memory_type(memory.dtype)
+        sums, constant = self.sums(offset, lane)
+        p = Ref(memory.text, memory.dtype)
+        for part in sums:
+            p = self.pure(f"getelementptr {kind}, ptr {p.text}, i64 {part.text}", memory.dtype, 1, (p, part), "p")
+        if constant:
+            p = self.pure(f"getelementptr {kind}, ptr {p.text}, i64 {constant}", memory.dtype, 1, (p,), "p")
+        return p
+
+    def safe_pointer(self, memory: Memory, p: Ref, mask: Ref | None, lanes: int) -> Ref:
+        """The pointer where the scalar mask is true, else that of a block of zeros."""
+        if mask is None:
+            return p
+        self.zeros = max(self.zeros, lanes * memory.dtype.itemsize)
+        text = f"select i1 {mask.text}, ptr {p.text}, ptr @{self.function.name}.zeros"
+        return self.pure(text, memory.dtype, 1, (mask, p), "p")
+
+    def fetch(self, memory: Memory, text: str, lanes: int, operands: Sequence[Ref], floor: int,
+              mask: Ref | None) -> Ref:
+        """The load `text`, shared and moved as far as what it reads allows; bools become i1."""
+        dtype = uint8 if memory.dtype is bool_ else memory.dtype
+        if memory.place == "in":
+            x = self.pure(text, dtype, lanes, operands, memory.name, floor)
+        else:
+            x = self.here(text, dtype, lanes, memory, memory.name)
+        if memory.dtype is bool_:
+            x = self.convert(x, bool_)
+        if mask is not None:
+            x.zero_outside = mask
+        return x
+
+    def load_scalar(self, memory: Memory, offset: Index, lane: int | None, mask: Ref | None, floor: int) -> Ref:
+        p = self.safe_pointer(memory, self.pointer(memory, offset, lane), mask, 1)
+        text = f"load {memory_type(memory.dtype)}, ptr {p.text}, align {memory.dtype.itemsize}"
+        return self.fetch(memory, text, 1, (p,), floor, mask)
+
+    def load_vector(self, memory: Memory, start: Index, stride: int, mask: Ref | None, floor: int) -> Ref | None:
+        width = self.width
+        if stride == 1:
+            return self.load_block(memory, start, mask, floor)
+        if stride == -1:
+            reverse = range(width - 1, -1, -1)
+            turned = self.shuffle(mask, None, reverse) if mask is not None and mask.lanes > 1 else mask
+            x = self.shuffle(self.load_block(memory, start - (width - 1), turned, floor), None, reverse)
+            x.zero_outside = mask
+            return x
+        if 2 <= stride <= 4:
+            return self.load_strided(memory, start, stride, mask, floor)
+        return self.load_square(memory, start, stride, floor) if mask is None else None
+
+    def load_block(self, memory: Memory, start: Index, mask: Ref | None, floor: int) -> Ref:
+        kind, width = memory_type(memory.dtype), self.width
+        p, align = self.pointer(memory, start), memory.dtype.itemsize
+        if mask is None or mask.lanes == 1:
+            p = self.safe_pointer(memory, p, mask, width)
+            return self.fetch(memory, f"load <{width} x {kind}>, ptr {p.text}, align {align}", width, (p,), floor, mask)
+        text = (f"call <{width} x {kind}> @llvm.masked.load.{mangled(kind, width)}.p0(ptr align {align} {p.text}, "
+                f"{typed(mask)}, <{width} x {kind}> zeroinitializer)")
+        return self.fetch(memory, text, width, (p, mask), floor, mask)
+
+    def load_strided(self, memory: Memory, start: Index, stride: int, mask: Ref | None, floor: int) -> Ref:
+        """Every `stride`-th element out of `stride` whole vectors; the last one ends at the last element wanted.
+
+        Where all of it is in bounds, the vectors start at a multiple of the stride, for other taps to share.
+        """
+        width = self.width
+        shift = start % stride if isinstance(start, int) else start.const % stride
+        if mask is None and self.in_bounds(memory, start - shift) \
+                and self.in_bounds(memory, start - shift + stride * width - 1):
+            starts = [i * width - shift for i in range(stride)]
+        else:
+            starts = [min(i * width, (width - 1) * stride + 1 - width) for i in range(stride)]
+        owner = [max(i for i, s in enumerate(starts) if s <= lane * stride) for lane in range(width)]
+        parts: list[tuple[Ref, dict[int, int]]] = []
+        for i, s in enumerate(starts):
+            picks = {lane: lane * stride - s for lane in range(width) if owner[lane] == i}
+            part = mask
+            if mask is not None and mask.lanes > 1:
+                by_position = {at: lane for lane, at in picks.items()}
+                no = Ref("zeroinitializer", bool_, width)
+                part = self.shuffle(mask, no, [by_position.get(at, width) for at in range(width)])
+            parts.append((self.load_block(memory, start + s, part, floor), picks))
+        result = self.join_parts(parts)
+        result.zero_outside = mask
+        return result
+
+    def join_parts(self, parts: list[tuple[Ref, dict[int, int]]]) -> Ref:
+        """One vector of the lanes that each of several vectors has, given as {lane: place in it}; two at a time."""
+        width = self.width
+        while len(parts) > 1:
+            (x, at), (y, more) = parts[0], parts[1]
+            picks = at | {lane: width + p for lane, p in more.items()}
+            joined = self.shuffle(x, y, [picks.get(lane, -1) for lane in range(width)])
+            parts = [*parts[2:], (joined, {lane: lane for lane in picks})]
+        x, at = parts[0]
+        lanes = [at.get(lane, -1) for lane in range(width)]
+        return x if all(p in (lane, -1) for lane, p in enumerate(lanes)) else self.shuffle(x, None, lanes)
+
+    def load_steps(self, memory: Memory, start: Index, steps: Sequence[int], floor: int) -> Ref | None:
+        """Whole vectors that are in bounds, and shuffles: lanes of interleaved runs."""
+        left = set(steps)
+        parts: list[tuple[Ref, dict[int, int]]] = []
+        while left:
+            first = min(left)
+            if len(parts) == MAX_PARTS or not (self.in_bounds(memory, start + first) and
+                                               self.in_bounds(memory, start + first + self.width - 1)):
+                return None
+            inside = {s for s in left if s < first + self.width}
+            left -= inside
+            picks = {lane: s - first for lane, s in enumerate(steps) if s in inside}
+            parts.append((self.load_block(memory, start + first, None, floor), picks))
+        return self.join_parts(parts)
+
+    def to_memory(self, value: Ref) -> Ref:
+        return self.convert(value, uint8) if value.dtype is bool_ else value
+
+    def load_square(self, memory: Memory, start: Index, stride: int, floor: int) -> Ref | None:
+        """A column of a square of rows `stride` apart, transposed in registers: its other columns share the work.
+
+        None where the loop wants few of them, or the square is not known to be inside the buffer.
+        """
+        width = self.width
+        column = (start if isinstance(start, int) else start.const) % width
+        corner = start - column
+        if (memory.name, corner) not in self.squares or not self.in_bounds(memory, corner) \
+                or not self.in_bounds(memory, corner + (width - 1) * (stride + 1)):
+            return None
+        rows = [self.load_block(memory, corner + i * stride, None, floor) for i in range(width)]
+        pairs = [i // 2 + i % 2 * width + i // 4 * 2 for i in range(width)]  # 0, w, 1, w + 1; 4, ...
+        twos = [i % 2 + i // 2 % 2 * width + i // 4 * 4 for i in range(width)]  # 0, 1, w, w + 1; 4, ...
+
+        def four(g: int) -> Ref:
+            """Rows 4g..4g+3 in each block of four lanes, at the wanted column of that block."""
+            high, second = 2 * (column // 2 % 2), 2 * (column % 2)
+            x, y = (self.shuffle(rows[4 * g + r], rows[4 * g + r + 1], [p + high for p in pairs]) for r in (0, 2))
+            return self.shuffle(x, y, [p + second for p in twos])
+
+        parts, block = [four(g) for g in range(width // 4)], column // 4
+        while len(parts) > 1:
+            # Of two parts the even or the odd blocks, so that the wanted one stays among fewer and fewer.
+            chosen = [4 * b + i for b in range(block % 2, width // 4, 2) for i in range(4)]
+            if width == 8:
+                chosen = [4 * block + i for i in range(4)]
+            picks = chosen + [width + i for i in chosen]
+            parts = [self.shuffle(x, y, picks) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+            block //= 2
+        return parts[0]
+
+
+    def store_scalar(self, memory: Memory, offset: Index, lane: int | None, value: Ref, mask: Ref | None) -> None:
+        value, p = self.to_memory(value), self.pointer(memory, offset, lane)
+        done = self.begin_branch(mask)
+        self.line(f"store {typed(value)}, ptr {p.text}, align {memory.dtype.itemsize}")
+        self.end_branch(done)
+
+    def begin_branch(self, mask: Ref | None) -> str:
+        if mask is None:
+            return ""
+        label = self.name("branch.")
+        self.line(f"br i1 {mask.text}, label %{label}, label %{label}.end")
+        self.scope.lines.append(f"{label}:")
+        return f"{label}.end"
+
+    def end_branch(self, label: str) -> None:
+        if label:
+            self.line(f"br label %{label}")
+            self.scope.lines.append(f"{label}:")
+            self.scope.label = label
+
+    def store_vector(self, memory: Memory, start: Index, value: Ref, mask: Ref | None) -> None:
+        value, p, align = self.to_memory(value), self.pointer(memory, start), memory.dtype.itemsize
+        if mask is None:
+            self.line(f"store {typed(value)}, ptr {p.text}, align {align}")
+            return
+        mask, name = self.spread(mask, value.lanes), mangled(memory_type(memory.dtype), value.lanes)
+        self.line(f"call void @llvm.masked.store.{name}.p0({typed(value)}, ptr align {align} {p.text}, {typed(mask)})")
+
+    def allocate(self, s: Alloc) -> Memory:
+        if s.scope == "register":
+            memory = Memory(s.name, s.dtype, s.size, "register", "", self.width)
+            kind = vector(scalar_type(s.dtype), self.width)
+            memory.slots = tuple([self.name(s.name) for _ in range(s.size)])
+            self.prologue += [f"  {slot} = alloca {kind}" for slot in memory.slots]
+            return memory
+        text = self.pure(f"getelementptr i8, ptr %scratch., i64 {self.scratch}", s.dtype, 1, (), s.name).text
+        self.scratch += -(-s.size * self.width * s.dtype.itemsize // 64) * 64
+        return Memory(s.name, s.dtype, s.size, "scratch", text, self.width)
+
+    def read_slot(self, memory: Memory, slot: int) -> Ref:
+        kind = vector(scalar_type(memory.dtype), memory.lanes)
+        return self.here(f"load {kind}, ptr {memory.slots[slot]}", memory.dtype, memory.lanes, memory, memory.name)
+
+    def write_slot(self, memory: Memory, slot: int, value: Ref) -> None:
+        memory.version += 1
+        self.line(f"store {typed(value)}, ptr {memory.slots[slot]}")
+        if memory.version % len(memory.slots) == 0 and self.is_big(len(memory.slots)):
+            # One step of the sum is done: no registers for loads of the next ones before it, or of its own after it.
+            self.line('call void asm sideeffect "", "~{memory}"()')
+            self.epoch += 1
+
+    def is_big(self, tile: int) -> bool:
+        """Whether so many sums take most of the vector registers."""
+        return 2 * tile > self.target.registers and "sse" in self.target.features

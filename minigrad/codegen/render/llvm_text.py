@@ -1,0 +1,50 @@
+"""How types and values are spelled in LLVM IR."""
+from __future__ import annotations
+
+import struct
+from functools import cache
+
+from minigrad.codegen.render.place import Ref
+from minigrad.dtype import DType, bool_
+
+_TYPES = {"float32": "float", "float64": "double", "float16": "i16", "bfloat16": "i16"}
+
+
+def scalar_type(dtype: DType) -> str:
+    """The type in registers; in memory a bool is an i8."""
+    return "i1" if dtype is bool_ else _TYPES.get(dtype.name) or f"i{dtype.bits}"
+
+
+def memory_type(dtype: DType) -> str:
+    return "i8" if dtype is bool_ else scalar_type(dtype)
+
+
+def vector(kind: str, lanes: int) -> str:
+    return kind if lanes == 1 else f"<{lanes} x {kind}>"
+
+
+def mangled(kind: str, lanes: int) -> str:
+    """A type as it is spelled in the name of an intrinsic."""
+    short = {"float": "f32", "double": "f64"}.get(kind, kind)
+    return short if lanes == 1 else f"v{lanes}{short}"
+
+
+@cache
+def register_type(dtype: DType, lanes: int) -> str:
+    return vector(scalar_type(dtype), lanes)
+
+
+def type_of(x: Ref) -> str:
+    return register_type(x.dtype, x.lanes)
+
+
+def typed(x: Ref) -> str:
+    return f"{register_type(x.dtype, x.lanes)} {x.text}"
+
+
+def round_to_float32(value: float) -> float:
+    """The nearest float32; what overflows becomes infinite."""
+    try:
+        return struct.unpack("<f", struct.pack("<f", value))[0]
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")

@@ -1,0 +1,334 @@
+"""Values in LLVM IR: literals, lanes, index arithmetic, arithmetic, conversions."""
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from minigrad.codegen.ir.nodes import Function
+from minigrad.codegen.render.common import Emitter
+from minigrad.codegen.render.llvm_dots import dot_of
+from minigrad.codegen.render.llvm_tables import table_of
+from minigrad.codegen.render.llvm_text import (
+    mangled,
+    round_to_float32,
+    scalar_type,
+    type_of,
+    typed,
+    vector,
+)
+from minigrad.codegen.render.place import INDEX, Ref
+from minigrad.dtype import DType, bfloat16, bool_, float16, float32, int32, uint8, uint16
+from minigrad.errors import InternalError
+from minigrad.expr import Index
+from minigrad.program import Link
+from minigrad.target import Target
+from minigrad.value import Value
+
+_FLOAT = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract", "div": "fdiv"}
+_INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl"}
+_SIGNED = {"idiv": "sdiv", "irem": "srem", "shr": "ashr", "lt": "icmp slt", "le": "icmp sle"}
+_UNSIGNED = {"idiv": "udiv", "irem": "urem", "shr": "lshr", "lt": "icmp ult", "le": "icmp ule"}
+_FLOAT_COMPARE = {"lt": "fcmp olt", "le": "fcmp ole", "eq": "fcmp oeq", "ne": "fcmp une"}
+
+_INTRINSICS = {"abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven"}
+
+
+class LlvmValues(Emitter):
+    """Values to instructions. `prologue` holds the allocas of the entry block, `squares` what is read in squares."""
+
+    def __init__(self, function: Function, target: Target):
+        super().__init__(function)
+        self.target = target
+        self.prologue: list[str] = []
+        self.scratch = 0
+        self.zeros = 0
+        self.links: dict[str, Link] = {}
+        self.declarations: dict[str, list[str]] = {}
+        self.squares: frozenset[tuple[str, Index]] = frozenset()
+
+    def definition(self, ref: Ref, text: str) -> str:
+        return f"{'  ' * (ref.level + 1)}{ref.text} = {text}"
+
+    def name(self, hint: str) -> str:
+        return ("" if hint == "branch." else "%") + super().name(hint + "." if hint[-1] != "." else hint)
+
+    def line(self, text: str) -> None:
+        self.scope.lines.append("  " * len(self.scopes) + text)
+
+    def comment(self, text: str) -> None:
+        self.line(f"; {text}")
+
+    # ---- literals, lanes, indices ----
+
+    def literal(self, value: int | float | bool, dtype: DType) -> str:
+        if dtype is bool_:
+            return "true" if value else "false"
+        if dtype.is_int:
+            return str(int(value))
+        if dtype is float16:
+            return str(struct.unpack("<H", struct.pack("<e", value))[0])
+        if dtype is bfloat16:
+            bits = struct.unpack("<I", struct.pack("<f", value))[0]
+            return str((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 if value == value else 0x7FC0)
+        if dtype is float32:
+            value = round_to_float32(value)
+        return "0x" + struct.pack(">d", value).hex().upper()
+
+    def splat(self, x: Ref, lanes: int) -> Ref:
+        kind = scalar_type(x.dtype)
+        if x.literal is not None:
+            ref = Ref(f"splat ({kind} {x.text})", x.dtype, lanes)
+            ref.literal = x.literal
+            return ref
+        full = vector(kind, lanes)
+        one = self.pure(f"insertelement {full} poison, {kind} {x.text}, i64 0", x.dtype, lanes, (x,), "one")
+        text = f"shufflevector {full} {one.text}, {full} poison, <{lanes} x i32> zeroinitializer"
+        return self.pure(text, x.dtype, lanes, (one,), "all")
+
+    def gather_lanes(self, parts: Sequence[Ref]) -> Ref:
+        kind, lanes, dtype = scalar_type(parts[0].dtype), len(parts), parts[0].dtype
+        if all(p.literal is not None for p in parts):
+            return Ref("<" + ", ".join(f"{kind} {p.text}" for p in parts) + ">", dtype, lanes)
+        if all(p is parts[0] for p in parts):
+            return self.splat(parts[0], lanes)
+        result = Ref("poison", dtype, lanes)
+        for i, p in enumerate(parts):
+            text = f"insertelement {vector(kind, lanes)} {result.text}, {kind} {p.text}, i64 {i}"
+            result = self.pure(text, dtype, lanes, (result, p), "ins")
+        return result
+
+    def extract(self, x: Ref, lane: int) -> Ref:
+        return x if x.lanes == 1 else self.pure(f"extractelement {typed(x)}, i64 {lane}", x.dtype, 1, (x,), "lane")
+
+    def shuffle(self, x: Ref, y: Ref | None, picks: Sequence[int]) -> Ref:
+        """Lanes of x, then y, by number; negative: whatever."""
+        second = f"{type_of(x)} {'poison' if y is None else y.text}"
+        chosen = ", ".join("i32 poison" if i < 0 else f"i32 {i}" for i in picks)
+        return self.pure(f"shufflevector {typed(x)}, {second}, <{len(picks)} x i32> <{chosen}>", x.dtype, len(picks),
+                         (x,) if y is None else (x, y), "shuf")
+
+    def integer(self, op: str, x: Ref, y: Ref, small: bool = False) -> Ref:
+        if op in ("add", "mul") and x.literal is not None and y.literal is not None:
+            return self.constant(x.literal + y.literal if op == "add" else x.literal * y.literal, INDEX)
+        if op in ("add", "mul"):
+            return self.pure(f"{op} nsw i64 {x.text}, {y.text}", INDEX, 1, (x, y), "i")
+        if op in ("min", "max"):
+            return self.pure(f"call i64 @llvm.s{op}.i64(i64 {x.text}, i64 {y.text})", INDEX, 1, (x, y), "i")
+        if op in ("fdiv", "fmod"):
+            return self.floor_division(op, x, y)
+        code = "udiv" if op == "div" else "urem"
+        floor = 0 if y.literal is not None else self.safe_floor()
+        if not small:
+            return self.pure(f"{code} i64 {x.text}, {y.text}", INDEX, 1, (x, y), "i", floor)
+        a = self.pure(f"trunc i64 {x.text} to i32", int32, 1, (x,), "i")
+        b = y if y.literal is not None else self.pure(f"trunc i64 {y.text} to i32", int32, 1, (y,), "i")
+        q = self.pure(f"{code} i32 {a.text}, {b.text}", int32, 1, (a, b), "i", floor)
+        return self.pure(f"zext i32 {q.text} to i64", INDEX, 1, (q,), "i")
+
+    def floor_division(self, op: str, x: Ref, y: Ref) -> Ref:
+        floor = self.safe_floor()
+        r = self.pure(f"srem i64 {x.text}, {y.text}", INDEX, 1, (x, y), "i", floor)
+        below = self.pure(f"icmp slt i64 {r.text}, 0", bool_, 1, (r,), "c")
+        if op == "fmod":
+            up = self.pure(f"add i64 {r.text}, {y.text}", INDEX, 1, (r, y), "i")
+            return self.pure(f"select i1 {below.text}, i64 {up.text}, i64 {r.text}", INDEX, 1, (below, up, r), "i")
+        q = self.pure(f"sdiv i64 {x.text}, {y.text}", INDEX, 1, (x, y), "i", floor)
+        step = self.pure(f"sext i1 {below.text} to i64", INDEX, 1, (below,), "i")
+        return self.pure(f"add i64 {q.text}, {step.text}", INDEX, 1, (q, step), "i")
+
+    def at_least(self, x: Ref, limit: int) -> Ref:
+        if x.literal is not None:
+            return self.constant(x.literal >= limit, bool_)
+        return self.pure(f"icmp sge i64 {x.text}, {limit}", bool_, 1, (x,), "c")
+
+    def lanes_at_least(self, x: Ref, limits: Sequence[int], small: bool) -> Ref:
+        dtype = int32 if small else INDEX
+        wide = self.splat(self.convert(x, dtype), len(limits))
+        edge = self.gather_lanes([self.constant(n, dtype) for n in limits])
+        return self.pure(f"icmp sge {typed(wide)}, {edge.text}", bool_, len(limits), (wide,), "m")
+
+    # ---- arithmetic ----
+
+    def parts_of(self, v: Value) -> tuple[Value, ...]:
+        table, dot = self.table_of(v), self.dot_of(v)
+        return (table[0],) if table is not None else v.args if dot is None else dot
+
+    def emit(self, v: Value, mask: Ref | None) -> Ref:
+        """One Value; what the processor has one instruction for is recognised."""
+        table, dot = self.table_of(v), self.dot_of(v)
+        if table is not None:
+            return self.look_up(table[1], self.spread(self.operand(table[0], mask), self.width))
+        if dot is not None:
+            return self.dot(*[self.spread(self.operand(x, mask), self.width) for x in dot])
+        return super().emit(v, mask)
+
+    def table_of(self, v: Value) -> tuple[Value, tuple[float, ...]] | None:
+        """What `llvm_tables.table_of` finds, inside loops over as many lanes as a register has entries."""
+        usable = v.dtype is float32 and self.width == 16 and "avx512f" in self.target.features
+        return table_of(v) if usable else None
+
+    def dot_of(self, v: Value) -> tuple[Value, Value] | None:
+        """What `llvm_dots.dot_of` finds, where vectors have the instruction."""
+        need = {16: "avx512vnni", 8: "avxvnni"}.get(self.width)
+        return dot_of(v) if v.op == "add" and need in self.target.features else None
+
+    def look_up(self, entries: Sequence[float], x: Ref) -> Ref:
+        """entries[x & 15] in each of sixteen lanes."""
+        table = self.gather_lanes([self.constant(e, float32) for e in entries])
+        text = f"call <16 x float> @llvm.x86.avx512.permvar.sf.512(<16 x float> {table.text}, {typed(x)})"
+        return self.pure(text, float32, 16, (x,))
+
+    def dot(self, w: Ref, x: Ref) -> Ref:
+        """In each lane the sum of the products of the unsigned bytes of `w` and the signed bytes of `x`."""
+        sums, kind = type_of(w), f"<{4 * w.lanes} x i8>"
+        words = [self.pure(f"bitcast {typed(r)} to {kind}", r.dtype, r.lanes, (r,), "bytes") for r in (w, x)]
+        zero = self.every(0, int32, w.lanes)
+        text = (f"call {sums} @llvm.x86.avx512.vpdpbusd.{32 * w.lanes}({sums} {zero.text}, {kind} {words[0].text}, "
+                f"{kind} {words[1].text})")
+        return self.pure(text, int32, w.lanes, (w, x, *words), "dot")
+
+    def operation(self, op: str, args: Sequence[Ref], dtype: DType) -> Ref:
+        kind = args[-1].dtype
+        if op == "where":
+            c, x, y = args
+            return self.pure(f"select {typed(c)}, {typed(x)}, {typed(y)}", dtype, x.lanes, args)
+        if kind.compute is not kind:
+            wide = self.operation(op, [self.convert(a, kind.compute) for a in args], dtype.compute)
+            return self.convert(wide, dtype)
+        if op in ("max", "min"):
+            return self.extremum(op, args[0], args[1])
+        return self.pure(self.instruction(op, args, kind), dtype, args[0].lanes, args, floor=self.trap_floor(op))
+
+    def trap_floor(self, op: str) -> int:
+        return self.safe_floor() if op in ("idiv", "irem") else 0
+
+    def instruction(self, op: str, args: Sequence[Ref], kind: DType) -> str:
+        t, rest = typed(args[0]), ", ".join(a.text for a in args)
+        if kind.is_float:
+            if op in _FLOAT or op in _FLOAT_COMPARE:
+                return f"{_FLOAT.get(op) or _FLOAT_COMPARE[op]} {type_of(args[0])} {rest}"
+            if op == "neg":
+                return f"fneg {t}"
+            if op in _INTRINSICS or op == "fma":
+                intrinsic = _INTRINSICS.get(op) or ("fma" if self.has_fma else "fmuladd")
+                return self.call(intrinsic, args[0], args)
+        else:
+            code = _INTEGER.get(op) or (_SIGNED if kind.kind == "i" else _UNSIGNED).get(op)
+            code = code or {"eq": "icmp eq", "ne": "icmp ne"}.get(op)
+            if code is not None:
+                return f"{code} {type_of(args[0])} {rest}"
+            lanes = args[0].lanes
+            if op == "neg":
+                return f"sub {type_of(args[0])} {self.every(0, kind, lanes).text}, {args[0].text}"
+            if op == "not":
+                return f"xor {t}, {self.every(True if kind is bool_ else -1, kind, lanes).text}"
+            if op == "abs":
+                signed = kind.kind == "i"
+                return f"{self.call('abs', args[0], args)[:-1]}, i1 false)" if signed else f"or {t}, {args[0].text}"
+        raise InternalError(f"[render] {self.function.name}: no LLVM instruction for {op} of {kind}")
+
+    @property
+    def has_fma(self) -> bool:
+        return "sse" not in self.target.features or "fma" in self.target.features
+
+    def call(self, intrinsic: str, shape: Ref, args: Sequence[Ref]) -> str:
+        name = f"@llvm.{intrinsic}.{mangled(scalar_type(shape.dtype), shape.lanes)}"
+        return f"call {type_of(shape)} {name}({', '.join(map(typed, args))})"
+
+    def extremum(self, op: str, x: Ref, y: Ref) -> Ref:
+        """NaN if either is: an ordered compare keeps its second operand, so only the first needs a check."""
+        kind, lanes = x.dtype, x.lanes
+        if kind is bool_:
+            return self.operation("or" if op == "max" else "and", (x, y), bool_)
+        if not kind.is_float:
+            return self.pure(self.call(("s" if kind.kind == "i" else "u") + op, x, (x, y)), kind, lanes, (x, y))
+        if y.literal is not None:
+            x, y = y, x
+        test = "fcmp ogt" if op == "max" else "fcmp olt"
+        c = self.pure(f"{test} {typed(x)}, {y.text}", bool_, lanes, (x, y), "c")
+        r = self.pure(f"select {typed(c)}, {typed(x)}, {typed(y)}", kind, lanes, (c, x, y))
+        if x.literal is not None and x.literal == x.literal:
+            return r
+        nan = self.pure(f"fcmp uno {typed(x)}, {x.text}", bool_, lanes, (x,), "c")
+        return self.pure(f"select {typed(nan)}, {typed(x)}, {typed(r)}", kind, lanes, (nan, x, r))
+
+    def unary_text(self, code: str, x: Ref, kind: str, dtype: DType) -> Ref:
+        return self.pure(f"{code} {typed(x)} to {vector(kind, x.lanes)}", dtype, x.lanes, (x,))
+
+    def convert(self, x: Ref, dtype: DType) -> Ref:
+        source = x.dtype
+        if source is dtype:
+            return x
+        if x.literal is not None and source.is_int and dtype.is_int and dtype.min <= x.literal <= dtype.max:
+            return self.constant(x.literal, dtype)
+        if source.compute is not source:
+            return self.convert(self.widen(x), dtype)
+        if dtype is bool_:
+            zero = self.spread(self.constant(0, source), x.lanes)
+            return self.operation("ne", (x, zero), bool_)
+        if dtype.compute is not dtype:
+            return self.narrow(self.convert(x, float32), dtype)
+        kind = scalar_type(dtype)
+        if source.is_float and dtype.is_float:
+            return self.unary_text("fpext" if dtype.bits > source.bits else "fptrunc", x, kind, dtype)
+        if dtype.is_float:
+            return self.unary_text("sitofp" if source.kind == "i" else "uitofp", x, kind, dtype)
+        if source.is_float:
+            sign = "s" if dtype.kind == "i" else "u"
+            name = f"@llvm.fpto{sign}i.sat.{mangled(kind, x.lanes)}.{mangled(scalar_type(source), x.lanes)}"
+            return self.pure(f"call {vector(kind, x.lanes)} {name}({typed(x)})", dtype, x.lanes, (x,))
+        if source is not bool_ and dtype.bits == source.bits:
+            return self.relabel(x, dtype)
+        if source is not bool_ and dtype.bits < source.bits:
+            return self.unary_text("trunc", x, kind, dtype)
+        return self.unary_text("sext" if source.kind == "i" else "zext", x, kind, dtype)
+
+    def relabel(self, x: Ref, dtype: DType) -> Ref:
+        """The same register read as another type of the same LLVM type."""
+        ref = Ref(x.text, dtype, x.lanes, x.level)
+        if x.literal is not None and dtype.is_int:
+            ref.literal = x.literal
+        return ref
+
+    def reinterpret(self, x: Ref, dtype: DType) -> Ref:
+        if bool_ in (x.dtype, dtype):
+            return self.convert(self.relabel(x, uint8) if dtype is bool_ else self.convert(x, uint8), dtype)
+        if scalar_type(x.dtype) == scalar_type(dtype):
+            return self.relabel(x, dtype)
+        return self.unary_text("bitcast", x, scalar_type(dtype), dtype)
+
+    @property
+    def has_half(self) -> bool:
+        """Whether the processor converts float16; elsewhere LLVM would call a library."""
+        return "sse" not in self.target.features or "f16c" in self.target.features
+
+    def widen(self, x: Ref) -> Ref:
+        """float16 or bfloat16 bits -> float32."""
+        if x.dtype is bfloat16 or not self.has_half:
+            return (self.bits_to_bfloat if x.dtype is bfloat16 else self.bits_to_half)(self.relabel(x, uint16))
+        half = self.unary_text("bitcast", x, "half", x.dtype)
+        text = f"fpext {vector('half', x.lanes)} {half.text} to {vector('float', x.lanes)}"
+        return self.pure(text, float32, x.lanes, (half,))
+
+    def narrow(self, x: Ref, dtype: DType) -> Ref:
+        """float32 -> float16 or bfloat16 bits, to nearest even."""
+        if dtype is bfloat16 or not self.has_half:
+            return self.relabel((self.bfloat_to_bits if dtype is bfloat16 else self.half_to_bits)(x), dtype)
+        half = self.unary_text("fptrunc", x, "half", dtype)
+        text = f"bitcast {vector('half', x.lanes)} {half.text} to {vector('i16', x.lanes)}"
+        return self.pure(text, dtype, x.lanes, (half,))
+
+    def across(self, combine: str, x: Ref) -> Ref:
+        """Halves onto halves; odd counts lane by lane, neighbours first."""
+        while x.lanes > 1 and x.lanes % 2 == 0:
+            half = x.lanes // 2
+            low, high = self.shuffle(x, None, range(half)), self.shuffle(x, None, range(half, 2 * half))
+            if half == 1:
+                low, high = self.extract(x, 0), self.extract(x, 1)
+            x = self.operation(combine, (low, high), x.dtype)
+        return self.pairwise(combine, [self.extract(x, i) for i in range(x.lanes)])
+
+    def any_lane(self, mask: Ref) -> Ref:
+        if mask.lanes == 1:
+            return mask
+        return self.pure(f"call i1 @llvm.vector.reduce.or.v{mask.lanes}i1({typed(mask)})", bool_, 1, (mask,), "any")
