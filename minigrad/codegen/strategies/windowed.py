@@ -77,7 +77,7 @@ def _options(c: Contraction, axes: tuple[Axis, ...], taps: dict[str, int], width
             m = (box(c.m, max(height, rows), rows) if not in_place else
                  (*((v.name, 1) for v in c.m[:-1]), *box(c.m[-1:], max(height, rows), rows)))
             mb = product(part for _, part in m)
-            if boxes + mb * (columns * images + depth) > target.l2 * 8 // bits:
+            if boxes + mb * (columns * images + depth) > target.l2 * 8 // bits // 2:  # outputs pass through it as well
                 break
             units = blocks * ceil(size(c.m) / mb)
             work = images * ceil(mb / rows) * (cycles * size(c.k) + ceil(columns / (vectors * width)) * TILE_CYCLES
