@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.stages import stages_of
-from minigrad.codegen.strategies.plan import Plan
+from minigrad.codegen.strategies.plan import PanelPlan, Plan
 from minigrad.expr import Var, product
 from minigrad.target import Target
 from minigrad.value import Value, load, rebuild, walk
@@ -35,7 +35,7 @@ def panelled(kernel: Kernel, constant: frozenset[str], target: Target) -> Panell
         return None
     outputs = product(v.hi + 1 for v in kernel.nests[0].domain)
     for param in kernel.params:
-        if param.name not in constant or not _is_matrix(param) or not in_order(kernel, target, "contraction"):
+        if param.name not in constant or not _is_matrix(param) or not in_order(kernel, target):
             continue
         nest = _in_panels(kernel.nests[0], param)
         rows, columns = param.shape
@@ -44,17 +44,18 @@ def panelled(kernel: Kernel, constant: frozenset[str], target: Target) -> Panell
         shape = (columns // PANEL, rows, PANEL)
         params = tuple(replace(p, shape=shape) if p is param else p for p in kernel.params)
         made = replace(kernel, params=params, nests=(nest,))
-        if in_order(made, target, "stream"):
+        if stages_of(made, target).stages[0].plan.strategy == "stream" and in_order(made, target):
             return Panelled(param.name, made, pack_kernel(param))
     return None
 
 
-def in_order(kernel: Kernel, target: Target, strategy: str) -> bool:
-    """Whether each sum runs from its first term to its last in one accumulator, by a plan of this strategy."""
+def in_order(kernel: Kernel, target: Target) -> bool:
+    """Whether each sum runs from its first term to its last in one accumulator."""
     stages = stages_of(kernel, target).stages
     plan = stages[0].plan
-    return len(stages) == 1 and isinstance(plan, Plan) and plan.strategy == strategy and bool(
-        plan.lanes) and not plan.inner and not plan.outer
+    if len(stages) != 1 or not isinstance(plan, Plan):
+        return len(stages) == 1 and isinstance(plan, PanelPlan)
+    return plan.strategy in ("contraction", "stream") and bool(plan.lanes) and not plan.inner and not plan.outer
 
 
 def pack_kernel(param: Param) -> Kernel:

@@ -215,11 +215,11 @@ class PanelBuilder:
             tiles = -(-plan.block_m // self.rows)
             number = j * (-(-plan.unit_m // plan.block_m) * tiles) + (0 if block.ib is None else block.ib * tiles) + i
             place = number * (self.rows * self.columns) + slot * plan.width + lane
-            add = each(Store("acc", slot, binary("add", old, load("sums", (place,), self.dtype))))
+            kept = each(Store("acc", slot, load("sums", (place,), self.dtype)))
             keep = each(Store("sums", place, old))
             last = -(-self.sizes[2] // plan.block_k) - 1
-            stores = [If((block.kb - 1,), add), If((block.kb - last,), tuple(stores), keep)]
-            before = [If((block.kb - last,), tuple(before))] if before else []
+            stores = [If((block.kb - last,), tuple(stores), keep)]
+            before = [If((block.kb - 1,), kept), *([If((block.kb - last,), tuple(before))] if before else [])]
         tile = (Alloc("acc", self.dtype, plan.rows * plan.vectors, "register"),
                 *each(Store("acc", slot, const(0, self.dtype))),
                 *before, Loop(x, 0, block.k_count, "serial", each(Store("acc", slot, term))), *stores)

@@ -5,7 +5,8 @@
         pack the panel of B once per block of K, the tiles of A in the first panel      unless they are read in place
         for tiles of M:
           for k: rows x vectors accumulators                                            the microkernel
-          last block of K: the nest's stores, from registers; before it: sums kept in scratch memory
+          last block of K: the nest's stores, from registers; before it: sums kept in scratch memory, where the
+          next block goes on with them: each sum runs from its first term to its last in one accumulator
 
 A tile at an edge reaches back over the one before it instead of needing masks, and stores what is its own. A is read
 in place wherever it is in memory as it is: a tile needs few rows. B is packed when it is used often and does not fit
