@@ -1,6 +1,7 @@
-"""Matrix products of all sizes around those of register tiles, against float64: `python test/matmul_sweep.py`.
+"""Matrix products of all sizes around those of register tiles, against float64.
 
-Every M, N and K of SIZES with neither, either and both operands transposed: minutes, so that the suite takes a sample.
+Every M, N and K of SIZES with neither, either and both operands transposed: half an hour, so that the suite takes a
+sample. To run all of it: `PYTHONPATH=. python test/matmul_sweep.py`.
 """
 from __future__ import annotations
 
