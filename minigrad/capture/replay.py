@@ -15,7 +15,7 @@ from minigrad.engine.transfer import cloned
 from minigrad.runtime.device import Buffer
 from minigrad.tensor import Tensor, _buffer_node
 
-PATIENCE = 64
+PATIENCE = 8
 """How many replays without a steady state, one after the other, end the search for one."""
 
 
@@ -174,7 +174,7 @@ class Capture:
     def _settle(self, owners: list[Tensor]) -> None:
         """Remembers how this replay left things, where the next one is likely to find them so."""
         self.steady = None
-        if self.patience and not isinstance(self.owners(owners[:len(self.inputs)]), str):
+        if self.patience > 0 and not isinstance(self.owners(owners[:len(self.inputs)]), str):
             self.steady = steady_after(self, owners)
         self.patience -= 1
 

@@ -6,6 +6,7 @@ arguments and the outputs: nothing is journaled, allocated or rebound. Anything 
 """
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from operator import is_
 from sys import getrefcount
@@ -190,8 +191,9 @@ class _Sorter:
         self.steady, self.capture, self.step, self.cells = steady, capture, step, cells
         self.slots = step.plan.schedule.slots
         self.places = capture.recording.places
+        self.taken = set(self.places.values())
         self.leaves, self.made = dict(step.leaves), {r: slot for slot, r in step.made}
-        self.uses = [r.register for r in capture.rebinds] + [o.register for o in capture.output.fresh()]
+        self.uses = Counter([r.register for r in capture.rebinds] + [o.register for o in capture.output.fresh()])
         self.moving: set[Place] = set()
         self.settled: set[int] = set()
         """Registers of values that are written where a cell's last one is."""
@@ -229,10 +231,9 @@ class _Sorter:
             self.moving.add(place)
             return cell is None and place[0] < len(self.capture.inputs) and not rebind.fresh
         leaf = self.slots[slot].leaf
-        uses = self.uses.count(r)
-        own = leaf is None and place not in self.places.values() or \
+        own = leaf is None and place not in self.taken or \
             leaf is not None and self.places.get(self.leaves[leaf]) == place
-        if own and uses == 1:
+        if own and self.uses[r] == 1:
             self.steady.alone.append(cell)
             self.settled.add(r)
             return self.steady.prepared.address(slot) == self.steady.addresses[cell]
