@@ -1,8 +1,9 @@
 # make test                 ruff, mypy and the whole test suite
 # make chat [PROMPT="..."]  talk to a small language model; with PROMPT, one answer
-# PYTHON names the interpreter (3.11 or later) that .venv is made with.
+# PYTHON names the interpreter (3.11 or later) that .venv is made with, PROCESSES how many run tests (1.5 GB each).
 
 PYTHON ?= python3
+PROCESSES ?= 2
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 
@@ -11,7 +12,7 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 test: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -n $(PROCESSES) --dist worksteal
 
 lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
