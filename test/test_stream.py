@@ -102,7 +102,8 @@ def test_a_stream_equals_its_kernel(case: str, target: Target) -> None:
     interpret_kernel(flat, expected, scalars)
     verify_function(stage.function)
     assert parse_function(print_function(stage.function)) == stage.function
-    interpret_function(unroll(stage.function), arrays, scalars)
+    dims = {d.name: value for d, value in zip(stage.function.dims, stage.dims, strict=True)}
+    interpret_function(unroll(stage.function), arrays, scalars, dims)
     np.testing.assert_allclose(arrays["o0"], expected["o0"], rtol=1e-4, atol=1e-3)
     assert render_llvm(stage.function, target).scratch == 0
 

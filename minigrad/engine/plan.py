@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minigrad.codegen.ir.nodes import Function
+from minigrad.codegen.ir.walk import touched
 from minigrad.codegen.strategies.access import iterations
 from minigrad.engine.compile import Compiled, compile_kernels
 from minigrad.engine.observe import is_timing, run_timed
@@ -96,9 +97,11 @@ def step_items(step: Step, kernel: Compiled, sizes: list[Index]) -> list[Item]:
         work = (step.flops / 20 + step.bytes / 10) * share
         values_of_dims = tuple(subs(e, dims) for e in stage.dims)
         row = Row(values, step.scalars, values_of_dims, subs(stage.extent, dims), work)
-        modes = [b.mode for b in stage.function.buffers]
-        reads = frozenset(v for v, m in zip(values, modes, strict=True) if m != "out")
-        writes = frozenset(v for v, m in zip(values, modes, strict=True) if m != "in")
+        buffers = stage.function.buffers
+        # All stages of a kernel have its parameters; each keeps alive only what it touches itself.
+        used = touched(stage.function) if len(amounts) > 1 else {b.name for b in buffers}
+        reads = frozenset(v for v, b in zip(values, buffers, strict=True) if b.mode != "out" and b.name in used)
+        writes = frozenset(v for v, b in zip(values, buffers, strict=True) if b.mode != "in" and b.name in used)
         items.append(Item(stage.function.name, executable, [row], reads, writes, step.flops * share,
                           step.bytes * share, stage.plan, step.origins, stage.function))
     return items

@@ -90,6 +90,12 @@ def accesses(function: Function) -> Iterator[tuple[str, Index, str]]:
                 yield name, at[0], "load"
 
 
+def touched(function: Function) -> set[str]:
+    """Names of the buffers that are read or written, microkernels' included."""
+    called = {name for s in statements(function) if isinstance(s, Call) for name, _ in s.buffers}
+    return called | {name for name, _, _ in accesses(function)}
+
+
 def names(function: Function) -> set[str]:
     """Every name in use: parameters, dims, allocations, lets, loop variables."""
     used = {p.name for p in function.buffers} | {p.name for p in function.scalars} | {d.name for d in function.dims}
