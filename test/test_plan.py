@@ -73,6 +73,14 @@ def test_a_training_step_is_planned_and_changes_nothing() -> None:
     assert "launches" in str(found) and "that was there before" in str(found)
 
 
+def test_a_planned_leaf_gets_its_gradient_once() -> None:
+    x = Tensor([1.0, 2.0], device="CPU") * 3
+    x.requires_grad_()
+    minigrad.plan(x)
+    (x * x).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [6.0, 12.0]
+
+
 def test_random_numbers_are_not_used_up() -> None:
     minigrad.manual_seed(3)
     minigrad.plan(lambda: Tensor.rand(10, device="CPU"))

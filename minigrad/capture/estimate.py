@@ -79,15 +79,15 @@ def plan(what: Callable | Tensor | list[Tensor], *args: Any, **kwargs: Any) -> P
 
 
 def _of_tensors(tensors: list[Tensor]) -> Planned:
-    nodes = [t._node for t in tensors]
+    saved = [(t, t._node, t._before) for t in tensors]
     with running_dry() as dry, observing(_Reads()):
         dry.keep_inputs = True
         try:
             Tensor.realize(*tensors)
             return _summary(dry)
         finally:
-            for t, node in zip(tensors, nodes, strict=True):
-                t._node = node
+            for t, node, before in saved:
+                t._node, t._before = node, before
             dry.forget()
 
 
@@ -125,8 +125,9 @@ def _give_phantoms(dry: DryRun, tensors: list[Tensor]) -> None:
             continue
         label = f"{node.dtype.short}[{', '.join(map(str, node.shape))}] that was there before"
         device = node.storage.device
-        phantom = made.setdefault(id(node.storage), Phantom(dry, device, node.storage.nbytes, label, given=True))
-        t._node = _buffer_node(phantom, node.shape, node.dtype, node.device)
+        if id(node.storage) not in made:
+            made[id(node.storage)] = Phantom(dry, device, node.storage.nbytes, label, given=True)
+        t._node = _buffer_node(made[id(node.storage)], node.shape, node.dtype, node.device)
 
 
 def _summary(dry: DryRun) -> Planned:

@@ -17,13 +17,14 @@ from minigrad.scheduler.schedule import schedule
 
 
 class Phantom(Buffer):
-    """A buffer without memory. `label` says what it holds; `given` that it was there before the dry run."""
+    """A buffer without memory. `label` says what it holds; `counts` whether its bytes do: what was there before the dry
+    run counts once it is read."""
 
-    __slots__ = ("dry", "label", "line", "given")
+    __slots__ = ("dry", "label", "line", "counts")
 
     def __init__(self, dry: DryRun, device: Device, nbytes: int, label: str, line: str = "", given: bool = False):
         super().__init__(device, nbytes, None)
-        self.dry, self.label, self.line, self.given = dry, label, line, given
+        self.dry, self.label, self.line, self.counts = dry, label, line, not given
         dry.phantoms.add(self)
         dry.live += 0 if given else nbytes
 
@@ -33,7 +34,7 @@ class Phantom(Buffer):
         return self is other
 
     def __del__(self) -> None:
-        self.dry.live -= self.nbytes if not self.given or self in self.dry.read else 0
+        self.dry.live -= self.nbytes if self.counts else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,6 @@ class DryRun:
 
     plans: list[ExecutionPlan] = field(default_factory=list)
     phantoms: WeakSet[Phantom] = field(default_factory=WeakSet)
-    read: WeakSet[Phantom] = field(default_factory=WeakSet)
     inputs: dict[int, Holder] = field(default_factory=dict)
     live: int = 0
     arena: int = 0
@@ -107,7 +107,7 @@ class DryRun:
         self.arena = max(self.arena, layout.nbytes)
         if self.live + self.arena > self.peak:
             self.peak = self.live + self.arena
-            self.holders = [Holder(p.nbytes, p.label, p.line) for p in self.phantoms if not p.given or p in self.read]
+            self.holders = [Holder(p.nbytes, p.label, p.line) for p in self.phantoms if p.counts]
             self.holders += [*self.inputs.values(), *temporaries(plan, values)]
         return buffers
 
@@ -118,8 +118,8 @@ class DryRun:
 
     def _count_input(self, buffer: Buffer) -> None:
         if isinstance(buffer, Phantom):
-            if buffer.given and buffer not in self.read:
-                self.read.add(buffer)
+            if not buffer.counts:
+                buffer.counts = True
                 self._add_input(buffer.nbytes)
         elif id(buffer) not in self.inputs:
             self.inputs[id(buffer)] = Holder(buffer.nbytes, "a value that was there before", "")
