@@ -133,7 +133,8 @@ class TapsBuilder(WindowBuilder):
                 size = self.plan.height * self.staging.vectors * self.plan.width * len(group.phases)
                 allocated.append(Alloc(out, self.dtype, size + self.plan.width, "scratch"))
             body += self.tiles(group.phases[0].rows, band,
-                               lambda first, rows: self.rows(group, weights, out, inside, band, first, rows))  # noqa: B023
+                               lambda first, rows: self.rows(  # noqa: B023
+                                   group, weights, out, inside, band, first, rows))  # noqa: B023
         for v, x in reversed(list(zip(again, loops, strict=True))):
             body = [Loop(x, 0, v.hi + 1, "serial", tuple(body))]
         return [*allocated, staged, *body]

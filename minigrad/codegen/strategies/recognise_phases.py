@@ -83,7 +83,8 @@ def _one(parts: Parts, like: Window, its: Parts, window: Window | None) -> Windo
         if len(parts.domain) != len(its.domain):
             raise Refused("phases of different shape")
         place = {v: parts.domain[k] for k, v in enumerate(its.domain)}
-        rows, columns = (Axis(place[a.image], None) for a in (like.phase.rows, like.phase.columns))  # type: ignore[index]
+        images = (like.phase.rows, like.phase.columns)
+        rows, columns = (Axis(place[a.image], None) for a in images)  # type: ignore[index]
         own = {rows.image, columns.image}
         inside = [f for f in parts.factors if free_variables(f) & own]
         others = [f for f in parts.factors if not free_variables(f) & own]

@@ -111,7 +111,8 @@ def lane_width(lane: Var, body: Value, target: Target) -> int:
 def near(a: Access, over: tuple[Var, ...]) -> bool:
     """Whether the sum goes through a load's memory front to back, in short steps."""
     steps = [coefficient(a.offset, v) for v in over if a.step(v) != 0]
-    return all(isinstance(s, int) for s in steps) and bool(steps) and min(map(abs, steps)) <= NEAR_STEP  # type: ignore[arg-type]
+    known = [abs(s) for s in steps if isinstance(s, int)]
+    return len(known) == len(steps) > 0 and min(known) <= NEAR_STEP
 
 
 def is_product(body: Value, lane: Var) -> bool:
