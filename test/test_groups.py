@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from conftest import needs_device
 from test_packed import CASES as CONTRACTIONS
-from test_packed import arguments, flat_kernel, tensor
+from test_packed import arguments, equal_the_kernel, flat_kernel, tensor
 
 from minigrad import Tensor
 from minigrad.codegen.ir.interpret import interpret_function
@@ -61,23 +61,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def check(kernel: Kernel, strategy: type) -> None:
     """Each nest by the strategy equals the kernel."""
-    arrays = arguments(kernel)
-    scalars = {s.name: 0.75 for s in kernel.scalars}
-    expected = {name: a.copy() for name, a in arrays.items()}
-    interpret_kernel(kernel, expected, scalars)
+    functions = []
     for nest in kernel.nests:
         plan = (tiles if strategy is TilePlan else teams).plan(nest, GPU)
         assert isinstance(plan, strategy), plan
         assert parse_plan(str(plan)) == plan
-        function = build_any(kernel, (nest,), plan, "f")
-        verify_function(function)
-        assert parse_function(print_function(function)) == function
-        unrolled = unroll(function)
-        verify_function(unrolled)
-        interpret_function(unrolled, arrays, scalars)
-    for p in kernel.params:
-        if p.mode != "in":
-            np.testing.assert_allclose(arrays[p.name], expected[p.name], rtol=3e-5, atol=3e-5)
+        functions.append(build_any(kernel, (nest,), plan, "f"))
+    equal_the_kernel(kernel, functions)
 
 
 TILED = ("a @ b", "a @ b.T", "a.T @ b", "batched", "heads", "epilogue", "prologue", "gathered columns", "int32", "conv",

@@ -1,6 +1,7 @@
 """Packed contractions: recognition, the packed form against the kernel as written, and on the CPU against numpy."""
 # Tests know their dims are ints.
 # mypy: disable-error-code="arg-type,type-var"
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -119,15 +120,13 @@ def arguments(kernel: Kernel) -> dict[str, np.ndarray]:
     return made
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
-@pytest.mark.parametrize("case", CASES)
-def test_packed_equals_the_kernel(case: str, target: Target) -> None:
-    kernel = flat_kernel(CASES[case](), target)
+def equal_the_kernel(kernel: Kernel, functions: Iterable[Function]) -> None:
+    """Loops that compute what the kernel says, are verified before and after unrolling, and whose text parses back."""
     arrays = arguments(kernel)
     scalars = {s.name: 0.75 for s in kernel.scalars}
     expected = {name: a.copy() for name, a in arrays.items()}
     interpret_kernel(kernel, expected, scalars)
-    for function in packed_functions(kernel, target):
+    for function in functions:
         verify_function(function)
         assert parse_function(print_function(function)) == function
         unrolled = unroll(function)
@@ -136,6 +135,13 @@ def test_packed_equals_the_kernel(case: str, target: Target) -> None:
     for p in kernel.params:
         if p.mode != "in":
             np.testing.assert_allclose(arrays[p.name], expected[p.name], rtol=3e-5, atol=3e-5)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("case", CASES)
+def test_packed_equals_the_kernel(case: str, target: Target) -> None:
+    kernel = flat_kernel(CASES[case](), target)
+    equal_the_kernel(kernel, packed_functions(kernel, target))
 
 
 WINDOWS = {
