@@ -26,7 +26,7 @@ from weakref import WeakValueDictionary
 from minigrad.dtype import DType, bool_
 from minigrad.expr import Atom, Index, Var, bounds, subs, variables
 
-UNARY = frozenset("neg abs sqrt exp log sin cos tanh erf floor ceil trunc round not".split())
+UNARY = frozenset("neg abs sqrt exp log sin cos tanh sigmoid erf floor ceil trunc round not".split())
 BINARY = frozenset("add sub mul div idiv irem pow max min lt le eq ne and or xor shl shr".split())
 COMPARISONS = frozenset("lt le eq ne".split())
 # The other operations: const, index, local (leaves); load, where, fma, cast, bitcast, guard, reduce, across.

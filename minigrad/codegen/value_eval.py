@@ -70,8 +70,8 @@ def _integer_power(x: Array, y: Array) -> Array:
 
 _FLOAT_UNARY: dict[str, Callable[..., Array]] = {
     "neg": np.negative, "abs": np.abs, "sqrt": np.sqrt, "exp": np.exp, "log": np.log, "sin": np.sin, "cos": np.cos,
-    "tanh": np.tanh, "erf": lambda x: np.asarray(_erf(x), np.float64), "floor": np.floor, "ceil": np.ceil,
-    "trunc": np.trunc, "round": np.rint,
+    "tanh": np.tanh, "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "erf": lambda x: np.asarray(_erf(x), np.float64),
+    "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round": np.rint,
 }
 _INT_UNARY: dict[str, Callable[..., Array]] = {
     "neg": np.negative, "abs": np.abs, "not": np.invert,
@@ -83,7 +83,7 @@ _BINARY: dict[str, Callable[..., Array]] = {
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "shl": np.left_shift, "shr": np.right_shift,
     "idiv": _truncated_quotient, "irem": np.fmod,
 }
-_IN_FLOAT64 = frozenset("exp log sin cos tanh erf pow".split())
+_IN_FLOAT64 = frozenset("exp log sin cos tanh sigmoid erf pow".split())
 
 
 def apply(op: str, dtype: DType, x: Array, *others: Array) -> Array:

@@ -6,7 +6,7 @@
              | name                               a definition or a scalar argument
              | buffer "[" index, ... "]"          a load, of the buffer's type
              | "$" number                         a value defined on a line above
-             | unary "(" value ")"                abs sqrt exp log sin cos tanh erf floor ceil trunc round
+             | unary "(" value ")"                abs sqrt exp log sin cos tanh sigmoid erf floor ceil trunc round
              | binary "(" value "," value ")"     pow max min idiv irem
              | "where(" value, value, value ")" | "fma(" value, value, value ")"
              | type "(" value ")"                 a cast: f32(x);    "bitcast(" value "," type ")"

@@ -323,7 +323,7 @@ class ElementwiseMixin(Base):
         return (self >= 6).where(6, self.relu())
 
     def sigmoid(self) -> Self:
-        return self._float_unary(gradients.sigmoid)
+        return self._float_unary(B.sigmoid)
 
     def silu(self) -> Self:
         """x * sigmoid(x)."""

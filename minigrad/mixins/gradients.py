@@ -27,19 +27,6 @@ def _total(x: Node, axes: tuple[int, ...]) -> Node:
     return B.expand_reduced(B.sum(x, axes), x.shape, axes)
 
 
-# sigmoid
-
-
-def sigmoid(x: Node) -> Node:
-    one = B.full_like(x, 1)
-    return B.with_gradient(B.div(one, B.add(one, B.exp(B.neg(x)))), (x,), _sigmoid_rule)
-
-
-def _sigmoid_rule(inputs: Inputs, g: Node) -> tuple[Node]:
-    s = sigmoid(inputs[1])
-    return (B.mul(g, B.mul(s, B.sub(B.full_like(s, 1), s))),)
-
-
 # log1p
 
 

@@ -148,6 +148,10 @@ def tanh(x: Node) -> Node:
     return _unary(E.TANH, x)
 
 
+def sigmoid(x: Node) -> Node:
+    return _unary(E.SIGMOID, x)
+
+
 def erf(x: Node) -> Node:
     return _unary(E.ERF, x)
 

@@ -92,6 +92,14 @@ def _tanh_vjp(node: Node, g: Node) -> Node:
     return B.mul(g, B.sub(B.full_like(node, 1), B.mul(node, node)))
 
 
+def _sigmoid_vjp(node: Node, g: Node) -> Node:
+    return B.mul(g, B.mul(node, B.sub(B.full_like(node, 1), node)))
+
+
+def _sigmoid_reference(x: np.ndarray) -> np.ndarray:
+    return (1 / (1 + np.exp(-x.astype(np.float64)))).astype(x.dtype)
+
+
 def _erf_vjp(node: Node, g: Node) -> Node:
     x = node.inputs[0]
     slope = B.mul(B.full_like(x, 2 / math.sqrt(math.pi)), B.exp(B.neg(B.mul(x, x))))
@@ -115,6 +123,7 @@ LOG = _unary("log", FLOATS, lambda n, g: B.div(g, n.inputs[0]), np.log, 12)
 SIN = _unary("sin", FLOATS, lambda n, g: B.mul(g, B.cos(n.inputs[0])), np.sin, 15)
 COS = _unary("cos", FLOATS, lambda n, g: B.neg(B.mul(g, B.sin(n.inputs[0]))), np.cos, 15)
 TANH = _unary("tanh", FLOATS, _tanh_vjp, np.tanh, 14)
+SIGMOID = _unary("sigmoid", FLOATS, _sigmoid_vjp, _sigmoid_reference, 14)
 ERF = _unary("erf", FLOATS, _erf_vjp, _erf_reference, 14)
 FLOOR = _unary("floor", FLOATS, _none, np.floor)
 CEIL = _unary("ceil", FLOATS, _none, np.ceil)
@@ -267,6 +276,6 @@ CAST = Op("cast", lambda shapes, dtypes, *, to: (shapes[0], to), _cast_vjp,
           lambda x, *, to, shape, dtype: convert(x, to), Elementwise(scalars.cast))
 BITCAST = Op("bitcast", _bitcast_infer, _no_grad, _bitcast_reference, Elementwise(scalars.bitcast, 0))
 
-ELEMENTWISE = (NEG, ABS, SQRT, EXP, LOG, SIN, COS, TANH, ERF, FLOOR, CEIL, TRUNC, ROUND, INVERT, ADD, SUB, MUL, DIV,
-               FLOORDIV, MOD, POW, MAXIMUM, MINIMUM, LT, LE, EQ, NE, AND, OR, XOR, SHL, SHR, DOT_BYTES, WHERE, CAST,
-               BITCAST)
+ELEMENTWISE = (NEG, ABS, SQRT, EXP, LOG, SIN, COS, TANH, SIGMOID, ERF, FLOOR, CEIL, TRUNC, ROUND, INVERT, ADD, SUB, MUL,
+               DIV, FLOORDIV, MOD, POW, MAXIMUM, MINIMUM, LT, LE, EQ, NE, AND, OR, XOR, SHL, SHR, DOT_BYTES, WHERE,
+               CAST, BITCAST)

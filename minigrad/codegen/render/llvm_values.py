@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.render.common import Emitter
 from minigrad.codegen.render.llvm_dots import dot_of
+from minigrad.codegen.render.llvm_scales import scale_of
 from minigrad.codegen.render.llvm_tables import table_of
 from minigrad.codegen.render.llvm_text import (
     mangled,
@@ -150,8 +151,8 @@ class LlvmValues(Emitter):
     # ---- arithmetic ----
 
     def parts_of(self, v: Value) -> tuple[Value, ...]:
-        table, dot = self.table_of(v), self.dot_of(v)
-        return (table[0],) if table is not None else v.args if dot is None else dot
+        table = self.table_of(v)
+        return (table[0],) if table is not None else self.dot_of(v) or self.scale_of(v) or v.args
 
     def emit(self, v: Value, mask: Ref | None) -> Ref:
         """One Value; what the processor has one instruction for is recognised."""
@@ -160,17 +161,34 @@ class LlvmValues(Emitter):
             return self.look_up(table[1], self.spread(self.operand(table[0], mask), self.width))
         if dot is not None:
             return self.dot(*[self.spread(self.operand(x, mask), self.width) for x in dot])
+        scale = self.scale_of(v)
+        if scale is not None:
+            return self.scaled(*[self.spread(self.operand(x, mask), self.width) for x in scale])
         return super().emit(v, mask)
 
     def table_of(self, v: Value) -> tuple[Value, tuple[float, ...]] | None:
         """What `llvm_tables.table_of` finds, inside loops over as many lanes as a register has entries."""
-        usable = v.dtype is float32 and self.width == 16 and "avx512f" in self.target.features
-        return table_of(v) if usable else None
+        return table_of(v) if v.dtype is float32 and self.is_wide else None
 
     def dot_of(self, v: Value) -> tuple[Value, Value] | None:
         """What `llvm_dots.dot_of` finds, where vectors have the instruction."""
         need = {16: "avx512vnni", 8: "avxvnni"}.get(self.width)
         return dot_of(v) if v.op == "add" and need in self.target.features else None
+
+    def scale_of(self, v: Value) -> tuple[Value, Value] | None:
+        """What `llvm_scales.scale_of` finds, inside loops over the lanes of such a register."""
+        return scale_of(v) if v.op == "mul" and self.is_wide else None
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether this is inside a loop over sixteen lanes that AVX-512 has instructions for."""
+        return self.width == 16 and "avx512f" in self.target.features
+
+    def scaled(self, p: Ref, n: Ref) -> Ref:
+        """p * 2**n in each of sixteen lanes."""
+        kind = type_of(p)
+        text = f"call {kind} @llvm.x86.avx512.mask.scalef.ps.512({typed(p)}, {typed(n)}, {kind} poison, i16 -1, i32 4)"
+        return self.pure(text, float32, 16, (p, n))
 
     def look_up(self, entries: Sequence[float], x: Ref) -> Ref:
         """entries[x & 15] in each of sixteen lanes."""

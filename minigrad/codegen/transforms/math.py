@@ -1,4 +1,4 @@
-"""Value -> Value: exp, log, sin, cos, tanh, erf and pow written out in arithmetic that every device has.
+"""Value -> Value: exp, log, sin, cos, tanh, sigmoid, erf and pow written out in arithmetic that every device has.
 
 The formulas are in `math_float32.py`, `math_float64.py` and `math_pow.py`, free of branches, so that they run in every
 lane of a vector, the same on every backend. Their errors are stated there and checked by `test/test_math.py`.
@@ -16,7 +16,7 @@ from minigrad.dtype import float32
 from minigrad.errors import InternalError
 from minigrad.value import Value, cast
 
-FUNCTIONS = ("exp", "log", "sin", "cos", "tanh", "erf", "pow")
+FUNCTIONS = ("exp", "log", "sin", "cos", "tanh", "sigmoid", "erf", "pow")
 
 
 def expand_math(function: Function) -> Function:

@@ -1,4 +1,6 @@
-"""Formulas of exp, log, sin, cos, tanh and erf in float64, free of branches. Errors are below 4 ulp everywhere.
+"""Formulas of exp, log, sin, cos, tanh, sigmoid and erf in float64, free of branches.
+
+Errors are below 4 ulp everywhere.
 
 The same methods as in `math_float32.py`, with more terms.
 """
@@ -166,6 +168,12 @@ def tanh(x: Number) -> Number:
     m = p.fma(power, power - 1.0)
     result = m / (m + 2.0)
     return (abs(x) > 22.0).where(copy_sign(x.of(1.0), x), copy_sign(result, x))
+
+
+def sigmoid(x: Number) -> Number:
+    """1 / (1 + e**-x), written so that nothing overflows."""
+    t = exp(-abs(x))
+    return (x < 0.0).where(t, x.of(1.0)) / (t + 1.0)
 
 
 def erf(x: Number) -> Number:
