@@ -9,6 +9,7 @@ import numpy as np
 
 import minigrad
 from bench import efficientnet_peers
+from bench.memory import report_peaks
 from bench.options import Bench
 from bench.report import OURS, Work
 from bench.timing import Side
@@ -31,6 +32,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-eager", action="store_true", help="of ours, only the captured step")
     parser.add_argument("--traffic", action="store_true",
                         help="of ours, print launches, programs and bytes by kernel as well")
+    parser.add_argument("--memory", action="store_true",
+                        help="peak memory of a training step as well, each side in a process of its own")
     parser.add_argument("--compile", action="store_true", help="torch.compile too: takes minutes and a C++ compiler")
 
 
@@ -39,7 +42,10 @@ def run(bench: Bench) -> None:
         if mode not in ("infer", "train"):
             raise SystemExit(f"bench efficientnet: expected infer or train, got {mode!r}")
         default = 1 if mode == "infer" else 2 if bench.quick else 8
-        _measure(bench, mode, bench.options.batch or default)
+        batch = bench.options.batch or default
+        _measure(bench, mode, batch)
+        if bench.options.memory and mode == "train":
+            report_peaks(bench.report, ["torch"] if "torch" in bench.peers else [], batch, bench.options.size)
 
 
 def _measure(bench: Bench, mode: str, batch: int) -> None:

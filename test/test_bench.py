@@ -2,10 +2,12 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bench import layers
 from bench.__main__ import BENCHMARKS, main, measure
+from bench.memory import RESET, resident
 from bench.options import common_parser
 from bench.peers import set_threads
 from bench.report import OURS, Report, Work
@@ -182,3 +184,14 @@ def test_layers_of_efficientnet() -> None:
     assert str(found[0]) == "3x224x224->32 k3 s2" and str(found[-1]) == "320x7x7->1280 k1 s1"
     assert "144x56x56->144 k5 s2 depthwise" in [str(layer) for layer in layers.DEPTHWISE]
     assert layers.ConvLayer(2, 4, 3, 3).flop == 2 * 2 * 9 * 3 * 16
+
+
+@pytest.mark.skipif(not RESET.exists(), reason="reads Linux's /proc")
+def test_peak_memory_is_that_since_the_reset() -> None:
+    size = 64 << 20
+    RESET.write_text("5")
+    before = resident("VmHWM")
+    np.ones(size, np.uint8)
+    assert size * 0.9 < resident("VmHWM") - before < size * 1.5
+    RESET.write_text("5")
+    assert resident("VmHWM") - before < size * 0.5
