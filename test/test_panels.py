@@ -77,6 +77,27 @@ def test_panels_equal_the_kernel(case: str, how: str, target: Target, monkeypatc
     equal_the_kernel(kernel, [build_panels(kernel, kernel.nests[0], made, "panels")])
 
 
+@pytest.mark.parametrize("m, n, k, result", [
+    (13, 25, 21, lambda a, b: a @ b),
+    (19, 52, 16, lambda a, b: ((a @ b + tensor(52)) * 0.5).silu() + tensor(19, 1)),
+    (8, 27, 40, lambda a, b: (a @ b.relu()).relu()),
+    (21, 35, 9, lambda a, b: a @ (b + tensor(9, 1))),
+], ids=["plain", "epilogue", "prologue", "rest of K"])
+def test_columns_that_are_left_are_dot_products(m: int, n: int, k: int, result,  # noqa: ANN001
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = flat_kernel(result(tensor(m, k), tensor(k, n)), AVX2)
+    for rows, unit_m, unit_n in ((3, 9, 16), (8, 24, 64)):
+        made = replace(planned(kernel, AVX2, monkeypatch), rows=rows, vectors=1, dots=n % 8, block_k=k,
+                       unit_m=unit_m, block_m=unit_m, unit_n=unit_n)
+        equal_the_kernel(kernel, [build_panels(kernel, kernel.nests[0], made, "panels")])
+
+
+@pytest.mark.parametrize("plane, dots", [(7, 1), (14, 4), (28, 0), (13, 0)])
+def test_small_planes_leave_few_columns(plane: int, dots: int) -> None:
+    made = plan(flat_kernel(tensor(1, 96, plane, plane).conv2d(tensor(64, 96, 1, 1))).nests[0], AVX512)
+    assert isinstance(made, PanelPlan) and made.dots == dots
+
+
 def test_an_output_that_is_read_is_updated_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles at an edge compute rows and columns of their neighbours again, and store none of them."""
     kernel = flat_kernel(tensor(19, 12) @ tensor(12, 37) + tensor(19, 37), AVX2)

@@ -9,6 +9,7 @@ from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.build import accumulate
+from minigrad.codegen.strategies.build_dots import Dots, when
 from minigrad.codegen.strategies.plan import PanelPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.codegen.value_walk import Rewriter
@@ -32,7 +33,7 @@ def build_panels(kernel: Kernel, nest: Nest, plan: PanelPlan, name: str) -> Func
 class Block:
     """Rows row0 .. row0 + height of a unit that starts at m0, its columns, and a part of K.
 
-    `ib` and `kb` count blocks of rows and parts of K, None where there is one.
+    `ib` and `kb` count blocks of rows and parts of K, None where there is one. `dots` are columns besides.
     """
 
     m0: Index
@@ -44,6 +45,7 @@ class Block:
     k_count: Index
     ib: Var | None
     kb: Var | None
+    dots: Dots | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class PanelBuilder:
         self.kernel, self.nest, self.contraction, self.plan = kernel, nest, contraction, plan
         c = contraction
         self.m, self.n, self.k = c.m[-1], c.n[-1], c.k[-1]
-        self.sizes = extent(self.m), extent(self.n), extent(self.k)
+        self.sizes = extent(self.m), extent(self.n) - plan.dots, extent(self.k)
         self.rows, self.columns = plan.rows, plan.vectors * plan.width
         self.pitch = -(-plan.rows // plan.width) * plan.width
         self.lead = plan.width + 1
@@ -123,14 +125,18 @@ class PanelBuilder:
         if parts > 1:
             size = panels * blocks * tiles * self.rows * self.columns
             allocs.append(Alloc("sums", self.dtype, size, "scratch"))
+        dots = Dots(self, m0, m_count) if plan.dots else None
         inner += self.tiles(Block(m0, m0 + first, height, n0, n_count, k0, k_count, ib if blocks > 1 else None,
-                                  kb if parts > 1 else None))
+                                  kb if parts > 1 else None, dots))
         if blocks > 1:
             inner = [Loop(ib, 0, -(-m_count // plan.block_m) if isinstance(m_count, int) else
                           (m_count + (plan.block_m - 1)) // plan.block_m, "serial", tuple(inner))]
         if parts > 1:
             inner = [Loop(kb, 0, parts, "serial", tuple(inner))]
-        return [*allocs, *inner]
+        if dots is None:
+            return [*allocs, *inner]
+        last = (n0 + n_count - n,)
+        return [*allocs, *dots.memory(), *when(last, [dots.pack()]), *inner, *when(last, [dots.write()])]
 
     def row(self, place: Index) -> Index:
         """The first row of the tile at row `place`: the last tile reaches back over rows of the one before it."""
@@ -226,6 +232,8 @@ class PanelBuilder:
         inner: list[Stmt] = [Loop(lane, 0, plan.width, "vector", tile)]
         if plan.a != "place":
             inner.insert(0, If((-j,), (self.pack_a(block, i, row),)))
+        if block.dots is not None:
+            inner += when((column + self.columns - self.sizes[1],), list(block.dots.sums(row)))
         inner = [Loop(i, 0, down, "serial", tuple(inner))]
         if plan.b != "place":
             packing: Stmt = self.pack_b(block, panel, column)

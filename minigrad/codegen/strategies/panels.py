@@ -8,7 +8,8 @@
           last block of K: the nest's stores, from registers; before it: sums kept in scratch memory, where the
           next block goes on with them: each sum runs from its first term to its last in one accumulator
 
-A tile at an edge reaches back over the one before it instead of needing masks, and stores what is its own. A is read
+A tile at an edge reaches back over the one before it instead of needing masks, and stores what is its own. Where only
+a few columns are left, as of planes of 7x7 and 14x14, they are dot products with lanes along K instead. A is read
 in place wherever it is in memory as it is: a tile needs few rows. B is packed when it is used often and does not fit
 the second-level cache, or when its rows are a multiple of a page apart and meet in few sets of the caches. A large B
 that few rows use is streamed: blocks of K so short that whole rows of B are read one after another.
@@ -20,6 +21,7 @@ from math import ceil
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import extent, value_accesses
+from minigrad.codegen.strategies.build_dots import dot_groups
 from minigrad.codegen.strategies.packed import is_plain, product, row_bytes, steps_closely
 from minigrad.codegen.strategies.plan import PanelPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
@@ -63,11 +65,20 @@ PACK_ROWS = 48
 MAX_K, MAX_K_PACKED = 1024, 192
 """Steps of the sum per block, and where A is packed too or not read along K: the first-level cache holds both."""
 
+MAX_DOTS, MAX_K_DOTS = 4, 2048
+"""Columns that are left by dot products, and steps of the sum that then are one block."""
+
+ACROSS_CYCLES = 6.0
+"""Cycles to add up the lanes of a vector."""
+
 UNIT_ROWS = 512
 """Rows of a unit of work: with a block of K they stay in the second-level cache."""
 
 UNIT_WORK = 1 << 19
 """Multiply-adds of a unit of parallel work worth having."""
+
+SHARED_ROWS = 96
+"""Rows of a unit from which on it is worth packing B for it alone."""
 
 UNITS = 4
 """Units per worker, so that none waits long for the last."""
@@ -127,17 +138,20 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
         b = "panels" if steps_closely(c.b, c.n[-1:]) else "turned"
     if a != "place" or b != "place":
         block_k = part(k, MAX_K if a == "place" and not far_a else MAX_K_PACKED, width)
-    rows, vectors = register_tile(m, n, k, block_k, width, target, a == "place")
+    along_k = a == "place" and not far_a and width <= k <= MAX_K_DOTS and not (b == "place" and block_k < k)
+    rows, vectors, dots = register_tile((m, n, k), block_k, width, target, a == "place", MAX_DOTS if along_k else 0)
     columns = vectors * width
+    if dots:
+        n, block_k = n - dots, k
     if ceil(m / rows) * rows * ceil(n / columns) * columns > MAX_WASTE * m * n and len(c.m) + len(c.n) > 2:
         return f"no panels: tiles of {rows} x {columns} waste too much of {m} x {n}"
     if b == "place" and block_k < k:
         wide = max(1, min(UNITS * target.units, n // STREAM_COLUMNS))
         unit_m, unit_n = ceil(m / rows) * rows, ceil(ceil(n / columns) / wide) * columns
     else:
-        unit_m, unit_n = units(c, rows, columns, block_k, b == "place", target)
+        unit_m, unit_n = units(c, n, rows, columns, block_k, b == "place", target)
     outer = tuple(v.name for v in (*c.batch, *c.m[:-1], *c.n[:-1]))
-    return PanelPlan("panels", outer, unit_m, unit_n, unit_m, block_k, rows, vectors, width, a, b)
+    return PanelPlan("panels", outer, unit_m, unit_n, unit_m, block_k, rows, vectors, width, a, b, dots)
 
 
 def fits_in_place(c: Contraction, b_bytes: int, target: Target) -> bool:
@@ -153,29 +167,43 @@ def part(k: int, most: int, multiple: int) -> int:
     return ceil(ceil(k / ceil(k / most)) / multiple) * multiple
 
 
-def register_tile(m: int, n: int, k: int, block_k: int, width: int, target: Target, in_place: bool) -> tuple[int, int]:
-    """Rows and vectors of the microkernel with the fewest cycles over the whole output, edges included."""
-    found = 1, 1, float("inf")
+def register_tile(sizes: tuple[int, int, int], block_k: int, width: int, target: Target, in_place: bool, dots: int
+                  ) -> tuple[int, int, int]:
+    """Rows and vectors of the microkernel with the fewest cycles over the whole output, edges included, and how many
+    columns, at most `dots`, are dot products instead of an edge."""
+    m, n, k = sizes
+    found = 1, 1, 0, float("inf")
     for vectors in range(1, min(MAX_VECTORS, ceil(n / width)) + 1):
         most = (target.registers - vectors - SPARE_REGISTERS) // vectors
+        across, left = divmod(n, vectors * width)
         for rows in range(1, min(most, IN_PLACE_ROWS if in_place else most, m) + 1):
             copies = rows * vectors
             step = max(copies, rows + vectors, MIN_CHAINS) / 2 + NARROW * (MAX_VECTORS - vectors)
             if 2 * block_k * vectors * target.vector_bytes > target.l1 and m > rows:
                 step = max(step, vectors * target.vector_bytes / L2_RATE)
-            tiles = ceil(m / rows) * ceil(n / (vectors * width))
-            cycles = tiles * (step * k + (TILE_CYCLES + copies) * ceil(k / block_k))
-            if cycles <= found[2]:
-                found = rows, vectors, cycles
-    return found[:2]
+            tile = step * k + (TILE_CYCLES + copies) * ceil(k / block_k)
+            edge = (0.0, 0) if left == 0 else (tile, 0)
+            if across and 0 < left <= dots:
+                edge = min(edge, (dot_cycles(rows, left, k, width), left))
+            cycles = ceil(m / rows) * (across * tile + edge[0])
+            if cycles <= found[3]:
+                found = rows, vectors, edge[1], cycles
+    return found[:3]
 
 
-def units(c: Contraction, rows: int, columns: int, block_k: int, in_place: bool, target: Target) -> tuple[int, int]:
+def dot_cycles(rows: int, columns: int, k: int, width: int) -> float:
+    """Cycles of the dot products of a tile's rows."""
+    return sum(ceil(k / width) * max(rows * count, rows + count, MIN_CHAINS) / 2 + TILE_CYCLES
+               + rows * count * ACROSS_CYCLES for count in dot_groups(rows, columns))
+
+
+def units(c: Contraction, n: int, rows: int, columns: int, block_k: int, in_place: bool, target: Target
+          ) -> tuple[int, int]:
     """Rows and columns of a unit of work, whole tiles. Their number changes no result.
 
     Columns are cut first: a panel of B is used, or packed, for as many rows as there are.
     """
-    m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
+    m, k = extent(c.m[-1]), extent(c.k[-1])
     down, across = ceil(m / rows), ceil(n / columns)
     others = product(extent(v) for v in (*c.batch, *c.m[:-1], *c.n[:-1]))
     wanted = max(1, min(UNITS * target.units, m * n * k * others // UNIT_WORK) // others)
@@ -185,8 +213,8 @@ def units(c: Contraction, rows: int, columns: int, block_k: int, in_place: bool,
         room = target.l2 // max(c.a.dtype.itemsize, 4) // columns - block_k
         wide = min(across, max(1, room // (tall * rows)))
     wide = max(1, min(wide, across * ceil(down / tall) // wanted))
-    if in_place:
-        tall = max(1, min(tall, down * ceil(across / wide) // wanted))
+    least = 1 if in_place else ceil(SHARED_ROWS / rows) if target.units > 1 else tall
+    tall = min(tall, max(least, down * ceil(across / wide) // wanted))
     tall, wide = even(down, tall), even(across, wide)
     return tall * rows, wide * columns
 

@@ -183,6 +183,7 @@ class PanelPlan:
     rows, vectors, width: the microkernel holds rows x vectors accumulators of `width` lanes
     a, b: 'place' where an operand is read in place, 'panels' where it is packed as [k, m] or [k, n], 'turned' where
         that is read along k, in squares that are transposed in registers
+    dots: columns after the last tile, fewer than a vector, by dot products with lanes along K
     """
 
     strategy: str
@@ -196,6 +197,7 @@ class PanelPlan:
     width: int
     a: str
     b: str
+    dots: int = 0
 
     def __str__(self) -> str:
         return plan_text(self)
