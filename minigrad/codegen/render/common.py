@@ -244,6 +244,9 @@ class Emitter(HalfEmitter):
             elif isinstance(s, Barrier):
                 self.epoch += 1
                 self.barrier()
+        for s in body:
+            if isinstance(s, Alloc) and s.scope == "register":
+                self.forget(self.memory[s.name])
         self.locals, self.memory = locals_, memory
 
     def loop(self, s: Loop) -> None:
@@ -269,10 +272,12 @@ class Emitter(HalfEmitter):
             self.variables[s.var] = self.index(s.start)
             self.block(s.body)
             return
+        self.settle()
         variable, state = self.open_loop(s)
         self.variables[s.var] = variable
         self.epoch += 1
         self.block(s.body)
+        self.settle()
         self.epoch += 1
         self.close_loop(s, self.scopes.pop(), state)
 
@@ -284,6 +289,7 @@ class Emitter(HalfEmitter):
         if mask is None:
             self.block(then)
             return
+        self.settle()
         sides: list[Scope | None] = []
         for body in (then, otherwise):
             if not body and sides:
@@ -292,6 +298,7 @@ class Emitter(HalfEmitter):
             self.epoch += 1
             self.scopes.append(Scope(crossable=False, label=self.name("branch.")))
             self.block(body)
+            self.settle()
             sides.append(self.scopes.pop())
         self.epoch += 1
         assert sides[0] is not None

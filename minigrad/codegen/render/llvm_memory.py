@@ -207,12 +207,19 @@ class LlvmMemory(LlvmValues):
         return Memory(s.name, s.dtype, s.size, "scratch", text, self.width)
 
     def read_slot(self, memory: Memory, slot: int) -> Ref:
-        kind = vector(scalar_type(memory.dtype), memory.lanes)
-        return self.here(f"load {kind}, ptr {memory.slots[slot]}", memory.dtype, memory.lanes, memory, memory.name)
+        name = memory.slots[slot]
+        if name not in self.held:
+            kind = vector(scalar_type(memory.dtype), memory.lanes)
+            text = f"load {kind}, ptr {name}"
+            self.held[name] = self.here(text, memory.dtype, memory.lanes, memory, memory.name)
+        return self.held[name]
 
     def write_slot(self, memory: Memory, slot: int, value: Ref) -> None:
+        """Within a block its readers take the value itself: a store is written only where the block ends."""
         memory.version += 1
-        self.line(f"store {typed(value)}, ptr {memory.slots[slot]}")
+        name = memory.slots[slot]
+        self.held[name] = Ref(value.text, value.dtype, value.lanes, len(self.scopes) - 1)
+        self.unstored[name] = f"store {typed(value)}, ptr {name}"
         if memory.version % len(memory.slots) == 0 and self.is_big(len(memory.slots)):
             # One step of the sum is done: no registers for loads of the next ones before it, or of its own after it.
             self.line('call void asm sideeffect "", "~{memory}"()')

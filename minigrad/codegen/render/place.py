@@ -98,6 +98,8 @@ class Placer(ABC):
         self.under: Ref | None = None
         self.literals: dict[tuple, Ref] = {}
         self.epoch = 0
+        self.held: dict[str, Ref] = {}  # what slots of register buffers hold, as far as this block knows,
+        self.unstored: dict[str, str] = {}  # and the stores that say so, not written yet
 
     # ---- texts that a renderer supplies ----
 
@@ -217,6 +219,19 @@ class Placer(ABC):
     @abstractmethod
     def comment(self, text: str) -> None:
         """A remark in the source."""
+
+    # ---- register buffers within a block ----
+
+    def settle(self) -> None:
+        """Before control leaves a block, or enters one inside it: other blocks find register buffers as they are."""
+        self.scope.lines += ["  " * len(self.scopes) + text for text in self.unstored.values()]
+        self.held, self.unstored = {}, {}
+
+    def forget(self, memory: Memory) -> None:
+        """Nothing reads a register buffer any more."""
+        for name in memory.slots:
+            self.held.pop(name, None)
+            self.unstored.pop(name, None)
 
     # ---- placing instructions ----
 
