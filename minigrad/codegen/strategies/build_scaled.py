@@ -2,20 +2,25 @@
 
     for b serial:
       part[u] = 0
-      for c serial: part[u] += inner(b, c)      for all copies u of the tile, and all terms
+      for c serial:
+        prefetch what inner loads AHEAD bytes on
+        part[u] += inner(b, c)                  for all copies u of the tile, and all terms
       acc[u] = fma(scale(b), part[u], acc[u])
 """
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from minigrad.codegen.ir.nodes import Loop, Stmt
+from minigrad.codegen.ir.nodes import Loop, Prefetch, Stmt
 from minigrad.codegen.ir.nodes import Store as IRStore
 from minigrad.codegen.monoid import Monoid
 from minigrad.codegen.strategies.stream import scaled_terms
 from minigrad.dtype import DType
-from minigrad.expr import Index, Var
-from minigrad.value import Value, binary, free_variables, load, substitute
+from minigrad.expr import Index, Var, subs, variables
+from minigrad.value import Value, binary, free_variables, load, substitute, walk
+
+AHEAD = 512
+"""Bytes from what is used to what is prefetched: some iterations of unpacking bits."""
 
 if TYPE_CHECKING:
     from minigrad.codegen.strategies.build import Builder, Point
@@ -32,6 +37,8 @@ def scaled_sums(builder: Builder, over: tuple[Var, ...], bodies: list[tuple[Mono
     start: list[Stmt] = []
     block: list[Stmt] = []
     updates: list[Stmt] = []
+    ahead: list[Stmt] = []
+    unrolled = frozenset(at[v] for v in inner if v.name in builder.plan.unroll)
     after: list[Stmt] = []
     results: list[tuple[str, DType, Index]] = []
     for monoid, body in bodies:
@@ -46,15 +53,39 @@ def scaled_sums(builder: Builder, over: tuple[Var, ...], bodies: list[tuple[Mono
             block += builder.start(part, dtype, tile.copies, monoid)
             old = load(part, (slot,), dtype)
             updates += unroll_over(tile, [IRStore(part, slot, accumulate(monoid, old, rest))])
+            ahead += [s for s in prefetches(point, rest, unrolled) if s not in ahead]
             whole = accumulate(monoid, load(total, (point.slot,), dtype), binary("mul", scale, old))
             after += unroll_over(point, [IRStore(total, point.slot, whole)])
     for v in reversed(inner):
         kind = "unroll" if v.name in builder.plan.unroll else "serial"
+        if kind == "serial":
+            updates, ahead = [*ahead, *updates], []
         updates = [Loop(at[v], 0, v.hi + 1, kind, tuple(updates))]  # type: ignore[arg-type]
-    loops = [*block, *updates, *after]
+    loops = [*block, *ahead, *updates, *after]
     for v in reversed(outer):
         loops = [Loop(at[v], 0, v.hi + 1, "serial", tuple(loops))]  # type: ignore[arg-type]
     return [*start, *loops], results
+
+
+def prefetches(point: Point, value: Value, unrolled: frozenset[Index]) -> list[Stmt]:
+    """Prefetches of what the value will load along the lanes some steps later, once per copy that reads elsewhere.
+
+    Where a load moves with unrolled steps of the sum, its streams are dense enough for the processor to see them.
+    """
+    from minigrad.codegen.strategies.build import Point, unroll_over
+
+    found: list[Stmt] = []
+    for v in walk(value):
+        if v.op != "load" or point.lane is None:
+            continue
+        name, (offset,) = v.attr
+        used = variables(offset)
+        if point.lane not in used or unrolled & used:
+            continue
+        tile = Point(point.at, tuple((u, f) for u, f in point.unrolled if u in used), point.lane)
+        place = subs(offset, {point.lane: AHEAD * 8 // v.dtype.bits})
+        found += unroll_over(tile, [Prefetch(name, place)])
+    return found
 
 
 def used_copies(point: Point, value: Value) -> tuple[Point, Index]:
