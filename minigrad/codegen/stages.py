@@ -8,6 +8,7 @@ The pipeline, each line with its reason:
     canonical_names   equal kernels of different origin become equal
     lift_length       pointwise kernels of all lengths are one program
     split_reduction   a long sum with few outputs gets partial sums, by a tree that depends on shapes only
+    turn_thin         a contraction with few columns reads its small operand along the sum
     split             so does a contraction with too few blocks for several workers
     choose_plans      by how the variables are used
     lift_sizes        layers that differ in sizes only are one program, where knowing the sizes gains nothing
@@ -46,6 +47,7 @@ from minigrad.codegen.strategies.plan import (
     WindowPlan,
 )
 from minigrad.codegen.strategies.split_k import split_k
+from minigrad.codegen.strategies.thin import turn_thin
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var, product, subs
 from minigrad.target import Target
@@ -86,7 +88,10 @@ def stages_of(kernel: Kernel, target: Target) -> Staged:
     scratch: list[Param] = []
     for nest in flat.nests:
         for part in split_reduction(nest, scratch):
-            nests += tiles.split(part, scratch, target) if target.has_groups else split_k(part, scratch, target)
+            if target.has_groups:
+                nests += tiles.split(part, scratch, target)
+            else:
+                nests += [p for turned in turn_thin(part, scratch, target) for p in split_k(turned, scratch, target)]
     whole = replace(flat, params=flat.params + tuple(scratch))
     stages = []
     values = dict(zip(flat.dims, dims, strict=True))

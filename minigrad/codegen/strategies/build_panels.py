@@ -243,7 +243,7 @@ class PanelBuilder:
     def announce(self, row: Index, column: Index, u: Var, v: Var) -> list[Stmt]:
         """Prefetches of what a tile will store: its lines arrive while the sums are computed."""
         s, plan = self.contraction.outputs[0], self.plan
-        if value_atoms(s.indices[0]):
+        if value_atoms(s.indices[0]) or plan.block_m == plan.rows:
             return []
         at = {**self.at, self.m: row + u, self.n: column + v * plan.width}
         return [_unrolled(u, plan.rows, v, plan.vectors, (Prefetch(s.param, subs(s.indices[0], at)),))]

@@ -92,8 +92,12 @@ def unrolled(over: list[Var], lane: Var | None, tile: tuple[tuple[str, int], ...
 
 
 def tile_order(order: list[Var], tile: tuple[tuple[str, int], ...], lane: Var | None) -> list[Var]:
-    """The tiled variable that is not in lanes goes innermost: the panel that the lanes read stays in cache."""
+    """The tiled variable that is not in lanes goes innermost: the panel that the lanes read stays in cache. Where lanes
+    go along the sum it is the shorter one: the operand of the longer one is read once."""
     names = [n for n, _ in tile if lane is None or n != lane.name]
+    if lane is None:
+        sizes = {v.name: typical(v) for v in order}
+        names.sort(key=lambda n: sizes[n])
     inner = [v for v in order if v.name in names[:1]]
     rest = [v for v in order if v not in inner]
     return rest + inner

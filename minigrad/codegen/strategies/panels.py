@@ -37,7 +37,7 @@ MIN_K = 8
 MAX_WASTE = 1.35
 """Tiles may cover so much more than the output: beyond, variables belong together."""
 
-MAX_VECTORS = 4
+MAX_VECTORS = 7
 SPARE_REGISTERS = 2
 """Besides accumulators and a row of B: with fewer, LLVM keeps some on the stack."""
 
@@ -50,10 +50,13 @@ MIN_CHAINS = 8
 TILE_CYCLES = 20.0
 """Cycles that a tile costs besides its multiply-adds and stores."""
 
-NARROW = 0.25
-"""Cycles per step and vector that a tile is narrower than the widest: rows of B in place come in longer runs."""
+LOADS = 1.7
+"""Loads per cycle, rows of B and broadcast elements of A alike, while two multiply-adds run in each."""
 
-L2_RATE = 22
+NARROW = 0.08
+"""Part of a step that a tile of one vector takes longer, one of two half of it: rows of B come in shorter runs."""
+
+L2_RATE = 40
 """Bytes per cycle from the second-level cache, where a panel of B does not stay in the first."""
 
 STREAM_ROWS, STREAM_K, STREAM_COLUMNS = 32, 16, 1024
@@ -150,8 +153,10 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
         unit_m, unit_n = ceil(m / rows) * rows, ceil(ceil(n / columns) / wide) * columns
     else:
         unit_m, unit_n = units(c, n, rows, columns, block_k, b == "place", target)
+    by_rows = writes_rows(c, unit_n, block_k, target)
     outer = tuple(v.name for v in (*c.batch, *c.m[:-1], *c.n[:-1]))
-    return PanelPlan("panels", outer, unit_m, unit_n, unit_m, block_k, rows, vectors, width, a, b, dots)
+    block_m = rows if by_rows else unit_m
+    return PanelPlan("panels", outer, unit_m, unit_n, block_m, block_k, rows, vectors, width, a, b, dots)
 
 
 def fits_in_place(c: Contraction, b_bytes: int, target: Target) -> bool:
@@ -178,7 +183,7 @@ def register_tile(sizes: tuple[int, int, int], block_k: int, width: int, target:
         across, left = divmod(n, vectors * width)
         for rows in range(1, min(most, IN_PLACE_ROWS if in_place else most, m) + 1):
             copies = rows * vectors
-            step = max(copies, rows + vectors, MIN_CHAINS) / 2 + NARROW * (MAX_VECTORS - vectors)
+            step = max(copies / 2, (rows + vectors) / LOADS, MIN_CHAINS / 2) * (1 + NARROW / vectors)
             if 2 * block_k * vectors * target.vector_bytes > target.l1 and m > rows:
                 step = max(step, vectors * target.vector_bytes / L2_RATE)
             tile = step * k + (TILE_CYCLES + copies) * ceil(k / block_k)
@@ -197,11 +202,18 @@ def dot_cycles(rows: int, columns: int, k: int, width: int) -> float:
                + rows * count * ACROSS_CYCLES for count in dot_groups(rows, columns))
 
 
+def writes_rows(c: Contraction, columns: int, block_k: int, target: Target) -> bool:
+    """Whether panels of so many columns of B all stay in the first-level cache: a unit goes through them tile by tile
+    of rows then, and writes its part of the output front to back."""
+    return block_k == extent(c.k[-1]) and 2 * block_k * columns * max(c.a.dtype.itemsize, 4) <= target.l1
+
+
 def units(c: Contraction, n: int, rows: int, columns: int, block_k: int, in_place: bool, target: Target
           ) -> tuple[int, int]:
     """Rows and columns of a unit of work, whole tiles. Their number changes no result.
 
-    Columns are cut first: a panel of B is used, or packed, for as many rows as there are.
+    Columns are cut first: a panel of B is used, or packed, for as many rows as there are. Not where all of B stays in
+    the first-level cache.
     """
     m, k = extent(c.m[-1]), extent(c.k[-1])
     down, across = ceil(m / rows), ceil(n / columns)
@@ -212,7 +224,10 @@ def units(c: Contraction, n: int, rows: int, columns: int, block_k: int, in_plac
     if block_k < k:
         room = target.l2 // max(c.a.dtype.itemsize, 4) // columns - block_k
         wide = min(across, max(1, room // (tall * rows)))
-    wide = max(1, min(wide, across * ceil(down / tall) // wanted))
+    if writes_rows(c, across * columns, block_k, target):
+        tall = max(1, min(tall, down // wanted))
+    else:
+        wide = max(1, min(wide, across * ceil(down / tall) // wanted))
     least = 1 if in_place else ceil(SHARED_ROWS / rows) if target.units > 1 else tall
     tall = min(tall, max(least, down * ceil(across / wide) // wanted))
     tall, wide = even(down, tall), even(across, wide)

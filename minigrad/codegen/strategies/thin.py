@@ -1,0 +1,51 @@
+"""Contractions with fewer columns than a vector has lanes: lanes go along the sum, for which B is turned first.
+
+    before:  t[m, n] = sum(k: a[m, k] * b[k, n])
+    after:   w[n, k] = b[k, n], a stage of its own;  t[m, n] = sum(k: a[m, k] * w[n, k])
+
+B is small beside A, which is read once, front to back; what `contraction` does with the second stage needs no more.
+"""
+from __future__ import annotations
+
+from minigrad.codegen.kernel import Define, Nest, Param, Store
+from minigrad.codegen.strategies.access import extent, value_accesses
+from minigrad.codegen.strategies.packed import is_plain, size
+from minigrad.codegen.strategies.recognise import Contraction, recognise
+from minigrad.expr import Index
+from minigrad.target import Target
+from minigrad.value import binary, free_variables, load, reduce
+
+MIN_ROWS = 32
+"""Rows of A from which turning B is little beside them."""
+
+MIN_VECTORS = 4
+"""Vectors along the sum from which adding up their lanes is little beside them."""
+
+
+def turn_thin(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
+    """The two nests, if that is faster; else the nest itself. `scratch` grows by the buffer w."""
+    c = recognise(nest)
+    if isinstance(c, str) or not is_thin(c, target):
+        return [nest]
+    rows = tuple(v for v in (*c.batch, *c.n) if v in free_variables(c.b))
+    place: Index = 0
+    for v in (*rows, *c.k):
+        place = place * extent(v) + v
+    w = Param(f"w{len(scratch)}", c.b.dtype, (size((*rows, *c.k)),), "out")
+    scratch.append(w)
+    total = next(s for s in nest.body if isinstance(s, Define) and s.name == c.name)
+    turned = Define(c.name, reduce("sum", c.k, binary("mul", c.a, load(w.name, (place,), w.dtype))))
+    return [Nest((*rows, *c.k), (Store(w.name, (place,), c.b),)),
+            Nest(nest.domain, tuple(turned if s is total else s for s in nest.body))]
+
+
+def is_thin(c: Contraction, target: Target) -> bool:
+    """Whether A is in memory along the sum and B is not, and B has few columns for many rows of A."""
+    if target.language != "llvm" or not c.a.dtype.is_float or not c.m or len(c.n) != 1 or len(c.k) != 1:
+        return False
+    if any(not isinstance(v.hi, int) for v in (*c.batch, *c.m, *c.n, *c.k)) or not is_plain(c.a):
+        return False
+    width, k = target.lanes(c.a.dtype.bits), c.k[-1]
+    if not 1 < extent(c.n[0]) < width or extent(k) < MIN_VECTORS * width or size(c.m) < MIN_ROWS:
+        return False
+    return value_accesses(c.a, ())[0].step(k) == 1 and any(a.step(k) != 1 for a in value_accesses(c.b, ()))

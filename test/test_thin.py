@@ -1,0 +1,65 @@
+"""Contractions with fewer columns than lanes: the turned operand against the kernel as written, and against numpy."""
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_packed import AVX2, AVX512, arguments, flat_kernel, tensor
+
+from minigrad import Tensor
+from minigrad.codegen.kernel import Param
+from minigrad.codegen.kernel_interpret import interpret_kernel
+from minigrad.codegen.stages import stages_of
+from minigrad.codegen.strategies.plan import Plan
+from minigrad.codegen.strategies.thin import turn_thin
+
+CASES = {
+    "a @ b": lambda: tensor(37, 64) @ tensor(64, 3),
+    "batched": lambda: tensor(2, 33, 40) @ tensor(2, 40, 5),
+    "one b for all": lambda: tensor(2, 17, 40) @ tensor(40, 5),
+    "epilogue": lambda: (tensor(33, 70) @ tensor(70, 7) + tensor(7)).relu() * tensor(33, 1),
+    "computed b": lambda: tensor(33, 70) @ (tensor(70, 2) * tensor(70, 1)).exp(),
+    "of length 1": lambda: tensor(1, 33, 40, 1).reshape(33, 40) @ tensor(40, 5).reshape(1, 40, 5),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_stages_equal_the_kernel(case: str) -> None:
+    kernel = flat_kernel(CASES[case](), AVX2)
+    scratch: list[Param] = []
+    nests = [n for nest in kernel.nests for n in turn_thin(nest, scratch, AVX2)]
+    assert len(nests) == 2 and len(scratch) == 1
+    whole = replace(kernel, params=(*kernel.params, *scratch), nests=tuple(nests))
+    arrays = arguments(whole)
+    expected = {name: a.copy() for name, a in arrays.items()}
+    interpret_kernel(kernel, expected, {})
+    interpret_kernel(whole, arrays, {})
+    np.testing.assert_allclose(arrays["o0"], expected["o0"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: tensor(37, 64) @ tensor(64, 16),
+    lambda: tensor(37, 64) @ tensor(3, 64).transpose(0, 1),
+    lambda: tensor(64, 37).transpose(0, 1) @ tensor(64, 3),
+    lambda: tensor(37, 64).exp() @ tensor(64, 3),
+    lambda: tensor(37, 31) @ tensor(31, 3),
+    lambda: tensor(8, 64) @ tensor(64, 3),
+], ids=["wide", "turned already", "turned a", "computed a", "short sum", "few rows"])
+def test_what_stays_one_stage(make) -> None:  # noqa: ANN001
+    kernel = flat_kernel(make(), AVX512)
+    scratch: list[Param] = []
+    assert turn_thin(kernel.nests[0], scratch, AVX512) == [kernel.nests[0]] and not scratch
+
+
+def test_lanes_go_along_the_sum_and_the_long_operand_is_read_once() -> None:
+    turned, product = stages_of(flat_kernel(tensor(512, 256) @ tensor(256, 10), AVX512), AVX512).stages
+    assert isinstance(turned.plan, Plan) and isinstance(product.plan, Plan)
+    assert product.plan.inner[0][1] == 16 and product.plan.order == ("i0", "i1")
+
+
+@pytest.mark.parametrize("m, n, k", [(512, 4, 512), (50, 15, 130), (33, 2, 64), (40, 7, 100)])
+def test_on_the_cpu(m: int, n: int, k: int) -> None:
+    random = np.random.default_rng(0)
+    a, b = random.standard_normal((m, k), np.float32), random.standard_normal((k, n), np.float32)
+    result = (Tensor(a, device="CPU") @ Tensor(b, device="CPU")).numpy()
+    exact = a.astype(np.float64) @ b
+    assert (np.abs(result - exact) <= 4e-7 * (np.abs(a) @ np.abs(b)) + 1e-7).all()
