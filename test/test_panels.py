@@ -77,18 +77,22 @@ def test_panels_equal_the_kernel(case: str, how: str, target: Target, monkeypatc
     equal_the_kernel(kernel, [build_panels(kernel, kernel.nests[0], made, "panels")])
 
 
-@pytest.mark.parametrize("m, n, k, result", [
-    (13, 25, 21, lambda a, b: a @ b),
-    (19, 52, 16, lambda a, b: ((a @ b + tensor(52)) * 0.5).silu() + tensor(19, 1)),
-    (8, 27, 40, lambda a, b: (a @ b.relu()).relu()),
-    (21, 35, 9, lambda a, b: a @ (b + tensor(9, 1))),
-], ids=["plain", "epilogue", "prologue", "rest of K"])
-def test_columns_that_are_left_are_dot_products(m: int, n: int, k: int, result,  # noqa: ANN001
+@pytest.mark.parametrize("m, n, k, block_k, result", [
+    (13, 25, 21, 21, lambda a, b: a @ b),
+    (19, 52, 16, 16, lambda a, b: ((a @ b + tensor(52)) * 0.5).silu() + tensor(19, 1)),
+    (8, 27, 40, 40, lambda a, b: (a @ b.relu()).relu()),
+    (21, 35, 9, 9, lambda a, b: a @ (b + tensor(9, 1))),
+    (13, 25, 21, 21, lambda a, b: tensor(21, 13).transpose(0, 1) @ b),
+    (13, 26, 41, 16, lambda a, b: (tensor(41, 13).transpose(0, 1) @ b + tensor(26)).relu()),
+    (13, 28, 33, 16, lambda a, b: a.relu() @ b),
+], ids=["plain", "epilogue", "prologue", "rest of K", "along rows", "blocks of K", "packed"])
+def test_columns_that_are_left_are_dot_products(m: int, n: int, k: int, block_k: int, result,  # noqa: ANN001
                                                 monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = flat_kernel(result(tensor(m, k), tensor(k, n)), AVX2)
-    for rows, unit_m, unit_n in ((3, 9, 16), (8, 24, 64)):
-        made = replace(planned(kernel, AVX2, monkeypatch), rows=rows, vectors=1, dots=n % 8, block_k=k,
-                       unit_m=unit_m, block_m=unit_m, unit_n=unit_n)
+    made = planned(kernel, AVX2, monkeypatch)
+    for rows, unit_m, unit_n in ((4, 8, 16), (8, 24, 64)):
+        made = replace(made, rows=rows, vectors=1, dots=n % 8, unit_m=unit_m, block_m=unit_m, unit_n=unit_n,
+                       block_k=block_k)
         equal_the_kernel(kernel, [build_panels(kernel, kernel.nests[0], made, "panels")])
 
 

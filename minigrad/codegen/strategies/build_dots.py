@@ -1,7 +1,8 @@
-"""The last columns of a contraction in panels, fewer than a vector: dot products, lanes along K.
+"""The last columns of a contraction in panels, fewer than a vector: dot products beside the last tile.
 
     once per unit of work that has the last tile:     pack those columns of B, each contiguous along K
-      after the last tile of some rows:               their sums, lanes along K, then across lanes; A is still near
+      after the last tile of some rows:               their sums, lanes along K where A is contiguous along it, then
+                                                      across lanes; else lanes along the rows. A is still near
     at the end:                                       the nest's stores, lanes along M
 """
 from __future__ import annotations
@@ -11,22 +12,32 @@ from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Alloc, If, Loop, Stmt, Store
 from minigrad.codegen.monoid import MONOIDS
+from minigrad.codegen.strategies.blocking import is_plain, row_bytes
 from minigrad.codegen.strategies.build import accumulate
+from minigrad.codegen.strategies.recognise import Contraction
 from minigrad.codegen.value_walk import Rewriter
-from minigrad.expr import Index, Var
+from minigrad.expr import Index
 from minigrad.value import Value, across, binary, const, guard, load, substitute
 
 if TYPE_CHECKING:
-    from minigrad.codegen.strategies.build_panels import PanelBuilder
+    from minigrad.codegen.strategies.build_panels import Block, PanelBuilder
 
 DOT_SUMS = 24
 """Sums in registers at a time."""
+
+CHAINS = 8
+"""Of them, where lanes go along the rows."""
 
 
 def dot_groups(rows: int, columns: int) -> list[int]:
     """How many columns are summed at a time, with so many rows."""
     count = -(-columns // max(1, DOT_SUMS // rows))
     return [columns // count + (k < columns % count) for k in range(count)]
+
+
+def lanes_along_rows(c: Contraction) -> bool:
+    """Whether A is not contiguous along K in memory."""
+    return not is_plain(c.a) or row_bytes(c.a, c.k) > c.a.dtype.itemsize
 
 
 class Dots:
@@ -59,36 +70,77 @@ class Dots:
     def inside(self, value: Value, k: Index) -> Value:
         return guard(value, const(0, value.dtype), (self.k - 1 - k,)) if self.k % self.width else value
 
-    def sums(self, row: Index) -> Iterator[Stmt]:
-        """The sums of the tile at `row`, some columns at a time."""
-        b, rows, first, whole = self.builder, self.builder.rows, 0, self.k // self.width
-        for count in dot_groups(rows, self.columns):
-            x, u, t, lane = (b.fresh(stem, last) for stem, last in (
-                ("k", self.steps - 1), ("u", rows - 1), ("t", count - 1), ("l", self.width - 1)))
-            acc = f"sums_{b.count}"
-
-            def each(s: Stmt, u: Var = u, t: Var = t, count: int = count) -> tuple[Stmt, ...]:
-                return (Loop(u, 0, rows, "unroll", (Loop(t, 0, count, "unroll", (s,)),)),)
-
-            old = load(acc, (u * count + t,), b.dtype)
-
-            def term(step: Index, u: Var = u, t: Var = t, lane: Var = lane, first: int = first,
-                     old: Value = old) -> Value:
-                k = step * self.width + lane
-                left = substitute(b.contraction.a, {**b.at, b.m: b.row(row) + u, b.k: k})
-                left = left if isinstance(step, Var) else self.inside(left, k)
-                right = load("b_dots", ((first + t) * (self.steps * self.width) + k,), b.dtype)
-                return accumulate(MONOIDS["sum"], old, binary("mul", left, right))
-
-            body: list[Stmt] = [Alloc(acc, b.dtype, rows * count, "register"),
-                                *each(Store(acc, u * count + t, const(0, b.dtype))),
-                                Loop(x, 0, whole, "serial", each(Store(acc, u * count + t, term(x))))]
-            if self.steps > whole:
-                body += each(Store(acc, u * count + t, term(whole)))
-            place = (first + t) * self.pitch + self.lead + b.row(row) - self.m0 + u
-            body += each(Store("dots", place, across("sum", old)))
-            yield Loop(lane, 0, self.width, "vector", tuple(body))
+    def sums(self, block: Block, i: Index, row: Index) -> Iterator[Stmt]:
+        """The sums of tile i, at `row`."""
+        if lanes_along_rows(self.builder.contraction):
+            yield self.sums_along_rows(block, i, row)
+            return
+        first = 0
+        for count in dot_groups(self.builder.rows, self.columns):
+            yield self.sums_along_k(row, first, count)
             first += count
+
+    def place(self, t: Index, row: Index) -> Index:
+        """Where the sum of a column is, for a row of the matrix."""
+        return t * self.pitch + self.lead + row - self.m0
+
+    def sums_along_k(self, row: Index, first: int, count: int) -> Stmt:
+        """The sums of `count` columns from `first` on."""
+        b, rows, whole = self.builder, self.builder.rows, self.k // self.width
+        x, u, t, lane = (b.fresh(stem, last) for stem, last in (
+            ("k", self.steps - 1), ("u", rows - 1), ("t", count - 1), ("l", self.width - 1)))
+        acc = f"sums_{b.count}"
+        slot = u * count + t
+        old = load(acc, (slot,), b.dtype)
+
+        def each(s: Stmt) -> tuple[Stmt, ...]:
+            return (Loop(u, 0, rows, "unroll", (Loop(t, 0, count, "unroll", (s,)),)),)
+
+        def term(step: Index) -> Stmt:
+            k = step * self.width + lane
+            left = substitute(b.contraction.a, {**b.at, b.m: b.row(row) + u, b.k: k})
+            left = left if step is x else self.inside(left, k)
+            right = load("b_dots", ((first + t) * (self.steps * self.width) + k,), b.dtype)
+            return Store(acc, slot, accumulate(MONOIDS["sum"], old, binary("mul", left, right)))
+
+        body = [Alloc(acc, b.dtype, rows * count, "register"), *each(Store(acc, slot, const(0, b.dtype))),
+                Loop(x, 0, whole, "serial", each(term(x))), *(each(term(whole)) if self.steps > whole else ()),
+                *each(Store("dots", self.place(first + t, b.row(row) + u), across("sum", old)))]
+        return Loop(lane, 0, self.width, "vector", tuple(body))
+
+    def sums_along_rows(self, block: Block, i: Index, row: Index) -> Stmt:
+        """The sums over a block of K, added to those of the blocks before it. Steps of K go to several sums in turn."""
+        b, chains = self.builder, max(1, CHAINS // self.columns)
+        steps = block.k_count // chains
+        left = block.k_count - steps * chains
+        x, y, t, c, lane = (b.fresh(stem, last) for stem, last in (
+            ("k", steps - 1), ("k", left - 1), ("t", self.columns - 1), ("c", chains - 1), ("l", b.rows - 1)))
+        acc = f"sums_{b.count}"
+
+        def each(s: Stmt, chains: int = chains) -> tuple[Stmt, ...]:
+            return (Loop(c, 0, chains, "unroll", (Loop(t, 0, self.columns, "unroll", (s,)),)),)
+
+        def term(slot: Index, k: Index) -> Stmt:
+            here = b.left(i, b.row(row) + lane, lane, block.k0, k)
+            column = load("b_dots", (t * (self.steps * self.width) + block.k0 + k,), b.dtype)
+            return Store(acc, slot, accumulate(MONOIDS["sum"], load(acc, (slot,), b.dtype),
+                                               binary("mul", here, column)))
+
+        slot, to = c * self.columns + t, self.place(t, b.row(row) + lane)
+        total = [load(acc, (chain * self.columns + t,), b.dtype) for chain in range(chains)]
+        while len(total) > 1:
+            total = [binary("add", *total[k:k + 2]) if k + 1 < len(total) else total[k]
+                     for k in range(0, len(total), 2)]
+        own = (b.row(row) + lane - row,) if b.sizes[0] % b.rows else ()
+        new = each(Store("dots", to, total[0], own), 1)
+        if block.kb is not None:
+            more = binary("add", load("dots", (to,), b.dtype), total[0])
+            new = (If((block.kb - 1,), each(Store("dots", to, more, own), 1), new),)
+        body = [Alloc(acc, b.dtype, chains * self.columns, "register"), *each(Store(acc, slot, const(0, b.dtype))),
+                Loop(x, 0, steps, "serial", each(term(slot, x * chains + c))),
+                *(() if isinstance(left, int) and left == 0 else
+                  (Loop(y, 0, left, "serial", each(term(t, steps * chains + y), 1)),)), *new]
+        return Loop(lane, 0, b.rows, "vector", tuple(body))
 
     def write(self) -> Stmt:
         """The nest's stores of these columns."""
@@ -98,7 +150,7 @@ class Dots:
         t, r, lane = b.fresh("t", self.columns - 1), b.fresh("r", stop - 1), b.fresh("l", self.width - 1)
         place = r * self.width + lane
         whole = isinstance(self.m_count, int) and self.m_count % self.width == 0
-        total = load("dots", (t * self.pitch + self.lead + place,), b.dtype)
+        total = load("dots", (self.place(t, self.m0 + place),), b.dtype)
         here = Rewriter({**b.at, b.m: self.m0 + place, b.n: self.first + t}, locals_={c.name: total})
         stores = tuple(Store(s.param, here.index(s.indices[0]), here.value(s.value),
                              () if whole else (self.m_count - 1 - place,)) for s in c.outputs)

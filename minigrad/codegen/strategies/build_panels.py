@@ -8,10 +8,12 @@ from minigrad.codegen.ir.nodes import Alloc, BufferParam, Function, If, Loop, Pr
 from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.access import extent
+from minigrad.codegen.strategies.blocking import PAGE, row_bytes
 from minigrad.codegen.strategies.build import accumulate
-from minigrad.codegen.strategies.build_dots import Dots, when
+from minigrad.codegen.strategies.build_dots import Dots, lanes_along_rows, when
 from minigrad.codegen.strategies.plan import PanelPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
+from minigrad.codegen.strategies.sides import LINE
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, bounds, emin, product, subs
@@ -228,12 +230,13 @@ class PanelBuilder:
             before = [If((block.kb - 1,), kept), *([If((block.kb - last,), tuple(before))] if before else [])]
         tile = (Alloc("acc", self.dtype, plan.rows * plan.vectors, "register"),
                 *each(Store("acc", slot, const(0, self.dtype))),
-                *before, Loop(x, 0, block.k_count, "serial", each(Store("acc", slot, term))), *stores)
+                *before, Loop(x, 0, block.k_count, "serial", (*self.ahead(block, i, row, column, x),
+                                                              *each(Store("acc", slot, term)))), *stores)
         inner: list[Stmt] = [Loop(lane, 0, plan.width, "vector", tile)]
         if plan.a != "place":
             inner.insert(0, If((-j,), (self.pack_a(block, i, row),)))
         if block.dots is not None:
-            inner += when((column + self.columns - self.sizes[1],), list(block.dots.sums(row)))
+            inner += when((column + self.columns - self.sizes[1],), list(block.dots.sums(block, i, row)))
         inner = [Loop(i, 0, down, "serial", tuple(inner))]
         if plan.b != "place":
             packing: Stmt = self.pack_b(block, panel, column)
@@ -247,6 +250,23 @@ class PanelBuilder:
             return []
         at = {**self.at, self.m: row + u, self.n: column + v * plan.width}
         return [_unrolled(u, plan.rows, v, plan.vectors, (Prefetch(s.param, subs(s.indices[0], at)),))]
+
+    def ahead(self, block: Block, i: Index, row: Index, column: Index, x: Index) -> list[Stmt]:
+        """Prefetches of operands in place that processors do not foresee, as steps of the sum are far apart: the next
+        line of A across its rows, and the next tile's columns of B, a part of them in each tile of rows."""
+        plan, c = self.plan, self.contraction
+        found = []
+        if plan.a == "place" and lanes_along_rows(c):
+            found.append((c.a, {self.m: row + LINE // self.dtype.itemsize}))
+        if plan.b == "place" and block.kb is None and row_bytes(c.b, c.k) >= PAGE:
+            share = -(-plan.vectors // -(-plan.block_m // self.rows))
+            found += [(c.b, {self.n: column + self.columns + (i * share + v) % plan.vectors * plan.width})
+                      for v in range(share)]
+        made: list[Stmt] = []
+        for operand, where in found:
+            name, indices = operand.attr  # type: ignore[misc]
+            made.append(Prefetch(name, subs(indices[0], {**self.at, self.k: block.k0 + x, **where})))
+        return made
 
     def left(self, tile: Index, row: Index, u: Index, k0: Index, x: Index) -> Value:
         """A at a row of a tile and a step of the sum."""

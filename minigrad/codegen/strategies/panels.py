@@ -21,7 +21,7 @@ from math import ceil
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import extent, value_accesses
-from minigrad.codegen.strategies.build_dots import dot_groups
+from minigrad.codegen.strategies.build_dots import dot_groups, lanes_along_rows
 from minigrad.codegen.strategies.packed import is_plain, product, row_bytes, steps_closely
 from minigrad.codegen.strategies.plan import PanelPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
@@ -141,11 +141,10 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
         b = "panels" if steps_closely(c.b, c.n[-1:]) else "turned"
     if a != "place" or b != "place":
         block_k = part(k, MAX_K if a == "place" and not far_a else MAX_K_PACKED, width)
-    along_k = a == "place" and not far_a and width <= k <= MAX_K_DOTS and not (b == "place" and block_k < k)
-    rows, vectors, dots = register_tile((m, n, k), block_k, width, target, a == "place", MAX_DOTS if along_k else 0)
-    columns = vectors * width
-    if dots:
-        n, block_k = n - dots, k
+    rows, vectors, dots = register_tile(c, block_k, width, target, a == "place", b == "place" and block_k < k)
+    columns, n = vectors * width, n - dots
+    if dots and not lanes_along_rows(c):
+        block_k = k
     if ceil(m / rows) * rows * ceil(n / columns) * columns > MAX_WASTE * m * n and len(c.m) + len(c.n) > 2:
         return f"no panels: tiles of {rows} x {columns} waste too much of {m} x {n}"
     if b == "place" and block_k < k:
@@ -172,11 +171,13 @@ def part(k: int, most: int, multiple: int) -> int:
     return ceil(ceil(k / ceil(k / most)) / multiple) * multiple
 
 
-def register_tile(sizes: tuple[int, int, int], block_k: int, width: int, target: Target, in_place: bool, dots: int
+def register_tile(c: Contraction, block_k: int, width: int, target: Target, in_place: bool, streamed: bool
                   ) -> tuple[int, int, int]:
     """Rows and vectors of the microkernel with the fewest cycles over the whole output, edges included, and how many
-    columns, at most `dots`, are dot products instead of an edge."""
-    m, n, k = sizes
+    columns are dot products instead of an edge."""
+    m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
+    along_rows = lanes_along_rows(c)
+    dots = 0 if streamed or not along_rows and not width <= k <= MAX_K_DOTS else MAX_DOTS
     found = 1, 1, 0, float("inf")
     for vectors in range(1, min(MAX_VECTORS, ceil(n / width)) + 1):
         most = (target.registers - vectors - SPARE_REGISTERS) // vectors
@@ -188,16 +189,18 @@ def register_tile(sizes: tuple[int, int, int], block_k: int, width: int, target:
                 step = max(step, vectors * target.vector_bytes / L2_RATE)
             tile = step * k + (TILE_CYCLES + copies) * ceil(k / block_k)
             edge = (0.0, 0) if left == 0 else (tile, 0)
-            if across and 0 < left <= dots:
-                edge = min(edge, (dot_cycles(rows, left, k, width), left))
+            if across and 0 < left <= dots and not (along_rows and rows not in (width // 2, width)):
+                edge = min(edge, (dot_cycles(rows, left, k, width, along_rows), left))
             cycles = ceil(m / rows) * (across * tile + edge[0])
             if cycles <= found[3]:
                 found = rows, vectors, edge[1], cycles
     return found[:3]
 
 
-def dot_cycles(rows: int, columns: int, k: int, width: int) -> float:
+def dot_cycles(rows: int, columns: int, k: int, width: int, along_rows: bool) -> float:
     """Cycles of the dot products of a tile's rows."""
+    if along_rows:
+        return k * (1 + columns) / 2 + TILE_CYCLES
     return sum(ceil(k / width) * max(rows * count, rows + count, MIN_CHAINS) / 2 + TILE_CYCLES
                + rows * count * ACROSS_CYCLES for count in dot_groups(rows, columns))
 
