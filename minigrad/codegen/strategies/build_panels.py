@@ -258,7 +258,7 @@ class PanelBuilder:
         found = []
         if plan.a == "place" and lanes_along_rows(c):
             found.append((c.a, {self.m: row + LINE // self.dtype.itemsize}))
-        if plan.b == "place" and block.kb is None and row_bytes(c.b, c.k) >= PAGE:
+        if plan.b == "place" and block.kb is block.ib is None and row_bytes(c.b, c.k) >= PAGE:
             share = -(-plan.vectors // -(-plan.block_m // self.rows))
             found += [(c.b, {self.n: column + self.columns + (i * share + v) % plan.vectors * plan.width})
                       for v in range(share)]
