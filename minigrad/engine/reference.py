@@ -15,11 +15,12 @@ import numpy as np
 from minigrad.dtype import bfloat16
 from minigrad.engine.transfer import download, upload
 from minigrad.expr import Expr, evaluate
+from minigrad.ops.composite import expanded
 from minigrad.ops.convert import convert
 from minigrad.ops.elementwise import MUL
-from minigrad.ops.node import Node
+from minigrad.ops.node import Node, toposort
 from minigrad.ops.reduce import SUM
-from minigrad.ops.storage import BUFFER, WITH_GRADIENT
+from minigrad.ops.storage import BUFFER
 from minigrad.runtime.device import Device
 
 
@@ -33,9 +34,11 @@ def bound(value: Any) -> Any:
 def run(nodes: Iterable[Node], device: Device) -> None:
     """Computes the Nodes that are not realized yet and sets their storage to Buffers of `device`."""
     wanted = [n for n in dict.fromkeys(nodes) if n.storage is None]
-    order = _order(wanted)
-    uses = Counter(i for n in order if n.storage is None for i in _needed(n))
-    uses.update(wanted)
+    image = expanded(wanted)
+    roots = list(dict.fromkeys([image[n] for n in wanted]))
+    order = toposort(*roots)
+    uses = Counter(i for n in order if n.storage is None for i in n.inputs)
+    uses.update(roots)
     products = {i for n in order if n.storage is None and n.op is SUM and n.dtype.is_float
                 for i in n.inputs if i.op is MUL and uses[i] == 1 and i.storage is None}
     values: dict[Node, Any] = {}
@@ -44,35 +47,14 @@ def run(nodes: Iterable[Node], device: Device) -> None:
             if node.storage is not None:
                 values[node] = download(node)
                 continue
-            operands = [values[i] for i in _needed(node)]
+            operands = [values[i] for i in node.inputs]
             values[node] = tuple(operands) if node in products else _evaluate(node, operands)
-            for i in _needed(node):
+            for i in node.inputs:
                 uses[i] -= 1
                 if not uses[i]:
                     del values[i]
     for node in wanted:
-        node.storage = upload(values[node], node.dtype, device.name)
-
-
-def _needed(node: Node) -> tuple[Node, ...]:
-    """The inputs that the value depends on: the operands of a hand-written gradient are not among them."""
-    return node.inputs[:1] if node.op is WITH_GRADIENT else node.inputs
-
-
-def _order(roots: Iterable[Node]) -> list[Node]:
-    order: list[Node] = []
-    seen: set[Node] = set()
-    stack = [(r, False) for r in roots]
-    while stack:
-        node, ready = stack.pop()
-        if ready:
-            order.append(node)
-        elif node not in seen:
-            seen.add(node)
-            stack.append((node, True))
-            if node.storage is None:
-                stack.extend((i, False) for i in _needed(node))
-    return order
+        node.storage = upload(values[image[node]], node.dtype, device.name)
 
 
 def _evaluate(node: Node, operands: list[Any]) -> np.ndarray:
@@ -81,8 +63,6 @@ def _evaluate(node: Node, operands: list[Any]) -> np.ndarray:
     shape = bound(node.shape)
     if operands and isinstance(operands[0], tuple):
         result = _sum_of_product(*operands[0], axes=node.params["axes"])
-    elif node.op is WITH_GRADIENT:
-        return operands[0]
     else:
         params = {k: bound(v) for k, v in node.params.items()}
         result = np.asarray(node.op.reference(*operands, shape=shape, dtype=node.dtype, **params))

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.ops import build as B
-from minigrad.ops.node import Node, toposort
+from minigrad.ops.composite import expand
+from minigrad.ops.node import Node
 
 
 def gradient(output: Node, targets: Sequence[Node], seed: Node | None = None) -> list[Node]:
@@ -31,20 +32,55 @@ def gradient(output: Node, targets: Sequence[Node], seed: Node | None = None) ->
 
 def _accumulate(output: Node, seed: Node, targets: set[Node]) -> dict[Node, Node]:
     """Gradients of every Node on a path from a target to the output, by rules applied from the output down."""
-    order = toposort(output, through_storage=True)
+    bodies: dict[Node, Node] = {}
+    order = _order(output, bodies)
     on_path: set[Node] = set()
     for node in order:
-        if node in targets or (node.dtype.is_float and any(i in on_path for i in node.inputs)):
+        inputs = (bodies[node],) if node in bodies else node.inputs
+        if node in targets or (node.dtype.is_float and not on_path.isdisjoint(inputs)):
             on_path.add(node)
     grads: dict[Node, Node] = {output: seed}
     for node in reversed(order):
         grad = grads.get(node)
-        if grad is None or node not in on_path or not any(i in on_path for i in node.inputs):
+        if grad is None or node not in on_path:
             continue
-        for source, part in zip(node.inputs, node.op.vjp(node, grad), strict=True):
-            if part is not None and source in on_path:
-                known = grads.get(source)
-                grads[source] = part if known is None else B.add(known, part)
+        body = bodies.get(node)
+        if body is not None:
+            if body in on_path:
+                _add(grads, body, grad)
+        elif not on_path.isdisjoint(node.inputs):
+            assert node.op.vjp is not None
+            for source, part in zip(node.inputs, node.op.vjp(node, grad), strict=True):
+                if part is not None and source in on_path:
+                    _add(grads, source, part)
         if node not in targets:
             del grads[node]
     return grads
+
+
+def _add(grads: dict[Node, Node], node: Node, part: Node) -> None:
+    known = grads.get(node)
+    grads[node] = part if known is None else B.add(known, part)
+
+
+def _order(output: Node, bodies: dict[Node, Node]) -> list[Node]:
+    """What `output` was made from, inputs first. Composites without a rule are made from their expansions, which are
+    put into `bodies`."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    stack: list[Node | None] = [output]
+    pending: list[Node] = []
+    while stack:
+        node = stack.pop()
+        if node is None:
+            order.append(pending.pop())
+        elif node not in seen:
+            seen.add(node)
+            stack.append(None)
+            pending.append(node)
+            if node.op.vjp is None and node.inputs:
+                body = bodies[node] = expand(node, node.inputs)
+                stack.append(body)
+            else:
+                stack.extend(reversed(node.inputs))
+    return order

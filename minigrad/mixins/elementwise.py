@@ -6,10 +6,10 @@ from typing import Any, Self
 
 from minigrad import dtype as dtypes
 from minigrad.dtype import DType, bool_, float32, to_dtype
-from minigrad.errors import DTypeError
-from minigrad.mixins import gradients
+from minigrad.errors import DTypeError, ShapeError
 from minigrad.mixins.base import Base, Scalar, broadcast_shapes
 from minigrad.ops import build as B
+from minigrad.ops import functions
 
 _POWER_LIMIT = 64  # larger integer exponents of float tensors go through `pow`
 
@@ -151,6 +151,19 @@ class ElementwiseMixin(Base):
         """x + (end - x) * weight."""
         return self + (end - self) * weight
 
+    def moved(self, end: Self, share: Any) -> Self:
+        """x * (1 - share) + end * share, for an `end` of the same shape and a number `share`: a running average."""
+        if end.shape != self.shape:
+            raise ShapeError(f"[moved] expected an end of shape {list(self.shape)}, got {list(end.shape)}")
+        return self._wrap(functions.moved(self._node, B.cast(end._node, self.dtype), share), self, end)
+
+    def stepped(self, direction: Self, rate: Self) -> Self:
+        """x - direction * rate, for a direction of the same shape and a rate of shape (): a step of an optimizer."""
+        if direction.shape != self.shape or rate.shape != ():
+            raise ShapeError(f"[stepped] expected a direction of shape {list(self.shape)} and a rate of shape [], "
+                             f"got {list(direction.shape)} and {list(rate.shape)}")
+        return self._wrap(functions.stepped(self._node, direction._node, rate._node), self, direction, rate)
+
     # Comparison
 
     def _compare(self, name: str, other: Any, build: Any, reverse: Any = False, ordered: Any = True) -> Self:
@@ -274,7 +287,7 @@ class ElementwiseMixin(Base):
 
     def log1p(self) -> Self:
         """log(1 + x), accurate near 0."""
-        return self._float_unary(gradients.log1p)
+        return self._float_unary(functions.log1p)
 
     def sin(self) -> Self:
         return self._float_unary(B.sin)
@@ -327,7 +340,7 @@ class ElementwiseMixin(Base):
 
     def silu(self) -> Self:
         """x * sigmoid(x)."""
-        return self * self.sigmoid()
+        return self._float_unary(functions.silu)
 
     swish = silu
 

@@ -9,7 +9,9 @@ from minigrad.errors import ShapeError
 from minigrad.mixins.base import Base
 from minigrad.mixins.indexing import IndexingMixin
 from minigrad.mixins.movement import spread
+from minigrad.mixins.reduce import accumulating
 from minigrad.ops import build as B
+from minigrad.ops import products
 
 
 class LinalgMixin(IndexingMixin):
@@ -38,9 +40,7 @@ class LinalgMixin(IndexingMixin):
         x, w = x.cast(common)._accumulating(dtype), w.cast(common)._accumulating(dtype)  # type: ignore[attr-defined]
         if w.ndim == 1:
             return (x * w).sum(-1)
-        rows = x.unsqueeze(-2) if x.ndim > 1 else x
-        columns = w.transpose(-1, -2)
-        return (rows * (columns.unsqueeze(-3) if x.ndim > 1 else columns)).sum(-1)
+        return self._wrap(products.matmul(x._node, w._node, x.dtype), x, w)
 
     matmul = dot
 
@@ -110,15 +110,18 @@ class LinalgMixin(IndexingMixin):
         if self.ndim != n + 2 or n < 1 or self.shape[1] != groups * weight.shape[1] or weight.shape[0] % groups != 0:
             raise ShapeError(f"[conv2d] expected x [N, Cin, ...] and weight [Cout, Cin/{groups}, ...], "
                              f"got {list(self.shape)} and {list(weight.shape)}")
-        out_channels, depth, *kernel = weight.shape
-        windows = self._windows("conv2d", tuple(kernel), stride, dilation, padding)
-        batch, positions = self.shape[0], windows.shape[2:2 + n]
-        per_group = out_channels // groups
-        x = windows.reshape(batch, groups, 1, depth, *positions, *kernel)
-        w = weight.reshape(1, groups, per_group, depth, *[1] * n, *kernel)
-        axes = (3, *range(4 + n, 4 + 2 * n))
-        y = (x._accumulating(None) * w._accumulating(None)).sum(axes).reshape(batch, out_channels, *positions)
-        return y if bias is None else y + bias.reshape(1, -1, *[1] * n)
+        common = promote(self.dtype, weight.dtype)
+        x, w = self.cast(common), weight.cast(common)
+        wide = accumulating(common)
+        steps = products.Steps(per_axis("conv2d", stride, n), per_axis("conv2d", dilation, n),
+                               spatial_padding("conv2d", padding, n))
+        inside = bias if bias is not None and bias.dtype is wide and bias.shape == weight.shape[:1] else None
+        try:
+            node = products.conv(x._node, w._node, None if inside is None else inside._node, groups, steps, wide)
+        except ShapeError as error:
+            raise ShapeError(f"{error}, for x {list(self.shape)}") from None
+        y = self._wrap(node, self, weight) if inside is None else self._wrap(node, self, weight, inside)
+        return y if bias is None or bias is inside else y + bias.reshape(1, -1, *[1] * n)
 
     def conv_transpose2d(self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Any = 1,
                          dilation: Any = 1, padding: Any = 0, output_padding: Any = 0) -> Self:

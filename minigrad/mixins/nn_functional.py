@@ -4,8 +4,8 @@ from __future__ import annotations
 from typing import Any, Self
 
 from minigrad.errors import DTypeError, ShapeError
-from minigrad.mixins import gradients
 from minigrad.mixins.linalg import LinalgMixin, per_axis, spatial_padding
+from minigrad.ops import functions
 
 
 class NNMixin(LinalgMixin):
@@ -57,25 +57,23 @@ class NNMixin(LinalgMixin):
         return x if bias is None else x + bias.reshape(*shape)
 
     def batchnorm_train(self, weight: Self | None, bias: Self | None, eps: float = 1e-5, axis: int = 1,
-                        ) -> tuple[Self, Self, Self]:
-        """(normalised by the batch's own statistics, their mean, their biased variance), the latter two detached.
+                        correction: int = 0) -> tuple[Self, Self, Self]:
+        """(normalised by the batch's own statistics, their mean, their variance), the latter two detached. `correction`
+        is that of the variance which is returned; the values are divided by the biased one.
 
         The gradient is hand-written: dbias = sum(dy), dweight = sum(dy * xhat) and
         dx = weight * inv * (dy - dbias / n - xhat * dweight / n). Half types compute in float32.
         """
         axes = tuple([a for a in range(self.ndim) if a != axis])
-        shape = [d if a == axis else 1 for a, d in enumerate(self.shape)]
         wide = self._as_float()
         wide = wide.cast(wide.dtype.compute)
         scale = wide.full((self.shape[axis],), 1, dtype=wide.dtype, device=self.device) if weight is None else weight
         shift = wide.full((self.shape[axis],), -0.0, dtype=wide.dtype, device=self.device) if bias is None else bias
         scale, shift = scale.cast(wide.dtype), shift.cast(wide.dtype)
-        y = self._wrap(gradients.batch_norm(wide._node, scale._node, shift._node, axes, eps), wide, scale, shift)
+        y = self._wrap(functions.batch_norm(wide._node, scale._node, shift._node, axes, eps), wide, scale, shift)
         y = y.cast(self._as_float().dtype)
         x = self._wrap(self._node)._as_float()
-        mean = x.mean(axes)
-        centred = x - mean.reshape(*shape)
-        return y, mean, (centred * centred).mean(axes)
+        return y, x.mean(axes), x.var(axes, correction=correction)
 
     # Losses
 
@@ -103,7 +101,7 @@ class NNMixin(LinalgMixin):
             raise DTypeError(f"[cross_entropy] expected integer class indices, got {target.dtype}")
         x = self._as_float()
         x = x.cast(x.dtype.compute)
-        loss = self._wrap(gradients.cross_entropy(x._node, target._node, axis, label_smoothing), self)
+        loss = self._wrap(functions.cross_entropy(x._node, target._node, axis, label_smoothing), self)
         if ignore_index is None:
             return _reduced(loss, reduction)
         counted = target.ne(ignore_index)

@@ -5,15 +5,21 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from minigrad.dtype import DType, bool_, int32, to_dtype, uint32
-from minigrad.expr import Index, product
-from minigrad.mixins import gradients
 from minigrad.mixins.base import as_axes, as_axis
 from minigrad.mixins.movement import MovementMixin
 from minigrad.ops import build as B
+from minigrad.ops import functions
 from minigrad.ops.node import Node
 
 Axis = int | Sequence[int] | None
 _CUMSUM_BLOCK = 256
+
+
+def accumulating(dtype: DType) -> DType:
+    """The type that sums are made in: small integers and bool give 32-bit ones."""
+    if dtype is bool_ or (dtype.is_int and dtype.bits < 32):
+        return uint32 if dtype.kind == "u" else int32
+    return dtype
 
 
 class ReduceMixin(MovementMixin):
@@ -30,11 +36,8 @@ class ReduceMixin(MovementMixin):
 
     def _accumulating(self, dtype: DType | str | None) -> Self:
         """In the type that sums are made in: small integers and bool give 32-bit ones."""
-        if dtype is not None:
-            return self.cast(to_dtype(dtype))
-        if self.dtype is bool_ or (self.dtype.is_int and self.dtype.bits < 32):
-            return self.cast(uint32 if self.dtype.kind == "u" else int32)
-        return self
+        kind = accumulating(self.dtype) if dtype is None else to_dtype(dtype)
+        return self if kind is self.dtype else self.cast(kind)
 
     def sum(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None) -> Self:
         """Half types accumulate in float32; bool and small integers give int32 (uint32)."""
@@ -61,21 +64,13 @@ class ReduceMixin(MovementMixin):
     def all(self, axis: Axis = None, keepdim: bool = False) -> Self:
         return self.bool().logical_not().sum(axis, keepdim).eq(0)
 
-    def _count(self, name: str, axis: Axis) -> Index:
-        return product([self.shape[a] for a in as_axes(name, axis, self.ndim)])
-
     def mean(self, axis: Axis = None, keepdim: bool = False) -> Self:
         """The mean; integers give float32. Of nothing: NaN."""
-        count = self._count("mean", axis)
-        total = self._as_float().sum(axis, keepdim)
-        return total.div(count)
+        return self._as_float()._reduce("mean", functions.mean, axis, keepdim)
 
     def var(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Self:
         """Mean squared deviation, over count - correction."""
-        count = self._count("var", axis)
-        deviation = self._as_float() - self.mean(axis, keepdim=True)
-        free = max(count - correction, 0) if isinstance(count, int) else count - correction
-        return (deviation * deviation).sum(axis, keepdim).div(free)
+        return self._as_float()._reduce("var", lambda x, axes: functions.variance(x, axes, correction), axis, keepdim)
 
     def std(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Self:
         return self.var(axis, keepdim, correction).sqrt()
@@ -110,29 +105,29 @@ class ReduceMixin(MovementMixin):
 
     def logsumexp(self, axis: Axis = None, keepdim: bool = False) -> Self:
         """log(sum(exp(x))), without overflow."""
-        return self._as_float()._reduce("logsumexp", gradients.logsumexp, axis, keepdim)
+        return self._as_float()._reduce("logsumexp", functions.logsumexp, axis, keepdim)
 
     def softmax(self, axis: Axis = -1, dtype: DType | str | None = None) -> Self:
         """exp(x) / sum(exp(x)) along an axis, without overflow."""
         x = self._as_float() if dtype is None else self.cast(dtype)
         axes = as_axes("softmax", axis, self.ndim)
-        return x._unary(lambda node: gradients.softmax(node, axes))
+        return x._unary(lambda node: functions.softmax(node, axes))
 
     def log_softmax(self, axis: Axis = -1, dtype: DType | str | None = None) -> Self:
         """log(softmax(x)), accurate."""
         x = self._as_float() if dtype is None else self.cast(dtype)
         axes = as_axes("log_softmax", axis, self.ndim)
-        return x._unary(lambda node: gradients.log_softmax(node, axes))
+        return x._unary(lambda node: functions.log_softmax(node, axes))
 
     def layernorm(self, axis: Axis = -1, eps: float = 1e-5) -> Self:
         """(x - mean) / sqrt(var + eps) over the axes; half types compute in float32."""
         axes = as_axes("layernorm", axis, self.ndim)
-        return self._normalise(lambda node: gradients.standardize(node, axes, eps))
+        return self._normalise(lambda node: functions.standardize(node, axes, eps))
 
     def rms_norm(self, axis: Axis = -1, eps: float = 1e-6) -> Self:
         """x / sqrt(mean(x*x) + eps) over the axes; half types compute in float32."""
         axes = as_axes("rms_norm", axis, self.ndim)
-        return self._normalise(lambda node: gradients.rms_norm(node, axes, eps))
+        return self._normalise(lambda node: functions.rms_norm(node, axes, eps))
 
     def rmsnorm(self, eps: float = 1e-6, axis: Axis = -1) -> Self:
         return self.rms_norm(axis, eps)

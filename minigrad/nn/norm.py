@@ -43,15 +43,12 @@ class BatchNorm:
         count = x.numel() // self.num_features
         if isinstance(count, int) and count < 2:
             raise ShapeError(f"[BatchNorm] expected more than one value per channel in training, got {list(x.shape)}")
-        y, mean, var = x.batchnorm_train(self.weight, self.bias, self.eps)
+        y, mean, var = x.batchnorm_train(self.weight, self.bias, self.eps, correction=1)
         if self.track_running_stats:
-            self._move(self.running_mean, mean)
-            self._move(self.running_var, var * count / (count - 1))
+            self.running_mean.assign(self.running_mean.moved(mean, self.momentum))
+            self.running_var.assign(self.running_var.moved(var, self.momentum))
             self.num_batches_tracked.assign(self.num_batches_tracked + 1)
         return y
-
-    def _move(self, running: Tensor, batch: Tensor) -> None:
-        running.assign(running * (1 - self.momentum) + batch * self.momentum)
 
 
 BatchNorm2d = BatchNorm

@@ -1,13 +1,16 @@
 """What each tensor operation means. Read op.py, then elementwise.py; `build` makes graphs of them."""
 from minigrad.ops.attention import ATTENTION
 from minigrad.ops.elementwise import ELEMENTWISE
+from minigrad.ops.functions import FUNCTIONS
 from minigrad.ops.indexed import INDEXED
 from minigrad.ops.movement import MOVEMENT
 from minigrad.ops.node import Node, apply, toposort
 from minigrad.ops.op import Op
+from minigrad.ops.products import PRODUCTS
 from minigrad.ops.reduce import REDUCE
 from minigrad.ops.storage import STORAGE
 
-OPS: dict[str, Op] = {op.name: op for op in (*STORAGE, *ELEMENTWISE, *REDUCE, *MOVEMENT, *INDEXED, ATTENTION)}
+OPS: dict[str, Op] = {op.name: op for op in (*STORAGE, *ELEMENTWISE, *REDUCE, *MOVEMENT, *INDEXED, ATTENTION,
+                                             *FUNCTIONS, *PRODUCTS)}
 
 __all__ = ["OPS", "Node", "Op", "apply", "toposort"]

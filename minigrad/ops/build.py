@@ -6,7 +6,6 @@ Operands are already of one shape and dtype. Equal subgraphs are one object anyw
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -378,12 +377,18 @@ def pad(x: Node, pads: tuple[tuple[Index, Index], ...], fill: float = 0) -> Node
     return apply(movement.PAD, x, pads=pads, fill=fill, negative=fill == 0 and math.copysign(1, fill) < 0)
 
 
+def window_is_reshape(shape: Shape, axes: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, ...],
+                      padding: tuple[tuple[int, int], ...]) -> bool:
+    """Whether such windows of a tensor of this shape have one tap, which stays where it is."""
+    return all([0 <= a < len(shape) and shape[a] != 0 and k == s == 1 and p == (0, 0)
+                for a, k, s, p in zip(axes, kernel, stride, padding, strict=True)])
+
+
 def window(x: Node, axes: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, ...],
            dilation: tuple[int, ...], padding: tuple[tuple[int, int], ...], fill: float = 0) -> Node:
     """Element (o, k) is x[o*stride + k*dilation - lo], `fill` outside; kernel axes come last. Axes with one tap that
     stays where it is only gain a kernel axis."""
-    if all(0 <= a < len(x.shape) and x.shape[a] != 0 and (k, s, p) == (1, 1, (0, 0))
-           for a, k, s, p in zip(axes, kernel, stride, padding, strict=True)):
+    if window_is_reshape(x.shape, axes, kernel, stride, padding):
         return reshape(x, (*x.shape, *kernel))
     return apply(movement.WINDOW, x, axes=axes, kernel=kernel, stride=stride, dilation=dilation, padding=padding,
                  fill=_rounded(fill, x.dtype))
@@ -412,7 +417,3 @@ def assign(target: Node, value: Node, region: storage.Region | None = None) -> N
     """The target with a region replaced, all of it unless told."""
     return apply(storage.ASSIGN, target, value, region=region or ((0, 1),) * len(target.shape))
 
-
-def with_gradient(out: Node, xs: Sequence[Node], rule: Any, *args: Any) -> Node:
-    """`out`, whose gradient with respect to `xs` is rule((out, *xs), grad, *args)."""
-    return apply(storage.WITH_GRADIENT, out, *xs, rule=rule, args=args)

@@ -175,7 +175,7 @@ def _pad_source(index: Indices, *, in_shape: Shape, pads: Pairs, fill: float, ne
 _Ints = tuple[int, ...]
 
 
-def _window_lengths(name: str, lengths: Sequence[Index], kernel: _Ints, stride: _Ints, dilation: _Ints,
+def window_lengths(name: str, lengths: Sequence[Index], kernel: _Ints, stride: _Ints, dilation: _Ints,
                     padding: tuple[tuple[int, int], ...]) -> tuple[Index, ...]:
     """How many positions the window has along each axis."""
     out: list[Index] = []
@@ -193,7 +193,7 @@ def _window_infer(shapes: Sequence[Shape], dtypes: Dtypes, *, axes: _Ints, kerne
     shape = list(shapes[0])
     if any(not 0 <= a < len(shape) for a in axes):
         raise ShapeError(f"[window] expected axes below {len(shape)}, got {axes} for {shape}")
-    lengths = _window_lengths("window", [shape[a] for a in axes], kernel, stride, dilation, padding)
+    lengths = window_lengths("window", [shape[a] for a in axes], kernel, stride, dilation, padding)
     for a, o in zip(axes, lengths, strict=True):
         shape[a] = o
     return (*shape, *kernel), dtypes[0]
@@ -238,7 +238,7 @@ def _unwindow_infer(shapes: Sequence[Shape], dtypes: Dtypes, *, axes: _Ints, ker
                     dilation: _Ints, padding: tuple[tuple[int, int], ...], lengths: Shape) -> tuple[Shape, DType]:
     shape = list(shapes[0])
     rank = len(shape) - len(axes)
-    expected = _window_lengths("unwindow", lengths, kernel, stride, dilation, padding)
+    expected = window_lengths("unwindow", lengths, kernel, stride, dilation, padding)
     got = tuple([shape[a] for a in axes])
     if got != expected or tuple(shape[rank:]) != kernel:
         raise ShapeError(f"[unwindow] expected {list(expected)} positions along axes {axes} and kernel {list(kernel)} "

@@ -49,6 +49,8 @@ _nodes: dict[tuple, _Interned] = {}
 _serials = count()
 copied: set[Op] = set()
 """The ops that have moved values between devices: mostly none, which spares looking for them in every graph."""
+world: tuple = ()
+"""Part of the key of Nodes without inputs: those made in different worlds are never the same (ops/composite.py)."""
 created: Callable[[Node], None] | None = None
 """Told of every new Node, where somebody wants to know."""
 
@@ -65,7 +67,7 @@ def apply(op: Op, *inputs: Node, device: str | None = None, **params: Any) -> No
     for `copy`. Params must be hashable, and always passed in the same order for one op.
     """
     where = device if device is not None else inputs[0].device
-    key = (op, inputs, where, *params.values())
+    key = (op, inputs or world, where, *params.values())
     found = _nodes.get(key)
     if found is not None:
         node = found()

@@ -71,7 +71,15 @@ class Storage:
     rule: str
 
 
-Lower = Elementwise | Generate | Reduction | IndexMap | Storage
+@dataclass(frozen=True, slots=True)
+class Composite:
+    """Made of other Nodes: `expand(*inputs, **params)` gives the Node that computes it, of its shape and dtype. It
+    makes no leaf of its own (buffer, scalar), and depends on nothing but its arguments."""
+
+    expand: Callable[..., Any]
+
+
+Lower = Elementwise | Generate | Reduction | IndexMap | Storage | Composite
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -79,7 +87,8 @@ class Op:
     """One primitive.
 
     infer(shapes, dtypes, **params) -> (shape, dtype); raises ShapeError or DTypeError as `[name] expected ..., got ...`
-    vjp(node, grad) -> one gradient Node (or None) per input, each of that input's shape and dtype
+    vjp(node, grad) -> one gradient Node (or None) per input, each of that input's shape and dtype; a composite without
+        one is differentiated through its expansion
     reference(*arrays, **params) -> the numpy result: the oracle, and the body of the NUMPY device. bfloat16 arrays come
         and go as float32; symbolic params come bound to ints; `shape` and `dtype` of the result are passed by keyword
     lower: its meaning for one element
@@ -87,7 +96,7 @@ class Op:
 
     name: str
     infer: Callable[..., tuple[Shape, DType]]
-    vjp: Callable[[Node, Node], tuple[Node | None, ...]]
+    vjp: Callable[[Node, Node], tuple[Node | None, ...]] | None
     reference: Callable[..., np.ndarray]
     lower: Lower
 

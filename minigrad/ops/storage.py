@@ -139,11 +139,6 @@ def _copy_vjp(node: Node, g: Node) -> tuple[Node]:
     return (apply(COPY, g, device=node.inputs[0].device),)
 
 
-def _rule_vjp(node: Node, g: Node) -> tuple[Node | None, ...]:
-    p = node.params
-    return None, *p["rule"](node.inputs, g, *p["args"])
-
-
 COPY = Op("copy", _same, _copy_vjp, lambda x, *, shape, dtype: x, Storage("copy"))
 """The same value on the Node's own device, which differs from its input's."""
 
@@ -153,10 +148,6 @@ CONTIGUOUS = Op("contiguous", _same, lambda n, g: (g,), lambda x, *, shape, dtyp
 DETACH = Op("detach", lambda shapes, dtypes, *, id: (shapes[0], dtypes[0]), _no_grad,
             lambda x, *, id, shape, dtype: x, Storage("alias"))
 """The same value without a gradient. `id` (0: none) makes a leaf of autodiff that equals nothing else."""
-
-WITH_GRADIENT = Op("with_gradient", lambda shapes, dtypes, *, rule, args: (shapes[0], dtypes[0]), _rule_vjp,
-                   lambda x, *xs, rule, args, shape, dtype: x, Storage("alias"))
-"""The value of inputs[0], with a hand-written gradient: `rule(inputs, grad, *args)` gives one per further input."""
 
 
 # Assignment
@@ -196,4 +187,4 @@ def _assign_reference(target: np.ndarray, value: np.ndarray, *, region: tuple[tu
 ASSIGN = Op("assign", _assign_infer, _assign_vjp, _assign_reference, Storage("assign"))
 """The target with a region replaced: per axis (start, step), the value's shape gives the lengths. A new version."""
 
-STORAGE = (BUFFER, CONST, SCALAR, IOTA, RANDOM_BITS, COPY, CONTIGUOUS, DETACH, WITH_GRADIENT, ASSIGN)
+STORAGE = (BUFFER, CONST, SCALAR, IOTA, RANDOM_BITS, COPY, CONTIGUOUS, DETACH, ASSIGN)

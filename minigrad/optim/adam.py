@@ -47,7 +47,7 @@ class Adam(Optimizer):
             step = (m / c1) / ((v / c2).sqrt() + self.eps)
             if self.weight_decay and self.decoupled:
                 step = step + old * self.weight_decay
-            p.assign(old - (step * self._lr).cast(p.dtype))
+            p.assign(old.stepped(step, self._lr))
         for correction, c in zip(self.corrections, (c1, c2), strict=True):
             correction.assign(c)
         return [*self.corrections, *self.means, *self.variances]

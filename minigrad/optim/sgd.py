@@ -39,5 +39,5 @@ class SGD(Optimizer):
                 v = self.velocities[index] * self.momentum + g
                 self.velocities[index].assign(v)
                 g = g + v * self.momentum if self.nesterov else v
-            p.assign(old - (g * self._lr).cast(p.dtype))
+            p.assign(old.stepped(g, self._lr))
         return self.velocities

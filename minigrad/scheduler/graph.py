@@ -8,7 +8,7 @@ from minigrad.expr import Expr, Index, bounds, unbind, variables
 from minigrad.ops.node import Node
 from minigrad.ops.op import Elementwise, Generate, IndexMap, Reduction
 
-ALIASES = frozenset(("detach", "with_gradient"))
+ALIASES = frozenset(("detach",))
 TYPICAL = 256
 """What a symbolic dim counts as in estimates, or its upper bound if that is less."""
 

@@ -15,6 +15,7 @@ from minigrad.expr import Index, product
 from minigrad.ops import storage
 from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Elementwise
+from minigrad.scheduler.expand import expand_graph
 from minigrad.scheduler.fusion import fuse
 from minigrad.scheduler.graph import Graph, bytes_of, numel, resolve
 from minigrad.scheduler.groups import Fusion, peeled
@@ -62,6 +63,9 @@ class Schedule:
 
 def schedule(graph: Graph, donatable: frozenset[int], target: Target) -> Schedule:
     """Fuses, lowers and orders. `donatable`: leaves that nobody else reads; an assign may reuse their buffer."""
+    expanded = expand_graph(graph)
+    if expanded is not None:
+        return expanded.restored(schedule(expanded.graph, expanded.donatable(donatable), target))
     state = fuse(graph, set(), target)
     merger = Merger(state)
     merge_tails(state, merger)

@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 
 from minigrad import Tensor, dtypes
-from minigrad.ops import toposort
+from minigrad.ops.composite import expanded
 from minigrad.runtime.registry import get_device
 from ops.case import Case
 from ops.cases import CASES, float_inputs, gradients, inputs_of, tensors_of
@@ -67,6 +67,6 @@ def _group(run: Callable[[Case, str], list[Tensor]], group: int, device: str) ->
 
 
 def _has_doubles(result: Tensor) -> bool:
-    return any(n.dtype is dtypes.float64 for n in toposort(result._node, through_storage=True))
+    return any(n.dtype is dtypes.float64 for n in expanded([result._node]))
 
 

@@ -34,7 +34,7 @@ from minigrad.value import (
     walk,
 )
 
-IDENTITIES = frozenset(("contiguous", "detach", "with_gradient"))
+IDENTITIES = frozenset(("contiguous", "detach"))
 """Primitives whose value is that of their first operand."""
 
 LIFTED_NEVER = frozenset((0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, float("inf"), float("-inf")))

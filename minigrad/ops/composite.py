@@ -1,0 +1,94 @@
+"""Composites: Nodes that stand for a graph of others, so that the user's graph stays small.
+
+A layer is one Node while the user's program runs, while gradients are made and while a plan is looked up; only who
+makes a new plan, or evaluates on NUMPY, sees what it is made of. An operation is a composite because it has a gradient
+written by hand, or because it is used so often that the number of its Nodes matters.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import RLock
+
+import numpy as np
+
+from minigrad.errors import InternalError
+from minigrad.ops import node as nodes
+from minigrad.ops.node import Node, apply, leaf
+from minigrad.ops.op import Composite, Op
+from minigrad.ops.storage import BUFFER
+
+_expanding = RLock()
+
+
+def composite(name: str, infer: Callable, expand: Callable[..., Node], vjp: Callable | None) -> Op:
+    """An Op made of others. Without `vjp`, gradients go through what it expands to."""
+    return Op(name, infer, vjp, _never, Composite(expand))
+
+
+def _never(*_: np.ndarray, **__: object) -> np.ndarray:
+    raise NotImplementedError("[composite] a composite is expanded before anything is computed")
+
+
+def expand(node: Node, inputs: Sequence[Node]) -> Node:
+    """What computes a composite, over these inputs."""
+    lower = node.op.lower
+    assert isinstance(lower, Composite)
+    made = lower.expand(*inputs, **node.params)
+    if made.shape != node.shape or made.dtype is not node.dtype:
+        raise InternalError(f"[{node.op.name}] expected to expand to {node}, got {made}")
+    return made
+
+
+def expanded(roots: Iterable[Node]) -> dict[Node, Node]:
+    """By Node, for all that `roots` need down to realized ones: a Node of the same value made without composites.
+
+    All of these Nodes are new: realized ones are leaves over the same storage, and no Node of the user's graph is among
+    the others, so that what happens to be realized there decides nothing.
+    """
+    image: dict[Node, Node] = {}
+    bodies: dict[Node, Node] = {}
+    stack = list(roots)
+    with _apart():
+        while stack:
+            node = stack[-1]
+            if node in image:
+                stack.pop()
+                continue
+            waiting = [i for i in node.inputs if i not in image] if node.storage is None else []
+            if waiting:
+                stack += waiting
+            elif node.storage is None and isinstance(node.op.lower, Composite):
+                body = bodies.get(node)
+                if body is None:
+                    body = bodies[node] = expand(node, [image[i] for i in node.inputs])
+                if body in image:
+                    image[node] = image[body]
+                else:
+                    stack.append(body)
+            else:
+                made = image[node] = _rebuilt(node, image)
+                image[made] = made
+    return image
+
+
+def _rebuilt(node: Node, image: dict[Node, Node]) -> Node:
+    """The same operation over the images of its inputs, or a leaf over the same storage."""
+    if node.storage is not None:
+        return leaf(BUFFER, node.shape, node.dtype, node.device, node.storage, {})
+    inputs = tuple([image[i] for i in node.inputs])
+    if inputs and inputs == node.inputs:
+        return node
+    own_device = not inputs or node.device != inputs[0].device
+    return apply(node.op, *inputs, device=node.device if own_device else None, **node.params)
+
+
+@contextmanager
+def _apart() -> Iterator[None]:
+    """Nodes without inputs that are made meanwhile equal none that are there, hence nothing made of them does."""
+    with _expanding:
+        before, nodes.world = nodes.world, (object(),)
+        try:
+            yield
+        finally:
+            nodes.world = before
