@@ -12,6 +12,7 @@ from minigrad.codegen.stages import stages_of
 from minigrad.config import config
 from minigrad.engine.show import show
 from minigrad.engine.stats import stats
+from minigrad.ops.composite import expanded
 from minigrad.runtime.registry import get_device
 from minigrad.scheduler.fusion import MAX_MEMBERS
 from minigrad.scheduler.graph import build_graph
@@ -92,7 +93,7 @@ def test_batch_norm_reads_its_input_once():
     made = scheduled(out.silu(), norm.running_mean, norm.running_var)
     assert sum("sum(" in show_kernel(s.kernel) for s in made.steps) == 1
     assert sorted(temporaries(made)) == [8 * 4, 8 * 4], "the sum and the centred sum of squares per channel"
-    assert launches(out.silu(), norm.running_mean, norm.running_var) == 3
+    assert launches(out.silu(), norm.running_mean, norm.running_var) == 2, "one table moves both"
 
 
 def test_gradient_of_batch_norm_reads_its_operands_once():
@@ -144,9 +145,8 @@ def test_what_is_no_row_of_what_was_stored_is_reduced_apart(shape, axis):
 def test_one_tap_that_stays_is_no_window():
     x, w = ready(2, 6, 5, 5), ready(4, 6, 1, 1, requires_grad=True)
     grad = (x.conv2d(w) ** 2).sum().gradient(w)[0]
-    for text in (show(x.conv2d(w), stage="graph"), show(grad, stage="graph")):
-        assert "window" not in text
-    assert "window" in show(x.conv2d(w, stride=2), stage="graph")
+    for tensor, expected in ((x.conv2d(w), False), (grad, False), (x.conv2d(w, stride=2), True)):
+        assert ("window" in {n.op.name for n in expanded([tensor._node]).values()}) is expected
 
 
 def programs(*tensors: Tensor) -> list:
