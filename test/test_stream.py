@@ -140,8 +140,8 @@ def test_scales_leave_the_inner_sum() -> None:
 
 def test_words_are_prefetched_once_per_line() -> None:
     """512 bytes ahead, each stream once for the eight weights of a word; scales and x, which are small, never."""
-    x = tensor(1, 96)
-    text = print_function(streamed(last_kernel(quantized("Q4_0", 64, 96).linear(x), AVX512), AVX512).function)
+    x = tensor(1, 64)
+    text = print_function(streamed(last_kernel(quantized("Q4_0", 768, 64).linear(x), AVX512), AVX512).function)
     lines = [line.split() for line in text.splitlines()]
     fetched = [k for k, words in enumerate(lines) if words[0] == "prefetch"]
     assert len(fetched) == 1 and lines[fetched[0]][1].endswith("+128]")
