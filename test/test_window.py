@@ -215,7 +215,7 @@ def test_no_accumulator_lives_on_the_stack(case: tuple[str, int], target: Target
     assert isinstance(stage.plan, WindowPlan)
     lines = assembly(render_llvm(stage.function, target).source, target.cpu).splitlines()
     sums = [line for line in lines if "vfmadd" in line and register in line]
-    assert len(sums) >= kernel * kernel * stage.plan.height
+    assert len(sums) >= kernel * stage.plan.height  # at least those of one column of taps
     first, last = (k for k, line in enumerate(lines) if line is sums[0] or line is sums[-1])
     stored = [line for line in lines[first:last] if "vmov" in line and line.rstrip().endswith("(%rsp)")]
     assert not stored, "\n".join(stored)

@@ -18,6 +18,7 @@ from minigrad.codegen.render.llvm_memory import LlvmMemory
 from minigrad.codegen.render.llvm_text import memory_type
 from minigrad.codegen.render.place import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
 from minigrad.codegen.transforms.math import written_out
+from minigrad.codegen.transforms.roll import roll
 from minigrad.dtype import bool_
 from minigrad.errors import InternalError
 from minigrad.expr import Index, bounds
@@ -28,7 +29,7 @@ from minigrad.value import value_atoms
 
 def render_llvm(function: Function, target: Target) -> Program:
     """The CPU Program of one loop IR function. Raises InternalError for what breaks the rules of loop IR."""
-    function = written_out(function)
+    function = written_out(roll(function))
     emitter = LlvmEmitter(function, target)
     source = emitter.render()
     return Program(function.name, "llvm", source, argument_kinds(function), emitter.scratch,

@@ -340,9 +340,10 @@ class LlvmValues(Emitter):
         """Halves onto halves; odd counts lane by lane, neighbours first."""
         while x.lanes > 1 and x.lanes % 2 == 0:
             half = x.lanes // 2
-            low, high = self.shuffle(x, None, range(half)), self.shuffle(x, None, range(half, 2 * half))
             if half == 1:
                 low, high = self.extract(x, 0), self.extract(x, 1)
+            else:
+                low, high = self.shuffle(x, None, range(half)), self.shuffle(x, None, range(half, 2 * half))
             x = self.operation(combine, (low, high), x.dtype)
         return self.pairwise(combine, [self.extract(x, i) for i in range(x.lanes)])
 

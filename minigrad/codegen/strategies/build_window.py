@@ -33,6 +33,9 @@ from minigrad.value import (
 LIGHT = 6
 """Operations of an epilogue that is written out for each register; a longer one loops over the tile in memory."""
 
+MANY_TAPS = 3
+"""Columns of taps from which on they are a loop, without a stride: its body is long enough."""
+
 
 def build_window(kernel: Kernel, nests: Sequence[Nest], plan: WindowPlan, name: str) -> Function:
     """The loop nest of a window, which is one nest or several phases."""
@@ -226,24 +229,33 @@ class TapsBuilder(WindowBuilder):
         made: list[Stmt] = [Alloc(acc, self.dtype, rows * count, "register")]
         made += [Store(acc, k, monoid.init(self.dtype)) for k in range(rows * count)]
         row_taps = [t - self.staging.first_row for t in phase.rows.taps]
-        for c, column in enumerate(phase.columns.taps):
+
+        def column(c: Index) -> list[Stmt]:
+            """The sums of one column of taps."""
+            made: list[Stmt] = []
             known: dict[int, Value] = {}
             for u in range(len(row_taps)) if weights else ():
                 let = self.names.name("w")
-                made.append(Let(let, load(weights, (u * len(phase.columns.taps) + c,), self.dtype)))
+                made.append(Let(let, load(weights, (u * taps + c,), self.dtype)))
                 known[u] = local(let, self.dtype)
             staged = sorted({stride * r + t for r in range(rows) for t in row_taps})
             for i in apart(staged, -(-len(row_taps) // stride)):
                 meets = [(r, u) for u, t in enumerate(row_taps) for r in range(rows) if stride * r + t == i]
                 for v in range(count):
                     let = self.names.name("x")
-                    made.append(Let(let, self.staging.at(stride * first + i, column, j + v, lane)))
+                    position = phase.columns.dilation * c + phase.columns.offset
+                    made.append(Let(let, self.staging.at(stride * first + i, position, j + v, lane)))
                     for r, u in meets:
                         slot = r * count + v
                         x = local(let, self.dtype)
                         term = binary("mul", x, known[u]) if weights else x
                         made.append(Store(acc, slot, accumulate(monoid, load(acc, (slot,), self.dtype), term)))
-        return made
+            return made
+
+        taps = len(phase.columns.taps)
+        if taps >= MANY_TAPS and self.staging.stride == 1:
+            return made + self.names.serial("c", taps, column)
+        return made + [s for c in range(taps) for s in column(c)]
 
     def sweep(self, group: Rows, out: str, at: dict[Var, Index], image: Index, rows: int) -> list[Stmt]:
         """The epilogue over a tile of whole rows in memory, phases interleaved."""

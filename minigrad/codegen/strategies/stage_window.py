@@ -77,7 +77,7 @@ class Staging:
         made: list[Stmt] = [Alloc(self.memory, dtype, self.rows * self.pitch, "scratch")]
         return [*made, Alloc(self.line, dtype, self.pitch, "scratch")] if self.stride > 1 else made
 
-    def at(self, row: Index, column: int, vector: Index, lane: Var) -> Value:
+    def at(self, row: Index, column: Index, vector: Index, lane: Var) -> Value:
         """A vector of positions: `row` of the staged ones; tap offset `column` of a vector of image columns."""
         offset = column - self.first_column
         place = row * self.pitch + offset % self.stride * self.segment + offset // self.stride

@@ -1,0 +1,166 @@
+"""Loop -> loop: unrolled loops of much code become serial ones, through memory.
+
+Code is written out to keep a tile in registers. What is done once per tile, its stores, is as fast from the first-level
+cache: where it is long, or only happens at edges, a loop over the tile's rows costs a compiler far less than their
+copies.
+"""
+from __future__ import annotations
+
+from minigrad.codegen.ir.nodes import Alloc, Function, Loop, Stmt, Store
+from minigrad.codegen.ir.walk import Body, indices, map_blocks, map_function, names, statements
+from minigrad.codegen.value_walk import below
+from minigrad.expr import Index, Var, product, variables
+from minigrad.value import Value, load, rebuild, value_atoms, walk
+
+LONG, LONG_AT_EDGE = 256, 64
+"""Lines of code that copies may have together; the second for stores under conditions."""
+
+LIGHT = 20
+"""Lines of a copy up to which the columns of a square are written out."""
+
+GATHER, MAX_STRIDE = 3, 4
+"""Lines per lane of a read that lanes take further apart than `MAX_STRIDE` elements."""
+
+HEAVY = {"exp": 20, "log": 25, "sigmoid": 25, "tanh": 35, "erf": 40, "sin": 50, "cos": 50, "pow": 70, "across": 16}
+"""Lines of what is not one instruction."""
+
+
+def roll(function: Function) -> Function:
+    """Makes unrolled loops over stores serial where their copies would be long, the outermost first, as far as needed.
+
+        for u in 0..8 unroll:                          alloc tile: f32[8] scratch
+          y[u] = exp(acc[u])               ->          for u_ in 0..8 unroll:
+                                                         tile[u_] = acc[u_]
+                                                       for u in 0..8 serial:
+                                                         y[u] = exp(tile[u])
+
+    Loops that store to register buffers stay.
+    """
+    roller = _Roller(function)
+    return map_function(function, roller.body)
+
+
+class _Roller:
+    """`registers`: the register buffers of the function; `lane`, `width`: of the enclosing vector loop."""
+
+    def __init__(self, function: Function):
+        self.registers = {s.name: s for s in statements(function) if isinstance(s, Alloc) and s.scope == "register"}
+        self.used = names(function)
+        self.tiles: dict[str, str] = {}
+        self.lane: Var | None = None
+        self.width = 1
+
+    def fresh(self, stem: str) -> str:
+        while stem in self.used:
+            stem += "_"
+        self.used.add(stem)
+        return stem
+
+    def body(self, body: Body) -> Body:
+        return tuple([made for s in body for made in self.statement(s)])
+
+    def statement(self, s: Stmt) -> list[Stmt]:
+        if isinstance(s, Loop) and s.kind == "unroll":
+            return self.rolled(s)
+        if isinstance(s, Loop) and s.kind == "vector" and isinstance(s.stop, int):
+            self.lane, self.width = s.var, s.stop
+            inner = map_blocks(s, self.body)
+            self.lane, self.width = None, 1
+            return [inner]
+        return [map_blocks(s, self.body)]
+
+    def rolled(self, s: Loop) -> list[Stmt]:
+        """The loop, and before it copies of what it reads of register buffers and of squares."""
+        inside = list(statements((s,)))
+        loops, stores = [x for x in inside if isinstance(x, Loop)], [x for x in inside if isinstance(x, Store)]
+        copies = product(x.stop - x.start for x in loops)
+        if len(loops) + len(stores) < len(inside) or any(x.kind != "unroll" for x in loops) \
+                or not isinstance(copies, int) or any(x.buffer in self.registers for x in stores) \
+                or any(value_atoms(e) for x in stores for e in (*indices(x), *_offsets(x))):
+            return [s]
+        lines = sum(self.lines(x) for x in stores)
+        most = LONG_AT_EDGE if all(x.conditions for x in stores) else LONG
+        if copies * lines <= most:
+            return [s]
+        made: list[Stmt] = []
+        moved: dict[Value, Value] = {}
+        squares = self.squares(stores, loops) if copies >= self.width else []
+        if squares:
+            if len(stores) > 1 or len(squares) > 1 or lines - GATHER * self.width < LIGHT:
+                return [s]
+            made, moved[squares[0]] = self.square(s, squares[0], copies)
+        for v in walk(*(x.value for x in stores)):
+            if v.op == "load" and v.attr[0] in self.registers:  # type: ignore[index]
+                name, (offset,) = v.attr  # type: ignore[misc]
+                made += self.copy(name)
+                moved[v] = load(self.tiles[name], (offset,), v.dtype)
+        self.tiles = {}
+        return [*made, self.serial(s, copies * lines, most, moved)]
+
+    def copy(self, name: str) -> list[Stmt]:
+        """A register buffer's values in memory, where they are not yet."""
+        if name in self.tiles:
+            return []
+        buffer, tile, slot = self.registers[name], self.fresh(f"tile_{name}"), self.fresh("slot")
+        self.tiles[name], x = tile, Var(slot, 0, self.registers[name].size - 1)
+        kept = Store(tile, x, load(name, (x,), buffer.dtype))
+        return [Alloc(tile, buffer.dtype, buffer.size, "scratch"), Loop(x, 0, buffer.size, "unroll", (kept,))]
+
+    def square(self, s: Stmt, read: Value, copies: int) -> tuple[list[Stmt], Value]:
+        """What the copies read across lanes, transposed in registers and put into memory; and a read of that."""
+        tile, inner = self.fresh("square"), s
+        place: Index = 0
+        loops: list[Loop] = []
+        while isinstance(inner, Loop):
+            place = place * (inner.stop - inner.start) + inner.var - inner.start
+            loops.append(inner)
+            inner, = inner.body
+        made: Stmt = Store(tile, place, read)
+        for x in reversed(loops):
+            made = Loop(x.var, x.start, x.stop, x.kind, (made,))
+        return [Alloc(tile, read.dtype, copies, "scratch"), made], load(tile, (place,), read.dtype)
+
+    def serial(self, s: Stmt, lines: int, most: int, moved: dict[Value, Value]) -> Stmt:
+        """Loops from the outermost on made serial until what is left to be written out is short."""
+        if isinstance(s, Loop):
+            count = s.stop - s.start
+            assert isinstance(count, int)
+            kind = "serial" if lines > most // 2 else "unroll"
+            left = lines // max(count, 1) if kind == "serial" else lines
+            return Loop(s.var, s.start, s.stop, kind, tuple([self.serial(x, left, most, moved) for x in s.body]))
+        assert isinstance(s, Store)
+        return Store(s.buffer, s.offset, _replaced(s.value, moved), s.conditions)
+
+    def squares(self, stores: list[Store], loops: list[Loop]) -> list[Value]:
+        """Reads of which the copies take columns: they share the work of transposing them in registers."""
+        if any(v.op == "guard" for x in stores for v in walk(x.value)):
+            return []  # what is masked is read element by element
+        own = {x.var for x in loops}
+        return list(dict.fromkeys(v for x in stores for v in walk(x.value) if v.op == "load" and
+                                  self.step(v.attr[1][0]) > MAX_STRIDE and  # type: ignore[index]
+                                  not own.isdisjoint(variables(v.attr[1][0]))))  # type: ignore[index]
+
+    def step(self, e: Index) -> int:
+        return 0 if self.lane is None or isinstance(e, int) else abs(dict(e.terms).get((self.lane,), 0))
+
+    def lines(self, s: Store) -> int:
+        """About how many lines of code a store takes."""
+        total = 3 + 2 * len(s.conditions)
+        for v in walk(s.value):
+            if v.op == "load":
+                total += 1 if v.attr[0] in self.registers else 2  # type: ignore[index]
+                total += GATHER * self.width if self.step(v.attr[1][0]) > MAX_STRIDE else 0  # type: ignore[index]
+            elif v.op not in ("const", "local"):
+                total += HEAVY.get(v.op, 1)
+        return total
+
+
+def _offsets(s: Store) -> list[Index]:
+    return [e for v in walk(s.value) if v.op == "load" for e in v.attr[1]]  # type: ignore[index]
+
+
+def _replaced(root: Value, moved: dict[Value, Value]) -> Value:
+    done = dict(moved)
+    for v in below(root, done):
+        done[v] = rebuild(v, tuple([done[a] for a in v.args]), v.attr)
+    return done[root]
