@@ -1,34 +1,44 @@
-"""Every live Tensor: what a capture journals, and what an assign must not take the old value from."""
+"""Every live Tensor: what a capture journals, and what an assign must not take the old value from.
+
+And whether anything happened to them: `changes.mark` is another object after each change of a handle or of a gradient,
+and after whatever may hold on to a Node or a gradient (an operation on it, another handle, a look at `.grad`).
+"""
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 from weakref import ref
 
-
-class _Handle(ref):
-    __slots__ = ("key",)
-    key: int
-
-
-_handles: dict[int, _Handle] = {}
+_handles: dict[ref, None] = {}
+"""A Tensor's hash is its identity, so that a weak reference finds itself here, dead or alive."""
+_forget = _handles.pop
 
 
-def _drop(dead: _Handle) -> None:
-    if _handles.get(dead.key) is dead:
-        del _handles[dead.key]
+class _Changes:
+    """First something changes, then `mark` does: who reads `mark` before he looks misses nothing."""
+
+    __slots__ = ("mark",)
+
+    def __init__(self) -> None:
+        self.mark = object()
+
+
+changes = _Changes()
+
+
+def changed() -> None:
+    """Says that a Tensor, its gradient or what holds its Node is not what it was."""
+    changes.mark = object()
 
 
 def register(tensor: Any) -> None:
     """Adds a Tensor; it leaves by itself when it dies."""
-    handle = _Handle(tensor, _drop)
-    handle.key = key = id(tensor)
-    _handles[key] = handle
+    _handles[ref(tensor, _forget)] = None
 
 
 def live() -> Iterator[Any]:
     """The live Tensors, oldest first."""
-    for handle in list(_handles.values()):
+    for handle in list(_handles):
         tensor = handle()
         if tensor is not None:
             yield tensor

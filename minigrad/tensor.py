@@ -16,13 +16,12 @@ from minigrad.engine.transfer import download, upload, wrap
 from minigrad.errors import DTypeError, MinigradError, ShapeError
 from minigrad.expr import Expr, Index, evaluate
 from minigrad.graph.autodiff import gradient
-from minigrad.handles import register
+from minigrad.handles import changed, register
 from minigrad.mixins.aliases import AliasMixin
 from minigrad.mixins.base import Base, broadcast_shapes
 from minigrad.ops import build as B
 from minigrad.ops.convert import convert
 from minigrad.ops.node import Node, apply, leaf, live_count, toposort
-from minigrad.ops.op import Shape
 from minigrad.ops.storage import BUFFER, COPY, DETACH
 from minigrad.runtime.device import Buffer
 from minigrad.runtime.registry import canonical
@@ -67,8 +66,10 @@ class Tensor(AliasMixin):
             node = source._node if kind is None else B.cast(source._node, kind)
         else:
             node = _leaf(data, kind, self._device(device))
-        self._node, self.grad, self._requires_grad, self._before = node, None, False, None
+        self._node, self._grad, self._requires_grad, self._before = node, None, False, None
         register(self)
+        if isinstance(data, Tensor):
+            changed()
         self._set_requires_grad(requires_grad, fresh=node.op is BUFFER and not isinstance(data, Tensor))
 
     @classmethod
@@ -78,11 +79,12 @@ class Tensor(AliasMixin):
         return self
 
     @classmethod
-    def _over(cls, buffer: Buffer, shape: Shape, dtype: DType, device: str) -> Self:
-        """A handle of its own on the value in a buffer."""
+    def _over(cls, node: Node) -> Self:
+        """A handle on a realized leaf that no other handle stands for."""
         self = object.__new__(cls)
-        self._node = leaf(BUFFER, shape, dtype, device, buffer, {"id": next(_ids), "extents": shape, "of": dtype})
-        self.grad, self._requires_grad, self._before = None, False, None
+        self._node = node
+        self._grad = self._before = None
+        self._requires_grad = False
         register(self)
         return self
 
@@ -126,6 +128,7 @@ class Tensor(AliasMixin):
         if self.requires_grad:
             self._before = weakref.ref(node)
         self._node = _buffer_node(node.storage, node.shape, node.dtype, node.device)
+        changed()
 
     def _bound_graph(self) -> None:
         if live_count() <= MAX_UNREALIZED:
@@ -194,6 +197,7 @@ class Tensor(AliasMixin):
         self._node, self._before = node, None
         if not own and Base.grad_enabled:
             self._requires_grad = self._requires_grad or value._requires_grad
+        changed()
         self._bound_graph_after(depth)
 
     def replace(self, other: Tensor) -> Self:
@@ -203,6 +207,7 @@ class Tensor(AliasMixin):
         self._node, self._before = other._node, None
         if self._is_leaf():
             self._node = apply(DETACH, self._node, id=next(_ids))
+        changed()
         return self
 
     # Gradients
@@ -217,6 +222,7 @@ class Tensor(AliasMixin):
         if not requires_grad:
             _leaves.pop(id(self), None)
             self._requires_grad = False
+            changed()
             return self
         if not self.dtype.is_float:
             raise DTypeError(f"[requires_grad] expected a float tensor, got {self.dtype}")
@@ -226,6 +232,7 @@ class Tensor(AliasMixin):
             key = id(self)
             _leaves[key] = weakref.ref(self, lambda _: _leaves.pop(key, None))
         self._requires_grad = True
+        changed()
         return self
 
     @property
@@ -268,7 +275,7 @@ class Tensor(AliasMixin):
             total = next(parts)
             for _ in nodes[1:]:
                 total = B.add(total, next(parts))
-            t.grad = self._wrap(total if t.grad is None else B.add(t.grad._node, total))
+            t.grad = self._wrap(total if t._grad is None else B.add(t._grad._node, total))
         return self
 
     def gradient(self, *targets: Tensor, gradient: Tensor | None = None, materialize_grads: bool = False,
@@ -321,6 +328,7 @@ class Tensor(AliasMixin):
     @property
     def lazydata(self) -> Node:
         """The Node behind this handle."""
+        changed()  # somebody may keep it
         return self._node
 
     def is_floating_point(self) -> bool:

@@ -1,4 +1,6 @@
 """Replays that find everything as the last one left it equal the function, and notice when something has changed."""
+import threading
+
 import numpy as np
 import pytest
 
@@ -167,3 +169,236 @@ def test_random_numbers_advance():
     Tensor.manual_seed(3)
     for values in eager:
         np.testing.assert_array_equal(draw(x).numpy(), values)
+
+
+# ---- what has not changed is not looked at again ----
+
+
+def looks(function) -> int:
+    """How often the state of a captured function was compared with the last one, cell by cell."""
+    return function._own._kept[0].steady.looks
+
+
+def test_calls_that_change_nothing_look_at_nothing():
+    plain, net = Net(lambda p: optim.Adam(p, lr=0.01)), Net(lambda p: optim.Adam(p, lr=0.01))
+    captured = jit(net.step)
+    classes = Tensor(np.arange(4, dtype=np.int32) % 3)
+    for k in range(8):
+        x = Tensor(random(4, 6, seed=k))
+        loss = captured(x, classes)
+        if k == 4:
+            before = looks(captured)
+        np.testing.assert_array_equal(loss.numpy(), plain.step(Tensor(random(4, 6, seed=k)), classes).numpy())
+    assert looks(captured) > before  # the plain step builds Nodes
+    loss, before = captured(x, classes), looks(captured)
+    for _ in range(3):
+        loss = captured(Tensor(random(4, 6)), classes)
+        loss.item()
+    assert looks(captured) == before
+
+
+CHANGES = {
+    "assigned": lambda w, other: w.assign(other),
+    "assigned and computed": lambda w, other: w.assign(other).realize(),
+    "a part assigned": lambda w, other: w.__setitem__(0, other[1]),
+    "replaced": lambda w, other: w.replace(other),
+    "requires a gradient": lambda w, other: w.requires_grad_(True),
+    "has a gradient": lambda w, other: setattr(w, "grad", other),
+    "updated by another function": lambda w, other: jit(lambda: w.assign(other + 1).realize())(),
+    "updated by a captured function": lambda w, other: [f() for f in [jit(lambda: w.assign(w * 2).realize())]
+                                                        for _ in range(4)],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("overwritten", [False, True])
+def test_every_change_is_noticed(change, overwritten):
+    def run(captured: bool) -> list[np.ndarray]:
+        w, other, x = (Tensor(random(3, 3, seed=k)).realize() for k in range(3))
+
+        def step(x):
+            result = (x @ w).relu()
+            if overwritten:
+                w.assign(w * 0.5 + 1)
+            return Tensor.realize(result, w)
+
+        step = jit(step) if captured else step
+        found = []
+        for k in range(9):
+            found += [step(x).numpy(), w.numpy(), np.float32(w.requires_grad)]
+            if k == 5:
+                CHANGES[change](w, other)
+        return found
+
+    for ours, theirs in zip(run(True), run(False), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def settled(function, *args):
+    """The function after calls that leave a steady state."""
+    for _ in range(4):
+        function(*args)
+    assert steady(function)
+    return function
+
+
+def test_another_gradient_is_noticed():
+    weight = Tensor(random(3), requires_grad=True)
+    weight.grad = Tensor(random(3)).realize()
+    step = settled(jit(lambda: weight.assign(weight - weight.grad).realize()))
+    expected = weight.numpy()
+    step()
+    for k in range(1, 4):
+        weight.grad = Tensor(random(3, seed=k)).realize()
+        for _ in range(3):
+            step()
+    for k in [0, 1, 1, 1, 2, 2, 2, 3, 3, 3]:
+        expected = expected - random(3, seed=k)
+    np.testing.assert_array_equal(weight.numpy(), expected)
+
+
+def test_a_frozen_weight_gets_no_gradient():
+    a, b = (Tensor(random(3, seed=k), requires_grad=True) for k in range(2))
+
+    def step(x):
+        a.grad = b.grad = None
+        loss = (a * b * x).sum()
+        loss.backward()
+        Tensor.realize(loss, *(t.grad for t in (a, b) if t.grad is not None))
+
+    x = Tensor(random(3, seed=2))
+    step = settled(jit(step), x)
+    a.requires_grad = False
+    step(x)
+    assert a.grad is None and b.grad is not None
+
+
+def test_a_node_that_somebody_looks_at_keeps_its_value():
+    w = Tensor(random(3)).realize()
+    step = settled(jit(lambda: w.assign(w * 0.5 + 1).realize()))
+    node, expected = w.lazydata, w.numpy()
+    step()
+    np.testing.assert_array_equal(Tensor._over(node).numpy(), expected)
+
+
+@pytest.mark.parametrize("plans", [1, 2])
+def test_a_value_that_another_function_moves(plans):
+    """The other function gives `w` another buffer at each call, with one plan or more, and makes nothing else."""
+    w, m, x = (Tensor(random(4, 4, seed=k)).realize() for k in range(3))
+
+    @jit
+    def move():
+        w.replace((w @ m).tanh().realize())
+        if plans > 1:
+            return (w * 2).realize()
+
+    add, expected = settled(jit(lambda x: x + w), x), w.numpy()
+    for k in range(8):
+        before = w._node.storage.address
+        move()
+        assert w._node.storage.address != before and (k < 2 or steady(move) is (plans == 1))
+        expected = np.tanh(expected @ m.numpy())
+        for _ in range(3):
+            np.testing.assert_allclose(add(x).numpy(), x.numpy() + expected, rtol=1e-4, atol=1e-5)
+
+
+def test_values_that_others_hold_are_not_overwritten():
+    """Each way to hold on to a value from outside, taken while the state is steady."""
+    ways = [lambda w: w * 2, lambda w: w.detach(), lambda w: Tensor(w), lambda w: w.reshape(-1), lambda w: w[0]]
+    for hold in ways:
+        w = Tensor(random(3, 3)).realize()
+        step = jit(lambda: w.assign(w * 0.5 + 1).realize())  # noqa: B023
+        for _ in range(4):
+            step()
+        assert steady(step)
+        held, expected = hold(w), hold(Tensor(w.numpy())).numpy()
+        for _ in range(3):
+            step()
+        np.testing.assert_array_equal(held.numpy(), expected)
+
+
+def test_a_gradient_that_somebody_reads_is_not_overwritten():
+    weight = Tensor(random(3), requires_grad=True)
+
+    @jit
+    def step(x):
+        weight.grad = None
+        (weight * x * 2).sum().backward()
+        weight.grad.realize()
+
+    for k in range(5):
+        step(Tensor(random(3, seed=k)))
+    assert steady(step)
+    held = weight.grad
+    step(Tensor(random(3, seed=9)))
+    np.testing.assert_array_equal(held.numpy(), random(3, seed=4) * 2)
+    np.testing.assert_array_equal(weight.grad.numpy(), random(3, seed=9) * 2)
+
+
+def test_a_tensor_of_the_surroundings_that_is_gone():
+    state = {"w": Tensor(random(3)).realize()}
+    step = jit(lambda x: x + state["w"])
+    x = Tensor(random(3, seed=1))
+    for _ in range(4):
+        step(x)
+    state["w"] = Tensor(random(3, seed=2)).realize()
+    np.testing.assert_array_equal(step(x).numpy(), random(3, seed=1) + random(3, seed=2))
+
+
+# ---- outputs that are handed out again ----
+
+
+def test_a_result_that_died_lends_its_memory():
+    double = jit(lambda x: x * 2)
+    x = Tensor(random(100))
+    for _ in range(4):
+        double(x)
+    places = {double(x)._node.storage.address for _ in range(4)}
+    assert len(places) == 1
+    held, used = double(x), stats.mem_used
+    values = held.numpy()
+    assert {double(Tensor(random(100, seed=k)))._node.storage.address for k in range(3)} not in places
+    np.testing.assert_array_equal(held.numpy(), values)
+    for _ in range(3):
+        double(x)
+    assert stats.mem_used <= used + 400
+
+
+def test_a_result_becomes_state():
+    """A result that another function overwrites in place, and one that becomes the value of a Tensor."""
+    double, step = jit(lambda x: x * 2), jit(lambda s: s.assign(s + 1).realize())
+    kept = Tensor(random(5)).realize()
+    add = jit(lambda x: kept.assign(kept + x).realize())
+    expected = random(5)
+    for k in range(6):
+        x = random(5, seed=k)
+        s = step(double(Tensor(x)))
+        np.testing.assert_array_equal(s.numpy(), x * 2 + 1)
+        if k == 3:
+            kept.replace(double(Tensor(x)))
+            expected = x * 2
+        add(Tensor(x))
+        expected = expected + x
+        np.testing.assert_array_equal(kept.numpy(), expected)
+        np.testing.assert_array_equal(s.numpy(), x * 2 + 1)
+    assert steady(step) and steady(add)
+
+
+def test_results_in_threads_share_no_memory():
+    double = jit(lambda x: x * 2)
+    inputs = [Tensor(random(50, seed=k)).realize() for k in range(4)]
+    for x in inputs:
+        double(x)
+    wrong = []
+
+    def work(k: int) -> None:
+        for _ in range(200):
+            if not np.array_equal(double(inputs[k]).numpy(), random(50, seed=k) * 2):
+                wrong.append(k)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong

@@ -67,7 +67,7 @@ class Arguments:
             if type(d) is not int:
                 shape = tuple([d if type(d) is int else self.expression(d) for d in shape])
                 break
-        return "Tensor", shape, node.dtype, node.device, t._requires_grad, t.grad is None, first
+        return "Tensor", shape, node.dtype, node.device, t._requires_grad, t._grad is None, first
 
     def expression(self, e: Index) -> Index:
         """`e` without the values of its Variables, which are noted."""

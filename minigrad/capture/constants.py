@@ -51,6 +51,11 @@ class PackedConstant:
 _all: WeakSet[PackedConstant] = WeakSet()
 
 
+def any_packed() -> bool:
+    """Whether anybody remembers a buffer's version."""
+    return len(_all) > 0
+
+
 def packed_form(packing: Packing, buffer: Buffer) -> Buffer:
     """What some capture has packed of this buffer as it is now, or a new one."""
     for p in _all:

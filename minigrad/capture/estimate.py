@@ -12,7 +12,7 @@ from minigrad.engine.dry import DryRun, Holder, Phantom, running_dry
 from minigrad.engine.lines import lines_kept
 from minigrad.engine.observe import Observer, observing
 from minigrad.errors import MinigradError
-from minigrad.handles import live
+from minigrad.handles import changed, live
 from minigrad.tensor import Tensor, _buffer_node
 
 
@@ -88,6 +88,7 @@ def _of_tensors(tensors: list[Tensor]) -> Planned:
         finally:
             for t, node, before in saved:
                 t._node, t._before = node, before
+            changed()
             dry.forget()
 
 
@@ -105,7 +106,8 @@ def _of_function(function: Callable[[], Any]) -> Planned:
             summary = _summary(dry)
         finally:
             for t, *state in saved:
-                t._node, t.grad, t._requires_grad, t._before = state
+                t._node, t._grad, t._requires_grad, t._before = state
+            changed()
             if random.seed() == seed:
                 random.rewind(position)
             dry.forget()

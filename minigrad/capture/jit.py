@@ -29,7 +29,7 @@ from minigrad.capture.outputs import tensors_in, transform
 from minigrad.capture.recorder import Recorder, capturing
 from minigrad.capture.replay import PATIENCE, Capture
 from minigrad.capture.steady import MISS
-from minigrad.config import current
+from minigrad.config import Config, current
 from minigrad.engine.observe import dry_runs, observers, observing
 from minigrad.errors import MinigradError
 from minigrad.handles import live
@@ -59,10 +59,19 @@ class Captures:
     def call(self, function: Callable, args: tuple, kwargs: dict[str, Any], owner: object | None) -> Any:
         """Replays, captures, or runs `function` eagerly."""
         settings = current()
-        if not settings.jit or capturing() or dry_runs:
+        if not settings.jit or dry_runs or observers and capturing():
             return function(*args, **kwargs)
-        arguments = Arguments(args, kwargs)
         around = self._surroundings.values(owner)
+        if not kwargs and not observers:
+            for capture in self._kept:
+                steady = capture.steady
+                if steady is not None:
+                    result = steady.call(args, around, settings)
+                    if result is not MISS:
+                        self.replays += 1
+                        self._since_replay, capture.patience = 0, PATIENCE
+                        return result
+        arguments = Arguments(args, kwargs)
         key = (arguments.keys, around, Tensor.training, Tensor.grad_enabled, settings.device)
         if self._eager and key in self._eager:
             return function(*args, **kwargs)
@@ -70,13 +79,9 @@ class Captures:
         for capture in self._kept:
             if capture.key != key:
                 continue
-            steady = capture.steady
-            if steady is not None and not observers and not settings.jit_check and capture.takes(arguments.tensors):
-                result = steady.replay(arguments)
-                if result is not MISS:
-                    self.replays += 1
-                    self._since_replay, capture.patience = 0, PATIENCE
-                    return result
+            result = MISS if observers or settings.jit_check else self._steady(capture, arguments, around, settings)
+            if result is not MISS:
+                return result
             owners = capture.owners(arguments.tensors)
             if isinstance(owners, str):
                 reason = owners
@@ -85,6 +90,7 @@ class Captures:
                 continue
             self.replays += 1
             self._since_replay = 0
+            self._to_front(capture)
             if settings.jit_check:
                 return checked_replay(capture, owners, arguments.dims, lambda: function(*args, **kwargs))
             return capture.replay(owners, arguments.dims)
@@ -96,6 +102,23 @@ class Captures:
         self._note(reason)
         self._seen = [*self._seen[-self.limit:], named]
         return self._capture(function, args, kwargs, arguments, key)
+
+    def _steady(self, capture: Capture, arguments: Arguments, around: tuple, settings: Config) -> Any:
+        """A replay of a capture that is as the last one left it, or MISS."""
+        steady = capture.steady
+        if steady is None or not capture.takes(arguments.tensors):
+            return MISS
+        result = steady.replay(arguments.tensors, arguments.dims)
+        if result is not MISS:
+            steady.expect(around, settings)
+            self._to_front(capture)
+            self.replays += 1
+            self._since_replay, capture.patience = 0, PATIENCE
+        return result
+
+    def _to_front(self, capture: Capture) -> None:
+        if self._kept and self._kept[0] is not capture:
+            self._kept = [capture, *(c for c in self._kept if c is not capture)]
 
     # Capturing
 

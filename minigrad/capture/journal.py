@@ -10,9 +10,10 @@ from weakref import ref
 
 from minigrad.capture.recorder import Place, Recorder
 from minigrad.dtype import DType
+from minigrad.engine.storage import settle_down
 from minigrad.errors import MinigradError
 from minigrad.expr import Index, subs, variables
-from minigrad.handles import live
+from minigrad.handles import changed, live
 from minigrad.ops.build import constant_of
 from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Shape
@@ -46,6 +47,7 @@ def settle(tensors: Iterable[Tensor]) -> None:
         if new.storage is not None:
             t._node = _buffer_node(new.storage, old.shape, old.dtype, old.device)
             t._before = ref(old) if t.requires_grad else None
+            changed()
 
 
 @dataclass(slots=True)
@@ -64,7 +66,7 @@ class Guard:
         """Why the capture does not hold for this Tensor; None if it does."""
         if t is None:
             return "a tensor that it used is gone"
-        node, grad = t._node, t.grad
+        node, grad = t._node, t._grad
         if node.shape != self.shape or node.dtype is not self.dtype or node.device != self.device:
             return f"a tensor that it used was {self.dtype}{list(self.shape)}, and is {t.dtype}{list(t.shape)}"
         if (grad is None) is not self.no_grad:
@@ -86,7 +88,7 @@ class Watched:
 
     @classmethod
     def of(cls, t: Tensor) -> Watched:
-        node, grad = t._node, t.grad
+        node, grad = t._node, t._grad
         guard = Guard(ref(t), node.shape, node.dtype, node.device, t.requires_grad, grad is None,
                       None if grad is None else grad.shape)
         return cls(guard, None if node.storage is None else ref(node.storage), None if grad is None else ref(grad))
@@ -119,7 +121,7 @@ class Journal:
     def __post_init__(self) -> None:
         own = {id(t) for t in self.inputs}
         others = [t for t in live() if id(t) not in own]
-        gradients = {id(t.grad) for t in (*self.inputs, *others) if t.grad is not None} - own
+        gradients = {id(t._grad) for t in (*self.inputs, *others) if t._grad is not None} - own
         # A gradient is known by its owner: the Tensor itself is another one after each backward.
         tensors = [*self.inputs, *(t for t in others if id(t) not in gradients)]
         self.watched = [Watched.of(t) for t in tensors]
@@ -127,8 +129,8 @@ class Journal:
             if owner < len(self.inputs) and any(t is i for i in self.inputs[:owner]):
                 continue
             self._add(t, (owner, False))
-            if t.grad is not None and id(t.grad) in gradients:
-                self._add(t.grad, (owner, True))
+            if t._grad is not None and id(t._grad) in gradients:
+                self._add(t._grad, (owner, True))
 
     def _add(self, t: Tensor, place: Place) -> None:
         buffer = t._node.storage
@@ -144,7 +146,7 @@ class Journal:
         for w in self.watched:
             t = w.tensor()
             before = None if w.grad is None else w.grad()
-            found.update(id(x) for x in (t, before, None if t is None else t.grad) if x is not None)
+            found.update(id(x) for x in (t, before, None if t is None else t._grad) if x is not None)
         return found
 
     def changed(self) -> list[Tensor]:
@@ -156,8 +158,8 @@ class Journal:
                 continue
             if t._node.storage is None and w.buffer is not None:
                 found.append(t)
-            if t.grad is not None and t.grad._node.storage is None:
-                found.append(t.grad)
+            if t._grad is not None and t._grad._node.storage is None:
+                found.append(t._grad)
         return found
 
     def rebinds(self, recorder: Recorder) -> list[Rebind]:
@@ -170,13 +172,13 @@ class Journal:
             if w.buffer is not None and not self._as_before(t, w.buffer, (owner, False), recorder):
                 found.append(self._rebind(t, (owner, False), recorder))
             before = None if w.grad is None else w.grad()
-            if t.grad is None:
+            if t._grad is None:
                 if not w.guard.no_grad:
                     found.append(Rebind((owner, True), None))
-            elif t.grad is not before:
-                found.append(self._rebind(t.grad, (owner, True), recorder, fresh=True))
-            elif not self._unmoved(t.grad, (owner, True), recorder):
-                found.append(self._rebind(t.grad, (owner, True), recorder))
+            elif t._grad is not before:
+                found.append(self._rebind(t._grad, (owner, True), recorder, fresh=True))
+            elif not self._unmoved(t._grad, (owner, True), recorder):
+                found.append(self._rebind(t._grad, (owner, True), recorder))
         return found
 
     def _unmoved(self, t: Tensor, place: Place, recorder: Recorder) -> bool:
@@ -220,6 +222,7 @@ def escaped(journal: Journal, known: Iterable[Tensor]) -> bool:
 
 def held_by_others(t: Tensor, buffer_references: int) -> bool:
     """Whether the value of `t` is seen by anybody else. `buffer_references`: how often the caller holds the buffer."""
+    settle_down(t._node)
     return sys.getrefcount(t._node) > _ALONE or sys.getrefcount(t._node.storage) > _ALONE + buffer_references
 
 
@@ -239,10 +242,10 @@ _ALONE = _calibrate()
 
 def reusable_gradient(t: Tensor) -> bool:
     """Whether nobody but `t` holds its gradient, so that it may become the next one."""
-    if sys.getrefcount(t.grad) > _ALONE:
+    if sys.getrefcount(t._grad) > _ALONE:
         return False
-    grad = t.grad
-    return grad is not None and not grad.requires_grad and grad.grad is None
+    grad = t._grad
+    return grad is not None and not grad.requires_grad and grad._grad is None
 
 
 def rebindable(node: Node) -> bool:
@@ -252,6 +255,12 @@ def rebindable(node: Node) -> bool:
 
 def put(t: Tensor, buffer: Buffer, shape: Shape, dtype: DType, device: str) -> None:
     """Makes `buffer` the value of `t`."""
+    give(t, buffer, shape, dtype, device)
+    changed()
+
+
+def give(t: Tensor, buffer: Buffer, shape: Shape, dtype: DType, device: str) -> None:
+    """`put`, for a caller who says himself that something has changed."""
     alone = sys.getrefcount(t._node) <= _ALONE
     node = t._node
     leaf = rebindable(node)

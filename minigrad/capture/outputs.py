@@ -2,15 +2,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from minigrad.capture.journal import with_dims
 from minigrad.capture.recorder import Place
 from minigrad.dtype import DType
+from minigrad.ops.node import Node
 from minigrad.ops.op import Shape
-from minigrad.tensor import Tensor
+from minigrad.tensor import Tensor, _buffer_node
 
 
 @dataclass(eq=False, slots=True)
@@ -23,13 +24,17 @@ class Output:
     dtype: DType | None = None
     device: str = ""
 
-    def tensor(self, registers: list[Any], owners: list[Tensor], dims: dict[str, int]) -> Tensor:
+    def tensor(self, registers: list[Any], owners: Sequence[Tensor], dims: dict[str, int]) -> Tensor:
+        """The Tensor of one replay. A register holds a buffer, or the Node of the only Tensor over it."""
         if self.place is not None:
             owner, grad = self.place
             return owners[owner].grad if grad else owners[owner]  # type: ignore[return-value]
+        value = registers[self.register]
+        if type(value) is Node:
+            return Tensor._over(value)
         assert self.dtype is not None
         shape = with_dims(self.shape, dims) if dims else self.shape
-        return Tensor._over(registers[self.register], shape, self.dtype, self.device)
+        return Tensor._over(_buffer_node(value, shape, self.dtype, self.device))
 
 
 @dataclass(slots=True)
@@ -90,7 +95,7 @@ def take_apart(value: Any, describe: Callable[[Tensor], Output]) -> Parts:
     return Parts(structure, list(known.values()))
 
 
-def rebuild(parts: Parts, registers: list[Any], owners: list[Tensor], dims: dict[str, int]) -> Any:
+def rebuild(parts: Parts, registers: list[Any], owners: Sequence[Tensor], dims: dict[str, int]) -> Any:
     """The returned value again, with new Tensors over the buffers in `registers`."""
     if type(parts.structure) is Output:
         return parts.structure.tensor(registers, owners, dims)

@@ -60,8 +60,8 @@ class Capture:
             t = w.tensor()
             if t is not None:
                 there.setdefault(id(t), (owner, False))
-                if t.grad is not None:
-                    there.setdefault(id(t.grad), (owner, True))
+                if t._grad is not None:
+                    there.setdefault(id(t._grad), (owner, True))
 
         def describe(t: Tensor) -> Output:
             node = t._node
@@ -145,7 +145,7 @@ class Capture:
     def replay(self, owners: list[Tensor], dims: dict[str, int]) -> Any:
         """Does the steps again on the buffers that the owners have now."""
         registers: list[Any] = [None] * self.recording.size
-        found = [owners[o].grad if grad else owners[o] for _, o, grad in self.places]
+        found = [owners[o]._grad if grad else owners[o] for _, o, grad in self.places]
         lazy = [t for t in found if t._node.storage is None]  # type: ignore[union-attr]
         if lazy:
             settle(lazy)  # type: ignore[arg-type]
@@ -193,6 +193,6 @@ class Capture:
 
 
 def at(owners: list[Tensor], place: Place) -> Tensor:
-    found = owners[place[0]].grad if place[1] else owners[place[0]]
+    found = owners[place[0]]._grad if place[1] else owners[place[0]]
     assert found is not None
     return found

@@ -4,8 +4,6 @@ Memory that comes back from the pool mostly lies where it lay before, so that a 
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from minigrad.engine.plan import (
@@ -36,7 +34,6 @@ class PreparedPlan:
     def __init__(self, plan: ExecutionPlan, numbers: dict[int, float], values: dict[str, int]):
         assert isinstance(plan.device, CPU)
         self.plan, self.device = plan, plan.device
-        self._lock = Lock()
         # Every argument is patched before the first run: addresses of this stand-in are never used.
         stand_in = Buffer(plan.device, 0, None, 0, None, 1)
         launches = launches_of(plan, [stand_in] * len(plan.sizes), numbers, values)
@@ -51,6 +48,8 @@ class PreparedPlan:
         self._lasting = {k: tuple(p) for k, p in self._slots.items() if k not in temporary}
         self._temporary = [(k, tuple(p)) for k, p in self._slots.items() if k in temporary]
         self._addresses = dict.fromkeys(self._lasting, 0)
+        self._last_slots = self._slots_lasting = tuple(self._lasting)
+        self._last_addresses: list[int] = []
         self._known_numbers: dict[int, float] = {}
         self._known_dims: dict[str, int] | None = None
         self._layout: tuple[Arena | None, int] = None, 0
@@ -84,28 +83,38 @@ class PreparedPlan:
         if not self.runs_with(values):
             return None
         buffers = lasting_buffers(self.plan, leaves, values)
-        self.run_patched([(k, buffers[k].address or address_of(buffers[k])) for k in self._lasting], numbers, values,
-                         highest)
+        self.run_patched(self._slots_lasting, [buffers[k].address or address_of(buffers[k]) for k in self._lasting],
+                         numbers, values, highest)
         return buffers
 
-    def run_patched(self, addresses: Iterable[tuple[int, int]], numbers: dict[int, float], values: dict[str, int],
-                    highest: dict[str, int]) -> None:
-        """Runs with the lasting slots at these addresses, and those that are not named where they were last time."""
-        table = self.table
-        with self._lock:
-            known, positions = self._addresses, self._lasting
-            for k, address in addresses:
-                if known.get(k, address) != address:
-                    known[k] = address
-                    table.patch(positions[k], address)
-            memory = self._patch_temporaries(values, highest) if self._temporary else None
+    def run_patched(self, slots: tuple[int, ...], addresses: list[int], numbers: dict[int, float],
+                    values: dict[str, int], highest: dict[str, int]) -> None:
+        """Runs with these lasting slots at these addresses, and those that are not named where they were last time."""
+        table, device, memory = self.table, self.device, None
+        lock = device.pool.lock
+        lock.acquire()  # `with` takes twice as long
+        try:
+            if addresses != self._last_addresses or slots is not self._last_slots:
+                self._patch(slots, addresses)
+            if self._temporary:
+                memory = self._patch_temporaries(values, highest)
             if self._numbers:
                 self._patch_numbers(numbers)
-            if values != self._known_dims:
+            if values is not self._known_dims and values != self._known_dims:
                 self._patch_dims(values)
-            self.device.run(table)
+            device.run_locked(table)
+        finally:
+            lock.release()
         del memory  # nobody could take it from us meanwhile
         count_run(self.plan, table.count)
+
+    def _patch(self, slots: tuple[int, ...], addresses: list[int]) -> None:
+        known = self._addresses
+        for k, address in zip(slots, addresses, strict=True):
+            if known.get(k, address) != address:
+                known[k] = address
+                self.table.patch(self._lasting[k], address)
+        self._last_slots, self._last_addresses = slots, addresses
 
     def address(self, slot: int) -> int:
         """Where a lasting slot lay in the last run; 0 for one that no argument names."""

@@ -4,9 +4,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from sys import getrefcount
 
+from minigrad.dtype import DType
 from minigrad.engine.stats import stats
+from minigrad.ops.node import Node, leaf
+from minigrad.ops.op import Shape
+from minigrad.ops.storage import BUFFER
 from minigrad.runtime.device import Buffer, Device
 from minigrad.runtime.host import address_of
 
@@ -34,21 +38,9 @@ def allocate(device: Device, nbytes: int) -> Owned:
 
 @dataclass(slots=True, eq=False)
 class Lent(Owned):
-    """A Buffer of host memory that returns to the Spares it came from, for as long as these want it."""
+    """A Buffer whose leaf Node is kept among Spares, to be handed out again when nobody else holds either."""
 
-    home: list[tuple[Any, int]] | None = None
-
-    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if finalizing():
-            return
-        stats.mem_used -= self.nbytes
-        handle, home = self.handle, self.home
-        # Here the attribute, the variable and the call's argument hold the memory: whoever else does looks at it.
-        if handle is not None and home is not None and len(home) < SPARES and sys.getrefcount(handle) <= 3:
-            home.append((handle, self.address))
-        else:
-            del handle
-            self.device.free(self)
+    home: list[Node] | None = None
 
 
 SPARES = 2
@@ -56,30 +48,63 @@ SPARE_BYTES = 1 << 20
 
 
 class Spares:
-    """Memory for one output of a step that runs again and again: what dies is handed out next time, where it lies.
+    """A realized leaf for one output of a step that runs again and again: one that died is handed out next time.
 
-    Outputs above `SPARE_BYTES` come from the device's pool, so that little memory waits unused.
+    The latest `SPARES` are kept where they take at most `SPARE_BYTES` each.
     """
 
-    __slots__ = ("_device", "_nbytes", "_free")
+    __slots__ = ("_device", "_nbytes", "_shape", "_dtype", "_nodes")
 
-    def __init__(self, device: Device, nbytes: int):
-        self._device, self._nbytes = device, nbytes
-        self._free: list[tuple[Any, int]] = []
+    def __init__(self, device: Device, nbytes: int, shape: Shape, dtype: DType):
+        self._device, self._nbytes, self._shape, self._dtype = device, nbytes, shape, dtype
+        self._nodes: list[Node] = []
 
-    def take(self) -> Owned:
-        """A buffer that nobody else holds."""
+    def take(self) -> Node:
+        """A leaf over memory that nobody else holds."""
+        for node in self._nodes:
+            # Who else looks at this Node meanwhile is counted, and counts us: no two threads take one.
+            buffer = node.storage
+            if getrefcount(node) == _IN_A_LIST and getrefcount(buffer) == _IN_A_LIST:
+                buffer.version += 1
+                return node
+        return self._new()
+
+    def _new(self) -> Node:
+        owned = allocate(self._device, self._nbytes)
+        address_of(owned)
         if self._nbytes > SPARE_BYTES:
-            return allocate(self._device, self._nbytes)
-        if self._free:
-            handle, address = self._free.pop()
-        else:
-            raw = self._device.alloc(self._nbytes)
-            handle, address = raw.handle, address_of(raw)
-            raw.handle = None
-        stats.mem_used += self._nbytes
-        return Lent(self._device, self._nbytes, handle, 0, None, address, home=self._free)
+            return realized_leaf(owned, self._shape, self._dtype)
+        home = self._nodes
+        lent = Lent(owned.device, owned.nbytes, owned.handle, owned.offset, owned.base, owned.address, home=home)
+        owned.handle, owned.nbytes = None, 0
+        node = realized_leaf(lent, self._shape, self._dtype)
+        if len(home) >= SPARES:
+            del home[0]
+        home.append(node)
+        return node
 
+
+def realized_leaf(buffer: Buffer, shape: Shape, dtype: DType) -> Node:
+    """A Node that stands for the value in a buffer."""
+    return leaf(BUFFER, shape, dtype, buffer.device.name, buffer, {"id": 0, "extents": shape, "of": dtype})
+
+
+def settle_down(node: Node) -> None:
+    """Says that a Node, perhaps a spare one, stands for a value that lasts: its Spares let go of it."""
+    buffer = node.storage
+    if type(buffer) is Lent and buffer.home is not None:
+        buffer.home[:] = [n for n in buffer.home if n is not node]
+        buffer.home = None
+
+
+def _calibrate() -> int:
+    """What `getrefcount` says of an object that a list and a variable hold."""
+    for held in [object()]:
+        count = getrefcount(held)
+    return count
+
+
+_IN_A_LIST = _calibrate()
 
 _arenas: dict[str, Owned] = {}
 

@@ -10,7 +10,7 @@ import numpy as np
 from minigrad.dtype import DType, bool_, float32, int32, promote
 from minigrad.errors import ShapeError
 from minigrad.expr import Expr, Index, bounds
-from minigrad.handles import register
+from minigrad.handles import changed, register
 from minigrad.ops import build as B
 from minigrad.ops.node import Node
 from minigrad.ops.op import Shape
@@ -74,12 +74,15 @@ def check_shape(name: str, shape: Shape) -> Shape:
 
 
 class Base:
-    """A handle on a Node. `_requires_grad`: whether gradients flow to it; `grad`: a leaf's gradient, once there."""
+    """A handle on a Node. `_requires_grad`: whether gradients flow to it; `grad`: a leaf's gradient, once there.
 
-    __slots__ = ("_node", "_requires_grad", "grad", "__weakref__")
+    Whatever changes these fields of a handle that others know calls `handles.changed` afterwards.
+    """
+
+    __slots__ = ("_node", "_requires_grad", "_grad", "__weakref__")
     _node: Node
     _requires_grad: bool
-    grad: Self | None
+    _grad: Self | None
     training: ClassVar[bool] = False
     grad_enabled: ClassVar[bool] = True
 
@@ -87,9 +90,10 @@ class Base:
     def _wrap(cls, node: Node, *parents: Base) -> Self:
         """A handle on the result of an operation over `parents`."""
         self = object.__new__(cls)
-        self._node, self.grad = node, None
+        self._node, self._grad = node, None
         self._requires_grad = Base.grad_enabled and any([p._requires_grad for p in parents])
         register(self)
+        changed()
         if parents and node.depth > _CHECK_EVERY:
             self._bound_graph_after(max([p._node.depth for p in parents]))
         return self
@@ -107,6 +111,18 @@ class Base:
     def _from_data(cls, data: Any, dtype: DType | None, device: str) -> Self:
         """A leaf from a number, a list or an array."""
         raise NotImplementedError
+
+    @property
+    def grad(self) -> Self | None:
+        """The gradient of a leaf, None until there is one."""
+        if self._grad is not None:
+            changed()  # somebody may keep it
+        return self._grad
+
+    @grad.setter
+    def grad(self, gradient: Self | None) -> None:
+        self._grad = gradient
+        changed()
 
     @property
     def shape(self) -> Shape:

@@ -9,6 +9,7 @@ from weakref import ref
 from minigrad.dtype import DType
 from minigrad.errors import DeviceError
 from minigrad.expr import Index
+from minigrad.handles import changes
 from minigrad.ops.op import Op
 
 
@@ -88,6 +89,7 @@ def apply(op: Op, *inputs: Node, device: str | None = None, **params: Any) -> No
     entry = _Interned(node, _forget)
     entry.key = key
     _nodes[key] = entry
+    changes.mark = object()  # its inputs have another holder
     if created is not None:
         created(node)
     return node

@@ -4,10 +4,11 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Callable
+from ctypes import c_void_p
 
 from minigrad.errors import InternalError
 from minigrad.runtime.device import Buffer, Launch, Program
-from minigrad.runtime.executor_ir import COMMAND_WORDS, PIECE_WORDS
+from minigrad.runtime.executor_ir import COMMAND_WORDS, HEADER_WORDS, PIECE_WORDS
 from minigrad.runtime.host import address_of
 
 # The partition depends on the extent alone, so that every bit of the result is the same for any number of threads.
@@ -31,9 +32,10 @@ class Executable:
 
 
 class Prepared:
-    """A list of launches as the executor's table: commands, then argument words and table pieces, in one array.
+    """A list of launches as the executor's table: header, commands, argument words and table pieces, in one array.
 
-    It keeps the buffers of its launches alive. `set_argument` and `set_extent` change it between runs.
+    It keeps the buffers of its launches alive. `set_argument` and `set_extent` change it between runs. `pointer` is the
+    table's address as the executor takes it; `admitted` the state of the pool that is ready for it.
     """
 
     def __init__(self, launches: list[Launch]) -> None:
@@ -46,10 +48,11 @@ class Prepared:
         """Per launch, where in the array the arguments of each of its rows start."""
         self._arguments: list[int] = []
         self._replaced: dict[tuple[int, int], Argument] = {}
-        words = [0] * (COMMAND_WORDS * self.count)
+        words = [0] * (HEADER_WORDS + COMMAND_WORDS * self.count)
+        words[1] = self.count
         relative: list[int] = []  # positions of words that hold an index into this array, to become addresses
         for i, item in enumerate(launches):
-            at = i * COMMAND_WORDS
+            at = HEADER_WORDS + i * COMMAND_WORDS
             executable = item.executable
             self.scratch = max(self.scratch, executable.program.scratch)
             if item.table:
@@ -70,9 +73,15 @@ class Prepared:
             if chunks > 1:
                 self.parallel = True
         self._words = array("Q", words)
-        self.address, _ = self._words.buffer_info()
+        address, _ = self._words.buffer_info()
+        self.pointer = c_void_p(address)
+        self.admitted: object = None
         for position in relative:
-            self._words[position] = self.address + 8 * words[position]
+            self._words[position] = address + 8 * words[position]
+
+    def admit(self, state: object, address: int) -> None:
+        """Notes that a pool with this state, which lies at `address`, is ready for it."""
+        self.admitted, self._words[0] = state, address
 
     def set_argument(self, launch: int, index: int, value: Argument) -> None:
         """Replaces one argument of a launch that has no table."""
@@ -87,9 +96,8 @@ class Prepared:
         item = self.launches[launch]
         work = item.work * extent / item.extent if item.extent > 0 else item.work
         size, chunks = _partition(extent, work)
-        at = launch * COMMAND_WORDS
-        self._words[at + 2:at + 5] = array("Q", (max(extent, 0), size, chunks))
-        self.parallel = self.parallel or chunks > 1
+        at = HEADER_WORDS + launch * COMMAND_WORDS
+        self._set_extent(at, extent, size, chunks)
 
     def patch(self, positions: tuple[int, ...], word: int) -> None:
         """Writes an argument word at positions counted from those in `rows`."""
@@ -99,9 +107,13 @@ class Prepared:
 
     def resize(self, launch: int, extent: int, work: float) -> None:
         """Replaces the parallel iterations and the estimate of work of a launch that has no table."""
-        at = launch * COMMAND_WORDS
-        self._words[at + 2:at + 5] = array("Q", (max(extent, 0), *_partition(extent, work)))
-        self.parallel = self.parallel or self._words[at + 4] > 1
+        at = HEADER_WORDS + launch * COMMAND_WORDS
+        self._set_extent(at, extent, *_partition(extent, work))
+
+    def _set_extent(self, at: int, extent: int, size: int, chunks: int) -> None:
+        self._words[at + 2:at + 5] = array("Q", (max(extent, 0), size, chunks))
+        if chunks > 1 and not self.parallel:
+            self.parallel, self.admitted = True, None
 
     def release(self) -> None:
         """Lets go of the buffers: from now on `patch` must say where they are before each run."""

@@ -31,8 +31,8 @@ class CPU(HostMemory, Device):
         HostMemory.__init__(self)
         self._threads = threads
         self._jit = shared_jit()
-        self._pool = Pool(self._jit, threads or config.current().threads)
-        self.target = host_target(self._jit, self._pool.threads)
+        self.pool = Pool(self._jit, threads or config.current().threads)
+        self.target = host_target(self._jit, self.pool.threads)
         self._elapsed = 0.0
 
     def load(self, programs: Iterable[Program]) -> list[Executable]:
@@ -61,18 +61,21 @@ class CPU(HostMemory, Device):
 
     def run(self, prepared: Prepared) -> None:
         """Runs a prepared list in one native call; returns when all is done."""
-        if not prepared.count:
-            return
-        pool = self._pool
-        threads = self._threads or config.current().threads
-        with pool.lock:
+        with self.pool.lock:
+            self.run_locked(prepared)
+
+    def run_locked(self, prepared: Prepared) -> None:
+        """`run`, for a caller that holds the pool's lock. Who holds it may also change prepared lists."""
+        pool = self.pool
+        if prepared.parallel:
+            threads = self._threads or config.current().threads
             if threads != pool.threads:
                 pool.resize(threads)
-            if prepared.scratch:
-                pool.reserve_scratch(prepared.scratch)
-            start = perf_counter()
-            pool.run(prepared.address, prepared.count, prepared.parallel)
-            self._elapsed += perf_counter() - start
+        if prepared.admitted is not pool.state:
+            pool.admit(prepared)
+        start = perf_counter()
+        pool.run(prepared.pointer)
+        self._elapsed += perf_counter() - start
 
     def synchronize(self) -> None:
         """Nothing is ever queued: launches return when they are done."""

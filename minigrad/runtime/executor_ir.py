@@ -1,9 +1,11 @@
 """The native executor: LLVM IR text of the pool's entry points, and the layout of the memory that they share.
 
-`run(state, commands, count)` executes commands in order for the calling thread, which is worker 0. `work(state, me)` is
-where the other workers live until `STOP` is set. A command is eight u64 words (`COMMAND_WORDS`):
+`run(table)` executes the commands of a table in order for the calling thread, which is worker 0. `work(state, me)` is
+where the other workers live until `STOP` is set. A table is a header and commands of eight u64 words each:
 
+    state, count, 0, 0, 0, 0, 0, 0
     fn, args, total, size, chunks, table, 0, 0
+    ...
 
 Chunk c covers [c*size, min((c+1)*size, total)). Without a table the chunk is one call `fn(args, begin, end, scratch)`.
 With one, begin..end counts pieces of three words (args, begin, end), each a call of its own. A command with at most one
@@ -16,6 +18,7 @@ one is done, hence whoever claimed a chunk may read the command until it reports
 """
 from __future__ import annotations
 
+HEADER_WORDS = 8
 COMMAND_WORDS = 8
 PIECE_WORDS = 3
 
@@ -45,7 +48,8 @@ def emit_executor(triple: str) -> str:
     text += _FUTEX.replace("FUTEX", str(_FUTEX_NUMBER[arch])) if has_futex(triple) else _NANOSLEEP
     pause, declaration = _PAUSE.get(arch, ("", ""))
     text = text.replace("PAUSE", pause) + declaration
-    for name in ("SLEEPERS", "DONE", "WAITING", "COMMAND", "THREADS", "SPIN", "SYSTEM", "STOP", "WORKERS"):
+    for name in ("SLEEPERS", "DONE", "WAITING", "COMMAND", "THREADS", "SPIN", "SYSTEM", "STOP", "WORKERS",
+                 "HEADER_WORDS"):
         text = text.replace(f"@@{name}", str(globals()[name]))
     return text.replace("@@WORKER_SHIFT", str(WORKER_BYTES.bit_length() - 1))
 
@@ -156,8 +160,12 @@ leave:
 """
 
 _RUN = """
-define void @run(ptr %state, ptr %commands, i64 %count) {
+define void @run(ptr %table) {
 entry:
+  %state = load ptr, ptr %table
+  %count_p = getelementptr i64, ptr %table, i64 1
+  %count = load i64, ptr %count_p
+  %commands = getelementptr i64, ptr %table, i64 @@HEADER_WORDS
   %threads_p = getelementptr i8, ptr %state, i64 @@THREADS
   %threads = load i64, ptr %threads_p
   %alone = icmp ult i64 %threads, 2

@@ -17,6 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 from minigrad.runtime import executor_ir
+from minigrad.runtime.commands import Prepared
 from minigrad.runtime.host import allocate_aligned
 from minigrad.runtime.llvm_jit import Jit, Unit
 
@@ -24,7 +25,7 @@ from minigrad.runtime.llvm_jit import Jit, Unit
 SPIN_SECONDS = 40e-6
 CALIBRATION_PAUSES = 1000
 
-_RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
+_RUN = ctypes.CFUNCTYPE(None)  # without argument types, its one argument must be a ctypes object: that is faster
 _WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64)
 _SPIN = ctypes.CFUNCTYPE(None, ctypes.c_uint64)
 _STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -39,7 +40,9 @@ class Pool:
         """`threads` >= 1. On systems without a known way to sleep only the caller works."""
         unit = Unit(("run", "work", "spin", "stop"), executor_ir.emit_executor(jit.triple))
         run, work, spin, stop = jit.addresses([unit])[0]
-        self._run, self._work, self._spin, self._stop = _RUN(run), _WORK(work), _SPIN(spin), _STOP(stop)
+        self.run: Callable[[ctypes.c_void_p], None] = _RUN(run)
+        """Executes the commands of a table that `admit` has seen; returns when all are done."""
+        self._work, self._spin, self._stop = _WORK(work), _SPIN(spin), _STOP(stop)
         self.lock = threading.Lock()
         self._system = _system_function(executor_ir.has_futex(jit.triple))
         self.threads = threads
@@ -48,17 +51,17 @@ class Pool:
         self._fresh_state()
         _pools.add(self)
 
-    def run(self, commands: int, count: int, parallel: bool) -> None:
-        """Executes `count` commands at address `commands`; returns when all are done.
+    def admit(self, table: Prepared) -> None:
+        """Gets ready for a table: threads if a command has several chunks, scratch memory. No command may be running.
 
-        `parallel` says that some command has several chunks; without it no thread is started.
+        The table may run for as long as `admitted` is the pool's `state`.
         """
-        if parallel and not self._workers and self.threads > 1 and self._system:
+        if table.parallel and not self._workers and self.threads > 1 and self._system:
             self._start()
-        self._run(self._address, commands, count)
+        self._reserve_scratch(table.scratch)
+        table.admit(self.state, self._address)
 
-    def reserve_scratch(self, nbytes: int) -> None:
-        """Gives every worker at least `nbytes` bytes of scratch memory. No command may be running."""
+    def _reserve_scratch(self, nbytes: int) -> None:
         if nbytes <= self._scratch_bytes:
             return
         nbytes = (nbytes + 4095) & -4096
@@ -95,18 +98,18 @@ class Pool:
         self._fresh_state()
 
     def _fresh_state(self) -> None:
-        self._state = allocate_aligned(executor_ir.state_bytes(self.threads))
-        self._state[:] = 0
-        self._address = self._state.ctypes.data
+        self.state = allocate_aligned(executor_ir.state_bytes(self.threads))
+        self.state[:] = 0
+        self._address = self.state.ctypes.data
         self._word(executor_ir.THREADS, np.uint64)[0] = self.threads
         self._word(executor_ir.SYSTEM, np.uint64)[0] = self._system
         scratch, self._scratch_bytes = self._scratch_bytes, 0
-        self.reserve_scratch(scratch)
+        self._reserve_scratch(scratch)
 
     def _start(self) -> None:
         self._word(executor_ir.SPIN, np.uint64)[0] = self._calibrate()
         for i in range(1, self.threads):
-            worker = threading.Thread(target=_stay, args=(self._work, self._state, i), daemon=True,
+            worker = threading.Thread(target=_stay, args=(self._work, self.state, i), daemon=True,
                                       name=f"minigrad-{i}")
             try:
                 worker.start()
@@ -127,7 +130,7 @@ class Pool:
         return max(time.perf_counter() - start, 1e-7)
 
     def _word(self, offset: int, dtype: type) -> np.ndarray:
-        return self._state[offset:offset + np.dtype(dtype).itemsize].view(dtype)
+        return self.state[offset:offset + np.dtype(dtype).itemsize].view(dtype)
 
 
 def _stay(work: Callable[[int, int], None], state: np.ndarray, me: int) -> None:
