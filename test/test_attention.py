@@ -193,3 +193,31 @@ def test_few_rows_are_matrix_vector_products() -> None:
     y = q.scaled_dot_product_attention(k, v, is_causal=True, causal_offset=39)
     assert "strategy='attention'" not in minigrad.show(y, "plan")
     np.testing.assert_allclose(y.numpy(), attend(q.numpy(), k.numpy(), v.numpy()), rtol=1e-5, atol=1e-5)
+
+
+GPU = Target("gpu", "opencl", "gpu", 4, 256, 16, local_memory=48 << 10, max_group=256)
+OPENCL_CPU = Target("pocl", "opencl", "cpu", 32, 16, 2, local_memory=256 << 10, max_group=4096)
+
+
+def strategies(t: Tensor, target: Target) -> list[str]:
+    steps = schedule(build_graph([t._node]), frozenset(), target).steps
+    return [stage.plan.strategy for step in steps for stage in stages_of(step.kernel, target).stages]
+
+
+@pytest.mark.parametrize(("target", "rows", "blocks"), [
+    (AVX512, 9, True), (AVX512, 7, False), (OPENCL_CPU, 9, True), (GPU, 9, False),
+    (replace(OPENCL_CPU, local_memory=8 << 10), 9, False)])
+def test_who_gets_blocks_is_decided_for_the_target(target: Target, rows: int, blocks: bool) -> None:
+    """A table of scores, in several kernels, for few rows, for a GPU, and where blocks have no room."""
+    y = tensor(2, rows, 6).scaled_dot_product_attention(tensor(2, 11, 6), tensor(2, 11, 5), is_causal=True)
+    made = strategies(y, target)
+    assert made == ["attention"] if blocks else "attention" not in made and len(made) > 1
+
+
+def test_dropout_outside_training_leaves_the_primitive() -> None:
+    q, k, v = tensor(2, 9, 6), tensor(2, 11, 6), tensor(2, 11, 5)
+    assert strategies(q.scaled_dot_product_attention(k, v, dropout_p=0.5), AVX512) == ["attention"]
+    with Tensor.train():
+        assert "attention" not in strategies(q.scaled_dot_product_attention(k, v, dropout_p=0.5), AVX512)
+    with pytest.raises(minigrad.errors.ShapeError, match="dropout_p in 0..1, got 1.5"):
+        q.scaled_dot_product_attention(k, v, dropout_p=1.5)

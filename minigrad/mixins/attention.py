@@ -6,13 +6,10 @@ from typing import Any, Self
 
 from minigrad.dtype import bool_
 from minigrad.errors import ShapeError
-from minigrad.expr import Index, bounds, prove_nonneg
+from minigrad.expr import Index, prove_nonneg
 from minigrad.mixins.base import broadcast_shapes
 from minigrad.mixins.nn_functional import NNMixin
 from minigrad.ops.attention import attention
-
-FEW_ROWS = 8
-"""Rows of the query below which scores are cheaper as a table: matrix-vector products."""
 
 
 class AttentionMixin(NNMixin):
@@ -40,23 +37,21 @@ class AttentionMixin(NNMixin):
             attn_mask = None if attn_mask is None else _group_mask(attn_mask, query)
         factor = 1 / math.sqrt(width) if scale is None else scale  # type: ignore[arg-type]
         offset = None if not is_causal or prove_nonneg(causal_offset + 1 - key.shape[-2]) else causal_offset
-        compute = _in_blocks if not dropout_p and _suits_blocks(query, key, value) else _with_table
+        if not 0 <= dropout_p <= 1:
+            raise ShapeError(f"[scaled_dot_product_attention] expected a dropout_p in 0..1, got {dropout_p}")
+        drops = dropout_p > 0 and type(self).training
+        compute = _as_one if not drops and _is_plain(query, key, value) else _with_table
         out = compute(query, key, value, attn_mask, factor, offset, dropout_p)
         return out.reshape(*self.shape[:-1], out.shape[-1]) if grouped else out
 
 
-def _suits_blocks(query: Any, key: Any, value: Any) -> bool:
-    """Whether the primitive is worth it: on OpenCL devices it has no strategy yet."""
-    if query.device.startswith("CL") or not query.dtype.is_float:
-        return False
-    if not query.dtype is key.dtype is value.dtype:
-        return False
-    sizes = (query.shape[-2], query.shape[-1], key.shape[-2], value.shape[-1])
-    return bounds(sizes[0])[1] >= FEW_ROWS and all(not isinstance(n, int) or n > 1 for n in sizes)
+def _is_plain(query: Any, key: Any, value: Any) -> bool:
+    """Whether this is what the primitive takes: one float type, and some keys."""
+    return query.dtype.is_float and query.dtype is key.dtype is value.dtype and key.shape[-2] != 0
 
 
-def _in_blocks(query: Any, key: Any, value: Any, mask: Any, factor: float, offset: Index | None, _: float) -> Any:
-    """The scores never lie in memory all at once."""
+def _as_one(query: Any, key: Any, value: Any, mask: Any, factor: float, offset: Index | None, _: float) -> Any:
+    """One Node: how it is computed is decided for the device (scheduler/expand.py)."""
     heads = broadcast_shapes("scaled_dot_product_attention", query.shape[:-2], key.shape[:-2], value.shape[:-2])
     q, k, v = (x.expand(*heads, *x.shape[-2:]) for x in (query, key, value))
     parents = [query, key, value]

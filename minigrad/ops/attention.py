@@ -61,6 +61,14 @@ def attention(q: Node, k: Node, v: Node, mask: Node | None, scale: float, causal
     return apply(ATTENTION, q, k, v, *(() if mask is None else (mask,)), scale=scale, causal=causal)
 
 
+def attention_by_table(node: Node, inputs: Sequence[Node]) -> Node:
+    """What computes an attention Node over these inputs with all scores in memory."""
+    compute = node.dtype.compute
+    q, k, v, *masks = (x if x.dtype is bool_ else B.cast(x, compute) for x in inputs)
+    weights = _probabilities(q, k, masks[0] if masks else None, node.params["scale"], node.params["causal"])
+    return B.cast(_dot(weights, _turned(v)), node.dtype)
+
+
 # The gradient: blocks of rows, so that of the scores too there is only a part at a time.
 
 

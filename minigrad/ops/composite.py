@@ -18,6 +18,9 @@ from minigrad.ops.node import Node, apply, leaf
 from minigrad.ops.op import Composite, Op
 from minigrad.ops.storage import BUFFER
 
+Rewrite = Callable[[Node, Sequence[Node]], Node | None]
+"""What computes a Node over these inputs; None: the Node itself."""
+
 _expanding = RLock()
 
 
@@ -40,8 +43,9 @@ def expand(node: Node, inputs: Sequence[Node]) -> Node:
     return made
 
 
-def expanded(roots: Iterable[Node]) -> dict[Node, Node]:
+def expanded(roots: Iterable[Node], rewrite: Rewrite | None = None) -> dict[Node, Node]:
     """By Node, for all that `roots` need down to realized ones: a Node of the same value made without composites.
+    `rewrite` says for further Nodes what computes them.
 
     All of these Nodes are new: realized ones are leaves over the same storage, and no Node of the user's graph is among
     the others, so that what happens to be realized there decides nothing.
@@ -58,17 +62,22 @@ def expanded(roots: Iterable[Node]) -> dict[Node, Node]:
             waiting = [i for i in node.inputs if i not in image] if node.storage is None else []
             if waiting:
                 stack += waiting
-            elif node.storage is None and isinstance(node.op.lower, Composite):
-                body = bodies.get(node)
-                if body is None:
-                    body = bodies[node] = expand(node, [image[i] for i in node.inputs])
-                if body in image:
-                    image[node] = image[body]
-                else:
-                    stack.append(body)
-            else:
+                continue
+            body = bodies.get(node)
+            if body is None and node.storage is None:
+                inputs = [image[i] for i in node.inputs]
+                if isinstance(node.op.lower, Composite):
+                    body = expand(node, inputs)
+                elif rewrite is not None:
+                    body = rewrite(node, inputs)
+            if body is None:
                 made = image[node] = _rebuilt(node, image)
                 image[made] = made
+            elif body in image:
+                image[node] = image[body]
+            else:
+                bodies[node] = body
+                stack.append(body)
     return image
 
 

@@ -1,14 +1,19 @@
 """A graph without composites, and its schedule in terms of the graph that had them."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from minigrad.codegen.strategies.attention import has_room
 from minigrad.errors import InternalError
+from minigrad.expr import bounds
+from minigrad.ops.attention import ATTENTION, attention_by_table
 from minigrad.ops.composite import expanded
 from minigrad.ops.node import Node
 from minigrad.ops.op import Composite
 from minigrad.scheduler.graph import Graph, build_graph
+from minigrad.target import Target
 
 if TYPE_CHECKING:
     from minigrad.scheduler.schedule import Schedule
@@ -35,12 +40,19 @@ class Expanded:
         return replace(schedule, steps=steps, slots=slots, donated=frozenset([back[k] for k in schedule.donated]))
 
 
-def expand_graph(graph: Graph) -> Expanded | None:
-    """None where there are no composites."""
-    if not any(isinstance(n.op.lower, Composite) and not leaf for n, leaf in zip(graph.nodes, graph.leaf, strict=True)):
+def expand_graph(graph: Graph, target: Target) -> Expanded | None:
+    """None where there is nothing to expand: composites, and attention that the target has no strategy for."""
+
+    def rewrite(node: Node, inputs: Sequence[Node]) -> Node | None:
+        if node.op is not ATTENTION or suits_blocks(node, target):
+            return None
+        return attention_by_table(node, inputs)
+
+    if not any(not leaf and (isinstance(n.op.lower, Composite) or n.op is ATTENTION and not suits_blocks(n, target))
+               for n, leaf in zip(graph.nodes, graph.leaf, strict=True)):
         return None
     targets = [graph.nodes[k] for k in graph.targets]
-    image = expanded(targets)
+    image = expanded(targets, rewrite)
     plain = build_graph([image[t] for t in targets])
     owner: dict[Node, int] = {}
     for k, node in enumerate(graph.nodes):  # inputs come first: what is not theirs is the Node's own
@@ -54,3 +66,16 @@ def expand_graph(graph: Graph) -> Expanded | None:
     if missing is not None:
         raise InternalError(f"[expand] {missing} comes from no Node of the graph")
     return Expanded(plain, [owner[n] for n in plain.nodes])
+
+
+FEW_ROWS = 8
+"""Rows of the query below which scores are cheaper as a table: matrix-vector products."""
+
+
+def suits_blocks(node: Node, target: Target) -> bool:
+    """Whether attention meets the keys block by block on this target (strategies/attention.py), not by a table."""
+    q, k, v = node.inputs[:3]
+    sizes = (q.shape[-2], q.shape[-1], k.shape[-2], v.shape[-1])
+    if bounds(sizes[0])[1] < FEW_ROWS or any(isinstance(n, int) and n < 2 for n in sizes):
+        return False
+    return has_room(bounds(q.shape[-1])[1], bounds(v.shape[-1])[1], node.dtype.compute.itemsize, target)

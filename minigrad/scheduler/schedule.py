@@ -63,7 +63,7 @@ class Schedule:
 
 def schedule(graph: Graph, donatable: frozenset[int], target: Target) -> Schedule:
     """Fuses, lowers and orders. `donatable`: leaves that nobody else reads; an assign may reuse their buffer."""
-    expanded = expand_graph(graph)
+    expanded = expand_graph(graph, target)
     if expanded is not None:
         return expanded.restored(schedule(expanded.graph, expanded.donatable(donatable), target))
     state = fuse(graph, set(), target)

@@ -141,6 +141,14 @@ def plan(nest: Nest, target: Target) -> AttentionPlan | None:
                          width, keys)
 
 
+def has_room(depth: int, columns: int, itemsize: int, target: Target) -> bool:
+    """Whether `plan` finds room for blocks of keys with these extents, whatever the tile."""
+    if target.is_gpu:
+        return False
+    lanes = MAX_VECTORS * target.lanes(32)
+    return target.language == "llvm" or (depth + columns + KEYS) * lanes * itemsize <= target.local_memory
+
+
 def fixed_bytes(found: Attention, lanes: int, rows: int) -> int:
     """Memory that a block of rows needs besides its scores."""
     columns = ceil(typical(found.column) / rows) * rows
