@@ -334,3 +334,11 @@ def test_a_position_found_by_a_reduction_of_the_same_kernel(device):
     np.testing.assert_array_equal(x.gather(1, x.argmax(1, keepdim=True)).numpy(),
                                   np.take_along_axis(values, best[:, None], 1))
     np.testing.assert_array_equal(x.index_select(1, x.argmax(1)).numpy(), values[:, best])
+
+
+def test_a_detached_handle_read_beside_the_new_value_keeps_the_old_one():
+    p = Tensor(np.ones(3, np.float32), requires_grad=True).realize()
+    q = p.detach()
+    p.assign(p.detach() - q * 2)
+    p.realize()
+    assert p.tolist() == [-1, -1, -1] and q.tolist() == [1, 1, 1]

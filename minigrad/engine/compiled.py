@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from time import perf_counter
 
 from minigrad.config import current
-from minigrad.engine.donation import plan_assigns
+from minigrad.engine.donation import graph_with_assigns
 from minigrad.engine.observe import Ran, dry_runs, observers
 from minigrad.engine.plan import ExecutionPlan, make_plan, run_plan
 from minigrad.engine.plan_store import plan_key, store_plan, stored_plan
@@ -30,14 +30,15 @@ def run_compiled(targets: list[Node], device: str) -> None:
     """Schedules (or finds the plan), launches, and hands out the buffers."""
     start, schedules, launches = perf_counter(), stats.schedules, stats.launches
     dry = dry_runs[-1] if dry_runs else None
-    further, donatable = plan_assigns(targets) if dry is None or not dry.keep_inputs else ([], set())
-    wanted = list(dict.fromkeys([*targets, *(resolve(n) for n in further if resolve(n).storage is None)]))
-    graph = build_graph(wanted)
-    donated = frozenset(graph.position[n] for n in donatable if n in graph.position)
+    if dry is None or not dry.keep_inputs:
+        graph, further, donatable = graph_with_assigns(targets)
+    else:
+        graph, further, donatable = build_graph(targets), [], set()
+    donated = frozenset([graph.position[n] for n in donatable])
     plan = find_plan(graph, donated, device) if dry is None else dry.plan(graph, donated, get_device(device))
     values = bindings(graph) if graph.symbolic else {}
-    leaves = {k: n.storage for k, n in enumerate(graph.nodes) if graph.leaf[k]}
-    numbers = {k: n.params["value"] for k, n in enumerate(graph.nodes) if n.op.name == "scalar" and not graph.leaf[k]}
+    leaves = {k: graph.nodes[k].storage for k in graph.leaves}
+    numbers = {k: graph.nodes[k].params["value"] for k in graph.scalars}
     highest = {}
     if values:
         highest = {v.name: bounds(v)[1] for n in graph.nodes for e in expressions(n) for v in variables(e)}
@@ -60,7 +61,8 @@ def run_compiled(targets: list[Node], device: str) -> None:
     for k in plan.schedule.donated:
         leaves[k].version += 1
         graph.nodes[k].storage = None
-    for node, slot in zip(wanted, plan.schedule.outputs, strict=True):
+    for k, slot in zip(graph.targets, plan.schedule.outputs, strict=True):
+        node = graph.nodes[k]
         node.storage = buffers[slot]
         if dry is not None:
             dry.give(node)
@@ -69,9 +71,10 @@ def run_compiled(targets: list[Node], device: str) -> None:
             n.storage = resolve(n).storage
             if dry is not None:
                 dry.give(n)
-    for node in wanted:
-        if node.op.name == "assign" and not (dry is not None and dry.keep_inputs):
-            sever(node)
+    if dry is None or not dry.keep_inputs:
+        for k in graph.assigns:
+            if graph.nodes[k].storage is not None:
+                sever(graph.nodes[k])
 
 
 @contextmanager
@@ -94,15 +97,14 @@ def forget_plans() -> None:
 
 def find_plan(graph: Graph, donated: frozenset[int], device: str) -> ExecutionPlan:
     """The plan for this structure on this device: known, on disk, or made now."""
-    facts = structure(graph)
-    key = (device, donated, facts)
+    key = (device, donated, graph.key)
     plan = _plans.get(key)
     if plan is not None:
         stats.plan_hits += 1
         return plan
     opened = get_device(device)
     with collector_paused():
-        stored = plan_key(facts, donated, opened)
+        stored = plan_key(structure(graph), donated, opened)
         plan = stored_plan(stored, opened) if stored is not None else None
         if plan is not None:
             stats.plan_loads += 1

@@ -2,86 +2,83 @@
 from __future__ import annotations
 
 import sys
-from operator import attrgetter
+from collections import Counter
+from itertools import chain
 
+from minigrad.dtype import float32
 from minigrad.engine.transfer import cloned
 from minigrad.handles import live
-from minigrad.ops.node import Node
-from minigrad.scheduler.graph import ALIASES, resolve
+from minigrad.ops.elementwise import NEG
+from minigrad.ops.node import Node, apply, leaf
+from minigrad.ops.storage import BUFFER, DETACH
+from minigrad.scheduler.graph import Graph, build_graph, resolve
 
 
-def outside_references(roots: list[Node]) -> tuple[list[Node], dict[int, int]]:
-    """All unrealized Nodes that `roots` reach with their realized inputs, inputs first, and how often each is held from
-    outside, by id.
+def outside_references(graph: Graph) -> dict[int, int]:
+    """How often each Node of the graph, aliases among them, is held from outside, by id.
 
-    Outside means: neither by a Node among them nor by this function; a Tensor, or a Node of another graph.
+    Outside means: neither by an unrealized Node among them nor by the graph; a Tensor, or a Node of another graph.
     """
-    inside: dict[Node, int] = dict.fromkeys(roots, 0)
-    stack = list(inside)
-    while stack:
-        node = stack.pop()
-        if node.storage is None:
-            for i in node.inputs:
-                known = inside.get(i)
-                if known is None:
-                    stack.append(i)
-                    known = 0
-                inside[i] = known + 1
-    node = i = None  # type: ignore[assignment]
-    order = list(inside)
-    counts = list(map(sys.getrefcount, order))
-    outside = {id(n): count - k - _OWN_REFERENCES for n, count, k in zip(order, counts, inside.values(), strict=True)}
-    order.sort(key=attrgetter("serial"))
-    return order, outside
+    aliases = graph.aliases
+    lazy = [n.inputs for n in graph.nodes if n.storage is None]
+    inside = Counter(map(id, chain(chain.from_iterable(lazy), [a.inputs[0] for a in aliases])))
+    outside = {}
+    for found, own in ((graph.nodes, _OWN_REFERENCES), (aliases, _OWN_REFERENCES_OF_ALIASES)):
+        for key, count in zip(map(id, found), map(sys.getrefcount, found), strict=True):
+            outside[key] = count - own - inside[key]
+    return outside
 
 
-_OWN_REFERENCES = 2
-"""What the count above itself holds of a Node: the list, the dict and the call's argument. Calibrated below."""
+_OWN_REFERENCES = _OWN_REFERENCES_OF_ALIASES = 0
+"""What the count above itself holds of a Node: the graph's lists and the call's argument. Calibrated below."""
 
 
-def _calibrate() -> int:
-    """References that `outside_references` holds itself, measured on a Node that nothing else holds."""
-    inner, outer = Node(), Node()
-    inner.storage, inner.inputs, inner.serial = object(), (), 0
-    outer.storage, outer.inputs, outer.serial = None, (inner,), 1
-    key = id(inner)
-    del inner
-    return outside_references([outer])[1][key] + _OWN_REFERENCES
+def _calibrate() -> tuple[int, int]:
+    """References that graph and count hold themselves, measured on a leaf and an alias that nothing else holds."""
+    inner = leaf(BUFFER, (), float32, "CPU", object(), {})
+    alias = apply(DETACH, inner, id=-1)
+    keys = id(inner), id(alias)
+    graph = build_graph([apply(NEG, alias)])
+    del inner, alias
+    outside = outside_references(graph)
+    return outside[keys[0]], outside[keys[1]]
 
 
-_OWN_REFERENCES = _calibrate()
+_OWN_REFERENCES, _OWN_REFERENCES_OF_ALIASES = _calibrate()
 
 
-def plan_assigns(targets: list[Node]) -> tuple[list[Node], set[Node]]:
-    """(further targets, donatable leaves) where the graph has assigns.
+def graph_with_assigns(targets: list[Node]) -> tuple[Graph, list[Node], set[Node]]:
+    """(the graph of `targets`, further targets, donatable leaves); further and donatable are of graphs with assigns.
 
     A leaf is donatable when no Tensor and no Node outside this graph reads it. What the user holds and would have to
     compute later from a donated leaf, and every assign that the user holds, is computed now.
     """
-    order, outside = outside_references(targets)
-    if not any(n.op.name == "assign" and n.storage is None for n in order):
-        return [], set()
-    beside = lazy_readers(order, targets[0].device)
+    graph = build_graph(targets)
+    if not graph.assigns:
+        return graph, [], set()
+    beside = lazy_readers(graph, targets[0].device)
     if beside:
-        del order, outside  # a second list of the Nodes would be counted as another holder
-        order, outside = outside_references([*targets, *beside])
+        del graph  # it would be counted as another holder
+        graph = build_graph([*targets, *beside])
+    outside = outside_references(graph)
+    shown = {resolve(a) for a in graph.aliases if outside[id(a)] > 0}
+    found = [overwritten_leaf(graph.nodes[k], outside) for k in graph.assigns]
+    donatable = {n for n in found if n is not None and n not in shown}
+    readers = dependants(graph, {graph.position[n] for n in donatable})
+    readers.update(graph.assigns)
     asked = {*targets, *beside}
-    donatable: set[Node] = set()
-    for a in order:
-        if a.op.name == "assign" and a.storage is None:
-            leaf = overwritten_leaf(a, outside)
-            if leaf is not None:
-                donatable.add(leaf)
-    readers = dependants(order, donatable)
-    held = [n for n in order if outside[id(n)] > 0 and n not in asked and n.storage is None
-            and (n in readers or n.op.name == "assign")]
-    return beside + held, donatable
+    held = [n for n in chain(graph.nodes, graph.aliases) if outside[id(n)] > 0 and n.storage is None and n not in asked
+            and graph.position[resolve(n)] in readers]
+    if held:
+        del graph
+        graph = build_graph([*targets, *beside, *held])
+    return graph, beside + held, donatable
 
 
 def overwritten_leaf(assign: Node, outside: dict[int, int]) -> Node | None:
     """The realized Node that an assign may overwrite, if nobody else holds it; it gets a buffer of its own for that."""
     old = assign.inputs[0]
-    while old.op.name in ALIASES and old.storage is None:
+    while old.op is DETACH and old.storage is None:
         if outside[id(old)] > 0:
             return None
         old = old.inputs[0]
@@ -92,53 +89,41 @@ def overwritten_leaf(assign: Node, outside: dict[int, int]) -> Node | None:
     return old
 
 
-def lazy_readers(order: list[Node], device: str) -> list[Node]:
+def lazy_readers(graph: Graph, device: str) -> list[Node]:
     """Lazy values held by Tensors beside this graph that read what its assigns replace, and share most of its work.
 
     A loss that was differentiated and is printed after the step, for one: computing it now costs little, later the
     whole forward pass and a second copy of every parameter.
     """
-    known = {id(n) for n in order}
-    replaced: set[Node] = set()
-    for a in order:
-        if a.op.name == "assign" and a.storage is None:
-            replaced.update(chain(a.inputs[0]))
-    readers = {id(n) for n in dependants(order, replaced) | replaced}
+    position = graph.position
+    replaced = {graph.inputs[k][0] for k in graph.assigns}
+    readers = dependants(graph, replaced) | replaced
     found: list[Node] = []
-    limit = max(64, len(order) // 4)
+    limit = max(64, len(position) // 4)
     for tensor in live():
         node = tensor._node
-        if id(node) in known or node.device != device or resolve(node).storage is not None:
+        if node.storage is not None or node in position or node.device != device or resolve(node).storage is not None:
             continue
-        fresh, reads, stack, seen = 0, False, [node], {id(node)}
+        fresh, reads, stack, seen = 0, False, [node], {node}
         while stack and fresh <= limit:
             n = stack.pop()
-            if id(n) in known:
-                reads |= id(n) in readers
+            if n in position:
+                reads |= position[n] in readers
                 continue
             fresh += 1
             for i in n.inputs if n.storage is None else ():
-                if id(i) not in seen:
-                    seen.add(id(i))
+                if i not in seen:
+                    seen.add(i)
                     stack.append(i)
         if reads and fresh <= limit:
             found.append(node)
     return list(dict.fromkeys(found))
 
 
-def chain(node: Node) -> list[Node]:
-    """A Node and what it is an alias of."""
-    found = [node]
-    while node.op.name in ALIASES and node.storage is None:
-        node = node.inputs[0]
-        found.append(node)
-    return found
-
-
-def dependants(order: list[Node], leaves: set[Node]) -> set[Node]:
-    """The unrealized Nodes of `order`, which has inputs first, that need any of `leaves`."""
+def dependants(graph: Graph, leaves: set[int]) -> set[int]:
+    """The positions of what is computed from any of `leaves`, directly or not."""
     reached = set(leaves)
-    for n in order:
-        if n.storage is None and not reached.isdisjoint(n.inputs):
-            reached.add(n)
+    for k, inputs in enumerate(graph.inputs):
+        if inputs and not reached.isdisjoint(inputs):
+            reached.add(k)
     return reached - leaves

@@ -12,7 +12,7 @@ from minigrad.engine.observe import dry_runs
 from minigrad.engine.plan import ExecutionPlan, Item, arena_for, make_plan, number
 from minigrad.ops.node import Node
 from minigrad.runtime.device import Buffer, Device
-from minigrad.scheduler.graph import Graph, structure
+from minigrad.scheduler.graph import Graph
 from minigrad.scheduler.schedule import schedule
 
 
@@ -66,7 +66,7 @@ class DryRun:
 
     def plan(self, graph: Graph, donated: frozenset[int], device: Device) -> ExecutionPlan:
         """The plan for this structure, with nothing compiled."""
-        key = device.name, donated, structure(graph)
+        key = device.name, donated, graph.key
         found = self.known.get(key)
         if found is None:
             made = schedule(graph, donated, device.target)

@@ -10,25 +10,29 @@ from minigrad.dtype import DType
 from minigrad.errors import DeviceError
 from minigrad.expr import Index
 from minigrad.handles import changes
+from minigrad.ops.kinds import Kind, Type, kind_of, type_of
 from minigrad.ops.op import Op
 
 
 class Node:
     """`op` over `inputs` with `params` (a dict that nobody changes), its inferred `shape` and `dtype`, and its device.
 
-    `storage` is a memo, not part of the Node's meaning: the runtime Buffer that holds the value (row-major) once it was
-    realized, else None. Only `engine` writes it. `depth` is the longest path to a leaf or to what was realized when the
-    Node was made: a cheap bound that tells when a graph has grown long. `serial` grows from Node to Node: inputs have
-    smaller ones than their users.
+    `kind` (None for a leaf) and `type` say the same, interned and with numbers. `storage` is a memo, not part of the
+    Node's meaning: the runtime Buffer that holds the value (row-major) once it was realized, else None. Only `engine`
+    writes it. `depth` is the longest path to a leaf or to what was realized when the Node was made: a cheap bound that
+    tells when a graph has grown long. `serial` grows from Node to Node: inputs have smaller ones than their users.
     """
 
-    __slots__ = ("op", "inputs", "params", "shape", "dtype", "device", "storage", "depth", "serial", "__weakref__")
+    __slots__ = ("op", "inputs", "params", "shape", "dtype", "device", "kind", "type", "storage", "depth", "serial",
+                 "__weakref__")
     op: Op
     inputs: tuple[Node, ...]
     params: dict[str, Any]
     shape: tuple[Index, ...]
     dtype: DType
     device: str
+    kind: Kind | None
+    type: Type
     storage: Any
     depth: int
     serial: int
@@ -68,21 +72,28 @@ def apply(op: Op, *inputs: Node, device: str | None = None, **params: Any) -> No
     for `copy`. Params must be hashable, and always passed in the same order for one op.
     """
     where = device if device is not None else inputs[0].device
-    key = (op, inputs or world, where, *params.values())
+    kind = kind_of(op, len(inputs), where, params)
+    key = (kind, inputs or world)
     found = _nodes.get(key)
     if found is not None:
         node = found()
         if node is not None:
             return node
-    depth = 0
-    for i in inputs:
-        if i.device != where and device is None:
-            raise DeviceError(f"[{op.name}] expected operands on one device, got {', '.join(i.device for i in inputs)}")
-        if i.storage is None and i.depth > depth:
-            depth = i.depth
+    if len(inputs) == 1:
+        depth = inputs[0].depth if inputs[0].storage is None else 0
+        operands: Any = inputs[0].type
+    else:
+        depth = 0
+        for i in inputs:
+            if i.storage is None and i.depth > depth:
+                depth = i.depth
+        operands = tuple([i.type for i in inputs])
+    result = kind.results.get(operands)
+    if result is None:
+        result = kind.results[operands] = _infer(op, inputs, device, where, params)
     node = Node()
-    node.shape, node.dtype = op.infer([i.shape for i in inputs], [i.dtype for i in inputs], **params)
-    node.op, node.inputs, node.params, node.device = op, inputs, params, where
+    node.op, node.inputs, node.params, node.kind = op, inputs, params, kind
+    node.shape, node.dtype, node.device, node.type = result.shape, result.dtype, where, result
     node.storage, node.depth, node.serial = None, depth + 1, next(_serials)
     if inputs and device is not None:
         copied.add(op)
@@ -95,11 +106,18 @@ def apply(op: Op, *inputs: Node, device: str | None = None, **params: Any) -> No
     return node
 
 
+def _infer(op: Op, inputs: tuple[Node, ...], device: str | None, where: str, params: dict[str, Any]) -> Type:
+    """The type of the result, checked."""
+    if device is None and any(i.device != where for i in inputs):
+        raise DeviceError(f"[{op.name}] expected operands on one device, got {', '.join(i.device for i in inputs)}")
+    return type_of(*op.infer([i.shape for i in inputs], [i.dtype for i in inputs], **params), where)
+
+
 def leaf(op: Op, shape: tuple[Index, ...], dtype: DType, device: str, storage: Any, params: dict[str, Any]) -> Node:
     """A Node without inputs over `storage`. Its params tell it from all others, so that nobody will look for it."""
     node = Node()
-    node.op, node.inputs, node.params = op, (), params
-    node.shape, node.dtype, node.device = shape, dtype, device
+    node.op, node.inputs, node.params, node.kind = op, (), params, None
+    node.shape, node.dtype, node.device, node.type = shape, dtype, device, type_of(shape, dtype, device)
     node.storage, node.depth, node.serial = storage, 1, next(_serials)
     if created is not None:
         created(node)
@@ -137,5 +155,5 @@ def sever(node: Node) -> None:
 
     Without it the versions of a parameter would keep each other, and every value ever assigned, alive.
     """
-    _nodes.pop((node.op, node.inputs, node.device, *node.params.values()), None)
+    _nodes.pop((node.kind, node.inputs), None)
     node.inputs = ()

@@ -1,21 +1,23 @@
 """`Graph`: the part of the Node graph that one realize needs, numbered, with the facts that scheduling looks at."""
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 from typing import Any
 
-from minigrad.expr import Expr, Index, bounds, unbind, variables
+from minigrad.expr import Expr, Index, bounds, variables
+from minigrad.ops.kinds import clean
 from minigrad.ops.node import Node
 from minigrad.ops.op import Elementwise, Generate, IndexMap, Reduction
+from minigrad.ops.storage import DETACH, SCALAR
 
-ALIASES = frozenset(("detach",))
 TYPICAL = 256
 """What a symbolic dim counts as in estimates, or its upper bound if that is less."""
 
 
 def resolve(node: Node) -> Node:
     """The Node that has the value: identities that only matter to autodiff are looked through."""
-    while node.op.name in ALIASES and node.storage is None:
+    while node.op is DETACH and node.storage is None:
         node = node.inputs[0]
     return node
 
@@ -44,7 +46,9 @@ def numel(shape: tuple[Index, ...]) -> int:
 class Graph:
     """`nodes` inputs first; `inputs[k]` are positions; leaves are realized; `targets` is what is asked for.
 
-    `symbolic`, once `structure` was asked for: whether anything depends on a symbolic dim.
+    `key` stands for the structure: everything but buffers, run-time numbers and the values of symbolic dims.
+    `symbolic`: whether anything depends on such dims. `leaves`, `scalars` and `assigns` are the positions of such
+    Nodes; `aliases` the identities that were looked through.
     """
 
     nodes: list[Node]
@@ -52,7 +56,12 @@ class Graph:
     targets: list[int]
     leaf: list[bool]
     position: dict[Node, int]
+    key: bytes = b""
     symbolic: bool = False
+    leaves: list[int] = field(default_factory=list)
+    scalars: list[int] = field(default_factory=list)
+    assigns: list[int] = field(default_factory=list)
+    aliases: list[Node] = field(default_factory=list)
     users: list[list[int]] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
 
@@ -85,68 +94,71 @@ def kind_of(node: Node) -> str:
 
 
 def build_graph(targets: list[Node]) -> Graph:
-    """Everything that `targets` need, down to realized Nodes, iteratively."""
-    nodes: list[Node] = []
-    inputs: list[tuple[int, ...]] = []
-    leaf: list[bool] = []
-    position: dict[Node, int] = {}
-    stack: list[tuple[Node, bool]] = [(resolve(t), False) for t in reversed(targets)]
+    """Everything that `targets` need, down to realized Nodes, iteratively; equal targets once."""
+    roots = list(dict.fromkeys([resolve(t) for t in targets]))
+    graph = Graph([], [], [], [], {})
+    nodes, inputs, leaf, position = graph.nodes, graph.inputs, graph.leaf, graph.position
+    aliases: dict[Node, None] = {}
+    words: list[int] = []  # of the key: a leaf's type, negated; else a kind and the positions of its inputs
+    stack = roots[::-1]
     while stack:
-        node, ready = stack.pop()
-        if ready:
-            position[node] = len(nodes)
-            inputs.append(tuple([position[resolve(i)] for i in node.inputs]))
-            nodes.append(node)
-            leaf.append(False)
-        elif node not in position:
-            if node.storage is not None:
-                position[node] = len(nodes)
-                nodes.append(node)
-                inputs.append(())
-                leaf.append(True)
-                continue
-            position[node] = -1
-            stack.append((node, True))
+        node = stack.pop()
+        at = position.get(node)
+        if at is None and node.storage is None:
+            position[node] = -1  # its inputs are on their way; it comes off the stack again after them
+            stack.append(node)
             for i in reversed(node.inputs):
-                i = resolve(i)
+                while i.op is DETACH and i.storage is None:
+                    aliases[i] = None
+                    i = i.inputs[0]
                 if i not in position:
-                    stack.append((i, False))
-        elif position[node] == -1 and not ready:
-            continue
-    return Graph(nodes, inputs, [position[resolve(t)] for t in targets], leaf, position)
+                    stack.append(i)
+        elif at is None:
+            graph.leaves.append(len(nodes))
+            position[node] = len(nodes)
+            words.append(-node.type.number)
+            graph.symbolic |= node.type.symbolic
+            nodes.append(node)
+            inputs.append(())
+            leaf.append(True)
+        elif at == -1:
+            kind = node.kind
+            assert kind is not None
+            if aliases:
+                places = tuple([position[resolve(i)] for i in node.inputs])
+            else:
+                places = tuple([position[i] for i in node.inputs])
+            if kind.special == "assign":
+                graph.assigns.append(len(nodes))
+            elif kind.special == "scalar":
+                graph.scalars.append(len(nodes))
+            position[node] = len(nodes)
+            words.append(kind.number)
+            words += places
+            graph.symbolic |= kind.symbolic
+            nodes.append(node)
+            inputs.append(places)
+            leaf.append(False)
+    graph.targets = [position[r] for r in roots]
+    words += graph.targets
+    words.append(len(nodes))
+    graph.aliases = list(aliases)
+    graph.key = array("i", words).tobytes()
+    return graph
 
 
 def structure(graph: Graph) -> tuple[Any, ...]:
-    """The key of a plan: everything but buffers, lifted numbers and the values of symbolic dims."""
+    """What `key` stands for, with names that mean the same in every process."""
     rows: list[Any] = []
-    symbols: list[Expr] = []
+    ignored: list[Expr] = []
     for k, node in enumerate(graph.nodes):
         if graph.leaf[k]:
-            rows.append((node.dtype, clean(node.shape, symbols), node.device))
-        elif node.op.name == "scalar":
+            rows.append((node.dtype, clean(node.shape, ignored), node.device))
+        elif node.op is SCALAR:
             rows.append(("scalar", node.dtype, node.device))
         else:
-            rows.append((node.op, node.device, graph.inputs[k], *[clean(p, symbols) for p in node.params.values()]))
-    graph.symbolic = bool(symbols)
+            rows.append((node.op, node.device, graph.inputs[k], *[clean(p, ignored) for p in node.params.values()]))
     return (tuple(graph.targets), *rows)
-
-
-def clean(param: Any, symbols: list[Expr]) -> Any:
-    """A param without the values of symbolic dims; -0.0 and 0.0, 1 and 1.0 and True stay apart.
-
-    Symbolic dims and what is computed from them are noted in `symbols`.
-    """
-    kind = type(param)
-    if kind is tuple:
-        return tuple([p if type(p) is int else clean(p, symbols) for p in param])
-    if kind is float:
-        return repr(param)
-    if kind is bool:
-        return ("bool", param)
-    if isinstance(param, Expr):
-        symbols.append(param)
-        return unbind(param)[0]
-    return param
 
 
 def bindings(graph: Graph) -> dict[str, int]:

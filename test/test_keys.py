@@ -1,0 +1,75 @@
+"""Keys of plans: equal for what one plan serves, different for what it does not."""
+import math
+
+import numpy as np
+import pytest
+
+from minigrad import Tensor, Variable
+from minigrad.ops import build as B
+from minigrad.ops import functions, kinds
+from minigrad.ops.node import Node, apply
+from minigrad.ops.storage import RANDOM_BITS
+from minigrad.scheduler.graph import build_graph
+
+
+def buffer(*shape: int, dtype: str = "float32") -> Node:
+    return Tensor(np.zeros(shape), dtype=dtype).realize().lazydata
+
+
+def key(*nodes: Node) -> bytes:
+    return build_graph(list(nodes)).key
+
+
+def test_buffers_of_one_type_are_alike() -> None:
+    def product(x: Node, y: Node) -> Node:
+        return B.mul(x, y)
+
+    a, b, c = buffer(3), buffer(3), buffer(3)
+    assert key(product(a, b)) == key(product(b, c)) != key(product(a, a))
+    assert key(product(a, b)) != key(product(buffer(4), buffer(4)))
+    assert key(product(a, b)) != key(product(buffer(3, dtype="float64"), buffer(3, dtype="float64")))
+
+
+def test_order_and_number_of_targets_count() -> None:
+    x = buffer(3)
+    a, b = B.exp(x), B.log(x)
+    assert len({key(a, b), key(b, a), key(a), key(b)}) == 4
+    assert key(a, a) == key(a)
+
+
+@pytest.mark.parametrize(("a", "b"), [(0.0, -0.0), (1.0, 2.0), (math.inf, -math.inf)])
+def test_numbers_that_differ(a: float, b: float) -> None:
+    x = buffer(3)
+    assert key(functions.moved(x, x, a)) != key(functions.moved(x, x, b))
+    assert key(B.add(x, B.full_like(x, a + 1 / 3))) != key(B.add(x, B.full_like(x, b - 1 / 3)))
+    assert functions.moved(x, x, a) is functions.moved(x, x, a) is not functions.moved(x, x, b)
+
+
+def test_run_time_numbers_and_values_of_symbolic_dims_do_not_count() -> None:
+    def bits(counter: int) -> Node:
+        numbers = [B.scalar(v, role, kind, "CPU") for v, role, kind in
+                   ((7, "key", Tensor([0]).dtype), (counter, "counter", Tensor([0]).dtype))]
+        return apply(RANDOM_BITS, *[B.cast(n, _unsigned()) for n in numbers], extents=(4,))
+
+    assert key(bits(1)) == key(bits(2))
+    n = Variable("n", 1, 8)
+
+    def head(length: int) -> Node:
+        return B.slice_(buffer(8), (0,), (n.bind(length),))
+
+    assert key(head(2)) == key(head(5)) != key(B.slice_(buffer(8), (0,), (5,)))
+    assert build_graph([head(2)]).symbolic and not build_graph([B.exp(buffer(3))]).symbolic
+
+
+def _unsigned():  # type: ignore[no-untyped-def]
+    return Tensor(np.zeros(1, np.uint32)).dtype
+
+
+def test_tables_are_bounded_and_forgetting_them_changes_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = buffer(5)
+    before = key(B.reshape(B.exp(x), (5, 1)))
+    monkeypatch.setattr(kinds, "MOST", 10)
+    for k in range(1, 50):
+        B.reshape(buffer(k), (k, 1))
+    assert len(kinds._kinds) <= 11 and len(kinds._types) <= 11
+    assert key(B.reshape(B.exp(buffer(5)), (5, 1))) == before
