@@ -402,3 +402,43 @@ def test_results_in_threads_share_no_memory():
     for t in threads:
         t.join()
     assert not wrong
+
+
+@pytest.mark.parametrize("size", [5, 600_000])
+def test_donated_results_are_written_again(size):
+    """Small results and those too large to be kept as spares; what is not donated keeps its value."""
+    x = [Tensor(np.full(size, k, np.float32)).realize() for k in range(6)]
+    donated, kept = jit(lambda t: t * 2 + 1, donate=True), jit(lambda t: t * 2 + 1)
+    for k in range(4):
+        donated(x[k]), kept(x[k])
+    held, own = donated(x[4]), kept(x[4])
+    assert held.numpy()[0] == own.numpy()[0] == 9
+    assert donated(x[5]).numpy()[-1] == kept(x[5]).numpy()[-1] == 11
+    assert held.numpy()[0] == 11 and own.numpy()[0] == 9
+
+
+def test_a_donated_result_that_is_read_is_not_written_over():
+    """The state of a loop: each call reads what the last one returned, at places that are not its own."""
+    step = jit(lambda t, n: (t.flip(0) + t * 2, n * 2 + t.sum()), donate=True)
+    t, n = Tensor(random(9)).realize(), Tensor(np.ones(3, np.float32)).realize()
+    a, b = t.numpy(), n.numpy()
+    for _ in range(8):
+        t, n = step(t, n)
+        a, b = a[::-1] + a * 2, b * 2 + a.sum()
+        np.testing.assert_allclose(t.numpy(), a, rtol=1e-5)
+        np.testing.assert_allclose(n.numpy(), b, rtol=1e-4)
+    assert step.captures == 1
+
+
+def test_donated_parameters_and_gradients_are_not_written_over():
+    """What a function rebinds is no result: it keeps memory of its own."""
+    plain, net = Net(lambda p: optim.SGD(p, lr=0.1)), Net(lambda p: optim.SGD(p, lr=0.1))
+    captured, classes = jit(net.step, donate=True), Tensor(np.arange(4, dtype=np.int32) % 3)
+    losses = []
+    for k in range(6):
+        x = Tensor(random(4, 6, seed=k))
+        losses.append(captured(x, classes))
+        np.testing.assert_array_equal(losses[-1].numpy(), plain.step(x, classes).numpy())
+    assert losses[-1].numpy() == losses[-2].numpy()
+    for a, b in zip(get_parameters(plain), get_parameters(net), strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())

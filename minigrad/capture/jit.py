@@ -45,8 +45,8 @@ class Captures:
     last capture was made, or why the function runs eagerly.
     """
 
-    def __init__(self, function: Callable, limit: int, method: bool = False):
-        self.function, self.limit, self.method = function, limit, method
+    def __init__(self, function: Callable, limit: int, donate: bool, method: bool = False):
+        self.function, self.limit, self.donate, self.method = function, limit, donate, method
         self.captures = self.replays = 0
         self.last_reason: str | None = None
         self._surroundings = Surroundings(function)
@@ -143,7 +143,7 @@ class Captures:
             return result
         self.captures += 1
         self._since_replay += 1
-        capture = Capture(key, journal, recorder, random.counter() - first, result)
+        capture = Capture(key, journal, recorder, random.counter() - first, result, self.donate)
         there = journal.alive()
         memo = {id(t): t if id(t) in there else _without_history(t) for t in tensors_in(result)}
         result = transform(result, Tensor, lambda t: memo[id(t)])
@@ -198,10 +198,10 @@ def _without_history(t: Tensor) -> Tensor:
 class Jit:
     """A function under `jit`. As a method of a class, it has captures for each object."""
 
-    def __init__(self, function: Callable, limit: int):
+    def __init__(self, function: Callable, limit: int, donate: bool):
         functools.update_wrapper(self, function)
-        self._function, self._limit = function, limit
-        self._own = Captures(function, limit)
+        self._function, self._limit, self._donate = function, limit, donate
+        self._own = Captures(function, limit, donate)
         self._owner = getattr(function, "__self__", None)
         self._objects: dict[int, tuple[Any, Captures]] = {}
 
@@ -221,7 +221,7 @@ class Jit:
             except TypeError:
                 raise MinigradError(f"[jit] expected an object that allows weak references, got a "
                                     f"{type(instance).__name__}; add __weakref__ to its __slots__") from None
-            found = self._objects[key] = weak, Captures(self._function, self._limit, True)
+            found = self._objects[key] = weak, Captures(self._function, self._limit, self._donate, True)
         return found[1]
 
     @property
@@ -262,15 +262,19 @@ class Method:
         return self._jit.of(self._instance).last_reason
 
 
-def jit(function: Callable | None = None, *, limit: int = MAX_CAPTURES) -> Any:
+def jit(function: Callable | None = None, *, limit: int = MAX_CAPTURES, donate: bool = False) -> Any:
     """A function that is captured on its first call with arguments of a kind, and replayed afterwards.
 
     Returned Tensors carry no history for gradients: backward belongs inside. At most `limit` captures are kept; further
     kinds of arguments run eagerly, with a warning. Reading a Tensor's values inside raises CaptureError.
+
+    Results of one call are not touched by the next, unless you `donate` them: then a call may write its results where
+    those of an earlier call lie, even while you hold them, though never over what it reads itself. Read or copy donated
+    results before calling again; calls from several threads must not share such a function.
     """
     if function is None:
-        return functools.partial(jit, limit=limit)
-    return Jit(function, limit)
+        return functools.partial(jit, limit=limit, donate=donate)
+    return Jit(function, limit, donate)
 
 
 TinyJit = jit

@@ -22,8 +22,8 @@ PATIENCE = 8
 class Capture:
     """One recording, the conditions under which it holds, and what it does to Tensors."""
 
-    def __init__(self, key: tuple, journal: Journal, recorder: Recorder, drawn: int, result: Any):
-        self.key = key
+    def __init__(self, key: tuple, journal: Journal, recorder: Recorder, drawn: int, result: Any, donate: bool):
+        self.key, self.donate = key, donate
         self.recording: Recording = recorder.recording
         self.inputs = [ref(t) for t in journal.inputs]
         self.drawn = drawn

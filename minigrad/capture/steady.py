@@ -163,7 +163,7 @@ class Steady:
             if not self.prepared.runs_with(dims):
                 return MISS
         for r, spares, is_output in self.fresh:
-            node = spares.take()
+            node = spares.take_again(registers) if spares.donated else spares.take()
             addresses.append(node.storage.address)
             registers[r] = node if is_output else node.storage
         if step.counters or step.keys:
@@ -336,7 +336,8 @@ class _Sorter:
         is_output = len(outputs) == self.uses[r] == 1
         shape, dtype = (outputs[0].shape, outputs[0].dtype) if is_output else ((nbytes,), uint8)
         assert dtype is not None
-        self.steady.fresh.append((r, Spares(self.step.plan.device, nbytes, shape, dtype), is_output))
+        spares = Spares(self.step.plan.device, nbytes, shape, dtype, is_output and self.capture.donate)
+        self.steady.fresh.append((r, spares, is_output))
         self.steady.slots += (slot,)
         self.known.add(r)
 
@@ -349,7 +350,8 @@ class _Sorter:
                           for owner in dict.fromkeys(owner for owner, _ in places) if owner >= count]
         alone = len(steady.fresh) == 1 and steady.fresh[0][2] and type(self.capture.output.structure) is Output
         other = steady.puts or steady.aliases or self.step.dims or self.step.counters or self.step.keys
-        if alone and not other and all([k < count and not grad and not over for _, k, grad, over in steady.inputs]):
+        plain = all([k < count and not grad and not over for _, k, grad, over in steady.inputs])
+        if alone and plain and not other and not self.capture.donate:
             steady.only = steady.fresh[0][1]
             read = {owner: slot for (_, owner, _, _), slot in zip(steady.inputs, steady.slots, strict=False)}
             steady.all_slots = (*(read.get(k, -1) for k in range(count)), steady.slots[-1])

@@ -2,9 +2,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from sys import getrefcount
+from typing import Any
 
 from minigrad.dtype import DType
 from minigrad.engine.stats import stats
@@ -50,13 +51,15 @@ SPARE_BYTES = 1 << 20
 class Spares:
     """A realized leaf for one output of a step that runs again and again: one that died is handed out next time.
 
-    The latest `SPARES` are kept where they take at most `SPARE_BYTES` each.
+    The latest `SPARES` are kept where they take at most `SPARE_BYTES` each. With `donated`, what was handed out before
+    is handed out again whoever holds it.
     """
 
-    __slots__ = ("_device", "_nbytes", "_shape", "_dtype", "_nodes")
+    __slots__ = ("_device", "_nbytes", "_shape", "_dtype", "_nodes", "donated")
 
-    def __init__(self, device: Device, nbytes: int, shape: Shape, dtype: DType):
+    def __init__(self, device: Device, nbytes: int, shape: Shape, dtype: DType, donated: bool = False):
         self._device, self._nbytes, self._shape, self._dtype = device, nbytes, shape, dtype
+        self.donated = donated
         self._nodes: list[Node] = []
 
     def take(self) -> Node:
@@ -69,10 +72,18 @@ class Spares:
                 return node
         return self._new()
 
+    def take_again(self, read: Sequence[Any]) -> Node:
+        """A leaf over memory that is not among the buffers `read`; donated memory first."""
+        for node in self._nodes if self.donated else ():
+            if all([node.storage is not b for b in read]):
+                node.storage.version += 1
+                return node
+        return self.take()
+
     def _new(self) -> Node:
         owned = allocate(self._device, self._nbytes)
         address_of(owned)
-        if self._nbytes > SPARE_BYTES:
+        if self._nbytes > SPARE_BYTES and not self.donated:
             return realized_leaf(owned, self._shape, self._dtype)
         home = self._nodes
         lent = Lent(owned.device, owned.nbytes, owned.handle, owned.offset, owned.base, owned.address, home=home)
