@@ -157,11 +157,13 @@ def test_what_is_not_done_in_panels_says_why(result, reason: str) -> None:  # no
     lambda: tensor(510, 1300) @ tensor(208, 1300).transpose(0, 1),
     lambda: (tensor(8, 2048) @ tensor(2048, 1024) + tensor(1024)).relu(),
     lambda: tensor(300, 300).relu() @ tensor(300, 300),
-], ids=["a @ b", "a.T @ b", "a @ b.T", "few rows", "prologue"])
+    lambda: tensor(200, 112) @ tensor(112, 112),
+    lambda: tensor(200, 480) @ tensor(480, 80),
+], ids=["a @ b", "a.T @ b", "a @ b.T", "few rows", "prologue", "7 vectors", "5 vectors"])
 def test_no_accumulator_lives_on_the_stack(make, target: Target, register: str) -> None:  # noqa: ANN001
     stage = stages_of(flat_kernel(make(), target), target).stages[0]
     assert isinstance(stage.plan, PanelPlan)
-    assert any(isinstance(s, Prefetch) for s in statements(stage.function))
+    assert stage.plan.block_m == stage.plan.rows or any(isinstance(s, Prefetch) for s in statements(stage.function))
     lines = assembly(render_llvm(stage.function, target).source, target.cpu).splitlines()
     sums = [k for k, line in enumerate(lines) if "vfmadd" in line and register in line]
     assert len(sums) == stage.plan.rows * stage.plan.vectors
@@ -169,6 +171,24 @@ def test_no_accumulator_lives_on_the_stack(make, target: Target, register: str) 
     stop = next(k for k in range(sums[-1], len(lines)) if lines[k].startswith("\tj"))
     inner = lines[start:stop]
     assert not [line for line in inner if register in line and "%rsp" in line], "\n".join(inner)
+
+
+def test_short_sums_write_whole_rows() -> None:
+    """Nothing is prefetched where a unit writes its output front to back."""
+    stage = stages_of(flat_kernel(tensor(512, 16) @ tensor(16, 96), AVX512), AVX512).stages[0]
+    made = stage.plan
+    assert isinstance(made, PanelPlan) and made.block_m == made.rows and made.unit_n >= 96
+    assert not any(isinstance(s, Prefetch) for s in statements(stage.function))
+
+
+def test_streamed_rows_are_fetched_a_block_ahead() -> None:
+    stage = stages_of(flat_kernel(tensor(8, 2048) @ tensor(2048, 1024), AVX512), AVX512).stages[0]
+    assert isinstance(stage.plan, PanelPlan)
+    fetches = [s for s in statements(stage.function) if isinstance(s, Prefetch) and s.far]
+    assert len(fetches) == stage.plan.vectors and {s.buffer for s in fetches} == {"p1"}
+    assert "prefetch_far p1[" in print_function(stage.function)
+    assert parse_function(print_function(stage.function)) == stage.function
+    assert "i32 0, i32 2, i32 1" in render_llvm(stage.function, AVX512).source
 
 
 def test_squares_are_transposed_in_registers() -> None:

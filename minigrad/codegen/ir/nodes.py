@@ -13,7 +13,7 @@
               | "if" e ">= 0" "and" ... ":" NEWLINE stmt+ ["else" ":" NEWLINE stmt+]
               | "call" microkernel "(" buffer "[" offset "]", ..., value, ..., index, ... ")"
               | "barrier"
-              | "prefetch" buffer "[" offset "]"                          nothing; its line will be read: a hint
+              | ("prefetch" | "prefetch_far") buffer "[" offset "]"       nothing; its line will be read: a hint
               | "$" number "=" value             a value used more than once; names and values are as in value_text.py
 
 Rules, checked by `verify`:
@@ -124,10 +124,14 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """Says that memory around an element will be read soon. No effect; the offset may lie outside the buffer."""
+    """Says that memory around an element will be read soon. No effect; the offset may lie outside the buffer.
+
+    `far`: not so soon that the first-level cache should have it.
+    """
 
     buffer: str
     offset: Index
+    far: bool = False
 
 
 Stmt = Loop | Alloc | Let | Store | If | Call | Barrier | Prefetch

@@ -67,7 +67,7 @@ def _print_body(body: tuple[Stmt, ...], indent: str, printer: Printer, lines: li
         elif isinstance(s, Call):
             lines += _print_call(s, indent, printer)
         elif isinstance(s, Prefetch):
-            lines.append(f"{indent}prefetch {s.buffer}[{printer.index(s.offset)}]")
+            lines.append(f"{indent}prefetch{'_far' if s.far else ''} {s.buffer}[{printer.index(s.offset)}]")
         else:
             lines.append(f"{indent}barrier")
     printer.forget(keep)
@@ -171,8 +171,9 @@ def _parse_simple(line: Line, scope: Scope) -> Stmt:
         return Barrier()
     if line.accept("call"):
         return _parse_call(line)
-    if line.accept("prefetch"):
-        return Prefetch(line.buffer(), line.indices()[0])
+    for word, far in (("prefetch", False), ("prefetch_far", True)):
+        if line.accept(word):
+            return Prefetch(line.buffer(), line.indices()[0], far)
     if line.accept("let"):
         name = line.name()
         line.expect("=")

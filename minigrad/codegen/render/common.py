@@ -240,7 +240,7 @@ class Emitter(HalfEmitter):
                 for name, _ in s.buffers:
                     self.memory[name].version += 1
             elif isinstance(s, Prefetch):
-                self.prefetch(self.memory[s.buffer], s.offset)
+                self.prefetch(self.memory[s.buffer], s.offset, s.far)
             elif isinstance(s, Barrier):
                 self.epoch += 1
                 self.barrier()

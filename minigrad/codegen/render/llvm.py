@@ -184,9 +184,9 @@ class LlvmEmitter(LlvmMemory):
         self.declarations[link.symbol] = [a.split(" ")[0] for a in args]
         self.line(f"call void @{link.symbol}({', '.join(args)})")
 
-    def prefetch(self, memory: Memory, offset: Index) -> None:
+    def prefetch(self, memory: Memory, offset: Index, far: bool) -> None:
         p = self.pointer(memory, offset)
-        self.line(f"call void @llvm.prefetch.p0(ptr {p.text}, i32 0, i32 3, i32 1)")
+        self.line(f"call void @llvm.prefetch.p0(ptr {p.text}, i32 0, i32 {2 if far else 3}, i32 1)")
 
     def barrier(self) -> None:
         raise InternalError(f"[render] {self.function.name}: a CPU program has no work-groups to join")

@@ -146,7 +146,7 @@ class OpenclEmitter(OpenclMemory):
     def call_microkernel(self, s: Call) -> None:
         raise InternalError(f"[render] {self.function.name}: expected the call of {s.kernel.name} to be inlined")
 
-    def prefetch(self, memory: Memory, offset: Index) -> None:
+    def prefetch(self, memory: Memory, offset: Index, far: bool) -> None:
         """Nothing: drivers for processors ignore it."""
 
     def barrier(self) -> None:

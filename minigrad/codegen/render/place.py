@@ -213,7 +213,7 @@ class Placer(ABC):
         """Joins the work-items of one group."""
 
     @abstractmethod
-    def prefetch(self, memory: Memory, offset: Index) -> None:
+    def prefetch(self, memory: Memory, offset: Index, far: bool) -> None:
         """A hint that memory will be read; may do nothing."""
 
     @abstractmethod

@@ -253,7 +253,8 @@ class PanelBuilder:
 
     def ahead(self, block: Block, i: Index, row: Index, column: Index, x: Index) -> list[Stmt]:
         """Prefetches of operands in place that processors do not foresee, as steps of the sum are far apart: the next
-        line of A across its rows, and the next tile's columns of B, a part of them in each tile of rows."""
+        line of A across its rows, and the next tile's columns of B, a part of them in each tile of rows. Of a streamed
+        B it is the rows of the next block."""
         plan, c = self.plan, self.contraction
         found = []
         if plan.a == "place" and lanes_along_rows(c):
@@ -262,10 +263,14 @@ class PanelBuilder:
             share = -(-plan.vectors // -(-plan.block_m // self.rows))
             found += [(c.b, {self.n: column + self.columns + (i * share + v) % plan.vectors * plan.width})
                       for v in range(share)]
+        streamed = plan.b == "place" and block.kb is not None
+        if streamed:
+            found = [(c.b, {self.n: column + v * plan.width, self.k: block.k0 + x + plan.block_k})
+                     for v in range(plan.vectors)]
         made: list[Stmt] = []
         for operand, where in found:
             name, indices = operand.attr  # type: ignore[misc]
-            made.append(Prefetch(name, subs(indices[0], {**self.at, self.k: block.k0 + x, **where})))
+            made.append(Prefetch(name, subs(indices[0], {**self.at, self.k: block.k0 + x, **where}), far=streamed))
         return made
 
     def left(self, tile: Index, row: Index, u: Index, k0: Index, x: Index) -> Value:

@@ -59,8 +59,9 @@ NARROW = 0.08
 L2_RATE = 40
 """Bytes per cycle from the second-level cache, where a panel of B does not stay in the first."""
 
-STREAM_ROWS, STREAM_K, STREAM_COLUMNS = 32, 16, 1024
-"""With at most so many rows of A a large B is streamed, in blocks of so many of its rows, in runs at least so long."""
+STREAM_ROWS, STREAM_K, STREAM_COLUMNS, STREAM_VECTORS = 32, 16, 1024, 2
+"""With at most so many rows of A a large B is streamed, in blocks of so many of its rows, in runs at least so long, by
+tiles at most so wide: several of them are on their way at once."""
 
 PACK_ROWS = 48
 """Rows of A from which packing B pays."""
@@ -141,14 +142,15 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
         b = "panels" if steps_closely(c.b, c.n[-1:]) else "turned"
     if a != "place" or b != "place":
         block_k = part(k, MAX_K if a == "place" and not far_a else MAX_K_PACKED, width)
-    rows, vectors, dots = register_tile(c, block_k, width, target, a == "place", b == "place" and block_k < k)
+    streamed = b == "place" and block_k < k
+    rows, vectors, dots = register_tile(c, block_k, width, target, a == "place", streamed)
     columns, n = vectors * width, n - dots
     if dots and not lanes_along_rows(c):
         block_k = k
     if ceil(m / rows) * rows * ceil(n / columns) * columns > MAX_WASTE * m * n and len(c.m) + len(c.n) > 2:
         return f"no panels: tiles of {rows} x {columns} waste too much of {m} x {n}"
-    if b == "place" and block_k < k:
-        wide = max(1, min(UNITS * target.units, n // STREAM_COLUMNS))
+    if streamed:
+        wide = max(1, min(target.units, n // STREAM_COLUMNS))
         unit_m, unit_n = ceil(m / rows) * rows, ceil(ceil(n / columns) / wide) * columns
     else:
         unit_m, unit_n = units(c, n, rows, columns, block_k, b == "place", target)
@@ -179,7 +181,7 @@ def register_tile(c: Contraction, block_k: int, width: int, target: Target, in_p
     along_rows = lanes_along_rows(c)
     dots = 0 if streamed or not along_rows and not width <= k <= MAX_K_DOTS else MAX_DOTS
     found = 1, 1, 0, float("inf")
-    for vectors in range(1, min(MAX_VECTORS, ceil(n / width)) + 1):
+    for vectors in range(1, min(STREAM_VECTORS if streamed else MAX_VECTORS, ceil(n / width)) + 1):
         most = (target.registers - vectors - SPARE_REGISTERS) // vectors
         across, left = divmod(n, vectors * width)
         for rows in range(1, min(most, IN_PLACE_ROWS if in_place else most, m) + 1):

@@ -54,7 +54,7 @@ class _Expansion:
                 value = rewriter.value(s.value)
                 made.append(Let(self._rename(s.name, rewriter, suffix), value))
             elif isinstance(s, Prefetch):
-                made.append(Prefetch(rewriter.name(s.buffer), rewriter.index(s.offset)))
+                made.append(Prefetch(rewriter.name(s.buffer), rewriter.index(s.offset), s.far))
             elif isinstance(s, Alloc):
                 made.append(Alloc(self._rename(s.name, rewriter, suffix), s.dtype, s.size, s.scope))
             elif isinstance(s, If):
