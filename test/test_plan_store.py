@@ -78,6 +78,29 @@ def test_in_place_updates_from_disk():
     assert (stats.snapshot() - before).schedules == 0
 
 
+def test_a_training_step_of_layers_is_stored():
+    """Params of composites have a text too."""
+    from minigrad.nn import BatchNorm2d, Conv2d, Linear
+    from minigrad.nn.optim import SGD
+    from minigrad.nn.state import get_parameters
+
+    layers = [Conv2d(3, 4, 3, padding=1, bias=False), BatchNorm2d(4), Conv2d(4, 4, 3, groups=4), Linear(4, 5)]
+    weights = [p for layer in layers for p in get_parameters(layer)]
+    Tensor.realize(*weights)
+    optimizer = SGD(weights, lr=0.1)
+    x = Tensor(values(2, 3, 8, 8)).realize()
+    for _ in range(2):
+        compiled.forget_plans()
+        before = stats.snapshot()
+        with Tensor.train():
+            y = layers[3](layers[2](layers[1](layers[0](x)).relu()).mean((2, 3))).cross_entropy(Tensor([1, 4]))
+            optimizer.zero_grad()
+            y.backward()
+            optimizer.step()
+    made = stats.snapshot() - before
+    assert made.plan_loads and not made.schedules
+
+
 def test_settings_that_look_inside_make_plans_anew():
     graphs(5)[0].numpy()
     for setting in ({"verify": True}, {"disk_cache": False}):

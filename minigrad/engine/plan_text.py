@@ -105,7 +105,7 @@ def _spell(value: Any, known: dict[Any, str]) -> str:
         return str(value)
     if kind is str or kind is bool:
         return repr(value)
-    if kind is tuple:
+    if isinstance(value, tuple):
         # Ints, strings and True are told apart by `clean`; a tuple of equal things has an equal text.
         found = known.get(value)
         if found is None:
