@@ -12,7 +12,7 @@ from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.render.halves import HalfEmitter
 from minigrad.codegen.render.place import INDEX, Memory, Ref, Scope
 from minigrad.errors import InternalError
-from minigrad.expr import Index, bounds, prove_nonneg, to_text
+from minigrad.expr import Index, bounds, prove_nonneg, to_text, variables
 from minigrad.value import BINARY, UNARY, Value, value_atoms
 
 _ARITHMETIC = UNARY | BINARY | {"fma"}
@@ -134,6 +134,12 @@ class Emitter(HalfEmitter):
             return 0 <= lo and hi < memory.size
         return prove_nonneg(offset) and prove_nonneg(memory.size - 1 - offset)
 
+    def could_move(self, memory: Memory, offset: Index) -> bool:
+        """Whether a load without a mask would leave a branch if it is in bounds: its address is known outside."""
+        floor = self.safe_floor()
+        return floor > 0 and memory.place == "in" and \
+            all([v not in self.variables or self.variables[v].level < floor for v in variables(offset)])
+
     def place_of(self, memory: Memory, offset: Index) -> Index:
         """Memory allocated inside a vector loop holds one element per lane at each offset."""
         if memory.lanes == 1 or self.lane is None:
@@ -146,7 +152,8 @@ class Emitter(HalfEmitter):
         if isinstance(memory.size, int) and memory.size == 0:
             return self.constant(0, memory.dtype)
         # What is loaded to be an index is only known to be one where the mask is true, so it stays under the mask too.
-        proven = self.in_bounds(memory, offset) and (mask is None or not value_atoms(offset))
+        proven = (mask is not None or self.could_move(memory, offset)) and self.in_bounds(memory, offset) \
+            and (mask is None or not value_atoms(offset))
         if proven:
             mask = None
         floor, offset = self.load_floor(memory, proven), self.place_of(memory, offset)
