@@ -19,7 +19,7 @@ Semantics, the same on every backend and in the interpreters:
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -180,24 +180,27 @@ def index_values(v: Value) -> tuple[Value, ...]:
     return v._inner
 
 
-def walk(*roots: Value) -> Iterator[Value]:
+def walk(*roots: Value) -> list[Value]:
     """Every Value reachable from `roots` once, operands before users, iteratively; includes values inside indices."""
     seen: set[Value] = set()
     stack: list[Value | None] = list(reversed(roots))
     ready: list[Value] = []
+    found: list[Value] = []
     while stack:
         v = stack.pop()
         if v is None:
-            yield ready.pop()
+            found.append(ready.pop())
         elif v not in seen:
             seen.add(v)
-            below = v.args + index_values(v)
+            inner = v._inner
+            below = v.args + (index_values(v) if inner is None else inner)
             if below:
                 stack.append(None)
                 ready.append(v)
-                stack.extend(reversed(below))
+                stack.extend(below[::-1])
             else:
-                yield v
+                found.append(v)
+    return found
 
 
 def value_atoms(e: Index) -> list[ValueIndex]:

@@ -402,7 +402,7 @@ def product(items: Iterable[Index]) -> Index:
     """The product, 1 when there are none."""
     result: Index = 1
     for e in items:
-        result = result * e
+        result = e if type(result) is int and result == 1 else result * e
     return result
 
 
@@ -458,10 +458,17 @@ def subs(e: Index, mapping: Mapping[Var, Index]) -> Index:
         return e
     if isinstance(e, Atom):
         return e.subs(mapping)
-    total: Index = e.const
+    merged: dict[Monomial, int] = {}
+    const = e.const
     for m, c in e.terms:
-        total = total + product(a.subs(mapping) for a in m) * c
-    return total
+        new = m[0].subs(mapping) if len(m) == 1 else product([a.subs(mapping) for a in m])
+        if isinstance(new, int):
+            const += c * new
+            continue
+        const += c * new.const
+        for t, k in new.terms:
+            merged[t] = merged.get(t, 0) + c * k
+    return build(merged, const)
 
 
 # Arithmetic on the classes above needs the modules below, which need the classes: these imports close the circle.

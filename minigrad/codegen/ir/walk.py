@@ -47,7 +47,7 @@ def indices(s: Stmt) -> tuple[Index, ...]:
     return s.conditions if isinstance(s, If) else ()
 
 
-def all_values(s: Stmt) -> Iterator[Value]:
+def all_values(s: Stmt) -> list[Value]:
     """Every Value that a statement evaluates itself once, operands first; those inside its indices too."""
     return walk(*values(s), *(a.value for e in indices(s) for a in value_atoms(e)))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 
 from minigrad.codegen.kernel import Define, Nest, Store
@@ -50,6 +51,7 @@ class _Factor:
     uses: frozenset[Var]
 
 
+@lru_cache(maxsize=256)
 def recognise(nest: Nest) -> Contraction | str:
     """The contraction that a flat nest computes, or 'not a contraction: ' and the reason."""
     try:
