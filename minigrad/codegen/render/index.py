@@ -25,7 +25,9 @@ class IndexEmitter(Placer):
         levels: dict[int, Ref] = {}
         constant = e.const
         for monomial, coefficient in e.terms:
-            factors = sorted((self.atom(a, lane) for a in monomial), key=lambda r: r.level)
+            factors = [self.atom(a, lane) for a in monomial]
+            if len(factors) > 1:
+                factors.sort(key=lambda r: r.level)
             product = factors[0] if coefficient == 1 else None
             for f in factors if product is None else factors[1:]:
                 left = self.constant(coefficient, INDEX) if product is None else product
@@ -33,7 +35,7 @@ class IndexEmitter(Placer):
             assert product is not None
             known = levels.get(product.level)
             levels[product.level] = product if known is None else self.integer("add", known, product)
-        return [levels[level] for level in sorted(levels)], constant
+        return [levels[level] for level in sorted(levels)] if len(levels) > 1 else list(levels.values()), constant
 
     def total(self, parts: list[Ref], constant: int) -> Ref:
         """The sum of what `sums` returns."""
