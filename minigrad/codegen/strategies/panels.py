@@ -56,8 +56,9 @@ LOADS = 1.7
 NARROW = 0.08
 """Part of a step that a tile of one vector takes longer, one of two half of it: rows of B come in shorter runs."""
 
-L2_RATE = 40
-"""Bytes per cycle from the second-level cache, where a panel of B does not stay in the first."""
+L2_RATE, L2_RATE_FAR, FAR_STEP = 40, 22, 2048
+"""Bytes per cycle from the second-level cache, where a panel of B does not stay in the first; likewise where rows of B
+in place are so many bytes apart."""
 
 STREAM_ROWS, STREAM_K, STREAM_COLUMNS, STREAM_VECTORS = 32, 16, 1024, 2
 """With at most so many rows of A a large B is streamed, in blocks of so many of its rows, in runs at least so long, by
@@ -143,7 +144,7 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
     if a != "place" or b != "place":
         block_k = part(k, MAX_K if a == "place" and not far_a else MAX_K_PACKED, width)
     streamed = b == "place" and block_k < k
-    rows, vectors, dots = register_tile(c, block_k, width, target, a == "place", streamed)
+    rows, vectors, dots = register_tile(c, block_k, width, target, a == "place", b == "place")
     columns, n = vectors * width, n - dots
     if dots and not lanes_along_rows(c):
         block_k = k
@@ -173,22 +174,26 @@ def part(k: int, most: int, multiple: int) -> int:
     return ceil(ceil(k / ceil(k / most)) / multiple) * multiple
 
 
-def register_tile(c: Contraction, block_k: int, width: int, target: Target, in_place: bool, streamed: bool
+def register_tile(c: Contraction, block_k: int, width: int, target: Target, a_in_place: bool, b_in_place: bool
                   ) -> tuple[int, int, int]:
     """Rows and vectors of the microkernel with the fewest cycles over the whole output, edges included, and how many
     columns are dot products instead of an edge."""
     m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
     along_rows = lanes_along_rows(c)
+    streamed = b_in_place and block_k < k
+    far_b = b_in_place and not streamed and row_bytes(c.b, c.k) > FAR_STEP
     dots = 0 if streamed or not along_rows and not width <= k <= MAX_K_DOTS else MAX_DOTS
     found = 1, 1, 0, float("inf")
     for vectors in range(1, min(STREAM_VECTORS if streamed else MAX_VECTORS, ceil(n / width)) + 1):
         most = (target.registers - vectors - SPARE_REGISTERS) // vectors
         across, left = divmod(n, vectors * width)
-        for rows in range(1, min(most, IN_PLACE_ROWS if in_place else most, m) + 1):
+        for rows in range(1, min(most, IN_PLACE_ROWS if a_in_place else most, m) + 1):
             copies = rows * vectors
             step = max(copies / 2, (rows + vectors) / LOADS, MIN_CHAINS / 2) * (1 + NARROW / vectors)
-            if 2 * block_k * vectors * target.vector_bytes > target.l1 and m > rows:
-                step = max(step, vectors * target.vector_bytes / L2_RATE)
+            row = vectors * target.vector_bytes
+            near = block_k * (row + rows * c.a.dtype.itemsize) if far_b else 2 * block_k * row
+            if near > target.l1 and m > rows:
+                step = max(step, row / (L2_RATE_FAR if far_b else L2_RATE))
             tile = step * k + (TILE_CYCLES + copies) * ceil(k / block_k)
             edge = (0.0, 0) if left == 0 else (tile, 0)
             if across and 0 < left <= dots and not (along_rows and rows not in (width // 2, width)):
