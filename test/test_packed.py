@@ -365,6 +365,15 @@ def test_a_long_sum_with_few_outputs_is_split(target: Target, monkeypatch: pytes
     np.testing.assert_allclose(arrays["o0"], expected["o0"], rtol=1e-5, atol=1e-5)
 
 
+def test_what_is_read_across_is_packed_in_squares() -> None:
+    """Weights along the lanes: whole vectors along K, transposed in registers."""
+    kernel = flat_kernel(tensor(1, 512, 7, 7).conv2d(tensor(512, 512, 3, 3), padding=1), AVX512)
+    stage = stages_of(kernel, AVX512).stages[0]
+    assert isinstance(stage.plan, PackedPlan) and stage.plan.turned
+    source = render_llvm(stage.function, AVX512).source
+    assert source.count("shufflevector <16 x float>") >= 64 and "insertelement <16 x float> %" not in source
+
+
 def test_weight_gradients_on_the_cpu() -> None:
     x, w = tensor(4, 24, 56, 56), tensor(20, 24, 1, 1)
     x.requires_grad = w.requires_grad = True

@@ -28,6 +28,7 @@ from minigrad.codegen.strategies.sides import (
     parts_of,
     places_of,
     runs_of,
+    steps_in_squares,
     tiles_of,
 )
 from minigrad.codegen.strategies.windows import axes_of, turned
@@ -35,7 +36,7 @@ from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import int32
 from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, bounds, emax, emin, product
-from minigrad.value import Value, binary, bitcast, const, load, substitute
+from minigrad.value import Value, binary, bitcast, const, guard, load, substitute
 
 MAX_UNROLLED = 256
 """Multiply-adds written out per step of the loops over a sum."""
@@ -139,6 +140,8 @@ class PackedBuilder:
         """block[row * pitch + column] = value; where it is read across lanes, rows are the innermost loop."""
         expressions = expressions_of(value)
         row_runs, column_runs = runs_of(rows, expressions), runs_of(columns, expressions)
+        if lanes < self.plan.width and steps_in_squares(value, row_runs, column_runs, self.plan.width):
+            return self.pack_squares(block, value, row_runs[0], column_runs[0], {**rows.origin, **columns.origin})
         row, column = places_of(row_runs), places_of(column_runs)
         at = {**rows.origin, **columns.origin}
 
@@ -155,6 +158,26 @@ class PackedBuilder:
         elif len(column_runs) > 1:
             order[-2:] = [column_runs[-1], column_runs[-2]]
         return self.sweep(order, lane_run, lanes, at, body)
+
+    def pack_squares(self, block: Block, value: Value, rows: Run, columns: Run, at: dict[Var, Index]) -> list[Stmt]:
+        """The same in squares that are read along the rows' run and transposed in registers; the last one of a column
+        reaches back over the one before it."""
+        width = self.plan.width
+        down, across = ceil_div(rows.count, width), ceil_div(columns.count, width)
+        x, y = self.fresh(rows.last.name, down - 1), self.fresh(columns.last.name, across - 1)
+        u, lane = self.fresh("u", width - 1), self.fresh("l", width - 1)
+        row, column = emin(x * width, rows.count - width) + u, y * width + lane
+        here = substitute(value, {**at, rows.last: at[rows.last] + row, columns.last: at[columns.last] + column})
+        place = row * rows.stride * block.pitch + column * columns.stride
+        zero = const(0, here.dtype)
+        whole, edge = (Loop(u, 0, width, "unroll", (Store(block.name, place, guard(here, zero, inside)),))
+                       for inside in ((), (columns.count - 1 - column,)))
+        body: Stmt = whole
+        if not isinstance(columns.count, int) or columns.count % width:
+            body = If((columns.count - (y + 1) * width,), (whole,), (edge,))
+        for var, stop, kind in ((lane, width, "vector"), (x, down, "serial"), (y, across, "serial")):
+            body = Loop(var, 0, stop, kind, (body,))
+        return [body]
 
     def pack_boxes(self, b: Boxes, value: Value, k: Side) -> list[Stmt]:
         """The boxes of a block, one plane after the other: each element of the operand is read once."""

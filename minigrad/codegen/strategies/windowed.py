@@ -33,6 +33,9 @@ STREAMED = 0.4
 SCATTER = 2.0
 """Cycles to write an element of the output where lanes do not go along it."""
 
+SHARES = (1, 2, 4)
+"""Into how many blocks the columns of a turned window are cut, for as many workers."""
+
 COLUMNS = tuple(base << shift for shift in range(9) for base in (32, 48))
 """Limits of columns in a block that are tried."""
 
@@ -143,14 +146,15 @@ def windowed_turned(c: Contraction, width: int, target: Target) -> tuple[float, 
         depth = product(part for _, part in k)
         lay = layout(axes, k)
         tiles = ceil(size(t.n) / columns)
-        for height in BLOCK_HEIGHTS:
+        for height, share in ((h, s) for h in BLOCK_HEIGHTS for s in SHARES):
             m = (*box(others, height, 1), *((name, taps[name]) for name in suffix))
             mb = product(part for _, part in m)
             boxes = mb // product(taps.values()) * lay.plane * lay.planes
-            n = box(t.n, max((target.l2 * 8 // bits - boxes) // (mb + depth), columns), columns)
+            room = (target.l2 * 8 // bits - boxes) // (mb + depth)
+            n = box(t.n, max(min(room, ceil(size(t.n) / share)), columns), columns)
             nb = product(part for _, part in n)
             if boxes + ceil(nb / columns) * columns * (mb + depth) > target.l2 * 8 // bits:
-                break
+                continue
             m_blocks, n_blocks = ceil(size(t.m) / mb), ceil(size(t.n) / nb)
             units = m_blocks * n_blocks * size(t.batch)
             blocks = ceil(size(t.k) / depth)
