@@ -87,6 +87,13 @@ def test_odd_functions_keep_the_sign_of_zero(op):
         assert list(np.signbit(y)) == [False, True, False, True]
 
 
+def test_erf_ends_at_one():
+    x = np.concatenate([np.linspace(3, 6, 100_001), [1e10, INF]]).astype(np.float32)
+    y = apply("erf", x)
+    assert y.max() == 1.0 and (y[x >= 3.9] == 1.0).all()
+    np.testing.assert_array_equal(apply("erf", -x), -y)
+
+
 def test_sin_near_multiples_of_half_pi():
     k = np.concatenate([np.arange(1, 4000), np.logspace(4, 37, 20000)])
     x = (k * (math.pi / 2)).astype(np.float32)
