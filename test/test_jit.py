@@ -191,6 +191,19 @@ def test_globals_cells_defaults_and_attributes_are_noticed(monkeypatch):
     assert model(Tensor([2.0])).tolist() == [163] and method.replays == 1
 
 
+def test_an_object_that_gives_way_to_none_is_noticed():
+    class Scale:
+        pass
+
+    scale = Scale()
+    double = jit(lambda x, *, by=2.0: x * (by if scale is None else 1))
+    assert [double(Tensor([1.0])).tolist() for _ in range(3)] == [[1]] * 3
+    scale = None
+    assert [double(Tensor([1.0])).tolist() for _ in range(3)] == [[2]] * 3
+    double._function.__kwdefaults__["by"] = 3.0
+    assert double(Tensor([1.0])).tolist() == [3]
+
+
 def test_too_many_captures_run_eagerly_and_say_so():
     @jit(limit=3)
     def f(x, position):

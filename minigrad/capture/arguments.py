@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import partial
-from operator import is_
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 from weakref import ref
@@ -114,16 +113,17 @@ class Same:
         return value is not None and value is other._of()
 
 
+_EMPTY: dict[str, Any] = {}
 _UNBOUND = ModuleType("unbound")
 """Stands for a name without a value; like a module it is not part of a key."""
 
 
-def _reference(value: Any) -> Callable[[], Any]:
-    """What gives the value for as long as it lives; only small immutable values are kept alive."""
+def _reference(value: Any, gone: Callable[[ref], None]) -> Callable[[], Any]:
+    """What gives the value; only small immutable values are kept alive, of others `gone` hears when they die."""
     if type(value) in _PLAIN or type(value) is float:
         return partial(_given, value)
     try:
-        return ref(value)
+        return ref(value, gone)
     except TypeError:
         return partial(_given, value)
 
@@ -149,7 +149,15 @@ class Surroundings:
             self.globals = sorted(_globals(code))
             self.attributes = sorted(_attributes(code)) if code.co_argcount else []
         self._alone = not (self.globals or self.attributes or self.plain is None or self.plain.__closure__)
-        self._last: tuple[list[Callable[[], Any]], tuple[tuple[str, Any], ...]] = [], ()
+        self._cells = self.plain.__closure__ or () if self.plain is not None else ()
+        self._keys: tuple[tuple[str, Any], ...] | None = None
+        """What `values` said last, for as long as all that it has seen lives."""
+        self._last_cells: list[tuple[Any, Callable[[], Any]]] = []
+        """(cell, what gives the value that it had)."""
+        self._last_named: list[tuple[int, str, Callable[[], Any]]] = []
+        """(which of `_scopes`, name, what gives the value that it had)."""
+        self._defaults: tuple[Any, ...] | None = None
+        self._keywords = 0
 
     def values(self, owner: object | None) -> tuple[tuple[str, Any], ...]:
         """(name, key) of everything in sight; `owner` is the object whose method this is, if it is one.
@@ -159,43 +167,76 @@ class Surroundings:
         plain = self.plain
         if plain is None or self._alone and not plain.__defaults__ and not plain.__kwdefaults__:
             return ()
-        values = self._look(owner)
-        objects, keys = self._last
-        if len(values) == len(objects) and all(map(is_, values, [r() for r in objects])):
+        keys = self._keys
+        if keys is not None and self._same(plain, owner):
             return keys
+        values = self._look(owner)
         keys = tuple([(name, _seen(v)) for name, v in zip(self._names(owner), values, strict=True)
                       if not isinstance(v, ModuleType)])
-        self._last = [_reference(v) for v in values], keys
+        self._remember(plain, values, owner)
+        self._keys = keys
         return keys
+
+    def _same(self, plain: FunctionType, owner: object | None) -> bool:
+        """Whether everything in sight is the object that it was last time."""
+        if plain.__defaults__ is not self._defaults or len(plain.__kwdefaults__ or ()) != self._keywords:
+            return False
+        try:
+            for cell, last in self._last_cells:
+                if cell.cell_contents is not last():
+                    return False
+        except ValueError:  # not bound yet
+            return False
+        if self._last_named:
+            scopes = self._scopes(plain, owner)
+            for scope, name, last in self._last_named:
+                if scopes[scope].get(name, _UNBOUND) is not last():
+                    return False
+        return True
+
+    def _scopes(self, plain: FunctionType, owner: object | None) -> tuple[dict[str, Any], ...]:
+        """Where globals, attributes and defaults of keywords are looked up."""
+        return plain.__globals__, getattr(owner, "__dict__", _EMPTY), plain.__kwdefaults__ or _EMPTY
+
+    def _remember(self, plain: FunctionType, values: list[Any], owner: object | None) -> None:
+        weak = ref(self)
+
+        def gone(_: ref) -> None:
+            found = weak()
+            if found is not None:
+                found._keys = None
+
+        references = iter([_reference(v, gone) for v in values])
+        self._last_cells = [(cell, next(references)) for cell in self._cells]
+        self._last_named = [(k, name, next(references)) for k, names in enumerate(self._named(owner)) for name in names]
+        self._defaults, self._keywords = plain.__defaults__, len(plain.__kwdefaults__ or ())
 
     def _look(self, owner: object | None) -> list[Any]:
         """The values of everything in sight, in the order of `_names`."""
         function = self.plain
         assert function is not None
         found: list[Any] = []
-        for cell in function.__closure__ or ():
+        for cell in self._cells:
             try:
                 found.append(cell.cell_contents)
             except ValueError:  # not bound yet
                 found.append(_UNBOUND)
-        if self.globals:
-            scope = function.__globals__
-            found += [scope.get(name, _UNBOUND) for name in self.globals]
-        if function.__defaults__:
-            found += function.__defaults__
-        if function.__kwdefaults__:
-            found += function.__kwdefaults__.values()
-        if owner is not None and self.attributes:
-            state = getattr(owner, "__dict__", {})
-            found += [state.get(name, _UNBOUND) for name in self.attributes]
-        return found
+        for names, scope in zip(self._named(owner), self._scopes(function, owner), strict=True):
+            found += [scope.get(name, _UNBOUND) for name in names]
+        return found + list(function.__defaults__ or ())
+
+    def _named(self, owner: object | None) -> tuple[list[str], list[str], list[str]]:
+        """Names of the globals, attributes and keywords with a default."""
+        function = self.plain
+        assert function is not None
+        return self.globals, self.attributes if owner is not None else [], list(function.__kwdefaults__ or ())
 
     def _names(self, owner: object | None) -> list[str]:
         function = self.plain
         assert function is not None
-        names = [*function.__code__.co_freevars, *self.globals, *["a default"] * len(function.__defaults__ or ()),
-                 *(function.__kwdefaults__ or {})]
-        return names + [f"self.{name}" for name in self.attributes] if owner is not None else names
+        plain, attributes, keywords = self._named(owner)
+        return [*function.__code__.co_freevars, *plain, *(f"self.{name}" for name in attributes), *keywords,
+                *["a default"] * len(function.__defaults__ or ())]
 
     def names(self, args: tuple, kwargs: dict[str, Any], method: bool) -> list[str]:
         """What to call each argument in a message; the first parameter of a method is not among them."""

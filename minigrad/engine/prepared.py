@@ -121,12 +121,14 @@ class PreparedPlan:
         return self._addresses.get(slot, 0)
 
     def _patch_temporaries(self, values: dict[str, int], highest: dict[str, int]) -> Buffer | None:
-        layout = arena_for(self.plan, values, highest)
+        layout, last = self._layout
+        if layout is None or values is not self._known_dims:
+            layout = arena_for(self.plan, values, highest)
         if not layout.nbytes:
             return None
-        memory = arena(self.plan.device, layout.nbytes)
+        memory = arena(self.device, layout.nbytes)
         base = memory.address or address_of(memory)
-        if self._layout[0] is not layout or self._layout[1] != base:
+        if base != last or layout is not self._layout[0]:
             self._layout = layout, base
             for k, places in self._temporary:
                 self.table.patch(places, base + layout.offsets[k])
