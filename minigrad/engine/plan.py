@@ -51,7 +51,11 @@ class Item:
 @dataclass(slots=True)
 class ExecutionPlan:
     """What one realize runs. `sizes` are bytes per slot, those of scratch last; `lines` says for items where in the
-    user's program they came from, as far as a profile has seen it."""
+    user's program they came from, as far as a profile has seen it.
+
+    `read` are (slot, leaf position), `made` the slots of outputs that are no leaf's. `prepared` is the plan in the form
+    that its device keeps from run to run (engine.prepared), from the second run on, where there is one.
+    """
 
     schedule: Schedule
     device: Device
@@ -62,6 +66,15 @@ class ExecutionPlan:
     flops: float = 0.0
     bytes: float = 0.0
     lines: dict[int, str] = field(default_factory=dict)
+    runs: int = 0
+    prepared: Any = None
+    read: tuple[tuple[int, int], ...] = field(init=False)
+    made: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        slots = self.schedule.slots
+        self.read = tuple([(k, s.leaf) for k, s in enumerate(slots) if s.leaf is not None])
+        self.made = tuple([k for k in dict.fromkeys(self.schedule.outputs) if slots[k].leaf is None])
 
     @property
     def launches(self) -> int:
@@ -191,12 +204,10 @@ def run_plan(plan: ExecutionPlan, leaves: dict[int, Buffer], numbers: dict[int, 
 def lasting_buffers(plan: ExecutionPlan, leaves: dict[int, Buffer], values: dict[str, int]) -> list[Any]:
     """By slot: the leaves' buffers, and new ones for what else outlives the run; None for the rest."""
     buffers: list[Any] = [None] * len(plan.sizes)
-    for k, slot in enumerate(plan.schedule.slots):
-        if slot.leaf is not None:
-            buffers[k] = leaves[slot.leaf]
-    for k in plan.schedule.outputs:
-        if buffers[k] is None:
-            buffers[k] = allocate(plan.device, number(plan.sizes[k], values))
+    for k, leaf in plan.read:
+        buffers[k] = leaves[leaf]
+    for k in plan.made:
+        buffers[k] = allocate(plan.device, number(plan.sizes[k], values))
     return buffers
 
 
