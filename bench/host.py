@@ -58,7 +58,7 @@ def keyed_seconds(count: int) -> float:
     for _ in range(count):
         node = apply(elementwise.ADD, node, start_node)
     start = time.perf_counter()
-    hash(build_graph([node]).key)
+    hash(build_graph([node]).key())
     return (time.perf_counter() - start) / count
 
 

@@ -17,7 +17,7 @@ def buffer(*shape: int, dtype: str = "float32") -> Node:
 
 
 def key(*nodes: Node) -> bytes:
-    return build_graph(list(nodes)).key
+    return build_graph(list(nodes)).key()
 
 
 def test_buffers_of_one_type_are_alike() -> None:

@@ -69,9 +69,7 @@ def graph_with_assigns(targets: list[Node]) -> tuple[Graph, list[Node], set[Node
     asked = {*targets, *beside}
     held = [n for n in chain(graph.nodes, graph.aliases) if outside[id(n)] > 0 and n.storage is None and n not in asked
             and graph.position[resolve(n)] in readers]
-    if held:
-        del graph
-        graph = build_graph([*targets, *beside, *held])
+    graph.add_targets(held)
     return graph, beside + held, donatable
 
 

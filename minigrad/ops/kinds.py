@@ -33,7 +33,8 @@ class Type:
 class Kind:
     """An operation with its params, on a device. `results` are the types of its results by those of its operands.
 
-    `special` is the rule of an operation that is more than its inputs' values (ops.op.Storage), '' for most.
+    `special` is the rule of an operation that is more than its inputs' values (ops.op.Storage) or has symbolic params,
+    '' for most.
     `has_zero`: 0.0 and -0.0, which are equal, make two kinds of this.
     """
 
@@ -76,6 +77,7 @@ def kind_of(op: Op, count: int, device: str, params: dict[str, Any]) -> Kind:
         values = [v for k, v in params.items() if found.special != "scalar" or k != "value"]
         found.number = _number((op, count, device, *[clean(v, symbols) for v in values]))
         found.symbolic = bool(symbols)
+        found.special = found.special or ("symbolic" if symbols else "")
         found.has_zero = "negative" not in params and any([v == 0 and type(v) is float for v in params.values()])
         _add(_kinds, key, found)
         if found.has_zero:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minigrad.expr import Expr, Index, bounds, variables
-from minigrad.ops.kinds import clean
+from minigrad.ops.kinds import Kind, clean
 from minigrad.ops.node import Node
 from minigrad.ops.op import Elementwise, Generate, IndexMap, Reduction
 from minigrad.ops.storage import DETACH, SCALAR
@@ -46,9 +46,9 @@ def numel(shape: tuple[Index, ...]) -> int:
 class Graph:
     """`nodes` inputs first; `inputs[k]` are positions; leaves are realized; `targets` is what is asked for.
 
-    `key` stands for the structure: everything but buffers, run-time numbers and the values of symbolic dims.
-    `symbolic`: whether anything depends on such dims. `leaves`, `scalars` and `assigns` are the positions of such
-    Nodes; `aliases` the identities that were looked through.
+    `symbolic`: whether anything depends on symbolic dims. `leaves`, `scalars` and `assigns` are the positions of such
+    Nodes; `aliases` the identities that were looked through. `words`: a leaf's type, negated; else a kind and the
+    positions of its inputs.
     """
 
     nodes: list[Node]
@@ -56,7 +56,7 @@ class Graph:
     targets: list[int]
     leaf: list[bool]
     position: dict[Node, int]
-    key: bytes = b""
+    words: list[int] = field(default_factory=list)
     symbolic: bool = False
     leaves: list[int] = field(default_factory=list)
     scalars: list[int] = field(default_factory=list)
@@ -64,6 +64,24 @@ class Graph:
     aliases: list[Node] = field(default_factory=list)
     users: list[list[int]] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
+
+    def key(self) -> bytes:
+        """What stands for the structure: everything but buffers, run-time numbers and the values of symbolic dims."""
+        return array("i", [*self.words, *self.targets, len(self.nodes)]).tobytes()
+
+    def note_special(self, k: int, kind: Kind) -> None:
+        """Adds a Node to the lists of those that are more than the values of their inputs."""
+        if kind.special == "assign":
+            self.assigns.append(k)
+        elif kind.special == "scalar":
+            self.scalars.append(k)
+        if kind.symbolic:
+            self.symbolic = True
+
+    def add_targets(self, further: list[Node]) -> None:
+        """Asks for Nodes that are in the graph already, or aliases of such."""
+        positions = [self.position[resolve(n)] for n in further]
+        self.targets = list(dict.fromkeys([*self.targets, *positions]))
 
     def look_around(self) -> None:
         """Fills in users and kinds, which a plan that is found by its key never needs."""
@@ -97,9 +115,8 @@ def build_graph(targets: list[Node]) -> Graph:
     """Everything that `targets` need, down to realized Nodes, iteratively; equal targets once."""
     roots = list(dict.fromkeys([resolve(t) for t in targets]))
     graph = Graph([], [], [], [], {})
-    nodes, inputs, leaf, position = graph.nodes, graph.inputs, graph.leaf, graph.position
+    nodes, inputs, leaf, position, words = graph.nodes, graph.inputs, graph.leaf, graph.position, graph.words
     aliases: dict[Node, None] = {}
-    words: list[int] = []  # of the key: a leaf's type, negated; else a kind and the positions of its inputs
     stack = roots[::-1]
     while stack:
         node = stack.pop()
@@ -107,43 +124,38 @@ def build_graph(targets: list[Node]) -> Graph:
         if at is None and node.storage is None:
             position[node] = -1  # its inputs are on their way; it comes off the stack again after them
             stack.append(node)
-            for i in reversed(node.inputs):
+            for i in node.inputs[::-1]:
                 while i.op is DETACH and i.storage is None:
                     aliases[i] = None
                     i = i.inputs[0]
                 if i not in position:
                     stack.append(i)
-        elif at is None:
-            graph.leaves.append(len(nodes))
-            position[node] = len(nodes)
+            continue
+        if at is None:
+            places: tuple[int, ...] = ()
             words.append(-node.type.number)
-            graph.symbolic |= node.type.symbolic
-            nodes.append(node)
-            inputs.append(())
-            leaf.append(True)
+            graph.leaves.append(len(nodes))
+            if node.type.symbolic:
+                graph.symbolic = True
         elif at == -1:
+            try:
+                places = tuple([position[i] for i in node.inputs])
+            except KeyError:
+                places = tuple([position[resolve(i)] for i in node.inputs])
             kind = node.kind
             assert kind is not None
-            if aliases:
-                places = tuple([position[resolve(i)] for i in node.inputs])
-            else:
-                places = tuple([position[i] for i in node.inputs])
-            if kind.special == "assign":
-                graph.assigns.append(len(nodes))
-            elif kind.special == "scalar":
-                graph.scalars.append(len(nodes))
-            position[node] = len(nodes)
             words.append(kind.number)
             words += places
-            graph.symbolic |= kind.symbolic
-            nodes.append(node)
-            inputs.append(places)
-            leaf.append(False)
+            if kind.special:
+                graph.note_special(len(nodes), kind)
+        else:
+            continue
+        position[node] = len(nodes)
+        nodes.append(node)
+        inputs.append(places)
+        leaf.append(at is None)
     graph.targets = [position[r] for r in roots]
-    words += graph.targets
-    words.append(len(nodes))
     graph.aliases = list(aliases)
-    graph.key = array("i", words).tobytes()
     return graph
 
 
