@@ -15,14 +15,14 @@ from minigrad.engine.realize import realize
 from minigrad.engine.transfer import download, upload, wrap
 from minigrad.errors import DTypeError, MinigradError, ShapeError
 from minigrad.expr import Expr, Index, evaluate
-from minigrad.graph.autodiff import gradient
+from minigrad.graph.autodiff import History, gradient
 from minigrad.handles import changed, register
 from minigrad.mixins.aliases import AliasMixin
 from minigrad.mixins.base import Base, broadcast_shapes
 from minigrad.ops import build as B
 from minigrad.ops.convert import convert
-from minigrad.ops.node import Node, apply, leaf, live_count, toposort
-from minigrad.ops.storage import BUFFER, COPY, DETACH
+from minigrad.ops.node import Node, apply, leaf, live_count
+from minigrad.ops.storage import ASSIGN, BUFFER, COPY, DETACH
 from minigrad.runtime.device import Buffer
 from minigrad.runtime.registry import canonical
 
@@ -55,8 +55,7 @@ class Tensor(AliasMixin):
     `backward`.
     """
 
-    __slots__ = ("_before",)
-    _before: weakref.ref[Node] | None
+    __slots__ = ()
 
     def __init__(self, data: Any, dtype: DType | str | None = None, device: str | None = None,
                  requires_grad: bool | None = None):
@@ -71,12 +70,6 @@ class Tensor(AliasMixin):
         if isinstance(data, Tensor):
             changed()
         self._set_requires_grad(requires_grad, fresh=node.op is BUFFER and not isinstance(data, Tensor))
-
-    @classmethod
-    def _wrap(cls, node: Node, *parents: Base) -> Self:
-        self = super()._wrap(node, *parents)
-        self._before = None
-        return self
 
     @classmethod
     def _over(cls, node: Node) -> Self:
@@ -123,9 +116,11 @@ class Tensor(AliasMixin):
     def _forget_history(self) -> None:
         """Exchanges a realized Node for a leaf over its storage, unless a gradient may have to pass through it."""
         node = self._node
-        if node.storage is None or node.op is BUFFER or (self.requires_grad and not self._is_leaf()):
+        if node.storage is None or node.op is BUFFER or (self._requires_grad and not self._is_leaf()):
             return
-        if self.requires_grad:
+        if node.op is ASSIGN and not node.inputs:  # it has forgotten them already
+            return
+        if self._requires_grad:
             self._before = weakref.ref(node)
         self._node = _buffer_node(node.storage, node.shape, node.dtype, node.device)
         changed()
@@ -180,7 +175,8 @@ class Tensor(AliasMixin):
         """Replaces all values of this handle; other handles keep the old ones. `value` broadcasts and is cast."""
         value = self._operand(value)
         if isinstance(value, Tensor):
-            value = value.to(self.device)
+            if value._node.device != self._node.device:
+                value = value.to(self.device)
             if value.shape != self.shape:
                 if broadcast_shapes("assign", self.shape, value.shape) != self.shape:
                     raise ShapeError(f"[assign] expected a value that broadcasts to {list(self.shape)}, "
@@ -263,14 +259,14 @@ class Tensor(AliasMixin):
 
         A tensor of more than one element needs `gradient`, of its shape. Raises MinigradError without such a leaf.
         """
-        reached = set(toposort(self._node, through_storage=True))
+        made_from = History(self._node)
         leaves = [t for t in (r() for r in list(_leaves.values())) if t is not None]
-        found = [(t, [n for n in t._gradient_nodes() if n in reached]) for t in leaves]
+        found = [(t, [n for n in t._gradient_nodes() if n in made_from]) for t in leaves]
         found = [(t, nodes) for t, nodes in found if nodes]
         if not found:
             raise MinigradError("[backward] expected a result of some tensor with requires_grad=True, got none")
         targets = [n for _, nodes in found for n in nodes]
-        parts = iter(_node_gradients(self._node, targets, None if gradient is None else gradient._node))
+        parts = iter(_node_gradients(made_from, targets, None if gradient is None else gradient._node))
         for t, nodes in found:
             total = next(parts)
             for _ in nodes[1:]:
@@ -288,13 +284,13 @@ class Tensor(AliasMixin):
         if not targets:
             raise MinigradError("[gradient] expected at least one target, got none")
         groups = [t._gradient_nodes() for t in targets]
-        reached = set(toposort(self._node, through_storage=True))
+        made_from = History(self._node)
         floats = all(t.dtype.is_float for t in (self, *targets))  # if not, the rules below raise a better error
-        unused = [t for t, nodes in zip(targets, groups, strict=True) if floats and reached.isdisjoint(nodes)]
-        if unused and not materialize_grads:
+        unused = [t for t, nodes in zip(targets, groups, strict=True) if not any([n in made_from for n in nodes])]
+        if floats and unused and not materialize_grads:
             raise MinigradError(f"[gradient] expected targets that the result was made from, got {unused[0]!r}")
         seed = None if gradient is None else gradient._node
-        parts = iter(_node_gradients(self._node, [n for nodes in groups for n in nodes], seed))
+        parts = iter(_node_gradients(made_from, [n for nodes in groups for n in nodes], seed))
         results = []
         for target, nodes in zip(targets, groups, strict=True):
             total = next(parts)

@@ -13,9 +13,11 @@ def realize(nodes: list[Node]) -> None:
     waiting = [n for n in nodes if n.storage is None]
     if not waiting:
         return
-    transfer_copies(waiting)
-    for device in dict.fromkeys(n.device for n in waiting):
-        here = list(dict.fromkeys(resolve(n) for n in waiting if n.device == device and resolve(n).storage is None))
+    if copied:
+        transfer_copies(waiting)
+    for device in dict.fromkeys([n.device for n in waiting]):
+        sources = [resolve(n) for n in waiting if n.device == device]
+        here = list(dict.fromkeys([n for n in sources if n.storage is None]))
         if here and device == "NUMPY":
             from minigrad.engine.reference import run
 
@@ -35,8 +37,6 @@ def realize(nodes: list[Node]) -> None:
 
 def transfer_copies(nodes: list[Node]) -> None:
     """Copies between devices are realized first, deepest first: their sources are computed, then moved by the host."""
-    if not copied:
-        return
     seen: set[Node] = set()
     stack: list[tuple[Node, bool]] = [(n, False) for n in nodes]
     while stack:

@@ -9,13 +9,50 @@ from minigrad.ops.composite import expand
 from minigrad.ops.node import Node
 
 
-def gradient(output: Node, targets: Sequence[Node], seed: Node | None = None) -> list[Node]:
+class History:
+    """What a Node was made from: `order` has it all, inputs first. Realized Nodes are looked through.
+
+    Composites without a rule of their own are made from their expansions, `bodies`.
+    """
+
+    __slots__ = ("output", "order", "bodies", "_all")
+
+    def __init__(self, output: Node):
+        self.output = output
+        self.order: list[Node] = []
+        self.bodies: dict[Node, Node] = {}
+        self._all: set[Node] = set()
+        seen, order = self._all, self.order
+        stack: list[Node | None] = [output]
+        pending: list[Node] = []
+        while stack:
+            node = stack.pop()
+            if node is None:
+                order.append(pending.pop())
+            elif node not in seen:
+                seen.add(node)
+                if not node.inputs:
+                    order.append(node)
+                    continue
+                stack.append(None)
+                pending.append(node)
+                if node.op.vjp is None:
+                    body = self.bodies[node] = expand(node, node.inputs)
+                    stack.append(body)
+                else:
+                    stack += node.inputs[::-1]
+
+    def __contains__(self, node: Node) -> bool:
+        return node in self._all
+
+
+def gradient(made_from: History, targets: Sequence[Node], seed: Node | None = None) -> list[Node]:
     """The gradient of sum(output * seed) with respect to each target: Nodes of the targets' shapes and dtypes.
 
-    `seed` may be left out for an output of one element. A target that `output` does not depend on gets zeros. Works
-    through realized Nodes, by their operands. Raises DTypeError for an output or targets that are no floats, ShapeError
-    for a missing or misshapen seed.
+    `seed` may be left out for an output of one element. A target that `output` does not depend on gets zeros. Raises
+    DTypeError for an output or targets that are no floats, ShapeError for a missing or misshapen seed.
     """
+    output = made_from.output
     for node in (output, *targets):
         if not node.dtype.is_float:
             raise DTypeError(f"[gradient] expected float tensors, got {node.dtype} of shape {list(node.shape)}")
@@ -26,20 +63,21 @@ def gradient(output: Node, targets: Sequence[Node], seed: Node | None = None) ->
     if seed.shape != output.shape or seed.dtype is not output.dtype:
         raise ShapeError(f"[gradient] expected a seed {output.dtype}{list(output.shape)} like the output, "
                          f"got {seed.dtype}{list(seed.shape)}")
-    grads = _accumulate(output, seed, set(targets))
+    grads = _accumulate(made_from, seed, set(targets))
     return [grads.get(t) or B.full_like(t, 0) for t in targets]
 
 
-def _accumulate(output: Node, seed: Node, targets: set[Node]) -> dict[Node, Node]:
+def _accumulate(made_from: History, seed: Node, targets: set[Node]) -> dict[Node, Node]:
     """Gradients of every Node on a path from a target to the output, by rules applied from the output down."""
-    bodies: dict[Node, Node] = {}
-    order = _order(output, bodies)
+    order, bodies = made_from.order, made_from.bodies
     on_path: set[Node] = set()
     for node in order:
-        inputs = (bodies[node],) if node in bodies else node.inputs
-        if node in targets or (node.dtype.is_float and not on_path.isdisjoint(inputs)):
+        if node in targets:
             on_path.add(node)
-    grads: dict[Node, Node] = {output: seed}
+        elif node.inputs and node.dtype.is_float:
+            if not on_path.isdisjoint((bodies[node],) if node in bodies else node.inputs):
+                on_path.add(node)
+    grads: dict[Node, Node] = {made_from.output: seed}
     for node in reversed(order):
         grad = grads.get(node)
         if grad is None or node not in on_path:
@@ -61,26 +99,3 @@ def _accumulate(output: Node, seed: Node, targets: set[Node]) -> dict[Node, Node
 def _add(grads: dict[Node, Node], node: Node, part: Node) -> None:
     known = grads.get(node)
     grads[node] = part if known is None else B.add(known, part)
-
-
-def _order(output: Node, bodies: dict[Node, Node]) -> list[Node]:
-    """What `output` was made from, inputs first. Composites without a rule are made from their expansions, which are
-    put into `bodies`."""
-    order: list[Node] = []
-    seen: set[Node] = set()
-    stack: list[Node | None] = [output]
-    pending: list[Node] = []
-    while stack:
-        node = stack.pop()
-        if node is None:
-            order.append(pending.pop())
-        elif node not in seen:
-            seen.add(node)
-            stack.append(None)
-            pending.append(node)
-            if node.op.vjp is None and node.inputs:
-                body = bodies[node] = expand(node, node.inputs)
-                stack.append(body)
-            else:
-                stack.extend(reversed(node.inputs))
-    return order

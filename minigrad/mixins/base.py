@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from operator import index
 from typing import Any, ClassVar, Self
+from weakref import ref
 
 import numpy as np
 
@@ -74,15 +75,17 @@ def check_shape(name: str, shape: Shape) -> Shape:
 
 
 class Base:
-    """A handle on a Node. `_requires_grad`: whether gradients flow to it; `grad`: a leaf's gradient, once there.
+    """A handle on a Node. `_requires_grad`: whether gradients flow to it; `grad`: a leaf's gradient, once there;
+    `_before`: the Node that stood for the present value of a leaf until it was realized.
 
     Whatever changes these fields of a handle that others know calls `handles.changed` afterwards.
     """
 
-    __slots__ = ("_node", "_requires_grad", "_grad", "__weakref__")
+    __slots__ = ("_node", "_requires_grad", "_grad", "_before", "__weakref__")
     _node: Node
     _requires_grad: bool
     _grad: Self | None
+    _before: ref[Node] | None
     training: ClassVar[bool] = False
     grad_enabled: ClassVar[bool] = True
 
@@ -90,8 +93,13 @@ class Base:
     def _wrap(cls, node: Node, *parents: Base) -> Self:
         """A handle on the result of an operation over `parents`."""
         self = object.__new__(cls)
-        self._node, self._grad = node, None
-        self._requires_grad = Base.grad_enabled and any([p._requires_grad for p in parents])
+        self._node = node
+        self._grad = self._before = None
+        self._requires_grad = requires = False
+        for p in parents:
+            requires = requires or p._requires_grad
+        if requires:
+            self._requires_grad = Base.grad_enabled
         register(self)
         changed()
         if parents and node.depth > _CHECK_EVERY:

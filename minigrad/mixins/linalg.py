@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Self
 
-from minigrad.dtype import DType, promote
+from minigrad.dtype import DType, promote, to_dtype
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import Base
 from minigrad.mixins.indexing import IndexingMixin
@@ -37,10 +37,11 @@ class LinalgMixin(IndexingMixin):
             raise ShapeError(f"[matmul] expected [..., M, K] and [..., K, N] with equal K, "
                              f"got {list(x.shape)} and {list(w.shape)}")
         common = promote(x.dtype, w.dtype)
-        x, w = x.cast(common)._accumulating(dtype), w.cast(common)._accumulating(dtype)  # type: ignore[attr-defined]
+        wide = accumulating(common) if dtype is None else to_dtype(dtype)
         if w.ndim == 1:
-            return (x * w).sum(-1)
-        return self._wrap(products.matmul(x._node, w._node, x.dtype), x, w)
+            return (self.cast(common).cast(wide) * w.cast(common).cast(wide)).sum(-1)  # type: ignore[attr-defined]
+        x_node, w_node = B.cast(B.cast(x._node, common), wide), B.cast(B.cast(w._node, common), wide)
+        return self._wrap(products.matmul(x_node, w_node, wide), x, w)  # type: ignore[arg-type]
 
     matmul = dot
 
@@ -111,13 +112,13 @@ class LinalgMixin(IndexingMixin):
             raise ShapeError(f"[conv2d] expected x [N, Cin, ...] and weight [Cout, Cin/{groups}, ...], "
                              f"got {list(self.shape)} and {list(weight.shape)}")
         common = promote(self.dtype, weight.dtype)
-        x, w = self.cast(common), weight.cast(common)
+        x, w = B.cast(self._node, common), B.cast(weight._node, common)
         wide = accumulating(common)
         steps = products.Steps(per_axis("conv2d", stride, n), per_axis("conv2d", dilation, n),
                                spatial_padding("conv2d", padding, n))
         inside = bias if bias is not None and bias.dtype is wide and bias.shape == weight.shape[:1] else None
         try:
-            node = products.conv(x._node, w._node, None if inside is None else inside._node, groups, steps, wide)
+            node = products.conv(x, w, None if inside is None else inside._node, groups, steps, wide)
         except ShapeError as error:
             raise ShapeError(f"{error}, for x {list(self.shape)}") from None
         y = self._wrap(node, self, weight) if inside is None else self._wrap(node, self, weight, inside)
