@@ -13,6 +13,7 @@ The pipeline, each line with its reason:
     choose_plans      by how the variables are used
     lift_sizes        layers that differ in sizes only are one program, where knowing the sizes gains nothing
     build             the loop nest
+    lift_counts       windows over other numbers of planes are one program
 """
 from __future__ import annotations
 
@@ -48,6 +49,7 @@ from minigrad.codegen.strategies.plan import (
 )
 from minigrad.codegen.strategies.split_k import split_k
 from minigrad.codegen.strategies.thin import turn_thin
+from minigrad.codegen.transforms.lift_counts import lift_counts
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var, product, subs
 from minigrad.target import Target
@@ -104,13 +106,17 @@ def stages_of(kernel: Kernel, target: Target) -> Staged:
         if isinstance(plan, Plan) and len(together) == 1 and shares_sizes(target):
             lifted = lift_sizes(here, together[0], plan)
         if lifted is not None:
-            here, general, sizes = lifted
+            here, general, lengths = lifted
+            sizes: tuple[Index, ...] = lengths
             function = build(here, general, plan, name)  # type: ignore[arg-type]
             extent = subs(extent_of(function), dict(zip(here.dims, sizes, strict=True)))
             stages.append(Stage(function, plan, together, sizes, extent))
         else:
             function = build_any(here, together, plan, name)
-            stages.append(Stage(function, plan, together, dims, subs(extent_of(function), values)))
+            extent = subs(extent_of(function), values)
+            shared = lift_counts(function) if isinstance(plan, WindowPlan) and shares_sizes(target) else None
+            function, sizes = shared or (function, dims)
+            stages.append(Stage(function, plan, together, sizes, extent))
         written |= {s.param for nest in together for s in nest.body if isinstance(s, Store)}
     return Staged(whole, tuple(stages), tuple((p.dtype, p.shape[0]) for p in scratch))
 

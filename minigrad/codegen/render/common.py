@@ -12,7 +12,7 @@ from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.render.halves import HalfEmitter
 from minigrad.codegen.render.place import INDEX, Memory, Ref, Scope
 from minigrad.errors import InternalError
-from minigrad.expr import Index, bounds, prove_nonneg, to_text, variables
+from minigrad.expr import Index, Var, bounds, prove_nonneg, to_text, variables
 from minigrad.value import BINARY, UNARY, Value, value_atoms
 
 _ARITHMETIC = UNARY | BINARY | {"fma"}
@@ -132,6 +132,8 @@ class Emitter(HalfEmitter):
         if isinstance(memory.size, int):
             lo, hi = bounds(offset)
             return 0 <= lo and hi < memory.size
+        if type(memory.size) is Var and memory.size not in variables(offset):
+            return offset == 0  # of such a length nothing is known
         return prove_nonneg(offset) and prove_nonneg(memory.size - 1 - offset)
 
     def could_move(self, memory: Memory, offset: Index) -> bool:
