@@ -64,6 +64,9 @@ STREAM_ROWS, STREAM_K, STREAM_COLUMNS, STREAM_VECTORS = 32, 16, 1024, 2
 """With at most so many rows of A a large B is streamed, in blocks of so many of its rows, in runs at least so long, by
 tiles at most so wide: several of them are on their way at once."""
 
+NEAR_VECTORS = 4
+"""Not where so many vectors of each row of B stay in the first-level cache."""
+
 PACK_ROWS = 48
 """Rows of A from which packing B pays."""
 
@@ -135,7 +138,8 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
     in_place = is_plain(c.b) and value_accesses(c.b, ())[0].step(c.n[-1]) == 1
     far_a = a == "place" and row_bytes(c.a, c.k) > c.a.dtype.itemsize
     block_k = k
-    if in_place and a == "place" and m <= STREAM_ROWS and 2 * b_bytes > target.l2:
+    long = k * NEAR_VECTORS * target.vector_bytes > target.l1
+    if in_place and a == "place" and m <= STREAM_ROWS and long and 2 * b_bytes > target.l2:
         b, block_k = "place", STREAM_K
     elif in_place and (m < PACK_ROWS or fits_in_place(c, b_bytes, target) and not far_a):
         b = "place"
@@ -182,6 +186,7 @@ def register_tile(c: Contraction, block_k: int, width: int, target: Target, a_in
     along_rows = lanes_along_rows(c)
     streamed = b_in_place and block_k < k
     far_b = b_in_place and not streamed and row_bytes(c.b, c.k) > FAR_STEP
+    ahead = far_b and row_bytes(c.b, c.k) >= PAGE  # the next tile's columns are being prefetched
     dots = 0 if streamed or not along_rows and not width <= k <= MAX_K_DOTS else MAX_DOTS
     found = 1, 1, 0, float("inf")
     for vectors in range(1, min(STREAM_VECTORS if streamed else MAX_VECTORS, ceil(n / width)) + 1):
@@ -191,7 +196,7 @@ def register_tile(c: Contraction, block_k: int, width: int, target: Target, a_in
             copies = rows * vectors
             step = max(copies / 2, (rows + vectors) / LOADS, MIN_CHAINS / 2) * (1 + NARROW / vectors)
             row = vectors * target.vector_bytes
-            near = block_k * (row + rows * c.a.dtype.itemsize) if far_b else 2 * block_k * row
+            near = block_k * (row + rows * c.a.dtype.itemsize) if far_b and not ahead else 2 * block_k * row
             if near > target.l1 and m > rows:
                 step = max(step, row / (L2_RATE_FAR if far_b else L2_RATE))
             tile = step * k + (TILE_CYCLES + copies) * ceil(k / block_k)
