@@ -14,7 +14,8 @@ from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.stages import stages_of
-from minigrad.codegen.strategies.plan import AttentionPlan, parse_plan
+from minigrad.codegen.strategies import attention_groups
+from minigrad.codegen.strategies.plan import AttentionPlan, GroupAttentionPlan, parse_plan
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.scheduler.graph import build_graph
 from minigrad.scheduler.schedule import schedule
@@ -23,6 +24,8 @@ from minigrad.target import Target
 AVX512 = Target("avx512", "llvm", "znver5", 64, 32, 2, 48 << 10, 1 << 20, features=frozenset({"avx512f", "fma"}))
 AVX2 = Target("avx2", "llvm", "znver3", 32, 16, 2, features=frozenset({"avx2", "fma"}))
 TINY = replace(AVX2, name="tiny", l1=1 << 11)
+GPU = Target("gpu", "opencl", "gpu", 4, 256, 16, local_memory=48 << 10, max_group=256)
+SMALL_GPU = replace(GPU, name="small gpu", local_memory=16 << 10)
 rng = np.random.default_rng(3)
 
 
@@ -64,13 +67,16 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("target", [AVX512, AVX2, TINY], ids=lambda t: t.name)
+@pytest.mark.parametrize("target", [AVX512, AVX2, TINY, GPU, SMALL_GPU], ids=lambda t: t.name)
 @pytest.mark.parametrize("name", CASES)
-def test_blocks_equal_the_kernel_as_written(name: str, target: Target) -> None:
+def test_blocks_equal_the_kernel_as_written(name: str, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    if target is SMALL_GPU:  # several groups, several blocks
+        monkeypatch.setattr(attention_groups, "ROWS", (4,))
+        monkeypatch.setattr(attention_groups, "KEYS", (8,))
     kernel = kernel_of(CASES[name](), target)
     staged = stages_of(kernel, target)
     (stage,) = staged.stages
-    assert isinstance(stage.plan, AttentionPlan)
+    assert isinstance(stage.plan, GroupAttentionPlan if target.is_gpu else AttentionPlan)
     assert parse_plan(str(stage.plan)) == stage.plan
     verify_function(stage.function)
     assert parse_function(print_function(stage.function)) == stage.function
@@ -195,7 +201,6 @@ def test_few_rows_are_matrix_vector_products() -> None:
     np.testing.assert_allclose(y.numpy(), attend(q.numpy(), k.numpy(), v.numpy()), rtol=1e-5, atol=1e-5)
 
 
-GPU = Target("gpu", "opencl", "gpu", 4, 256, 16, local_memory=48 << 10, max_group=256)
 OPENCL_CPU = Target("pocl", "opencl", "cpu", 32, 16, 2, local_memory=256 << 10, max_group=4096)
 
 
@@ -205,13 +210,15 @@ def strategies(t: Tensor, target: Target) -> list[str]:
 
 
 @pytest.mark.parametrize(("target", "rows", "blocks"), [
-    (AVX512, 9, True), (AVX512, 7, False), (OPENCL_CPU, 9, True), (GPU, 9, False),
-    (replace(OPENCL_CPU, local_memory=8 << 10), 9, False)])
+    (AVX512, 9, True), (AVX512, 7, False), (OPENCL_CPU, 9, True), (GPU, 9, True), (GPU, 7, False),
+    (replace(OPENCL_CPU, local_memory=8 << 10), 9, False), (replace(GPU, local_memory=0), 9, False),
+    (replace(GPU, max_iterations=3), 9, False)])
 def test_who_gets_blocks_is_decided_for_the_target(target: Target, rows: int, blocks: bool) -> None:
-    """A table of scores, in several kernels, for few rows, for a GPU, and where blocks have no room."""
+    """A table of scores, in several kernels, for few rows and where blocks have no room."""
     y = tensor(2, rows, 6).scaled_dot_product_attention(tensor(2, 11, 6), tensor(2, 11, 5), is_causal=True)
     made = strategies(y, target)
-    assert made == ["attention"] if blocks else "attention" not in made and len(made) > 1
+    name = "attention_groups" if target.is_gpu else "attention"
+    assert made == [name] if blocks else name not in made and len(made) > 1
 
 
 def test_dropout_outside_training_leaves_the_primitive() -> None:

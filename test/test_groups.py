@@ -23,7 +23,7 @@ from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.render.opencl import render_opencl
 from minigrad.codegen.stages import build_any, stages_of
 from minigrad.codegen.strategies import teams, tiles
-from minigrad.codegen.strategies.plan import TeamPlan, TilePlan, parse_plan
+from minigrad.codegen.strategies.plan import GroupAttentionPlan, TeamPlan, TilePlan, parse_plan
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.errors import InternalError
 from minigrad.runtime.device import Launch
@@ -142,6 +142,8 @@ ON_DEVICES = {
     "split": lambda: tensor(40, 2048) @ tensor(2048, 33),
     "strided conv": lambda: tensor(2, 8, 21, 21).conv2d(tensor(24, 8, 3, 3), padding=1, stride=2),
     "half": lambda: (tensor(64, 64).cast("float16") @ tensor(64, 64).cast("float16")),
+    "attention": lambda: tensor(2, 70, 20).scaled_dot_product_attention(tensor(2, 90, 20), tensor(2, 90, 24),
+                                                                        is_causal=True, causal_offset=20),
     **REDUCTIONS,
 }
 
@@ -157,7 +159,7 @@ def run_on(device: OpenCL, cases: dict[str, Callable[[], Tensor]]) -> None:
                for make in cases.values()]
     staged = [stages_of(k, device.target) for k in kernels]
     kinds = {type(s.plan) for k in staged for s in k.stages}
-    assert {TilePlan, TeamPlan} <= kinds
+    assert {TilePlan, TeamPlan, GroupAttentionPlan} <= kinds
     programs = [render_opencl(s.function, device.target) for k in staged for s in k.stages]
     executables = iter(device.load(programs))
     for k in staged:
@@ -185,6 +187,7 @@ CHECKED = {
     "matmul": lambda: tensor(40, 20) @ tensor(20, 50),
     "b.T with an epilogue": lambda: (tensor(33, 17) @ tensor(35, 17).transpose(0, 1) + tensor(35)).relu(),
     "strided conv": lambda: tensor(1, 3, 9, 9).conv2d(tensor(17, 3, 3, 3), padding=1, stride=2),
+    "attention": lambda: tensor(2, 19, 6).scaled_dot_product_attention(tensor(2, 37, 6), tensor(2, 37, 5)),
     **REDUCTIONS,
 }
 

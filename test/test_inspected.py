@@ -24,6 +24,7 @@ def tensor(*shape: int) -> Tensor:
 WORK = {
     "tiles": lambda: tensor(256, 256) @ tensor(256, 256),
     "guarded tiles": lambda: tensor(1, 20, 30, 30).conv2d(tensor(40, 20, 3, 3), padding=1).relu(),
+    "attention": lambda: tensor(2, 64, 32).scaled_dot_product_attention(tensor(2, 90, 32), tensor(2, 90, 32)),
     "softmax": lambda: tensor(64, 1000).softmax(1),
     "pointwise": lambda: (tensor(1000) * 2 + 1).exp(),
     "sum": lambda: tensor(3, 5000).sum(1),

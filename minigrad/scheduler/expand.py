@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from minigrad.codegen.strategies.attention import has_room
+from minigrad.codegen.strategies.attention_groups import has_blocks
 from minigrad.errors import InternalError
 from minigrad.expr import bounds
 from minigrad.ops.attention import ATTENTION, attention_by_table
@@ -78,4 +78,6 @@ def suits_blocks(node: Node, target: Target) -> bool:
     sizes = (q.shape[-2], q.shape[-1], k.shape[-2], v.shape[-1])
     if bounds(sizes[0])[1] < FEW_ROWS or any(isinstance(n, int) and n < 2 for n in sizes):
         return False
-    return has_room(bounds(q.shape[-1])[1], bounds(v.shape[-1])[1], node.dtype.compute.itemsize, target)
+    if not isinstance(q.shape[-1], int) or not isinstance(v.shape[-1], int):
+        return False
+    return has_blocks(q.shape[-1], v.shape[-1], bounds(k.shape[-2])[1], node.dtype.compute.itemsize, target)

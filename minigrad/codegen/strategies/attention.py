@@ -142,9 +142,7 @@ def plan(nest: Nest, target: Target) -> AttentionPlan | None:
 
 
 def has_room(depth: int, columns: int, itemsize: int, target: Target) -> bool:
-    """Whether `plan` finds room for blocks of keys with these extents, whatever the tile."""
-    if target.is_gpu:
-        return False
+    """Whether `plan` finds room for blocks of keys with these extents, whatever the tile, on a CPU."""
     lanes = MAX_VECTORS * target.lanes(32)
     return target.language == "llvm" or (depth + columns + KEYS) * lanes * itemsize <= target.local_memory
 

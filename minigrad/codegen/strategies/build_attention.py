@@ -9,7 +9,7 @@ from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.access import extent
-from minigrad.codegen.strategies.attention import DOT, recognise
+from minigrad.codegen.strategies.attention import DOT, Attention, recognise
 from minigrad.codegen.strategies.build import accumulate, ceil_div
 from minigrad.codegen.strategies.plan import AttentionPlan
 from minigrad.codegen.value_walk import Rewriter
@@ -23,6 +23,30 @@ Element = Callable[[Index], Value]
 def build_attention(kernel: Kernel, nest: Nest, plan: AttentionPlan, name: str) -> Function:
     """The loop nest of an attention."""
     return AttentionBuilder(kernel, nest, plan).function(name)
+
+
+def places(parts: Attention, rows: int) -> tuple[Var, Index, dict[Var, Index], Index]:
+    """(the parallel variable, its stop, what the batch's variables are there, the first row) of blocks of rows."""
+    counts = [*(v.hi + 1 for v in parts.batch), ceil_div(parts.row.hi + 1, rows)]
+    total = product(counts)
+    p = Var("p", 0, total - 1)
+    at: dict[Var, Index] = {}
+    after: Index = 1
+    for v, count in reversed(list(zip((*parts.batch, parts.row), counts, strict=True))):
+        at[v] = p // after % count
+        after = after * count
+    return p, total, at, at.pop(parts.row) * rows
+
+
+def last_key(parts: Attention, at: dict[Var, Index], origin: Index, rows: int) -> Index:
+    """The last key that any of the block's rows looks at."""
+    last = parts.key.hi
+    final = emin(origin + rows - 1, parts.row.hi)
+    for e in parts.conditions:
+        row, key = coefficient(e, parts.row), coefficient(e, parts.key)
+        if key == -1 and isinstance(row, int) and row >= 0:
+            last = emin(last, emax(subs(e, {parts.key: 0, parts.row: final, **at}), 0))
+    return last
 
 
 class AttentionBuilder:
@@ -43,17 +67,7 @@ class AttentionBuilder:
 
     def function(self, name: str) -> Function:
         parts = self.parts
-        blocks = ceil_div(parts.row.hi + 1, self.lanes)
-        counts = [*(v.hi + 1 for v in parts.batch), blocks]
-        total = product(counts)
-        p = Var("p", 0, total - 1)
-        at: dict[Var, Index] = {}
-        after: Index = 1
-        for v, count in reversed(list(zip((*parts.batch, parts.row), counts, strict=True))):
-            at[v] = p // after % count
-            after = after * count
-        self.origin = at.pop(parts.row) * self.lanes
-        self.at = at
+        p, total, self.at, self.origin = places(parts, self.lanes)
         buffers = tuple(BufferParam(b.name, b.dtype, b.shape[0], b.mode) for b in self.kernel.params)
         scalars = tuple(ScalarParam(s.name, s.dtype) for s in self.kernel.scalars)
         body = (Loop(p, 0, total, "parallel", tuple(self.block())),)
@@ -66,23 +80,13 @@ class AttentionBuilder:
         depth, columns = extent(parts.depth), -(-extent(parts.column) // plan.rows) * plan.rows
         sizes = {"turned": depth, "scores": plan.keys, "mixed": columns, "top": 1, "total": 1, "shrink": 1}
         memory: list[Stmt] = [Alloc(n, self.dtype, rows * self.lanes, "scratch") for n, rows in sizes.items()]
-        stop = self.last_key() + 1
+        stop = last_key(parts, self.at, self.origin, self.lanes) + 1
         b = self.fresh("block", ceil_div(bounds(stop)[1], plan.keys) - 1)
         first = b * plan.keys
         count = emin(stop - first, plan.keys)
         keys = [*self.scores(first, count), *self.weights(first, count), *self.mix(first, count)]
         return [*memory, *self.turn(), *self.start(), Loop(b, 0, ceil_div(stop, plan.keys), "serial", tuple(keys)),
                 *self.finish()]
-
-    def last_key(self) -> Index:
-        """The last key that any row of the block looks at."""
-        parts, last = self.parts, self.parts.key.hi
-        final = emin(self.origin + self.lanes - 1, parts.row.hi)
-        for e in parts.conditions:
-            row, key = coefficient(e, parts.row), coefficient(e, parts.key)
-            if key == -1 and isinstance(row, int) and row >= 0:
-                last = emin(last, emax(subs(e, {parts.key: 0, parts.row: final, **self.at}), 0))
-        return last
 
     def in_lanes(self, body: Callable[[Index], list[Stmt]]) -> Loop:
         """body(position of the row in the block) for all rows, a vector of them at a time."""

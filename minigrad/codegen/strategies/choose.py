@@ -7,6 +7,7 @@ from itertools import groupby
 from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.codegen.strategies import (
     attention,
+    attention_groups,
     contraction,
     packed,
     panels,
@@ -20,7 +21,15 @@ from minigrad.codegen.strategies import (
     window,
 )
 from minigrad.codegen.strategies.access import reductions
-from minigrad.codegen.strategies.plan import AnyPlan, PackedPlan, PanelPlan, TeamPlan, TilePlan, WindowPlan
+from minigrad.codegen.strategies.plan import (
+    AnyPlan,
+    GroupAttentionPlan,
+    PackedPlan,
+    PanelPlan,
+    TeamPlan,
+    TilePlan,
+    WindowPlan,
+)
 from minigrad.target import Target
 
 
@@ -42,8 +51,8 @@ def choose_plan(nest: Nest, target: Target) -> AnyPlan:
     if any(isinstance(s, Store) and s.combine for s in nest.body):
         return scatter.plan(nest, target)
     if target.has_groups:
-        for groups in (tiles.plan(nest, target), teams.plan(nest, target)):
-            if isinstance(groups, TilePlan | TeamPlan):
+        for groups in (attention_groups.plan(nest, target), tiles.plan(nest, target), teams.plan(nest, target)):
+            if isinstance(groups, GroupAttentionPlan | TilePlan | TeamPlan):
                 return groups
     if is_row_kernel(nest):
         return attention.plan(nest, target) or rows.plan(nest, target)

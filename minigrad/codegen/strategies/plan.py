@@ -174,6 +174,22 @@ class AttentionPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupAttentionPlan:
+    """Attention by work-groups of `items` rows of q, with `keys` keys in local memory, `part` of them at a time."""
+
+    strategy: str
+    batch: tuple[str, ...]
+    row: str
+    key: str
+    items: int
+    keys: int
+    part: int
+
+    def __str__(self) -> str:
+        return plan_text(self)
+
+
+@dataclass(frozen=True, slots=True)
 class PanelPlan:
     """A contraction in register tiles over panels. The innermost variables of M, N and K are tiled; lengths are theirs.
 
@@ -203,9 +219,9 @@ class PanelPlan:
         return plan_text(self)
 
 
-AnyPlan = Plan | PackedPlan | PanelPlan | TilePlan | TeamPlan | WindowPlan | AttentionPlan
+AnyPlan = Plan | PackedPlan | PanelPlan | TilePlan | TeamPlan | WindowPlan | AttentionPlan | GroupAttentionPlan
 _KINDS = {"packed": PackedPlan, "panels": PanelPlan, "tiles": TilePlan, "teams": TeamPlan, "window": WindowPlan,
-          "attention": AttentionPlan}
+          "attention": AttentionPlan, "attention_groups": GroupAttentionPlan}
 
 
 def plan_text(plan: AnyPlan) -> str:
