@@ -53,12 +53,12 @@ TILE_CYCLES = 20.0
 LOADS = 1.7
 """Loads per cycle, rows of B and broadcast elements of A alike, while two multiply-adds run in each."""
 
-NARROW = 0.08
+NARROW = 0.25
 """Part of a step that a tile of one vector takes longer, one of two half of it: rows of B come in shorter runs."""
 
-L2_RATE, L2_RATE_FAR, FAR_STEP = 40, 22, 2048
+L2_RATE, L2_RATE_FAR, FAR_STEP, L2_LOST = 40, 22, 2048, 0.1
 """Bytes per cycle from the second-level cache, where a panel of B does not stay in the first; likewise where rows of B
-in place are so many bytes apart."""
+in place are so many bytes apart; the part of that time that multiply-adds do not hide."""
 
 STREAM_ROWS, STREAM_K, STREAM_COLUMNS, STREAM_VECTORS = 32, 16, 1024, 2
 """With at most so many rows of A a large B is streamed, in blocks of so many of its rows, in runs at least so long, by
@@ -159,7 +159,7 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
         unit_m, unit_n = ceil(m / rows) * rows, ceil(ceil(n / columns) / wide) * columns
     else:
         unit_m, unit_n = units(c, n, rows, columns, block_k, b == "place", target)
-    by_rows = writes_rows(c, unit_n, block_k, target)
+    by_rows = unit_n >= n and writes_rows(c, unit_n, block_k, target)
     outer = tuple(v.name for v in (*c.batch, *c.m[:-1], *c.n[:-1]))
     block_m = rows if by_rows else unit_m
     return PanelPlan("panels", outer, unit_m, unit_n, block_m, block_k, rows, vectors, width, a, b, dots)
@@ -196,9 +196,10 @@ def register_tile(c: Contraction, block_k: int, width: int, target: Target, a_in
             copies = rows * vectors
             step = max(copies / 2, (rows + vectors) / LOADS, MIN_CHAINS / 2) * (1 + NARROW / vectors)
             row = vectors * target.vector_bytes
-            near = block_k * (row + rows * c.a.dtype.itemsize) if far_b and not ahead else 2 * block_k * row
-            if near > target.l1 and m > rows:
-                step = max(step, row / (L2_RATE_FAR if far_b else L2_RATE))
+            beside = row if ahead else IN_PLACE_ROWS * c.a.dtype.itemsize if far_b else row // 4
+            if block_k * (row + beside) > target.l1 and m > rows:
+                fetch = row / (L2_RATE_FAR if far_b else L2_RATE)
+                step = max(step, fetch) + L2_LOST * fetch
             tile = step * k + (TILE_CYCLES + copies) * ceil(k / block_k)
             edge = (0.0, 0) if left == 0 else (tile, 0)
             if across and 0 < left <= dots and not (along_rows and rows not in (width // 2, width)):
