@@ -147,7 +147,8 @@ def _shifted(x: Node, axes: Axes) -> Node:
 
 def _softmax(x: Node, axes: Axes) -> Node:
     e = B.exp(_shifted(x, axes))
-    return B.div(e, _total(e, axes))
+    total = B.sum(e, axes)
+    return B.mul(e, B.expand_reduced(B.div(B.full_like(total, 1), total), x.shape, axes))
 
 
 def _softmax_vjp(node: Node, g: Node) -> tuple[Node]:
