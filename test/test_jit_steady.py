@@ -257,6 +257,35 @@ def test_another_gradient_is_noticed():
     np.testing.assert_array_equal(weight.numpy(), expected)
 
 
+def test_gradients_that_are_arguments():
+    """The captured step hands its arguments to an optimizer, which reads them where they lie."""
+    def run(captured: bool) -> list[np.ndarray]:
+        weights = [Tensor(random(3, seed=k), requires_grad=True) for k in range(2)]
+        optimizer = optim.Adam(weights, lr=0.01)
+
+        def step(gradients):
+            for w, g in zip(weights, gradients, strict=True):
+                w.grad = g
+            optimizer.step()
+
+        step = jit(step) if captured else step
+        gradients, found = [Tensor(random(3, seed=k)).realize() for k in range(2, 4)], []
+        for k in range(16):
+            step(gradients)
+            assert not captured or not 3 < k < 8 or steady(step)
+            found += [w.numpy() for w in weights] + [g.numpy() for g in gradients]
+            if k == 5:
+                gradients[0].assign(gradients[0] * 2).realize()
+            if k == 8:
+                gradients = [Tensor(random(3, seed=k)).realize() for k in range(4, 6)]
+            if k == 12:
+                gradients = gradients[::-1]
+        return found
+
+    for ours, theirs in zip(run(True), run(False), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def test_a_frozen_weight_gets_no_gradient():
     a, b = (Tensor(random(3, seed=k), requires_grad=True) for k in range(2))
 

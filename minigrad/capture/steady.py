@@ -76,6 +76,8 @@ class Steady:
         leaves = [t._grad for t in guards if t._grad is not None]
         self.grad_nodes = [ref(g._node) for g in leaves]
         self.addresses = [address_of(t._node.storage) for t in (*guards, *leaves)]
+        self.given: list[int] = []
+        """Which of the gradients get a value at each replay."""
         self.loose: list[int] = []
         """Cells whose buffer changes from replay to replay."""
         self.alone: list[int] = []
@@ -214,10 +216,14 @@ class Steady:
         if self.grad_nodes:
             leaves = [t for t in grads if t is not None]
             del grads
-            # A gradient that somebody else holds keeps its value when its owner gets the next one.
-            if max(_counts(leaves)) > _LISTED or any([t._requires_grad or t._grad is not None for t in leaves]):
-                return False
             more = [t._node for t in leaves]
+            # A gradient that somebody else holds keeps its value when its owner gets the next one.
+            counts = _counts(leaves)
+            given = [leaves[k] for k in self.given]
+            if any([counts[k] > _LISTED for k in self.given]) or \
+                    any([t._requires_grad or t._grad is not None for t in given]):
+                return False
+            del given
             if not all(map(is_, more, [r() for r in self.grad_nodes])):
                 return False
             nodes += more
@@ -271,14 +277,15 @@ def steady_after(capture: Capture, owners: list[Tensor]) -> Steady | None:
     numbers = {(count + k, False): k for k in range(len(guards))}
     with_grad = [k for k, t in enumerate(guards) if t._grad is not None]
     numbers.update({(count + k, True): len(guards) + i for i, k in enumerate(with_grad)})
-    return steady if _Sorter(steady, capture, step, numbers).sort() else None
+    return steady if _Sorter(steady, capture, step, numbers, owners).sort() else None
 
 
 class _Sorter:
     """Sorts slots, registers and rebinds by who provides their buffers. `cells` are the numbers of cells by place."""
 
-    def __init__(self, steady: Steady, capture: Capture, step: PlanStep, cells: dict[Place, int]):
-        self.steady, self.capture, self.step, self.cells = steady, capture, step, cells
+    def __init__(self, steady: Steady, capture: Capture, step: PlanStep, cells: dict[Place, int],
+                 owners: list[Tensor]):
+        self.steady, self.capture, self.step, self.cells, self.owners = steady, capture, step, cells, owners
         self.slots = step.plan.schedule.slots
         self.places = capture.recording.places
         self.taken = set(self.places.values())
@@ -314,11 +321,13 @@ class _Sorter:
     def _rebind(self, rebind: Rebind) -> bool:
         r, place, cell = rebind.register, rebind.place, self.cells.get(rebind.place)
         assert r is not None
+        if self._is_argument(rebind):
+            return True
         slot = self.made.get(r)
         if cell is None or slot is None:
             self.steady.puts.append(rebind)
             self.moving.add(place)
-            return cell is None and place[0] < len(self.capture.inputs) and not rebind.fresh
+            return place[0] < len(self.capture.inputs) and not rebind.fresh if cell is None else place[1]
         leaf = self.slots[slot].leaf
         own = leaf is None and place not in self.taken or \
             leaf is not None and self.places.get(self.leaves[leaf]) == place
@@ -329,6 +338,13 @@ class _Sorter:
         self.steady.puts.append(rebind)
         self.moving.add(place)
         return not rebind.fresh
+
+    def _is_argument(self, rebind: Rebind) -> bool:
+        """Whether a gradient is an argument of the capture, which lives, so that each replay has it as an argument."""
+        owner, grad = rebind.place
+        k, of_argument = self.places.get(rebind.register, (-1, True))  # type: ignore[arg-type]
+        return grad and not rebind.fresh and not of_argument and 0 <= k < len(self.capture.inputs) and \
+            k not in self.capture.confirmed and self.owners[owner]._grad is self.owners[k] is self.capture.inputs[k]()
 
     def _fresh(self, r: int, slot: int) -> None:
         nbytes = number(self.step.plan.sizes[slot], self.step.dims)
@@ -346,6 +362,8 @@ class _Sorter:
         steady, count = self.steady, len(self.capture.inputs)
         places = [(owner, grad) for _, owner, grad, _ in steady.inputs] + [r.place for r in steady.puts]
         places += [o.place for o in self.capture.output.same() if o.place is not None]
+        first = len(steady.guards)
+        steady.given = sorted({k - first for k in (*steady.alone, *steady.loose) if k >= first})
         steady.reached = [(owner, steady.guards[owner - count])
                           for owner in dict.fromkeys(owner for owner, _ in places) if owner >= count]
         alone = len(steady.fresh) == 1 and steady.fresh[0][2] and type(self.capture.output.structure) is Output
