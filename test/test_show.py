@@ -21,7 +21,7 @@ def test_kernels_read_as_mathematics() -> None:
     text = show(example(), "kernels")
     assert "t0 = max(r0<100: p0[i0, r0])" in text
     assert "t1 = sum(r1<100: exp(p0[i0, r1] - t0))" in text
-    assert "o0[i0, i1] = exp(p0[i0, i1] - t0) / t1" in text
+    assert "o0[i0, i1] = exp(p0[i0, i1] - t0) * (1.0 / t1)" in text
 
 
 def test_reasons_of_a_boundary() -> None:
