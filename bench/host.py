@@ -1,4 +1,4 @@
-"""What the host pays: making and keying Nodes, importing minigrad, Python per distinct kernel, warm steps."""
+"""What the host pays: Nodes made and keyed, a small realize, import, Python per distinct kernel, warm steps."""
 from __future__ import annotations
 
 import argparse
@@ -23,6 +23,7 @@ def run(bench: Bench) -> None:
     figure = bench.report.add_figure
     figure("node made", [made_seconds(count) for _ in range(runs)], 1e-6, "us per Node")
     figure("node keyed", [keyed_seconds(count) for _ in range(runs)], 1e-6, "us per Node")
+    figure("realize a 64x64 product", [small_seconds(count // 10) for _ in range(runs)], 1e-6, "us, less its kernel")
     figure("import minigrad", [import_seconds() for _ in range(runs)], 1e-3, "ms")
     if bench.quick:
         batch, size = 1, 16
@@ -60,6 +61,20 @@ def keyed_seconds(count: int) -> float:
     start = time.perf_counter()
     hash(build_graph([node]).key())
     return (time.perf_counter() - start) / count
+
+
+def small_seconds(count: int) -> float:
+    """Seconds of the host per product of two small matrices, made and realized, warm."""
+    from minigrad.tensor import Tensor
+
+    x = Tensor.ones(64, 64).contiguous().realize()
+
+    def products() -> None:
+        for _ in range(count):
+            (x @ x).realize()
+
+    products()
+    return host_seconds(products) / count
 
 
 def import_seconds() -> float:

@@ -22,11 +22,13 @@ from minigrad.mixins.base import Base, broadcast_shapes
 from minigrad.ops import build as B
 from minigrad.ops.convert import convert
 from minigrad.ops.node import Node, apply, leaf, live_count
+from minigrad.ops.op import Composite
 from minigrad.ops.storage import ASSIGN, BUFFER, COPY, DETACH
 from minigrad.runtime.device import Buffer
 from minigrad.runtime.registry import canonical
 
 MAX_UNREALIZED = 10_000  # Nodes of one handle's graph; longer ones are realized when they are made
+COMPOSITE = 3  # what a composite counts as among them
 _ids = count(1)
 _leaves: dict[int, weakref.ref[Tensor]] = {}
 
@@ -126,17 +128,18 @@ class Tensor(AliasMixin):
         changed()
 
     def _bound_graph(self) -> None:
-        if live_count() <= MAX_UNREALIZED:
+        if live_count() * COMPOSITE <= MAX_UNREALIZED:
             return
         seen: set[Node] = {self._node}
-        stack = [self._node]
+        stack, size = [self._node], 0
         while stack:
             node = stack.pop()
             if node.storage is None:
                 fresh = [i for i in node.inputs if i not in seen]
                 seen.update(fresh)
                 stack.extend(fresh)
-                if len(seen) > MAX_UNREALIZED:
+                size += COMPOSITE if type(node.op.lower) is Composite else 1
+                if size > MAX_UNREALIZED:
                     self._before = None
                     self.realize()
                     return
