@@ -18,8 +18,8 @@ from minigrad.runtime.llvm_emit import Source
 
 GROUP_UNITS, GROUP_CHARS = 16, 150_000
 """A group is full with so many units, or so much text: LLVM's fixed cost per module is as large as a small kernel's."""
-HELP_CHARS = 600_000
-"""So much text waits before help is called: about half a second of work, and the helper needs 0.2 to start."""
+HELP_CHARS = 300_000
+"""So much text waits before help is called: about 0.2 seconds of work, as many as the helper needs to start."""
 
 Group = dict[str, Source]
 

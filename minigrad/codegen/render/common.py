@@ -133,7 +133,7 @@ class Emitter(HalfEmitter):
             lo, hi = bounds(offset)
             return 0 <= lo and hi < memory.size
         if type(memory.size) is Var and memory.size not in variables(offset):
-            return offset == 0  # of such a length nothing is known
+            return isinstance(offset, int) and 0 <= offset < bounds(memory.size)[0]  # no more of it is known
         return prove_nonneg(offset) and prove_nonneg(memory.size - 1 - offset)
 
     def could_move(self, memory: Memory, offset: Index) -> bool:

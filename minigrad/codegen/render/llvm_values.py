@@ -61,6 +61,15 @@ class LlvmValues(Emitter):
 
     # ---- literals, lanes, indices ----
 
+    def index_value(self, v: Value, mask: Ref | None) -> Ref:
+        """Outside vectors behind an empty instruction: LLVM takes arithmetic on a loop's variable apart, term by term,
+        and a hash of an index has hundreds."""
+        x = super().index_value(v, mask)
+        if x.lanes > 1 or x.literal is not None or not v.dtype.is_int or "sse" not in self.target.features:
+            return x
+        kind = scalar_type(x.dtype)
+        return self.pure(f'call {kind} asm "", "=r,0"({kind} {x.text})', x.dtype, 1, (x,))
+
     def literal(self, value: int | float | bool, dtype: DType) -> str:
         if dtype is bool_:
             return "true" if value else "false"
