@@ -13,8 +13,8 @@ from __future__ import annotations
 from minigrad.codegen.ir.nodes import Alloc, BufferParam, Call, Function, If, Let, Loop, Prefetch, Stmt, Store
 from minigrad.codegen.ir.walk import Body, names
 from minigrad.codegen.value_walk import below
-from minigrad.expr import FloorDiv, Index, Max, Min, Mod, Opaque, Var, emax, emin
-from minigrad.value import Value, ValueIndex, rebuild
+from minigrad.expr import FloorDiv, Index, Max, Min, Mod, Opaque, Var, emax, emin, variables
+from minigrad.value import Value, ValueIndex, rebuild, value_atoms
 
 MAX_SIZE = (1 << 31) - 1
 
@@ -103,6 +103,10 @@ class _Lifter:
 
     def index(self, e: Index) -> Index:
         if isinstance(e, int):
+            return e
+        if self.old not in variables(e):
+            if value_atoms(e):
+                raise _Computed
             return e
         total: Index = e.const
         over_all = dict(e.terms).get((self.old,), 0) * self.count
