@@ -10,6 +10,7 @@ from minigrad.dtype import DType, bool_
 _TYPES = {"float32": "float", "float64": "double", "float16": "i16", "bfloat16": "i16"}
 
 
+@cache
 def scalar_type(dtype: DType) -> str:
     """The type in registers; in memory a bool is an i8."""
     return "i1" if dtype is bool_ else _TYPES.get(dtype.name) or f"i{dtype.bits}"

@@ -51,7 +51,8 @@ class LlvmValues(Emitter):
         return f"{'  ' * (ref.level + 1)}{ref.text} = {text}"
 
     def name(self, hint: str) -> str:
-        return ("" if hint == "branch." else "%") + super().name(hint + "." if hint[-1] != "." else hint)
+        self.counter += 1
+        return f"{hint}{self.counter}" if hint == "branch." else f"%{hint}.{self.counter}"
 
     def line(self, text: str) -> None:
         self.scope.lines.append("  " * len(self.scopes) + text)
@@ -181,8 +182,10 @@ class LlvmValues(Emitter):
 
     def dot_of(self, v: Value) -> tuple[Value, Value] | None:
         """What `llvm_dots.dot_of` finds, where vectors have the instruction."""
+        if v.op != "add" or v.dtype is not int32:
+            return None
         need = {16: "avx512vnni", 8: "avxvnni"}.get(self.width)
-        return dot_of(v) if v.op == "add" and need in self.target.features else None
+        return dot_of(v) if need in self.target.features else None
 
     def scale_of(self, v: Value) -> tuple[Value, Value] | None:
         """What `llvm_scales.scale_of` finds, inside loops over the lanes of such a register."""
