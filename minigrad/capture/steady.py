@@ -114,7 +114,7 @@ class Steady:
         if kinds is None or len(args) != len(kinds) or settings is not self.settings or around is not self.around or \
                 Base.training is not self.training or Base.grad_enabled is not self.grad_enabled:
             return MISS
-        buffers = []
+        buffers, addresses, others = [], [], False
         for t, (shape, dtype, device, requires_grad, no_grad, captured) in zip(args, kinds):  # noqa: B905 (costs time)
             if type(t) is not Tensor:
                 return MISS
@@ -123,19 +123,24 @@ class Steady:
                     t._requires_grad is not requires_grad or (t._grad is None) is not no_grad:
                 return MISS
             before = captured()
-            if before is not None and before is not t:
+            if before is not t:
+                if before is not None:
+                    return MISS
+                others = True
+            buffer = node.storage
+            if buffer is None:
                 return MISS
-            buffers.append(node.storage)
-        if len(kinds) > 1 and len({*args}) < len(kinds):
+            buffers.append(buffer)  # holds it: an assign elsewhere does not overwrite it meanwhile
+            addresses.append(buffer.address or address_of(buffer))
+        if others and len({*args}) < len(args):
             return MISS
         if self.only is None:
             return self.replay(args, _NOTHING)
-        if None in buffers or self.guards and not self._holds(args):
+        if self.guards and not self._holds(args):
             return MISS
-        made = self.only.take()
-        addresses = [b.address or address_of(b) for b in buffers]
+        made, step = self.only.take(), self.step
         addresses.append(made.storage.address)
-        self.prepared.run_patched(self.all_slots, addresses, self.step.numbers, self.step.dims, self.step.highest)
+        self.prepared.run_patched(self.all_slots, addresses, step.numbers, step.dims, step.highest)
         return Tensor._over(made)
 
     def replay(self, tensors: Sequence[Tensor], named: dict[str, int]) -> Any:

@@ -89,4 +89,7 @@ class Device(ABC):
 
     @abstractmethod
     def elapsed(self) -> float:
-        """Seconds the device spent in kernels since the last call; wall time where the driver cannot tell."""
+        """Seconds the device spent in kernels since the last call; wall time where the driver cannot tell.
+
+        The first call says nothing: who wants to know calls it before and after.
+        """

@@ -38,7 +38,7 @@ def get_device(name: str) -> Device:
 
 def synchronize(device: str | None = None) -> None:
     """Waits until everything queued on the device is done; on every opened device if none is named."""
-    for opened in [get_device(device)] if device is not None else set(_opened.values()):
+    for opened in [get_device(device)] if device is not None else tuple(_opened.values()):
         opened.synchronize()
 
 
