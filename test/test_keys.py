@@ -8,8 +8,8 @@ from minigrad import Tensor, Variable
 from minigrad.ops import build as B
 from minigrad.ops import functions, kinds
 from minigrad.ops.node import Node, apply
-from minigrad.ops.storage import RANDOM_BITS
-from minigrad.scheduler.graph import build_graph
+from minigrad.ops.storage import DETACH, RANDOM_BITS
+from minigrad.scheduler.graph import build_graph, structure
 
 
 def buffer(*shape: int, dtype: str = "float32") -> Node:
@@ -65,11 +65,36 @@ def _unsigned():  # type: ignore[no-untyped-def]
     return Tensor(np.zeros(1, np.uint32)).dtype
 
 
+STEPS = (
+    lambda x, y, n: B.add(x, y), lambda x, y, n: B.mul(x, B.full_like(x, n + 2.0)), lambda x, y, n: B.flip(x, (n,)),
+    lambda x, y, n: functions.softmax(x, (n,)), lambda x, y, n: functions.moved(x, y, 0.5),
+    lambda x, y, n: apply(DETACH, x, id=n), lambda x, y, n: B.where(B.lt(x, y), y, x),
+)
+
+
+def random_graph(rng: np.random.Generator) -> list[Node]:
+    """One to three results of a few operations over two buffers."""
+    made = [buffer(2, 3), buffer(2, 3)]
+    for _ in range(rng.integers(1, 5)):
+        x, y = (made[k] for k in rng.integers(0, len(made), 2))
+        made.append(STEPS[rng.integers(0, len(STEPS))](x, y, int(rng.integers(0, 2))))
+    return [made[k] for k in rng.integers(0, len(made), rng.integers(1, 4)) if made[k].storage is None]
+
+
+def test_keys_are_equal_where_structures_are() -> None:
+    rng = np.random.default_rng(0)
+    graphs = [g for g in map(build_graph, [random_graph(rng) for _ in range(400)]) if g.nodes]
+    by_key: dict[bytes, tuple] = {}
+    for graph in graphs:
+        assert by_key.setdefault(graph.key(), structure(graph)) == structure(graph)
+    assert len(set(by_key.values())) == len(by_key) < len(graphs)
+
+
 def test_tables_are_bounded_and_forgetting_them_changes_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     x = buffer(5)
     before = key(B.reshape(B.exp(x), (5, 1)))
     monkeypatch.setattr(kinds, "MOST", 10)
     for k in range(1, 50):
         B.reshape(buffer(k), (k, 1))
-    assert len(kinds._kinds) <= 11 and len(kinds._types) <= 11
+    assert len(kinds.kinds) <= 11 and len(kinds._types) <= 11
     assert key(B.reshape(B.exp(buffer(5)), (5, 1))) == before

@@ -15,7 +15,8 @@ MOST = 30_000
 """Entries of a table; programs whose shapes change all the time would fill it without end."""
 _numbers = count(1)
 _known: dict[tuple, int] = {}
-_kinds: dict[tuple, Kind] = {}
+kinds: dict[tuple, Kind] = {}
+"""By operation, number of inputs, device and params; `kind_of` tells apart what is equal and means different things."""
 _types: dict[tuple, Type] = {}
 
 
@@ -65,10 +66,10 @@ def type_of(shape: Shape, dtype: DType, device: str) -> Type:
 def kind_of(op: Op, count: int, device: str, params: dict[str, Any]) -> Kind:
     """The one Kind of an operation over this many inputs. Params are always given in the same order."""
     key = (op, count, device, *params.values())
-    found = _kinds.get(key)
+    found = kinds.get(key)
     if found is not None and found.has_zero:
         key = (*key, repr(params))
-        found = _kinds.get(key)
+        found = kinds.get(key)
     if found is None:
         symbols: list[Expr] = []
         found = Kind()
@@ -79,9 +80,9 @@ def kind_of(op: Op, count: int, device: str, params: dict[str, Any]) -> Kind:
         found.symbolic = bool(symbols)
         found.special = found.special or ("symbolic" if symbols else "")
         found.has_zero = "negative" not in params and any([v == 0 and type(v) is float for v in params.values()])
-        _add(_kinds, key, found)
+        _add(kinds, key, found)
         if found.has_zero:
-            _add(_kinds, (*key, repr(params)), found)
+            _add(kinds, (*key, repr(params)), found)
     return found
 
 

@@ -10,7 +10,7 @@ from minigrad.dtype import DType
 from minigrad.errors import DeviceError
 from minigrad.expr import Index
 from minigrad.handles import changes
-from minigrad.ops.kinds import Kind, Type, kind_of, type_of
+from minigrad.ops.kinds import Kind, Type, kind_of, kinds, type_of
 from minigrad.ops.op import Op
 
 
@@ -72,22 +72,20 @@ def apply(op: Op, *inputs: Node, device: str | None = None, **params: Any) -> No
     for `copy`. Params must be hashable, and always passed in the same order for one op.
     """
     where = device if device is not None else inputs[0].device
-    kind = kind_of(op, len(inputs), where, params)
+    kind = kinds.get((op, len(inputs), where, *params.values()))
+    if kind is None or kind.has_zero:
+        kind = kind_of(op, len(inputs), where, params)
     key = (kind, inputs or world)
     found = _nodes.get(key)
     if found is not None:
         node = found()
         if node is not None:
             return node
-    if len(inputs) == 1:
-        depth = inputs[0].depth if inputs[0].storage is None else 0
-        operands: Any = inputs[0].type
-    else:
-        depth = 0
-        for i in inputs:
-            if i.storage is None and i.depth > depth:
-                depth = i.depth
-        operands = tuple([i.type for i in inputs])
+    depth = 0
+    for i in inputs:
+        if i.storage is None and i.depth > depth:
+            depth = i.depth
+    operands = tuple([i.type for i in inputs])
     result = kind.results.get(operands)
     if result is None:
         result = kind.results[operands] = _infer(op, inputs, device, where, params)
