@@ -12,9 +12,10 @@ from test_packed import AVX2, AVX512, NEON, arguments, flat_kernel, tensor
 import minigrad
 from minigrad import Tensor, config
 from minigrad.codegen.ir.interpret import interpret_function
-from minigrad.codegen.ir.nodes import Function
+from minigrad.codegen.ir.nodes import Function, Prefetch
 from minigrad.codegen.ir.text import parse_function, print_function
 from minigrad.codegen.ir.verify import verify_function
+from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.render.llvm import render_llvm
@@ -167,6 +168,15 @@ def test_show_says_why_a_kernel_has_no_window() -> None:
 def test_plans_print_and_parse() -> None:
     made = WindowPlan("window", "taps", ("i0", "i1"), "i2", "i3", 7, 2, 16, 4)
     assert parse_plan(str(made)) == made
+
+
+def test_what_will_be_staged_is_prefetched() -> None:
+    """A page ahead of each vector of a row that is staged."""
+    function = window_function(flat_kernel(depthwise("forward", 9, 64), AVX512), AVX512)
+    found = [s for s in statements(function) if isinstance(s, Prefetch)]
+    assert {s.buffer for s in found} == {"p0"}
+    constants = {s.offset.const for s in found if not isinstance(s.offset, int)}
+    assert min(constants) == 4096 // 4 - 64 - 1  # the padding above and to the left
 
 
 def test_a_gpu_declines() -> None:

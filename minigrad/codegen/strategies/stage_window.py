@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minigrad.codegen.ir.nodes import Alloc, If, Loop, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, If, Loop, Prefetch, Stmt, Store
+from minigrad.codegen.strategies.blocking import PAGE
 from minigrad.codegen.strategies.plan import WindowPlan
 from minigrad.codegen.strategies.recognise_window import Window
 from minigrad.expr import Index, Var, bounds, subs, variables
-from minigrad.value import Value, const, guard, load, substitute
+from minigrad.value import Value, const, guard, load, substitute, value_atoms, walk
 
 FEW_BLOCKS = 4
 """Vectors of a row that are written out rather than looped over."""
@@ -118,13 +119,24 @@ class Staging:
         base = r * self.pitch if self.stride == 1 else 0
         memory = self.memory if self.stride == 1 else self.line
         made = self.blocks(self.pitch // self.width, whole,
-                           lambda b: [Store(memory, base + b * self.width + lane, element(b * self.width))])
+                           lambda b: [*self.ahead(value, b * self.width),
+                                      Store(memory, base + b * self.width + lane, element(b * self.width))])
         if self.stride > 1:
             for s in range(self.stride):
                 for k in range(0, self.segment, self.width):
                     part = load(self.line, (self.stride * (lane + k) + s,), value.dtype)
                     made.append(Store(self.memory, r * self.pitch + s * self.segment + k + lane, part))
         return made
+
+    def ahead(self, value: Value, place: Index) -> list[Stmt]:
+        """Prefetches of what is read a page after a place of a row: processors stop at its end."""
+        found: list[Stmt] = []
+        for v in walk(value):
+            if v.op == "load" and not value_atoms(v.attr[1][0]):  # type: ignore[index]
+                name, (offset,) = v.attr  # type: ignore[misc]
+                here = subs(offset, {self.window.column: self.first_column + place})
+                found.append(Prefetch(name, here + PAGE // v.dtype.itemsize))
+        return found
 
     def put(self, memory: str, place: Index, value: Value, column: Index, lane: Var) -> list[Stmt]:
         return [Store(memory, place + lane, substitute(value, {self.window.column: self.first_column + column + lane}))]
