@@ -52,6 +52,7 @@ CASES = {
 PLANS = {
     "as planned": {},
     "blocks of K": {"block_k": 16},
+    "rows of B": {"a": "turned", "b": "place", "block_k": 16},
     "packed": {"a": "panels", "b": "panels", "block_k": 16},
     "turned": {"a": "turned", "b": "turned", "block_k": 16},
 }
@@ -132,6 +133,7 @@ def test_plans_print_and_parse() -> None:
     (1024, 1024, 1024, "place", "panels", True),
     (2048, 2048, 2048, "place", "panels", False),
     (8, 2048, 2048, "place", "place", False),
+    (24, 2048, 2048, "turned", "place", False),
 ])
 def test_what_is_packed(m: int, n: int, k: int, a: str, b: str, whole: bool) -> None:
     made = plan(flat_kernel(tensor(m, k) @ tensor(k, n), AVX512).nests[0], AVX512)
@@ -156,10 +158,11 @@ def test_what_is_not_done_in_panels_says_why(result, reason: str) -> None:  # no
     lambda: tensor(1200, 516).transpose(0, 1) @ tensor(1200, 512),
     lambda: tensor(510, 1300) @ tensor(208, 1300).transpose(0, 1),
     lambda: (tensor(8, 2048) @ tensor(2048, 1024) + tensor(1024)).relu(),
+    lambda: tensor(24, 2048) @ tensor(2048, 1024),
     lambda: tensor(300, 300).relu() @ tensor(300, 300),
     lambda: tensor(200, 112) @ tensor(112, 112),
     lambda: tensor(200, 480) @ tensor(480, 80),
-], ids=["a @ b", "a.T @ b", "a @ b.T", "few rows", "prologue", "7 vectors", "5 vectors"])
+], ids=["a @ b", "a.T @ b", "a @ b.T", "few rows", "more rows", "prologue", "7 vectors", "5 vectors"])
 def test_no_accumulator_lives_on_the_stack(make, target: Target, register: str) -> None:  # noqa: ANN001
     stage = stages_of(flat_kernel(make(), target), target).stages[0]
     assert isinstance(stage.plan, PanelPlan)

@@ -8,7 +8,7 @@ from minigrad.codegen.ir.nodes import Alloc, BufferParam, Function, If, Loop, Pr
 from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.access import extent
-from minigrad.codegen.strategies.blocking import PAGE, row_bytes
+from minigrad.codegen.strategies.blocking import PAGE, is_plain, row_bytes
 from minigrad.codegen.strategies.build import accumulate
 from minigrad.codegen.strategies.build_dots import Dots, lanes_along_rows, when
 from minigrad.codegen.strategies.plan import PanelPlan
@@ -263,7 +263,7 @@ class PanelBuilder:
             share = -(-plan.vectors // -(-plan.block_m // self.rows))
             found += [(c.b, {self.n: column + self.columns + (i * share + v) % plan.vectors * plan.width})
                       for v in range(share)]
-        streamed = plan.b == "place" and block.kb is not None
+        streamed = plan.b == "place" and block.kb is not None and is_plain(c.b)
         if streamed:
             found = [(c.b, {self.n: column + v * plan.width, self.k: block.k0 + x + plan.block_k})
                      for v in range(plan.vectors)]

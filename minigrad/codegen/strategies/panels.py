@@ -62,7 +62,7 @@ in place are so many bytes apart; the part of that time that multiply-adds do no
 
 STREAM_ROWS, STREAM_K, STREAM_COLUMNS, STREAM_VECTORS = 32, 16, 1024, 2
 """With at most so many rows of A a large B is streamed, in blocks of so many of its rows, in runs at least so long, by
-tiles at most so wide: several of them are on their way at once."""
+tiles at most so wide: several of them are on their way at once. More rows of A than are read in place are packed."""
 
 NEAR_VECTORS = 4
 """Not where so many vectors of each row of B stay in the first-level cache."""
@@ -133,22 +133,27 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
     """Where operands are read, the register tile, blocks of K, units of work."""
     m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
     itemsize = max(c.a.dtype.itemsize, 4)
-    a = "place" if is_plain(c.a) else "panels" if steps_closely(c.a, c.m[-1:]) else "turned"
+    packed_a = "panels" if steps_closely(c.a, c.m[-1:]) else "turned"
+    a = "place" if is_plain(c.a) else packed_a
     b_bytes = k * n * itemsize
     in_place = is_plain(c.b) and value_accesses(c.b, ())[0].step(c.n[-1]) == 1
     far_a = a == "place" and row_bytes(c.a, c.k) > c.a.dtype.itemsize
     block_k = k
     long = k * NEAR_VECTORS * target.vector_bytes > target.l1
-    if in_place and a == "place" and m <= STREAM_ROWS and long and 2 * b_bytes > target.l2:
-        b, block_k = "place", STREAM_K
+    few = in_place and a == "place" and m <= STREAM_ROWS and long and 2 * b_bytes > target.l2
+    if few:
+        a, b, block_k = a if m <= IN_PLACE_ROWS else packed_a, "place", STREAM_K
     elif in_place and (m < PACK_ROWS or fits_in_place(c, b_bytes, target) and not far_a):
         b = "place"
     else:
         b = "panels" if steps_closely(c.b, c.n[-1:]) else "turned"
-    if a != "place" or b != "place":
+    if not few and (a != "place" or b != "place"):
         block_k = part(k, MAX_K if a == "place" and not far_a else MAX_K_PACKED, width)
     streamed = b == "place" and block_k < k
-    rows, vectors, dots = register_tile(c, block_k, width, target, a == "place", b == "place")
+    if few:
+        rows, vectors, dots = *stream_tile(m, a == "place", target), 0
+    else:
+        rows, vectors, dots = register_tile(c, block_k, width, target, a == "place", b == "place")
     columns, n = vectors * width, n - dots
     if dots and not lanes_along_rows(c):
         block_k = k
@@ -169,6 +174,12 @@ def fits_in_place(c: Contraction, b_bytes: int, target: Target) -> bool:
     """Whether B stays in the second-level cache, its rows whole lines long and spread over the sets of the first."""
     step = row_bytes(c.b, c.k)
     return b_bytes <= target.l2 and step % target.vector_bytes == 0 and step % PAGE != 0
+
+
+def stream_tile(m: int, in_place: bool, target: Target) -> tuple[int, int]:
+    """Rows and vectors of the tiles that stream B: as many rows as can be, so that each line of B comes once."""
+    vectors = STREAM_VECTORS if in_place else 1
+    return even(m, (target.registers - vectors - SPARE_REGISTERS) // vectors), vectors
 
 
 def part(k: int, most: int, multiple: int) -> int:
