@@ -1,5 +1,6 @@
 """Composites: they compute what their expansions do, differentiate twice, and leave nothing behind."""
 import gc
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -102,3 +103,18 @@ def test_steps_of_half_types() -> None:
     np.testing.assert_array_equal(got, p - (g.astype(np.float32) * 0.125).astype(np.float16))
     moved = Tensor(p).moved(Tensor(g), 0.25).numpy()
     np.testing.assert_allclose(moved, p.astype(np.float32) * 0.75 + g.astype(np.float32) * 0.25, atol=2e-3)
+
+
+def test_threads_expand_apart() -> None:
+    """Numbers that one thread makes while others expand are the same Nodes as ever."""
+    def work(k: int) -> list[bool]:
+        x = ready(3, 4 + k)
+        found = []
+        for _ in range(20):
+            image = expanded([(x.softmax() * 2.0)._node])
+            mine = Tensor.full((3,), 0.25 + k)
+            found.append(mine._node is Tensor.full((3,), 0.25 + k)._node and mine._node not in image)
+        return found
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(all(found) for found in pool.map(work, range(8)))

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from threading import RLock
 
 import numpy as np
 
 from minigrad.errors import InternalError
-from minigrad.ops import node as nodes
-from minigrad.ops.node import Node, apply, leaf
+from minigrad.ops.node import Node, apply, here, leaf
 from minigrad.ops.op import Composite, Op
 from minigrad.ops.storage import BUFFER
 
 Rewrite = Callable[[Node, Sequence[Node]], Node | None]
 """What computes a Node over these inputs; None: the Node itself."""
-
-_expanding = RLock()
 
 
 def composite(name: str, infer: Callable, expand: Callable[..., Node], vjp: Callable | None) -> Op:
@@ -95,9 +91,8 @@ def _rebuilt(node: Node, image: dict[Node, Node]) -> Node:
 @contextmanager
 def _apart() -> Iterator[None]:
     """Nodes without inputs that are made meanwhile equal none that are there, hence nothing made of them does."""
-    with _expanding:
-        before, nodes.world = nodes.world, (object(),)
-        try:
-            yield
-        finally:
-            nodes.world = before
+    before, here.world = here.world, (object(),)
+    try:
+        yield
+    finally:
+        here.world = before

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
+from threading import local
 from typing import Any
 from weakref import ref
 
@@ -52,10 +53,18 @@ class _Interned(ref):
 
 _nodes: dict[tuple, _Interned] = {}
 _serials = count()
+
+
+class _Here(local):
+    """Of this thread. `world` is part of the key of Nodes without inputs: those that were made in different worlds are
+    never the same (ops/composite.py)."""
+
+    world: tuple = ()
+
+
+here = _Here()
 copied: set[Op] = set()
 """The ops that have moved values between devices: mostly none, which spares looking for them in every graph."""
-world: tuple = ()
-"""Part of the key of Nodes without inputs: those made in different worlds are never the same (ops/composite.py)."""
 created: Callable[[Node], None] | None = None
 """Told of every new Node, where somebody wants to know."""
 
@@ -75,7 +84,7 @@ def apply(op: Op, *inputs: Node, device: str | None = None, **params: Any) -> No
     kind = kinds.get((op, len(inputs), where, *params.values()))
     if kind is None or kind.has_zero:
         kind = kind_of(op, len(inputs), where, params)
-    key = (kind, inputs or world)
+    key = (kind, inputs or here.world)
     found = _nodes.get(key)
     if found is not None:
         node = found()
