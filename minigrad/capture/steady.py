@@ -140,7 +140,7 @@ class Steady:
             return MISS
         made, step = self.only.take(), self.step
         addresses.append(made.storage.address)
-        self.prepared.run_patched(self.all_slots, addresses, step.numbers, step.dims, step.highest)
+        self.prepared.run_patched(self.all_slots, addresses, step.numbers, step.dims, step.highest, settings.threads)
         return Tensor._over(made)
 
     def replay(self, tensors: Sequence[Tensor], named: dict[str, int]) -> Any:

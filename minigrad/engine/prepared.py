@@ -4,7 +4,9 @@ Memory that comes back from the pool mostly lies where it lay before, so that a 
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from minigrad.engine.plan import (
     ExecutionPlan,
@@ -14,7 +16,7 @@ from minigrad.engine.plan import (
     number,
 )
 from minigrad.engine.stats import stats
-from minigrad.engine.storage import arena
+from minigrad.engine.storage import arena, arenas
 from minigrad.expr import Expr
 from minigrad.runtime.commands import Encoder
 from minigrad.runtime.cpu import CPU
@@ -53,6 +55,8 @@ class PreparedPlan:
         self._known_numbers: dict[int, float] = {}
         self._known_dims: dict[str, int] | None = None
         self._layout: tuple[Arena | None, int] = None, 0
+        self._arena: Callable[[], Buffer | None] = type(None)
+        """The memory that the temporaries were in last."""
 
     def _find_arguments(self) -> None:
         """Where in the table each slot, number, dim and symbolic extent stands."""
@@ -88,21 +92,27 @@ class PreparedPlan:
         return buffers
 
     def run_patched(self, slots: tuple[int, ...], addresses: list[int], numbers: dict[int, float],
-                    values: dict[str, int], highest: dict[str, int]) -> None:
-        """Runs with these lasting slots at these addresses, and those that are not named where they were last time."""
-        table, device, memory = self.table, self.device, None
+                    values: dict[str, int], highest: dict[str, int], threads: int = 0) -> None:
+        """Runs with these lasting slots at these addresses, and those that are not named where they were last time.
+
+        `threads` are those of the configuration, where the caller has looked.
+        """
+        table, device = self.table, self.device
+        memory: Buffer | None = None
         lock = device.pool.lock
         lock.acquire()  # `with` takes twice as long
         try:
             if addresses != self._last_addresses or slots is not self._last_slots:
                 self._patch(slots, addresses)
             if self._temporary:
-                memory = self._patch_temporaries(values, highest)
+                memory = arenas.get(device.name)
+                if memory is None or memory is not self._arena() or values is not self._known_dims:
+                    memory = self._patch_temporaries(values, highest)
             if self._numbers:
                 self._patch_numbers(numbers)
             if values is not self._known_dims and values != self._known_dims:
                 self._patch_dims(values)
-            device.run_locked(table)
+            device.run_locked(table, threads)
         finally:
             lock.release()
         del memory  # nobody could take it from us meanwhile
@@ -125,14 +135,13 @@ class PreparedPlan:
         return self._addresses.get(slot, 0)
 
     def _patch_temporaries(self, values: dict[str, int], highest: dict[str, int]) -> Buffer | None:
-        layout, last = self._layout
-        if layout is None or values is not self._known_dims:
-            layout = arena_for(self.plan, values, highest)
+        layout = arena_for(self.plan, values, highest)
         if not layout.nbytes:
             return None
         memory = arena(self.device, layout.nbytes)
         base = memory.address or address_of(memory)
-        if base != last or layout is not self._layout[0]:
+        self._arena = ref(memory)
+        if self._layout[0] is not layout or self._layout[1] != base:
             self._layout = layout, base
             for k, places in self._temporary:
                 self.table.patch(places, base + layout.offsets[k])

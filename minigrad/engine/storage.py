@@ -117,7 +117,8 @@ def _calibrate() -> int:
 
 _IN_A_LIST = _calibrate()
 
-_arenas: dict[str, Owned] = {}
+arenas: dict[str, Owned] = {}
+"""The memory for temporaries by the name of its device: ask `arena`."""
 
 
 def arena(device: Device, nbytes: int) -> Owned:
@@ -125,8 +126,8 @@ def arena(device: Device, nbytes: int) -> Owned:
 
     It is kept from run to run: fresh pages cost as much as the kernels that write them.
     """
-    found = _arenas.get(device.name)
+    found = arenas.get(device.name)
     if found is None or found.nbytes < nbytes:
-        _arenas.pop(device.name, None)
-        found = _arenas[device.name] = allocate(device, nbytes)
+        arenas.pop(device.name, None)
+        found = arenas[device.name] = allocate(device, nbytes)
     return found

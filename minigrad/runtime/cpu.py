@@ -64,11 +64,14 @@ class CPU(HostMemory, Device):
         with self.pool.lock:
             self.run_locked(prepared)
 
-    def run_locked(self, prepared: Prepared) -> None:
-        """`run`, for a caller that holds the pool's lock. Who holds it may also change prepared lists."""
+    def run_locked(self, prepared: Prepared, threads: int = 0) -> None:
+        """`run`, for a caller that holds the pool's lock. Who holds it may also change prepared lists.
+
+        `threads` are those of the configuration, where the caller has looked.
+        """
         pool = self.pool
         if prepared.parallel:
-            threads = self._threads or config.current().threads
+            threads = self._threads or threads or config.current().threads
             if threads != pool.threads:
                 pool.resize(threads)
         if prepared.admitted is not pool.state:
