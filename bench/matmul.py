@@ -109,7 +109,7 @@ def _measure(bench: Bench, product: Product, group: str) -> None:
 
     captured, fixed = jit(multiply), jit(lambda x: multiply(x, y))
     sides = [Side(OURS, "realize", lambda: _finish(multiply(x, y))), Side(OURS, "jit", lambda: _finish(captured(x, y)))]
-    if group == "matmul skinny":  # the matrix belongs to the captured function, which may keep it packed
+    if group in ("matmul skinny", "matmul efficientnet"):  # the function has the matrix, and may keep it packed
         sides.append(Side(OURS, "jit, weights fixed", lambda: _finish(fixed(x))))
     if dtype != "float32":
         wide = [_tensor(array, flip, "float32") for array, flip in ((a, left), (b, right))]
