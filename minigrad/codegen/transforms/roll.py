@@ -18,7 +18,7 @@ LONG, LONG_AT_EDGE = 256, 64
 LIGHT = 20
 """Lines of a copy up to which the columns of a square are written out."""
 
-GATHER, MAX_STRIDE = 3, 4
+GATHER, MAX_STRIDE = 4, 4
 """Lines per lane of a read that lanes take further apart than `MAX_STRIDE` elements."""
 
 HEAVY = {"exp": 20, "log": 25, "sigmoid": 25, "tanh": 35, "erf": 40, "sin": 50, "cos": 50, "pow": 70, "across": 16}
