@@ -36,7 +36,7 @@ DESCRIPTIONS = {
     "efficientnet": "EfficientNet-B0: inference and a training step",
     "llama": "SmolLM2: prefill and decoding",
     "device": "one device for a report: copies, products, launches, networks, compile times",
-    "node": "the host's costs: nodes, import, Python per kernel, a warm step",
+    "node": "the host's costs: nodes, import, starts, Python per kernel, a warm step",
 }
 
 

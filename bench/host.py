@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from bench.options import Bench
+from bench.starts import measure_matmuls, measure_starts
 
 PEERS: list[str] = []
 
@@ -31,6 +32,8 @@ def run(bench: Bench) -> None:
     else:
         batch, size = bench.options.batch, bench.options.size
         name = f"efficientnet-b0 train batch {batch}" + ("" if size == 224 else f" size {size}")
+    measure_matmuls(bench)
+    measure_starts(bench, name, batch, size)
     _steps(bench, name, batch, size, runs)
 
 
