@@ -176,11 +176,12 @@ def test_no_accumulator_lives_on_the_stack(make, target: Target, register: str) 
     assert not [line for line in inner if register in line and "%rsp" in line], "\n".join(inner)
 
 
-def test_short_sums_write_whole_rows() -> None:
+@pytest.mark.parametrize("n, k", [(96, 16), (512, 32)])
+def test_short_sums_write_whole_rows(n: int, k: int) -> None:
     """Nothing is prefetched where a unit writes its output front to back."""
-    stage = stages_of(flat_kernel(tensor(512, 16) @ tensor(16, 96), AVX512), AVX512).stages[0]
+    stage = stages_of(flat_kernel(tensor(1024, k) @ tensor(k, n), AVX512), AVX512).stages[0]
     made = stage.plan
-    assert isinstance(made, PanelPlan) and made.block_m == made.rows and made.unit_n >= 96
+    assert isinstance(made, PanelPlan) and made.block_m == made.rows and made.unit_n >= n
     assert not any(isinstance(s, Prefetch) for s in statements(stage.function))
 
 

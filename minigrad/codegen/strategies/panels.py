@@ -79,6 +79,9 @@ MAX_DOTS, MAX_K_DOTS = 4, 2048
 ACROSS_CYCLES = 6.0
 """Cycles to add up the lanes of a vector."""
 
+SHORT_K = 64
+"""Steps of the sum up to which a product waits for its output more than for B in the second-level cache."""
+
 UNIT_ROWS = 512
 """Rows of a unit of work: with a block of K they stay in the second-level cache."""
 
@@ -164,7 +167,7 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
         unit_m, unit_n = ceil(m / rows) * rows, ceil(ceil(n / columns) / wide) * columns
     else:
         unit_m, unit_n = units(c, n, rows, columns, block_k, b == "place", target)
-    by_rows = unit_n >= n and writes_rows(c, unit_n, block_k, target)
+    by_rows = unit_n >= n and writes_rows(c, unit_n, block_k, b == "place", target)
     outer = tuple(v.name for v in (*c.batch, *c.m[:-1], *c.n[:-1]))
     block_m = rows if by_rows else unit_m
     return PanelPlan("panels", outer, unit_m, unit_n, block_m, block_k, rows, vectors, width, a, b, dots)
@@ -229,10 +232,15 @@ def dot_cycles(rows: int, columns: int, k: int, width: int, along_rows: bool) ->
                + rows * count * ACROSS_CYCLES for count in dot_groups(rows, columns))
 
 
-def writes_rows(c: Contraction, columns: int, block_k: int, target: Target) -> bool:
-    """Whether panels of so many columns of B all stay in the first-level cache: a unit goes through them tile by tile
-    of rows then, and writes its part of the output front to back."""
-    return block_k == extent(c.k[-1]) and 2 * block_k * columns * max(c.a.dtype.itemsize, 4) <= target.l1
+def writes_rows(c: Contraction, columns: int, block_k: int, in_place: bool, target: Target) -> bool:
+    """Whether panels of so many columns of B all stay in the first-level cache, or in the second where sums are short
+    and the output is large: a unit goes through them tile by tile of rows then, and writes its output front to back."""
+    itemsize = max(c.a.dtype.itemsize, 4)
+    b_bytes = block_k * columns * itemsize
+    large = 2 * extent(c.m[-1]) * columns * itemsize >= target.l2
+    far_b = in_place and row_bytes(c.b, c.k) > FAR_STEP
+    second = block_k <= SHORT_K and large and not far_b and 4 * b_bytes <= target.l2
+    return block_k == extent(c.k[-1]) and (2 * b_bytes <= target.l1 or second)
 
 
 def units(c: Contraction, n: int, rows: int, columns: int, block_k: int, in_place: bool, target: Target
@@ -251,7 +259,7 @@ def units(c: Contraction, n: int, rows: int, columns: int, block_k: int, in_plac
     if block_k < k:
         room = target.l2 // max(c.a.dtype.itemsize, 4) // columns - block_k
         wide = min(across, max(1, room // (tall * rows)))
-    if writes_rows(c, across * columns, block_k, target):
+    if writes_rows(c, across * columns, block_k, in_place, target):
         tall = max(1, min(tall, down // wanted))
     else:
         wide = max(1, min(wide, across * ceil(down / tall) // wanted))
