@@ -471,3 +471,64 @@ def test_donated_parameters_and_gradients_are_not_written_over():
     assert losses[-1].numpy() == losses[-2].numpy()
     for a, b in zip(get_parameters(plain), get_parameters(net), strict=True):
         np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+def products(inputs, scale):
+    made = [(a @ b) * scale for a, b in zip(inputs[::2], inputs[1::2], strict=True)]
+    Tensor.realize(*made)
+    return made
+
+
+@pytest.mark.parametrize("count", [2, 20])
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_lists_of_arguments_and_results(count, kind):
+    """Sets of arguments take turns; one that was changed meanwhile is looked at again."""
+    step = jit(lambda inputs, scale: kind(products(inputs, scale)))
+    sets = [[Tensor(random(3, 3, seed=100 * s + k)).realize() for k in range(2 * count)] for s in range(3)]
+    scale = Tensor(np.array(0.5, np.float32)).realize()
+    for k in range(20):
+        inputs = sets[k % 3]
+        if k == 11:
+            inputs[1].assign(inputs[1] * 2).realize()
+        if k == 13:
+            inputs[3] = Tensor(random(3, 3, seed=7)).realize()
+        if k == 15:
+            del inputs[2:4]
+            inputs[2:2] = [Tensor(random(3, 3, seed=k)).realize() for k in (8, 9)]
+        if k == 17:
+            scale = Tensor(np.array(0.25, np.float32)).realize()
+        found = step(inputs, scale)
+        assert type(found) is kind and len(found) == count
+        for got, want in zip(found, products(inputs, scale), strict=True):
+            np.testing.assert_array_equal(got.numpy(), want.numpy())
+    assert step.captures <= 2 and steady(step) and step._own._kept[0].steady.results is not None
+
+
+def test_lists_of_another_length_shape_or_kind_are_captured_again():
+    step = jit(lambda inputs: [t * 2 for t in inputs])
+    a = [Tensor(random(4, seed=k)).realize() for k in range(20)]
+    wide = [Tensor(random(5, seed=k)).realize() for k in range(20)]
+    for inputs in (a, a, a, a, a[:19], wide, tuple(a), [a[0]] * 20, [*a[:19], wide[0]], a, [*a[1:], a[0]]):
+        for _ in range(3):
+            for got, t in zip(step(inputs), inputs, strict=True):
+                np.testing.assert_array_equal(got.numpy(), t.numpy() * 2)
+    assert 6 <= step.captures <= 7
+
+
+def test_a_tensor_in_a_list_that_wants_a_gradient_is_noticed():
+    step = jit(lambda inputs: [t * 2 for t in inputs])
+    inputs = [Tensor(random(4, seed=k)).realize() for k in range(20)]
+    for _ in range(4):
+        step(inputs)
+    inputs[7].requires_grad = True
+    assert all(not t.requires_grad for t in step(inputs)) and step.captures == 2
+
+
+def test_results_of_lists_do_not_alias():
+    step = jit(lambda inputs: [t * 2 for t in inputs])
+    inputs = [Tensor(random(4, seed=k)).realize() for k in range(20)]
+    held = [step(inputs) for _ in range(8)]
+    for found in held:
+        assert len({t.lazydata.storage.address for t in found}) == 20
+    addresses = {t.lazydata.storage.address for found in held[2:] for t in found}
+    assert len(addresses) == 20 * 6

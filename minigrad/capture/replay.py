@@ -10,7 +10,8 @@ from minigrad.capture.constants import MOST_CHANGES, pack_constants, unpacked
 from minigrad.capture.journal import Guard, Journal, Rebind, held_by_others, put, reusable_gradient, settle, with_dims
 from minigrad.capture.outputs import Output, rebuild, take_apart
 from minigrad.capture.recorder import Entry, Place, Recorder, Recording
-from minigrad.capture.steady import Steady, steady_after
+from minigrad.capture.settled import steady_after
+from minigrad.capture.steady import Steady
 from minigrad.engine.transfer import cloned
 from minigrad.runtime.device import Buffer
 from minigrad.tensor import Tensor, _buffer_node

@@ -7,7 +7,6 @@ no Tensor that was there before was changed or looked at (`handles.changes`), no
 """
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import is_
 from sys import getrefcount
@@ -16,16 +15,16 @@ from weakref import ref
 
 from minigrad import random
 from minigrad.capture.constants import any_packed
-from minigrad.capture.journal import Rebind, give, held_by_others, rebindable
-from minigrad.capture.outputs import Output, rebuild
-from minigrad.capture.recorder import Entry, Place, PlanStep
+from minigrad.capture.journal import Rebind, give, held_by_others
+from minigrad.capture.lists import Known, Results, lengths_of, taken_apart
+from minigrad.capture.outputs import rebuild
+from minigrad.capture.recorder import Entry, PlanStep
 from minigrad.config import Config
-from minigrad.dtype import uint8
-from minigrad.engine.plan import number
 from minigrad.engine.prepared import PreparedPlan
-from minigrad.engine.storage import Spares, settle_down
+from minigrad.engine.storage import Spares
 from minigrad.handles import changed, changes
 from minigrad.mixins.base import Base
+from minigrad.runtime.device import Buffer
 from minigrad.runtime.host import address_of
 from minigrad.tensor import Tensor
 
@@ -54,9 +53,12 @@ def _calibrate() -> int:
 _LISTED = _calibrate()
 _NOTHING: dict[str, int] = {}
 
+MANY = 16
+"""Arguments from which those of earlier calls are known again, as they are where there are lists of them."""
+
 
 class Steady:
-    """What one replay left behind, for the next. `steady_after` makes it where a capture is of the kind.
+    """What one replay left behind, for the next. `settled.steady_after` makes it where a capture is of the kind.
 
     A cell is a guarded Tensor or its gradient: guards first, then the gradients that there are. Owners are the
     arguments, then the guards. While `changes.mark` stays `mark`, nothing has happened to any cell.
@@ -100,7 +102,13 @@ class Steady:
         self.all_slots: tuple[int, ...] = ()
         """With `only`: those of all arguments, -1 for one that is not read, then its own."""
         keys, _, self.training, self.grad_enabled, _ = capture.key
-        self.kinds = _kinds(keys, capture)
+        flat, self.lengths = lengths_of(keys)
+        self.kinds = _kinds(flat, capture)
+        self.listed = len(flat) > MANY or max(self.lengths, default=-1) >= 0
+        self.known = Known()
+        self.results: Results | None = None
+        """What is returned, if arguments are read, these are written, and that is all; `sources` are the arguments."""
+        self.sources: tuple[int, ...] = ()
         self.around: tuple = ()
         self.settings: Config | None = None
 
@@ -111,37 +119,70 @@ class Steady:
     def call(self, args: tuple, around: tuple, settings: Config) -> Any:
         """`replay` where the arguments are plain Tensors like those of the capture; else MISS with nothing done."""
         kinds = self.kinds
-        if kinds is None or len(args) != len(kinds) or settings is not self.settings or around is not self.around or \
+        if kinds is None or settings is not self.settings or around is not self.around or \
                 Base.training is not self.training or Base.grad_enabled is not self.grad_enabled:
             return MISS
-        buffers, addresses, others = [], [], False
-        for t, (shape, dtype, device, requires_grad, no_grad, captured) in zip(args, kinds):  # noqa: B905 (costs time)
-            if type(t) is not Tensor:
-                return MISS
-            node = t._node
-            if node.shape != shape or node.dtype is not dtype or node.device != device or \
-                    t._requires_grad is not requires_grad or (t._grad is None) is not no_grad:
-                return MISS
-            before = captured()
-            if before is not t:
-                if before is not None:
-                    return MISS
-                others = True
-            buffer = node.storage
-            if buffer is None:
-                return MISS
-            buffers.append(buffer)  # holds it: an assign elsewhere does not overwrite it meanwhile
-            addresses.append(buffer.address or address_of(buffer))
-        if others and len({*args}) < len(args):
+        if self.listed:
+            return self._call_with_many(args, settings)
+        if len(args) != len(kinds):
+            return MISS
+        buffers = self._find(args)
+        if buffers is None:
             return MISS
         if self.only is None:
             return self.replay(args, _NOTHING)
         if self.guards and not self._holds(args):
             return MISS
         made, step = self.only.take(), self.step
+        addresses = [b.address or address_of(b) for b in buffers]
         addresses.append(made.storage.address)
         self.prepared.run_patched(self.all_slots, addresses, step.numbers, step.dims, step.highest, settings.threads)
         return Tensor._over(made)
+
+    def _find(self, tensors: Sequence[Any]) -> list[Buffer] | None:
+        """The values of arguments that fit the capture, None if one does not. Held, they are not overwritten."""
+        buffers, others = [], False
+        kinds: Any = self.kinds
+        for t, (shape, dtype, device, requires_grad, no_grad, captured) in zip(tensors, kinds):  # noqa: B905 (time)
+            if type(t) is not Tensor:
+                return None
+            node = t._node
+            if node.shape != shape or node.dtype is not dtype or node.device != device or \
+                    t._requires_grad is not requires_grad or (t._grad is None) is not no_grad:
+                return None
+            before = captured()
+            if before is not t:
+                if before is not None:
+                    return None
+                others = True
+            if node.storage is None:
+                return None
+            buffers.append(node.storage)
+        return None if others and len({*tensors}) < len(tensors) else buffers
+
+    def _call_with_many(self, args: tuple, settings: Config) -> Any:
+        """`call` for many Tensors, some in lists: those of an earlier call fit as long as none was changed."""
+        tensors = taken_apart(args, self.lengths)
+        if tensors is None or len(tensors) != len(self.kinds):  # type: ignore[arg-type]
+            return MISS
+        mark = changes.mark
+        if not self.known.fit(tensors):
+            if self._find(tensors) is None:
+                return MISS
+            self.known.add(tensors, mark)
+        if self.results is None:
+            return self.replay(tensors, _NOTHING)
+        if self.guards and not self._holds(tensors):
+            return MISS
+        buffers = [tensors[k]._node.storage for k in self.sources]
+        if None in buffers:
+            return MISS
+        nodes = [maker.take() for maker in self.results.makers]
+        addresses = [b.address or address_of(b) for b in buffers]
+        addresses += [node.storage.address for node in nodes]
+        step = self.step
+        self.prepared.run_patched(self.slots, addresses, step.numbers, step.dims, step.highest, settings.threads)
+        return self.results.together(nodes)
 
     def replay(self, tensors: Sequence[Tensor], named: dict[str, int]) -> Any:
         """The result for these arguments and values of Variables, or MISS with nothing done."""
@@ -257,138 +298,3 @@ def _kinds(keys: tuple, capture: Capture) -> list[tuple] | None:
 
 def _gone(_: ref) -> None:
     changed()
-
-
-def steady_after(capture: Capture, owners: list[Tensor]) -> Steady | None:
-    """What the replay that just ended left behind, if it leaves things alike from call to call."""
-    steps = capture.recording.steps
-    step = steps[0] if len(steps) == 1 else None
-    if not isinstance(step, PlanStep) or not isinstance(step.prepared, PreparedPlan):
-        return None
-    if capture.shared and capture.guards:
-        return None
-    count = len(capture.inputs)
-    guards = owners[count:]
-    cells = [*guards, *(t._grad for t in guards if t._grad is not None)]
-    if any(t._node.storage is None or not rebindable(t._node) for t in cells):
-        return None
-    for t in cells:
-        settle_down(t._node)
-    symbolic = [s for shape in (*[r.shape for r in capture.rebinds], *[o.shape for o in capture.output.fresh()])
-                for s in shape if not isinstance(s, int)]
-    if symbolic or any(r.register is None for r in capture.rebinds):
-        return None
-    steady = Steady(capture, step, step.prepared, guards)
-    numbers = {(count + k, False): k for k in range(len(guards))}
-    with_grad = [k for k, t in enumerate(guards) if t._grad is not None]
-    numbers.update({(count + k, True): len(guards) + i for i, k in enumerate(with_grad)})
-    return steady if _Sorter(steady, capture, step, numbers, owners).sort() else None
-
-
-class _Sorter:
-    """Sorts slots, registers and rebinds by who provides their buffers. `cells` are the numbers of cells by place."""
-
-    def __init__(self, steady: Steady, capture: Capture, step: PlanStep, cells: dict[Place, int],
-                 owners: list[Tensor]):
-        self.steady, self.capture, self.step, self.cells, self.owners = steady, capture, step, cells, owners
-        self.slots = step.plan.schedule.slots
-        self.places = capture.recording.places
-        self.taken = set(self.places.values())
-        self.leaves, self.made = dict(step.leaves), {r: slot for slot, r in step.made}
-        self.uses = Counter([r.register for r in capture.rebinds] + [o.register for o in capture.output.fresh()])
-        self.moving: set[Place] = set()
-        self.settled: set[int] = set()
-        """Registers of values that are written where a cell's last one is."""
-        self.known = set(capture.recording.constants)
-
-    def sort(self) -> bool:
-        """Fills in the steady state; False where something is of no known kind."""
-        if not all([self._rebind(r) for r in self.capture.rebinds]):
-            return False
-        self.steady.loose = [self.cells[p] for p in self.moving if p in self.cells]
-        if not all([self._leaf(slot, s.leaf) for slot, s in enumerate(self.slots) if s.leaf is not None]):
-            return False
-        for r, slot in self.made.items():
-            leaf = self.slots[slot].leaf
-            if leaf is not None:
-                if self.leaves[leaf] in self.known:
-                    self.steady.aliases.append((r, self.leaves[leaf]))
-                    self.known.add(r)
-            elif r not in self.settled:
-                self._fresh(r, slot)
-        constants = self.capture.recording.constants
-        if any(r.register in constants for r in self.steady.puts):
-            return False
-        self._finish()
-        used = [r.register for r in self.steady.puts] + [o.register for o in self.capture.output.fresh()]
-        return all(r in self.known and r not in constants for r in used)
-
-    def _rebind(self, rebind: Rebind) -> bool:
-        r, place, cell = rebind.register, rebind.place, self.cells.get(rebind.place)
-        assert r is not None
-        if self._is_argument(rebind):
-            return True
-        slot = self.made.get(r)
-        if cell is None or slot is None:
-            self.steady.puts.append(rebind)
-            self.moving.add(place)
-            return place[0] < len(self.capture.inputs) and not rebind.fresh if cell is None else place[1]
-        leaf = self.slots[slot].leaf
-        own = leaf is None and place not in self.taken or \
-            leaf is not None and self.places.get(self.leaves[leaf]) == place
-        if own and self.uses[r] == 1:
-            self.steady.alone.append(cell)
-            self.settled.add(r)
-            return self.steady.prepared.address(slot) == self.steady.addresses[cell]
-        self.steady.puts.append(rebind)
-        self.moving.add(place)
-        return not rebind.fresh
-
-    def _is_argument(self, rebind: Rebind) -> bool:
-        """Whether a gradient is an argument of the capture, which lives, so that each replay has it as an argument."""
-        owner, grad = rebind.place
-        k, of_argument = self.places.get(rebind.register, (-1, True))  # type: ignore[arg-type]
-        return grad and not rebind.fresh and not of_argument and 0 <= k < len(self.capture.inputs) and \
-            k not in self.capture.confirmed and self.owners[owner]._grad is self.owners[k] is self.capture.inputs[k]()
-
-    def _fresh(self, r: int, slot: int) -> None:
-        nbytes = number(self.step.plan.sizes[slot], self.step.dims)
-        outputs = [o for o in self.capture.output.fresh() if o.register == r]
-        is_output = len(outputs) == self.uses[r] == 1
-        shape, dtype = (outputs[0].shape, outputs[0].dtype) if is_output else ((nbytes,), uint8)
-        assert dtype is not None
-        spares = Spares(self.step.plan.device, nbytes, shape, dtype, is_output and self.capture.donate)
-        self.steady.fresh.append((r, spares, is_output))
-        self.steady.slots += (slot,)
-        self.known.add(r)
-
-    def _finish(self) -> None:
-        """Notes which guards a replay needs, and whether one new leaf is all that it returns."""
-        steady, count = self.steady, len(self.capture.inputs)
-        places = [(owner, grad) for _, owner, grad, _ in steady.inputs] + [r.place for r in steady.puts]
-        places += [o.place for o in self.capture.output.same() if o.place is not None]
-        first = len(steady.guards)
-        steady.given = sorted({k - first for k in (*steady.alone, *steady.loose) if k >= first})
-        steady.reached = [(owner, steady.guards[owner - count])
-                          for owner in dict.fromkeys(owner for owner, _ in places) if owner >= count]
-        alone = len(steady.fresh) == 1 and steady.fresh[0][2] and type(self.capture.output.structure) is Output
-        other = steady.puts or steady.aliases or self.step.dims or self.step.counters or self.step.keys
-        plain = all([k < count and not grad and not over for _, k, grad, over in steady.inputs])
-        if alone and plain and not other and not self.capture.donate:
-            steady.only = steady.fresh[0][1]
-            read = {owner: slot for (_, owner, _, _), slot in zip(steady.inputs, steady.slots, strict=False)}
-            steady.all_slots = (*(read.get(k, -1) for k in range(count)), steady.slots[-1])
-
-    def _leaf(self, slot: int, leaf: int) -> bool:
-        r = self.leaves[leaf]
-        place = self.places.get(r)
-        if place is None:
-            return r in self.capture.recording.constants
-        cell, overwritten = self.cells.get(place), r in self.step.overwritten
-        if cell is None or place in self.moving:
-            self.steady.inputs.append((r, *place, overwritten))
-            self.steady.slots += (slot,)
-            self.known.add(r)
-            return cell is None or not overwritten
-        lies = self.steady.prepared.address(slot)
-        return lies in (0, self.steady.addresses[cell]) and (not overwritten or cell in self.steady.alone)

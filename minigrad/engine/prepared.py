@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+import numpy as np
+
 from minigrad.engine.plan import (
     ExecutionPlan,
     arena_for,
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from minigrad.engine.prepared_opencl import PreparedQueue
 
 Positions = tuple[int, ...]
+
+MANY = 24
+"""Slots from which all words are written at once, changed or not."""
 
 
 class PreparedPlan:
@@ -52,6 +57,9 @@ class PreparedPlan:
         self._addresses = dict.fromkeys(self._lasting, 0)
         self._last_slots = self._slots_lasting = tuple(self._lasting)
         self._last_addresses: list[int] = []
+        none = np.empty(0, np.int64)
+        self._bulk: tuple[tuple[int, ...], np.ndarray, np.ndarray] = (), none, none
+        """Slots, which of their addresses is written, and where: for `_patch_all`."""
         self._known_numbers: dict[int, float] = {}
         self._known_dims: dict[str, int] | None = None
         self._layout: tuple[Arena | None, int] = None, 0
@@ -124,11 +132,23 @@ class PreparedPlan:
 
     def _patch(self, slots: tuple[int, ...], addresses: list[int]) -> None:
         known = self._addresses
-        for k, address in zip(slots, addresses, strict=True):
-            if known.get(k, address) != address:
-                known[k] = address
-                self.table.patch(self._lasting[k], address)
+        if len(slots) > MANY:
+            self._patch_all(slots, addresses)
+        else:
+            for k, address in zip(slots, addresses, strict=True):
+                if known.get(k, address) != address:
+                    known[k] = address
+                    self.table.patch(self._lasting[k], address)
         self._last_slots, self._last_addresses = slots, addresses
+
+    def _patch_all(self, slots: tuple[int, ...], addresses: list[int]) -> None:
+        """Writes all words at once."""
+        if self._bulk[0] is not slots:
+            places = [(i, p) for i, k in enumerate(slots) for p in self._lasting.get(k, ())]
+            self._bulk = slots, np.array([i for i, _ in places]), np.array([p for _, p in places])
+        _, which, positions = self._bulk
+        self.table.scatter(positions, np.array(addresses, np.uint64)[which])
+        self._addresses.update(zip(slots, addresses, strict=True))
 
     def address(self, slot: int) -> int:
         """Where a lasting slot lay in the last run; 0 for one that no argument names."""

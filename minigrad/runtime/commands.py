@@ -6,6 +6,8 @@ from array import array
 from collections.abc import Callable
 from ctypes import c_void_p
 
+import numpy as np
+
 from minigrad.errors import InternalError
 from minigrad.runtime.device import Buffer, Launch, Program
 from minigrad.runtime.executor_ir import COMMAND_WORDS, HEADER_WORDS, PIECE_WORDS
@@ -104,6 +106,10 @@ class Prepared:
         words = self._words
         for k in positions:
             words[k] = word
+
+    def scatter(self, positions: np.ndarray, words: np.ndarray) -> None:
+        """Writes each of the argument words at its position."""
+        np.frombuffer(self._words, np.uint64)[positions] = words
 
     def resize(self, launch: int, extent: int, work: float) -> None:
         """Replaces the parallel iterations and the estimate of work of a launch that has no table."""
