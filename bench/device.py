@@ -146,7 +146,11 @@ def _network(bench: Bench, mode: str) -> None:
 def _chat(bench: Bench) -> None:
     from bench import llama
 
-    bench.options.prompt, bench.options.context = 256, 2048
+    parser = argparse.ArgumentParser()
+    llama.add_options(parser)
+    for name, default in vars(parser.parse_args([])).items():
+        if not hasattr(bench.options, name):
+            setattr(bench.options, name, default)
     llama.run(bench)
 
 

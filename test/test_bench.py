@@ -1,11 +1,12 @@
 """The benchmarks run, at tiny sizes, and print rows with the right fields. What they measure is not looked at."""
+import argparse
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bench import layers
+from bench import layers, llama
 from bench.__main__ import BENCHMARKS, main, measure
 from bench.memory import RESET, resident
 from bench.options import common_parser
@@ -184,6 +185,17 @@ def test_layers_of_efficientnet() -> None:
     assert str(found[0]) == "3x224x224->32 k3 s2" and str(found[-1]) == "320x7x7->1280 k1 s1"
     assert "144x56x56->144 k5 s2 depthwise" in [str(layer) for layer in layers.DEPTHWISE]
     assert layers.ConvLayer(2, 4, 3, 3).flop == 2 * 2 * 9 * 3 * 16
+
+
+def test_a_device_chats_with_the_options_of_that_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that `bench llama` looks at is there; `--quick` alone would not look at most of it."""
+    seen: dict[str, object] = {}
+    monkeypatch.setattr(llama, "run", lambda bench: seen.update(vars(bench.options)))
+    measure("device", ["--parts", "chat", "--device", "CPU", "--against", "none"])
+    parser = argparse.ArgumentParser()
+    llama.add_options(parser)
+    for name, default in vars(parser.parse_args([])).items():
+        assert seen[name] == default
 
 
 @pytest.mark.skipif(not RESET.exists(), reason="reads Linux's /proc")
