@@ -36,10 +36,6 @@ def _total(x: Node, axes: Axes) -> Node:
 # Mean and variance
 
 
-def _mean_infer(shapes: Shapes, dtypes: DTypes, *, axes: Axes) -> tuple[Shape, DType]:
-    return _reduced(shapes, dtypes, axes=axes)
-
-
 def _count(x: Node, axes: Axes) -> Any:
     return B.numel(tuple([x.shape[a] for a in axes]))
 

@@ -5,6 +5,7 @@ import struct
 from array import array
 from collections.abc import Callable
 from ctypes import c_void_p
+from typing import Any
 
 import numpy as np
 
@@ -170,8 +171,8 @@ def _encode(executable: Executable, arguments: tuple[Argument, ...]) -> list[int
     if len(arguments) != len(encoders):
         raise InternalError(f"[launch] expected {len(encoders)} arguments for {executable.program.name}, "
                             f"got {len(arguments)}")
-    return [(value.address or address_of(value)) if encode is None else encode(value)  # type: ignore[union-attr,arg-type]
-            for encode, value in zip(encoders, arguments, strict=True)]
+    words: Any = zip(encoders, arguments, strict=True)
+    return [(value.address or address_of(value)) if encode is None else encode(value) for encode, value in words]
 
 
 _HALF, _FLOAT, _DOUBLE = struct.Struct("<e"), struct.Struct("<f"), struct.Struct("<d")

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.codegen.lowering.collapse import coefficient
@@ -105,4 +106,5 @@ def value_accesses(value: Value, over: tuple[Var, ...]) -> list[Access]:
             inside = inside + v.attr[1]  # type: ignore[index]
         for a in v.args:
             bound[a] = inside
-    return [Access("load", v.attr[1][0], bound.get(v, over), v.dtype.bits) for v in order if v.op == "load"]  # type: ignore[index]
+    loads: Any = [(v.attr, bound.get(v, over), v.dtype.bits) for v in order if v.op == "load"]
+    return [Access("load", offset, around, bits) for (_, (offset, *_)), around, bits in loads]
