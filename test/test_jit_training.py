@@ -4,6 +4,7 @@
 
 import numpy as np
 import pytest
+from conftest import devices
 
 from minigrad import Tensor, config, jit, manual_seed, nn, optim
 
@@ -158,3 +159,27 @@ def test_gradients_are_scaled_in_place():
         expected = (expected + [k, 1]) * 0.5
         assert w.grad.tolist() == expected.tolist()
     assert (f.captures, f.replays) == (2, 3)
+
+
+@pytest.mark.parametrize("name", [d for d in devices() if d != "CPU"])
+def test_other_devices(name):
+    w = Tensor(random(3, 2), device=name, requires_grad=True)
+    opt = optim.SGD([w], lr=0.1, momentum=0.9)
+
+    @jit
+    def step(x):
+        loss = (x @ w).square().sum()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        return loss
+
+    reference, velocity = random(3, 2).astype(np.float64), 0.0
+    for k in range(4):
+        x = random(4, 3, seed=k).astype(np.float64)
+        loss = step(Tensor(x.astype(np.float32), device=name)).item()
+        assert loss == pytest.approx(np.square(x @ reference).sum(), rel=1e-4)
+        velocity = 0.9 * velocity + 2 * x.T @ x @ reference
+        reference = reference - 0.1 * velocity
+    np.testing.assert_allclose(w.numpy(), reference, rtol=1e-3, atol=1e-4)
+    assert step.replays == (0 if name == "NUMPY" else 2)

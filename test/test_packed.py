@@ -14,7 +14,7 @@ from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.ir.text import parse_function, print_function
 from minigrad.codegen.ir.verify import verify_function
-from minigrad.codegen.kernel import Kernel, Param
+from minigrad.codegen.kernel import Kernel, Nest, Param
 from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.lowering.collapse import collapse
 from minigrad.codegen.lowering.flatten import flatten
@@ -135,6 +135,16 @@ def equal_the_kernel(kernel: Kernel, functions: Iterable[Function]) -> None:
     for p in kernel.params:
         if p.mode != "in":
             np.testing.assert_allclose(arrays[p.name], expected[p.name], rtol=3e-5, atol=3e-5)
+
+
+def parts_equal_the_kernel(kernel: Kernel, nests: list[Nest], scratch: list[Param]) -> None:
+    """The nests one after the other, by way of scratch memory, compute what the kernel's one nest does."""
+    whole = replace(kernel, params=(*kernel.params, *scratch), nests=tuple(nests))
+    arrays = arguments(whole)
+    expected = {name: a.copy() for name, a in arrays.items()}
+    interpret_kernel(kernel, expected, {})
+    interpret_kernel(whole, arrays, {})
+    np.testing.assert_allclose(arrays["o0"], expected["o0"], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
@@ -357,12 +367,7 @@ def test_a_long_sum_with_few_outputs_is_split(target: Target, monkeypatch: pytes
     nests = split_k_module.split_k(kernel.nests[0], scratch, target)
     assert len(nests) == 2 and len(scratch) == 1 and isinstance(plan(nests[0], target), PackedPlan)
     assert split_k_module.split_k(kernel.nests[0], [], replace(target, units=64)) == nests
-    whole = replace(kernel, params=(*kernel.params, *scratch), nests=tuple(nests))
-    arrays = arguments(whole)
-    expected = {name: a.copy() for name, a in arrays.items()}
-    interpret_kernel(kernel, expected, {})
-    interpret_kernel(whole, arrays, {})
-    np.testing.assert_allclose(arrays["o0"], expected["o0"], rtol=1e-5, atol=1e-5)
+    parts_equal_the_kernel(kernel, nests, scratch)
 
 
 def test_what_is_read_across_is_packed_in_squares() -> None:
