@@ -104,8 +104,8 @@ def _steps(bench: Bench, name: str, batch: int, size: int, runs: int) -> None:
     spent = stats.snapshot() - before
     python_s = spent.schedule_s + spent.lower_s + spent.render_s
     figure = bench.report.add_figure
-    figure(f"python per distinct kernel, {name}", [python_s / max(1, spent.programs)], 1e-3, "ms",
-           programs=spent.programs)
+    for which, count in (("kernel", spent.kernels), ("program", spent.programs)):
+        figure(f"python per distinct {which}, {name}", [python_s / max(1, count)], 1e-3, "ms", count=count)
     eager()
     figure(f"host per eager step, {name}", [host_seconds(eager) for _ in range(runs)], 1e-3, "ms")
     captured = trainer(quick_or_b0(bench.quick), images, labels, True)

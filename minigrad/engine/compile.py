@@ -56,12 +56,13 @@ def compile_kernels(kernels: list[Kernel], device: Device, load: bool = True) ->
     if not load:
         return [Compiled(k, [None] * len(k.stages)) for k in [stages_of(k, device.target) for k in kernels]]
     maker = _Maker(device)
-    start = perf_counter()
+    start, lowered = perf_counter(), stages_of.cache_info().misses
     loaded = device.load(maker.programs(kernels))
     found = maker.known | dict(zip(maker.new, loaded, strict=True))
     _executables.update({(device.name, f): found[f] for f in maker.new})
     for old in list(_executables)[:-MAX_EXECUTABLES]:
         del _executables[old]
+    stats.kernels += stages_of.cache_info().misses - lowered
     stats.programs += len(loaded)
     stats.lower_s += maker.lower_s
     stats.render_s += maker.render_s

@@ -9,12 +9,13 @@ class Stats:
     """Counts since the process started. Times are seconds of this thread; `mem_used` the live bytes of realized values.
 
     A launch is one stage, `calls` counts lists of launches handed to a device;
-    `programs` counts distinct rendered programs, `schedules` plans made, `plan_loads` plans taken from disk,
-    `plan_hits` reuses.
+    `kernels` counts distinct kernels lowered, `programs` distinct rendered programs, which kernels share, `schedules`
+    plans made, `plan_loads` plans taken from disk, `plan_hits` reuses.
     """
 
     launches: int = 0
     calls: int = 0
+    kernels: int = 0
     programs: int = 0
     schedules: int = 0
     plan_loads: int = 0
