@@ -2,17 +2,17 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
-from itertools import count
+from collections.abc import Iterator
 from typing import Any, Self, final
 
 import numpy as np
 
 from minigrad.config import current
-from minigrad.dtype import DType, bfloat16, bool_, float32, float64, int32, int64, to_dtype
+from minigrad.dtype import DType, to_dtype
+from minigrad.engine.leaves import buffer_node, leaf_of, next_id
 from minigrad.engine.observe import host_reads
 from minigrad.engine.realize import realize
-from minigrad.engine.transfer import download, upload, wrap
+from minigrad.engine.transfer import download, wrap
 from minigrad.errors import DTypeError, MinigradError, ShapeError
 from minigrad.expr import Expr, Index, evaluate
 from minigrad.graph.autodiff import History, gradient
@@ -20,16 +20,13 @@ from minigrad.handles import changed, register
 from minigrad.mixins.aliases import AliasMixin
 from minigrad.mixins.base import Base, broadcast_shapes
 from minigrad.ops import build as B
-from minigrad.ops.convert import convert
-from minigrad.ops.node import Node, apply, leaf, live_count
+from minigrad.ops.node import Node, apply, live_count
 from minigrad.ops.op import Composite
 from minigrad.ops.storage import ASSIGN, BUFFER, COPY, DETACH
-from minigrad.runtime.device import Buffer
 from minigrad.runtime.registry import canonical
 
 MAX_UNREALIZED = 10_000  # Nodes of one handle's graph; longer ones are realized when they are made
 COMPOSITE = 3  # what a composite counts as among them
-_ids = count(1)
 _leaves: dict[int, weakref.ref[Tensor]] = {}
 
 
@@ -66,7 +63,7 @@ class Tensor(AliasMixin):
             source = data if device is None else data.to(device)
             node = source._node if kind is None else B.cast(source._node, kind)
         else:
-            node = _leaf(data, kind, self._device(device))
+            node = leaf_of(data, kind, self._device(device))
         self._node, self._grad, self._requires_grad, self._before = node, None, False, None
         register(self)
         if isinstance(data, Tensor):
@@ -101,7 +98,7 @@ class Tensor(AliasMixin):
         if kind.np != array.dtype:
             raise DTypeError(f"[from_blob] expected an array of {kind.np} for {kind}, got {array.dtype}")
         name = cls._device(device)
-        return cls._wrap(_buffer_node(wrap(array, name), array.shape, kind, name))
+        return cls._wrap(buffer_node(wrap(array, name), array.shape, kind, name))
 
     # Values
 
@@ -124,7 +121,7 @@ class Tensor(AliasMixin):
             return
         if self._requires_grad:
             self._before = weakref.ref(node)
-        self._node = _buffer_node(node.storage, node.shape, node.dtype, node.device)
+        self._node = buffer_node(node.storage, node.shape, node.dtype, node.device)
         changed()
 
     def _bound_graph(self) -> None:
@@ -205,7 +202,7 @@ class Tensor(AliasMixin):
             raise ShapeError(f"[replace] expected {self.dtype}{list(self.shape)}, got {other.dtype}{list(other.shape)}")
         self._node, self._before = other._node, None
         if self._is_leaf():
-            self._node = apply(DETACH, self._node, id=next(_ids))
+            self._node = apply(DETACH, self._node, id=next_id())
         changed()
         return self
 
@@ -227,7 +224,7 @@ class Tensor(AliasMixin):
             raise DTypeError(f"[requires_grad] expected a float tensor, got {self.dtype}")
         if not self._is_leaf():
             if not fresh:
-                self._node = apply(DETACH, self._node, id=next(_ids))
+                self._node = apply(DETACH, self._node, id=next_id())
             key = id(self)
             _leaves[key] = weakref.ref(self, lambda _: _leaves.pop(key, None))
         self._requires_grad = True
@@ -372,47 +369,6 @@ _node_gradients = gradient
 
 def _as_int(value: Index) -> int:
     return evaluate(value, {}) if isinstance(value, Expr) else value
-
-
-def _buffer_node(buffer: Buffer, shape: Sequence[Index], dtype: DType, device: str) -> Node:
-    shape = tuple(shape)
-    return leaf(BUFFER, shape, dtype, device, buffer, {"id": next(_ids), "extents": shape, "of": dtype})
-
-
-def _leaf(data: Any, dtype: DType | None, device: str) -> Node:
-    """The Node of new data: a constant for a number, else a buffer with a copy of it."""
-    if isinstance(data, Expr):
-        return B.const(data, dtype or int32, device)
-    if isinstance(data, (bool, int, float)) and not isinstance(data, np.generic):
-        kind = bool_ if isinstance(data, bool) else float32 if isinstance(data, float) else int32
-        if kind is int32 and not -(1 << 31) <= data < 1 << 31:
-            kind = int64
-        return B.const(data, dtype or kind, device)
-    array = _as_array(data, dtype)
-    kind = dtype or to_dtype(array.dtype)
-    if array.dtype != kind.np or kind is bfloat16:
-        array = convert(array, kind)
-    return _buffer_node(upload(array, kind, device), array.shape, kind, device)
-
-
-def _as_array(data: Any, dtype: DType | None) -> np.ndarray:
-    if isinstance(data, (bytes, bytearray, memoryview)):
-        return np.frombuffer(data, np.uint8 if dtype is None else dtype.np)
-    if isinstance(data, np.ndarray):
-        return data
-    if isinstance(data, np.generic):
-        return np.asarray(data)
-    try:
-        array = np.array(data)
-    except ValueError as error:
-        raise ShapeError(f"[Tensor] expected nested lists of equal lengths, got {error}") from None
-    if array.dtype == np.float64:
-        return array if dtype is float64 else array.astype(np.float32)
-    if array.dtype == np.int64 and (array.size == 0 or (-(1 << 31) <= array.min() and array.max() < 1 << 31)):
-        return array.astype(np.int32 if array.size else np.float32)
-    if array.dtype.kind not in "biuf":
-        raise DTypeError(f"[Tensor] expected numbers, nested lists of them or an array, got {type(data).__name__}")
-    return array
 
 
 __all__ = ["Tensor"]

@@ -9,11 +9,12 @@ from minigrad import random
 from minigrad.capture.journal import settle
 from minigrad.capture.outputs import tensors_in
 from minigrad.engine.dry import DryRun, Holder, Phantom, running_dry
+from minigrad.engine.leaves import buffer_node
 from minigrad.engine.lines import lines_kept
 from minigrad.engine.observe import Observer, observing
 from minigrad.errors import MinigradError
 from minigrad.handles import changed, live
-from minigrad.tensor import Tensor, _buffer_node
+from minigrad.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ def _give_phantoms(dry: DryRun, tensors: list[Tensor]) -> None:
         device = node.storage.device
         if id(node.storage) not in made:
             made[id(node.storage)] = Phantom(dry, device, node.storage.nbytes, label, given=True)
-        t._node = _buffer_node(made[id(node.storage)], node.shape, node.dtype, node.device)
+        t._node = buffer_node(made[id(node.storage)], node.shape, node.dtype, node.device)
 
 
 def _summary(dry: DryRun) -> Planned:

@@ -30,10 +30,11 @@ from minigrad.capture.recorder import Recorder, capturing
 from minigrad.capture.replay import PATIENCE, Capture
 from minigrad.capture.steady import MISS
 from minigrad.config import Config, current
+from minigrad.engine.leaves import buffer_node
 from minigrad.engine.observe import dry_runs, observers, observing
 from minigrad.errors import MinigradError
 from minigrad.handles import live
-from minigrad.tensor import Tensor, _buffer_node
+from minigrad.tensor import Tensor
 
 MAX_CAPTURES = 8
 
@@ -192,7 +193,7 @@ class Captures:
 
 def _without_history(t: Tensor) -> Tensor:
     node = t._node
-    return Tensor._wrap(_buffer_node(node.storage, node.shape, node.dtype, node.device))
+    return Tensor._wrap(buffer_node(node.storage, node.shape, node.dtype, node.device))
 
 
 class Jit:

@@ -10,6 +10,7 @@ from weakref import ref
 
 from minigrad.capture.recorder import Place, Recorder
 from minigrad.dtype import DType
+from minigrad.engine.leaves import buffer_node
 from minigrad.engine.storage import settle_down
 from minigrad.errors import MinigradError
 from minigrad.expr import Index, subs, variables
@@ -20,7 +21,7 @@ from minigrad.ops.op import Shape
 from minigrad.ops.storage import ASSIGN, BUFFER, CONTIGUOUS
 from minigrad.runtime.device import Buffer
 from minigrad.scheduler.graph import resolve
-from minigrad.tensor import Tensor, _buffer_node
+from minigrad.tensor import Tensor
 
 
 def settle(tensors: Iterable[Tensor]) -> None:
@@ -45,7 +46,7 @@ def settle(tensors: Iterable[Tensor]) -> None:
     for t in constants:
         old, new = t._node, copies[id(t)]._node
         if new.storage is not None:
-            t._node = _buffer_node(new.storage, old.shape, old.dtype, old.device)
+            t._node = buffer_node(new.storage, old.shape, old.dtype, old.device)
             t._before = ref(old) if t.requires_grad else None
             changed()
 
@@ -270,7 +271,7 @@ def give(t: Tensor, buffer: Buffer, shape: Shape, dtype: DType, device: str) -> 
     if leaf and alone and node.shape == shape:
         node.storage = buffer
     elif node.storage is not buffer:
-        t._node = _buffer_node(buffer, shape, dtype, device)
+        t._node = buffer_node(buffer, shape, dtype, device)
     t._before = None
 
 

@@ -9,9 +9,10 @@ from typing import Any
 from minigrad.capture.journal import with_dims
 from minigrad.capture.recorder import Place
 from minigrad.dtype import DType
+from minigrad.engine.leaves import buffer_node
 from minigrad.ops.node import Node
 from minigrad.ops.op import Shape
-from minigrad.tensor import Tensor, _buffer_node
+from minigrad.tensor import Tensor
 
 
 @dataclass(eq=False, slots=True)
@@ -34,7 +35,7 @@ class Output:
             return Tensor._over(value)
         assert self.dtype is not None
         shape = with_dims(self.shape, dims) if dims else self.shape
-        return Tensor._over(_buffer_node(value, shape, self.dtype, self.device))
+        return Tensor._over(buffer_node(value, shape, self.dtype, self.device))
 
 
 @dataclass(slots=True)

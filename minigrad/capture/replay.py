@@ -12,9 +12,10 @@ from minigrad.capture.outputs import Output, rebuild, take_apart
 from minigrad.capture.recorder import Entry, Place, Recorder, Recording
 from minigrad.capture.settled import steady_after
 from minigrad.capture.steady import Steady
+from minigrad.engine.leaves import buffer_node
 from minigrad.engine.transfer import cloned
 from minigrad.runtime.device import Buffer
-from minigrad.tensor import Tensor, _buffer_node
+from minigrad.tensor import Tensor
 
 PATIENCE = 8
 """How many replays without a steady state, one after the other, end the search for one."""
@@ -188,7 +189,7 @@ class Capture:
         buffer = registers[rebind.register]
         shape = with_dims(rebind.shape, dims) if dims else rebind.shape
         if rebind.fresh and not reusable_gradient(owners[owner]):
-            owners[owner].grad = Tensor._wrap(_buffer_node(buffer, shape, rebind.dtype, rebind.device))
+            owners[owner].grad = Tensor._wrap(buffer_node(buffer, shape, rebind.dtype, rebind.device))
         else:
             put(at(owners, (owner, grad)), buffer, shape, rebind.dtype, rebind.device)
 

@@ -1,4 +1,5 @@
 """Tensor's methods, by topic. Each mixin builds on the one before:
 
-base -> elementwise -> movement -> reduce -> creation -> indexing -> linalg -> nn_functional -> tensor.Tensor
+base -> elementwise -> activations -> movement -> reduce -> creation -> indexing -> linalg -> nn_functional ->
+attention -> aliases -> tensor.Tensor
 """

@@ -7,8 +7,8 @@ from typing import Any, Self
 from minigrad.dtype import DType, promote
 from minigrad.errors import ShapeError
 from minigrad.expr import Index, divides, product
+from minigrad.mixins.activations import ActivationMixin
 from minigrad.mixins.base import Base, as_axes, as_axis, as_shape
-from minigrad.mixins.elementwise import ElementwiseMixin
 from minigrad.ops import build as B
 from minigrad.ops.node import apply
 from minigrad.ops.storage import CONTIGUOUS
@@ -16,7 +16,7 @@ from minigrad.ops.storage import CONTIGUOUS
 _CAT_AT_ONCE = 8
 
 
-class MovementMixin(ElementwiseMixin):
+class MovementMixin(ActivationMixin):
     """Methods that rearrange, repeat, cut, pad and join."""
 
     __slots__ = ()

@@ -1,0 +1,67 @@
+"""Nodes of data: what `Tensor(...)` makes of numbers, lists, arrays and buffers."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from minigrad.dtype import DType, bfloat16, bool_, float32, float64, int32, int64, to_dtype
+from minigrad.engine.transfer import upload
+from minigrad.errors import DTypeError, ShapeError
+from minigrad.expr import Expr, Index
+from minigrad.ops import build as B
+from minigrad.ops.convert import convert
+from minigrad.ops.node import Node, leaf
+from minigrad.ops.storage import BUFFER
+from minigrad.runtime.device import Buffer
+
+_ids = count(1)
+
+
+def next_id() -> int:
+    """A number that keeps a Node of storage apart from all others."""
+    return next(_ids)
+
+
+def buffer_node(buffer: Buffer, shape: Sequence[Index], dtype: DType, device: str) -> Node:
+    """A Node whose value is what `buffer` holds."""
+    shape = tuple(shape)
+    return leaf(BUFFER, shape, dtype, device, buffer, {"id": next_id(), "extents": shape, "of": dtype})
+
+
+def leaf_of(data: Any, dtype: DType | None, device: str) -> Node:
+    """The Node of new data: a constant for a number, else a buffer with a copy of it."""
+    if isinstance(data, Expr):
+        return B.const(data, dtype or int32, device)
+    if isinstance(data, (bool, int, float)) and not isinstance(data, np.generic):
+        kind = bool_ if isinstance(data, bool) else float32 if isinstance(data, float) else int32
+        if kind is int32 and not -(1 << 31) <= data < 1 << 31:
+            kind = int64
+        return B.const(data, dtype or kind, device)
+    array = _as_array(data, dtype)
+    kind = dtype or to_dtype(array.dtype)
+    if array.dtype != kind.np or kind is bfloat16:
+        array = convert(array, kind)
+    return buffer_node(upload(array, kind, device), array.shape, kind, device)
+
+
+def _as_array(data: Any, dtype: DType | None) -> np.ndarray:
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return np.frombuffer(data, np.uint8 if dtype is None else dtype.np)
+    if isinstance(data, np.ndarray):
+        return data
+    if isinstance(data, np.generic):
+        return np.asarray(data)
+    try:
+        array = np.array(data)
+    except ValueError as error:
+        raise ShapeError(f"[Tensor] expected nested lists of equal lengths, got {error}") from None
+    if array.dtype == np.float64:
+        return array if dtype is float64 else array.astype(np.float32)
+    if array.dtype == np.int64 and (array.size == 0 or (-(1 << 31) <= array.min() and array.max() < 1 << 31)):
+        return array.astype(np.int32 if array.size else np.float32)
+    if array.dtype.kind not in "biuf":
+        raise DTypeError(f"[Tensor] expected numbers, nested lists of them or an array, got {type(data).__name__}")
+    return array

@@ -1,0 +1,83 @@
+"""Activation functions: elementwise, each an expression of others."""
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+from minigrad.errors import DTypeError
+from minigrad.mixins.elementwise import ElementwiseMixin
+from minigrad.ops import build as B
+from minigrad.ops import functions
+
+
+class ActivationMixin(ElementwiseMixin):
+    """Methods of one tensor that give one of its shape."""
+
+    __slots__ = ()
+
+    def relu(self) -> Self:
+        """max(x, 0) with gradient 0 at 0."""
+        return (self <= 0).where(0, self)
+
+    def relu6(self) -> Self:
+        """min(max(x, 0), 6)."""
+        return (self >= 6).where(6, self.relu())
+
+    def sigmoid(self) -> Self:
+        return self._float_unary(B.sigmoid)
+
+    def silu(self) -> Self:
+        """x * sigmoid(x)."""
+        return self._float_unary(functions.silu)
+
+    swish = silu
+
+    def gelu(self, approximate: str = "tanh") -> Self:
+        """Gaussian error linear unit: 'tanh' approximation, or 'none' for the exact one with erf."""
+        if approximate not in ("tanh", "none"):
+            raise DTypeError(f"[gelu] expected approximate 'tanh' or 'none', got {approximate!r}")
+        if approximate == "none":
+            return self * 0.5 * ((self * (1 / math.sqrt(2))).erf() + 1)
+        return self * 0.5 * ((math.sqrt(2 / math.pi) * (self + 0.044715 * self * self * self)).tanh() + 1)
+
+    def quick_gelu(self) -> Self:
+        """x * sigmoid(1.702 x)."""
+        return self * (self * 1.702).sigmoid()
+
+    def softplus(self, beta: Any = 1.0) -> Self:
+        """log(1 + exp(beta*x)) / beta, without overflow."""
+        x = self * beta
+        return (x.maximum(0) + (-x.abs()).exp().log1p()) * (1 / beta)
+
+    def logsigmoid(self) -> Self:
+        """log(sigmoid(x))."""
+        return -(-self).softplus()
+
+    def softsign(self) -> Self:
+        """x / (1 + |x|)."""
+        return self / (self.abs() + 1)
+
+    def mish(self) -> Self:
+        """x * tanh(softplus(x))."""
+        return self * self.softplus().tanh()
+
+    def hardtanh(self, min_val: Any = -1, max_val: Any = 1) -> Self:
+        return self.clip(min_val, max_val)
+
+    def hardsigmoid(self) -> Self:
+        """relu6(x + 3) / 6."""
+        return (self + 3).relu6() * (1 / 6)
+
+    def hardswish(self) -> Self:
+        """x * relu6(x + 3) / 6."""
+        return self * self.hardsigmoid()
+
+    def leaky_relu(self, neg_slope: Any = 0.01) -> Self:
+        return (self < 0).where(self * neg_slope, self)
+
+    def elu(self, alpha: Any = 1.0) -> Self:
+        """x where positive, else alpha * (exp(x) - 1)."""
+        return (self > 0).where(self, (self.minimum(0).exp() - 1) * alpha)
+
+    def selu(self, alpha: Any = 1.6732632423543772, gamma: Any = 1.0507009873554805) -> Self:
+        return self.elu(alpha) * gamma
