@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from minigrad import Tensor, config, jit
-from minigrad.capture.constants import MOST_CHANGES, packed_bytes
+from minigrad.capture.constants import MOST_CHANGES, derived_bytes
 from minigrad.errors import ConfigError
 
 rng = np.random.default_rng(4)
@@ -29,12 +29,12 @@ def _on_the_cpu():  # noqa: ANN202
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 8, 16, 20])
 def test_replays_equal_eager_bit_for_bit(rows: int) -> None:
-    w, before = tensor(256, 320), packed_bytes()
+    w, before = tensor(256, 320), derived_bytes()
     step = jit(lambda x: product(x, w).contiguous().realize())
     for _ in range(4):
         x = tensor(rows, 256)
         assert step(x).numpy().tobytes() == product(x, w).numpy().tobytes()
-    assert packed_bytes() - before in (0, NBYTES) and (rows not in (2, 4, 8) or packed_bytes() - before == NBYTES)
+    assert derived_bytes() - before in (0, NBYTES) and (rows not in (2, 4, 8) or derived_bytes() - before == NBYTES)
 
 
 def test_a_constant_that_changes_is_packed_again() -> None:
@@ -45,17 +45,17 @@ def test_a_constant_that_changes_is_packed_again() -> None:
     changes = [lambda: w.assign(w * 0.5).realize(), lambda: overwrite(tensor(256, 320)),
                lambda: w.assign(tensor(256, 320)), lambda: overwrite(tensor(256, 320)),
                lambda: overwrite(tensor(256, 320))]
-    x, before = tensor(4, 256), packed_bytes()
+    x, before = tensor(4, 256), derived_bytes()
     for change in changes:
         for _ in range(3):
             assert step(x).numpy().tobytes() == product(x, w).numpy().tobytes()
         change()
         assert step(x).numpy().tobytes() == product(x, w).numpy().tobytes()
-    assert len(changes) > MOST_CHANGES and packed_bytes() <= before + NBYTES
+    assert len(changes) > MOST_CHANGES and derived_bytes() <= before + NBYTES
 
 
 def test_what_a_capture_changes_is_no_constant() -> None:
-    w, before = tensor(256, 320), packed_bytes()
+    w, before = tensor(256, 320), derived_bytes()
 
     @jit
     def step(x: Tensor) -> Tensor:
@@ -69,23 +69,23 @@ def test_what_a_capture_changes_is_no_constant() -> None:
         x = tensor(4, 256)
         np.testing.assert_allclose(step(x).numpy(), np.maximum(x.numpy() @ expected, 0) + 1, rtol=1e-4, atol=1e-4)
         expected = expected * 0.5
-    assert packed_bytes() == before
+    assert derived_bytes() == before
 
 
 def test_captures_share_and_let_go() -> None:
-    w, before = tensor(256, 320), packed_bytes()
+    w, before = tensor(256, 320), derived_bytes()
     first, second = (jit(lambda x: product(x, w).contiguous().realize()) for _ in range(2))
     for step in (first, second):
         for rows in (2, 4):
             step(tensor(rows, 256))
-    assert packed_bytes() == before + NBYTES
+    assert derived_bytes() == before + NBYTES
     del first, second, step
     gc.collect()
-    assert packed_bytes() == before
+    assert derived_bytes() == before
 
 
 def test_budget_and_switch() -> None:
-    before = packed_bytes()
+    before = derived_bytes()
     for budget in (0, (before >> 20) + 1):
         with config(packed_mb=budget):
             weights = [tensor(256, 320) for _ in range(8)]
@@ -94,7 +94,7 @@ def test_budget_and_switch() -> None:
             for _ in range(2):
                 for y, w in zip(step(x), weights, strict=True):
                     assert y.numpy().tobytes() == product(x, w).numpy().tobytes()
-            assert packed_bytes() <= max(before, budget << 20) and (packed_bytes() > before) == (budget > 0)
+            assert derived_bytes() <= max(before, budget << 20) and (derived_bytes() > before) == (budget > 0)
             del step
             gc.collect()
     with pytest.raises(ConfigError, match="packed_mb"):

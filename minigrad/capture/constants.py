@@ -1,7 +1,7 @@
-"""Constants of a capture in packed form: made once, and again when their buffer holds something else.
+"""What a capture computes of constants alone: made once, and again when one of their buffers holds something else.
 
-A constant is a buffer that the captured function reads and neither changes nor gets as an argument. What is packed is
-known by the buffer and its version, which counts how often it was overwritten in place.
+A constant is a buffer that the captured function reads and neither changes nor gets as an argument. What was made is
+known by the buffers that it was made of and their versions, which count how often they were overwritten in place.
 """
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
 
 from minigrad.config import current
-from minigrad.engine.packing import Packing, with_packed_constants
-from minigrad.engine.plan import run_plan
+from minigrad.engine.hoisting import OncePart, without_constant_work
+from minigrad.engine.packing import with_packed_constants
+from minigrad.engine.plan import ExecutionPlan, run_plan
 from minigrad.engine.storage import Owned
 from minigrad.runtime.device import Buffer
 
@@ -19,85 +20,120 @@ if TYPE_CHECKING:
     from minigrad.capture.recorder import PlanStep, Recording
 
 MOST_CHANGES = 3
-"""A constant that changes more often is no longer packed."""
+"""What is made of a constant that changes more often is no longer made apart."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
-class PackedConstant:
-    """The packed form of what register `source` holds, for register `target`."""
+class Derived:
+    """Buffers `made` for registers `targets`, of what registers `sources` hold or held: see `OncePart`."""
 
-    source: int
-    target: int
-    packing: Packing
-    buffer: ref[Buffer]
-    version: int
-    packed: Buffer
+    part: OncePart
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+    numbers: dict[int, float]
+    buffers: tuple[ref[Buffer], ...]
+    versions: tuple[int, ...]
+    made: list[Buffer]
     changes: int = 0
 
     def is_current(self) -> bool:
-        """Whether the buffer that was packed lives and holds what it held."""
-        buffer = self.buffer()
-        return buffer is not None and buffer.version == self.version
+        """Whether the buffers live and hold what they held."""
+        for buffer, version in zip(self.buffers, self.versions, strict=True):
+            held = buffer()
+            if held is None or held.version != version:
+                return False
+        return True
 
-    def refresh(self, buffer: Buffer) -> Buffer:
-        """The packed form of `buffer`, made now if it is not the one that is known."""
-        if self.buffer() is not buffer or buffer.version != self.version:
-            self.packed = packed_form(self.packing, buffer)
-            self.buffer, self.version = ref(buffer), buffer.version
+    def is_of(self, buffers: list[Buffer]) -> bool:
+        """Whether it was made of these buffers as they are now."""
+        return self.is_current() and all([was() is b for was, b in zip(self.buffers, buffers, strict=True)])
+
+    def refresh(self, registers: list[Any]) -> None:
+        """Fills the targets in, made now if the sources are others than those that are known."""
+        buffers = [registers[r] for r in self.sources]
+        if not self.is_of(buffers):
+            self.made = _made(self.part, buffers, self.numbers)
+            self.buffers, self.versions = tuple(map(ref, buffers)), tuple([b.version for b in buffers])
             self.changes += 1
-        return self.packed
+        for r, buffer in zip(self.targets, self.made, strict=True):
+            registers[r] = buffer
 
 
-_all: WeakSet[PackedConstant] = WeakSet()
+Changed = tuple["PlanStep", "PlanStep", Derived]
+"""The step as it reads now, the step as it was, and something that it reads."""
+_all: WeakSet[Derived] = WeakSet()
 
 
-def any_packed() -> bool:
+def any_derived() -> bool:
     """Whether anybody remembers a buffer's version."""
     return len(_all) > 0
 
 
-def packed_form(packing: Packing, buffer: Buffer) -> Buffer:
-    """What some capture has packed of this buffer as it is now, or a new one."""
-    for p in _all:
-        if p.packing.kernel == packing.kernel and p.buffer() is buffer and p.version == buffer.version:
-            return p.packed
-    return run_plan(packing.plan, {0: buffer}, {}, {}, {})[0]
+def derived_bytes() -> int:
+    """Memory of all that is made of constants and lives."""
+    return sum({id(d.made[0]): d.part.nbytes for d in _all if d.made}.values())
 
 
-def packed_bytes() -> int:
-    """Memory of all packed constants that live."""
-    return sum({id(p.packed): p.packing.nbytes for p in _all}.values())
+def _made(part: OncePart, buffers: list[Buffer], numbers: dict[int, float]) -> list[Buffer]:
+    """What some capture has made of these buffers as they are now, or new ones."""
+    for d in _all:
+        if d.part.key == part.key and d.is_of(buffers) and d.numbers == numbers:
+            return d.made
+    made = run_plan(part.plan, dict(zip(part.sources, buffers, strict=True)), numbers, {}, {})
+    return [made[slot] for slot, _ in part.made]
 
 
-def pack_constants(recording: Recording, fixed: dict[int, Buffer]) -> list[tuple[PlanStep, PlanStep, PackedConstant]]:
-    """Lets the steps read packed forms of `fixed` registers, given with their buffers, where that is faster.
+def derive_constants(recording: Recording, fixed: dict[int, Buffer]) -> list[Changed]:
+    """Takes work on `fixed` registers, given with their buffers, out of the steps: matrices in panels where kernels
+    read those faster, and whatever launches read nothing else.
 
-    Returns (the step as it reads now, the step as it was, the constant) of each. `config.packed_mb` bounds the memory
-    of all captures together; 0 packs nothing.
+    `config.packed_mb` bounds the memory of all captures together; 0 leaves the steps as they are.
     """
-    found = []
+    found: list[Changed] = []
     for at, step in enumerate(recording.steps):
-        leaves = dict(getattr(step, "leaves", ()))
+        plan, leaves = getattr(step, "plan", None), dict(getattr(step, "leaves", ()))
         constants = frozenset(k for k, r in leaves.items() if isinstance(fixed.get(r), Owned))
-        room = (current().packed_mb << 20) - packed_bytes()
-        if not constants or room <= 0 or step.plan.device.target.language != "llvm":  # type: ignore[union-attr]
+        room = (current().packed_mb << 20) - derived_bytes()
+        if plan is None or room <= 0:
             continue
-        plan, packings = with_packed_constants(step.plan, constants, room)  # type: ignore[union-attr]
-        if not packings:
+        plan, parts = _apart(plan, step, constants, room)  # type: ignore[arg-type]
+        if not parts:
             continue
-        changed = step.reading(plan, [(p.packed, recording.size + k) for k, p in enumerate(packings)])  # type: ignore
+        registers = {leaf: recording.size + k for k, leaf in enumerate(leaf for p in parts for _, leaf in p.made)}
+        recording.size += len(registers)
+        changed = step.reading(plan, list(registers.items()))  # type: ignore[union-attr]
         recording.steps[at] = changed
-        for p in packings:
-            source = leaves[p.source]
-            buffer = fixed[source]
-            made = PackedConstant(source, recording.size, p, ref(buffer), buffer.version, packed_form(p, buffer))
-            recording.constants[recording.size] = made.packed
-            recording.size += 1
-            _all.add(made)
-            found.append((changed, step, made))
-    return found  # type: ignore[return-value]
+        held: dict[int, Any] = {r: fixed.get(r) for r in leaves.values()}
+        for part in parts:
+            derived = _derive(part, leaves | registers, held, step.numbers)  # type: ignore[union-attr]
+            recording.constants.update(dict.fromkeys(derived.targets))
+            held.update(zip(derived.targets, derived.made, strict=True))
+            found.append((changed, step, derived))  # type: ignore[arg-type]
+    return found
 
 
-def unpacked(recording: Recording, changed: Any, before: Any) -> None:
-    """Puts the step that reads the constants as they are back."""
+def _apart(plan: ExecutionPlan, step: PlanStep, constants: frozenset[int], room: int
+           ) -> tuple[ExecutionPlan, list[OncePart]]:
+    """The plan of a step without what can be done once, and that."""
+    parts: list[OncePart] = []
+    if constants and plan.device.target.language == "llvm":
+        plan, parts = with_packed_constants(plan, constants, room)
+    constants |= {leaf for p in parts for _, leaf in p.made}
+    varying = frozenset([k for k, _ in step.counters]) | frozenset(step.keys)
+    plan, hoisted = without_constant_work(plan, constants, varying, room - sum(p.nbytes for p in parts))
+    return plan, parts if hoisted is None else [*parts, hoisted]
+
+
+def _derive(part: OncePart, registers: dict[int, int], held: dict[int, Any], numbers: dict[int, float]) -> Derived:
+    sources, targets = tuple([registers[k] for k in part.sources]), tuple([registers[k] for _, k in part.made])
+    buffers = [held[r] for r in sources]
+    made = _made(part, buffers, numbers)
+    derived = Derived(part, sources, targets, numbers, tuple(map(ref, buffers)), tuple([b.version for b in buffers]),
+                      made)
+    _all.add(derived)
+    return derived
+
+
+def undone(recording: Recording, changed: Any, before: Any) -> None:
+    """Puts the step that reads nothing but what was there back."""
     recording.steps[recording.steps.index(changed)] = before

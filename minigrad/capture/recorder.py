@@ -115,12 +115,13 @@ class CopyStep:
 
 @dataclass(slots=True)
 class Recording:
-    """The steps of one capture. `places` and `constants` say what to fill in before the first one."""
+    """The steps of one capture. `places` and `constants` say what to fill in before the first one; a constant without
+    a buffer is made of others (capture.constants)."""
 
     steps: list[PlanStep | CopyStep] = field(default_factory=list)
     size: int = 0
     places: dict[int, Place] = field(default_factory=dict)
-    constants: dict[int, Buffer] = field(default_factory=dict)
+    constants: dict[int, Buffer | None] = field(default_factory=dict)
 
     def overwritten(self) -> set[int]:
         """Registers whose buffers hold something else after the replay."""

@@ -6,7 +6,7 @@ from typing import Any
 from weakref import ref
 
 from minigrad import random
-from minigrad.capture.constants import MOST_CHANGES, pack_constants, unpacked
+from minigrad.capture.constants import MOST_CHANGES, derive_constants, undone
 from minigrad.capture.journal import Guard, Journal, Rebind, held_by_others, put, reusable_gradient, settle, with_dims
 from minigrad.capture.outputs import Output, rebuild, take_apart
 from minigrad.capture.recorder import Entry, Place, Recorder, Recording
@@ -34,7 +34,8 @@ class Capture:
         self.patience = PATIENCE
         self.rebinds = journal.rebinds(recorder)
         self.output = take_apart(result, self._describer(journal, recorder))
-        self.packed = pack_constants(self.recording, self._fixed(journal, recorder))
+        self._steps = self._signature()
+        self.derived = derive_constants(self.recording, self._fixed(journal, recorder))
         self._number(journal)
         kept = {r.register for r in self.rebinds if r.register is not None}
         kept.update(o.register for o in self.output.fresh())
@@ -42,13 +43,14 @@ class Capture:
         over = self.recording.overwritten()
         self.places = [(r, *p) for r, p in self.recording.places.items()]
         self.overwritten = [(r, *p) for r, p in self.recording.places.items() if r in over]
-        self.constants = list(self.recording.constants.items())
+        self.constants = [(r, buffer) for r, buffer in self.recording.constants.items() if buffer is not None]
 
     def _fixed(self, journal: Journal, recorder: Recorder) -> dict[int, Buffer]:
-        """Registers, and their buffers, of Tensors that are no arguments and that the function only reads."""
+        """Registers, and their buffers, of Tensors that are no arguments and that the function only reads, and of data
+        that it uploads."""
         over, moved = self.recording.overwritten(), {r.place for r in self.rebinds}
         places = {place: buffer for buffer, place in journal.places.values()}
-        found: dict[int, Buffer] = {}
+        found = {r: b for r, b in self.recording.constants.items() if b is not None and r not in over}
         for r, place in self.recording.places.items():
             buffer = places[place]() if place in places else None
             if place[0] >= len(journal.inputs) and not place[1] and place not in moved and r not in over and buffer:
@@ -99,7 +101,11 @@ class Capture:
         """Equal for two captures whose steps take the same things from the same places."""
         count = len(self.inputs)
         places = tuple([(r, o if o < count else id(self.guards[o - count].tensor()), g) for r, o, g in self.places])
-        return places, tuple(self.recording.constants), tuple([s.signature() for s in self.recording.steps])
+        return places, self._steps
+
+    def _signature(self) -> tuple:
+        """The steps as they were recorded, and the constants."""
+        return tuple(self.recording.constants), tuple([s.signature() for s in self.recording.steps])
 
     def confirm(self, other: Capture) -> bool:
         """Whether `other` did the same: then arguments that differ are what both read, under no other name."""
@@ -156,11 +162,11 @@ class Capture:
             registers[r] = t._node.storage  # type: ignore[union-attr]
         for r, buffer in self.constants:
             registers[r] = buffer
-        for changed, before, constant in list(self.packed):
-            registers[constant.target] = constant.refresh(registers[constant.source])
-            if constant.changes > MOST_CHANGES:
-                unpacked(self.recording, changed, before)
-                self.packed = [p for p in self.packed if p[0] is not changed]
+        for changed, before, derived in list(self.derived):
+            derived.refresh(registers)
+            if derived.changes > MOST_CHANGES and any(d[0] is changed for d in self.derived):
+                undone(self.recording, changed, before)
+                self.derived = [d for d in self.derived if d[0] is not changed]
         for r, owner, grad in self.overwritten:
             if held_by_others(at(owners, (owner, grad)), 1):
                 registers[r] = cloned(registers[r])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from minigrad import random
-from minigrad.capture.constants import any_packed
+from minigrad.capture.constants import any_derived
 from minigrad.capture.journal import Rebind, give, held_by_others
 from minigrad.capture.lists import Known, Results, lengths_of, taken_apart
 from minigrad.capture.outputs import rebuild
@@ -67,7 +67,7 @@ class Steady:
     def __init__(self, capture: Capture, step: PlanStep, prepared: PreparedPlan, guards: list[Tensor]):
         self.step, self.prepared = step, prepared
         self.size, self.drawn, self.parts = capture.recording.size, capture.drawn, capture.output
-        self.packed = [constant for _, _, constant in capture.packed]
+        self.derived = [derived for _, _, derived in capture.derived]
         self.guards = [ref(t, _gone) for t in guards]
         self.mark: object = None
         self.looks = 0
@@ -234,16 +234,16 @@ class Steady:
         changes.mark = mark
 
     def _holds(self, arguments: Sequence[Tensor]) -> bool:
-        """Whether arguments, guards and packed constants are as they were left. Counts what is overwritten."""
+        """Whether arguments, guards and constants are as they were left. Counts what is overwritten."""
         if not self.ids.isdisjoint(map(id, arguments)) or \
-                self.packed and not all([p.is_current() for p in self.packed]):
+                self.derived and not all([d.is_current() for d in self.derived]):
             return False
         mark = changes.mark
         if mark is not self.mark:
             if not self._unchanged():
                 return False
             self.mark = mark
-        if self.alone and any_packed():
+        if self.alone and any_derived():
             cells = [*self.nodes, *self.grad_nodes]
             for k in self.alone:
                 cells[k]().storage.version += 1  # type: ignore[union-attr]

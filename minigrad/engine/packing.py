@@ -1,30 +1,17 @@
 """Plans that read constants in a packed form: which kernels can, and the plans that pack."""
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.panels import panelled
+from minigrad.engine.hoisting import OncePart
 from minigrad.engine.plan import ExecutionPlan, make_plan
 from minigrad.expr import product
 from minigrad.scheduler.schedule import Schedule, Slot, Step
 
 
-@dataclass(frozen=True, slots=True)
-class Packing:
-    """`plan` turns the buffer of its leaf 0 into its only output, which another plan reads as leaf `packed` in place
-    of leaf `source`.
-    """
-
-    source: int
-    packed: int
-    kernel: Kernel
-    plan: ExecutionPlan
-    nbytes: int
-
-
 def with_packed_constants(plan: ExecutionPlan, constants: frozenset[int], room: int
-                          ) -> tuple[ExecutionPlan, list[Packing]]:
+                          ) -> tuple[ExecutionPlan, list[OncePart]]:
     """The plan with constant leaves (positions) in packed form where kernels gain by that, within `room` bytes.
 
     Leaves of packed forms have negative positions. A plan from disk has no kernels any more, and stays as it is.
@@ -32,7 +19,7 @@ def with_packed_constants(plan: ExecutionPlan, constants: frozenset[int], room: 
     device, slots = plan.device, list(plan.schedule.slots)
     slot_of = {slot.leaf: k for k, slot in enumerate(slots) if slot.leaf is not None}
     fixed = {slot_of[leaf] for leaf in constants if leaf in slot_of}
-    found: list[Packing] = []
+    found: list[OncePart] = []
     known: dict[tuple, int] = {}
     steps: list[Step] = []
     for step in plan.schedule.steps:
@@ -53,11 +40,12 @@ def with_packed_constants(plan: ExecutionPlan, constants: frozenset[int], room: 
                 steps.append(step)
                 continue
             room -= nbytes
-            pack = Schedule((Step(made.pack, (0, 1), (), (), 0.0, 2.0 * nbytes),), (Slot(nbytes), Slot(nbytes, 0)),
+            pack = Schedule((Step(made.pack, (0, 1), (), (), 0.0, 2.0 * nbytes),), (Slot(nbytes), Slot(nbytes, source)),
                             (0,), frozenset())
-            found.append(Packing(source, -1 - len(found), made.pack, make_plan(pack, device), nbytes))
+            leaf = -1 - len(found)
+            found.append(OncePart((source,), ((0, leaf),), make_plan(pack, device), nbytes, made.pack))
             known[key] = len(slots)
-            slots.append(Slot(nbytes, found[-1].packed))
+            slots.append(Slot(nbytes, leaf))
         values = tuple(known[key] if k == at else v for k, v in enumerate(step.values))
         steps.append(replace(step, kernel=made.kernel, values=values))
     if not found:

@@ -1,0 +1,118 @@
+"""Work on constants alone, taken out of a plan: done once, and again when a constant holds something else.
+
+    w = scale * weight          reads constants only: once      s = rows(x)
+    y = x @ w            ->     w = scale * weight              y = s @ w     w is a leaf like any other
+"""
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+
+from minigrad.engine.plan import ExecutionPlan, Item
+from minigrad.scheduler.schedule import Slot
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OncePart:
+    """What of a plan is done once. Its own `plan` reads its leaves `sources` and nothing else; `made` are (slot of
+    `plan`, leaf position in the plan that is left). Parts with equal keys make the same of equal buffers and numbers.
+    """
+
+    sources: tuple[int, ...]
+    made: tuple[tuple[int, int], ...]
+    plan: ExecutionPlan
+    nbytes: int
+    key: Hashable
+
+
+def without_constant_work(plan: ExecutionPlan, constants: frozenset[int], varying: frozenset[int], room: int
+                          ) -> tuple[ExecutionPlan, OncePart | None]:
+    """The plan less the launches that read constant leaves (positions) only, and the part that makes their results.
+
+    Results take memory of their own from then on, at most `room` bytes: where they would take more, the largest ones
+    stay in the plan. `varying` are positions of run-time numbers that differ from run to run. Leaves of results have
+    negative positions. Outputs of the plan are always made anew.
+    """
+    once = _Once(plan, constants, varying)
+    chosen = once.choose(room)
+    if not chosen:
+        return plan, None
+    kept = once.results(chosen)
+    lowest = min([0, *[leaf for _, leaf in plan.read]])
+    leaf_of = {slot: lowest - 1 - k for k, slot in enumerate(kept)}
+    rest = [k for k in range(len(plan.items)) if k not in chosen]
+    slots = [*plan.schedule.slots, *map(Slot, plan.sizes[len(plan.schedule.slots):])]  # scratch has a slot as well
+    changed = tuple([replace(s, leaf=leaf_of[k]) if k in leaf_of else s for k, s in enumerate(slots)])
+    left = _plan_of(plan, rest, changed, plan.schedule.outputs)
+    read = {s for k in chosen for s in plan.items[k].reads}
+    sources = tuple([leaf for slot, leaf in plan.read if slot in read])
+    part = _plan_of(plan, sorted(chosen), tuple([s if k in read else Slot(s.nbytes) for k, s in enumerate(slots)]),
+                    tuple(kept))
+    nbytes = sum(once.bytes_of(s) for s in kept)
+    return left, OncePart(sources, tuple(leaf_of.items()), part, nbytes, (id(plan), constants, tuple(sorted(chosen))))
+
+
+def _plan_of(plan: ExecutionPlan, which: list[int], slots: tuple[Slot, ...], outputs: tuple[int, ...]
+             ) -> ExecutionPlan:
+    """The launches `which` of a plan as a plan; it has no kernels any more."""
+    items = [plan.items[k] for k in which]
+    used = {s for item in items for s in item.reads | item.writes}
+    donated = plan.schedule.donated if outputs == plan.schedule.outputs else frozenset()
+    schedule = replace(plan.schedule, steps=(), slots=slots, outputs=outputs, donated=donated)
+    lasting = set(outputs) | {k for k, s in enumerate(slots) if s.leaf is not None}
+    return ExecutionPlan(schedule, plan.device, items, plan.sizes, [k for k in plan.temporary if k in used - lasting],
+                         flops=sum(i.flops for i in items), bytes=sum(i.bytes for i in items),
+                         lines={new: plan.lines[old] for new, old in enumerate(which) if old in plan.lines})
+
+
+class _Once:
+    """Which launches of a plan depend on constants alone."""
+
+    def __init__(self, plan: ExecutionPlan, constants: frozenset[int], varying: frozenset[int]):
+        self.plan, self.varying = plan, varying
+        self.fixed = {slot for slot, leaf in plan.read if leaf in constants}
+        self.lasting = {slot for slot, _ in plan.read} | set(plan.schedule.outputs)
+
+    def choose(self, room: int) -> set[int]:
+        """Numbers of the launches, so that their results fit."""
+        barred: set[int] = set()
+        while True:
+            chosen = self._closed(barred)
+            sizes = {slot: self.bytes_of(slot) for slot in self.results(chosen)}
+            if sum(sizes.values()) <= room:
+                return chosen
+            largest = max(sizes, key=lambda slot: sizes[slot])
+            barred |= {k for k in chosen if largest in self.plan.items[k].writes}
+
+    def results(self, chosen: set[int]) -> list[int]:
+        """Slots that the chosen launches write and others read."""
+        items = self.plan.items
+        read = {s for k, item in enumerate(items) if k not in chosen for s in item.reads}
+        return sorted({s for k in chosen for s in items[k].writes} & read)
+
+    def bytes_of(self, slot: int) -> int:
+        nbytes = self.plan.sizes[slot]
+        assert isinstance(nbytes, int)
+        return nbytes
+
+    def _closed(self, barred: set[int]) -> set[int]:
+        """Launches over constants and each other's results, which nobody else writes, but for those `barred`."""
+        items = self.plan.items
+        while True:
+            known, chosen = set(self.fixed), set()
+            for k, item in enumerate(items):
+                if k not in barred and self._is_settled(item) and item.reads <= known | item.writes:
+                    chosen.add(k)
+                    known |= item.writes
+            others = {s for k, item in enumerate(items) if k not in chosen for s in item.writes}
+            shared = {k for k in chosen if items[k].writes & others}
+            if not shared:
+                return chosen
+            barred = barred | shared
+
+    def _is_settled(self, item: Item) -> bool:
+        """Whether nothing but buffers decides what a launch does, and nobody outside sees what it writes."""
+        if item.writes & self.lasting or not all([isinstance(self.plan.sizes[s], int) for s in item.writes]):
+            return False
+        return all([isinstance(e, int) for row in item.rows for e in (row.extent, *row.dims)]) and \
+            not any([type(s) is int and s in self.varying for row in item.rows for s in row.scalars])

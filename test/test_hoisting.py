@@ -1,0 +1,126 @@
+"""Work on constants alone is done once per capture: the same bits as without, never stale, within a budget."""
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from conftest import devices
+
+from minigrad import Tensor, config, jit
+from minigrad.capture.constants import MOST_CHANGES, derived_bytes
+from minigrad.engine.stats import stats
+
+rng = np.random.default_rng(8)
+COMPILED = [d for d in devices() if d != "NUMPY"]
+
+
+@pytest.fixture(autouse=True, params=COMPILED)
+def _on_a_compiled_device(request: pytest.FixtureRequest) -> Iterator[None]:
+    with config(device=request.param):
+        yield
+
+
+def tensor(*shape: int) -> Tensor:
+    return Tensor(rng.standard_normal(shape).astype(np.float32)).realize()
+
+
+class LowRank:
+    """A layer whose weight is a sum: w + a @ b."""
+
+    def __init__(self) -> None:
+        self.w, self.a, self.b = tensor(48, 40), tensor(48, 3), tensor(3, 40)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return (x @ (self.w + self.a @ self.b).contiguous()).relu().realize()
+
+
+def launches(call) -> int:  # noqa: ANN001
+    before = stats.launches
+    call()
+    return stats.launches - before
+
+
+def test_a_product_of_weights_is_made_once() -> None:
+    layer, x, before = LowRank(), tensor(32, 48), derived_bytes()
+    step = jit(layer)
+    expected = layer(x).numpy()
+    eager = launches(lambda: layer(x))
+    for _ in range(4):
+        assert step(x).numpy().tobytes() == expected.tobytes()
+    assert launches(lambda: step(x)) == 1 < eager
+    assert derived_bytes() - before == 48 * 40 * 4
+    assert step.captures == 1
+
+
+def test_other_arguments_share_what_was_made() -> None:
+    layer, before = LowRank(), derived_bytes()
+    step = jit(layer)
+    inputs = [tensor(32, 48) for _ in range(4)]
+    for x in inputs * 2:
+        assert step(x).numpy().tobytes() == layer(x).numpy().tobytes()
+    assert step.captures == 2 and derived_bytes() - before == 48 * 40 * 4
+
+
+def test_a_changed_constant_is_seen() -> None:
+    layer, x = LowRank(), tensor(32, 48)
+    step = jit(layer)
+    changes = [lambda: layer.a.assign(layer.a * 0.5).realize(), lambda: layer.w.assign(tensor(48, 40)).realize(),
+               lambda: layer.b.assign(layer.b + 1).realize(), lambda: layer.b.assign(layer.b * 2).realize(),
+               lambda: layer.a.assign(layer.a + 1).realize()]
+    for change in changes:
+        for _ in range(3):
+            assert step(x).numpy().tobytes() == layer(x).numpy().tobytes()
+        change()
+        assert step(x).numpy().tobytes() == layer(x).numpy().tobytes()
+    assert len(changes) > MOST_CHANGES
+    assert launches(lambda: step(x)) == launches(lambda: layer(x))  # it changes too often to be made apart
+
+
+def test_positions_need_no_constant() -> None:
+    x = tensor(16, 16)
+
+    def masked(x: Tensor) -> Tensor:
+        mask = (Tensor.arange(16).reshape(16, 1) >= Tensor.arange(16)).float().contiguous()
+        return (x @ mask + x).realize()
+
+    step = jit(masked)
+    for _ in range(3):
+        assert step(x).numpy().tobytes() == masked(x).numpy().tobytes()
+    assert launches(lambda: step(x)) < launches(lambda: masked(x))
+
+
+def test_random_numbers_and_results_are_made_anew() -> None:
+    w, x = tensor(8, 8), tensor(8, 8)
+
+    @jit
+    def both(x: Tensor) -> tuple[Tensor, Tensor]:
+        noisy, doubled = x @ (w + Tensor.rand(8, 8)).contiguous(), (w * 2).contiguous()
+        Tensor.realize(noisy, doubled)
+        return noisy, doubled
+
+    seen = [both(x) for _ in range(4)]
+    assert len({noisy.numpy().tobytes() for noisy, _ in seen}) == 4
+    seen[0][1].assign(seen[0][1] * 0).realize()
+    assert all(np.array_equal(doubled.numpy(), 2 * w.numpy()) for _, doubled in seen[1:])
+
+
+@pytest.mark.parametrize("megabytes", [0, 1])
+def test_a_budget_is_kept(megabytes: int) -> None:
+    w, x, before = tensor(700, 700), tensor(2, 700), derived_bytes()  # 1.96 MB
+
+    def scaled(x: Tensor) -> Tensor:
+        return (x @ (w * w.sum(axis=0)).contiguous()).realize()
+
+    with config(packed_mb=(before >> 20) + megabytes):
+        step = jit(scaled)
+        for _ in range(3):
+            assert step(x).numpy().tobytes() == scaled(x).numpy().tobytes()
+    assert derived_bytes() - before < megabytes << 20 or not megabytes and derived_bytes() == before
+
+
+def test_a_check_knows_that_a_replay_does_less() -> None:
+    layer, x = LowRank(), tensor(32, 48)
+    step = jit(layer)
+    with config(jit_check=True):
+        for _ in range(3):
+            step(x)
+    assert step.replays == 2
