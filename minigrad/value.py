@@ -19,12 +19,12 @@ Semantics, the same on every backend and in the interpreters:
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
 from minigrad.dtype import DType, bool_
-from minigrad.expr import Atom, Index, Var, bounds, subs, variables
+from minigrad.expr import Atom, Expr, Index, Var, bounds, subs, variables
 
 UNARY = frozenset("neg abs sqrt exp log sin cos tanh sigmoid erf floor ceil trunc round not".split())
 BINARY = frozenset("add sub mul div idiv irem pow max min lt le eq ne and or xor shl shr".split())
@@ -38,15 +38,19 @@ class Value:
     const: the Python number (floats also keep the sign of zero); index: an Index; local: its name;
     load: (buffer name, (Index, ...)), a flat offset of one Index in loop IR; guard: (Index, ...), each meaning >= 0;
     reduce: (monoid name, (Var, ...)); across: the monoid's name. `loads`: it, or something below, is a load.
+    What begins with _ is what functions below found out about it, once somebody asked.
     """
 
-    __slots__ = ("op", "dtype", "args", "attr", "loads", "_inner", "__weakref__")
+    __slots__ = ("op", "dtype", "args", "attr", "loads", "_inner", "_below", "_free", "_expressions", "__weakref__")
     op: str
     dtype: DType
     args: tuple[Value, ...]
     attr: Any
     loads: bool
     _inner: tuple[Value, ...] | None
+    _below: tuple[Value, ...] | None
+    _free: frozenset[Var] | None
+    _expressions: tuple[Expr, ...] | None
 
     def __repr__(self) -> str:
         inner = ", ".join([*map(repr, self.args), *([] if self.attr is None else [str(self.attr)])])
@@ -62,7 +66,8 @@ def make(op: str, dtype: DType, args: tuple[Value, ...] = (), attr: object = Non
     found = _interned.get(key)
     if found is None:
         found = Value()
-        found.op, found.dtype, found.args, found.attr, found._inner = op, dtype, args, attr, None
+        found.op, found.dtype, found.args, found.attr = op, dtype, args, attr
+        found._inner = found._below = found._free = found._expressions = None
         found.loads = op == "load" or any([a.loads for a in args]) or \
             (op == "index" or op == "guard") and any([a.loads for a in index_values(found)])
         _interned[key] = found
@@ -182,16 +187,27 @@ def index_values(v: Value) -> tuple[Value, ...]:
 
 def walk(*roots: Value) -> list[Value]:
     """Every Value reachable from `roots` once, operands before users, iteratively; includes values inside indices."""
-    seen: set[Value] = set()
-    stack: list[Value | None] = list(reversed(roots))
+    if len(roots) == 1:
+        root, = roots
+        return [*(root._below or _below(root)), root]
+    return list(dict.fromkeys([v for root in roots for v in (*(root._below or _below(root)), root)]))
+
+
+def _below(root: Value) -> tuple[Value, ...]:
+    """Everything below `root` in the order of `walk`, kept with it: the same roots are asked again and again."""
+    seen: dict[Value, None] = {}
+    stack: list[Value | None] = [root]
     ready: list[Value] = []
-    found: list[Value] = []
     while stack:
         v = stack.pop()
         if v is None:
-            found.append(ready.pop())
+            seen[ready.pop()] = None
         elif v not in seen:
-            seen.add(v)
+            known = v._below
+            if known is not None:
+                seen.update(dict.fromkeys(known))
+                seen[v] = None
+                continue
             inner = v._inner
             below = v.args + (index_values(v) if inner is None else inner)
             if below:
@@ -199,8 +215,18 @@ def walk(*roots: Value) -> list[Value]:
                 ready.append(v)
                 stack.extend(below[::-1])
             else:
-                found.append(v)
-    return found
+                seen[v] = None
+    del seen[root]
+    root._below = tuple(seen)
+    return root._below
+
+
+def expressions(root: Value) -> tuple[Expr, ...]:
+    """The different index expressions and conditions of a Value and of everything below it, constant ones left out."""
+    if root._expressions is None:
+        found = dict.fromkeys([e for v in walk(root) if v.op in ("load", "index", "guard") for e in indices_of(v)])
+        root._expressions = tuple([e for e in found if not isinstance(e, int)])
+    return root._expressions
 
 
 def value_atoms(e: Index) -> list[ValueIndex]:
@@ -223,23 +249,41 @@ def rebuild(v: Value, args: tuple[Value, ...], attr: object) -> Value:
 
 def substitute(root: Value, mapping: Mapping[Var, Index]) -> Value:
     """`root` with index variables replaced. Reduce variables bound inside must not be in `mapping`."""
+    if free_variables(root).isdisjoint(mapping):
+        return root
+    return map_indices(root, lambda e: subs(e, mapping))
+
+
+def map_indices(root: Value, change: Callable[[Index], Index],
+                scope: Callable[[tuple[Var, ...]], tuple[Var, ...]] | None = None) -> Value:
+    """`root` with what `change` makes of each index expression and condition, and what `scope` makes of the variables
+    of each reduction."""
     done: dict[Value, Value] = {}
     for v in walk(root):
         attr = v.attr
         if v.op == "load":
-            attr = (v.attr[0], tuple(subs(e, mapping) for e in v.attr[1]))  # type: ignore[index]
+            attr = (attr[0], tuple([change(e) for e in attr[1]]))
         elif v.op == "guard":
-            attr = tuple(subs(e, mapping) for e in v.attr)  # type: ignore[attr-defined]
+            attr = tuple([change(e) for e in attr])
         elif v.op == "index":
-            attr = subs(v.attr, mapping)  # type: ignore[arg-type]
-        done[v] = rebuild(v, tuple(done[a] for a in v.args), attr)
+            attr = change(attr)
+        elif scope is not None and v.op == "reduce":
+            attr = (attr[0], scope(attr[1]))
+        done[v] = rebuild(v, tuple([done[a] for a in v.args]), attr)
     return done[root]
 
 
 def free_variables(root: Value) -> frozenset[Var]:
     """Index variables that `root` depends on; those bound by a reduce inside it are left out."""
-    free: dict[Value, frozenset[Var]] = {}
-    for v in walk(root):
-        found = frozenset[Var]().union(*(free[a] for a in v.args), *(variables(e) for e in indices_of(v)))
-        free[v] = found - frozenset(v.attr[1]) if v.op == "reduce" else found  # type: ignore[index]
-    return free[root]
+    if root._free is None:
+        for v in walk(root):
+            if v._free is None:
+                parts = [f for a in v.args if (f := a._free)]
+                if v.op in ("load", "index", "guard"):
+                    parts += [variables(e) for e in indices_of(v)]
+                found = _NO_VARIABLES.union(*parts) if parts else _NO_VARIABLES
+                v._free = found - frozenset(v.attr[1]) if v.op == "reduce" else found
+    return root._free  # type: ignore[return-value]
+
+
+_NO_VARIABLES: frozenset[Var] = frozenset()

@@ -5,12 +5,14 @@ pointwise kernels of all shapes share one program, and inner loops are long.
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.codegen.lowering.rename import rename_nest, statements
 from minigrad.expr import Index, Var, variables
-from minigrad.value import Value, indices_of, reduce, substitute, walk
+from minigrad.value import Value, reduce, substitute, walk
+from minigrad.value import expressions as index_expressions
 
 MAX_LENGTH = (1 << 31) - 1
 
@@ -51,13 +53,11 @@ def _expressions(nest: Nest) -> list[Index]:
         if isinstance(s, Store):
             for e in s.indices:
                 found[e] = None
-        for x in walk(s.value):
-            for e in indices_of(x):
-                found[e] = None
+        found.update(dict.fromkeys(index_expressions(s.value)))
     return [e for e in found if not isinstance(e, int)]
 
 
-def _mergeable(outer: Var, inner: Var, expressions: list[Index]) -> bool:
+def _mergeable(outer: Var, inner: Var, expressions: Sequence[Index]) -> bool:
     extent = inner.hi + 1
     for e in expressions:
         a, b = coefficient(e, outer), coefficient(e, inner)
@@ -66,7 +66,7 @@ def _mergeable(outer: Var, inner: Var, expressions: list[Index]) -> bool:
     return True
 
 
-def _pair(domain: tuple[Var, ...], expressions: list[Index]) -> tuple[Var, Var] | None:
+def _pair(domain: tuple[Var, ...], expressions: Sequence[Index]) -> tuple[Var, Var] | None:
     for inner in reversed(domain):
         for outer in domain:
             if outer is not inner and _mergeable(outer, inner, expressions):
@@ -118,8 +118,7 @@ def _collapse_reduce(value: Value) -> Value:
     monoid, over = value.attr  # type: ignore[misc]
     body = value.args[0]
     while True:
-        expressions: list[Index] = [e for v in walk(body) for e in indices_of(v) if not isinstance(e, int)]
-        pair = _pair(over, expressions)
+        pair = _pair(over, index_expressions(body))
         if pair is None:
             return reduce(monoid, over, body)
         outer, inner = pair

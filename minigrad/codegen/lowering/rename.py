@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.expr import Index, Var, subs, variables
-from minigrad.value import Value, free_variables, rebuild, substitute, walk
+from minigrad.value import Value, free_variables, map_indices, substitute, walk
 
 
 def statements(nests: tuple[Nest, ...]) -> Iterator[Nest | Define | Store]:
@@ -22,22 +22,18 @@ def statements(nests: tuple[Nest, ...]) -> Iterator[Nest | Define | Store]:
 def rename_value(value: Value, mapping: Mapping[Var, Index]) -> Value:
     """`substitute` that also renames the extents of reduction variables."""
     over = {v for r in walk(value) if r.op == "reduce" for v in r.attr[1]}  # type: ignore[index]
-    renamed = {v: Var(v.name, 0, subs(v.hi, mapping)) for v in over if variables(v.hi) & mapping.keys()}
-    value = substitute(value, {**mapping, **renamed})
+    renamed = {v: Var(v.name, 0, subs(v.hi, mapping)) for v in over
+               if type(v.hi) is not int and variables(v.hi) & mapping.keys()}
     if not renamed:
-        return value
-    done: dict[Value, Value] = {}
-    for v in walk(value):
-        attr = v.attr
-        if v.op == "reduce":
-            attr = (attr[0], tuple(renamed.get(r, r) for r in attr[1]))  # type: ignore[index]
-        done[v] = rebuild(v, tuple(done[a] for a in v.args), attr)
-    return done[value]
+        return substitute(value, mapping)
+    whole = {**mapping, **renamed}
+    return map_indices(value, lambda e: subs(e, whole), lambda over: tuple([renamed.get(v, v) for v in over]))
 
 
 def rename_nest(nest: Nest, mapping: Mapping[Var, Index]) -> Nest:
     """The nest with free index variables replaced, its own variables' extents included."""
-    own = {v: Var(v.name, 0, subs(v.hi, mapping)) for v in nest.domain if variables(v.hi) & mapping.keys()}
+    own = {v: Var(v.name, 0, subs(v.hi, mapping)) for v in nest.domain
+           if type(v.hi) is not int and variables(v.hi) & mapping.keys()}
     inner = {**mapping, **own}
     body: list[Define | Store | Nest] = []
     for s in nest.body:
@@ -128,11 +124,5 @@ def _named(nest: Nest, mapping: Mapping[Var, Index], reduced: Mapping[Var, Var])
 
 
 def _named_value(root: Value, mapping: Mapping[Var, Index], reduced: Mapping[Var, Var]) -> Value:
-    value = substitute(root, {**mapping, **reduced})
-    done: dict[Value, Value] = {}
-    for v in walk(value):
-        attr = v.attr
-        if v.op == "reduce":
-            attr = (attr[0], tuple(reduced[r] for r in attr[1]))  # type: ignore[index]
-        done[v] = rebuild(v, tuple(done[a] for a in v.args), attr)
-    return done[value]
+    whole = {**mapping, **reduced}
+    return map_indices(root, lambda e: subs(e, whole), lambda over: tuple([reduced[v] for v in over]))

@@ -14,7 +14,8 @@ from minigrad.codegen.lowering.flatten import flatten_buffers, offset
 from minigrad.codegen.lowering.phases import split_phases
 from minigrad.codegen.lowering.rename import statements
 from minigrad.expr import FloorDiv, Index, Mod, Var, exact_quotient, product, subs, variables
-from minigrad.value import Value, indices_of, rebuild, reduce, substitute, walk
+from minigrad.value import Value, map_indices, walk
+from minigrad.value import expressions as index_expressions
 
 __all__ = ["split_divisions", "split_phases"]
 
@@ -94,8 +95,7 @@ def _expressions(nest: Nest) -> list[Index]:
     for s in statements((nest,)):
         if not isinstance(s, Nest):
             found.update(dict.fromkeys(s.indices if isinstance(s, Store) else ()))
-            for v in walk(s.value):
-                found.update(dict.fromkeys(indices_of(v)))
+            found.update(dict.fromkeys(index_expressions(s.value)))
     return [e for e in found if not isinstance(e, int)]
 
 
@@ -216,16 +216,7 @@ def _replace_in_scope(scope: tuple[Var, ...], instead: dict[Var, tuple[Var, ...]
 
 
 def _replace_in_value(root: Value, place: dict[Var, Index], instead: dict[Var, tuple[Var, ...]]) -> Value:
-    root = substitute(root, place)
-    done: dict[Value, Value] = {}
-    for v in walk(root):
-        args = tuple(done[a] for a in v.args)
-        if v.op == "reduce":
-            monoid, over = v.attr  # type: ignore[misc]
-            done[v] = reduce(monoid, _replace_in_scope(over, instead), args[0])
-        else:
-            done[v] = rebuild(v, args, v.attr)
-    return done[root]
+    return map_indices(root, lambda e: subs(e, place), lambda over: _replace_in_scope(over, instead))
 
 
 # 3. Fusing neighbours

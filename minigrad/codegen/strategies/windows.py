@@ -16,7 +16,7 @@ from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.plan import Box
 from minigrad.codegen.strategies.recognise import Contraction
 from minigrad.expr import Index, Var
-from minigrad.value import Value, indices_of, walk
+from minigrad.value import Value, expressions
 
 MAX_PLANES = 9
 """Residues of the strides: each has packing code of its own."""
@@ -128,12 +128,11 @@ def axes_of_a(c: Contraction) -> tuple[Axis, ...]:
 
 
 def _axes(value: Value, xs: tuple[Var, ...], taps: tuple[Var, ...]) -> tuple[Axis, ...]:
-    expressions = [e for v in walk(value) for e in indices_of(v) if not isinstance(e, int)]
     found: list[Axis] = []
     taken: set[Var] = set()
     for x in xs:
         axis = next((a for t in taps if t not in taken and isinstance(t.hi, int) and extent(t) > 1
-                     for a in [_axis(x, t, expressions)] if a is not None), None)
+                     for a in [_axis(x, t, expressions(value))] if a is not None), None)
         if axis is None:
             found.append(Axis(x))
         else:
@@ -146,10 +145,10 @@ def _axes(value: Value, xs: tuple[Var, ...], taps: tuple[Var, ...]) -> tuple[Axi
     return tuple(found[first:]) if planes <= MAX_PLANES else ()
 
 
-def _axis(x: Var, t: Var, expressions: Sequence[Index]) -> Axis | None:
+def _axis(x: Var, t: Var, places: Sequence[Index]) -> Axis | None:
     """The axis of x and t if every expression steps with them in one proportion, and taps read the same elements."""
     ratio: tuple[int, int] | None = None
-    for e in expressions:
+    for e in places:
         a, b = coefficient(e, x), coefficient(e, t)
         if not isinstance(a, int) or not isinstance(b, int) or (a == 0) != (b == 0):
             return None
