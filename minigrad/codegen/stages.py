@@ -87,7 +87,18 @@ def stages_of(kernel: Kernel, target: Target) -> Staged:
     """How `kernel` runs on `target`."""
     flat = canonical_names(collapse(flatten(split_divisions(split_phases(kernel)))))
     flat, length = lift_length(flat)
-    dims: tuple[Index, ...] = flat.dims if length is None else (length,)
+    staged = _stages_of_flat(flat, target)
+    if length is None:
+        return staged
+    values = dict(zip(flat.dims, (length,), strict=True))
+    stages = [replace(s, dims=tuple([subs(e, values) for e in s.dims]), extent=subs(s.extent, values))
+              for s in staged.stages]
+    return replace(staged, stages=tuple(stages))
+
+
+@lru_cache(maxsize=4096)
+def _stages_of_flat(flat: Kernel, target: Target) -> Staged:
+    """The stages of what many kernels become, those of other shapes or lengths."""
     nests: list[Nest] = []
     scratch: list[Param] = []
     for nest in flat.nests:
@@ -98,29 +109,30 @@ def stages_of(kernel: Kernel, target: Target) -> Staged:
                 nests += [p for turned in turn_thin(part, scratch, target) for p in split_k(turned, scratch, target)]
     whole = replace(flat, params=flat.params + tuple(scratch))
     stages = []
-    values = dict(zip(flat.dims, dims, strict=True))
     written: set[str] = set()
     units = choose_plans(nests, target)
     for k, (together, plan) in enumerate(units):
         here = replace(whole, params=tuple(_scratch_mode(p, scratch, written) for p in whole.params))
-        name = f"{kernel.name}_{k}" if len(units) > 1 else kernel.name
-        lifted = None
-        if isinstance(plan, Plan) and len(together) == 1 and shares_sizes(target):
-            lifted = lift_sizes(here, together[0], plan)
-        if lifted is not None:
-            here, general, lengths = lifted
-            sizes: tuple[Index, ...] = lengths
-            function = build(here, general, plan, name)  # type: ignore[arg-type]
-            extent = subs(extent_of(function), dict(zip(here.dims, sizes, strict=True)))
-            stages.append(Stage(function, plan, together, sizes, extent))
-        else:
-            function = build_any(here, together, plan, name)
-            extent = subs(extent_of(function), values)
-            shared = lift_counts(function) if isinstance(plan, WindowPlan) and shares_sizes(target) else None
-            function, sizes = shared or (function, dims)
-            stages.append(Stage(function, plan, together, sizes, extent))
+        name = f"{flat.name}_{k}" if len(units) > 1 else flat.name
+        stages.append(_stage(here, together, plan, name, target))
         written |= {s.param for nest in together for s in nest.body if isinstance(s, Store)}
     return Staged(whole, tuple(stages), tuple((p.dtype, p.shape[0]) for p in scratch))
+
+
+def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, target: Target) -> Stage:
+    """The loops of one launch, shared with other sizes where that is worth it."""
+    if isinstance(plan, Plan) and len(nests) == 1 and shares_sizes(target):
+        lifted = lift_sizes(kernel, nests[0], plan)
+        if lifted is not None:
+            kernel, general, lengths = lifted
+            function = build(kernel, general, plan, name)
+            extent = subs(extent_of(function), dict(zip(kernel.dims, lengths, strict=True)))
+            return Stage(function, plan, nests, lengths, extent)
+    function = build_any(kernel, nests, plan, name)
+    extent = extent_of(function)
+    shared = lift_counts(function) if isinstance(plan, WindowPlan) and shares_sizes(target) else None
+    function, sizes = shared or (function, kernel.dims)
+    return Stage(function, plan, nests, sizes, extent)
 
 
 def shares_sizes(target: Target) -> bool:

@@ -57,19 +57,29 @@ def _expressions(nest: Nest) -> list[Index]:
     return [e for e in found if not isinstance(e, int)]
 
 
-def _mergeable(outer: Var, inner: Var, expressions: Sequence[Index]) -> bool:
-    extent = inner.hi + 1
-    for e in expressions:
-        a, b = coefficient(e, outer), coefficient(e, inner)
-        if a is None or b is None or a != b * extent:
-            return False
-    return True
+def merged(scope: tuple[Var, ...], expressions: Sequence[Index]) -> tuple[tuple[Var, ...], dict[Var, Index]]:
+    """The variables of one domain or reduction, those that all expressions step through as one merged, and what the
+    merged ones stand for: the outer of two is 0 then, the inner one runs over the iterations of both."""
+    steps = {v: [coefficient(e, v) for e in expressions] for v in scope}
+    extents: dict[Var, Index] = {v: v.hi + 1 for v in scope}
+    mapping: dict[Var, Index] = {}
+    while (pair := _pair(extents, steps)) is not None:
+        outer, inner = pair
+        extents[inner] = extents.pop(outer) * extents[inner]
+        mapping |= {outer: 0, inner: inner}
+    for v, to in mapping.items():
+        if to is v:
+            mapping[v] = Var(v.name, 0, extents[v] - 1)
+    return tuple([mapping.get(v, v) for v in scope if v in extents]), mapping  # type: ignore[misc]
 
 
-def _pair(domain: tuple[Var, ...], expressions: Sequence[Index]) -> tuple[Var, Var] | None:
-    for inner in reversed(domain):
-        for outer in domain:
-            if outer is not inner and _mergeable(outer, inner, expressions):
+def _pair(extents: dict[Var, Index], steps: dict[Var, list[Index | None]]) -> tuple[Var, Var] | None:
+    """(outer, inner) variables with a step of the outer one as long as the inner one's run, in every expression."""
+    for inner in reversed(extents):
+        extent, fine = extents[inner], steps[inner]
+        for outer in extents:
+            if outer is not inner and all([a is not None and b is not None and a == b * extent
+                                           for a, b in zip(steps[outer], fine, strict=True)]):
                 return outer, inner
     return None
 
@@ -96,35 +106,27 @@ def _collapse_domains(root: Nest) -> Nest:
         expressions = _expressions(root)
         for s in statements((root,)):
             if isinstance(s, Nest) and s.domain not in done:
-                pair = _pair(s.domain, expressions)
-                if pair is None:
-                    done.add(s.domain)
-                    continue
-                root = _merge_in(root, s, *pair)
-                break
+                domain, mapping = merged(s.domain, expressions)
+                done.add(domain)
+                if mapping:
+                    root = _merge_in(root, s, domain, mapping)
+                    break
         else:
             return root
 
 
-def _merge_in(root: Nest, target: Nest, outer: Var, inner: Var) -> Nest:
+def _merge_in(root: Nest, target: Nest, domain: tuple[Var, ...], mapping: dict[Var, Index]) -> Nest:
     if root is target:
-        merged = Var(inner.name, 0, (outer.hi + 1) * (inner.hi + 1) - 1)
-        body = rename_nest(Nest((), root.body), {outer: 0, inner: merged}).body
-        return Nest(tuple(merged if v is inner else v for v in root.domain if v is not outer), body)
-    return Nest(root.domain, tuple(_merge_in(s, target, outer, inner) if isinstance(s, Nest) else s for s in root.body))
+        return Nest(domain, rename_nest(Nest((), root.body), mapping).body)
+    return Nest(root.domain, tuple(_merge_in(s, target, domain, mapping) if isinstance(s, Nest) else s
+                                   for s in root.body))
 
 
 def _collapse_reduce(value: Value) -> Value:
     monoid, over = value.attr  # type: ignore[misc]
     body = value.args[0]
-    while True:
-        pair = _pair(over, index_expressions(body))
-        if pair is None:
-            return reduce(monoid, over, body)
-        outer, inner = pair
-        merged = Var(inner.name, 0, (outer.hi + 1) * (inner.hi + 1) - 1)
-        body = substitute(body, {outer: 0, inner: merged})
-        over = tuple(merged if v is inner else v for v in over if v is not outer)
+    over, mapping = merged(over, index_expressions(body))
+    return reduce(monoid, over, substitute(body, mapping)) if mapping else value
 
 
 def lift_length(kernel: Kernel) -> tuple[Kernel, Index | None]:

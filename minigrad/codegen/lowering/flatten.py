@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.expr import FloorDiv, Index, Max, Min, Mod, emax, emin, product
-from minigrad.value import Value, ValueIndex, rebuild, value_atoms, walk
+from minigrad.value import Value, ValueIndex, index_values, rebuild, value_atoms, walk
 
 Shapes = dict[str, tuple[Index, ...]]
 
@@ -47,16 +47,15 @@ def _flatten_nest(nest: Nest, shapes: Shapes) -> Nest:
 def _flatten_value(root: Value, shapes: Shapes) -> Value:
     done: dict[Value, Value] = {}
     for v in walk(root):
-        attr = v.attr
-        if v.op == "load":
-            name, at = v.attr  # type: ignore[misc]
-            at = tuple(_with_atoms(e, done) for e in at)
+        attr, op = v.attr, v.op
+        if op == "load":
+            name, at = attr
+            if index_values(v):
+                at = tuple([_with_atoms(e, done) for e in at])
             attr = (name, (offset(at, shapes[name]),) if name in shapes else at)
-        elif v.op == "guard":
-            attr = tuple(_with_atoms(e, done) for e in v.attr)  # type: ignore[attr-defined]
-        elif v.op == "index":
-            attr = _with_atoms(v.attr, done)  # type: ignore[arg-type]
-        done[v] = rebuild(v, tuple(done[a] for a in v.args), attr)
+        elif op in ("guard", "index") and index_values(v):
+            attr = tuple([_with_atoms(e, done) for e in attr]) if op == "guard" else _with_atoms(attr, done)
+        done[v] = rebuild(v, tuple([done[a] for a in v.args]), attr)
     return done[root]
 
 

@@ -40,6 +40,8 @@ def split_divisions(kernel: Kernel) -> Kernel:
 
     What cannot be split stays: the result always means the same.
     """
+    if not any(_divides(e) for nest in kernel.nests for e in _expressions(nest)):
+        return kernel
     kernel = _flatten_buffers(kernel)
     nests = []
     for nest in kernel.nests:
@@ -108,6 +110,10 @@ def _division_atoms(expressions: list[Index], loops: list[Var]) -> list[FloorDiv
                 if isinstance(a, (FloorDiv, Mod)) and not variables(a).isdisjoint(loops):
                     found[a] = None
     return list(found)
+
+
+def _divides(e: Index) -> bool:
+    return not isinstance(e, int) and any([isinstance(a, FloorDiv | Mod) for a in e.atoms()])
 
 
 def _divisions(nest: Nest) -> list[FloorDiv | Mod]:

@@ -145,10 +145,10 @@ def _axes(value: Value, xs: tuple[Var, ...], taps: tuple[Var, ...]) -> tuple[Axi
     return tuple(found[first:]) if planes <= MAX_PLANES else ()
 
 
-def _axis(x: Var, t: Var, places: Sequence[Index]) -> Axis | None:
+def _axis(x: Var, t: Var, indices: Sequence[Index]) -> Axis | None:
     """The axis of x and t if every expression steps with them in one proportion, and taps read the same elements."""
     ratio: tuple[int, int] | None = None
-    for e in places:
+    for e in indices:
         a, b = coefficient(e, x), coefficient(e, t)
         if not isinstance(a, int) or not isinstance(b, int) or (a == 0) != (b == 0):
             return None
