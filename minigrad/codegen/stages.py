@@ -124,8 +124,8 @@ def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, ta
     if isinstance(plan, Plan) and len(nests) == 1 and shares_sizes(target):
         lifted = lift_sizes(kernel, nests[0], plan)
         if lifted is not None:
-            kernel, general, lengths = lifted
-            function = build(kernel, general, plan, name)
+            kernel, lengths = lifted
+            function = _loops_for_all_sizes(kernel, plan, name)
             extent = subs(extent_of(function), dict(zip(kernel.dims, lengths, strict=True)))
             return Stage(function, plan, nests, lengths, extent)
     function = build_any(kernel, nests, plan, name)
@@ -133,6 +133,13 @@ def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, ta
     shared = lift_counts(function) if isinstance(plan, WindowPlan) and shares_sizes(target) else None
     function, sizes = shared or (function, kernel.dims)
     return Stage(function, plan, nests, sizes, extent)
+
+
+@lru_cache(maxsize=4096)
+def _loops_for_all_sizes(kernel: Kernel, plan: Plan, name: str) -> Function:
+    """The loops of a kernel whose sizes are dims: many layers ask for the same."""
+    nest, = kernel.nests
+    return build(kernel, nest, plan, name)
 
 
 def shares_sizes(target: Target) -> bool:

@@ -41,8 +41,8 @@ class _Sizes:
         return known if value > 0 else -known
 
 
-def lift_sizes(kernel: Kernel, nest: Nest, plan: Plan) -> tuple[Kernel, Nest, tuple[int, ...]] | None:
-    """The kernel and nest with sizes as dims, and what these are; None where something is not a plain size."""
+def lift_sizes(kernel: Kernel, nest: Nest, plan: Plan) -> tuple[Kernel, tuple[int, ...]] | None:
+    """A kernel of this nest alone with sizes as dims, and what these are; None where something is not a plain size."""
     if kernel.dims or not liftable(nest):
         return None
     sizes = _Sizes()
@@ -54,7 +54,7 @@ def lift_sizes(kernel: Kernel, nest: Nest, plan: Plan) -> tuple[Kernel, Nest, tu
     lifted = _nest(nest, sizes, lengths)
     params = tuple(replace(p, shape=(_length(p.name, lengths, sizes),)) for p in kernel.params)
     values = {v: value for (_, value), v in sizes.found.items()}
-    return replace(kernel, params=params, dims=tuple(values), nests=(lifted,)), lifted, tuple(values.values())
+    return replace(kernel, params=params, dims=tuple(values), nests=(lifted,)), tuple(values.values())
 
 
 def _length(name: str, lengths: dict[str, Index], sizes: _Sizes) -> Index:
