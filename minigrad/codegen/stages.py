@@ -31,6 +31,7 @@ from minigrad.codegen.strategies import tiles
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.build import build
 from minigrad.codegen.strategies.build_attention import build_attention
+from minigrad.codegen.strategies.build_attention_gradient import build_attention_gradient
 from minigrad.codegen.strategies.build_attention_groups import build_attention_groups
 from minigrad.codegen.strategies.build_packed import build_packed
 from minigrad.codegen.strategies.build_panels import build_panels
@@ -40,6 +41,7 @@ from minigrad.codegen.strategies.build_window import build_window
 from minigrad.codegen.strategies.choose import choose_plans, is_row_kernel
 from minigrad.codegen.strategies.plan import (
     AnyPlan,
+    AttentionGradientPlan,
     AttentionPlan,
     GroupAttentionPlan,
     PackedPlan,
@@ -160,6 +162,8 @@ def build_any(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str)
         return build_teams(kernel, nest, plan, name)
     if isinstance(plan, AttentionPlan):
         return build_attention(kernel, nest, plan, name)
+    if isinstance(plan, AttentionGradientPlan):
+        return build_attention_gradient(kernel, nest, plan, name)
     if isinstance(plan, GroupAttentionPlan):
         return build_attention_groups(kernel, nest, plan, name)
     if isinstance(plan, PanelPlan):

@@ -1,5 +1,6 @@
 """What each tensor operation means. Read op.py, then elementwise.py; `build` makes graphs of them."""
 from minigrad.ops.attention import ATTENTION
+from minigrad.ops.attention_gradient import ATTENTION_GRADIENT, ATTENTION_SUMS
 from minigrad.ops.elementwise import ELEMENTWISE
 from minigrad.ops.functions import FUNCTIONS
 from minigrad.ops.indexed import INDEXED
@@ -11,6 +12,6 @@ from minigrad.ops.reduce import REDUCE
 from minigrad.ops.storage import STORAGE
 
 OPS: dict[str, Op] = {op.name: op for op in (*STORAGE, *ELEMENTWISE, *REDUCE, *MOVEMENT, *INDEXED, ATTENTION,
-                                             *FUNCTIONS, *PRODUCTS)}
+                                             ATTENTION_SUMS, ATTENTION_GRADIENT, *FUNCTIONS, *PRODUCTS)}
 
 __all__ = ["OPS", "Node", "Op", "apply", "toposort"]

@@ -39,9 +39,10 @@ def expand(node: Node, inputs: Sequence[Node]) -> Node:
     return made
 
 
-def expanded(roots: Iterable[Node], rewrite: Rewrite | None = None) -> dict[Node, Node]:
-    """By Node, for all that `roots` need down to realized ones: a Node of the same value made without composites.
-    `rewrite` says for further Nodes what computes them.
+def expanded(roots: Iterable[Node], rewrite: Rewrite | None = None, keep: Callable[[Node], bool] | None = None,
+             ) -> dict[Node, Node]:
+    """By Node, for all that `roots` need down to realized ones: a Node of the same value made without composites,
+    except those that `keep` says are computed as they are. `rewrite` says for further Nodes what computes them.
 
     All of these Nodes are new: realized ones are leaves over the same storage, and no Node of the user's graph is among
     the others, so that what happens to be realized there decides nothing.
@@ -63,7 +64,7 @@ def expanded(roots: Iterable[Node], rewrite: Rewrite | None = None) -> dict[Node
             if body is None and node.storage is None:
                 inputs = [image[i] for i in node.inputs]
                 if isinstance(node.op.lower, Composite):
-                    body = expand(node, inputs)
+                    body = None if keep is not None and keep(node) else expand(node, inputs)
                 elif rewrite is not None:
                     body = rewrite(node, inputs)
             if body is None:

@@ -9,6 +9,7 @@ from minigrad.codegen.strategies.attention_groups import has_blocks
 from minigrad.errors import InternalError
 from minigrad.expr import bounds
 from minigrad.ops.attention import ATTENTION, attention_by_table
+from minigrad.ops.attention_gradient import ATTENTION_GRADIENT, ATTENTION_SUMS
 from minigrad.ops.composite import expanded
 from minigrad.ops.node import Node
 from minigrad.ops.op import Composite
@@ -43,16 +44,19 @@ class Expanded:
 def expand_graph(graph: Graph, target: Target) -> Expanded | None:
     """None where there is nothing to expand: composites, and attention that the target has no strategy for."""
 
-    def rewrite(node: Node, inputs: Sequence[Node]) -> Node | None:
-        if node.op is not ATTENTION or suits_blocks(node, target):
-            return None
-        return attention_by_table(node, inputs)
+    def is_kernel(node: Node) -> bool:
+        if node.op is ATTENTION:
+            return suits_blocks(node, target)
+        return node.op in IN_PARTS and suits_parts(node, target)
 
-    if not any(not leaf and (isinstance(n.op.lower, Composite) or n.op is ATTENTION and not suits_blocks(n, target))
+    def rewrite(node: Node, inputs: Sequence[Node]) -> Node | None:
+        return attention_by_table(node, inputs) if node.op is ATTENTION and not is_kernel(node) else None
+
+    if not any(not leaf and (n.op is ATTENTION or isinstance(n.op.lower, Composite)) and not is_kernel(n)
                for n, leaf in zip(graph.nodes, graph.leaf, strict=True)):
         return None
     targets = [graph.nodes[k] for k in graph.targets]
-    image = expanded(targets, rewrite)
+    image = expanded(targets, rewrite, is_kernel)
     plain = build_graph([image[t] for t in targets])
     owner: dict[Node, int] = {}
     for k, node in enumerate(graph.nodes):  # inputs come first: what is not theirs is the Node's own
@@ -70,6 +74,18 @@ def expand_graph(graph: Graph, target: Target) -> Expanded | None:
 
 FEW_ROWS = 8
 """Rows of the query below which scores are cheaper as a table: matrix-vector products."""
+
+
+IN_PARTS = (ATTENTION_SUMS, ATTENTION_GRADIENT)
+
+
+def suits_parts(node: Node, target: Target) -> bool:
+    """Whether the gradient of attention, and the sums that it needs, meet the keys block by block
+    (strategies/attention_gradient.py)."""
+    q, k = node.inputs[:2]
+    sizes = (*q.shape[-2:], k.shape[-2], node.inputs[2].shape[-1] if node.op is ATTENTION_GRADIENT else 2)
+    whole = all(isinstance(n, int) and n > 1 for n in sizes)
+    return whole and bounds(q.shape[-2])[0] >= FEW_ROWS and target.language == "llvm" and not target.is_gpu
 
 
 def suits_blocks(node: Node, target: Target) -> bool:

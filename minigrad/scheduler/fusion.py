@@ -17,6 +17,7 @@ from __future__ import annotations
 from minigrad.scheduler.cost import measure_axes, refuse_elementwise
 from minigrad.scheduler.graph import Graph
 from minigrad.scheduler.groups import (
+    ATTENTIONS,
     Accesses,
     Fusion,
     accesses_by_group,
@@ -68,7 +69,7 @@ def forced_roots(graph: Graph, extra: set[int]) -> set[int]:
             forced.add(peeled(graph, k))
             if node.op.name in ("assign", "scatter"):
                 forced.add(peeled(graph, graph.inputs[k][0]))
-            elif node.op.name == "attention":
+            elif node.op.name in ATTENTIONS:
                 forced.update(moved(graph, i) for i in graph.inputs[k])
     return forced
 

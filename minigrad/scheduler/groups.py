@@ -4,10 +4,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from minigrad.expr import Index, Var, variables
-from minigrad.ops.node import Node
 from minigrad.ops.op import Generate, IndexMap
 from minigrad.scheduler.graph import Graph, numel, size
 from minigrad.target import Target
+
+ATTENTIONS = frozenset(("attention", "attention_sums", "attention_gradient"))
+"""Operations with kernels of their own (codegen/lowering/attention.py)."""
 
 Accesses = tuple[tuple[Index, ...], ...]
 
@@ -104,16 +106,10 @@ def operand_accesses(state: Fusion, user: int, k: int, at: tuple[Index, ...]) ->
         return places
     if isinstance(lower, Generate):
         return [()]
-    if name == "attention":
-        return [attended(node, n, at) for n, i in enumerate(graph.inputs[user]) if i == k]
+    if name in ATTENTIONS:
+        return [tuple(0 if e == 1 else Var(f"a{user}_{n}_{d}", 0, e - 1) for d, e in enumerate(source.shape))
+                for n, i in enumerate(graph.inputs[user]) if i == k]
     return [at]
-
-
-def attended(node: Node, operand: int, at: tuple[Index, ...]) -> tuple[Index, ...]:
-    """The index at which attention reads one of its operands q, k, v, mask."""
-    inner = tuple(Var(f"a{operand}_{d}", 0, n - 1) for d, n in enumerate(node.inputs[operand].shape[-2:]))
-    keep = {0: (at[-2], inner[1]), 1: inner, 2: (inner[0], at[-1]), 3: (at[-2], inner[1])}
-    return (*at[:-2], *keep[operand])
 
 
 def reduced_index(state: Fusion, user: int, shape: tuple[Index, ...], at: tuple[Index, ...]) -> tuple[Index, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from minigrad.scheduler.fusion import MAX_MEMBERS
 from minigrad.scheduler.graph import numel
-from minigrad.scheduler.groups import Fusion, Group, operand_accesses, peeled
+from minigrad.scheduler.groups import ATTENTIONS, Fusion, Group, operand_accesses, peeled
 
 MAX_OUTPUTS = 8
 SIBLINGS = 64
@@ -33,6 +33,30 @@ def merge_siblings(state: Fusion, merger: Merger) -> None:
                 if a != b and state.groups[a].roots and state.groups[b].roots and merger.may_merge(a, b):
                     pending.append(merger.merge(a, b))
                     break
+
+
+def merge_attentions(state: Fusion, merger: Merger) -> None:
+    """An attention with its sums, and the gradients of one attention: one kernel each, by the weights they share."""
+    graph = state.graph
+    hosts: dict[tuple, int] = {}
+    for g, group in enumerate(state.groups):
+        root = group.roots[0] if group.roots else None
+        if root is None or graph.nodes[root].op.name not in ATTENTIONS:
+            continue
+        node, inputs = graph.nodes[root], graph.inputs[root]
+        gradient = node.op.name == "attention_gradient"
+        read = inputs if gradient else (*inputs[:2], *inputs[2 if node.op.name == "attention_sums" else 3:])
+        key = (gradient, read, node.params["scale"], node.params["causal"])
+        host = hosts.get(key)
+        if host is None or merger.path_between(host, g) or not gradient and same_operation(state, host, root):
+            hosts[key] = g
+        else:
+            hosts[key] = merger.merge(host, g)
+
+
+def same_operation(state: Fusion, g: int, k: int) -> bool:
+    """Whether one of the group's roots is what Node `k` is."""
+    return any(state.graph.nodes[r].op is state.graph.nodes[k].op for r in state.groups[g].roots)
 
 
 def dependencies(state: Fusion, g: int) -> set[int]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 
 from minigrad.codegen.kernel import Kernel
-from minigrad.codegen.lowering.attention import lower_attention
+from minigrad.codegen.lowering.attention import lower_attention, lower_gradient
 from minigrad.codegen.lowering.lower import Lowered, computed, lower_group, lower_scatter
 from minigrad.errors import InternalError
 from minigrad.expr import Index, product
@@ -18,8 +18,8 @@ from minigrad.ops.op import Elementwise
 from minigrad.scheduler.expand import expand_graph
 from minigrad.scheduler.fusion import fuse
 from minigrad.scheduler.graph import Graph, bytes_of, numel, resolve
-from minigrad.scheduler.groups import Fusion, peeled
-from minigrad.scheduler.merge import Merger, covers, dependencies, is_update, merge_siblings
+from minigrad.scheduler.groups import ATTENTIONS, Fusion, peeled
+from minigrad.scheduler.merge import Merger, covers, dependencies, is_update, merge_attentions, merge_siblings
 from minigrad.scheduler.order import lean_order
 from minigrad.scheduler.tails import merge_tails
 from minigrad.target import Target
@@ -68,6 +68,7 @@ def schedule(graph: Graph, donatable: frozenset[int], target: Target) -> Schedul
         return expanded.restored(schedule(expanded.graph, expanded.donatable(donatable), target))
     state = fuse(graph, set(), target)
     merger = Merger(state)
+    merge_attentions(state, merger)
     merge_tails(state, merger)
     merge_siblings(state, merger)
     return Scheduler(state, donatable).run()
@@ -173,8 +174,8 @@ class Scheduler:
             raise InternalError(f"[schedule] {graph.nodes[roots[0]]} must be realized before")
         if graph.nodes[roots[0]].op.name == "scatter":
             return self.emit_scatter(g, roots[0])
-        if graph.nodes[roots[0]].op.name == "attention":
-            return self.emit_attention(g, roots[0])
+        if graph.nodes[roots[0]].op.name in ATTENTIONS:
+            return self.emit_attention(g, roots)
         places = {k: self.place(g, k) for k in roots}
         nodes = tuple(graph.nodes[k] for k in roots)
         if 0 in computed(nodes[0]).shape:
@@ -213,10 +214,11 @@ class Scheduler:
         else:
             self.add(g, lowered, {node: into})
 
-    def emit_attention(self, g: int, k: int) -> None:
-        node, into = self.graph.nodes[k], self.slot(k)
-        if 0 not in node.shape:
-            self.add(g, lower_attention(node, self.is_leaf(g)), {node: into})
+    def emit_attention(self, g: int, roots: list[int]) -> None:
+        nodes = {self.graph.nodes[k]: self.slot(k) for k in roots}
+        if all(0 not in node.shape for node in nodes):
+            lower = lower_gradient if next(iter(nodes)).op.name == "attention_gradient" else lower_attention
+            self.add(g, lower(tuple(nodes), self.is_leaf(g)), nodes)
 
     def emit_through_buffer(self, g: int, k: int, into: int) -> None:
         """What an update in place computes from the old version, value or positions, goes through buffers first."""

@@ -1,13 +1,19 @@
-"""The kernel of an attention Node.
+"""The kernels of attention Nodes, of their sums, and of their gradients.
 
     for b, i:
       t0 = max(j: s)                      s = scale * sum(e: q[b, i, e] * k[b, j, e]), with the mask
       t1 = sum(j: exp(s - t0))
+      sums[b, i] = t0 + log(t1)
       for f:
         t2 = sum(j: exp(s - t0) * v[b, j, f])
         o[b, i, f] = t2 / t1
 
-Where it is causal, terms with j > i + offset are guarded away.
+    for b:
+      for i, e: dq[b, i, e] = scale * sum(j: t * k[b, j, e])      p = exp(s - sums[b, i])
+      for j, e: dk[b, j, e] = scale * sum(i: t * q[b, i, e])      t = p * (sum(f: g[b, i, f] * v[b, j, f]) - d[b, i])
+      for j, f: dv[b, j, f] = sum(i: p * g[b, i, f])
+
+Where it is causal, terms with j > i + offset are guarded away. Of a kernel's results some may be missing.
 """
 from __future__ import annotations
 
@@ -16,45 +22,108 @@ from collections.abc import Callable
 
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.lowering.lower import Lowered, Lowering, lowered
-from minigrad.dtype import bool_
+from minigrad.dtype import DType, bool_
 from minigrad.expr import Index, Var
 from minigrad.ops.node import Node
 from minigrad.value import Value, binary, cast, const, guard, local, make, reduce, unary
 
 
-def lower_attention(node: Node, is_leaf: Callable[[Node], bool]) -> Lowered:
-    q, k, v = node.inputs[:3]
-    state = Lowering(is_leaf)
-    compute = node.dtype.compute
+class _Attention:
+    """What the kernels have in common: `q`, `k`, `mask` and the numbers of one Node's weights."""
 
-    def variable(name: str, extent: Index) -> Index:
-        return 0 if extent == 1 else Var(name, 0, extent - 1)
+    def __init__(self, node: Node, mask: Node | None, is_leaf: Callable[[Node], bool]):
+        self.q, self.k = node.inputs[:2]
+        self.mask, self.params = mask, node.params
+        self.compute: DType = self.q.dtype.compute
+        self.state = Lowering(is_leaf)
+        self.batch = tuple(variable(f"i{d}", extent) for d, extent in enumerate(self.q.shape[:-2]))
 
-    *batch, i, f = (variable(f"i{d}", extent) for d, extent in enumerate(node.shape))
-    j, e = variable("r0", k.shape[-2]), variable("r1", q.shape[-1])
-    batch = list(batch)
-
-    def over(monoid: str, index: Index, body: Value) -> Value:
-        return reduce(monoid, (index,), body) if isinstance(index, Var) else body
-
-    product = binary("mul", state.element(q, (*batch, i, e)), state.element(k, (*batch, j, e)))
-    score = binary("mul", over("sum", e, product), state.constant(node.params["scale"], compute))
-    if len(node.inputs) > 3:
-        mask = state.element(node.inputs[3], (*batch, i, j))
+    def score(self, i: Index, j: Index, e: Index) -> Value:
+        """Of row i and key j; e is summed over."""
+        state = self.state
+        product = binary("mul", state.element(self.q, (*self.batch, i, e)), state.element(self.k, (*self.batch, j, e)))
+        score = binary("mul", over("sum", e, product), state.constant(self.params["scale"], self.compute))
+        if self.mask is None:
+            return score
+        mask = state.element(self.mask, (*self.batch, i, j))
         if mask.dtype is bool_:
-            score = make("where", compute, (mask, score, const(-math.inf, compute)))
-        else:
-            score = binary("add", score, mask)
-    inside: tuple[Index, ...] = () if node.params["causal"] is None else (i + node.params["causal"] - j,)
-    top = over("max", j, guard(score, const(-math.inf, compute), inside))
+            return make("where", self.compute, (mask, score, const(-math.inf, self.compute)))
+        return binary("add", score, mask)
+
+    def inside(self, i: Index, j: Index) -> tuple[Index, ...]:
+        """What must be >= 0 for key j to count for row i."""
+        return () if self.params["causal"] is None else (i + self.params["causal"] - j,)
+
+    def total(self, monoid: str, index: Index, term: Value, inside: tuple[Index, ...]) -> Value:
+        """Over all indices that are inside."""
+        nothing = const(-math.inf if monoid == "max" else 0, self.compute)
+        return over(monoid, index, guard(term, nothing, inside))
+
+    def lowered(self, name: str, nodes: tuple[Node, ...], nest: Nest) -> Lowered:
+        outs = [Param(f"o{n}", node.dtype, node.shape, "out") for n, node in enumerate(nodes)]
+        kernel = Kernel(name, (*outs, *self.state.params.values()), tuple(self.state.scalars.values()), (), (nest,))
+        return lowered(kernel, (*nodes, *self.state.params), self.state)
+
+
+def variable(name: str, extent: Index) -> Index:
+    return 0 if extent == 1 else Var(name, 0, extent - 1)
+
+
+def variables_of(*indices: Index) -> tuple[Var, ...]:
+    return tuple(x for x in indices if isinstance(x, Var))
+
+
+def over(monoid: str, index: Index, body: Value) -> Value:
+    return reduce(monoid, (index,), body) if isinstance(index, Var) else body
+
+
+def lower_attention(nodes: tuple[Node, ...], is_leaf: Callable[[Node], bool]) -> Lowered:
+    """An attention, its sums, or both of them."""
+    node = next((n for n in nodes if n.op.name == "attention"), nodes[0])
+    mixes = node.op.name == "attention"
+    masks = node.inputs[3 if mixes else 2:]
+    parts = _Attention(node, masks[0] if masks else None, is_leaf)
+    state, compute, batch = parts.state, parts.compute, parts.batch
+    i, j = variable(f"i{len(batch)}", parts.q.shape[-2]), variable("r0", parts.k.shape[-2])
+    score, inside = parts.score(i, j, variable("r1", parts.q.shape[-1])), parts.inside(i, j)
     weight = unary("exp", binary("sub", score, local("t0", compute)))
-    total = over("sum", j, guard(weight, const(0, compute), inside))
-    term = binary("mul", weight, state.element(v, (*batch, j, f)))
-    mixed = over("sum", j, guard(term, const(0, compute), inside))
-    result = binary("div", local("t2", compute), local("t1", compute))
-    store = Store("o0", (*batch, i, f), cast(result, node.dtype))
-    row = Nest((f,) if isinstance(f, Var) else (), (Define("t2", mixed), store))
-    nest = Nest(tuple(x for x in (*batch, i) if isinstance(x, Var)), (Define("t0", top), Define("t1", total), row))
-    out = Param("o0", node.dtype, node.shape, "out")
-    kernel = Kernel("attention", (out, *state.params.values()), tuple(state.scalars.values()), (), (nest,))
-    return lowered(kernel, (node, *state.params), state)
+    body: list[Define | Store | Nest] = [Define("t0", parts.total("max", j, score, inside)),
+                                         Define("t1", parts.total("sum", j, weight, inside))]
+    for n, root in enumerate(nodes):
+        if root.op.name == "attention":
+            f = variable(f"i{len(batch) + 1}", node.shape[-1])
+            term = binary("mul", weight, state.element(node.inputs[2], (*batch, j, f)))
+            result = cast(binary("div", local("t2", compute), local("t1", compute)), node.dtype)
+            row = (Define("t2", parts.total("sum", j, term, inside)), Store(f"o{n}", (*batch, i, f), result))
+            body.append(Nest(variables_of(f), row))
+        else:
+            sums = binary("add", local("t0", compute), unary("log", local("t1", compute)))
+            body.append(Store(f"o{n}", (*batch, i), sums))
+    return parts.lowered("attention", nodes, Nest(variables_of(*batch, i), tuple(body)))
+
+
+def lower_gradient(nodes: tuple[Node, ...], is_leaf: Callable[[Node], bool]) -> Lowered:
+    """Up to three gradients of one attention."""
+    q, k, v, g, sums, inner, *masks = nodes[0].inputs
+    parts = _Attention(nodes[0], masks[0] if masks else None, is_leaf)
+    state, compute, batch = parts.state, parts.compute, parts.batch
+    scale = state.constant(nodes[0].params["scale"], compute)
+    made: list[Define | Store | Nest] = []
+    for n, node in enumerate(nodes):
+        of = node.params["of"]
+        outer, c = variable(f"x{n}", node.shape[-2]), variable(f"y{n}", node.shape[-1])
+        summed = variable(f"r{3 * n}", (k if of == "q" else q).shape[-2])
+        i, j = (outer, summed) if of == "q" else (summed, outer)
+        score = parts.score(i, j, variable(f"r{3 * n + 1}", q.shape[-1]))
+        weight = unary("exp", binary("sub", score, state.element(sums, (*batch, i))))
+        if of != "v":
+            f = variable(f"r{3 * n + 2}", v.shape[-1])
+            product = binary("mul", state.element(g, (*batch, i, f)), state.element(v, (*batch, j, f)))
+            weight = binary("mul", weight, binary("sub", over("sum", f, product), state.element(inner, (*batch, i))))
+        other = state.element(k if of == "q" else q if of == "k" else g, (*batch, summed, c))
+        total = parts.total("sum", summed, binary("mul", weight, other), parts.inside(i, j))
+        found = local(f"t{n}", compute)
+        value = found if of == "v" else binary("mul", found, scale)
+        store = Store(f"o{n}", (*batch, outer, c), cast(value, node.dtype))
+        made.append(Nest(variables_of(outer, c), (Define(f"t{n}", total), store)))
+    return parts.lowered("attention_gradient", nodes, Nest(variables_of(*batch), tuple(made)))

@@ -35,22 +35,32 @@ KEYS = 128
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """The parts of a recognised nest. `row`, `key`, `depth` and `column` are the variables of q k, k v, their product
-    and the result; `score` computes a score from local(DOT); the terms of `conditions` that are negative are left out.
+    """The parts of a recognised nest. `row`, `key` and `depth` are the variables of q k and their product; `score`
+    computes a score from local(DOT); the terms of `conditions` that are negative are left out. `top` and `total` name
+    what is known of a row, and `stores` are made of them.
     """
 
     batch: tuple[Var, ...]
     row: Var
     key: Var
     depth: Var
-    column: Var
     q: Value
     k: Value
-    v: Value
     score: Value
     conditions: tuple[Index, ...]
+    top: str
     total: str
-    mixed: str
+    stores: tuple[Store, ...]
+    mix: Mix | None
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """The result for each `column`: `name` names the sum of the weights times v."""
+
+    column: Var
+    v: Value
+    name: str
     store: Store
 
 
@@ -58,46 +68,65 @@ DOT = "dot"
 
 
 def recognise(nest: Nest) -> Attention | None:
-    """The attention that a flat nest computes; None for anything else."""
-    if len(nest.body) != 3:
+    """The attention, or the sums of its weights, that a flat nest computes; None for anything else."""
+    if len(nest.body) < 3:
         return None
-    top, total, inner = nest.body
-    if not (isinstance(top, Define) and isinstance(total, Define) and isinstance(inner, Nest)):
+    top, total, *rest = nest.body
+    if not (isinstance(top, Define) and isinstance(total, Define)):
         return None
+    inner = [s for s in rest if isinstance(s, Nest)]
+    stores = tuple(s for s in rest if isinstance(s, Store) and not s.combine)
+    if len(inner) > 1 or len(inner) + len(stores) < len(rest):
+        return None
+    found = [reduced(s.value) for s in (top, total)]
+    if [f[0] if f else None for f in found] != ["max", "sum"]:
+        return None
+    (_, key, score, conditions), (_, key1, weight, others) = found  # type: ignore[misc]
+    if not (key == key1 and conditions == others):
+        return None
+    if weight.op != "exp" or weight.args[0].op != "sub" or weight.args[0].args != (score, local(top.name, score.dtype)):
+        return None
+    dot = the_dot(score, key)
+    mix = _mix(inner[0], weight, key, conditions) if inner else None
+    if dot is None or inner and mix is None:
+        return None
+    depth, q, k, with_dot = dot
+    by_keys = free_variables(k) | (free_variables(mix.v) if mix else frozenset())
+    rows = [x for x in nest.domain if x in free_variables(q) and x not in by_keys]
+    if not rows or mix and (depth in free_variables(mix.v) or mix.column in free_variables(score)):
+        return None
+    batch = tuple(x for x in nest.domain if x is not rows[-1])
+    return Attention(batch, rows[-1], key, depth, q, k, with_dot, conditions, top.name, total.name, stores, mix)
+
+
+def _mix(inner: Nest, weight: Value, key: Var, conditions: tuple[Index, ...]) -> Mix | None:
+    """What is done with the weights: their sum over v for each column."""
     if len(inner.domain) != 1 or len(inner.body) != 2:
         return None
     mixed, store = inner.body
     if not (isinstance(mixed, Define) and isinstance(store, Store)) or store.combine:
         return None
-    found = [_reduced(s.value) for s in (top, total, mixed)]
-    if [f[0] if f else None for f in found] != ["max", "sum", "sum"]:
+    found = reduced(mixed.value)
+    if found is None or found[:2] != ("sum", key) or found[3] != conditions:
         return None
-    (_, key, score, conditions), (_, key1, weight, c1), (_, key2, term, c2) = found  # type: ignore[misc]
-    if not (key == key1 == key2 and conditions == c1 == c2):
-        return None
-    if weight.op != "exp" or weight.args[0].op != "sub" or weight.args[0].args != (score, local(top.name, score.dtype)):
-        return None
+    term = found[2]
     if term.op != "mul" or weight not in term.args:
         return None
     v = term.args[1] if term.args[0] is weight else term.args[0]
+    return Mix(inner.domain[0], v, mixed.name, store)
+
+
+def the_dot(score: Value, key: Var) -> tuple[Var, Value, Value, Value] | None:
+    """The only sum in a score: its variable, its operands, that of the keys second, and the score of local(DOT)."""
     dots = [x for x in walk(score) if x.op == "reduce"]
     if len(dots) != 1 or dots[0].attr[0] != "sum" or len(dots[0].attr[1]) != 1:  # type: ignore[index]
         return None
     depth, body = dots[0].attr[1][0], dots[0].args[0]  # type: ignore[index]
-    sides = _sides(body, key)
-    if sides is None:
-        return None
-    q, k = sides
-    rows = [x for x in nest.domain if x in free_variables(q) and x not in free_variables(k) | free_variables(v)]
-    if not rows or depth in free_variables(v) or inner.domain[0] in free_variables(score):
-        return None
-    batch = tuple(x for x in nest.domain if x is not rows[-1])
-    with_dot = _replace(score, dots[0], local(DOT, score.dtype))
-    return Attention(batch, rows[-1], key, depth, inner.domain[0], q, k, v, with_dot, conditions, total.name,
-                     mixed.name, store)
+    pair = sides(body, key)
+    return None if pair is None else (depth, *pair, _replace(score, dots[0], local(DOT, score.dtype)))
 
 
-def _reduced(value: Value) -> tuple[str, Var, Value, tuple[Index, ...]] | None:
+def reduced(value: Value) -> tuple[str, Var, Value, tuple[Index, ...]] | None:
     """(monoid, variable, what is reduced, conditions outside which it is the monoid's identity)."""
     if value.op != "reduce" or len(value.attr[1]) != 1:  # type: ignore[index]
         return None
@@ -109,7 +138,7 @@ def _reduced(value: Value) -> tuple[str, Var, Value, tuple[Index, ...]] | None:
     return (monoid, over, body.args[0], body.attr) if body.args[1] is identity else None  # type: ignore[return-value]
 
 
-def _sides(product: Value, key: Var) -> tuple[Value, Value] | None:
+def sides(product: Value, key: Var) -> tuple[Value, Value] | None:
     """(q, k) of their product."""
     if product.op != "mul":
         return None
@@ -149,17 +178,18 @@ def has_room(depth: int, columns: int, itemsize: int, target: Target) -> bool:
 
 def fixed_bytes(found: Attention, lanes: int, rows: int) -> int:
     """Memory that a block of rows needs besides its scores."""
-    columns = ceil(typical(found.column) / rows) * rows
+    columns = ceil(typical(found.mix.column) / rows) * rows if found.mix else 0
     return (typical(found.depth) + columns + 3) * lanes * found.q.dtype.itemsize
 
 
 def register_tile(found: Attention, width: int, target: Target) -> tuple[int, int]:
     """(keys or columns, vectors of rows) of a tile: fewest cycles per score, what edges waste included."""
     best = 1, 1, float("inf")
+    columns = typical(found.mix.column) if found.mix else 0
     for vectors in range(1, MAX_VECTORS + 1):
         waste = ceil(typical(found.row) / (vectors * width)) * vectors * width / typical(found.row)
         for rows in range(1, (target.registers - vectors - SPARE_REGISTERS) // vectors + 1):
-            edge = ceil(typical(found.column) / rows) * rows / typical(found.column)
+            edge = ceil(columns / rows) * rows / columns if columns else 0
             step = max(rows * vectors / 2, (rows + vectors) / LOADS, LATENCY) + OVERHEAD
             cycles = step / (rows * vectors) * waste * (1 + edge)
             if cycles < best[2] * 0.999:

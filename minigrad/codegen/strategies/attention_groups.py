@@ -38,9 +38,11 @@ MAX_WIDTH = 128
 def plan(nest: Nest, target: Target) -> GroupAttentionPlan | None:
     """None where the nest is something else, or the target has no room for its blocks."""
     found = recognise(nest) if target.has_groups else None
-    if found is None or not isinstance(found.depth.hi, int) or not isinstance(found.column.hi, int):
+    if found is None or found.mix is None or found.stores or not isinstance(found.depth.hi, int):
         return None
-    sizes = typical(found.depth), typical(found.column), typical(found.key)
+    if not isinstance(found.mix.column.hi, int):
+        return None
+    sizes = typical(found.depth), typical(found.mix.column), typical(found.key)
     blocks = blocks_of(*sizes, max(found.q.dtype.bits, 32) // 8, target)
     if blocks is None:
         return None

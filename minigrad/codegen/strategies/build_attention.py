@@ -2,14 +2,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from minigrad.codegen.ir.nodes import Alloc, BufferParam, Function, Loop, ScalarParam, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest
+from minigrad.codegen.kernel import Store as KernelStore
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.access import extent
-from minigrad.codegen.strategies.attention import DOT, Attention, recognise
+from minigrad.codegen.strategies.attention import DOT, Attention, Mix, recognise
+from minigrad.codegen.strategies.attention_gradient import Gradient
 from minigrad.codegen.strategies.build import accumulate, ceil_div
 from minigrad.codegen.strategies.plan import AttentionPlan
 from minigrad.codegen.value_walk import Rewriter
@@ -38,7 +40,7 @@ def places(parts: Attention, rows: int) -> tuple[Var, Index, dict[Var, Index], I
     return p, total, at, at.pop(parts.row) * rows
 
 
-def last_key(parts: Attention, at: dict[Var, Index], origin: Index, rows: int) -> Index:
+def last_key(parts: Attention | Gradient, at: dict[Var, Index], origin: Index, rows: int) -> Index:
     """The last key that any of the block's rows looks at."""
     last = parts.key.hi
     final = emin(origin + rows - 1, parts.row.hi)
@@ -57,6 +59,7 @@ class AttentionBuilder:
         self.kernel, self.nest, self.parts, self.plan = kernel, nest, found, plan
         self.dtype = found.q.dtype
         self.lanes = plan.vectors * plan.width
+        self.columns = -(-extent(found.mix.column) // plan.rows) * plan.rows if found.mix else 0
         self.count = 0
         self.lane = Var("lane", 0, plan.width - 1)
         self.at: dict[Var, Index] = {}
@@ -77,14 +80,15 @@ class AttentionBuilder:
 
     def block(self) -> list[Stmt]:
         parts, plan = self.parts, self.plan
-        depth, columns = extent(parts.depth), -(-extent(parts.column) // plan.rows) * plan.rows
-        sizes = {"turned": depth, "scores": plan.keys, "mixed": columns, "top": 1, "total": 1, "shrink": 1}
-        memory: list[Stmt] = [Alloc(n, self.dtype, rows * self.lanes, "scratch") for n, rows in sizes.items()]
+        sizes = {"turned": extent(parts.depth), "scores": plan.keys, "mixed": self.columns, "top": 1, "total": 1,
+                 "shrink": 1}
+        memory: list[Stmt] = [Alloc(n, self.dtype, rows * self.lanes, "scratch") for n, rows in sizes.items() if rows]
         stop = last_key(parts, self.at, self.origin, self.lanes) + 1
         b = self.fresh("block", ceil_div(bounds(stop)[1], plan.keys) - 1)
         first = b * plan.keys
         count = emin(stop - first, plan.keys)
-        keys = [*self.scores(first, count), *self.weights(first, count), *self.mix(first, count)]
+        keys = [*self.scores(first, count), *self.weights(first, count)]
+        keys += self.mix(parts.mix, first, count) if parts.mix else ()
         return [*memory, *self.turn(), *self.start(), Loop(b, 0, ceil_div(stop, plan.keys), "serial", tuple(keys)),
                 *self.finish()]
 
@@ -111,11 +115,11 @@ class AttentionBuilder:
         return row if isinstance(length, int) and length % self.lanes == 0 else emin(row, length - 1)
 
     def start(self) -> list[Stmt]:
-        columns = self.fresh("f", -(-extent(self.parts.column) // self.plan.rows) * self.plan.rows - 1)
+        columns = self.fresh("f", self.columns - 1)
         zero, least = const(0, self.dtype), const(-math.inf, self.dtype)
         clear = self.in_lanes(lambda row: [Store("mixed", columns * self.lanes + row, zero)])
-        return [self.in_lanes(lambda row: [Store("top", row, least), Store("total", row, zero)]),
-                Loop(columns, 0, columns.hi + 1, "serial", (clear,))]
+        start = self.in_lanes(lambda row: [Store("top", row, least), Store("total", row, zero)])
+        return [start, Loop(columns, 0, self.columns, "serial", (clear,))] if self.columns else [start]
 
     # ---- one block of keys ----
 
@@ -187,14 +191,14 @@ class AttentionBuilder:
                 each(Store("total", row, binary("add", total, part))))
         return [Loop(self.lane, 0, plan.width, "vector", body)]
 
-    def mix(self, first: Index, count: Index) -> list[Stmt]:
+    def mix(self, mix: Mix, first: Index, count: Index) -> list[Stmt]:
         """mixed = mixed * shrink + v scores. Columns beyond the last one repeat it."""
-        parts, length = self.parts, self.parts.column.hi + 1
+        length = mix.column.hi + 1
 
         def factor(x: Index, t: Index) -> Value:
             whole = isinstance(length, int) and length % self.plan.rows == 0
             column = x if whole else emin(x, length - 1)
-            return Rewriter({**self.at, parts.key: first + t, parts.column: column}).value(parts.v)
+            return Rewriter({**self.at, self.parts.key: first + t, mix.column: column}).value(mix.v)
 
         def start(x: Index, row: Index) -> Value:
             old = load("mixed", (x * self.lanes + row,), self.dtype)
@@ -204,17 +208,23 @@ class AttentionBuilder:
 
     def finish(self) -> list[Stmt]:
         """The stores of the nest."""
-        parts = self.parts
-        f = self.fresh("f", parts.column.hi)
+        parts, mix = self.parts, self.parts.mix
+        length = parts.row.hi + 1
+        whole = isinstance(length, int) and length % self.lanes == 0
 
-        def body(row: Index) -> list[Stmt]:
-            names = {parts.total: load("total", (row,), self.dtype),
-                     parts.mixed: load("mixed", (f * self.lanes + row,), self.dtype)}
-            here = Rewriter({**self.at, parts.row: self.origin + row, parts.column: f}, locals_=names)
-            length = parts.row.hi + 1
-            whole = isinstance(length, int) and length % self.lanes == 0
+        def body(row: Index, stores: Iterable[KernelStore], f: Index = 0) -> list[Stmt]:
+            at = {**self.at, parts.row: self.origin + row}
+            names = {n: load(b, (row,), self.dtype) for n, b in ((parts.top, "top"), (parts.total, "total"))}
+            if mix:
+                at[mix.column] = f
+                names[mix.name] = load("mixed", (f * self.lanes + row,), self.dtype)
+            here = Rewriter(at, locals_=names)
             conditions = () if whole else (length - 1 - self.origin - row,)
-            return [Store(parts.store.param, here.index(parts.store.indices[0]), here.value(parts.store.value),
-                          conditions)]
+            return [Store(s.param, here.index(s.indices[0]), here.value(s.value), conditions) for s in stores]
 
-        return [Loop(f, 0, parts.column.hi + 1, "serial", (self.in_lanes(body),))]
+        found: list[Stmt] = [self.in_lanes(lambda row: body(row, parts.stores))] if parts.stores else []
+        if mix:
+            f = self.fresh("f", mix.column.hi)
+            columns = self.in_lanes(lambda row: body(row, (mix.store,), f))
+            found.append(Loop(f, 0, mix.column.hi + 1, "serial", (columns,)))
+        return found

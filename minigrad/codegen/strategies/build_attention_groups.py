@@ -26,11 +26,11 @@ def build_attention_groups(kernel: Kernel, nest: Nest, plan: GroupAttentionPlan,
 class GroupAttentionBuilder:
     def __init__(self, kernel: Kernel, nest: Nest, plan: GroupAttentionPlan):
         found = recognise(nest)
-        if found is None:
+        if found is None or found.mix is None:
             raise InternalError(f"[build] expected an attention for {plan}, got {kernel.name}")
-        self.kernel, self.parts, self.plan = kernel, found, plan
+        self.kernel, self.parts, self.mix, self.plan = kernel, found, found.mix, plan
         self.dtype = found.q.dtype
-        self.depth, self.columns = extent(found.depth), extent(found.column)
+        self.depth, self.columns = extent(found.depth), extent(found.mix.column)
         self.pitch = plan.keys + PADDING
         self.item = Var("t", 0, plan.items - 1)
         g, self.total, self.at, self.origin = places(found, plan.items)
@@ -83,7 +83,7 @@ class GroupAttentionBuilder:
             return Loop(c, 0, turns, "serial", (Store(memory, to, Rewriter(at).value(value), conditions),))
 
         return [copy("keys", self.depth, parts.depth, parts.k, True),
-                copy("values", self.columns, parts.column, parts.v, False)]
+                copy("values", self.columns, self.mix.column, self.mix.v, False)]
 
     def part(self, first: Index, start: Index, e: Var, f: Var, u: Var) -> list[Stmt]:
         """The next few keys: scores, weights, and what they add to the result."""
@@ -123,10 +123,10 @@ class GroupAttentionBuilder:
         """The stores of the nest, where the row exists."""
         parts = self.parts
         row = self.origin + self.item
-        names = {parts.total: load("total", (0,), self.dtype), parts.mixed: load("mixed", (f,), self.dtype)}
-        here = Rewriter({**self.at, parts.row: row, parts.column: f}, locals_=names)
+        names = {parts.total: load("total", (0,), self.dtype), self.mix.name: load("mixed", (f,), self.dtype)}
+        here = Rewriter({**self.at, parts.row: row, self.mix.column: f}, locals_=names)
         length = parts.row.hi + 1
         whole = isinstance(length, int) and length % self.plan.items == 0
-        store = Store(parts.store.param, here.index(parts.store.indices[0]), here.value(parts.store.value),
+        store = Store(self.mix.store.param, here.index(self.mix.store.indices[0]), here.value(self.mix.store.value),
                       () if whole else (length - 1 - row,))
         return [Loop(f, 0, self.columns, "unroll", (store,))]

@@ -174,6 +174,26 @@ class AttentionPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class AttentionGradientPlan:
+    """The gradient of attention. `batch` names the nest's index variables.
+
+    rows, vectors, width: a register tile has `rows` keys or columns and vectors * width rows of q or columns
+    block, keys: how many rows of q and how many keys meet at a time
+    """
+
+    strategy: str
+    batch: tuple[str, ...]
+    rows: int
+    vectors: int
+    width: int
+    block: int
+    keys: int
+
+    def __str__(self) -> str:
+        return plan_text(self)
+
+
+@dataclass(frozen=True, slots=True)
 class GroupAttentionPlan:
     """Attention by work-groups of `items` rows of q, with `keys` keys in local memory, `part` of them at a time."""
 
@@ -219,9 +239,11 @@ class PanelPlan:
         return plan_text(self)
 
 
-AnyPlan = Plan | PackedPlan | PanelPlan | TilePlan | TeamPlan | WindowPlan | AttentionPlan | GroupAttentionPlan
+AnyPlan = (Plan | PackedPlan | PanelPlan | TilePlan | TeamPlan | WindowPlan | AttentionPlan | AttentionGradientPlan
+           | GroupAttentionPlan)
 _KINDS = {"packed": PackedPlan, "panels": PanelPlan, "tiles": TilePlan, "teams": TeamPlan, "window": WindowPlan,
-          "attention": AttentionPlan, "attention_groups": GroupAttentionPlan}
+          "attention": AttentionPlan, "attention_gradient": AttentionGradientPlan,
+          "attention_groups": GroupAttentionPlan}
 
 
 def plan_text(plan: AnyPlan) -> str:
