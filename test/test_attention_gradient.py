@@ -32,9 +32,18 @@ def tensor(*shape: int, grad: bool = True) -> Tensor:
     return Tensor(rng.standard_normal(shape).astype(np.float32), device="CPU", requires_grad=grad).realize()
 
 
+def weight_of(y: Tensor) -> Tensor:
+    """What every element of a result counts for."""
+    return Tensor(weights_of(tuple(map(int, y.shape))), device="CPU").realize()  # type: ignore[arg-type]
+
+
+def weights_of(shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+
+
 def gradients(q: Tensor, k: Tensor, v: Tensor, *args: Tensor, wanted: str = "qkv", **how: object) -> list[Tensor]:
     y = q.scaled_dot_product_attention(k, v, *args, **how)  # type: ignore[arg-type]
-    weight = Tensor(np.random.default_rng(1).standard_normal(y.shape).astype(np.float32), device="CPU").realize()
+    weight = weight_of(y)
     return list((y * weight).sum().gradient(*({"q": q, "k": k, "v": v}[name] for name in wanted)))
 
 
@@ -123,7 +132,7 @@ def test_odd_sizes(rows: int, keys: int, depth: int, columns: int, causal: bool)
     q, k, v = tensor(2, rows, depth), tensor(2, keys, depth), tensor(2, keys, columns)
     got = gradients(q, k, v, is_causal=causal)
     assert "attention_gradient" in strategies(got, minigrad.runtime.registry.get_device("CPU").target)
-    g = np.random.default_rng(1).standard_normal((2, rows, columns)).astype(np.float32)
+    g = weights_of((2, rows, columns))
     for a, b in zip(got, reference(q.numpy(), k.numpy(), v.numpy(), g, 0 if causal else None), strict=True):
         np.testing.assert_allclose(a.numpy(), b, rtol=2e-5, atol=2e-5)
 
@@ -137,8 +146,8 @@ def test_other_types(dtype: str) -> None:
     weight = tensor(2, 20, 16, grad=False).cast(dtype)
     got = (y * weight).sum().gradient(q, k, v)
     limit = {"float16": 4e-3, "bfloat16": 3e-2, "float64": 1e-12}[dtype]
-    arrays = [t.detach().cast("float64").numpy() for t in (q, k, v, weight)]
-    for a, b in zip(got, reference(*arrays, 0), strict=True):  # type: ignore[arg-type]
+    queries, keys, values, g = (t.detach().cast("float64").numpy() for t in (q, k, v, weight))
+    for a, b in zip(got, reference(queries, keys, values, g, 0), strict=True):
         assert a.dtype.name == dtype
         np.testing.assert_allclose(a.cast("float64").numpy(), b, rtol=limit, atol=limit)
 
@@ -165,7 +174,7 @@ def test_first_and_second_order_against_differences() -> None:
 
 
 def test_three_kernels_and_no_table() -> None:
-    """The forward kernel leaves its sums, one kernel has d, one the gradients. All in memory is of the operands' size."""
+    """The forward kernel leaves its sums, one kernel has d, one the gradients; nothing is larger than these."""
     n, size = 512, 4 * 2 * 512 * 16
     planned = minigrad.plan(gradients(tensor(2, n, 16), tensor(2, n, 16), tensor(2, n, 16), is_causal=True))
     assert [k.name for k in planned.kernels][::2] == ["attention", "attention_gradient"] and len(planned.kernels) == 3
@@ -183,8 +192,7 @@ def test_sums_alone_where_the_result_is_there_already() -> None:
     assert not any(s.plan.strategy == "rows" for k in kernels for s in stages_of(k, AVX512).stages)
     y2 = q.scaled_dot_product_attention(k, v, is_causal=True)
     want = gradients(q, k, v, is_causal=True)
-    weight = Tensor(np.random.default_rng(1).standard_normal(y2.shape).astype(np.float32), device="CPU")
-    for a, b in zip((y * weight).sum().gradient(q, k, v), want, strict=True):
+    for a, b in zip((y * weight_of(y2)).sum().gradient(q, k, v), want, strict=True):
         np.testing.assert_array_equal(a.numpy(), b.numpy())
 
 
