@@ -11,11 +11,12 @@ from test_packed import AVX2, AVX512, NEON, arguments, equal_the_kernel, flat_ke
 
 from minigrad import Tensor, config
 from minigrad.codegen.ir.interpret import interpret_function
-from minigrad.codegen.ir.nodes import Prefetch
+from minigrad.codegen.ir.nodes import Loop, Prefetch
 from minigrad.codegen.ir.text import parse_function, print_function
 from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.kernel_interpret import interpret_kernel
+from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.render.llvm import render_llvm
 from minigrad.codegen.stages import stages_of
 from minigrad.codegen.strategies import panels as module
@@ -178,11 +179,24 @@ def test_no_accumulator_lives_on_the_stack(make, target: Target, register: str) 
 
 @pytest.mark.parametrize("n, k", [(96, 16), (512, 32)])
 def test_short_sums_write_whole_rows(n: int, k: int) -> None:
-    """Nothing is prefetched where a unit writes its output front to back."""
+    """The output is not prefetched where a unit writes it front to back."""
     stage = stages_of(flat_kernel(tensor(1024, k) @ tensor(k, n), AVX512), AVX512).stages[0]
     made = stage.plan
     assert isinstance(made, PanelPlan) and made.block_m == made.rows and made.unit_n >= n
-    assert not any(isinstance(s, Prefetch) for s in statements(stage.function))
+    written = {b.name for b in stage.function.buffers if b.mode != "in"}
+    assert not any(isinstance(s, Prefetch) and s.buffer in written for s in statements(stage.function))
+
+
+def test_the_next_tile_of_a_comes_one_piece_per_step() -> None:
+    """Where rows of A lie one after another: not for a part of a matrix, whose rows have others between them."""
+    for a, ahead in ((tensor(96, 96), 1), (tensor(96, 128)[:, :96], 0)):
+        stage = stages_of(flat_kernel(a @ tensor(96, 64), AVX512), AVX512).stages[0]
+        made = stage.plan
+        assert isinstance(made, PanelPlan) and made.a == "place"
+        read = stage.nests[0].body[0].value.args[0].args[0].attr[0]  # type: ignore[union-attr,index]
+        steps = [coefficient(s.offset, loop.var) for loop in statements(stage.function) if isinstance(loop, Loop)
+                 for s in loop.body if isinstance(s, Prefetch) and s.buffer == read]
+        assert steps == [made.rows] * ahead
 
 
 def test_streamed_rows_are_fetched_a_block_ahead() -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from minigrad.codegen.ir.nodes import Alloc, BufferParam, Function, If, Loop, Prefetch, ScalarParam, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest
+from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.blocking import PAGE, is_plain, row_bytes
@@ -252,9 +253,9 @@ class PanelBuilder:
         return [_unrolled(u, plan.rows, v, plan.vectors, (Prefetch(s.param, subs(s.indices[0], at)),))]
 
     def ahead(self, block: Block, i: Index, row: Index, column: Index, x: Index) -> list[Stmt]:
-        """Prefetches of operands in place that processors do not foresee, as steps of the sum are far apart: the next
-        line of A across its rows, and the next tile's columns of B, a part of them in each tile of rows. Of a streamed
-        B it is the rows of the next block."""
+        """Prefetches of operands in place that processors do not foresee: the next line of A across its rows where
+        steps of the sum are far apart, the next tile's rows where they lie one after another, and the next tile's
+        columns of a far B, a part of them in each tile of rows. Of a streamed B it is the rows of the next block."""
         plan, c = self.plan, self.contraction
         found = []
         if plan.a == "place" and lanes_along_rows(c):
@@ -271,6 +272,10 @@ class PanelBuilder:
         for operand, where in found:
             name, indices = operand.attr  # type: ignore[misc]
             made.append(Prefetch(name, subs(indices[0], {**self.at, self.k: block.k0 + x, **where}), far=streamed))
+        if plan.a == "place" and block.kb is None and rows_together(c):
+            name, indices = c.a.attr  # type: ignore[misc]
+            start = subs(indices[0], {**self.at, self.m: row + plan.rows, self.k: 0})
+            made.append(Prefetch(name, start + x * plan.rows))
         return made
 
     def left(self, tile: Index, row: Index, u: Index, k0: Index, x: Index) -> Value:
@@ -321,6 +326,12 @@ class PanelBuilder:
 def _choose(whole: Sequence[Index], ways: list[Loop]) -> list[Stmt]:
     """The first way for whole tiles, the second for those at an edge."""
     return [If(tuple(whole), (ways[0],), (ways[1],))] if whole else [ways[0]]
+
+
+def rows_together(c: Contraction) -> bool:
+    """Whether the rows of A lie one after another in memory, without gaps."""
+    steps = [coefficient(c.a.attr[1][0], v) for v in (c.m[-1], c.k[-1])]  # type: ignore[index]
+    return steps == [extent(c.k[-1]), 1]
 
 
 def _unrolled(u: Var, rows: int, v: Var, vectors: int, body: tuple[Stmt, ...]) -> Loop:
