@@ -62,7 +62,7 @@ def test_waiting_waits_for_what_was_flushed(device):
     scale, = device.load([SCALE])
     x = fill(device, np.ones(3_000_000, np.float32))
     device.launch([Launch(scale, (x, x, 1.0, 1), 3_000_000)] * 10)
-    last = device._events[-1]
+    last = device._events[-1][1]
     device.synchronize()
     assert last.get_info(cl.event_info.COMMAND_EXECUTION_STATUS) == cl.command_execution_status.COMPLETE
 

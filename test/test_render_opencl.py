@@ -91,3 +91,35 @@ def test_long_literals_are_64_bits():
     source = source_of("func f(in x: i64[8], out y: i64[8])\n  for i in 0..8 parallel:\n"
                        "    y[i] = x[i] + 5000000000:i64\n")
     assert "5000000000L" in source and "LL" not in source
+
+
+FOUR_BITS = """func f(in x: u32[64], out y: f32[64])
+  for i in 0..4 parallel:
+    for l in 0..16 vector:
+      prefetch x[16 * i + 16]
+      y[l + 16 * i] = f32(i32(x[l + 16 * i] >> 8:u32 & 15:u32) - 8)
+"""
+
+
+@pytest.mark.parametrize("info", found(), ids=lambda d: f"{d.index}-{d.platform.replace(' ', '_')}")
+@pytest.mark.parametrize("feature", ["__AVX512F__", "NO_SUCH_FEATURE"])
+def test_functions_of_four_bits_are_looked_up_or_computed(info, feature):
+    import pyopencl as cl
+
+    target = replace(info.target, vector_bytes=64)
+    program = render_opencl(parse_function(FOUR_BITS), target)
+    assert "of_four_bits(" in program.source and "fetch(" in program.source
+    made, queue = context(info)
+    source = program.source.replace("__AVX512F__", feature)
+    kernel = cl.Kernel(cl.Program(made, source).build(cache_dir=False), program.name)
+    words = np.random.default_rng(0).integers(0, 2**32, 64, np.uint32)
+    x, y = (cl.Buffer(made, cl.mem_flags.COPY_HOST_PTR, hostbuf=a) for a in (words, np.zeros(64, np.float32)))
+    kernel(queue, (4,), (1,), x, np.int64(0), y, np.int64(0), np.int64(4))
+    found = np.zeros(64, np.float32)
+    cl.enqueue_copy(queue, found, y)
+    np.testing.assert_array_equal(found, (words >> 8 & 15).astype(np.float32) - 8)
+
+
+def test_other_functions_of_four_bits_are_computed():
+    source = source_of(FOUR_BITS.replace("- 8)", "* 3)"))
+    assert "of_four_bits" not in source

@@ -110,7 +110,8 @@ class OpenCL(Device):
         self._pool: dict[int, list[Any]] = {}
         self._pool_bytes = 0
         self._pool_limit = info.global_memory // POOL_SHARE
-        self._events: list[Any] = []
+        self._events: list[tuple[Any, Any]] = []
+        self._unfolded = 0
         self._seconds = 0.0
         self._busy_since: float | None = None
         atexit.register(self._at_exit)
@@ -222,16 +223,23 @@ class OpenCL(Device):
             return PreparedLaunches(self, executables)
 
     def run(self, prepared: PreparedLaunches) -> None:
-        """Queues prepared launches; returns without waiting."""
+        """Queues prepared launches; returns without waiting. Their time is that from the start of the first to the end
+        of the last: asking for each one's costs as much as queuing it."""
         _check_process(self.name)
         with self._lock:
             if self._busy_since is None:
                 self._busy_since = time.perf_counter()
+            enqueue, queue = self._cl.enqueue_nd_range_kernel, self._queue
+            work = [(kernel, *sizes) for kernel, sizes in zip(prepared.kernels, prepared.sizes, strict=True)
+                    if sizes is not None]
             try:
-                for kernel, sizes in zip(prepared.kernels, prepared.sizes, strict=True):
-                    if sizes is not None:
-                        self._enqueue_kernel(kernel, *sizes)
-                self._queue.flush()
+                for at in range(0, len(work), LAUNCHES_PER_FLUSH):
+                    part = work[at:at + LAUNCHES_PER_FLUSH]
+                    first = last = enqueue(queue, *part[0])
+                    for kernel, size, group in part[1:]:
+                        last = enqueue(queue, kernel, size, group)
+                    queue.flush()
+                    self._keep(first, last, len(part))
             except self._cl.Error as e:
                 raise DeviceError(f"[{self.name}] the driver refused a launch: {_words(e)}") from None
 
@@ -251,11 +259,18 @@ class OpenCL(Device):
         return (-(-extent // group) * group,), (group,)
 
     def _enqueue_kernel(self, kernel: Any, size: tuple[int], group: tuple[int]) -> None:
-        self._events.append(self._cl.enqueue_nd_range_kernel(self._queue, kernel, size, group))
+        event = self._cl.enqueue_nd_range_kernel(self._queue, kernel, size, group)
         if len(self._events) % LAUNCHES_PER_FLUSH == 0:
             self._queue.flush()
-        if len(self._events) >= EVENTS_KEPT:
-            self._fold_events(EVENTS_KEPT // 2)
+        self._keep(event, event, 1)
+
+    def _keep(self, first: Any, last: Any, launches: int) -> None:
+        """Keeps the events of the first and the last of so many launches in a row."""
+        self._events.append((first, last))
+        self._unfolded += launches
+        if self._unfolded >= EVENTS_KEPT:
+            self._fold_events((len(self._events) + 1) // 2)
+            self._unfolded //= 2
 
     def group_size(self, extent: int) -> int:
         """The work-group size for `extent` iterations; drivers compile a kernel again for each, so there are few.
@@ -268,13 +283,13 @@ class OpenCL(Device):
         return 1 if extent <= CPU_SINGLE_LIMIT else min(CPU_GROUP, self.target.max_group)
 
     def _fold_events(self, count: int) -> None:
-        """Waits for the oldest `count` launches and adds up their times; this also bounds the length of the queue."""
+        """Waits for the oldest `count` spans and adds up their times; this also bounds the length of the queue."""
         if count:
-            self._events[count - 1].wait()
+            self._events[count - 1][1].wait()
             if not self._wall:
                 start, end = self._cl.profiling_info.START, self._cl.profiling_info.END
-                self._seconds += 1e-9 * sum(e.get_profiling_info(end) - e.get_profiling_info(start)
-                                            for e in self._events[:count])
+                self._seconds += 1e-9 * sum(last.get_profiling_info(end) - first.get_profiling_info(start)
+                                            for first, last in self._events[:count])
             del self._events[:count]
 
     def synchronize(self) -> None:
@@ -294,7 +309,7 @@ class OpenCL(Device):
 
     def _finish(self) -> None:
         if FINISH_SKIPS_FLUSHED in self.info.quirks and self._events:
-            self._events[-1].wait()
+            self._events[-1][1].wait()
         self._queue.finish()
 
     def elapsed(self) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from hashlib import sha256
 
 from minigrad.codegen.ir.nodes import Call, Function, Loop, extent_of, group_size
-from minigrad.codegen.render.opencl_language import MEMORY_TYPES, argument_type, uses_double
+from minigrad.codegen.render.opencl_language import HELPERS, MEMORY_TYPES, argument_type, uses_double
 from minigrad.codegen.render.opencl_memory import ALIGNMENT, OpenclMemory
 from minigrad.codegen.render.opencl_values import ZEROS
 from minigrad.codegen.render.place import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
@@ -74,7 +74,8 @@ class OpenclEmitter(OpenclMemory):
         parameters, text = f"({', '.join(self.parameters())})", "\n".join([*lines, *body, "}", ""])
         name = f"{f.name}_{sha256((parameters + text).encode()).hexdigest()[:8]}"
         group = f"__attribute__((reqd_work_group_size({self.group}, 1, 1)))\n" if self.group else ""
-        return name, "\n".join([*head, f"{group}__kernel void {name}{parameters}", text])
+        helpers = [HELPERS[name] + "\n" for name in sorted(self.helpers)]  # paragraphs: once in a build
+        return name, "\n".join([*head, *helpers, f"{group}__kernel void {name}{parameters}", text])
 
     @property
     def group(self) -> int:
@@ -147,7 +148,9 @@ class OpenclEmitter(OpenclMemory):
         raise InternalError(f"[render] {self.function.name}: expected the call of {s.kernel.name} to be inlined")
 
     def prefetch(self, memory: Memory, offset: Index, far: bool) -> None:
-        """Nothing: drivers for processors ignore it."""
+        """The language's own `prefetch` does nothing in drivers for processors."""
+        self.helpers.add("fetch")
+        self.line(f"fetch({memory.text} + ({self.index(offset).text}), {2 if far else 3});")
 
     def barrier(self) -> None:
         self.line("barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);")

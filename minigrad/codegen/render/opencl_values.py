@@ -8,24 +8,28 @@ from math import copysign
 from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.ir.walk import names
 from minigrad.codegen.render.common import Emitter
+from minigrad.codegen.render.llvm_tables import table_of
 from minigrad.codegen.render.opencl_language import RESERVED, TYPES, fits_int, float_literal, integer_literal
 from minigrad.codegen.render.place import INDEX, Ref
 from minigrad.dtype import DType, bfloat16, bool_, float16, float32, float64, int8, int32, int64, uint8, uint16
 from minigrad.errors import InternalError
 from minigrad.target import Target
+from minigrad.value import Value
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "idiv": "/", "irem": "%", "and": "&", "or": "|", "xor": "^",
           "shl": "<<", "shr": ">>", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 _COMPARE = ("lt", "le", "eq", "ne")
 _CALLS = {"abs": "fabs", "round": "rint"} | {name: name for name in ("sqrt", "floor", "ceil", "trunc", "fma")}
 LANES = "0123456789abcdef"
+EXACT = 1 << 23
+"""Whole numbers below it, and those a little more, are float32 values."""
 ZEROS = {"zero_": "float zero_ = as_float((int)(extent >> 63))",
          "double_zero_": "double double_zero_ = as_double(extent >> 63)"}
 
 
 class OpenclValues(Emitter):
     """Values to expressions. `parts`: how many a vector loop is cut into; `exact`: a float16's value before it was
-    rounded; `zeros`: the names of unknown zeros that the text uses."""
+    rounded; `zeros`: the names of unknown zeros that the text uses; `helpers`: those of `opencl_language.HELPERS`."""
 
     def __init__(self, function: Function, target: Target):
         super().__init__(function)
@@ -36,6 +40,7 @@ class OpenclValues(Emitter):
         self.exact: dict[Ref, Ref] = {}
         self.products: dict[Ref, tuple[Ref, Ref]] = {}
         self.zeros: set[str] = set()
+        self.helpers: set[str] = set()
 
     def safe(self, name: str) -> str:
         return name + "_" if name in RESERVED or name.startswith(("vload", "vstore", "convert_", "as_")) else name
@@ -122,6 +127,29 @@ class OpenclValues(Emitter):
         return self.pure(text if small else f"convert_int{len(limits)}({text})", bool_, len(limits), (wide,), "m")
 
     # ---- arithmetic ----
+
+    def parts_of(self, v: Value) -> tuple[Value, ...]:
+        table = self.table_of(v)
+        return v.args if table is None else (table[0],)
+
+    def emit(self, v: Value, mask: Ref | None) -> Ref:
+        """One Value; a function of four bits is the helper `of_four_bits`."""
+        table = self.table_of(v)
+        if table is None:
+            return super().emit(v, mask)
+        x, first = self.spread(self.operand(table[0], mask), 16), table[1]
+        self.helpers.add("of_four_bits")
+        entries = self.pure(f"(float16)({', '.join(float_literal(e, float32) for e in first)})", float32, 16, ())
+        return self.pure(f"of_four_bits({entries.text}, {x.text}, {float_literal(first[0], float32)})", float32, 16,
+                         (x, entries))
+
+    def table_of(self, v: Value) -> tuple[Value, tuple[float, ...]] | None:
+        """What `llvm_tables.table_of` finds, inside loops over sixteen lanes, where its entries are whole numbers in
+        a row: the helper can then do without a table."""
+        found = table_of(v) if v.dtype is float32 and self.real_width == 16 and not self.target.is_gpu else None
+        if found is None or any(e - found[1][0] != i for i, e in enumerate(found[1])):
+            return None
+        return found if found[1][0] == int(found[1][0]) and abs(found[1][0]) < EXACT else None
 
     def operation(self, op: str, args: Sequence[Ref], dtype: DType) -> Ref:
         kind, lanes = args[-1].dtype, args[-1].lanes
