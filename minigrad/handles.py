@@ -5,7 +5,8 @@ and after whatever may hold on to a Node or a gradient (an operation on it, anot
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any
 from weakref import ref
 
@@ -34,6 +35,11 @@ def changed() -> None:
 def register(tensor: Any) -> None:
     """Adds a Tensor; it leaves by itself when it dies."""
     _handles[ref(tensor, _forget)] = None
+
+
+def register_all(tensors: Sequence[Any]) -> None:
+    """`register` for each of many."""
+    _handles.update(dict.fromkeys(map(ref, tensors, repeat(_forget))))
 
 
 def live() -> Iterator[Any]:

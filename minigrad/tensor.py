@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any, Self, final
 
 import numpy as np
@@ -16,7 +17,7 @@ from minigrad.engine.transfer import download, wrap
 from minigrad.errors import DTypeError, MinigradError, ShapeError
 from minigrad.expr import Expr, Index, evaluate
 from minigrad.graph.autodiff import History, gradient
-from minigrad.handles import changed, register
+from minigrad.handles import changed, register, register_all
 from minigrad.mixins.aliases import AliasMixin
 from minigrad.mixins.base import Base, broadcast_shapes
 from minigrad.ops import build as B
@@ -79,6 +80,17 @@ class Tensor(AliasMixin):
         self._requires_grad = False
         register(self)
         return self
+
+    @classmethod
+    def _over_each(cls, nodes: Sequence[Node]) -> list[Tensor]:
+        """`_over` for each of many."""
+        made = list(map(object.__new__, repeat(cls, len(nodes))))
+        for self, node in zip(made, nodes, strict=True):
+            self._node = node
+            self._grad = self._before = None
+            self._requires_grad = False
+        register_all(made)
+        return made
 
     @classmethod
     def _from_data(cls, data: Any, dtype: DType | None, device: str) -> Self:

@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import call, is_
 from typing import Any
 from weakref import ref
 
-from minigrad.engine.storage import Spares
-from minigrad.handles import changes
+import numpy as np
+
+from minigrad.engine.storage import Spares, SpareSets
 from minigrad.tensor import Tensor
 
 KEPT = 4
@@ -43,34 +43,48 @@ def taken_apart(args: tuple, lengths: tuple[int, ...]) -> list[Any] | None:
     return flat
 
 
+class _Set:
+    """Tensors that fit while `changes.mark` is `mark` and none of them has died, and what was noted with them."""
+
+    __slots__ = ("mark", "ids", "words", "dead", "refs")
+
+    def __init__(self, tensors: Sequence[Tensor], mark: object, words: np.ndarray):
+        self.mark, self.ids, self.words = mark, list(map(id, tensors)), words
+        self.dead: list[ref] = []
+        self.refs = [ref(t, self.dead.append) for t in tensors]
+
+
 class Known:
     """Sets of Tensors that were found to fit: one fits again while no Tensor was changed (`handles.changes`)."""
 
     __slots__ = ("_sets",)
 
     def __init__(self) -> None:
-        self._sets: list[tuple[object, list[ref[Tensor]]]] = []
+        self._sets: list[_Set] = []
 
-    def fit(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether these very Tensors are known to fit."""
-        mark = changes.mark
-        return any([known is mark and all(map(is_, map(call, refs), tensors)) for known, refs in self._sets])
+    def fit(self, tensors: Sequence[Any], mark: object) -> np.ndarray | None:
+        """What was noted with these very objects, if they are known to fit. `mark` was read before."""
+        ids = list(map(id, tensors))
+        for known in self._sets:
+            if known.mark is mark and known.ids == ids and not known.dead:
+                return known.words
+        return None
 
-    def add(self, tensors: Sequence[Tensor], mark: object) -> None:
-        """Notes that these fit, as was found after `mark` was read."""
-        self._sets = [(mark, [ref(t) for t in tensors]), *self._sets[:KEPT - 1]]
+    def add(self, tensors: Sequence[Tensor], mark: object, words: np.ndarray) -> None:
+        """Notes that these fit, as was found after `mark` was read, with the addresses of their values."""
+        self._sets = [_Set(tensors, mark, words), *[s for s in self._sets if not s.dead][:KEPT - 1]]
 
 
 class Results:
     """A list or tuple of new Tensors, each with memory of its own: `order` says which of the `makers` makes each."""
 
-    __slots__ = ("kind", "makers", "order")
+    __slots__ = ("kind", "spares", "order")
 
     def __init__(self, kind: type, makers: list[Spares], order: list[int]):
-        self.kind, self.makers, self.order = kind, makers, order
+        self.kind, self.spares = kind, SpareSets(makers)
+        self.order = None if order == sorted(order) else order
 
     def together(self, nodes: list[Any]) -> Any:
         """The value, over the leaves that the makers made."""
-        over = Tensor._over
-        made = [over(nodes[k]) for k in self.order]
+        made = Tensor._over_each(nodes if self.order is None else [nodes[k] for k in self.order])
         return made if self.kind is list else tuple(made)

@@ -13,6 +13,8 @@ from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+import numpy as np
+
 from minigrad import random
 from minigrad.capture.constants import any_derived
 from minigrad.capture.journal import Rebind, give, held_by_others
@@ -166,22 +168,24 @@ class Steady:
         if tensors is None or len(tensors) != len(self.kinds):  # type: ignore[arg-type]
             return MISS
         mark = changes.mark
-        if not self.known.fit(tensors):
-            if self._find(tensors) is None:
+        words = self.known.fit(tensors, mark)
+        if words is None:
+            buffers = self._find(tensors)
+            if buffers is None:
                 return MISS
-            self.known.add(tensors, mark)
+            words = np.array([address_of(buffers[k]) for k in self.sources], np.uint64)
+            self.known.add(tensors, mark, words)
         if self.results is None:
             return self.replay(tensors, _NOTHING)
         if self.guards and not self._holds(tensors):
             return MISS
-        buffers = [tensors[k]._node.storage for k in self.sources]
-        if None in buffers:
+        held = [t._node for t in tensors]  # a value stays where it is as long as its Node is held
+        if changes.mark is not mark:
             return MISS
-        nodes = [maker.take() for maker in self.results.makers]
-        addresses = [b.address or address_of(b) for b in buffers]
-        addresses += [node.storage.address for node in nodes]
+        nodes, places = self.results.spares.take()
         step = self.step
-        self.prepared.run_patched(self.slots, addresses, step.numbers, step.dims, step.highest, settings.threads)
+        self.prepared.run_patched(self.slots, (words, places), step.numbers, step.dims, step.highest, settings.threads)
+        del held
         return self.results.together(nodes)
 
     def replay(self, tensors: Sequence[Tensor], named: dict[str, int]) -> Any:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from minigrad.engine.prepared_opencl import PreparedQueue
 
 Positions = tuple[int, ...]
+Addresses = list[int] | tuple[np.ndarray, ...]
+"""One for each slot, in order; as arrays: one after another."""
 
 MANY = 24
 """Slots from which all words are written at once, changed or not."""
@@ -56,7 +58,9 @@ class PreparedPlan:
         self._temporary = [(k, tuple(p)) for k, p in self._slots.items() if k in temporary]
         self._addresses = dict.fromkeys(self._lasting, 0)
         self._last_slots = self._slots_lasting = tuple(self._lasting)
-        self._last_addresses: list[int] = []
+        self._last_addresses: Addresses = []
+        self._unread: tuple[tuple[int, ...], Addresses] = (), []
+        """Slots and their addresses that `_addresses` does not have yet."""
         none = np.empty(0, np.int64)
         self._bulk: tuple[tuple[int, ...], np.ndarray, np.ndarray] = (), none, none
         """Slots, which of their addresses is written, and where: for `_patch_all`."""
@@ -99,7 +103,7 @@ class PreparedPlan:
                          numbers, values, highest)
         return buffers
 
-    def run_patched(self, slots: tuple[int, ...], addresses: list[int], numbers: dict[int, float],
+    def run_patched(self, slots: tuple[int, ...], addresses: Addresses, numbers: dict[int, float],
                     values: dict[str, int], highest: dict[str, int], threads: int = 0) -> None:
         """Runs with these lasting slots at these addresses, and those that are not named where they were last time.
 
@@ -130,28 +134,40 @@ class PreparedPlan:
         stats.launches += table.count
         stats.calls += 1
 
-    def _patch(self, slots: tuple[int, ...], addresses: list[int]) -> None:
-        known = self._addresses
-        if len(slots) > MANY:
+    def _patch(self, slots: tuple[int, ...], addresses: Any) -> None:
+        if type(addresses) is tuple or len(slots) > MANY:
             self._patch_all(slots, addresses)
-        else:
-            for k, address in zip(slots, addresses, strict=True):
-                if known.get(k, address) != address:
-                    known[k] = address
-                    self.table.patch(self._lasting[k], address)
+            return
+        self._read()
+        known = self._addresses
+        for k, address in zip(slots, addresses, strict=True):
+            if known.get(k, address) != address:
+                known[k] = address
+                self.table.patch(self._lasting[k], address)
         self._last_slots, self._last_addresses = slots, addresses
 
-    def _patch_all(self, slots: tuple[int, ...], addresses: list[int]) -> None:
+    def _patch_all(self, slots: tuple[int, ...], addresses: Addresses) -> None:
         """Writes all words at once."""
         if self._bulk[0] is not slots:
+            self._read()
             places = [(i, p) for i, k in enumerate(slots) for p in self._lasting.get(k, ())]
             self._bulk = slots, np.array([i for i, _ in places]), np.array([p for _, p in places])
         _, which, positions = self._bulk
-        self.table.scatter(positions, np.array(addresses, np.uint64)[which])
-        self._addresses.update(zip(slots, addresses, strict=True))
+        words = np.concatenate(addresses) if type(addresses) is tuple else np.array(addresses, np.uint64)
+        self.table.scatter(positions, words[which])
+        self._unread = slots, addresses
+        self._last_slots, self._last_addresses = slots, [] if type(addresses) is tuple else addresses
+
+    def _read(self) -> None:
+        """Notes what `_patch_all` wrote last."""
+        slots, addresses = self._unread
+        words: Any = np.concatenate(addresses).tolist() if type(addresses) is tuple else addresses
+        self._addresses.update(zip(slots, words, strict=True))
+        self._unread = (), []
 
     def address(self, slot: int) -> int:
         """Where a lasting slot lay in the last run; 0 for one that no argument names."""
+        self._read()
         return self._addresses.get(slot, 0)
 
     def _patch_temporaries(self, values: dict[str, int], highest: dict[str, int]) -> Buffer | None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from sys import getrefcount
 from typing import Any
 
+import numpy as np
+
 from minigrad.dtype import DType
 from minigrad.engine.stats import stats
 from minigrad.ops.node import Node, leaf
@@ -41,7 +43,7 @@ def allocate(device: Device, nbytes: int) -> Owned:
 class Lent(Owned):
     """A Buffer whose leaf Node is kept among Spares, to be handed out again when nobody else holds either."""
 
-    home: list[Node] | None = None
+    home: Spares | SpareSets | None = None
 
 
 SPARES = 2
@@ -80,19 +82,81 @@ class Spares:
                 return node
         return self.take()
 
+    def let_go(self, node: Node) -> None:
+        """Keeps a Node no longer."""
+        self._nodes[:] = [n for n in self._nodes if n is not node]
+
     def _new(self) -> Node:
+        if not self.keeps and not self.donated:
+            owned = allocate(self._device, self._nbytes)
+            address_of(owned)
+            return realized_leaf(owned, self._shape, self._dtype)
+        node = self.lend(self)
+        if len(self._nodes) >= SPARES:
+            del self._nodes[0]
+        self._nodes.append(node)
+        return node
+
+    @property
+    def keeps(self) -> bool:
+        """Whether a leaf is small enough to be kept."""
+        return self._nbytes <= SPARE_BYTES
+
+    def lend(self, home: Spares | SpareSets) -> Node:
+        """A new leaf that `home` keeps."""
         owned = allocate(self._device, self._nbytes)
         address_of(owned)
-        if self._nbytes > SPARE_BYTES and not self.donated:
-            return realized_leaf(owned, self._shape, self._dtype)
-        home = self._nodes
         lent = Lent(owned.device, owned.nbytes, owned.handle, owned.offset, owned.base, owned.address, home=home)
         owned.handle, owned.nbytes = None, 0
-        node = realized_leaf(lent, self._shape, self._dtype)
-        if len(home) >= SPARES:
-            del home[0]
-        home.append(node)
-        return node
+        return realized_leaf(lent, self._shape, self._dtype)
+
+
+class SpareSets:
+    """Realized leaves for all outputs of a step that has many: sets of them, counted and handed out at once.
+
+    Where some of a set are still held, when all sets are, those get successors.
+    """
+
+    __slots__ = ("_makers", "_sets", "_alone")
+
+    def __init__(self, makers: list[Spares]):
+        """One leaf of each maker to a set; `Spares.keeps` must hold for all."""
+        self._makers, self._sets = makers, list[tuple[list[Node | None], list[Buffer | None], np.ndarray]]()
+        self._alone = [_IN_TWO_LISTS] * len(makers)
+
+    def take(self) -> tuple[list[Node], np.ndarray]:
+        """Leaves over memory that nobody else holds, and their addresses."""
+        for nodes, buffers, addresses in self._sets:
+            taken = nodes[:]  # counted like anybody else's: no two threads take one set
+            if list(map(getrefcount, taken)) == self._alone and list(map(getrefcount, buffers)) == self._alone:
+                for buffer in buffers:
+                    buffer.version += 1  # type: ignore[union-attr]
+                return taken, addresses  # type: ignore[return-value]
+        return self._renew()
+
+    def let_go(self, node: Node) -> None:
+        """Keeps a Node no longer."""
+        for nodes, buffers, _ in self._sets:
+            for k, n in enumerate(nodes):
+                if n is node:
+                    nodes[k] = buffers[k] = None
+
+    def _renew(self) -> tuple[list[Node], np.ndarray]:
+        """A new set, made of what is free of the oldest one if there are enough."""
+        old: list[Node | None] = [None] * len(self._makers)
+        if len(self._sets) >= SPARES:
+            old = self._sets.pop(0)[0]
+        taken: list[Node] = []
+        for k, maker in enumerate(self._makers):
+            node, old[k] = old[k], None
+            if node is None or getrefcount(node) != _IN_A_LIST - 1 or getrefcount(node.storage) != _IN_A_LIST - 1:
+                node = maker.lend(self)
+            node.storage.version += 1
+            taken.append(node)
+        buffers = [n.storage for n in taken]
+        addresses = np.array([b.address for b in buffers], np.uint64)
+        self._sets.append((taken[:], buffers, addresses))  # type: ignore[arg-type]
+        return taken, addresses
 
 
 def realized_leaf(buffer: Buffer, shape: Shape, dtype: DType) -> Node:
@@ -104,7 +168,7 @@ def settle_down(node: Node) -> None:
     """Says that a Node, perhaps a spare one, stands for a value that lasts: its Spares let go of it."""
     buffer = node.storage
     if type(buffer) is Lent and buffer.home is not None:
-        buffer.home[:] = [n for n in buffer.home if n is not node]
+        buffer.home.let_go(node)
         buffer.home = None
 
 
@@ -115,7 +179,15 @@ def _calibrate() -> int:
     return count
 
 
+def _calibrate_lists() -> int:
+    """What `getrefcount`, mapped over a list, says of an object that this one and another hold."""
+    held = [object()]
+    other = held[:]
+    return list(map(getrefcount, other))[0]
+
+
 _IN_A_LIST = _calibrate()
+_IN_TWO_LISTS = _calibrate_lists()
 
 arenas: dict[str, Owned] = {}
 """The memory for temporaries by the name of its device: ask `arena`."""
