@@ -15,7 +15,7 @@ _handles: dict[ref, None] = {}
 _forget = _handles.pop
 
 
-class _Changes:
+class Changes:
     """First something changes, then `mark` does: who reads `mark` before he looks misses nothing."""
 
     __slots__ = ("mark",)
@@ -24,7 +24,7 @@ class _Changes:
         self.mark = object()
 
 
-changes = _Changes()
+changes = Changes()
 
 
 def changed() -> None:

@@ -238,7 +238,7 @@ class Tensor(AliasMixin):
             if not fresh:
                 self._node = apply(DETACH, self._node, id=next_id())
             key = id(self)
-            _leaves[key] = weakref.ref(self, lambda _: _leaves.pop(key, None))
+            _leaves[key] = weakref.ref(self, lambda _, forget=_leaves.pop: forget(key, None))  # type: ignore[misc]
         self._requires_grad = True
         changed()
         return self

@@ -24,7 +24,7 @@ from minigrad.capture.recorder import Entry, PlanStep
 from minigrad.config import Config
 from minigrad.engine.prepared import PreparedPlan
 from minigrad.engine.storage import Spares
-from minigrad.handles import changed, changes
+from minigrad.handles import Changes, changes
 from minigrad.mixins.base import Base
 from minigrad.runtime.device import Buffer
 from minigrad.runtime.host import address_of
@@ -300,5 +300,6 @@ def _kinds(keys: tuple, capture: Capture) -> list[tuple] | None:
     return [(*key[1:-1], type(None) if k in capture.confirmed else capture.inputs[k]) for k, key in enumerate(keys)]
 
 
-def _gone(_: ref) -> None:
-    changed()
+def _gone(_: ref, changes: Changes = changes) -> None:
+    """A guard died; perhaps with the interpreter, when the names of this module mean nothing any more."""
+    changes.mark = object()
