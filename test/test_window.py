@@ -72,6 +72,7 @@ CASES = {
     "prologue": lambda: (tensor(2, 3, 7, 9) * tensor(3, 1, 1) + 1.0).relu().conv2d(
         tensor(3, 1, 3, 3), groups=3, padding=1),
     "epilogue": lambda: (depthwise("forward", 7, 9) * tensor(3, 1, 1) + tensor(2, 3, 7, 9)).silu(),
+    "computed weights": lambda: tensor(2, 3, 7, 9).conv2d(tensor(3, 1, 3, 3).tanh(), groups=3, padding=1),
     "strided prologue": lambda: tensor(2, 3, 9, 11).silu().conv2d(tensor(3, 1, 5, 5), groups=3, padding=2, stride=2),
     "max pooling": lambda: tensor(1, 3, 17, 19).max_pool2d(3, stride=2, padding=1),
     "average pooling": lambda: tensor(2, 3, 12, 18).avg_pool2d(2),
@@ -170,13 +171,22 @@ def test_plans_print_and_parse() -> None:
     assert parse_plan(str(made)) == made
 
 
-def test_what_will_be_staged_is_prefetched() -> None:
-    """A page ahead of each vector of a row that is staged."""
+def test_what_will_be_staged_and_stored_is_prefetched() -> None:
+    """A page ahead: of each vector of a row that is staged, and of what a tile of 9 rows stores."""
     function = window_function(flat_kernel(depthwise("forward", 9, 64), AVX512), AVX512)
     found = [s for s in statements(function) if isinstance(s, Prefetch)]
-    assert {s.buffer for s in found} == {"p0"}
-    constants = {s.offset.const for s in found if not isinstance(s.offset, int)}
-    assert min(constants) == 4096 // 4 - 64 - 1  # the padding above and to the left
+    constants = {name: sorted(s.offset.const for s in found if s.buffer == name and not isinstance(s.offset, int))
+                 for name in ("p0", "o0")}
+    assert constants["p0"][0] == 4096 // 4 - 64 - 1  # the padding above and to the left
+    assert constants["o0"][0] == 4096 // 4
+
+
+def test_one_prefetch_serves_a_line() -> None:
+    """Rows of 7 of a plane that is stored as one run of 49 elements, 4 lines; rows of 14 in steps of 2, a line each."""
+    plain = window_function(flat_kernel(depthwise("forward", 7, 7), AVX512), AVX512)
+    assert [s.buffer for s in statements(plain) if isinstance(s, Prefetch)] == ["p0"] + ["o0"] * 4
+    strided = window_function(flat_kernel(depthwise("forward", 14, 14, stride=2), AVX512), AVX512)
+    assert [s.buffer for s in statements(strided) if isinstance(s, Prefetch)] == ["p0"] + ["o0"] * 4
 
 
 def test_a_gpu_declines() -> None:

@@ -3,30 +3,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minigrad.codegen.ir.nodes import Alloc, BufferParam, Function, If, Let, Loop, ScalarParam, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, Function, Let, Loop, Prefetch, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.access import extent
+from minigrad.codegen.strategies.blocking import PAGE, is_plain
 from minigrad.codegen.strategies.build import accumulate
+from minigrad.codegen.strategies.build_window_plane import PlaneBuilder
 from minigrad.codegen.strategies.plan import WindowPlan
 from minigrad.codegen.strategies.recognise_phases import recognise_any
-from minigrad.codegen.strategies.recognise_window import Axis, Phase, Rows, Window
-from minigrad.codegen.strategies.stage_window import Names, Staging
-from minigrad.codegen.value_walk import Rewriter
+from minigrad.codegen.strategies.recognise_window import Phase, Rows
+from minigrad.codegen.strategies.sides import LINE
+from minigrad.codegen.strategies.window_builder import WindowBuilder
 from minigrad.errors import InternalError
-from minigrad.expr import Index, Var, bounds, emax, emin, product
+from minigrad.expr import Index, Var, subs
 from minigrad.value import (
     Value,
-    across,
     binary,
     const,
-    free_variables,
     guard,
     indices_of,
     load,
     local,
     substitute,
+    value_atoms,
     walk,
 )
 
@@ -51,68 +52,6 @@ def apart(items: list[int], step: int) -> list[int]:
     return [i for start in range(step) for i in items[start::step]]
 
 
-class WindowBuilder:
-    """What both forms share: the parallel loop over planes, staging, and tiles of rows."""
-
-    def __init__(self, kernel: Kernel, window: Window, plan: WindowPlan):
-        self.kernel, self.window, self.plan = kernel, window, plan
-        self.names = Names()
-        self.staging = Staging(window, plan, self.names)
-        self.dtype = window.value.dtype
-        tiles = max(-(-g.phases[0].rows.length // plan.height) for g in window.groups)
-        self.bands = -(-tiles // plan.band)
-
-    def function(self, name: str) -> Function:
-        used = free_variables(self.window.value) if self.window.form == "taps" else frozenset(self.window.planes)
-        own = [v for v in self.window.planes if v in used]
-        bands = self.bands if self.window.form == "taps" else 1
-        total = product([*(v.hi + 1 for v in own), bands])
-        p = Var("p", 0, total - 1)
-        at: dict[Var, Index] = {}
-        after: Index = bands
-        for v in reversed(own):
-            tile = p // after
-            at[v] = tile % (v.hi + 1) if v is not own[0] and v.hi != -1 else tile
-            after = after * (v.hi + 1)
-        body = self.plane(at, p % bands, [v for v in self.window.planes if v not in used])
-        buffers = tuple(BufferParam(b.name, b.dtype, b.shape[0], b.mode) for b in self.kernel.params)
-        scalars = tuple(ScalarParam(s.name, s.dtype) for s in self.kernel.scalars)
-        loop = Loop(p, 0, total, "parallel", (*self.staging.allocate(), *body))
-        return Function(name, buffers, scalars, self.kernel.dims, (loop,))
-
-    def plane(self, at: dict[Var, Index], band: Index, again: list[Var]) -> list[Stmt]:
-        raise NotImplementedError
-
-    def stage(self, at: dict[Var, Index], band: Index, lane: Var) -> list[Stmt]:
-        """The positions that a band of tiles reads."""
-        first = band * (self.plan.band * self.plan.height * self.staging.row_stride)
-        count = self.staging.rows
-        left = self.staging.all_rows - first
-        return self.staging.stage(at, first, count if bounds(left)[0] >= count else emin(count, left), lane)
-
-    def tiles(self, axis: Axis, band: Index, body) -> list[Stmt]:  # noqa: ANN001
-        """body(first row in the band, rows) for the tiles of a band; the last tile of all may be shorter."""
-        height, most = self.plan.height, self.plan.band
-        whole, rest = divmod(axis.length, height)
-        left = whole - band * most
-        made: list[Stmt] = []
-        if whole:
-            count: Index = most if bounds(left)[0] >= most else emax(emin(most, left), 0)
-            made += self.names.serial("t", count, lambda t: body(t * height, height))
-        if rest:
-            at = whole // most
-            conditions = tuple(c for c in (band - at, at - band) if bounds(c)[0] < 0)
-            last = body(whole % most * height, rest)
-            made += [If(conditions, tuple(last))] if conditions else last
-        return made
-
-    def stores(self, group: Rows, at: dict[Var, Index], total: Value, conditions: tuple[Index, ...] = ()) -> list[Stmt]:
-        """The nest's stores at one place, its sum being `total`."""
-        here = Rewriter(at, locals_={group.phases[0].name: total})
-        left = tuple(c for c in conditions if bounds(c)[0] < 0)
-        return [Store(s.param, here.index(s.indices[0]), here.value(s.value), left) for s in group.outputs]
-
-
 class TapsBuilder(WindowBuilder):
     """Register tiles of outputs: each staged vector is read once per column of taps and used for all rows it meets."""
 
@@ -125,7 +64,7 @@ class TapsBuilder(WindowBuilder):
         body: list[Stmt] = []
         for group in self.window.groups:
             for phase in group.phases:
-                if phase.other is not None:
+                if phase.other is not None and not is_plain(phase.other):
                     name = weights[phase] = self.names.name("w")
                     count = len(phase.rows.taps) * len(phase.columns.taps)
                     allocated.append(Alloc(name, self.dtype, -(-count // self.plan.width) * self.plan.width, "scratch"))
@@ -197,7 +136,7 @@ class TapsBuilder(WindowBuilder):
             def tile(j: Index, count: int) -> list[Stmt]:
                 def body(lane: Var) -> list[Stmt]:
                     acc = self.names.name("acc")
-                    sums = self.sums(acc, phase, weights.get(phase, ""), first, rows, j, count, lane)  # noqa: B023
+                    sums = self.sums(acc, phase, weights.get(phase, ""), at, first, rows, j, count, lane)  # noqa: B023
                     done: list[Stmt] = []
                     for r in range(rows):
                         for v in range(count):
@@ -211,7 +150,8 @@ class TapsBuilder(WindowBuilder):
                             if group.row is not None:
                                 here[group.row] = image + r
                             done += self.stores(group, here, total, (phase.columns.length - 1 - column,))  # noqa: B023
-                    return [*sums, *done]
+                    before = [] if out else self.announce(group, at, image, rows, j, count)
+                    return [*before, *sums, *done]
 
                 return [self.names.lanes(plan.width, body)]
 
@@ -222,8 +162,34 @@ class TapsBuilder(WindowBuilder):
                 made += tile(whole * plan.vectors, rest)
         return made + self.sweep(group, out, at, image, rows) if out else made
 
-    def sums(self, acc: str, phase: Phase, weights: str, first: Index, rows: int, j: Index, count: int, lane: Var
-             ) -> list[Stmt]:
+    def announce(self, group: Rows, at: dict[Var, Index], image: Index, rows: int, j: Index, count: int) -> list[Stmt]:
+        """Prefetches of what is written a page after a tile: its lines arrive while sums are computed."""
+        s, line = group.outputs[0], LINE // group.outputs[0].value.dtype.itemsize
+        if value_atoms(s.indices[0]):
+            return []
+        length = group.phases[0].columns.length
+
+        def place(row: Index, column: Index) -> Prefetch:
+            here = {**at, group.column: column}
+            if group.row is not None:
+                here[group.row] = image + row
+            return Prefetch(s.param, subs(s.indices[0], here) + PAGE // s.value.dtype.itemsize)
+
+        pitch = coefficient(s.indices[0], group.row) if group.row is not None else length
+        if pitch == length and count * self.plan.width >= length:
+            return [place(0, k) for k in range(0, rows * length, line)]
+        return [place(r, j * self.plan.width + k) for r in range(rows) for k in range(0, count * self.plan.width, line)]
+
+    def weight(self, phase: Phase, copied: str, at: dict[Var, Index], row: int, column: Index) -> Value:
+        """The other factor at a tap."""
+        if copied:
+            return load(copied, (row * len(phase.columns.taps) + column,), self.dtype)
+        taps: dict[Var | None, Index] = {phase.rows.tap: row, phase.columns.tap: column}
+        assert phase.other is not None
+        return substitute(phase.other, {**at, **{v: i for v, i in taps.items() if v is not None}})
+
+    def sums(self, acc: str, phase: Phase, weights: str, at: dict[Var, Index], first: Index, rows: int, j: Index,
+             count: int, lane: Var) -> list[Stmt]:
         """The accumulators of a tile: by columns of taps, whose weights stay in registers while staged rows pass."""
         monoid, stride = MONOIDS[self.window.monoid], self.staging.row_stride
         made: list[Stmt] = [Alloc(acc, self.dtype, rows * count, "register")]
@@ -234,9 +200,9 @@ class TapsBuilder(WindowBuilder):
             """The sums of one column of taps."""
             made: list[Stmt] = []
             known: dict[int, Value] = {}
-            for u in range(len(row_taps)) if weights else ():
+            for u in range(len(row_taps)) if phase.other is not None else ():
                 let = self.names.name("w")
-                made.append(Let(let, load(weights, (u * taps + c,), self.dtype)))
+                made.append(Let(let, self.weight(phase, weights, at, u, c)))
                 known[u] = local(let, self.dtype)
             staged = sorted({stride * r + t for r in range(rows) for t in row_taps})
             for i in apart(staged, -(-len(row_taps) // stride)):
@@ -248,7 +214,7 @@ class TapsBuilder(WindowBuilder):
                     for r, u in meets:
                         slot = r * count + v
                         x = local(let, self.dtype)
-                        term = binary("mul", x, known[u]) if weights else x
+                        term = binary("mul", x, known[u]) if known else x
                         made.append(Store(acc, slot, accumulate(monoid, load(acc, (slot,), self.dtype), term)))
             return made
 
@@ -280,107 +246,3 @@ class TapsBuilder(WindowBuilder):
             return self.names.serial("r", rows, row)
 
         return [self.names.lanes(plan.width, body)]
-
-
-class PlaneBuilder(WindowBuilder):
-    """An accumulator per tap, in lanes along columns; joined across lanes at the end."""
-
-    def plane(self, at: dict[Var, Index], band: Index, again: list[Var]) -> list[Stmt]:
-        phase = self.window.phase
-        self.columns = len(phase.columns.taps)
-        count = self.columns * len(phase.rows.taps)
-        total = self.names.name("total")
-
-        def body(lane: Var) -> list[Stmt]:
-            one = self.plan.passes == 1
-            acc = self.names.name("acc")
-            made: list[Stmt] = [Alloc(acc, self.dtype, count, "register" if one else "scratch")]
-            made += [Store(acc, k, const(0, self.dtype)) for k in range(count)]
-            loops = [self.names.fresh(v.name, v.hi) for v in self.window.extra]
-            inside = {**at, **dict(zip(self.window.extra, loops, strict=True))}
-
-            def band_body(b: Index) -> list[Stmt]:
-                made = self.stage(inside, b, lane)
-                for k in range(self.plan.passes):
-                    made += self.one_pass(acc, one, self.part(k), inside, b, lane)
-                return made
-
-            inner = self.names.serial("band", self.bands, band_body)
-            for v, x in reversed(list(zip(self.window.extra, loops, strict=True))):
-                inner = [Loop(x, 0, v.hi + 1, "serial", tuple(inner))]
-            sums: list[Stmt] = [Store(total, k, across("sum", load(acc, (k,), self.dtype))) for k in range(count)]
-            return [*made, *inner, *sums]
-
-        return [Alloc(total, self.dtype, count, "scratch"), self.names.lanes(self.plan.width, body),
-                *self.write(total, at)]
-
-    def part(self, k: int) -> range:
-        """The columns of taps of a pass."""
-        most = -(-self.columns // self.plan.passes)
-        return range(k * most, min((k + 1) * most, self.columns))
-
-    def one_pass(self, acc: str, one: bool, columns: range, at: dict[Var, Index], band: Index, lane: Var
-                 ) -> list[Stmt]:
-        """Adds a band to the accumulators of some columns of taps; those of several passes wait in memory."""
-        phase = self.window.phase
-        image = phase.columns
-        vectors = -(-image.length // self.plan.width)
-        slots = [u * self.columns + c for u in range(len(phase.rows.taps)) for c in columns]
-        here = acc if one else self.names.name("acc")
-
-        def tile(first: Index, rows: int) -> list[Stmt]:
-            return self.names.serial("j", vectors, lambda j: self.tile(here, slots if not one else None, columns, at,
-                                                                      band, first, rows, j, lane))
-
-        tiles = self.tiles(phase.rows, band, tile)
-        if one:
-            return tiles
-        begin: list[Stmt] = [Alloc(here, self.dtype, len(slots), "register")]
-        begin += [Store(here, k, load(acc, (s,), self.dtype)) for k, s in enumerate(slots)]
-        return [*begin, *tiles, *(Store(acc, s, load(here, (k,), self.dtype)) for k, s in enumerate(slots))]
-
-    def tile(self, acc: str, slots: list[int] | None, columns: range, at: dict[Var, Index], band: Index, first: Index,
-             rows: int, j: Index, lane: Var) -> list[Stmt]:
-        """A vector of columns of `rows` rows: A in registers, each staged vector used for all rows that it meets."""
-        phase, stride = self.window.phase, self.staging.row_stride
-        column = j * self.plan.width + lane
-        inside = tuple(c for c in (phase.columns.length - 1 - column,) if bounds(c)[0] < 0)
-        zero = const(0, self.dtype)
-        image = band * (self.plan.band * self.plan.height) + first
-        made: list[Stmt] = []
-        others: list[Value] = []
-        assert phase.other is not None and phase.columns.image is not None
-        for r in range(rows):
-            here = {**at, phase.columns.image: column}
-            if phase.rows.image is not None:
-                here[phase.rows.image] = image + r
-            let = self.names.name("a")
-            made.append(Let(let, guard(substitute(phase.other, here), zero, inside)))
-            others.append(local(let, self.dtype))
-        row_taps = [t - self.staging.first_row for t in phase.rows.taps]
-        for c in columns:
-            for i in range(min(row_taps), stride * (rows - 1) + max(row_taps) + 1):
-                meets = [(r, u) for u, t in enumerate(row_taps) for r in range(rows) if stride * r + t == i]
-                if not meets:
-                    continue
-                let = self.names.name("x")
-                x = self.staging.at(stride * first + i, phase.columns.taps[c], j, lane)
-                made.append(Let(let, guard(x, zero, inside)))
-                for r, u in meets:
-                    slot = u * self.columns + c if slots is None else slots.index(u * self.columns + c)
-                    old = load(acc, (slot,), self.dtype)
-                    term = binary("mul", local(let, self.dtype), others[r])
-                    made.append(Store(acc, slot, accumulate(MONOIDS["sum"], old, term)))
-        return made
-
-    def write(self, total: str, at: dict[Var, Index]) -> list[Stmt]:
-        """The nest's stores, one per tap."""
-        phase, group = self.window.phase, self.window.groups[0]
-        loops = {v: self.names.fresh(v.name, v.hi) for v in (phase.rows.tap, phase.columns.tap) if v is not None}
-        place: Index = 0
-        for v, x in loops.items():
-            place = place * extent(v) + x
-        body = self.stores(group, {**at, **loops}, load(total, (place,), self.dtype))
-        for v, x in reversed(list(loops.items())):
-            body = [Loop(x, 0, v.hi + 1, "serial", tuple(body))]
-        return body

@@ -92,6 +92,10 @@ class Window:
     def phase(self) -> Phase:
         return self.groups[0].phases[0]
 
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        return tuple(p for g in self.groups for p in g.phases)
+
 
 def recognise_window(nest: Nest) -> Window | str:
     """The window that a flat nest computes, or 'not a window: ' and the reason."""

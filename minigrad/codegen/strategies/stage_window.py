@@ -11,6 +11,7 @@ from minigrad.codegen.ir.nodes import Alloc, If, Loop, Prefetch, Stmt, Store
 from minigrad.codegen.strategies.blocking import PAGE
 from minigrad.codegen.strategies.plan import WindowPlan
 from minigrad.codegen.strategies.recognise_window import Window
+from minigrad.codegen.strategies.sides import LINE
 from minigrad.expr import Index, Var, bounds, subs, variables
 from minigrad.value import Value, const, guard, load, substitute, value_atoms, walk
 
@@ -50,15 +51,15 @@ class Staging:
 
     def __init__(self, window: Window, plan: WindowPlan, names: Names):
         self.window, self.width, self.names = window, plan.width, names
-        phases = [p for g in window.groups for p in g.phases]
+        phases = window.phases
         self.row_stride, self.stride = phases[0].rows.stride, phases[0].columns.stride
         self.vectors = max(-(-p.columns.length // plan.width) for p in phases)
-        shift = max((max(p.columns.taps) - self.first_column) // self.stride for p in phases)
-        self.segment = (self.vectors + -(-shift // plan.width)) * plan.width
+        longest = max(p.columns.length + (max(p.columns.taps) - self.first_column) // self.stride for p in phases)
+        self.segment = -(-longest // plan.width) * plan.width
         self.pitch = self.segment * self.stride
         self.rows = min(self.row_stride * (plan.height * plan.band - 1) + max(max(p.rows.taps) for p in phases)
                         - self.first_row + 1, self.all_rows)
-        self.memory, self.line = names.name("x"), names.name("line")
+        self.memory = names.name("x")
 
     @property
     def first_row(self) -> int:
@@ -74,9 +75,7 @@ class Staging:
         return hi - lo + 1
 
     def allocate(self) -> list[Stmt]:
-        dtype = self.window.value.dtype
-        made: list[Stmt] = [Alloc(self.memory, dtype, self.rows * self.pitch, "scratch")]
-        return [*made, Alloc(self.line, dtype, self.pitch, "scratch")] if self.stride > 1 else made
+        return [Alloc(self.memory, self.window.value.dtype, self.rows * self.pitch + self.width, "scratch")]
 
     def at(self, row: Index, column: Index, vector: Index, lane: Var) -> Value:
         """A vector of positions: `row` of the staged ones; tap offset `column` of a vector of image columns."""
@@ -97,49 +96,48 @@ class Staging:
             filled = self.row(r, value, otherwise, border, lane)
             if not own:
                 return filled
-            blank = [s for k in range(0, self.pitch, self.width) for s in self.put(self.memory, r * self.pitch + k,
-                                                                                   otherwise, k, lane)]
+            blank = [Store(self.memory, r * self.pitch + k + lane, substitute(otherwise, self.position(k + lane)))
+                     for k in range(0, self.pitch, self.width)]
             return [If(own, tuple(filled), tuple(blank))]
 
         return self.names.serial("r", count, row)
 
+    def position(self, place: Index, segment: int = 0) -> dict[Var, Index]:
+        """The column of an element of a segment."""
+        return {self.window.column: self.first_column + self.stride * place + segment}
+
     def row(self, r: Index, value: Value, otherwise: Value, border: tuple[Index, ...], lane: Var) -> list[Stmt]:
-        """One staged row; with a stride, through a line of consecutive positions."""
+        """One staged row."""
         limits = (*border, bounds(self.window.column)[1] - self.window.column)
+        return [s for segment in range(self.stride) for s in self.part(r, segment, value, otherwise, limits, lane)]
 
-        def element(place: Index) -> Value:
-            here = {self.window.column: self.first_column + place + lane}
-            inside, outside = substitute(value, here), substitute(otherwise, here)
-            return guard(inside, outside, tuple(subs(c, here) for c in limits))
+    def part(self, r: Index, segment: int, value: Value, otherwise: Value, limits: tuple[Index, ...], lane: Var
+             ) -> list[Stmt]:
+        """One segment of a staged row; `otherwise` where a limit fails."""
+        def conditions(block: Index) -> tuple[Index, ...]:
+            here = self.position(block * self.width + lane, segment)
+            return tuple(subs(c, here) for c in limits)
 
-        def whole(block: int) -> bool:
-            span = {self.window.column: self.first_column + block * self.width + lane}
-            return all(bounds(subs(c, span))[0] >= 0 for c in limits)
+        def vector(block: Index) -> list[Stmt]:
+            here, place = self.position(block * self.width + lane, segment), block * self.width + lane
+            element = guard(substitute(value, here), substitute(otherwise, here), conditions(block))
+            ahead = self.ahead(value, block * self.width, limits) if segment == 0 else []
+            return [*ahead, Store(self.memory, r * self.pitch + segment * self.segment + place, element)]
 
-        base = r * self.pitch if self.stride == 1 else 0
-        memory = self.memory if self.stride == 1 else self.line
-        made = self.blocks(self.pitch // self.width, whole,
-                           lambda b: [*self.ahead(value, b * self.width),
-                                      Store(memory, base + b * self.width + lane, element(b * self.width))])
-        if self.stride > 1:
-            for s in range(self.stride):
-                for k in range(0, self.segment, self.width):
-                    part = load(self.line, (self.stride * (lane + k) + s,), value.dtype)
-                    made.append(Store(self.memory, r * self.pitch + s * self.segment + k + lane, part))
-        return made
+        return self.blocks(self.segment // self.width, lambda b: all(bounds(c)[0] >= 0 for c in conditions(b)), vector)
 
-    def ahead(self, value: Value, place: Index) -> list[Stmt]:
-        """Prefetches of what is read a page after a place of a row: processors stop at its end."""
+    def ahead(self, value: Value, place: Index, limits: tuple[Index, ...]) -> list[Stmt]:
+        """Prefetches of what is read a page after a vector of every segment: processors stop at its end."""
         found: list[Stmt] = []
         for v in walk(value):
-            if v.op == "load" and not value_atoms(v.attr[1][0]):  # type: ignore[index]
-                name, (offset,) = v.attr  # type: ignore[misc]
-                here = subs(offset, {self.window.column: self.first_column + place})
-                found.append(Prefetch(name, here + PAGE // v.dtype.itemsize))
+            if v.op != "load" or value_atoms(v.attr[1][0]):  # type: ignore[index]
+                continue
+            (name, (offset,)), line = v.attr, LINE // v.dtype.itemsize  # type: ignore[misc]
+            for k in range(0, self.width * self.stride, line):
+                first, last = self.position(place, k), self.position(place, k + line - 1)
+                if all(max(bounds(subs(c, first))[1], bounds(subs(c, last))[1]) >= 0 for c in limits):
+                    found.append(Prefetch(name, subs(offset, first) + PAGE // v.dtype.itemsize))
         return found
-
-    def put(self, memory: str, place: Index, value: Value, column: Index, lane: Var) -> list[Stmt]:
-        return [Store(memory, place + lane, substitute(value, {self.window.column: self.first_column + column + lane}))]
 
     def blocks(self, count: int, whole: Callable[[int], bool], body: Callable[[Index], list[Stmt]]) -> list[Stmt]:
         """`body` per block; a long run of blocks without conditions is a loop."""

@@ -51,7 +51,7 @@ def plan(nests: Sequence[Nest], target: Target) -> WindowPlan | str:
         return window
     if target.is_gpu:
         return "not a window: a work-item of a GPU has too little memory of its own"
-    if max(p.columns.length for g in window.groups for p in g.phases) < MIN_COLUMNS:
+    if max(p.columns.length for p in window.phases) < MIN_COLUMNS:
         return "not a window: too few columns"
     return make_plan(window, target)
 
@@ -64,9 +64,9 @@ def why_unstaged(nest: Nest, target: Target) -> str:
 
 def make_plan(window: Window, target: Target) -> WindowPlan:
     """Tile and band for a window."""
-    phase = max((p for g in window.groups for p in g.phases), key=lambda p: len(p.rows.taps) * len(p.columns.taps))
-    columns = max(p.columns.length for g in window.groups for p in g.phases)
-    height = max(p.rows.length for g in window.groups for p in g.phases)
+    phase = max(window.phases, key=lambda p: len(p.rows.taps) * len(p.columns.taps))
+    columns = max(p.columns.length for p in window.phases)
+    height = max(p.rows.length for p in window.phases)
     lanes = min(16, target.lanes(max(window.value.dtype.bits, 32)))
     width = min((w for w in (2, 4, 8, 16) if w <= lanes), key=lambda w: (ceil(columns / w), w), default=1)
     vectors = ceil(columns / width)
@@ -105,7 +105,7 @@ def make_plan(window: Window, target: Target) -> WindowPlan:
     image = (phase.rows.image, phase.columns.image)
     return WindowPlan("window", window.form, tuple(v.name for v in window.planes),
                       image[0].name if image[0] is not None else "", image[1].name if image[1] is not None else "",
-                      rows, count, width, band, passes, sum(len(g.phases) for g in window.groups))
+                      rows, count, width, band, passes, len(window.phases))
 
 
 def registers(form: str, kernel: tuple[int, int], rows: int, vectors: int) -> int:

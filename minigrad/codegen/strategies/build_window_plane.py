@@ -1,0 +1,114 @@
+"""Windows whose outputs are taps, the weight gradients: an accumulator per tap (window.py)."""
+from __future__ import annotations
+
+from minigrad.codegen.ir.nodes import Alloc, Let, Loop, Stmt, Store
+from minigrad.codegen.monoid import MONOIDS
+from minigrad.codegen.strategies.access import extent
+from minigrad.codegen.strategies.build import accumulate
+from minigrad.codegen.strategies.window_builder import WindowBuilder
+from minigrad.expr import Index, Var, bounds
+from minigrad.value import Value, across, binary, const, guard, load, local, substitute
+
+
+class PlaneBuilder(WindowBuilder):
+    """An accumulator per tap, in lanes along columns; joined across lanes at the end."""
+
+    def plane(self, at: dict[Var, Index], band: Index, again: list[Var]) -> list[Stmt]:
+        phase = self.window.phase
+        self.columns = len(phase.columns.taps)
+        count = self.columns * len(phase.rows.taps)
+        total = self.names.name("total")
+
+        def body(lane: Var) -> list[Stmt]:
+            one = self.plan.passes == 1
+            acc = self.names.name("acc")
+            made: list[Stmt] = [Alloc(acc, self.dtype, count, "register" if one else "scratch")]
+            made += [Store(acc, k, const(0, self.dtype)) for k in range(count)]
+            loops = [self.names.fresh(v.name, v.hi) for v in self.window.extra]
+            inside = {**at, **dict(zip(self.window.extra, loops, strict=True))}
+
+            def band_body(b: Index) -> list[Stmt]:
+                made = self.stage(inside, b, lane)
+                for k in range(self.plan.passes):
+                    made += self.one_pass(acc, one, self.part(k), inside, b, lane)
+                return made
+
+            inner = self.names.serial("band", self.bands, band_body)
+            for v, x in reversed(list(zip(self.window.extra, loops, strict=True))):
+                inner = [Loop(x, 0, v.hi + 1, "serial", tuple(inner))]
+            sums: list[Stmt] = [Store(total, k, across("sum", load(acc, (k,), self.dtype))) for k in range(count)]
+            return [*made, *inner, *sums]
+
+        return [Alloc(total, self.dtype, count, "scratch"), self.names.lanes(self.plan.width, body),
+                *self.write(total, at)]
+
+    def part(self, k: int) -> range:
+        """The columns of taps of a pass."""
+        most = -(-self.columns // self.plan.passes)
+        return range(k * most, min((k + 1) * most, self.columns))
+
+    def one_pass(self, acc: str, one: bool, columns: range, at: dict[Var, Index], band: Index, lane: Var
+                 ) -> list[Stmt]:
+        """Adds a band to the accumulators of some columns of taps; those of several passes wait in memory."""
+        phase = self.window.phase
+        image = phase.columns
+        vectors = -(-image.length // self.plan.width)
+        slots = [u * self.columns + c for u in range(len(phase.rows.taps)) for c in columns]
+        here = acc if one else self.names.name("acc")
+
+        def tile(first: Index, rows: int) -> list[Stmt]:
+            return self.names.serial("j", vectors, lambda j: self.tile(here, slots if not one else None, columns, at,
+                                                                      band, first, rows, j, lane))
+
+        tiles = self.tiles(phase.rows, band, tile)
+        if one:
+            return tiles
+        begin: list[Stmt] = [Alloc(here, self.dtype, len(slots), "register")]
+        begin += [Store(here, k, load(acc, (s,), self.dtype)) for k, s in enumerate(slots)]
+        return [*begin, *tiles, *(Store(acc, s, load(here, (k,), self.dtype)) for k, s in enumerate(slots))]
+
+    def tile(self, acc: str, slots: list[int] | None, columns: range, at: dict[Var, Index], band: Index, first: Index,
+             rows: int, j: Index, lane: Var) -> list[Stmt]:
+        """A vector of columns of `rows` rows: A in registers, each staged vector used for all rows that it meets."""
+        phase, stride = self.window.phase, self.staging.row_stride
+        column = j * self.plan.width + lane
+        inside = tuple(c for c in (phase.columns.length - 1 - column,) if bounds(c)[0] < 0)
+        zero = const(0, self.dtype)
+        image = band * (self.plan.band * self.plan.height) + first
+        made: list[Stmt] = []
+        others: list[Value] = []
+        assert phase.other is not None and phase.columns.image is not None
+        for r in range(rows):
+            here = {**at, phase.columns.image: column}
+            if phase.rows.image is not None:
+                here[phase.rows.image] = image + r
+            let = self.names.name("a")
+            made.append(Let(let, guard(substitute(phase.other, here), zero, inside)))
+            others.append(local(let, self.dtype))
+        row_taps = [t - self.staging.first_row for t in phase.rows.taps]
+        for c in columns:
+            for i in range(min(row_taps), stride * (rows - 1) + max(row_taps) + 1):
+                meets = [(r, u) for u, t in enumerate(row_taps) for r in range(rows) if stride * r + t == i]
+                if not meets:
+                    continue
+                let = self.names.name("x")
+                x = self.staging.at(stride * first + i, phase.columns.taps[c], j, lane)
+                made.append(Let(let, guard(x, zero, inside)))
+                for r, u in meets:
+                    slot = u * self.columns + c if slots is None else slots.index(u * self.columns + c)
+                    old = load(acc, (slot,), self.dtype)
+                    term = binary("mul", local(let, self.dtype), others[r])
+                    made.append(Store(acc, slot, accumulate(MONOIDS["sum"], old, term)))
+        return made
+
+    def write(self, total: str, at: dict[Var, Index]) -> list[Stmt]:
+        """The nest's stores, one per tap."""
+        phase, group = self.window.phase, self.window.groups[0]
+        loops = {v: self.names.fresh(v.name, v.hi) for v in (phase.rows.tap, phase.columns.tap) if v is not None}
+        place: Index = 0
+        for v, x in loops.items():
+            place = place * extent(v) + x
+        body = self.stores(group, {**at, **loops}, load(total, (place,), self.dtype))
+        for v, x in reversed(list(loops.items())):
+            body = [Loop(x, 0, v.hi + 1, "serial", tuple(body))]
+        return body

@@ -1,0 +1,73 @@
+"""What both forms of windows are built from: the parallel loop over planes, staging, tiles of rows, stores."""
+from __future__ import annotations
+
+from minigrad.codegen.ir.nodes import BufferParam, Function, If, Loop, ScalarParam, Stmt, Store
+from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.strategies.plan import WindowPlan
+from minigrad.codegen.strategies.recognise_window import Axis, Rows, Window
+from minigrad.codegen.strategies.stage_window import Names, Staging
+from minigrad.codegen.value_walk import Rewriter
+from minigrad.expr import Index, Var, bounds, emax, emin, product
+from minigrad.value import Value, free_variables
+
+
+class WindowBuilder:
+    """What both forms share: the parallel loop over planes, staging, and tiles of rows."""
+
+    def __init__(self, kernel: Kernel, window: Window, plan: WindowPlan):
+        self.kernel, self.window, self.plan = kernel, window, plan
+        self.names = Names()
+        self.staging = Staging(window, plan, self.names)
+        self.dtype = window.value.dtype
+        tiles = max(-(-g.phases[0].rows.length // plan.height) for g in window.groups)
+        self.bands = -(-tiles // plan.band)
+
+    def function(self, name: str) -> Function:
+        used = free_variables(self.window.value) if self.window.form == "taps" else frozenset(self.window.planes)
+        own = [v for v in self.window.planes if v in used]
+        bands = self.bands if self.window.form == "taps" else 1
+        total = product([*(v.hi + 1 for v in own), bands])
+        p = Var("p", 0, total - 1)
+        at: dict[Var, Index] = {}
+        after: Index = bands
+        for v in reversed(own):
+            tile = p // after
+            at[v] = tile % (v.hi + 1) if v is not own[0] and v.hi != -1 else tile
+            after = after * (v.hi + 1)
+        body = self.plane(at, p % bands, [v for v in self.window.planes if v not in used])
+        buffers = tuple(BufferParam(b.name, b.dtype, b.shape[0], b.mode) for b in self.kernel.params)
+        scalars = tuple(ScalarParam(s.name, s.dtype) for s in self.kernel.scalars)
+        loop = Loop(p, 0, total, "parallel", (*self.staging.allocate(), *body))
+        return Function(name, buffers, scalars, self.kernel.dims, (loop,))
+
+    def plane(self, at: dict[Var, Index], band: Index, again: list[Var]) -> list[Stmt]:
+        raise NotImplementedError
+
+    def stage(self, at: dict[Var, Index], band: Index, lane: Var) -> list[Stmt]:
+        """The positions that a band of tiles reads."""
+        first = band * (self.plan.band * self.plan.height * self.staging.row_stride)
+        count = self.staging.rows
+        left = self.staging.all_rows - first
+        return self.staging.stage(at, first, count if bounds(left)[0] >= count else emin(count, left), lane)
+
+    def tiles(self, axis: Axis, band: Index, body) -> list[Stmt]:  # noqa: ANN001
+        """body(first row in the band, rows) for the tiles of a band; the last tile of all may be shorter."""
+        height, most = self.plan.height, self.plan.band
+        whole, rest = divmod(axis.length, height)
+        left = whole - band * most
+        made: list[Stmt] = []
+        if whole:
+            count: Index = most if bounds(left)[0] >= most else emax(emin(most, left), 0)
+            made += self.names.serial("t", count, lambda t: body(t * height, height))
+        if rest:
+            at = whole // most
+            conditions = tuple(c for c in (band - at, at - band) if bounds(c)[0] < 0)
+            last = body(whole % most * height, rest)
+            made += [If(conditions, tuple(last))] if conditions else last
+        return made
+
+    def stores(self, group: Rows, at: dict[Var, Index], total: Value, conditions: tuple[Index, ...] = ()) -> list[Stmt]:
+        """The nest's stores at one place, its sum being `total`."""
+        here = Rewriter(at, locals_={group.phases[0].name: total})
+        left = tuple(c for c in conditions if bounds(c)[0] < 0)
+        return [Store(s.param, here.index(s.indices[0]), here.value(s.value), left) for s in group.outputs]
