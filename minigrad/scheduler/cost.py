@@ -52,9 +52,18 @@ def rates(target: Target) -> tuple[float, float, float]:
 
 
 def measure_axes(state: Fusion) -> None:
-    """Along which axes each node varies, for `distinct_elements`."""
-    for k in range(len(state.graph.nodes)):
-        state.varying.append(varying_axes(state, k, state.graph.kind(k)))
+    """Along which axes each node varies, and the operations of computing it: what is repeated along inner loops is
+    computed outside them."""
+    graph = state.graph
+    for k, node in enumerate(graph.nodes):
+        varying = varying_axes(state, k, graph.kind(k))
+        state.varying.append(varying)
+        lower, work = node.op.lower, 0.0
+        if isinstance(lower, (Elementwise, Generate)) and not widens(graph, k):
+            distinct = graph.counts[k] if all(varying) else \
+                numel(tuple([e for e, v in zip(node.shape, varying, strict=True) if v]))
+            work = float(lower.flops) * distinct
+        state.work.append(work)
 
 
 def cone(state: Fusion, k: int) -> tuple[float, list[int]]:
@@ -66,19 +75,16 @@ def cone(state: Fusion, k: int) -> tuple[float, list[int]]:
 
 
 def measure_cone(state: Fusion, k: int) -> tuple[float, list[int]]:
-    graph = state.graph
+    kinds, inputs, work = state.graph.kinds, state.graph.inputs, state.work
     flops, sources = 0.0, []
     seen, stack = {k}, [k]
     while stack and len(seen) < MAX_CONE:
         i = stack.pop()
-        kind = graph.kind(i)
-        if kind in ("leaf", "reduce", "special"):
+        if kinds[i] in ("leaf", "reduce", "special"):
             sources.append(i)
             continue
-        lower = graph.nodes[i].op.lower
-        if isinstance(lower, (Elementwise, Generate)) and not widens(graph, i):
-            flops += float(lower.flops) * distinct_elements(state, i)
-        for j in graph.inputs[i]:
+        flops += work[i]
+        for j in inputs[i]:
             if j not in seen:
                 seen.add(j)
                 stack.append(j)
@@ -113,12 +119,6 @@ def varying_axes(state: Fusion, k: int, kind: str) -> tuple[bool, ...]:
     return (True,) * rank
 
 
-def distinct_elements(state: Fusion, k: int) -> int:
-    """How many elements of an elementwise node differ: what is repeated along inner loops is computed outside them."""
-    node = state.graph.nodes[k]
-    return numel(tuple([e for e, v in zip(node.shape, state.varying[k], strict=True) if v]))
-
-
 def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str | None:
     """Compares recomputing in every user with one write and a read per user."""
     if any(is_inside_reduction(state.groups[g], at) for g, at in users.items()) and finishes_reduction(state, k):
@@ -151,7 +151,7 @@ def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str
 def is_row_of_reduction(state: Fusion, k: int, sources: list[int]) -> bool:
     """Whether node `k` is computed from a reduction over what it reads: one kernel finds both, and reads that once."""
     graph = state.graph
-    large = {i for i in sources if 2 * numel(graph.nodes[i].shape) >= numel(graph.nodes[k].shape)}
+    large = {i for i in sources if 2 * graph.counts[i] >= graph.counts[k]}
     return any(graph.kind(i) == "reduce" and i not in large and large & set(cone(state, graph.inputs[i][0])[1])
                for i in sources)
 
@@ -178,6 +178,8 @@ def is_digit(e: Index) -> bool:
 
 def distinct(accesses: Accesses) -> Accesses:
     """Accesses that differ by more than the names of reduction variables: sums over one space share their loops."""
+    if len(accesses) == 1:
+        return accesses
     found: dict[tuple[Index, ...], None] = {}
     for at in accesses:
         names = {v: Var(f"r_{d}", 0, v.hi) for d, e in enumerate(at) if isinstance(e, Var) for v in (e,)
@@ -194,12 +196,12 @@ def is_inside_reduction(group: Group, accesses: Accesses) -> bool:
 def finishes_reduction(state: Fusion, k: int) -> bool:
     """Whether a reduction of its size has no users but the elementwise operations that lead to node `k`."""
     graph = state.graph
-    count = numel(graph.nodes[k].shape)
+    count = graph.counts[k]
     cone, found, stack = {k}, [], [k]
     while stack and len(cone) < MAX_EPILOGUE:
         for i in graph.inputs[stack.pop()]:
             kind = graph.kind(i)
-            if i in cone or numel(graph.nodes[i].shape) != count:
+            if i in cone or graph.counts[i] != count:
                 continue
             if kind == "reduce":
                 found.append(i)

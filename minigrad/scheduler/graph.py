@@ -64,6 +64,7 @@ class Graph:
     aliases: list[Node] = field(default_factory=list)
     users: list[list[int]] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
 
     def key(self) -> bytes:
         """What stands for the structure: everything but buffers, run-time numbers and the values of symbolic dims."""
@@ -84,7 +85,8 @@ class Graph:
         self.targets = list(dict.fromkeys([*self.targets, *positions]))
 
     def look_around(self) -> None:
-        """Fills in users and kinds, which a plan that is found by its key never needs."""
+        """Fills in users, kinds and numbers of elements, which a plan that is found by its key never needs."""
+        self.counts = [numel(n.shape) for n in self.nodes]
         self.kinds = ["leaf" if leaf else kind_of(n) for n, leaf in zip(self.nodes, self.leaf, strict=True)]
         self.users = [[] for _ in self.nodes]
         for k, ins in enumerate(self.inputs):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from minigrad.expr import Index, Var, variables
 from minigrad.ops.op import Generate, IndexMap
-from minigrad.scheduler.graph import Graph, numel, size
+from minigrad.scheduler.graph import Graph, size
 from minigrad.target import Target
 
 ATTENTIONS = frozenset(("attention", "attention_sums", "attention_gradient"))
@@ -34,7 +34,10 @@ class Group:
 
 @dataclass(slots=True)
 class Fusion:
-    """The state and result of the pass: `group_of[k]` for materialised nodes, `inside[k]` the groups that compute k."""
+    """The state and result of the pass: `group_of[k]` for materialised nodes, `inside[k]` the groups that compute k.
+
+    `varying` and `work` are by node, `cones` and `reads` memos of `cost.cone` and `operand_accesses`.
+    """
 
     graph: Graph
     target: Target
@@ -42,7 +45,9 @@ class Fusion:
     group_of: dict[int, int] = field(default_factory=dict)
     inside: dict[int, set[int]] = field(default_factory=dict)
     varying: list[tuple[bool, ...]] = field(default_factory=list)
+    work: list[float] = field(default_factory=list)
     cones: dict[int, tuple[float, list[int]]] = field(default_factory=dict)
+    reads: dict[tuple[int, int, tuple[Index, ...]], Accesses] = field(default_factory=dict)
 
 
 def peeled(graph: Graph, k: int) -> int:
@@ -85,8 +90,16 @@ def accesses_by_group(state: Fusion, k: int) -> dict[int, Accesses]:
     return {g: tuple(slot) for g, slot in found.items()}
 
 
-def operand_accesses(state: Fusion, user: int, k: int, at: tuple[Index, ...]) -> list[tuple[Index, ...]]:
+def operand_accesses(state: Fusion, user: int, k: int, at: tuple[Index, ...]) -> Accesses:
     """The indices at which `user`, evaluated at `at`, reads its operand `k`."""
+    key = user, k, at
+    found = state.reads.get(key)
+    if found is None:
+        found = state.reads[key] = tuple(_operand_accesses(state, user, k, at))
+    return found
+
+
+def _operand_accesses(state: Fusion, user: int, k: int, at: tuple[Index, ...]) -> list[tuple[Index, ...]]:
     graph, node = state.graph, state.graph.nodes[user]
     name, lower = node.op.name, node.op.lower
     source = graph.nodes[k]
@@ -137,10 +150,10 @@ def is_contraction(state: Fusion, k: int) -> bool:
     if graph.nodes[k].op.name not in ("sum", "unwindow"):
         return False
     below = graph.inputs[k][0]
-    total = numel(graph.nodes[below].shape)
+    total = graph.counts[below]
     while graph.kind(below) in ("move", "reduce") and len(graph.users[below]) == 1:
         below = graph.inputs[below][0]
-        total = max(total, numel(graph.nodes[below].shape))
+        total = max(total, graph.counts[below])
     if graph.nodes[below].op.name != "mul" or graph.leaf[below]:
         return False
     return all(largest_source(graph, i) * 2 <= total for i in graph.inputs[below])
@@ -157,10 +170,10 @@ def largest_source(graph: Graph, k: int) -> int:
         seen.add(i)
         if graph.kind(i) in ("move", "elementwise"):
             if graph.kind(i) == "elementwise":
-                biggest = max(biggest, numel(graph.nodes[i].shape))
+                biggest = max(biggest, graph.counts[i])
             stack.extend(graph.inputs[i])
         elif graph.kind(i) != "free":
-            biggest = max(biggest, numel(graph.nodes[i].shape))
+            biggest = max(biggest, graph.counts[i])
     return biggest
 
 
@@ -172,7 +185,7 @@ def join(state: Fusion, k: int, kind: str, g: int, at: Accesses) -> None:
         group.size += 1
     if kind == "reduce":
         used = used_variables(at[0])
-        if used <= frozenset(group.domain) and numel(state.graph.nodes[k].shape) != domain_size(group):
+        if used <= frozenset(group.domain) and state.graph.counts[k] != domain_size(group):
             group.row = used
         elif used <= frozenset(group.domain):
             group.reductions.append(k)

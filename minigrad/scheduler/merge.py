@@ -90,6 +90,7 @@ class Merger:
         self.above = ancestors(self.needs)
         self.merged: dict[int, int] = {}
         self.reads: dict[int, set[int]] = {}
+        self.reduces: dict[int, tuple | None] = {}
 
     def space(self, g: int) -> tuple | None:
         """What siblings have in common: device and index space of the outputs. None for what never merges."""
@@ -127,7 +128,7 @@ class Merger:
             if x != y:
                 return False
             size = numel(x[0])
-            return any(2 * numel(state.graph.nodes[k].shape) >= size for k in self.operands(a) & self.operands(b))
+            return any(2 * state.graph.counts[k] >= size for k in self.operands(a) & self.operands(b))
         if x is None and y is None:
             shared = self.operands(a) & self.operands(b)
         else:
@@ -137,10 +138,12 @@ class Merger:
 
     def reduced(self, g: int) -> tuple | None:
         """(shape, axes) that every reduction of the group runs over; None without reductions or if they differ."""
-        graph = self.state.graph
-        spaces = {(graph.nodes[graph.inputs[k][0]].shape, graph.nodes[k].params.get("axes"))
-                  for k in self.state.groups[g].reductions}
-        return spaces.pop() if len(spaces) == 1 else None if not spaces else ((), g)
+        if g not in self.reduces:
+            graph = self.state.graph
+            spaces = {(graph.nodes[graph.inputs[k][0]].shape, graph.nodes[k].params.get("axes"))
+                      for k in self.state.groups[g].reductions}
+            self.reduces[g] = spaces.pop() if len(spaces) == 1 else None if not spaces else ((), g)
+        return self.reduces[g]
 
     def aligned(self, g: int, k: int) -> bool:
         """Whether the group reads node `k` element by element, each at the index of its own output only."""
@@ -209,6 +212,7 @@ class Merger:
         self.merged[second] = first
         self.needs[first] = self.current(self.needs[first] | self.needs[second]) - {first}
         self.reads.pop(first, None)
+        self.reduces.pop(first, None)
         both = 1 << first | 1 << second
         self.above[first] = (self.above[first] | self.above[second]) & ~both
         for g, bits in enumerate(self.above):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from minigrad.expr import Index, Var
 from minigrad.scheduler.cost import cone, cores
-from minigrad.scheduler.graph import numel, size
+from minigrad.scheduler.graph import size
 from minigrad.scheduler.groups import Accesses, Fusion, Group, domain_size, is_contraction, used_variables
 
 MAX_ROOTS = 6
@@ -30,7 +30,7 @@ def refuse_reduction(state: Fusion, k: int, group: Group, accesses: Accesses) ->
     if any(not isinstance(e, Var) for e in plain) and not bijective(state, k, at, group):
         return "a reduction read through a non-trivial index"
     contraction = is_contraction(state, k)
-    if used == domain and numel(state.graph.nodes[k].shape) == domain_size(group):
+    if used == domain and state.graph.counts[k] == domain_size(group):
         if group.row is not None:
             return "its users work row by row"
         if (contraction or group.contraction) and group.reductions:
@@ -54,7 +54,7 @@ def refuse_reduction(state: Fusion, k: int, group: Group, accesses: Accesses) ->
 
 def bijective(state: Fusion, k: int, at: tuple[Index, ...], group: Group) -> bool:
     """Whether the reduction's element and the root's element determine each other: reshapes and permutes between."""
-    return numel(state.graph.nodes[k].shape) == domain_size(group)
+    return state.graph.counts[k] == domain_size(group)
 
 
 def merges(state: Fusion, k: int) -> bool:
@@ -95,13 +95,13 @@ def host_row(state: Fusion, k: int, users: dict[int, Accesses]) -> int | None:
 def is_row(state: Fusion, k: int, group: Group, at: tuple[Index, ...]) -> bool:
     """Whether a reduction that may join belongs to a row, not to the whole domain or to another sum."""
     used = used_variables(at)
-    return used <= frozenset(group.domain) and numel(state.graph.nodes[k].shape) != domain_size(group)
+    return used <= frozenset(group.domain) and state.graph.counts[k] != domain_size(group)
 
 
 def shares_operand(state: Fusion, source: int, group: Group) -> bool:
     """Whether the group reads something in memory, of half its domain at least, that the reduction reads."""
     enough = domain_size(group)
-    read = {i for i in cone(state, source)[1] if 2 * numel(state.graph.nodes[i].shape) >= enough}
+    read = {i for i in cone(state, source)[1] if 2 * state.graph.counts[i] >= enough}
     return bool(read) and any(i in read for root in group.roots for j in state.graph.inputs[root]
                               for i in cone(state, j)[1])
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.lowering.attention import lower_attention, lower_gradient
 from minigrad.codegen.lowering.lower import Lowered, computed, lower_group, lower_scatter
+from minigrad.codegen.lowering.repeated import Lowerings
 from minigrad.errors import InternalError
 from minigrad.expr import Index, product
 from minigrad.ops import storage
@@ -82,6 +83,7 @@ class Scheduler:
         self.steps: list[Step] = []
         self.donated: set[int] = set()
         self.readers: dict[int, set[int]] = {}
+        self.lowerings = Lowerings()
 
     def run(self) -> Schedule:
         graph = self.graph
@@ -183,7 +185,7 @@ class Scheduler:
         name = kernel_name(graph, roots[0], list(self.state.groups[g].members))
         in_place = frozenset(graph.nodes[k] for k in roots if k in self.in_place)
         tails = {graph.nodes[k]: at for k, at in self.state.groups[g].tails.items()}
-        lowered = lower_group(nodes, self.is_leaf(g), name, in_place, tails)
+        lowered = self.lowerings.lower(nodes, self.is_leaf(g), name, in_place, tails)
         if lowered is not None:
             self.add(g, lowered, {graph.nodes[k]: places[k] for k in roots})
         elif len(roots) > 1:
