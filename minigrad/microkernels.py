@@ -24,7 +24,7 @@ from minigrad.codegen.microkernels import registry
 from minigrad.codegen.microkernels.microkernel import LANGUAGES, Microkernel
 from minigrad.codegen.microkernels.tile import Tile
 from minigrad.codegen.render.llvm import render_llvm
-from minigrad.codegen.stages import stages_of
+from minigrad.codegen.stages import forget_stages
 from minigrad.engine.compiled import forget_plans
 from minigrad.errors import MicrokernelError
 from minigrad.expr import Var, bounds, evaluate
@@ -77,7 +77,7 @@ def features() -> frozenset[str]:
 
 
 def _forget() -> None:
-    stages_of.cache_clear()
+    forget_stages()
     forget_plans()
 
 

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
-from weakref import WeakValueDictionary
 
 from minigrad.dtype import DType, bool_
 from minigrad.expr import Atom, Expr, Index, Var, bounds, subs, variables
+from minigrad.interned import Table, keep
 
 UNARY = frozenset("neg abs sqrt exp log sin cos tanh sigmoid erf floor ceil trunc round not".split())
 BINARY = frozenset("add sub mul div idiv irem pow max min lt le eq ne and or xor shl shr".split())
@@ -57,20 +57,21 @@ class Value:
         return f"{self.op}:{self.dtype.short}({inner})"
 
 
-_interned: WeakValueDictionary[tuple, Value] = WeakValueDictionary()
+_interned: Table = {}
 
 
 def make(op: str, dtype: DType, args: tuple[Value, ...] = (), attr: object = None) -> Value:
     """The one constructor: returns the existing equal Value if there is one."""
     key = (op, dtype, args, repr(attr) if op == "const" else attr)
-    found = _interned.get(key)
+    known = _interned.get(key)
+    found = None if known is None else known()
     if found is None:
         found = Value()
         found.op, found.dtype, found.args, found.attr = op, dtype, args, attr
         found._inner = found._below = found._free = found._expressions = None
         found.loads = op == "load" or any([a.loads for a in args]) or \
             (op == "index" or op == "guard") and any([a.loads for a in index_values(found)])
-        _interned[key] = found
+        keep(_interned, key, found)
     return found
 
 

@@ -40,7 +40,7 @@ PACK_ALL = ((packed, "MIN_WORK", 1), (packed, "MIN_M", 1), (packed, "MIN_N", 1),
 def thresholds(values: tuple = PACK_ALL) -> Iterator[None]:
     """Other thresholds of the packed strategy, and no stages made with them afterwards."""
     before = [getattr(module, name) for module, name, _ in values]
-    stages.stages_of.cache_clear()
+    stages.forget_stages()
     for module, name, value in values:
         setattr(module, name, value)
     try:
@@ -48,7 +48,7 @@ def thresholds(values: tuple = PACK_ALL) -> Iterator[None]:
     finally:
         for (module, name, _), value in zip(values, before, strict=True):
             setattr(module, name, value)
-        stages.stages_of.cache_clear()
+        stages.forget_stages()
 
 
 class Case:

@@ -6,7 +6,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = [
-    {"errors", "dtype", "expr", "value", "config", "target", "program", "handles"},
+    {"errors", "dtype", "expr", "value", "config", "target", "program", "handles", "interned"},
     {"ops"},
     {"graph"},
     {"codegen", "scheduler", "runtime"},

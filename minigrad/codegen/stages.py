@@ -27,7 +27,7 @@ from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.lift import lift_sizes
 from minigrad.codegen.lowering.rename import canonical_names
 from minigrad.codegen.lowering.split import split_divisions, split_phases
-from minigrad.codegen.strategies import tiles
+from minigrad.codegen.strategies import packed, panels, tiles
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.build import build
 from minigrad.codegen.strategies.build_attention import build_attention
@@ -142,6 +142,12 @@ def _loops_for_all_sizes(kernel: Kernel, plan: Plan, name: str) -> Function:
     """The loops of a kernel whose sizes are dims: many layers ask for the same."""
     nest, = kernel.nests
     return build(kernel, nest, plan, name)
+
+
+def forget_stages() -> None:
+    """Drops what was planned so far: something that plans depend on has changed."""
+    for cache in (stages_of, _stages_of_flat, _loops_for_all_sizes, packed.plan, panels.plan):
+        cache.cache_clear()
 
 
 def shares_sizes(target: Target) -> bool:

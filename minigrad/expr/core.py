@@ -7,9 +7,9 @@ from math import gcd
 from numbers import Integral
 from threading import Lock
 from typing import Any, Union
-from weakref import WeakValueDictionary
 
 from minigrad.errors import ShapeError
+from minigrad.interned import Table, keep
 
 Monomial = tuple["Atom", ...]
 Terms = tuple[tuple[Monomial, int], ...]
@@ -138,17 +138,20 @@ class Atom(Expr):
         return self.key
 
 
-_interned: WeakValueDictionary[tuple, Any] = WeakValueDictionary()
+_interned: Table = {}
 _interning = Lock()
 
 
 def _intern(key: tuple, make: Callable[[], Any]) -> Any:
-    found = _interned.get(key)
+    known = _interned.get(key)
+    found = None if known is None else known()
     if found is None:
         with _interning:
-            found = _interned.get(key)
+            known = _interned.get(key)
+            found = None if known is None else known()
             if found is None:
-                found = _interned[key] = make()
+                found = make()
+                keep(_interned, key, found)
     return found
 
 

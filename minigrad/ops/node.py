@@ -5,12 +5,12 @@ from collections.abc import Callable
 from itertools import count
 from threading import local
 from typing import Any
-from weakref import ref
 
 from minigrad.dtype import DType
 from minigrad.errors import DeviceError
 from minigrad.expr import Index
 from minigrad.handles import changes
+from minigrad.interned import Table, keep
 from minigrad.ops.kinds import Kind, Type, kind_of, kinds, type_of
 from minigrad.ops.op import Op
 
@@ -44,14 +44,7 @@ class Node:
         return f"{self.op.name}({len(self.inputs)} inputs{params}) -> {result}"
 
 
-class _Interned(ref):
-    """A weak reference that knows its key, so that a dead Node's entry can be dropped."""
-
-    __slots__ = ("key",)
-    key: tuple
-
-
-_nodes: dict[tuple, _Interned] = {}
+_nodes: Table = {}
 _serials = count()
 
 
@@ -67,11 +60,6 @@ copied: set[Op] = set()
 """The ops that have moved values between devices: mostly none, which spares looking for them in every graph."""
 created: Callable[[Node], None] | None = None
 """Told of every new Node, where somebody wants to know."""
-
-
-def _forget(dead: _Interned) -> None:
-    if _nodes.get(dead.key) is dead:
-        del _nodes[dead.key]
 
 
 def apply(op: Op, *inputs: Node, device: str | None = None, **params: Any) -> Node:
@@ -104,9 +92,7 @@ def apply(op: Op, *inputs: Node, device: str | None = None, **params: Any) -> No
     node.storage, node.depth, node.serial = None, depth + 1, next(_serials)
     if inputs and device is not None:
         copied.add(op)
-    entry = _Interned(node, _forget)
-    entry.key = key
-    _nodes[key] = entry
+    keep(_nodes, key, node)
     changes.mark = object()  # its inputs have another holder
     if created is not None:
         created(node)

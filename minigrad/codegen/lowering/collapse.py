@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.codegen.lowering.rename import rename_nest, statements
-from minigrad.expr import Index, Var, variables
+from minigrad.expr import Expr, Index, Var, variables
 from minigrad.value import Value, reduce, substitute, walk
 from minigrad.value import expressions as index_expressions
 
@@ -19,8 +20,11 @@ MAX_LENGTH = (1 << 31) - 1
 
 def coefficient(e: Index, v: Var) -> Index | None:
     """What `v` is multiplied with in `e`: 0 where absent, None where it is not linear."""
-    if isinstance(e, int) or v not in variables(e):
-        return 0
+    return 0 if isinstance(e, int) or v not in (e._variables or variables(e)) else _coefficient(e, v)
+
+
+@lru_cache(maxsize=1 << 14)
+def _coefficient(e: Expr, v: Var) -> Index | None:
     total: Index = 0
     for monomial, k in e.terms:
         if v in monomial:

@@ -44,11 +44,13 @@ class Reduced:
     body: Value
 
 
+@lru_cache(maxsize=1 << 13)
 def extent(v: Var) -> int:
     """The largest number of iterations of an index variable."""
-    return max(bounds(v.hi)[1] + 1, 0)
+    return v.hi + 1 if type(v.hi) is int else max(bounds(v.hi)[1] + 1, 0)
 
 
+@lru_cache(maxsize=1 << 13)
 def typical(v: Var) -> int:
     """Iterations to plan for: the extent, or a guess where it is only known at run time."""
     return extent(v) if isinstance(v.hi, int) else min(extent(v), 256)
@@ -96,10 +98,11 @@ def accesses(nest: Nest, over: tuple[Var, ...] = ()) -> list[Access]:
     return found
 
 
-def value_accesses(value: Value, over: tuple[Var, ...]) -> list[Access]:
+@lru_cache(maxsize=1 << 12)
+def value_accesses(value: Value, over: tuple[Var, ...]) -> tuple[Access, ...]:
     """Loads of a value; those below a reduction carry its variables."""
     bound: dict[Value, tuple[Var, ...]] = {}
-    order = list(walk(value))
+    order = walk(value)
     for v in reversed(order):
         inside = bound.setdefault(v, over)
         if v.op == "reduce":
@@ -107,4 +110,4 @@ def value_accesses(value: Value, over: tuple[Var, ...]) -> list[Access]:
         for a in v.args:
             bound[a] = inside
     loads: Any = [(v.attr, bound.get(v, over), v.dtype.bits) for v in order if v.op == "load"]
-    return [Access("load", offset, around, bits) for (_, (offset, *_)), around, bits in loads]
+    return tuple([Access("load", offset, around, bits) for (_, (offset, *_)), around, bits in loads])

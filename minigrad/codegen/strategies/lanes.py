@@ -1,6 +1,8 @@
 """The vector axis: which index variable goes across lanes, by counting memory operations."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.strategies.access import Access, extent, typical
 from minigrad.dtype import DType
@@ -43,7 +45,7 @@ def operations(v: Var, width: int) -> float:
     return (n // width + n % width) / n
 
 
-def memory_cost(found: list[Access], v: Var, width: int, per_output: bool) -> float:
+def memory_cost(found: Sequence[Access], v: Var, width: int, per_output: bool) -> float:
     """Memory operations per element with `v` across lanes.
 
     `per_output`: v is a variable of the domain, so everything is in lanes; else only accesses inside v's own loop are.
@@ -64,7 +66,7 @@ def memory_cost(found: list[Access], v: Var, width: int, per_output: bool) -> fl
     return total
 
 
-def best_lane(candidates: list[tuple[Var, bool]], found: list[Access], options: list[int]
+def best_lane(candidates: list[tuple[Var, bool]], found: Sequence[Access], options: list[int]
               ) -> tuple[Var, int, float] | None:
     """(variable, width, cost) of the cheapest lane assignment, None where scalar code is as good."""
     scalar = memory_cost(found, Var("none", 0, 0), 1, False)
@@ -79,7 +81,7 @@ def best_lane(candidates: list[tuple[Var, bool]], found: list[Access], options: 
     return best
 
 
-def domain_order(nest: Nest, found: list[Access]) -> list[Var]:
+def domain_order(nest: Nest, found: Sequence[Access]) -> list[Var]:
     """Domain variables with the one that stores step through fastest last; independent of everything first."""
     stores = [a for a in found if a.kind == "store"]
 

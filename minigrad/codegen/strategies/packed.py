@@ -11,6 +11,7 @@ the rest whole. Block sizes depend on shapes and the target only. (Goto and van 
 """
 from __future__ import annotations
 
+from functools import lru_cache
 from math import ceil
 
 from minigrad.codegen.kernel import Nest
@@ -61,6 +62,7 @@ MIN_DEPTH_CALLED = 64
 """Steps of K in a block from which on a tile is a call of a microkernel."""
 
 
+@lru_cache(maxsize=256)
 def plan(nest: Nest, target: Target) -> PackedPlan | str:
     """The packed plan, or why the nest is not packed."""
     found = recognise(nest)

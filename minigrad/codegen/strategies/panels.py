@@ -16,6 +16,7 @@ that few rows use is streamed: blocks of K so short that whole rows of B are rea
 """
 from __future__ import annotations
 
+from functools import lru_cache
 from math import ceil
 
 from minigrad.codegen.kernel import Nest
@@ -97,6 +98,7 @@ UNITS = 4
 PAGE = 4096
 
 
+@lru_cache(maxsize=256)
 def plan(nest: Nest, target: Target) -> PanelPlan | str:
     """The plan, or why the nest is not done in panels."""
     c = recognise(nest)

@@ -1,7 +1,7 @@
 """Row kernels: several reductions over a row and what follows from them, the row held in cache (softmax, norms)."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import ceil
 
 from minigrad.codegen.kernel import Define, Nest
@@ -32,7 +32,7 @@ def locals_of(value: Value) -> set[str]:
     return {v.attr for v in walk(value) if v.op == "local"}  # type: ignore[misc]
 
 
-def inner_loops(nest: Nest) -> Iterator[tuple[tuple[Var, ...], list[Access]]]:
+def inner_loops(nest: Nest) -> Iterator[tuple[tuple[Var, ...], Sequence[Access]]]:
     """(variables, accesses) of each reduction and inner domain of a row."""
     for s in nest.body:
         if isinstance(s, Nest):
@@ -42,7 +42,7 @@ def inner_loops(nest: Nest) -> Iterator[tuple[tuple[Var, ...], list[Access]]]:
             yield s.value.attr[1], value_accesses(s.value.args[0], s.value.attr[1])  # type: ignore[index]
 
 
-def inner_lane(loops: tuple[Var, ...], touched: list[Access], options: list[int]) -> list[tuple[str, int, int]]:
+def inner_lane(loops: tuple[Var, ...], touched: Sequence[Access], options: list[int]) -> list[tuple[str, int, int]]:
     best = best_lane([(v, False) for v in loops], touched, options)
     if best is None:
         last = loops[-1] if loops else None

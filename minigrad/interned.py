@@ -1,0 +1,27 @@
+"""Tables of objects of which equal ones are the same, for as long as somebody else holds them."""
+from __future__ import annotations
+
+from typing import Any
+from weakref import ref
+
+
+class Interned(ref):
+    """A weak reference that knows its place, so that a dead object's entry can be dropped."""
+
+    __slots__ = ("table", "key")
+    table: dict[tuple, Interned]
+    key: tuple
+
+
+Table = dict[tuple, Interned]
+
+
+def keep(table: Table, key: tuple, value: Any) -> None:
+    """Enters an object. `table.get(key)` is None, or a reference that gives None, where there is no such object."""
+    entry = table[key] = Interned(value, _drop)
+    entry.table, entry.key = table, key
+
+
+def _drop(dead: Interned) -> None:
+    if dead.table.get(dead.key) is dead:
+        del dead.table[dead.key]
