@@ -68,7 +68,8 @@ def make(op: str, dtype: DType, args: tuple[Value, ...] = (), attr: object = Non
     if found is None:
         found = Value()
         found.op, found.dtype, found.args, found.attr = op, dtype, args, attr
-        found._inner = found._below = found._free = found._expressions = None
+        found._below = found._free = found._expressions = None
+        found._inner = None if op == "load" or op == "index" or op == "guard" else ()
         found.loads = op == "load" or any([a.loads for a in args]) or \
             (op == "index" or op == "guard") and any([a.loads for a in index_values(found)])
         keep(_interned, key, found)
@@ -277,13 +278,19 @@ def map_indices(root: Value, change: Callable[[Index], Index],
 def free_variables(root: Value) -> frozenset[Var]:
     """Index variables that `root` depends on; those bound by a reduce inside it are left out."""
     if root._free is None:
-        for v in walk(root):
-            if v._free is None:
-                parts = [f for a in v.args if (f := a._free)]
-                if v.op in ("load", "index", "guard"):
-                    parts += [variables(e) for e in indices_of(v)]
-                found = _NO_VARIABLES.union(*parts) if parts else _NO_VARIABLES
-                v._free = found - frozenset(v.attr[1]) if v.op == "reduce" else found
+        stack = [root]
+        while stack:
+            v = stack[-1]
+            missing = [a for a in v.args if a._free is None]
+            if missing:
+                stack += missing
+                continue
+            stack.pop()
+            parts = [f for a in v.args if (f := a._free)]
+            if v.op in ("load", "index", "guard"):
+                parts += [variables(e) for e in indices_of(v)]
+            found = parts[0] if len(parts) == 1 else _NO_VARIABLES.union(*parts)
+            v._free = found - frozenset(v.attr[1]) if v.op == "reduce" else found
     return root._free  # type: ignore[return-value]
 
 

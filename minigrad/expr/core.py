@@ -321,7 +321,11 @@ def monomial_of(c: int, atoms: Monomial) -> Index:
 
 
 def _order(term: tuple[Monomial, int]) -> list[str]:
-    return [a.key or a.sort_key() for a in term[0]]
+    monomial = term[0]
+    if len(monomial) == 1:
+        a, = monomial
+        return [a.key or a.sort_key()]
+    return [a.key or a.sort_key() for a in monomial]
 
 
 def build(merged: dict[Monomial, int], const: int) -> Index:

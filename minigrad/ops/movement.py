@@ -6,6 +6,7 @@ the axis keeps its place with length o, the kernel axes are appended at the end.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import count
 from typing import Any
 
@@ -39,21 +40,23 @@ def _reshape_infer(shapes: Sequence[Shape], dtypes: Dtypes, *, to: Shape) -> tup
     return to, dtypes[0]
 
 
-def _groups(source: list[Index], target: list[Index]) -> list[tuple[range, range]]:
-    """The finest split of both shapes into runs of dims with equal products."""
+@lru_cache(maxsize=4096)
+def _groups(source: Shape, target: Shape) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+    """The finest split of both shapes into runs of dims with equal products, those of length 1 left out."""
     groups, starts = [], (0, 0)
+    axes, to = [i for i, d in enumerate(source) if d != 1], [j for j, d in enumerate(target) if d != 1]
     products: dict[Index, int] = {}
     running: Index = 1
-    for i, d in enumerate(source):
-        running = dim(running * d)
+    for i, axis in enumerate(axes):
+        running = dim(running * source[axis])
         products[running] = i + 1
     running = 1
-    for j, d in enumerate(target):
-        running = dim(running * d)
+    for j, axis in enumerate(to):
+        running = dim(running * target[axis])
         if running in products:
-            groups.append((range(starts[0], products[running]), range(starts[1], j + 1)))
+            groups.append((tuple(axes[starts[0]:products[running]]), tuple(to[starts[1]:j + 1])))
             starts = products[running], j + 1
-    return groups
+    return tuple(groups)
 
 
 def _reshape_source(index: Indices, *, in_shape: Shape, to: Shape) -> Mapped:
@@ -61,16 +64,14 @@ def _reshape_source(index: Indices, *, in_shape: Shape, to: Shape) -> Mapped:
     result: list[Index] = [0] * len(in_shape)
     if 0 in in_shape:
         return Mapped(tuple(result))
-    source = [i for i, d in enumerate(in_shape) if d != 1]
-    target = [j for j, d in enumerate(to) if d != 1]
-    for ins, outs in _groups([in_shape[i] for i in source], [to[j] for j in target]):
+    for ins, outs in _groups(in_shape, to):
         flat: Index = 0
         for j in outs:
-            flat = flat * to[target[j]] + index[target[j]]
+            flat = flat * to[j] + index[j]
         for i in reversed(ins):
-            d = in_shape[source[i]]
-            result[source[i]] = flat if i == ins.start else flat % d
-            flat = flat // d if i != ins.start else flat
+            d = in_shape[i]
+            result[i] = flat if i == ins[0] else flat % d
+            flat = flat // d if i != ins[0] else flat
     return Mapped(tuple(result))
 
 

@@ -5,7 +5,7 @@ from math import ceil
 
 from minigrad.expr import FloorDiv, Index, Mod, Var, subs, variables
 from minigrad.ops.op import Elementwise, Generate
-from minigrad.scheduler.graph import Graph, bytes_of, numel, size
+from minigrad.scheduler.graph import Graph, numel, size
 from minigrad.scheduler.groups import Accesses, Fusion, Group, used_variables, volume
 from minigrad.target import Target
 
@@ -124,7 +124,7 @@ def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str
     if any(is_inside_reduction(state.groups[g], at) for g, at in users.items()) and finishes_reduction(state, k):
         return "it is what follows a reduction that is kept anyway"
     node = state.graph.nodes[k]
-    count = numel(node.shape)
+    count = state.graph.counts[k]
     evaluations = 0.0
     for g, accesses in users.items():
         for at in distinct(accesses):
@@ -132,17 +132,18 @@ def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str
     if len(users) == 1 and evaluations <= count:
         return None
     flops, sources = cone(state, k)
-    read = sum(bytes_of(state.graph.nodes[i]) for i in sources)
+    size_of = state.graph.sizes
+    read = sum([size_of[i] for i in sources])
     if not read and flops <= 2 * LOAD_FLOPS * count:
         return None  # it comes from indices alone, by hardly more work than reading it would be
-    per_element = flops / max(count, 1) + LOAD_FLOPS * max(read / max(bytes_of(node), 1) - 1, 0)
+    per_element = flops / max(count, 1) + LOAD_FLOPS * max(read / max(size_of[k], 1) - 1, 0)
     peak, bandwidth, launch = rates(state.target)
     extra = max(evaluations - count, 0) * per_element / peak
     hosted = is_row_of_reduction(state, k, sources)
     if len(users) > 1:
-        anew = sum(bytes_of(state.graph.nodes[i]) for g in users for i in set(sources) - read_beside(state, k, g))
+        anew = sum([size_of[i] for g in users for i in set(sources) - read_beside(state, k, g)])
         extra += (anew - (0 if hosted else read)) / bandwidth
-    saved = (0 if hosted else launch) + bytes_of(node) * (1 + len(users)) / bandwidth
+    saved = (0 if hosted else launch) + size_of[k] * (1 + len(users)) / bandwidth
     if extra <= saved:
         return None
     return f"recomputing costs {extra * 1e6:.0f} us, keeping it {saved * 1e6:.0f} us"

@@ -48,7 +48,8 @@ class Graph:
 
     `symbolic`: whether anything depends on symbolic dims. `leaves`, `scalars` and `assigns` are the positions of such
     Nodes; `aliases` the identities that were looked through. `words`: a leaf's type, negated; else a kind and the
-    positions of its inputs.
+    positions of its inputs. `counts` and `sizes`: elements and
+    bytes of each.
     """
 
     nodes: list[Node]
@@ -65,6 +66,7 @@ class Graph:
     users: list[list[int]] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
 
     def key(self) -> bytes:
         """What stands for the structure: everything but buffers, run-time numbers and the values of symbolic dims."""
@@ -85,8 +87,9 @@ class Graph:
         self.targets = list(dict.fromkeys([*self.targets, *positions]))
 
     def look_around(self) -> None:
-        """Fills in users, kinds and numbers of elements, which a plan that is found by its key never needs."""
+        """Fills in users, kinds, elements and bytes, which a plan that is found by its key never needs."""
         self.counts = [numel(n.shape) for n in self.nodes]
+        self.sizes = [count * n.dtype.itemsize for count, n in zip(self.counts, self.nodes, strict=True)]
         self.kinds = ["leaf" if leaf else kind_of(n) for n, leaf in zip(self.nodes, self.leaf, strict=True)]
         self.users = [[] for _ in self.nodes]
         for k, ins in enumerate(self.inputs):

@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from minigrad.expr import Index, Var, variables
-from minigrad.ops.op import Generate, IndexMap
+from minigrad.ops.op import Elementwise, Generate, IndexMap
 from minigrad.scheduler.graph import Graph, size
 from minigrad.target import Target
 
@@ -36,7 +36,8 @@ class Group:
 class Fusion:
     """The state and result of the pass: `group_of[k]` for materialised nodes, `inside[k]` the groups that compute k.
 
-    `varying` and `work` are by node, `cones` and `reads` memos of `cost.cone` and `operand_accesses`.
+    `varying` and `work` are by node, `cones`, `reads` and `contractions` memos of `cost.cone`, `operand_accesses` and
+    `is_contraction`.
     """
 
     graph: Graph
@@ -48,6 +49,7 @@ class Fusion:
     work: list[float] = field(default_factory=list)
     cones: dict[int, tuple[float, list[int]]] = field(default_factory=dict)
     reads: dict[tuple[int, int, tuple[Index, ...]], Accesses] = field(default_factory=dict)
+    contractions: dict[int, bool] = field(default_factory=dict)
 
 
 def peeled(graph: Graph, k: int) -> int:
@@ -59,7 +61,10 @@ def peeled(graph: Graph, k: int) -> int:
 
 def used_variables(at: tuple[Index, ...]) -> frozenset[Var]:
     """The index variables that an access depends on."""
-    return frozenset[Var]().union(*(variables(e) for e in at)) if at else frozenset()
+    return _NO_VARIABLES.union(*[variables(e) for e in at if type(e) is not int])
+
+
+_NO_VARIABLES: frozenset[Var] = frozenset()
 
 
 def start_group(state: Fusion, k: int) -> None:
@@ -92,6 +97,8 @@ def accesses_by_group(state: Fusion, k: int) -> dict[int, Accesses]:
 
 def operand_accesses(state: Fusion, user: int, k: int, at: tuple[Index, ...]) -> Accesses:
     """The indices at which `user`, evaluated at `at`, reads its operand `k`."""
+    if isinstance(state.graph.nodes[user].op.lower, Elementwise):
+        return (at,)
     key = user, k, at
     found = state.reads.get(key)
     if found is None:
@@ -140,13 +147,19 @@ def volume(loops: tuple[Var, ...]) -> int:
     """Iterations of a nest of loops."""
     total = 1
     for v in loops:
-        total *= size(v.hi + 1)
+        total *= v.hi + 1 if type(v.hi) is int else size(v.hi + 1)
     return total
 
 
 def is_contraction(state: Fusion, k: int) -> bool:
     """A sum whose operands are each smaller than the space it runs over: every element is used several times."""
-    graph = state.graph
+    found = state.contractions.get(k)
+    if found is None:
+        found = state.contractions[k] = _is_contraction(state.graph, k)
+    return found
+
+
+def _is_contraction(graph: Graph, k: int) -> bool:
     if graph.nodes[k].op.name not in ("sum", "unwindow"):
         return False
     below = graph.inputs[k][0]
@@ -168,12 +181,11 @@ def largest_source(graph: Graph, k: int) -> int:
         if i in seen:
             continue
         seen.add(i)
-        if graph.kind(i) in ("move", "elementwise"):
-            if graph.kind(i) == "elementwise":
-                biggest = max(biggest, graph.counts[i])
+        kind = graph.kinds[i]
+        if kind == "move" or kind == "elementwise":
             stack.extend(graph.inputs[i])
-        elif graph.kind(i) != "free":
-            biggest = max(biggest, graph.counts[i])
+        if kind != "move" and kind != "free" and graph.counts[i] > biggest:
+            biggest = graph.counts[i]
     return biggest
 
 

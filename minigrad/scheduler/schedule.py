@@ -103,6 +103,8 @@ class Scheduler:
         """Groups after what they need; an in-place write after every reader of the old value."""
         groups = self.state.groups
         needs = [dependencies(self.state, g) if groups[g].roots else set() for g in range(len(groups))]
+        reads = [set(n) for n in needs]
+        needed = set[int]().union(*needs)
         self.in_place: set[int] = set()
         self.kept = {peeled(self.graph, k) for k in self.graph.targets}
         overwritten: set[int] = set()
@@ -112,15 +114,16 @@ class Scheduler:
                     continue
                 target = self.updated(k)
                 after = self.readers.get(target, set()) - {g}
-                if target in overwritten or not self.may_update(target) or self.reach(needs, after, g):
+                if target in overwritten or not self.may_update(target) or \
+                        g in needed and self.reach(needs, after, g):
                     continue
                 overwritten.add(target)
                 self.in_place.add(k)
                 needs[g] |= after
+                needed |= after
         wanted = [g for g in range(len(groups)) if groups[g].roots]
-        makes = {g: float(sum(bytes_of(self.graph.nodes[k]) for k in groups[g].roots)) for g in wanted}
-        reads = {g: dependencies(self.state, g) for g in wanted}
-        return lean_order(needs, wanted, makes, reads)
+        makes = {g: float(sum([self.graph.sizes[k] for k in groups[g].roots])) for g in wanted}
+        return lean_order(needs, wanted, makes, {g: reads[g] for g in wanted})
 
     def updated(self, k: int) -> int:
         """The position that an assign or a scatter is a new version of."""

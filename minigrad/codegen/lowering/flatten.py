@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from minigrad.codegen.kernel import Define, Kernel, Nest, Store
+from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
 from minigrad.expr import FloorDiv, Index, Max, Min, Mod, emax, emin, product
 from minigrad.value import Value, ValueIndex, index_values, rebuild, value_atoms, walk
 
@@ -17,7 +17,8 @@ def flatten(kernel: Kernel) -> Kernel:
 
 def flatten_buffers(kernel: Kernel, shapes: Shapes) -> Kernel:
     """The kernel with these (row-major) buffers one-dimensional."""
-    params = tuple(replace(p, shape=(product(p.shape),)) if p.name in shapes else p for p in kernel.params)
+    params = tuple([Param(p.name, p.dtype, (product(p.shape),), p.mode, p.layout) if p.name in shapes else p
+                    for p in kernel.params])
     return replace(kernel, params=params, nests=tuple(_flatten_nest(n, shapes) for n in kernel.nests))
 
 

@@ -14,7 +14,7 @@ from minigrad.codegen.ir.nodes import Alloc, BufferParam, Call, Function, If, Le
 from minigrad.codegen.ir.walk import Body, names
 from minigrad.codegen.value_walk import below
 from minigrad.expr import FloorDiv, Index, Max, Min, Mod, Opaque, Var, emax, emin, variables
-from minigrad.value import Value, ValueIndex, free_variables, index_values, rebuild, value_atoms, walk
+from minigrad.value import Value, ValueIndex, free_variables, index_values, rebuild, value_atoms
 
 MAX_SIZE = (1 << 31) - 1
 
@@ -87,11 +87,12 @@ class _Lifter:
     # ---- values and indices ----
 
     def value(self, root: Value) -> Value:
-        if self.old not in free_variables(root):
-            if any([index_values(v) for v in walk(root)]):
-                raise _Computed
-            return root
         for v in below(root, self.done):
+            if index_values(v):
+                raise _Computed
+            if self.old not in free_variables(v):
+                self.done[v] = v
+                continue
             attr: object = v.attr
             if v.op == "load":
                 attr = (v.attr[0], self.indices(v.attr[1]))
