@@ -30,6 +30,9 @@ class DType:
     def __repr__(self) -> str:
         return self.name
 
+    def __reduce__(self) -> tuple:
+        return to_dtype, (self.name,)  # copies and pickles are this object: types are compared by identity
+
     @property
     def itemsize(self) -> int:
         return self.bits // 8
@@ -98,12 +101,18 @@ def to_dtype(value: DType | str | np.dtype | type) -> DType:
         return int32
     if value is float:
         return float32
+    if value is None:  # which numpy reads as float64
+        raise DTypeError(_unknown(value))
     if isinstance(value, str) and value in BY_NAME:
         return BY_NAME[value]
     try:
         return _BY_NUMPY[np.dtype(value)]
     except (TypeError, KeyError):
-        raise DTypeError(f"unknown dtype {value!r}; expected one of {', '.join(d.name for d in ALL)}") from None
+        raise DTypeError(_unknown(value)) from None
+
+
+def _unknown(value: object) -> str:
+    return f"[dtype] expected one of {', '.join(d.name for d in ALL)}, got {value!r}"
 
 
 def _promote(a: DType, b: DType) -> DType:

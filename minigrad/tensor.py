@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 from typing import Any, Self, final
 
@@ -15,11 +15,10 @@ from minigrad.engine.observe import host_reads
 from minigrad.engine.realize import realize
 from minigrad.engine.transfer import download, wrap
 from minigrad.errors import DTypeError, MinigradError, ShapeError
-from minigrad.expr import Expr, Index, evaluate
 from minigrad.graph.autodiff import History, gradient
 from minigrad.handles import changed, register, register_all
-from minigrad.mixins.aliases import AliasMixin
-from minigrad.mixins.base import Base, broadcast_shapes
+from minigrad.mixins.base import Base, as_tensor, broadcast_shapes
+from minigrad.mixins.protocols import ProtocolMixin
 from minigrad.ops import build as B
 from minigrad.ops.node import Node, apply, live_count
 from minigrad.ops.op import Composite
@@ -47,7 +46,7 @@ class _Mode:
 
 
 @final
-class Tensor(AliasMixin):
+class Tensor(ProtocolMixin):
     """An array on a device, computed when its values are asked for.
 
     `data`: a Python number, nested lists, a numpy array (copied) or another Tensor. Numbers are bool, int32 or float32
@@ -106,6 +105,8 @@ class Tensor(AliasMixin):
 
         Later writes to the array show in the tensor. `dtype` may reinterpret bytes (bfloat16 over uint16).
         """
+        if not isinstance(array, np.ndarray):
+            raise DTypeError(f"[from_blob] expected a numpy array, got {type(array).__name__}")
         kind = to_dtype(array.dtype if dtype is None else dtype)
         if kind.np != array.dtype:
             raise DTypeError(f"[from_blob] expected an array of {kind.np} for {kind}, got {array.dtype}")
@@ -117,7 +118,10 @@ class Tensor(AliasMixin):
     def realize(self, *others: Tensor) -> Self:
         """Computes this tensor (and others in one plan) now."""
         tensors: tuple[Tensor, ...] = (self, *others)
-        pending = [t._node for t in tensors if t._node.storage is None]
+        try:
+            pending = [t._node for t in tensors if t._node.storage is None]
+        except AttributeError:
+            raise DTypeError(f"[realize] expected Tensors one by one, got {tensors!r}") from None
         if pending:
             realize(pending)
         for t in tensors:
@@ -210,6 +214,7 @@ class Tensor(AliasMixin):
 
     def replace(self, other: Tensor) -> Self:
         """Makes this handle stand for another tensor's value."""
+        as_tensor("replace", other)
         if other.shape != self.shape or other.dtype is not self.dtype:
             raise ShapeError(f"[replace] expected {self.dtype}{list(self.shape)}, got {other.dtype}{list(other.shape)}")
         self._node, self._before = other._node, None
@@ -271,14 +276,16 @@ class Tensor(AliasMixin):
 
         A tensor of more than one element needs `gradient`, of its shape. Raises MinigradError without such a leaf.
         """
+        seed = None if gradient is None else as_tensor("backward", gradient)._node
         made_from = History(self._node)
         leaves = [t for t in (r() for r in list(_leaves.values())) if t is not None]
         found = [(t, [n for n in t._gradient_nodes() if n in made_from]) for t in leaves]
         found = [(t, nodes) for t, nodes in found if nodes]
         if not found:
-            raise MinigradError("[backward] expected a result of some tensor with requires_grad=True, got none")
+            raise MinigradError("[backward] expected a result of some tensor with requires_grad=True, got none; what "
+                                "`jit` returns has no history: call backward inside")
         targets = [n for _, nodes in found for n in nodes]
-        parts = iter(_node_gradients(made_from, targets, None if gradient is None else gradient._node))
+        parts = iter(_node_gradients(made_from, targets, seed))
         for t, nodes in found:
             total = next(parts)
             for _ in nodes[1:]:
@@ -295,13 +302,13 @@ class Tensor(AliasMixin):
         """
         if not targets:
             raise MinigradError("[gradient] expected at least one target, got none")
-        groups = [t._gradient_nodes() for t in targets]
+        groups = [as_tensor("gradient", t)._gradient_nodes() for t in targets]
         made_from = History(self._node)
         floats = all(t.dtype.is_float for t in (self, *targets))  # if not, the rules below raise a better error
         unused = [t for t, nodes in zip(targets, groups, strict=True) if not any([n in made_from for n in nodes])]
         if floats and unused and not materialize_grads:
             raise MinigradError(f"[gradient] expected targets that the result was made from, got {unused[0]!r}")
-        seed = None if gradient is None else gradient._node
+        seed = None if gradient is None else as_tensor("gradient", gradient)._node
         parts = iter(_node_gradients(made_from, [n for nodes in groups for n in nodes], seed))
         results = []
         for target, nodes in zip(targets, groups, strict=True):
@@ -321,17 +328,7 @@ class Tensor(AliasMixin):
         """`with Tensor.no_grad():` results do not require gradients."""
         return _Mode(Base, "grad_enabled", False)
 
-    # Python protocols
-
-    def size(self, dim: int | None = None) -> Any:
-        """The shape, or one dim of it."""
-        return self.shape if dim is None else self.shape[dim]
-
-    def element_size(self) -> int:
-        return self.dtype.itemsize
-
-    def nbytes(self) -> Index:
-        return self.numel() * self.dtype.itemsize
+    # Insight
 
     @property
     def lazydata(self) -> Node:
@@ -339,48 +336,8 @@ class Tensor(AliasMixin):
         changed()  # somebody may keep it
         return self._node
 
-    def is_floating_point(self) -> bool:
-        return self.dtype.is_float
-
-    def __len__(self) -> int:
-        if not self.ndim:
-            raise DTypeError("[len] expected a tensor with axes, got one of shape []")
-        return _as_int(self.shape[0])
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return iter([self[i] for i in range(len(self))])
-
-    def __bool__(self) -> bool:
-        if any(d != 1 for d in self.shape):
-            raise ShapeError(f"[bool] expected one element, got shape {list(self.shape)}; use .any() or .all()")
-        return bool(self.item())
-
-    def __int__(self) -> int:
-        return int(self.item())
-
-    def __index__(self) -> int:
-        if not self.dtype.is_int:
-            raise DTypeError(f"[index] expected an integer tensor, got {self.dtype}")
-        return int(self.item())
-
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        array = self.numpy()
-        return array if dtype is None else array.astype(dtype)
-
-    def __repr__(self) -> str:
-        state = "realized" if self._node.storage is not None else "lazy"
-        grad = ", requires_grad=True" if self.requires_grad else ""
-        return f"<Tensor {self.dtype}{list(self.shape)} on {self.device}, {state}{grad}>"
-
 
 _node_gradients = gradient
-
-
-def _as_int(value: Index) -> int:
-    return evaluate(value, {}) if isinstance(value, Expr) else value
 
 
 __all__ = ["Tensor"]

@@ -9,7 +9,7 @@ from weakref import ref
 import numpy as np
 
 from minigrad.dtype import DType, bool_, float32, int32, promote
-from minigrad.errors import ShapeError
+from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Expr, Index, bounds
 from minigrad.handles import changed, register
 from minigrad.ops import build as B
@@ -44,9 +44,10 @@ def as_axes(name: str, axis: int | Sequence[int] | None, rank: int) -> tuple[int
         given = tuple([index(a) for a in axis]) if isinstance(axis, Sequence) else (index(axis),)
     except TypeError:
         raise ShapeError(f"[{name}] expected an integer or several as axis, got {axis!r}") from None
-    axes = tuple(sorted([a + rank if a < 0 else a for a in given]))
-    if any(not 0 <= a < max(rank, 1) for a in axes) or len(set(axes)) != len(axes):
-        raise ShapeError(f"[{name}] expected distinct axes in {-rank}..{rank - 1}, got {axis}")
+    count = max(rank, 1)  # of a number, axis 0 and -1 are none
+    axes = tuple(sorted([a + count if a < 0 else a for a in given]))
+    if any(not 0 <= a < count for a in axes) or len(set(axes)) != len(axes):
+        raise ShapeError(f"[{name}] expected distinct axes in {-count}..{count - 1}, got {axis}")
     return axes if rank else ()
 
 
@@ -72,6 +73,34 @@ def check_shape(name: str, shape: Shape) -> Shape:
     if any(bounds(d)[1] < 0 for d in shape):
         raise ShapeError(f"[{name}] expected dims of 0 or more, got {list(shape)}")
     return shape
+
+
+def as_tensor(name: str, value: Any) -> Any:
+    """`value`, which must be a tensor. Raises DTypeError."""
+    if not isinstance(value, Base):
+        raise DTypeError(f"[{name}] expected a Tensor, got {type(value).__name__}")
+    return value
+
+
+def is_index(value: Any) -> bool:
+    """Whether it is an integer, Python's, numpy's or a symbolic one."""
+    return isinstance(value, (int, Expr)) or hasattr(value, "__index__")
+
+
+def as_count(name: str, what: str, value: Any, least: int = 0) -> Any:
+    """`value`, an integer of `least` or more or a symbolic one. Raises ShapeError."""
+    if not is_index(value) or (not isinstance(value, Expr) and index(value) < least):
+        raise ShapeError(f"[{name}] expected {what} as an integer of {least} or more, got {value!r}")
+    return value if isinstance(value, Expr) else index(value)
+
+
+def as_number(name: str, what: str, value: Any) -> Any:
+    """`value`, a number of Python, numpy or in a tensor of shape (), as a Python one. Raises DTypeError."""
+    if isinstance(value, (np.generic, Base)) and value.shape == ():
+        value = value.item()  # type: ignore[union-attr]
+    if isinstance(value, (bool, int, float)):
+        return value
+    raise DTypeError(f"[{name}] expected {what} as a number, got {value!r}")
 
 
 class Base:
@@ -129,6 +158,8 @@ class Base:
 
     @grad.setter
     def grad(self, gradient: Self | None) -> None:
+        if gradient is not None and as_tensor("grad", gradient).shape != self.shape:
+            raise ShapeError(f"[grad] expected a gradient of shape {list(self.shape)}, got {list(gradient.shape)}")
         self._grad = gradient
         changed()
 
@@ -174,6 +205,8 @@ class Base:
         x = self._node
         if not isinstance(other, Base):
             dtype = self._scalar_dtype(other)
+            if type(other) is int and not -1 << 63 <= other < 1 << 64 and dtype.is_int:
+                raise DTypeError(f"[{name}] expected an integer of at most 64 bits, got {other}")
             return B.cast(x, dtype), B.full(other, x.shape, dtype, x.device), (self,)
         y = other._node
         if x.dtype is not y.dtype:

@@ -1,0 +1,116 @@
+"""How a tensor meets Python and numpy: numbers, iteration, formats, arrays, copies, pickles."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from minigrad.dtype import bfloat16, uint16
+from minigrad.errors import DTypeError, ShapeError
+from minigrad.expr import Expr, Index, evaluate
+from minigrad.mixins.aliases import AliasMixin
+from minigrad.mixins.base import as_axis
+
+
+class ProtocolMixin(AliasMixin):
+    """Methods that the language calls, written with `numpy` and `item`."""
+
+    __slots__ = ()
+
+    __array_priority__: ClassVar[int] = 1000  # `array * tensor` is a tensor, so that gradients and captures see it
+
+    def numpy(self) -> np.ndarray:
+        """The values as a numpy array."""
+        raise NotImplementedError
+
+    def item(self) -> Any:
+        """The value of a tensor of one element."""
+        raise NotImplementedError
+
+    def _is_leaf(self) -> bool:
+        """Whether gradients are collected in it."""
+        raise NotImplementedError
+
+    # Sizes
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or one dim of it."""
+        return self.shape if dim is None else self.shape[as_axis("size", dim, self.ndim)]
+
+    def element_size(self) -> int:
+        return self.dtype.itemsize
+
+    def nbytes(self) -> Index:
+        return self.numel() * self.dtype.itemsize
+
+    def is_floating_point(self) -> bool:
+        return self.dtype.is_float
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise DTypeError("[len] expected a tensor with axes, got one of shape []")
+        length = self.shape[0]
+        return evaluate(length, {}) if isinstance(length, Expr) else length
+
+    def __iter__(self) -> Iterator[Self]:
+        return iter([self[i] for i in range(len(self))])
+
+    # Numbers
+
+    def __bool__(self) -> bool:
+        if any(d != 1 for d in self.shape):
+            raise ShapeError(f"[bool] expected one element, got shape {list(self.shape)}; use .any() or .all()")
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if not self.dtype.is_int:
+            raise DTypeError(f"[index] expected an integer tensor, got {self.dtype}")
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __format__(self, spec: str) -> str:
+        """`f"{loss:.4f}"` shows the value of a tensor of one element."""
+        if spec and any(d != 1 for d in self.shape):
+            raise ShapeError(f"[format] expected one element for the format {spec!r}, got shape {list(self.shape)}")
+        return format(self.item(), spec) if spec else repr(self)
+
+    def __repr__(self) -> str:
+        state = "realized" if self._node.storage is not None else "lazy"
+        grad = ", requires_grad=True" if self._requires_grad else ""
+        return f"<Tensor {self.dtype}{list(self.shape)} on {self.device}, {state}{grad}>"
+
+    # Arrays
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype)
+
+    # Copies
+
+    def __copy__(self) -> Self:
+        """Another handle on the same value; of a leaf, a leaf of its own."""
+        leaf = self._is_leaf()
+        return (self._wrap(self._node) if leaf else self._wrap(self._node, self))._set_requires_grad(leaf or None)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """The values and the gradient in memory of their own. A leaf stays one; other results lose their history."""
+        copied = self._wrap(self._node).contiguous()._set_requires_grad(self._is_leaf() or None)
+        memo[id(self)] = copied
+        copied.grad = deepcopy(self.grad, memo)
+        return copied
+
+    def __reduce__(self) -> tuple[Callable, tuple]:
+        """Values, type, device and whether it is a leaf; neither history nor gradient."""
+        plain = self.bitcast(uint16) if self.dtype is bfloat16 else self
+        return _unpickled, (type(self), plain.numpy(), self.dtype.name, self.device, self._is_leaf() or None)
+
+
+def _unpickled(kind: type, array: np.ndarray, dtype: str, device: str, requires_grad: bool | None) -> Any:
+    return kind.from_blob(array, dtype, device)._set_requires_grad(requires_grad)  # type: ignore[attr-defined]
