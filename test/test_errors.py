@@ -1,13 +1,13 @@
 """User mistakes fail where they are written, with the op and the shapes in the message."""
 # Wrong types are passed on purpose.
-# mypy: disable-error-code="arg-type,type-var"
+# mypy: disable-error-code="arg-type,type-var,misc,operator,index,dict-item"
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 
-from minigrad import Tensor, Variable, config
-from minigrad.errors import DeviceError, DTypeError, MinigradError, ShapeError
+from minigrad import Tensor, Variable, config, jit, nn
+from minigrad.errors import DeviceError, DTypeError, FormatError, MinigradError, ShapeError
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +18,10 @@ def on_numpy() -> Iterator[None]:
 
 def x(*shape: int) -> Tensor:
     return Tensor(np.zeros(shape, np.float32))
+
+
+def w() -> Tensor:
+    return Tensor([1.0], requires_grad=True)
 
 
 def i(*shape: int) -> Tensor:
@@ -52,7 +56,7 @@ ROWS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: Tensor.einsum("ij,jk->ik", x(2, 3), x(4, 5)), ShapeError,
      "[einsum] expected one length of 'j' in 'ij,jk->ik', got [2, 3] and [4, 5]"),
     (lambda: Tensor.cat([]), ShapeError, "[cat] expected tensors or a list of at least one, got []"),
-    (lambda: x(2, 3).chunk(0), ShapeError, "[chunk] expected at least 1 chunk, got 0"),
+    (lambda: x(2, 3).chunk(0), ShapeError, "[chunk] expected chunks as an integer of 1 or more, got 0"),
     (lambda: x(2, 3).to(x(1).dtype), DeviceError, "[device] expected a device's name such as 'CPU', got float32"),
     (lambda: x(2, 3).cat(x(3, 3), dim=1), ShapeError,
      "[cat] expected shapes equal beside axis 1, got [2, 3] and [3, 3]"),
@@ -77,7 +81,7 @@ ROWS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: i(3) << 1.5, DTypeError, "[shl] expected an integer type, got float32"),
     (lambda: x(3) & x(3), DTypeError, "[and] expected an integer or bool type, got float32"),
     (lambda: (x(3) > 0) - (x(3) > 0), DTypeError, "[sub] expected a number type, got bool and bool"),
-    (lambda: x(3).cast("float31"), DTypeError, "unknown dtype 'float31'; expected one of bool, int8"),
+    (lambda: x(3).cast("float31"), DTypeError, "[dtype] expected one of bool, int8, int16, int32"),
     (lambda: x(3).bitcast("float64"), DTypeError, "[bitcast] expected a type of 32 bits like float32, got float64"),
     (lambda: x(3).item(), ShapeError, "[item] expected one element, got shape [3]"),
     (lambda: bool(x(3)), ShapeError, "[bool] expected one element, got shape [3]; use .any() or .all()"),
@@ -99,6 +103,93 @@ ROWS: list[tuple[Callable[[], object], type[Exception], str]] = [
      "[pad] expected (before, after) for last axes of [2, 3], got (1, 1, 1)"),
     (lambda: x(2).dropout(1.5), ShapeError, "[dropout] expected a probability in 0..1, got 1.5"),
     (lambda: x(2).gelu("fast"), DTypeError, "[gelu] expected approximate 'tanh' or 'none', got 'fast'"),
+    (lambda: x(2, 3).permute("a", 0), ShapeError, "[permute] expected an order of 2 axes for [2, 3], got ('a', 0)"),
+    (lambda: x(2, 3).flatten(1, 0), ShapeError, "[flatten] expected start_dim at or before end_dim, got 1 and 0"),
+    (lambda: x(2, 3).unflatten(0, (2, -1, -1)), ShapeError,
+     "[unflatten] expected sizes whose product is 2, at most one of them -1, got (2, -1, -1)"),
+    (lambda: x(2, 3).unflatten(0, 5), ShapeError, "[unflatten] expected sizes whose product is 2, at most one"),
+    (lambda: x(2, 3).pad(3), ShapeError, "[pad] expected integers (left, right, top, ...) or one (before, after) per"),
+    (lambda: x(2, 3).pad(((1, 1), (1,))), ShapeError, "[pad] expected integers (left, right, top, ...) or one (before"),
+    (lambda: x(2, 3).pad((1, 1), value="a"), DTypeError, "[pad] expected value as a number, got 'a'"),
+    (lambda: x(2, 3).shrink(3), ShapeError, "[shrink] expected 2 ranges (start, stop) for [2, 3], got 3"),
+    (lambda: x(2, 3).repeat_interleave(-1), ShapeError,
+     "[repeat_interleave] expected repeats as an integer of 0 or more, got -1"),
+    (lambda: x(2).cat(np.zeros(2)), DTypeError, "[cat] expected a Tensor, got ndarray"),
+    (lambda: x(2).stack(3), DTypeError, "[stack] expected a Tensor, got int"),
+    (lambda: x(5).split([7, -2]), ShapeError, "[split] expected sizes as an integer of 0 or more, got -2"),
+    (lambda: x(5).split("a"), ShapeError, "[split] expected sizes as an integer of 0 or more, got 'a'"),
+    (lambda: x(5).unfold(0, 2, 0), ShapeError, "[unfold] expected step as an integer of 1 or more, got 0"),
+    (lambda: x(5).narrow(0, "a", 1), ShapeError, "[narrow] expected start as an integer of 0 or more, got 'a'"),
+    (lambda: x(5).roll("a", 0), ShapeError, "[roll] expected shifts as an integer, got 'a'"),
+    (lambda: x(5).softmax(1), ShapeError, "[softmax] expected distinct axes in -1..0, got 1"),
+    (lambda: x(2, 0).argmax(1), ShapeError, "[argmax] expected at least one element along axis 1, got [2, 0]"),
+    (lambda: x(5).tril(), ShapeError, "[tril] expected at least 2 axes and an integer diagonal, got [5] and 0"),
+    (lambda: x(2, 3)[True], DTypeError, "[getitem] expected ints, slices, None, ..., tensors or Variables, got bool"),
+    (lambda: x(2, 3)["a":], DTypeError, "[getitem] expected a slice of integers, got slice('a', None, None)"),
+    (lambda: x(2, 3).gather(0, 0.5), DTypeError, "[gather] expected a Tensor, got float"),
+    (lambda: x(2, 3).take(x(2)), DTypeError, "[take] expected an integer index, got float32"),
+    (lambda: x(2, 3).index_select(0, [[1]]), ShapeError, "[index_select] expected an index of one axis, got [1, 1]"),
+    (lambda: i(3).one_hot(-1), ShapeError, "[one_hot] expected num_classes as an integer of 1 or more, got -1"),
+    (lambda: x(3).size(7), ShapeError, "[size] expected an axis in -1..0, got 7"),
+    (lambda: x(3).cast(None), DTypeError, "[dtype] expected one of bool, int8, int16"),
+    (lambda: x(3).masked_fill(3, 0), DTypeError, "[masked_fill] expected a Tensor, got int"),
+    (lambda: 3 @ x(3), ShapeError, "[matmul] expected operands of at least one axis, got [] and [3]"),
+    (lambda: x(3).linear(3), DTypeError, "[linear] expected a Tensor, got int"),
+    (lambda: x(1, 3, 8, 8).conv2d(x(4, 3, 3, 3), bias=x(3)), ShapeError, "[conv2d] expected a bias [4], got [3]"),
+    (lambda: x(1, 3, 8, 8).conv2d(x(4, 3, 3, 3), padding="same"), ShapeError,
+     "[conv2d] expected padding as one int, 2 or 4 of them, got 'same'"),
+    (lambda: x(1, 3, 8, 8).conv_transpose2d(x(3, 4, 3, 3), padding=9), ShapeError,
+     "[conv_transpose2d] expected strides and dilations of 1 or more and sizes of 0 or more, got stride 1, dilation 1"),
+    (lambda: x(4).max_pool2d(), ShapeError, "[max_pool2d] expected one size per axis of a window, got (2, 2) for [4]"),
+    (lambda: x(2, 3).interpolate((1, 2, 3)), ShapeError,
+     "[interpolate] expected one size for each of the last axes of [2, 3], got (1, 2, 3)"),
+    (lambda: x(2, 3).batchnorm(None, None, x(2), x(3)), ShapeError,
+     "[batchnorm] expected [3] per channel of [2, 3], got [2]"),
+    (lambda: x(2, 3).cross_entropy(3), DTypeError, "[cross_entropy] expected a Tensor, got int"),
+    (lambda: x(2, 3).cross_entropy([0, 1], label_smoothing=2), ShapeError,
+     "[cross_entropy] expected a label_smoothing in 0..1, got 2"),
+    (lambda: x(2, 3).nll_loss([0, 1, 2]), ShapeError, "[nll_loss] expected log-probabilities [N, C, ...] and classes"),
+    (lambda: x(2).dropout("a"), ShapeError, "[dropout] expected a probability in 0..1, got 'a'"),
+    (lambda: x(3).scaled_dot_product_attention(x(3), x(3)), ShapeError,
+     "[scaled_dot_product_attention] expected at least 2 axes, got [3], [3], [3]"),
+    (lambda: x(2, 3).scaled_dot_product_attention(x(2, 3), 3), DTypeError,
+     "[scaled_dot_product_attention] expected a Tensor, got int"),
+    (lambda: Tensor.einsum(3, x(2)), ShapeError, "[einsum] expected a formula such as 'ij,jk->ik' and tensors, got 3"),
+    (lambda: Tensor.einsum("...ij->ij", x(2)), ShapeError, "[einsum] expected one term per operand and one letter per"),
+    (lambda: Tensor.full((2,), "a"), DTypeError, "[full] expected fill_value as a number, got 'a'"),
+    (lambda: Tensor.arange(float("nan")), ShapeError, "[arange] expected finite numbers, got 0, nan and 1"),
+    (lambda: Tensor.arange("a"), DTypeError, "[arange] expected start, stop and step as a number, got 'a'"),
+    (lambda: Tensor.linspace(0, 1, 1.5), ShapeError, "[linspace] expected steps as an integer of 0 or more, got 1.5"),
+    (lambda: Tensor.eye("a"), ShapeError, "[eye] expected n as an integer of 0 or more, got 'a'"),
+    (lambda: Tensor.uniform(3, low=2, high=1), ShapeError, "[uniform] expected low <= high, got 2 and 1"),
+    (lambda: Tensor.randint(3, low="a"), ShapeError, "[randint] expected low < high, at most 2**32 apart, got 'a'"),
+    (lambda: Tensor.kaiming_uniform(), ShapeError, "[init] expected a shape [out, in, ...] of at least one axis"),
+    (lambda: Tensor.manual_seed("a"), MinigradError, "[manual_seed] expected a seed in 0..2**64-1, got 'a'"),
+    (lambda: Tensor([2**70]), DTypeError, "[Tensor] expected numbers, nested lists of them or an array, got list"),
+    (lambda: Tensor([1j]), DTypeError, "[Tensor] expected numbers, nested lists of them or an array, got list of comp"),
+    (lambda: i(2) + 2**70, DTypeError, "[add] expected an integer of at most 64 bits, got 1180591620717411303424"),
+    (lambda: x(2).replace(3), DTypeError, "[replace] expected a Tensor, got int"),
+    (lambda: x(2).realize([x(2)]), DTypeError, "[realize] expected Tensors one by one, got"),
+    (lambda: x(2).backward(3), DTypeError, "[backward] expected a Tensor, got int"),
+    (lambda: x(2).gradient(3), DTypeError, "[gradient] expected a Tensor, got int"),
+    (lambda: Tensor.from_blob([1, 2]), DTypeError, "[from_blob] expected a numpy array, got list"),
+    (lambda: jit(3), MinigradError, "[jit] expected a function and a limit of 0 or more, got 3 and 8"),
+    (lambda: nn.Linear("a", 3), ShapeError, "[Linear] expected in_features as an integer of 0 or more, got 'a'"),
+    (lambda: nn.Linear(3, 2)(None), DTypeError, "[Linear] expected a Tensor, got NoneType"),
+    (lambda: nn.Conv2d(3, 4, "a"), ShapeError, "[Conv2d] expected one integer or 2 of them, got 'a'"),
+    (lambda: nn.Conv2d("a", 4, 3), ShapeError, "[Conv2d] expected channels and groups as integers, got 'a', 4 and 1"),
+    (lambda: nn.RMSNorm(3)(x()), ShapeError, "[RMSNorm] expected [..., 3], got []"),
+    (lambda: nn.optim.SGD(nn.Linear(2, 2)), MinigradError,
+     "[SGD] expected Tensors, such as nn.state.get_parameters(model), got Linear"),
+    (lambda: nn.optim.SGD({"a": x(2)}), MinigradError, "[SGD] expected Tensors, such as nn.state.get_parameters"),
+    (lambda: nn.optim.SGD([w()], lr="a"), DTypeError, "[SGD] expected the learning rate as a number, got 'a'"),
+    (lambda: nn.optim.SGD([w()], lr=x(2)), ShapeError, "[SGD] expected one number, got a Tensor of [2]"),
+    (lambda: nn.optim.SGD([w()], momentum="a"), DTypeError, "[SGD] expected momentum as a number, got 'a'"),
+    (lambda: nn.optim.Adam([w()], betas=(0.9, 2)), MinigradError, "[Adam] expected two betas in 0..1, below 1, got"),
+    (lambda: nn.state.load_state_dict(nn.Linear(2, 2), None), FormatError,
+     "[load_state_dict] expected a dictionary of tensors by name, got NoneType"),
+    (lambda: nn.state.safe_save({"a": 3}, "unused"), DTypeError,
+     "[safe_save] expected a dictionary of Tensors by name, got a int as 'a'"),
 ]  # fmt: skip
 
 

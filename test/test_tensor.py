@@ -339,3 +339,32 @@ def test_lists_of_tensors_are_joined():
     a, b = Tensor([[1, 2]]), Tensor([[3, 4]])
     assert Tensor.cat([a, b], dim=1).tolist() == Tensor.cat(a, b, dim=1).tolist() == [[1, 2, 3, 4]]
     assert Tensor.stack((a, b)).tolist() == a.stack(b).tolist() == [[[1, 2]], [[3, 4]]]
+
+
+def test_fills_and_indices_of_any_kind() -> None:
+    assert Tensor.full((2,), np.float32(2.5)).tolist() == [2.5, 2.5]
+    assert Tensor.full((1,), Tensor(2.5)).tolist() == [2.5]
+    assert Tensor.full((1,), np.int64(3)).dtype is int32 and Tensor.arange(Tensor(3)).tolist() == [0, 1, 2]
+    assert Tensor(np.arange(3, dtype=">f4")).tolist() == [0, 1, 2]
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]])
+    assert x[[]].shape == (0, 2) and x.take([1, 0]).tolist() == [[3, 4], [1, 2]]
+    assert x.gather(1, [[1], [0]]).tolist() == [[2], [3]] and x.embedding(np.array([1])).tolist() == [[3, 4]]
+    assert Tensor(2.0).softmax(-1).item() == 1 and Tensor.zeros(3, 0).softmax(-1).shape == (3, 0)
+    none = Tensor.ones(1, 0, 3)
+    assert Tensor.ones(1, 2, 3).scaled_dot_product_attention(none, none).tolist() == [[[0, 0, 0], [0, 0, 0]]]
+
+
+def test_rows_of_the_ignored_class_do_not_count() -> None:
+    logits, classes = Tensor([[1.0, 2.0], [3.0, 1.0], [0.0, 0.0]]), [1, -100, 0]
+    counted = logits[[0, 2]].cross_entropy([1, 0])
+    assert logits.cross_entropy(classes, ignore_index=-100).item() == pytest.approx(counted.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("formula", ["...ij,...jk->...ik", "...ij,jk", "i...,j...->...", "bij,...j->bi..."])
+def test_einsum_with_an_ellipsis_like_numpy(formula: str) -> None:
+    rng = np.random.default_rng(0)
+    shapes = {"...ij,...jk->...ik": ((5, 2, 3, 4), (2, 4, 2)), "...ij,jk": ((5, 2, 3), (3, 4)),
+              "i...,j...->...": ((2, 3, 4), (3, 4)), "bij,...j->bi...": ((2, 3, 4), (5, 4))}[formula]
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in shapes)
+    result = Tensor.einsum(formula, Tensor(a), Tensor(b)).numpy()
+    np.testing.assert_allclose(result, np.einsum(formula, a, b), rtol=1e-5, atol=1e-6)

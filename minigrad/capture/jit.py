@@ -273,6 +273,8 @@ def jit(function: Callable | None = None, *, limit: int = MAX_CAPTURES, donate: 
     those of an earlier call lie, even while you hold them, though never over what it reads itself. Read or copy donated
     results before calling again; calls from several threads must not share such a function.
     """
+    if not isinstance(limit, int) or limit < 0 or not (function is None or callable(function)):
+        raise MinigradError(f"[jit] expected a function and a limit of 0 or more, got {function!r} and {limit!r}")
     if function is None:
         return functools.partial(jit, limit=limit, donate=donate)
     return Jit(function, limit, donate)

@@ -41,6 +41,7 @@ def leaf_of(data: Any, dtype: DType | None, device: str) -> Node:
             kind = int64
         return B.const(data, dtype or kind, device)
     array = _as_array(data, dtype)
+    array = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     kind = dtype or to_dtype(array.dtype)
     if array.dtype != kind.np or kind is bfloat16:
         array = convert(array, kind)
@@ -56,6 +57,9 @@ def _as_array(data: Any, dtype: DType | None) -> np.ndarray:
         return np.asarray(data)
     try:
         array = np.array(data)
+    except TypeError as error:  # its own way to become an array failed
+        raise DTypeError(f"[Tensor] expected numbers, nested lists of them or an array, "
+                         f"got a {type(data).__name__} that numpy cannot take: {error}") from None
     except ValueError as error:
         raise ShapeError(f"[Tensor] expected nested lists of equal lengths, got {error}") from None
     if array.dtype == np.float64:
@@ -63,5 +67,8 @@ def _as_array(data: Any, dtype: DType | None) -> np.ndarray:
     if array.dtype == np.int64 and (array.size == 0 or (-(1 << 31) <= array.min() and array.max() < 1 << 31)):
         return array.astype(np.int32 if array.size else np.float32)
     if array.dtype.kind not in "biuf":
-        raise DTypeError(f"[Tensor] expected numbers, nested lists of them or an array, got {type(data).__name__}")
+        held = f" of {array.dtype}s" if array.ndim and array.dtype.kind != "O" else (
+            f" of {type(array.flat[0]).__name__}" if array.size and array.ndim else "")
+        raise DTypeError(f"[Tensor] expected numbers, nested lists of them or an array, "
+                         f"got {type(data).__name__}{held}")
     return array

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from minigrad.errors import ShapeError
 from minigrad.mixins.attention import AttentionMixin
-from minigrad.mixins.base import as_axis
+from minigrad.mixins.base import as_axis, as_count
 from minigrad.mixins.reduce import Axis
 
 
@@ -49,6 +49,7 @@ class AliasMixin(AttentionMixin):
     def narrow(self, dim: int, start: int, length: int) -> Self:
         """`length` elements of an axis from `start` on."""
         a = as_axis("narrow", dim, self.ndim)
+        start, length = as_count("narrow", "start", start), as_count("narrow", "length", length)
         return self.shrink(tuple([(start, start + length) if i == a else (0, n) for i, n in enumerate(self.shape)]))
 
     def unbind(self, dim: int = 0) -> tuple[Self, ...]:

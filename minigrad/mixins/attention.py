@@ -7,7 +7,7 @@ from typing import Any, Self
 from minigrad.dtype import bool_
 from minigrad.errors import ShapeError
 from minigrad.expr import Index, prove_nonneg
-from minigrad.mixins.base import broadcast_shapes
+from minigrad.mixins.base import as_number, as_tensor, broadcast_shapes
 from minigrad.mixins.nn_functional import NNMixin
 from minigrad.ops.attention import attention
 
@@ -25,6 +25,11 @@ class AttentionMixin(NNMixin):
         s <= l + causal_offset: an offset of S - L aligns the last rows. `scale` defaults to 1/sqrt(E). With
         `enable_gqa`, k and v have fewer heads, each serving several of q's. What is not kept must be finite in v.
         """
+        for x in (key, value, *([] if attn_mask is None else [attn_mask])):
+            as_tensor("scaled_dot_product_attention", x)
+        if min(self.ndim, key.ndim, value.ndim) < 2 + enable_gqa:
+            raise ShapeError(f"[scaled_dot_product_attention] expected at least {2 + enable_gqa} axes, "
+                             f"got {list(self.shape)}, {list(key.shape)}, {list(value.shape)}")
         query, width = self, self.shape[-1]
         if key.shape[-1] != width or key.shape[-2] != value.shape[-2]:
             raise ShapeError(f"[scaled_dot_product_attention] expected q [..., L, E], k [..., S, E], v [..., S, F], "
@@ -35,7 +40,8 @@ class AttentionMixin(NNMixin):
         if grouped:
             query, key, value = _group_heads(query, key, value)
             attn_mask = None if attn_mask is None else _group_mask(attn_mask, query)
-        factor = 1 / math.sqrt(width) if scale is None else scale  # type: ignore[arg-type]
+        factor = 1 / math.sqrt(width) if scale is None else as_number(  # type: ignore[arg-type]
+            "scaled_dot_product_attention", "scale", scale)
         offset = None if not is_causal or prove_nonneg(causal_offset + 1 - key.shape[-2]) else causal_offset
         if not 0 <= dropout_p <= 1:
             raise ShapeError(f"[scaled_dot_product_attention] expected a dropout_p in 0..1, got {dropout_p}")

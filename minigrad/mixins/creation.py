@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Self
 
 from minigrad import random
 from minigrad.dtype import DType, bool_, float32, int32, int64, to_dtype, uint64
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Expr, Index, dim, prove_nonneg
-from minigrad.mixins.base import as_shape, check_shape
+from minigrad.mixins.base import as_count, as_number, as_shape, as_tensor, check_shape, is_index, join_shapes
 from minigrad.mixins.reduce import ReduceMixin
 from minigrad.ops import build as B
 from minigrad.ops.node import Node
@@ -41,6 +42,7 @@ class CreationMixin(ReduceMixin):
         if isinstance(fill_value, Expr):
             kind = int32
         else:
+            fill_value = as_number("full", "fill_value", fill_value)
             kind = bool_ if isinstance(fill_value, bool) else float32 if isinstance(fill_value, float) else int32
         shape = check_shape("full", as_shape((shape,)))
         kind = kind if dtype is None else to_dtype(dtype)
@@ -79,9 +81,7 @@ class CreationMixin(ReduceMixin):
     def arange(cls, start: Any, stop: Any = None, step: Any = 1, *, dtype: DType | str | None = None,
                device: str | None = None, requires_grad: bool | None = None) -> Self:
         """start, start + step, ... below stop (above it for a negative step); int32 unless a number is a float."""
-        start, stop = (0, start) if stop is None else (start, stop)
-        if step == 0:
-            raise ShapeError("[arange] expected a step other than 0")
+        start, stop, step = _arange_ends(start, stop, step)
         kind = float32 if any(isinstance(v, float) for v in (start, stop, step)) else int32
         kind = kind if dtype is None else to_dtype(dtype)
         count: Index
@@ -98,8 +98,8 @@ class CreationMixin(ReduceMixin):
     def linspace(cls, start: float, stop: float, steps: int, *, dtype: DType | str = float32,
                  device: str | None = None, requires_grad: bool | None = None) -> Self:
         """`steps` evenly spaced numbers, both ends included."""
-        if steps < 0:
-            raise ShapeError(f"[linspace] expected steps of 0 or more, got {steps}")
+        steps = as_count("linspace", "steps", steps)
+        start, stop = as_number("linspace", "start", start), as_number("linspace", "stop", stop)
         gap = (stop - start) / max(steps - 1, 1)
         order = cls._wrap(B.iota(steps, cls._device(device)))
         # From the nearer end, so that both ends are exact.
@@ -111,9 +111,10 @@ class CreationMixin(ReduceMixin):
     def eye(cls, n: int, m: int | None = None, *, dtype: DType | str = float32, device: str | None = None,
             requires_grad: bool | None = None) -> Self:
         """Ones on the diagonal of an n by m matrix."""
-        m = n if m is None else m
-        rows = cls._wrap(B.iota(check_shape("eye", (n,))[0], cls._device(device))).reshape(n, 1)
-        columns = cls._wrap(B.iota(check_shape("eye", (m,))[0], rows.device)).reshape(1, m)
+        n = as_count("eye", "n", n)
+        m = n if m is None else as_count("eye", "m", m)
+        rows = cls._wrap(B.iota(n, cls._device(device))).reshape(n, 1)
+        columns = cls._wrap(B.iota(m, rows.device)).reshape(1, m)
         return rows.eq(columns).cast(dtype)._set_requires_grad(requires_grad)
 
     def _order(self, axis: int) -> Self:
@@ -123,20 +124,26 @@ class CreationMixin(ReduceMixin):
 
     def tril(self, diagonal: int = 0) -> Self:
         """The lower triangle of the last two axes, 0 elsewhere."""
-        keep = self._order(self.ndim - 1).le(self._order(self.ndim - 2) + diagonal)
-        return keep.where(self, 0)
+        return self._triangle("tril", diagonal, lambda column, row: column.le(row))
 
     def triu(self, diagonal: int = 0) -> Self:
         """The upper triangle of the last two axes, 0 elsewhere."""
-        keep = self._order(self.ndim - 1).ge(self._order(self.ndim - 2) + diagonal)
-        return keep.where(self, 0)
+        return self._triangle("triu", diagonal, lambda column, row: column.ge(row))
+
+    def _triangle(self, name: str, diagonal: int, keeps: Callable[[Self, Self], Self]) -> Self:
+        if self.ndim < 2 or not is_index(diagonal):
+            raise ShapeError(f"[{name}] expected at least 2 axes and an integer diagonal, got {list(self.shape)} and "
+                             f"{diagonal!r}")
+        return keeps(self._order(self.ndim - 1), self._order(self.ndim - 2) + diagonal).where(self, 0)
 
     @classmethod
     def meshgrid(cls, *tensors: Self, indexing: str = "ij") -> tuple[Self, ...]:
         """Coordinate grids of 1-D tensors, matrix ('ij') or Cartesian ('xy') order."""
         if indexing not in ("ij", "xy"):
             raise ShapeError(f"[meshgrid] expected indexing 'ij' or 'xy', got {indexing!r}")
-        order = list(tensors)
+        order = [as_tensor("meshgrid", t) for t in tensors]
+        if any(t.ndim != 1 for t in order):
+            raise ShapeError(f"[meshgrid] expected tensors of one axis, got {join_shapes([t.shape for t in order])}")
         if indexing == "xy" and len(order) > 1:
             order[0], order[1] = order[1], order[0]
         shape = [t.shape[0] for t in order]
@@ -169,6 +176,9 @@ class CreationMixin(ReduceMixin):
     def uniform(cls, *shape: Any, low: float = 0.0, high: float = 1.0, dtype: DType | str = float32,
                 device: str | None = None, requires_grad: bool | None = None) -> Self:
         """Uniform in [low, high)."""
+        low, high = as_number("uniform", "low", low), as_number("uniform", "high", high)
+        if not low <= high:
+            raise ShapeError(f"[uniform] expected low <= high, got {low} and {high}")
         x = cls._uniform(as_shape(shape), to_dtype(dtype), device) * (high - low) + low
         return x._set_requires_grad(requires_grad)
 
@@ -192,8 +202,8 @@ class CreationMixin(ReduceMixin):
     def randint(cls, *shape: Any, low: int = 0, high: int = 10, dtype: DType | str = int32, device: str | None = None,
                 requires_grad: bool | None = None) -> Self:
         """Integers in [low, high), where high - low is at most 2**32."""
-        if not low < high or high - low > 1 << 32:
-            raise ShapeError(f"[randint] expected low < high, at most 2**32 apart, got {low} and {high}")
+        if not is_index(low) or not is_index(high) or not low < high or high - low > 1 << 32:
+            raise ShapeError(f"[randint] expected low < high, at most 2**32 apart, got {low!r} and {high!r}")
         extents = check_shape("randint", as_shape(shape))
         bits = cls._wrap(random.random_bits(extents, cls._device(device))).cast(uint64)
         x = (((bits * (high - low)) >> 32).cast(int64) + low).cast(dtype)
@@ -202,7 +212,7 @@ class CreationMixin(ReduceMixin):
     @classmethod
     def randperm(cls, n: int, *, dtype: DType | str = int32, device: str | None = None) -> Self:
         """A random order of 0..n-1: the ranks of random keys, quadratic in n."""
-        keys = cls._wrap(random.random_bits((n,), cls._device(device)))
+        keys = cls._wrap(random.random_bits((as_count("randperm", "n", n),), cls._device(device)))
         order = keys._order(0)
         row, column = keys.reshape(n, 1), keys.reshape(1, n)
         earlier = row.gt(column) | (row.eq(column) & order.reshape(n, 1).gt(order.reshape(1, n)))
@@ -249,8 +259,22 @@ class CreationMixin(ReduceMixin):
 def _fans(shape: tuple[Any, ...]) -> tuple[int, int]:
     """Inputs of one output and outputs of one input."""
     dims: Any = as_shape(shape)
+    if not dims:
+        raise ShapeError("[init] expected a shape [out, in, ...] of at least one axis, got []")
     field = math.prod(dims[2:])
     return (dims[1] if len(dims) > 1 else dims[0]) * field, dims[0] * field
+
+
+def _arange_ends(start: Any, stop: Any, step: Any) -> tuple[Any, Any, Any]:
+    """(start, stop, step), numbers or symbolic; `stop` is the first of them where there is only one."""
+    start, stop = (0, start) if stop is None else (start, stop)
+    ends = [v if isinstance(v, Expr) else as_number("arange", "start, stop and step", v)
+            for v in (start, stop, step)]
+    if ends[2] == 0:
+        raise ShapeError("[arange] expected a step other than 0")
+    if not all(isinstance(v, Expr) or math.isfinite(v) for v in ends):
+        raise ShapeError(f"[arange] expected finite numbers, got {start}, {stop} and {step}")
+    return ends[0], ends[1], ends[2]
 
 
 def _sequence(count: Index, start: Any, step: Any, dtype: DType, device: str) -> Node:

@@ -7,7 +7,7 @@ from typing import Any, Self
 from minigrad import dtype as dtypes
 from minigrad.dtype import DType, bool_, float32, to_dtype
 from minigrad.errors import DTypeError, ShapeError
-from minigrad.mixins.base import Base, Scalar, broadcast_shapes
+from minigrad.mixins.base import Base, Scalar, as_tensor, broadcast_shapes
 from minigrad.ops import build as B
 from minigrad.ops import functions
 
@@ -245,7 +245,7 @@ class ElementwiseMixin(Base):
 
     def masked_fill(self, mask: Any, value: Any) -> Self:
         """`value` where `mask` is True, else this tensor."""
-        return self._operand(mask).where(value, self)
+        return as_tensor("masked_fill", self._operand(mask)).where(value, self)
 
     # Functions
 

@@ -15,7 +15,7 @@ import numpy as np
 from minigrad.dtype import bool_, int32
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Expr, Index, bounds, dim, emin
-from minigrad.mixins.base import Base, as_axis, broadcast_shapes
+from minigrad.mixins.base import Base, as_axis, as_count, as_tensor, broadcast_shapes, is_index
 from minigrad.mixins.creation import CreationMixin
 from minigrad.ops import build as B
 
@@ -108,10 +108,15 @@ class IndexingMixin(CreationMixin):
         return parts, [] if advanced else drops, news, tensors
 
     def _index_item(self, name: str, item: Any) -> Any:
-        if item is None or item is Ellipsis or isinstance(item, (slice, Expr)):
+        if item is None or item is Ellipsis or isinstance(item, Expr):
+            return item
+        if isinstance(item, slice):
+            if not all([end is None or is_index(end) for end in (item.start, item.stop, item.step)]):
+                raise DTypeError(f"[{name}] expected a slice of integers, got {item}")
             return item
         if isinstance(item, (list, np.ndarray)):
-            item = type(self)._from_data(np.asarray(item), None, self.device)
+            array = np.asarray(item)
+            item = type(self)._from_data(array if array.size else array.astype(np.int32), None, self.device)
         if isinstance(item, Base):
             if item.dtype is bool_:
                 raise DTypeError(f"[{name}] expected integer indices, got a bool mask (its result has no known shape); "
@@ -120,6 +125,8 @@ class IndexingMixin(CreationMixin):
                 raise DTypeError(f"[{name}] expected integer indices, got {item.dtype}")
             return item
         try:
+            if isinstance(item, (bool, np.bool_)):
+                raise TypeError
             return int(operator.index(item))
         except TypeError:
             raise DTypeError(f"[{name}] expected ints, slices, None, ..., tensors or Variables, "
@@ -217,30 +224,38 @@ class IndexingMixin(CreationMixin):
 
     # Named operations
 
-    def gather(self, dim: int, index: Self) -> Self:
+    def _indices(self, name: str, index: Any) -> Self:
+        """`index` as a tensor of integers; lists and arrays become one."""
+        if isinstance(index, (int, list, np.ndarray, np.integer)):
+            index = self._index_item(name, np.asarray(index))
+        if not as_tensor(name, index).dtype.is_int:
+            raise DTypeError(f"[{name}] expected an integer index, got {index.dtype}")
+        return index
+
+    def gather(self, dim: int, index: Any) -> Self:
         """out[.., i, ..] = x[.., index[.., i, ..], ..] along `dim`; out has the index's shape."""
         a = as_axis("gather", dim, self.ndim)
-        return self._wrap(B.gather(self._node, index._node, a), self)
+        return self._wrap(B.gather(self._node, self._indices("gather", index)._node, a), self)
 
-    def scatter(self, dim: int, index: Self, src: Any, reduce: str | None = None) -> Self:
+    def scatter(self, dim: int, index: Any, src: Any, reduce: str | None = None) -> Self:
         """x with src[.., i, ..] put at [.., index[.., i, ..], ..] along `dim`; `reduce`: 'add' to what is there."""
         if reduce not in (None, "add"):
             raise ShapeError(f"[scatter] expected reduce None or 'add', got {reduce!r}")
         return self._scatter(dim, index, src, "set" if reduce is None else "add")
 
-    def scatter_add(self, dim: int, index: Self, src: Any) -> Self:
+    def scatter_add(self, dim: int, index: Any, src: Any) -> Self:
         return self._scatter(dim, index, src, "add")
 
-    def scatter_reduce(self, dim: int, index: Self, src: Self, reduce: str) -> Self:
+    def scatter_reduce(self, dim: int, index: Any, src: Self, reduce: str) -> Self:
         """x with src combined into it by 'sum', 'amax' or 'amin'."""
         known = {"sum": "add", "amax": "max", "amin": "min"}
         if reduce not in known:
             raise ShapeError(f"[scatter_reduce] expected reduce among {', '.join(known)}, got {reduce!r}")
         return self._scatter(dim, index, src, known[reduce])
 
-    def _scatter(self, dim: int, index: Self, src: Any, reduction: str) -> Self:
+    def _scatter(self, dim: int, index: Any, src: Any, reduction: str) -> Self:
         a = as_axis("scatter", dim, self.ndim)
-        src = self._operand(src)
+        index, src = self._indices("scatter", index), self._operand(src)
         if not isinstance(src, Base):
             value = B.full(src, index.shape, self.dtype, self.device)
             return self._wrap(B.scatter(self._node, index._node, value, a, reduction), self)
@@ -253,29 +268,33 @@ class IndexingMixin(CreationMixin):
         value = B.cast(src._node, self.dtype)
         return self._wrap(B.scatter(self._node, index._node, value, a, reduction), self, src)
 
-    def take(self, index: Self) -> Self:
+    def take(self, index: Any) -> Self:
         """Rows: x[index] along the first axis for an integer tensor of any shape; out of range is clamped."""
-        rest = self.shape[1:]
+        if not self.ndim:
+            raise ShapeError("[take] expected a tensor with axes, got one of shape []")
+        index, rest = self._indices("take", index), self.shape[1:]
         count = index.numel()
         wide = index.reshape(count, *[1] * len(rest)).expand(count, *rest)
         return self.gather(0, wide).reshape(*index.shape, *rest)
 
-    def embedding(self, index: Self) -> Self:
+    def embedding(self, index: Any) -> Self:
         """Rows of this [V, D] table: index [...] gives [..., D]."""
         if self.ndim != 2:
             raise ShapeError(f"[embedding] expected a table [V, D], got {list(self.shape)}")
         return self.take(index)
 
-    def index_select(self, dim: int, index: Self) -> Self:
+    def index_select(self, dim: int, index: Any) -> Self:
         """Slices of one axis, in the order of a 1-D index."""
-        a = as_axis("index_select", dim, self.ndim)
+        a, index = as_axis("index_select", dim, self.ndim), self._indices("index_select", index)
+        if index.ndim != 1:
+            raise ShapeError(f"[index_select] expected an index of one axis, got {list(index.shape)}")
         return self.transpose(a, 0).take(index).transpose(a, 0)
 
     def one_hot(self, num_classes: int) -> Self:
         """A new last axis with 1 at each class and 0 elsewhere, as int32."""
         if not self.dtype.is_int:
             raise DTypeError(f"[one_hot] expected integer classes, got {self.dtype}")
-        classes = type(self).arange(num_classes, device=self.device)
+        classes = type(self).arange(as_count("one_hot", "num_classes", num_classes, 1), device=self.device)
         return self.cast(int32).unsqueeze(-1).eq(classes).cast(int32)
 
 

@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from string import ascii_letters
 from typing import Any, Self
 
 from minigrad.dtype import DType, promote, to_dtype
 from minigrad.errors import ShapeError
-from minigrad.mixins.base import Base
+from minigrad.expr import Index
+from minigrad.mixins.base import Base, as_count, as_tensor
 from minigrad.mixins.indexing import IndexingMixin
 from minigrad.mixins.movement import spread
 from minigrad.mixins.reduce import accumulating
@@ -49,10 +51,14 @@ class LinalgMixin(IndexingMixin):
         return self.dot(other)
 
     def __rmatmul__(self, other: Any) -> Self:
-        return self._operand(other).dot(self)
+        other = self._operand(other)
+        if not isinstance(other, LinalgMixin):
+            raise ShapeError(f"[matmul] expected operands of at least one axis, got [] and {list(self.shape)}")
+        return other.dot(self)  # type: ignore[return-value]
 
     def linear(self, weight: Self, bias: Self | None = None) -> Self:
         """x @ weight + bias for a weight [in, out] (a 1-D weight multiplies)."""
+        weight = as_tensor("linear", self._operand(weight))
         if weight.ndim == 2 and self.shape[-1:] != weight.shape[:1]:
             raise ShapeError(f"[linear] expected [..., {weight.shape[0]}] for a weight {list(weight.shape)}, "
                              f"got {list(self.shape)}")
@@ -61,16 +67,21 @@ class LinalgMixin(IndexingMixin):
 
     def outer(self, other: Self) -> Self:
         """Products of all pairs of two vectors."""
-        return self.reshape(-1, 1) * other.reshape(1, -1)
+        return self.reshape(-1, 1) * as_tensor("outer", self._operand(other)).reshape(1, -1)
 
     @classmethod
     def einsum(cls, formula: str, *operands: Any, dtype: DType | str | None = None) -> Self:
-        """Einstein summation over single letters, such as 'bij,bjk->bik': no ellipsis, no diagonals.
+        """Einstein summation over single letters, such as 'bij,bjk->bik', and '...' for axes that broadcast; no
+        diagonals.
 
         `dtype` is that of products and sums.
         """
-        tensors: list[Self] = list(spread(operands))
-        left, arrow, out = formula.replace(" ", "").partition("->")
+        tensors: list[Self] = [as_tensor("einsum", t) for t in spread(operands)]
+        if not isinstance(formula, str) or not tensors:
+            raise ShapeError(f"[einsum] expected a formula such as 'ij,jk->ik' and tensors, got {formula!r} and "
+                             f"{len(tensors)} tensors")
+        formula = _without_ellipsis(formula.replace(" ", ""), [t.ndim for t in tensors])
+        left, arrow, out = formula.partition("->")
         terms = left.split(",")
         counts = Counter(left.replace(",", ""))
         out = out if arrow else "".join(sorted(c for c in counts if counts[c] == 1))
@@ -107,13 +118,15 @@ class LinalgMixin(IndexingMixin):
 
         `padding`: one int, one per axis, or flat (left, right, top, bottom), the last axis first.
         """
-        n = weight.ndim - 2
+        n = as_tensor("conv2d", weight).ndim - 2
+        as_count("conv2d", "groups", groups, 1)
         if self.ndim != n + 2 or n < 1 or self.shape[1] != groups * weight.shape[1] or weight.shape[0] % groups != 0:
             raise ShapeError(f"[conv2d] expected x [N, Cin, ...] and weight [Cout, Cin/{groups}, ...], "
                              f"got {list(self.shape)} and {list(weight.shape)}")
         common = promote(self.dtype, weight.dtype)
         x, w = B.cast(self._node, common), B.cast(weight._node, common)
         wide = accumulating(common)
+        _check_bias("conv2d", bias, weight.shape[0])
         steps = products.Steps(per_axis("conv2d", stride, n), per_axis("conv2d", dilation, n),
                                spatial_padding("conv2d", padding, n))
         inside = bias if bias is not None and bias.dtype is wide and bias.shape == weight.shape[:1] else None
@@ -127,7 +140,8 @@ class LinalgMixin(IndexingMixin):
     def conv_transpose2d(self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Any = 1,
                          dilation: Any = 1, padding: Any = 0, output_padding: Any = 0) -> Self:
         """The gradient of conv2d by its input: x [N, Cin, *spatial], weight [Cin, Cout/groups, *kernel]."""
-        n = weight.ndim - 2
+        n = as_tensor("conv_transpose2d", weight).ndim - 2
+        as_count("conv_transpose2d", "groups", groups, 1)
         if self.ndim != n + 2 or n < 1 or self.shape[1] != weight.shape[0] or weight.shape[0] % groups != 0:
             raise ShapeError(f"[conv_transpose2d] expected x [N, Cin, ...] and weight [Cin, Cout/{groups}, ...], "
                              f"got {list(self.shape)} and {list(weight.shape)}")
@@ -139,6 +153,7 @@ class LinalgMixin(IndexingMixin):
         pads = spatial_padding(name, padding, n)
         if any(e >= max(s, d) for e, s, d in zip(extra, strides, dilations, strict=True)):
             raise ShapeError(f"[conv_transpose2d] expected output_padding below stride or dilation, got {extra}")
+        _check_bias(name, bias, per_group * groups)
         positions = self.shape[2:]
         depth = in_channels // groups
         x = self.reshape(self.shape[0], groups, depth, 1, *positions, *[1] * n)
@@ -147,6 +162,9 @@ class LinalgMixin(IndexingMixin):
         ends = tuple([(lo, hi - e) for (lo, hi), e in zip(pads, extra, strict=True)])
         lengths = tuple([(i - 1) * s - lo - hi + d * (k - 1) + 1 for i, s, d, k, (lo, hi) in
                          zip(positions, strides, dilations, kernel, ends, strict=True)])
+        if min(strides) < 1 or min(dilations) < 1 or any(isinstance(size, int) and size < 0 for size in lengths):
+            raise ShapeError(f"[{name}] expected strides and dilations of 1 or more and sizes of 0 or more, got stride "
+                             f"{stride}, dilation {dilation} and sizes {list(lengths)} for x {list(self.shape)}")
         axes = tuple(range(3, 3 + n))
         node = B.unwindow(taps._node, axes, kernel, strides, dilations, ends, lengths)
         y = self._wrap(node, self, weight).reshape(self.shape[0], groups * per_group, *lengths)
@@ -165,11 +183,38 @@ class LinalgMixin(IndexingMixin):
         return self._wrap(node, self)
 
 
+def _without_ellipsis(formula: str, ranks: list[int]) -> str:
+    """The formula with letters of its own for the axes that '...' stands for; the last ones are the same in all terms.
+    """
+    if "..." not in formula:
+        return formula
+    left, arrow, out = formula.partition("->")
+    terms = left.split(",")
+    counts = [rank - len(term.replace("...", "")) for term, rank in zip(terms, ranks, strict=False) if "..." in term]
+    free = "".join(c for c in ascii_letters if c not in formula)
+    most = max(counts, default=0)
+    if len(terms) != len(ranks) or not counts or min(counts) < 0 or most > len(free):
+        raise ShapeError(f"[einsum] expected one term per operand and one letter per axis, got {formula!r} for "
+                         f"operands of {ranks} axes")
+    letters = free[:most]
+    if not arrow:
+        named = Counter(left.replace("...", "").replace(",", ""))
+        out = "..." + "".join(sorted(c for c in named if named[c] == 1))
+    full = [term.replace("...", letters[most - rank + len(term.replace("...", "")):])
+            for term, rank in zip(terms, ranks, strict=True)]
+    return ",".join(full) + "->" + out.replace("...", letters)
+
+
+def _check_bias(name: str, bias: Base | None, channels: Index) -> None:
+    if bias is not None and as_tensor(name, bias).shape != (channels,):
+        raise ShapeError(f"[{name}] expected a bias [{channels}], got {list(bias.shape)}")
+
+
 def per_axis(name: str, value: Any, n: int) -> tuple[int, ...]:
     """One int per spatial axis, from one int or n of them."""
-    values = (value,) * n if isinstance(value, int) else tuple(value)
-    if len(values) != n:
-        raise ShapeError(f"[{name}] expected one number or {n} of them, got {value}")
+    values = tuple(value) if isinstance(value, (tuple, list)) else (value,) * n
+    if len(values) != n or not all([hasattr(v, "__index__") for v in values]):
+        raise ShapeError(f"[{name}] expected one integer or {n} of them, got {value!r}")
     return values
 
 
@@ -177,9 +222,9 @@ def spatial_padding(name: str, padding: Any, n: int) -> tuple[tuple[int, int], .
     """(before, after) per spatial axis, from one int, n of them, or 2n flat ones with the last axis first."""
     if isinstance(padding, int):
         return ((padding, padding),) * n
-    flat = tuple(padding)
+    flat = tuple(padding) if isinstance(padding, (tuple, list)) else ()
+    if len(flat) not in (n, 2 * n) or not all([hasattr(p, "__index__") for p in flat]):
+        raise ShapeError(f"[{name}] expected padding as one int, {n} or {2 * n} of them, got {padding!r}")
     if len(flat) == n:
         return tuple([(p, p) for p in flat])
-    if len(flat) != 2 * n:
-        raise ShapeError(f"[{name}] expected padding as one int, {n} or {2 * n} of them, got {padding}")
     return tuple([(flat[i], flat[i + 1]) for i in range(2 * n - 2, -1, -2)])

@@ -8,7 +8,7 @@ from minigrad.dtype import DType, promote
 from minigrad.errors import ShapeError
 from minigrad.expr import Index, divides, product
 from minigrad.mixins.activations import ActivationMixin
-from minigrad.mixins.base import Base, as_axes, as_axis, as_shape
+from minigrad.mixins.base import Base, as_axes, as_axis, as_count, as_number, as_shape, as_tensor, is_index
 from minigrad.ops import build as B
 from minigrad.ops.node import apply
 from minigrad.ops.storage import CONTIGUOUS
@@ -41,7 +41,10 @@ class MovementMixin(ActivationMixin):
 
     def permute(self, *order: Any) -> Self:
         """Axis i of the result is axis order[i]."""
-        axes = tuple([a + self.ndim if a < 0 else a for a in spread(order)])
+        given = spread(order)
+        if not all([is_index(a) for a in given]):
+            raise ShapeError(f"[permute] expected an order of {self.ndim} axes for {list(self.shape)}, got {given}")
+        axes = tuple([a + self.ndim if a < 0 else a for a in given])
         return self._wrap(B.permute(self._node, axes), self)
 
     def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
@@ -61,15 +64,22 @@ class MovementMixin(ActivationMixin):
         if self.ndim == 0:
             return self.reshape(1)
         a, b = as_axis("flatten", start_dim, self.ndim), as_axis("flatten", end_dim, self.ndim)
+        if a > b:
+            raise ShapeError(f"[flatten] expected start_dim at or before end_dim, got {start_dim} and {end_dim}")
         middle = B.numel(self.shape[a:b + 1])
         return self.reshape(*self.shape[:a], middle, *self.shape[b + 1:])
 
     def unflatten(self, dim: int, sizes: Sequence[Index]) -> Self:
         """One axis as several, of which one may be -1."""
         a = as_axis("unflatten", dim, self.ndim)
-        sizes = list(sizes)
+        given = sizes
+        sizes = list(sizes) if isinstance(sizes, (tuple, list)) else [sizes]  # type: ignore[list-item]
         if -1 in sizes:
-            sizes[sizes.index(-1)] = self.shape[a] // product([s for s in sizes if s != -1])
+            known = product([s for s in sizes if s != -1])
+            sizes[sizes.index(-1)] = self.shape[a] // known if known != 0 else 0
+        if -1 in sizes or product(sizes) != self.shape[a]:
+            raise ShapeError(f"[unflatten] expected sizes whose product is {self.shape[a]}, at most one of them -1, "
+                             f"got {given!r}")
         return self.reshape(*self.shape[:a], *sizes, *self.shape[a + 1:])
 
     def squeeze(self, dim: int | None = None) -> Self:
@@ -103,7 +113,7 @@ class MovementMixin(ActivationMixin):
         `padding` is flat as in PyTorch (left, right, top, bottom, ...: the last axes first) or one (before, after) pair
         or None per axis. `mode`: 'constant', or 'reflect', 'replicate', 'circular' with pads no longer than the axis.
         """
-        pairs = self._pads(padding)
+        pairs, value = self._pads(padding), as_number("pad", "value", value)
         if mode != "constant":
             return self._pad_by_repeating(pairs, mode)
         cuts = [tuple([max(-p, 0) if isinstance(p, int) else 0 for p in pair]) for pair in pairs]
@@ -112,6 +122,7 @@ class MovementMixin(ActivationMixin):
         return self._wrap(B.pad(x._node, grown, value), self)
 
     def _pads(self, padding: Sequence[Any]) -> list[tuple[Any, Any]]:
+        _check_pads(padding)
         if not all(p is None or isinstance(p, (tuple, list)) for p in padding):
             flat = list(padding)
             if len(flat) % 2 or len(flat) > 2 * self.ndim:
@@ -153,8 +164,9 @@ class MovementMixin(ActivationMixin):
 
     def shrink(self, ranges: Sequence[tuple[Index, Index] | None]) -> Self:
         """Elements start..stop of each axis; None keeps one whole."""
-        if len(ranges) != self.ndim:
-            raise ShapeError(f"[shrink] expected {self.ndim} ranges for {list(self.shape)}, got {ranges}")
+        if not isinstance(ranges, (tuple, list)) or len(ranges) != self.ndim or not all(
+                [r is None or (isinstance(r, (tuple, list)) and len(r) == 2) for r in ranges]):
+            raise ShapeError(f"[shrink] expected {self.ndim} ranges (start, stop) for {list(self.shape)}, got {ranges}")
         full = [(0, d) if r is None else r for r, d in zip(ranges, self.shape, strict=True)]
         return self._wrap(B.slice_(self._node, tuple([a for a, _ in full]), tuple([b for _, b in full])), self)
 
@@ -182,6 +194,7 @@ class MovementMixin(ActivationMixin):
         if dim is None:
             return self.flatten().repeat_interleave(repeats, 0)
         a = as_axis("repeat_interleave", dim, self.ndim)
+        as_count("repeat_interleave", "repeats", repeats)
         x = self.unsqueeze(a + 1)
         wide = [*self.shape[:a + 1], repeats, *self.shape[a + 1:]]
         return x.expand(*wide).flatten(a, a + 1)
@@ -190,7 +203,7 @@ class MovementMixin(ActivationMixin):
         """Joined with other tensors along an axis; their other axes agree. Also `Tensor.cat(a, b, dim=1)`."""
         if not isinstance(self, Base):  # Tensor.cat([a, b])
             return _first("cat", self).cat(*self[1:], *others, dim=dim)
-        parts = [self, *spread(others)]
+        parts = [self, *[as_tensor("cat", t) for t in spread(others)]]
         a = as_axis("cat", dim, self.ndim)
         for p in parts[1:]:
             if p.ndim != self.ndim or p.shape[:a] != self.shape[:a] or p.shape[a + 1:] != self.shape[a + 1:]:
@@ -218,11 +231,12 @@ class MovementMixin(ActivationMixin):
         """Joined with tensors of the same shape along a new axis."""
         if not isinstance(self, Base):  # Tensor.stack([a, b])
             return _first("stack", self).stack(*self[1:], *others, dim=dim)
-        parts = [self, *spread(others)]
+        parts = [self, *[as_tensor("stack", t) for t in spread(others)]]
+        dim = as_axis("stack", dim, self.ndim + 1)
         if any(p.shape != self.shape for p in parts):
             raise ShapeError(f"[stack] expected equal shapes, got {' and '.join(str(list(p.shape)) for p in parts)}")
         spaced = [p.unsqueeze(dim) for p in parts]
-        return spaced[0].cat(*spaced[1:], dim=as_axis("stack", dim, self.ndim + 1))
+        return spaced[0].cat(*spaced[1:], dim=dim)
 
     def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
         """Consecutive parts of the given sizes along an axis; one int gives equal parts and a shorter last one."""
@@ -230,6 +244,8 @@ class MovementMixin(ActivationMixin):
         n: Any = self.shape[a]
         if isinstance(sizes, int):
             sizes = [min(sizes, n - start) for start in range(0, max(n, 1), max(sizes, 1))]
+        given = sizes if isinstance(sizes, (tuple, list)) else [sizes]
+        sizes = [as_count("split", "sizes", s) for s in given]
         if sum(sizes) != n:
             raise ShapeError(f"[split] expected sizes that add up to {n}, got {list(sizes)}")
         ends = [sum(sizes[:i + 1]) for i in range(len(sizes))]
@@ -237,19 +253,22 @@ class MovementMixin(ActivationMixin):
 
     def chunk(self, chunks: int, dim: int = 0) -> list[Self]:
         """At most `chunks` parts of equal size along an axis; the last may be shorter."""
-        if chunks < 1:
-            raise ShapeError(f"[chunk] expected at least 1 chunk, got {chunks}")
+        as_count("chunk", "chunks", chunks, 1)
         n: Any = self.shape[as_axis("chunk", dim, self.ndim)]
         return list(self.split(max(1, -(-n // chunks)), dim))
 
     def unfold(self, dim: int, size: int, step: int = 1) -> Self:
         """Windows of `size` elements every `step` along an axis, in a new last axis."""
         a = as_axis("unfold", dim, self.ndim)
+        as_count("unfold", "size", size, 1)
+        as_count("unfold", "step", step, 1)
         return self._wrap(B.window(self._node, (a,), (size,), (step,), (1,), ((0, 0),)), self)
 
     def roll(self, shifts: int, dims: int) -> Self:
         """Elements moved along an axis, those that leave coming in at the other end."""
         a = as_axis("roll", dims, self.ndim)
+        if not is_index(shifts):
+            raise ShapeError(f"[roll] expected shifts as an integer, got {shifts!r}")
         n: Any = self.shape[a]
         k = shifts % n if n else 0
         return self._cut(a, n - k, n).cat(self._cut(a, 0, n - k), dim=a) if k else self
@@ -258,6 +277,16 @@ class MovementMixin(ActivationMixin):
 def spread(args: Sequence[Any]) -> tuple[Any, ...]:
     """Arguments from `f(a, b)` or `f((a, b))`."""
     return tuple(args[0]) if len(args) == 1 and isinstance(args[0], (tuple, list)) else tuple(args)
+
+
+def _check_pads(padding: Any) -> None:
+    """Raises ShapeError unless it is integers, or pairs of them and None."""
+    listed = isinstance(padding, (tuple, list))
+    paired = listed and all([p is None or (isinstance(p, (tuple, list)) and len(p) == 2) for p in padding])
+    numbers = [n for p in padding if p is not None for n in p] if paired else padding
+    if not listed or not all([is_index(n) for n in numbers]):
+        raise ShapeError(f"[pad] expected integers (left, right, top, ...) or one (before, after) per axis, "
+                         f"got {padding!r}")
 
 
 def _first(name: str, tensors: Any) -> Any:

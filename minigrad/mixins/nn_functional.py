@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from minigrad.errors import DTypeError, ShapeError
+from minigrad.mixins.base import as_axis, as_number, as_tensor
 from minigrad.mixins.linalg import LinalgMixin, per_axis, spatial_padding
 from minigrad.ops import functions
 
@@ -17,7 +18,7 @@ class NNMixin(LinalgMixin):
 
     def max_pool2d(self, kernel_size: Any = (2, 2), stride: Any = None, dilation: Any = 1, padding: Any = 0) -> Self:
         """The largest element of each window over the last axes; the stride defaults to the kernel."""
-        kernel = per_axis("max_pool2d", kernel_size, 2) if isinstance(kernel_size, int) else tuple(kernel_size)
+        kernel = self._kernel("max_pool2d", kernel_size)
         step = kernel if stride is None else stride
         windows = self._windows("max_pool2d", kernel, step, dilation, padding, self.dtype.min)
         return windows.max(tuple(range(-len(kernel), 0)))
@@ -25,7 +26,7 @@ class NNMixin(LinalgMixin):
     def avg_pool2d(self, kernel_size: Any = (2, 2), stride: Any = None, dilation: Any = 1, padding: Any = 0,
                    count_include_pad: bool = True) -> Self:
         """The mean of each window over the last axes; padding counts as zeros unless told."""
-        kernel = per_axis("avg_pool2d", kernel_size, 2) if isinstance(kernel_size, int) else tuple(kernel_size)
+        kernel = self._kernel("avg_pool2d", kernel_size)
         step = kernel if stride is None else stride
         axes = tuple(range(-len(kernel), 0))
         windows = self._as_float()._windows("avg_pool2d", kernel, step, dilation, padding)
@@ -35,10 +36,20 @@ class NNMixin(LinalgMixin):
         ones = self.ones(*self.shape[-len(kernel):], dtype=windows.dtype, device=self.device)
         return windows.sum(axes) / ones._windows("avg_pool2d", kernel, step, dilation, padding).sum(axes)
 
+    def _kernel(self, name: str, size: Any) -> tuple[int, ...]:
+        """The sizes of a window over the last axes, two of them for one int."""
+        kernel = per_axis(name, size, len(size) if isinstance(size, (tuple, list)) else 2)
+        if not 0 < len(kernel) <= self.ndim:
+            raise ShapeError(f"[{name}] expected one size per axis of a window, got {size} for {list(self.shape)}")
+        return kernel
+
     def interpolate(self, size: tuple[int, ...], mode: str = "nearest") -> Self:
         """The last axes resampled to `size`, each element the nearest one at or before it."""
         if mode != "nearest":
             raise ShapeError(f"[interpolate] expected mode 'nearest', got {mode!r}")
+        if not isinstance(size, (tuple, list)) or len(size) > self.ndim:
+            raise ShapeError(f"[interpolate] expected one size for each of the last axes of {list(self.shape)}, "
+                             f"got {size!r}")
         x = self
         for i, n in enumerate(size):
             axis = self.ndim - len(size) + i
@@ -50,7 +61,12 @@ class NNMixin(LinalgMixin):
 
     def batchnorm(self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self, axis: int = 1) -> Self:
         """(x - mean) * invstd * weight + bias per channel, all given: inference."""
+        axis = as_axis("batchnorm", axis, self.ndim)
         shape = [d if a == axis else 1 for a, d in enumerate(self.shape)]
+        for given in (weight, bias, mean, invstd):
+            if given is not None and given.shape not in ((self.shape[axis],), tuple(shape)):
+                raise ShapeError(f"[batchnorm] expected [{self.shape[axis]}] per channel of {list(self.shape)}, "
+                                 f"got {list(given.shape)}")
         x = self - mean.reshape(*shape)
         scale = invstd if weight is None else invstd * weight
         x = x * scale.reshape(*shape)
@@ -77,11 +93,19 @@ class NNMixin(LinalgMixin):
 
     # Losses
 
-    def cross_entropy(self, target: Self, reduction: str = "mean", label_smoothing: float = 0.0) -> Self:
-        """Of logits [N, C, ...] with class indices [N, ...] or probabilities [N, C, ...]."""
+    def cross_entropy(self, target: Any, reduction: str = "mean", label_smoothing: float = 0.0,
+                      ignore_index: int | None = None) -> Self:
+        """Of logits [N, C, ...] with class indices [N, ...] or probabilities [N, C, ...].
+
+        Rows of the class `ignore_index` do not count (PyTorch's is -100 unless told; here none is). Other indices
+        must be in 0..C-1, which nothing checks: values are not there yet.
+        """
+        target = as_tensor("cross_entropy", self._operand(target))
+        if not 0 <= as_number("cross_entropy", "label_smoothing", label_smoothing) <= 1:
+            raise ShapeError(f"[cross_entropy] expected a label_smoothing in 0..1, got {label_smoothing}")
         axis = 1 if self.ndim > 1 else 0
         if target.dtype.is_int and target.ndim == self.ndim - 1:
-            return self.sparse_categorical_crossentropy(target, None, label_smoothing, reduction, axis)
+            return self.sparse_categorical_crossentropy(target, ignore_index, label_smoothing, reduction, axis)
         if target.shape != self.shape:
             raise ShapeError(f"[cross_entropy] expected class indices or probabilities for logits {list(self.shape)}, "
                              f"got {target.dtype} {list(target.shape)}")
@@ -92,7 +116,8 @@ class NNMixin(LinalgMixin):
     def sparse_categorical_crossentropy(self, target: Self, ignore_index: int | None = -1, label_smoothing: float = 0.0,
                                         reduction: str = "mean", axis: int = -1) -> Self:
         """Cross-entropy of logits with class indices along `axis`; rows labelled `ignore_index` do not count."""
-        axis = axis % self.ndim
+        target = as_tensor("cross_entropy", self._operand(target))
+        axis = as_axis("cross_entropy", axis, self.ndim)
         rows = tuple([d for a, d in enumerate(self.shape) if a != axis])
         if target.shape != rows:
             raise ShapeError(f"[cross_entropy] expected class indices {list(rows)} for logits {list(self.shape)}, "
@@ -109,7 +134,11 @@ class NNMixin(LinalgMixin):
         return loss.sum() / counted.sum() if reduction == "mean" else _reduced(loss, reduction)
 
     def nll_loss(self, target: Self, reduction: str = "mean") -> Self:
-        """Negative log likelihood of log-probabilities [N, C] and class indices [N]."""
+        """Negative log likelihood of log-probabilities [N, C, ...] and class indices [N, ...]."""
+        target = self._indices("nll_loss", target)
+        if self.ndim < 2 or target.shape != (*self.shape[:1], *self.shape[2:]):
+            raise ShapeError(f"[nll_loss] expected log-probabilities [N, C, ...] and classes [N, ...], "
+                             f"got {list(self.shape)} and {list(target.shape)}")
         return _reduced(-self.gather(1, target.unsqueeze(1)).squeeze(1), reduction)
 
     def binary_crossentropy(self, target: Any, reduction: str = "mean") -> Self:
@@ -130,8 +159,8 @@ class NNMixin(LinalgMixin):
 
     def dropout(self, p: float = 0.5) -> Self:
         """While training, each element is 0 with probability p and the rest are scaled by 1/(1-p)."""
-        if not 0 <= p <= 1:
-            raise ShapeError(f"[dropout] expected a probability in 0..1, got {p}")
+        if not isinstance(p, (int, float)) or not 0 <= p <= 1:
+            raise ShapeError(f"[dropout] expected a probability in 0..1, got {p!r}")
         if not type(self).training or p == 0:
             return self
         if p == 1:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from minigrad.dtype import DType, bool_, int32, to_dtype, uint32
-from minigrad.mixins.base import as_axes, as_axis
+from minigrad.errors import ShapeError
+from minigrad.mixins.base import as_axes, as_axis, as_count
 from minigrad.mixins.movement import MovementMixin
 from minigrad.ops import build as B
 from minigrad.ops import functions
@@ -70,6 +71,7 @@ class ReduceMixin(MovementMixin):
 
     def var(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Self:
         """Mean squared deviation, over count - correction."""
+        correction = as_count("var", "correction", correction)
         return self._as_float()._reduce("var", lambda x, axes: functions.variance(x, axes, correction), axis, keepdim)
 
     def std(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Self:
@@ -87,10 +89,14 @@ class ReduceMixin(MovementMixin):
 
     def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
         """Index of the first largest element (the first NaN, if any) as int32; into the flat tensor without an axis."""
+        if axis is None and 0 in self.shape:
+            raise ShapeError(f"[argmax] expected at least one element, got {list(self.shape)}")
         if axis is None:
             return self.flatten().argmax(0).reshape(*([1] * self.ndim if keepdim else []))
         a = as_axis("argmax", axis, max(self.ndim, 1))
         x = self.int() if self.dtype is bool_ else self.reshape(1) if self.ndim == 0 else self
+        if x.shape[a] == 0:
+            raise ShapeError(f"[argmax] expected at least one element along axis {axis}, got {list(self.shape)}")
         hit = x.eq(x.max(a, keepdim=True)).bitwise_or(x.isnan())
         n = x.shape[a]
         shape = [n if i == a else 1 for i in range(x.ndim)]
@@ -111,13 +117,13 @@ class ReduceMixin(MovementMixin):
         """exp(x) / sum(exp(x)) along an axis, without overflow."""
         x = self._as_float() if dtype is None else self.cast(dtype)
         axes = as_axes("softmax", axis, self.ndim)
-        return x._unary(lambda node: functions.softmax(node, axes))
+        return x if 0 in self.shape else x._unary(lambda node: functions.softmax(node, axes))
 
     def log_softmax(self, axis: Axis = -1, dtype: DType | str | None = None) -> Self:
         """log(softmax(x)), accurate."""
         x = self._as_float() if dtype is None else self.cast(dtype)
         axes = as_axes("log_softmax", axis, self.ndim)
-        return x._unary(lambda node: functions.log_softmax(node, axes))
+        return x if 0 in self.shape else x._unary(lambda node: functions.log_softmax(node, axes))
 
     def layernorm(self, axis: Axis = -1, eps: float = 1e-5) -> Self:
         """(x - mean) / sqrt(var + eps) over the axes; half types compute in float32."""

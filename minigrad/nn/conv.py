@@ -4,14 +4,20 @@ from __future__ import annotations
 import math
 
 from minigrad.errors import ShapeError
+from minigrad.mixins.linalg import per_axis
 from minigrad.tensor import Tensor
 
 
 def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
+    """(vertical, horizontal)."""
+    vertical, horizontal = per_axis("Conv2d", value, 2)
+    return vertical, horizontal
 
 
 def _check_groups(op: str, in_channels: int, out_channels: int, groups: int) -> None:
+    if not all(hasattr(n, "__index__") for n in (in_channels, out_channels, groups)):
+        raise ShapeError(f"[{op}] expected channels and groups as integers, got {in_channels!r}, {out_channels!r} and "
+                         f"{groups!r}")
     if groups < 1 or in_channels % groups or out_channels % groups:
         raise ShapeError(
             f"[{op}] expected channels divisible by groups, got in_channels={in_channels}, "
@@ -23,9 +29,9 @@ class Conv2d:
     """Cross-correlation of x [N, in_channels, H, W] with `weight` [out_channels, in_channels/groups, KH, KW].
 
     `kernel_size`, `stride` and `dilation` are one int or (vertical, horizontal). `padding` is one int or such a pair
-    for zeros on both sides, or "same": stride 1 and an output as large as the input (an odd total is larger at the
-    bottom and the right, as in PyTorch). Weight and bias [out_channels] are uniform in +-1/sqrt(fan_in). Raises
-    ShapeError for channels that `groups` does not divide.
+    for zeros on both sides, "valid" for none, or "same": stride 1 and an output as large as the input (an odd total is
+    larger at the bottom and the right, as in PyTorch). Weight and bias [out_channels] are uniform in +-1/sqrt(fan_in).
+    Raises ShapeError for channels that `groups` does not divide.
     """
 
     def __init__(
@@ -53,9 +59,11 @@ class Conv2d:
     def _padding(self, padding: int | tuple[int, int] | str) -> tuple[int, int, int, int]:
         """(left, right, top, bottom)."""
         if isinstance(padding, str):
+            if padding == "valid":
+                return 0, 0, 0, 0
             if padding != "same" or self.stride != (1, 1):
                 raise ShapeError(
-                    f'[Conv2d] expected padding as an int, a pair, or "same" with stride 1, '
+                    f'[Conv2d] expected padding as an int, a pair, "valid", or "same" with stride 1, '
                     f"got {padding!r} with stride {self.stride}"
                 )
             totals = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size, strict=True)]

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import math
 
+from minigrad.mixins.base import as_count, as_tensor
 from minigrad.tensor import Tensor
 
 
@@ -14,12 +15,14 @@ class Linear:
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True):
+        in_features = as_count("Linear", "in_features", in_features)
+        out_features = as_count("Linear", "out_features", out_features)
         bound = 1 / math.sqrt(in_features) if in_features > 0 else 0.0
         self.weight = Tensor.uniform(out_features, in_features, low=-bound, high=bound, requires_grad=True)
         self.bias = Tensor.uniform(out_features, low=-bound, high=bound, requires_grad=True) if bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.linear(self.weight.transpose(), self.bias)
+        return as_tensor("Linear", x).linear(self.weight.transpose(), self.bias)
 
 
 class Embedding:

@@ -103,7 +103,7 @@ class RMSNorm:
         self.weight = Tensor.ones(dim, requires_grad=True) if elementwise_affine else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        if x.shape[-1] != self.dim:
+        if x.shape[-1:] != (self.dim,):
             raise ShapeError(f"[RMSNorm] expected [..., {self.dim}], got {list(x.shape)}")
         x = x.rmsnorm(eps=self.eps)
         return x if self.weight is None else x * self.weight

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from minigrad.errors import MinigradError
 from minigrad.optim.optimizer import Optimizer
 from minigrad.tensor import Tensor
 
@@ -27,6 +28,8 @@ class Adam(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ):
+        if not isinstance(betas, (tuple, list)) or len(betas) != 2 or not all(0 <= b < 1 for b in betas):
+            raise MinigradError(f"[{type(self).__name__}] expected two betas in 0..1, below 1, got {betas!r}")
         super().__init__(params, lr)
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
         self.corrections = [self._scalar(0.0), self._scalar(0.0)]

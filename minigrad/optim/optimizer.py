@@ -4,7 +4,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
-from minigrad.errors import MinigradError
+from minigrad.errors import MinigradError, ShapeError
+from minigrad.mixins.base import as_number
 from minigrad.tensor import Tensor
 
 
@@ -17,7 +18,11 @@ class Optimizer(ABC):
     """
 
     def __init__(self, params: Iterable[Tensor], lr: float | Tensor):
-        unique = list({id(p): p for p in params}.values())
+        given = [params] if isinstance(params, Tensor) else list(params) if isinstance(params, Iterable) else [None]
+        if not all(isinstance(p, Tensor) for p in given):
+            raise MinigradError(f"[{type(self).__name__}] expected Tensors, such as nn.state.get_parameters(model), "
+                                f"got {type(params).__name__}")
+        unique = list({id(p): p for p in given}.values())
         self.params = [p for p in unique if p.requires_grad]
         self.buffers = [p for p in unique if not p.requires_grad]
         if not self.params:
@@ -32,8 +37,11 @@ class Optimizer(ABC):
     def _scalar(self, value: float | Tensor) -> Tensor:
         """A Tensor of shape () and float32 of our own, on the parameters' device."""
         if isinstance(value, Tensor):
+            if any(d != 1 for d in value.shape):
+                raise ShapeError(f"[{type(self).__name__}] expected one number, got a Tensor of {list(value.shape)}")
             return value.detach().reshape(()).float().to(self.device).contiguous()
-        return Tensor(float(value), device=self.device, requires_grad=False).contiguous()
+        number = as_number(type(self).__name__, "the learning rate", value)
+        return Tensor(float(number), device=self.device, requires_grad=False).contiguous()
 
     def _zeros(self) -> list[Tensor]:
         """A zero for each element of each parameter, in storage of its own."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from minigrad.errors import MinigradError
+from minigrad.mixins.base import as_number
 from minigrad.optim.optimizer import Optimizer
 from minigrad.tensor import Tensor
 
@@ -22,6 +23,7 @@ class SGD(Optimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
     ):
+        momentum = as_number("SGD", "momentum", momentum)
         super().__init__(params, lr)
         if nesterov and not momentum:
             raise MinigradError("[SGD] expected a momentum above 0 with nesterov=True, got 0")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,9 @@ import numpy as np
 
 from minigrad import dtype as dtypes
 from minigrad.dtype import DType
-from minigrad.errors import FormatError
+from minigrad.errors import DTypeError, FormatError
 from minigrad.expr import evaluate
+from minigrad.mixins.base import Base
 from minigrad.state.mapped import MappedFile, as_tensor, atomic_file
 
 if TYPE_CHECKING:
@@ -80,6 +82,10 @@ def safe_save(tensors: dict[str, Tensor], path: str | os.PathLike, metadata: dic
 
     `metadata` is the format's own string-to-string table. Widest types come first, so that all stay aligned.
     """
+    for name, tensor in tensors.items() if isinstance(tensors, Mapping) else [("", tensors)]:
+        if not isinstance(tensor, Base):
+            raise DTypeError(f"[safe_save] expected a dictionary of Tensors by name, got a {type(tensor).__name__}"
+                             f"{f' as {name!r}' if name else ''}")
     ordered = dict(sorted(tensors.items(), key=lambda item: (-item[1].dtype.bits, item[0])))
     with atomic_file(Path(path)) as out:
         out.write(_header(ordered, metadata))

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping
 from types import FunctionType, ModuleType
 from typing import Any
 
-from minigrad.errors import FormatError, ShapeError
+import numpy as np
+
+from minigrad.errors import DTypeError, FormatError, ShapeError
 from minigrad.state.gguf import GGUFTensor
 from minigrad.tensor import Tensor
 
@@ -45,26 +47,32 @@ def get_parameters(obj: Any) -> list[Tensor]:
     return list({id(tensor): tensor for tensor in get_state_dict(obj).values()}.values())
 
 
-def load_state_dict(model: Any, state: Mapping[str, Tensor | GGUFTensor], strict: bool = True,
+def load_state_dict(model: Any, state: Mapping[str, Tensor | GGUFTensor | np.ndarray], strict: bool = True,
                     verbose: bool = False) -> None:
     """Gives the Tensors of `model` the values in `state`, in the types and on the devices they have in the model.
 
     The model's Tensors take over the new values' storage: nothing is held twice, and tensors of a memory-mapped file
     stay there until they are used. Raises FormatError for a tensor of the model that `state` lacks, or, with `strict`,
     for one in `state` that the model lacks (without `strict` both are left alone), and ShapeError where shapes differ.
-    `verbose` shows a progress bar.
+    Arrays are taken too. `verbose` shows a progress bar.
     """
+    if not isinstance(state, Mapping):
+        raise FormatError(f"[load_state_dict] expected a dictionary of tensors by name, got {type(state).__name__}")
     targets = get_state_dict(model)
     if strict:
         _check_names(targets, state)
     shared = [name for name in targets if name in state]
     for name in shared:
+        if not isinstance(state[name], Tensor | GGUFTensor | np.ndarray):
+            raise DTypeError(f"[load_state_dict] {name}: expected a Tensor or an array, got a "
+                             f"{type(state[name]).__module__}.{type(state[name]).__name__}")
         if tuple(targets[name].shape) != tuple(state[name].shape):
             raise ShapeError(f"[load_state_dict] {name}: expected shape {list(targets[name].shape)}, "
                              f"got {list(state[name].shape)}")
     for name in _progress(shared, verbose):
         value, target = state[name], targets[name]
-        tensor = value.to_tensor() if isinstance(value, GGUFTensor) else value
+        tensor = value.to_tensor() if isinstance(value, GGUFTensor) else Tensor(value) if isinstance(
+            value, np.ndarray) else value
         target.replace(tensor.to(target.device).cast(target.dtype))
 
 
