@@ -24,6 +24,8 @@ def call_of_user() -> tuple[str, str]:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         name = frame.f_code.co_qualname
         frame = frame.f_back
+    owner, _, method = name.rpartition(".")
+    name = f"Tensor.{method}" if owner.endswith("Mixin") else name  # parts of Tensor
     return f"{name}()", f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
