@@ -22,7 +22,7 @@ from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.render.opencl import render_opencl
 from minigrad.codegen.stages import build_any, stages_of
-from minigrad.codegen.strategies import teams, tiles
+from minigrad.codegen.strategies import matrix, teams, tiles
 from minigrad.codegen.strategies.plan import GroupAttentionPlan, TeamPlan, TilePlan, parse_plan
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.errors import InternalError
@@ -194,8 +194,13 @@ CHECKED = {
 
 def run_under_checker() -> None:
     """The child of the next test: every access and every pair of accesses is looked at by oclgrind."""
+    import test_matrix_units
+
     tiles.MIN_SIDE, tiles.MIN_WORK = 8, 1
-    run_on(OpenCL(find_device("oclgrind")), CHECKED)
+    matrix.TILES = ((32, 16, 2, 1),)  # type: ignore[assignment]
+    device = OpenCL(find_device("oclgrind"))
+    run_on(device, CHECKED)
+    test_matrix_units.run_on(device)
     print("done")
 
 

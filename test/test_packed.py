@@ -31,6 +31,7 @@ from minigrad.codegen.strategies.plan import parse_plan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.codegen.strategies.windowed import windowed, windowed_turned
 from minigrad.codegen.transforms.unroll import unroll
+from minigrad.dtype import bfloat16, float32_to_bfloat16
 from minigrad.scheduler.graph import build_graph
 from minigrad.scheduler.schedule import schedule
 from minigrad.target import Target
@@ -116,7 +117,8 @@ def arguments(kernel: Kernel) -> dict[str, np.ndarray]:
     made = {}
     for p in kernel.params:
         values = rng.standard_normal(p.shape) if p.dtype.is_float else rng.integers(-9, 9, p.shape)
-        made[p.name] = values.astype(p.dtype.np) if p.mode != "out" else np.zeros(p.shape, p.dtype.np)
+        data = float32_to_bfloat16(values.astype(np.float32)) if p.dtype is bfloat16 else values.astype(p.dtype.np)
+        made[p.name] = data if p.mode != "out" else np.zeros(p.shape, p.dtype.np)
     return made
 
 

@@ -33,6 +33,7 @@ from minigrad.codegen.strategies.build import build
 from minigrad.codegen.strategies.build_attention import build_attention
 from minigrad.codegen.strategies.build_attention_gradient import build_attention_gradient
 from minigrad.codegen.strategies.build_attention_groups import build_attention_groups
+from minigrad.codegen.strategies.build_matrix import build_matrix
 from minigrad.codegen.strategies.build_packed import build_packed
 from minigrad.codegen.strategies.build_panels import build_panels
 from minigrad.codegen.strategies.build_teams import build_teams
@@ -44,6 +45,7 @@ from minigrad.codegen.strategies.plan import (
     AttentionGradientPlan,
     AttentionPlan,
     GroupAttentionPlan,
+    MatrixPlan,
     PackedPlan,
     PanelPlan,
     Plan,
@@ -162,6 +164,8 @@ def build_any(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str)
     nest, = nests
     if isinstance(plan, PackedPlan):
         return build_packed(kernel, nest, plan, name)
+    if isinstance(plan, MatrixPlan):
+        return build_matrix(kernel, nest, plan, name)
     if isinstance(plan, TilePlan):
         return build_tiles(kernel, nest, plan, name)
     if isinstance(plan, TeamPlan):

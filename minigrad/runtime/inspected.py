@@ -44,9 +44,9 @@ class InspectedGpu(HostMemory, Device):
         if family == "NV" and not re.fullmatch(r"sm_\d+[af]?", processor):
             raise DeviceError(f"[device] expected NV:sm_<number>, got {self.name}")
         units, local = (AMD[processor].units, 64 << 10) if family == "AMD" else (NV_UNITS, 48 << 10)
+        features = frozenset(("fp64", "fp16", "fma", "divide", "subnormals", *matrix_units(processor)))
         self.target = Target(self.name, LANGUAGES[family], processor, vector_bytes=4, registers=REGISTERS, units=units,
-                             local_memory=local, max_group=1024,
-                             features=frozenset(("fp64", "fp16", "fma", "divide", "subnormals")))
+                             local_memory=local, max_group=1024, features=features)
 
     def load(self, programs: Iterable[Program]) -> list[Inspected]:
         """Compiles each program. Raises CompileError with LLVM's words and the source."""
@@ -88,6 +88,14 @@ class InspectedGpu(HostMemory, Device):
 
     def elapsed(self) -> float:
         return 0.0
+
+
+def matrix_units(processor: str) -> tuple[str, ...]:
+    """The features of a processor's matrix units: RDNA 3 and compute capability 8.0 and later."""
+    number = re.match(r"sm_(\d+)", processor)
+    if number is not None:
+        return ("mma-f16", "mma-bf16") if int(number[1]) >= 80 else ()
+    return ("wmma-f16", "wmma-bf16") if processor.startswith("gfx11") else ()
 
 
 @lru_cache(maxsize=8)

@@ -15,6 +15,7 @@ import numpy as np
 
 from minigrad.codegen.ir.nodes import Alloc, Barrier, Call, Function, If, Let, Loop, Stmt, Store
 from minigrad.codegen.ir.text import meaning_of
+from minigrad.codegen.transforms.inline import inlined
 from minigrad.codegen.value_eval import (
     Array,
     Fault,
@@ -198,7 +199,10 @@ class _Run:
         self._claim(buffer, at, s.offset)
 
     def _call(self, s: Call) -> None:
-        """Runs the meaning on the parts of our buffers that the call names."""
+        """Runs the meaning on the parts of our buffers that the call names; for work-items as if it stood here."""
+        if self.items:
+            self.block(inlined(s, {*self.buffers, *self.locals, *(v.name for v in self.variables)}))
+            return
         meaning, parts, owners = meaning_of(s.kernel), {}, {}
         dims = {d.name: self._uniform(e) for d, e in zip(meaning.dims, s.dims, strict=True)}
         scalars = [(p.name, self.value(v, True)) for p, v in zip(meaning.scalars, s.scalars, strict=True)]

@@ -30,7 +30,8 @@ Rules, checked by `verify`:
     it at an offset independent of the lane must store a value independent of the lane (e.g. `across(...)`);
   - register buffers have a constant size and, after `unroll`, constant offsets only: they become SSA values;
   - a call stands outside vector loops and means the body of its microkernel's meaning, whose buffers start at the
-    given offsets; it names no register buffers, and dims lie within their bounds;
+    given offsets; dims lie within their bounds. It names no register buffers, but in an item loop: there they stand
+    for buffers of constant size;
   - parameters do not overlap each other; `in` buffers are never stored to;
   - offsets are flat element offsets; every index variable is bound by an enclosing loop or a dim parameter.
 """

@@ -162,18 +162,22 @@ def _check_store(where: str, s: Store, scope: _Scope) -> None:
 
 def _check_call(where: str, s: Call, scope: _Scope) -> None:
     meaning = meaning_of(s.kernel)
-    if scope.lane is not None:
+    if scope.lane is not None and not scope.items:
         raise fail(where, "a call may not stand inside a vector loop")
     counts = [(len(s.buffers), len(meaning.buffers)), (len(s.scalars), len(meaning.scalars)),
               (len(s.dims), len(meaning.dims))]
     if any(got != expected for got, expected in counts):
         raise fail(where, f"(got, expected) buffers, scalars and dims: {counts}")
-    for (name, _), param in zip(s.buffers, meaning.buffers, strict=True):
+    for (name, offset), param in zip(s.buffers, meaning.buffers, strict=True):
         memory = scope.buffers.get(name)
         if memory is None or memory.dtype is not param.dtype:
             raise fail(where, f"expected a buffer of {param.dtype.name} for {param.name}, got {name}")
-        if memory.size is not None or (memory.mode == "in" and param.mode != "in"):
+        in_registers = memory.size is not None
+        if in_registers and not (scope.items and isinstance(param.size, int)) \
+                or memory.mode == "in" and param.mode != "in":
             raise fail(where, f"{name} is no memory that {param.name} can be")
+        if in_registers:
+            _check_offset(where, memory, offset + param.size - 1, scope)
         if param.mode != "in" and sum(name == other for other, _ in s.buffers) > 1:
             raise fail(where, f"{name} is written and given twice")
     for value, scalar in zip(s.scalars, meaning.scalars, strict=True):

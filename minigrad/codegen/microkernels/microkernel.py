@@ -9,6 +9,8 @@ then values, in the order of the meaning's parameters. Buffers do not overlap; n
 that of their elements. It may write only what the meaning writes, calls nothing, and keeps no state.
 
 language: 'llvm' (an IR module that defines @name), 'asm' (assembly for LLVM's own assembler), 'c' (needs clang).
+Those of GPUs stand in an item loop, are in the language of the target, and take local memory and registers: a pointer
+to local memory for a buffer, one to each register of those that are written, dims as they are (`matrix.py`).
 """
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ class Microkernel:
 
     def fits(self, target: Target) -> bool:
         """Whether the implementation runs there."""
-        return self.implementation is not None and target.language == "llvm" and self.requires <= target.features
+        language = "llvm" if self.language in LANGUAGES else self.language
+        return self.implementation is not None and target.language == language and self.requires <= target.features
 
 
 @lru_cache(maxsize=1024)

@@ -4,6 +4,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from minigrad.codegen.microkernels.generate import generated_by_name
+from minigrad.codegen.microkernels.matrix import matrix_microkernel
 from minigrad.codegen.microkernels.microkernel import Microkernel
 from minigrad.codegen.microkernels.tile import Tile, tile_of
 
@@ -34,4 +35,5 @@ def plain(tile: Tile) -> Microkernel:
 def find(name: str) -> Microkernel | None:
     """The microkernel of that name: one that was added, or one of ours."""
     tile = tile_of(name)
-    return _added.get(name) or generated_by_name(name) or (plain(tile) if tile is not None else None)
+    return (_added.get(name) or generated_by_name(name) or matrix_microkernel(name)
+            or (plain(tile) if tile is not None else None))

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minigrad.codegen.ir.nodes import Alloc, Function, Loop, group_size
+from minigrad.codegen.ir.nodes import Alloc, Call, Function, Loop, group_size
+from minigrad.codegen.ir.text import meaning_of
 from minigrad.codegen.render.llvm import LlvmEmitter
 from minigrad.codegen.render.llvm_text import memory_type, scalar_type, typed, vector
 from minigrad.codegen.render.place import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
+from minigrad.codegen.transforms.inline import inline_calls
 from minigrad.codegen.transforms.math import written_out
 from minigrad.dtype import bool_, int32
 from minigrad.program import GROUP, Program
@@ -42,19 +44,20 @@ DIALECTS = {
 
 def render_llvm_gpu(function: Function, target: Target) -> Program:
     """The Program of one loop IR function in LLVM IR for `target.language`, 'amdgpu' or 'nvptx'."""
-    function = written_out(function)
+    function = written_out(inline_calls(function, lambda kernel: kernel.fits(target)))
     emitter = GpuLlvmEmitter(function, target)
     source = emitter.render()
     return Program(function.name, target.language, source, argument_kinds(function), 0, group_size(function))
 
 
 class GpuLlvmEmitter(LlvmEmitter):
-    """See `LlvmEmitter`. `globals` are local arrays."""
+    """See `LlvmEmitter`. `globals` are local arrays, `functions` texts of microkernels by name."""
 
     def __init__(self, function: Function, target: Target):
         super().__init__(function, target)
         self.dialect = DIALECTS[target.language]
         self.globals: list[str] = []
+        self.functions: dict[str, str] = {}
 
     @property
     def private(self) -> str:
@@ -75,7 +78,7 @@ class GpuLlvmEmitter(LlvmEmitter):
         parameters += [f"{memory_type(s.dtype)} %{s.name}" for s in f.scalars]
         parameters += [*(f"i64 %{v.name}" for v in f.dims), "i64 %extent."]
         return "\n".join([
-            f'target triple = "{d.triple}"', *self.globals,
+            f'target triple = "{d.triple}"', *self.globals, *self.functions.values(),
             f"define {d.convention} void @{f.name}({', '.join(parameters)}) #0 !reqd_work_group_size !0 {{", "entry:",
             *body, *self.prologue, *self.scopes[0].lines, "  ret void", "}",
             f'attributes #0 = {{ nounwind "amdgpu-flat-work-group-size"="{size},{size}" }}',
@@ -155,6 +158,21 @@ class GpuLlvmEmitter(LlvmEmitter):
             self.scope.label = inner.label
         else:
             super().close_loop(s, inner, state)
+
+    def call_microkernel(self, s: Call) -> None:
+        """A call of a function in the module: pointers to local memory and to each register, dims."""
+        assert s.kernel.implementation is not None
+        self.functions[s.kernel.name] = s.kernel.implementation
+        args: list[str] = []
+        for (name, offset), param in zip(s.buffers, meaning_of(s.kernel).buffers, strict=True):
+            memory = self.memory[name]
+            if memory.place == "register":
+                first = self.slot(memory, offset)
+                args += [f"{self.private} {slot}" for slot in memory.slots[first:first + param.size]]  # type: ignore
+            else:
+                args.append(f"ptr {self.pointer(memory, offset).text}")
+        args += [f"i64 {self.index(e).text}" for e in s.dims]
+        self.line(f"call void @{s.kernel.name}({', '.join(args)})")
 
     def barrier(self) -> None:
         for text in self.dialect.barrier:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from hashlib import sha256
 
 from minigrad.codegen.ir.nodes import Call, Function, Loop, extent_of, group_size
+from minigrad.codegen.ir.text import meaning_of
 from minigrad.codegen.render.opencl_language import HELPERS, MEMORY_TYPES, argument_type, uses_double
 from minigrad.codegen.render.opencl_memory import ALIGNMENT, OpenclMemory
 from minigrad.codegen.render.opencl_values import ZEROS
@@ -20,7 +21,7 @@ from minigrad.codegen.transforms.budget import iterations, limit_iterations
 from minigrad.codegen.transforms.inline import inline_calls
 from minigrad.codegen.transforms.math import written_out
 from minigrad.dtype import DType, bool_, float32
-from minigrad.errors import DeviceError, InternalError
+from minigrad.errors import DeviceError
 from minigrad.expr import Index, bounds
 from minigrad.program import Program
 from minigrad.target import Target
@@ -31,7 +32,7 @@ _IDS = {"parallel": "get_global_id(0)", "group": "get_group_id(0)", "item": "get
 def render_opencl(function: Function, target: Target) -> Program:
     """The OpenCL Program of one loop IR function. Raises DeviceError where the device lacks a type that it needs, or
     where its driver cannot be kept from ending the loops too early."""
-    function = limit_iterations(inline_calls(function), target.max_iterations)
+    function = limit_iterations(inline_calls(function, lambda kernel: kernel.fits(target)), target.max_iterations)
     if target.max_iterations and iterations(function.body) > target.max_iterations:
         raise DeviceError(f"[render] {function.name}: expected at most {target.max_iterations} iterations in one "
                           f"work-item, where {target.name} ({target.cpu}) stops, got {iterations(function.body)}")
@@ -74,7 +75,8 @@ class OpenclEmitter(OpenclMemory):
         parameters, text = f"({', '.join(self.parameters())})", "\n".join([*lines, *body, "}", ""])
         name = f"{f.name}_{sha256((parameters + text).encode()).hexdigest()[:8]}"
         group = f"__attribute__((reqd_work_group_size({self.group}, 1, 1)))\n" if self.group else ""
-        helpers = [HELPERS[name] + "\n" for name in sorted(self.helpers)]  # paragraphs: once in a build
+        texts = [*(HELPERS[name] for name in sorted(self.helpers)), *self.functions.values()]
+        helpers = [text + "\n" for text in texts]  # paragraphs: once in a build
         return name, "\n".join([*head, *helpers, f"{group}__kernel void {name}{parameters}", text])
 
     @property
@@ -145,7 +147,18 @@ class OpenclEmitter(OpenclMemory):
         self.line("}")
 
     def call_microkernel(self, s: Call) -> None:
-        raise InternalError(f"[render] {self.function.name}: expected the call of {s.kernel.name} to be inlined")
+        """A call of a function in the source: pointers to local memory and to each register, dims."""
+        assert s.kernel.implementation is not None
+        self.functions[s.kernel.name] = s.kernel.implementation
+        args: list[str] = []
+        for (name, offset), param in zip(s.buffers, meaning_of(s.kernel).buffers, strict=True):
+            memory = self.memory[name]
+            if memory.place == "register":
+                args += [f"&{memory.slots[self.slot(memory, offset + i)]}" for i in range(param.size)]  # type: ignore
+            else:
+                args.append(f"{memory.text} + {self.index(offset).text}")
+        args += [self.index(e).text for e in s.dims]
+        self.line(f"{s.kernel.name}({', '.join(args)});")
 
     def prefetch(self, memory: Memory, offset: Index, far: bool) -> None:
         """The language's own `prefetch` does nothing in drivers for processors."""

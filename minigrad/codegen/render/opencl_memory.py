@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from minigrad.codegen.ir.nodes import Alloc, Function
 from minigrad.codegen.render.opencl_values import OpenclValues
 from minigrad.codegen.render.place import INDEX, Memory, Ref
-from minigrad.dtype import bool_, float16
+from minigrad.dtype import bool_, float16, uint16
 from minigrad.expr import Index
 from minigrad.target import Target
+from minigrad.value import Value
 
 OWN = ("scratch", "local")
 """Memory of the kernel itself: there a float16 is held as in registers."""
@@ -37,6 +38,25 @@ class OpenclMemory(OpenclValues):
         half = "_half" if memory.dtype is float16 and memory.place not in OWN else ""
         text = f"vload{half}{self.width}(0, {memory.text} + {offset})"
         return f"convert_int{self.width}({text} != (uchar{self.width})(0))" if memory.dtype is bool_ else text
+
+    def parts_of(self, v: Value) -> tuple[Value, ...]:
+        return () if self.is_bits_in_memory(v) else super().parts_of(v)
+
+    def emit(self, v: Value, mask: Ref | None) -> Ref:
+        """One Value; the bits of a float16 in memory are read as they are."""
+        if not self.is_bits_in_memory(v):
+            return super().emit(v, mask)
+        name, (offset,) = v.args[0].attr  # type: ignore[misc]
+        memory = self.memory[name]
+        pointer = f"((__global {'const ' if memory.place == 'in' else ''}ushort *){memory.text})"
+        return self.load(Memory(name, uint16, memory.size, memory.place, pointer), offset,
+                         mask)
+
+    def is_bits_in_memory(self, v: Value) -> bool:
+        """Whether a value is the bits of a float16 that a parameter holds."""
+        if v.op != "bitcast" or v.dtype is not uint16 or v.args[0].op != "load" or v.args[0].dtype is not float16:
+            return False
+        return self.memory[v.args[0].attr[0]].place in ("in", "out", "inout")  # type: ignore[index]
 
     def clamped(self, mask: Ref | None, offset: Ref) -> str:
         return offset.text if mask is None else f"({mask.text} ? {offset.text} : 0)"

@@ -29,7 +29,8 @@ ZEROS = {"zero_": "float zero_ = as_float((int)(extent >> 63))",
 
 class OpenclValues(Emitter):
     """Values to expressions. `parts`: how many a vector loop is cut into; `exact`: a float16's value before it was
-    rounded; `zeros`: the names of unknown zeros that the text uses; `helpers`: those of `opencl_language.HELPERS`."""
+    rounded; `zeros`: the names of unknown zeros that the text uses; `helpers`: those of `opencl_language.HELPERS`;
+    `functions`: texts of microkernels by name."""
 
     def __init__(self, function: Function, target: Target):
         super().__init__(function)
@@ -41,6 +42,7 @@ class OpenclValues(Emitter):
         self.products: dict[Ref, tuple[Ref, Ref]] = {}
         self.zeros: set[str] = set()
         self.helpers: set[str] = set()
+        self.functions: dict[str, str] = {}
 
     def safe(self, name: str) -> str:
         return name + "_" if name in RESERVED or name.startswith(("vload", "vstore", "convert_", "as_")) else name

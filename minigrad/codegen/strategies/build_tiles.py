@@ -56,6 +56,10 @@ class Operand:
         """Elements from one row of its tile in local memory to the next."""
         return self.tile + PADDING
 
+    def offset(self, along: Index, k: Index) -> Index:
+        """Where in its tile an element lies: [depth, tile]."""
+        return k * self.pitch + along
+
 
 class TileBuilder:
     def __init__(self, kernel: Kernel, nest: Nest, contraction: Contraction, plan: TilePlan):
@@ -145,10 +149,10 @@ class TileBuilder:
         return Loop(turn, 0, self.turns(o), "unroll", (store,))
 
     def deposit(self, o: Operand) -> Loop:
-        """What was fetched to local memory, [depth, tile]."""
+        """What was fetched to local memory."""
         turn = Var("c", 0, self.turns(o) - 1)
         along, k = self.places(o, turn)
-        store = Store(f"{o.name}_tile", k * o.pitch + along, load(f"{o.name}_next", (turn,), o.value.dtype))
+        store = Store(f"{o.name}_tile", o.offset(along, k), load(f"{o.name}_next", (turn,), o.value.dtype))
         return Loop(turn, 0, self.turns(o), "unroll", (store,))
 
     def write_back(self, at: dict[Var, Index], row: Index, column: Index, rows: Index, columns: Index, total: Value

@@ -25,6 +25,7 @@ from minigrad.codegen.strategies.access import reductions
 from minigrad.codegen.strategies.plan import (
     AnyPlan,
     GroupAttentionPlan,
+    MatrixPlan,
     PackedPlan,
     PanelPlan,
     TeamPlan,
@@ -53,7 +54,7 @@ def choose_plan(nest: Nest, target: Target) -> AnyPlan:
         return scatter.plan(nest, target)
     if target.has_groups:
         for groups in (attention_groups.plan(nest, target), tiles.plan(nest, target), teams.plan(nest, target)):
-            if isinstance(groups, GroupAttentionPlan | TilePlan | TeamPlan):
+            if isinstance(groups, GroupAttentionPlan | TilePlan | MatrixPlan | TeamPlan):
                 return groups
     if is_row_kernel(nest):
         return attention.plan(nest, target) or attention_gradient.plan(nest, target) or rows.plan(nest, target)

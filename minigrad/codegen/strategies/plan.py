@@ -108,6 +108,29 @@ class TilePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class MatrixPlan:
+    """A contraction of half operands by work-groups of down x across waves, each with rows x columns tiles of a matrix
+    unit (`codegen/microkernels/matrix.py`), whose microkernel is `unit`. The rest is as in a TilePlan."""
+
+    strategy: str
+    batch: tuple[str, ...]
+    m: tuple[str, ...]
+    n: tuple[str, ...]
+    k: tuple[str, ...]
+    down: int
+    across: int
+    rows: int
+    columns: int
+    depth: int
+    a_along: str
+    b_along: str
+    unit: str
+
+    def __str__(self) -> str:
+        return plan_text(self)
+
+
+@dataclass(frozen=True, slots=True)
 class WindowPlan:
     """A window over planes. Names refer to the (first) nest's index variables.
 
@@ -239,9 +262,10 @@ class PanelPlan:
         return plan_text(self)
 
 
-AnyPlan = (Plan | PackedPlan | PanelPlan | TilePlan | TeamPlan | WindowPlan | AttentionPlan | AttentionGradientPlan
-           | GroupAttentionPlan)
-_KINDS = {"packed": PackedPlan, "panels": PanelPlan, "tiles": TilePlan, "teams": TeamPlan, "window": WindowPlan,
+AnyPlan = (Plan | PackedPlan | PanelPlan | TilePlan | MatrixPlan | TeamPlan | WindowPlan | AttentionPlan
+           | AttentionGradientPlan | GroupAttentionPlan)
+_KINDS = {"packed": PackedPlan, "panels": PanelPlan, "tiles": TilePlan, "matrix": MatrixPlan, "teams": TeamPlan,
+          "window": WindowPlan,
           "attention": AttentionPlan, "attention_gradient": AttentionGradientPlan,
           "attention_groups": GroupAttentionPlan}
 

@@ -17,14 +17,13 @@ from __future__ import annotations
 from math import ceil
 
 from minigrad.codegen.kernel import Nest, Param
-from minigrad.codegen.strategies.access import value_accesses
+from minigrad.codegen.strategies import matrix
+from minigrad.codegen.strategies.group_tiles import along, cost, groups
 from minigrad.codegen.strategies.packed import size
-from minigrad.codegen.strategies.plan import TilePlan
+from minigrad.codegen.strategies.plan import MatrixPlan, TilePlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.codegen.strategies.split_k import best_part, in_parts
-from minigrad.expr import Var
 from minigrad.target import Target
-from minigrad.value import Value
 
 TILES = ((16, 16, 8, 8), (16, 16, 8, 4), (16, 16, 4, 4), (8, 16, 4, 4), (8, 8, 4, 4))
 """Work-items down and across, rows and columns of each."""
@@ -36,14 +35,11 @@ PADDING = 4
 MIN_SIDE, MIN_DEPTH, MIN_WORK = 16, 8, 1 << 16
 """M and N, K, and multiply-adds, from which copies to local memory pay."""
 
-TRAFFIC = 32.0
-"""What an element that is copied to local memory costs, in multiply-adds."""
-
 GROUPS_PER_UNIT, MIN_PART = 2, 256
 """K is split until there are so many work-groups per compute unit, in parts of so many steps at least."""
 
 
-def plan(nest: Nest, target: Target) -> TilePlan | str:
+def plan(nest: Nest, target: Target) -> TilePlan | MatrixPlan | str:
     """The plan, or why the nest has none."""
     found = recognise(nest)
     if isinstance(found, str):
@@ -56,12 +52,15 @@ def plan(nest: Nest, target: Target) -> TilePlan | str:
     for vs in (found.m, found.n, found.k):
         if any(not isinstance(v.hi, int) for v in vs[1:]):
             return "not in tiles: an inner extent is known at run time only"
+    in_units = matrix.plan(found, target)
+    if isinstance(in_units, MatrixPlan):
+        return in_units
     for depth in DEPTHS:
         if target.max_iterations and ceil(k / depth) * (depth + 1) > target.max_iterations:
             return f"not in tiles: K={k} takes more iterations than a work-item has"
         fitting = [t for t in TILES if fits(t, depth, found, target)]
         if fitting:
-            down, across, rows, columns = min(fitting, key=lambda t: cost(t, found, target))
+            down, across, rows, columns = min(fitting, key=lambda t: cost(*shape(t), found, target))
             batch, ms, ns, ks = (tuple(v.name for v in vs) for vs in (found.batch, found.m, found.n, found.k))
             return TilePlan("tiles", batch, ms, ns, ks, down, across, rows, columns, depth,
                             along(found.a, found.m, found.k, "m"), along(found.b, found.n, found.k, "n"))
@@ -75,28 +74,10 @@ def fits(tile: tuple[int, int, int, int], depth: int, c: Contraction, target: Ta
     return local <= target.local_memory and down * across <= target.max_group
 
 
-def groups(tile: tuple[int, int, int, int], c: Contraction) -> int:
+def shape(tile: tuple[int, int, int, int]) -> tuple[int, int]:
+    """Rows and columns of a group's tile."""
     down, across, rows, columns = tile
-    return ceil(size(c.m) / (down * rows)) * ceil(size(c.n) / (across * columns)) * size(c.batch)
-
-
-def cost(tile: tuple[int, int, int, int], c: Contraction, target: Target) -> float:
-    """Multiply-adds and copies of all tiles, edges included, and compute units that wait for the last group."""
-    down, across, rows, columns = tile
-    count = groups(tile, c)
-    m, n = down * rows, across * columns
-    waiting = ceil(count / target.units) * target.units / count
-    return count * m * n * (1 + TRAFFIC * (1 / m + 1 / n)) * waiting
-
-
-def along(value: Value, side: tuple[Var, ...], k: tuple[Var, ...], name: str) -> str:
-    """'k' where the operand is contiguous along the sum, else the name of its own side."""
-    for a in value_accesses(value, ()):
-        if a.step(side[-1]) == 1:
-            return name
-        if a.step(k[-1]) == 1:
-            return "k"
-    return name
+    return down * rows, across * columns
 
 
 def split(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
@@ -104,6 +85,8 @@ def split(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
     found, made = recognise(nest), plan(nest, target)
     if isinstance(found, str) or isinstance(made, str) or any(not isinstance(v.hi, int) for v in nest.domain):
         return [nest]
-    there = groups((made.down, made.across, made.rows, made.columns), found)
+    tile = matrix.shape(made) if isinstance(made, MatrixPlan) else \
+        shape((made.down, made.across, made.rows, made.columns))
+    there = groups(*tile, found)
     count, v = best_part(found.k, min(ceil(GROUPS_PER_UNIT * target.units / there), size(found.k) // MIN_PART))
     return [nest] if v is None else in_parts(nest, scratch, found, count, v)

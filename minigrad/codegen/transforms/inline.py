@@ -1,33 +1,35 @@
 """Call -> the body of its microkernel's meaning."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from minigrad.codegen.ir.nodes import Alloc, Call, Function, If, Let, Loop, Stmt, Store
 from minigrad.codegen.ir.text import meaning_of
 from minigrad.codegen.ir.walk import map_blocks, map_function, names, statements
+from minigrad.codegen.microkernels.microkernel import Microkernel
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.expr import Index, Var, bounds
 from minigrad.value import Value, load
 
 
-def inline_calls(function: Function) -> Function:
-    """Every call replaced by what it means, for languages and targets without the implementation.
+def inline_calls(function: Function, kept: Callable[[Microkernel], bool] = lambda _: False) -> Function:
+    """Every call replaced by what it means, for languages and targets without the implementation; but for those `kept`.
 
         call add_4(x[i * 4], y[0])      ->      for u in 0..4 serial:
                                                   y[u] = y[u] + x[i * 4 + u]
 
     What the meaning names is renamed in each copy.
     """
-    if not any(isinstance(s, Call) for s in statements(function)):
+    if not any(isinstance(s, Call) and not kept(s.kernel) for s in statements(function)):
         return function
     used = names(function)
 
     def body(statements: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         made: list[Stmt] = []
         for s in statements:
-            made += inlined(s, used) if isinstance(s, Call) else (map_blocks(s, body),)
+            inline = isinstance(s, Call) and not kept(s.kernel)
+            made += inlined(s, used) if inline else (map_blocks(s, body),)  # type: ignore[arg-type]
         return tuple(made)
 
     return map_function(function, body)

@@ -1,0 +1,218 @@
+"""Matrix units of GPUs: plans and loops against the kernel, what their work-items load, what compilers make of it."""
+import re
+import shutil
+from collections.abc import Callable
+from ctypes import CFUNCTYPE, c_int64, c_void_p
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import needs_device
+from test_packed import arguments, equal_the_kernel, flat_kernel, tensor
+
+from minigrad import Tensor
+from minigrad.codegen.ir.verify import verify_meaning
+from minigrad.codegen.kernel_interpret import interpret_kernel
+from minigrad.codegen.microkernels.matrix import UNITS, WAVE, MatrixUnit, matrix_microkernel
+from minigrad.codegen.render.opencl import render_opencl
+from minigrad.codegen.stages import build_any, stages_of
+from minigrad.codegen.strategies import matrix, tiles
+from minigrad.codegen.strategies.plan import MatrixPlan, TilePlan, parse_plan
+from minigrad.engine.occupancy import occupancy
+from minigrad.runtime.device import Launch
+from minigrad.runtime.opencl import OpenCL, open_device
+from minigrad.runtime.registry import get_device
+from minigrad.target import Target
+
+GPU = Target("gpu", "opencl", "none", 4, 64, 8, local_memory=48 << 10, max_group=256)
+NV = replace(GPU, language="nvptx", features=frozenset({"mma-f16", "mma-bf16"}))
+AMD = replace(GPU, language="amdgpu", features=frozenset({"wmma-f16", "wmma-bf16"}))
+NAMES = [f"{u.name}_{language}" for u in UNITS
+         for language in (("opencl", "nvptx") if u.family == "mma" else ("amdgpu",))]
+
+
+def half(*shape: int, kind: str = "float16") -> Tensor:
+    return tensor(*shape).cast(kind).contiguous().realize()
+
+
+def wide(*shape: int, kind: str = "float16") -> Tensor:
+    """Half values as float32, so that what is computed from them is not rounded to halves."""
+    return half(*shape, kind=kind).float()
+
+
+CASES: dict[str, Callable[[], Tensor]] = {
+    "a @ b": lambda: wide(40, 36) @ wide(36, 30),
+    "a.T @ b.T": lambda: wide(33, 20).transpose(0, 1) @ wide(40, 33).transpose(0, 1),
+    "batched bfloat16": lambda: wide(2, 17, 35, kind="bfloat16") @ wide(2, 35, 20, kind="bfloat16"),
+    "epilogue": lambda: (wide(36, 32).linear(wide(32, 40)) + tensor(40)).relu(),
+    "conv": lambda: wide(1, 4, 5, 7).conv2d(wide(20, 4, 3, 3), padding=1),
+}
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles with edges in small tests."""
+    monkeypatch.setattr(tiles, "MIN_WORK", 1)
+    monkeypatch.setattr(matrix, "TILES", ((32, 16, 2, 1),))
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("target", [NV, AMD], ids=["nvidia", "amd"])
+def test_loops_equal_the_kernel(case: str, target: Target, small: None) -> None:
+    kernel = flat_kernel(CASES[case](), target)
+    nest, = kernel.nests
+    plan = tiles.plan(nest, target)
+    assert isinstance(plan, MatrixPlan) and parse_plan(str(plan)) == plan
+    equal_the_kernel(kernel, [build_any(kernel, (nest,), plan, "f")])
+
+
+def test_other_operands_and_devices_have_tiles_without_units() -> None:
+    def plan(x: Tensor, target: Target) -> object:
+        return tiles.plan(flat_kernel(x, target).nests[0], target)
+
+    assert isinstance(plan(half(64, 64) @ half(64, 64), NV), MatrixPlan)
+    assert isinstance(plan(half(64, 64) @ half(64, 64), GPU), TilePlan)
+    assert isinstance(plan(tensor(64, 64) @ tensor(64, 64), NV), TilePlan)
+    mixed = half(64, 64).float() @ half(64, 64, kind="bfloat16").float()
+    assert isinstance(plan(mixed, NV), TilePlan)
+    computed = (half(64, 64).float() * 1.5) @ half(64, 64).float()
+    assert isinstance(plan(computed, NV), TilePlan)
+    assert isinstance(plan(wide(64, 64) @ wide(64, 64), NV), MatrixPlan)
+    assert isinstance(plan(half(64, 64) @ half(64, 64), replace(NV, local_memory=16 << 10, max_group=64)), MatrixPlan)
+
+
+# ---- what a work-item gives the unit ----
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
+def test_every_sum_has_one_owner(unit: MatrixUnit) -> None:
+    places = [unit.place(lane, e) for lane in range(WAVE) for e in range(unit.each)]
+    assert sorted(places) == [(i, j) for i in range(unit.rows) for j in range(unit.columns)]
+    kernel = matrix_microkernel(f"{unit.name}_{'nvptx' if unit.family == 'mma' else 'amdgpu'}")
+    assert kernel is not None
+    verify_meaning(kernel)
+
+
+def expected_words(lane: int, a: np.ndarray, b: np.ndarray) -> list[int]:
+    """The operand registers of m16n8k16 as the PTX manual has them: two neighbours along k in each."""
+    g, k = lane // 4, lane % 4 * 2
+    words = [(a, g + 8 * (r % 2), k + 8 * (r // 2)) for r in range(4)] + [(b, g, k + 8 * r) for r in range(2)]
+    return [int(x[i, j]) | int(x[i, j + 1]) << 16 for x, i, j in words]
+
+
+PITCHES = (24, 40)
+
+
+def operands(unit: MatrixUnit) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(0)
+    return (random.integers(0, 1 << 16, (unit.rows, PITCHES[0]), np.uint16),
+            random.integers(0, 1 << 16, (unit.columns, PITCHES[1]), np.uint16))
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if "opencl" not in n])
+def test_work_items_load_what_the_unit_expects(name: str) -> None:
+    """The texts for LLVM, up to the instruction, whose operands are stored instead, run on this processor."""
+    import llvmlite.binding as llvm
+
+    kernel = matrix_microkernel(name)
+    assert kernel is not None and kernel.implementation is not None
+    unit = next(u for u in UNITS if name.startswith(u.name))
+    loads, = re.findall(r"(define .*\n)  %new = ", kernel.implementation, re.DOTALL)
+    mma = unit.family == "mma"
+    kinds = ["i32"] * 6 if mma else ["<16 x half>" if unit.name == "wmma_f16" else "<16 x i16>"] * 2
+    given = ["a0", "a1", "a2", "a3", "b0", "b1"] if mma else ["a.x", "b.x"]
+    lines = [f"  %at{i} = getelementptr i8, ptr %c0, i64 {i * (4 if mma else 32)}\n"
+             f"  store {kind} %{x}, ptr %at{i}, align 4" for i, (kind, x) in enumerate(zip(kinds, given, strict=True))]
+    text = "\n".join([loads.replace("internal ", "").replace("addrspace(5) ", ""), *lines, "  ret void", "}"])
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine()
+    with llvm.create_mcjit_compiler(llvm.parse_assembly(text), machine) as engine:
+        engine.finalize_object()
+        call = CFUNCTYPE(None, *[c_void_p] * (2 + unit.each), *[c_int64] * 3)(engine.get_function_address(name))
+        a, b = operands(unit)
+        for lane in range(WAVE):
+            out = np.zeros(32, np.uint32)
+            call(a.ctypes.data, b.ctypes.data, *[out.ctypes.data] * unit.each, lane, *PITCHES)
+            if mma:
+                assert out[:6].tolist() == expected_words(lane, a, b)
+            else:
+                found = out.view(np.uint16)
+                assert (found[:16] == a[lane % 16, :16]).all() and (found[16:32] == b[lane % 16, :16]).all()
+
+
+@pytest.mark.parametrize("device", [pytest.param(n, marks=needs_device(n)) for n in ("CL:pocl", "CL:rusticl")])
+def test_work_items_load_what_the_unit_expects_in_opencl(device: str) -> None:
+    import pyopencl as cl
+
+    kernel = matrix_microkernel("mma_f16_opencl")
+    assert kernel is not None and kernel.implementation is not None
+    given = [f"c0[{i}] = as_float({x});" for i, x in enumerate(("a0", "a1", "a2", "a3", "b0", "b1"))]
+    text, count = re.subn(r"asm\(.*\);", " ".join(given), kernel.implementation)
+    a, b = operands(UNITS[0])
+    source = text + f"""
+__kernel __attribute__((reqd_work_group_size(32, 1, 1)))
+void run(__global const ushort *a, __global const ushort *b, __global float *out) {{
+    __local ushort la[{a.size}] __attribute__((aligned(64))), lb[{b.size}] __attribute__((aligned(64)));
+    const int lane = get_local_id(0);
+    for (int i = lane; i < {a.size}; i += 32) la[i] = a[i];
+    for (int i = lane; i < {b.size}; i += 32) lb[i] = b[i];
+    barrier(CLK_LOCAL_MEM_FENCE);
+    float words[6];
+    mma_f16_opencl(la, lb, words, words, words, words, lane, {PITCHES[0]}, {PITCHES[1]});
+    for (int i = 0; i < 6; ++i) out[6 * lane + i] = words[i];
+}}"""
+    assert count == 1
+    context = cl.Context([open_device(device.partition(":")[2]).info.handle])
+    queue = cl.CommandQueue(context)
+    memory = [cl.Buffer(context, cl.mem_flags.COPY_HOST_PTR, hostbuf=x) for x in (a, b, np.zeros(192, np.float32))]
+    cl.Kernel(cl.Program(context, source).build(cache_dir=False), "run")(queue, (32,), (32,), *memory)
+    words = np.zeros((32, 6), np.uint32)
+    cl.enqueue_copy(queue, words, memory[2])
+    assert words.tolist() == [expected_words(lane, a, b) for lane in range(WAVE)]
+
+
+# ---- whole kernels ----
+
+
+def run_on(device: OpenCL) -> None:
+    """A product planned for matrix units, on a device without: the meaning runs, through local memory and barriers."""
+    staged = stages_of(flat_kernel(CASES["conv"](), NV), NV)
+    stage, = staged.stages
+    assert isinstance(stage.plan, MatrixPlan)
+    arrays = arguments(staged.kernel)
+    expected = {n: a.copy() for n, a in arrays.items()}
+    interpret_kernel(staged.kernel, expected, {})
+    executable, = device.load([render_opencl(stage.function, device.target)])
+    buffers = [device.alloc(a.nbytes) for a in arrays.values()]
+    for buffer, array in zip(buffers, arrays.values(), strict=True):
+        device.copy_in(buffer, array)
+    device.launch([Launch(executable, tuple(buffers), stage.extent)])  # type: ignore[arg-type]
+    device.copy_out(buffers[0], arrays["o0"])
+    np.testing.assert_allclose(arrays["o0"], expected["o0"], rtol=3e-5, atol=3e-5)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=needs_device(n)) for n in ("CL:pocl", "CL:rusticl")])
+def test_the_meaning_runs_where_there_is_no_unit(name: str, small: None) -> None:
+    run_on(open_device(name.partition(":")[2]))
+
+
+@pytest.mark.parametrize("name, kind, said", [
+    ("NV:sm_86", "float16", "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"),
+    ("NV:sm_90", "bfloat16", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"), ("NV:sm_75", "float16", ""),
+    ("AMD:gfx1100", "float16", "v_wmma_f32_16x16x16_f16"), ("AMD:gfx1100", "bfloat16", "v_wmma_f32_16x16x16_bf16"),
+    ("AMD:gfx1031", "float16", "")])
+def test_compilers_keep_sums_in_registers(name: str, kind: str, said: str) -> None:
+    def prepare() -> Callable[[], object]:
+        a, b = (Tensor(np.ones(shape, np.float32)).cast(kind).contiguous() for shape in ((512, 256), (256, 512)))
+        return lambda: (a @ b).realize()
+
+    found = occupancy(name, prepare)
+    device = get_device(name)
+    kernels = [k for k, _ in found.kernels if k.program.group]
+    assert kernels
+    texts = [device.assembly(k.program) for k in kernels]  # type: ignore[attr-defined]
+    assert any("mma" in t for t in texts) == bool(said) and all(said in t for t in texts)
+    for k in kernels:
+        if name.startswith("AMD") or shutil.which("ptxas"):
+            assert k.resources is not None and k.resources.private == k.resources.spills == 0
