@@ -28,6 +28,23 @@ BOTH: list[Callable[[Any], Any]] = [
     lambda x: (x > 0).logical_and(x < 1), lambda x: x.logical_or(x * 0), lambda x: x.logical_xor(x * 0),
     lambda x: x.expm1(), lambda x: (x * 1e-4).expm1(), lambda x: (x * 50).expm1(), lambda x: x.logaddexp(x.flip((0,))),
     lambda x: (x * 1e3).logaddexp(-x), lambda x: x.isclose(x + 1e-7),
+    lambda x: x.diagonal(), lambda x: x.diag(), lambda x: x[0].diag(), lambda x: x[:, :3].trace(),
+    lambda x: x.select(1, 2), lambda x: x.diff(), lambda x: x.diff(dim=0), lambda x: x.flipud(), lambda x: x.fliplr(),
+    lambda x: x.view_as(x.t()), lambda x: x.moveaxis(0, 1), lambda x: x.swapdims(0, 1), lambda x: x.type_as(x > 0),
+    lambda x: x.abs().byte(), lambda x: x.char(), lambda x: x.short(), lambda x: x.cpu(), lambda x: x.new_zeros(2, 3),
+    lambda x: x.new_ones((3,)), lambda x: x.new_full((2,), 3.5), lambda x: x[:, :4].exp().addmm(x.abs(), x.abs().t(), alpha=2),
+    lambda x: x.absolute(), lambda x: x.negative(), lambda x: x.subtract(x * 2), lambda x: x.multiply(3),
+    lambda x: x.divide(2), lambda x: x.true_divide(x), lambda x: x.floor_divide(0.3), lambda x: x.remainder(0.75),
+    lambda x: x.less(0), lambda x: x.less_equal(0), lambda x: x.greater(0), lambda x: x.greater_equal(x),
+    lambda x: x.not_equal(x), lambda x: x.clamp_min(0.1), lambda x: x.clamp_max(0.1), lambda x: x.frac(),
+    lambda x: x.addcmul(x, x, value=2), lambda x: x.addcdiv(x, x.exp(), value=2), lambda x: x.sigmoid().logit(),
+    lambda x: (x / 0).isposinf(), lambda x: (x / 0).isneginf(), lambda x: (x * 0 / 0 * x).nansum(),
+    lambda x: x.log().nansum(dim=1), lambda x: x.log().nanmean(dim=0, keepdim=True),
+    lambda x: x.sum(dim=1), lambda x: x.mean(dim=(0, 1)), lambda x: x.prod(dim=0), lambda x: (x > 1).any(dim=0),
+    lambda x: (x > -1).all(dim=1, keepdim=True), lambda x: x.var(dim=1), lambda x: x.std(dim=0, keepdim=True),
+    lambda x: x.norm(dim=1), lambda x: x.argmax(dim=1), lambda x: x.argmin(dim=0), lambda x: x.logsumexp(dim=-1),
+    lambda x: x.softmax(dim=0), lambda x: x.log_softmax(dim=1), lambda x: x.cumsum(dim=1), lambda x: x.amax(dim=0),
+    lambda x: x.amin(dim=(0, 1)), lambda x: x.round().count_nonzero(dim=1),
     lambda x: x.log10(), lambda x: x.sinh(), lambda x: x.cosh(), lambda x: x.lerp(x * 2, 0.3), lambda x: x.expand_as(x),
 ]
 
@@ -63,5 +80,8 @@ def test_counts_and_closeness() -> None:
     assert x.dim() == 2 and x.nelement() == 4 and x.count_nonzero(0).tolist() == [2, 1]
     assert x[0].allclose(x[0] + 1e-9) and not x.allclose(x) and not x[0].allclose([1.0, 0.1])
     assert x[1, 1:].allclose([np.inf]) and not x[0].allclose(np.inf)
+    assert x.isnan().equal([[False, False], [True, False]]) and not x.equal(x) and not x[0].equal(x[0, :1])
+    with pytest.raises(ShapeError, match="expected a matrix"):
+        Tensor.ones(1, 2, 3).trace()
     with pytest.raises(ShapeError, match="at most 2 axes"):
         Tensor.ones(1, 2, 3).t()

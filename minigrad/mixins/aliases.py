@@ -1,11 +1,14 @@
 """Further names of PyTorch, for what other methods do already or nearly."""
 from __future__ import annotations
 
+import math
 from typing import Any, Self
 
+from minigrad.dtype import bool_, int8, int16, uint8
 from minigrad.errors import ShapeError
+from minigrad.expr import emin
 from minigrad.mixins.attention import AttentionMixin
-from minigrad.mixins.base import as_axis, as_count
+from minigrad.mixins.base import as_axis, as_count, as_shape
 from minigrad.mixins.reduce import Axis
 
 
@@ -61,7 +64,77 @@ class AliasMixin(AttentionMixin):
         counts = tuple(repeats[0]) if len(repeats) == 1 and isinstance(repeats[0], (tuple, list)) else repeats
         return self.repeat(*[1] * (self.ndim - len(counts)), *counts)
 
+    def diagonal(self) -> Self:
+        """The elements [i, i] of a matrix."""
+        if self.ndim != 2:
+            raise ShapeError(f"[diagonal] expected a matrix, got {list(self.shape)}")
+        rows, columns = self.shape
+        order = type(self).arange(emin(rows, columns), device=self.device)
+        return self[order, order]
+
+    def diag(self) -> Self:
+        """The diagonal of a matrix, or a matrix that is 0 beside a diagonal."""
+        if self.ndim != 1:
+            return self.diagonal()
+        return self.eye(self.shape[0], dtype=bool_, device=self.device).where(self, 0)  # type: ignore[arg-type]
+
+    def select(self, dim: int, index: Any) -> Self:
+        """One slice along an axis, without it."""
+        return self[(*[slice(None)] * as_axis("select", dim, self.ndim), index)]
+
+    def diff(self, dim: int = -1) -> Self:
+        """Each element less the one before it along an axis."""
+        a = as_axis("diff", dim, self.ndim)
+        n: Any = self.shape[a]
+        return self._cut(a, 1, n) - self._cut(a, 0, n - 1)
+
+    def flipud(self) -> Self:
+        return self.flip(0)
+
+    def fliplr(self) -> Self:
+        return self.flip(1)
+
+    def view_as(self, other: Self) -> Self:
+        return self.reshape(*other.shape)
+
+    reshape_as = view_as
+    moveaxis = movedim
+    swapdims = swapaxes
+    concat = AttentionMixin.cat
+
+    # Types and new tensors
+
+    def type_as(self, other: Self) -> Self:
+        return self.cast(other.dtype)
+
+    def byte(self) -> Self:
+        return self.cast(uint8)
+
+    def char(self) -> Self:
+        return self.cast(int8)
+
+    def short(self) -> Self:
+        return self.cast(int16)
+
+    def cpu(self) -> Any:
+        """The same values on the device CPU."""
+        return self.to("CPU")  # type: ignore[attr-defined]
+
+    def new_full(self, size: Any, fill_value: Any, **options: Any) -> Self:
+        """A tensor of another shape with this one's type and device."""
+        return self.full(size, fill_value, **{"dtype": self.dtype, "device": self.device, **options})
+
+    def new_zeros(self, *size: Any, **options: Any) -> Self:
+        return self.new_full(as_shape(size), 0, **options)
+
+    def new_ones(self, *size: Any, **options: Any) -> Self:
+        return self.new_full(as_shape(size), 1, **options)
+
     # Products
+
+    def addmm(self, left: Self, right: Self, *, beta: Any = 1, alpha: Any = 1) -> Self:
+        """beta * x + alpha * (left @ right)."""
+        return self * beta + left.dot(right) * alpha
 
     def mm(self, other: Any) -> Self:
         return self.dot(other)
@@ -74,17 +147,68 @@ class AliasMixin(AttentionMixin):
 
     # Reductions
 
-    def amax(self, axis: Axis = None, keepdim: bool = False) -> Self:
-        return self.max(axis, keepdim)
+    def amax(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Self:
+        return self.max(axis if dim is None else dim, keepdim)
 
-    def amin(self, axis: Axis = None, keepdim: bool = False) -> Self:
-        return self.min(axis, keepdim)
+    def amin(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Self:
+        return self.min(axis if dim is None else dim, keepdim)
 
-    def count_nonzero(self, axis: Axis = None) -> Self:
+    def count_nonzero(self, axis: Axis = None, *, dim: Axis = None) -> Self:
         """How many elements are not 0, as int32."""
-        return self.ne(0).sum(axis)
+        return self.ne(0).sum(axis, dim=dim)
+
+    def nansum(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Self:
+        """The sum without NaN."""
+        return self.isnan().where(0, self).sum(axis, keepdim, dim=dim)
+
+    def nanmean(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Self:
+        """The mean of what is not NaN."""
+        return self.nansum(axis, keepdim, dim=dim) / self.eq(self).sum(axis, keepdim, dim=dim)
+
+    def trace(self) -> Self:
+        """The sum of a matrix's diagonal."""
+        return self.diagonal().sum()
 
     # Elementwise
+
+    absolute = AttentionMixin.abs
+    negative = AttentionMixin.neg
+    subtract = AttentionMixin.sub
+    multiply = AttentionMixin.mul
+    divide = true_divide = AttentionMixin.div
+    floor_divide = AttentionMixin.floordiv
+    remainder = AttentionMixin.mod
+    less, less_equal = AttentionMixin.lt, AttentionMixin.le
+    greater, greater_equal = AttentionMixin.gt, AttentionMixin.ge
+    not_equal = AttentionMixin.ne
+
+    def clamp_min(self, min: Any) -> Self:
+        return self.clip(min, None)
+
+    def clamp_max(self, max: Any) -> Self:
+        return self.clip(None, max)
+
+    def addcmul(self, left: Any, right: Any, *, value: Any = 1) -> Self:
+        """x + value * left * right."""
+        return self + left * right * value
+
+    def addcdiv(self, left: Any, right: Any, *, value: Any = 1) -> Self:
+        """x + value * left / right."""
+        return self + left / right * value
+
+    def frac(self) -> Self:
+        """x - trunc(x)."""
+        return self - self.trunc()
+
+    def logit(self) -> Self:
+        """log(x / (1 - x))."""
+        return (self / (1 - self)).log()
+
+    def isposinf(self) -> Self:
+        return self.eq(math.inf)
+
+    def isneginf(self) -> Self:
+        return self.eq(-math.inf)
 
     def logical_and(self, other: Any) -> Self:
         return self.ne(0).bitwise_and(self._truth(other))
@@ -115,6 +239,11 @@ class AliasMixin(AttentionMixin):
         other = self._operand(other)
         distance = (self - other).abs()
         return self.eq(other).bitwise_or((distance <= abs(other) * rtol + atol).bitwise_and(distance.isfinite()))
+
+    def equal(self, other: Any) -> Any:
+        """Whether shapes and all elements are equal, as a Python bool: it reads the values."""
+        other = self._operand(other)
+        return other.shape == self.shape and bool(self.eq(other).all())  # type: ignore[call-overload]
 
     def allclose(self, other: Any, rtol: Any = 1e-5, atol: Any = 1e-8) -> Any:
         """Whether all elements are close, as a Python bool: it reads the values."""

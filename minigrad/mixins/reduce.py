@@ -1,4 +1,6 @@
-"""Reductions along axes: `axis` is an int, several, or None for all; `keepdim` keeps them with length 1."""
+"""Reductions along axes: `axis` (or `dim`, as in PyTorch) is an int, several, or None for all; `keepdim` keeps them
+with length 1. `max` and `min` give values alone, so that they take no `dim`: with one, PyTorch's give indices too.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -40,12 +42,14 @@ class ReduceMixin(MovementMixin):
         kind = accumulating(self.dtype) if dtype is None else to_dtype(dtype)
         return self if kind is self.dtype else self.cast(kind)
 
-    def sum(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None) -> Self:
+    def sum(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None, *,
+            dim: Axis = None) -> Self:
         """Half types accumulate in float32; bool and small integers give int32 (uint32)."""
-        return self._accumulating(dtype)._reduce("sum", B.sum, axis, keepdim)
+        return self._accumulating(dtype)._reduce("sum", B.sum, axis if dim is None else dim, keepdim)
 
-    def prod(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None) -> Self:
-        return self._accumulating(dtype)._reduce("prod", B.prod, axis, keepdim)
+    def prod(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None, *,
+             dim: Axis = None) -> Self:
+        return self._accumulating(dtype)._reduce("prod", B.prod, axis if dim is None else dim, keepdim)
 
     def max(self, axis: Axis = None, keepdim: bool = False) -> Self:
         """The largest element, NaN if there is one. Raises ShapeError over nothing."""
@@ -59,36 +63,40 @@ class ReduceMixin(MovementMixin):
             return self.int()._reduce("min", B.min, axis, keepdim).bool()
         return self._reduce("min", B.min, axis, keepdim)
 
-    def any(self, axis: Axis = None, keepdim: bool = False) -> Self:
-        return self.bool().sum(axis, keepdim).ne(0)
+    def any(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Self:
+        return self.bool().sum(axis, keepdim, dim=dim).ne(0)
 
-    def all(self, axis: Axis = None, keepdim: bool = False) -> Self:
-        return self.bool().logical_not().sum(axis, keepdim).eq(0)
+    def all(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Self:
+        return self.bool().logical_not().sum(axis, keepdim, dim=dim).eq(0)
 
-    def mean(self, axis: Axis = None, keepdim: bool = False) -> Self:
+    def mean(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Self:
         """The mean; integers give float32. Of nothing: NaN."""
-        return self._as_float()._reduce("mean", functions.mean, axis, keepdim)
+        return self._as_float()._reduce("mean", functions.mean, axis if dim is None else dim, keepdim)
 
-    def var(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Self:
+    def var(self, axis: Axis = None, keepdim: bool = False, correction: int = 1, *, dim: Axis = None) -> Self:
         """Mean squared deviation, over count - correction."""
         correction = as_count("var", "correction", correction)
+        axis = axis if dim is None else dim
         return self._as_float()._reduce("var", lambda x, axes: functions.variance(x, axes, correction), axis, keepdim)
 
-    def std(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Self:
-        return self.var(axis, keepdim, correction).sqrt()
+    def std(self, axis: Axis = None, keepdim: bool = False, correction: int = 1, *, dim: Axis = None) -> Self:
+        return self.var(axis, keepdim, correction, dim=dim).sqrt()
 
-    def var_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> tuple[Self, Self]:
-        return self.var(axis, keepdim, correction), self.mean(axis, keepdim)
+    def var_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1, *, dim: Axis = None,
+                 ) -> tuple[Self, Self]:
+        return self.var(axis, keepdim, correction, dim=dim), self.mean(axis, keepdim, dim=dim)
 
-    def std_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> tuple[Self, Self]:
-        return self.std(axis, keepdim, correction), self.mean(axis, keepdim)
+    def std_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1, *, dim: Axis = None,
+                 ) -> tuple[Self, Self]:
+        return self.std(axis, keepdim, correction, dim=dim), self.mean(axis, keepdim, dim=dim)
 
-    def norm(self, axis: Axis = None, keepdim: bool = False) -> Self:
-        """The Euclidean norm."""
-        return self.square().sum(axis, keepdim).sqrt()
+    def norm(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Self:
+        """The Euclidean norm. The first argument is an axis, not PyTorch's exponent."""
+        return self.square()._reduce("norm", B.sum, axis if dim is None else dim, keepdim).sqrt()
 
-    def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
+    def argmax(self, axis: int | None = None, keepdim: bool = False, *, dim: int | None = None) -> Self:
         """Index of the first largest element (the first NaN, if any) as int32; into the flat tensor without an axis."""
+        axis = axis if dim is None else dim
         if axis is None and 0 in self.shape:
             raise ShapeError(f"[argmax] expected at least one element, got {list(self.shape)}")
         if axis is None:
@@ -103,26 +111,26 @@ class ReduceMixin(MovementMixin):
         falling = self._wrap(B.sub(B.full(n, (n,), int32, self.device), B.iota(n, self.device))).reshape(*shape)
         return (n - hit.where(falling, 0).max(a, keepdim)) if self.ndim else self.int() * 0
 
-    def argmin(self, axis: int | None = None, keepdim: bool = False) -> Self:
+    def argmin(self, axis: int | None = None, keepdim: bool = False, *, dim: int | None = None) -> Self:
         """Index of the first smallest element (the first NaN, if any) as int32."""
         if self.dtype.is_float or self.dtype is bool_:
-            return (-self).argmax(axis, keepdim)
-        return self.bitwise_not().argmax(axis, keepdim)
+            return (-self).argmax(axis, keepdim, dim=dim)
+        return self.bitwise_not().argmax(axis, keepdim, dim=dim)
 
-    def logsumexp(self, axis: Axis = None, keepdim: bool = False) -> Self:
+    def logsumexp(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Self:
         """log(sum(exp(x))), without overflow."""
-        return self._as_float()._reduce("logsumexp", functions.logsumexp, axis, keepdim)
+        return self._as_float()._reduce("logsumexp", functions.logsumexp, axis if dim is None else dim, keepdim)
 
-    def softmax(self, axis: Axis = -1, dtype: DType | str | None = None) -> Self:
+    def softmax(self, axis: Axis = -1, dtype: DType | str | None = None, *, dim: Axis = None) -> Self:
         """exp(x) / sum(exp(x)) along an axis, without overflow."""
         x = self._as_float() if dtype is None else self.cast(dtype)
-        axes = as_axes("softmax", axis, self.ndim)
+        axes = as_axes("softmax", axis if dim is None else dim, self.ndim)
         return x if 0 in self.shape else x._unary(lambda node: functions.softmax(node, axes))
 
-    def log_softmax(self, axis: Axis = -1, dtype: DType | str | None = None) -> Self:
+    def log_softmax(self, axis: Axis = -1, dtype: DType | str | None = None, *, dim: Axis = None) -> Self:
         """log(softmax(x)), accurate."""
         x = self._as_float() if dtype is None else self.cast(dtype)
-        axes = as_axes("log_softmax", axis, self.ndim)
+        axes = as_axes("log_softmax", axis if dim is None else dim, self.ndim)
         return x if 0 in self.shape else x._unary(lambda node: functions.log_softmax(node, axes))
 
     def layernorm(self, axis: Axis = -1, eps: float = 1e-5) -> Self:
@@ -142,11 +150,11 @@ class ReduceMixin(MovementMixin):
         x = self._as_float()
         return x.cast(x.dtype.compute)._unary(build).cast(x.dtype)
 
-    def cumsum(self, axis: int = 0) -> Self:
+    def cumsum(self, axis: int = 0, *, dim: int | None = None) -> Self:
         """Running sums along an axis, by blocks: work grows little faster than linearly."""
         if self.ndim == 0:
             return self
-        a = as_axis("cumsum", axis, self.ndim)
+        a = as_axis("cumsum", axis if dim is None else dim, self.ndim)
         x = self._accumulating(None).transpose(a, -1)
         return x._cumsum_last().transpose(a, -1)
 
