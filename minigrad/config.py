@@ -29,7 +29,7 @@ from typing import Any
 
 from minigrad.errors import ConfigError
 
-_DEVICE = re.compile(r"CPU|NUMPY|CL(:.+)?|(AMD|NV):\w+")
+_DEVICE = re.compile(r"CPU|NUMPY|CL(:.+)?|(AMD|NV):\w+", re.IGNORECASE)
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 

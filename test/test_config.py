@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from minigrad import Tensor
 from minigrad.config import Config, config, current, from_environment
 from minigrad.errors import ConfigError
 
@@ -22,6 +23,12 @@ def test_environment() -> None:
         "MINIGRAD_DISK_CACHE": "0", "MINIGRAD_TEST_DEVICES": "CPU, CL:pocl", "MINIGRAD_DEBUG": ""})
     assert c.device == "CL:pocl" and c.threads == 3 and c.cache_dir == Path("/x") and c.verify and not c.disk_cache
     assert c.test_devices == ("CPU", "CL:pocl") and c.debug == 0
+
+
+def test_names_of_devices_in_any_case() -> None:
+    assert from_environment({"HOME": "/home/u", "MINIGRAD_DEVICE": "cl:pocl"}).device == "cl:pocl"
+    with config(device="numpy"):
+        assert Tensor([1.0]).device == "NUMPY"
 
 
 @pytest.mark.parametrize("variable, value, message", [

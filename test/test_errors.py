@@ -97,6 +97,8 @@ ROWS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: Tensor.zeros(2, device="GPU"), DeviceError, "GPU"),
     (lambda: x(2) + Tensor.zeros(2, device="CPU"), DeviceError,
      "[add] expected operands on one device, got NUMPY, CPU"),
+    (lambda: Variable("n", 1, 4).bind("x"), ShapeError, "[Variable.bind] expected a value of 'n' in 1..4, got 'x'"),
+    (lambda: Variable("n", "a", 4), ShapeError, "[Variable] expected a name and two integers, got 'n', 'a' and 4"),
     (lambda: Variable("n", 1, 4).bind(5), ShapeError, "[Variable.bind] expected a value of 'n' in 1..4, got 5"),
     (lambda: x(3)[:Variable("n", 5, 9).bind(5)], ShapeError, "[slice] expected 0 <= start <= stop <= length"),
     (lambda: x(2, 3).pad((1, 1, 1)), ShapeError,

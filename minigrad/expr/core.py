@@ -173,6 +173,8 @@ class Var(Atom):
 
     @classmethod
     def _new(cls, name: str, lo: Index, hi: Index, value: int | None) -> Var:
+        if not isinstance(name, str) or not isinstance(lo, int | Expr) or not isinstance(hi, int | Expr):
+            raise ShapeError(f"[Variable] expected a name and two integers, got {name!r}, {lo!r} and {hi!r}")
         if isinstance(lo, int) and isinstance(hi, int) and hi < lo - 1:
             raise ShapeError(f"[Variable] expected lo <= hi for {name!r}, got lo={lo}, hi={hi}")
         self: Var = super().__new__(cls)
@@ -185,8 +187,12 @@ class Var(Atom):
 
     def bind(self, value: int) -> Var:
         """The same variable with a run-time value. Raises ShapeError when it is out of range."""
-        value = operator.index(value)
         lo, hi = bounds(self)
+        try:
+            value = operator.index(value)
+        except TypeError:
+            text = f"[Variable.bind] expected a value of {self.name!r} in {lo}..{hi}, got {value!r}"
+            raise ShapeError(text) from None
         if not lo <= value <= hi:
             raise ShapeError(f"[Variable.bind] expected a value of {self.name!r} in {lo}..{hi}, got {value}")
         return Var(self.name, self.lo, self.hi, value)
