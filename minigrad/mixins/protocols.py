@@ -89,6 +89,8 @@ class ProtocolMixin(AliasMixin):
     # Arrays
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("[array] expected leave to copy, got copy=False: values are read from the device")
         array = self.numpy()
         return array if dtype is None else array.astype(dtype)
 
