@@ -9,7 +9,7 @@ The pipeline, each line with its reason:
     lift_length       pointwise kernels of all lengths are one program
     split_reduction   a long sum with few outputs gets partial sums, by a tree that depends on shapes only
     turn_thin         a contraction with few columns reads its small operand along the sum
-    split             so does a contraction with too few blocks for several workers
+    split             so does a contraction with too few blocks for several workers, and attention of few rows
     choose_plans      by how the variables are used
     lift_sizes        layers that differ in sizes only are one program, where knowing the sizes gains nothing
     build             the loop nest
@@ -29,8 +29,10 @@ from minigrad.codegen.lowering.rename import canonical_names
 from minigrad.codegen.lowering.split import split_divisions, split_phases
 from minigrad.codegen.strategies import packed, panels, tiles
 from minigrad.codegen.strategies.access import extent
+from minigrad.codegen.strategies.attention_few import split_keys
 from minigrad.codegen.strategies.build import build
 from minigrad.codegen.strategies.build_attention import build_attention
+from minigrad.codegen.strategies.build_attention_few import build_attention_few
 from minigrad.codegen.strategies.build_attention_gradient import build_attention_gradient
 from minigrad.codegen.strategies.build_attention_groups import build_attention_groups
 from minigrad.codegen.strategies.build_matrix import build_matrix
@@ -42,6 +44,7 @@ from minigrad.codegen.strategies.build_window import build_window
 from minigrad.codegen.strategies.choose import choose_plans, is_row_kernel
 from minigrad.codegen.strategies.plan import (
     AnyPlan,
+    AttentionFewPlan,
     AttentionGradientPlan,
     AttentionPlan,
     GroupAttentionPlan,
@@ -110,7 +113,8 @@ def _stages_of_flat(flat: Kernel, target: Target) -> Staged:
             if target.has_groups:
                 nests += tiles.split(part, scratch, target)
             else:
-                nests += [p for turned in turn_thin(part, scratch, target) for p in split_k(turned, scratch, target)]
+                for cut in split_keys(part, scratch, target):
+                    nests += [p for turned in turn_thin(cut, scratch, target) for p in split_k(turned, scratch, target)]
     whole = replace(flat, params=flat.params + tuple(scratch))
     stages = []
     written: set[str] = set()
@@ -172,6 +176,8 @@ def build_any(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str)
         return build_teams(kernel, nest, plan, name)
     if isinstance(plan, AttentionPlan):
         return build_attention(kernel, nest, plan, name)
+    if isinstance(plan, AttentionFewPlan):
+        return build_attention_few(kernel, nest, plan, name)
     if isinstance(plan, AttentionGradientPlan):
         return build_attention_gradient(kernel, nest, plan, name)
     if isinstance(plan, GroupAttentionPlan):

@@ -73,8 +73,7 @@ def expand_graph(graph: Graph, target: Target) -> Expanded | None:
 
 
 FEW_ROWS = 8
-"""Rows of the query below which scores are cheaper as a table: matrix-vector products."""
-
+"""Rows of the query below which blocks of them are mostly empty."""
 
 IN_PARTS = (ATTENTION_SUMS, ATTENTION_GRADIENT)
 
@@ -89,10 +88,12 @@ def suits_parts(node: Node, target: Target) -> bool:
 
 
 def suits_blocks(node: Node, target: Target) -> bool:
-    """Whether attention meets the keys block by block on this target (strategies/attention.py), not by a table."""
+    """Whether attention meets the keys block by block on this target (strategies/attention.py, attention_few.py), not
+    by a table."""
     q, k, v = node.inputs[:3]
-    sizes = (q.shape[-2], q.shape[-1], k.shape[-2], v.shape[-1])
-    if bounds(sizes[0])[1] < FEW_ROWS or any(isinstance(n, int) and n < 2 for n in sizes):
+    few = bounds(q.shape[-2])[1] < FEW_ROWS
+    sizes = (2 if few else q.shape[-2], q.shape[-1], k.shape[-2], v.shape[-1])
+    if few and (target.language != "llvm" or target.is_gpu) or any(isinstance(n, int) and n < 2 for n in sizes):
         return False
     if not isinstance(q.shape[-1], int) or not isinstance(v.shape[-1], int):
         return False

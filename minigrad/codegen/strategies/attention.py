@@ -20,6 +20,7 @@ from math import ceil
 from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.codegen.strategies.access import typical
 from minigrad.codegen.strategies.plan import AttentionPlan
+from minigrad.dtype import DType
 from minigrad.expr import Index, Var
 from minigrad.target import Target
 from minigrad.value import Value, const, free_variables, local, rebuild, walk
@@ -41,7 +42,7 @@ class Attention:
     """
 
     batch: tuple[Var, ...]
-    row: Var
+    row: Var  # of one row, if there is but one
     key: Var
     depth: Var
     q: Value
@@ -93,10 +94,11 @@ def recognise(nest: Nest) -> Attention | None:
     depth, q, k, with_dot = dot
     by_keys = free_variables(k) | (free_variables(mix.v) if mix else frozenset())
     rows = [x for x in nest.domain if x in free_variables(q) and x not in by_keys]
-    if not rows or mix and (depth in free_variables(mix.v) or mix.column in free_variables(score)):
+    if mix and (depth in free_variables(mix.v) or mix.column in free_variables(score)):
         return None
-    batch = tuple(x for x in nest.domain if x is not rows[-1])
-    return Attention(batch, rows[-1], key, depth, q, k, with_dot, conditions, top.name, total.name, stores, mix)
+    row = rows[-1] if rows else Var("row", 0, 0)
+    batch = tuple(x for x in nest.domain if x is not row)
+    return Attention(batch, row, key, depth, q, k, with_dot, conditions, top.name, total.name, stores, mix)
 
 
 def _mix(inner: Nest, weight: Value, key: Var, conditions: tuple[Index, ...]) -> Mix | None:
@@ -134,8 +136,13 @@ def reduced(value: Value) -> tuple[str, Var, Value, tuple[Index, ...]] | None:
     body = value.args[0]
     if body.op != "guard":
         return monoid, over, body, ()
-    identity = const(0 if monoid == "sum" else float("-inf"), body.dtype)
-    return (monoid, over, body.args[0], body.attr) if body.args[1] is identity else None  # type: ignore[return-value]
+    inside, outside = body.args
+    return (monoid, over, inside, body.attr) if outside is identity_of(monoid, body.dtype) else None  # type: ignore
+
+
+def identity_of(monoid: str, dtype: DType) -> Value:
+    """What a sum, or a maximum, has where there is nothing."""
+    return const(0 if monoid == "sum" else float("-inf"), dtype)
 
 
 def sides(product: Value, key: Var) -> tuple[Value, Value] | None:

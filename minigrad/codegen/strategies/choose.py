@@ -7,6 +7,7 @@ from itertools import groupby
 from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.codegen.strategies import (
     attention,
+    attention_few,
     attention_gradient,
     attention_groups,
     contraction,
@@ -57,7 +58,8 @@ def choose_plan(nest: Nest, target: Target) -> AnyPlan:
             if isinstance(groups, GroupAttentionPlan | TilePlan | MatrixPlan | TeamPlan):
                 return groups
     if is_row_kernel(nest):
-        return attention.plan(nest, target) or attention_gradient.plan(nest, target) or rows.plan(nest, target)
+        return (attention_few.plan(nest, target) or attention.plan(nest, target)
+                or attention_gradient.plan(nest, target) or rows.plan(nest, target))
     if not reductions(nest):
         return pointwise.plan(nest, target)
     streamed = stream.plan(nest, target)

@@ -217,6 +217,29 @@ class AttentionGradientPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class AttentionFewPlan:
+    """Attention of few rows. `batch` names the parallel index variables, `rows` those of rows that share keys.
+
+    keys: how many of them meet all rows at a time
+    depth, columns, width: lanes along q and k, along v, and along keys
+    vectors: of columns at a time
+    """
+
+    strategy: str
+    batch: tuple[str, ...]
+    rows: tuple[str, ...]
+    key: str
+    keys: int
+    depth: int
+    columns: int
+    vectors: int
+    width: int
+
+    def __str__(self) -> str:
+        return plan_text(self)
+
+
+@dataclass(frozen=True, slots=True)
 class GroupAttentionPlan:
     """Attention by work-groups of `items` rows of q, with `keys` keys in local memory, `part` of them at a time."""
 
@@ -263,11 +286,11 @@ class PanelPlan:
 
 
 AnyPlan = (Plan | PackedPlan | PanelPlan | TilePlan | MatrixPlan | TeamPlan | WindowPlan | AttentionPlan
-           | AttentionGradientPlan | GroupAttentionPlan)
+           | AttentionGradientPlan | AttentionFewPlan | GroupAttentionPlan)
 _KINDS = {"packed": PackedPlan, "panels": PanelPlan, "tiles": TilePlan, "matrix": MatrixPlan, "teams": TeamPlan,
           "window": WindowPlan,
           "attention": AttentionPlan, "attention_gradient": AttentionGradientPlan,
-          "attention_groups": GroupAttentionPlan}
+          "attention_few": AttentionFewPlan, "attention_groups": GroupAttentionPlan}
 
 
 def plan_text(plan: AnyPlan) -> str:
