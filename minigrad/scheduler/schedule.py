@@ -284,4 +284,15 @@ def kernel_flops(state: Fusion, g: int) -> float:
             total += numel(node.shape) * max(min(node.op.lower.flops, 1), 0)
         elif graph.kind(m) == "reduce":
             total += numel(graph.nodes[graph.inputs[m][0]].shape)
+        elif node.op.name in ATTENTIONS:
+            total += attention_flops(node)
     return total
+
+
+def attention_flops(node: Node) -> float:
+    """Of the products of an attention, its sums or one of its gradients, each a multiplication and a sum per term."""
+    q, k = node.inputs[:2]
+    scores = numel((*q.shape[:-1], k.shape[-2]))
+    if node.op.name == "attention":
+        return 2.0 * scores * numel((q.shape[-1] + node.shape[-1],))
+    return 2.0 * scores * numel(q.shape[-1:] if node.op.name == "attention_sums" else node.shape[-1:])
