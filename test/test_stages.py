@@ -54,7 +54,7 @@ def conv_data_gradient(stride: int, size: int, kernel: int) -> Tensor:
 
 def long_statistics() -> list[Tensor]:
     """One kernel with two long reductions of different bodies, of small integers: any order of summing is exact."""
-    x, y = (Tensor(rng.integers(-8, 9, (4, 4, 1 << 13)).astype(np.float32), device="CPU") for _ in range(2))
+    x, y = (Tensor(rng.integers(-8, 9, (8, 2, 1 << 13)).astype(np.float32), device="CPU") for _ in range(2))
     return [x.sum((0, 2)), (x * y).sum((0, 2))]
 
 
@@ -66,7 +66,7 @@ CASES: dict[str, Callable[[], Tensor | list[Tensor]]] = {
     "columns": lambda: tensor(35, 18).softmax(0),
     "row sum": lambda: (tensor(9, 67) * 3.7).sum(1),
     "column sum": lambda: tensor(67, 33).sum(0),
-    "long sum": lambda: tensor(3, 1 << 15).sum(1),
+    "long sum": lambda: tensor(1, 1 << 17).sum(1),
     "long statistics": long_statistics,
     "max of all": lambda: tensor(13, 29).max(),
     "layer norm": lambda: tensor(6, 40).layernorm(),

@@ -26,6 +26,7 @@ from minigrad.engine.prepared import PreparedPlan
 from minigrad.engine.storage import Spares
 from minigrad.handles import Changes, changes
 from minigrad.mixins.base import Base
+from minigrad.ops.kinds import Type, type_of
 from minigrad.runtime.device import Buffer
 from minigrad.runtime.host import address_of
 from minigrad.tensor import Tensor
@@ -128,39 +129,44 @@ class Steady:
             return self._call_with_many(args, settings)
         if len(args) != len(kinds):
             return MISS
-        buffers = self._find(args)
-        if buffers is None:
+        addresses: list[int] = []
+        held = self._find(args, addresses)
+        if held is None:
             return MISS
         if self.only is None:
             return self.replay(args, _NOTHING)
         if self.guards and not self._holds(args):
             return MISS
         made, step = self.only.take(), self.step
-        addresses = [b.address or address_of(b) for b in buffers]
         addresses.append(made.storage.address)
         self.prepared.run_patched(self.all_slots, addresses, step.numbers, step.dims, step.highest, settings.threads)
         return Tensor._over(made)
 
-    def _find(self, tensors: Sequence[Any]) -> list[Buffer] | None:
-        """The values of arguments that fit the capture, None if one does not. Held, they are not overwritten."""
-        buffers, others = [], False
+    def _find(self, tensors: Sequence[Any], addresses: list[int]) -> list[Buffer] | None:
+        """The values of arguments that fit the capture, None if one does not; where they lie goes to `addresses`.
+
+        Values that are held are not overwritten.
+        """
+        held, others = [], False
         kinds: Any = self.kinds
-        for t, (shape, dtype, device, requires_grad, no_grad, captured) in zip(tensors, kinds):  # noqa: B905 (time)
+        for t, (kind, requires_grad, no_grad, captured) in zip(tensors, kinds):  # noqa: B905 (time)
             if type(t) is not Tensor:
                 return None
             node = t._node
-            if node.shape != shape or node.dtype is not dtype or node.device != device or \
-                    t._requires_grad is not requires_grad or (t._grad is None) is not no_grad:
+            if node.type is not kind and not _equal(node.type, kind) or t._requires_grad is not requires_grad or \
+                    (t._grad is None) is not no_grad:
                 return None
             before = captured()
             if before is not t:
                 if before is not None:
                     return None
                 others = True
-            if node.storage is None:
+            buffer = node.storage
+            if buffer is None:
                 return None
-            buffers.append(node.storage)
-        return None if others and len({*tensors}) < len(tensors) else buffers
+            held.append(buffer)
+            addresses.append(buffer.address or address_of(buffer))
+        return None if others and len({*tensors}) < len(tensors) else held
 
     def _call_with_many(self, args: tuple, settings: Config) -> Any:
         """`call` for many Tensors, some in lists: those of an earlier call fit as long as none was changed."""
@@ -170,10 +176,10 @@ class Steady:
         mark = changes.mark
         words = self.known.fit(tensors, mark)
         if words is None:
-            buffers = self._find(tensors)
-            if buffers is None:
+            addresses: list[int] = []
+            if self._find(tensors, addresses) is None:
                 return MISS
-            words = np.array([address_of(buffers[k]) for k in self.sources], np.uint64)
+            words = np.array([addresses[k] for k in self.sources], np.uint64)
             self.known.add(tensors, mark, words)
         if self.results is None:
             return self.replay(tensors, _NOTHING)
@@ -297,7 +303,13 @@ def _kinds(keys: tuple, capture: Capture) -> list[tuple] | None:
     if not all([type(key) is tuple and key[0] == "Tensor" and key[-1] == k and all([type(d) is int for d in key[1]])
                 for k, key in enumerate(keys)]):
         return None
-    return [(*key[1:-1], type(None) if k in capture.confirmed else capture.inputs[k]) for k, key in enumerate(keys)]
+    return [(type_of(*key[1:4]), *key[4:-1], type(None) if k in capture.confirmed else capture.inputs[k])
+            for k, key in enumerate(keys)]
+
+
+def _equal(a: Type, b: Type) -> bool:
+    """Whether types say the same: they are mostly the same object, but not for ever."""
+    return a.shape == b.shape and a.dtype is b.dtype and a.device == b.device
 
 
 def _gone(_: ref, changes: Changes = changes) -> None:

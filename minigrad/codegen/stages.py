@@ -62,10 +62,13 @@ from minigrad.codegen.transforms.lift_counts import lift_counts
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var, product, subs
 from minigrad.target import Target
-from minigrad.value import cast, load, local, reduce, substitute
+from minigrad.value import cast, load, local, reduce, substitute, walk
 
 FEW_OUTPUTS = 16
-LONG_SUM = 1 << 15
+LONG_SUM, LONG_SUM_FOR_GROUPS = 1 << 17, 1 << 15
+"""Operations of a sum, its additions included, from which it is worth partial sums: for a few cores, to which a shorter
+one is not handed out, and for work-groups."""
+
 PARTS = 64
 
 
@@ -109,7 +112,7 @@ def _stages_of_flat(flat: Kernel, target: Target) -> Staged:
     nests: list[Nest] = []
     scratch: list[Param] = []
     for nest in flat.nests:
-        for part in split_reduction(nest, scratch):
+        for part in split_reduction(nest, scratch, LONG_SUM_FOR_GROUPS if target.has_groups else LONG_SUM):
             if target.has_groups:
                 nests += tiles.split(part, scratch, target)
             else:
@@ -194,8 +197,8 @@ def _scratch_mode(param: Param, scratch: list[Param], written: set[str]) -> Para
     return param
 
 
-def split_reduction(nest: Nest, scratch: list[Param]) -> list[Nest]:
-    """A nest with few outputs and long sums as two: partial results of fixed parts, then their combination.
+def split_reduction(nest: Nest, scratch: list[Param], long: int) -> list[Nest]:
+    """A nest with few outputs and sums of `long` operations as two: partial results of fixed parts, then all of them.
 
     Before: `t = sum(k<K: e)`. After: `for p<P: w[p] = sum(k1<K/P: e[k := p*K/P + k1])`, then `t = sum(p<P: w[p])`.
     Halide calls it rfactor.
@@ -204,11 +207,12 @@ def split_reduction(nest: Nest, scratch: list[Param]) -> list[Nest]:
     sums = [s for s in nest.body if isinstance(s, Define) and s.value.op == "reduce"]
     if not sums or not isinstance(outputs, int) or outputs > FEW_OUTPUTS or is_row_kernel(nest):
         return [nest]
+    operations = sum(v.op not in ("load", "const", "index") for s in sums for v in walk(s.value))
     parts: list[tuple[Var, int]] = []
     for s in sums:
         over: tuple[Var, ...] = s.value.attr[1]  # type: ignore[index]
         total = product(v.hi + 1 for v in over)
-        if not isinstance(total, int) or total < LONG_SUM:
+        if not isinstance(total, int) or total * operations < long:
             return [nest]
         chosen = max(over, key=lambda v: (part_count(extent(v)), extent(v)))
         parts.append((chosen, part_count(extent(chosen))))
