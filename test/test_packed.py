@@ -389,3 +389,16 @@ def test_weight_gradients_on_the_cpu() -> None:
     found = (y * scale).sum().gradient(w)[0]
     expected = np.einsum("nohw,nchw->oc", scale.numpy().astype(np.float64), x.numpy().astype(np.float64))
     np.testing.assert_allclose(found.numpy()[:, :, 0, 0], expected, rtol=1e-4, atol=1e-2)
+
+
+def test_operands_whose_lines_do_not_stay_near_are_packed() -> None:
+    """A gradient by data reads one tap of the weights, 9 elements apart: a line for each row and step of the sum."""
+    def of(kernel: int) -> PackedPlan:
+        x, w = tensor(1, 64, 56, 56), tensor(128, 64, kernel, kernel)
+        x.requires_grad = True
+        y = x.conv2d(w, stride=2, padding=kernel // 2)
+        made = plan(flat_kernel(y.gradient(x, gradient=tensor(*y.shape))[0], AVX512).nests[0], AVX512)
+        assert isinstance(made, PackedPlan)
+        return made
+
+    assert of(3).a_along == "m" and of(1).a_along == ""

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -110,6 +111,13 @@ def test_taps_of_a_stride_share_their_loads():
     y[l] = x[2*l] + x[2*l + 1]
 """), TARGET).source
     assert source.count("load <16 x float>") == 2
+
+
+def test_stores_in_steps_are_parts_of_vectors():
+    text = "func f(out y: f32[31])\n  for l in 0..16 vector:\n    y[2*l] = f32(index(l))\n"
+    source = render_llvm(parse_function(text), replace(TARGET, features=TARGET.features | {"avx", "avx2"})).source
+    assert source.count("call void @llvm.masked.store") == 2
+    assert "masked.store" not in render_llvm(parse_function(text), replace(TARGET, features=frozenset())).source
 
 
 @pytest.mark.parametrize("text,message", [

@@ -187,3 +187,16 @@ def test_a_long_sum_has_two_stages() -> None:
     staged = stages_of(kernels(CASES["long sum"](), AVX2)[0], AVX2)
     assert len(staged.stages) == 2 and len(staged.scratch) == 1
     assert stages_of(kernels(CASES["long sum"](), AVX2)[0], AVX512).scratch == staged.scratch
+
+
+def test_zeros_between_those_of_a_strided_gradient_are_stored_in_vectors() -> None:
+    """Three of four phases of a 1x1 convolution's gradient: every other element of a row."""
+    x, w = tensor(1, 2, 32, 32), tensor(3, 2, 1, 1)
+    x.requires_grad = True
+    y = x.conv2d(w, stride=2)
+    gradient = y.gradient(x, gradient=tensor(*y.shape))[0]
+    kernel = schedule(build_graph([gradient._node]), frozenset(), AVX2).steps[-1].kernel
+    for features, lanes in (frozenset({"fp64", "avx", "avx2"}), 8), (frozenset({"fp64"}), 1):
+        target = Target("some", "llvm", "generic", 32, 16, 2, features=features)
+        plans = [s.plan for s in stages_of(kernel, target).stages]
+        assert [p.width for p in plans if isinstance(p, Plan) and p.strategy == "pointwise"] == [lanes] * 3

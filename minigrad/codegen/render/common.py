@@ -206,7 +206,7 @@ class Emitter(HalfEmitter):
             self.store_scalar(memory, offset, None, value, self.any_lane(mask) if mask is not None else None)
         elif split is not None and split[1] == 1:
             self.store_vector(memory, split[0], self.spread(value, self.width), mask)
-        else:
+        elif split is None or not self.store_strided(memory, split[0], split[1], value, mask):
             for i in range(self.real_width):
                 part = self.extract(value, i) if value.lanes > 1 else value
                 self.store_scalar(memory, offset, i, part, self.extract(mask, i) if mask is not None else None)

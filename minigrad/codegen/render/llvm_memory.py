@@ -7,11 +7,21 @@ from minigrad.codegen.ir.nodes import Alloc
 from minigrad.codegen.render.llvm_text import mangled, memory_type, scalar_type, typed, vector
 from minigrad.codegen.render.llvm_values import LlvmValues
 from minigrad.codegen.render.place import Memory, Ref
-from minigrad.dtype import bool_, uint8
+from minigrad.dtype import DType, bool_, uint8
 from minigrad.expr import Index
+from minigrad.target import Target
 
 MAX_PARTS = 4
 """Whole vectors that a load of scattered lanes is put together from."""
+
+
+MAX_STORE_STEP = 4
+"""Elements so far apart are still stored as parts of whole vectors."""
+
+
+def stores_masked(dtype: DType, target: Target) -> bool:
+    """Whether the processor stores some lanes of a vector of such elements and leaves the memory of others alone."""
+    return "avx512bw" in target.features or "avx" in target.features and dtype.itemsize in (4, 8)
 
 
 class LlvmMemory(LlvmValues):
@@ -194,6 +204,20 @@ class LlvmMemory(LlvmValues):
             return
         mask, name = self.spread(mask, value.lanes), mangled(memory_type(memory.dtype), value.lanes)
         self.line(f"call void @llvm.masked.store.{name}.p0({typed(value)}, ptr align {align} {p.text}, {typed(mask)})")
+
+    def store_strided(self, memory: Memory, start: Index, stride: int, value: Ref, mask: Ref | None) -> bool:
+        """Whole vectors of which every `stride`-th lane is stored, on processors that have such stores."""
+        if not (2 <= stride <= MAX_STORE_STEP and stores_masked(memory.dtype, self.target)):
+            return False
+        width, none = self.width, Ref("zeroinitializer", bool_, self.width)
+        value = self.spread(value, width)
+        every = self.spread(mask if mask is not None else self.constant(True, bool_), width)
+        for first in range(0, (width - 1) * stride + 1, width):
+            places = range(first, first + width)
+            lanes = [p // stride if p % stride == 0 and p // stride < width else -1 for p in places]
+            part = self.shuffle(every, none, [width if lane < 0 else lane for lane in lanes])
+            self.store_vector(memory, start + first, self.shuffle(value, None, lanes), part)
+        return True
 
     def allocate(self, s: Alloc) -> Memory:
         if s.scope == "register":

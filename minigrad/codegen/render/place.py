@@ -180,6 +180,11 @@ class Placer(ABC):
     def store_vector(self, memory: Memory, start: Index, value: Ref, mask: Ref | None) -> None:
         """`width` elements at consecutive offsets, where the mask (scalar or vector) is true."""
 
+    def store_strided(self, memory: Memory, start: Index, stride: int, value: Ref, mask: Ref | None) -> bool:
+        """`width` elements at start + lane * stride where the mask is true, or False if there is no better way than one
+        by one: nothing is stored then."""
+        return False
+
     @abstractmethod
     def read_slot(self, memory: Memory, slot: int) -> Ref:
         """The present value of an element of a register buffer."""

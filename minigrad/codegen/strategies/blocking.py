@@ -27,6 +27,9 @@ MAX_K_BLOCK = 256
 MIN_TILES = 4
 """Columns of a block, in tiles: packing shorter runs of B waits for memory."""
 
+LINE = 64
+"""Bytes of a cache line."""
+
 PAGE = 4096
 """Bytes: an operand that is read in steps this long is copied first."""
 
@@ -88,6 +91,23 @@ def row_bytes(value: Value, k: tuple[Var, ...]) -> int:
 def is_plain(value: Value) -> bool:
     """Whether an operand is in memory as it is: one load, at an index that no other load decides."""
     return value.op == "load" and not value_atoms(value.attr[1][0])  # type: ignore[index]
+
+
+def stays_near(c: Contraction, k: Box, rows: int, target: Target) -> bool:
+    """Whether what a tile of `rows` reads of A in place stays in the first-level cache while tiles of B pass by. Of
+    rows and steps of the sum that lie apart, as in one tap of weights, it holds whole lines."""
+    offset, itemsize = value_accesses(c.a, ())[0].offset, c.a.dtype.itemsize
+    inside = [(v, dict(k)[v.name]) for v in c.k] + [(v, min(rows, extent(v))) for v in c.m[-1:]]
+    steps = sorted((abs(step) * itemsize, part) for v, part in inside
+                   if isinstance(step := coefficient(offset, v), int) and step and part > 1)
+    span, lines = itemsize, 1
+    for step, part in steps:
+        if step < LINE:
+            span += step * (part - 1)
+            lines = ceil(span / LINE)
+        else:
+            lines *= part
+    return 2 * lines * LINE <= target.l1
 
 
 def one_run(value: Value, vs: tuple[Var, ...], parts: Box) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minigrad.codegen.kernel import Nest
+from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import Access, extent, typical
 from minigrad.dtype import DType
 from minigrad.expr import Var
@@ -45,8 +46,13 @@ def operations(v: Var, width: int) -> float:
     return (n // width + n % width) / n
 
 
-def memory_cost(found: Sequence[Access], v: Var, width: int, per_output: bool) -> float:
-    """Memory operations per element with `v` across lanes.
+def store_steps(target: Target) -> int:
+    """How far apart elements may be that are still stored as parts of whole vectors, some lanes of each."""
+    return 4 if target.language == "llvm" and "avx" in target.features else 1
+
+
+def memory_cost(found: Sequence[Access], v: Var, width: int, per_output: bool, apart: int = 1) -> float:
+    """Memory operations per element with `v` across lanes; stores up to `apart` elements from each other are vectors.
 
     `per_output`: v is a variable of the domain, so everything is in lanes; else only accesses inside v's own loop are.
     """
@@ -60,22 +66,25 @@ def memory_cost(found: Sequence[Access], v: Var, width: int, per_output: bool) -
             continue
         share = operations(v, width)
         step = a.step(v)
-        if step is None or step == 2 or (a.kind == "store" and step != 1):
+        far = coefficient(a.offset, v) if apart > 1 and a.kind == "store" and step == 2 else None
+        if isinstance(far, int) and 1 < far <= apart:
+            share *= far
+        elif step is None or step == 2 or (a.kind == "store" and step != 1):
             share = GATHER
         total += count * share
     return total
 
 
-def best_lane(candidates: list[tuple[Var, bool]], found: Sequence[Access], options: list[int]
+def best_lane(candidates: list[tuple[Var, bool]], found: Sequence[Access], options: list[int], apart: int = 1
               ) -> tuple[Var, int, float] | None:
-    """(variable, width, cost) of the cheapest lane assignment, None where scalar code is as good."""
+    """(variable, width, cost) of the cheapest lane assignment, None where scalar code is as good. See `memory_cost`."""
     scalar = memory_cost(found, Var("none", 0, 0), 1, False)
     best: tuple[Var, int, float] | None = None
     for v, per_output in candidates:
         for width in options:
             if extent(v) < width:
                 continue
-            cost = memory_cost(found, v, width, per_output)
+            cost = memory_cost(found, v, width, per_output, apart)
             if cost < scalar * 0.9 and (best is None or cost < best[2] * 0.999):
                 best = (v, width, cost)
     return best
@@ -86,8 +95,6 @@ def domain_order(nest: Nest, found: Sequence[Access]) -> list[Var]:
     stores = [a for a in found if a.kind == "store"]
 
     def step(v: Var) -> float:
-        from minigrad.codegen.lowering.collapse import coefficient
-
         for a in stores:
             c = coefficient(a.offset, v)
             if isinstance(c, int) and c:

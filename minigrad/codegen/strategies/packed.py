@@ -39,6 +39,7 @@ from minigrad.codegen.strategies.blocking import (
     product,
     row_bytes,
     size,
+    stays_near,
     step_cycles,
     steps_closely,
 )
@@ -115,7 +116,8 @@ def packed(c: Contraction, target: Target, words: str = "") -> PackedPlan:
     for in_place in (True, False) if is_plain(c.a) else (False,):
         rows, vectors, cycles = register_tile(c, width, target, "" if in_place else a_along, words)
         k = box(c.k, k_block(vectors * width, bits, target), 1)
-        if in_place and not (one_run(c.a, c.k, k) and (a_along == "k" or row_bytes(c.a, c.k) < PAGE)):
+        if in_place and not (one_run(c.a, c.k, k) and (a_along == "k" or row_bytes(c.a, c.k) < PAGE)
+                             and stays_near(c, k, rows, target)):
             continue
         m, n, packing = blocks(c, k, rows, vectors * width, target, (not in_place, a_lanes < width, b_lanes < width))
         along, lanes = ("", 1) if in_place else (a_along, a_lanes)

@@ -5,7 +5,7 @@ from math import ceil
 
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.strategies.access import accesses, extent
-from minigrad.codegen.strategies.lanes import best_lane, domain_order, parallel_prefix, widths
+from minigrad.codegen.strategies.lanes import best_lane, domain_order, parallel_prefix, store_steps, widths
 from minigrad.codegen.strategies.plan import Plan
 from minigrad.target import Target
 from minigrad.value import walk
@@ -20,7 +20,9 @@ HEAVY = 40
 def plan(nest: Nest, target: Target) -> Plan:
     found = accesses(nest)
     order = domain_order(nest, found)
-    best = best_lane([(v, True) for v in nest.domain], found, widths(nest, target)) if not target.is_gpu else None
+    best = None
+    if not target.is_gpu:
+        best = best_lane([(v, True) for v in nest.domain], found, widths(nest, target), store_steps(target))
     size = sum(1 for s in nest.body if not isinstance(s, Nest) for _ in walk(s.value))
     lanes, width, tile = "", 1, 1
     if best is not None:

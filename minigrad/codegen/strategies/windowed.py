@@ -19,6 +19,7 @@ from minigrad.codegen.strategies.blocking import (
     product,
     row_bytes,
     size,
+    stays_near,
     step_cycles,
     steps_closely,
 )
@@ -53,7 +54,7 @@ def windowed(c: Contraction, width: int, target: Target) -> tuple[float, PackedP
     for in_place in (True, False) if is_plain(c.a) and row_bytes(c.a, c.k) < PAGE else (False,):
         along, lanes = ("", 1) if in_place else (a_along, a_lanes)
         for cost, m, n, k, rows, vectors in _options(c, axes, taps, width, target, in_place):
-            if best is None or cost < best[0]:
+            if (best is None or cost < best[0]) and not (in_place and not stays_near(c, k, rows, target)):
                 best = cost, PackedPlan("packed", tuple(v.name for v in c.batch), m, n, k, rows, vectors, width,
                                         along, lanes, b_lanes, windows=names)
     return best
