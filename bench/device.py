@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import minigrad
-from bench.efficientnet import classifier, quick_or_b0, trainer
+from bench.efficientnet_step import classifier, quick_or_b0, trainer
 from bench.options import Bench
 from bench.report import OURS, Work
 from bench.timing import Side
@@ -33,7 +33,7 @@ CHILD = """
 import json, sys, time
 import numpy as np
 start = time.perf_counter()
-from bench.efficientnet import classifier, quick_or_b0
+from bench.efficientnet_step import classifier, quick_or_b0
 from minigrad.engine.stats import stats
 size, quick = int(sys.argv[1]), sys.argv[2] == "quick"
 images, labels = np.zeros((1, 3, size, size), np.float32), np.zeros(1, np.int64)

@@ -2,26 +2,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-import minigrad
 from bench import efficientnet_peers
+from bench.efficientnet_step import QUICK_CLASSES, QUICK_HEAD, QUICK_SIZE, classifier, quick_or_b0, trainer
 from bench.memory import report_peaks
 from bench.options import Bench
 from bench.report import OURS, Work
 from bench.timing import Side
 from bench.traffic import table
-from examples.efficientnet.model import STAGES, ConvNorm, EfficientNet
-from minigrad import Tensor, config, jit
-from minigrad.nn import Linear
-from minigrad.nn.optim import SGD
-from minigrad.nn.state import get_parameters
+from examples.efficientnet.model import STAGES
+from minigrad import config
 
 PEERS = ["torch", "onnxruntime"]
-QUICK_SIZE, QUICK_HEAD, QUICK_CLASSES = 16, 8, 10
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -74,53 +68,3 @@ def _measure(bench: Bench, mode: str, batch: int) -> None:
         if mode == "infer" and "onnxruntime" in bench.peers:
             sides += efficientnet_peers.onnxruntime_sides(bench, shape, images)
     bench.measure(work, sides)
-
-
-def quick_or_b0(quick: bool) -> EfficientNet:
-    """B0, or the first of its blocks with a small head."""
-    model = EfficientNet(0)
-    if quick:
-        model.blocks = model.blocks[:1]
-        model.head = ConvNorm(STAGES[0].out_channels, QUICK_HEAD, 1)
-        model.classifier = Linear(QUICK_HEAD, QUICK_CLASSES)
-    Tensor.realize(*get_parameters(model))
-    return model
-
-
-def _captured(step: Callable, capture: bool) -> Callable:
-    return jit(step) if capture else step
-
-
-def classifier(model: EfficientNet, images: np.ndarray, labels: np.ndarray, capture: bool) -> Callable[[], Any]:
-    """Logits of a batch that is on the device. Batch norm uses the running statistics."""
-    batch = Tensor(images).realize()
-    step = _captured(lambda batch: model(batch).realize(), capture)
-
-    def call() -> None:
-        with Tensor.train(False), Tensor.no_grad():
-            step(batch)
-            minigrad.synchronize()
-
-    return call
-
-
-def trainer(model: EfficientNet, images: np.ndarray, labels: np.ndarray, capture: bool) -> Callable[[], Any]:
-    """Forward, loss, backward, SGD and the running statistics."""
-    batch, classes = Tensor(images).realize(), Tensor(labels.astype(np.int32)).realize()
-    optimizer = SGD(get_parameters(model), lr=0.001)
-
-    def train(batch: Tensor, classes: Tensor) -> Tensor:
-        loss = model(batch).cross_entropy(classes)
-        optimizer.zero_grad()
-        loss.backward()
-        Tensor.realize(loss, *optimizer.schedule_step())
-        return loss
-
-    step = _captured(train, capture)
-
-    def call() -> None:
-        with Tensor.train():
-            step(batch, classes)
-            minigrad.synchronize()
-
-    return call

@@ -90,7 +90,7 @@ def _steps(bench: Bench, name: str, batch: int, size: int, runs: int) -> None:
     """The host's part of training steps, whatever is not the device's own time."""
     import numpy as np
 
-    from bench.efficientnet import QUICK_CLASSES, quick_or_b0, trainer
+    from bench.efficientnet_step import QUICK_CLASSES, quick_or_b0, trainer
     from minigrad.config import config
     from minigrad.engine.stats import stats
 

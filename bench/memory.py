@@ -42,7 +42,7 @@ def report_peaks(report: Report, peers: list[str], batch: int, size: int) -> Non
 
 
 def _ours(images: np.ndarray, labels: np.ndarray) -> tuple[int, Callable[[], Any]]:
-    from bench.efficientnet import quick_or_b0, trainer
+    from bench.efficientnet_step import quick_or_b0, trainer
 
     before = resident("VmRSS")
     return before, trainer(quick_or_b0(False), images, labels, True)

@@ -10,11 +10,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench.efficientnet_step import QUICK_SIZE
 from bench.options import Bench
 
 _STEP = """
 import numpy as np
-from bench.efficientnet import QUICK_CLASSES, quick_or_b0, trainer
+from bench.efficientnet_step import QUICK_CLASSES, quick_or_b0, trainer
 random = np.random.default_rng(0)
 images = random.standard_normal(({batch}, 3, {size}, {size}), np.float32)
 trainer(quick_or_b0({quick}), images, random.integers(0, QUICK_CLASSES, {batch}), False)()
@@ -23,10 +24,17 @@ MATMULS = ((512, 512, 512), (384, 640, 768), (1000, 300, 700), (64, 1024, 1024))
 
 
 def measure_starts(bench: Bench, name: str, batch: int, size: int) -> None:
-    """Rows 'first step, empty caches', 'second process' and their processors' seconds, a helper's included."""
+    """Rows 'first step, empty caches', 'second process' and their processors' seconds, a helper's included.
+
+    Python's bytecode is there, as where a package was installed: compiling our sources would be most of an import.
+    """
     code = _STEP.format(batch=batch, size=size, quick=bench.quick)
     with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {"MINIGRAD_CACHE": folder, "MINIGRAD_THREADS": str(bench.options.threads)}
+        environment = os.environ | {"MINIGRAD_THREADS": str(bench.options.threads), "PYTHONDONTWRITEBYTECODE": "",
+                                    "PYTHONPYCACHEPREFIX": os.path.join(folder, "bytecode")}
+        small = _STEP.format(batch=2, size=QUICK_SIZE, quick=True)
+        _process(small, environment | {"MINIGRAD_CACHE": os.path.join(folder, "other")})
+        environment["MINIGRAD_CACHE"] = os.path.join(folder, "empty")
         for which in ("first step of a process, empty caches", "first step of a second process"):
             wall, busy = _process(code, environment)
             bench.report.add_figure(f"{which}, {name}", [wall], 1.0, "s")
