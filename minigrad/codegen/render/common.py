@@ -26,24 +26,31 @@ class Emitter(HalfEmitter):
     def value(self, root: Value, mask: Ref | None = None) -> Ref:
         """Emits a value whose loads happen only where `mask` is true; iterative, each part once per statement."""
         memo = self.memo
-        stack: list[tuple[Value, Ref | None, bool]] = [(root, mask, False)]
+        first = root, mask if root.loads else None
+        if first in memo:
+            return memo[first]
+        stack = [first]
         while stack:
-            v, m, ready = stack.pop()
-            if not v.loads:
-                m = None
-            key = (v, m)
+            key = v, m = stack[-1]
             if key in memo:
+                stack.pop()
                 continue
-            if ready or not v.args:
-                memo[key] = self.emit(v, m)
-                continue
-            stack.append((v, m, True))
             if v.op == "guard":
-                stack.append((v.args[1], m, False))
-                stack.append((v.args[0], self.conjunction(m, self._own_mask(v, m)), False))
+                needed: Sequence[tuple[Value, Ref | None]] = [(v.args[0], self.conjunction(m, self._own_mask(v, m))),
+                                                              (v.args[1], m)]
+                needed = [(a, n if a.loads else None) for a, n in needed]
+                missing = [k for k in needed if k not in memo]
             else:
-                stack += [(a, m, False) for a in self.parts_of(v)]
-        return memo[root, mask if root.loads else None]
+                missing = [k for a in self.parts_of(v) if (k := (a, m if a.loads else None)) not in memo]
+            if missing:
+                stack += missing
+                continue
+            stack.pop()
+            memo[key] = self.emit(v, m)
+            lasting = self.lasting[v] = self.lasts(v)
+            if not lasting:
+                self.passing.append(key)
+        return memo[first]
 
     def parts_of(self, v: Value) -> tuple[Value, ...]:
         """The values that `emit` needs; fewer than the operands where a renderer knows a shorter way."""
@@ -130,11 +137,21 @@ class Emitter(HalfEmitter):
     def in_bounds(self, memory: Memory, offset: Index) -> bool:
         """Whether every offset that the variables' bounds allow is inside the buffer."""
         if isinstance(memory.size, int):
-            lo, hi = bounds(offset)
+            lo, hi = self.range_of(offset)
             return 0 <= lo and hi < memory.size
         if type(memory.size) is Var and memory.size not in variables(offset):
             return isinstance(offset, int) and 0 <= offset < bounds(memory.size)[0]  # no more of it is known
         return prove_nonneg(offset) and prove_nonneg(memory.size - 1 - offset)
+
+    def range_of(self, e: Index) -> tuple[int, int]:
+        """The bounds of an index."""
+        if isinstance(e, int):
+            return e, e
+        key = "range", e.terms
+        found = self.memo.get(key)
+        if found is None:
+            found = self.memo[key] = bounds(e - e.const)
+        return found[0] + e.const, found[1] + e.const
 
     def could_move(self, memory: Memory, offset: Index) -> bool:
         """Whether a load without a mask would leave a branch if it is in bounds: its address is known outside."""
@@ -228,7 +245,7 @@ class Emitter(HalfEmitter):
         """Statements in order; names given in it end with it."""
         locals_, memory = dict(self.locals), dict(self.memory)
         for s in body:
-            self.memo = {}
+            self.forget_passing()
             if isinstance(s, Let):
                 self.locals[s.name] = self.value(s.value)
             elif isinstance(s, Store):
@@ -260,6 +277,13 @@ class Emitter(HalfEmitter):
 
     def loop(self, s: Loop) -> None:
         self.comment(f"for {s.var.name} in {to_text(s.start)}..{to_text(s.stop)} {s.kind}")
+        self.forget_passing()
+        memo = self.memo
+        self.memo = {} if s.kind == "vector" else dict(memo)
+        self.iterations(s)
+        self.memo = memo
+
+    def iterations(self, s: Loop) -> None:
         if s.kind == "vector":
             if s.stop == 1:
                 self.variables[s.var] = self.constant(0, INDEX)
@@ -299,6 +323,8 @@ class Emitter(HalfEmitter):
             self.block(then)
             return
         self.settle()
+        self.forget_passing()
+        memo = self.memo
         sides: list[Scope | None] = []
         for body in (then, otherwise):
             if not body and sides:
@@ -306,9 +332,11 @@ class Emitter(HalfEmitter):
                 continue
             self.epoch += 1
             self.scopes.append(Scope(crossable=False, label=self.name("branch.")))
+            self.memo = dict(memo)
             self.block(body)
             self.settle()
             sides.append(self.scopes.pop())
+        self.memo = memo
         self.epoch += 1
         assert sides[0] is not None
         self.close_if(mask, sides[0], sides[1])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from minigrad.codegen.render.place import INDEX, Placer, Ref
 from minigrad.dtype import bool_
 from minigrad.errors import InternalError
-from minigrad.expr import Atom, FloorDiv, Index, Max, Min, Mod, Opaque, Var, bounds, subs, to_text
+from minigrad.expr import Atom, Expr, FloorDiv, Index, Max, Min, Mod, Opaque, Var, bounds, subs, to_text
 from minigrad.value import ValueIndex, value_atoms
 
 
@@ -18,12 +18,23 @@ class IndexEmitter(Placer):
 
     def sums(self, e: Index, lane: int | None = None) -> tuple[list[Ref], int]:
         """`e` as one partial sum per loop level, outermost first, and its constant; `lane` is the lane's number."""
-        if lane is not None and self.lane is not None and not value_atoms(e):
-            e, lane = subs(e, {self.lane: self.first_lane + lane}), None
         if isinstance(e, int):
             return [], e
+        key = "sums", e.terms, lane
+        found = self.memo.get(key)
+        if found is None:
+            plain = not value_atoms(e)
+            whole = e - e.const
+            if lane is not None and self.lane is not None and plain:
+                whole, lane = subs(whole, {self.lane: self.first_lane + lane}), None
+            found = ([], whole) if isinstance(whole, int) else (self.by_level(whole, lane), whole.const)
+            if plain:
+                self.memo[key] = found
+        return found[0], found[1] + e.const
+
+    def by_level(self, e: Expr, lane: int | None) -> list[Ref]:
+        """The terms of `e` as one sum per loop level, outermost first."""
         levels: dict[int, Ref] = {}
-        constant = e.const
         for monomial, coefficient in e.terms:
             factors = [self.atom(a, lane) for a in monomial]
             if len(factors) > 1:
@@ -35,7 +46,7 @@ class IndexEmitter(Placer):
             assert product is not None
             known = levels.get(product.level)
             levels[product.level] = product if known is None else self.integer("add", known, product)
-        return [levels[level] for level in sorted(levels)] if len(levels) > 1 else list(levels.values()), constant
+        return [levels[level] for level in sorted(levels)]
 
     def total(self, parts: list[Ref], constant: int) -> Ref:
         """The sum of what `sums` returns."""
@@ -99,6 +110,18 @@ class IndexEmitter(Placer):
 
     def by_lane(self, e: Index) -> tuple[Index, int] | None:
         """(rest, stride) with e = rest + stride * lane and nothing else that varies, or None."""
+        if isinstance(e, int) or self.lane is None:
+            return e, 0
+        key = "by_lane", e.terms
+        if key in self.memo:
+            found = self.memo[key]
+        else:
+            found = self.split_lane(e - e.const)
+            if not value_atoms(e):
+                self.memo[key] = found
+        return None if found is None else (found[0] + e.const, found[1])
+
+    def split_lane(self, e: Index) -> tuple[Index, int] | None:
         if isinstance(e, int) or self.lane is None:
             return e, 0
         stride = 0

@@ -10,6 +10,7 @@ from minigrad.codegen.render.place import Memory, Ref
 from minigrad.dtype import DType, bool_, uint8
 from minigrad.expr import Index
 from minigrad.target import Target
+from minigrad.value import value_atoms
 
 MAX_PARTS = 4
 """Whole vectors that a load of scattered lanes is put together from."""
@@ -28,11 +29,22 @@ class LlvmMemory(LlvmValues):
     """Loads and stores to instructions."""
 
     def pointer(self, memory: Memory, offset: Index, lane: int | None = None) -> Ref:
+        """The pointer to an element; copies of an access that differ in a constant share all but that."""
         kind = memory_type(memory.dtype)
-        sums, constant = self.sums(offset, lane)
-        p = Ref(memory.text, memory.dtype)
-        for part in sums:
-            p = self.pure(f"getelementptr {kind}, ptr {p.text}, i64 {part.text}", memory.dtype, 1, (p, part), "p")
+        key, constant = (memory.text, 0, lane), offset
+        if not isinstance(offset, int):
+            key, constant = (memory.text, offset.terms, lane), offset.const
+        found = self.memo.get(key)
+        if found is None:
+            p = Ref(memory.text, memory.dtype)
+            sums, extra = self.sums(offset, lane)
+            for part in sums:
+                p = self.pure(f"getelementptr {kind}, ptr {p.text}, i64 {part.text}", memory.dtype, 1, (p, part), "p")
+            found = p, extra - constant
+            if not value_atoms(offset):
+                self.memo[key] = found
+        p = found[0]
+        constant += found[1]
         if constant:
             p = self.pure(f"getelementptr {kind}, ptr {p.text}, i64 {constant}", memory.dtype, 1, (p,), "p")
         return p

@@ -9,8 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from minigrad.codegen.ir.nodes import Alloc, Call, Function, Loop
+from minigrad.codegen.value_walk import operands
 from minigrad.dtype import DType, int64
 from minigrad.expr import Index, Var
 from minigrad.value import Value
@@ -82,6 +84,10 @@ class Placer(ABC):
     """Walks one Function. `scopes[0]` is the function; `lane`, `width` describe the enclosing vector loop, if any.
 
     A renderer may do such a loop in parts: lanes from `first_lane` on, `real_width` of the `width` lanes of its types.
+
+    `memo` has what need not be worked out again in this scope, or in one inside it: values by (Value, mask), and facts
+    about sums of terms by (what fact, terms, ...), which copies of an address that differ in a constant share. Values
+    that read what may be written, or locals, are `passing`: they leave it with their statement; `lasting` says which.
     """
 
     def __init__(self, function: Function):
@@ -94,7 +100,10 @@ class Placer(ABC):
         self.locals: dict[str, Ref] = {}
         self.variables: dict[Var, Ref] = {}
         self.memory: dict[str, Memory] = {}
-        self.memo: dict[tuple[Value, Ref | None], Ref] = {}
+        self.arguments = {s.name for s in function.scalars}
+        self.memo: dict[Any, Any] = {}
+        self.passing: list[tuple[Value, Ref | None]] = []
+        self.lasting: dict[Value, bool] = {}
         self.under: Ref | None = None
         self.literals: dict[tuple, Ref] = {}
         self.epoch = 0
@@ -237,6 +246,23 @@ class Placer(ABC):
         for name in memory.slots:
             self.held.pop(name, None)
             self.unstored.pop(name, None)
+
+    # ---- what is remembered ----
+
+    def forget_passing(self) -> None:
+        """Before the next statement."""
+        if self.passing:
+            for key in self.passing:
+                self.memo.pop(key, None)
+            self.passing = []
+
+    def lasts(self, v: Value) -> bool:
+        """Whether a value stays what it is as long as the variables do; what it needs has been emitted before."""
+        if v.op == "local":
+            return v.attr in self.arguments
+        if v.op == "load" and self.memory[v.attr[0]].place != "in":
+            return False
+        return all([self.lasting.get(a, False) for a in operands(v)])
 
     # ---- placing instructions ----
 
