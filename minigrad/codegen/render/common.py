@@ -24,69 +24,74 @@ class Emitter(HalfEmitter):
     # ---- values ----
 
     def value(self, root: Value, mask: Ref | None = None) -> Ref:
-        """Emits a value whose loads happen only where `mask` is true; iterative, each part once per statement."""
-        memo = self.memo
-        first = root, mask if root.loads else None
+        """Emits a value whose loads happen only where `mask` is true; iterative, each part once."""
+        if root not in self.lasting:
+            self.learn(root)
+        memo, first = self.memo, self.key_of(root, mask)
         if first in memo:
             return memo[first]
         stack = [first]
         while stack:
-            key = v, m = stack[-1]
+            key = stack[-1]
             if key in memo:
                 stack.pop()
                 continue
-            if v.op == "guard":
-                needed: Sequence[tuple[Value, Ref | None]] = [(v.args[0], self.conjunction(m, self._own_mask(v, m))),
-                                                              (v.args[1], m)]
-                needed = [(a, n if a.loads else None) for a, n in needed]
-                missing = [k for k in needed if k not in memo]
-            else:
-                missing = [k for a in self.parts_of(v) if (k := (a, m if a.loads else None)) not in memo]
-            if missing:
-                stack += missing
+            v, m = key[0], key[1]
+            needed = self.needed(v, m)
+            refs = [memo.get(k) for k in needed]
+            if None in refs:
+                stack += [k for k, ref in zip(needed, refs, strict=True) if ref is None]
                 continue
             stack.pop()
-            memo[key] = self.emit(v, m)
-            lasting = self.lasting[v] = self.lasts(v)
-            if not lasting:
+            memo[key] = self.emit(v, m, refs)  # type: ignore[arg-type]
+            if not self.lasting[v]:
                 self.passing.append(key)
         return memo[first]
+
+    def needed(self, v: Value, mask: Ref | None) -> list[tuple]:
+        """Under which keys are the values that `emit` needs."""
+        if v.op == "guard":
+            own = self.own_mask(v, mask)
+            otherwise = self.key_of(v.args[1], mask)
+            if own is not None and own.literal is False:
+                return [otherwise]
+            return [self.key_of(v.args[0], self.conjunction(mask, own)), otherwise]
+        by_copy = self.by_copy
+        return [self.key_of(a, mask) if a in by_copy else (a, mask if a.loads else None) for a in self.parts_of(v)]
 
     def parts_of(self, v: Value) -> tuple[Value, ...]:
         """The values that `emit` needs; fewer than the operands where a renderer knows a shorter way."""
         return v.args
 
-    def _own_mask(self, v: Value, under: Ref | None) -> Ref | None:
+    def own_mask(self, v: Value, under: Ref | None) -> Ref | None:
+        """The mask of a guard's conditions in this copy; None where they are true, a literal where one is false."""
+        conditions = self.left(v.attr) if v in self.by_copy else v.attr
+        if conditions is None:
+            return self.constant(False, bool_)
         saved, self.under = self.under, under
-        mask = self.conditions(v.attr)  # type: ignore[arg-type]
+        mask = self.conditions(conditions)
         self.under = saved
         return mask
 
-    def operand(self, v: Value, mask: Ref | None) -> Ref:
-        return self.memo[v, mask if v.loads else None]
-
-    def emit(self, v: Value, mask: Ref | None) -> Ref:
-        """One Value whose operands are in the memo."""
+    def emit(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+        """One Value, given its parts."""
         op = v.op
         if op in _ARITHMETIC:
-            memo = self.memo
-            refs = [memo[a, mask if a.loads else None] for a in v.args]
-            lanes = max([r.lanes for r in refs])
-            return self.operation(op, [r if r.lanes == lanes else self.splat(r, lanes) for r in refs], v.dtype)
+            lanes = max([r.lanes for r in args])
+            return self.operation(op, [r if r.lanes == lanes else self.splat(r, lanes) for r in args], v.dtype)
         if op == "const":
-            return self.constant(v.attr, v.dtype)  # type: ignore[arg-type]
+            return self.constant(v.attr, v.dtype)
         if op == "local":
-            return self.locals[v.attr]  # type: ignore[index]
+            return self.locals[v.attr]
         if op == "index":
             return self.index_value(v, mask)
         if op == "load":
-            name, (offset,) = v.attr  # type: ignore[misc]
-            return self.load(self.memory[name], offset, mask)
+            name, (offset,) = v.attr
+            return self.load(self.memory[name], self.at(offset), mask)
         if op == "guard":
-            return self.guarded(v, mask)
-        args = [self.operand(a, mask) for a in v.args]
+            return self.guarded(v, mask, args)
         if op == "across":
-            return self.across(MONOIDS[v.attr].combine, self.spread(args[0], self.width))  # type: ignore[index]
+            return self.across(MONOIDS[v.attr].combine, self.spread(args[0], self.width))
         if op == "cast":
             return self.convert(args[0], v.dtype)
         if op == "bitcast":
@@ -96,18 +101,20 @@ class Emitter(HalfEmitter):
             return self.operation(op, [args[0], self.spread(args[1], lanes), self.spread(args[2], lanes)], v.dtype)
         raise InternalError(f"[render] {self.function.name}: cannot render value {op}")
 
-    def guarded(self, v: Value, mask: Ref | None) -> Ref:
-        own = self._own_mask(v, mask)
-        both = self.conjunction(mask, own)
-        inside, otherwise = self.operand(v.args[0], both), self.operand(v.args[1], mask)
+    def guarded(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+        """A guard, given both sides, or the second one where the first is never wanted."""
+        if len(args) == 1:
+            return args[0]
+        inside, otherwise = args
+        own = self.own_mask(v, mask)
         if own is None:
             return inside
+        both = self.conjunction(mask, own)
         zero = v.args[1].op == "const" and repr(v.args[1].attr) in ("0", "0.0", "False")
         if zero and inside.zero_outside is not None and inside.zero_outside is both and own is both:
             return inside
         lanes = max(own.lanes, inside.lanes, otherwise.lanes)
-        args = [own, self.spread(inside, lanes), self.spread(otherwise, lanes)]
-        return self.operation("where", args, v.dtype)
+        return self.operation("where", [own, self.spread(inside, lanes), self.spread(otherwise, lanes)], v.dtype)
 
     def index_value(self, v: Value, mask: Ref | None) -> Ref:
         """An index as a value: `rest + stride * lane` in the value's own type, which wraps alike."""
@@ -142,16 +149,6 @@ class Emitter(HalfEmitter):
         if type(memory.size) is Var and memory.size not in variables(offset):
             return isinstance(offset, int) and 0 <= offset < bounds(memory.size)[0]  # no more of it is known
         return prove_nonneg(offset) and prove_nonneg(memory.size - 1 - offset)
-
-    def range_of(self, e: Index) -> tuple[int, int]:
-        """The bounds of an index."""
-        if isinstance(e, int):
-            return e, e
-        key = "range", e.terms
-        found = self.memo.get(key)
-        if found is None:
-            found = self.memo[key] = bounds(e - e.const)
-        return found[0] + e.const, found[1] + e.const
 
     def could_move(self, memory: Memory, offset: Index) -> bool:
         """Whether a load without a mask would leave a branch if it is in bounds: its address is known outside."""
@@ -205,15 +202,18 @@ class Emitter(HalfEmitter):
     def store(self, s: Store) -> None:
         """A store under conditions that are the same in every lane is a branch; others are masked."""
         memory = self.memory[s.buffer]
-        mask = self.conditions(s.conditions)
+        conditions = self.left(s.conditions)
+        if conditions is None:
+            return
+        mask = self.conditions(conditions)
         if mask is not None and mask.lanes == 1 and memory.place != "register":
             self.branch(mask, (Store(s.buffer, s.offset, s.value),), ())
             return
-        value = self.value(s.value, mask)
+        value = self.value(self.spelled_out(s.value), mask)
         if memory.place == "register":
-            self.store_slot(memory, self.slot(memory, s.offset), value, mask)
+            self.store_slot(memory, self.slot(memory, self.at(s.offset)), value, mask)
             return
-        offset = self.place_of(memory, s.offset)
+        offset = self.place_of(memory, self.at(s.offset))
         saved, self.under = self.under, mask
         split = self.by_lane(offset)
         if split is not None and split[1] == 0:
@@ -243,22 +243,19 @@ class Emitter(HalfEmitter):
 
     def block(self, body: Sequence[Stmt]) -> None:
         """Statements in order; names given in it end with it."""
-        locals_, memory = dict(self.locals), dict(self.memory)
+        locals_, memory = self.locals, self.memory
+        if any([isinstance(s, Let | Alloc) for s in body]):
+            self.locals, self.memory = dict(locals_), dict(memory)
         for s in body:
             self.forget_passing()
             if isinstance(s, Let):
-                self.locals[s.name] = self.value(s.value)
+                self.locals[s.name] = self.value(self.spelled_out(s.value))
             elif isinstance(s, Store):
                 self.store(s)
             elif isinstance(s, Loop):
                 self.loop(s)
             elif isinstance(s, If):
-                self.comment("if " + " and ".join(f"{to_text(e)} >= 0" for e in s.conditions))
-                mask = self.conditions(s.conditions)
-                if mask is not None and mask.lanes > 1:
-                    raise InternalError(f"[render] {self.function.name}: an if inside a vector loop may not depend "
-                                        f"on the lane")
-                self.branch(mask, s.then, s.otherwise)
+                self.choose(s)
             elif isinstance(s, Alloc):
                 self.memory[s.name] = self.allocate(s)
             elif isinstance(s, Call):
@@ -266,7 +263,7 @@ class Emitter(HalfEmitter):
                 for name, _ in s.buffers:
                     self.memory[name].version += 1
             elif isinstance(s, Prefetch):
-                self.prefetch(self.memory[s.buffer], s.offset, s.far)
+                self.prefetch(self.memory[s.buffer], self.at(s.offset), s.far)
             elif isinstance(s, Barrier):
                 self.epoch += 1
                 self.barrier()
@@ -275,7 +272,22 @@ class Emitter(HalfEmitter):
                 self.forget(self.memory[s.name])
         self.locals, self.memory = locals_, memory
 
+    def choose(self, s: If) -> None:
+        conditions = self.left(s.conditions)
+        if not conditions:
+            self.block(s.otherwise if conditions is None else s.then)
+            return
+        self.comment("if " + " and ".join(f"{to_text(e)} >= 0" for e in conditions))
+        mask = self.conditions(conditions)
+        if mask is not None and mask.lanes > 1:
+            raise InternalError(f"[render] {self.function.name}: an if inside a vector loop may not depend on the lane")
+        self.branch(mask, s.then, s.otherwise)
+
     def loop(self, s: Loop) -> None:
+        if s.kind == "unroll":
+            self.unrolled(s)
+            return
+        s = self.placed(s)
         self.comment(f"for {s.var.name} in {to_text(s.start)}..{to_text(s.stop)} {s.kind}")
         self.forget_passing()
         memo = self.memo
@@ -283,7 +295,14 @@ class Emitter(HalfEmitter):
         self.iterations(s)
         self.memo = memo
 
+    def unrolled(self, s: Loop) -> None:
+        """The body once per iteration, in the same scope."""
+        for self.copy[s.var] in self.numbers(s):
+            self.block(s.body)
+        self.copy.pop(s.var, None)
+
     def iterations(self, s: Loop) -> None:
+        """A loop that is one in the text, or lanes."""
         if s.kind == "vector":
             if s.stop == 1:
                 self.variables[s.var] = self.constant(0, INDEX)
@@ -296,8 +315,6 @@ class Emitter(HalfEmitter):
             self.vector_body(s)
             self.lane, self.width, self.real_width = None, 1, 1
             return
-        if s.kind == "unroll":
-            raise InternalError(f"[render] {self.function.name}: loop {s.var.name} should have been unrolled")
         trips = s.stop - s.start
         if bounds(trips)[1] <= 0:
             return

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minigrad.codegen.render.place import INDEX, Placer, Ref
+from minigrad.codegen.render.copies import CopyEmitter
+from minigrad.codegen.render.place import INDEX, Ref
 from minigrad.dtype import bool_
 from minigrad.errors import InternalError
 from minigrad.expr import Atom, Expr, FloorDiv, Index, Max, Min, Mod, Opaque, Var, bounds, subs, to_text
 from minigrad.value import ValueIndex, value_atoms
 
 
-class IndexEmitter(Placer):
+class IndexEmitter(CopyEmitter):
     """Index expressions and conditions to instructions."""
 
     def sums(self, e: Index, lane: int | None = None) -> tuple[list[Ref], int]:
@@ -165,7 +166,16 @@ class IndexEmitter(Placer):
                 uniform = self.conjunction(uniform, mask)
         return self.conjunction(uniform, varying)
 
-    def condition(self, e: Index, lane: int | None) -> Ref:
+    def condition(self, e: Expr, lane: int | None) -> Ref:
+        key = "condition", e.terms, e.const, lane
+        found = self.memo.get(key)
+        if found is None:
+            found = self.compared(e, lane)
+            if not value_atoms(e):
+                self.memo[key] = found
+        return found
+
+    def compared(self, e: Expr, lane: int | None) -> Ref:
         split = (e, 0) if lane is not None else self.by_lane(e)
         if split is None:
             parts = [self.condition(e, i) for i in range(self.width)]

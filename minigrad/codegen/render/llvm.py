@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from minigrad.codegen.ir.nodes import Alloc, BufferParam, Call, Function, Loop
+from minigrad.codegen.ir.nodes import Alloc, BufferParam, Call, Function, Loop, Stmt
 from minigrad.codegen.ir.text import meaning_of
 from minigrad.codegen.ir.walk import all_values, statements
 from minigrad.codegen.microkernels.microkernel import Microkernel, symbol_of
 from minigrad.codegen.render.llvm_memory import LlvmMemory
 from minigrad.codegen.render.llvm_text import memory_type
 from minigrad.codegen.render.place import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
-from minigrad.codegen.transforms.math import written_out
+from minigrad.codegen.transforms.math import expand_math
 from minigrad.codegen.transforms.roll import roll
 from minigrad.dtype import bool_
 from minigrad.errors import InternalError
-from minigrad.expr import Index, bounds
+from minigrad.expr import Index, Var, bounds
 from minigrad.program import Link, Program
 from minigrad.target import Target
 from minigrad.value import value_atoms
@@ -29,7 +29,7 @@ from minigrad.value import value_atoms
 
 def render_llvm(function: Function, target: Target) -> Program:
     """The CPU Program of one loop IR function. Raises InternalError for what breaks the rules of loop IR."""
-    function = written_out(roll(function))
+    function = expand_math(roll(function))
     emitter = LlvmEmitter(function, target)
     source = emitter.render()
     return Program(function.name, "llvm", source, argument_kinds(function), emitter.scratch,
@@ -41,7 +41,7 @@ def link_of(kernel: Microkernel, target: Target) -> Link:
     """What a call of a microkernel is linked with: its implementation where it fits, else its meaning, compiled."""
     if kernel.implementation is not None and kernel.fits(target):
         return Link(symbol_of(kernel.name, kernel.implementation), kernel.name, kernel.implementation, kernel.language)
-    source = LlvmEmitter(written_out(meaning_of(kernel)), target).render_callable(kernel.name)
+    source = LlvmEmitter(expand_math(meaning_of(kernel)), target).render_callable(kernel.name)
     return Link(symbol_of(kernel.name, source), kernel.name, source)
 
 
@@ -108,7 +108,7 @@ class LlvmEmitter(LlvmMemory):
     def vector_body(self, s: Loop) -> None:
         """A big register tile starts with all vector registers free: LLVM would else keep constants of loops before it
         in registers across it, and accumulators on the stack. The empty instruction makes it put them away."""
-        tile = sum(a.size for a in s.body if isinstance(a, Alloc) and a.scope == "register")
+        tile = sum(a.size for a in self.straight(s.body) if isinstance(a, Alloc) and a.scope == "register")
         if self.is_big(tile):
             clobbered = ",".join(f"~{{xmm{i}}}" for i in range(self.target.registers))
             self.line(f'call void asm sideeffect "", "{clobbered}"()')
@@ -122,18 +122,27 @@ class LlvmEmitter(LlvmMemory):
         """
         columns: dict[tuple[str, Index], set[int]] = {}
         width = s.stop
-        if not isinstance(width, int) or width not in (4, 8, 16) or any(isinstance(i, Alloc) for i in s.body):
+        if not isinstance(width, int) or width not in (4, 8, 16):
             return frozenset()
-        for inner in statements((s,)):
-            for v in all_values(inner):
-                if v.op != "load" or isinstance(e := v.attr[1][0], int) or value_atoms(e):
-                    continue
-                step = dict(e.terms).get((s.var,), 0)
-                if step > 4:
-                    start = e - step * s.var
-                    at = (start if isinstance(start, int) else start.const) % width
-                    columns.setdefault((v.attr[0], start - at), set()).add(at)
+        if not any(self.wide_reads(inner, s.var) for inner in statements((s,))) \
+                or any(isinstance(inner, Alloc) for inner in self.straight(s.body)):
+            return frozenset()
+        for inner in self.everywhere(s.body):
+            for name, e, step in self.wide_reads(inner, s.var):
+                start = self.at(e) - step * s.var
+                at = (start if isinstance(start, int) else start.const) % width
+                columns.setdefault((name, start - at), set()).add(at)
         return frozenset(corner for corner, found in columns.items() if 4 * len(found) >= width)
+
+    def wide_reads(self, s: Stmt, lane: Var) -> list[tuple[str, Index, int]]:
+        """(buffer, offset, step) of what a statement reads with more than four elements from lane to lane."""
+        found = []
+        for v in all_values(s):
+            if v.op == "load" and not isinstance(e := v.attr[1][0], int) and not value_atoms(e):
+                step = dict(e.terms).get((lane,), 0)
+                if step > 4:
+                    found.append((v.attr[0], e, step))
+        return found
 
     def open_loop(self, s: Loop) -> tuple[Ref, OpenLoop]:
         parallel = s.kind == "parallel"

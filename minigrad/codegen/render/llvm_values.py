@@ -164,17 +164,16 @@ class LlvmValues(Emitter):
         table = self.table_of(v)
         return (table[0],) if table is not None else self.dot_of(v) or self.scale_of(v) or v.args
 
-    def emit(self, v: Value, mask: Ref | None) -> Ref:
+    def emit(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
         """One Value; what the processor has one instruction for is recognised."""
         table, dot = self.table_of(v), self.dot_of(v)
         if table is not None:
-            return self.look_up(table[1], self.spread(self.operand(table[0], mask), self.width))
+            return self.look_up(table[1], self.spread(args[0], self.width))
         if dot is not None:
-            return self.dot(*[self.spread(self.operand(x, mask), self.width) for x in dot])
-        scale = self.scale_of(v)
-        if scale is not None:
-            return self.scaled(*[self.spread(self.operand(x, mask), self.width) for x in scale])
-        return super().emit(v, mask)
+            return self.dot(*[self.spread(x, self.width) for x in args])
+        if self.scale_of(v) is not None:
+            return self.scaled(*[self.spread(x, self.width) for x in args])
+        return super().emit(v, mask, args)
 
     def table_of(self, v: Value) -> tuple[Value, tuple[float, ...]] | None:
         """What `llvm_tables.table_of` finds, inside loops over as many lanes as a register has entries."""

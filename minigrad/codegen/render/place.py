@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from minigrad.codegen.ir.nodes import Alloc, Call, Function, Loop
-from minigrad.codegen.value_walk import operands
 from minigrad.dtype import DType, int64
 from minigrad.expr import Index, Var
 from minigrad.value import Value
@@ -100,9 +99,8 @@ class Placer(ABC):
         self.locals: dict[str, Ref] = {}
         self.variables: dict[Var, Ref] = {}
         self.memory: dict[str, Memory] = {}
-        self.arguments = {s.name for s in function.scalars}
         self.memo: dict[Any, Any] = {}
-        self.passing: list[tuple[Value, Ref | None]] = []
+        self.passing: list[tuple] = []
         self.lasting: dict[Value, bool] = {}
         self.under: Ref | None = None
         self.literals: dict[tuple, Ref] = {}
@@ -255,14 +253,6 @@ class Placer(ABC):
             for key in self.passing:
                 self.memo.pop(key, None)
             self.passing = []
-
-    def lasts(self, v: Value) -> bool:
-        """Whether a value stays what it is as long as the variables do; what it needs has been emitted before."""
-        if v.op == "local":
-            return v.attr in self.arguments
-        if v.op == "load" and self.memory[v.attr[0]].place != "in":
-            return False
-        return all([self.lasting.get(a, False) for a in operands(v)])
 
     # ---- placing instructions ----
 
