@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minigrad.codegen.ir.nodes import Alloc, Barrier, Call, If, Let, Loop, Prefetch, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, Barrier, Call, Function, If, Let, Loop, Prefetch, Stmt, Store
 from minigrad.codegen.monoid import MONOIDS
+from minigrad.codegen.render.copies import Maker, Step
 from minigrad.codegen.render.halves import HalfEmitter
 from minigrad.codegen.render.place import INDEX, Memory, Ref, Scope
+from minigrad.codegen.value_walk import Rewriter
+from minigrad.dtype import bool_
 from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, bounds, prove_nonneg, to_text, variables
 from minigrad.value import BINARY, UNARY, Value, value_atoms
@@ -21,85 +24,108 @@ _ARITHMETIC = UNARY | BINARY | {"fma"}
 class Emitter(HalfEmitter):
     """Statements and values to instructions; abstract until a renderer adds the texts."""
 
+    def __init__(self, function: Function):
+        super().__init__(function)
+        self.makers: dict[str, Maker] = {
+            "const": self.make_const, "local": self.make_local, "index": self.index_value, "load": self.make_load,
+            "guard": self.guarded, "across": self.make_across, "cast": self.make_cast, "bitcast": self.make_cast,
+            "where": self.make_where}
+
     # ---- values ----
 
     def value(self, root: Value, mask: Ref | None = None) -> Ref:
         """Emits a value whose loads happen only where `mask` is true; iterative, each part once."""
-        if root not in self.lasting:
-            self.learn(root)
-        memo, first = self.memo, self.key_of(root, mask)
-        if first in memo:
-            return memo[first]
-        stack = [first]
+        step = self.steps.get(root) or self.learn(root)
+        memo, copy = self.memo, self.copy
+        if step.spelled and copy:
+            return self.value(Rewriter(copy).value(root), mask)
+        key = self.key_of(step, mask)
+        ref = memo.get(key)
+        if ref is not None:
+            return ref
+        stack = [key]
         while stack:
             key = stack[-1]
-            if key in memo:
+            step, m = key[0], key[1]
+            parts, under = (step.parts, m) if step.inside is None else self.sides(step, m)
+            refs: list[Ref] = []
+            for part in parts:
+                n = under if part is step.inside else m
+                k = self.key_of(part, n) if part.by_copy else (part, n if part.loads else None)
+                ref = memo.get(k)
+                if ref is None:
+                    if part.parts:
+                        stack.append(k)
+                        break
+                    ref = memo[k] = part.make(part.value, n, refs)
+                    if not part.lasts or len(k) == 2 and part.by_copy:
+                        self.passing.append(k)
+                refs.append(ref)
+            else:
                 stack.pop()
-                continue
-            v, m = key[0], key[1]
-            needed = self.needed(v, m)
-            refs = [memo.get(k) for k in needed]
-            if None in refs:
-                stack += [k for k, ref in zip(needed, refs, strict=True) if ref is None]
-                continue
-            stack.pop()
-            memo[key] = self.emit(v, m, refs)  # type: ignore[arg-type]
-            if not self.lasting[v]:
-                self.passing.append(key)
-        return memo[first]
+                refs.reverse()
+                ref = memo[key] = step.make(step.value, m, refs)
+                if not step.lasts or len(key) == 2 and step.by_copy:
+                    self.passing.append(key)
+        assert ref is not None
+        return ref
 
-    def needed(self, v: Value, mask: Ref | None) -> list[tuple]:
-        """Under which keys are the values that `emit` needs."""
-        if v.op == "guard":
-            own = self.own_mask(v, mask)
-            otherwise = self.key_of(v.args[1], mask)
-            if own is not None and own.literal is False:
-                return [otherwise]
-            return [self.key_of(v.args[0], self.conjunction(mask, own)), otherwise]
-        by_copy = self.by_copy
-        return [self.key_of(a, mask) if a in by_copy else (a, mask if a.loads else None) for a in self.parts_of(v)]
+    def parts_of(self, v: Value) -> tuple[tuple[Value, ...], Maker]:
+        """What a value is made of, and how, given that."""
+        return v.args, self.makers.get(v.op) or self.arithmetic
 
-    def parts_of(self, v: Value) -> tuple[Value, ...]:
-        """The values that `emit` needs; fewer than the operands where a renderer knows a shorter way."""
-        return v.args
+    def arithmetic(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+        """An operation lane by lane."""
+        if v.op not in _ARITHMETIC:
+            raise InternalError(f"[render] {self.function.name}: cannot render value {v.op}")
+        lanes = args[0].lanes
+        for r in args:
+            if r.lanes != lanes:
+                lanes = max(lanes, r.lanes)
+                args = [r if r.lanes == lanes else self.splat(r, lanes) for r in args]
+        return self.operation(v.op, args, v.dtype)
+
+    def make_const(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+        return self.constant(v.attr, v.dtype)
+
+    def make_local(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+        return self.locals[v.attr]
+
+    def make_load(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+        name, (offset,) = v.attr
+        memory = self.memory[name]
+        if self.copy:
+            offset = self.at(offset)
+        if memory.place == "register":
+            return self.read_slot(memory, self.slot(memory, offset))
+        return self.load(memory, offset, mask)
+
+    def make_across(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+        return self.across(MONOIDS[v.attr].combine, self.spread(args[0], self.width))
+
+    def make_cast(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+        return self.convert(args[0], v.dtype) if v.op == "cast" else self.reinterpret(args[0], v.dtype)
+
+    def make_where(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+        lanes = max([r.lanes for r in args])
+        return self.operation("where", [args[0], self.spread(args[1], lanes), self.spread(args[2], lanes)], v.dtype)
+
+    def sides(self, step: Step, mask: Ref | None) -> tuple[Sequence[Step], Ref | None]:
+        """The parts of a guard that are wanted, and the mask of the one inside."""
+        own = self.own_mask(step.value, mask)
+        if own is not None and own.literal is False:
+            return step.parts[:1], None
+        return step.parts, self.conjunction(mask, own)
 
     def own_mask(self, v: Value, under: Ref | None) -> Ref | None:
         """The mask of a guard's conditions in this copy; None where they are true, a literal where one is false."""
-        conditions = self.left(v.attr) if v in self.by_copy else v.attr
+        conditions = self.left(v.attr) if self.copy else v.attr
         if conditions is None:
             return self.constant(False, bool_)
         saved, self.under = self.under, under
         mask = self.conditions(conditions)
         self.under = saved
         return mask
-
-    def emit(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
-        """One Value, given its parts."""
-        op = v.op
-        if op in _ARITHMETIC:
-            lanes = max([r.lanes for r in args])
-            return self.operation(op, [r if r.lanes == lanes else self.splat(r, lanes) for r in args], v.dtype)
-        if op == "const":
-            return self.constant(v.attr, v.dtype)
-        if op == "local":
-            return self.locals[v.attr]
-        if op == "index":
-            return self.index_value(v, mask)
-        if op == "load":
-            name, (offset,) = v.attr
-            return self.load(self.memory[name], self.at(offset), mask)
-        if op == "guard":
-            return self.guarded(v, mask, args)
-        if op == "across":
-            return self.across(MONOIDS[v.attr].combine, self.spread(args[0], self.width))
-        if op == "cast":
-            return self.convert(args[0], v.dtype)
-        if op == "bitcast":
-            return self.reinterpret(args[0], v.dtype)
-        lanes = max(a.lanes for a in args)
-        if op == "where":
-            return self.operation(op, [args[0], self.spread(args[1], lanes), self.spread(args[2], lanes)], v.dtype)
-        raise InternalError(f"[render] {self.function.name}: cannot render value {op}")
 
     def guarded(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
         """A guard, given both sides, or the second one where the first is never wanted."""
@@ -116,7 +142,7 @@ class Emitter(HalfEmitter):
         lanes = max(own.lanes, inside.lanes, otherwise.lanes)
         return self.operation("where", [own, self.spread(inside, lanes), self.spread(otherwise, lanes)], v.dtype)
 
-    def index_value(self, v: Value, mask: Ref | None) -> Ref:
+    def index_value(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
         """An index as a value: `rest + stride * lane` in the value's own type, which wraps alike."""
         saved, self.under = self.under, mask
         split = self.by_lane(v.attr)  # type: ignore[arg-type]
@@ -163,8 +189,6 @@ class Emitter(HalfEmitter):
         return offset * memory.lanes + (self.lane - self.first_lane)
 
     def load(self, memory: Memory, offset: Index, mask: Ref | None) -> Ref:
-        if memory.place == "register":
-            return self.read_slot(memory, self.slot(memory, offset))
         if isinstance(memory.size, int) and memory.size == 0:
             return self.constant(0, memory.dtype)
         # What is loaded to be an index is only known to be one where the mask is true, so it stays under the mask too.
@@ -202,14 +226,16 @@ class Emitter(HalfEmitter):
     def store(self, s: Store) -> None:
         """A store under conditions that are the same in every lane is a branch; others are masked."""
         memory = self.memory[s.buffer]
-        conditions = self.left(s.conditions)
-        if conditions is None:
-            return
-        mask = self.conditions(conditions)
+        mask = None
+        if s.conditions:
+            conditions = self.left(s.conditions)
+            if conditions is None:
+                return
+            mask = self.conditions(conditions)
         if mask is not None and mask.lanes == 1 and memory.place != "register":
             self.branch(mask, (Store(s.buffer, s.offset, s.value),), ())
             return
-        value = self.value(self.spelled_out(s.value), mask)
+        value = self.value(s.value, mask)
         if memory.place == "register":
             self.store_slot(memory, self.slot(memory, self.at(s.offset)), value, mask)
             return
@@ -244,14 +270,16 @@ class Emitter(HalfEmitter):
     def block(self, body: Sequence[Stmt]) -> None:
         """Statements in order; names given in it end with it."""
         locals_, memory = self.locals, self.memory
-        if any([isinstance(s, Let | Alloc) for s in body]):
-            self.locals, self.memory = dict(locals_), dict(memory)
+        own = False
         for s in body:
             self.forget_passing()
-            if isinstance(s, Let):
-                self.locals[s.name] = self.value(self.spelled_out(s.value))
-            elif isinstance(s, Store):
+            kind = type(s)
+            if not own and (kind is Let or kind is Alloc):
+                self.locals, self.memory, own = dict(locals_), dict(memory), True
+            if isinstance(s, Store):
                 self.store(s)
+            elif isinstance(s, Let):
+                self.locals[s.name] = self.value(s.value)
             elif isinstance(s, Loop):
                 self.loop(s)
             elif isinstance(s, If):
@@ -267,10 +295,11 @@ class Emitter(HalfEmitter):
             elif isinstance(s, Barrier):
                 self.epoch += 1
                 self.barrier()
-        for s in body:
-            if isinstance(s, Alloc) and s.scope == "register":
-                self.forget(self.memory[s.name])
-        self.locals, self.memory = locals_, memory
+        if own:
+            for s in body:
+                if isinstance(s, Alloc) and s.scope == "register":
+                    self.forget(self.memory[s.name])
+            self.locals, self.memory = locals_, memory
 
     def choose(self, s: If) -> None:
         conditions = self.left(s.conditions)
@@ -297,7 +326,8 @@ class Emitter(HalfEmitter):
 
     def unrolled(self, s: Loop) -> None:
         """The body once per iteration, in the same scope."""
-        for self.copy[s.var] in self.numbers(s):
+        for number in self.numbers(s):
+            self.copy[s.var] = number
             self.block(s.body)
         self.copy.pop(s.var, None)
 
@@ -312,7 +342,9 @@ class Emitter(HalfEmitter):
                 raise InternalError(f"[render] {self.function.name}: vector loop {s.var.name} expected 0..constant, "
                                     f"not nested")
             self.lane, self.width, self.real_width = s.var, s.stop, s.stop
+            scalar, self.steps = self.steps, {}
             self.vector_body(s)
+            self.steps = scalar
             self.lane, self.width, self.real_width = None, 1, 1
             return
         trips = s.stop - s.start

@@ -10,42 +10,66 @@ some of them is remembered by their numbers, so that copies share what differs i
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from minigrad.codegen.ir.nodes import Function, Loop, Stmt
 from minigrad.codegen.ir.walk import blocks, statements
 from minigrad.codegen.render.place import Placer, Ref
-from minigrad.codegen.value_walk import Rewriter, below, operands
+from minigrad.codegen.value_walk import below, operands
 from minigrad.errors import InternalError
 from minigrad.expr import Expr, Index, Var, bounds, subs, to_text, variables
 from minigrad.value import Value, indices_of
 
+Form = tuple[Index, tuple[tuple[Var, int], ...] | None]
+
+
+Maker = Callable[[Value, "Ref | None", "list[Ref]"], Ref]
+
+
+class Step:
+    """What is known of a Value before it is emitted.
+
+    `parts`: the Steps of what it is made of, the last one first; `make` emits it, given them; `inside`: the guarded one
+    among them; `loads`: whether masks matter; `by_copy`: the variables of unrolled loops that it depends on; `spelled`:
+    whether one of them is an operand; `lasts`: it reads nothing that may be written, and no locals.
+    """
+
+    __slots__ = ("value", "parts", "make", "inside", "loads", "by_copy", "spelled", "lasts")
+
+    def __init__(self, value: Value, parts: tuple[Step, ...], make: Maker):
+        self.value, self.parts, self.make, self.loads = value, parts, make, value.loads
+        self.inside: Step | None = None
+        self.by_copy: tuple[Var, ...] = ()
+        self.spelled, self.lasts = False, True
+
 
 class CopyEmitter(Placer):
-    """`copy`: the numbers of the variables of unrolled loops around the present statement, and what stands for variables
-    of other loops whose bounds depend on them. `by_copy` says on which of them a value depends, if on any."""
+    """`copy`: the numbers of the variables of unrolled loops around the present statement, and what stands for the
+    variables of other loops whose bounds depend on them.
+
+    `copied`: all such variables of the function; `steps`: what is known of Values, in loops over as many lanes.
+    """
 
     def __init__(self, function: Function):
         super().__init__(function)
         self.copy: dict[Var, Index] = {}
         self.copied: frozenset[Var] = copied_variables(function)
-        self.by_copy: dict[Value, tuple[Var, ...]] = {}
-        self.spelled: set[Value] = set()
+        self.steps: dict[Value, Step] = {}
         self.inputs = {b.name for b in function.buffers if b.mode == "in"}
         self.arguments = {s.name for s in function.scalars}
-        self.forms: dict[Index, tuple[Index, tuple[tuple[Var, int], ...]] | None] = {}
+        self.forms: dict[Index, Form] = {}
 
     def at(self, e: Index) -> Index:
         """An index as it is in this copy."""
-        if isinstance(e, int) or not self.copy:
+        if not self.copy or isinstance(e, int):
             return e
-        if e in self.forms:
-            form = self.forms[e]
-        else:
-            form = self.forms[e] = self.form_of(e)
+        form = self.forms.get(e)
         if form is None:
-            return subs(e, self.copy)
+            form = self.forms[e] = self.form_of(e)
         rest, steps = form
+        if steps is None:
+            return subs(e, self.copy)
         constant = 0
         for v, step in steps:
             number = self.copy[v]
@@ -54,16 +78,17 @@ class CopyEmitter(Placer):
             constant += step * number
         return rest + constant if constant else rest
 
-    def form_of(self, e: Expr) -> tuple[Index, tuple[tuple[Var, int], ...]] | None:
-        """(rest, steps) for e = rest + the sum of step * variable over `steps`; None where it is not of that form."""
-        rest, steps = e, []
+    def form_of(self, e: Expr) -> Form:
+        """(rest, steps) for e = rest + the sum of step * variable over `steps`; no steps where it has another form."""
+        rest: Index = e
+        steps: list[tuple[Var, int]] = []
         for monomial, coefficient in e.terms:
             a = monomial[0]
             if len(monomial) == 1 and isinstance(a, Var) and a in self.copied:
                 steps.append((a, coefficient))
                 rest = rest - a * coefficient
             elif any(not self.copied.isdisjoint(variables(f)) for f in monomial):
-                return None
+                return e, None
         return rest, tuple(steps)
 
     def numbers(self, s: Loop) -> range:
@@ -85,7 +110,8 @@ class CopyEmitter(Placer):
         """The statements that stand in a block once loops are unrolled, each one as often as it does."""
         for s in body:
             if isinstance(s, Loop) and s.kind == "unroll":
-                for self.copy[s.var] in self.numbers(s):
+                for number in self.numbers(s):
+                    self.copy[s.var] = number
                     yield from self.straight(s.body)
                 self.copy.pop(s.var, None)
             else:
@@ -124,42 +150,49 @@ class CopyEmitter(Placer):
 
     # ---- values ----
 
-    def learn(self, root: Value) -> None:
-        """What is to be known of a value before it is emitted: on which copies it depends, and whether it `lasts`."""
-        for v in below(root, self.lasting):
-            inner = operands(v)
-            found = {x for a in inner if a in self.by_copy for x in self.by_copy[a]}
-            if self.copied:
+    @abstractmethod
+    def parts_of(self, v: Value) -> tuple[tuple[Value, ...], Maker]:
+        """What a value is made of, and how, given that."""
+
+    def learn(self, root: Value) -> Step:
+        """The Step of a value."""
+        steps, copied = self.steps, self.copied
+        for v in below(root, steps):
+            parts, make = self.parts_of(v)
+            step = steps[v] = Step(v, tuple([steps[a] for a in reversed(parts)]), make)
+            if v.op == "local":
+                step.lasts = v.attr in self.arguments
+            elif v.op == "load":
+                step.lasts = v.attr[0] in self.inputs
+            elif v.op == "guard":
+                step.inside = step.parts[1]
+            on: set[Var] = set()
+            if copied:
                 for e in indices_of(v):
-                    found |= variables(e) & self.copied
-            if found:
-                self.by_copy[v] = tuple(found)
-                if v.op == "index" or any(a in self.spelled for a in inner):
-                    self.spelled.add(v)
-            lasts = v.attr in self.arguments if v.op == "local" else v.op != "load" or v.attr[0] in self.inputs
-            self.lasting[v] = lasts and all([self.lasting[a] for a in inner])
+                    on |= variables(e) & copied
+                step.spelled = v.op == "index" and bool(on)
+            for a in operands(v):
+                x = steps[a]
+                step.lasts = step.lasts and x.lasts
+                step.spelled = step.spelled or x.spelled
+                on.update(x.by_copy)
+            step.by_copy = tuple(on)
+        return steps[root]
 
-    def key_of(self, v: Value, mask: Ref | None) -> tuple:
-        """Under which a value is remembered."""
-        if not v.loads:
+    def key_of(self, step: Step, mask: Ref | None) -> tuple:
+        """Under which a value is remembered; what differs in every copy is forgotten with its statement."""
+        if not step.loads:
             mask = None
-        if v in self.by_copy:
-            return v, mask, *[self.copy[x] for x in self.by_copy[v]]
-        return v, mask
-
-    def spelled_out(self, v: Value) -> Value:
-        """The value as it is in this copy, written out where its meaning as a number depends on the copy."""
-        if not self.copied:
-            return v
-        if v not in self.lasting:
-            self.learn(v)
-        return Rewriter(self.copy).value(v) if v in self.spelled else v
+        on, copy = step.by_copy, self.copy
+        return (step, mask, *[copy[x] for x in on]) if on and len(on) < len(copy) else (step, mask)
 
 
 def copied_variables(function: Function) -> frozenset[Var]:
     """The variables of unrolled loops, and of loops whose variables are bounded by such."""
     found: set[Var] = set()
     for s in statements(function):
-        if isinstance(s, Loop) and (s.kind == "unroll" or not found.isdisjoint(variables(s.var.lo) | variables(s.var.hi))):
-            found.add(s.var)
+        if isinstance(s, Loop):
+            outer = variables(s.var.lo) | variables(s.var.hi)
+            if s.kind == "unroll" or not found.isdisjoint(outer):
+                found.add(s.var)
     return frozenset(found)

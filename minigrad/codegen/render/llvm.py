@@ -12,19 +12,20 @@ from functools import lru_cache
 
 from minigrad.codegen.ir.nodes import Alloc, BufferParam, Call, Function, Loop, Stmt
 from minigrad.codegen.ir.text import meaning_of
-from minigrad.codegen.ir.walk import all_values, statements
+from minigrad.codegen.ir.walk import all_values, indices, statements, values
 from minigrad.codegen.microkernels.microkernel import Microkernel, symbol_of
-from minigrad.codegen.render.llvm_memory import LlvmMemory
+from minigrad.codegen.render.llvm_memory import MAX_PARTS, LlvmMemory
 from minigrad.codegen.render.llvm_text import memory_type
 from minigrad.codegen.render.place import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
 from minigrad.codegen.transforms.math import expand_math
 from minigrad.codegen.transforms.roll import roll
+from minigrad.codegen.value_walk import below, inner_values
 from minigrad.dtype import bool_
 from minigrad.errors import InternalError
-from minigrad.expr import Index, Var, bounds
+from minigrad.expr import Atom, Index, Var, bounds
 from minigrad.program import Link, Program
 from minigrad.target import Target
-from minigrad.value import value_atoms
+from minigrad.value import Value, value_atoms
 
 
 def render_llvm(function: Function, target: Target) -> Program:
@@ -45,8 +46,25 @@ def link_of(kernel: Microkernel, target: Target) -> Link:
     return Link(symbol_of(kernel.name, source), kernel.name, source)
 
 
+def strided(function: Function) -> frozenset[Atom]:
+    """The variables by which something is read in steps of more than MAX_PARTS elements."""
+    seen: set[Value] = set()
+    found: set[Atom] = set()
+    for s in statements(function):
+        for root in (*values(s), *inner_values(indices(s))):
+            for v in below(root, seen):
+                seen.add(v)
+                if v.op == "load" and not isinstance(e := v.attr[1][0], int):
+                    found.update([m[0] for m, step in e.terms if step > MAX_PARTS])
+    return frozenset(found)
+
+
 class LlvmEmitter(LlvmMemory):
     """See `Emitter`: the whole text, and control structures."""
+
+    def __init__(self, function: Function, target: Target):
+        super().__init__(function, target)
+        self.strided = strided(function)
 
     # ---- the whole text ----
 
@@ -124,23 +142,22 @@ class LlvmEmitter(LlvmMemory):
         width = s.stop
         if not isinstance(width, int) or width not in (4, 8, 16):
             return frozenset()
-        if not any(self.wide_reads(inner, s.var) for inner in statements((s,))) \
-                or any(isinstance(inner, Alloc) for inner in self.straight(s.body)):
+        if s.var not in self.strided or any(isinstance(inner, Alloc) for inner in self.straight(s.body)):
             return frozenset()
         for inner in self.everywhere(s.body):
-            for name, e, step in self.wide_reads(inner, s.var):
+            for name, e, step in self.strided_reads(inner, s.var):
                 start = self.at(e) - step * s.var
                 at = (start if isinstance(start, int) else start.const) % width
                 columns.setdefault((name, start - at), set()).add(at)
         return frozenset(corner for corner, found in columns.items() if 4 * len(found) >= width)
 
-    def wide_reads(self, s: Stmt, lane: Var) -> list[tuple[str, Index, int]]:
-        """(buffer, offset, step) of what a statement reads with more than four elements from lane to lane."""
+    def strided_reads(self, s: Stmt, lane: Var) -> list[tuple[str, Index, int]]:
+        """(buffer, offset, step) of what a statement reads in steps of more than MAX_PARTS elements."""
         found = []
         for v in all_values(s):
             if v.op == "load" and not isinstance(e := v.attr[1][0], int) and not value_atoms(e):
                 step = dict(e.terms).get((lane,), 0)
-                if step > 4:
+                if step > MAX_PARTS:
                     found.append((v.attr[0], e, step))
         return found
 

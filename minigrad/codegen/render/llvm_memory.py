@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minigrad.codegen.ir.nodes import Alloc
-from minigrad.codegen.render.llvm_text import mangled, memory_type, scalar_type, typed, vector
+from minigrad.codegen.render.llvm_text import mangled, memory_type, register_type, scalar_type, typed, vector
 from minigrad.codegen.render.llvm_values import LlvmValues
 from minigrad.codegen.render.place import Memory, Ref
 from minigrad.dtype import DType, bool_, uint8
@@ -31,9 +31,8 @@ class LlvmMemory(LlvmValues):
     def pointer(self, memory: Memory, offset: Index, lane: int | None = None) -> Ref:
         """The pointer to an element; copies of an access that differ in a constant share all but that."""
         kind = memory_type(memory.dtype)
-        key, constant = (memory.text, 0, lane), offset
-        if not isinstance(offset, int):
-            key, constant = (memory.text, offset.terms, lane), offset.const
+        terms, constant = ((), offset) if isinstance(offset, int) else (offset.terms, offset.const)
+        key = memory.text, terms, lane
         found = self.memo.get(key)
         if found is None:
             p = Ref(memory.text, memory.dtype)
@@ -244,11 +243,11 @@ class LlvmMemory(LlvmValues):
 
     def read_slot(self, memory: Memory, slot: int) -> Ref:
         name = memory.slots[slot]
-        if name not in self.held:
-            kind = vector(scalar_type(memory.dtype), memory.lanes)
-            text = f"load {kind}, ptr {name}"
-            self.held[name] = self.here(text, memory.dtype, memory.lanes, memory, memory.name)
-        return self.held[name]
+        ref = self.held.get(name)
+        if ref is None:
+            text = f"load {register_type(memory.dtype, memory.lanes)}, ptr {name}"
+            ref = self.held[name] = self.define(text, memory.dtype, memory.lanes, len(self.scopes) - 1, memory.name)
+        return ref
 
     def write_slot(self, memory: Memory, slot: int, value: Ref) -> None:
         """Within a block its readers take the value itself: a store is written only where the block ends."""

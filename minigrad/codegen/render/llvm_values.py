@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.render.common import Emitter
+from minigrad.codegen.render.copies import Maker
 from minigrad.codegen.render.llvm_dots import dot_of
 from minigrad.codegen.render.llvm_scales import scale_of
 from minigrad.codegen.render.llvm_tables import table_of
@@ -31,6 +32,8 @@ _SIGNED = {"idiv": "sdiv", "irem": "srem", "shr": "ashr", "lt": "icmp slt", "le"
 _UNSIGNED = {"idiv": "udiv", "irem": "urem", "shr": "lshr", "lt": "icmp ult", "le": "icmp ule"}
 _FLOAT_COMPARE = {"lt": "fcmp olt", "le": "fcmp ole", "eq": "fcmp oeq", "ne": "fcmp une"}
 
+INDENT = ["  " * level for level in range(1, 100)]
+
 _INTRINSICS = {"abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven"}
 
 
@@ -46,26 +49,30 @@ class LlvmValues(Emitter):
         self.links: dict[str, Link] = {}
         self.declarations: dict[str, list[str]] = {}
         self.squares: frozenset[tuple[str, Index]] = frozenset()
+        self.templates: dict[tuple[str, DType, int], str] = {}
 
-    def definition(self, ref: Ref, text: str) -> str:
-        return f"{'  ' * (ref.level + 1)}{ref.text} = {text}"
+    def define(self, text: str, dtype: DType, lanes: int, level: int, hint: str) -> Ref:
+        self.counter += 1
+        name = f"%{hint}.{self.counter}"
+        self.scopes[level].lines.append(f"{INDENT[level]}{name} = {text}")
+        return Ref(name, dtype, lanes, level)
 
     def name(self, hint: str) -> str:
         self.counter += 1
         return f"{hint}{self.counter}" if hint == "branch." else f"%{hint}.{self.counter}"
 
     def line(self, text: str) -> None:
-        self.scope.lines.append("  " * len(self.scopes) + text)
+        self.scopes[-1].lines.append(INDENT[len(self.scopes) - 1] + text)
 
     def comment(self, text: str) -> None:
         self.line(f"; {text}")
 
     # ---- literals, lanes, indices ----
 
-    def index_value(self, v: Value, mask: Ref | None) -> Ref:
+    def index_value(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
         """Outside vectors behind an empty instruction: LLVM takes arithmetic on a loop's variable apart, term by term,
         and a hash of an index has hundreds."""
-        x = super().index_value(v, mask)
+        x = super().index_value(v, mask, args)
         if x.lanes > 1 or x.literal is not None or not v.dtype.is_int or "sse" not in self.target.features:
             return x
         kind = scalar_type(x.dtype)
@@ -160,35 +167,21 @@ class LlvmValues(Emitter):
 
     # ---- arithmetic ----
 
-    def parts_of(self, v: Value) -> tuple[Value, ...]:
-        table = self.table_of(v)
-        return (table[0],) if table is not None else self.dot_of(v) or self.scale_of(v) or v.args
-
-    def emit(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
-        """One Value; what the processor has one instruction for is recognised."""
-        table, dot = self.table_of(v), self.dot_of(v)
-        if table is not None:
-            return self.look_up(table[1], self.spread(args[0], self.width))
-        if dot is not None:
-            return self.dot(*[self.spread(x, self.width) for x in args])
-        if self.scale_of(v) is not None:
-            return self.scaled(*[self.spread(x, self.width) for x in args])
-        return super().emit(v, mask, args)
-
-    def table_of(self, v: Value) -> tuple[Value, tuple[float, ...]] | None:
-        """What `llvm_tables.table_of` finds, inside loops over as many lanes as a register has entries."""
-        return table_of(v) if v.dtype is float32 and self.is_wide else None
-
-    def dot_of(self, v: Value) -> tuple[Value, Value] | None:
-        """What `llvm_dots.dot_of` finds, where vectors have the instruction."""
-        if v.op != "add" or v.dtype is not int32:
-            return None
-        need = {16: "avx512vnni", 8: "avxvnni"}.get(self.width)
-        return dot_of(v) if need in self.target.features else None
-
-    def scale_of(self, v: Value) -> tuple[Value, Value] | None:
-        """What `llvm_scales.scale_of` finds, inside loops over the lanes of such a register."""
-        return scale_of(v) if v.op == "mul" and self.is_wide else None
+    def parts_of(self, v: Value) -> tuple[tuple[Value, ...], Maker]:
+        """What the processor has one instruction for: tables in registers, sums of bytes' products, powers of two."""
+        if v.dtype is float32 and self.is_wide:
+            table = table_of(v)
+            if table is not None:
+                return (table[0],), lambda v, mask, args: self.look_up(table[1], self.spread(args[0], 16))
+            scale = scale_of(v) if v.op == "mul" else None
+            if scale is not None:
+                return scale, lambda v, mask, args: self.scaled(*[self.spread(x, 16) for x in args])
+        elif v.op == "add" and v.dtype is int32:
+            need = {16: "avx512vnni", 8: "avxvnni"}.get(self.width)
+            dot = dot_of(v) if need in self.target.features else None
+            if dot is not None:
+                return dot, lambda v, mask, args: self.dot(*[self.spread(x, self.width) for x in args])
+        return super().parts_of(v)
 
     @property
     def is_wide(self) -> bool:
@@ -226,10 +219,13 @@ class LlvmValues(Emitter):
             return self.convert(wide, dtype)
         if op in ("max", "min"):
             return self.extremum(op, args[0], args[1])
-        return self.pure(self.instruction(op, args, kind), dtype, args[0].lanes, args, floor=self.trap_floor(op))
-
-    def trap_floor(self, op: str) -> int:
-        return self.safe_floor() if op in ("idiv", "irem") else 0
+        lanes = args[0].lanes
+        key = op, kind, lanes
+        template = self.templates.get(key)
+        if template is None:
+            template = self.templates[key] = self.instruction(op, [Ref("%s", a.dtype, lanes) for a in args], kind)
+        floor = self.safe_floor() if op in ("idiv", "irem") else 0
+        return self.pure(template % tuple([a.text for a in args]), dtype, lanes, args, "v", floor)
 
     def instruction(self, op: str, args: Sequence[Ref], kind: DType) -> str:
         t, rest = typed(args[0]), ", ".join(a.text for a in args)
@@ -253,7 +249,8 @@ class LlvmValues(Emitter):
                 return f"xor {t}, {self.every(True if kind is bool_ else -1, kind, lanes).text}"
             if op == "abs":
                 signed = kind.kind == "i"
-                return f"{self.call('abs', args[0], args)[:-1]}, i1 false)" if signed else f"or {t}, {args[0].text}"
+                zero = self.every(0, kind, lanes).text
+                return f"{self.call('abs', args[0], args)[:-1]}, i1 false)" if signed else f"or {t}, {zero}"
         raise InternalError(f"[render] {self.function.name}: no LLVM instruction for {op} of {kind}")
 
     @property

@@ -53,8 +53,10 @@ class OpenclValues(Emitter):
             if text not in self.names:
                 return text
 
-    def definition(self, ref: Ref, text: str) -> str:
-        return f"{'  ' * (ref.level + 1)}const {self.kind(ref.dtype, ref.lanes)} {ref.text} = {text};"
+    def define(self, text: str, dtype: DType, lanes: int, level: int, hint: str) -> Ref:
+        name = self.name(hint)
+        self.scopes[level].lines.append(f"{'  ' * (level + 1)}const {self.kind(dtype, lanes)} {name} = {text};")
+        return Ref(name, dtype, lanes, level)
 
     def line(self, text: str) -> None:
         self.scope.lines.append("  " * len(self.scopes) + text)

@@ -84,9 +84,9 @@ class Placer(ABC):
 
     A renderer may do such a loop in parts: lanes from `first_lane` on, `real_width` of the `width` lanes of its types.
 
-    `memo` has what need not be worked out again in this scope, or in one inside it: values by (Value, mask), and facts
+    `memo` has what need not be worked out again in this scope, or in one inside it: values by (Step, mask), and facts
     about sums of terms by (what fact, terms, ...), which copies of an address that differ in a constant share. Values
-    that read what may be written, or locals, are `passing`: they leave it with their statement; `lasting` says which.
+    that read what may be written, or locals, are `passing`: they leave it with their statement.
     """
 
     def __init__(self, function: Function):
@@ -101,7 +101,6 @@ class Placer(ABC):
         self.memory: dict[str, Memory] = {}
         self.memo: dict[Any, Any] = {}
         self.passing: list[tuple] = []
-        self.lasting: dict[Value, bool] = {}
         self.under: Ref | None = None
         self.literals: dict[tuple, Ref] = {}
         self.epoch = 0
@@ -111,8 +110,8 @@ class Placer(ABC):
     # ---- texts that a renderer supplies ----
 
     @abstractmethod
-    def definition(self, ref: Ref, text: str) -> str:
-        """The line that defines `ref` as `text`."""
+    def define(self, text: str, dtype: DType, lanes: int, level: int, hint: str) -> Ref:
+        """A new value, defined as `text` at the end of the scope of that level."""
 
     @abstractmethod
     def value(self, root: Value, mask: Ref | None = None) -> Ref:
@@ -296,18 +295,16 @@ class Placer(ABC):
             if level >= floor:
                 break
             level += 1
-        ref = Ref(self.name(hint), dtype, lanes, level)
-        scope.known[key] = ref
-        scope.lines.append(self.definition(ref, text))
+        ref = scope.known[key] = self.define(text, dtype, lanes, level, hint)
         return ref
 
     def here(self, text: str, dtype: DType, lanes: int, memory: Memory, hint: str = "v") -> Ref:
         """A value read from `memory` at this very place; shared until something may have been stored there."""
         key = (text, dtype, lanes, memory.text, memory.version, self.epoch)
-        ref = self.scope.known.get(key)
+        known = self.scopes[-1].known
+        ref = known.get(key)
         if ref is None:
-            ref = self.scope.known[key] = Ref(self.name(hint), dtype, lanes, len(self.scopes) - 1)
-            self.scope.lines.append(self.definition(ref, text))
+            ref = known[key] = self.define(text, dtype, lanes, len(self.scopes) - 1, hint)
         return ref
 
     def load_floor(self, memory: Memory, proven: bool) -> int:
