@@ -16,8 +16,11 @@ def statements(body: Function | Iterable[Stmt]) -> Iterator[Stmt]:
     while stack:
         s = stack.pop()
         yield s
-        for block in reversed(blocks(s)):
-            stack.extend(reversed(block))
+        if type(s) is Loop:
+            stack += s.body[::-1]
+        elif type(s) is If:
+            stack += s.otherwise[::-1]
+            stack += s.then[::-1]
 
 
 def blocks(s: Stmt) -> tuple[Body, ...]:

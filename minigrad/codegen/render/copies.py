@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from minigrad.codegen.ir.nodes import Function, Loop, Stmt
 from minigrad.codegen.ir.walk import blocks, statements
 from minigrad.codegen.render.place import Placer, Ref
-from minigrad.codegen.value_walk import below, operands
+from minigrad.codegen.value_walk import operands
 from minigrad.errors import InternalError
 from minigrad.expr import Expr, Index, Var, bounds, subs, to_text, variables
 from minigrad.value import Value, indices_of
@@ -156,28 +156,43 @@ class CopyEmitter(Placer):
 
     def learn(self, root: Value) -> Step:
         """The Step of a value."""
-        steps, copied = self.steps, self.copied
-        for v in below(root, steps):
-            parts, make = self.parts_of(v)
-            step = steps[v] = Step(v, tuple([steps[a] for a in reversed(parts)]), make)
-            if v.op == "local":
-                step.lasts = v.attr in self.arguments
-            elif v.op == "load":
-                step.lasts = v.attr[0] in self.inputs
-            elif v.op == "guard":
-                step.inside = step.parts[1]
-            on: set[Var] = set()
-            if copied:
-                for e in indices_of(v):
-                    on |= variables(e) & copied
-                step.spelled = v.op == "index" and bool(on)
-            for a in operands(v):
-                x = steps[a]
-                step.lasts = step.lasts and x.lasts
+        steps = self.steps
+        stack = [root]
+        while stack:
+            v = stack[-1]
+            missing = [a for a in operands(v) if a not in steps]
+            if missing:
+                stack += missing
+            else:
+                steps[stack.pop()] = self.step_of(v)
+        return steps[root]
+
+    def step_of(self, v: Value) -> Step:
+        """The Step of a value whose operands have theirs."""
+        steps, op = self.steps, v.op
+        parts, make = self.parts_of(v)
+        step = Step(v, tuple([steps[a] for a in parts[::-1]]) if parts else (), make)
+        if op == "const":
+            return step
+        on: set[Var] = set()
+        if op == "local":
+            step.lasts = v.attr in self.arguments
+        elif op == "load":
+            step.lasts = v.attr[0] in self.inputs
+        elif op == "guard":
+            step.inside = step.parts[1]
+        if self.copied:
+            for e in indices_of(v):
+                on |= variables(e) & self.copied
+            step.spelled = op == "index" and bool(on)
+        for a in operands(v):
+            x = steps[a]
+            step.lasts = step.lasts and x.lasts
+            if x.by_copy:
                 step.spelled = step.spelled or x.spelled
                 on.update(x.by_copy)
-            step.by_copy = tuple(on)
-        return steps[root]
+        step.by_copy = tuple(on)
+        return step
 
     def key_of(self, step: Step, mask: Ref | None) -> tuple:
         """Under which a value is remembered; what differs in every copy is forgotten with its statement."""

@@ -12,20 +12,19 @@ from functools import lru_cache
 
 from minigrad.codegen.ir.nodes import Alloc, BufferParam, Call, Function, Loop, Stmt
 from minigrad.codegen.ir.text import meaning_of
-from minigrad.codegen.ir.walk import all_values, indices, statements, values
+from minigrad.codegen.ir.walk import all_values
 from minigrad.codegen.microkernels.microkernel import Microkernel, symbol_of
 from minigrad.codegen.render.llvm_memory import MAX_PARTS, LlvmMemory
 from minigrad.codegen.render.llvm_text import memory_type
 from minigrad.codegen.render.place import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
 from minigrad.codegen.transforms.math import expand_math
 from minigrad.codegen.transforms.roll import roll
-from minigrad.codegen.value_walk import below, inner_values
 from minigrad.dtype import bool_
 from minigrad.errors import InternalError
-from minigrad.expr import Atom, Index, Var, bounds
+from minigrad.expr import Index, Var, bounds
 from minigrad.program import Link, Program
 from minigrad.target import Target
-from minigrad.value import Value, value_atoms
+from minigrad.value import value_atoms
 
 
 def render_llvm(function: Function, target: Target) -> Program:
@@ -46,25 +45,8 @@ def link_of(kernel: Microkernel, target: Target) -> Link:
     return Link(symbol_of(kernel.name, source), kernel.name, source)
 
 
-def strided(function: Function) -> frozenset[Atom]:
-    """The variables by which something is read in steps of more than MAX_PARTS elements."""
-    seen: set[Value] = set()
-    found: set[Atom] = set()
-    for s in statements(function):
-        for root in (*values(s), *inner_values(indices(s))):
-            for v in below(root, seen):
-                seen.add(v)
-                if v.op == "load" and not isinstance(e := v.attr[1][0], int):
-                    found.update([m[0] for m, step in e.terms if step > MAX_PARTS])
-    return frozenset(found)
-
-
 class LlvmEmitter(LlvmMemory):
     """See `Emitter`: the whole text, and control structures."""
-
-    def __init__(self, function: Function, target: Target):
-        super().__init__(function, target)
-        self.strided = strided(function)
 
     # ---- the whole text ----
 
@@ -130,19 +112,21 @@ class LlvmEmitter(LlvmMemory):
         if self.is_big(tile):
             clobbered = ",".join(f"~{{xmm{i}}}" for i in range(self.target.registers))
             self.line(f'call void asm sideeffect "", "{clobbered}"()')
-        self.squares = self.wanted_squares(s)
+        self.vectors, self.squares = s, None
         super().vector_body(s)
 
-    def wanted_squares(self, s: Loop) -> frozenset[tuple[str, Index]]:
-        """Buffer and corner of each square of which a vector loop reads several columns (see `load_square`).
+    def wanted_squares(self) -> frozenset[tuple[str, Index]]:
+        """Buffer and corner of each square of which the vector loop reads several columns (see `load_square`).
 
         None beside accumulators, whose registers a square would take.
         """
+        s = self.vectors
+        assert s is not None
         columns: dict[tuple[str, Index], set[int]] = {}
         width = s.stop
         if not isinstance(width, int) or width not in (4, 8, 16):
             return frozenset()
-        if s.var not in self.strided or any(isinstance(inner, Alloc) for inner in self.straight(s.body)):
+        if any(isinstance(inner, Alloc) for inner in self.straight(s.body)):
             return frozenset()
         for inner in self.everywhere(s.body):
             for name, e, step in self.strided_reads(inner, s.var):

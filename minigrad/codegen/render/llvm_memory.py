@@ -1,6 +1,7 @@
 """Memory in LLVM IR: loads and stores of elements and vectors, registers, memory of a worker's own."""
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 from minigrad.codegen.ir.nodes import Alloc
@@ -163,6 +164,11 @@ class LlvmMemory(LlvmValues):
         width = self.width
         column = (start if isinstance(start, int) else start.const) % width
         corner = start - column
+        if self.squares is None:
+            here = self.copy
+            self.copy = dict(here)
+            self.squares = self.wanted_squares()
+            self.copy = here
         if (memory.name, corner) not in self.squares or not self.in_bounds(memory, corner) \
                 or not self.in_bounds(memory, corner + (width - 1) * (stride + 1)):
             return None
@@ -187,6 +193,10 @@ class LlvmMemory(LlvmValues):
             block //= 2
         return parts[0]
 
+
+    @abstractmethod
+    def wanted_squares(self) -> frozenset[tuple[str, Index]]:
+        """The squares, by buffer and corner, of which the present vector loop reads several columns."""
 
     def store_scalar(self, memory: Memory, offset: Index, lane: int | None, value: Ref, mask: Ref | None) -> None:
         value, p = self.to_memory(value), self.pointer(memory, offset, lane)

@@ -4,7 +4,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from minigrad.codegen.ir.nodes import Function
+from minigrad.codegen.ir.nodes import Function, Loop
 from minigrad.codegen.render.common import Emitter
 from minigrad.codegen.render.copies import Maker
 from minigrad.codegen.render.llvm_dots import dot_of
@@ -38,7 +38,8 @@ _INTRINSICS = {"abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", 
 
 
 class LlvmValues(Emitter):
-    """Values to instructions. `prologue` holds the allocas of the entry block, `squares` what is read in squares."""
+    """Values to instructions. `prologue` holds the allocas of the entry block; `vectors` is the present vector loop,
+    `squares` what it reads in squares, once somebody asks."""
 
     def __init__(self, function: Function, target: Target):
         super().__init__(function)
@@ -48,7 +49,8 @@ class LlvmValues(Emitter):
         self.zeros = 0
         self.links: dict[str, Link] = {}
         self.declarations: dict[str, list[str]] = {}
-        self.squares: frozenset[tuple[str, Index]] = frozenset()
+        self.vectors: Loop | None = None
+        self.squares: frozenset[tuple[str, Index]] | None = None
         self.templates: dict[tuple[str, DType, int], str] = {}
 
     def define(self, text: str, dtype: DType, lanes: int, level: int, hint: str) -> Ref:

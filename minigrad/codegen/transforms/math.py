@@ -11,7 +11,7 @@ from minigrad.codegen.transforms import math_float32, math_float64
 from minigrad.codegen.transforms.math_number import Number
 from minigrad.codegen.transforms.math_pow import pow as power
 from minigrad.codegen.transforms.unroll import unroll
-from minigrad.codegen.value_walk import Rewriter, below, inner_values
+from minigrad.codegen.value_walk import Rewriter, below, inner_values, operands
 from minigrad.dtype import float32
 from minigrad.errors import InternalError
 from minigrad.value import Value, cast
@@ -39,12 +39,18 @@ def written_out(function: Function) -> Function:
 def uses_math(function: Function) -> bool:
     """Whether there is anything to expand."""
     seen: set[Value] = set()
+    stack: list[Value] = []
     for s in statements(function):
-        for root in (*values(s), *inner_values(indices(s))):
-            for v in below(root, seen):
-                if v.op in FUNCTIONS:
-                    return True
-                seen.add(v)
+        stack += values(s)
+        stack += inner_values(indices(s))
+        while stack:
+            v = stack.pop()
+            if v in seen:
+                continue
+            if v.op in FUNCTIONS:
+                return True
+            seen.add(v)
+            stack += operands(v)
     return False
 
 
