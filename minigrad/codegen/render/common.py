@@ -37,7 +37,7 @@ class Emitter(HalfEmitter):
         """Emits a value whose loads happen only where `mask` is true; iterative, each part once."""
         step = self.steps.get(root) or self.learn(root)
         memo, copy = self.memo, self.copy
-        if step.spelled and copy:
+        if step.spelled and any([copy[x] is not x for x in step.by_copy]):
             return self.value(Rewriter(copy).value(root), mask)
         key = self.key_of(step, mask)
         ref = memo.get(key)
@@ -316,13 +316,14 @@ class Emitter(HalfEmitter):
         if s.kind == "unroll":
             self.unrolled(s)
             return
-        s = self.placed(s)
+        var, s = s.var, self.placed(s)
         self.comment(f"for {s.var.name} in {to_text(s.start)}..{to_text(s.stop)} {s.kind}")
         self.forget_passing()
         memo = self.memo
         self.memo = {} if s.kind == "vector" else dict(memo)
         self.iterations(s)
         self.memo = memo
+        self.copy.pop(var, None)
 
     def unrolled(self, s: Loop) -> None:
         """The body once per iteration, in the same scope."""
