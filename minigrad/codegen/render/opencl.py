@@ -114,7 +114,7 @@ class OpenclEmitter(OpenclMemory):
         for self.first_lane in range(0, whole, 16):
             self.real_width = min(16, whole - self.first_lane)
             self.width = 1 << (self.real_width - 1).bit_length()
-            self.memo = {}
+            self.memo, self.steps = {}, {}
             self.block(s.body)
         self.first_lane = 0
 

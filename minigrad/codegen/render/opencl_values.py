@@ -8,6 +8,7 @@ from math import copysign
 from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.ir.walk import names
 from minigrad.codegen.render.common import Emitter
+from minigrad.codegen.render.copies import Maker
 from minigrad.codegen.render.llvm_tables import table_of
 from minigrad.codegen.render.opencl_language import RESERVED, TYPES, fits_int, float_literal, integer_literal
 from minigrad.codegen.render.place import INDEX, Ref
@@ -132,19 +133,18 @@ class OpenclValues(Emitter):
 
     # ---- arithmetic ----
 
-    def parts_of(self, v: Value) -> tuple[Value, ...]:
-        table = self.table_of(v)
-        return v.args if table is None else (table[0],)
-
-    def emit(self, v: Value, mask: Ref | None) -> Ref:
-        """One Value; a function of four bits is the helper `of_four_bits`."""
+    def parts_of(self, v: Value) -> tuple[tuple[Value, ...], Maker]:
+        """A function of four bits is the helper `of_four_bits`."""
         table = self.table_of(v)
         if table is None:
-            return super().emit(v, mask)
-        x, first = self.spread(self.operand(table[0], mask), 16), table[1]
+            return super().parts_of(v)
+        return (table[0],), lambda v, mask, args: self.of_four_bits(table[1], self.spread(args[0], 16))
+
+    def of_four_bits(self, numbers: Sequence[float], x: Ref) -> Ref:
+        """numbers[x & 15] in each of sixteen lanes."""
         self.helpers.add("of_four_bits")
-        entries = self.pure(f"(float16)({', '.join(float_literal(e, float32) for e in first)})", float32, 16, ())
-        return self.pure(f"of_four_bits({entries.text}, {x.text}, {float_literal(first[0], float32)})", float32, 16,
+        entries = self.pure(f"(float16)({', '.join(float_literal(e, float32) for e in numbers)})", float32, 16, ())
+        return self.pure(f"of_four_bits({entries.text}, {x.text}, {float_literal(numbers[0], float32)})", float32, 16,
                          (x, entries))
 
     def table_of(self, v: Value) -> tuple[Value, tuple[float, ...]] | None:
