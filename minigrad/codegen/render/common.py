@@ -12,10 +12,11 @@ from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.render.copies import Maker, Step
 from minigrad.codegen.render.halves import HalfEmitter
 from minigrad.codegen.render.place import INDEX, Memory, Ref, Scope
+from minigrad.codegen.transforms.math import FUNCTIONS, expanded
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import bool_
 from minigrad.errors import InternalError
-from minigrad.expr import Index, Var, bounds, prove_nonneg, to_text, variables
+from minigrad.expr import Index, bounds, to_text
 from minigrad.value import BINARY, UNARY, Value, value_atoms
 
 _ARITHMETIC = UNARY | BINARY | {"fma"}
@@ -71,8 +72,13 @@ class Emitter(HalfEmitter):
         return ref
 
     def parts_of(self, v: Value) -> tuple[tuple[Value, ...], Maker]:
-        """What a value is made of, and how, given that."""
+        """What a value is made of, and how, given that; functions are their formulas."""
+        if v.op in FUNCTIONS:
+            return (expanded(v.op, v.args),), self.same
         return v.args, self.makers.get(v.op) or self.arithmetic
+
+    def same(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+        return args[0]
 
     def arithmetic(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
         """An operation lane by lane."""
@@ -96,7 +102,7 @@ class Emitter(HalfEmitter):
         memory = self.memory[name]
         if self.copy:
             offset = self.at(offset)
-        if memory.place == "register":
+        if memory.slots:
             return self.read_slot(memory, self.slot(memory, offset))
         return self.load(memory, offset, mask)
 
@@ -166,27 +172,6 @@ class Emitter(HalfEmitter):
         return parts[0]
 
     # ---- memory ----
-
-    def in_bounds(self, memory: Memory, offset: Index) -> bool:
-        """Whether every offset that the variables' bounds allow is inside the buffer."""
-        if isinstance(memory.size, int):
-            lo, hi = self.range_of(offset)
-            return 0 <= lo and hi < memory.size
-        if type(memory.size) is Var and memory.size not in variables(offset):
-            return isinstance(offset, int) and 0 <= offset < bounds(memory.size)[0]  # no more of it is known
-        return prove_nonneg(offset) and prove_nonneg(memory.size - 1 - offset)
-
-    def could_move(self, memory: Memory, offset: Index) -> bool:
-        """Whether a load without a mask would leave a branch if it is in bounds: its address is known outside."""
-        floor = self.safe_floor()
-        return floor > 0 and memory.place == "in" and \
-            all([v not in self.variables or self.variables[v].level < floor for v in variables(offset)])
-
-    def place_of(self, memory: Memory, offset: Index) -> Index:
-        """Memory allocated inside a vector loop holds one element per lane at each offset."""
-        if memory.lanes == 1 or self.lane is None:
-            return offset
-        return offset * memory.lanes + (self.lane - self.first_lane)
 
     def load(self, memory: Memory, offset: Index, mask: Ref | None) -> Ref:
         if isinstance(memory.size, int) and memory.size == 0:

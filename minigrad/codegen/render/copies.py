@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from minigrad.codegen.ir.nodes import Function, Loop, Stmt
 from minigrad.codegen.ir.walk import blocks, statements
 from minigrad.codegen.render.place import Placer, Ref
-from minigrad.codegen.value_walk import operands
 from minigrad.errors import InternalError
 from minigrad.expr import Expr, Index, Var, bounds, subs, to_text, variables
-from minigrad.value import Value, indices_of
+from minigrad.value import Value, index_values, indices_of
 
 Form = tuple[Index, tuple[tuple[Var, int], ...] | None]
 
@@ -157,23 +156,25 @@ class CopyEmitter(Placer):
     def learn(self, root: Value) -> Step:
         """The Step of a value."""
         steps = self.steps
-        stack = [root]
+        stack = [(root, *self.parts_of(root))]
         while stack:
-            v = stack[-1]
-            missing = [a for a in operands(v) if a not in steps]
+            v, parts, make = stack[-1]
+            inner = index_values(v)
+            missing = [a for a in parts if a not in steps]
+            if inner:
+                missing += [a for a in inner if a not in steps]
             if missing:
-                stack += missing
+                stack += [(a, *self.parts_of(a)) for a in missing]
             else:
-                steps[stack.pop()] = self.step_of(v)
+                stack.pop()
+                step = steps[v] = Step(v, tuple([steps[a] for a in parts[::-1]]) if parts else (), make)
+                if v.op != "const":
+                    self.complete(step, [steps[a] for a in inner])
         return steps[root]
 
-    def step_of(self, v: Value) -> Step:
-        """The Step of a value whose operands have theirs."""
-        steps, op = self.steps, v.op
-        parts, make = self.parts_of(v)
-        step = Step(v, tuple([steps[a] for a in parts[::-1]]) if parts else (), make)
-        if op == "const":
-            return step
+    def complete(self, step: Step, inner: list[Step]) -> None:
+        """What a Step has from its parts and from the values inside its indices."""
+        v, op = step.value, step.value.op
         on: set[Var] = set()
         if op == "local":
             step.lasts = v.attr in self.arguments
@@ -185,14 +186,14 @@ class CopyEmitter(Placer):
             for e in indices_of(v):
                 on |= variables(e) & self.copied
             step.spelled = op == "index" and bool(on)
-        for a in operands(v):
-            x = steps[a]
-            step.lasts = step.lasts and x.lasts
+        for x in (*step.parts, *inner):
+            if not x.lasts:
+                step.lasts = False
             if x.by_copy:
                 step.spelled = step.spelled or x.spelled
                 on.update(x.by_copy)
-        step.by_copy = tuple(on)
-        return step
+        if on:
+            step.by_copy = tuple(on)
 
     def key_of(self, step: Step, mask: Ref | None) -> tuple:
         """Under which a value is remembered; what differs in every copy is forgotten with its statement."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minigrad.codegen.render.copies import CopyEmitter
-from minigrad.codegen.render.place import INDEX, Ref
+from minigrad.codegen.render.place import INDEX, Memory, Ref
 from minigrad.dtype import bool_
 from minigrad.errors import InternalError
-from minigrad.expr import Atom, Expr, FloorDiv, Index, Max, Min, Mod, Opaque, Var, bounds, subs, to_text
+from minigrad.expr import Atom, Expr, FloorDiv, Index, Max, Min, Mod, Opaque, Var, bounds, subs, to_text, variables
 from minigrad.value import ValueIndex, value_atoms
 
 
@@ -140,6 +140,36 @@ class IndexEmitter(CopyEmitter):
         rest = subs(e, {self.lane: self.first_lane})
         steps = [subs(e, {self.lane: self.first_lane + i}) - rest for i in range(self.real_width)]
         return (rest, steps) if all(isinstance(s, int) for s in steps) else None  # type: ignore[return-value]
+
+    # ---- offsets ----
+
+    def in_bounds(self, memory: Memory, offset: Index) -> bool:
+        """Whether every offset that the variables' bounds allow is inside the buffer."""
+        if isinstance(memory.size, int):
+            lo, hi = self.range_of(offset)
+            return 0 <= lo and hi < memory.size
+        if type(memory.size) is Var and memory.size not in variables(offset):
+            return isinstance(offset, int) and 0 <= offset < bounds(memory.size)[0]  # no more of it is known
+        if self.range_of(offset)[0] < 0:
+            return False
+        terms, constant = ((), offset) if isinstance(offset, int) else (offset.terms, offset.const)
+        key = "room", memory.size, terms
+        room = self.memo.get(key)
+        if room is None:
+            room = self.memo[key] = bounds(memory.size - 1 - (offset - constant))[0]
+        return room >= constant
+
+    def could_move(self, memory: Memory, offset: Index) -> bool:
+        """Whether a load without a mask would leave a branch if it is in bounds: its address is known outside."""
+        floor = self.safe_floor()
+        return floor > 0 and memory.place == "in" and \
+            all([v not in self.variables or self.variables[v].level < floor for v in variables(offset)])
+
+    def place_of(self, memory: Memory, offset: Index) -> Index:
+        """Memory allocated inside a vector loop holds one element per lane at each offset."""
+        if memory.lanes == 1 or self.lane is None:
+            return offset
+        return offset * memory.lanes + (self.lane - self.first_lane)
 
     # ---- conditions ----
 

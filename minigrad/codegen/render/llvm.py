@@ -17,7 +17,6 @@ from minigrad.codegen.microkernels.microkernel import Microkernel, symbol_of
 from minigrad.codegen.render.llvm_memory import MAX_PARTS, LlvmMemory
 from minigrad.codegen.render.llvm_text import memory_type
 from minigrad.codegen.render.place import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
-from minigrad.codegen.transforms.math import expand_math
 from minigrad.codegen.transforms.roll import roll
 from minigrad.dtype import bool_
 from minigrad.errors import InternalError
@@ -29,7 +28,7 @@ from minigrad.value import value_atoms
 
 def render_llvm(function: Function, target: Target) -> Program:
     """The CPU Program of one loop IR function. Raises InternalError for what breaks the rules of loop IR."""
-    function = expand_math(roll(function))
+    function = roll(function)
     emitter = LlvmEmitter(function, target)
     source = emitter.render()
     return Program(function.name, "llvm", source, argument_kinds(function), emitter.scratch,
@@ -41,7 +40,7 @@ def link_of(kernel: Microkernel, target: Target) -> Link:
     """What a call of a microkernel is linked with: its implementation where it fits, else its meaning, compiled."""
     if kernel.implementation is not None and kernel.fits(target):
         return Link(symbol_of(kernel.name, kernel.implementation), kernel.name, kernel.implementation, kernel.language)
-    source = LlvmEmitter(expand_math(meaning_of(kernel)), target).render_callable(kernel.name)
+    source = LlvmEmitter(meaning_of(kernel), target).render_callable(kernel.name)
     return Link(symbol_of(kernel.name, source), kernel.name, source)
 
 
@@ -108,12 +107,22 @@ class LlvmEmitter(LlvmMemory):
     def vector_body(self, s: Loop) -> None:
         """A big register tile starts with all vector registers free: LLVM would else keep constants of loops before it
         in registers across it, and accumulators on the stack. The empty instruction makes it put them away."""
-        tile = sum(a.size for a in self.straight(s.body) if isinstance(a, Alloc) and a.scope == "register")
+        tile = self.slots_of(s.body)
         if self.is_big(tile):
             clobbered = ",".join(f"~{{xmm{i}}}" for i in range(self.target.registers))
             self.line(f'call void asm sideeffect "", "{clobbered}"()')
         self.vectors, self.squares = s, None
         super().vector_body(s)
+
+    def slots_of(self, body: tuple[Stmt, ...]) -> int:
+        """Elements of the register buffers of a block."""
+        slots = 0
+        for s in body:
+            if isinstance(s, Alloc) and s.scope == "register":
+                slots += s.size
+            elif isinstance(s, Loop) and s.kind == "unroll":
+                slots += self.slots_of(s.body) * bounds(s.stop - s.start)[1]
+        return slots
 
     def wanted_squares(self) -> frozenset[tuple[str, Index]]:
         """Buffer and corner of each square of which the vector loop reads several columns (see `load_square`).

@@ -15,7 +15,6 @@ from minigrad.codegen.render.llvm import LlvmEmitter
 from minigrad.codegen.render.llvm_text import memory_type, scalar_type, typed, vector
 from minigrad.codegen.render.place import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
 from minigrad.codegen.transforms.inline import inline_calls
-from minigrad.codegen.transforms.math import written_out
 from minigrad.dtype import bool_, int32
 from minigrad.program import GROUP, Program
 from minigrad.target import Target
@@ -44,7 +43,7 @@ DIALECTS = {
 
 def render_llvm_gpu(function: Function, target: Target) -> Program:
     """The Program of one loop IR function in LLVM IR for `target.language`, 'amdgpu' or 'nvptx'."""
-    function = written_out(inline_calls(function, lambda kernel: kernel.fits(target)))
+    function = inline_calls(function, lambda kernel: kernel.fits(target))
     emitter = GpuLlvmEmitter(function, target)
     source = emitter.render()
     return Program(function.name, target.language, source, argument_kinds(function), 0, group_size(function))

@@ -18,6 +18,11 @@ FEWEST_STEPS = 2
 """Operations that a table replaces, at least: one is as cheap as the table."""
 
 
+def may_be_table(v: Value) -> bool:
+    """Whether it is worth asking `table_of`: one operand of the last step varies."""
+    return len(v.args) == 1 or len(v.args) == 2 and (v.args[0].op == "const") != (v.args[1].op == "const")
+
+
 @lru_cache(maxsize=1 << 12)
 def table_of(v: Value) -> tuple[Value, tuple[float, ...]] | None:
     """(x, entries) if the float32 value `v` is entries[x & 15] for a 32-bit integer x, else None."""

@@ -9,7 +9,7 @@ from minigrad.codegen.render.common import Emitter
 from minigrad.codegen.render.copies import Maker
 from minigrad.codegen.render.llvm_dots import dot_of
 from minigrad.codegen.render.llvm_scales import scale_of
-from minigrad.codegen.render.llvm_tables import table_of
+from minigrad.codegen.render.llvm_tables import may_be_table, table_of
 from minigrad.codegen.render.llvm_text import (
     mangled,
     round_to_float32,
@@ -172,7 +172,7 @@ class LlvmValues(Emitter):
     def parts_of(self, v: Value) -> tuple[tuple[Value, ...], Maker]:
         """What the processor has one instruction for: tables in registers, sums of bytes' products, powers of two."""
         if v.dtype is float32 and self.is_wide:
-            table = table_of(v)
+            table = table_of(v) if may_be_table(v) else None
             if table is not None:
                 return (table[0],), lambda v, mask, args: self.look_up(table[1], self.spread(args[0], 16))
             scale = scale_of(v) if v.op == "mul" else None

@@ -19,7 +19,6 @@ from minigrad.codegen.render.opencl_values import ZEROS
 from minigrad.codegen.render.place import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
 from minigrad.codegen.transforms.budget import iterations, limit_iterations
 from minigrad.codegen.transforms.inline import inline_calls
-from minigrad.codegen.transforms.math import written_out
 from minigrad.dtype import DType, bool_, float32
 from minigrad.errors import DeviceError
 from minigrad.expr import Index, bounds
@@ -36,7 +35,6 @@ def render_opencl(function: Function, target: Target) -> Program:
     if target.max_iterations and iterations(function.body) > target.max_iterations:
         raise DeviceError(f"[render] {function.name}: expected at most {target.max_iterations} iterations in one "
                           f"work-item, where {target.name} ({target.cpu}) stops, got {iterations(function.body)}")
-    function = written_out(function)
     if "fp64" not in target.features and uses_double(function):
         raise DeviceError(f"[render] {function.name}: {target.name} ({target.cpu}) has no float64")
     emitter = OpenclEmitter(function, target)
