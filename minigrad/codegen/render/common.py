@@ -272,9 +272,7 @@ class Emitter(HalfEmitter):
             elif isinstance(s, Alloc):
                 self.memory[s.name] = self.allocate(s)
             elif isinstance(s, Call):
-                self.call_microkernel(s)
-                for name, _ in s.buffers:
-                    self.memory[name].version += 1
+                self.microkernel(s)
             elif isinstance(s, Prefetch):
                 self.prefetch(self.memory[s.buffer], self.at(s.offset), s.far)
             elif isinstance(s, Barrier):
@@ -285,6 +283,14 @@ class Emitter(HalfEmitter):
                 if isinstance(s, Alloc) and s.scope == "register":
                     self.forget(self.memory[s.name])
             self.locals, self.memory = locals_, memory
+
+    def microkernel(self, s: Call) -> None:
+        if self.copy:
+            buffers = tuple([(name, self.at(offset)) for name, offset in s.buffers])
+            s = Call(s.kernel, buffers, s.scalars, tuple([self.at(e) for e in s.dims]))
+        self.call_microkernel(s)
+        for name, _ in s.buffers:
+            self.memory[name].version += 1
 
     def choose(self, s: If) -> None:
         conditions = self.left(s.conditions)

@@ -160,6 +160,8 @@ class CopyEmitter(Placer):
         while stack:
             v, parts, make = stack[-1]
             inner = index_values(v)
+            if parts is not v.args:
+                inner += v.args
             missing = [a for a in parts if a not in steps]
             if inner:
                 missing += [a for a in inner if a not in steps]
@@ -173,7 +175,7 @@ class CopyEmitter(Placer):
         return steps[root]
 
     def complete(self, step: Step, inner: list[Step]) -> None:
-        """What a Step has from its parts and from the values inside its indices."""
+        """What a Step has from its parts, from operands that are none, and from the values inside its indices."""
         v, op = step.value, step.value.op
         on: set[Var] = set()
         if op == "local":

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minigrad.codegen.ir.nodes import Alloc, Function
+from minigrad.codegen.render.copies import Maker
 from minigrad.codegen.render.opencl_values import OpenclValues
 from minigrad.codegen.render.place import INDEX, Memory, Ref
 from minigrad.dtype import bool_, float16, uint16
@@ -39,18 +40,15 @@ class OpenclMemory(OpenclValues):
         text = f"vload{half}{self.width}(0, {memory.text} + {offset})"
         return f"convert_int{self.width}({text} != (uchar{self.width})(0))" if memory.dtype is bool_ else text
 
-    def parts_of(self, v: Value) -> tuple[Value, ...]:
-        return () if self.is_bits_in_memory(v) else super().parts_of(v)
+    def parts_of(self, v: Value) -> tuple[tuple[Value, ...], Maker]:
+        """The bits of a float16 in memory are read as they are."""
+        return ((), self.load_bits) if self.is_bits_in_memory(v) else super().parts_of(v)
 
-    def emit(self, v: Value, mask: Ref | None) -> Ref:
-        """One Value; the bits of a float16 in memory are read as they are."""
-        if not self.is_bits_in_memory(v):
-            return super().emit(v, mask)
-        name, (offset,) = v.args[0].attr  # type: ignore[misc]
+    def load_bits(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+        name, (offset,) = v.args[0].attr
         memory = self.memory[name]
         pointer = f"((__global {'const ' if memory.place == 'in' else ''}ushort *){memory.text})"
-        return self.load(Memory(name, uint16, memory.size, memory.place, pointer), offset,
-                         mask)
+        return self.load(Memory(name, uint16, memory.size, memory.place, pointer), self.at(offset), mask)
 
     def is_bits_in_memory(self, v: Value) -> bool:
         """Whether a value is the bits of a float16 that a parameter holds."""
