@@ -16,7 +16,7 @@ from minigrad.codegen.transforms.math import FUNCTIONS, expanded
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import bool_
 from minigrad.errors import InternalError
-from minigrad.expr import Index, bounds, to_text
+from minigrad.expr import Index, to_text
 from minigrad.value import BINARY, UNARY, Value, value_atoms
 
 _ARITHMETIC = UNARY | BINARY | {"fma"}
@@ -27,6 +27,7 @@ class Emitter(HalfEmitter):
 
     def __init__(self, function: Function):
         super().__init__(function)
+        self.formulas: dict[Value, Value] = {}
         self.makers: dict[str, Maker] = {
             "const": self.make_const, "local": self.make_local, "index": self.index_value, "load": self.make_load,
             "guard": self.guarded, "across": self.make_across, "cast": self.make_cast, "bitcast": self.make_cast,
@@ -74,7 +75,10 @@ class Emitter(HalfEmitter):
     def parts_of(self, v: Value) -> tuple[tuple[Value, ...], Maker]:
         """What a value is made of, and how, given that; functions are their formulas."""
         if v.op in FUNCTIONS:
-            return (expanded(v.op, v.args),), self.same
+            formula = self.formulas.get(v)
+            if formula is None:
+                formula = self.formulas[v] = expanded(v.op, v.args)
+            return (formula,), self.same
         return v.args, self.makers.get(v.op) or self.arithmetic
 
     def same(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
@@ -257,7 +261,8 @@ class Emitter(HalfEmitter):
         locals_, memory = self.locals, self.memory
         own = False
         for s in body:
-            self.forget_passing()
+            if self.passing:
+                self.forget_passing()
             kind = type(s)
             if not own and (kind is Let or kind is Alloc):
                 self.locals, self.memory, own = dict(locals_), dict(memory), True
@@ -333,14 +338,14 @@ class Emitter(HalfEmitter):
             if self.lane is not None or s.start != 0 or not isinstance(s.stop, int):
                 raise InternalError(f"[render] {self.function.name}: vector loop {s.var.name} expected 0..constant, "
                                     f"not nested")
-            self.lane, self.width, self.real_width = s.var, s.stop, s.stop
-            scalar, self.steps = self.steps, {}
+            self.lane = s.var
+            self.set_width(s.stop, s.stop)
             self.vector_body(s)
-            self.steps = scalar
-            self.lane, self.width, self.real_width = None, 1, 1
+            self.lane = None
+            self.set_width(1, 1)
             return
         trips = s.stop - s.start
-        if bounds(trips)[1] <= 0:
+        if self.range_of(trips)[1] <= 0:
             return
         if trips == 1 and s.kind == "serial":
             self.variables[s.var] = self.index(s.start)

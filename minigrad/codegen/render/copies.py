@@ -55,6 +55,7 @@ class CopyEmitter(Placer):
         self.copy: dict[Var, Index] = {}
         self.copied: frozenset[Var] = copied_variables(function)
         self.steps: dict[Value, Step] = {}
+        self.learned = {(1, 1): self.steps}
         self.inputs = {b.name for b in function.buffers if b.mode == "in"}
         self.arguments = {s.name for s in function.scalars}
         self.forms: dict[Index, Form] = {}
@@ -149,6 +150,11 @@ class CopyEmitter(Placer):
 
     # ---- values ----
 
+    def set_width(self, width: int, real_width: int) -> None:
+        """What follows is for so many lanes (see `Placer`); Steps may differ by that."""
+        self.width, self.real_width = width, real_width
+        self.steps = self.learned.setdefault((width, real_width), {})
+
     @abstractmethod
     def parts_of(self, v: Value) -> tuple[tuple[Value, ...], Maker]:
         """What a value is made of, and how, given that."""
@@ -209,8 +215,7 @@ def copied_variables(function: Function) -> frozenset[Var]:
     """The variables of unrolled loops, and of loops whose variables are bounded by such."""
     found: set[Var] = set()
     for s in statements(function):
-        if isinstance(s, Loop):
-            outer = variables(s.var.lo) | variables(s.var.hi)
-            if s.kind == "unroll" or not found.isdisjoint(outer):
-                found.add(s.var)
+        if isinstance(s, Loop) and (s.kind == "unroll" or
+                                    not found.isdisjoint(variables(s.var.lo) | variables(s.var.hi))):
+            found.add(s.var)
     return frozenset(found)

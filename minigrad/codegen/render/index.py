@@ -120,7 +120,9 @@ class IndexEmitter(CopyEmitter):
             found = self.split_lane(e - e.const)
             if not value_atoms(e):
                 self.memo[key] = found
-        return None if found is None else (found[0] + e.const, found[1])
+        if found is None or not found[1]:
+            return None if found is None else (e, 0)
+        return found[0] + e.const, found[1]
 
     def split_lane(self, e: Index) -> tuple[Index, int] | None:
         if isinstance(e, int) or self.lane is None:

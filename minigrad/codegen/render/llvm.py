@@ -158,7 +158,7 @@ class LlvmEmitter(LlvmMemory):
         parallel = s.kind == "parallel"
         start = Ref("%begin.", INDEX) if parallel else self.index(s.start)
         stop = Ref("%end.", INDEX) if parallel else self.index(s.stop)
-        runs = bounds(s.stop - s.start)[0] >= 1
+        runs = self.range_of(s.stop - s.start)[0] >= 1
         some = None
         if parallel or not runs:
             some = self.pure(f"icmp slt i64 {start.text}, {stop.text}", bool_, 1, (start, stop), "c")

@@ -16,6 +16,7 @@ def scalar_type(dtype: DType) -> str:
     return "i1" if dtype is bool_ else _TYPES.get(dtype.name) or f"i{dtype.bits}"
 
 
+@cache
 def memory_type(dtype: DType) -> str:
     return "i8" if dtype is bool_ else scalar_type(dtype)
 

@@ -212,7 +212,11 @@ class LlvmValues(Emitter):
         return self.pure(text, int32, w.lanes, (w, x, *words), "dot")
 
     def operation(self, op: str, args: Sequence[Ref], dtype: DType) -> Ref:
-        kind = args[-1].dtype
+        kind, lanes = args[-1].dtype, args[0].lanes
+        template = self.templates.get((op, kind, lanes))
+        if template is not None:
+            floor = self.safe_floor() if op in ("idiv", "irem") else 0
+            return self.pure(template % tuple([a.text for a in args]), dtype, lanes, args, "v", floor)
         if op == "where":
             c, x, y = args
             return self.pure(f"select {typed(c)}, {typed(x)}, {typed(y)}", dtype, x.lanes, args)
@@ -221,13 +225,8 @@ class LlvmValues(Emitter):
             return self.convert(wide, dtype)
         if op in ("max", "min"):
             return self.extremum(op, args[0], args[1])
-        lanes = args[0].lanes
-        key = op, kind, lanes
-        template = self.templates.get(key)
-        if template is None:
-            template = self.templates[key] = self.instruction(op, [Ref("%s", a.dtype, lanes) for a in args], kind)
-        floor = self.safe_floor() if op in ("idiv", "irem") else 0
-        return self.pure(template % tuple([a.text for a in args]), dtype, lanes, args, "v", floor)
+        self.templates[op, kind, lanes] = self.instruction(op, [Ref("%s", a.dtype, lanes) for a in args], kind)
+        return self.operation(op, args, dtype)
 
     def instruction(self, op: str, args: Sequence[Ref], kind: DType) -> str:
         t, rest = typed(args[0]), ", ".join(a.text for a in args)

@@ -110,9 +110,9 @@ class OpenclEmitter(OpenclMemory):
         whole = self.width
         self.parts = -(-whole // 16)
         for self.first_lane in range(0, whole, 16):
-            self.real_width = min(16, whole - self.first_lane)
-            self.width = 1 << (self.real_width - 1).bit_length()
-            self.memo, self.steps = {}, {}
+            real_width = min(16, whole - self.first_lane)
+            self.set_width(1 << (real_width - 1).bit_length(), real_width)
+            self.memo = {}
             self.block(s.body)
         self.first_lane = 0
 
