@@ -84,6 +84,23 @@ def test_teams_equal_the_kernel(case: str, small: None) -> None:
     check(flat_kernel(REDUCTIONS[case](), GPU), TeamPlan)
 
 
+def pooled() -> tuple[Tensor, Tensor]:
+    """An activation, and the means of its planes."""
+    x = tensor(2, 20, 9, 9)
+    y = x * x.sigmoid()
+    return y, y.mean((2, 3))
+
+
+def test_pooling_follows_the_activation_in_one_launch(small: None) -> None:
+    kernel = scheduled(pooled(), GPU)
+    assert [len(n.body) for n in kernel.nests] == [3] and len(stages_of(kernel, GPU).stages) == 1
+    flat = stages_of(kernel, GPU).kernel
+    check(flat, TeamPlan)
+    lines = print_function(build_any(flat, flat.nests, teams.plan(flat.nests[0], GPU), "f")).splitlines()
+    stored = next(k for k, line in enumerate(lines) if line.strip().startswith("o0["))
+    assert lines[stored + 1].strip() == "barrier"  # whichever items read what others stored
+
+
 def test_work_items_that_race_are_found(small: None) -> None:
     kernel = flat_kernel(REDUCTIONS["sum of rows"](), GPU)
     nest, = kernel.nests
@@ -142,6 +159,7 @@ ON_DEVICES = {
     "split": lambda: tensor(40, 2048) @ tensor(2048, 33),
     "strided conv": lambda: tensor(2, 8, 21, 21).conv2d(tensor(24, 8, 3, 3), padding=1, stride=2),
     "half": lambda: (tensor(64, 64).cast("float16") @ tensor(64, 64).cast("float16")),
+    "pooled": pooled,
     "attention": lambda: tensor(2, 70, 20).scaled_dot_product_attention(tensor(2, 90, 20), tensor(2, 90, 24),
                                                                         is_causal=True, causal_offset=20),
     **REDUCTIONS,
@@ -153,10 +171,15 @@ def on_device(name: str) -> OpenCL:
     return OpenCL(replace(find_device(name.partition(":")[2]), vector_bytes=4))
 
 
-def run_on(device: OpenCL, cases: dict[str, Callable[[], Tensor]]) -> None:
+def scheduled(results: Tensor | tuple[Tensor, ...], target: Target) -> Kernel:
+    """The last kernel of what makes these."""
+    nodes = [t._node for t in (results if isinstance(results, tuple) else (results,))]
+    return schedule(build_graph(nodes), frozenset(), target).steps[-1].kernel
+
+
+def run_on(device: OpenCL, cases: dict[str, Callable[[], Tensor | tuple[Tensor, ...]]]) -> None:
     """Runs the cases with the device's plans, all in one build, and compares with the kernels as written."""
-    kernels = [schedule(build_graph([make()._node]), frozenset(), device.target).steps[-1].kernel
-               for make in cases.values()]
+    kernels = [scheduled(make(), device.target) for make in cases.values()]
     staged = [stages_of(k, device.target) for k in kernels]
     kinds = {type(s.plan) for k in staged for s in k.stages}
     assert {TilePlan, TeamPlan, GroupAttentionPlan} <= kinds
@@ -184,6 +207,7 @@ def test_on_devices(name: str) -> None:
 
 
 CHECKED = {
+    "pooled": pooled,
     "matmul": lambda: tensor(40, 20) @ tensor(20, 50),
     "b.T with an epilogue": lambda: (tensor(33, 17) @ tensor(35, 17).transpose(0, 1) + tensor(35)).relu(),
     "strided conv": lambda: tensor(1, 3, 9, 9).conv2d(tensor(17, 3, 3, 3), padding=1, stride=2),

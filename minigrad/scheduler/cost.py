@@ -30,6 +30,9 @@ PACKED_WORK = 1 << 18
 MIN_ROWS = 16
 """Multiply-adds, and rows of the other operand, from which operands are packed."""
 
+UNIT_RATE, UNIT_BANDWIDTH = 1e11, 1e10
+"""Operations and bytes per second of a GPU's compute unit: 64 lanes, and its share of the memory of a common card."""
+
 LOAD_FLOPS = 2
 """What one more load per element counts as."""
 
@@ -47,7 +50,10 @@ def cores(target: Target) -> int:
 
 def rates(target: Target) -> tuple[float, float, float]:
     """(operations per second, bytes per second, seconds per launch): as measured, else what is usual."""
-    return (target.gflops * 1e9 / 2 or cores(target) * target.lanes(32) * CLOCK, target.gb_s * 1e9 or BANDWIDTH,
+    usual, bandwidth = cores(target) * target.lanes(32) * CLOCK, BANDWIDTH
+    if target.is_gpu:
+        usual, bandwidth = target.units * UNIT_RATE, target.units * UNIT_BANDWIDTH
+    return (target.gflops * 1e9 / 2 or usual, target.gb_s * 1e9 or bandwidth,
             target.launch_us / 1e6 or LAUNCH_SECONDS)
 
 

@@ -19,14 +19,14 @@ from minigrad.scheduler.rows import MAX_ROOTS
 
 def merge_tails(state: Fusion, merger: Merger) -> None:
     """Joins every reduction to the group that makes its operand, where that is possible."""
-    if state.target.is_gpu:
-        return  # the work-items of a team would have to wait for each other
+    if state.target.is_gpu and not state.target.has_groups:
+        return  # a work-item per row would be too few, and several cannot wait for each other
     for g in range(len(state.groups)):
         source = operand_of(state, merger, g)
         if source is None:
             continue
         maker = state.group_of[source]
-        if may_follow(state, merger, g, maker):
+        if source == state.groups[maker].roots[0] and may_follow(state, merger, g, maker):
             where = state.groups[g].members[state.groups[g].roots[0]][0]
             root = state.groups[g].roots[0]
             merger.join(maker, g)
@@ -42,7 +42,26 @@ def operand_of(state: Fusion, merger: Merger, g: int) -> int | None:
         return None
     below = {graph.inputs[k][0] for k in group.reductions}
     source = below.pop() if len(below) == 1 else None
+    if source is not None and source not in state.group_of and state.target.is_gpu:
+        source = computed_from(state, group, source)
     return source if source in state.group_of and source in merger.operands(g) else None
+
+
+def computed_from(state: Fusion, group: Group, value: int) -> int | None:
+    """The one materialised value as large as `value` that it is computed from in its group, where there is one.
+
+    A GPU computes activations again rather than have them stored; a processor has them stored, at its costs.
+    """
+    graph, found, stack, seen = state.graph, set(), [value], {value}
+    while stack:
+        k = stack.pop()
+        if k in state.group_of and k not in group.members:
+            if graph.counts[k] == graph.counts[value]:
+                found.add(k)
+        elif k in group.members:
+            stack += [i for i in graph.inputs[k] if i not in seen]
+            seen.update(graph.inputs[k])
+    return found.pop() if len(found) == 1 else None
 
 
 def may_follow(state: Fusion, merger: Merger, g: int, maker: int) -> bool:
@@ -51,7 +70,7 @@ def may_follow(state: Fusion, merger: Merger, g: int, maker: int) -> bool:
     source = made.roots[0]
     if state.graph.kind(source) != "elementwise" or made.reductions or made.contraction:
         return False
-    if len(made.roots) >= MAX_ROOTS or state.group_of.get(state.graph.inputs[group.reductions[0]][0]) != maker:
+    if len(made.roots) >= MAX_ROOTS:
         return False
     domain, rows = frozenset(made.domain), frozenset(group.domain)
     if not rows < domain or not (made.row or frozenset()) <= rows:

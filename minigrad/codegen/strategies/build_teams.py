@@ -1,6 +1,8 @@
 """Nest + TeamPlan -> loop IR. The nest is the one in teams.py."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from minigrad.codegen.ir.nodes import Alloc, Barrier, BufferParam, Function, Let, Loop, ScalarParam, Stmt
 from minigrad.codegen.ir.nodes import Store as IRStore
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
@@ -11,8 +13,8 @@ from minigrad.codegen.strategies.plan import TeamPlan
 from minigrad.codegen.strategies.teams import is_reduction
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import DType
-from minigrad.expr import Index, Var, product
-from minigrad.value import Value, guard, load, local
+from minigrad.expr import Index, Var, emin, product
+from minigrad.value import Value, guard, load, local, walk
 
 
 def build_teams(kernel: Kernel, nest: Nest, plan: TeamPlan, name: str) -> Function:
@@ -20,8 +22,18 @@ def build_teams(kernel: Kernel, nest: Nest, plan: TeamPlan, name: str) -> Functi
     return TeamBuilder(kernel, nest, plan).function(name)
 
 
+def loads(body: Sequence[Define | Store | Nest]) -> set[str]:
+    """The buffers that statements of a nest read."""
+    found: set[str] = set()
+    for s in body:
+        found |= loads(s.body) if isinstance(s, Nest) else {str(v.attr[0]) for v in walk(s.value) if v.op == "load"}
+    return found
+
+
 class TeamBuilder:
-    """`conditions` hold where the work-item's row exists; `item` is its place among those of the row."""
+    """`conditions` hold where the work-item's row exists; `item` is its place among those of the row; `at` has the
+    values of the domain's variables in its row, `near` those of the last row of the group where there is no more.
+    `stored` are buffers that the group has written."""
 
     def __init__(self, kernel: Kernel, nest: Nest, plan: TeamPlan):
         self.kernel, self.nest, self.plan = kernel, nest, plan
@@ -36,6 +48,8 @@ class TeamBuilder:
             self.row, self.item, self.step = self.t % plan.rows, self.t // plan.rows, plan.rows
         self.conditions: tuple[Index, ...] = ()
         self.at: dict[Var, Index] = {}
+        self.near: dict[Var, Index] = {}
+        self.stored: set[str] = set()
         self.names: dict[str, Value] = {}
 
     def name(self, stem: str) -> str:
@@ -50,10 +64,14 @@ class TeamBuilder:
         if not isinstance(rows, int) or rows % self.plan.rows:
             self.conditions = (rows - 1 - row,)
         self.at = counted(self.order, row)
+        self.near = counted(self.order, emin(row, rows - 1)) if self.conditions else self.at
         body: list[Stmt] = []
-        for s in self.nest.body:
+        for k, s in enumerate(self.nest.body):
             if isinstance(s, Nest):
                 body += self.inner(s)
+                self.stored |= {i.param for i in s.body if isinstance(i, Store)}
+                if loads(self.nest.body[k + 1:]) & {i.param for i in s.body if isinstance(i, Store)}:
+                    body.append(Barrier())
             elif isinstance(s, Store):
                 body.append(self.store(s, (-self.item, *self.conditions), self.at, self.names))
             elif is_reduction(s):
@@ -105,7 +123,12 @@ class TeamBuilder:
         name, over = s.value.attr  # type: ignore[misc]
         monoid, dtype = MONOIDS[name], s.value.args[0].dtype
         x, turns, values, conditions = self.in_turn(over)
-        body = Rewriter({**self.at, **values}, locals_=self.names).value(s.value.args[0])
+        at = {**self.at, **values}
+        if (conditions or self.conditions) and loads((s,)) & self.stored:
+            # What is read and dropped must not be what another group writes.
+            last = product(v.hi + 1 for v in over) - 1
+            at = {**self.near, **counted(over, emin(x * self.plan.items + self.item, last))}
+        body = Rewriter(at, locals_=self.names).value(s.value.args[0])
         body = guard(body, monoid.init(dtype), (*self.conditions, *conditions))
         acc = self.name("acc")
         old = load(acc, (0,), dtype)

@@ -3,7 +3,7 @@
     for blocks of the domain group:
       for rows x items work-items item:
         for each reduction: its terms in turn among the items of a row, then a tree over their results
-        for each inner domain: its points in turn among the items
+        for each inner domain: its points in turn among the items, and a barrier if they are read after it
         what is stored once per row: by its first item
 
 How many items a row gets depends on shapes and the target only.

@@ -17,6 +17,7 @@ from __future__ import annotations
 from math import ceil
 
 from minigrad.codegen.kernel import Nest, Param
+from minigrad.codegen.microkernels.matrix import WAVE
 from minigrad.codegen.strategies import matrix
 from minigrad.codegen.strategies.group_tiles import along, cost, groups
 from minigrad.codegen.strategies.packed import size
@@ -35,8 +36,9 @@ PADDING = 4
 MIN_SIDE, MIN_DEPTH, MIN_WORK = 16, 8, 1 << 16
 """M and N, K, and multiply-adds, from which copies to local memory pay."""
 
-GROUPS_PER_UNIT, MIN_PART = 2, 256
-"""K is split until there are so many work-groups per compute unit, in parts of so many steps at least."""
+ITEMS_PER_UNIT, MIN_PART = 256, 256
+"""K is split until there are so many work-items per compute unit, in parts of so many steps at least. That is eight
+waves, whose sums are independent: more of them hide little that these do not, and adding up parts is a launch."""
 
 
 def plan(nest: Nest, target: Target) -> TilePlan | MatrixPlan | str:
@@ -87,6 +89,6 @@ def split(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
         return [nest]
     tile = matrix.shape(made) if isinstance(made, MatrixPlan) else \
         shape((made.down, made.across, made.rows, made.columns))
-    there = groups(*tile, found)
-    count, v = best_part(found.k, min(ceil(GROUPS_PER_UNIT * target.units / there), size(found.k) // MIN_PART))
+    there = groups(*tile, found) * made.down * made.across * (WAVE if isinstance(made, MatrixPlan) else 1)
+    count, v = best_part(found.k, min(ceil(ITEMS_PER_UNIT * target.units / there), size(found.k) // MIN_PART))
     return [nest] if v is None else in_parts(nest, scratch, found, count, v)
