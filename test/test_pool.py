@@ -11,6 +11,7 @@ import pytest
 from cpu_programs import increment, reverse, through_scratch
 
 from minigrad.config import config
+from minigrad.errors import InternalError
 from minigrad.runtime.commands import CHUNKS
 from minigrad.runtime.cpu import CPU
 from minigrad.runtime.device import Buffer, Launch
@@ -68,6 +69,31 @@ def test_table_runs_every_row(threads):
         assert np.array_equal(contents(device, row), np.full(max(extent, 1), 4 if extent else 0))
     device.launch([Launch(program, (), 0, (((rows[1],), 0),))])
     assert contents(device, rows[1])[0] == 4
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("work", [0.0, 1.0, 1e6])
+def test_a_group_runs_every_launch_between_its_neighbours(threads, work):
+    """Different programs of different extents; what stands before is done, what stands after sees all of it."""
+    device = CPU(threads)
+    up, turn, scratch = device.load([increment(), reverse(), through_scratch()])
+    n, m = 777, 5
+    a, b, c, d = (buffer_of(device, np.zeros(k, np.int64)) for k in (n, n, m, n))
+    group = [Launch(turn, (b, a, n), n, work=work, group=3), Launch(up, (c,), m, work=work, group=3),
+             Launch(scratch, (d,), 1, work=work, group=3)]
+    prepared = device.prepare([Launch(up, (a,), n), *group, Launch(turn, (a, b, n), n, group=4)])
+    assert prepared.count == 3 and len(prepared.rows) == 5
+    for _ in range(50):
+        device.run(prepared)
+    assert (contents(device, a) == 150).all() and (contents(device, b) == 149).all()
+    assert (contents(device, c) == 50).all() and not contents(device, d).any()
+    prepared.set_argument(2, 0, d)
+    device.run(prepared)
+    assert (contents(device, c) == 50).all() and contents(device, d)[:m].tolist() == [1] * m
+    with pytest.raises(InternalError, match=r"\[prepare\] expected a launch that is alone, got one of a group: 2"):
+        prepared.set_extent(2, 1)
+    with pytest.raises(InternalError, match=r"\[prepare\] expected launches without tables in a group, got increment"):
+        device.prepare([Launch(up, (a,), n, group=0), Launch(up, (), 0, (((c,), 1),), group=0)])
 
 
 def test_scratch_is_private_and_large_enough():

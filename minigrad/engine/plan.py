@@ -16,6 +16,12 @@ from minigrad.runtime.device import Buffer, Device, Launch
 from minigrad.scheduler.memory import Arena, plan_memory
 from minigrad.scheduler.schedule import Schedule, Step
 
+GROUPED_WORK = 500_000.0
+"""Estimated nanoseconds of a launch up to which it may join a group: one launch more costs a few thousand of them."""
+
+GROUP_REACH, MOST_IN_GROUP = 8, 16
+"""How many launches up one may move, and how many a group may have."""
+
 
 @dataclass(slots=True)
 class Row:
@@ -32,6 +38,7 @@ class Row:
 class Item:
     """One launch: a program over one row, or over a table of rows (the one-launch optimizer).
 
+    Neighbours of one `group`, unless it is negative, do not depend on each other and run together where the device can.
     `how` is the strategy's plan, `origins` the graph positions of the kernel's results. `function` is the loop IR,
     which a plan from disk does not have.
     """
@@ -46,6 +53,7 @@ class Item:
     how: Any = None
     origins: tuple[int, ...] = ()
     function: Function | None = None
+    group: int = -1
 
 
 @dataclass(slots=True)
@@ -88,7 +96,7 @@ def make_plan(schedule: Schedule, device: Device, load: bool = True) -> Executio
     items: list[Item] = []
     for step, kernel in zip(schedule.steps, compiled, strict=True):
         items += step_items(step, kernel, sizes)
-    items = join_tables(items, frozenset(schedule.outputs))
+    items = join_groups(join_tables(items, frozenset(schedule.outputs)))
     kept = set(schedule.outputs) | {k for k, s in enumerate(schedule.slots) if s.leaf is not None}
     temporary = [k for k in range(len(sizes)) if k not in kept]
     return ExecutionPlan(schedule, device, items, sizes, temporary, flops=sum(i.flops for i in items),
@@ -157,6 +165,48 @@ def join_tables(items: list[Item], outputs: frozenset[int]) -> list[Item]:
     return result
 
 
+def join_groups(items: list[Item]) -> list[Item]:
+    """Small launches that read a common operand and do not depend on each other become groups.
+
+    So do the products of q, k and v with one activation. Each moves up to the last one that it can join.
+    """
+    placed: list[Item] = []
+    groups: list[list[Item]] = []
+    for item in items:
+        at = len(placed)
+        for p in reversed(range(max(len(placed) - GROUP_REACH, 0), len(placed))):
+            other = placed[p]
+            members = groups[other.group] if other.group >= 0 else [other]
+            if is_small(item) and may_join(item, members):
+                if other.group < 0:
+                    other.group = len(groups)
+                    groups.append(members)
+                item.group = other.group
+                members.append(item)
+                at = p + 1
+                break
+            if depend(item, other):
+                break
+        placed.insert(at, item)
+    return placed
+
+
+def may_join(item: Item, members: list[Item]) -> bool:
+    """Whether it reads what one of them reads, and all are small and do not depend on it."""
+    return (len(members) < MOST_IN_GROUP and any(item.reads & m.reads for m in members)
+            and all(is_small(m) and not depend(item, m) for m in members))
+
+
+def depend(a: Item, b: Item) -> bool:
+    """Whether one of them writes what the other one touches."""
+    return bool(a.writes & (b.reads | b.writes) or b.writes & a.reads)
+
+
+def is_small(item: Item) -> bool:
+    """Whether sharing a launch is worth something, and its size is known beforehand."""
+    return len(item.rows) == 1 and isinstance(item.rows[0].extent, int) and 0 < item.rows[0].work <= GROUPED_WORK
+
+
 def number(e: Index, values: dict[str, int]) -> int:
     return e if type(e) is int else evaluate(e, values)  # type: ignore[arg-type]
 
@@ -173,9 +223,16 @@ def arena_for(plan: ExecutionPlan, values: dict[str, int], highest: dict[str, in
     found = plan.arenas.get(key)
     if found is None:
         sizes = {k: number(plan.sizes[k], rounded) for k in plan.temporary}
-        uses = [tuple(item.reads | item.writes) for item in plan.items]
-        found = plan.arenas[key] = plan_memory(sizes, uses)
+        found = plan.arenas[key] = plan_memory(sizes, uses_of(plan.items))
     return found
+
+
+def uses_of(items: list[Item]) -> list[tuple[int, ...]]:
+    """The slots that are touched at each item: those of a group at every one of its items."""
+    together: dict[int, frozenset[int]] = {}
+    for item in items:
+        together[item.group] = together.get(item.group, frozenset()) | item.reads | item.writes
+    return [tuple(item.reads | item.writes if item.group < 0 else together[item.group]) for item in items]
 
 
 def run_plan(plan: ExecutionPlan, leaves: dict[int, Buffer], numbers: dict[int, float], values: dict[str, int],
@@ -227,9 +284,9 @@ def launches_of(plan: ExecutionPlan, buffers: list[Any], numbers: dict[int, floa
             continue
         work = sum(r.work for r in item.rows)
         if len(rows) == 1:
-            launches.append(Launch(item.executable, rows[0][0], rows[0][1], (), work, at))
+            launches.append(Launch(item.executable, rows[0][0], rows[0][1], (), work, at, item.group))
         else:
-            launches.append(Launch(item.executable, (), 0, tuple(rows), work, at))
+            launches.append(Launch(item.executable, (), 0, tuple(rows), work, at, item.group))
     return launches
 
 

@@ -33,7 +33,7 @@ def write_plan(plan: ExecutionPlan) -> str:
         rows = [[r.values, r.scalars, [writer.index(d) for d in r.dims], writer.index(r.extent), r.work]
                 for r in item.rows]
         items.append([item.name, programs.setdefault(program, len(programs)), rows, sorted(item.reads),
-                      sorted(item.writes), item.flops, item.bytes, str(item.how), item.origins])
+                      sorted(item.writes), item.flops, item.bytes, str(item.how), item.origins, item.group])
     text = {
         "items": items,
         "slots": [[writer.index(s.nbytes), s.leaf] for s in plan.schedule.slots],
@@ -63,11 +63,11 @@ def read_plan(text: str, device: Device) -> ExecutionPlan:
                         digest) for name, language, source, arguments, scratch, group, symbols, digest in t["programs"]]
     executables = device.load(programs)
     items = []
-    for name, program, rows, reads, writes, flops, nbytes, how, origins in t["items"]:
+    for name, program, rows, reads, writes, flops, nbytes, how, origins, group in t["items"]:
         made = [Row(tuple(values), tuple(scalars), tuple([index(d) for d in dims]), index(extent), work)
                 for values, scalars, dims, extent, work in rows]
         items.append(Item(name, executables[program], made, frozenset(reads), frozenset(writes), flops, nbytes, how,
-                          tuple(origins)))
+                          tuple(origins), group=group))
     slots = tuple([Slot(index(nbytes), leaf) for nbytes, leaf in t["slots"]])
     schedule = Schedule((), slots, tuple(t["outputs"]), frozenset(t["donated"]))
     arenas = {tuple(key): Arena(nbytes, dict(offsets)) for key, nbytes, offsets in t["arenas"]}

@@ -131,7 +131,7 @@ class PreparedPlan:
         plan = self.plan  # `count_run`, without the call
         stats.flops += plan.flops
         stats.bytes += plan.bytes
-        stats.launches += table.count
+        stats.launches += len(table.rows)
         stats.calls += 1
 
     def _patch(self, slots: tuple[int, ...], addresses: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.errors import InternalError
-from minigrad.runtime.device import Buffer, Launch, Program
+from minigrad.runtime.device import Buffer, Launch, Program, grouped
 from minigrad.runtime.executor_ir import COMMAND_WORDS, HEADER_WORDS, PIECE_WORDS
 from minigrad.runtime.host import address_of
 
@@ -44,8 +44,10 @@ class Prepared:
     def __init__(self, launches: list[Launch]) -> None:
         """Raises InternalError where arguments do not match their program."""
         self.launches = launches
-        self.count = len(launches)
-        self.scratch = 0
+        groups = grouped(launches)
+        self.count = len(groups)
+        """Commands: a group of launches is one."""
+        self.scratch = max((item.executable.program.scratch for item in launches), default=0)
         self.parallel = False
         self.rows: list[list[int]] = []
         """Per launch, where in the array the arguments of each of its rows start."""
@@ -54,24 +56,25 @@ class Prepared:
         words = [0] * (HEADER_WORDS + COMMAND_WORDS * self.count)
         words[1] = self.count
         relative: list[int] = []  # positions of words that hold an index into this array, to become addresses
-        for i, item in enumerate(launches):
+        self._commands: list[int] = []
+        """Per launch, where its command stands; -1 if it has a table or is one of a group."""
+        for i, group in enumerate(groups):
             at = HEADER_WORDS + i * COMMAND_WORDS
-            executable = item.executable
-            self.scratch = max(self.scratch, executable.program.scratch)
-            if item.table:
+            item = group[0]
+            if len(group) > 1:
+                total, size, chunks = self._add_group(words, relative, group, at)
+            elif item.table:
                 total, size, chunks, starts = _add_table(words, relative, item, at)
-                self._arguments.append(-1)
-                self.rows.append(starts)
+                self._note(-1, -1, starts)
             else:
                 start = len(words)
-                words += _encode(executable, item.arguments)
+                words += _encode(item.executable, item.arguments)
                 words[at + 1] = start
                 relative.append(at + 1)
-                self._arguments.append(start)
-                self.rows.append([start])
+                self._note(start, at, [start])
                 total = item.extent
                 size, chunks = _partition(total, item.work)
-            words[at] = executable.address
+            words[at] = item.executable.address
             words[at + 2:at + 5] = max(total, 0), size, chunks
             if chunks > 1:
                 self.parallel = True
@@ -81,6 +84,34 @@ class Prepared:
         self.admitted: object = None
         for position in relative:
             self._words[position] = address + 8 * words[position]
+
+    def _note(self, arguments: int, command: int, rows: list[int]) -> None:
+        self._arguments.append(arguments)
+        self._commands.append(command)
+        self.rows.append(rows)
+
+    def _add_group(self, words: list[int], relative: list[int], group: list[Launch], at: int) -> tuple[int, int, int]:
+        """Appends the arguments of launches without tables and their pieces, cut by their shares of the work; returns
+        (pieces, pieces per chunk, chunks)."""
+        starts = []
+        for item in group:
+            if item.table:
+                raise InternalError(f"[prepare] expected launches without tables in a group, got "
+                                    f"{item.executable.program.name}")
+            starts.append(len(words))
+            words += _encode(item.executable, item.arguments)
+            self._note(starts[-1], -1, [starts[-1]])
+        work = sum(item.work for item in group)
+        known = all(item.work > 0 for item in group)
+        words[at + 5] = len(words)
+        relative.append(at + 5)
+        for item, start in zip(group, starts, strict=True):
+            share = item.work / work if known else 1 / len(group)
+            longest = -(-item.extent // max(1, round(CHUNKS * share)))
+            _add_pieces(words, relative, item.executable, start, item.extent, longest)
+        pieces = (len(words) - words[at + 5]) // PIECE_WORDS
+        few = pieces < 2 or known and work < SERIAL_NANOSECONDS
+        return (pieces, max(pieces, 1), 1) if few else (pieces, 1, pieces)
 
     def admit(self, state: object, address: int) -> None:
         """Notes that a pool with this state, which lies at `address`, is ready for it."""
@@ -94,13 +125,11 @@ class Prepared:
         self._replaced[launch, index] = value
 
     def set_extent(self, launch: int, extent: int) -> None:
-        """Replaces the parallel iterations of a launch that has no table; its `work` scales with them."""
-        self._start_of(launch)
+        """Replaces the parallel iterations of a launch that has no table and is alone; its `work` scales with them."""
         item = self.launches[launch]
         work = item.work * extent / item.extent if item.extent > 0 else item.work
         size, chunks = _partition(extent, work)
-        at = HEADER_WORDS + launch * COMMAND_WORDS
-        self._set_extent(at, extent, size, chunks)
+        self._set_extent(self._command_of(launch), extent, size, chunks)
 
     def patch(self, positions: tuple[int, ...], word: int) -> None:
         """Writes an argument word at positions counted from those in `rows`."""
@@ -113,9 +142,8 @@ class Prepared:
         np.frombuffer(self._words, np.uint64)[positions] = words
 
     def resize(self, launch: int, extent: int, work: float) -> None:
-        """Replaces the parallel iterations and the estimate of work of a launch that has no table."""
-        at = HEADER_WORDS + launch * COMMAND_WORDS
-        self._set_extent(at, extent, *_partition(extent, work))
+        """Replaces the parallel iterations and the estimate of work of a launch that has no table and is alone."""
+        self._set_extent(self._command_of(launch), extent, *_partition(extent, work))
 
     def _set_extent(self, at: int, extent: int, size: int, chunks: int) -> None:
         self._words[at + 2:at + 5] = array("Q", (max(extent, 0), size, chunks))
@@ -135,6 +163,21 @@ class Prepared:
         return start
 
 
+    def _command_of(self, launch: int) -> int:
+        self._start_of(launch)
+        if self._commands[launch] < 0:
+            raise InternalError(f"[prepare] expected a launch that is alone, got one of a group: {launch}")
+        return self._commands[launch]
+
+
+def _add_pieces(words: list[int], relative: list[int], executable: Executable, start: int, extent: int, longest: int,
+                ) -> None:
+    """Appends the pieces of one row whose arguments are at `start`, at most `longest` iterations each."""
+    for begin in range(0, extent, longest):
+        relative.append(len(words) + 1)
+        words += (executable.address, start, begin, min(begin + longest, extent))
+
+
 def _add_table(words: list[int], relative: list[int], item: Launch, at: int) -> tuple[int, int, int, list[int]]:
     """Appends the rows' arguments and their pieces; returns (pieces, pieces per chunk, chunks, starts of the rows)."""
     rows = []
@@ -145,9 +188,7 @@ def _add_table(words: list[int], relative: list[int], item: Launch, at: int) -> 
     longest = -(-sum(extent for _, extent in rows) // CHUNKS)
     start = len(words)
     for position, extent in rows:
-        for begin in range(0, extent, longest):
-            relative.append(len(words))
-            words += (position, begin, min(begin + longest, extent))
+        _add_pieces(words, relative, item.executable, position, extent, longest)
     pieces = (len(words) - start) // PIECE_WORDS
     words[at + 5] = start
     relative.append(at + 5)

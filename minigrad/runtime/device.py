@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from minigrad.program import Program
 from minigrad.target import Target
 
-__all__ = ["Buffer", "Device", "Launch", "Program"]
+__all__ = ["Buffer", "Device", "Launch", "Program", "grouped"]
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -38,8 +38,9 @@ class Launch:
 
     With `table`, the launch is one program over many rows: each row is (arguments, extent), see the one-launch
     optimizer; `arguments` and `extent` are then unused. Launches of one list run in order; a device may overlap those
-    it can prove independent. `work` estimates the time of the whole launch on one core, in nanoseconds (0.0: unknown);
-    devices use it to decide what is too small to share out. `item` is for whoever made the list.
+    it can prove independent: neighbours of one `group`, unless it is negative, are. `work` estimates the time of the
+    whole launch on one core, in nanoseconds (0.0: unknown); devices use it to decide what is too small to share out.
+    `item` is for whoever made the list.
     """
 
     executable: Any
@@ -48,6 +49,18 @@ class Launch:
     table: tuple[tuple[tuple[Buffer | int | float, ...], int], ...] = field(default=())
     work: float = 0.0
     item: int = 0
+    group: int = -1
+
+
+def grouped(launches: Sequence[Launch]) -> list[list[Launch]]:
+    """The launches in order, neighbours of one group together."""
+    found: list[list[Launch]] = []
+    for launch in launches:
+        if found and launch.group >= 0 and found[-1][-1].group == launch.group:
+            found[-1].append(launch)
+        else:
+            found.append([launch])
+    return found
 
 
 class Device(ABC):

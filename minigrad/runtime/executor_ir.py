@@ -8,9 +8,9 @@ where the other workers live until `STOP` is set. A table is a header and comman
     ...
 
 Chunk c covers [c*size, min((c+1)*size, total)). Without a table the chunk is one call `fn(args, begin, end, scratch)`.
-With one, begin..end counts pieces of three words (args, begin, end), each a call of its own. A command with at most one
-chunk runs on the caller alone; otherwise each worker has a fixed range of chunks, takes them from its front, and then
-takes from the back of the others'.
+With one, begin..end counts pieces of four words (fn, args, begin, end), each a call of its own. A command with at most
+one chunk runs on the caller alone; otherwise each worker has a fixed range of chunks, takes them from its front, and
+then takes from the back of the others'.
 
 A range is one word, epoch:32 lo:16 hi:16, and a chunk is claimed by exchanging the whole word. The epoch makes a claim
 of a late worker fail. The rest follows from one rule: `run` publishes a command only when every chunk of the previous
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 HEADER_WORDS = 8
 COMMAND_WORDS = 8
-PIECE_WORDS = 3
+PIECE_WORDS = 4
 
 # Byte offsets into the state. Words that different threads write lie 128 bytes apart: processors fetch lines in pairs.
 EPOCH = 0            # u32, counts published commands; what idle workers watch
@@ -72,9 +72,9 @@ define internal void @call_range(ptr %command, i64 %begin, i64 %end, ptr %scratc
   %table_p = getelementptr i64, ptr %command, i64 5
   %table = load ptr, ptr %table_p
   %no_table = icmp eq ptr %table, null
-  %fn = load ptr, ptr %command
   br i1 %no_table, label %single, label %test
 single:
+  %fn = load ptr, ptr %command
   %args_p = getelementptr i64, ptr %command, i64 1
   %args = load ptr, ptr %args_p
   call void %fn(ptr %args, i64 %begin, i64 %end, ptr %scratch)
@@ -84,14 +84,16 @@ test:
   %more = icmp slt i64 %i, %end
   br i1 %more, label %piece, label %out
 piece:
-  %word = mul i64 %i, 3
+  %word = shl i64 %i, 2
   %p0 = getelementptr i64, ptr %table, i64 %word
   %p1 = getelementptr i64, ptr %p0, i64 1
   %p2 = getelementptr i64, ptr %p0, i64 2
-  %row_args = load ptr, ptr %p0
-  %row_begin = load i64, ptr %p1
-  %row_end = load i64, ptr %p2
-  call void %fn(ptr %row_args, i64 %row_begin, i64 %row_end, ptr %scratch)
+  %p3 = getelementptr i64, ptr %p0, i64 3
+  %row_fn = load ptr, ptr %p0
+  %row_args = load ptr, ptr %p1
+  %row_begin = load i64, ptr %p2
+  %row_end = load i64, ptr %p3
+  call void %row_fn(ptr %row_args, i64 %row_begin, i64 %row_end, ptr %scratch)
   %next = add i64 %i, 1
   br label %test
 out:
