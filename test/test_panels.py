@@ -131,6 +131,9 @@ def test_plans_print_and_parse() -> None:
 @pytest.mark.parametrize("m, n, k, a, b, whole", [
     (64, 64, 64, "place", "place", True),
     (256, 256, 256, "place", "place", True),
+    (512, 512, 512, "place", "panels", True),
+    (64, 512, 512, "place", "place", True),
+    (196, 672, 112, "place", "place", True),
     (1024, 1024, 1024, "place", "panels", True),
     (2048, 2048, 2048, "place", "panels", False),
     (8, 2048, 2048, "place", "place", False),

@@ -11,8 +11,9 @@
 A tile at an edge reaches back over the one before it instead of needing masks, and stores what is its own. Where only
 a few columns are left, as of planes of 7x7 and 14x14, they are dot products with lanes along K instead. A is read
 in place wherever it is in memory as it is: a tile needs few rows. B is packed when it is used often and does not fit
-the second-level cache, or when its rows are a multiple of a page apart and meet in few sets of the caches. A large B
-that few rows use is streamed: blocks of K so short that whole rows of B are read one after another.
+the second-level cache, or when its rows are a multiple of a page apart and meet in few sets of the caches, or far apart
+and too many for the first. A large B that few rows use is streamed: blocks of K so short that whole rows of B are read
+one after another.
 """
 from __future__ import annotations
 
@@ -90,7 +91,7 @@ UNIT_WORK = 1 << 19
 """Multiply-adds of a unit of parallel work worth having."""
 
 SHARED_ROWS = 96
-"""Rows of a unit from which on it is worth packing B for it alone."""
+"""Rows of a unit from which on it is worth packing B for it alone, or because its rows are far apart and many."""
 
 UNITS = 4
 """Units per worker, so that none waits long for the last."""
@@ -148,7 +149,8 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
     few = in_place and a == "place" and m <= STREAM_ROWS and long and 2 * b_bytes > target.l2
     if few:
         a, b, block_k = a if m <= IN_PLACE_ROWS else packed_a, "place", STREAM_K
-    elif in_place and (m < PACK_ROWS or fits_in_place(c, b_bytes, target) and not far_a):
+    elif in_place and (m < PACK_ROWS or fits_in_place(c, b_bytes, target) and not far_a and
+                       not (long and m >= SHARED_ROWS and row_bytes(c.b, c.k) >= FAR_STEP)):
         b = "place"
     else:
         b = "panels" if steps_closely(c.b, c.n[-1:]) else "turned"
