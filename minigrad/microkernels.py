@@ -23,8 +23,8 @@ from minigrad.codegen.ir.verify import verify_meaning
 from minigrad.codegen.microkernels import registry
 from minigrad.codegen.microkernels.microkernel import LANGUAGES, Microkernel
 from minigrad.codegen.microkernels.tile import Tile
-from minigrad.codegen.render.llvm import render_llvm
 from minigrad.codegen.stages import forget_stages
+from minigrad.engine.compile import render
 from minigrad.engine.compiled import forget_plans
 from minigrad.errors import MicrokernelError
 from minigrad.expr import Var, bounds, evaluate
@@ -71,9 +71,9 @@ def registered() -> tuple[Microkernel, ...]:
     return registry.added()
 
 
-def features() -> frozenset[str]:
-    """What `requires` may name on this processor: 'avx2', 'fma', 'avx512f', 'neon'..."""
-    return get_device("CPU").target.features
+def features(device: str = "CPU") -> frozenset[str]:
+    """What `requires` may name on a device: 'avx2', 'fma', 'avx512f', 'neon'..."""
+    return get_device(device).target.features
 
 
 def _forget() -> None:
@@ -81,24 +81,26 @@ def _forget() -> None:
     forget_plans()
 
 
-def check(kernel: Microkernel, trials: int = 8, seed: int = 0) -> list[str]:
-    """Runs implementation and meaning on random inputs on the CPU; one line per difference, none if they agree.
+def check(kernel: Microkernel, trials: int = 8, seed: int = 0, device: str = "") -> list[str]:
+    """Runs implementation and meaning on random inputs; one line per difference, none if they agree. It runs on the
+    device, by default the CPU, and the first OpenCL device for a text in OpenCL C.
 
     Dims are drawn from the lower part of their ranges, their lower bounds first; integers from all of their type's.
     Floats may differ as roundings do: by 32 units in the last place of the largest result. What the meaning does not
-    write must stay as it was, around the buffers too. Raises MicrokernelError where this processor lacks what it
-    requires, CompileError where the implementation does not compile.
+    write must stay as it was, around the buffers too. Raises MicrokernelError where the device has another language or
+    lacks what it requires, CompileError where the implementation does not compile.
     """
-    device = get_device("CPU")
-    if not kernel.fits(device.target):
-        lacks = sorted(kernel.requires - device.target.features)
-        raise MicrokernelError(f"[check] expected {kernel.name} to be for this processor: it lacks {lacks}")
+    opened = get_device(device or ("CL" if kernel.language == "opencl" else "CPU"))
+    if not kernel.fits(opened.target):
+        lacks = sorted(kernel.requires - opened.target.features)
+        raise MicrokernelError(f"[check] expected {kernel.name} in {kernel.language} to be for {opened.name}, which "
+                               f"runs {opened.target.language}: it lacks {lacks}")
     verify_meaning(kernel)
     rng = np.random.default_rng(seed)
     found: list[str] = []
     for trial in range(trials):
         dims = {d.name: _draw(d, trial, rng) for d in meaning_of(kernel).dims}
-        found += _differences(kernel, dims, device, rng)
+        found += _differences(kernel, dims, opened, rng)
     return found
 
 
@@ -143,12 +145,13 @@ def _run(kernel: Microkernel, arrays: Mapping[str, np.ndarray], scalars: Mapping
     call = Call(kernel, tuple((b.name, ROOM) for b in params), tuple(local(s.name, s.dtype) for s in meaning.scalars),
                 tuple(dims[d.name] for d in meaning.dims))
     own = tuple(ScalarParam(s.name, s.dtype) for s in meaning.scalars)
-    program = render_llvm(Function(f"check_{kernel.name}", params, own, (), (call,)), device.target)
+    program = render(Function(f"check_{kernel.name}", params, own, (), (call,)), device.target)
     buffers = {name: device.alloc(array.nbytes) for name, array in arrays.items()}
     for name, array in arrays.items():
         device.copy_in(buffers[name], array)
     arguments: tuple[Buffer | float, ...] = (*buffers.values(), *(scalars[s.name] for s in own))
     device.launch([Launch(device.load([program])[0], arguments, 1)])
+    device.synchronize()
     got = {name: np.empty_like(array) for name, array in arrays.items()}
     for name, array in got.items():
         device.copy_out(buffers[name], array)

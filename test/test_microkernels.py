@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import needs_device
 from machine_code import ARM, X86, assembly, vectors_on_the_stack
 
 from minigrad import Tensor, config, microkernels, show
@@ -141,6 +143,46 @@ def test_opencl_inlines_calls(scale: Microkernel) -> None:
                               .replace("for j in 0..16 serial", "for j in 0..16 unroll").replace("i[8 * t]", "x[0]"))
     source = render_opencl(function, Target("cl", "opencl", "", 32, 16, 2, features=frozenset({"fma"}))).source
     assert "call" not in source and "y[" in source
+
+
+OPENCL_SCALE = """
+void scale(SPACE_x const float *x, SPACE_y float *y, float factor, long n)
+{
+  for (long i = 0; i < n; ++i)
+
+    y[i] += x[i] * factor;
+}
+"""
+
+
+@pytest.mark.parametrize("size, space", [(16, "local"), (5000, "private")])
+def test_opencl_c_is_called_with_the_address_spaces_of_its_buffers(size: int, space: str) -> None:
+    microkernels.register(Microkernel("scale", SCALE, frozenset({"fma"}), OPENCL_SCALE, "opencl"))
+    try:
+        target = Target("cl", "opencl", "", 32, 16, 2, features=frozenset({"fma"}), local_memory=4096)
+        function = caller(CALLS.replace("f32[16] scratch", f"f32[{size}] scratch"))
+        source = render_opencl(function, target).source
+        found = re.search(rf"void (scale_\w+)\(__{space} const float \*x, __global float \*y", source)
+        assert found is not None and source.count(f"{found[1]}(") == 2
+        assert "scale_" not in render_opencl(function, replace(target, features=frozenset())).source
+        assert "scale_" not in render_opencl(function, replace(target, max_iterations=1 << 20)).source
+    finally:
+        microkernels.unregister("scale")
+
+
+@needs_device("CL:pocl")
+def test_check_runs_opencl_c() -> None:
+    mine = Microkernel("scale", SCALE, frozenset(), OPENCL_SCALE, "opencl")
+    assert microkernels.check(mine, device="CL:pocl") == []
+    wrong = replace(mine, implementation=OPENCL_SCALE.replace("i < n", "i < n - 1"))
+    assert "elements of y differ" in microkernels.check(wrong, device="CL:pocl")[0]
+
+
+def test_opencl_c_is_not_for_the_cpu() -> None:
+    mine = Microkernel("scale", SCALE, frozenset(), OPENCL_SCALE, "opencl")
+    assert not mine.fits(HOST)
+    with pytest.raises(MicrokernelError, match="in opencl to be for CPU, which runs llvm"):
+        microkernels.check(mine, device="CPU")
 
 
 # ---- what is linked ----

@@ -1,4 +1,4 @@
-"""The example of docs/microkernels.md runs as it is printed, on vectors of both widths."""
+"""The examples of docs/microkernels.md run as they are printed, on vectors of both widths."""
 from __future__ import annotations
 
 import re
@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from conftest import needs_device
 from machine_code import assembly, vectors_on_the_stack
 
+import minigrad
 from minigrad import microkernels
 from minigrad.runtime.registry import get_device
 
@@ -42,3 +44,13 @@ def test_the_example_is_chosen(width: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert mine.name == ("my_8x48" if wide else "my_4x24")
     text = assembly(str(mine.implementation), "icelake-server" if wide else "znver3")
     assert not vectors_on_the_stack(text) and text.count("vfmadd") == (24 if wide else 12)
+
+
+@needs_device("CL:pocl")
+def test_the_example_in_opencl_c_is_chosen() -> None:
+    _, code = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    names: dict[str, object] = {}
+    exec(compile(code, "docs/microkernels.md", "exec"), names)
+    (mine,) = microkernels.registered()
+    source = minigrad.show(names["a"] @ names["b"], stage="source")  # type: ignore[operator]
+    assert source.count(f"void {mine.name}_") == 1 and source.count(f"{mine.name}_") > 1 and "SPACE_" not in source

@@ -8,7 +8,9 @@ The implementation is `void name(buffers..., scalars..., i64 dims...)`: pointers
 then values, in the order of the meaning's parameters. Buffers do not overlap; nothing is known of their alignment but
 that of their elements. It may write only what the meaning writes, calls nothing, and keeps no state.
 
-language: 'llvm' (an IR module that defines @name), 'asm' (assembly for LLVM's own assembler), 'c' (needs clang).
+language: 'llvm' (an IR module that defines @name), 'asm' (assembly for LLVM's own assembler), 'c' (needs clang); these
+are for the CPU. 'opencl' is for OpenCL devices: a function of OpenCL C, where SPACE_x in the parameters stands for the
+address space of buffer x, as in `void name(SPACE_x const float *x, SPACE_y float *y, long n)`.
 Those of GPUs stand in an item loop, are in the language of the target, and take local memory and registers: a pointer
 to local memory for a buffer, one to each register of those that are written, dims as they are (`matrix.py`).
 """
@@ -20,7 +22,8 @@ from hashlib import sha256
 
 from minigrad.target import Target
 
-LANGUAGES = ("llvm", "asm", "c")
+FOR_CPU = ("llvm", "asm", "c")
+LANGUAGES = (*FOR_CPU, "opencl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class Microkernel:
 
     def fits(self, target: Target) -> bool:
         """Whether the implementation runs there."""
-        language = "llvm" if self.language in LANGUAGES else self.language
+        language = "llvm" if self.language in FOR_CPU else self.language
         return self.implementation is not None and target.language == language and self.requires <= target.features
 
 

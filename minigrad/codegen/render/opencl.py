@@ -9,10 +9,12 @@ Scratch memory is local memory of a group of one work-item; what does not fit th
 """
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 
 from minigrad.codegen.ir.nodes import Call, Function, Loop, extent_of, group_size
 from minigrad.codegen.ir.text import meaning_of
+from minigrad.codegen.microkernels.microkernel import symbol_of
 from minigrad.codegen.render.opencl_language import HELPERS, MEMORY_TYPES, argument_type, uses_double
 from minigrad.codegen.render.opencl_memory import ALIGNMENT, OpenclMemory
 from minigrad.codegen.render.opencl_values import ZEROS
@@ -31,7 +33,9 @@ _IDS = {"parallel": "get_global_id(0)", "group": "get_group_id(0)", "item": "get
 def render_opencl(function: Function, target: Target) -> Program:
     """The OpenCL Program of one loop IR function. Raises DeviceError where the device lacks a type that it needs, or
     where its driver cannot be kept from ending the loops too early."""
-    function = limit_iterations(inline_calls(function, lambda kernel: kernel.fits(target)), target.max_iterations)
+    # A driver that ends long loops must see all of them.
+    called = inline_calls(function, lambda kernel: kernel.fits(target) and not target.max_iterations)
+    function = limit_iterations(called, target.max_iterations)
     if target.max_iterations and iterations(function.body) > target.max_iterations:
         raise DeviceError(f"[render] {function.name}: expected at most {target.max_iterations} iterations in one "
                           f"work-item, where {target.name} ({target.cpu}) stops, got {iterations(function.body)}")
@@ -40,6 +44,10 @@ def render_opencl(function: Function, target: Target) -> Program:
     emitter = OpenclEmitter(function, target)
     name, source = emitter.render()
     return Program(name, "opencl", source, argument_kinds(function), emitter.scratch, emitter.group)
+
+
+OWN = "own_space"
+"""The address space of scratch memory, in texts of which not all is known yet."""
 
 
 class OpenclEmitter(OpenclMemory):
@@ -67,13 +75,13 @@ class OpenclEmitter(OpenclMemory):
         for d in f.dims:
             lines.append(f"  const {self.index_type} {self.safe(d.name)} = ({self.index_type}){self.safe(d.name)}_dim;")
         lines += [f"  const {ZEROS[name]};" for name in sorted(self.zeros)]
-        body = self.scopes[0].lines
+        body = [self.in_own_space(line) for line in self.scopes[0].lines]
         if extent_of(f) == 1 and not group_size(f):
             body = ["  if (get_global_id(0) == 0) {", *body, "  }"]
         parameters, text = f"({', '.join(self.parameters())})", "\n".join([*lines, *body, "}", ""])
         name = f"{f.name}_{sha256((parameters + text).encode()).hexdigest()[:8]}"
         group = f"__attribute__((reqd_work_group_size({self.group}, 1, 1)))\n" if self.group else ""
-        texts = [*(HELPERS[name] for name in sorted(self.helpers)), *self.functions.values()]
+        texts = [*(HELPERS[name] for name in sorted(self.helpers)), *map(self.in_own_space, self.functions.values())]
         helpers = [text + "\n" for text in texts]  # paragraphs: once in a build
         return name, "\n".join([*head, *helpers, f"{group}__kernel void {name}{parameters}", text])
 
@@ -82,10 +90,14 @@ class OpenclEmitter(OpenclMemory):
         """Work-items of a group: what the function says, one where there is scratch memory."""
         return group_size(self.function) or (1 if self.scratch else 0)
 
+    @property
+    def alone(self) -> bool:
+        """Whether scratch memory is local memory of a group of one work-item."""
+        return self.group == 1 and self.scratch + self.shared <= self.target.local_memory
+
     def arrays(self) -> list[str]:
         """Declarations of local and scratch memory, aligned for vectors. Local memory belongs to the whole kernel."""
-        alone = self.group == 1 and self.scratch + self.shared <= self.target.local_memory
-        return [f"  {'__local ' if alone or scope == 'local' else ''}{kind} {name}[{size}] "
+        return [f"  {'__local ' if self.alone or scope == 'local' else ''}{kind} {name}[{size}] "
                 f"__attribute__((aligned({ALIGNMENT})));" for scope, kind, name, size in self.declared]
 
     def parameters(self) -> list[str]:
@@ -146,18 +158,39 @@ class OpenclEmitter(OpenclMemory):
         self.line("}")
 
     def call_microkernel(self, s: Call) -> None:
-        """A call of a function in the source: pointers to local memory and to each register, dims."""
-        assert s.kernel.implementation is not None
-        self.functions[s.kernel.name] = s.kernel.implementation
+        """A call of a function in the source: pointers to memory and to each register, values, dims."""
+        name = self.implementation(s)
         args: list[str] = []
-        for (name, offset), param in zip(s.buffers, meaning_of(s.kernel).buffers, strict=True):
-            memory = self.memory[name]
+        meaning = meaning_of(s.kernel)
+        for (buffer, offset), param in zip(s.buffers, meaning.buffers, strict=True):
+            memory = self.memory[buffer]
             if memory.place == "register":
                 args += [f"&{memory.slots[self.slot(memory, offset + i)]}" for i in range(param.size)]  # type: ignore
             else:
                 args.append(f"{memory.text} + {self.index(offset).text}")
+        args += [self.value(v).text for v in s.scalars]
         args += [self.index(e).text for e in s.dims]
-        self.line(f"{s.kernel.name}({', '.join(args)});")
+        self.line(f"{name}({', '.join(args)});")
+
+    def implementation(self, s: Call) -> str:
+        """The name of the function that a call calls: a copy of the text for each set of address spaces of its buffers.
+        That of scratch memory is known in the end, when its size is: OWN stands for it."""
+        text = s.kernel.implementation
+        assert text is not None
+        if "SPACE_" not in text:
+            self.functions[s.kernel.name] = text
+            return s.kernel.name
+        places = [self.memory[name].place for name, _ in s.buffers]
+        spaces = [OWN if p == "scratch" else "local" if p == "local" else "global" for p in places]
+        name = "_".join([symbol_of(s.kernel.name, text), *spaces])
+        words = {f"SPACE_{b.name}": f"__{space}"
+                 for b, space in zip(meaning_of(s.kernel).buffers, spaces, strict=True)} | {s.kernel.name: name}
+        text = re.sub(r"\w+", lambda found: words.get(found[0], found[0]), text)
+        self.functions[name] = "\n".join(line for line in text.splitlines() if line.strip())  # one paragraph
+        return name
+
+    def in_own_space(self, text: str) -> str:
+        return text.replace(OWN, "local" if self.alone else "private")
 
     def prefetch(self, memory: Memory, offset: Index, far: bool) -> None:
         """The language's own `prefetch` does nothing in drivers for processors."""

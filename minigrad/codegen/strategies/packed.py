@@ -132,11 +132,13 @@ def packed(c: Contraction, target: Target, words: str = "") -> PackedPlan:
 
 def called(tile: Tile, depth: int, target: Target) -> str:
     """The microkernel that runs a tile over packed operands; '' where a call costs more than it saves."""
-    if target.language != "llvm" or tile.kind not in KINDS:
+    if tile.kind not in KINDS:
         return ""
     kernel = microkernel_of(tile, target)
-    short = depth < MIN_DEPTH_CALLED and tile.group == 1 and kernel not in registry.added()
-    return "" if short else kernel.name
+    if kernel in registry.added():
+        return kernel.name
+    short = depth < MIN_DEPTH_CALLED and tile.group == 1
+    return "" if short or target.language != "llvm" else kernel.name
 
 
 def blocks(c: Contraction, k: Box, rows: int, columns: int, target: Target, how: tuple[bool, bool, bool]
