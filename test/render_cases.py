@@ -202,14 +202,14 @@ func masked_stores(in x: f32[n], inout y: f32[n], inout h: f16[n], in b: b8[n], 
       y[8*i + l] if n - 2 - 8*i - l >= 0 = x[8*i + l + 1] + y[8*i + l]
 """, dims={"n": 29}),
     Case("strided_stores", """\
-func strided_stores(in x: f32[32], out y: f32[96], out h: f16[96], out d: f64[64], out b: b8[64])
+func strided_stores(in x: f32[32], out y: f32[96], out h: f16[96], out d: i64[64], out b: b8[64])
   for i in 0..2 parallel:
     for l in 0..8 vector:
       y[2*l + 48*i] = x[l + 16*i]
       y[2*l + 48*i + 1] if 5 - l >= 0 = x[l + 16*i + 1] * 2.0
       y[4*l + 48*i + 17] = 3.0
       h[3*l + 48*i + 2] = f16(x[l + 16*i])
-      d[4*l + 32*i + 3] if l - 2 >= 0 and i >= 0 = f64(x[2*l + 16*i])
+      d[4*l + 32*i + 3] if l - 2 >= 0 and i >= 0 = i64(x[2*l + 16*i])
       b[2*l + 32*i] if 1 - 2*i >= 0 = 0.0 < x[l + 16*i]
 """),
     Case("inout", """func inout(inout x: f32[32], in g: f32[32], lr: f32)
