@@ -23,24 +23,24 @@ def lean_order(needs: Sequence[set[int]], wanted: list[int], makes: Mapping[int,
             if d in place:
                 users[d].append(g)
                 missing[g] += 1
-    readers = {g: 0 for g in walk}
+    readers: dict[int, set[int]] = {g: set() for g in walk}
     for g in walk:
         for d in reads[g]:
             if d in readers:
-                readers[d] += 1
+                readers[d].add(g)
     ready = [g for g in walk if not missing[g]]
     order: list[int] = []
-
-    def growth(g: int) -> float:
-        return makes[g] - sum(makes[d] for d in reads[g] if readers.get(d) == 1)
-
+    growth = {g: makes[g] - sum([makes[d] for d in reads[g] if d in readers and len(readers[d]) == 1]) for g in walk}
     while ready:
-        g = min(ready[:LOOK_AHEAD], key=lambda g: (growth(g), place[g]))
+        g = min(ready[:LOOK_AHEAD], key=lambda g: (growth[g], place[g]))
         ready.remove(g)
         order.append(g)
         for d in reads[g]:
             if d in readers:
-                readers[d] -= 1
+                readers[d].discard(g)
+                if len(readers[d]) == 1:
+                    last, = readers[d]
+                    growth[last] -= makes[d]  # which it will be the last to read
         for u in users[g]:
             missing[u] -= 1
             if not missing[u]:
