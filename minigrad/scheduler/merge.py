@@ -149,7 +149,10 @@ class Merger:
         """Whether the group reads node `k` element by element, each at the index of its own output only."""
         state, group = self.state, self.state.groups[g]
         at = group.members[group.roots[0]][0]
-        for u in state.graph.users[k]:
+        users, inputs = state.graph.users[k], state.graph.inputs
+        if len(users) > len(group.members):  # a learning rate, which every parameter's update reads
+            users = [m for m in group.members if k in inputs[m]]
+        for u in users:
             for here in group.members.get(u, ()):
                 if is_update(state, u) and state.graph.inputs[u][0] == k and state.graph.inputs[u][1] != k:
                     continue
