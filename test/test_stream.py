@@ -3,6 +3,7 @@
 # mypy: disable-error-code="arg-type,type-var"
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -123,6 +124,14 @@ def test_what_does_not_stream(make: Callable[[], Tensor]) -> None:
 def test_few_panels_are_still_shared_by_workers() -> None:
     stage = streamed(last_kernel(tensor(576) @ panels(576, 576).transpose(), AVX512), AVX512)
     assert isinstance(stage.extent, int) and stage.extent >= 12
+
+
+def test_small_products_have_fewer_and_larger_tiles() -> None:
+    """Several panels at a time hide the latency of the sums; workers would not share so little anyway."""
+    small = streamed(last_kernel(tensor(576) @ panels(192, 576).transpose(), AVX512), AVX512).plan
+    large = streamed(last_kernel(tensor(2048) @ panels(192, 2048).transpose(), AVX512), AVX512).plan
+    assert isinstance(small, Plan) and isinstance(large, Plan)
+    assert dict(small.tile) and prod(dict(small.tile).values()) == 3 and not large.tile
 
 
 def test_scales_leave_the_inner_sum() -> None:

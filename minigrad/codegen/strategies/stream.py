@@ -13,7 +13,7 @@ A factor that depends on outer variables of the sum only (the scale of a block) 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.lowering.collapse import coefficient
@@ -41,8 +41,8 @@ MIN_INNER = 8
 STREAMS = 8
 """Panels of w read side by side, at most: enough to keep memory busy, and to hide the latency of the sums."""
 
-MIN_TILES = 12
-"""Iterations of the parallel loop worth having."""
+MIN_TILES, FEW_TILES, SMALL_STREAM = 12, 4, 1 << 17
+"""Iterations of the parallel loop worth having, and where w has fewer elements than the third number."""
 
 SPARE_REGISTERS = 4
 SHORT = 8
@@ -144,7 +144,9 @@ def plan(nest: Nest, target: Target) -> Plan | None:
         for v in found.panels:
             tiles *= typical(v)
         room = (target.registers - SPARE_REGISTERS - len(found.rows)) // (copies + sums * vectors)
-        factor = max(1, min(STREAMS // (vectors * sums), room, tiles // MIN_TILES, typical(panel)))
+        streamed = extent(found.lane) * tiles * prod(typical(v) for v in found.over)
+        least = FEW_TILES if streamed < SMALL_STREAM else MIN_TILES
+        factor = max(1, min(STREAMS // (vectors * sums), room, tiles // least, typical(panel)))
         while factor > 1 and isinstance(panel.hi, int) and extent(panel) % factor and factor > 2:
             factor -= 1
         if factor > 1:
