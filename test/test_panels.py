@@ -13,17 +13,22 @@ from minigrad import Tensor, config
 from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.nodes import Loop, Prefetch
 from minigrad.codegen.ir.text import parse_function, print_function
+from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.render.llvm import render_llvm
 from minigrad.codegen.stages import stages_of
+from minigrad.codegen.strategies import panel_form
 from minigrad.codegen.strategies import panels as module
-from minigrad.codegen.strategies.build_panels import build_panels
+from minigrad.codegen.strategies.access import extent
+from minigrad.codegen.strategies.build_panels import build_panels, build_shared, contraction_of
 from minigrad.codegen.strategies.panels import plan
 from minigrad.codegen.strategies.plan import PanelPlan, parse_plan
 from minigrad.codegen.transforms.unroll import unroll
+from minigrad.errors import InternalError
+from minigrad.expr import Var
 from minigrad.target import Target
 
 
@@ -79,6 +84,67 @@ def test_panels_equal_the_kernel(case: str, how: str, target: Target, monkeypatc
     equal_the_kernel(kernel, [build_panels(kernel, kernel.nests[0], made, "panels")])
 
 
+@pytest.mark.parametrize("case, how, by_rows", [
+    *((case, "as planned", False) for case in ("a.T @ b", "batched", "epilogue", "turned prologue", "1x1 conv")),
+    *(("a @ b.T", how, False) for how in ("blocks of K", "rows of B", "packed")), ("a @ b.T", "turned", True),
+])
+def test_sizes_as_arguments_change_nothing(case: str, how: str, by_rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = flat_kernel(CASES[case](), AVX2)
+    made = planned(kernel, AVX2, monkeypatch, PLANS[how])
+    shared_equals_the_kernel(kernel, replace(made, block_m=made.rows if by_rows else made.unit_m))
+
+
+def shared_equals_the_kernel(kernel: Kernel, made: PanelPlan) -> None:
+    """Loops with sizes as arguments, in which no size is written out, compute what the kernel says bit for bit as loops
+    for these sizes do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(panel_form, "gains_from_constants", lambda c, form: False)
+        found = build_shared(kernel, kernel.nests[0], made, "panels")
+    if found is None:
+        assert extent(contraction_of(kernel.nests[0], made).k[-1]) < made.width and "turned" in (made.a, made.b)
+        return
+    function, sizes = found
+    verify_function(function)
+    assert parse_function(print_function(function)) == function
+    assert all(isinstance(p.size, Var) for p in function.buffers)
+    results = []
+    arrays, scalars = arguments(kernel), {s.name: 0.75 for s in kernel.scalars}
+    for f, dims in ((build_panels(kernel, kernel.nests[0], made, "panels"), {}),
+                    (function, {d.name: n for d, n in zip(function.dims, sizes, strict=True)})):
+        here = {name: a.copy() for name, a in arrays.items()}
+        interpret_function(unroll(f), here, scalars, dims)
+        results.append(here)
+    for name, array in results[0].items():
+        np.testing.assert_array_equal(results[1][name], array)
+
+
+def test_products_of_other_sizes_are_one_program() -> None:
+    """Of one register tile, however many units of work there are and whether tiles leave something."""
+    for shapes in (((256, 256, 256), (512, 512, 512)), ((384, 768, 640), (1000, 700, 300), (64, 1024, 1024))):
+        functions = {stages_of(flat_kernel(tensor(m, k) @ tensor(k, n), AVX512), AVX512).stages[0].function
+                     for m, n, k in shapes}
+        assert len(functions) == 1
+    layers = {stages_of(flat_kernel(tensor(2, k, 14, 14).conv2d(tensor(m, k, 1, 1))), AVX512).stages[0].function
+              for m, k in ((480, 80), (672, 112))}
+    assert len(layers) == 1
+
+
+@pytest.mark.parametrize("shapes", [
+    ((144, 24, 3136), (240, 24, 3136)), ((128, 128, 128), (96, 96, 96)), ((96, 96, 3136), (96, 96, 4096)),
+], ids=["short sum", "small", "far rows"])
+def test_constants_stay_where_they_are_worth_it(shapes: tuple[tuple[int, int, int], ...]) -> None:
+    functions = [stages_of(flat_kernel(tensor(m, k) @ tensor(k, n), AVX512), AVX512).stages[0].function
+                 for m, k, n in shapes]
+    assert all(isinstance(p.size, int) for f in functions for p in f.buffers)
+
+
+def test_blocks_that_are_turned_have_whole_squares(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = flat_kernel(tensor(13, 33) @ tensor(33, 21), AVX512)
+    made = planned(kernel, AVX512, monkeypatch, {"a": "turned", "block_k": 8})
+    with pytest.raises(InternalError, match="blocks of K of at least 16 steps"):
+        build_panels(kernel, kernel.nests[0], made, "panels")
+
+
 @pytest.mark.parametrize("m, n, k, block_k, result", [
     (13, 25, 21, 21, lambda a, b: a @ b),
     (19, 52, 16, 16, lambda a, b: ((a @ b + tensor(52)) * 0.5).silu() + tensor(19, 1)),
@@ -96,6 +162,8 @@ def test_columns_that_are_left_are_dot_products(m: int, n: int, k: int, block_k:
         made = replace(made, rows=rows, vectors=1, dots=n % 8, unit_m=unit_m, block_m=unit_m, unit_n=unit_n,
                        block_k=block_k)
         equal_the_kernel(kernel, [build_panels(kernel, kernel.nests[0], made, "panels")])
+    if k in (21, 41):
+        shared_equals_the_kernel(kernel, made)
 
 
 @pytest.mark.parametrize("plane, dots", [(7, 1), (14, 4), (28, 0), (13, 0)])

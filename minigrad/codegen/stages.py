@@ -37,7 +37,7 @@ from minigrad.codegen.strategies.build_attention_gradient import build_attention
 from minigrad.codegen.strategies.build_attention_groups import build_attention_groups
 from minigrad.codegen.strategies.build_matrix import build_matrix
 from minigrad.codegen.strategies.build_packed import build_packed
-from minigrad.codegen.strategies.build_panels import build_panels
+from minigrad.codegen.strategies.build_panels import build_panels, build_shared
 from minigrad.codegen.strategies.build_teams import build_teams
 from minigrad.codegen.strategies.build_tiles import build_tiles
 from minigrad.codegen.strategies.build_window import build_window
@@ -138,6 +138,12 @@ def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, ta
             kernel, lengths = lifted
             function = _loops_for_all_sizes(kernel, plan, name)
             extent = subs(extent_of(function), dict(zip(kernel.dims, lengths, strict=True)))
+            return Stage(function, plan, nests, lengths, extent)
+    if isinstance(plan, PanelPlan) and shares_sizes(target):
+        general = build_shared(kernel, nests[0], plan, name)
+        if general is not None:
+            function, lengths = general
+            extent = subs(extent_of(function), dict(zip(function.dims, lengths, strict=True)))
             return Stage(function, plan, nests, lengths, extent)
     function = build_any(kernel, nests, plan, name)
     extent = extent_of(function)

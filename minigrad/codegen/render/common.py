@@ -195,8 +195,11 @@ class Emitter(HalfEmitter):
         elif split is not None:
             result = self.load_vector(memory, split[0], split[1], mask, floor)
         else:
-            steps = self.lane_steps(offset)
-            if steps is not None and mask is None:
+            far = self.far_step(offset) if mask is None else None
+            steps = self.lane_steps(offset) if mask is None and far is None else None
+            if far is not None:
+                result = self.load_square(memory, *far, floor)
+            elif steps is not None:
                 result = self.load_steps(memory, *steps, floor)
         if result is None:
             lanes = [i if i < self.real_width else 0 for i in range(self.width)]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from minigrad.codegen.lowering.collapse import coefficient as step_of
 from minigrad.codegen.render.copies import CopyEmitter
 from minigrad.codegen.render.place import INDEX, Memory, Ref
 from minigrad.dtype import bool_
@@ -134,6 +135,15 @@ class IndexEmitter(CopyEmitter):
             elif any(self.varies(a) for a in monomial):
                 return None
         return (e + stride * (self.first_lane - self.lane) if stride else e), stride
+
+    def far_step(self, e: Index) -> tuple[Index, Index] | None:
+        """(rest, stride) with e = rest + stride * lane for a stride that is a constant above 4 or an argument."""
+        if self.lane is None or isinstance(e, int) or value_atoms(e):
+            return None
+        stride = step_of(e, self.lane)
+        if stride is None or isinstance(stride, int) and stride <= 4:
+            return None
+        return e - stride * self.lane + stride * self.first_lane, stride
 
     def lane_steps(self, e: Index) -> tuple[Index, list[int]] | None:
         """(rest, steps) with e = rest + steps[lane] for constant steps, such as those of lane // 2; or None."""

@@ -8,22 +8,25 @@ multiply-adds and is never reassociated. Passes wanted on the result: sroa, inst
 """
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
-from minigrad.codegen.ir.nodes import Alloc, BufferParam, Call, Function, Loop, Stmt
+from minigrad.codegen.ir.nodes import Alloc, BufferParam, Call, Function, Loop, Stmt, Store
 from minigrad.codegen.ir.text import meaning_of
-from minigrad.codegen.ir.walk import all_values
+from minigrad.codegen.ir.walk import all_values, statements
 from minigrad.codegen.microkernels.microkernel import Microkernel, symbol_of
-from minigrad.codegen.render.llvm_memory import MAX_PARTS, LlvmMemory
+from minigrad.codegen.render.llvm_memory import LlvmMemory
 from minigrad.codegen.render.llvm_text import memory_type
 from minigrad.codegen.render.place import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
 from minigrad.codegen.transforms.roll import roll
 from minigrad.dtype import bool_
 from minigrad.errors import InternalError
-from minigrad.expr import Index, Var, bounds
+from minigrad.expr import Index, bounds
 from minigrad.program import Link, Program
 from minigrad.target import Target
-from minigrad.value import value_atoms
+
+LEAST_TILE = 8
+"""Sums in registers whose rows have pointers of their own."""
 
 
 def render_llvm(function: Function, target: Target) -> Program:
@@ -124,35 +127,36 @@ class LlvmEmitter(LlvmMemory):
                 slots += self.slots_of(s.body) * bounds(s.stop - s.start)[1]
         return slots
 
-    def wanted_squares(self) -> frozenset[tuple[str, Index]]:
-        """Buffer and corner of each square of which the vector loop reads several columns (see `load_square`).
+    def wanted_squares(self) -> dict[tuple[str, Index], bool]:
+        """Buffer and corner of each square of which the vector loop reads several columns (see `load_square`), and
+        whether it reads all of it in any case, so that it is inside the buffer.
 
         None beside accumulators, whose registers a square would take.
         """
         s = self.vectors
         assert s is not None
-        columns: dict[tuple[str, Index], set[int]] = {}
         width = s.stop
         if not isinstance(width, int) or width not in (4, 8, 16):
-            return frozenset()
+            return {}
         if any(isinstance(inner, Alloc) for inner in self.straight(s.body)):
-            return frozenset()
-        for inner in self.everywhere(s.body):
-            for name, e, step in self.strided_reads(inner, s.var):
-                start = self.at(e) - step * s.var
-                at = (start if isinstance(start, int) else start.const) % width
-                columns.setdefault((name, start - at), set()).add(at)
-        return frozenset(corner for corner, found in columns.items() if 4 * len(found) >= width)
+            return {}
+        columns = self.columns_of(self.everywhere(s.body), width)
+        always = self.columns_of((inner for inner in self.straight(s.body) if isinstance(inner, Store) and not
+                                  inner.conditions and all(v.op != "guard" for v in all_values(inner))), width)
+        return {corner: len(always.get(corner, ())) == width for corner, found in columns.items()
+                if 4 * len(found) >= width}
 
-    def strided_reads(self, s: Stmt, lane: Var) -> list[tuple[str, Index, int]]:
-        """(buffer, offset, step) of what a statement reads in steps of more than MAX_PARTS elements."""
-        found = []
-        for v in all_values(s):
-            if v.op == "load" and not isinstance(e := v.attr[1][0], int) and not value_atoms(e):
-                step = dict(e.terms).get((lane,), 0)
-                if step > MAX_PARTS:
-                    found.append((v.attr[0], e, step))
-        return found
+    def columns_of(self, body: Iterable[Stmt], width: int) -> dict[tuple[str, Index], set[int]]:
+        """Which columns of squares, by buffer and corner, statements read in steps of more than MAX_PARTS elements."""
+        columns: dict[tuple[str, Index], set[int]] = {}
+        for s in body:
+            for v in all_values(s):
+                split = self.far_step(self.at(v.attr[1][0])) if v.op == "load" else None  # type: ignore[index]
+                if split is not None:
+                    start = split[0]
+                    at = (start if isinstance(start, int) else start.const) % width
+                    columns.setdefault((v.attr[0], start - at), set()).add(at)  # type: ignore[index]
+        return columns
 
     def open_loop(self, s: Loop) -> tuple[Ref, OpenLoop]:
         parallel = s.kind == "parallel"
@@ -165,10 +169,14 @@ class LlvmEmitter(LlvmMemory):
         self.counter += 1
         label = f"{s.var.name}.{self.counter}"
         self.scopes.append(Scope(crossable=runs or parallel, label=f"{label}.body"))
+        stored = {x.buffer for x in statements(s.body) if isinstance(x, Store)} & self.memory.keys()
+        sums = max([len(self.memory[name].slots) for name in stored], default=0)
+        self.in_tile = sums >= LEAST_TILE and "sse" in self.target.features
         return Ref(f"%{label}", INDEX, 1, len(self.scopes) - 1), OpenLoop(label, start, stop, some)
 
     def close_loop(self, s: Loop, inner: Scope, state: OpenLoop) -> None:
         label, start, stop, some = state.name, state.start, state.stop, state.some
+        self.in_tile = False
         body, deep = f"label %{label}.body", "  " * (len(self.scopes) + 1)
         self.line(f"br {body}" if some is None else f"br i1 {some.text}, {body}, label %{label}.end")
         self.scope.lines += [

@@ -30,7 +30,13 @@ class LlvmMemory(LlvmValues):
     """Loads and stores to instructions."""
 
     def pointer(self, memory: Memory, offset: Index, lane: int | None = None) -> Ref:
-        """The pointer to an element; copies of an access that differ in a constant share all but that."""
+        """The pointer to an element; copies of an access that differ in a constant share all but that.
+
+        What depends on arguments alone, as steps from row to row do, is added last, so that rows share the rest; but
+        ahead of what the loop adds that sums up a register tile. There each row has a pointer of its own, which LLVM
+        must not know to be a multiple of others: it would compute one from the other in each step, with the ports that
+        multiply-adds need.
+        """
         kind = memory_type(memory.dtype)
         terms, constant = ((), offset) if isinstance(offset, int) else (offset.terms, offset.const)
         key = memory.text, terms, lane
@@ -38,7 +44,11 @@ class LlvmMemory(LlvmValues):
         if found is None:
             p = Ref(memory.text, memory.dtype)
             sums, extra = self.sums(offset, lane)
-            for part in sums:
+            if len(sums) > 1 and sums[0].level == 0:
+                sums = [*sums[1:-1], sums[0], sums[-1]] if self.in_tile else [*sums[1:], sums[0]]
+            for k, part in enumerate(sums):
+                if self.in_tile and k and sums[k - 1].level == 0 and memory.place == "in":
+                    p = self.pure(f'call ptr asm "", "=r,0"(ptr {p.text})', memory.dtype, 1, (p,), "p")
                 p = self.pure(f"getelementptr {kind}, ptr {p.text}, i64 {part.text}", memory.dtype, 1, (p, part), "p")
             found = p, extra - constant
             if not value_atoms(offset):
@@ -156,7 +166,7 @@ class LlvmMemory(LlvmValues):
     def to_memory(self, value: Ref) -> Ref:
         return self.convert(value, uint8) if value.dtype is bool_ else value
 
-    def load_square(self, memory: Memory, start: Index, stride: int, floor: int) -> Ref | None:
+    def load_square(self, memory: Memory, start: Index, stride: Index, floor: int) -> Ref | None:
         """A column of a square of rows `stride` apart, transposed in registers: its other columns share the work.
 
         None where the loop wants few of them, or the square is not known to be inside the buffer.
@@ -169,10 +179,11 @@ class LlvmMemory(LlvmValues):
             self.copy = dict(here)
             self.squares = self.wanted_squares()
             self.copy = here
-        if (memory.name, corner) not in self.squares or not self.in_bounds(memory, corner) \
-                or not self.in_bounds(memory, corner + (width - 1) * (stride + 1)):
+        known = self.squares.get((memory.name, corner))
+        if known is None or not (known or self.in_bounds(memory, corner)
+                                 and self.in_bounds(memory, corner + (stride + 1) * (width - 1))):
             return None
-        rows = [self.load_block(memory, corner + i * stride, None, floor) for i in range(width)]
+        rows = [self.load_block(memory, corner + stride * i, None, floor) for i in range(width)]
         pairs = [i // 2 + i % 2 * width + i // 4 * 2 for i in range(width)]  # 0, w, 1, w + 1; 4, ...
         twos = [i % 2 + i // 2 % 2 * width + i // 4 * 4 for i in range(width)]  # 0, 1, w, w + 1; 4, ...
 
@@ -195,7 +206,7 @@ class LlvmMemory(LlvmValues):
 
 
     @abstractmethod
-    def wanted_squares(self) -> frozenset[tuple[str, Index]]:
+    def wanted_squares(self) -> dict[tuple[str, Index], bool]:
         """The squares, by buffer and corner, of which the present vector loop reads several columns."""
 
     def store_scalar(self, memory: Memory, offset: Index, lane: int | None, value: Ref, mask: Ref | None) -> None:

@@ -39,7 +39,7 @@ _INTRINSICS = {"abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", 
 
 class LlvmValues(Emitter):
     """Values to instructions. `prologue` holds the allocas of the entry block; `vectors` is the present vector loop,
-    `squares` what it reads in squares, once somebody asks."""
+    `squares` what it reads in squares, once somebody asks; `in_tile`: a loop that sums up a register tile."""
 
     def __init__(self, function: Function, target: Target):
         super().__init__(function)
@@ -50,7 +50,8 @@ class LlvmValues(Emitter):
         self.links: dict[str, Link] = {}
         self.declarations: dict[str, list[str]] = {}
         self.vectors: Loop | None = None
-        self.squares: frozenset[tuple[str, Index]] | None = None
+        self.squares: dict[tuple[str, Index], bool] | None = None
+        self.in_tile = False
         self.templates: dict[tuple[str, DType, int], str] = {}
 
     def define(self, text: str, dtype: DType, lanes: int, level: int, hint: str) -> Ref:

@@ -178,6 +178,10 @@ class Placer(ABC):
         """The elements at start + steps[lane], or None if there is no better way than one by one."""
         return None
 
+    def load_square(self, memory: Memory, start: Index, stride: Index, floor: int) -> Ref | None:
+        """A column of a square whose rows are `stride` apart, or None if there is no better way than one by one."""
+        return None
+
     @abstractmethod
     def store_scalar(self, memory: Memory, offset: Index, lane: int | None, value: Ref, mask: Ref | None) -> None:
         """One element, where the scalar mask is true."""

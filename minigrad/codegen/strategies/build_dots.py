@@ -45,17 +45,17 @@ class Dots:
 
     def __init__(self, builder: PanelBuilder, m0: Index, m_count: Index):
         self.builder, self.m0, self.m_count = builder, m0, m_count
-        self.columns, self.width = builder.plan.dots, builder.plan.width
-        self.first, self.k = builder.sizes[1:]
-        self.steps = -(-self.k // self.width)
+        self.columns, self.width = builder.form.dots, builder.form.width
+        self.first, self.k = builder.sizes.n, builder.sizes.k
+        self.steps = (self.k + (self.width - 1)) // self.width
         self.lead = builder.rows
-        self.pitch = self.lead + -(-builder.plan.unit_m // self.width) * self.width
+        self.pitch = self.lead + (builder.sizes.unit_m + (self.width - 1)) // self.width * self.width
 
     def memory(self) -> list[Stmt]:
         """`b_dots[t][k]`, and the sums as `dots[t][row]`; a tile that reaches back begins before the unit's rows."""
-        dtype = self.builder.dtype
-        return [Alloc("b_dots", dtype, self.columns * self.steps * self.width, "scratch"),
-                Alloc("dots", dtype, self.columns * self.pitch, "scratch")]
+        sizes = self.builder.form.memory[3:]
+        return [Alloc(name, self.builder.dtype, size, "scratch")
+                for name, size in zip(("b_dots", "dots"), sizes, strict=True)]
 
     def pack(self) -> Stmt:
         """The columns of B, 0 beyond the last step of the sum."""
@@ -68,7 +68,7 @@ class Dots:
             Loop(lane, 0, self.width, "vector", (Loop(t, 0, self.columns, "unroll", (body,)),)),))
 
     def inside(self, value: Value, k: Index) -> Value:
-        return guard(value, const(0, value.dtype), (self.k - 1 - k,)) if self.k % self.width else value
+        return guard(value, const(0, value.dtype), (self.k - 1 - k,)) if self.builder.form.edge_k else value
 
     def sums(self, block: Block, i: Index, row: Index) -> Iterator[Stmt]:
         """The sums of tile i, at `row`."""
@@ -86,7 +86,7 @@ class Dots:
 
     def sums_along_k(self, row: Index, first: int, count: int) -> Stmt:
         """The sums of `count` columns from `first` on."""
-        b, rows, whole = self.builder, self.builder.rows, self.k // self.width
+        b, rows = self.builder, self.builder.rows
         x, u, t, lane = (b.fresh(stem, last) for stem, last in (
             ("k", self.steps - 1), ("u", rows - 1), ("t", count - 1), ("l", self.width - 1)))
         acc = f"sums_{b.count}"
@@ -96,15 +96,12 @@ class Dots:
         def each(s: Stmt) -> tuple[Stmt, ...]:
             return (Loop(u, 0, rows, "unroll", (Loop(t, 0, count, "unroll", (s,)),)),)
 
-        def term(step: Index) -> Stmt:
-            k = step * self.width + lane
-            left = substitute(b.contraction.a, {**b.at, b.m: b.row(row) + u, b.k: k})
-            left = left if step is x else self.inside(left, k)
-            right = load("b_dots", ((first + t) * (self.steps * self.width) + k,), b.dtype)
-            return Store(acc, slot, accumulate(MONOIDS["sum"], old, binary("mul", left, right)))
-
+        k = x * self.width + lane
+        left = self.inside(substitute(b.contraction.a, {**b.at, b.m: b.row(row) + u, b.k: k}), k)
+        right = load("b_dots", ((first + t) * (self.steps * self.width) + k,), b.dtype)
+        term = Store(acc, slot, accumulate(MONOIDS["sum"], old, binary("mul", left, right)))
         body = [Alloc(acc, b.dtype, rows * count, "register"), *each(Store(acc, slot, const(0, b.dtype))),
-                Loop(x, 0, whole, "serial", each(term(x))), *(each(term(whole)) if self.steps > whole else ()),
+                Loop(x, 0, self.steps, "serial", each(term)),
                 *each(Store("dots", self.place(first + t, b.row(row) + u), across("sum", old)))]
         return Loop(lane, 0, self.width, "vector", tuple(body))
 
@@ -131,7 +128,7 @@ class Dots:
         while len(total) > 1:
             total = [binary("add", *total[k:k + 2]) if k + 1 < len(total) else total[k]
                      for k in range(0, len(total), 2)]
-        own = (b.row(row) + lane - row,) if b.sizes[0] % b.rows else ()
+        own = (b.row(row) + lane - row,) if b.form.edge_m else ()
         new = each(Store("dots", to, total[0], own), 1)
         if block.kb is not None:
             more = binary("add", load("dots", (to,), b.dtype), total[0])

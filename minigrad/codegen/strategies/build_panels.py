@@ -3,15 +3,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from minigrad.codegen.ir.nodes import Alloc, BufferParam, Function, If, Loop, Prefetch, ScalarParam, Stmt, Store
-from minigrad.codegen.kernel import Kernel, Nest
-from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.codegen.kernel import Kernel, Nest, Param, Scalar
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.access import extent
-from minigrad.codegen.strategies.blocking import PAGE, is_plain, row_bytes
+from minigrad.codegen.strategies.blocking import is_plain
 from minigrad.codegen.strategies.build import accumulate
 from minigrad.codegen.strategies.build_dots import Dots, lanes_along_rows, when
+from minigrad.codegen.strategies.panel_form import Form, Sizes, form_of, generalise, sizes_of
 from minigrad.codegen.strategies.plan import PanelPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.codegen.strategies.sides import LINE
@@ -25,11 +26,34 @@ LIGHT = 8
 
 
 def build_panels(kernel: Kernel, nest: Nest, plan: PanelPlan, name: str) -> Function:
-    """The loop nest of a contraction in panels."""
+    """The loop nest of a contraction in panels, for its sizes as they are."""
+    c = contraction_of(nest, plan)
+    return PanelBuilder(c, form_of(c, plan), sizes_of(c, plan)).function(name, kernel.params, kernel.scalars,
+                                                                         kernel.dims)
+
+
+def build_shared(kernel: Kernel, nest: Nest, plan: PanelPlan, name: str) -> tuple[Function, tuple[int, ...]] | None:
+    """The loop nest with sizes as arguments, and their values; None where sizes are more than that."""
+    found = generalise(kernel, contraction_of(nest, plan), plan)
+    return None if found is None else (_shared(found.contraction, found.form, found.sizes, found.params, kernel.scalars,
+                                               found.dims, name), found.values)
+
+
+@lru_cache(maxsize=1024)
+def _shared(c: Contraction, form: Form, sizes: Sizes, params: tuple[Param, ...], scalars: tuple[Scalar, ...],
+            dims: tuple[Var, ...], name: str) -> Function:
+    return PanelBuilder(c, form, sizes).function(name, params, scalars, dims)
+
+
+def contraction_of(nest: Nest, plan: PanelPlan) -> Contraction:
+    """What the nest computes. Raises InternalError where the plan cannot be for it."""
     found = recognise(nest)
     if isinstance(found, str):
         raise InternalError(f"[build] expected a contraction for {plan}, got: {found}")
-    return PanelBuilder(kernel, nest, found, plan).function(name)
+    if plan.block_k < min(plan.width, extent(found.k[-1])) and "turned" in (plan.a, plan.b):
+        raise InternalError(f"[build] expected blocks of K of at least {plan.width} steps, which are turned at a time, "
+                            f"got {plan}")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +95,12 @@ class PanelBuilder:
     before it, where a last block of K is shorter than a square, stores there or in steps that this block has not.
     """
 
-    def __init__(self, kernel: Kernel, nest: Nest, contraction: Contraction, plan: PanelPlan):
-        self.kernel, self.nest, self.contraction, self.plan = kernel, nest, contraction, plan
+    def __init__(self, contraction: Contraction, form: Form, sizes: Sizes):
+        self.contraction, self.form, self.sizes = contraction, form, sizes
         c = contraction
         self.m, self.n, self.k = c.m[-1], c.n[-1], c.k[-1]
-        self.sizes = extent(self.m), extent(self.n) - plan.dots, extent(self.k)
-        self.rows, self.columns = plan.rows, plan.vectors * plan.width
-        self.pitch = -(-plan.rows // plan.width) * plan.width
-        self.lead = plan.width + 1
+        self.rows, self.columns = form.rows, form.columns
+        self.lead = form.width + 1
         self.dtype = c.a.dtype
         self.count = 0
         self.at: dict[Var, Index] = {}
@@ -88,99 +110,85 @@ class PanelBuilder:
         self.count += 1
         return Var(f"{stem}_{self.count}", 0, max(bounds(last)[1], 0))
 
-    def function(self, name: str) -> Function:
-        plan = self.plan
-        m, n, _ = self.sizes
-        outer = {v.name: v for v in self.nest.domain}
-        units = [(outer[v], 1, extent(outer[v])) for v in plan.outer]
-        units += [(self.n, plan.unit_n, -(-n // plan.unit_n)), (self.m, plan.unit_m, -(-m // plan.unit_m))]
-        total = product(count for _, _, count in units)
+    def function(self, name: str, params: tuple[Param, ...], scalars: tuple[Scalar, ...], dims: tuple[Var, ...]
+                 ) -> Function:
+        c, sizes = self.contraction, self.sizes
+        own = {v.name: v for v in (*c.batch, *c.m, *c.n)}
+        steps = [*((own[name], 1) for name in self.form.outer), (self.n, sizes.unit_n), (self.m, sizes.unit_m)]
+        total = product(sizes.units)
         p = Var("p", 0, total - 1)
-        self.at = {v: 0 for v in self.nest.domain if v.hi == 0}
         after: Index = 1
-        for x, (v, size, count) in reversed(list(enumerate(units))):
+        for x, ((v, size), count) in reversed(list(enumerate(zip(steps, sizes.units, strict=True)))):
             here = p // after
             self.at[v] = (here % count if x else here) * size
             after = after * count
         body = self.unit(self.at.pop(self.m), self.at.pop(self.n))
-        buffers = tuple(BufferParam(b.name, b.dtype, b.shape[0], b.mode) for b in self.kernel.params)
-        scalars = tuple(ScalarParam(s.name, s.dtype) for s in self.kernel.scalars)
-        return Function(name, buffers, scalars, self.kernel.dims, (Loop(p, 0, total, "parallel", tuple(body)),))
+        buffers = tuple(BufferParam(b.name, b.dtype, b.shape[0], b.mode) for b in params)
+        arguments = tuple(ScalarParam(s.name, s.dtype) for s in scalars)
+        return Function(name, buffers, arguments, dims, (Loop(p, 0, total, "parallel", tuple(body)),))
 
     def unit(self, m0: Index, n0: Index) -> list[Stmt]:
         """One iteration of the parallel loop: a rectangle of the output, origin (m0, n0)."""
-        plan, (m, n, k) = self.plan, self.sizes
-        m_count, n_count = _part(m0, plan.unit_m, m), _part(n0, plan.unit_n, n)
-        parts, blocks = -(-k // plan.block_k), -(-plan.unit_m // plan.block_m)
-        panels, tiles = -(-plan.unit_n // self.columns), -(-plan.block_m // self.rows)
-        kb, ib = self.fresh("kb", parts - 1), self.fresh("ib", blocks - 1)
-        k0: Index = kb * plan.block_k if parts > 1 else 0
-        k_count = _part(k0, plan.block_k, k)
-        first: Index = ib * plan.block_m if blocks > 1 else 0
-        height = emin(plan.block_m, m_count - first) if blocks > 1 else m_count
-        allocs: list[Stmt] = []
-        inner: list[Stmt] = []
-        if plan.b != "place":
-            kept = panels if blocks > 1 else 1
-            allocs.append(Alloc("b_panels", self.dtype, (kept * plan.block_k + plan.width) * self.columns, "scratch"))
-        if plan.a != "place":
-            allocs.append(Alloc("a_panels", self.dtype, (tiles * plan.block_k + self.lead) * self.pitch, "scratch"))
-        if parts > 1:
-            size = panels * blocks * tiles * self.rows * self.columns
-            allocs.append(Alloc("sums", self.dtype, size, "scratch"))
-        dots = Dots(self, m0, m_count) if plan.dots else None
-        inner += self.tiles(Block(m0, m0 + first, height, n0, n_count, k0, k_count, ib if blocks > 1 else None,
-                                  kb if parts > 1 else None, dots))
-        if blocks > 1:
-            inner = [Loop(ib, 0, -(-m_count // plan.block_m) if isinstance(m_count, int) else
-                          (m_count + (plan.block_m - 1)) // plan.block_m, "serial", tuple(inner))]
-        if parts > 1:
-            inner = [Loop(kb, 0, parts, "serial", tuple(inner))]
+        form, sizes = self.form, self.sizes
+        m_count, n_count = _part(m0, sizes.unit_m, sizes.m), _part(n0, sizes.unit_n, sizes.n)
+        kb, ib = self.fresh("kb", sizes.parts - 1), self.fresh("ib", _ceil(sizes.unit_m, sizes.block_m) - 1)
+        k0: Index = kb * sizes.block_k if form.split else 0
+        first: Index = ib * sizes.block_m if form.blocks else 0
+        height = emin(sizes.block_m, m_count - first) if form.blocks else m_count
+        names = ("b_panels", "a_panels", "sums")
+        allocs = [Alloc(name, self.dtype, size, "scratch") for name, size in zip(names, form.memory, strict=False)
+                  if size]
+        dots = Dots(self, m0, m_count) if form.dots else None
+        inner = self.tiles(Block(m0, m0 + first, height, n0, n_count, k0, _part(k0, sizes.block_k, sizes.k),
+                                 ib if form.blocks else None, kb if form.split else None, dots))
+        if form.blocks:
+            inner = [Loop(ib, 0, _ceil(m_count, sizes.block_m), "serial", tuple(inner))]
+        if form.split:
+            inner = [Loop(kb, 0, sizes.parts, "serial", tuple(inner))]
         if dots is None:
             return [*allocs, *inner]
-        last = (n0 + n_count - n,)
+        last = (n0 + n_count - sizes.n,)
         return [*allocs, *dots.memory(), *when(last, [dots.pack()]), *inner, *when(last, [dots.write()])]
 
     def row(self, place: Index) -> Index:
         """The first row of the tile at row `place`: the last tile reaches back over rows of the one before it."""
-        m = self.sizes[0]
-        return place if m % self.rows == 0 else emin(place, m - self.rows)
+        return emin(place, self.sizes.m - self.rows) if self.form.edge_m else place
 
     def column(self, place: Index) -> Index:
         """Likewise for columns; a tile wider than the output starts at 0 and is masked."""
-        n = self.sizes[1]
-        return place if n % self.columns == 0 else emin(place, n - self.columns) if n > self.columns else 0
+        if self.form.narrow:
+            return 0
+        return emin(place, self.sizes.n - self.columns) if self.form.edge_n else place
 
     def inside(self, column: Index) -> tuple[Index, ...]:
         """The condition under which a column exists, if there may be others."""
-        n = self.sizes[1]
-        return (n - 1 - column,) if n < self.columns else ()
+        return (self.sizes.n - 1 - column,) if self.form.narrow else ()
 
     # ---- packing ----
 
     def pack_b(self, block: Block, j: Index, column: Index) -> Stmt:
         """The panel of columns from `column` on, as b_panels[j][k][column]."""
-        plan, c, width = self.plan, self.contraction, self.plan.width
-        v, lane = self.fresh("v", plan.vectors - 1), self.fresh("l", width - 1)
+        form, c, width = self.form, self.contraction, self.form.width
+        v, lane = self.fresh("v", form.vectors - 1), self.fresh("l", width - 1)
         place = self.column(column) + v * width + lane
-        start = (j * plan.block_k + width) * self.columns + v * width + lane
+        start = (j * self.sizes.block_k + width) * self.columns + v * width + lane
         pack = Pack("b_panels", start, self.columns, self.n, place, self.inside(place), lane)
-        return self.pack(pack, c.b, v, plan.vectors, block.k0, block.k_count, plan.b == "turned")
+        return self.pack(pack, c.b, v, form.vectors, block.k0, block.k_count, form.b == "turned")
 
     def pack_a(self, block: Block, i: Index, row: Index) -> Stmt:
         """The rows of a tile as a_panels[i][k][row], `pitch` apart. Lanes without a row store where nobody reads."""
-        plan, c, m, width = self.plan, self.contraction, self.sizes[0], self.plan.width
-        v, lane = self.fresh("v", self.pitch // width - 1), self.fresh("l", width - 1)
+        form, c, m, width = self.form, self.contraction, self.sizes.m, self.form.width
+        v, lane = self.fresh("v", form.pitch // width - 1), self.fresh("l", width - 1)
         row = self.row(row) + v * width
-        first = emin(row, max(m - width, 0))
-        start = (i * plan.block_k + self.lead) * self.pitch + v * width + first - row + lane
-        inside = (m - 1 - first - lane,) if m < width else ()
-        pack = Pack("a_panels", start, self.pitch, self.m, first + lane, inside, lane)
-        return self.pack(pack, c.a, v, self.pitch // width, block.k0, block.k_count, plan.a == "turned")
+        first = emin(row, 0 if form.low else m - width)
+        start = (i * self.sizes.block_k + self.lead) * form.pitch + v * width + first - row + lane
+        inside = (m - 1 - first - lane,) if form.low else ()
+        pack = Pack("a_panels", start, form.pitch, self.m, first + lane, inside, lane)
+        return self.pack(pack, c.a, v, form.pitch // width, block.k0, block.k_count, form.a == "turned")
 
     def pack(self, to: Pack, value: Value, v: Var, vectors: int, k0: Index, k_count: Index, turned: bool) -> Stmt:
         """One panel of an operand. `turned`: in squares, read along K and transposed in registers."""
-        k, width = self.sizes[2], self.plan.width
+        k, width, short = self.sizes.k, self.form.width, self.form.short
         if not turned:
             x = self.fresh("k", k_count - 1)
             here = substitute(value, {**self.at, to.along: to.place, self.k: k0 + x})
@@ -189,10 +197,10 @@ class PanelBuilder:
             return Loop(x, 0, k_count, "serial", (body,))
         steps = _ceil(k_count, width)
         x, u = self.fresh("k", steps - 1), self.fresh("u", width - 1)
-        first = emin(k0 + x * width, max(k - width, 0))
+        first = emin(k0 + x * width, 0 if short else k - width)
         here = substitute(value, {**self.at, to.along: to.place, self.k: first + u})
         body = Store(to.panels, to.start + (first - k0 + u) * to.pitch, guard(here, const(0, here.dtype), to.inside))
-        square = Loop(to.lane, 0, width, "vector", (Loop(u, 0, min(width, k), "unroll", (body,)),))
+        square = Loop(to.lane, 0, width, "vector", (Loop(u, 0, k if short else width, "unroll", (body,)),))
         return Loop(v, 0, vectors, "serial", (Loop(x, 0, steps, "serial", (square,)),))
 
     def zero_outside(self, value: Value, column: Index) -> Value:
@@ -202,125 +210,123 @@ class PanelBuilder:
 
     def tiles(self, block: Block) -> list[Stmt]:
         """All tiles of a block of rows, panel by panel of columns."""
-        plan = self.plan
-        across, down = _ceil(block.n_count, self.columns), _ceil(block.height, self.rows)
+        form, sizes = self.form, self.sizes
+        across, down = _ceil(block.n_count, self.columns), 1 if form.by_rows else _ceil(block.height, self.rows)
         j, i = self.fresh("j", across - 1), self.fresh("i", down - 1)
-        x, lane = self.fresh("k", block.k_count - 1), self.fresh("l", plan.width - 1)
-        u, v = self.fresh("u", plan.rows - 1), self.fresh("v", plan.vectors - 1)
+        x, lane = self.fresh("k", block.k_count - 1), self.fresh("l", form.width - 1)
+        u, v = self.fresh("u", form.rows - 1), self.fresh("v", form.vectors - 1)
         row, column = block.row0 + i * self.rows, block.n0 + j * self.columns
         panel = j if block.ib is not None else 0
         left = self.left(i, self.row(row) + u, u, block.k0, x)
-        right = self.right(panel, self.column(column) + v * plan.width + lane, v * plan.width + lane, block.k0, x)
-        slot = u * plan.vectors + v
+        right = self.right(panel, self.column(column) + v * form.width + lane, v * form.width + lane, block.k0, x)
+        slot = u * form.vectors + v
         old = load("acc", (slot,), self.dtype)
         term = accumulate(MONOIDS["sum"], old, binary("mul", left, right))
 
         def each(s: Stmt) -> tuple[Stmt, ...]:
-            return (Loop(u, 0, plan.rows, "unroll", (Loop(v, 0, plan.vectors, "unroll", (s,)),)),)
+            return (Loop(u, 0, form.rows, "unroll", (Loop(v, 0, form.vectors, "unroll", (s,)),)),)
 
         stores = self.finish(row, column, u, v, lane)
         before = self.announce(row, column, u, v)
         if block.kb is not None:
-            tiles = -(-plan.block_m // self.rows)
-            number = j * (-(-plan.unit_m // plan.block_m) * tiles) + (0 if block.ib is None else block.ib * tiles) + i
-            place = number * (self.rows * self.columns) + slot * plan.width + lane
+            tiles, blocks = _ceil(sizes.block_m, self.rows), _ceil(sizes.unit_m, sizes.block_m) if form.blocks else 1
+            number = (j * blocks + (0 if block.ib is None else block.ib)) * tiles + i
+            place = number * (self.rows * self.columns) + slot * form.width + lane
             kept = each(Store("acc", slot, load("sums", (place,), self.dtype)))
             keep = each(Store("sums", place, old))
-            last = -(-self.sizes[2] // plan.block_k) - 1
+            last = sizes.parts - 1
             stores = [If((block.kb - last,), tuple(stores), keep)]
             before = [If((block.kb - 1,), kept), *([If((block.kb - last,), tuple(before))] if before else [])]
-        tile = (Alloc("acc", self.dtype, plan.rows * plan.vectors, "register"),
+        tile = (Alloc("acc", self.dtype, form.rows * form.vectors, "register"),
                 *each(Store("acc", slot, const(0, self.dtype))),
                 *before, Loop(x, 0, block.k_count, "serial", (*self.ahead(block, i, row, column, x),
                                                               *each(Store("acc", slot, term)))), *stores)
-        inner: list[Stmt] = [Loop(lane, 0, plan.width, "vector", tile)]
-        if plan.a != "place":
+        inner: list[Stmt] = [Loop(lane, 0, form.width, "vector", tile)]
+        if form.a != "place":
             inner.insert(0, If((-j,), (self.pack_a(block, i, row),)))
         if block.dots is not None:
-            inner += when((column + self.columns - self.sizes[1],), list(block.dots.sums(block, i, row)))
+            inner += when((column + self.columns - sizes.n,), list(block.dots.sums(block, i, row)))
         inner = [Loop(i, 0, down, "serial", tuple(inner))]
-        if plan.b != "place":
+        if form.b != "place":
             packing: Stmt = self.pack_b(block, panel, column)
             inner.insert(0, packing if block.ib is None else If((-block.ib,), (packing,)))
         return [Loop(j, 0, across, "serial", tuple(inner))]
 
     def announce(self, row: Index, column: Index, u: Var, v: Var) -> list[Stmt]:
         """Prefetches of what a tile will store: its lines arrive while the sums are computed."""
-        s, plan = self.contraction.outputs[0], self.plan
-        if value_atoms(s.indices[0]) or plan.block_m == plan.rows:
+        s, form = self.contraction.outputs[0], self.form
+        if value_atoms(s.indices[0]) or form.by_rows:
             return []
-        at = {**self.at, self.m: row + u, self.n: column + v * plan.width}
-        return [_unrolled(u, plan.rows, v, plan.vectors, (Prefetch(s.param, subs(s.indices[0], at)),))]
+        at = {**self.at, self.m: row + u, self.n: column + v * form.width}
+        return [_unrolled(u, form.rows, v, form.vectors, (Prefetch(s.param, subs(s.indices[0], at)),))]
 
     def ahead(self, block: Block, i: Index, row: Index, column: Index, x: Index) -> list[Stmt]:
         """Prefetches of operands in place that processors do not foresee: the next line of A across its rows where
         steps of the sum are far apart, the next tile's rows where they lie one after another, and the next tile's
         columns of a far B, a part of them in each tile of rows. Of a streamed B it is the rows of the next block."""
-        plan, c = self.plan, self.contraction
+        form, c = self.form, self.contraction
         found = []
-        if plan.a == "place" and lanes_along_rows(c):
+        if form.a == "place" and lanes_along_rows(c):
             found.append((c.a, {self.m: row + LINE // self.dtype.itemsize}))
-        if plan.b == "place" and block.kb is block.ib is None and row_bytes(c.b, c.k) >= PAGE:
-            share = -(-plan.vectors // -(-plan.block_m // self.rows))
-            found += [(c.b, {self.n: column + self.columns + (i * share + v) % plan.vectors * plan.width})
-                      for v in range(share)]
-        streamed = plan.b == "place" and block.kb is not None and is_plain(c.b)
+        found += [(c.b, {self.n: column + self.columns + (i * form.ahead + v) % form.vectors * form.width})
+                  for v in range(form.ahead)]
+        streamed = form.b == "place" and block.kb is not None and is_plain(c.b)
         if streamed:
-            found = [(c.b, {self.n: column + v * plan.width, self.k: block.k0 + x + plan.block_k})
-                     for v in range(plan.vectors)]
+            found = [(c.b, {self.n: column + v * form.width, self.k: block.k0 + x + self.sizes.block_k})
+                     for v in range(form.vectors)]
         made: list[Stmt] = []
         for operand, where in found:
             name, indices = operand.attr  # type: ignore[misc]
             made.append(Prefetch(name, subs(indices[0], {**self.at, self.k: block.k0 + x, **where}), far=streamed))
-        if plan.a == "place" and block.kb is None and rows_together(c):
+        if form.together:
             name, indices = c.a.attr  # type: ignore[misc]
-            start = subs(indices[0], {**self.at, self.m: row + plan.rows, self.k: 0})
-            made.append(Prefetch(name, start + x * plan.rows))
+            start = subs(indices[0], {**self.at, self.m: row + form.rows, self.k: 0})
+            made.append(Prefetch(name, start + x * form.rows))
         return made
 
     def left(self, tile: Index, row: Index, u: Index, k0: Index, x: Index) -> Value:
         """A at a row of a tile and a step of the sum."""
-        if self.plan.a == "place":
+        if self.form.a == "place":
             return substitute(self.contraction.a, {**self.at, self.m: row, self.k: k0 + x})
-        return load("a_panels", ((tile * self.plan.block_k + x + self.lead) * self.pitch + u,), self.dtype)
+        return load("a_panels", ((tile * self.sizes.block_k + x + self.lead) * self.form.pitch + u,), self.dtype)
 
     def right(self, panel: Index, column: Index, inside: Index, k0: Index, x: Index) -> Value:
         """B at a column and a step of the sum; `inside` counts columns within the panel."""
-        if self.plan.b == "place":
+        if self.form.b == "place":
             value = substitute(self.contraction.b, {**self.at, self.n: column, self.k: k0 + x})
             return self.zero_outside(value, column)
-        step = panel * self.plan.block_k + x + self.plan.width
+        step = panel * self.sizes.block_k + x + self.form.width
         return load("b_panels", (step * self.columns + inside,), self.dtype)
 
     def finish(self, row: Index, column: Index, u: Var, v: Var, lane: Var) -> list[Stmt]:
         """The nest's stores for the tile at (row, column), from its accumulators."""
-        plan, c, (m, n, _) = self.plan, self.contraction, self.sizes
+        form, c, sizes = self.form, self.contraction, self.sizes
         whole: list[Index] = []
-        if m % self.rows:
-            whole.append(m - self.rows - row)
-        if n % self.columns:
-            whole.append(n - self.columns - column)
+        if form.edge_m:
+            whole.append(sizes.m - self.rows - row)
+        if form.edge_n:
+            whole.append(sizes.n - self.columns - column)
         first, left = self.row(row), self.column(column)
 
         def stores(own: bool, u: Index, total: Value) -> tuple[Stmt, ...]:
-            here_row, here_column = first + u, left + v * plan.width + lane
-            conditions = () if own else (*((first + u - row,) if m % self.rows else ()), *self.inside(here_column),
-                                         *((here_column - column,) if n % self.columns and n > self.columns else ()))
+            here_row, here_column = first + u, left + v * form.width + lane
+            conditions = () if own else (*((first + u - row,) if form.edge_m else ()), *self.inside(here_column),
+                                         *((here_column - column,) if form.edge_n and not form.narrow else ()))
             here = Rewriter({**self.at, self.m: here_row, self.n: here_column}, locals_={c.name: total})
             return tuple(Store(s.param, here.index(s.indices[0]), here.value(s.value), conditions) for s in c.outputs)
 
         operations = sum(x.op not in ("const", "local", "index") for s in c.outputs for x in walk(s.value))
-        slot = u * plan.vectors + v
+        slot = u * form.vectors + v
         if operations <= LIGHT:
             total = load("acc", (slot,), self.dtype)
-            return _choose(whole, [_unrolled(u, plan.rows, v, plan.vectors, stores(own, u, total))
+            return _choose(whole, [_unrolled(u, form.rows, v, form.vectors, stores(own, u, total))
                                    for own in (True, False)])
-        keep = _unrolled(u, plan.rows, v, plan.vectors, (Store("tile", slot, load("acc", (slot,), self.dtype)),))
-        t = self.fresh("t", plan.rows - 1)
-        total = load("tile", (t * plan.vectors + v,), self.dtype)
-        loops = [Loop(t, 0, plan.rows, "serial", (Loop(v, 0, plan.vectors, "unroll", stores(own, t, total)),))
+        keep = _unrolled(u, form.rows, v, form.vectors, (Store("tile", slot, load("acc", (slot,), self.dtype)),))
+        t = self.fresh("t", form.rows - 1)
+        total = load("tile", (t * form.vectors + v,), self.dtype)
+        loops = [Loop(t, 0, form.rows, "serial", (Loop(v, 0, form.vectors, "unroll", stores(own, t, total)),))
                  for own in (True, False)]
-        return [Alloc("tile", self.dtype, plan.rows * plan.vectors, "scratch"), keep, *_choose(whole, loops)]
+        return [Alloc("tile", self.dtype, form.rows * form.vectors, "scratch"), keep, *_choose(whole, loops)]
 
 
 def _choose(whole: Sequence[Index], ways: list[Loop]) -> list[Stmt]:
@@ -328,22 +334,16 @@ def _choose(whole: Sequence[Index], ways: list[Loop]) -> list[Stmt]:
     return [If(tuple(whole), (ways[0],), (ways[1],))] if whole else [ways[0]]
 
 
-def rows_together(c: Contraction) -> bool:
-    """Whether the rows of A lie one after another in memory, without gaps."""
-    steps = [coefficient(c.a.attr[1][0], v) for v in (c.m[-1], c.k[-1])]  # type: ignore[index]
-    return steps == [extent(c.k[-1]), 1]
-
-
 def _unrolled(u: Var, rows: int, v: Var, vectors: int, body: tuple[Stmt, ...]) -> Loop:
     return Loop(u, 0, rows, "unroll", (Loop(v, 0, vectors, "unroll", body),))
 
 
-def _part(start: Index, size: int, total: int) -> Index:
+def _part(start: Index, size: Index, total: Index) -> Index:
     """How many of `size` from `start` on exist."""
-    if size >= total:
-        return total
-    return size if total % size == 0 else emin(size, total - start)
+    if isinstance(size, int) and isinstance(total, int):
+        return total if size >= total else size if total % size == 0 else emin(size, total - start)
+    return total if size is total else emin(size, total - start)
 
 
-def _ceil(count: Index, part: int) -> Index:
-    return (count + (part - 1)) // part
+def _ceil(count: Index, part: Index) -> Index:
+    return 1 if count is part else (count + (part - 1)) // part

@@ -55,6 +55,10 @@ TILE_CYCLES = 20.0
 LOADS = 1.7
 """Loads per cycle, rows of B and broadcast elements of A alike, while two multiply-adds run in each."""
 
+USUAL_ROWS, USUAL = 6, 0.98
+"""Rows of the register tile that is taken where others gain less than this, so that products of many sizes share its
+programs; its vectors are an eighth of the registers. Not where rows of B in place are pages apart."""
+
 NARROW = 0.25
 """Part of a step that a tile of one vector takes longer, one of two half of it: rows of B come in shorter runs."""
 
@@ -206,6 +210,7 @@ def register_tile(c: Contraction, block_k: int, width: int, target: Target, a_in
     far_b = b_in_place and not streamed and row_bytes(c.b, c.k) > FAR_STEP
     ahead = far_b and row_bytes(c.b, c.k) >= PAGE  # the next tile's columns are being prefetched
     dots = 0 if streamed or not along_rows and not width <= k <= MAX_K_DOTS else MAX_DOTS
+    usual = (0, 0) if ahead else (USUAL_ROWS, target.registers // 8)
     found = 1, 1, 0, float("inf")
     for vectors in range(1, min(STREAM_VECTORS if streamed else MAX_VECTORS, ceil(n / width)) + 1):
         most = (target.registers - vectors - SPARE_REGISTERS) // vectors
@@ -223,6 +228,8 @@ def register_tile(c: Contraction, block_k: int, width: int, target: Target, a_in
             if across and 0 < left <= dots and not (along_rows and rows not in (width // 2, width)):
                 edge = min(edge, (dot_cycles(rows, left, k, width, along_rows), left))
             cycles = ceil(m / rows) * (across * tile + edge[0])
+            if (rows, vectors) == usual:
+                cycles *= USUAL
             if cycles <= found[3]:
                 found = rows, vectors, edge[1], cycles
     return found[:3]

@@ -1,0 +1,249 @@
+"""What the text of a contraction in panels depends on, its form, apart from its sizes: where these are arguments,
+layers of one form share a program.
+
+    for p in 0..36 parallel:                              for p in 0..units_n*units_m parallel:
+      for k in 0..512:                                      for k in 0..k:
+        acc[0] = acc[0] + p0[3072*(p//9) + 512*u + k]  ->     acc[0] = acc[0] + p0[unit_m*s0*(p//units_n) + s0*u + k]
+
+The register tile, how each operand is read, and which edges there are is the form; steps of 1 and what is 0 or 1 stay
+constants, and so does memory of a worker's own, in powers of two.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+
+from minigrad.codegen.kernel import Kernel, Param, Store
+from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.codegen.strategies.access import extent
+from minigrad.codegen.strategies.blocking import PAGE, row_bytes
+from minigrad.codegen.strategies.plan import PanelPlan
+from minigrad.codegen.strategies.recognise import Contraction
+from minigrad.expr import Index, Var
+from minigrad.value import Value, rebuild, walk
+
+MAX_SIZE = (1 << 31) - 1
+SHORT_SUM, LARGE_OUTPUT = 64, 1 << 16
+"""Steps of a sum up to which, in outputs of so many elements, sizes stay constants: arguments would cost 5-20%."""
+
+FEW_ROWS, LARGE_PRODUCT = 8, 1 << 22
+"""Likewise with more rows in products of fewer multiply-adds: 3-5%. In larger ones a test per tile costs nothing."""
+
+LEAST_MEMORY = 5 << 10, 1 << 11, 1 << 12, 1 << 9, 1 << 8
+"""Vectors of memory of a worker's own where sizes are arguments, as in `Form.memory`; untouched, they cost nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Lengths, as numbers or as arguments.
+
+    m, n, k: of the matrices, n without the columns that are dot products
+    unit_m, unit_n: of a unit of work; units: how many there are along each outer variable, along N, along M
+    block_m, block_k, parts: rows and steps of the sum that are packed at a time, and blocks of the sum
+    """
+
+    m: Index
+    n: Index
+    k: Index
+    unit_m: Index
+    unit_n: Index
+    units: tuple[Index, ...]
+    block_m: Index
+    block_k: Index
+    parts: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The decisions of a plan that are no sizes (see PanelPlan), and what the text takes from sizes.
+
+    blocks: several blocks of rows in a unit; by_rows: each of one tile; split: several blocks of K
+    edge_m, edge_n: whole tiles leave rows or columns; low, narrow: fewer rows than a vector has lanes, or columns than
+        a tile; edge_k: whole vectors leave steps of the sum; short: they are fewer than a vector
+    ahead: vectors of the next tile's columns of B to prefetch per tile; together: the next tile's rows of A are, too
+    memory: elements of packed B, packed A, sums, packed columns for dot products, and their sums
+    """
+
+    outer: tuple[str, ...]
+    rows: int
+    vectors: int
+    width: int
+    a: str
+    b: str
+    dots: int
+    blocks: bool
+    by_rows: bool
+    split: bool
+    edge_m: bool
+    edge_n: bool
+    edge_k: bool
+    low: bool
+    narrow: bool
+    short: bool
+    ahead: int
+    together: bool
+    memory: tuple[int, ...]
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.width
+
+    @property
+    def pitch(self) -> int:
+        """Rows of a packed tile of A, whole vectors."""
+        return ceil(self.rows / self.width) * self.width
+
+
+def sizes_of(c: Contraction, plan: PanelPlan) -> Sizes:
+    """The sizes as numbers."""
+    m, n, k = extent(c.m[-1]), extent(c.n[-1]) - plan.dots, extent(c.k[-1])
+    outer = {v.name: extent(v) for v in (*c.batch, *c.m, *c.n)}
+    units = (*(outer[name] for name in plan.outer), ceil(n / plan.unit_n), ceil(m / plan.unit_m))
+    return Sizes(m, n, k, plan.unit_m, plan.unit_n, units, plan.block_m, plan.block_k, ceil(k / plan.block_k))
+
+
+def form_of(c: Contraction, plan: PanelPlan) -> Form:
+    """The form of a plan for a contraction of constant sizes."""
+    m, n, k = extent(c.m[-1]), extent(c.n[-1]) - plan.dots, extent(c.k[-1])
+    rows, width, columns = plan.rows, plan.width, plan.vectors * plan.width
+    split, blocks = plan.block_k < k, plan.unit_m > plan.block_m
+    panels, tiles = ceil(plan.unit_n / columns), ceil(plan.block_m / rows)
+    ahead = plan.b == "place" and not split and not blocks and row_bytes(c.b, c.k) >= PAGE
+    steps, pitch = ceil(k / width) * width, ceil(rows / width) * width
+    memory = (((panels if blocks else 1) * plan.block_k + width) * columns,
+              (tiles * plan.block_k + width + 1) * pitch,
+              panels * ceil(plan.unit_m / plan.block_m) * tiles * rows * columns,
+              plan.dots * steps, plan.dots * (rows + ceil(plan.unit_m / width) * width))
+    used = plan.b != "place", plan.a != "place", split, plan.dots > 0, plan.dots > 0
+    return Form(plan.outer, rows, plan.vectors, width, plan.a, plan.b, plan.dots, blocks, plan.block_m == rows, split,
+                m % rows > 0, n % columns > 0, k % width > 0, m < width, n < columns, k < width,
+                ceil(plan.vectors / tiles) if ahead else 0, plan.a == "place" and not split and rows_together(c),
+                tuple(size if here else 0 for size, here in zip(memory, used, strict=True)))
+
+
+def rows_together(c: Contraction) -> bool:
+    """Whether the rows of A lie one after another in memory, without gaps."""
+    steps = [coefficient(c.a.attr[1][0], v) for v in (c.m[-1], c.k[-1])]  # type: ignore[index]
+    return steps == [extent(c.k[-1]), 1]
+
+
+class NotShared(Exception):
+    """Sizes are more than sizes: something is proved from them."""
+
+
+@dataclass(frozen=True, slots=True)
+class General:
+    """A contraction with sizes as arguments: buffers of such lengths, and the values of the arguments here."""
+
+    contraction: Contraction
+    form: Form
+    sizes: Sizes
+    params: tuple[Param, ...]
+    dims: tuple[Var, ...]
+    values: tuple[int, ...]
+
+
+def generalise(kernel: Kernel, c: Contraction, plan: PanelPlan) -> General | None:
+    """The contraction with sizes as arguments; None where it has others, conditions or computed indices.
+
+    Tiles may then leave rows and columns where one of them is left, or the product has no other variables: such come in
+    all sizes.
+    """
+    form, here = form_of(c, plan), sizes_of(c, plan)
+    if kernel.dims or form.blocks and not form.by_rows or form.short and "turned" in (plan.a, plan.b) \
+            or gains_from_constants(c, form):
+        return None
+    lifter = _Lifter()
+    unit_m = lifter.dim("unit_m", here.unit_m)
+    units = (*(lifter.dim(f"units{k}", count) for k, count in enumerate(here.units[:-2])),
+             *(lifter.count(name, count) for name, count in zip(("units_n", "units_m"), here.units[-2:], strict=True)))
+    block_k = lifter.dim("block_k", here.block_k) if form.split else None
+    k = lifter.dim("k", here.k)
+    sizes = Sizes(lifter.dim("m", here.m), lifter.dim("n", here.n), k, unit_m, lifter.dim("unit_n", here.unit_n), units,
+                  form.rows if form.by_rows else unit_m, k if block_k is None else block_k,
+                  lifter.dim("parts", here.parts))
+    try:
+        general = lifter.contraction(c)
+    except NotShared:
+        return None
+    params = tuple([replace(p, shape=(lifter.dim(f"size_{p.name}", p.shape[0]),)) for p in kernel.params])
+    memory = [max(least * form.width, rounded(size)) if size else 0
+              for size, least in zip(form.memory, LEAST_MEMORY, strict=True)]
+    edges = not form.outer or form.edge_m or form.edge_n
+    form = replace(form, memory=tuple(memory), edge_m=edges, edge_n=edges)
+    return General(general, form, sizes, params, tuple([v for v, _ in lifter.found.values()]),
+                   tuple([value for _, value in lifter.found.values()]))
+
+
+def gains_from_constants(c: Contraction, form: Form) -> bool:
+    """Whether addresses that are known count: in short sums, small products, and where rows of B are pages apart."""
+    m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
+    small = not form.outer and m > FEW_ROWS and m * n * k < LARGE_PRODUCT
+    return small or k <= SHORT_SUM and m * n >= LARGE_OUTPUT or form.ahead > 0
+
+
+def rounded(size: int) -> int:
+    """The next of four sizes between powers of two."""
+    step = max(1, (1 << size.bit_length()) // 8)
+    return -(-size // step) * step
+
+
+class _Lifter:
+    """`found`: arguments and their values by what they are."""
+
+    def __init__(self) -> None:
+        self.found: dict[object, tuple[Var, int]] = {}
+        self.steps = 0
+
+    def dim(self, name: str, value: Index, key: object = None) -> Index:
+        """The argument for a length; 0 and 1, which code relies on, stay what they are."""
+        if not isinstance(value, int) or abs(value) > MAX_SIZE:
+            raise NotShared
+        if abs(value) <= 1:
+            return value
+        known = self.found.setdefault(key or name, (Var(name, 1, MAX_SIZE), abs(value)))[0]
+        return known if value > 0 else -known
+
+    def count(self, name: str, value: Index) -> Index:
+        """The argument for how often something is done, once included."""
+        assert isinstance(value, int)
+        return self.found.setdefault(name, (Var(name, 1, MAX_SIZE), value))[0]
+
+    def contraction(self, c: Contraction) -> Contraction:
+        batch, m, n, k = (tuple([_any(v) for v in vs]) for vs in (c.batch, c.m, c.n, c.k))
+        outputs = [Store(s.param, (self.index(s.param, s.indices[0]),), self.value(s.value)) for s in c.outputs]
+        return Contraction(c.name, batch, m, n, k, self.value(c.a), self.value(c.b), tuple(outputs), c.total)
+
+    def value(self, root: Value) -> Value:
+        done: dict[Value, Value] = {}
+        for v in walk(root):
+            attr: object = v.attr
+            if v.op == "load":
+                attr = (v.attr[0], (self.index(v.attr[0], v.attr[1][0]),))  # type: ignore[index]
+            elif v.op in ("guard", "index"):
+                raise NotShared
+            done[v] = rebuild(v, tuple([done[a] for a in v.args]), attr)
+        return done[root]
+
+    def index(self, buffer: str, e: Index) -> Index:
+        """Steps and the start of an access, arguments per buffer and variable."""
+        if isinstance(e, int):
+            return self.step(buffer, "", e)
+        total = self.step(buffer, "", e.const)
+        for monomial, step in e.terms:
+            v = monomial[0]
+            if len(monomial) > 1 or not isinstance(v, Var):
+                raise NotShared
+            total = total + _any(v) * self.step(buffer, v.name, step)
+        return total
+
+    def step(self, buffer: str, variable: str, value: int) -> Index:
+        key = buffer, variable, abs(value)
+        if abs(value) > 1 and key not in self.found:
+            self.steps += 1
+        return self.dim(f"s{self.steps}", value, key)
+
+
+def _any(v: Var) -> Var:
+    """The variable without its extent."""
+    return Var(v.name, 0, MAX_SIZE)
