@@ -120,7 +120,7 @@ def shared_equals_the_kernel(kernel: Kernel, made: PanelPlan) -> None:
 
 def test_products_of_other_sizes_are_one_program() -> None:
     """Of one register tile, however many units of work there are and whether tiles leave something."""
-    for shapes in (((256, 256, 256), (512, 512, 512)), ((384, 768, 640), (1000, 700, 300), (64, 1024, 1024))):
+    for shapes in (((256, 256, 256), (400, 256, 300)), ((384, 768, 640), (1000, 700, 300), (64, 1024, 1024))):
         functions = {stages_of(flat_kernel(tensor(m, k) @ tensor(k, n), AVX512), AVX512).stages[0].function
                      for m, n, k in shapes}
         assert len(functions) == 1
@@ -130,7 +130,7 @@ def test_products_of_other_sizes_are_one_program() -> None:
 
 
 @pytest.mark.parametrize("shapes", [
-    ((144, 24, 3136), (240, 24, 3136)), ((128, 128, 128), (96, 96, 96)), ((96, 96, 3136), (96, 96, 4096)),
+    ((144, 24, 3136), (240, 24, 3136)), ((128, 128, 128), (96, 96, 96)), ((96, 80, 3136), (128, 80, 3136)),
 ], ids=["short sum", "small", "far rows"])
 def test_constants_stay_where_they_are_worth_it(shapes: tuple[tuple[int, int, int], ...]) -> None:
     functions = [stages_of(flat_kernel(tensor(m, k) @ tensor(k, n), AVX512), AVX512).stages[0].function
