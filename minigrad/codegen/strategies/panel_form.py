@@ -29,8 +29,9 @@ SHORT_SUM, LARGE_OUTPUT = 64, 1 << 16
 FEW_ROWS, LARGE_PRODUCT = 8, 1 << 22
 """Likewise with more rows in products of fewer multiply-adds: 3-5%. In larger ones a test per tile costs nothing."""
 
-LEAST_MEMORY = 5 << 10, 1 << 11, 1 << 12, 1 << 9, 1 << 8
-"""Vectors of memory of a worker's own where sizes are arguments, as in `Form.memory`; untouched, they cost nothing."""
+LEAST_STEPS, LEAST_MEMORY = 1280, (1 << 11, 1 << 12, 1 << 9, 1 << 8)
+"""Memory of a worker's own where sizes are arguments: steps of a panel of B, and vectors of the rest as in
+`Form.memory`. What is not touched costs nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +168,8 @@ def generalise(kernel: Kernel, c: Contraction, plan: PanelPlan) -> General | Non
     except NotShared:
         return None
     params = tuple([replace(p, shape=(lifter.dim(f"size_{p.name}", p.shape[0]),)) for p in kernel.params])
-    memory = [max(least * form.width, rounded(size)) if size else 0
-              for size, least in zip(form.memory, LEAST_MEMORY, strict=True)]
+    least = LEAST_STEPS * form.columns, *(vectors * form.width for vectors in LEAST_MEMORY)
+    memory = [max(bound, rounded(size)) if size else 0 for size, bound in zip(form.memory, least, strict=True)]
     edges = not form.outer or form.edge_m or form.edge_n
     form = replace(form, memory=tuple(memory), edge_m=edges, edge_n=edges)
     return General(general, form, sizes, params, tuple([v for v, _ in lifter.found.values()]),
