@@ -1,6 +1,7 @@
 """A Schedule on a device: launches in their final order, tables of equal updates, and the memory plan."""
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ from minigrad.engine.compile import Compiled, compile_kernels
 from minigrad.engine.observe import is_timing, run_timed
 from minigrad.engine.stats import stats
 from minigrad.engine.storage import allocate, arena
-from minigrad.expr import Index, evaluate, subs
+from minigrad.expr import Index, bounds, evaluate, subs
 from minigrad.runtime.device import Buffer, Device, Launch
 from minigrad.scheduler.memory import Arena, plan_memory
 from minigrad.scheduler.schedule import Schedule, Step
@@ -21,6 +22,9 @@ GROUPED_WORK = 500_000.0
 
 GROUP_REACH, MOST_IN_GROUP = 8, 16
 """How many launches up one may move, and how many a group may have."""
+
+GROUP_BYTES = 1 << 19
+"""What the launches of a group may write: none of it takes the memory of what another one reads."""
 
 
 @dataclass(slots=True)
@@ -96,8 +100,8 @@ def make_plan(schedule: Schedule, device: Device, load: bool = True) -> Executio
     items: list[Item] = []
     for step, kernel in zip(schedule.steps, compiled, strict=True):
         items += step_items(step, kernel, sizes)
-    items = join_groups(join_tables(items, frozenset(schedule.outputs)))
-    kept = set(schedule.outputs) | {k for k, s in enumerate(schedule.slots) if s.leaf is not None}
+    kept = frozenset(schedule.outputs) | {k for k, s in enumerate(schedule.slots) if s.leaf is not None}
+    items = join_groups(join_tables(items, kept, sizes), sizes)
     temporary = [k for k in range(len(sizes)) if k not in kept]
     return ExecutionPlan(schedule, device, items, sizes, temporary, flops=sum(i.flops for i in items),
                          bytes=sum(i.bytes for i in items))
@@ -128,30 +132,33 @@ def step_items(step: Step, kernel: Compiled, sizes: list[Index]) -> list[Item]:
     return items
 
 
-def join_tables(items: list[Item], outputs: frozenset[int]) -> list[Item]:
+def join_tables(items: list[Item], lasting: frozenset[int], sizes: list[Index]) -> list[Item]:
     """Launches of one program whose results nothing later uses become one launch over a table of rows.
 
-    Each joins the last of its kind; it may move there only if nothing in between writes what it touches.
+    Each joins the last of its kind; it may move there only if nothing in between writes what it touches, and if what it
+    reads, unless it is `lasting` (slots), need not be kept for it in more memory than it writes: the steps of an
+    optimizer join, sums of large values do not.
     """
     last: dict[Function | None, int] = {}
     moved: dict[int, list[int]] = {}
-    later_reads: set[int] = set()
+    last_read: dict[int, int] = {}
     later_writes: set[int] = set()
-    after: list[tuple[frozenset[int], frozenset[int]]] = []
     for k in reversed(range(len(items))):
         item = items[k]
-        sink = not item.writes & (later_reads | later_writes)
+        sink = item.writes.isdisjoint(last_read) and item.writes.isdisjoint(later_writes)
         goal = last.get(item.function)
         if sink and goal is None:
             last[item.function] = k
         elif sink and goal is not None:
             touched = item.reads | item.writes
             between = (items[j] for j in range(k + 1, goal + 1))
-            if not any(o.writes & touched for o in between):
+            kept = [s for s in item.reads - lasting if last_read.get(s, k) < goal]
+            if _bytes_of(kept, sizes) <= _bytes_of(item.writes, sizes) and not any(o.writes & touched for o in between):
                 moved.setdefault(goal, []).append(k)
-        later_reads |= item.reads
+                k = goal
+        for s in item.reads:
+            last_read[s] = max(last_read.get(s, k), k)
         later_writes |= item.writes
-        after.append((item.reads, item.writes))
     gone = {k for ks in moved.values() for k in ks}
     result = []
     for k, item in enumerate(items):
@@ -165,7 +172,12 @@ def join_tables(items: list[Item], outputs: frozenset[int]) -> list[Item]:
     return result
 
 
-def join_groups(items: list[Item]) -> list[Item]:
+def _bytes_of(slots: Iterable[int], sizes: list[Index]) -> int:
+    """Sizes over symbolic dims count at their bounds."""
+    return sum([bounds(sizes[s])[1] for s in slots])
+
+
+def join_groups(items: list[Item], sizes: list[Index]) -> list[Item]:
     """Small launches that read a common operand and do not depend on each other become groups.
 
     So do the products of q, k and v with one activation. Each moves up to the last one that it can join.
@@ -177,7 +189,7 @@ def join_groups(items: list[Item]) -> list[Item]:
         for p in reversed(range(max(len(placed) - GROUP_REACH, 0), len(placed))):
             other = placed[p]
             members = groups[other.group] if other.group >= 0 else [other]
-            if is_small(item) and may_join(item, members):
+            if is_small(item) and may_join(item, members, sizes):
                 if other.group < 0:
                     other.group = len(groups)
                     groups.append(members)
@@ -191,10 +203,12 @@ def join_groups(items: list[Item]) -> list[Item]:
     return placed
 
 
-def may_join(item: Item, members: list[Item]) -> bool:
-    """Whether it reads what one of them reads, and all are small and do not depend on it."""
-    return (len(members) < MOST_IN_GROUP and any(item.reads & m.reads for m in members)
-            and all(is_small(m) and not depend(item, m) for m in members))
+def may_join(item: Item, members: list[Item], sizes: list[Index]) -> bool:
+    """Whether it reads what one of them reads, and all are small, write little and do not depend on it."""
+    if len(members) >= MOST_IN_GROUP or not any(item.reads & m.reads for m in members):
+        return False
+    written = _bytes_of([s for m in (item, *members) for s in m.writes], sizes)
+    return written <= GROUP_BYTES and all(is_small(m) and not depend(item, m) for m in members)
 
 
 def depend(a: Item, b: Item) -> bool:
