@@ -8,8 +8,8 @@ from ops.cases import CASES, Case, check_forward, ops_of
 from minigrad import Tensor
 from minigrad.ops import OPS
 
-COVERED_ELSEWHERE = {"copy", "scalar", "random_bits", "detach", "moved", "stepped"}
-"""Tested in test_tensor.py, test_random.py, test_autodiff.py, test_nn.py and test_optim.py."""
+COVERED_ELSEWHERE = {"copy", "scalar", "random_bits", "detach", "moved", "stepped", "attention_sums"}
+"""Tested in the files of tensors, random numbers, gradients, layers, optimizers and of the gradient of attention."""
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -65,7 +65,7 @@ def measure_axes(state: Fusion) -> None:
         varying = varying_axes(state, k, graph.kind(k))
         state.varying.append(varying)
         lower, work = node.op.lower, 0.0
-        if isinstance(lower, (Elementwise, Generate)) and not widens(graph, k):
+        if graph.kind(k) != "leaf" and isinstance(lower, (Elementwise, Generate)) and not widens(graph, k):
             distinct = graph.counts[k] if all(varying) else \
                 numel(tuple([e for e, v in zip(node.shape, varying, strict=True) if v]))
             work = float(lower.flops) * distinct
