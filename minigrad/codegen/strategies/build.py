@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from minigrad.codegen.ir.nodes import Alloc, BufferParam, Function, If, Let, Loop, ScalarParam, Stmt
+from minigrad.codegen.ir.nodes import Alloc, Function, If, Let, Loop, Stmt
 from minigrad.codegen.ir.nodes import Store as IRStore
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.codegen.monoid import MONOIDS, Monoid
 from minigrad.codegen.strategies.build_scaled import scaled_sums
+from minigrad.codegen.strategies.launch import function_of
 from minigrad.codegen.strategies.plan import Plan
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import DType
@@ -73,9 +74,7 @@ class Builder:
             decoded.insert(0, t % count if k else t)
             after = after * count
         body = self.tiles(plan.parallel, tiles, decoded, at)
-        buffers = tuple(BufferParam(b.name, b.dtype, b.shape[0], b.mode) for b in self.kernel.params)
-        scalars = tuple(ScalarParam(s.name, s.dtype) for s in self.kernel.scalars)
-        return Function(name, buffers, scalars, self.kernel.dims, (Loop(p, 0, total, "parallel", tuple(body)),))
+        return function_of(self.kernel, name, Loop(p, 0, total, "parallel", tuple(body)))
 
     def fresh(self, stem: str, hi: Index) -> Var:
         self.count += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from minigrad.codegen.ir.nodes import Alloc, BufferParam, Function, Loop, ScalarParam, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, Function, Loop, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.kernel import Store as KernelStore
 from minigrad.codegen.lowering.collapse import coefficient
@@ -13,10 +13,11 @@ from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.attention import DOT, Attention, Mix, recognise
 from minigrad.codegen.strategies.attention_gradient import Gradient
 from minigrad.codegen.strategies.build import accumulate, ceil_div
+from minigrad.codegen.strategies.launch import function_of, spread
 from minigrad.codegen.strategies.plan import AttentionPlan
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError
-from minigrad.expr import Index, Var, bounds, emax, emin, product, subs
+from minigrad.expr import Index, Var, bounds, emax, emin, subs
 from minigrad.value import Value, binary, const, guard, load, make, unary
 
 Element = Callable[[Index], Value]
@@ -29,15 +30,8 @@ def build_attention(kernel: Kernel, nest: Nest, plan: AttentionPlan, name: str) 
 
 def places(parts: Attention, rows: int) -> tuple[Var, Index, dict[Var, Index], Index]:
     """(the parallel variable, its stop, what the batch's variables are there, the first row) of blocks of rows."""
-    counts = [*(v.hi + 1 for v in parts.batch), ceil_div(parts.row.hi + 1, rows)]
-    total = product(counts)
-    p = Var("p", 0, total - 1)
-    at: dict[Var, Index] = {}
-    after: Index = 1
-    for v, count in reversed(list(zip((*parts.batch, parts.row), counts, strict=True))):
-        at[v] = p // after % count
-        after = after * count
-    return p, total, at, at.pop(parts.row) * rows
+    p, total, places = spread([*(v.hi + 1 for v in parts.batch), ceil_div(parts.row.hi + 1, rows)])
+    return p, total, dict(zip(parts.batch, places, strict=False)), places[-1] * rows
 
 
 def last_key(parts: Attention | Gradient, at: dict[Var, Index], origin: Index, rows: int) -> Index:
@@ -71,10 +65,7 @@ class AttentionBuilder:
     def function(self, name: str) -> Function:
         parts = self.parts
         p, total, self.at, self.origin = places(parts, self.lanes)
-        buffers = tuple(BufferParam(b.name, b.dtype, b.shape[0], b.mode) for b in self.kernel.params)
-        scalars = tuple(ScalarParam(s.name, s.dtype) for s in self.kernel.scalars)
-        body = (Loop(p, 0, total, "parallel", tuple(self.block())),)
-        return Function(name, buffers, scalars, self.kernel.dims, body)
+        return function_of(self.kernel, name, Loop(p, 0, total, "parallel", tuple(self.block())))
 
     # ---- one block of rows ----
 

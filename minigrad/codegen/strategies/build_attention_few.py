@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 
-from minigrad.codegen.ir.nodes import Alloc, BufferParam, Function, Loop, Prefetch, ScalarParam, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, Function, Loop, Prefetch, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.kernel import Store as KernelStore
 from minigrad.codegen.lowering.collapse import coefficient
@@ -13,6 +13,7 @@ from minigrad.codegen.strategies.attention import DOT, recognise
 from minigrad.codegen.strategies.attention_few import sharing
 from minigrad.codegen.strategies.build import accumulate, ceil_div
 from minigrad.codegen.strategies.build_attention import last_key
+from minigrad.codegen.strategies.launch import function_of, spread
 from minigrad.codegen.strategies.plan import AttentionFewPlan
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError
@@ -49,19 +50,13 @@ class FewBuilder:
 
     def function(self, name: str) -> Function:
         batch = [v for v in self.parts.batch if v not in self.shared]
-        total = product(v.hi + 1 for v in batch)
-        p = Var("p", 0, total - 1)
-        after: Index = 1
-        for v in reversed(batch):
-            self.at[v] = p // after % (v.hi + 1)
-            after = after * (v.hi + 1)
+        p, total, places = spread([v.hi + 1 for v in batch])
+        self.at.update(zip(batch, places, strict=True))
         self.stop = last_key(self.parts, self.at, 0, extent(self.parts.row)) + 1
         sizes = {"scores": self.rows * self.pitch, "top": self.rows, "total": self.rows}
         memory = [Alloc(n, self.dtype, size, "scratch") for n, size in sizes.items()]
         body = (*memory, self.scores(), *self.weights(), *self.finish())
-        buffers = tuple(BufferParam(b.name, b.dtype, b.shape[0], b.mode) for b in self.kernel.params)
-        scalars = tuple(ScalarParam(s.name, s.dtype) for s in self.kernel.scalars)
-        return Function(name, buffers, scalars, self.kernel.dims, (Loop(p, 0, total, "parallel", body),))
+        return function_of(self.kernel, name, Loop(p, 0, total, "parallel", body))
 
     def of_row(self, row: Index) -> dict[Var, Index]:
         """All index variables of a nest for the `row`-th of the rows that share keys."""

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minigrad.codegen.ir.nodes import Alloc, BufferParam, Function, Loop, ScalarParam, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, Function, Loop, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.access import extent
@@ -11,10 +11,11 @@ from minigrad.codegen.strategies.attention import DOT
 from minigrad.codegen.strategies.attention_gradient import recognise
 from minigrad.codegen.strategies.build import accumulate, ceil_div
 from minigrad.codegen.strategies.build_attention import last_key
+from minigrad.codegen.strategies.launch import function_of, spread
 from minigrad.codegen.strategies.plan import AttentionGradientPlan
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError
-from minigrad.expr import Index, Var, bounds, emin, product, subs
+from minigrad.expr import Index, Var, bounds, emin, subs
 from minigrad.value import Value, binary, const, guard, load, unary
 
 Factor = Callable[[Index, Index], Value]
@@ -52,16 +53,9 @@ class GradientBuilder:
 
     def function(self, name: str) -> Function:
         batch = self.parts.batch
-        total = product(v.hi + 1 for v in batch)
-        p = Var("p", 0, total - 1)
-        after: Index = 1
-        for v in reversed(batch):
-            self.at[v] = p // after % (v.hi + 1)
-            after = after * (v.hi + 1)
-        buffers = tuple(BufferParam(b.name, b.dtype, b.shape[0], b.mode) for b in self.kernel.params)
-        scalars = tuple(ScalarParam(s.name, s.dtype) for s in self.kernel.scalars)
-        body = (Loop(p, 0, total, "parallel", tuple(self.head())),)
-        return Function(name, buffers, scalars, self.kernel.dims, body)
+        p, total, places = spread([v.hi + 1 for v in batch])
+        self.at.update(zip(batch, places, strict=True))
+        return function_of(self.kernel, name, Loop(p, 0, total, "parallel", tuple(self.head())))
 
     # ---- one place in the batch ----
 

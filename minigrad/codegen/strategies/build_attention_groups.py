@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 
-from minigrad.codegen.ir.nodes import Alloc, Barrier, BufferParam, Function, Loop, ScalarParam, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, Loop, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.access import extent
@@ -11,6 +11,7 @@ from minigrad.codegen.strategies.attention import DOT, recognise
 from minigrad.codegen.strategies.attention_groups import PADDING
 from minigrad.codegen.strategies.build import accumulate, ceil_div
 from minigrad.codegen.strategies.build_attention import last_key, places
+from minigrad.codegen.strategies.launch import function_of
 from minigrad.codegen.strategies.plan import GroupAttentionPlan
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError
@@ -42,10 +43,7 @@ class GroupAttentionBuilder:
         shared = (Alloc("keys", dtype, self.depth * self.pitch, "local"),
                   Alloc("values", dtype, plan.keys * self.columns, "local"))
         items = Loop(self.item, 0, plan.items, "item", tuple(self.work()))
-        buffers = tuple(BufferParam(b.name, b.dtype, b.shape[0], b.mode) for b in self.kernel.params)
-        scalars = tuple(ScalarParam(s.name, s.dtype) for s in self.kernel.scalars)
-        return Function(name, buffers, scalars, self.kernel.dims,
-                        (Loop(self.group, 0, self.total, "group", (*shared, items)),))
+        return function_of(self.kernel, name, Loop(self.group, 0, self.total, "group", (*shared, items)))
 
     def work(self) -> list[Stmt]:
         """One work-item."""

@@ -5,12 +5,13 @@ from collections.abc import Callable, Mapping
 from itertools import product as combinations
 from typing import cast
 
-from minigrad.codegen.ir.nodes import Alloc, BufferParam, Call, Function, If, Loop, ScalarParam, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, Call, Function, If, Loop, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.build import accumulate, ceil_div
 from minigrad.codegen.strategies.build_turned import turned_block
+from minigrad.codegen.strategies.launch import function_of
 from minigrad.codegen.strategies.narrow import in_words
 from minigrad.codegen.strategies.plan import Box, PackedPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
@@ -76,9 +77,7 @@ class PackedBuilder:
             at[v] = (tile % count if k else tile) * part
             after = after * count
         body = self.block(at)
-        buffers = tuple(BufferParam(b.name, b.dtype, b.shape[0], b.mode) for b in self.kernel.params)
-        scalars = tuple(ScalarParam(s.name, s.dtype) for s in self.kernel.scalars)
-        return Function(name, buffers, scalars, self.kernel.dims, (Loop(p, 0, total, "parallel", tuple(body)),))
+        return function_of(self.kernel, name, Loop(p, 0, total, "parallel", tuple(body)))
 
     def side(self, variables: tuple[Var, ...], box: Box, at: dict[Var, Index]) -> Side:
         """The block of these variables whose origins are in `at`."""

@@ -3,12 +3,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minigrad.codegen.ir.nodes import Alloc, Barrier, BufferParam, Function, Let, Loop, ScalarParam, Stmt
+from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, Let, Loop, Stmt
 from minigrad.codegen.ir.nodes import Store as IRStore
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.build import accumulate, ceil_div
 from minigrad.codegen.strategies.build_tiles import counted
+from minigrad.codegen.strategies.launch import function_of
 from minigrad.codegen.strategies.plan import TeamPlan
 from minigrad.codegen.strategies.teams import is_reduction
 from minigrad.codegen.value_walk import Rewriter
@@ -79,9 +80,7 @@ class TeamBuilder:
             else:
                 body.append(self.define(s, self.at, self.names, self.conditions))
         items = Loop(self.t, 0, self.plan.rows * self.plan.items, "item", tuple(body))
-        buffers = tuple(BufferParam(b.name, b.dtype, b.shape[0], b.mode) for b in self.kernel.params)
-        scalars = tuple(ScalarParam(s.name, s.dtype) for s in self.kernel.scalars)
-        return Function(name, buffers, scalars, self.kernel.dims, (Loop(g, 0, total, "group", (*self.shared, items)),))
+        return function_of(self.kernel, name, Loop(g, 0, total, "group", (*self.shared, items)))
 
     def define(self, s: Define, at: dict[Var, Index], names: dict[str, Value], conditions: tuple[Index, ...]) -> Let:
         value = self.inside(Rewriter(at, locals_=names).value(s.value), conditions)

@@ -3,10 +3,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minigrad.codegen.ir.nodes import Alloc, Barrier, BufferParam, Function, Loop, ScalarParam, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, Loop, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.build import accumulate, ceil_div
+from minigrad.codegen.strategies.launch import function_of
 from minigrad.codegen.strategies.plan import TilePlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.codegen.strategies.tiles import PADDING
@@ -82,9 +83,7 @@ class TileBuilder:
         if not self.batch:
             first_row = g // across * self.tile_m
         body = self.group(at, first_row, first_column, rows, columns)
-        buffers = tuple(BufferParam(b.name, b.dtype, b.shape[0], b.mode) for b in self.kernel.params)
-        scalars = tuple(ScalarParam(s.name, s.dtype) for s in self.kernel.scalars)
-        return Function(name, buffers, scalars, self.kernel.dims, (Loop(g, 0, total, "group", tuple(body)),))
+        return function_of(self.kernel, name, Loop(g, 0, total, "group", tuple(body)))
 
     def group(self, at: dict[Var, Index], first_row: Index, first_column: Index, rows: Index, columns: Index
               ) -> list[Stmt]:

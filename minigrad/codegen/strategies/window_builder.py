@@ -1,8 +1,9 @@
 """What both forms of windows are built from: the parallel loop over planes, staging, tiles of rows, stores."""
 from __future__ import annotations
 
-from minigrad.codegen.ir.nodes import BufferParam, Function, If, Loop, ScalarParam, Stmt, Store
+from minigrad.codegen.ir.nodes import Function, If, Loop, Stmt, Store
 from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.strategies.launch import function_of
 from minigrad.codegen.strategies.plan import WindowPlan
 from minigrad.codegen.strategies.recognise_window import Axis, Rows, Window
 from minigrad.codegen.strategies.stage_window import Names, Staging
@@ -35,10 +36,7 @@ class WindowBuilder:
             at[v] = tile % (v.hi + 1) if v is not own[0] and v.hi != -1 else tile
             after = after * (v.hi + 1)
         body = self.plane(at, p % bands, [v for v in self.window.planes if v not in used])
-        buffers = tuple(BufferParam(b.name, b.dtype, b.shape[0], b.mode) for b in self.kernel.params)
-        scalars = tuple(ScalarParam(s.name, s.dtype) for s in self.kernel.scalars)
-        loop = Loop(p, 0, total, "parallel", (*self.staging.allocate(), *body))
-        return Function(name, buffers, scalars, self.kernel.dims, (loop,))
+        return function_of(self.kernel, name, Loop(p, 0, total, "parallel", (*self.staging.allocate(), *body)))
 
     def plane(self, at: dict[Var, Index], band: Index, again: list[Var]) -> list[Stmt]:
         raise NotImplementedError

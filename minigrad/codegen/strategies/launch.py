@@ -1,0 +1,27 @@
+"""What every builder ends with: the function of a kernel, and the places of one iteration of its parallel loop."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minigrad.codegen.ir.nodes import BufferParam, Function, Loop, ScalarParam
+from minigrad.codegen.kernel import Kernel
+from minigrad.expr import Index, Var, product
+
+
+def function_of(kernel: Kernel, name: str, loop: Loop) -> Function:
+    """A function with the parameters of a kernel, whose buffers are flat."""
+    buffers = tuple(BufferParam(p.name, p.dtype, p.shape[0], p.mode) for p in kernel.params)
+    scalars = tuple(ScalarParam(s.name, s.dtype) for s in kernel.scalars)
+    return Function(name, buffers, scalars, kernel.dims, (loop,))
+
+
+def spread(counts: Sequence[Index]) -> tuple[Var, Index, list[Index]]:
+    """A variable `p` for all of nested loops, its stop, and the place in each of them; the last one steps first."""
+    total = product(counts)
+    p = Var("p", 0, total - 1)
+    places: list[Index] = []
+    after: Index = 1
+    for count in reversed(counts):
+        places.insert(0, p // after % count)
+        after = after * count
+    return p, total, places
