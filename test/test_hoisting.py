@@ -75,6 +75,19 @@ def test_a_changed_constant_is_seen() -> None:
     assert launches(lambda: step(x)) == launches(lambda: layer(x))  # it changes too often to be made apart
 
 
+@pytest.mark.parametrize("rows", [4, 20, 512])
+@pytest.mark.parametrize("columns", [4, 16, 520])
+def test_stages_of_a_kernel_are_taken_apart(rows: int, columns: int) -> None:
+    """A stage that arranges the weights for the next one reads nothing else; it takes all of the kernel's buffers."""
+    w, x = tensor(512, columns), tensor(rows, 512)
+    step = jit(lambda x: (x @ w).realize())
+    for _ in range(4):
+        assert step(x).numpy().tobytes() == (x @ w).numpy().tobytes()
+    w.assign(w * 2).realize()
+    for _ in range(3):
+        assert step(x).numpy().tobytes() == (x @ w).numpy().tobytes()
+
+
 def test_positions_need_no_constant() -> None:
     x = tensor(16, 16)
 

@@ -60,9 +60,19 @@ def _plan_of(plan: ExecutionPlan, which: list[int], slots: tuple[Slot, ...], out
     donated = plan.schedule.donated if outputs == plan.schedule.outputs else frozenset()
     schedule = replace(plan.schedule, steps=(), slots=slots, outputs=outputs, donated=donated)
     lasting = set(outputs) | {k for k, s in enumerate(slots) if s.leaf is not None}
+    items = [_without_strangers(item, used | lasting) for item in items]
     return ExecutionPlan(schedule, plan.device, items, plan.sizes, [k for k in plan.temporary if k in used - lasting],
                          flops=sum(i.flops for i in items), bytes=sum(i.bytes for i in items),
                          lines={new: plan.lines[old] for new, old in enumerate(which) if old in plan.lines})
+
+
+def _without_strangers(item: Item, known: set[int]) -> Item:
+    """The launch with arguments that the plan has: stages of a kernel take all of its buffers, and touch some."""
+    if all([v in known for row in item.rows for v in row.values]):
+        return item
+    other = min(item.writes)
+    rows = [replace(row, values=tuple([v if v in known else other for v in row.values])) for row in item.rows]
+    return replace(item, rows=rows)
 
 
 class _Once:
