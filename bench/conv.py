@@ -53,12 +53,14 @@ def _measure(bench: Bench, network: str, layer: ConvLayer, wanted: str) -> None:
 
 
 def ours(layer: ConvLayer, wanted: str, x: np.ndarray, weight: np.ndarray, dy: np.ndarray) -> Callable[[], object]:
-    """The captured layer or gradient. Weights belong to the step, images and the gradient of the output change."""
-    w = Tensor(weight, requires_grad=True).realize()
+    """The captured layer or gradient. Images and the gradient of the output change; the weights belong to the step that
+    goes forward, as in inference, and change as well where there are gradients."""
+    own = Tensor(weight, requires_grad=True).realize()
     images, gradient = Tensor(x, requires_grad=True).realize(), Tensor(dy).realize()
 
     @jit
-    def step(images: Tensor, gradient: Tensor) -> list[Tensor]:
+    def step(images: Tensor, gradient: Tensor, *weights: Tensor) -> list[Tensor]:
+        w, = weights or (own,)
         y = images.conv2d(w, groups=layer.groups, stride=layer.stride, padding=layer.padding)
         targets = {"forward": [], "data": [images], "weights": [w], "both": [images, w]}[wanted]
         results = y.gradient(*targets, gradient=gradient) if targets else [y]
@@ -66,7 +68,7 @@ def ours(layer: ConvLayer, wanted: str, x: np.ndarray, weight: np.ndarray, dy: n
         return results
 
     def call() -> None:
-        step(images, gradient)
+        step(images, gradient, *(() if wanted == "forward" else (own,)))
         minigrad.synchronize()
 
     return call
