@@ -48,10 +48,10 @@ class Lines(Operand):
 class MatrixBuilder(TileBuilder):
     """The loops of tiles, but for the inner one and where the sums are."""
 
-    plan: MatrixPlan  # type: ignore[assignment]
+    plan: MatrixPlan
 
     def __init__(self, kernel: Kernel, nest: Nest, contraction: Contraction, plan: MatrixPlan):
-        super().__init__(kernel, nest, contraction, plan)  # type: ignore[arg-type]
+        super().__init__(kernel, nest, contraction, plan)
         self.unit = unit_named(plan.unit)
         microkernel = find(plan.unit)
         if microkernel is None:

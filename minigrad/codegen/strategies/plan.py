@@ -108,26 +108,11 @@ class TilePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class MatrixPlan:
+class MatrixPlan(TilePlan):
     """A contraction of half operands by work-groups of down x across waves, each with rows x columns tiles of a matrix
     unit (`codegen/microkernels/matrix.py`), whose microkernel is `unit`. The rest is as in a TilePlan."""
 
-    strategy: str
-    batch: tuple[str, ...]
-    m: tuple[str, ...]
-    n: tuple[str, ...]
-    k: tuple[str, ...]
-    down: int
-    across: int
-    rows: int
-    columns: int
-    depth: int
-    a_along: str
-    b_along: str
     unit: str
-
-    def __str__(self) -> str:
-        return plan_text(self)
 
 
 @dataclass(frozen=True, slots=True)
