@@ -16,8 +16,8 @@ from minigrad.state import gguf_load
 
 SEPARATOR = "\n__ggml_vocab_test__\n"
 TEXTS = ["", " ", "Hello world", " Hello\n\n  world\t!", "w048 7tuijk dsdfhu", "нещо на Български",
-         "한국어", "🦙 is a llama", "I'll I'LL we've", "3333333 and 12.5", "ﬁn \u00a0x \u3000y ½ ²", "\x1c\x1d",
-         "<s> and <|im_end|> and </s>", "e\u0301"]
+         "한국어", "🦙 is a llama", "I'll I'LL we've", "3333333 and 12.5", "ﬁn \u00a0x \u3000y ½ ²",
+         "\x1c\x1d", "<s> and <|im_end|> and </s>", "e\u0301"]
 
 
 def golden_cases(folder: Path, name: str) -> list[tuple[str, list[int]]]:
