@@ -2,6 +2,10 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +14,7 @@ import numpy as np
 
 from bench.options import Bench
 from bench.report import OURS, Work
+from bench.starts import run_process
 from bench.timing import Side
 from examples.llama.chat import default_model
 from examples.llama.checkpoint import DTYPES, Config, Weight, converted
@@ -62,6 +67,8 @@ def run(bench: Bench) -> None:
             bench.measure(work, sides)
             if phase == "decode":
                 _report_weights(bench, model, sides[0])
+    if bench.wants(prefill):
+        _report_first_tokens(bench, name, path)
 
 
 def _report_weights(bench: Bench, model: Llama, side: Side) -> None:
@@ -71,6 +78,29 @@ def _report_weights(bench: Bench, model: Llama, side: Side) -> None:
         return
     bench.report.say(f"decode reads {model.weight_bytes() / 1e6:.1f} MB of weights per token: {gb_s:.2f} GB/s, "
                      f"{gb_s / bench.report.limits.gb_s:.0%} of the read stream")
+
+
+def _report_first_tokens(bench: Bench, name: str, path: Path | None) -> None:
+    """Rows of the first token, from when the weights are there, in a process with empty caches and in the next one."""
+    code = f"from bench.llama import first_token; first_token({None if path is None else str(path)!r})"
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {"MINIGRAD_THREADS": str(bench.options.threads), "MINIGRAD_CACHE": folder}
+        for which in ("a process, empty caches", "a second process"):
+            told = run_process(code, environment, stdout=subprocess.PIPE, text=True).stdout
+            bench.report.add_figure(f"llama {name} first token of {which}", [float(told)], 1.0, "s")
+
+
+def first_token(path: str | None, prompt: int = 40) -> None:
+    """Prints the seconds from weights in memory to the logits after a prompt, on the host."""
+    if path is None:
+        model, start = quick_model(), time.perf_counter()
+        prompt = QUICK.context // 4
+    else:
+        checkpoint = load_checkpoint(Path(path))
+        start = time.perf_counter()
+        model = Llama(checkpoint.config, checkpoint.tensors)
+    Session(model).feed(np.random.default_rng(0).integers(3, model.config.vocabulary, prompt).tolist())
+    print(time.perf_counter() - start)
 
 
 class Ours:

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from bench.efficientnet_step import QUICK_SIZE
 from bench.options import Bench
@@ -44,9 +45,15 @@ def measure_starts(bench: Bench, name: str, batch: int, size: int) -> None:
 def _process(code: str, environment: dict[str, str]) -> tuple[float, float]:
     """Seconds on the clock and of processors that a process running `code` takes."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True, cwd=Path(__file__).parent.parent)
+    run_process(code, environment)
     wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def run_process(code: str, environment: dict[str, str], **how: Any) -> subprocess.CompletedProcess:
+    """Python running `code` from the repository's root; `how` is for subprocess.run."""
+    return subprocess.run([sys.executable, "-c", code], env=environment, check=True,
+                          cwd=Path(__file__).parent.parent, **how)
 
 
 def measure_matmuls(bench: Bench) -> None:
