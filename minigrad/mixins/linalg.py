@@ -9,14 +9,14 @@ from minigrad.dtype import DType, promote, to_dtype
 from minigrad.errors import ShapeError
 from minigrad.expr import Index
 from minigrad.mixins.base import Base, as_count, as_tensor
-from minigrad.mixins.indexing import IndexingMixin
 from minigrad.mixins.movement import spread
+from minigrad.mixins.ordering import OrderingMixin
 from minigrad.mixins.reduce import accumulating
 from minigrad.ops import build as B
 from minigrad.ops import products
 
 
-class LinalgMixin(IndexingMixin):
+class LinalgMixin(OrderingMixin):
     """Matrix products, einsum, convolution."""
 
     __slots__ = ()

@@ -15,7 +15,6 @@ from minigrad.ops import functions
 from minigrad.ops.node import Node
 
 Axis = int | Sequence[int] | None
-_CUMSUM_BLOCK = 256
 
 
 def accumulating(dtype: DType) -> DType:
@@ -149,24 +148,3 @@ class ReduceMixin(MovementMixin):
     def _normalise(self, build: Callable[[Node], Node]) -> Self:
         x = self._as_float()
         return x.cast(x.dtype.compute)._unary(build).cast(x.dtype)
-
-    def cumsum(self, axis: int = 0, *, dim: int | None = None) -> Self:
-        """Running sums along an axis, by blocks: work grows little faster than linearly."""
-        if self.ndim == 0:
-            return self
-        a = as_axis("cumsum", axis if dim is None else dim, self.ndim)
-        x = self._accumulating(None).transpose(a, -1)
-        return x._cumsum_last().transpose(a, -1)
-
-    def _cumsum_last(self) -> Self:
-        n = self.shape[-1]
-        if not isinstance(n, int) or n <= _CUMSUM_BLOCK:
-            order = self._wrap(B.iota(n, self.device))
-            upto = order.reshape(1, n).le(order.reshape(n, 1))
-            return upto.where(self.unsqueeze(-2), 0).sum(-1)
-        blocks = -(-n // _CUMSUM_BLOCK)
-        padded = self.pad((0, blocks * _CUMSUM_BLOCK - n))
-        inner = padded.reshape(*self.shape[:-1], blocks, _CUMSUM_BLOCK)._cumsum_last()
-        last = inner._cut(inner.ndim - 1, _CUMSUM_BLOCK - 1, _CUMSUM_BLOCK).squeeze(-1)
-        before = last._cumsum_last()._cut(last.ndim - 1, 0, blocks - 1).pad((1, 0))
-        return (inner + before.unsqueeze(-1)).flatten(-2)._cut(self.ndim - 1, 0, n)

@@ -14,7 +14,7 @@ from minigrad.ops import toposort
 from minigrad.ops.composite import expanded
 from ops.case import Case
 from ops.elementwise import cast_cases, elementwise_cases
-from ops.movement import indexed_cases, movement_cases, reduces_cases
+from ops.movement import indexed_cases, movement_cases, ordered_cases, reduces_cases
 from ops.networks import convolutions_cases, empty_cases, linear_cases, networks_cases
 
 TOLERANCE = {"float64": 1e-10, "float32": 2e-5, "float16": 4e-3, "bfloat16": 2e-2}
@@ -26,6 +26,7 @@ CASES: list[Case] = [
     *reduces_cases(),
     *movement_cases(),
     *indexed_cases(),
+    *ordered_cases(),
     *linear_cases(),
     *convolutions_cases(),
     *networks_cases(),

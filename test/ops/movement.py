@@ -68,6 +68,9 @@ def reduces_cases() -> list[Case]:
         Case("log_softmax", lambda x: x.log_softmax(-1), (F(5, 6),), lambda x: np.log(_softmax(x)), second=True),
         Case("cumsum", lambda x: x.cumsum(1), (F(3, 11),), lambda x: x.cumsum(1)),
         Case("cumsum_long", lambda x: x.cumsum(0), (F(700, 2),), lambda x: x.cumsum(0), tolerance=4),
+        Case("cumprod", lambda x: x.cumprod(1), (P(3, 11),), lambda x: x.cumprod(1)),
+        Case("cummax", lambda x: x.cummax(1)[0], (A(3, 11),), lambda x: np.maximum.accumulate(x, 1)),
+        Case("cummin_special", lambda x: x.cummin(1)[0], (S(3, 9),), lambda x: np.minimum.accumulate(x, 1), grad=False),
         Case("layernorm", lambda x: x.layernorm(), (F(4, 10),), None, second=True, tolerance=3),
         Case(
             "rms_norm",
@@ -231,4 +234,18 @@ def indexed_cases() -> list[Case]:
             lambda x: _put(x, slice(1, 3), 9),
             grad=False,
         ),
+    ]
+
+
+def ordered_cases() -> list[Case]:
+    return [
+        Case("sort", lambda x: x.sort()[0], (A(3, 11),), lambda x: np.sort(x)),
+        Case("sort_merged", lambda x: x.sort(0)[0], (F(600, 2),), lambda x: np.sort(x, 0), grad=False),
+        Case("sort_special", lambda x: x.sort()[0], (S(4, 12),), lambda x: np.sort(x), grad=False),
+        Case("argsort", lambda x: x.argsort(0), (N(-3, 3, 20, 2),), lambda x: np.argsort(x, 0, "stable"), grad=False),
+        Case("topk", lambda x: x.topk(3)[0], (A(2, 9),), lambda x: -np.sort(-x)[:, :3]),
+        Case("kthvalue", lambda x: x.kthvalue(2, 0)[0], (A(5, 3),), lambda x: np.sort(x, 0)[1]),
+        Case("median", lambda x: x.median(1), (A(3, 9),), lambda x: np.median(x, 1)),
+        Case("searchsorted", lambda x, y: x.sort()[0].searchsorted(y), (F(9), F(3, 4)),
+             lambda x, y: np.searchsorted(np.sort(x), y), grad=False),
     ]
