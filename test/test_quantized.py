@@ -4,7 +4,7 @@ import pytest
 from conftest import devices
 
 from minigrad import Tensor, show
-from minigrad.errors import ShapeError
+from minigrad.errors import DTypeError, ShapeError
 from minigrad.state import QuantizedTensor
 from minigrad.state.gguf_quants import KINDS as FORMATS
 from minigrad.state.quantized import KINDS, quantize_blocks, quantize_rows
@@ -79,3 +79,14 @@ def test_what_cannot_be_quantised() -> None:
         QuantizedTensor.from_blocks("Q6_K", (2, 32), np.zeros(68, np.uint8))
     with pytest.raises(ShapeError, match=r"expected 68 bytes for \[2, 32\] in Q8_0, got 67"):
         QuantizedTensor.from_blocks("Q8_0", (2, 32), np.zeros(67, np.uint8))
+
+
+def test_words_that_are_none() -> None:
+    words, scales = Tensor.zeros(4, 8, dtype="uint32"), Tensor.zeros(4, 2, dtype="float16")
+    assert words.dequantized(scales, None, "Q4_0").shape == (4, 64)
+    with pytest.raises(ShapeError, match=r"words \[..., 8 \* B\] and scales .* for Q8_0, got \[4, 8\], \[4, 2\]"):
+        words.cast("int32").dequantized(scales, None, "Q8_0")
+    with pytest.raises(DTypeError, match="expected words of int32 and floats, got uint32, float16"):
+        words.dequantized(scales, None, "Q8_0")
+    with pytest.raises(ShapeError, match="with minimums for Q4_1 only, got Q4_1 and 1 of"):
+        words.dequantized(scales, None, "Q4_1")

@@ -13,7 +13,7 @@ from minigrad.mixins.movement import spread
 from minigrad.mixins.ordering import OrderingMixin
 from minigrad.mixins.reduce import accumulating
 from minigrad.ops import build as B
-from minigrad.ops import products
+from minigrad.ops import products, quantized
 
 
 class LinalgMixin(OrderingMixin):
@@ -26,6 +26,14 @@ class LinalgMixin(OrderingMixin):
         signed bytes of `other`. Processors have an instruction for it.
         """
         return self._binary("dot_bytes", other, B.dot_bytes)
+
+    def dequantized(self, scales: Self, minimums: Self | None, kind: str) -> Self:
+        """Of words [..., G] (`state.QuantizedTensor`: int32 for kind 'Q8_0', uint32 for 'Q4_0' and 'Q4_1'), with scales
+        and for 'Q4_1' minimums [..., K/32]: their numbers, float32 [..., K].
+        """
+        with_least = () if minimums is None else (minimums,)
+        node = quantized.dequantized(self._node, scales._node, *[m._node for m in with_least], kind=kind)
+        return self._wrap(node, self, scales, *with_least)
 
     def dot(self, other: Any, dtype: DType | str | None = None) -> Self:
         """Matrix product of the last two axes, with batch axes that broadcast; a 1-D operand is a vector."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minigrad.dtype import int32, uint32
+from minigrad.dtype import int32
 from minigrad.errors import ShapeError
 from minigrad.expr import product
 from minigrad.tensor import Tensor
@@ -70,7 +70,7 @@ class QuantizedTensor:
     def dequantize(self) -> Tensor:
         """The values, float32 [N, K], lazy."""
         minimums = None if self.minimums is None else self.minimums.transpose(1, 2)
-        values = self._values(self.words.transpose(1, 2), self.scales.transpose(1, 2), minimums)
+        values = self.words.transpose(1, 2).dequantized(self.scales.transpose(1, 2), minimums, self.kind)
         rows = -(-self.shape[0] // PANEL) * PANEL
         return values.reshape(rows, self.shape[1])[:self.shape[0]]
 
@@ -79,8 +79,8 @@ class QuantizedTensor:
         def picked(t: Tensor) -> Tensor:
             return t.transpose(1, 2).reshape(-1, t.shape[1])[:self.shape[0]][indices]
 
-        return self._values(picked(self.words), picked(self.scales),
-                            None if self.minimums is None else picked(self.minimums))
+        minimums = None if self.minimums is None else picked(self.minimums)
+        return picked(self.words).dequantized(picked(self.scales), minimums, self.kind)
 
     def linear(self, x: Tensor, bias: Tensor | None = None, quantize_activations: bool = False) -> Tensor:
         """x [..., K] times the transposed matrix, plus `bias` [N] if given: [..., N].
@@ -131,25 +131,6 @@ class QuantizedTensor:
             self.minimums.transpose(1, 2).float().reshape(1, panels, PANEL, blocks, 1))
         total = (total + least * sums) * scales.reshape(-1, 1, 1, blocks, 1)
         return total.sum((-2, -1)).reshape(-1, panels * PANEL)[:, :self.shape[0]]
-
-    def _values(self, words: Tensor, scales: Tensor, minimums: Tensor | None) -> Tensor:
-        """words [..., G] and scales [..., K/32] -> values [..., K]."""
-        blocks = scales.shape[-1]
-        lead = words.shape[:-1]
-        device = words.device
-        if self.kind == "Q8_0":
-            shifts = Tensor.arange(24, -8, -8, dtype=int32, device=device)
-            numbers = (words.reshape(*lead, blocks, 8, 1) << shifts >> 24).float()
-        else:
-            halves = Tensor.arange(2, dtype=uint32, device=device).reshape(2, 1) * 4
-            shifts = halves + Tensor.arange(4, dtype=uint32, device=device) * 8
-            nibbles = words.reshape(*lead, blocks, 4, 1, 1) >> shifts & 15
-            numbers = nibbles.float() if minimums is not None else (nibbles.cast(int32) - 8).float()
-        inner = (1,) * (len(numbers.shape) - len(lead) - 1)
-        values = numbers * scales.reshape(*lead, blocks, *inner).float()
-        if minimums is not None:
-            values = values + minimums.reshape(*lead, blocks, *inner).float()
-        return values.reshape(*lead, blocks * BLOCK)
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
