@@ -11,7 +11,6 @@ from minigrad.capture.recorder import Place, PlanStep
 from minigrad.capture.steady import Steady
 from minigrad.dtype import uint8
 from minigrad.engine.plan import number
-from minigrad.engine.prepared import PreparedPlan
 from minigrad.engine.storage import Spares, settle_down
 from minigrad.tensor import Tensor
 
@@ -23,7 +22,7 @@ def steady_after(capture: Capture, owners: list[Tensor]) -> Steady | None:
     """What the replay that just ended left behind, if it leaves things alike from call to call."""
     steps = capture.recording.steps
     step = steps[0] if len(steps) == 1 else None
-    if not isinstance(step, PlanStep) or not isinstance(step.prepared, PreparedPlan):
+    if not isinstance(step, PlanStep) or step.prepared is None:
         return None
     if capture.shared and capture.guards:
         return None

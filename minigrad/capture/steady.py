@@ -1,9 +1,9 @@
 """A replay when nothing but the arguments has changed since the last one: what must hold is checked list by list.
 
-After a replay of one plan on the CPU, a capture remembers which Nodes, gradients and addresses it left behind. If the
-next call finds them all in place and held by nobody else, then the command table is right as it stands but for the
-arguments and the outputs: nothing is journaled, allocated or rebound. Anything else is left to `Capture.replay`. While
-no Tensor that was there before was changed or looked at (`handles.changes`), nothing of that needs to be checked.
+After a replay of one plan, a capture remembers which Nodes, gradients and addresses it left behind. If the next call
+finds them all in place and held by nobody else, then the prepared plan is right as it stands but for the arguments and
+the outputs: nothing is journaled, allocated or rebound. Anything else is left to `Capture.replay`. While no Tensor that
+was there before was changed or looked at (`handles.changes`), nothing of that needs to be checked.
 """
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from minigrad.tensor import Tensor
 
 if TYPE_CHECKING:
     from minigrad.capture.replay import Capture
+    from minigrad.engine.prepared_opencl import PreparedQueue
 
 MISS = object()
 """What `Steady.replay` returns when something is not as the last replay left it."""
@@ -67,7 +68,7 @@ class Steady:
     arguments, then the guards. While `changes.mark` stays `mark`, nothing has happened to any cell.
     """
 
-    def __init__(self, capture: Capture, step: PlanStep, prepared: PreparedPlan, guards: list[Tensor]):
+    def __init__(self, capture: Capture, step: PlanStep, prepared: PreparedPlan | PreparedQueue, guards: list[Tensor]):
         self.step, self.prepared = step, prepared
         self.size, self.drawn, self.parts = capture.recording.size, capture.drawn, capture.output
         self.derived = [derived for _, _, derived in capture.derived]

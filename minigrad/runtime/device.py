@@ -18,9 +18,9 @@ __all__ = ["Buffer", "Device", "Launch", "Program", "grouped"]
 class Buffer:
     """`nbytes` of device memory at `offset` bytes into `handle` (a numpy uint8 array on the CPU, a cl.Buffer on CL).
 
-    `base` keeps what owns the memory alive: an arena, or a user's array. `address` is where the first byte lies in
-    host memory, filled on first use by the CPU (0: not asked yet, or no such thing). `version` counts how often a plan
-    overwrote the buffer in place.
+    `base` keeps what owns the memory alive: an arena, or a user's array. `address` is where the first byte lies, in
+    host memory or as a device numbers its bytes, filled on first use (0: not asked yet, or no such thing). `version`
+    counts how often a plan overwrote the buffer in place.
     """
 
     device: Device
@@ -76,6 +76,10 @@ class Device(ABC):
     @abstractmethod
     def free(self, buffer: Buffer) -> None:
         """Gives the memory back (it may be kept for reuse)."""
+
+    def address_of(self, handle: Any) -> int:
+        """Where the first byte of a handle from `alloc` lies: no two that live share addresses."""
+        raise NotImplementedError(f"{self.name} does not say where memory lies")
 
     @abstractmethod
     def copy_in(self, buffer: Buffer, data: np.ndarray) -> None:

@@ -43,7 +43,7 @@ def address_of(buffer: Buffer) -> int:
     if not buffer.address:
         if buffer.handle is None:
             raise InternalError("[launch] expected a live buffer, got one that was freed")
-        buffer.address = buffer.handle.__array_interface__["data"][0] + buffer.offset
+        buffer.address = buffer.device.address_of(buffer.handle) + buffer.offset
     return buffer.address
 
 
@@ -98,6 +98,9 @@ class HostMemory:
             bucket.append((handle, address))
             self._free[size] = bucket
             self._free_bytes += size
+
+    def address_of(self, handle: np.ndarray) -> int:
+        return handle.__array_interface__["data"][0]
 
     def trim(self) -> None:
         """Gives all pooled memory back to the system."""

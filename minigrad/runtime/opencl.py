@@ -17,9 +17,10 @@ from minigrad.runtime import opencl_devices
 from minigrad.runtime.device import Buffer, Device, Launch, Program
 from minigrad.runtime.host import bucket_size
 from minigrad.runtime.opencl_build import Builder
+from minigrad.runtime.opencl_chain import Planned
 from minigrad.runtime.opencl_devices import DeviceInfo, devices, find_device
 from minigrad.runtime.opencl_prepared import PreparedLaunches
-from minigrad.runtime.opencl_quirks import FINISH_SKIPS_FLUSHED, WALL_TIME
+from minigrad.runtime.opencl_quirks import FINISH_SKIPS_FLUSHED, GROUPS_GO_ON, WALL_TIME
 
 __all__ = ["DeviceInfo", "Executable", "OpenCL", "devices", "open_device"]
 
@@ -99,6 +100,8 @@ class OpenCL(Device):
         self._cl = cl
         self._lock = threading.RLock()  # reentrant: the garbage collector may free buffers inside any call
         self._wall = WALL_TIME in info.quirks
+        self.groups_at_once = info.units if GROUPS_GO_ON in info.quirks else 0
+        """How many groups of a chain run beside each other; 0 where one must not wait for another."""
         profiling = 0 if self._wall else cl.command_queue_properties.PROFILING_ENABLE
         try:
             self._context = cl.Context([info.handle])
@@ -107,6 +110,9 @@ class OpenCL(Device):
             raise DeviceError(f"[{self.name}] {info.platform} ({info.name}) cannot be opened: {_words(e)}") from None
         self._builder = Builder(info, self._context)
         self._executables: dict[Program, Executable] = {}
+        self._addresses: dict[Any, int] = {}
+        self._handles: dict[int, Any] = {}
+        self._next_address = bucket_size(1)
         self._pool: dict[int, list[Any]] = {}
         self._pool_bytes = 0
         self._pool_limit = info.global_memory // POOL_SHARE
@@ -124,29 +130,50 @@ class OpenCL(Device):
             free = self._pool.get(size)
             if free:
                 self._pool_bytes -= size
-                return Buffer(self, nbytes, free.pop())
+                handle = free.pop()
+                return Buffer(self, nbytes, handle, 0, None, self._addresses[handle])
             try:
-                return Buffer(self, nbytes, self._create(size))
+                return self._create(nbytes, size)
             except self._cl.Error:
                 self.trim()
             try:
-                return Buffer(self, nbytes, self._create(size))
+                return self._create(nbytes, size)
             except self._cl.Error as e:
                 limit = f"at most {self.info.max_allocation} bytes in one buffer and {self.info.global_memory} in all"
                 raise DeviceError(f"[alloc] expected {limit} on {self.name}, got {nbytes}: {_words(e)}") from None
 
-    def _create(self, size: int) -> Any:
-        return self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, size)
+    def _create(self, nbytes: int, size: int) -> Buffer:
+        handle = self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, size)
+        address, self._next_address = self._next_address, self._next_address + size
+        self._addresses[handle], self._handles[address] = address, handle
+        return Buffer(self, nbytes, handle, 0, None, address)
+
+    def _release(self, handle: Any) -> None:
+        del self._handles[self._addresses.pop(handle)]
+        handle.release()
+
+    def address_of(self, handle: Any) -> int:
+        """The number of its first byte, if bytes are counted as they are allocated: none is ever given twice."""
+        return self._addresses[handle]
+
+    def locate(self, address: int) -> tuple[Any, int]:
+        """(handle, offset in bytes) of an address in memory that lives."""
+        handle = self._handles.get(address)
+        if handle is not None:
+            return handle, 0
+        with self._lock:
+            base = max([a for a in self._handles if a <= address])
+            return self._handles[base], address - base
 
     def free(self, buffer: Buffer) -> None:
         """Keeps whole allocations for reuse; views (with a `base` or an offset) and freed buffers are left alone."""
-        handle, buffer.handle = buffer.handle, None
+        handle, buffer.handle, buffer.address = buffer.handle, None, 0
         if handle is None or buffer.base is not None or buffer.offset or _forked:
             return
         with self._lock:
             size = handle.size
             if size > self._pool_limit // 2:
-                handle.release()
+                self._release(handle)
                 return
             if self._pool_bytes + size > self._pool_limit:
                 self.trim()
@@ -158,7 +185,7 @@ class OpenCL(Device):
         with self._lock:
             for handles in self._pool.values():
                 for handle in handles:
-                    handle.release()
+                    self._release(handle)
             self._pool.clear()
             self._pool_bytes = 0
 
@@ -217,10 +244,15 @@ class OpenCL(Device):
             except self._cl.Error as e:
                 raise DeviceError(f"[{self.name}] the driver refused a launch: {_words(e)}") from None
 
-    def prepare(self, executables: list[Executable]) -> PreparedLaunches:
-        """Launches of these programs, in order, that keep their arguments, for `run`."""
+    def prepare(self, launches: list[Planned]) -> PreparedLaunches:
+        """Launches, in order, that keep their arguments, for `run`."""
         with self._lock:
-            return PreparedLaunches(self, executables)
+            return PreparedLaunches(self, launches)
+
+    def chain_kernels(self, program: Program, count: int) -> list[Any]:
+        """So many kernel objects of a chain's program. Raises CompileError."""
+        kernel = self._builder.kernels([program])[0]
+        return [kernel, *[self._cl.Kernel(kernel.program, program.name) for _ in range(count - 1)]]
 
     def run(self, prepared: PreparedLaunches) -> None:
         """Queues prepared launches; returns without waiting. Their time is that from the start of the first to the end
@@ -229,10 +261,9 @@ class OpenCL(Device):
         with self._lock:
             if self._busy_since is None:
                 self._busy_since = time.perf_counter()
-            enqueue, queue = self._cl.enqueue_nd_range_kernel, self._queue
-            work = [(kernel, *sizes) for kernel, sizes in zip(prepared.kernels, prepared.sizes, strict=True)
-                    if sizes is not None]
+            enqueue, queue, work = self._cl.enqueue_nd_range_kernel, self._queue, prepared.work()
             try:
+                prepared.upload(queue)
                 for at in range(0, len(work), LAUNCHES_PER_FLUSH):
                     part = work[at:at + LAUNCHES_PER_FLUSH]
                     first = last = enqueue(queue, *part[0])

@@ -1,46 +1,150 @@
-"""Launches whose arguments stay set: each has a kernel object of its own, and a run sets only what has changed."""
+"""Launches whose arguments stay set, alone or in chains: a run sets only what has changed."""
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from minigrad.errors import InternalError
+import numpy as np
+
+from minigrad.errors import CompileError, InternalError
+from minigrad.runtime.opencl_chain import LINE, Planned, Table, chain_program, chains_of, word_of
 
 if TYPE_CHECKING:
-    from minigrad.runtime.opencl import Executable, OpenCL
+    from minigrad.runtime.opencl import OpenCL
 
 Place = tuple[int, int]
 """A launch and the number of an argument of its program."""
 
+Work = tuple[Any, tuple[int], tuple[int]]
+"""A kernel with its arguments set, its global size and its group size."""
+
+OTHER_ARGUMENTS = 4
+"""Those of a chain's kernel before its memories."""
+
 
 class PreparedLaunches:
-    """A list of launches for many runs. Every argument has to be set before the first one."""
+    """A list of launches for many runs. Every argument has to be set before the first one.
 
-    def __init__(self, device: OpenCL, executables: list[Executable]):
+    A launch alone has a kernel object of its own. Those of a chain are rows of a table; a kernel object of the chain
+    has the memories.
+    """
+
+    def __init__(self, device: OpenCL, launches: list[Planned]):
         import pyopencl as cl
-        self.device, self.executables = device, executables
-        self.kernels = [cl.Kernel(e.kernel.program, e.kernel.function_name) for e in executables]
-        self.sizes: list[tuple[tuple[int], tuple[int]] | None] = [None] * len(executables)
-        self._at = [e.positions() for e in executables]
+        self.device, self.launches = device, launches
+        self._at = [p.executable.positions() for p in launches]
+        self.chains = self._make_chains()
+        chained = {k for chain in self.chains for k in chain}
+        self._kernels = {k: cl.Kernel(p.executable.kernel.program, p.executable.kernel.function_name)
+                         for k, p in enumerate(launches) if k not in chained}
+        self._sizes: dict[int, tuple[tuple[int], tuple[int]] | None] = {}
+        self._work: list[Work] | None = None
 
-    def set_buffer(self, places: Iterable[Place], handle: Any, offset: int) -> None:
-        """Memory `offset` bytes into a handle, as an argument at these places."""
+    def _make_chains(self) -> list[range]:
+        device, launches = self.device, self.launches
+        if not device.groups_at_once:
+            return []
+        most = device.info.handle.max_parameter_size // 8 - OTHER_ARGUMENTS
+        chains = chains_of(launches, most)
+        if not chains:
+            return []
+        table = Table(launches, chains, min(device.groups_at_once, len(os.sched_getaffinity(0))))
+        memories = [list(dict.fromkeys(m for k in chain for m in launches[k].memories)) for chain in chains]
+        wide = max(map(len, memories))
+        try:
+            kernels = device.chain_kernels(chain_program([e.program for e in table.programs], wide, table.stride),
+                                           len(chains))
+        except CompileError:
+            return []  # each of them compiles alone
+        self._table = table
+        self._start_chains(chains, memories, kernels, wide)
+        return chains
+
+    def _start_chains(self, chains: list[range], memories: list[list[int]], kernels: list[Any], wide: int) -> None:
+        """Sets what stays: counters and table, rows, stand-ins for memories that a chain does not have."""
+        device, table = self.device, self._table
+        self._counters = device.alloc(4 * 3 * LINE)
+        device.copy_in(self._counters, np.zeros(3 * LINE, np.uint32))
+        self._words = device.alloc(table.words.nbytes)
+        self._uploaded: Any = None
+        self._chain_work: dict[int, Work] = {}
+        self._holders: dict[int, list[tuple[Any, int]]] = {}
+        """By memory: the kernels that have it, and as which argument."""
+        for chain, held, kernel in zip(chains, memories, kernels, strict=True):
+            fixed = (self._counters.handle, self._words.handle, np.int64(table.row_of[chain.start]),
+                     np.int64(len(chain)), *[self._counters.handle] * wide)
+            for at, value in enumerate(fixed):
+                kernel.set_arg(at, value)
+            for at, memory in enumerate(held, OTHER_ARGUMENTS):
+                self._holders.setdefault(memory, []).append((kernel, at))
+            for k in chain:
+                numbers = [held.index(m) for m in self.launches[k].memories]
+                for position, itemsize in zip(self._at[k], self.launches[k].executable.itemsizes, strict=True):
+                    if itemsize:
+                        table.set_word(k, position, numbers.pop(0))
+            self._chain_work[chain.start] = (kernel, (table.groups,), (1,))
+        self._handles: dict[int, Any] = {}
+
+    def set_buffer(self, places: Iterable[Place], memory: int, handle: Any, offset: int) -> None:
+        """Memory `offset` bytes into a handle, as an argument at these places: a part of this memory."""
         for k, argument in places:
-            executable, at = self.executables[k], self._at[k][argument]
+            executable, at = self.launches[k].executable, self._at[k][argument]
             itemsize = executable.itemsizes[argument]
             if handle is None or offset % itemsize:
                 raise InternalError(f"[launch] expected live memory at a multiple of {itemsize} bytes, got {offset}")
-            self.kernels[k].set_arg(at, handle)
-            self.kernels[k].set_arg(at + 1, executable.types[at + 1](offset // itemsize))
+            kernel = self._kernels.get(k)
+            if kernel is None:
+                self._table.set_word(k, at + 1, offset // itemsize)
+                if self._handles.get(memory) is not handle:
+                    self._handles[memory] = handle
+                    for holder, position in self._holders[memory]:
+                        holder.set_arg(position, handle)
+            else:
+                kernel.set_arg(at, handle)
+                kernel.set_arg(at + 1, executable.types[at + 1](offset // itemsize))
 
     def set_number(self, places: Iterable[Place], value: int | float) -> None:
         """A scalar or a dim, in the type that each program takes."""
         for k, argument in places:
             at = self._at[k][argument]
-            self.kernels[k].set_arg(at, self.executables[k].types[at](value))
+            kind = self.launches[k].executable.types[at]
+            if k in self._kernels:
+                self._kernels[k].set_arg(at, kind(value))
+            else:
+                self._table.set_word(k, at, word_of(value, kind))
 
-    def set_extent(self, k: int, extent: int) -> None:
-        """The iterations of a launch; with none it is left out."""
-        executable = self.executables[k]
-        self.kernels[k].set_arg(len(executable.types) - 1, executable.types[-1](extent))
-        self.sizes[k] = self.device.ranges(executable, extent) if extent > 0 else None
+    def set_extents(self, launches: list[int], extent: int) -> None:
+        """The iterations of these launches; with none they are left out."""
+        for k in launches:
+            kernel = self._kernels.get(k)
+            if kernel is None:
+                self._table.set_extent(k, extent)
+                continue
+            executable = self.launches[k].executable
+            kernel.set_arg(len(executable.types) - 1, executable.types[-1](extent))
+            self._sizes[k] = self.device.ranges(executable, extent) if extent > 0 else None
+            self._work = None
+
+    def work(self) -> list[Work]:
+        """What is to be queued for a run, in order."""
+        if self._work is None:
+            self._work = []
+            starts = self._chain_work if self.chains else {}
+            for k in range(len(self.launches)):
+                if k in starts:
+                    self._work.append(starts[k])
+                elif k in self._kernels:
+                    sizes = self._sizes[k]
+                    if sizes is not None:
+                        self._work.append((self._kernels[k], *sizes))
+        return self._work
+
+    def upload(self, queue: Any) -> None:
+        """Queues the copy of the table to the device, if it has changed."""
+        if self.chains and self._table.changed:
+            import pyopencl as cl
+            self._table.count_chunks()
+            self._table.changed = False
+            # The event keeps the copied words until they are there.
+            self._uploaded = cl.enqueue_copy(queue, self._words.handle, self._table.words.copy(), is_blocking=False)

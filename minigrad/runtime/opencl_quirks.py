@@ -14,6 +14,7 @@ SOFTWARE = "software"
 SUPERSEDED = "superseded"
 TRY_COMPILING = "try compiling"
 LOOP_BUDGET = "loop budget"
+GROUPS_GO_ON = "groups go on"
 LOOP_ITERATIONS = 65535
 """How many iterations LOOP_BUDGET leaves a work-item."""
 
@@ -39,6 +40,8 @@ QUIRKS = (
     Quirk(SUPERSEDED, "clover", "", "", "unmaintained; rusticl drives the same hardware"),
     Quirk(OWN_CACHE, "portable computing language", "", "",
           "keeps each kernel on disk by source and local size; asking for the binary compiles every kernel once more"),
+    Quirk(GROUPS_GO_ON, "portable computing language", "^pthread", "",
+          "runs a work-group to its end on a thread of the operating system, so that one may wait for another"),
     Quirk(TRY_COMPILING, "portable computing language", "", "-generic$",
           "the LLVM inside does not know the processor; builds of pocl-binary-distribution then refuse every program"),
 )
