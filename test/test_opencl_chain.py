@@ -1,5 +1,6 @@
 """Chains of launches: which launches join, that they compute what launches one by one do, and how few are queued."""
 import os
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from minigrad.engine.prepared_opencl import PreparedQueue
 from minigrad.errors import CompileError
 from minigrad.nn.state import get_parameters
 from minigrad.program import Program
-from minigrad.runtime.opencl import OpenCL, open_device
+from minigrad.runtime.opencl import Executable, OpenCL, open_device
 from minigrad.runtime.opencl_chain import CHUNKS, LONGEST, SAVED, Planned, Table, chain_program, chains_of, chunk_of
 
 pytestmark = needs_device("CL:pocl")
@@ -21,16 +22,15 @@ def device() -> OpenCL:
     return open_device("pocl")
 
 
-class Loaded:
+class Loaded(Executable):
     """What is asked of an executable where nothing runs."""
-
-    types = (None, np.int64, np.int64)
 
     def __init__(self, name: str, group: int = 0, scratch: int = 0):
         self.program = Program(name, "opencl", "", ("buffer:4",), scratch, group)
+        self.types = [None, np.int64, np.int64]
 
 
-def planned(executable: Loaded, count: int, memory: int = 0, work: float = 1.0) -> list[Planned]:
+def planned(executable: Any, count: int, memory: int = 0, work: float = 1.0) -> list[Planned]:
     return [Planned(executable, (memory,), work, False) for _ in range(count)]
 
 
@@ -127,7 +127,7 @@ def deep(device: str, layers: int = 13) -> object:
     caches = [Tensor.zeros(32, 48, device=device).contiguous().realize() for _ in range(layers)]
 
     @jit
-    def step(x: Tensor, at: object) -> Tensor:
+    def step(x: Tensor, at: Any) -> Tensor:
         for cache, weight in zip(caches, weights, strict=True):
             x = x @ weight
             cache[at:at + 1] = x

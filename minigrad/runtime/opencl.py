@@ -133,17 +133,21 @@ class OpenCL(Device):
                 handle = free.pop()
                 return Buffer(self, nbytes, handle, 0, None, self._addresses[handle])
             try:
-                return self._create(nbytes, size)
+                return self._placed(nbytes, size)
             except self._cl.Error:
                 self.trim()
             try:
-                return self._create(nbytes, size)
+                return self._placed(nbytes, size)
             except self._cl.Error as e:
                 limit = f"at most {self.info.max_allocation} bytes in one buffer and {self.info.global_memory} in all"
                 raise DeviceError(f"[alloc] expected {limit} on {self.name}, got {nbytes}: {_words(e)}") from None
 
-    def _create(self, nbytes: int, size: int) -> Buffer:
-        handle = self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, size)
+    def _create(self, size: int) -> Any:
+        return self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, size)
+
+    def _placed(self, nbytes: int, size: int) -> Buffer:
+        """New memory, with an address."""
+        handle = self._create(size)
         address, self._next_address = self._next_address, self._next_address + size
         self._addresses[handle], self._handles[address] = address, handle
         return Buffer(self, nbytes, handle, 0, None, address)

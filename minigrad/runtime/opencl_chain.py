@@ -1,11 +1,11 @@
 """Chains: many small launches as one, by a kernel that goes through a table of launches itself.
 
 A driver for processors takes microseconds to hand a launch over and more to wake its threads, as long as a small kernel
-runs. A chain has one work-group per core. The groups claim chunks of the launches, in order, from a counter; before a
-chunk runs, all chunks that it may depend on are waited for through a second counter. A chunk waits only for chunks of
-lower number, which groups have claimed that run already: whatever number of groups a driver runs at once, the one with
-the lowest chunk never waits. What is needed of the driver is that a group, once begun, goes on while another one waits
-(`opencl_quirks.GROUPS_GO_ON`). Which group runs a chunk changes no result.
+runs. A chain has one work-group per core. The groups claim chunks of the launches, in order, from a counter, each when
+all that it may depend on is done, as a second counter says. What is waited for has always been claimed by a group that
+runs: whatever number of groups a driver runs at once, one of them goes on. A group that has waited for long leaves, so
+that its core is free for those that are late; the others do the rest. What is needed of the driver is that a group,
+once begun, goes on while another one waits (`opencl_quirks.GROUPS_GO_ON`). Which group runs a chunk changes no result.
 
 A row of the table, in words of 64 bits: first chunk, the chunk after the last, how many chunks must be done before,
 iterations per chunk, extent, program; then the program's arguments, (memory, offset in elements) for a buffer.
@@ -38,6 +38,9 @@ CHUNK_NS, CHUNKS = 2000.0, 4
 """The least estimated work of a chunk, and how many chunks a launch has at most for each group."""
 
 FIRST, LAST, BEFORE, CHUNK, EXTENT, PROGRAM, ARGUMENTS = range(7)
+PATIENCE = 8192
+"""How often a waiting group looks before it leaves: some 0.3 ms."""
+
 LINE = 16
 """Counters of 32 bits to a cache line: claimed chunks, chunks that are done, groups that are."""
 
@@ -154,17 +157,30 @@ def chain_program(programs: list[Program], memories: int, stride: int) -> Progra
   __global uchar *memory[{memories}] = {{{", ".join(names)}}};
   __global const long *row = table + start * {stride};
   __global const long *end = row + rows * {stride};
-  for (;;) {{
-    const uint claimed = atomic_inc(&counters[0]);
-    while (row < end && claimed >= row[{LAST}]) row += {stride};
+  uint next = atomic_or(&counters[0], 0u), waited = 0;
+  while (waited < {PATIENCE}) {{
+    while (row < end && next >= row[{LAST}]) row += {stride};
     if (row == end) break;
-    while (counters[{LINE}] < row[{BEFORE}]) relax();
-    atomic_or(&counters[{LINE}], 0u);
-    const long first = (claimed - row[{FIRST}]) * row[{CHUNK}], last = min(first + row[{CHUNK}], row[{EXTENT}]);
+    if (counters[{LINE}] < row[{BEFORE}]) {{
+      relax();
+      ++waited;
+      next = counters[0];
+      continue;
+    }}
+    const uint seen = atomic_cmpxchg(&counters[0], next, next + 1);
+    if (seen != next) {{
+      next = seen;
+      continue;
+    }}
+    mem_fence(CLK_GLOBAL_MEM_FENCE);
+    const long first = (next - row[{FIRST}]) * row[{CHUNK}], last = min(first + row[{CHUNK}], row[{EXTENT}]);
     switch ((int)row[{PROGRAM}]) {{
 {chr(10).join(cases)}
     }}
+    mem_fence(CLK_GLOBAL_MEM_FENCE);
     atomic_inc(&counters[{LINE}]);
+    ++next;
+    waited = 0;
   }}
   if (atomic_inc(&counters[{2 * LINE}]) == get_num_groups(0) - 1) {{
     counters[0] = 0;
