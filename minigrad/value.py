@@ -153,7 +153,7 @@ class ValueIndex(Atom):
         self.value, self.lo, self.hi = value, lo, hi
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ValueIndex) and self.value is other.value
+        return isinstance(other, ValueIndex) and (self.value, self.lo, self.hi) == (other.value, other.lo, other.hi)
 
     def __hash__(self) -> int:
         return hash((ValueIndex, id(self.value)))

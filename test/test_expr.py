@@ -1,4 +1,6 @@
 """Integer expressions: every simplification against brute-force evaluation, bounds, text, run-time values."""
+import copy
+import pickle
 import random
 from itertools import product as tuples
 from math import prod
@@ -244,3 +246,18 @@ def test_variables_and_atoms() -> None:
     e = (x + i) // 3 + total * j
     assert isinstance(e, Expr) and variables(e) == {x, i, pos, q, j} and variables(3) == frozenset()
     assert {type(v).__name__ for v in e.atoms()} == {"FloorDiv", "Var", "Opaque"}
+
+
+def test_equal_expressions_are_one_object():
+    a, b = Var("a", 0, 9), Var("b", 0, 9)
+    assert a * 2 + b is b + 2 * a
+    assert (a + b) * (a + 1) is a * a + a * b + a + b
+    assert subs(a * 3 + b, {b: a}) is 4 * a
+    assert (a + b) // 4 is (b + a) // 4
+
+
+def test_copies_and_pickles_of_expressions_are_the_same_objects():
+    a = Var("a", 0, 9)
+    for e in (a, a * 2 + 1, (a + 3) // 4, dim(a + 1) * 2):
+        assert copy.deepcopy(e) is e
+        assert pickle.loads(pickle.dumps(e)) is e

@@ -1,9 +1,13 @@
-"""The classes of integer expressions, and sums and products of them."""
+"""The classes of integer expressions, their variables and what replaces them. Sums and products are in sums.py.
+
+Equal expressions are one object: they are compared and hashed by identity, and what was found out about one is kept
+with it (bounds, variables) or in caches by it.
+"""
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
-from math import gcd
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from numbers import Integral
 from threading import Lock
 from typing import Any, Union
@@ -19,10 +23,9 @@ Index = Union[int, "Expr"]
 class Expr:
     """`sum(c * product(atoms) for atoms, c in terms) + const`. Made by arithmetic, never directly."""
 
-    __slots__ = ("terms", "const", "_hash", "_bounds", "_variables", "__weakref__")
+    __slots__ = ("terms", "const", "_bounds", "_variables", "__weakref__")
     terms: Terms
     const: int
-    _hash: int | None
     _bounds: tuple[int, int] | None
     _variables: frozenset[Var] | None
 
@@ -30,10 +33,12 @@ class Expr:
 
     def __add__(self, other: Index) -> Index:
         if isinstance(other, Expr):
-            return _sum(self, other)
-        if type(other) is not int and not isinstance(other, Integral):
-            return NotImplemented
-        return _make(self.terms, self.const + int(other)) if other else self
+            return sum_of(self, other)
+        if type(other) is not int:
+            if not isinstance(other, Integral):
+                return NotImplemented
+            other = int(other)
+        return shifted(self, other) if other else self
 
     __radd__ = __add__
 
@@ -48,13 +53,14 @@ class Expr:
 
     def __mul__(self, other: Index) -> Index:
         if isinstance(other, Expr):
-            return _times(self, other)
-        if type(other) is not int and not isinstance(other, Integral):
-            return NotImplemented
-        other = int(other)
+            return product_of(self, other)
+        if type(other) is not int:
+            if not isinstance(other, Integral):
+                return NotImplemented
+            other = int(other)
         if other == 0 or other == 1:
             return self if other else 0
-        return _make(tuple([(m, c * other) for m, c in self.terms]), self.const * other)
+        return scaled(self, other)
 
     __rmul__ = __mul__
 
@@ -70,15 +76,8 @@ class Expr:
     def __rmod__(self, other: Index) -> Index:
         return mod(other, self) if isinstance(other, (int, Expr, Integral)) else NotImplemented
 
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        return type(other) is Expr and self.const == other.const and self.terms == other.terms
-
-    def __hash__(self) -> int:
-        if self._hash is None:
-            self._hash = hash((self.terms, self.const))
-        return self._hash
+    def __reduce__(self) -> tuple:
+        return make, (self.terms, self.const)
 
     def __str__(self) -> str:
         return to_text(self)
@@ -110,11 +109,8 @@ class Atom(Expr):
     def __new__(cls, *_: Any, **__: Any) -> Any:
         self = object.__new__(cls)
         self.terms, self.const = (((self,), 1),), 0
-        self._hash = self._bounds = self._variables = self.key = None
+        self._bounds = self._variables = self.key = None
         return self
-
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
 
     def children(self) -> tuple[Index, ...]:
         """The expressions that it is made of."""
@@ -138,20 +134,21 @@ class Atom(Expr):
         return self.key
 
 
-_interned: Table = {}
+_atoms: Table = {}
 _interning = Lock()
 
 
-def _intern(key: tuple, make: Callable[[], Any]) -> Any:
-    known = _interned.get(key)
+def intern(table: Table, key: tuple, new: Callable[[], Any]) -> Any:
+    """The object of this key, made if nobody holds one."""
+    known = table.get(key)
     found = None if known is None else known()
     if found is None:
         with _interning:
-            known = _interned.get(key)
+            known = table.get(key)
             found = None if known is None else known()
             if found is None:
-                found = make()
-                keep(_interned, key, found)
+                found = new()
+                keep(table, key, found)
     return found
 
 
@@ -169,7 +166,7 @@ class Var(Atom):
     value: int | None
 
     def __new__(cls, name: str, lo: Index, hi: Index, value: int | None = None) -> Var:
-        return _intern((name, lo, hi, value), lambda: cls._new(name, lo, hi, value))
+        return intern(_atoms, (name, lo, hi, value), lambda: cls._new(name, lo, hi, value))
 
     @classmethod
     def _new(cls, name: str, lo: Index, hi: Index, value: int | None) -> Var:
@@ -219,13 +216,16 @@ class Binary(Atom):
     b: Index
 
     def __new__(cls, a: Index, b: Index) -> Any:
-        return _intern((cls, a, b), lambda: cls._new(a, b))
+        return intern(_atoms, (cls, a, b), lambda: cls._new(a, b))
 
     @classmethod
     def _new(cls, a: Index, b: Index) -> Any:
         self = super().__new__(cls)
         self.a, self.b = a, b
         return self
+
+    def __reduce__(self) -> tuple:
+        return type(self), (self.a, self.b)
 
     def children(self) -> tuple[Index, ...]:
         return self.a, self.b
@@ -291,13 +291,16 @@ class Opaque(Atom):
     inner: Expr
 
     def __new__(cls, inner: Expr) -> Opaque:
-        return _intern((cls, inner), lambda: cls._new(inner))
+        return intern(_atoms, (cls, inner), lambda: cls._new(inner))
 
     @classmethod
     def _new(cls, inner: Expr) -> Opaque:
         self: Opaque = super().__new__(cls)
         self.inner = inner
         return self
+
+    def __reduce__(self) -> tuple:
+        return Opaque, (self.inner,)
 
     def children(self) -> tuple[Index, ...]:
         return (self.inner,)
@@ -307,150 +310,6 @@ class Opaque(Atom):
 
     def subs(self, mapping: Mapping[Var, Index]) -> Index:
         return dim(subs(self.inner, mapping))
-
-
-def _make(terms: Terms, const: int) -> Index:
-    """The canonical object for sorted, merged, non-zero terms."""
-    if not terms:
-        return const
-    if const == 0 and len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1:
-        return terms[0][0][0]
-    e = Expr.__new__(Expr)
-    e.terms, e.const = terms, const
-    e._hash = e._bounds = e._variables = None
-    return e
-
-
-def monomial_of(c: int, atoms: Monomial) -> Index:
-    """c * product(atoms), for c != 0."""
-    return _make(((atoms, c),), 0) if atoms else c
-
-
-def _order(term: tuple[Monomial, int]) -> list[str]:
-    monomial = term[0]
-    if len(monomial) == 1:
-        a, = monomial
-        return [a.key or a.sort_key()]
-    return [a.key or a.sort_key() for a in monomial]
-
-
-def build(merged: dict[Monomial, int], const: int) -> Index:
-    """The canonical object for terms in any order."""
-    items = [t for t in merged.items() if t[1]]
-    if len(items) > 1:
-        for monomial, _ in items:
-            for a in monomial:
-                if type(a) is Mod:
-                    joined = _recombine(dict(items), const, monomial, a)
-                    if joined is not None:
-                        return joined
-        items.sort(key=_order)
-    return _make(tuple(items), const)
-
-
-def _sum(x: Expr, y: Expr) -> Index:
-    merged = dict(x.terms)
-    for m, c in y.terms:
-        merged[m] = merged.get(m, 0) + c
-    return build(merged, x.const + y.const)
-
-
-def _join(a: Monomial, b: Monomial) -> Monomial:
-    if not a or not b:
-        return a or b
-    return tuple(sorted(a + b, key=lambda x: x.key or x.sort_key()))
-
-
-def _times(x: Expr, y: Expr) -> Index:
-    merged: dict[Monomial, int] = {}
-    left = [*x.terms, *([((), x.const)] if x.const else [])]
-    right = [*y.terms, *([((), y.const)] if y.const else [])]
-    for m1, c1 in left:
-        for m2, c2 in right:
-            m = _join(m1, m2)
-            merged[m] = merged.get(m, 0) + c1 * c2
-    const = merged.pop((), 0)
-    return build(merged, const)
-
-
-def without(monomial: Monomial, factor: Monomial) -> Monomial | None:
-    """monomial / factor, or None where factor's atoms are not all in it."""
-    rest = list(monomial)
-    for a in factor:
-        if a not in rest:
-            return None
-        rest.remove(a)
-    return tuple(rest)
-
-
-def _recombine(merged: dict[Monomial, int], const: int, monomial: Monomial, m: Mod) -> Index | None:
-    """k*(e % c) + k*c*(e // c) -> k*e, and k*(e % c) + k*c*((e // c) % d) -> k*(e % (c*d)), for the Mod `m`."""
-    k, rest = merged[monomial], without(monomial, (m,))
-    scale = monomial_of(k, rest or ())
-    quotient = floordiv(m.a, m.b)
-    partner = quotient * m.b * scale
-    replaced: Index | None = None
-    if not isinstance(partner, int):
-        if all(merged.get(t) == c for t, c in partner.terms):
-            replaced = scale * m.a - partner.const
-        else:
-            for other, coefficient in merged.items():
-                for a in other:
-                    if type(a) is Mod and a is not m and mod(quotient, a.b) is a:
-                        partner = m.b * scale * a
-                        if not isinstance(partner, int) and partner.terms == ((other, coefficient),):
-                            replaced = scale * mod(m.a, m.b * a.b)
-                            break
-                if replaced is not None:
-                    break
-    if replaced is None or isinstance(partner, int):
-        return None
-    left = {t: c for t, c in merged.items() if t != monomial}
-    for t, _ in partner.terms:
-        left.pop(t, None)
-    return build(left, const) + replaced
-
-
-def product(items: Iterable[Index]) -> Index:
-    """The product, 1 when there are none."""
-    result: Index = 1
-    for e in items:
-        result = e if type(result) is int and result == 1 else result * e
-    return result
-
-
-def dim(e: Index) -> Index:
-    """`e` as a shape's dim: a sum of several terms becomes (its common factor times) one Opaque atom."""
-    e = expand(e)
-    if isinstance(e, int) or (len(e.terms) == 1 and not e.const):
-        return e
-    common = gcd(e.const, *(c for _, c in e.terms))
-    factor = e.terms[0][0] if not e.const else ()
-    for m, _ in e.terms[1:]:
-        factor = common_factor(factor, m)
-    terms = tuple([(without(m, factor) or (), c // common) for m, c in e.terms])
-    merged = {m: c for m, c in terms if m}
-    inner = build(merged, e.const // common + sum(c for m, c in terms if not m))
-    return product(factor) * common * Opaque(inner)  # type: ignore[arg-type]
-
-
-def expand(e: Index) -> Index:
-    """`e` with the Opaque sums among its factors multiplied out."""
-    if isinstance(e, int) or not any(type(a) is Opaque for m, _ in e.terms for a in m):
-        return e
-    total: Index = e.const
-    for m, c in e.terms:
-        total = total + product(expand(a.inner) if type(a) is Opaque else a for a in m) * c
-    return total
-
-
-def common_factor(a: Monomial, b: Monomial) -> Monomial:
-    rest, shared = list(b), []
-    for x in a:
-        if x in rest:
-            rest.remove(x)
-            shared.append(x)
-    return tuple(shared)
 
 
 def variables(e: Index) -> frozenset[Var]:
@@ -467,8 +326,18 @@ def variables(e: Index) -> frozenset[Var]:
 
 def subs(e: Index, mapping: Mapping[Var, Index]) -> Index:
     """`e` with variables replaced, all at once, and simplified again."""
-    if isinstance(e, int) or not mapping or variables(e).isdisjoint(mapping):
+    if isinstance(e, int) or not mapping:
         return e
+    own = e._variables or variables(e)
+    if own.isdisjoint(mapping):
+        return e
+    return mapping[e] if type(e) is Var else _subs(e, tuple([mapping.get(v) for v in own]))
+
+
+@lru_cache(maxsize=1 << 14)
+def _subs(e: Expr, instead: tuple[Index | None, ...]) -> Index:
+    """`subs` by what replaces each of the variables of `e`, in the order in which their set has them."""
+    mapping = {v: to for v, to in zip(variables(e), instead, strict=True) if to is not None}
     if isinstance(e, Atom):
         return e.subs(mapping)
     merged: dict[Monomial, int] = {}
@@ -485,6 +354,9 @@ def subs(e: Index, mapping: Mapping[Var, Index]) -> Index:
 
 
 # Arithmetic on the classes above needs the modules below, which need the classes: these imports close the circle.
+from minigrad.expr.sums import build, dim, make, product, product_of, scaled, shifted, sum_of  # noqa: E402
+
+# isort: split
 from minigrad.expr.divide import floordiv, mod  # noqa: E402
 from minigrad.expr.interval import bounds, emax, emin  # noqa: E402
 from minigrad.expr.text import to_text  # noqa: E402

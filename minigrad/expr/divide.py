@@ -4,8 +4,9 @@ from __future__ import annotations
 from functools import lru_cache
 from math import gcd
 
-from minigrad.expr.core import Expr, FloorDiv, Index, Mod, Monomial, build, common_factor, dim, monomial_of, without
+from minigrad.expr.core import Expr, FloorDiv, Index, Mod, Monomial
 from minigrad.expr.interval import bounds, prove_nonneg
+from minigrad.expr.sums import build, common_factor, dim, monomial_of, without
 
 
 def _monomial(divisor: Index) -> tuple[int, Monomial]:

@@ -3,20 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from minigrad.expr.core import (
-    Atom,
-    Expr,
-    FloorDiv,
-    Index,
-    Max,
-    Min,
-    Monomial,
-    Var,
-    expand,
-    monomial_of,
-    variables,
-    without,
-)
+from minigrad.expr.core import Atom, Expr, FloorDiv, Index, Max, Min, Monomial, Var, variables
+from minigrad.expr.sums import expand, monomial_of, without
 
 
 def bounds(e: Index) -> tuple[int, int]:

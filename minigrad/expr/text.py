@@ -5,8 +5,9 @@ import re
 from collections.abc import Callable, Mapping
 
 from minigrad.errors import FormatError
-from minigrad.expr.core import Atom, FloorDiv, Index, Max, Min, Mod, Opaque, Var, dim
+from minigrad.expr.core import Atom, FloorDiv, Index, Max, Min, Mod, Opaque, Var
 from minigrad.expr.interval import emax, emin
+from minigrad.expr.sums import dim
 
 Show = Callable[["Atom"], "str | None"]
 _OPERATORS = {FloorDiv: "//", Mod: "%"}

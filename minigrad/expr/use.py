@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from minigrad.errors import InternalError, ShapeError
-from minigrad.expr.core import Atom, Binary, FloorDiv, Index, Max, Min, Mod, Opaque, Var, expand, subs, variables
+from minigrad.expr.core import Atom, Binary, FloorDiv, Index, Max, Min, Mod, Opaque, Var, subs, variables
+from minigrad.expr.sums import expand
 
 
 def evaluate(e: Index, values: Mapping[Any, int], atom: Callable[[Atom], int] | None = None) -> int:

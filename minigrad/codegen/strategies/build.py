@@ -23,7 +23,7 @@ from minigrad.codegen.strategies.plan import Plan
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var, product, subs
-from minigrad.value import Value, across, load, local, make, rebuild, substitute, walk
+from minigrad.value import Value, across, binary, load, local, make, rebuild, substitute, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,6 +376,13 @@ def accumulate(monoid: Monoid, old: Value, value: Value) -> Value:
     if monoid.name == "sum" and value.op == "mul" and value.dtype.is_float:
         return make("fma", value.dtype, (value.args[0], value.args[1], old))
     return monoid.apply(old, value)
+
+
+def accumulate_product(monoid: Monoid, old: Value, x: Value, y: Value) -> Value:
+    """`accumulate` of x * y."""
+    if monoid.name == "sum" and x.dtype.is_float:
+        return make("fma", x.dtype, (x, y, old))
+    return monoid.apply(old, binary("mul", x, y))
 
 
 def unroll_over(point: Point, body: list[Stmt]) -> list[Stmt]:

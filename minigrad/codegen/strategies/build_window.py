@@ -9,7 +9,7 @@ from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.blocking import PAGE, is_plain
-from minigrad.codegen.strategies.build import accumulate
+from minigrad.codegen.strategies.build import accumulate, accumulate_product
 from minigrad.codegen.strategies.build_window_plane import PlaneBuilder
 from minigrad.codegen.strategies.plan import WindowPlan
 from minigrad.codegen.strategies.recognise_phases import recognise_any
@@ -20,7 +20,6 @@ from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, subs
 from minigrad.value import (
     Value,
-    binary,
     const,
     guard,
     indices_of,
@@ -194,28 +193,33 @@ class TapsBuilder(WindowBuilder):
         monoid, stride = MONOIDS[self.window.monoid], self.staging.row_stride
         made: list[Stmt] = [Alloc(acc, self.dtype, rows * count, "register")]
         made += [Store(acc, k, monoid.init(self.dtype)) for k in range(rows * count)]
+        sums = [load(acc, (k,), self.dtype) for k in range(rows * count)]
+        meets: dict[int, list[tuple[int, int]]] = {}
         row_taps = [t - self.staging.first_row for t in phase.rows.taps]
+        for u, t in enumerate(row_taps):
+            for r in range(rows):
+                meets.setdefault(stride * r + t, []).append((r, u))
+        staged = apart(sorted(meets), -(-len(row_taps) // stride))
 
         def column(c: Index) -> list[Stmt]:
             """The sums of one column of taps."""
             made: list[Stmt] = []
-            known: dict[int, Value] = {}
+            known: list[Value] = []
             for u in range(len(row_taps)) if phase.other is not None else ():
                 let = self.names.name("w")
                 made.append(Let(let, self.weight(phase, weights, at, u, c)))
-                known[u] = local(let, self.dtype)
-            staged = sorted({stride * r + t for r in range(rows) for t in row_taps})
-            for i in apart(staged, -(-len(row_taps) // stride)):
-                meets = [(r, u) for u, t in enumerate(row_taps) for r in range(rows) if stride * r + t == i]
+                known.append(local(let, self.dtype))
+            start = self.staging.place(stride * first, phase.columns.dilation * c + phase.columns.offset, j, lane)
+            for i in staged:
                 for v in range(count):
                     let = self.names.name("x")
-                    position = phase.columns.dilation * c + phase.columns.offset
-                    made.append(Let(let, self.staging.at(stride * first + i, position, j + v, lane)))
-                    for r, u in meets:
+                    x = local(let, self.dtype)
+                    made.append(Let(let, self.staging.at(start, i, v)))
+                    for r, u in meets[i]:
                         slot = r * count + v
-                        x = local(let, self.dtype)
-                        term = binary("mul", x, known[u]) if known else x
-                        made.append(Store(acc, slot, accumulate(monoid, load(acc, (slot,), self.dtype), term)))
+                        total = accumulate_product(monoid, sums[slot], x, known[u]) if known else \
+                            accumulate(monoid, sums[slot], x)
+                        made.append(Store(acc, slot, total))
             return made
 
         taps = len(phase.columns.taps)

@@ -4,10 +4,10 @@ from __future__ import annotations
 from minigrad.codegen.ir.nodes import Alloc, Let, Loop, Stmt, Store
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.access import extent
-from minigrad.codegen.strategies.build import accumulate
+from minigrad.codegen.strategies.build import accumulate_product
 from minigrad.codegen.strategies.window_builder import WindowBuilder
 from minigrad.expr import Index, Var, bounds
-from minigrad.value import Value, across, binary, const, guard, load, local, substitute
+from minigrad.value import Value, across, const, guard, load, local, substitute
 
 
 class PlaneBuilder(WindowBuilder):
@@ -85,20 +85,20 @@ class PlaneBuilder(WindowBuilder):
             let = self.names.name("a")
             made.append(Let(let, guard(substitute(phase.other, here), zero, inside)))
             others.append(local(let, self.dtype))
-        row_taps = [t - self.staging.first_row for t in phase.rows.taps]
+        meets: dict[int, list[tuple[int, int]]] = {}
+        for u, t in enumerate(phase.rows.taps):
+            for r in range(rows):
+                meets.setdefault(stride * r + t - self.staging.first_row, []).append((r, u))
         for c in columns:
-            for i in range(min(row_taps), stride * (rows - 1) + max(row_taps) + 1):
-                meets = [(r, u) for u, t in enumerate(row_taps) for r in range(rows) if stride * r + t == i]
-                if not meets:
-                    continue
+            start = self.staging.place(stride * first, phase.columns.taps[c], j, lane)
+            for i in sorted(meets):
                 let = self.names.name("x")
-                x = self.staging.at(stride * first + i, phase.columns.taps[c], j, lane)
-                made.append(Let(let, guard(x, zero, inside)))
-                for r, u in meets:
+                made.append(Let(let, guard(self.staging.at(start, i), zero, inside)))
+                for r, u in meets[i]:
                     slot = u * self.columns + c if slots is None else slots.index(u * self.columns + c)
                     old = load(acc, (slot,), self.dtype)
-                    term = binary("mul", local(let, self.dtype), others[r])
-                    made.append(Store(acc, slot, accumulate(MONOIDS["sum"], old, term)))
+                    total = accumulate_product(MONOIDS["sum"], old, local(let, self.dtype), others[r])
+                    made.append(Store(acc, slot, total))
         return made
 
     def write(self, total: str, at: dict[Var, Index]) -> list[Stmt]:

@@ -77,11 +77,16 @@ class Staging:
     def allocate(self) -> list[Stmt]:
         return [Alloc(self.memory, self.window.value.dtype, self.rows * self.pitch + self.width, "scratch")]
 
-    def at(self, row: Index, column: Index, vector: Index, lane: Var) -> Value:
-        """A vector of positions: `row` of the staged ones; tap offset `column` of a vector of image columns."""
+    def place(self, row: Index, column: Index, vector: Index, lane: Var) -> Index:
+        """Where a vector of positions lies: `row` of the staged ones; tap offset `column` of a vector of image columns.
+        """
         offset = column - self.first_column
         place = row * self.pitch + offset % self.stride * self.segment + offset // self.stride
-        return load(self.memory, (place + vector * self.width + lane,), self.window.value.dtype)
+        return place + vector * self.width + lane
+
+    def at(self, place: Index, rows: int, vectors: int = 0) -> Value:
+        """The vector of positions some rows and vectors after a place."""
+        return load(self.memory, (place + (rows * self.pitch + vectors * self.width),), self.window.value.dtype)
 
     def stage(self, at: dict[Var, Index], first: Index, count: Index, lane: Var) -> list[Stmt]:
         """Rows of positions `first`, `first + 1`, ... of a plane; inside the vector loop of `lane`."""

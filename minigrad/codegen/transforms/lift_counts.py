@@ -68,14 +68,19 @@ class _Lifter:
         return tuple([self.statement(s) for s in body])
 
     def statement(self, s: Stmt) -> Stmt:
+        """The statement over the dims; itself where it does not depend on the iteration."""
+        if isinstance(s, Store):
+            offset, value, conditions = self.index(s.offset), self.value(s.value), self.indices(s.conditions)
+            same = offset is s.offset and value is s.value and conditions == s.conditions
+            return s if same else Store(s.buffer, offset, value, conditions)
+        if isinstance(s, Let):
+            value = self.value(s.value)
+            return s if value is s.value else Let(s.name, value)
         if isinstance(s, Loop):
             return Loop(s.var, self.index(s.start), self.index(s.stop), s.kind, self.body(s.body))
-        if isinstance(s, Let):
-            return Let(s.name, self.value(s.value))
-        if isinstance(s, Store):
-            return Store(s.buffer, self.index(s.offset), self.value(s.value), self.indices(s.conditions))
         if isinstance(s, Prefetch):
-            return Prefetch(s.buffer, self.index(s.offset))
+            offset = self.index(s.offset)
+            return s if offset is s.offset else Prefetch(s.buffer, offset, s.far)
         if isinstance(s, If):
             return If(self.indices(s.conditions), self.body(s.then), self.body(s.otherwise))
         if isinstance(s, Call):
@@ -87,12 +92,30 @@ class _Lifter:
     # ---- values and indices ----
 
     def value(self, root: Value) -> Value:
+        found = self.done.get(root)
+        if found is None:
+            found = self.changed(root) if self.old in free_variables(root) else self.kept(root)
+        return found
+
+    def kept(self, root: Value) -> Value:
+        """A value that is the same in every iteration."""
+        stack = [root]
+        while stack:
+            v = stack.pop()
+            if v not in self.done:
+                if v._inner is None and index_values(v):
+                    raise _Computed
+                self.done[v] = v
+                stack += v.args
+        return root
+
+    def changed(self, root: Value) -> Value:
         for v in below(root, self.done):
+            if self.old not in free_variables(v):
+                self.kept(v)
+                continue
             if index_values(v):
                 raise _Computed
-            if self.old not in free_variables(v):
-                self.done[v] = v
-                continue
             attr: object = v.attr
             if v.op == "load":
                 attr = (v.attr[0], self.indices(v.attr[1]))
