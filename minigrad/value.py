@@ -70,8 +70,11 @@ def make(op: str, dtype: DType, args: tuple[Value, ...] = (), attr: object = Non
         found.op, found.dtype, found.args, found.attr = op, dtype, args, attr
         found._below = found._free = found._expressions = None
         found._inner = None if op == "load" or op == "index" or op == "guard" else ()
-        found.loads = op == "load" or any([a.loads for a in args]) or \
-            (op == "index" or op == "guard") and any([a.loads for a in index_values(found)])
+        loads = op == "load"
+        for a in args if op != "index" and op != "guard" else (*args, *index_values(found)):
+            if a.loads:
+                loads = True
+        found.loads = loads
         keep(_interned, key, found)
     return found
 
@@ -198,7 +201,7 @@ def walk(*roots: Value) -> list[Value]:
 def _below(root: Value) -> tuple[Value, ...]:
     """Everything below `root` in the order of `walk`, kept with it: the same roots are asked again and again."""
     seen: dict[Value, None] = {}
-    stack: list[Value | None] = [root]
+    stack: list[Value | None] = [*_operands(root)[::-1]]
     ready: list[Value] = []
     while stack:
         v = stack.pop()
@@ -206,21 +209,25 @@ def _below(root: Value) -> tuple[Value, ...]:
             seen[ready.pop()] = None
         elif v not in seen:
             known = v._below
-            if known is not None:
-                seen.update(dict.fromkeys(known))
-                seen[v] = None
-                continue
-            inner = v._inner
-            below = v.args + (index_values(v) if inner is None else inner)
+            below = _operands(v) if known is None else ()
             if below:
                 stack.append(None)
                 ready.append(v)
                 stack.extend(below[::-1])
-            else:
-                seen[v] = None
-    del seen[root]
+                continue
+            if known:
+                seen.update(dict.fromkeys(known))
+            seen[v] = None
     root._below = tuple(seen)
     return root._below
+
+
+def _operands(v: Value) -> tuple[Value, ...]:
+    """The operands of a Value, then those inside its indices."""
+    inner = v._inner
+    if inner is None:
+        inner = index_values(v)
+    return v.args + inner if inner else v.args
 
 
 def expressions(root: Value) -> tuple[Expr, ...]:
@@ -277,21 +284,33 @@ def map_indices(root: Value, change: Callable[[Index], Index],
 
 def free_variables(root: Value) -> frozenset[Var]:
     """Index variables that `root` depends on; those bound by a reduce inside it are left out."""
-    if root._free is None:
+    found = root._free
+    if found is None:
         stack = [root]
         while stack:
             v = stack[-1]
             missing = [a for a in v.args if a._free is None]
             if missing:
                 stack += missing
-                continue
-            stack.pop()
-            parts = [f for a in v.args if (f := a._free)]
-            if v.op in ("load", "index", "guard"):
-                parts += [variables(e) for e in indices_of(v)]
-            found = parts[0] if len(parts) == 1 else _NO_VARIABLES.union(*parts)
-            v._free = found - frozenset(v.attr[1]) if v.op == "reduce" else found
-    return root._free  # type: ignore[return-value]
+            else:
+                found = v._free = _free(v)
+                stack.pop()
+    return found  # type: ignore[return-value]
+
+
+def _free(v: Value) -> frozenset[Var]:
+    """`free_variables` of a Value whose operands know theirs."""
+    op, found = v.op, _NO_VARIABLES
+    for a in v.args:
+        more = a._free
+        if more and more is not found:
+            found = found | more if found else more
+    if op == "load" or op == "index" or op == "guard":
+        for e in indices_of(v):
+            if type(e) is not int:
+                more = e._variables or variables(e)
+                found = found | more if found else more
+    return found.difference(v.attr[1]) if op == "reduce" else found
 
 
 _NO_VARIABLES: frozenset[Var] = frozenset()

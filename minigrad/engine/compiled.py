@@ -96,13 +96,16 @@ def run_again(plan: ExecutionPlan, leaves: dict[int, Buffer], numbers: dict[int,
 @contextmanager
 def collector_paused() -> Iterator[None]:
     """No garbage collection meanwhile: planning makes many small objects, none of them in cycles, and a third of its
-    time would go into looking for some."""
+    time would go into looking for some. Those that stay join the old ones unseen, for the next full collection."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was_enabled:
+            if not gc.get_freeze_count():  # else somebody froze what there was, for good
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 

@@ -37,7 +37,7 @@ Rules, checked by `verify`:
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from minigrad.codegen.microkernels.microkernel import Microkernel
 from minigrad.dtype import DType
@@ -147,6 +147,13 @@ class Function:
     scalars: tuple[ScalarParam, ...]
     dims: tuple[Var, ...]
     body: tuple[Stmt, ...]
+    _hash: int | None = field(default=None, init=False, compare=False, repr=False)
+
+    def __hash__(self) -> int:
+        """Kept: the caches of programs ask again and again."""
+        if self._hash is None:
+            object.__setattr__(self, "_hash", hash((self.name, self.buffers, self.scalars, self.dims, self.body)))
+        return self._hash  # type: ignore[return-value]
 
 
 def extent_of(function: Function) -> Index:
