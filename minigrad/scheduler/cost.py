@@ -134,7 +134,7 @@ def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str
     evaluations = 0.0
     for g, accesses in users.items():
         for at in distinct(accesses):
-            evaluations += count_evaluations(state.groups[g], at, node.shape, state.target)
+            evaluations += evaluations_at(state, state.groups[g], at, node.shape)
     if len(users) == 1 and evaluations <= count:
         return None
     flops, sources = cone(state, k)
@@ -229,6 +229,15 @@ def leads_only_to(graph: Graph, start: int, end: int, cone: set[int]) -> bool:
                 seen.add(u)
                 stack.append(u)
     return True
+
+
+def evaluations_at(state: Fusion, group: Group, at: tuple[Index, ...], shape: tuple[Index, ...]) -> float:
+    """`count_evaluations`, once for each place in groups of one kind."""
+    key = group.domain, group.row, group.contraction, at, shape
+    found = state.evaluations.get(key)
+    if found is None:
+        found = state.evaluations[key] = count_evaluations(group, at, shape, state.target)
+    return found
 
 
 def count_evaluations(group: Group, at: tuple[Index, ...], shape: tuple[Index, ...], target: Target) -> float:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from minigrad.codegen.lowering.reads import read_at
 from minigrad.expr import Index, Var, variables
 from minigrad.ops.op import Elementwise, Generate, IndexMap
 from minigrad.scheduler.graph import Graph, size
@@ -36,8 +37,8 @@ class Group:
 class Fusion:
     """The state and result of the pass: `group_of[k]` for materialised nodes, `inside[k]` the groups that compute k.
 
-    `varying` and `work` are by node, `cones`, `reads` and `contractions` memos of `cost.cone`, `operand_accesses` and
-    `is_contraction`.
+    `varying` and `work` are by node, `cones`, `reads`, `contractions` and `evaluations` memos of `cost.cone`,
+    `operand_accesses`, `is_contraction` and `cost.count_evaluations`.
     """
 
     graph: Graph
@@ -50,6 +51,7 @@ class Fusion:
     cones: dict[int, tuple[float, list[int]]] = field(default_factory=dict)
     reads: dict[tuple[int, int, tuple[Index, ...]], Accesses] = field(default_factory=dict)
     contractions: dict[int, bool] = field(default_factory=dict)
+    evaluations: dict[tuple, float] = field(default_factory=dict)
 
 
 def peeled(graph: Graph, k: int) -> int:
@@ -111,8 +113,7 @@ def _operand_accesses(state: Fusion, user: int, k: int, at: tuple[Index, ...]) -
     name, lower = node.op.name, node.op.lower
     source = graph.nodes[k]
     if isinstance(lower, IndexMap):
-        mapped = lower.source(at, in_shape=source.shape, **node.params)
-        return [mapped.index]
+        return [read_at(node, source, at).index]
     if graph.kind(user) == "reduce":
         return [reduced_index(state, user, source.shape, at)]
     if name == "gather":

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
 from minigrad.expr import FloorDiv, Index, Max, Min, Mod, emax, emin, product
@@ -22,6 +23,7 @@ def flatten_buffers(kernel: Kernel, shapes: Shapes) -> Kernel:
     return replace(kernel, params=params, nests=tuple(_flatten_nest(n, shapes) for n in kernel.nests))
 
 
+@lru_cache(maxsize=1 << 13)
 def offset(at: tuple[Index, ...], shape: tuple[Index, ...]) -> Index:
     """The row-major position of an index."""
     total: Index = 0

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from minigrad.codegen.kernel import Define, Kernel, Param, Scalar, Store
 from minigrad.codegen.lowering.arrange import arrange
+from minigrad.codegen.lowering.reads import read_at
 from minigrad.codegen.lowering.rename import strip_bindings
 from minigrad.dtype import DType, int64
 from minigrad.errors import InternalError
@@ -134,7 +135,7 @@ class Lowering:
 
     def movement(self, node: Node, at: tuple[Index, ...]) -> Value:
         source = node.inputs[0]
-        mapped = node.op.lower.source(at, in_shape=source.shape, **node.params)  # type: ignore[union-attr]
+        mapped = read_at(node, source, at)
         renamed = {v: self.fresh(v.hi + 1) for v in mapped.reduce}
         where_from, conditions = mapped.index, mapped.conditions
         if renamed:
@@ -190,9 +191,9 @@ class Lowering:
         return self.element(source, (*at[:axis], position, *at[axis + 1:]))
 
 
-def lowered(kernel: Kernel, nodes: tuple[Node, ...], state: Lowering) -> Lowered:
+def lowered(kernel: Kernel, nodes: tuple[Node, ...], state: Lowering, symbolic: bool = True) -> Lowered:
     """Completes a lowering: symbolic dims become arguments."""
-    stripped, dims = strip_bindings(kernel)
+    stripped, dims = strip_bindings(kernel) if symbolic else (kernel, ())
     return Lowered(stripped, nodes, tuple([n for n, _ in state.scalars]), dims)
 
 
@@ -226,15 +227,16 @@ def merge_reduce(monoid: str, over: tuple[Var, ...], body: Value) -> Value:
 
 
 def lower_group(outputs: tuple[Node, ...], is_leaf: Callable[[Node], bool], name: str = "kernel",
-                in_place: frozenset[Node] = frozenset(), tails: dict[Node, tuple[Index, ...]] | None = None
-                ) -> Lowered | None:
+                in_place: frozenset[Node] = frozenset(), tails: dict[Node, tuple[Index, ...]] | None = None,
+                symbolic: bool = True) -> Lowered | None:
     """The kernel that computes `outputs` (already peeled) from the leaves below them.
 
     The first output gives the domain. Every other one either has the same shape, or is a reduction met while lowering
     the first (a row's definition), stored as soon as it is known. An assign's output holds the old version already. For
     those in `in_place` it is the target's own buffer, which may be read only at the element being written: else None is
     returned, and the values must be computed into buffers of their own before. `tails` are outputs, with their index,
-    that read the first one back once the part of it that they need is stored.
+    that read the first one back once the part of it that they need is stored. Where nothing is `symbolic`, no dims are
+    looked for.
     """
     tails = tails or {}
     state = Lowering(is_leaf)
@@ -267,7 +269,7 @@ def lower_group(outputs: tuple[Node, ...], is_leaf: Callable[[Node], bool], name
         return None
     nests = (arrange(state.domain, state.definitions.values(), stores, lower_tails(state, outputs, tails)),)
     kernel = Kernel(name, (*outs, *state.params.values()), tuple(state.scalars.values()), (), nests)
-    return lowered(kernel, (*outputs, *state.params), state)
+    return lowered(kernel, (*outputs, *state.params), state, symbolic)
 
 
 def lower_tails(state: Lowering, outputs: tuple[Node, ...], tails: dict[Node, tuple[Index, ...]]

@@ -26,7 +26,7 @@ class Lowerings:
         key = name, len(outputs), words, tuple([n in in_place for n in outputs]), tuple([tails.get(n) for n in outputs])
         known = self._known.get(key)
         if known is None:
-            made = lower_group(outputs, is_leaf, name, in_place, tails)
+            made = lower_group(outputs, is_leaf, name, in_place, tails, symbolic=False)
             self._known[key] = made, order
             return made
         made, first = known

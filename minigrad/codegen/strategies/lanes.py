@@ -56,29 +56,38 @@ def memory_cost(found: Sequence[Access], v: Var, width: int, per_output: bool, a
 
     `per_output`: v is a variable of the domain, so everything is in lanes; else only accesses inside v's own loop are.
     """
+    share = operations(v, width)
     total = 0.0
-    for a in found:
-        count = 1.0
-        for o in a.over:
-            count *= max(typical(o), 1)
+    for a, count in zip(found, _counts(found), strict=True):
         if not per_output and v not in a.over:
             total += count
             continue
-        share = operations(v, width)
+        here = share
         step = a.step(v)
         far = coefficient(a.offset, v) if apart > 1 and a.kind == "store" and step == 2 else None
         if isinstance(far, int) and 1 < far <= apart:
-            share *= far
+            here = share * far
         elif step is None or step == 2 or (a.kind == "store" and step != 1):
-            share = GATHER
-        total += count * share
+            here = GATHER
+        total += count * here
     return total
+
+
+def _counts(found: Sequence[Access]) -> list[float]:
+    """How often each access happens per element."""
+    by_loops: dict[tuple[Var, ...], float] = {}
+    for over in {a.over for a in found}:
+        count = 1.0
+        for o in over:
+            count *= max(typical(o), 1)
+        by_loops[over] = count
+    return [by_loops[a.over] for a in found]
 
 
 def best_lane(candidates: list[tuple[Var, bool]], found: Sequence[Access], options: list[int], apart: int = 1
               ) -> tuple[Var, int, float] | None:
     """(variable, width, cost) of the cheapest lane assignment, None where scalar code is as good. See `memory_cost`."""
-    scalar = memory_cost(found, Var("none", 0, 0), 1, False)
+    scalar = sum(_counts(found))
     best: tuple[Var, int, float] | None = None
     for v, per_output in candidates:
         for width in options:

@@ -1,0 +1,24 @@
+"""Where movement reads its operand: the fusion pass and lowering ask for the same places, and layers repeat."""
+from __future__ import annotations
+
+from minigrad.expr import Index
+from minigrad.ops.node import Node
+from minigrad.ops.op import IndexMap, Mapped
+
+MOST = 1 << 14
+"""Places that are kept."""
+
+_known: dict[tuple, Mapped] = {}
+
+
+def read_at(node: Node, source: Node, at: tuple[Index, ...]) -> Mapped:
+    """Where a Node of movement, at index `at`, reads its operand."""
+    key = node.kind, source.type, at
+    found = _known.get(key)
+    if found is None:
+        lower = node.op.lower
+        assert isinstance(lower, IndexMap)
+        if len(_known) >= MOST:
+            _known.clear()
+        found = _known[key] = lower.source(at, in_shape=source.shape, **node.params)
+    return found
