@@ -307,7 +307,7 @@ def _free(v: Value) -> frozenset[Var]:
             found = found | more if found else more
     if op == "load" or op == "index" or op == "guard":
         for e in indices_of(v):
-            if type(e) is not int:
+            if not isinstance(e, int):
                 more = e._variables or variables(e)
                 found = found | more if found else more
     return found.difference(v.attr[1]) if op == "reduce" else found
