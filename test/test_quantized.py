@@ -7,7 +7,7 @@ from minigrad import Tensor, show
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.state import QuantizedTensor
 from minigrad.state.gguf_quants import KINDS as FORMATS
-from minigrad.state.quantized import KINDS, quantize_blocks, quantize_rows
+from minigrad.state.quantized import KINDS, PANEL, quantize_blocks, quantize_rows
 
 rng = np.random.default_rng(8)
 FORMAT = {f.name: f for f in FORMATS.values()}
@@ -20,7 +20,7 @@ def values_of(blocks: np.ndarray, kind: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("device", devices())
-@pytest.mark.parametrize("rows, columns", [(32, 64), (37, 96), (1, 32)])
+@pytest.mark.parametrize("rows, columns", [(32, 64), (37, 96), (1, 32), (18, 2048)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_are_those_of_the_blocks(kind: str, rows: int, columns: int, device: str) -> None:
     blocks = quantize_blocks(rng.standard_normal((rows, columns)).astype(np.float32), kind)
@@ -70,6 +70,17 @@ def test_quantising_is_near(kind: str) -> None:
     assert (w.dequantize().numpy()[2, :32] == 0).all()
     again = QuantizedTensor.quantize(Tensor(values).cast("bfloat16"), kind)
     assert again.shape == (6, 128)
+
+
+@pytest.mark.parametrize("columns, apart", [(2048, True), (576, False)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_panels_do_not_meet_in_few_sets_of_a_cache(kind: str, columns: int, apart: bool) -> None:
+    w = QuantizedTensor.quantize(rng.standard_normal((32, columns)).astype(np.float32), kind, "CPU")
+    for part in (w.words, w.scales, w.minimums):
+        if part is not None:
+            stored = part._node.inputs[0] if part._node.storage is None else part._node
+            step = stored.storage.nbytes // 2
+            assert step % 2048 and (step > part.shape[1] * PANEL * part.dtype.itemsize) is apart
 
 
 def test_what_cannot_be_quantised() -> None:

@@ -9,6 +9,9 @@ sixteen rows are the lanes of a vector and a product streams each panel front to
     scales [p, K/32, 16]      d of each block of 32 columns, float16
     minimums [p, K/32, 16]    m of each block, float16; Q4_1 only
 
+A product reads several panels side by side. Panels that would lie half a page or a multiple of it apart, where they
+meet in few sets of the first-level cache, are a line further apart in memory: these are views of what is stored.
+
 `dequantize` is a lazy expression over these; it is evaluated inside the kernel that uses it.
 """
 from __future__ import annotations
@@ -24,6 +27,9 @@ from minigrad.tensor import Tensor
 
 KINDS = ("Q8_0", "Q4_0", "Q4_1")
 BLOCK, PANEL = 32, 16
+NEAR_SETS, LINE = 2048, 64
+"""Bytes between panels a multiple of which is avoided, and by how many."""
+
 FEW_ROWS = 16
 """Rows up to which integer products are faster than dequantised ones."""
 
@@ -58,8 +64,7 @@ class QuantizedTensor:
                   for h in range(heads)]
         packed = blocks[:, :, 2 * heads:]
         words = _bytes_to_words(packed, np.int32) if kind == "Q8_0" else _nibbles_to_words(packed)
-        return cls(kind, (rows, columns), Tensor(_panels(words), device=device),
-                   *[Tensor(half, device=device) for half in halves])
+        return cls(kind, (rows, columns), *[_stored(part, device) for part in (_panels(words), *halves)])
 
     @classmethod
     def quantize(cls, weight: Tensor | np.ndarray, kind: str, device: str | None = None) -> QuantizedTensor:
@@ -102,7 +107,7 @@ class QuantizedTensor:
         parts = [None if t is None else _panels(_rows(t.numpy())[:self.shape[0]][order])
                  for t in (self.words, self.scales, self.minimums)]
         device = self.words.device
-        made = [None if part is None else Tensor(part, device=device) for part in parts]
+        made = [None if part is None else _stored(part, device) for part in parts]
         return QuantizedTensor(self.kind, (len(order), self.shape[1]), *made)  # type: ignore[arg-type]
 
     def nbytes(self) -> int:
@@ -196,6 +201,17 @@ def _panels(rows: np.ndarray) -> np.ndarray:
     if count != rows.shape[0]:
         rows = np.concatenate([rows, np.zeros((count - rows.shape[0], rows.shape[1]), rows.dtype)])
     return np.ascontiguousarray(rows.reshape(-1, PANEL, rows.shape[1]).transpose(0, 2, 1))
+
+
+def _stored(panels: np.ndarray, device: str | None) -> Tensor:
+    """[panels, G, 16] on a device, a line between panels where they would meet in few sets of a cache."""
+    count, length, _ = panels.shape
+    step = PANEL * panels.itemsize
+    if count < 2 or length * step % NEAR_SETS:
+        return Tensor(panels, device=device)
+    wider = np.zeros((count, length + -(-LINE // step), PANEL), panels.dtype)
+    wider[:, :length] = panels
+    return Tensor(wider, device=device)[:, :length]
 
 
 def _rows(panels: np.ndarray) -> np.ndarray:
