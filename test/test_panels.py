@@ -299,6 +299,20 @@ def test_results_do_not_depend_on_the_number_of_threads(shape: tuple[int, int, i
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.parametrize("shape, most", [((196, 80, 240), 0.52), ((784, 240, 40), 0.51), ((49, 1280, 320), 0.52)],
+                         ids=str)
+def test_units_are_shared_out_evenly(shape: tuple[int, int, int], most: float) -> None:
+    """No worker of two has much more than half of the tiles. How many workers there are changes no tile."""
+    m, n, k = shape
+    nest, = flat_kernel(tensor(m, k) @ tensor(k, n), AVX512).nests
+    alone, both = (plan(nest, replace(AVX512, units=units)) for units in (1, 2))
+    assert isinstance(alone, PanelPlan) and isinstance(both, PanelPlan)
+    down, across = -(-m // both.rows), -(-n // (both.vectors * both.width))
+    tall, wide = both.unit_m // both.rows, both.unit_n // (both.vectors * both.width)
+    assert module.time_shared(down, across, 1, tall, wide, 2) <= most * down * across
+    assert (alone.rows, alone.vectors, alone.block_k) == (both.rows, both.vectors, both.block_k)
+
+
 def test_sizes_around_those_of_tiles() -> None:
     """A sample of the sweep in matmul_sweep.py, which does all sizes."""
     random = np.random.default_rng(5)

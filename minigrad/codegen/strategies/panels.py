@@ -18,6 +18,7 @@ one after another.
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import product as product_of
 from math import ceil
 
 from minigrad.codegen.kernel import Nest
@@ -99,6 +100,10 @@ SHARED_ROWS = 96
 
 UNITS = 4
 """Units per worker, so that none waits long for the last."""
+
+MANY_UNITS, WORTH_CUTTING = 8, 0.98
+"""Units per worker beyond which the last one matters little, and the share of the time below which others are better.
+Not where B is packed for each unit."""
 
 PAGE = 4096
 
@@ -277,7 +282,38 @@ def units(c: Contraction, n: int, rows: int, columns: int, block_k: int, in_plac
     least = 1 if in_place else ceil(SHARED_ROWS / rows) if target.units > 1 else tall
     tall = min(tall, max(least, down * ceil(across / wide) // wanted))
     tall, wide = even(down, tall), even(across, wide)
+    if in_place:
+        tall, wide = shared_evenly(down, across, others, tall, wide, target.units)
     return tall * rows, wide * columns
+
+
+def shared_evenly(down: int, across: int, others: int, tall: int, wide: int, workers: int) -> tuple[int, int]:
+    """Units of `tall` x `wide` of `others` times `down` x `across` tiles, or somewhat smaller ones that so many workers
+    are done with sooner: of 7 units for two workers the last one is waited for."""
+    parts, strips = ceil(down / tall), ceil(across / wide)
+    if workers == 1 or not 1 < parts * strips * others <= MANY_UNITS * workers:
+        return tall, wide
+    talls = {ceil(down / p) for p in range(parts, parts + (parts > 1) * (1 + parts // 2) + 1)}
+    wides = {ceil(across / p) for p in range(strips, strips + (strips > 1) * (1 + strips // 2) + 1)}
+    found, least = (tall, wide), WORTH_CUTTING * time_shared(down, across, others, tall, wide, workers)
+    for option in sorted(product_of(talls, wides), reverse=True):
+        time = time_shared(down, across, others, *option, workers)
+        if time < least:
+            found, least = option, time
+    return found
+
+
+def time_shared(down: int, across: int, others: int, tall: int, wide: int, workers: int) -> int:
+    """Tiles that the busiest worker goes through, where each takes the next unit when it is done with one."""
+    done = [0] * workers
+    for height, width in list(product_of(cut(down, tall), cut(across, wide))) * others:
+        done[done.index(min(done))] += height * width
+    return max(done)
+
+
+def cut(count: int, most: int) -> list[int]:
+    """`count` in parts of `most` and what is left."""
+    return [min(most, count - begin) for begin in range(0, count, most)]
 
 
 def even(count: int, most: int) -> int:
