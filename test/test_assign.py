@@ -342,3 +342,11 @@ def test_a_detached_handle_read_beside_the_new_value_keeps_the_old_one():
     p.assign(p.detach() - q * 2)
     p.realize()
     assert p.tolist() == [-1, -1, -1] and q.tolist() == [1, 1, 1]
+
+
+def test_a_computed_tensor_is_scattered_into_itself(device):
+    for at in ([2, 0, 1], [1, 2, 0]):
+        x = (Tensor([1, 2, 3], device=device) * 2).contiguous()
+        np.testing.assert_array_equal(x.scatter(0, Tensor(at, device=device), x).numpy()[at], [2, 4, 6])
+    x = (Tensor([0, 1, 2], device=device) + 0).contiguous()
+    assert x.scatter_add(0, x, (x * 3).flip(0)).tolist() == [6, 4, 2]

@@ -114,7 +114,7 @@ class Scheduler:
                     continue
                 target = self.updated(k)
                 after = self.readers.get(target, set()) - {g}
-                if target in overwritten or not self.may_update(target) or \
+                if target in overwritten or not self.may_update(target) or self.puts_itself(k, target) or \
                         g in needed and self.reach(needs, after, g):
                     continue
                 overwritten.add(target)
@@ -128,6 +128,11 @@ class Scheduler:
     def updated(self, k: int) -> int:
         """The position that an assign or a scatter is a new version of."""
         return peeled(self.graph, self.graph.inputs[k][0])
+
+    def puts_itself(self, k: int, target: int) -> bool:
+        """Whether a scatter puts elements of its target into it, or takes them as positions."""
+        sources = self.graph.inputs[k][1:] if self.graph.nodes[k].op.name == "scatter" else ()
+        return target in [peeled(self.graph, i) for i in sources]
 
     def may_update(self, target: int) -> bool:
         """Whether the old version may be overwritten once its readers have run."""
