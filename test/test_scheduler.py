@@ -194,6 +194,20 @@ def test_optimizer_step_and_gradients_agree_with_numpy_after_merging():
 # ---- what does not ----
 
 
+def test_steps_of_a_recurrence_are_kernels_of_their_own():
+    w, h = ready(6, 12), ready(1, 6)
+    expected, values = h.numpy(), w.numpy()
+    for _ in range(4):
+        gates = h.dot(w)
+        a, b = gates.chunk(2, -1)
+        h = a.tanh() * b + h
+        both = expected @ values
+        expected = np.tanh(both[:, :6]) * both[:, 6:] + expected
+    texts = show(h, stage="kernels").split("kernel ")
+    assert max(text.count("sum(") for text in texts) == 1  # no step makes those before it again
+    np.testing.assert_allclose(h.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_reduction_with_several_users_is_kept():
     x = ready(64, 96)
     total = x.sum(1)

@@ -121,12 +121,14 @@ class Merger:
         return self.worthwhile(a, b) and not self.path_between(a, b) and self.updates_in_step(a, b)
 
     def worthwhile(self, a: int, b: int) -> bool:
-        """They share an operand of the size of what they run over, or one reads what the other computes."""
+        """They share an operand of the size of what they run over, or one reads what the other computes, and that
+        element by element."""
         state = self.state
         x, y = self.reduced(a), self.reduced(b)
         if x is not None and y is not None:
-            if x != y:
-                return False
+            if x != y or not all(self.aligned(h, k) for g, h in ((a, b), (b, a))
+                                 for k in sorted(self.operands(h).intersection(state.groups[g].roots))):
+                return False  # a step of a recurrence would compute all steps before it again for each element
             size = numel(x[0])
             return any(2 * state.graph.counts[k] >= size for k in self.operands(a) & self.operands(b))
         if x is None and y is None:
