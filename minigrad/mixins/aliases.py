@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from minigrad.dtype import bool_, int8, int16, uint8
@@ -93,6 +94,13 @@ class AliasMixin(AttentionMixin):
 
     def fliplr(self) -> Self:
         return self.flip(1)
+
+    def sequential(self, layers: Iterable[Callable[[Any], Any]]) -> Any:
+        """What the layers give, called one after another."""
+        x: Any = self
+        for layer in layers:
+            x = layer(x)
+        return x
 
     def view_as(self, other: Self) -> Self:
         return self.reshape(*other.shape)

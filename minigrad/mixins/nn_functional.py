@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from minigrad.errors import DTypeError, ShapeError
-from minigrad.mixins.base import as_axis, as_number, as_tensor
+from minigrad.mixins.base import as_axis, as_count, as_number, as_tensor
 from minigrad.mixins.linalg import LinalgMixin, per_axis, spatial_padding
 from minigrad.ops import functions
 
@@ -35,6 +35,33 @@ class NNMixin(LinalgMixin):
             return windows.mean(axes)
         ones = self.ones(*self.shape[-len(kernel):], dtype=windows.dtype, device=self.device)
         return windows.sum(axes) / ones._windows("avg_pool2d", kernel, step, dilation, padding).sum(axes)
+
+    def adaptive_avg_pool2d(self, output_size: Any) -> Self:
+        """Means over as many windows of the last two axes as `output_size` says: one int or a pair; None keeps an axis.
+
+        Window i of n along an axis of h elements is floor(i * h / n) .. ceil((i + 1) * h / n), as in PyTorch: where n
+        does not divide h they differ in length or overlap, and all h elements are looked at for each.
+        """
+        sizes = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size,) * 2
+        if len(sizes) != 2 or self.ndim < 2:
+            raise ShapeError(f"[adaptive_avg_pool2d] expected one size or two for the last axes, got {output_size!r} "
+                             f"for {list(self.shape)}")
+        x = self._as_float()
+        for axis, n in zip((-2, -1), sizes, strict=True):
+            if n is not None:
+                x = x._mean_windows(as_count("adaptive_avg_pool2d", "an output size", n), self.ndim + axis)
+        return x
+
+    def _mean_windows(self, n: int, axis: int) -> Self:
+        length: Any = self.shape[axis]
+        if n and length % n == 0 and length:
+            return self.unflatten(axis, (n, length // n)).mean(axis + 1)
+        i = type(self).arange(n, device=self.device).reshape(n, 1)
+        place = type(self).arange(length, device=self.device)
+        start, stop = i * length // n if n else i, ((i + 1) * length + n - 1) // n if n else i
+        inside = (place >= start).bitwise_and(place < stop)
+        sums = inside.where(self.transpose(axis, -1).unsqueeze(-2), 0).sum(-1)
+        return (sums / (stop - start).reshape(n)).transpose(axis, -1)
 
     def _kernel(self, name: str, size: Any) -> tuple[int, ...]:
         """The sizes of a window over the last axes, two of them for one int."""

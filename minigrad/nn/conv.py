@@ -1,17 +1,13 @@
-"""Convolution layers over images [N, C, H, W]."""
+"""Convolution layers over signals [N, C, L], images [N, C, H, W] and volumes [N, C, D, H, W]."""
 from __future__ import annotations
 
 import math
+from abc import ABC
+from typing import ClassVar
 
 from minigrad.errors import ShapeError
 from minigrad.mixins.linalg import per_axis
 from minigrad.tensor import Tensor
-
-
-def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
-    """(vertical, horizontal)."""
-    vertical, horizontal = per_axis("Conv2d", value, 2)
-    return vertical, horizontal
 
 
 def _check_groups(op: str, in_channels: int, out_channels: int, groups: int) -> None:
@@ -25,54 +21,71 @@ def _check_groups(op: str, in_channels: int, out_channels: int, groups: int) -> 
         )
 
 
-class Conv2d:
-    """Cross-correlation of x [N, in_channels, H, W] with `weight` [out_channels, in_channels/groups, KH, KW].
+class _Layer(ABC):
+    """What convolutions over `axes` axes share: sizes per axis, and weight and bias uniform in +-1/sqrt(fan_in)."""
 
-    `kernel_size`, `stride` and `dilation` are one int or (vertical, horizontal). `padding` is one int or such a pair
-    for zeros on both sides, "valid" for none, or "same": stride 1 and an output as large as the input (an odd total is
-    larger at the bottom and the right, as in PyTorch). Weight and bias [out_channels] are uniform in +-1/sqrt(fan_in).
-    Raises ShapeError for channels that `groups` does not divide.
+    axes: ClassVar[int]
+    weight: Tensor
+    bias: Tensor | None
+
+    def _each(self, value: int | tuple[int, ...]) -> tuple[int, ...]:
+        return per_axis(type(self).__name__, value, self.axes)
+
+    def _start(self, shape: tuple[int, ...], out_channels: int, bias: bool) -> None:
+        """`shape` of the weight: (channels, channels per group of the other side, *kernel)."""
+        fan_in = math.prod(shape[1:])
+        bound = 1 / math.sqrt(fan_in) if fan_in > 0 else 0.0
+        self.weight = Tensor.uniform(*shape, low=-bound, high=bound, requires_grad=True)
+        self.bias = Tensor.uniform(out_channels, low=-bound, high=bound, requires_grad=True) if bias else None
+
+    def _check(self, x: Tensor, channels: int) -> None:
+        if x.ndim != self.axes + 2 or x.shape[1] != channels:
+            raise ShapeError(f"[{type(self).__name__}] expected [N, {channels}, {', '.join('DHW'[-self.axes:])}], "
+                             f"got {list(x.shape)}")
+
+
+class _Conv(_Layer):
+    """Cross-correlation of x [N, in_channels, ...] with `weight` [out_channels, in_channels/groups, ...].
+
+    `kernel_size`, `stride` and `dilation` are one int or one per axis. `padding` is one int or one per axis for zeros
+    on both sides, "valid" for none, or "same": stride 1 and an output as large as the input (an odd total is larger at
+    the ends, as in PyTorch). Weight and bias [out_channels] are uniform in +-1/sqrt(fan_in). Raises ShapeError for
+    channels that `groups` does not divide, and for an input of other axes or channels.
     """
 
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int | tuple[int, int],
-        stride: int | tuple[int, int] = 1,
-        padding: int | tuple[int, int] | str = 0,
-        dilation: int | tuple[int, int] = 1,
+        kernel_size: int | tuple[int, ...],
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] | str = 0,
+        dilation: int | tuple[int, ...] = 1,
         groups: int = 1,
         bias: bool = True,
     ):
-        _check_groups("Conv2d", in_channels, out_channels, groups)
-        self.kernel_size, self.stride, self.dilation = _pair(kernel_size), _pair(stride), _pair(dilation)
-        self.groups = groups
+        _check_groups(type(self).__name__, in_channels, out_channels, groups)
+        self.kernel_size, self.stride, self.dilation = map(self._each, (kernel_size, stride, dilation))
+        self.in_channels, self.groups = in_channels, groups
         self.padding = self._padding(padding)
-        height, width = self.kernel_size
-        fan_in = in_channels // groups * height * width
-        bound = 1 / math.sqrt(fan_in) if fan_in > 0 else 0.0
-        shape = (out_channels, in_channels // groups, height, width)
-        self.weight = Tensor.uniform(*shape, low=-bound, high=bound, requires_grad=True)
-        self.bias = Tensor.uniform(out_channels, low=-bound, high=bound, requires_grad=True) if bias else None
+        self._start((out_channels, in_channels // groups, *self.kernel_size), out_channels, bias)
 
-    def _padding(self, padding: int | tuple[int, int] | str) -> tuple[int, int, int, int]:
-        """(left, right, top, bottom)."""
-        if isinstance(padding, str):
-            if padding == "valid":
-                return 0, 0, 0, 0
-            if padding != "same" or self.stride != (1, 1):
-                raise ShapeError(
-                    f'[Conv2d] expected padding as an int, a pair, "valid", or "same" with stride 1, '
-                    f"got {padding!r} with stride {self.stride}"
-                )
-            totals = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
-            (top, left), (bottom, right) = [t // 2 for t in totals], [t - t // 2 for t in totals]
-            return left, right, top, bottom
-        vertical, horizontal = _pair(padding)
-        return horizontal, horizontal, vertical, vertical
+    def _padding(self, padding: int | tuple[int, ...] | str) -> tuple[int, ...]:
+        """Before and after each axis, the last axis first: (left, right, top, bottom)."""
+        if not isinstance(padding, str):
+            return tuple([p for size in self._each(padding)[::-1] for p in (size, size)])
+        if padding == "valid":
+            return (0,) * (2 * self.axes)
+        if padding != "same" or any(s != 1 for s in self.stride):
+            raise ShapeError(
+                f'[{type(self).__name__}] expected padding as an int, one per axis, "valid", or "same" with stride 1, '
+                f"got {padding!r} with stride {self.stride}"
+            )
+        totals = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
+        return tuple([p for total in totals[::-1] for p in (total // 2, total - total // 2)])
 
     def __call__(self, x: Tensor) -> Tensor:
+        self._check(x, self.in_channels)
         return x.conv2d(
             self.weight,
             self.bias,
@@ -83,37 +96,49 @@ class Conv2d:
         )
 
 
-class ConvTranspose2d:
-    """The gradient of a Conv2d by its input, as a layer: x [N, in_channels, H, W] -> [N, out_channels, H', W'] with
-    H' = (H-1)*stride - 2*padding + dilation*(KH-1) + output_padding + 1.
+class Conv1d(_Conv):
+    __doc__ = _Conv.__doc__
+    axes = 1
 
-    `weight` is [in_channels, out_channels/groups, KH, KW]; weight and bias are uniform in +-1/sqrt(fan_in), where
-    fan_in counts out_channels/groups, as in PyTorch.
+
+class Conv2d(_Conv):
+    __doc__ = _Conv.__doc__
+    axes = 2
+
+
+class Conv3d(_Conv):
+    __doc__ = _Conv.__doc__
+    axes = 3
+
+
+class _ConvTranspose(_Layer):
+    """The gradient of a convolution by its input, as a layer: x [N, in_channels, ...] -> [N, out_channels, ...], where
+    a length H becomes (H-1)*stride - 2*padding + dilation*(K-1) + output_padding + 1.
+
+    `weight` is [in_channels, out_channels/groups, ...]; weight and bias are uniform in +-1/sqrt(fan_in), where fan_in
+    counts out_channels/groups, as in PyTorch.
     """
 
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int | tuple[int, int],
-        stride: int | tuple[int, int] = 1,
-        padding: int | tuple[int, int] = 0,
-        output_padding: int | tuple[int, int] = 0,
+        kernel_size: int | tuple[int, ...],
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] = 0,
+        output_padding: int | tuple[int, ...] = 0,
         groups: int = 1,
         bias: bool = True,
-        dilation: int | tuple[int, int] = 1,
+        dilation: int | tuple[int, ...] = 1,
     ):
-        _check_groups("ConvTranspose2d", in_channels, out_channels, groups)
-        self.kernel_size, self.stride, self.dilation = _pair(kernel_size), _pair(stride), _pair(dilation)
-        self.padding, self.output_padding, self.groups = _pair(padding), _pair(output_padding), groups
-        height, width = self.kernel_size
-        fan_in = out_channels // groups * height * width
-        bound = 1 / math.sqrt(fan_in) if fan_in > 0 else 0.0
-        shape = (in_channels, out_channels // groups, height, width)
-        self.weight = Tensor.uniform(*shape, low=-bound, high=bound, requires_grad=True)
-        self.bias = Tensor.uniform(out_channels, low=-bound, high=bound, requires_grad=True) if bias else None
+        _check_groups(type(self).__name__, in_channels, out_channels, groups)
+        self.kernel_size, self.stride, self.dilation = map(self._each, (kernel_size, stride, dilation))
+        self.padding, self.output_padding = map(self._each, (padding, output_padding))
+        self.in_channels, self.groups = in_channels, groups
+        self._start((in_channels, out_channels // groups, *self.kernel_size), out_channels, bias)
 
     def __call__(self, x: Tensor) -> Tensor:
+        self._check(x, self.in_channels)
         return x.conv_transpose2d(
             self.weight,
             self.bias,
@@ -123,3 +148,13 @@ class ConvTranspose2d:
             padding=self.padding,
             output_padding=self.output_padding,
         )
+
+
+class ConvTranspose1d(_ConvTranspose):
+    __doc__ = _ConvTranspose.__doc__
+    axes = 1
+
+
+class ConvTranspose2d(_ConvTranspose):
+    __doc__ = _ConvTranspose.__doc__
+    axes = 2

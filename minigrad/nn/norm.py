@@ -51,7 +51,9 @@ class BatchNorm:
         return y
 
 
+BatchNorm1d = BatchNorm
 BatchNorm2d = BatchNorm
+BatchNorm3d = BatchNorm
 
 
 class LayerNorm:

@@ -1,0 +1,85 @@
+"""Layers that arrange others or only change shapes: Sequential, Flatten, Unflatten, Identity."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from minigrad.errors import DTypeError, ShapeError
+from minigrad.mixins.base import as_tensor
+from minigrad.tensor import Tensor
+
+Layer = Callable[[Any], Any]
+
+
+class Sequential:
+    """Layers called one after another, each with what the one before gives.
+
+    Made of layers, or of one dictionary of named ones. A layer is anything that can be called with one argument,
+    `Tensor.relu` too. They are attributes "0", "1", ... (or their names), so that state names are PyTorch's:
+    `0.weight`. Raises DTypeError for what cannot be called.
+    """
+
+    def __init__(self, *layers: Layer | Mapping[str, Layer]):
+        given = layers[0] if len(layers) == 1 and isinstance(layers[0], Mapping) else dict(enumerate(layers))
+        for name, layer in given.items():
+            self._add(str(name), layer)
+
+    def _add(self, name: str, layer: Any) -> None:
+        if not callable(layer):
+            raise DTypeError(f"[Sequential] expected layers that can be called, got {type(layer).__name__} as {name}")
+        if hasattr(self, name):
+            raise DTypeError(f"[Sequential] expected a name of its own for each layer, got {name!r}")
+        setattr(self, name, layer)
+
+    def append(self, layer: Layer) -> Sequential:
+        """Adds a layer at the end, named by its place."""
+        self._add(str(len(self)), layer)
+        return self
+
+    def __call__(self, x: Any) -> Any:
+        for layer in self:
+            x = layer(x)
+        return x
+
+    def __len__(self) -> int:
+        return len(self.__dict__)
+
+    def __iter__(self) -> Iterator[Layer]:
+        return iter(list(self.__dict__.values()))
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """One layer, or some as a Sequential of their own."""
+        layers = list(self)[index]
+        return Sequential(*layers) if isinstance(layers, list) else layers
+
+
+class Flatten:
+    """Axes start_dim..end_dim as one; the first axis, that of the batch, stays by default."""
+
+    def __init__(self, start_dim: int = 1, end_dim: int = -1):
+        self.start_dim, self.end_dim = start_dim, end_dim
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return as_tensor("Flatten", x).flatten(self.start_dim, self.end_dim)
+
+
+class Unflatten:
+    """One axis as several, of which one may be -1."""
+
+    def __init__(self, dim: int, unflattened_size: tuple[int, ...]):
+        if not isinstance(unflattened_size, (tuple, list)):
+            raise ShapeError(f"[Unflatten] expected sizes of the new axes, got {unflattened_size!r}")
+        self.dim, self.unflattened_size = dim, tuple(unflattened_size)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return as_tensor("Unflatten", x).unflatten(self.dim, self.unflattened_size)
+
+
+class Identity:
+    """Gives back its input. Takes and ignores the arguments of the layer that it stands for."""
+
+    def __init__(self, *_: Any, **__: Any):
+        pass
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x
