@@ -56,10 +56,12 @@ def graph_with_assigns(targets: list[Node]) -> tuple[Graph, list[Node], set[Node
     graph = build_graph(targets)
     if not graph.assigns:
         return graph, [], set()
+    graph.connect()
     beside = lazy_readers(graph, targets[0].device)
     if beside:
         del graph  # it would be counted as another holder
         graph = build_graph([*targets, *beside])
+        graph.connect()
     outside = outside_references(graph)
     shown = {resolve(a) for a in graph.aliases if outside[id(a)] > 0}
     found = [overwritten_leaf(graph.nodes[k], outside) for k in graph.assigns]

@@ -43,6 +43,7 @@ def show(what: object, stage: str = "kernels") -> str:
 
 
 def graph_lines(graph: Graph) -> Iterator[str]:
+    graph.connect()
     for k, node in enumerate(graph.nodes):
         what = "buffer" if graph.leaf[k] else node.op.name
         params = "" if graph.leaf[k] else "".join(f" {n}={v}" for n, v in node.params.items())

@@ -30,7 +30,7 @@ class Expanded:
 
     def donatable(self, positions: frozenset[int]) -> frozenset[int]:
         """Those leaves, given by positions in the original graph, in this one."""
-        return frozenset(k for k, leaf in enumerate(self.graph.leaf) if leaf and self.back[k] in positions)
+        return frozenset(k for k in self.graph.leaves if self.back[k] in positions)
 
     def restored(self, schedule: Schedule) -> Schedule:
         """The schedule with positions of the original graph."""
@@ -52,6 +52,7 @@ def expand_graph(graph: Graph, target: Target) -> Expanded | None:
     def rewrite(node: Node, inputs: Sequence[Node]) -> Node | None:
         return attention_by_table(node, inputs) if node.op is ATTENTION and not is_kernel(node) else None
 
+    graph.connect()
     if not any(not leaf and (n.op is ATTENTION or isinstance(n.op.lower, Composite)) and not is_kernel(n)
                for n, leaf in zip(graph.nodes, graph.leaf, strict=True)):
         return None

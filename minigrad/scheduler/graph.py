@@ -44,25 +44,25 @@ def numel(shape: tuple[Index, ...]) -> int:
 
 @dataclass(slots=True)
 class Graph:
-    """`nodes` inputs first; `inputs[k]` are positions; leaves are realized; `targets` is what is asked for.
+    """`nodes` inputs first; leaves are realized; `targets` is what is asked for, `position` that of each Node.
 
     `symbolic`: whether anything depends on symbolic dims. `leaves`, `scalars` and `assigns` are the positions of such
     Nodes; `aliases` the identities that were looked through. `words`: a leaf's type, negated; else a kind and the
-    positions of its inputs. `counts` and `sizes`: elements and
-    bytes of each.
+    positions of its inputs. `connect` fills in what a plan that is found by its key mostly does not need: `inputs[k]`
+    are positions, `leaf[k]` says whether it is one; `look_around` the rest. `counts` and `sizes`: elements and bytes.
     """
 
     nodes: list[Node]
-    inputs: list[tuple[int, ...]]
     targets: list[int]
-    leaf: list[bool]
     position: dict[Node, int]
-    words: list[int] = field(default_factory=list)
+    words: list[int]
+    leaves: list[int]
     symbolic: bool = False
-    leaves: list[int] = field(default_factory=list)
     scalars: list[int] = field(default_factory=list)
     assigns: list[int] = field(default_factory=list)
     aliases: list[Node] = field(default_factory=list)
+    inputs: list[tuple[int, ...]] = field(default_factory=list)
+    leaf: list[bool] = field(default_factory=list)
     users: list[list[int]] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
@@ -86,8 +86,21 @@ class Graph:
         positions = [self.position[resolve(n)] for n in further]
         self.targets = list(dict.fromkeys([*self.targets, *positions]))
 
+    def connect(self) -> None:
+        """Fills in `inputs` and `leaf`."""
+        if self.leaf:
+            return
+        words, at = self.words, 1
+        for node in self.nodes:
+            leaf = words[at - 1] < 0
+            end = at if leaf else at + len(node.inputs)
+            self.leaf.append(leaf)
+            self.inputs.append(tuple(words[at:end]))
+            at = end + 1
+
     def look_around(self) -> None:
-        """Fills in users, kinds, elements and bytes, which a plan that is found by its key never needs."""
+        """Fills in all that scheduling looks at."""
+        self.connect()
         self.counts = [numel(n.shape) for n in self.nodes]
         self.sizes = [count * n.dtype.itemsize for count, n in zip(self.counts, self.nodes, strict=True)]
         self.kinds = ["leaf" if leaf else kind_of(n) for n, leaf in zip(self.nodes, self.leaf, strict=True)]
@@ -119,53 +132,48 @@ def kind_of(node: Node) -> str:
 def build_graph(targets: list[Node]) -> Graph:
     """Everything that `targets` need, down to realized Nodes, iteratively; equal targets once."""
     roots = list(dict.fromkeys([resolve(t) for t in targets]))
-    graph = Graph([], [], [], [], {})
-    nodes, inputs, leaf, position, words = graph.nodes, graph.inputs, graph.leaf, graph.position, graph.words
-    aliases: dict[Node, None] = {}
+    position: dict[Node, int] = {}
+    nodes: list[Node] = []
+    words: list[int] = []
+    graph = Graph(nodes, [], position, words, [])
+    place, place_of = position.get, position.__getitem__
     stack = roots[::-1]
     while stack:
         node = stack.pop()
-        at = position.get(node)
+        at = place(node)
         if at is None and node.storage is None:
             position[node] = -1  # its inputs are on their way; it comes off the stack again after them
             stack.append(node)
-            for i in node.inputs[::-1]:
-                while i.op is DETACH and i.storage is None:
-                    aliases[i] = None
-                    i = i.inputs[0]
-                if i not in position:
-                    stack.append(i)
+            stack += node.inputs[::-1]
             continue
         if at is None:
-            places: tuple[int, ...] = ()
             words.append(-node.type.number)
             graph.leaves.append(len(nodes))
             if node.type.symbolic:
                 graph.symbolic = True
         elif at == -1:
-            try:
-                places = tuple([position[i] for i in node.inputs])
-            except KeyError:
-                places = tuple([position[resolve(i)] for i in node.inputs])
-            kind = node.kind
-            assert kind is not None
-            words.append(kind.number)
-            words += places
+            kind: Any = node.kind
+            if node.op is DETACH:
+                position[node] = place_of(node.inputs[0])
+                graph.aliases.append(node)
+                continue
             if kind.special:
                 graph.note_special(len(nodes), kind)
+            words.append(kind.number)
+            words += map(place_of, node.inputs)
         else:
             continue
         position[node] = len(nodes)
         nodes.append(node)
-        inputs.append(places)
-        leaf.append(at is None)
+    for alias in graph.aliases:
+        del position[alias]
     graph.targets = [position[r] for r in roots]
-    graph.aliases = list(aliases)
     return graph
 
 
 def structure(graph: Graph) -> tuple[Any, ...]:
     """What `key` stands for, with names that mean the same in every process."""
+    graph.connect()
     rows: list[Any] = []
     ignored: list[Expr] = []
     for k, node in enumerate(graph.nodes):
