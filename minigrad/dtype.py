@@ -8,7 +8,7 @@ float with an integer tensor gives float32.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,24 +26,20 @@ class DType:
     kind: str
     bits: int
     np: np.dtype
+    itemsize: int = field(init=False)
+    is_float: bool = field(init=False)
+    is_int: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "itemsize", self.bits // 8)
+        object.__setattr__(self, "is_float", self.kind == "f")
+        object.__setattr__(self, "is_int", self.kind in "iu")
 
     def __repr__(self) -> str:
         return self.name
 
     def __reduce__(self) -> tuple:
         return to_dtype, (self.name,)  # copies and pickles are this object: types are compared by identity
-
-    @property
-    def itemsize(self) -> int:
-        return self.bits // 8
-
-    @property
-    def is_float(self) -> bool:
-        return self.kind == "f"
-
-    @property
-    def is_int(self) -> bool:
-        return self.kind in "iu"
 
     @property
     def short(self) -> str:

@@ -37,6 +37,13 @@ def register(tensor: Any) -> None:
     _handles[ref(tensor, _forget)] = None
 
 
+def enter(tensor: Any) -> None:
+    """`register`, and `changed`: it holds a Node that others may hold."""
+    handle = ref(tensor, _forget)
+    _handles[handle] = None
+    changes.mark = handle  # another object than any before
+
+
 def register_all(tensors: Sequence[Any]) -> None:
     """`register` for each of many."""
     _handles.update(dict.fromkeys(map(ref, tensors, repeat(_forget))))

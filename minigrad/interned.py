@@ -18,10 +18,11 @@ Table = dict[tuple, Interned]
 
 def keep(table: Table, key: tuple, value: Any) -> None:
     """Enters an object. `table.get(key)` is None, or a reference that gives None, where there is no such object."""
-    entry = table[key] = Interned(value, _drop)
+    entry = table[key] = Interned(value, drop)
     entry.table, entry.key = table, key
 
 
-def _drop(dead: Interned) -> None:
+def drop(dead: Interned) -> None:
+    """Takes out the entry of an object that is gone, unless another has taken its place."""
     if dead.table.get(dead.key) is dead:
         del dead.table[dead.key]

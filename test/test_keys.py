@@ -1,4 +1,5 @@
 """Keys of plans: equal for what one plan serves, different for what it does not."""
+import gc
 import math
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from minigrad import Tensor, Variable
 from minigrad.ops import build as B
 from minigrad.ops import functions, kinds
-from minigrad.ops.node import Node, apply
+from minigrad.ops.node import Node, apply, live_count, sever
 from minigrad.ops.storage import DETACH, RANDOM_BITS
 from minigrad.scheduler.graph import build_graph, structure
 
@@ -98,3 +99,31 @@ def test_tables_are_bounded_and_forgetting_them_changes_no_key(monkeypatch: pyte
         B.reshape(buffer(k), (k, 1))
     assert len(kinds.kinds) <= 11 and len(kinds._types) <= 11
     assert key(B.reshape(B.exp(buffer(5)), (5, 1))) == before
+
+
+def test_a_node_that_is_gone_leaves_no_entry() -> None:
+    x = buffer(3)
+    gc.collect()
+    before = live_count()
+    kept, severed = B.exp(x), B.log(x)
+    kinds_made = kept.kind, severed.kind
+    sever(severed)
+    assert B.exp(x) is kept and live_count() == before + 1
+    del kept, severed
+    assert live_count() == before
+    assert not any(kind is None or kind.nodes for kind in kinds_made)
+
+
+def test_numbers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kinds, "MOST_NUMBERS", 10)
+    made = {key(buffer(k)) for k in range(100, 150)}
+    assert len(made) == 50 and len(kinds._known) <= 10
+
+
+def test_positions_are_read_back_from_the_key() -> None:
+    x, y = buffer(3), buffer(3)
+    graph = build_graph([B.add(B.mul(x, y), apply(DETACH, x, id=5)), B.exp(y)])
+    graph.connect()
+    assert [n.op.name for n in graph.nodes] == ["buffer", "buffer", "mul", "add", "exp"]
+    assert graph.inputs == [(), (), (0, 1), (2, 0), (1,)] and graph.leaf == [True, True, False, False, False]
+    assert [a.op for a in graph.aliases] == [DETACH] and not set(graph.aliases) & set(graph.position)

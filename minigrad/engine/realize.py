@@ -3,7 +3,8 @@ from __future__ import annotations
 
 from minigrad.engine.observe import dry_runs, observers
 from minigrad.engine.transfer import cloned
-from minigrad.ops.node import Node, copied
+from minigrad.ops.kinds import copying
+from minigrad.ops.node import Node
 from minigrad.runtime.registry import get_device
 from minigrad.scheduler.graph import resolve
 
@@ -13,7 +14,7 @@ def realize(nodes: list[Node]) -> None:
     waiting = [n for n in nodes if n.storage is None]
     if not waiting:
         return
-    if copied:
+    if copying:
         transfer_copies(waiting)
     for device in dict.fromkeys([n.device for n in waiting]):
         sources = [resolve(n) for n in waiting if n.device == device]

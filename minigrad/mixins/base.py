@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from operator import index
 from typing import Any, ClassVar, Self
 from weakref import ref
@@ -11,7 +12,7 @@ import numpy as np
 from minigrad.dtype import DType, bool_, float32, int32, promote
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Expr, Index, bounds
-from minigrad.handles import changed, register
+from minigrad.handles import changed, enter
 from minigrad.ops import build as B
 from minigrad.ops.node import Node
 from minigrad.ops.op import Shape
@@ -26,12 +27,20 @@ def join_shapes(shapes: Iterable[Shape]) -> str:
 
 def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
     """The shape that all of them broadcast to. Raises ShapeError if there is none."""
+    result = _broadcast(shapes)
+    if result is None:
+        raise ShapeError(f"[{name}] expected shapes that broadcast, got {join_shapes(shapes)}")
+    return result
+
+
+@lru_cache(maxsize=4096)
+def _broadcast(shapes: tuple[Shape, ...]) -> Shape | None:
     rank = max(map(len, shapes))
     result: list[Index] = []
     for i in range(-rank, 0):
         dims = {s[i] for s in shapes if len(s) >= -i and s[i] != 1}
         if len(dims) > 1:
-            raise ShapeError(f"[{name}] expected shapes that broadcast, got {join_shapes(shapes)}")
+            return None
         result.append(dims.pop() if dims else 1)
     return tuple(result)
 
@@ -124,13 +133,11 @@ class Base:
         self = object.__new__(cls)
         self._node = node
         self._grad = self._before = None
-        self._requires_grad = requires = False
+        self._requires_grad = False
         for p in parents:
-            requires = requires or p._requires_grad
-        if requires:
-            self._requires_grad = Base.grad_enabled
-        register(self)
-        changed()
+            if p._requires_grad:
+                self._requires_grad = Base.grad_enabled
+        enter(self)
         if parents and node.depth > _CHECK_EVERY:
             self._bound_graph_after(max([p._node.depth for p in parents]))
         return self
@@ -201,14 +208,14 @@ class Base:
 
     def _pair(self, name: str, other: Any) -> tuple[Node, Node, tuple[Base, ...]]:
         """Both operands as Nodes of one shape and dtype, and the handles they come from."""
-        other = self._operand(other)
         x = self._node
         if not isinstance(other, Base):
-            dtype = self._scalar_dtype(other)
-            if type(other) is int and not -1 << 63 <= other < 1 << 64 and dtype.is_int:
-                raise DTypeError(f"[{name}] expected an integer of at most 64 bits, got {other}")
-            return B.cast(x, dtype), B.full(other, x.shape, dtype, x.device), (self,)
+            other = self._operand(other)
+            if not isinstance(other, Base):
+                return *self._with_number(name, other), (self,)
         y = other._node
+        if x.type is y.type:
+            return x, y, (self, other)
         if x.dtype is not y.dtype:
             dtype = promote(x.dtype, y.dtype)
             x, y = B.cast(x, dtype), B.cast(y, dtype)
@@ -216,6 +223,13 @@ class Base:
             shape = broadcast_shapes(name, x.shape, y.shape)
             x, y = B.expand(x, shape), B.expand(y, shape)
         return x, y, (self, other)
+
+    def _with_number(self, name: str, number: Scalar | Index) -> tuple[Node, Node]:
+        """`_pair` of this tensor and a Python number."""
+        x, dtype = self._node, self._scalar_dtype(number)
+        if type(number) is int and not -1 << 63 <= number < 1 << 64 and dtype.is_int:
+            raise DTypeError(f"[{name}] expected an integer of at most 64 bits, got {number}")
+        return B.cast(x, dtype), B.full(number, x.shape, dtype, x.device)
 
     def _binary(self, name: str, other: Any, build: Callable[[Node, Node], Node], reverse: bool = False) -> Self:
         x, y, parents = self._pair(name, other)

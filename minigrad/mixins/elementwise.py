@@ -327,39 +327,39 @@ class ElementwiseMixin(Base):
 
     # Operators
 
-    def __add__(self, other: Any) -> Self: return self.add(other)
+    __add__ = add
     def __radd__(self, other: Any) -> Self: return self.add(other, reverse=True)
-    def __sub__(self, other: Any) -> Self: return self.sub(other)
+    __sub__ = sub
     def __rsub__(self, other: Any) -> Self: return self.sub(other, reverse=True)
-    def __mul__(self, other: Any) -> Self: return self.mul(other)
+    __mul__ = mul
     def __rmul__(self, other: Any) -> Self: return self.mul(other, reverse=True)
-    def __truediv__(self, other: Any) -> Self: return self.div(other)
+    __truediv__ = div
     def __rtruediv__(self, other: Any) -> Self: return self.div(other, reverse=True)
-    def __floordiv__(self, other: Any) -> Self: return self.floordiv(other)
+    __floordiv__ = floordiv
     def __rfloordiv__(self, other: Any) -> Self: return self.floordiv(other, reverse=True)
-    def __mod__(self, other: Any) -> Self: return self.mod(other)
+    __mod__ = mod
     def __rmod__(self, other: Any) -> Self: return self.mod(other, reverse=True)
-    def __pow__(self, other: Any) -> Self: return self.pow(other)
+    __pow__ = pow
     def __rpow__(self, other: Any) -> Self: return self.pow(other, reverse=True)
-    def __neg__(self) -> Self: return self.neg()
+    __neg__ = neg
     def __pos__(self) -> Self: return self
-    def __abs__(self) -> Self: return self.abs()
-    def __invert__(self) -> Self: return self.bitwise_not()
-    def __and__(self, other: Any) -> Self: return self.bitwise_and(other)
-    def __rand__(self, other: Any) -> Self: return self.bitwise_and(other)
-    def __or__(self, other: Any) -> Self: return self.bitwise_or(other)
-    def __ror__(self, other: Any) -> Self: return self.bitwise_or(other)
-    def __xor__(self, other: Any) -> Self: return self.bitwise_xor(other)
-    def __rxor__(self, other: Any) -> Self: return self.bitwise_xor(other)
-    def __lshift__(self, other: Any) -> Self: return self.lshift(other)
+    __abs__ = abs
+    __invert__ = bitwise_not
+    __and__ = bitwise_and
+    __rand__ = bitwise_and
+    __or__ = bitwise_or
+    __ror__ = bitwise_or
+    __xor__ = bitwise_xor
+    __rxor__ = bitwise_xor
+    __lshift__ = lshift
     def __rlshift__(self, other: Any) -> Self: return self.lshift(other, reverse=True)
-    def __rshift__(self, other: Any) -> Self: return self.rshift(other)
+    __rshift__ = rshift
     def __rrshift__(self, other: Any) -> Self: return self.rshift(other, reverse=True)
-    def __lt__(self, other: Any) -> Self: return self.lt(other)
-    def __gt__(self, other: Any) -> Self: return self.gt(other)
-    def __le__(self, other: Any) -> Self: return self.le(other)
-    def __ge__(self, other: Any) -> Self: return self.ge(other)
-    def __eq__(self, other: Any) -> Self: return self.eq(other)  # type: ignore[override]
-    def __ne__(self, other: Any) -> Self: return self.ne(other)  # type: ignore[override]
+    __lt__ = lt
+    __gt__ = gt
+    __le__ = le
+    __ge__ = ge
+    __eq__ = eq  # type: ignore[assignment]
+    __ne__ = ne  # type: ignore[assignment]
 
     __hash__ = object.__hash__

@@ -6,6 +6,7 @@ Operands are already of one shape and dtype. Equal subgraphs are one object anyw
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -31,12 +32,17 @@ def numel(shape: Shape) -> Index:
 
 def _rounded(value: Any, dtype: DType) -> Any:
     """`value` as the Python number that an element of `dtype` holds."""
+    if dtype.is_float and (value == 0 or value == 1 or dtype is float64):  # -0.0 and 0.0 would be one entry below
+        return float(value)
+    return _rounded_number(value, dtype)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _rounded_number(value: Any, dtype: DType) -> Any:
     if dtype.is_float:
         value = float(value)
         if value != value:
             return math.nan
-        if dtype is float64 or value in (0.0, 1.0):
-            return value
         with np.errstate(over="ignore"):
             return float(convert(np.asarray(value), dtype)) if dtype is bfloat16 else float(dtype.np.type(value))
     if dtype is bool_:
@@ -74,6 +80,10 @@ def scalar(value: Number, role: str, dtype: DType, device: str) -> Node:
     return apply(storage.SCALAR, device=device, value=value, role=role, of=dtype)
 
 
+_CONSTANT = frozenset({storage.CONST, movement.EXPAND, movement.RESHAPE})
+"""The ops of a Node that may be a constant: a look at it spares most Nodes a call of `constant_of`."""
+
+
 def constant_of(x: Node) -> Number | None:
     """The number that every element of `x` is, where the graph says so."""
     while x.op is movement.EXPAND or x.op is movement.RESHAPE:
@@ -86,14 +96,14 @@ def constant_of(x: Node) -> Number | None:
 
 
 def _is(x: Node, value: float, negative: bool = False) -> bool:
-    found = constant_of(x)
+    found = constant_of(x) if x.op in _CONSTANT else None
     return found is not None and found == value and (math.copysign(1, found) < 0) == negative
 
 
 def _folded(op: Op, inputs: tuple[Node, ...], result: Node) -> Node:
     """`result` as a constant when all of `inputs` are."""
     values = [constant_of(i) for i in inputs]
-    if any(v is None for v in values):
+    if None in values:
         return result
     arrays = [np.asarray(v).astype(float32.np if i.dtype is bfloat16 else i.dtype.np)
               for v, i in zip(values, inputs, strict=True)]
@@ -107,12 +117,12 @@ def _folded(op: Op, inputs: tuple[Node, ...], result: Node) -> Node:
 
 def _unary(op: Op, x: Node) -> Node:
     result = apply(op, x)
-    return result if constant_of(x) is None else _folded(op, (x,), result)
+    return _folded(op, (x,), result) if x.op in _CONSTANT else result
 
 
 def _binary(op: Op, x: Node, y: Node) -> Node:
     result = apply(op, x, y)
-    return result if constant_of(x) is None or constant_of(y) is None else _folded(op, (x, y), result)
+    return _folded(op, (x, y), result) if x.op in _CONSTANT and y.op in _CONSTANT else result
 
 
 def neg(x: Node) -> Node:

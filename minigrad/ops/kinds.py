@@ -8,16 +8,23 @@ from itertools import count
 from typing import Any
 
 from minigrad.dtype import DType
+from minigrad.errors import DeviceError
 from minigrad.expr import Expr, unbind
+from minigrad.interned import Table
 from minigrad.ops.op import Op, Shape, Storage
 
 MOST = 30_000
 """Entries of a table; programs whose shapes change all the time would fill it without end."""
+MOST_NUMBERS = 10 * MOST
+"""Numbers that are remembered; an equal kind that comes after more of them has another one, and another plan."""
 _numbers = count(1)
 _known: dict[tuple, int] = {}
 kinds: dict[tuple, Kind] = {}
-"""By operation, number of inputs, device and params; `kind_of` tells apart what is equal and means different things."""
+"""By operation, explicit device, types of the operands, and params one by one; `kind_of` tells apart what is equal and
+means different things."""
 _types: dict[tuple, Type] = {}
+copying: set[Op] = set()
+"""The ops that have moved values between devices: mostly none, which spares looking for them in every graph."""
 
 
 class Type:
@@ -32,21 +39,23 @@ class Type:
 
 
 class Kind:
-    """An operation with its params, on a device. `results` are the types of its results by those of its operands.
+    """An operation with its params over operands of certain types, checked: all that Nodes have in common that differ
+    in their inputs alone. `type` is that of the result, `nodes` are the Nodes there are, by their inputs.
 
+    `number` is the same for all types of operands: what a plan's key has of an operation.
     `special` is the rule of an operation that is more than its inputs' values (ops.op.Storage) or has symbolic params,
     '' for most.
     `has_zero`: 0.0 and -0.0, which are equal, make two kinds of this.
     """
 
-    __slots__ = ("op", "device", "number", "symbolic", "special", "has_zero", "results")
+    __slots__ = ("op", "type", "nodes", "number", "symbolic", "special", "has_zero")
     op: Op
-    device: str
+    type: Type
+    nodes: Table
     number: int
     symbolic: bool
     special: str
     has_zero: bool
-    results: dict[Any, Type]
 
 
 def type_of(shape: Shape, dtype: DType, device: str) -> Type:
@@ -63,32 +72,48 @@ def type_of(shape: Shape, dtype: DType, device: str) -> Type:
     return found
 
 
-def kind_of(op: Op, count: int, device: str, params: dict[str, Any]) -> Kind:
-    """The one Kind of an operation over this many inputs. Params are always given in the same order."""
-    key = (op, count, device, *params.values())
+def kind_of(op: Op, device: str | None, types: tuple[Type, ...], params: dict[str, Any]) -> Kind:
+    """The one Kind of an operation over operands of these types; `device` as in `apply`. Params are always given in
+    the same order. Raises what `op.infer` does, and DeviceError for operands on several devices."""
+    key: tuple = (op, device, types, *params.values())
     found = kinds.get(key)
     if found is not None and found.has_zero:
         key = (*key, repr(params))
         found = kinds.get(key)
     if found is None:
-        symbols: list[Expr] = []
-        found = Kind()
-        found.op, found.device, found.results = op, device, {}
-        found.special = op.lower.rule if isinstance(op.lower, Storage) else ""
-        values = [v for k, v in params.items() if found.special != "scalar" or k != "value"]
-        found.number = _number((op, count, device, *[clean(v, symbols) for v in values]))
-        found.symbolic = bool(symbols)
-        found.special = found.special or ("symbolic" if symbols else "")
-        found.has_zero = "negative" not in params and any([v == 0 and type(v) is float for v in params.values()])
+        found = _new_kind(op, device, types, params)
         _add(kinds, key, found)
         if found.has_zero:
             _add(kinds, (*key, repr(params)), found)
     return found
 
 
+def _new_kind(op: Op, device: str | None, types: tuple[Type, ...], params: dict[str, Any]) -> Kind:
+    where = types[0].device if device is None else device
+    if device is None and any([t.device != where for t in types]):
+        raise DeviceError(f"[{op.name}] expected operands on one device, got {', '.join([t.device for t in types])}")
+    symbols: list[Expr] = []
+    kind = Kind()
+    kind.op, kind.nodes = op, {}
+    kind.type = type_of(*op.infer([t.shape for t in types], [t.dtype for t in types], **params), where)
+    kind.special = op.lower.rule if isinstance(op.lower, Storage) else ""
+    values = [v for k, v in params.items() if kind.special != "scalar" or k != "value"]
+    kind.number = _number((op, len(types), where, *[clean(v, symbols) for v in values]))
+    kind.symbolic = bool(symbols)
+    kind.special = kind.special or ("symbolic" if symbols else "")
+    kind.has_zero = "negative" not in params and any([v == 0 and type(v) is float for v in params.values()])
+    if types and device is not None:
+        copying.add(op)
+    return kind
+
+
 def _number(key: tuple) -> int:
     found = _known.get(key)
-    return _known.setdefault(key, next(_numbers)) if found is None else found
+    if found is None:
+        if len(_known) >= MOST_NUMBERS:
+            _known.clear()
+        found = _known.setdefault(key, next(_numbers))
+    return found
 
 
 def _add(table: dict, key: tuple, value: Any) -> None:

@@ -7,10 +7,9 @@ from threading import local
 from typing import Any
 
 from minigrad.dtype import DType
-from minigrad.errors import DeviceError
 from minigrad.expr import Index
 from minigrad.handles import changes
-from minigrad.interned import Table, keep
+from minigrad.interned import Interned, drop
 from minigrad.ops.kinds import Kind, Type, kind_of, kinds, type_of
 from minigrad.ops.op import Op
 
@@ -44,20 +43,19 @@ class Node:
         return f"{self.op.name}({len(self.inputs)} inputs{params}) -> {result}"
 
 
-_nodes: Table = {}
 _serials = count()
+_elsewhere = 0
+"""How many serials belong to leaves, or to Nodes that are gone or have forgotten their inputs."""
 
 
 class _Here(local):
-    """Of this thread. `world` is part of the key of Nodes without inputs: those that were made in different worlds are
-    never the same (ops/composite.py)."""
+    """Of this thread. `world` stands for the inputs of Nodes that have none: those that were made in different worlds
+    are never the same (ops/composite.py)."""
 
     world: tuple = ()
 
 
 here = _Here()
-copied: set[Op] = set()
-"""The ops that have moved values between devices: mostly none, which spares looking for them in every graph."""
 created: Callable[[Node], None] | None = None
 """Told of every new Node, where somebody wants to know."""
 
@@ -65,49 +63,63 @@ created: Callable[[Node], None] | None = None
 def apply(op: Op, *inputs: Node, device: str | None = None, **params: Any) -> Node:
     """The Node `op(*inputs, **params)`: the existing equal one, or a new one.
 
-    Shapes and dtypes are inferred and checked here. `device` is needed where there are no inputs, and overrides theirs
-    for `copy`. Params must be hashable, and always passed in the same order for one op.
+    Shapes and dtypes are inferred and checked here, once for operands of the same types: `kind_of`. `device` is needed
+    where there are no inputs, and overrides theirs for `copy`. Params must be hashable, and always passed in the same
+    order for one op.
     """
-    where = device if device is not None else inputs[0].device
-    kind = kinds.get((op, len(inputs), where, *params.values()))
+    if len(inputs) == 2:  # tuples of known length are made three times as fast, and most Nodes have one or two inputs
+        types: tuple[Type, ...] = (inputs[0].type, inputs[1].type)
+    elif len(inputs) == 1:
+        types = (inputs[0].type,)
+    else:
+        types = tuple([i.type for i in inputs])
+    kind = kinds.get((op, device, types, *params.values()) if params else (op, device, types))
     if kind is None or kind.has_zero:
-        kind = kind_of(op, len(inputs), where, params)
-    key = (kind, inputs or here.world)
-    found = _nodes.get(key)
+        kind = kind_of(op, device, types, params)
+    place = inputs or here.world
+    found = kind.nodes.get(place)
     if found is not None:
         node = found()
         if node is not None:
             return node
+    return _new(kind, inputs, params, place)
+
+
+def _new(kind: Kind, inputs: tuple[Node, ...], params: dict[str, Any], place: tuple) -> Node:
     depth = 0
     for i in inputs:
         if i.storage is None and i.depth > depth:
             depth = i.depth
-    operands = tuple([i.type for i in inputs])
-    result = kind.results.get(operands)
-    if result is None:
-        result = kind.results[operands] = _infer(op, inputs, device, where, params)
-    node = Node()
-    node.op, node.inputs, node.params, node.kind = op, inputs, params, kind
-    node.shape, node.dtype, node.device, node.type = result.shape, result.dtype, where, result
-    node.storage, node.depth, node.serial = None, depth + 1, next(_serials)
-    if inputs and device is not None:
-        copied.add(op)
-    keep(_nodes, key, node)
-    changes.mark = object()  # its inputs have another holder
+    node, result = Node(), kind.type
+    node.op = kind.op
+    node.inputs = inputs
+    node.params = params
+    node.shape = result.shape
+    node.dtype = result.dtype
+    node.device = result.device
+    node.kind = kind
+    node.type = result
+    node.storage = None
+    node.depth = depth + 1
+    entry = kind.nodes[place] = Interned(node, _forget)
+    entry.table = kind.nodes
+    entry.key = place
+    changes.mark = node.serial = next(_serials)  # a number that never was there; its inputs have another holder
     if created is not None:
         created(node)
     return node
 
 
-def _infer(op: Op, inputs: tuple[Node, ...], device: str | None, where: str, params: dict[str, Any]) -> Type:
-    """The type of the result, checked."""
-    if device is None and any(i.device != where for i in inputs):
-        raise DeviceError(f"[{op.name}] expected operands on one device, got {', '.join(i.device for i in inputs)}")
-    return type_of(*op.infer([i.shape for i in inputs], [i.dtype for i in inputs], **params), where)
+def _forget(dead: Interned) -> None:
+    global _elsewhere
+    _elsewhere += 1
+    drop(dead)
 
 
 def leaf(op: Op, shape: tuple[Index, ...], dtype: DType, device: str, storage: Any, params: dict[str, Any]) -> Node:
     """A Node without inputs over `storage`. Its params tell it from all others, so that nobody will look for it."""
+    global _elsewhere
+    _elsewhere += 1
     node = Node()
     node.op, node.inputs, node.params, node.kind = op, (), params, None
     node.shape, node.dtype, node.device, node.type = shape, dtype, device, type_of(shape, dtype, device)
@@ -119,7 +131,9 @@ def leaf(op: Op, shape: tuple[Index, ...], dtype: DType, device: str, storage: A
 
 def live_count() -> int:
     """A bound on the Nodes of any graph that is not realized yet."""
-    return len(_nodes)
+    global _elsewhere
+    _elsewhere += 1
+    return next(_serials) + 1 - _elsewhere  # nobody has this serial
 
 
 def toposort(*roots: Node, through_storage: bool = False) -> list[Node]:
@@ -148,5 +162,7 @@ def sever(node: Node) -> None:
 
     Without it the versions of a parameter would keep each other, and every value ever assigned, alive.
     """
-    _nodes.pop((node.kind, node.inputs), None)
+    global _elsewhere
+    if node.kind is not None and node.kind.nodes.pop(node.inputs, None) is not None:
+        _elsewhere += 1
     node.inputs = ()
