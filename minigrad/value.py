@@ -238,11 +238,14 @@ def expressions(root: Value) -> tuple[Expr, ...]:
     return root._expressions
 
 
-def value_atoms(e: Index) -> list[ValueIndex]:
+def value_atoms(e: Index) -> tuple[ValueIndex, ...]:
     """The ValueIndex atoms of an index expression, at any depth."""
-    if isinstance(e, int) or all([type(a) is Var for m, _ in e.terms for a in m]):
-        return []
-    return [a for a in e.atoms() if isinstance(a, ValueIndex)]
+    if isinstance(e, int):
+        return ()
+    if e._values is None:
+        plain = all([type(a) is Var for m, _ in e.terms for a in m])
+        e._values = () if plain else tuple([a for a in e.atoms() if isinstance(a, ValueIndex)])
+    return e._values
 
 
 def rebuild(v: Value, args: tuple[Value, ...], attr: object) -> Value:

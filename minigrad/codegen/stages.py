@@ -123,7 +123,9 @@ def _stages_of_flat(flat: Kernel, target: Target) -> Staged:
     written: set[str] = set()
     units = choose_plans(nests, target)
     for k, (together, plan) in enumerate(units):
-        here = replace(whole, params=tuple(_scratch_mode(p, scratch, written) for p in whole.params))
+        here = whole
+        if written and scratch:
+            here = replace(whole, params=tuple([_scratch_mode(p, scratch, written) for p in whole.params]))
         name = f"{flat.name}_{k}" if len(units) > 1 else flat.name
         stages.append(_stage(here, together, plan, name, target))
         written |= {s.param for nest in together for s in nest.body if isinstance(s, Store)}

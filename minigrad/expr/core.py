@@ -23,11 +23,13 @@ Index = Union[int, "Expr"]
 class Expr:
     """`sum(c * product(atoms) for atoms, c in terms) + const`. Made by arithmetic, never directly."""
 
-    __slots__ = ("terms", "const", "_bounds", "_variables", "__weakref__")
+    __slots__ = ("terms", "const", "_bounds", "_variables", "_values", "__weakref__")
     terms: Terms
     const: int
     _bounds: tuple[int, int] | None
     _variables: frozenset[Var] | None
+    _values: tuple | None
+    """What `value.value_atoms` found out."""
 
     # Operands that are neither expressions nor integers (a Tensor) answer for themselves: NotImplemented.
 
@@ -109,7 +111,7 @@ class Atom(Expr):
     def __new__(cls, *_: Any, **__: Any) -> Any:
         self = object.__new__(cls)
         self.terms, self.const = (((self,), 1),), 0
-        self._bounds = self._variables = self.key = None
+        self._bounds = self._variables = self._values = self.key = None
         return self
 
     def children(self) -> tuple[Index, ...]:
@@ -176,7 +178,7 @@ class Var(Atom):
             raise ShapeError(f"[Variable] expected lo <= hi for {name!r}, got lo={lo}, hi={hi}")
         self: Var = super().__new__(cls)
         self.name, self.lo, self.hi, self.value = name, lo, hi, value
-        self.key = f"{name}\0{lo}\0{hi}\0{value}"
+        self._variables = frozenset((self,))
         return self
 
     def __reduce__(self) -> tuple:
@@ -201,8 +203,10 @@ class Var(Atom):
     def subs(self, mapping: Mapping[Var, Index]) -> Index:
         return mapping.get(self, self)
 
-    def variables(self) -> frozenset[Var]:
-        return frozenset((self,))
+    def sort_key(self) -> str:
+        if self.key is None:
+            self.key = f"{self.name}\0{self.lo}\0{self.hi}\0{self.value}"
+        return self.key
 
 
 Variable = Var
@@ -315,13 +319,22 @@ class Opaque(Atom):
 def variables(e: Index) -> frozenset[Var]:
     """The variables in it (not those in the bounds of others); empty for an int."""
     if isinstance(e, int):
-        return frozenset()
-    if e._variables is None:
+        return _NONE
+    found = e._variables
+    if found is None:
         if isinstance(e, Atom):
-            e._variables = e.variables()
+            found = e.variables()
         else:
-            e._variables = frozenset[Var]().union(*(variables(a) for m, _ in e.terms for a in m))
-    return e._variables
+            found = _NONE
+            for m, _ in e.terms:
+                for a in m:
+                    more = a._variables or variables(a)
+                    found = found | more if found else more
+        e._variables = found
+    return found
+
+
+_NONE: frozenset[Var] = frozenset()
 
 
 def subs(e: Index, mapping: Mapping[Var, Index]) -> Index:

@@ -26,7 +26,7 @@ def make(terms: Terms, const: int) -> Index:
 def _new(terms: Terms, const: int) -> Expr:
     e = Expr.__new__(Expr)
     e.terms, e.const = terms, const
-    e._bounds = e._variables = None
+    e._bounds = e._variables = e._values = None
     return e
 
 

@@ -86,12 +86,17 @@ def start_group(state: Fusion, k: int) -> None:
 
 def accesses_by_group(state: Fusion, k: int) -> dict[int, Accesses]:
     """Where each group reads node `k`: the distinct index tuples."""
-    found: dict[int, dict[tuple[Index, ...], None]] = {}
-    for u in dict.fromkeys(state.graph.users[k]):
-        groups = {state.group_of[u]} if u in state.group_of else state.inside.get(u, set())
-        for g in sorted(groups):
-            slot = found.setdefault(g, {})
-            for at in state.groups[g].members[u]:
+    graph, found = state.graph, dict[int, dict[tuple[Index, ...], None]]()
+    for u in dict.fromkeys(graph.users[k]):
+        own = state.group_of.get(u)
+        groups = (own,) if own is not None else sorted(state.inside.get(u, ()))
+        plain = isinstance(graph.nodes[u].op.lower, Elementwise)
+        for g in groups:
+            slot, members = found.setdefault(g, {}), state.groups[g].members[u]
+            if plain:
+                slot.update(dict.fromkeys(members))
+                continue
+            for at in members:
                 for there in operand_accesses(state, u, k, at):
                     slot[there] = None
     return {g: tuple(slot) for g, slot in found.items()}

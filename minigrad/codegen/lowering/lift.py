@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from minigrad.codegen.kernel import Define, Kernel, Nest, Store
+from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.lowering.rename import statements
 from minigrad.codegen.strategies.plan import Plan
 from minigrad.expr import Index, Var, product
@@ -52,7 +52,8 @@ def lift_sizes(kernel: Kernel, nest: Nest, plan: Plan) -> tuple[Kernel, tuple[in
         sizes.renamed[v] = Var(v.name, 0, last)
     lengths = {p.name: p.shape[0] for p in kernel.params}
     lifted = _nest(nest, sizes, lengths)
-    params = tuple(replace(p, shape=(_length(p.name, lengths, sizes),)) for p in kernel.params)
+    params = tuple([Param(p.name, p.dtype, (_length(p.name, lengths, sizes),), p.mode, p.layout)
+                    for p in kernel.params])
     values = {v: value for (_, value), v in sizes.found.items()}
     return replace(kernel, params=params, dims=tuple(values), nests=(lifted,)), tuple(values.values())
 

@@ -15,7 +15,7 @@ from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.codegen.lowering.rename import rename_nest, statements
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.expr import Index, Mod, Var, bounds, subs, variables
-from minigrad.value import Value, const, guard, indices_of, rebuild, reduce, substitute, walk
+from minigrad.value import Value, const, expressions, guard, indices_of, rebuild, reduce, substitute, walk
 
 MAX_PHASES = 64
 """More copies of a nest than this cost more in code than their guards do in time."""
@@ -42,7 +42,7 @@ def _divisibility(condition: Index) -> Mod | None:
 
 def _divisibilities(nest: Nest) -> Iterator[Mod]:
     for s in statements((nest,)):
-        if not isinstance(s, Nest):
+        if not isinstance(s, Nest) and any([_divisibility(e) is not None for e in expressions(s.value)]):
             for v in walk(s.value):
                 for condition in indices_of(v) if v.op == "guard" else ():
                     m = _divisibility(condition)

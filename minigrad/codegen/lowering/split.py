@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
@@ -112,6 +113,7 @@ def _division_atoms(expressions: list[Index], loops: list[Var]) -> list[FloorDiv
     return list(found)
 
 
+@lru_cache(maxsize=1 << 13)
 def _divides(e: Index) -> bool:
     return not isinstance(e, int) and any([isinstance(a, FloorDiv | Mod) for a in e.atoms()])
 

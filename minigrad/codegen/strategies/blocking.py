@@ -67,8 +67,10 @@ def product(values: Iterable[int]) -> int:
     return total
 
 
+@lru_cache(maxsize=1 << 10)
 def size(vs: tuple[Var, ...]) -> int:
-    return product(typical(v) for v in vs)
+    """Iterations over some variables together, to plan for."""
+    return product([typical(v) for v in vs])
 
 
 def k_block(columns: int, bits: int, target: Target) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from minigrad.codegen.ir.nodes import Alloc, BufferParam, Call, Function, If, Let, Loop, Prefetch, Stmt, Store
 from minigrad.codegen.ir.walk import Body, names
 from minigrad.codegen.value_walk import below
-from minigrad.expr import FloorDiv, Index, Max, Min, Mod, Opaque, Var, emax, emin, variables
+from minigrad.expr import Expr, FloorDiv, Index, Max, Min, Mod, Opaque, Var, emax, emin, variables
 from minigrad.value import Value, ValueIndex, free_variables, index_values, rebuild, value_atoms
 
 MAX_SIZE = (1 << 31) - 1
@@ -49,6 +49,7 @@ class _Lifter:
         self.stop = self.dim("", count)
         self.parallel = Var(old.name, 0, self.stop - 1)
         self.done: dict[Value, Value] = {}
+        self.indexed: dict[Expr, Index] = {}
 
     def dim(self, kind: str, number: Index) -> Index:
         """The argument for a number; 0 and 1, which code relies on, stay what they are."""
@@ -136,6 +137,13 @@ class _Lifter:
             if value_atoms(e):
                 raise _Computed
             return e
+        known = self.indexed.get(e)
+        if known is None:
+            known = self.indexed[e] = self.lifted(e)
+        return known
+
+    def lifted(self, e: Expr) -> Index:
+        """An index that depends on the iteration."""
         total: Index = e.const
         over_all = dict(e.terms).get((self.old,), 0) * self.count
         for monomial, coefficient in e.terms:
