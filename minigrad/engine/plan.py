@@ -142,23 +142,23 @@ def join_tables(items: list[Item], lasting: frozenset[int], sizes: list[Index]) 
     last: dict[Function | None, int] = {}
     moved: dict[int, list[int]] = {}
     last_read: dict[int, int] = {}
-    later_writes: set[int] = set()
+    next_write: dict[int, int] = {}
     for k in reversed(range(len(items))):
-        item = items[k]
-        sink = item.writes.isdisjoint(last_read) and item.writes.isdisjoint(later_writes)
+        item, here = items[k], k
+        sink = item.writes.isdisjoint(last_read) and item.writes.isdisjoint(next_write)
         goal = last.get(item.function)
         if sink and goal is None:
             last[item.function] = k
         elif sink and goal is not None:
             touched = item.reads | item.writes
-            between = (items[j] for j in range(k + 1, goal + 1))
+            overwritten = any([next_write.get(s, len(items)) <= goal for s in touched])
             kept = [s for s in item.reads - lasting if last_read.get(s, k) < goal]
-            if _bytes_of(kept, sizes) <= _bytes_of(item.writes, sizes) and not any(o.writes & touched for o in between):
+            if _bytes_of(kept, sizes) <= _bytes_of(item.writes, sizes) and not overwritten:
                 moved.setdefault(goal, []).append(k)
                 k = goal
         for s in item.reads:
             last_read[s] = max(last_read.get(s, k), k)
-        later_writes |= item.writes
+        next_write.update(dict.fromkeys(item.writes, here))
     gone = {k for ks in moved.values() for k in ks}
     result = []
     for k, item in enumerate(items):
