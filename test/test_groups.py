@@ -23,7 +23,7 @@ from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.render.opencl import render_opencl
 from minigrad.codegen.stages import build_any, stages_of
 from minigrad.codegen.strategies import matrix, teams, tiles
-from minigrad.codegen.strategies.plan import GroupAttentionPlan, TeamPlan, TilePlan, parse_plan
+from minigrad.codegen.strategies.plan import GroupAttentionPlan, JoinedPlan, TeamPlan, TilePlan, parse_plan
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.errors import InternalError
 from minigrad.runtime.device import Launch
@@ -101,6 +101,26 @@ def test_pooling_follows_the_activation_in_one_launch(small: None) -> None:
     assert lines[stored + 1].strip() == "barrier"  # whichever items read what others stored
 
 
+def phases() -> Tensor:
+    """The gradient of a depthwise convolution by its input: a nest for each residue of rows and columns."""
+    x = tensor(2, 12, 15, 15)
+    x.requires_grad_()
+    y = x.conv2d(tensor(12, 1, 5, 5), stride=2, padding=2, groups=12)
+    gradient, = (y * tensor(*y.shape)).sum().gradient(x)
+    return gradient
+
+
+def test_phases_of_a_strided_gradient_are_one_launch() -> None:
+    kernel = flat_kernel(phases(), GPU)
+    stage, = stages_of(kernel, GPU).stages
+    assert len(kernel.nests) == len(stage.nests) == 4 and isinstance(stage.plan, JoinedPlan)
+    assert parse_plan(str(stage.plan)) == stage.plan and len(stage.plan.plans) == 4
+    assert stage.extent == sum([stages_of(replace(kernel, nests=(n,)), GPU).stages[0].extent for n in kernel.nests])
+    equal_the_kernel(stages_of(kernel, GPU).kernel, [stage.function])
+    cpu = replace(GPU, vector_bytes=32)
+    assert not any(isinstance(s.plan, JoinedPlan) for s in stages_of(kernel, cpu).stages)
+
+
 def test_work_items_that_race_are_found(small: None) -> None:
     kernel = flat_kernel(REDUCTIONS["sum of rows"](), GPU)
     nest, = kernel.nests
@@ -160,6 +180,7 @@ ON_DEVICES = {
     "strided conv": lambda: tensor(2, 8, 21, 21).conv2d(tensor(24, 8, 3, 3), padding=1, stride=2),
     "half": lambda: (tensor(64, 64).cast("float16") @ tensor(64, 64).cast("float16")),
     "pooled": pooled,
+    "phases": phases,
     "attention": lambda: tensor(2, 70, 20).scaled_dot_product_attention(tensor(2, 90, 20), tensor(2, 90, 24),
                                                                         is_causal=True, causal_offset=20),
     **REDUCTIONS,
@@ -189,7 +210,7 @@ def run_on(device: OpenCL, cases: dict[str, Callable[[], Tensor | tuple[Tensor, 
         arrays = arguments(k.kernel)
         expected = {n: a.copy() for n, a in arrays.items()}
         scalars = {s.name: 0.75 for s in k.kernel.scalars}
-        interpret_kernel(replace(k.kernel, nests=tuple(s.nests[0] for s in k.stages)), expected, scalars)
+        interpret_kernel(replace(k.kernel, nests=tuple(n for s in k.stages for n in s.nests)), expected, scalars)
         buffers = [device.alloc(a.nbytes) for a in arrays.values()]
         for buffer, array in zip(buffers, arrays.values(), strict=True):
             device.copy_in(buffer, array)
@@ -208,6 +229,7 @@ def test_on_devices(name: str) -> None:
 
 CHECKED = {
     "pooled": pooled,
+    "phases": phases,
     "matmul": lambda: tensor(40, 20) @ tensor(20, 50),
     "b.T with an epilogue": lambda: (tensor(33, 17) @ tensor(35, 17).transpose(0, 1) + tensor(35)).relu(),
     "strided conv": lambda: tensor(1, 3, 9, 9).conv2d(tensor(17, 3, 3, 3), padding=1, stride=2),

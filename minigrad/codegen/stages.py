@@ -35,6 +35,7 @@ from minigrad.codegen.strategies.build_attention import build_attention
 from minigrad.codegen.strategies.build_attention_few import build_attention_few
 from minigrad.codegen.strategies.build_attention_gradient import build_attention_gradient
 from minigrad.codegen.strategies.build_attention_groups import build_attention_groups
+from minigrad.codegen.strategies.build_joined import build_joined
 from minigrad.codegen.strategies.build_matrix import build_matrix
 from minigrad.codegen.strategies.build_packed import build_packed
 from minigrad.codegen.strategies.build_panels import build_panels, build_shared
@@ -48,6 +49,7 @@ from minigrad.codegen.strategies.plan import (
     AttentionGradientPlan,
     AttentionPlan,
     GroupAttentionPlan,
+    JoinedPlan,
     MatrixPlan,
     PackedPlan,
     PanelPlan,
@@ -176,6 +178,8 @@ def build_any(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str)
     """The loop nest that a plan describes."""
     if isinstance(plan, WindowPlan):
         return build_window(kernel, nests, plan, name)
+    if isinstance(plan, JoinedPlan):
+        return build_joined(kernel, nests, plan, name)
     nest, = nests
     if isinstance(plan, PackedPlan):
         return build_packed(kernel, nest, plan, name)

@@ -23,6 +23,7 @@ from minigrad.codegen.strategies import (
     window,
 )
 from minigrad.codegen.strategies.access import reductions
+from minigrad.codegen.strategies.build_joined import joined
 from minigrad.codegen.strategies.plan import (
     AnyPlan,
     GroupAttentionPlan,
@@ -37,15 +38,18 @@ from minigrad.target import Target
 
 
 def choose_plans(nests: Sequence[Nest], target: Target) -> list[tuple[tuple[Nest, ...], AnyPlan]]:
-    """Every nest with its plan; neighbours that are phases of one window have one together."""
+    """Every nest with its plan; neighbours that are phases of one window have one together, on a GPU all that store to
+    the same parameters do."""
     made: list[tuple[tuple[Nest, ...], AnyPlan]] = []
     for _, found in groupby(nests, key=lambda n: [s.param for s in n.body if isinstance(s, Store)]):
         run = tuple(found)
         together = window.plan(run, target) if len(run) > 1 else ""
         if isinstance(together, WindowPlan):
             made.append((run, together))
-        else:
-            made += [((nest,), choose_plan(nest, target)) for nest in run]
+            continue
+        plans = [choose_plan(nest, target) for nest in run]
+        beside = joined(plans) if target.has_groups else None
+        made += [(run, beside)] if beside else [((nest,), plan) for nest, plan in zip(run, plans, strict=True)]
     return made
 
 

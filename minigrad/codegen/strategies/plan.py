@@ -270,10 +270,26 @@ class PanelPlan:
         return plan_text(self)
 
 
-AnyPlan = (Plan | PackedPlan | PanelPlan | TilePlan | MatrixPlan | TeamPlan | WindowPlan | AttentionPlan
+@dataclass(frozen=True, slots=True)
+class JoinedPlan:
+    """Nests beside each other in one launch, such as phases of a strided gradient: iterations of the first come before
+    those of the second. `parts` are the fields of their Plans."""
+
+    strategy: str
+    parts: tuple[tuple, ...]
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        return tuple([Plan(*part) for part in self.parts])
+
+    def __str__(self) -> str:
+        return plan_text(self)
+
+
+AnyPlan = (Plan | JoinedPlan | PackedPlan | PanelPlan | TilePlan | MatrixPlan | TeamPlan | WindowPlan | AttentionPlan
            | AttentionGradientPlan | AttentionFewPlan | GroupAttentionPlan)
 _KINDS = {"packed": PackedPlan, "panels": PanelPlan, "tiles": TilePlan, "matrix": MatrixPlan, "teams": TeamPlan,
-          "window": WindowPlan,
+          "window": WindowPlan, "joined": JoinedPlan,
           "attention": AttentionPlan, "attention_gradient": AttentionGradientPlan,
           "attention_few": AttentionFewPlan, "attention_groups": GroupAttentionPlan}
 

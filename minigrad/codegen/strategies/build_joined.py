@@ -1,0 +1,44 @@
+"""Nests that do not depend on each other as one parallel loop: which of them an iteration is of goes by its number.
+
+On a GPU a launch costs as much as thousands of work-items do, and a strided gradient has a nest per phase.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple
+
+from minigrad.codegen.ir.nodes import Function, If, Loop, Stmt, extent_of
+from minigrad.codegen.kernel import Kernel, Nest
+from minigrad.codegen.strategies.build import build
+from minigrad.codegen.strategies.launch import function_of
+from minigrad.codegen.strategies.plan import AnyPlan, JoinedPlan, Plan
+from minigrad.expr import Index, Var
+
+
+def joined(plans: Sequence[AnyPlan]) -> JoinedPlan | None:
+    """The plan of nests beside each other, where all of them are loops of the general kind."""
+    if len(plans) < 2 or not all([isinstance(p, Plan) for p in plans]):
+        return None
+    return JoinedPlan("joined", tuple([astuple(p) for p in plans]))  # type: ignore[call-overload]
+
+
+def build_joined(kernel: Kernel, nests: tuple[Nest, ...], plan: JoinedPlan, name: str) -> Function:
+    """The loops of all nests in one: `for q: if q < e0: [first nest at q] else: if q < e0 + e1: ...`."""
+    functions = [build(kernel, nest, part, name) for nest, part in zip(nests, plan.plans, strict=True)]
+    starts: list[Index] = [0]
+    for f in functions:
+        starts.append(starts[-1] + extent_of(f))
+    q = Var("q", 0, starts[-1] - 1)
+    body: tuple[Stmt, ...] = ()
+    for f, start, stop in reversed(list(zip(functions, starts[:-1], starts[1:], strict=True))):
+        here = _at(f, q - start)
+        body = (If((stop - 1 - q,), here, body),) if body else here
+    return function_of(kernel, name, Loop(q, 0, starts[-1], "parallel", body))
+
+
+def _at(function: Function, place: Index) -> tuple[Stmt, ...]:
+    """What a function does in one iteration."""
+    loop = function.body[0]
+    if len(function.body) == 1 and isinstance(loop, Loop) and loop.kind == "parallel":
+        return (Loop(loop.var, place, place + 1, "serial", loop.body),)
+    return function.body
