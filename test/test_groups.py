@@ -171,6 +171,8 @@ def test_few_tiles_are_split_along_k() -> None:
     scratch: list = []
     assert len(tiles.split(kernel.nests[0], scratch, GPU)) == 2 and scratch[0].shape == (32 * 32 * 16,)
     assert tiles.split(flat_kernel(tensor(999, 512) @ tensor(512, 999), GPU).nests[0], [], GPU)[1:] == []
+    half_idle, busier = (flat_kernel(tensor(64 * rows, 4096) @ tensor(4096, 64), GPU).nests[0] for rows in (4, 6))
+    assert len(tiles.split(half_idle, [], GPU)) == 2 and len(tiles.split(busier, [], GPU)) == 1
 
 
 ON_DEVICES = {

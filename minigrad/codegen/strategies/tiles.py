@@ -37,8 +37,9 @@ MIN_SIDE, MIN_DEPTH, MIN_WORK = 16, 8, 1 << 16
 """M and N, K, and multiply-adds, from which copies to local memory pay."""
 
 ITEMS_PER_UNIT, MIN_PART = 256, 256
-"""K is split until there are so many work-items per compute unit, in parts of so many steps at least. That is eight
-waves, whose sums are independent: more of them hide little that these do not, and adding up parts is a launch."""
+"""K is split into as many parts as still leave no more than so many work-items per compute unit, of so many steps at
+least. That is eight waves, whose sums are independent: more of them hide little that these do not, and adding up parts
+is a launch."""
 
 
 def plan(nest: Nest, target: Target) -> TilePlan | MatrixPlan | str:
@@ -90,5 +91,5 @@ def split(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
     tile = matrix.shape(made) if isinstance(made, MatrixPlan) else \
         shape((made.down, made.across, made.rows, made.columns))
     there = groups(*tile, found) * made.down * made.across * (WAVE if isinstance(made, MatrixPlan) else 1)
-    count, v = best_part(found.k, min(ceil(ITEMS_PER_UNIT * target.units / there), size(found.k) // MIN_PART))
+    count, v = best_part(found.k, min(ITEMS_PER_UNIT * target.units // there, size(found.k) // MIN_PART))
     return [nest] if v is None else in_parts(nest, scratch, found, count, v)
