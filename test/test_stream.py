@@ -147,14 +147,18 @@ def test_scales_leave_the_inner_sum() -> None:
     assert scaled_terms(lifted, (c,)) == [(None, lifted)] and free_variables(lifted) == {b, c}
 
 
-def test_words_are_prefetched_once_per_line() -> None:
-    """512 bytes ahead, each stream once for the eight weights of a word; scales and x, which are small, never."""
+@pytest.mark.parametrize("kind, scales", [("Q4_0", 1), ("Q4_1", 2)])
+def test_words_are_prefetched_once_per_line(kind: str, scales: int) -> None:
+    """512 bytes ahead, each stream once for the eight weights of a word; scales 192 bytes ahead, once per block; x,
+    which is small, never."""
     x = tensor(1, 64)
-    text = print_function(streamed(last_kernel(quantized("Q4_0", 768, 64).linear(x), AVX512), AVX512).function)
+    text = print_function(streamed(last_kernel(quantized(kind, 768, 64).linear(x), AVX512), AVX512).function)
     lines = [line.split() for line in text.splitlines()]
     fetched = [k for k, words in enumerate(lines) if words[0] == "prefetch"]
-    assert len(fetched) == 1 and lines[fetched[0]][1].endswith("+128]")
-    after = [words[-1] for words in lines[fetched[0] + 1:] if words[0] == "for"]
+    assert [lines[k][1].rpartition("+")[2] for k in fetched] == ["96]"] * scales + ["128]"]
+    between = [words[-1] for words in lines[fetched[scales - 1] + 1:fetched[scales]] if words[0] == "for"]
+    assert between[-2:] == ["serial:", "unroll:"]  # the words of a block, the streams
+    after = [words[-1] for words in lines[fetched[-1] + 1:] if words[0] == "for"]
     assert after[:2] == ["unroll:", "unroll:"]  # of the eight weights
 
 
