@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import ceil
 
 from minigrad.codegen.ir.nodes import Alloc, BufferParam, Function, If, Loop, Prefetch, ScalarParam, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest, Param, Scalar
@@ -213,12 +214,14 @@ class PanelBuilder:
         form, sizes = self.form, self.sizes
         across, down = _ceil(block.n_count, self.columns), 1 if form.by_rows else _ceil(block.height, self.rows)
         j, i = self.fresh("j", across - 1), self.fresh("i", down - 1)
-        x, lane = self.fresh("k", block.k_count - 1), self.fresh("l", form.width - 1)
+        count = block.k_count // form.steps
+        x, t, lane = self.fresh("k", count - 1), self.fresh("t", form.steps - 1), self.fresh("l", form.width - 1)
+        step = x * form.steps + t
         u, v = self.fresh("u", form.rows - 1), self.fresh("v", form.vectors - 1)
         row, column = block.row0 + i * self.rows, block.n0 + j * self.columns
         panel = j if block.ib is not None else 0
-        left = self.left(i, self.row(row) + u, u, block.k0, x)
-        right = self.right(panel, self.column(column) + v * form.width + lane, v * form.width + lane, block.k0, x)
+        left = self.left(i, self.row(row) + u, u, block.k0, step)
+        right = self.right(panel, self.column(column) + v * form.width + lane, v * form.width + lane, block.k0, step)
         slot = u * form.vectors + v
         old = load("acc", (slot,), self.dtype)
         term = accumulate(MONOIDS["sum"], old, binary("mul", left, right))
@@ -239,8 +242,9 @@ class PanelBuilder:
             before = [If((block.kb - 1,), kept), *([If((block.kb - last,), tuple(before))] if before else [])]
         tile = (Alloc("acc", self.dtype, form.rows * form.vectors, "register"),
                 *each(Store("acc", slot, const(0, self.dtype))),
-                *before, Loop(x, 0, block.k_count, "serial", (*self.ahead(block, i, row, column, x),
-                                                              *each(Store("acc", slot, term)))), *stores)
+                *before, Loop(x, 0, count, "serial", (
+                    *self.next_rows(row, x), Loop(t, 0, form.steps, "unroll", (
+                        *self.ahead(block, i, row, column, step), *each(Store("acc", slot, term)))))), *stores)
         inner: list[Stmt] = [Loop(lane, 0, form.width, "vector", tile)]
         if form.a != "place":
             inner.insert(0, If((-j,), (self.pack_a(block, i, row),)))
@@ -262,8 +266,8 @@ class PanelBuilder:
 
     def ahead(self, block: Block, i: Index, row: Index, column: Index, x: Index) -> list[Stmt]:
         """Prefetches of operands in place that processors do not foresee: the next line of A across its rows where
-        steps of the sum are far apart, the next tile's rows where they lie one after another, and the next tile's
-        columns of a far B, a part of them in each tile of rows. Of a streamed B it is the rows of the next block."""
+        steps of the sum are far apart, and the next tile's columns of a far B, a part of them in each tile of rows. Of
+        a streamed B it is the rows of the next block."""
         form, c = self.form, self.contraction
         found = []
         if form.a == "place" and lanes_along_rows(c):
@@ -278,11 +282,18 @@ class PanelBuilder:
         for operand, where in found:
             name, indices = operand.attr  # type: ignore[misc]
             made.append(Prefetch(name, subs(indices[0], {**self.at, self.k: block.k0 + x, **where}), far=streamed))
-        if form.together:
-            name, indices = c.a.attr  # type: ignore[misc]
-            start = subs(indices[0], {**self.at, self.m: row + form.rows, self.k: 0})
-            made.append(Prefetch(name, start + x * form.rows))
         return made
+
+    def next_rows(self, row: Index, x: Index) -> list[Stmt]:
+        """Prefetches of the next tile's rows of A where rows lie one after another, a piece for each iteration."""
+        form = self.form
+        if not form.together:
+            return []
+        name, indices = self.contraction.a.attr  # type: ignore[misc]
+        start = subs(indices[0], {**self.at, self.m: row + form.rows, self.k: 0})
+        piece = form.rows * form.steps
+        lines = ceil(piece * self.dtype.itemsize / LINE)
+        return [Prefetch(name, start + x * piece + piece * line // lines) for line in range(lines)]
 
     def left(self, tile: Index, row: Index, u: Index, k0: Index, x: Index) -> Value:
         """A at a row of a tile and a step of the sum."""

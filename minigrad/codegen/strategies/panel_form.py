@@ -29,6 +29,11 @@ SHORT_SUM, LARGE_OUTPUT = 64, 1 << 16
 FEW_ROWS, LARGE_PRODUCT = 8, 1 << 22
 """Likewise with more rows in products of fewer multiply-adds: 3-5%. In larger ones a test per tile costs nothing."""
 
+STEPS = 2
+"""Of the sum in one iteration of the microkernel's loop, where they leave none and B is not streamed. The loop's own
+instructions cost nothing while a thread has its core alone; where another one shares it, each counts: 2 were measured
+to gain 6% there, 4 to gain 8% with twice the code."""
+
 LEAST_STEPS, LEAST_MEMORY = 1280, (1 << 11, 1 << 12, 1 << 9, 1 << 8)
 """Memory of a worker's own where sizes are arguments: steps of a panel of B, and vectors of the rest as in
 `Form.memory`. What is not touched costs nothing."""
@@ -58,6 +63,7 @@ class Sizes:
 class Form:
     """The decisions of a plan that are no sizes (see PanelPlan), and what the text takes from sizes.
 
+    steps: of the sum in one iteration of the microkernel's loop
     blocks: several blocks of rows in a unit; by_rows: each of one tile; split: several blocks of K
     edge_m, edge_n: whole tiles leave rows or columns; low, narrow: fewer rows than a vector has lanes, or columns than
         a tile; edge_k: whole vectors leave steps of the sum; short: they are fewer than a vector
@@ -72,6 +78,7 @@ class Form:
     a: str
     b: str
     dots: int
+    steps: int
     blocks: bool
     by_rows: bool
     split: bool
@@ -115,10 +122,13 @@ def form_of(c: Contraction, plan: PanelPlan) -> Form:
               (tiles * plan.block_k + width + 1) * pitch,
               panels * ceil(plan.unit_m / plan.block_m) * tiles * rows * columns,
               plan.dots * steps, plan.dots * (rows + ceil(plan.unit_m / width) * width))
+    streamed = plan.b == "place" and split
+    inner = 1 if streamed or k % STEPS or plan.block_k % STEPS else STEPS
     used = plan.b != "place", plan.a != "place", split, plan.dots > 0, plan.dots > 0
-    return Form(plan.outer, rows, plan.vectors, width, plan.a, plan.b, plan.dots, blocks, plan.block_m == rows, split,
-                m % rows > 0, n % columns > 0, k % width > 0, m < width, n < columns, k < width,
-                ceil(plan.vectors / tiles) if ahead else 0, plan.a == "place" and not split and rows_together(c),
+    return Form(plan.outer, rows, plan.vectors, width, plan.a, plan.b, plan.dots, inner, blocks,
+                plan.block_m == rows, split, m % rows > 0, n % columns > 0, k % width > 0, m < width, n < columns,
+                k < width, ceil(plan.vectors / tiles) if ahead else 0,
+                plan.a == "place" and not split and rows_together(c),
                 tuple(size if here else 0 for size, here in zip(memory, used, strict=True)))
 
 
