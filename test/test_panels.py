@@ -241,11 +241,29 @@ def test_no_accumulator_lives_on_the_stack(make, target: Target, register: str) 
     assert stage.plan.block_m == stage.plan.rows or any(isinstance(s, Prefetch) for s in statements(stage.function))
     lines = assembly(render_llvm(stage.function, target).source, target.cpu).splitlines()
     sums = [k for k, line in enumerate(lines) if "vfmadd" in line and register in line]
-    assert len(sums) == stage.plan.rows * stage.plan.vectors * panel_form.STEPS  # all these sums have even lengths
+    steps = panel_form.form_of(contraction_of(stage.nests[0], stage.plan), stage.plan).steps
+    assert len(sums) == stage.plan.rows * stage.plan.vectors * steps
     start = max(k for k in range(sums[0]) if lines[k].endswith(":"))
     stop = next(k for k in range(sums[-1], len(lines)) if lines[k].startswith("\tj"))
     inner = lines[start:stop]
     assert not [line for line in inner if register in line and "%rsp" in line], "\n".join(inner)
+
+
+@pytest.mark.parametrize("k, block_k, steps", [(256, 0, 2), (255, 0, 1), (2048, 0, 2), (256, 15, 1)])
+def test_a_tile_takes_two_steps_at_a_time_where_they_leave_none(k: int, block_k: int, steps: int) -> None:
+    kernel = flat_kernel(tensor(96, k) @ tensor(k, 128), AVX512)
+    made = plan(kernel.nests[0], AVX512)
+    assert isinstance(made, PanelPlan)
+    made = replace(made, block_k=block_k or made.block_k)
+    assert panel_form.form_of(contraction_of(kernel.nests[0], made), made).steps == steps
+
+
+def test_sums_of_a_unit_leave_room_for_a() -> None:
+    """Sums that are kept from block to block of K share the second-level cache with A."""
+    made = plan(flat_kernel(tensor(2048, 2048) @ tensor(2048, 2048), AVX512).nests[0], AVX512)
+    assert isinstance(made, PanelPlan) and made.block_k < 2048
+    sums, a = made.unit_m * made.unit_n * 4, made.unit_m * made.block_k * 4
+    assert sums <= max(AVX512.l2 // 3, AVX512.l2 - a)
 
 
 @pytest.mark.parametrize("n, k", [(96, 16), (512, 32)])

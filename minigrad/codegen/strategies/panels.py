@@ -92,6 +92,10 @@ SHORT_K = 64
 UNIT_ROWS = 512
 """Rows of a unit of work: with a block of K they stay in the second-level cache."""
 
+SUMS_PART = 3
+"""Part of the second-level cache that the sums of a unit may take where they are kept from block to block of K and A,
+which is read once per panel of B, would fill it: 3% at 2048."""
+
 UNIT_WORK = 1 << 19
 """Multiply-adds of a unit of parallel work worth having."""
 
@@ -273,8 +277,9 @@ def units(c: Contraction, n: int, rows: int, columns: int, block_k: int, in_plac
     tall = min(down, ceil(UNIT_ROWS / rows))
     wide = across
     if block_k < k:
-        room = target.l2 // max(c.a.dtype.itemsize, 4) // columns - block_k
-        wide = min(across, max(1, room // (tall * rows)))
+        elements = target.l2 // max(c.a.dtype.itemsize, 4)
+        room = max(elements // SUMS_PART, elements - (tall * rows + columns) * block_k)
+        wide = min(across, max(1, room // (tall * rows * columns)))
     if writes_rows(c, across * columns, block_k, in_place, target):
         tall = max(1, min(tall, down // wanted))
     else:
