@@ -84,6 +84,20 @@ def test_panels_equal_the_kernel(case: str, how: str, target: Target, monkeypatc
     equal_the_kernel(kernel, [build_panels(kernel, kernel.nests[0], made, "panels")])
 
 
+@pytest.mark.parametrize("case", ["a @ b", "turned prologue"])
+@pytest.mark.parametrize("how", ["as planned", "packed"])
+def test_iterations_of_four_steps_change_nothing(case: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(panel_form, "STEPS", ((0, 4), (0, 2)))
+    product = {"a @ b": tensor(19, 24) @ tensor(24, 37),
+               "turned prologue": (tensor(21, 36) + 1.0).relu() @ tensor(35, 36).transpose(0, 1)}[case]
+    kernel = flat_kernel(product, AVX2)
+    made = planned(kernel, AVX2, monkeypatch, PLANS[how])
+    made = replace(made, block_m=made.unit_m)
+    assert panel_form.form_of(contraction_of(kernel.nests[0], made), made).steps == 4
+    equal_the_kernel(kernel, [build_panels(kernel, kernel.nests[0], made, "panels")])
+    shared_equals_the_kernel(kernel, made)
+
+
 @pytest.mark.parametrize("case, how, by_rows", [
     *((case, "as planned", False) for case in ("a.T @ b", "batched", "epilogue", "turned prologue", "1x1 conv")),
     *(("a @ b.T", how, False) for how in ("blocks of K", "rows of B", "packed")), ("a @ b.T", "turned", True),
@@ -249,9 +263,10 @@ def test_no_accumulator_lives_on_the_stack(make, target: Target, register: str) 
     assert not [line for line in inner if register in line and "%rsp" in line], "\n".join(inner)
 
 
-@pytest.mark.parametrize("k, block_k, steps", [(256, 0, 2), (255, 0, 1), (2048, 0, 2), (256, 15, 1)])
-def test_a_tile_takes_two_steps_at_a_time_where_they_leave_none(k: int, block_k: int, steps: int) -> None:
-    kernel = flat_kernel(tensor(96, k) @ tensor(k, 128), AVX512)
+@pytest.mark.parametrize("m, k, block_k, steps", [
+    (96, 256, 0, 2), (96, 255, 0, 1), (96, 256, 15, 1), (8192, 1024, 0, 4), (8192, 1022, 0, 2), (8192, 1023, 0, 1)])
+def test_a_tile_takes_several_steps_at_a_time_where_they_leave_none(m: int, k: int, block_k: int, steps: int) -> None:
+    kernel = flat_kernel(tensor(m, k) @ tensor(k, 128), AVX512)
     made = plan(kernel.nests[0], AVX512)
     assert isinstance(made, PanelPlan)
     made = replace(made, block_k=block_k or made.block_k)
@@ -276,7 +291,7 @@ def test_short_sums_write_whole_rows(n: int, k: int) -> None:
     assert not any(isinstance(s, Prefetch) and s.buffer in written for s in statements(stage.function))
 
 
-def test_the_next_tile_of_a_comes_one_piece_per_step() -> None:
+def test_the_next_tile_of_a_comes_one_piece_per_iteration() -> None:
     """Where rows of A lie one after another: not for a part of a matrix, whose rows have others between them."""
     for a, ahead in ((tensor(96, 96), 1), (tensor(96, 128)[:, :96], 0)):
         stage = stages_of(flat_kernel(a @ tensor(96, 64), AVX512), AVX512).stages[0]
@@ -285,7 +300,7 @@ def test_the_next_tile_of_a_comes_one_piece_per_step() -> None:
         read = stage.nests[0].body[0].value.args[0].args[0].attr[0]  # type: ignore[union-attr,index]
         steps = [coefficient(s.offset, loop.var) for loop in statements(stage.function) if isinstance(loop, Loop)
                  for s in loop.body if isinstance(s, Prefetch) and s.buffer == read]
-        assert steps == [made.rows] * ahead
+        assert steps == [made.rows * 2] * ahead  # two steps of the sum in each
 
 
 def test_streamed_rows_are_fetched_a_block_ahead() -> None:

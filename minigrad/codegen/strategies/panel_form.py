@@ -29,10 +29,10 @@ SHORT_SUM, LARGE_OUTPUT = 64, 1 << 16
 FEW_ROWS, LARGE_PRODUCT = 8, 1 << 22
 """Likewise with more rows in products of fewer multiply-adds: 3-5%. In larger ones a test per tile costs nothing."""
 
-STEPS = 2
-"""Of the sum in one iteration of the microkernel's loop, where they leave none and B is not streamed. The loop's own
-instructions cost nothing while a thread has its core alone; where another one shares it, each counts: 2 were measured
-to gain 6% there, 4 to gain 8% with twice the code."""
+STEPS = (1 << 29, 4), (0, 2)
+"""Multiply-adds from which on so many steps of the sum are one iteration of the microkernel's loop, where they leave
+none and B is not streamed. The loop's own instructions cost nothing on a quiet machine; on a busy virtual one, whose
+cores are probably shared, 2 were measured to gain 6%, 4 to gain 8% for 20% longer compiling."""
 
 LEAST_STEPS, LEAST_MEMORY = 1280, (1 << 11, 1 << 12, 1 << 9, 1 << 8)
 """Memory of a worker's own where sizes are arguments: steps of a panel of B, and vectors of the rest as in
@@ -122,14 +122,19 @@ def form_of(c: Contraction, plan: PanelPlan) -> Form:
               (tiles * plan.block_k + width + 1) * pitch,
               panels * ceil(plan.unit_m / plan.block_m) * tiles * rows * columns,
               plan.dots * steps, plan.dots * (rows + ceil(plan.unit_m / width) * width))
-    streamed = plan.b == "place" and split
-    inner = 1 if streamed or k % STEPS or plan.block_k % STEPS else STEPS
     used = plan.b != "place", plan.a != "place", split, plan.dots > 0, plan.dots > 0
-    return Form(plan.outer, rows, plan.vectors, width, plan.a, plan.b, plan.dots, inner, blocks,
-                plan.block_m == rows, split, m % rows > 0, n % columns > 0, k % width > 0, m < width, n < columns,
-                k < width, ceil(plan.vectors / tiles) if ahead else 0,
+    return Form(plan.outer, rows, plan.vectors, width, plan.a, plan.b, plan.dots, steps_at_once(m * n * k, k, plan),
+                blocks, plan.block_m == rows, split, m % rows > 0, n % columns > 0, k % width > 0, m < width,
+                n < columns, k < width, ceil(plan.vectors / tiles) if ahead else 0,
                 plan.a == "place" and not split and rows_together(c),
                 tuple(size if here else 0 for size, here in zip(memory, used, strict=True)))
+
+
+def steps_at_once(work: int, k: int, plan: PanelPlan) -> int:
+    """Steps of the sum in one iteration, of so many multiply-adds and k steps in all."""
+    if plan.b == "place" and plan.block_k < k:
+        return 1
+    return next((steps for least, steps in STEPS if work >= least and k % steps == plan.block_k % steps == 0), 1)
 
 
 def rows_together(c: Contraction) -> bool:
