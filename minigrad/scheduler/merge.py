@@ -91,6 +91,8 @@ class Merger:
         self.merged: dict[int, int] = {}
         self.reads: dict[int, set[int]] = {}
         self.reduces: dict[int, tuple | None] = {}
+        self.joins: dict[int, int] = {}
+        self.strangers: set[tuple[int, int, int, int]] = set()
 
     def space(self, g: int) -> tuple | None:
         """What siblings have in common: device and index space of the outputs. None for what never merges."""
@@ -121,6 +123,17 @@ class Merger:
         return self.worthwhile(a, b) and not self.path_between(a, b) and self.updates_in_step(a, b)
 
     def worthwhile(self, a: int, b: int) -> bool:
+        """`shares_work`, looked at once for two groups as long as neither has joined another one."""
+        low, high = (a, b) if a < b else (b, a)
+        key = low, high, self.joins.get(low, 0), self.joins.get(high, 0)
+        if key in self.strangers:
+            return False
+        found = self.shares_work(a, b)
+        if not found:
+            self.strangers.add(key)
+        return found
+
+    def shares_work(self, a: int, b: int) -> bool:
         """They share an operand of the size of what they run over, or one reads what the other computes, and that
         element by element."""
         state = self.state
@@ -215,6 +228,7 @@ class Merger:
                 inside.add(first)
         state.groups[second] = Group([], ())
         self.merged[second] = first
+        self.joins[first] = self.joins.get(first, 0) + 1
         self.needs[first] = self.current(self.needs[first] | self.needs[second]) - {first}
         self.reads.pop(first, None)
         self.reduces.pop(first, None)

@@ -155,15 +155,16 @@ def box(vs: tuple[Var, ...], limit: int, multiple: int) -> Box:
 @lru_cache(maxsize=4096)
 def part(n: int, most: int, whole: int, multiple: int) -> int:
     """The part of an extent `n`, at most `most`, that wastes least when blocks are rounded up to a multiple."""
-    def rounded(length: int) -> int:
-        return ceil(length * whole / multiple) * multiple
-
-    def waste(p: int) -> float:
-        return (n // p * rounded(p) + rounded(n % p)) / (n * whole)
-
     few = ceil(n / most)
     options = [min(ceil(n / few), most), most]
     if whole == 1 and most >= multiple:
         options += [min(ceil(n / few / multiple) * multiple, most // multiple * multiple)]
     options += list(range(max(1, most // 2), most))
-    return min(options, key=lambda p: round(waste(p) + 0.02 * ceil(n / p) / few, 3))
+    best, least = most, float("inf")
+    for p in options:
+        blocks, rest = divmod(n, p)
+        rounded = blocks * -(-p * whole // multiple) + -(-rest * whole // multiple)
+        cost = round(rounded * multiple / (n * whole) + 0.02 * ceil(n / p) / few, 3)
+        if cost < least:
+            best, least = p, cost
+    return best
