@@ -20,9 +20,6 @@ from minigrad.errors import InternalError
 from minigrad.expr import Expr, Index, Var, bounds, subs, to_text, variables
 from minigrad.value import Value, index_values, indices_of
 
-Form = tuple[Index, tuple[tuple[Var, int], ...] | None]
-
-
 Maker = Callable[[Value, "Ref | None", "list[Ref]"], Ref]
 
 
@@ -41,6 +38,17 @@ class Step:
         self.inside: Step | None = None
         self.by_copy: tuple[Var, ...] = ()
         self.spelled, self.lasts = False, True
+
+
+class Form:
+    """An index as `rest` + the sum of step * variable over `steps`; `rest` depends on the variables `others` of copies,
+    and `known` has what it is by their numbers."""
+
+    __slots__ = ("rest", "steps", "others", "known")
+
+    def __init__(self, rest: Index, steps: tuple[tuple[Var, int], ...], others: tuple[Var, ...]):
+        self.rest, self.steps, self.others = rest, steps, others
+        self.known: dict[tuple[Index | None, ...], Index] = {}
 
 
 class CopyEmitter(Placer):
@@ -62,34 +70,37 @@ class CopyEmitter(Placer):
 
     def at(self, e: Index) -> Index:
         """An index as it is in this copy."""
-        if not self.copy or isinstance(e, int):
+        copy = self.copy
+        if not copy or type(e) is int:
             return e
         form = self.forms.get(e)
         if form is None:
-            form = self.forms[e] = self.form_of(e)
-        rest, steps = form
-        if steps is None:
-            return subs(e, self.copy)
+            form = self.forms[e] = self.form_of(e)  # type: ignore[arg-type]
         constant = 0
-        for v, step in steps:
-            number = self.copy[v]
-            if not isinstance(number, int):
-                return subs(e, self.copy)
+        for v, step in form.steps:
+            number = copy[v]
+            if type(number) is not int:
+                return subs(e, copy)
             constant += step * number
+        rest = form.rest
+        if form.others:
+            key = tuple([copy.get(v) for v in form.others])
+            found = form.known.get(key)
+            if found is None:
+                found = form.known[key] = subs(rest, copy)
+            rest = found
         return rest + constant if constant else rest
 
     def form_of(self, e: Expr) -> Form:
-        """(rest, steps) for e = rest + the sum of step * variable over `steps`; no steps where it has another form."""
+        """How an index depends on the variables of copies."""
         rest: Index = e
         steps: list[tuple[Var, int]] = []
         for monomial, coefficient in e.terms:
             a = monomial[0]
-            if len(monomial) == 1 and isinstance(a, Var) and a in self.copied:
+            if len(monomial) == 1 and type(a) is Var and a in self.copied:
                 steps.append((a, coefficient))
                 rest = rest - a * coefficient
-            elif any(not self.copied.isdisjoint(variables(f)) for f in monomial):
-                return e, None
-        return rest, tuple(steps)
+        return Form(rest, tuple(steps), tuple(variables(rest) & self.copied))
 
     def numbers(self, s: Loop) -> range:
         """What the variable of an unrolled loop is, copy by copy."""
