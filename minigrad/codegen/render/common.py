@@ -28,7 +28,7 @@ class Emitter(HalfEmitter):
     def __init__(self, function: Function):
         super().__init__(function)
         self.formulas: dict[Value, Value] = {}
-        self.makers: dict[str, Maker] = {
+        self.makers = {
             "const": self.make_const, "local": self.make_local, "index": self.index_value, "load": self.make_load,
             "guard": self.guarded, "across": self.make_across, "cast": self.make_cast, "bitcast": self.make_cast,
             "where": self.make_where}
@@ -38,11 +38,11 @@ class Emitter(HalfEmitter):
     def value(self, root: Value, mask: Ref | None = None) -> Ref:
         """Emits a value whose loads happen only where `mask` is true; iterative, each part once."""
         step = self.steps.get(root) or self.learn(root)
-        memo, copy = self.memo, self.copy
+        copy = self.copy
         if step.spelled and any([copy[x] is not x for x in step.by_copy]):
             return self.value(Rewriter(copy).value(root), mask)
         key = self.key_of(step, mask)
-        ref = memo.get(key)
+        ref = self.kept_in(key).get(key)
         if ref is not None:
             return ref
         stack = [key]
@@ -52,23 +52,29 @@ class Emitter(HalfEmitter):
             parts, under = (step.parts, m) if step.inside is None else self.sides(step, m)
             refs: list[Ref] = []
             for part in parts:
+                if part.op == "local":
+                    refs.append(self.locals[part.value.attr])
+                    continue
+                if part.op == "const":
+                    ref = part.ref
+                    if ref is None:
+                        ref = part.ref = part.make(part.value, m, refs)
+                    refs.append(ref)
+                    continue
                 n = under if part is step.inside else m
                 k = self.key_of(part, n) if part.by_copy else (part, n if part.loads else None)
-                ref = memo.get(k)
+                table = self.memo if part.lasts and len(k) == 2 + len(part.by_copy) else self.brief
+                ref = table.get(k)
                 if ref is None:
                     if part.parts:
                         stack.append(k)
                         break
-                    ref = memo[k] = part.make(part.value, n, refs)
-                    if not part.lasts or len(k) == 2 and part.by_copy:
-                        self.passing.append(k)
+                    ref = table[k] = part.make(part.value, n, refs)
                 refs.append(ref)
             else:
                 stack.pop()
                 refs.reverse()
-                ref = memo[key] = step.make(step.value, m, refs)
-                if not step.lasts or len(key) == 2 and step.by_copy:
-                    self.passing.append(key)
+                ref = self.kept_in(key)[key] = step.make(step.value, m, refs)
         assert ref is not None
         return ref
 
@@ -79,20 +85,23 @@ class Emitter(HalfEmitter):
             if formula is None:
                 formula = self.formulas[v] = expanded(v.op, v.args)
             return (formula,), self.same
-        return v.args, self.makers.get(v.op) or self.arithmetic
+        make = self.makers.get(v.op)
+        if make is None:
+            if v.op not in _ARITHMETIC:
+                raise InternalError(f"[render] {self.function.name}: cannot render value {v.op}")
+            make = self.arithmetic
+        return v.args, make
 
     def same(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
         return args[0]
 
     def arithmetic(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
         """An operation lane by lane."""
-        if v.op not in _ARITHMETIC:
-            raise InternalError(f"[render] {self.function.name}: cannot render value {v.op}")
         lanes = args[0].lanes
         for r in args:
             if r.lanes != lanes:
                 lanes = max(lanes, r.lanes)
-                args = [r if r.lanes == lanes else self.splat(r, lanes) for r in args]
+                args = [self.spread(r, lanes) for r in args]
         return self.operation(v.op, args, v.dtype)
 
     def make_const(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
@@ -264,14 +273,15 @@ class Emitter(HalfEmitter):
         locals_, memory = self.locals, self.memory
         own = False
         for s in body:
-            if self.passing:
-                self.forget_passing()
+            if self.brief:
+                self.brief = {}
             kind = type(s)
+            if kind is Store:
+                self.store(s)  # type: ignore[arg-type]
+                continue
             if not own and (kind is Let or kind is Alloc):
                 self.locals, self.memory, own = dict(locals_), dict(memory), True
-            if isinstance(s, Store):
-                self.store(s)
-            elif isinstance(s, Let):
+            if isinstance(s, Let):
                 self.locals[s.name] = self.value(s.value)
             elif isinstance(s, Loop):
                 self.loop(s)
@@ -317,7 +327,7 @@ class Emitter(HalfEmitter):
             return
         var, s = s.var, self.placed(s)
         self.comment(f"for {s.var.name} in {to_text(s.start)}..{to_text(s.stop)} {s.kind}")
-        self.forget_passing()
+        self.brief = {}
         memo = self.memo
         self.memo = {} if s.kind == "vector" else dict(memo)
         self.iterations(s)
@@ -372,7 +382,7 @@ class Emitter(HalfEmitter):
             self.block(then)
             return
         self.settle()
-        self.forget_passing()
+        self.brief = {}
         memo = self.memo
         sides: list[Scope | None] = []
         for body in (then, otherwise):

@@ -11,7 +11,8 @@ some of them is remembered by their numbers, so that copies share what differs i
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 from minigrad.codegen.ir.nodes import Function, Loop, Stmt
 from minigrad.codegen.ir.walk import blocks, statements
@@ -28,14 +29,16 @@ class Step:
 
     `parts`: the Steps of what it is made of, the last one first; `make` emits it, given them; `inside`: the guarded one
     among them; `loads`: whether masks matter; `by_copy`: the variables of unrolled loops that it depends on; `spelled`:
-    whether one of them is an operand; `lasts`: it reads nothing that may be written, and no locals.
+    whether one of them is an operand; `lasts`: it reads nothing that may be written, and no locals; `ref`: a constant,
+    once it is emitted.
     """
 
-    __slots__ = ("value", "parts", "make", "inside", "loads", "by_copy", "spelled", "lasts")
+    __slots__ = ("value", "op", "parts", "make", "inside", "loads", "by_copy", "spelled", "lasts", "ref")
 
     def __init__(self, value: Value, parts: tuple[Step, ...], make: Maker):
-        self.value, self.parts, self.make, self.loads = value, parts, make, value.loads
+        self.value, self.op, self.parts, self.make, self.loads = value, value.op, parts, make, value.loads
         self.inside: Step | None = None
+        self.ref: Ref | None = None
         self.by_copy: tuple[Var, ...] = ()
         self.spelled, self.lasts = False, True
 
@@ -61,6 +64,7 @@ class CopyEmitter(Placer):
     def __init__(self, function: Function):
         super().__init__(function)
         self.copy: dict[Var, Index] = {}
+        self.makers: dict[str, Maker] = {}
         self.copied: frozenset[Var] = copied_variables(function)
         self.steps: dict[Value, Step] = {}
         self.learned = {(1, 1): self.steps}
@@ -176,50 +180,57 @@ class CopyEmitter(Placer):
         stack = [(root, *self.parts_of(root))]
         while stack:
             v, parts, make = stack[-1]
-            inner = index_values(v)
+            inner = index_values(v) if v._inner is None else v._inner
             if parts is not v.args:
                 inner += v.args
-            missing = [a for a in parts if a not in steps]
-            if inner:
-                missing += [a for a in inner if a not in steps]
+            missing = [a for a in (parts + inner if inner else parts) if a not in steps]
             if missing:
-                stack += [(a, *self.parts_of(a)) for a in missing]
-            else:
+                for a in missing:
+                    if a.op == "const" or a.op == "local":
+                        leaf = steps[a] = Step(a, (), self.makers[a.op])
+                        leaf.lasts = a.op == "const" or a.attr in self.arguments
+                    else:
+                        stack.append((a, *self.parts_of(a)))
+            if not missing or stack[-1][0] is v:
                 stack.pop()
                 step = steps[v] = Step(v, tuple([steps[a] for a in parts[::-1]]) if parts else (), make)
-                if v.op != "const":
-                    self.complete(step, [steps[a] for a in inner])
+                self.complete(step, [steps[a] for a in inner] if inner else ())
         return steps[root]
 
-    def complete(self, step: Step, inner: list[Step]) -> None:
+    def complete(self, step: Step, inner: Sequence[Step]) -> None:
         """What a Step has from its parts, from operands that are none, and from the values inside its indices."""
-        v, op = step.value, step.value.op
-        on: set[Var] = set()
+        v, op = step.value, step.op
+        on: Collection[Var] = ()
         if op == "local":
             step.lasts = v.attr in self.arguments
         elif op == "load":
             step.lasts = v.attr[0] in self.inputs
         elif op == "guard":
             step.inside = step.parts[1]
-        if self.copied:
-            for e in indices_of(v):
-                on |= variables(e) & self.copied
+        if self.copied and (op == "load" or op == "index" or op == "guard"):
+            on = {x for e in indices_of(v) for x in variables(e) if x in self.copied}
             step.spelled = op == "index" and bool(on)
-        for x in (*step.parts, *inner):
+        for x in (*step.parts, *inner) if inner else step.parts:
             if not x.lasts:
                 step.lasts = False
             if x.by_copy:
                 step.spelled = step.spelled or x.spelled
-                on.update(x.by_copy)
+                if x.by_copy is not on:
+                    on = {*on, *x.by_copy} if on else x.by_copy
         if on:
             step.by_copy = tuple(on)
 
     def key_of(self, step: Step, mask: Ref | None) -> tuple:
-        """Under which a value is remembered; what differs in every copy is forgotten with its statement."""
+        """Under which a value is remembered."""
         if not step.loads:
             mask = None
         on, copy = step.by_copy, self.copy
         return (step, mask, *[copy[x] for x in on]) if on and len(on) < len(copy) else (step, mask)
+
+    def kept_in(self, key: tuple) -> dict[Any, Any]:
+        """Where it is: what differs in every copy is forgotten with its statement."""
+        step = key[0]
+        return self.memo if step.lasts and len(key) == 2 + len(step.by_copy) else self.brief
 
 
 def copied_variables(function: Function) -> frozenset[Var]:

@@ -20,35 +20,51 @@ class IndexEmitter(CopyEmitter):
 
     def sums(self, e: Index, lane: int | None = None) -> tuple[list[Ref], int]:
         """`e` as one partial sum per loop level, outermost first, and its constant; `lane` is the lane's number."""
-        if isinstance(e, int):
+        if type(e) is int:
             return [], e
-        key = "sums", e.terms, lane
+        key = "sums", e.terms, lane  # type: ignore[union-attr]
         found = self.memo.get(key)
         if found is None:
             plain = not value_atoms(e)
-            whole = e - e.const
+            whole = e - e.const  # type: ignore[union-attr]
             if lane is not None and self.lane is not None and plain:
-                whole, lane = subs(whole, {self.lane: self.first_lane + lane}), None
-            found = ([], whole) if isinstance(whole, int) else (self.by_level(whole, lane), whole.const)
+                split = self.by_lane(whole)
+                if split is None:
+                    whole = subs(whole, {self.lane: self.first_lane + lane})
+                else:
+                    whole = split[0] + split[1] * (lane if split[1] else 0)
+                found = self.sums(whole)
+            else:
+                found = ([], whole) if isinstance(whole, int) else (self.by_level(whole, lane), 0)
             if plain:
                 self.memo[key] = found
-        return found[0], found[1] + e.const
+        return found[0], found[1] + e.const  # type: ignore[union-attr]
 
     def by_level(self, e: Expr, lane: int | None) -> list[Ref]:
         """The terms of `e` as one sum per loop level, outermost first."""
         levels: dict[int, Ref] = {}
-        for monomial, coefficient in e.terms:
-            factors = [self.atom(a, lane) for a in monomial]
-            if len(factors) > 1:
-                factors.sort(key=lambda r: r.level)
-            product = factors[0] if coefficient == 1 else None
-            for f in factors if product is None else factors[1:]:
-                left = self.constant(coefficient, INDEX) if product is None else product
-                product = self.integer("mul", left, f)
-            assert product is not None
+        for term in e.terms:
+            key = "term", term, lane
+            product = self.memo.get(key)
+            if product is None:
+                product = self.term(*term, lane)
+                if not any([type(a) is not Var and a.leaves() for a in term[0]]):
+                    self.memo[key] = product
             known = levels.get(product.level)
             levels[product.level] = product if known is None else self.integer("add", known, product)
         return [levels[level] for level in sorted(levels)]
+
+    def term(self, monomial: tuple[Atom, ...], coefficient: int, lane: int | None) -> Ref:
+        """A product, of what is defined outside first."""
+        factors = [self.atom(a, lane) for a in monomial]
+        if len(factors) > 1:
+            factors.sort(key=lambda r: r.level)
+        product = factors[0] if coefficient == 1 else None
+        for f in factors if product is None else factors[1:]:
+            left = self.constant(coefficient, INDEX) if product is None else product
+            product = self.integer("mul", left, f)
+        assert product is not None
+        return product
 
     def total(self, parts: list[Ref], constant: int) -> Ref:
         """The sum of what `sums` returns."""

@@ -121,7 +121,10 @@ class GpuLlvmEmitter(LlvmEmitter):
 
     def write_slot(self, memory: Memory, slot: int, value: Ref) -> None:
         memory.version += 1
-        self.line(f"store {typed(value)}, {self.private} {memory.slots[slot]}")
+        self.line(self.kept(memory.slots[slot], value))
+
+    def kept(self, slot: str, value: Ref) -> str:
+        return f"store {typed(value)}, {self.private} {slot}"
 
     # ---- control ----
 

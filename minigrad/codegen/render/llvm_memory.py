@@ -274,12 +274,17 @@ class LlvmMemory(LlvmValues):
         """Within a block its readers take the value itself: a store is written only where the block ends."""
         memory.version += 1
         name = memory.slots[slot]
-        self.held[name] = Ref(value.text, value.dtype, value.lanes, len(self.scopes) - 1)
-        self.unstored[name] = f"store {typed(value)}, ptr {name}"
+        level = len(self.scopes) - 1
+        if value.level != level or value.literal is not None or value.zero_outside is not None:
+            value = Ref(value.text, value.dtype, value.lanes, level)
+        self.held[name] = self.unstored[name] = value
         if memory.version % len(memory.slots) == 0 and self.is_big(len(memory.slots)):
             # One step of the sum is done: no registers for loads of the next ones before it, or of its own after it.
             self.line('call void asm sideeffect "", "~{memory}"()')
             self.epoch += 1
+
+    def kept(self, slot: str, value: Ref) -> str:
+        return f"store {typed(value)}, ptr {slot}"
 
     def is_big(self, tile: int) -> bool:
         """Whether so many sums take most of the vector registers."""

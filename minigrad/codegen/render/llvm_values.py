@@ -172,13 +172,14 @@ class LlvmValues(Emitter):
 
     def parts_of(self, v: Value) -> tuple[tuple[Value, ...], Maker]:
         """What the processor has one instruction for: tables in registers, sums of bytes' products, powers of two."""
-        if v.dtype is float32 and self.is_wide:
-            table = table_of(v) if may_be_table(v) else None
-            if table is not None:
-                return (table[0],), lambda v, mask, args: self.look_up(table[1], self.spread(args[0], 16))
-            scale = scale_of(v) if v.op == "mul" else None
-            if scale is not None:
-                return scale, lambda v, mask, args: self.scaled(*[self.spread(x, 16) for x in args])
+        if v.dtype is float32:
+            if v.args and self.is_wide:
+                table = table_of(v) if may_be_table(v) else None
+                if table is not None:
+                    return (table[0],), lambda v, mask, args: self.look_up(table[1], self.spread(args[0], 16))
+                scale = scale_of(v) if v.op == "mul" and v.args[0].op == "mul" else None
+                if scale is not None:
+                    return scale, lambda v, mask, args: self.scaled(*[self.spread(x, 16) for x in args])
         elif v.op == "add" and v.dtype is int32:
             need = {16: "avx512vnni", 8: "avxvnni"}.get(self.width)
             dot = dot_of(v) if need in self.target.features else None

@@ -155,4 +155,7 @@ class OpenclMemory(OpenclValues):
 
     def write_slot(self, memory: Memory, slot: int, value: Ref) -> None:
         memory.version += 1
-        self.line(f"{memory.slots[slot]} = {value.text};")
+        self.line(self.kept(memory.slots[slot], value))
+
+    def kept(self, slot: str, value: Ref) -> str:
+        return f"{slot} = {value.text};"

@@ -23,15 +23,17 @@ INDEX = DType("index", "i", 64, int64.np)
 class Ref:
     """An emitted value: its text, element type, lanes (1: a scalar), and the scope level that defines it (0: function).
 
-    `zero_outside` is the mask outside which it is known to be zero (a masked load); `literal` a constant's number.
+    `zero_outside` is the mask outside which it is known to be zero (a masked load); `literal` a constant's number;
+    `wide` the same in every lane, once somebody asked.
     """
 
-    __slots__ = ("text", "dtype", "lanes", "level", "zero_outside", "literal")
+    __slots__ = ("text", "dtype", "lanes", "level", "zero_outside", "literal", "wide")
 
     def __init__(self, text: str, dtype: DType, lanes: int = 1, level: int = 0):
         self.text, self.dtype, self.lanes, self.level = text, dtype, lanes, level
         self.zero_outside: Ref | None = None
         self.literal: int | float | bool | None = None
+        self.wide: Ref | None = None
 
 
 class Scope:
@@ -85,8 +87,8 @@ class Placer(ABC):
     A renderer may do such a loop in parts: lanes from `first_lane` on, `real_width` of the `width` lanes of its types.
 
     `memo` has what need not be worked out again in this scope, or in one inside it: values by (Step, mask), and facts
-    about sums of terms by (what fact, terms, ...), which copies of an address that differ in a constant share. Values
-    that read what may be written, or locals, are `passing`: they leave it with their statement.
+    about sums of terms by (what fact, terms, ...), which copies of an address that differ in a constant share. `brief`
+    has what lasts for a statement only: values that read what may be written, or locals, or differ in every copy.
     """
 
     def __init__(self, function: Function):
@@ -100,12 +102,12 @@ class Placer(ABC):
         self.variables: dict[Var, Ref] = {}
         self.memory: dict[str, Memory] = {}
         self.memo: dict[Any, Any] = {}
-        self.passing: list[tuple] = []
+        self.brief: dict[tuple, Ref] = {}
         self.under: Ref | None = None
         self.literals: dict[tuple, Ref] = {}
         self.epoch = 0
         self.held: dict[str, Ref] = {}  # what slots of register buffers hold, as far as this block knows,
-        self.unstored: dict[str, str] = {}  # and the stores that say so, not written yet
+        self.unstored: dict[str, Ref] = {}  # and what is not written to them yet
 
     # ---- texts that a renderer supplies ----
 
@@ -204,6 +206,10 @@ class Placer(ABC):
         """Sets an element of a register buffer."""
 
     @abstractmethod
+    def kept(self, slot: str, value: Ref) -> str:
+        """The statement that sets the variable of an element of a register buffer."""
+
+    @abstractmethod
     def allocate(self, s: Alloc) -> Memory:
         """Declares a register or scratch buffer."""
 
@@ -239,23 +245,17 @@ class Placer(ABC):
 
     def settle(self) -> None:
         """Before control leaves a block, or enters one inside it: other blocks find register buffers as they are."""
-        self.scope.lines += ["  " * len(self.scopes) + text for text in self.unstored.values()]
-        self.held, self.unstored = {}, {}
+        if self.unstored:
+            indent = "  " * len(self.scopes)
+            self.scopes[-1].lines += [indent + self.kept(slot, value) for slot, value in self.unstored.items()]
+            self.unstored = {}
+        self.held = {}
 
     def forget(self, memory: Memory) -> None:
         """Nothing reads a register buffer any more."""
         for name in memory.slots:
             self.held.pop(name, None)
             self.unstored.pop(name, None)
-
-    # ---- what is remembered ----
-
-    def forget_passing(self) -> None:
-        """Before the next statement."""
-        if self.passing:
-            for key in self.passing:
-                self.memo.pop(key, None)
-            self.passing = []
 
     # ---- placing instructions ----
 
@@ -277,7 +277,11 @@ class Placer(ABC):
         return ref
 
     def spread(self, x: Ref, lanes: int) -> Ref:
-        return x if x.lanes == lanes else self.splat(x, lanes)
+        if x.lanes == lanes:
+            return x
+        if x.wide is None or x.wide.lanes != lanes:
+            x.wide = self.splat(x, lanes)
+        return x.wide
 
     def every(self, value: int | float, dtype: DType, lanes: int) -> Ref:
         """A constant in every lane."""
