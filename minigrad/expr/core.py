@@ -246,7 +246,7 @@ class FloorDiv(Binary):
         return min(lo // small, lo // large), max(hi // small, hi // large)
 
     def subs(self, mapping: Mapping[Var, Index]) -> Index:
-        return floordiv(subs(self.a, mapping), subs(self.b, mapping))
+        return self if variables(self).isdisjoint(mapping) else floordiv(subs(self.a, mapping), subs(self.b, mapping))
 
 
 class Mod(Binary):
@@ -259,7 +259,7 @@ class Mod(Binary):
         return 0, max(0, min(hi, top)) if lo >= 0 else top
 
     def subs(self, mapping: Mapping[Var, Index]) -> Index:
-        return mod(subs(self.a, mapping), subs(self.b, mapping))
+        return self if variables(self).isdisjoint(mapping) else mod(subs(self.a, mapping), subs(self.b, mapping))
 
 
 class Min(Binary):
@@ -272,7 +272,7 @@ class Min(Binary):
         return min(lo, lo2), min(hi, hi2)
 
     def subs(self, mapping: Mapping[Var, Index]) -> Index:
-        return emin(subs(self.a, mapping), subs(self.b, mapping))
+        return self if variables(self).isdisjoint(mapping) else emin(subs(self.a, mapping), subs(self.b, mapping))
 
 
 class Max(Binary):
@@ -285,7 +285,7 @@ class Max(Binary):
         return max(lo, lo2), max(hi, hi2)
 
     def subs(self, mapping: Mapping[Var, Index]) -> Index:
-        return emax(subs(self.a, mapping), subs(self.b, mapping))
+        return self if variables(self).isdisjoint(mapping) else emax(subs(self.a, mapping), subs(self.b, mapping))
 
 
 class Opaque(Atom):
@@ -313,7 +313,7 @@ class Opaque(Atom):
         return bounds(self.inner)
 
     def subs(self, mapping: Mapping[Var, Index]) -> Index:
-        return dim(subs(self.inner, mapping))
+        return self if variables(self).isdisjoint(mapping) else dim(subs(self.inner, mapping))
 
 
 def variables(e: Index) -> frozenset[Var]:
@@ -356,7 +356,14 @@ def _subs(e: Expr, instead: tuple[Index | None, ...]) -> Index:
     merged: dict[Monomial, int] = {}
     const = e.const
     for m, c in e.terms:
-        new = m[0].subs(mapping) if len(m) == 1 else product([a.subs(mapping) for a in m])
+        if len(m) == 1:
+            new = m[0].subs(mapping)
+        else:
+            atoms = [a.subs(mapping) for a in m]
+            if all([x is a for x, a in zip(atoms, m, strict=True)]):
+                merged[m] = merged.get(m, 0) + c
+                continue
+            new = product(atoms)
         if isinstance(new, int):
             const += c * new
             continue

@@ -169,9 +169,9 @@ class LlvmEmitter(LlvmMemory):
         self.counter += 1
         label = f"{s.var.name}.{self.counter}"
         self.scopes.append(Scope(crossable=runs or parallel, label=f"{label}.body"))
-        stored = {x.buffer for x in statements(s.body) if isinstance(x, Store)} & self.memory.keys()
-        sums = max([len(self.memory[name].slots) for name in stored], default=0)
-        self.in_tile = sums >= LEAST_TILE and "sse" in self.target.features
+        tiles = {name for name, m in self.memory.items() if len(m.slots) >= LEAST_TILE}
+        self.in_tile = bool(tiles) and "sse" in self.target.features and \
+            any(type(x) is Store and x.buffer in tiles for x in statements(s.body))
         return Ref(f"%{label}", INDEX, 1, len(self.scopes) - 1), OpenLoop(label, start, stop, some)
 
     def close_loop(self, s: Loop, inner: Scope, state: OpenLoop) -> None:

@@ -38,7 +38,7 @@ class LlvmMemory(LlvmValues):
         multiply-adds need.
         """
         kind = memory_type(memory.dtype)
-        terms, constant = ((), offset) if isinstance(offset, int) else (offset.terms, offset.const)
+        terms, constant = ((), offset) if type(offset) is int else (offset.terms, offset.const)  # type: ignore
         key = memory.text, terms, lane
         found = self.memo.get(key)
         if found is None:
@@ -50,14 +50,18 @@ class LlvmMemory(LlvmValues):
                 if self.in_tile and k and sums[k - 1].level == 0 and memory.place == "in":
                     p = self.pure(f'call ptr asm "", "=r,0"(ptr {p.text})', memory.dtype, 1, (p,), "p")
                 p = self.pure(f"getelementptr {kind}, ptr {p.text}, i64 {part.text}", memory.dtype, 1, (p, part), "p")
-            found = p, extra - constant
+            found = p, extra - constant, {}
             if not value_atoms(offset):
                 self.memo[key] = found
-        p = found[0]
-        constant += found[1]
-        if constant:
-            p = self.pure(f"getelementptr {kind}, ptr {p.text}, i64 {constant}", memory.dtype, 1, (p,), "p")
-        return p
+        p, extra, known = found
+        constant += extra
+        if not constant:
+            return p
+        there = known.get(constant)
+        if there is None:
+            text = f"getelementptr {kind}, ptr {p.text}, i64 {constant}"
+            there = known[constant] = self.pure(text, memory.dtype, 1, (p,), "p")
+        return there
 
     def safe_pointer(self, memory: Memory, p: Ref, mask: Ref | None, lanes: int) -> Ref:
         """The pointer where the scalar mask is true, else that of a block of zeros."""

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import struct
-from functools import cache
+from functools import cache, lru_cache
 
 from minigrad.codegen.render.place import Ref
 from minigrad.dtype import DType, bool_
@@ -34,6 +34,12 @@ def mangled(kind: str, lanes: int) -> str:
 @cache
 def register_type(dtype: DType, lanes: int) -> str:
     return vector(scalar_type(dtype), lanes)
+
+
+@lru_cache(maxsize=1 << 12)
+def lane_numbers(picks: tuple[int, ...]) -> str:
+    """The operand of a shuffle; negative: whatever."""
+    return f"<{len(picks)} x i32> <{', '.join(['i32 poison' if i < 0 else f'i32 {i}' for i in picks])}>"
 
 
 def type_of(x: Ref) -> str:

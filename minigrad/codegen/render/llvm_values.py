@@ -11,6 +11,7 @@ from minigrad.codegen.render.llvm_dots import dot_of
 from minigrad.codegen.render.llvm_scales import scale_of
 from minigrad.codegen.render.llvm_tables import may_be_table, table_of
 from minigrad.codegen.render.llvm_text import (
+    lane_numbers,
     mangled,
     round_to_float32,
     scalar_type,
@@ -124,8 +125,7 @@ class LlvmValues(Emitter):
     def shuffle(self, x: Ref, y: Ref | None, picks: Sequence[int]) -> Ref:
         """Lanes of x, then y, by number; negative: whatever."""
         second = f"{type_of(x)} {'poison' if y is None else y.text}"
-        chosen = ", ".join("i32 poison" if i < 0 else f"i32 {i}" for i in picks)
-        return self.pure(f"shufflevector {typed(x)}, {second}, <{len(picks)} x i32> <{chosen}>", x.dtype, len(picks),
+        return self.pure(f"shufflevector {typed(x)}, {second}, {lane_numbers(tuple(picks))}", x.dtype, len(picks),
                          (x,) if y is None else (x, y), "shuf")
 
     def integer(self, op: str, x: Ref, y: Ref, small: bool = False) -> Ref:

@@ -27,13 +27,12 @@ class Ref:
     `wide` the same in every lane, once somebody asked.
     """
 
-    __slots__ = ("text", "dtype", "lanes", "level", "zero_outside", "literal", "wide")
+    zero_outside: Ref | None = None
+    literal: int | float | bool | None = None
+    wide: Ref | None = None
 
     def __init__(self, text: str, dtype: DType, lanes: int = 1, level: int = 0):
         self.text, self.dtype, self.lanes, self.level = text, dtype, lanes, level
-        self.zero_outside: Ref | None = None
-        self.literal: int | float | bool | None = None
-        self.wide: Ref | None = None
 
 
 class Scope:

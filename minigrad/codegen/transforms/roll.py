@@ -6,7 +6,7 @@ copies.
 """
 from __future__ import annotations
 
-from minigrad.codegen.ir.nodes import Alloc, Function, Loop, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, Function, If, Loop, Stmt, Store
 from minigrad.codegen.ir.walk import Body, indices, map_blocks, map_function, names, statements
 from minigrad.codegen.value_walk import below
 from minigrad.expr import Index, Var, product, variables
@@ -36,8 +36,9 @@ def roll(function: Function) -> Function:
 
     Loops that store to register buffers stay.
     """
-    roller = _Roller(function)
-    return map_function(function, roller.body)
+    if not any(type(s) is Loop and s.kind == "unroll" for s in statements(function)):
+        return function
+    return map_function(function, _Roller(function).body)
 
 
 class _Roller:
@@ -45,21 +46,30 @@ class _Roller:
 
     def __init__(self, function: Function):
         self.registers = {s.name: s for s in statements(function) if isinstance(s, Alloc) and s.scope == "register"}
-        self.used = names(function)
+        self.function = function
+        self.used: set[str] | None = None
         self.tiles: dict[str, str] = {}
         self.lane: Var | None = None
         self.width = 1
 
     def fresh(self, stem: str) -> str:
+        if self.used is None:
+            self.used = names(self.function)
         while stem in self.used:
             stem += "_"
         self.used.add(stem)
         return stem
 
     def body(self, body: Body) -> Body:
-        return tuple([made for s in body for made in self.statement(s)])
+        made: list[Stmt] = []
+        for s in body:
+            if isinstance(s, Loop | If):
+                made += self.statement(s)
+            else:
+                made.append(s)
+        return tuple(made)
 
-    def statement(self, s: Stmt) -> list[Stmt]:
+    def statement(self, s: Loop | If) -> list[Stmt]:
         if isinstance(s, Loop) and s.kind == "unroll":
             return self.rolled(s)
         if isinstance(s, Loop) and s.kind == "vector" and isinstance(s.stop, int):
