@@ -24,6 +24,13 @@ from minigrad.expr.core import (  # isort: skip  (first: it imports the others o
     Opaque,
     Var,
     Variable,
+<<<<<<< HEAD
+=======
+    dim,
+    expand,
+    product,
+    split,
+>>>>>>> 3b937b5 (Operations on locals and registers are rendered at once; rendering of values in a file of its own)
     subs,
     variables,
 )
@@ -36,5 +43,5 @@ from minigrad.expr.use import evaluate, same, unbind
 __all__ = [
     "Atom", "Binary", "Expr", "FloorDiv", "Index", "Max", "Min", "Mod", "Opaque", "Var", "Variable",
     "bounds", "dim", "divides", "emax", "emin", "evaluate", "exact_quotient", "expand", "floordiv", "mod", "parse",
-    "product", "prove_nonneg", "same", "subs", "to_text", "unbind", "variables",
+    "product", "prove_nonneg", "same", "split", "subs", "to_text", "unbind", "variables",
 ]

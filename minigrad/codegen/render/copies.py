@@ -18,7 +18,7 @@ from minigrad.codegen.ir.nodes import Function, Loop, Stmt
 from minigrad.codegen.ir.walk import blocks, statements
 from minigrad.codegen.render.place import Placer, Ref
 from minigrad.errors import InternalError
-from minigrad.expr import Expr, Index, Var, bounds, subs, to_text, variables
+from minigrad.expr import Expr, Index, Var, bounds, split, subs, to_text, variables
 from minigrad.value import Value, index_values, indices_of
 
 Maker = Callable[[Value, "Ref | None", "list[Ref]"], Ref]
@@ -97,14 +97,8 @@ class CopyEmitter(Placer):
 
     def form_of(self, e: Expr) -> Form:
         """How an index depends on the variables of copies."""
-        rest: Index = e
-        steps: list[tuple[Var, int]] = []
-        for monomial, coefficient in e.terms:
-            a = monomial[0]
-            if len(monomial) == 1 and type(a) is Var and a in self.copied:
-                steps.append((a, coefficient))
-                rest = rest - a * coefficient
-        return Form(rest, tuple(steps), tuple(variables(rest) & self.copied))
+        rest, steps = split(e, self.copied)
+        return Form(rest, steps, tuple(variables(rest) & self.copied))
 
     def numbers(self, s: Loop) -> range:
         """What the variable of an unrolled loop is, copy by copy."""

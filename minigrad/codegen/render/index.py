@@ -11,7 +11,22 @@ from minigrad.codegen.render.copies import CopyEmitter
 from minigrad.codegen.render.place import INDEX, Memory, Ref
 from minigrad.dtype import bool_
 from minigrad.errors import InternalError
-from minigrad.expr import Atom, Expr, FloorDiv, Index, Max, Min, Mod, Opaque, Var, bounds, subs, to_text, variables
+from minigrad.expr import (
+    Atom,
+    Expr,
+    FloorDiv,
+    Index,
+    Max,
+    Min,
+    Mod,
+    Opaque,
+    Var,
+    bounds,
+    split,
+    subs,
+    to_text,
+    variables,
+)
 from minigrad.value import ValueIndex, value_atoms
 
 
@@ -144,13 +159,14 @@ class IndexEmitter(CopyEmitter):
     def split_lane(self, e: Index) -> tuple[Index, int] | None:
         if isinstance(e, int) or self.lane is None:
             return e, 0
-        stride = 0
-        for monomial, coefficient in e.terms:
-            if monomial == (self.lane,):
-                stride = coefficient
-            elif any(self.varies(a) for a in monomial):
-                return None
-        return (e + stride * (self.first_lane - self.lane) if stride else e), stride
+        rest, steps = split(e, (self.lane,))
+        if not isinstance(rest, int):
+            for monomial, _ in rest.terms:
+                for a in monomial:
+                    if (type(a) is not Var or a is self.lane) and self.varies(a):
+                        return None
+        stride = steps[0][1] if steps else 0
+        return rest + stride * self.first_lane, stride
 
     def far_step(self, e: Index) -> tuple[Index, Index] | None:
         """(rest, stride) with e = rest + stride * lane for a stride that is a constant above 4 or an argument."""

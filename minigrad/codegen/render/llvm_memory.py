@@ -50,7 +50,8 @@ class LlvmMemory(LlvmValues):
                 if self.in_tile and k and sums[k - 1].level == 0 and memory.place == "in":
                     p = self.pure(f'call ptr asm "", "=r,0"(ptr {p.text})', memory.dtype, 1, (p,), "p")
                 p = self.pure(f"getelementptr {kind}, ptr {p.text}, i64 {part.text}", memory.dtype, 1, (p, part), "p")
-            found = p, extra - constant, {}
+            known: dict[int, Ref] = {}
+            found = p, extra - constant, known
             if not value_atoms(offset):
                 self.memo[key] = found
         p, extra, known = found

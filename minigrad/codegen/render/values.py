@@ -1,0 +1,214 @@
+"""Values in any language: `ValueEmitter` takes them apart, remembers what is emitted, and knows what guards need."""
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from minigrad.codegen.ir.nodes import Function
+from minigrad.codegen.monoid import MONOIDS
+from minigrad.codegen.render.copies import Maker, Step
+from minigrad.codegen.render.halves import HalfEmitter
+from minigrad.codegen.render.place import Memory, Ref
+from minigrad.codegen.transforms.math import FUNCTIONS, expanded
+from minigrad.codegen.value_walk import Rewriter
+from minigrad.dtype import bool_
+from minigrad.errors import InternalError
+from minigrad.expr import Index, to_text
+from minigrad.value import BINARY, UNARY, Value
+
+_ARITHMETIC = UNARY | BINARY | {"fma"}
+_AT_ONCE = _ARITHMETIC.difference(FUNCTIONS)
+
+
+class ValueEmitter(HalfEmitter):
+    """Values to instructions."""
+
+    def __init__(self, function: Function):
+        super().__init__(function)
+        self.formulas: dict[Value, Value] = {}
+        self.makers = {
+            "const": self.make_const, "local": self.make_local, "index": self.index_value, "load": self.make_load,
+            "guard": self.guarded, "across": self.make_across, "cast": self.make_cast, "bitcast": self.make_cast,
+            "where": self.make_where}
+
+    @abstractmethod
+    def load(self, memory: Memory, offset: Index, mask: Ref | None) -> Ref:
+        """What memory holds at an offset, in each lane where the mask is true."""
+
+    def slot(self, memory: Memory, offset: Index) -> int:
+        if not isinstance(offset, int) or not 0 <= offset < len(memory.slots):
+            raise InternalError(f"[render] {self.function.name}: register {memory.name}[{to_text(offset)}] "
+                                f"expected a constant below {len(memory.slots)}; unroll the loop over it")
+        return offset
+
+    def value(self, root: Value, mask: Ref | None = None) -> Ref:
+        """Emits a value whose loads happen only where `mask` is true; iterative, each part once."""
+        step = self.steps.get(root)
+        if step is None:
+            ref = self.at_once(root)
+            if ref is not None:
+                return ref
+            step = self.learn(root)
+        elif step.ref is not None:
+            return step.ref
+        copy = self.copy
+        if step.spelled and any([copy[x] is not x for x in step.by_copy]):
+            return self.value(Rewriter(copy).value(root), mask)
+        key = self.key_of(step, mask)
+        ref = self.kept_in(key).get(key)
+        stack = [] if ref is not None else [key]
+        while stack:
+            key = stack[-1]
+            step, m = key[0], key[1]
+            parts, under = (step.parts, m) if step.inside is None else self.sides(step, m)
+            refs: list[Ref] = []
+            for part in parts:
+                if part.op == "local":
+                    refs.append(self.locals[part.value.attr])
+                    continue
+                if part.op == "const":
+                    ref = part.ref
+                    if ref is None:
+                        ref = part.ref = part.make(part.value, m, refs)
+                    refs.append(ref)
+                    continue
+                n = under if part is step.inside else m
+                k = self.key_of(part, n) if part.by_copy else (part, n if part.loads else None)
+                table = self.memo if part.lasts and len(k) == 2 + len(part.by_copy) else self.brief
+                ref = table.get(k)
+                if ref is None:
+                    if part.parts:
+                        stack.append(k)
+                        break
+                    ref = table[k] = part.make(part.value, n, refs)
+                refs.append(ref)
+            else:
+                stack.pop()
+                refs.reverse()
+                ref = self.kept_in(key)[key] = step.make(step.value, m, refs)
+        assert ref is not None
+        return ref
+
+    def at_once(self, v: Value) -> Ref | None:
+        """A local, or one operation on locals and register buffers: nothing is to be known or remembered of it."""
+        if v.op == "local":
+            return self.locals[v.attr]
+        if v.op not in _AT_ONCE:
+            return None
+        refs: list[Ref] = []
+        for a in v.args[::-1]:
+            if a.op == "local":
+                refs.append(self.locals[a.attr])
+                continue
+            memory = self.memory[a.attr[0]] if a.op == "load" else None
+            if memory is None or not memory.slots:
+                return None
+            refs.append(self.read_slot(memory, self.slot(memory, self.at(a.attr[1][0]))))
+        refs.reverse()
+        return self.arithmetic(v, None, refs)
+
+    def parts_of(self, v: Value) -> tuple[tuple[Value, ...], Maker]:
+        """What a value is made of, and how, given that; functions are their formulas."""
+        if v.op in FUNCTIONS:
+            formula = self.formulas.get(v)
+            if formula is None:
+                formula = self.formulas[v] = expanded(v.op, v.args)
+            return (formula,), self.same
+        make = self.makers.get(v.op)
+        if make is None:
+            if v.op not in _ARITHMETIC:
+                raise InternalError(f"[render] {self.function.name}: cannot render value {v.op}")
+            make = self.arithmetic
+        return v.args, make
+
+    def same(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+        return args[0]
+
+    def arithmetic(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+        """An operation lane by lane."""
+        lanes = args[0].lanes
+        for r in args:
+            if r.lanes != lanes:
+                lanes = max(lanes, r.lanes)
+                args = [self.spread(r, lanes) for r in args]
+        return self.operation(v.op, args, v.dtype)
+
+    def make_const(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+        return self.constant(v.attr, v.dtype)
+
+    def make_local(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+        return self.locals[v.attr]
+
+    def make_load(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+        name, (offset,) = v.attr
+        memory = self.memory[name]
+        if self.copy:
+            offset = self.at(offset)
+        if memory.slots:
+            return self.read_slot(memory, self.slot(memory, offset))
+        return self.load(memory, offset, mask)
+
+    def make_across(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+        return self.across(MONOIDS[v.attr].combine, self.spread(args[0], self.width))
+
+    def make_cast(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+        return self.convert(args[0], v.dtype) if v.op == "cast" else self.reinterpret(args[0], v.dtype)
+
+    def make_where(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+        lanes = max([r.lanes for r in args])
+        return self.operation("where", [args[0], self.spread(args[1], lanes), self.spread(args[2], lanes)], v.dtype)
+
+    def sides(self, step: Step, mask: Ref | None) -> tuple[Sequence[Step], Ref | None]:
+        """The parts of a guard that are wanted, and the mask of the one inside."""
+        own = self.own_mask(step.value, mask)
+        if own is not None and own.literal is False:
+            return step.parts[:1], None
+        return step.parts, self.conjunction(mask, own)
+
+    def own_mask(self, v: Value, under: Ref | None) -> Ref | None:
+        """The mask of a guard's conditions in this copy; None where they are true, a literal where one is false."""
+        conditions = self.left(v.attr) if self.copy else v.attr
+        if conditions is None:
+            return self.constant(False, bool_)
+        saved, self.under = self.under, under
+        mask = self.conditions(conditions)
+        self.under = saved
+        return mask
+
+    def guarded(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+        """A guard, given both sides, or the second one where the first is never wanted."""
+        if len(args) == 1:
+            return args[0]
+        inside, otherwise = args
+        own = self.own_mask(v, mask)
+        if own is None:
+            return inside
+        both = self.conjunction(mask, own)
+        zero = v.args[1].op == "const" and repr(v.args[1].attr) in ("0", "0.0", "False")
+        if zero and inside.zero_outside is not None and inside.zero_outside is both and own is both:
+            return inside
+        lanes = max(own.lanes, inside.lanes, otherwise.lanes)
+        return self.operation("where", [own, self.spread(inside, lanes), self.spread(otherwise, lanes)], v.dtype)
+
+    def index_value(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+        """An index as a value: `rest + stride * lane` in the value's own type, which wraps alike."""
+        saved, self.under = self.under, mask
+        split = self.by_lane(v.attr)  # type: ignore[arg-type]
+        if split is None:
+            parts = [self.convert(self.index(v.attr, i), v.dtype) for i in range(self.width)]  # type: ignore[arg-type]
+            result = self.gather_lanes(parts)
+        else:
+            result = self.convert(self.index(split[0]), v.dtype)
+            if split[1]:
+                steps = self.gather_lanes([self.constant(split[1] * i, v.dtype) for i in range(self.width)])
+                result = self.operation("add", [self.splat(result, self.width), steps], v.dtype)
+        self.under = saved
+        return result
+
+    def pairwise(self, combine: str, parts: list[Ref]) -> Ref:
+        """Neighbours first, until one is left."""
+        while len(parts) > 1:
+            pairs = zip(parts[::2], parts[1::2], strict=False)
+            last = parts[-1:] if len(parts) % 2 else []
+            parts = [self.operation(combine, pair, pair[0].dtype) for pair in pairs] + last
+        return parts[0]
