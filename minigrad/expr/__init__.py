@@ -24,19 +24,12 @@ from minigrad.expr.core import (  # isort: skip  (first: it imports the others o
     Opaque,
     Var,
     Variable,
-<<<<<<< HEAD
-=======
-    dim,
-    expand,
-    product,
-    split,
->>>>>>> 3b937b5 (Operations on locals and registers are rendered at once; rendering of values in a file of its own)
     subs,
     variables,
 )
 from minigrad.expr.divide import divides, exact_quotient, floordiv, mod
 from minigrad.expr.interval import bounds, emax, emin, prove_nonneg
-from minigrad.expr.sums import dim, expand, product
+from minigrad.expr.sums import dim, expand, product, split
 from minigrad.expr.text import parse, to_text
 from minigrad.expr.use import evaluate, same, unbind
 

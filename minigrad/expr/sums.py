@@ -1,11 +1,11 @@
 """Sums and products of expressions: the canonical form, in which equal ones are one object."""
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from math import gcd
 
-from minigrad.expr.core import Expr, Index, Mod, Monomial, Opaque, Terms, intern
+from minigrad.expr.core import Expr, Index, Mod, Monomial, Opaque, Terms, Var, intern
 from minigrad.interned import Table
 
 _sums: Table = {}
@@ -134,6 +134,15 @@ def _recombine(merged: dict[Monomial, int], const: int, monomial: Monomial, m: M
     for t, _ in partner.terms:
         left.pop(t, None)
     return build(left, const) + replaced
+
+
+def split(e: Expr, chosen: Collection[Var]) -> tuple[Index, tuple[tuple[Var, int], ...]]:
+    """(rest, steps): e = rest + the sum of step * variable over `steps`, for those chosen that are terms themselves."""
+    steps = tuple([(m[0], c) for m, c in e.terms if len(m) == 1 and type(m[0]) is Var and m[0] in chosen])
+    if not steps:
+        return e, ()
+    rest = [t for t in e.terms if len(t[0]) > 1 or type(t[0][0]) is not Var or t[0][0] not in chosen]
+    return make(tuple(rest), e.const), steps
 
 
 def product(items: Iterable[Index]) -> Index:
