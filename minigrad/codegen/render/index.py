@@ -63,7 +63,7 @@ class IndexEmitter(CopyEmitter):
             product = self.memo.get(key)
             if product is None:
                 product = self.term(*term, lane)
-                if not any([type(a) is not Var and a.leaves() for a in term[0]]):
+                if not any([type(a) is not Var and value_atoms(a) for a in term[0]]):
                     self.memo[key] = product
             known = levels.get(product.level)
             levels[product.level] = product if known is None else self.integer("add", known, product)
