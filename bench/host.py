@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from tempfile import TemporaryDirectory
 
 from bench.options import Bench
 from bench.starts import measure_matmuls, measure_starts
@@ -25,7 +27,7 @@ def run(bench: Bench) -> None:
     figure("node made", [made_seconds(count) for _ in range(runs)], 1e-6, "us per Node")
     figure("node keyed", [keyed_seconds(count) for _ in range(runs)], 1e-6, "us per Node")
     figure("realize a 64x64 product", [small_seconds(count // 10) for _ in range(runs)], 1e-6, "us, less its kernel")
-    figure("import minigrad", [import_seconds() for _ in range(runs)], 1e-3, "ms")
+    figure("import minigrad", import_seconds(runs), 1e-3, "ms")
     if bench.quick:
         batch, size = 1, 16
         name = "efficientnet quick train batch 1"
@@ -80,10 +82,14 @@ def small_seconds(count: int) -> float:
     return host_seconds(products) / count
 
 
-def import_seconds() -> float:
-    """Seconds that `import minigrad` takes in a fresh process."""
+def import_seconds(runs: int) -> list[float]:
+    """Seconds that `import minigrad` takes in fresh processes; Python's bytecode is there, as in bench/starts.py."""
     code = "import time; start = time.perf_counter(); import minigrad; print(time.perf_counter() - start)"
-    return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    with TemporaryDirectory() as folder:
+        environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": folder}
+        found = [float(subprocess.check_output([sys.executable, "-c", code], env=environment, text=True))
+                 for _ in range(runs + 1)]
+    return found[1:]
 
 
 def _steps(bench: Bench, name: str, batch: int, size: int, runs: int) -> None:

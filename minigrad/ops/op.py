@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 Shape = tuple[Index, ...]
 
+# What an op means for one element is one of six named tuples: they are imported in a fifth of a dataclass's time
 
-@dataclass(frozen=True, slots=True)
-class Elementwise:
+
+class Elementwise(NamedTuple):
     """One output element from the operands' elements at the same index. `scalar(*values, dtype=..., **params)`.
 
     Float operands of half types arrive as float32 and the result is of `dtype.compute`. `flops`: its rough cost in
@@ -29,16 +30,14 @@ class Elementwise:
     flops: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Generate:
+class Generate(NamedTuple):
     """From the index alone: `element(index, *scalars, dtype=..., **params)`; scalars are inputs of shape ()."""
 
     element: Callable[..., Value]
     flops: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Reduction:
+class Reduction(NamedTuple):
     """A whole reduction over params['axes'] (kept out of the result's shape) by the monoid of this name."""
 
     monoid: str
@@ -57,22 +56,19 @@ class Mapped:
     reduce: tuple[Any, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class IndexMap:
+class IndexMap(NamedTuple):
     """Movement: which input element an output element is. `source(index, in_shape=..., **params) -> Mapped`."""
 
     source: Callable[..., Mapped]
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
+class Storage(NamedTuple):
     """Needs a rule of the scheduler's own: buffer, copy, contiguous, assign, gather, scatter... named by `rule`."""
 
     rule: str
 
 
-@dataclass(frozen=True, slots=True)
-class Composite:
+class Composite(NamedTuple):
     """Made of other Nodes: `expand(*inputs, **params)` gives the Node that computes it, of its shape and dtype. It
     makes no leaf of its own (buffer, scalar), and depends on nothing but its arguments."""
 
