@@ -11,7 +11,7 @@ import minigrad.tensor
 from minigrad import Tensor, nn
 from minigrad.engine.stats import stats
 from minigrad.errors import MinigradError
-from minigrad.nn.optim import SGD, Adam, AdamW, Optimizer
+from minigrad.nn.optim import SGD, Adagrad, Adam, AdamW, Lion, Optimizer, RMSprop
 from minigrad.nn.state import get_parameters
 from minigrad.ops.node import Node
 
@@ -24,6 +24,11 @@ CASES: dict[str, tuple[type[Optimizer], str, dict[str, Any]]] = {
     "adam weight decay": (Adam, "Adam", {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1}),
     "adamw": (AdamW, "AdamW", {"lr": 0.01}),
     "adamw weight decay": (AdamW, "AdamW", {"lr": 0.01, "weight_decay": 0.5}),
+    "rmsprop": (RMSprop, "RMSprop", {"lr": 0.01}),
+    "rmsprop momentum": (RMSprop, "RMSprop", {"lr": 0.01, "alpha": 0.9, "momentum": 0.8, "weight_decay": 0.1}),
+    "rmsprop centered": (RMSprop, "RMSprop", {"lr": 0.01, "centered": True, "eps": 1e-3}),
+    "adagrad": (Adagrad, "Adagrad", {"lr": 0.05, "weight_decay": 0.1}),
+    "adagrad from": (Adagrad, "Adagrad", {"lr": 0.05, "initial_accumulator_value": 0.5}),
 }
 INPUTS = np.random.default_rng(0).standard_normal((8, 4), np.float32)
 WEIGHT = np.random.default_rng(1).standard_normal((4, 3), np.float32)
@@ -54,6 +59,28 @@ def test_ten_steps_equal_torchs(name: str) -> None:
             o.step()
     for p, q in zip(parameters, theirs, strict=True):
         np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_lion_takes_steps_of_one_size() -> None:
+    p, b1, b2, decay, lr = Tensor(WEIGHT, requires_grad=True), 0.9, 0.99, 0.2, 0.01
+    optimizer = Lion([p], lr=lr, weight_decay=decay)
+    w, m = WEIGHT.astype(np.float64), np.zeros(WEIGHT.shape)
+    for seed in range(4):
+        g = np.random.default_rng(seed).standard_normal(WEIGHT.shape).astype(np.float32)
+        g[0, 0] = 0
+        p.grad = Tensor(g)
+        optimizer.step()
+        w, m = w - lr * (np.sign(b1 * m + (1 - b1) * g) + decay * w), b2 * m + (1 - b2) * g
+    np.testing.assert_allclose(p.numpy(), w, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda p: Lion(p, betas=(1.0, 0.9)), r"\[Lion\] expected two betas in 0..1, below 1, got \(1.0, 0.9\)"),
+    (lambda p: RMSprop(p, alpha=2), r"\[RMSprop\] expected an alpha in 0..1, got 2"),
+])
+def test_mistakes(make: Any, message: str) -> None:
+    with pytest.raises(MinigradError, match=message):
+        make([Tensor.ones(2, requires_grad=True)])
 
 
 def test_the_learning_rate_is_a_tensor_that_setting_assigns() -> None:
@@ -123,7 +150,9 @@ def test_a_step_is_one_realize(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("device", [name for name in devices() if name != "NUMPY"])
-@pytest.mark.parametrize("make, launches", [(SGD, 1), (lambda p: SGD(p, momentum=0.9), 1), (Adam, 2), (AdamW, 2)])
+@pytest.mark.parametrize("make, launches", [(SGD, 1), (lambda p: SGD(p, momentum=0.9), 1), (Adam, 2), (AdamW, 2),
+                                            (lambda p: RMSprop(p, momentum=0.9, centered=True), 1), (Adagrad, 1),
+                                            (lambda p: Lion(p, weight_decay=0.1), 1)])
 def test_the_launches_of_a_step_do_not_grow_with_the_parameters(make: Any, launches: int, device: str) -> None:
     for shapes in ([(5,)], [(5,), (3, 4), (5,), (16, 4, 3, 3)]):
         parameters = [Tensor(np.ones(shape, np.float32), device=device, requires_grad=True) for shape in shapes]

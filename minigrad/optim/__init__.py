@@ -1,6 +1,9 @@
-"""Optimizers. `SGD`, `Adam` and `AdamW` take the same arguments as PyTorch's and give the same numbers."""
+"""Optimizers, with PyTorch's arguments and numbers, and `lr_scheduler`: learning rates that change on the way."""
+from minigrad.optim import lr_scheduler
 from minigrad.optim.adam import Adam, AdamW
+from minigrad.optim.lion import Lion
 from minigrad.optim.optimizer import Optimizer
+from minigrad.optim.rmsprop import Adagrad, RMSprop
 from minigrad.optim.sgd import SGD
 
-__all__ = ["SGD", "Adam", "AdamW", "Optimizer"]
+__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Lion", "Optimizer", "RMSprop", "lr_scheduler"]

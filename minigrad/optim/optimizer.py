@@ -32,6 +32,7 @@ class Optimizer(ABC):
             )
         self.device = self.params[0].device
         self._lr = self._scalar(lr)
+        self._initial_lr: Tensor | None = None
         Tensor.realize(self._lr, *self.params, *self.buffers)
 
     def _scalar(self, value: float | Tensor) -> Tensor:
@@ -56,6 +57,12 @@ class Optimizer(ABC):
     @lr.setter
     def lr(self, value: float | Tensor) -> None:
         self._lr.assign(self._scalar(value)).realize()
+
+    def initial_lr(self) -> Tensor:
+        """The learning rate when a schedule first asked for it: what schedules start from."""
+        if self._initial_lr is None:
+            self._initial_lr = self._lr.clone().realize()
+        return self._initial_lr
 
     def zero_grad(self) -> None:
         """Forgets the gradients."""

@@ -1,0 +1,88 @@
+"""Optimizers that divide by a running or total size of gradients: RMSprop and Adagrad."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from minigrad.errors import MinigradError
+from minigrad.mixins.base import as_number
+from minigrad.optim.optimizer import Optimizer
+from minigrad.tensor import Tensor
+
+
+class RMSprop(Optimizer):
+    """v = alpha*v + (1-alpha)*g*g;  p -= lr * b, with b = momentum*b + g / (sqrt(v) + eps) and g += weight_decay * p
+    first. With `centered`, the square of a running mean of g is taken from v under the root.
+
+    Source: Tieleman & Hinton 2012, lecture 6.5 of "Neural Networks for Machine Learning", with PyTorch's conventions.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float | Tensor = 0.01,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        centered: bool = False,
+    ):
+        self.alpha, self.eps = as_number("RMSprop", "alpha", alpha), as_number("RMSprop", "eps", eps)
+        self.momentum = as_number("RMSprop", "momentum", momentum)
+        if not 0 <= self.alpha <= 1:
+            raise MinigradError(f"[RMSprop] expected an alpha in 0..1, got {alpha}")
+        super().__init__(params, lr)
+        self.weight_decay, self.centered = weight_decay, centered
+        self.squares = self._zeros()
+        self.means = self._zeros() if centered else []
+        self.velocities = self._zeros() if momentum else []
+        Tensor.realize(*self.squares, *self.means, *self.velocities)
+
+    def _update(self, gradients: list[Tensor]) -> list[Tensor]:
+        for index, (p, g, square) in enumerate(zip(self.params, gradients, self.squares, strict=True)):
+            old = p.detach()
+            if self.weight_decay:
+                g = g + old * self.weight_decay
+            v = size = square * self.alpha + g * g * (1 - self.alpha)
+            square.assign(v)
+            if self.centered:
+                m = self.means[index] * self.alpha + g * (1 - self.alpha)
+                self.means[index].assign(m)
+                size = v - m * m
+            step = g / (size.sqrt() + self.eps)
+            if self.momentum:
+                step = self.velocities[index] * self.momentum + step
+                self.velocities[index].assign(step)
+            p.assign(old.stepped(step, self._lr))
+        return [*self.squares, *self.means, *self.velocities]
+
+
+class Adagrad(Optimizer):
+    """v += g*g;  p -= lr * g / (sqrt(v) + eps), with g += weight_decay * p first and v = initial_accumulator_value.
+
+    Source: Duchi et al. 2011, https://jmlr.org/papers/v12/duchi11a.html
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float | Tensor = 0.01,
+        weight_decay: float = 0.0,
+        initial_accumulator_value: float = 0.0,
+        eps: float = 1e-10,
+    ):
+        self.eps = as_number("Adagrad", "eps", eps)
+        first = as_number("Adagrad", "initial_accumulator_value", initial_accumulator_value)
+        super().__init__(params, lr)
+        self.weight_decay = weight_decay
+        self.squares = [(z + first).contiguous() for z in self._zeros()]
+        Tensor.realize(*self.squares)
+
+    def _update(self, gradients: list[Tensor]) -> list[Tensor]:
+        for p, g, square in zip(self.params, gradients, self.squares, strict=True):
+            old = p.detach()
+            if self.weight_decay:
+                g = g + old * self.weight_decay
+            v = square + g * g
+            square.assign(v)
+            p.assign(old.stepped(g / (v.sqrt() + self.eps), self._lr))
+        return self.squares
