@@ -118,3 +118,19 @@ def test_threads_expand_apart() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert all(all(found) for found in pool.map(work, range(8)))
+
+
+@pytest.mark.parametrize("size", [0, 4])
+def test_a_composite_and_what_it_expands_to_are_asked_for_together(size: int) -> None:
+    x, y = ready(3, size), ready(size, 5)
+    product = x @ y
+    image = expanded([product._node])[product._node]
+    plain, other = Tensor._wrap(image), x * 2
+    Tensor.realize(other, product, plain, y * 3)
+    values = x.numpy() @ y.numpy()
+    for held in (product, plain):
+        np.testing.assert_allclose(held.numpy(), values, rtol=1e-5)
+    product.assign(product + 1).realize()
+    np.testing.assert_allclose(plain.numpy(), values, rtol=1e-5)
+    np.testing.assert_allclose(product.numpy(), values + 1, rtol=1e-5)
+    np.testing.assert_array_equal(other.numpy(), x.numpy() * 2)

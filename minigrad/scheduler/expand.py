@@ -13,7 +13,7 @@ from minigrad.ops.attention_gradient import ATTENTION_GRADIENT, ATTENTION_SUMS
 from minigrad.ops.composite import expanded
 from minigrad.ops.node import Node
 from minigrad.ops.op import Composite
-from minigrad.scheduler.graph import Graph, build_graph
+from minigrad.scheduler.graph import Graph, build_graph, resolve
 from minigrad.target import Target
 
 if TYPE_CHECKING:
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class Expanded:
     """`graph` without composites; `back[k]` is the position, in the graph that it came from, of what its Node k is a
-    part of."""
+    part of; `targets[k]` which of its targets is target k there, as several may expand to the same."""
 
     graph: Graph
     back: list[int]
+    targets: list[int]
 
     def donatable(self, positions: frozenset[int]) -> frozenset[int]:
         """Those leaves, given by positions in the original graph, in this one."""
@@ -38,7 +39,9 @@ class Expanded:
         slots = tuple([s if s.leaf is None else replace(s, leaf=back[s.leaf]) for s in schedule.slots])
         steps = tuple([replace(s, scalars=tuple([back[x] if type(x) is int else x for x in s.scalars]),
                                origins=tuple(dict.fromkeys([back[k] for k in s.origins]))) for s in schedule.steps])
-        return replace(schedule, steps=steps, slots=slots, donated=frozenset([back[k] for k in schedule.donated]))
+        outputs = tuple([schedule.outputs[k] for k in self.targets])
+        donated = frozenset([back[k] for k in schedule.donated])
+        return replace(schedule, steps=steps, slots=slots, outputs=outputs, donated=donated)
 
 
 def expand_graph(graph: Graph, target: Target) -> Expanded | None:
@@ -70,7 +73,8 @@ def expand_graph(graph: Graph, target: Target) -> Expanded | None:
     missing = next((n for n in plain.nodes if n not in owner), None)
     if missing is not None:
         raise InternalError(f"[expand] {missing} comes from no Node of the graph")
-    return Expanded(plain, [owner[n] for n in plain.nodes])
+    place = {plain.nodes[k]: i for i, k in enumerate(plain.targets)}
+    return Expanded(plain, [owner[n] for n in plain.nodes], [place[resolve(image[t])] for t in targets])
 
 
 FEW_ROWS = 8
