@@ -272,7 +272,8 @@ class Tensor(ProtocolMixin):
         return [self._node] if before is None else [self._node, before]
 
     def backward(self, gradient: Tensor | None = None) -> Self:
-        """Adds the gradient of this tensor to `.grad` of every leaf it depends on, lazily.
+        """Adds the gradient of this tensor to `.grad` of every leaf it depends on, lazily. A leaf that is reached only
+        through `detach`, comparisons or integers is none of those: its `.grad` stays as it is.
 
         A tensor of more than one element needs `gradient`, of its shape. Raises MinigradError without such a leaf.
         """
@@ -297,8 +298,9 @@ class Tensor(ProtocolMixin):
                  ) -> list[Tensor]:
         """The gradients with respect to any tensors it was made from; `gradient` as in `backward`. `.grad` stays.
 
-        Raises MinigradError for a target that it was not made from, or zeros with `materialize_grads`. A result already
-        realized remembers what it was made from only if a tensor with requires_grad=True is among that.
+        For a target that it was not made from, or only through `detach`, comparisons or integers, raises MinigradError,
+        or gives zeros with `materialize_grads`. A result already realized remembers what it was made from only if a
+        tensor with requires_grad=True is among that.
         """
         if not targets:
             raise MinigradError("[gradient] expected at least one target, got none")

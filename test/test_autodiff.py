@@ -76,6 +76,20 @@ def test_detach_and_no_grad_stop_gradients() -> None:
     assert not y.requires_grad and x.requires_grad
 
 
+def test_what_is_reached_without_gradients_gets_none() -> None:
+    x, y = Tensor([2.0, 3.0], requires_grad=True), Tensor([1.0, 5.0], requires_grad=True)
+    kept = (x * 2).detach() + (x > 2.5) + x.int() + x.argmax()
+    (y * kept).sum().backward()
+    assert x.grad is None and grad_of(y).tolist() == [7.0, 11.0]
+    x.floor().sum().backward()
+    assert grad_of(x).tolist() == [0.0, 0.0]
+    with pytest.raises(MinigradError, match=r"\[backward\] expected a result of some tensor with requires_grad=True"):
+        x.detach().sum().backward()
+    with pytest.raises(MinigradError, match=r"\[gradient\] expected targets that the result was made from"):
+        (y * kept).sum().gradient(x)
+    assert (y * kept).sum().gradient(x, materialize_grads=True)[0].tolist() == [0.0, 0.0]
+
+
 def test_gradient_of_intermediate_and_unused() -> None:
     x, z = Tensor([1.0, 2.0]), Tensor([5.0])
     y = x * 3

@@ -7,10 +7,12 @@ from minigrad.errors import DTypeError, ShapeError
 from minigrad.ops import build as B
 from minigrad.ops.composite import expand
 from minigrad.ops.node import Node
+from minigrad.ops.storage import DETACH
 
 
 class History:
-    """What a Node was made from: `order` has it all, inputs first. Realized Nodes are looked through.
+    """What a Node was made from by ways that gradients could go: `order` has it all, inputs first. Realized Nodes are
+    looked through; what is behind a detached Node or one that is no float is not part of it.
 
     Composites without a rule of their own are made from their expansions, `bodies`.
     """
@@ -31,7 +33,7 @@ class History:
                 order.append(pending.pop())
             elif node not in seen:
                 seen.add(node)
-                if not node.inputs:
+                if not node.inputs or node.op is DETACH or not node.dtype.is_float:
                     order.append(node)
                     continue
                 stack.append(None)
