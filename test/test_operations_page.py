@@ -1,0 +1,38 @@
+"""docs/operations.md lists what there is: all of it, and nothing else."""
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from minigrad import Tensor, nn, optim
+
+PAGE = (Path(__file__).parents[1] / "docs" / "operations.md").read_text(encoding="utf-8")
+UNLISTED = {"batchnorm_train", "dequantized", "device", "dim", "dot_bytes", "dtype", "element_size", "grad_enabled",
+            "is_floating_point", "lazydata", "moved", "nbytes", "ndim", "nelement", "numel", "rmsnorm", "sequential",
+            "shape", "size", "stepped", "training"}
+"""Sizes and types, what layers and optimizers call, and what tinygrad calls otherwise."""
+
+
+def listed(title: str) -> set[str]:
+    """The names in the bullets of a section."""
+    section = PAGE.split(f"## {title}\n")[1].split("\n## ")[0]
+    return {name for line in section.splitlines() if line.startswith("- ") for name in re.findall(r"`(\w+)`", line)}
+
+
+def test_methods_of_tensors() -> None:
+    public = {name for name in dir(Tensor) if not name.startswith("_")}
+    assert listed("Tensor") == public - UNLISTED and UNLISTED < public
+
+
+def test_layers() -> None:
+    members = {*nn.state.__all__, "clip_grad_norm_", "clip_grad_value_"}
+    assert listed("nn") == {*nn.__all__, *members}
+    assert all(hasattr(nn.utils, name) for name in members - set(nn.state.__all__))
+
+
+def test_optimizers() -> None:
+    schedules = {name for name in listed("optim") if hasattr(optim.lr_scheduler, name) and name != "Optimizer"}
+    assert listed("optim") == ({*optim.__all__} - {"Optimizer"}) | schedules
+    kind = optim.lr_scheduler.LRScheduler
+    assert schedules == {k.__name__ for k in vars(optim.lr_scheduler).values()
+                         if isinstance(k, type) and issubclass(k, kind) and k is not kind}
