@@ -174,6 +174,27 @@ def test_clipping_runs_with_the_step(device: str) -> None:
     assert (stats.snapshot() - before).launches <= 2 * len(parameters) + 1
 
 
+@pytest.mark.parametrize("device", devices())
+def test_a_row_keeps_no_sum_that_it_waits_for(device: str) -> None:
+    """The kernel of a bias's gradient needs the norm of all gradients, to which other rows' gradients belong."""
+    random = np.random.default_rng(3)
+    with config(device=device):
+        ours = nn.Sequential(nn.Conv1d(2, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 10))
+    theirs = torch.nn.Sequential(torch.nn.Conv1d(2, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(48, 10))
+    nn.state.load_state_dict(ours, {k: Tensor(v.numpy(), device=device) for k, v in theirs.state_dict().items()})
+    images, labels = random.standard_normal((4, 2, 8), np.float32), np.array([1, 2, 3, 4])
+    optimizer = nn.optim.AdamW(nn.state.get_parameters(ours), lr=0.01)
+    ours(Tensor(images, device=device)).cross_entropy(Tensor(labels, device=device)).backward()
+    clip_grad_norm_(optimizer.params, 1.0)
+    optimizer.step()
+    peer = torch.optim.AdamW(theirs.parameters(), lr=0.01)
+    torch.nn.functional.cross_entropy(theirs(torch.tensor(images)), torch.tensor(labels)).backward()
+    torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
+    peer.step()
+    for name, p in nn.state.get_state_dict(ours).items():
+        np.testing.assert_allclose(p.numpy(), theirs.state_dict()[name].numpy(), rtol=1e-4, atol=1e-5, err_msg=name)
+
+
 def sgd() -> SGD:
     return SGD([Tensor.ones(2, requires_grad=True)], lr=0.1)
 

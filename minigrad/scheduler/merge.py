@@ -8,6 +8,7 @@ Groups merge only where no path leads from one to the other through a third, so 
 """
 from __future__ import annotations
 
+from minigrad.errors import InternalError
 from minigrad.scheduler.fusion import MAX_MEMBERS
 from minigrad.scheduler.graph import numel
 from minigrad.scheduler.groups import ATTENTIONS, Fusion, Group, operand_accesses, peeled
@@ -241,11 +242,11 @@ class Merger:
 
 
 def ancestors(needs: list[set[int]]) -> list[int]:
-    """Bit sets of everything each group needs, directly or not."""
+    """Bit sets of everything each group needs, directly or not. Raises InternalError where two need each other."""
     result = [0] * len(needs)
     done = [False] * len(needs)
     for start in range(len(needs)):
-        stack = [(start, False)]
+        stack, entered = [(start, False)], set()
         while stack:
             g, ready = stack.pop()
             if done[g]:
@@ -254,7 +255,10 @@ def ancestors(needs: list[set[int]]) -> list[int]:
                 for d in needs[g]:
                     result[g] |= result[d] | 1 << d
                 done[g] = True
+            elif g in entered:
+                raise InternalError(f"[schedule] kernel {g} waits for what is computed from it")
             else:
+                entered.add(g)
                 stack.append((g, True))
                 stack += [(d, False) for d in needs[g] if not done[d]]
     return result

@@ -9,6 +9,8 @@ two sums of its gradient by the kernel that makes the gradient, so that what the
 """
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from minigrad.expr import Index, Var
 from minigrad.scheduler.cost import cone, cores
 from minigrad.scheduler.graph import size
@@ -87,7 +89,7 @@ def host_row(state: Fusion, k: int, users: dict[int, Accesses]) -> int | None:
             continue
         if refuse_reduction(state, k, group, at) is not None or not is_row(state, k, group, at[0]):
             continue
-        if shares_operand(state, source, group) and not waits_for(state, k, g):
+        if shares_operand(state, source, group) and not waits_for(state, users, k, g):
             return g
     return None
 
@@ -106,18 +108,23 @@ def shares_operand(state: Fusion, source: int, group: Group) -> bool:
                               for i in cone(state, j)[1])
 
 
-def waits_for(state: Fusion, k: int, g: int) -> bool:
-    """Whether group `g` reads a materialised value that is computed from node `k`."""
-    graph, members = state.graph, state.groups[g].members
-    stack = [i for m in members for i in graph.inputs[m] if i > k and state.group_of.get(i, g) != g]
-    seen: set[int] = set()
+def waits_for(state: Fusion, readers: Collection[int], k: int, g: int) -> bool:
+    """Whether group `g` needs, directly or through others, another one of the groups that read node `k`.
+
+    A group waits for all that it reads, also for what only its other outputs are made of. What is decided after `k`
+    adds no way back here: it reads Nodes that stand before `k`.
+    """
+    stack, seen = [g], {g}
     while stack:
-        i = stack.pop()
-        if i == k:
-            return True
-        if i > k and i not in seen and not graph.leaf[i]:
-            seen.add(i)
-            stack.extend(graph.inputs[i])
+        for m in state.groups[stack.pop()].members:
+            for i in state.graph.inputs[m]:
+                made = state.group_of.get(i) if i > k else None
+                if made is None or made in seen:
+                    continue
+                if made in readers:
+                    return True
+                seen.add(made)
+                stack.append(made)
     return False
 
 
