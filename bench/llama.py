@@ -22,6 +22,7 @@ from examples.llama.generate import Session
 from examples.llama.model import Llama
 from examples.llama.weights import load_checkpoint
 from minigrad import Tensor
+from minigrad.config import current
 
 PEERS = ["llama.cpp"]
 QUICK = Config(width=16, hidden=24, layers=2, heads=2, kv_heads=1, vocabulary=32, context=64, head_size=8)
@@ -84,7 +85,8 @@ def _report_first_tokens(bench: Bench, name: str, path: Path | None) -> None:
     """Rows of the first token, from when the weights are there, in a process with empty caches and in the next one."""
     code = f"from bench.llama import first_token; first_token({None if path is None else str(path)!r})"
     with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {"MINIGRAD_THREADS": str(bench.options.threads), "MINIGRAD_CACHE": folder}
+        environment = os.environ | {"MINIGRAD_THREADS": str(bench.options.threads), "MINIGRAD_CACHE": folder,
+                                    "MINIGRAD_DEVICE": current().device}
         for which in ("a process, empty caches", "a second process"):
             told = run_process(code, environment, stdout=subprocess.PIPE, text=True).stdout
             bench.report.add_figure(f"llama {name} first token of {which}", [float(told)], 1.0, "s")
