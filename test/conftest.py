@@ -8,6 +8,7 @@
 import os
 import tempfile
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 # Read once, at the first use of OpenCL or of the settings: they must be there before any test is imported.
@@ -42,6 +43,9 @@ def _opencl_devices() -> list[str]:
 def needs_device(name: str) -> pytest.MarkDecorator:
     """Skips a test where the device is missing or not wanted."""
     return pytest.mark.skipif(name not in devices(), reason=f"no device {name} here (found {', '.join(devices())})")
+
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: nothing to compare with")
 
 
 def pytest_report_header() -> str:

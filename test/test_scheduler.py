@@ -12,11 +12,13 @@ from minigrad.codegen.stages import stages_of
 from minigrad.config import config
 from minigrad.engine.show import show
 from minigrad.engine.stats import stats
+from minigrad.errors import InternalError
 from minigrad.ops.composite import expanded
 from minigrad.runtime.registry import get_device
 from minigrad.scheduler.fusion import MAX_MEMBERS
 from minigrad.scheduler.graph import build_graph
 from minigrad.scheduler.memory import plan_memory
+from minigrad.scheduler.merge import ancestors
 from minigrad.scheduler.schedule import Schedule, schedule
 
 
@@ -341,3 +343,29 @@ def on_numpy(x, w, dy, stride, dilation, padding):
             columns = slice(v * dilation, v * dilation + stride * (dy.shape[3] - 1) + 1, stride)
             full[:, :, rows, columns] += np.einsum("nohw,oc->nchw", dy, w[:, :, u, v])
     return (full[:, :, padding:padding + x.shape[2], padding:padding + x.shape[3]],)
+
+
+def test_kernels_that_wait_for_each_other_are_an_error():
+    assert ancestors([set(), {0}, {0, 1}]) == [0b000, 0b001, 0b011]
+    with pytest.raises(InternalError, match="waits for what is computed from it"):
+        ancestors([{2}, {0}, {1}])
+
+
+def test_a_row_keeps_no_sum_that_it_waits_for():
+    """A bias's gradient is kept by no kernel that needs the norm of all gradients, to which other rows' belong."""
+    random_numbers = np.random.default_rng(3)
+    images = random_numbers.standard_normal((4, 2, 8), np.float32)
+    start, found = {}, []
+    for device in ("CPU", "NUMPY"):  # NUMPY computes Node by Node
+        with config(device=device):
+            model = nn.Sequential(nn.Conv1d(2, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 10))
+            start = start or {k: v.numpy() for k, v in nn.state.get_state_dict(model).items()}
+            nn.state.load_state_dict(model, {k: Tensor(v) for k, v in start.items()})
+            optimizer = nn.optim.AdamW(nn.state.get_parameters(model), lr=0.01)
+            model(Tensor(images)).cross_entropy(Tensor(np.array([1, 2, 3, 4]))).backward()
+            nn.utils.clip_grad_norm_(optimizer.params, 1.0)
+            optimizer.step()
+            found.append({k: v.numpy() for k, v in nn.state.get_state_dict(model).items()})
+    for name, value in found[0].items():
+        assert not np.array_equal(value, start[name])
+        np.testing.assert_allclose(value, found[1][name], rtol=1e-4, atol=1e-5, err_msg=name)
