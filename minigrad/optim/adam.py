@@ -41,8 +41,8 @@ class Adam(Optimizer):
         c1, c2 = (c * b + (1 - b) for c, b in zip(self.corrections, self.betas, strict=True))
         for p, g, mean, variance in zip(self.params, gradients, self.means, self.variances, strict=True):
             old = p.detach()
-            if self.weight_decay and not self.decoupled:
-                g = g + old * self.weight_decay
+            if not self.decoupled:
+                g = self._decayed(g, old)
             m = mean * b1 + g * (1 - b1)
             v = variance * b2 + g * g * (1 - b2)
             mean.assign(m)

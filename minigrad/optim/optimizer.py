@@ -17,6 +17,8 @@ class Optimizer(ABC):
     so that a captured step (`jit`) sees it. Raises MinigradError where there is nothing to update.
     """
 
+    weight_decay: float = 0.0
+
     def __init__(self, params: Iterable[Tensor], lr: float | Tensor):
         given = [params] if isinstance(params, Tensor) else list(params) if isinstance(params, Iterable) else [None]
         if not all(isinstance(p, Tensor) for p in given):
@@ -87,6 +89,10 @@ class Optimizer(ABC):
                 )
             gradients.append(p.grad.detach())
         return [*self.params, *self._update(gradients), *self.buffers]
+
+    def _decayed(self, gradient: Tensor, p: Tensor) -> Tensor:
+        """The gradient with that of weight_decay/2 times the sum of squares."""
+        return gradient + p * self.weight_decay if self.weight_decay else gradient
 
     @abstractmethod
     def _update(self, gradients: list[Tensor]) -> list[Tensor]:

@@ -40,8 +40,7 @@ class RMSprop(Optimizer):
     def _update(self, gradients: list[Tensor]) -> list[Tensor]:
         for index, (p, g, square) in enumerate(zip(self.params, gradients, self.squares, strict=True)):
             old = p.detach()
-            if self.weight_decay:
-                g = g + old * self.weight_decay
+            g = self._decayed(g, old)
             v = size = square * self.alpha + g * g * (1 - self.alpha)
             square.assign(v)
             if self.centered:
@@ -80,8 +79,7 @@ class Adagrad(Optimizer):
     def _update(self, gradients: list[Tensor]) -> list[Tensor]:
         for p, g, square in zip(self.params, gradients, self.squares, strict=True):
             old = p.detach()
-            if self.weight_decay:
-                g = g + old * self.weight_decay
+            g = self._decayed(g, old)
             v = square + g * g
             square.assign(v)
             p.assign(old.stepped(g / (v.sqrt() + self.eps), self._lr))

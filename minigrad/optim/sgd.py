@@ -35,8 +35,7 @@ class SGD(Optimizer):
     def _update(self, gradients: list[Tensor]) -> list[Tensor]:
         for index, (p, g) in enumerate(zip(self.params, gradients, strict=True)):
             old = p.detach()
-            if self.weight_decay:
-                g = g + old * self.weight_decay
+            g = self._decayed(g, old)
             if self.momentum:
                 v = self.velocities[index] * self.momentum + g
                 self.velocities[index].assign(v)
