@@ -2,15 +2,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from tempfile import TemporaryDirectory
 
 from bench.options import Bench
-from bench.starts import measure_matmuls, measure_starts
+from bench.starts import measure_matmuls, measure_starts, run_process, with_bytecode
 
 PEERS: list[str] = []
 
@@ -86,8 +84,7 @@ def import_seconds(runs: int) -> list[float]:
     """Seconds that `import minigrad` takes in fresh processes; Python's bytecode is there, as in bench/starts.py."""
     code = "import time; start = time.perf_counter(); import minigrad; print(time.perf_counter() - start)"
     with TemporaryDirectory() as folder:
-        environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": folder}
-        found = [float(subprocess.check_output([sys.executable, "-c", code], env=environment, text=True))
+        found = [float(run_process(code, with_bytecode(folder), stdout=subprocess.PIPE, text=True).stdout)
                  for _ in range(runs + 1)]
     return found[1:]
 

@@ -69,7 +69,7 @@ def run(bench: Bench) -> None:
             if phase == "decode":
                 _report_weights(bench, model, sides[0])
     if bench.wants(prefill):
-        _report_first_tokens(bench, name, path)
+        _report_first_tokens(bench, path)
 
 
 def _report_weights(bench: Bench, model: Llama, side: Side) -> None:
@@ -81,8 +81,10 @@ def _report_weights(bench: Bench, model: Llama, side: Side) -> None:
                      f"{gb_s / bench.report.limits.gb_s:.0%} of the read stream")
 
 
-def _report_first_tokens(bench: Bench, name: str, path: Path | None) -> None:
-    """Rows of the first token, from when the weights are there, in a process with empty caches and in the next one."""
+def _report_first_tokens(bench: Bench, path: Path | None) -> None:
+    """Rows of the first token, from when the weights are there as the file has them, in a process with empty caches and
+    in the next one."""
+    name = "quick" if path is None else path.stem
     code = f"from bench.llama import first_token; first_token({None if path is None else str(path)!r})"
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"MINIGRAD_THREADS": str(bench.options.threads), "MINIGRAD_CACHE": folder,

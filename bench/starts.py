@@ -31,8 +31,7 @@ def measure_starts(bench: Bench, name: str, batch: int, size: int) -> None:
     """
     code = _STEP.format(batch=batch, size=size, quick=bench.quick)
     with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {"MINIGRAD_THREADS": str(bench.options.threads), "PYTHONDONTWRITEBYTECODE": "",
-                                    "PYTHONPYCACHEPREFIX": os.path.join(folder, "bytecode")}
+        environment = with_bytecode(os.path.join(folder, "bytecode"), MINIGRAD_THREADS=str(bench.options.threads))
         small = _STEP.format(batch=2, size=QUICK_SIZE, quick=True)
         _process(small, environment | {"MINIGRAD_CACHE": os.path.join(folder, "other")})
         environment["MINIGRAD_CACHE"] = os.path.join(folder, "empty")
@@ -48,6 +47,11 @@ def _process(code: str, environment: dict[str, str]) -> tuple[float, float]:
     run_process(code, environment)
     wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def with_bytecode(folder: str, **more: str) -> dict[str, str]:
+    """The environment of processes that keep Python's bytecode in a folder, with `more` variables."""
+    return os.environ | {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": folder} | more
 
 
 def run_process(code: str, environment: dict[str, str], **how: Any) -> subprocess.CompletedProcess:
