@@ -1,4 +1,4 @@
-"""What the host pays: Nodes made and keyed, a small realize, import, Python per distinct kernel, warm steps."""
+"""What the host pays: Nodes made and keyed, a small realize, import, starts and compiles, warm steps."""
 from __future__ import annotations
 
 import argparse
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from tempfile import TemporaryDirectory
 
 from bench.options import Bench
-from bench.starts import measure_matmuls, measure_starts, run_process, with_bytecode
+from bench.starts import measure_starts, run_process, with_bytecode
 
 PEERS: list[str] = []
 
@@ -32,7 +32,6 @@ def run(bench: Bench) -> None:
     else:
         batch, size = bench.options.batch, bench.options.size
         name = f"efficientnet-b0 train batch {batch}" + ("" if size == 224 else f" size {size}")
-    measure_matmuls(bench)
     measure_starts(bench, name, batch, size)
     _steps(bench, name, batch, size, runs)
 
@@ -94,21 +93,13 @@ def _steps(bench: Bench, name: str, batch: int, size: int, runs: int) -> None:
     import numpy as np
 
     from bench.efficientnet_step import QUICK_CLASSES, quick_or_b0, trainer
-    from minigrad.config import config
-    from minigrad.engine.stats import stats
 
     random = np.random.default_rng(0)
     images = random.standard_normal((batch, 3, size, size), np.float32)
     labels = random.integers(0, QUICK_CLASSES, batch)
     eager = trainer(quick_or_b0(bench.quick), images, labels, False)
-    before = stats.snapshot()
-    with config(disk_cache=False):  # a plan from disk would spend nothing on any kernel
-        eager()
-    spent = stats.snapshot() - before
-    python_s = spent.schedule_s + spent.lower_s + spent.render_s
     figure = bench.report.add_figure
-    for which, count in (("kernel", spent.kernels), ("program", spent.programs)):
-        figure(f"python per distinct {which}, {name}", [python_s / max(1, count)], 1e-3, "ms", count=count)
+    eager()
     eager()
     figure(f"host per eager step, {name}", [host_seconds(eager) for _ in range(runs)], 1e-3, "ms")
     captured = trainer(quick_or_b0(bench.quick), images, labels, True)

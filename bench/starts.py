@@ -1,7 +1,12 @@
 """What starting costs: a process from its first instruction to its first training step done, with empty caches and with
-what the first one left; then the compile of a matmul that is new, and of further ones."""
+what the first one left; Python's part of it; then the compile of a matmul that is new, and of further ones.
+
+All are processes of their own that find Python's bytecode, as where a package was installed: compiling our sources
+would be most of an import, and of a first kernel.
+"""
 from __future__ import annotations
 
+import json
 import os
 import resource
 import subprocess
@@ -20,33 +25,39 @@ from bench.efficientnet_step import QUICK_CLASSES, quick_or_b0, trainer
 random = np.random.default_rng(0)
 images = random.standard_normal(({batch}, 3, {size}, {size}), np.float32)
 trainer(quick_or_b0({quick}), images, random.integers(0, QUICK_CLASSES, {batch}), False)()
+from minigrad.engine.stats import stats
+print(stats.schedule_s + stats.lower_s + stats.render_s, stats.kernels, stats.programs)
 """
 MATMULS = ((512, 512, 512), (384, 640, 768), (1000, 300, 700), (64, 1024, 1024))
 
 
 def measure_starts(bench: Bench, name: str, batch: int, size: int) -> None:
-    """Rows 'first step, empty caches', 'second process' and their processors' seconds, a helper's included.
-
-    Python's bytecode is there, as where a package was installed: compiling our sources would be most of an import.
-    """
+    """Rows 'first step, empty caches', 'second process', their processors' seconds, a helper's included, and the
+    seconds of scheduling, lowering and rendering per kernel that was new; then those of `matmul_seconds`."""
     code = _STEP.format(batch=batch, size=size, quick=bench.quick)
+    figure = bench.report.add_figure
     with tempfile.TemporaryDirectory() as folder:
         environment = with_bytecode(os.path.join(folder, "bytecode"), MINIGRAD_THREADS=str(bench.options.threads))
         small = _STEP.format(batch=2, size=QUICK_SIZE, quick=True)
         _process(small, environment | {"MINIGRAD_CACHE": os.path.join(folder, "other")})
         environment["MINIGRAD_CACHE"] = os.path.join(folder, "empty")
         for which in ("first step of a process, empty caches", "first step of a second process"):
-            wall, busy = _process(code, environment)
-            bench.report.add_figure(f"{which}, {name}", [wall], 1.0, "s")
-            bench.report.add_figure("  processor time of it", [busy], 1.0, "s")
+            wall, busy, output = _process(code, environment)
+            figure(f"{which}, {name}", [wall], 1.0, "s")
+            figure("  processor time of it", [busy], 1.0, "s")
+            python_s, kernels, programs = (float(word) for word in output.split())
+            if programs:
+                figure(f"  python per distinct kernel, {kernels:.0f} of them", [python_s / kernels], 1e-3, "ms")
+                figure(f"  python per distinct program, {programs:.0f} of them", [python_s / programs], 1e-3, "ms")
+        _measure_matmuls(bench, environment)
 
 
-def _process(code: str, environment: dict[str, str]) -> tuple[float, float]:
-    """Seconds on the clock and of processors that a process running `code` takes."""
+def _process(code: str, environment: dict[str, str]) -> tuple[float, float, str]:
+    """Seconds on the clock and of processors that a process running `code` takes, and what it printed."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    run_process(code, environment)
+    output = run_process(code, environment, stdout=subprocess.PIPE, text=True).stdout
     wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, output
 
 
 def with_bytecode(folder: str, **more: str) -> dict[str, str]:
@@ -60,23 +71,32 @@ def run_process(code: str, environment: dict[str, str], **how: Any) -> subproces
                           cwd=Path(__file__).parent.parent, **how)
 
 
-def measure_matmuls(bench: Bench) -> None:
-    """Seconds that the first call of a matmul takes beyond the second: planning, rendering and compiling."""
+def _measure_matmuls(bench: Bench, environment: dict[str, str]) -> None:
+    """Rows 'new matmul' and 'further matmul'."""
+    shapes = MATMULS[:1] if bench.quick else MATMULS
+    code = f"import json; from bench.starts import matmul_seconds; print(json.dumps(matmul_seconds({shapes})))"
+    found = json.loads(_process(code, environment)[2])
+    for k, ((rows, depth, columns), seconds) in enumerate(zip(shapes, found, strict=True)):
+        which = "new matmul" if k == 0 else "further matmul"
+        bench.report.add_figure(f"{which} {rows}x{depth} @ {depth}x{columns}", [seconds], 1e-3, "ms")
+
+
+def matmul_seconds(shapes: tuple[tuple[int, int, int], ...]) -> list[float]:
+    """Seconds that the first call of a matmul takes beyond the second, for rows, depth and columns: planning, rendering
+    and compiling."""
     import numpy as np
 
     from minigrad import Tensor, config
-    from minigrad.engine import compiled
 
     (Tensor(np.ones((3, 3), np.float32)) + 1).realize()
+    found = []
     with config(disk_cache=False):
-        compiled.forget_plans()
-        for k, (rows, depth, columns) in enumerate(MATMULS[:1] if bench.quick else MATMULS):
+        for rows, depth, columns in shapes:
             a, b = (Tensor(np.ones(shape, np.float32)).realize() for shape in ((rows, depth), (depth, columns)))
             spent = []
             for _ in range(2):
                 start = time.perf_counter()
                 (a @ b).realize()
                 spent.append(time.perf_counter() - start)
-            which = "new matmul" if k == 0 else "further matmul"
-            bench.report.add_figure(f"{which} {rows}x{depth} @ {depth}x{columns}", [max(0.0, spent[0] - spent[1])],
-                                    1e-3, "ms")
+            found.append(max(0.0, spent[0] - spent[1]))
+    return found
