@@ -20,6 +20,7 @@ Semantics, the same on every backend and in the interpreters:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from hashlib import blake2b
 from typing import Any
 
 from minigrad.dtype import DType, bool_
@@ -29,6 +30,8 @@ from minigrad.interned import Table, keep
 UNARY = frozenset("neg abs sqrt exp log sin cos tanh sigmoid erf floor ceil trunc round not".split())
 BINARY = frozenset("add sub mul div idiv irem pow max min lt le eq ne and or xor shl shr".split())
 COMPARISONS = frozenset("lt le eq ne".split())
+MAX_TEXT = 1000
+"""Characters of operands that `summary` writes out."""
 # The other operations: const, index, local (leaves); load, where, fma, cast, bitcast, guard, reduce, across.
 
 
@@ -41,7 +44,8 @@ class Value:
     What begins with _ is what functions below found out about it, once somebody asked.
     """
 
-    __slots__ = ("op", "dtype", "args", "attr", "loads", "_inner", "_below", "_free", "_expressions", "__weakref__")
+    __slots__ = ("op", "dtype", "args", "attr", "loads", "_inner", "_below", "_free", "_expressions", "_text",
+                 "__weakref__")
     op: str
     dtype: DType
     args: tuple[Value, ...]
@@ -51,10 +55,10 @@ class Value:
     _below: tuple[Value, ...] | None
     _free: frozenset[Var] | None
     _expressions: tuple[Expr, ...] | None
+    _text: str | None
 
     def __repr__(self) -> str:
-        inner = ", ".join([*map(repr, self.args), *([] if self.attr is None else [str(self.attr)])])
-        return f"{self.op}:{self.dtype.short}({inner})"
+        return summary(self)
 
 
 _interned: Table = {}
@@ -68,7 +72,7 @@ def make(op: str, dtype: DType, args: tuple[Value, ...] = (), attr: object = Non
     if found is None:
         found = Value()
         found.op, found.dtype, found.args, found.attr = op, dtype, args, attr
-        found._below = found._free = found._expressions = None
+        found._below = found._free = found._expressions = found._text = None
         found._inner = None if op == "load" or op == "index" or op == "guard" else ()
         loads = op == "load"
         for a in args if op != "index" and op != "guard" else (*args, *index_values(found)):
@@ -246,6 +250,20 @@ def value_atoms(e: Index) -> tuple[ValueIndex, ...]:
         plain = all([type(a) is Var for m, _ in e.terms for a in m])
         e._values = () if plain else tuple([a for a in e.atoms() if isinstance(a, ValueIndex)])
     return e._values
+
+
+def summary(root: Value) -> str:
+    """A text of its own for every Value, the same in every process: written out, or shortened to a digest where that
+    would be long, since what operands share would be written again and again."""
+    if root._text is None:
+        for v in walk(root):
+            if v._text is None:
+                inner = ", ".join([*map(summary, v.args), *([] if v.attr is None else [str(v.attr)])])
+                if len(inner) > MAX_TEXT:
+                    inner = "#" + blake2b(inner.encode(), digest_size=16).hexdigest()
+                v._text = f"{v.op}:{v.dtype.short}({inner})"
+    assert root._text is not None
+    return root._text
 
 
 def rebuild(v: Value, args: tuple[Value, ...], attr: object) -> Value:

@@ -1,5 +1,5 @@
 """Tensor's methods, by topic. Each mixin builds on the one before:
 
-base -> elementwise -> activations -> movement -> reduce -> creation -> indexing -> scan -> ordering -> linalg ->
-nn_functional -> attention -> aliases -> protocols -> tensor.Tensor
+base -> elementwise -> activations -> movement -> reduce -> creation -> indexing -> scan -> ordering -> sampling ->
+linalg -> nn_functional -> attention -> aliases -> protocols -> tensor.Tensor
 """

@@ -209,15 +209,6 @@ class CreationMixin(ReduceMixin):
         x = (((bits * (high - low)) >> 32).cast(int64) + low).cast(dtype)
         return x._set_requires_grad(requires_grad)
 
-    @classmethod
-    def randperm(cls, n: int, *, dtype: DType | str = int32, device: str | None = None) -> Self:
-        """A random order of 0..n-1: the ranks of random keys, quadratic in n."""
-        keys = cls._wrap(random.random_bits((as_count("randperm", "n", n),), cls._device(device)))
-        order = keys._order(0)
-        row, column = keys.reshape(n, 1), keys.reshape(1, n)
-        earlier = row.gt(column) | (row.eq(column) & order.reshape(n, 1).gt(order.reshape(1, n)))
-        return earlier.sum(1).cast(dtype)
-
     def rand_like(self, **options: Any) -> Self:
         return self.rand(*self.shape, **{"dtype": self.dtype, "device": self.device, **options})
 

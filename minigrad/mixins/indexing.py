@@ -1,8 +1,10 @@
-"""Reading and writing by index: ints, slices, None, ..., integer tensors and symbolic Variables.
+"""Reading and writing by index: ints, slices, None, ..., integer tensors, bool masks and symbolic Variables.
 
 Ints and slices are slices of the graph. Integer tensors gather with numpy's meaning: they broadcast together, and the
 result's axes stand where the first of them stood if they are adjacent, else in front. Negative indices count from the
-end; ints out of range are errors, elements of index tensors out of range are clamped.
+end; ints out of range are errors, elements of index tensors out of range are clamped. A bool mask stands for the
+integer tensors of its `nonzero`, whose length is known by reading its values; no value is read where `x[mask] = y` puts
+the same y at every place.
 """
 from __future__ import annotations
 
@@ -39,10 +41,16 @@ class IndexingMixin(CreationMixin):
         return x._take_tensors({axes.index(a): t for a, t in tensors.items()}) if tensors else x
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        parts, drops, news, tensors = self._parse("setitem", key)
         value = self._operand(value)
         if not isinstance(value, IndexingMixin):
             value = type(self).full((), value, dtype=self.dtype, device=self.device)
+        mask: Any = key if isinstance(key, tuple) else self._index_item("setitem", key)
+        if _is_mask(mask) and value.ndim <= self.ndim - mask.ndim:
+            self._check_mask("setitem", mask, 0)
+            rest = self.shape[mask.ndim:]
+            chosen = mask.reshape(*mask.shape, *[1] * len(rest)).where(_fitted(value, rest).cast(self.dtype), self)
+            return self._assign_parts([(0, n, 1) for n in self.shape], chosen)
+        parts, drops, news, tensors = self._parse("setitem", key)
         if news:
             raise ShapeError("[setitem] expected an index without None")
         part = self._slice(parts)
@@ -76,7 +84,7 @@ class IndexingMixin(CreationMixin):
         """(one part per axis, axes that ints drop, places of new axes, index tensors by axis)."""
         items = list(key) if isinstance(key, tuple) else [key]
         items = [self._index_item(name, i) for i in items]
-        used = sum(1 for i in items if i is not None and i is not Ellipsis)
+        used = sum(i.ndim if _is_mask(i) else 1 for i in items if i is not None and i is not Ellipsis)
         if used > self.ndim or sum(1 for i in items if i is Ellipsis) > 1:
             raise ShapeError(f"[{name}] expected at most {self.ndim} indices and one ..., got {used} "
                              f"for {list(self.shape)}")
@@ -96,8 +104,13 @@ class IndexingMixin(CreationMixin):
             elif isinstance(item, slice):
                 parts.append(self._slice_part(name, item, axis))
             elif isinstance(item, IndexingMixin):
-                tensors[axis] = item  # type: ignore[assignment]
-                parts.append((0, self.shape[axis], 1))
+                found: list[Any] = [item]
+                if _is_mask(item):
+                    self._check_mask(name, item, axis)
+                    places = item.nonzero()
+                    found = [places[:, k] for k in range(item.ndim)]
+                tensors.update(enumerate(found, axis))
+                parts += [(0, n, 1) for n in self.shape[axis:axis + len(found)]]
             else:
                 start = self._position(name, item, axis)
                 parts.append((start, start + 1, 1))
@@ -116,13 +129,12 @@ class IndexingMixin(CreationMixin):
             return item
         if isinstance(item, (list, np.ndarray)):
             array = np.asarray(item)
-            item = type(self)._from_data(array if array.size else array.astype(np.int32), None, self.device)
+            empty = not array.size and array.dtype != np.bool_
+            item = type(self)._from_data(array.astype(np.int32) if empty else array, None, self.device)
         if isinstance(item, Base):
-            if item.dtype is bool_:
-                raise DTypeError(f"[{name}] expected integer indices, got a bool mask (its result has no known shape); "
-                                 f"use where or masked_fill")
-            if not item.dtype.is_int:
-                raise DTypeError(f"[{name}] expected integer indices, got {item.dtype}")
+            if not item.dtype.is_int and not (_is_mask(item) and item.ndim):
+                raise DTypeError(f"[{name}] expected integer indices or a bool mask, got {item.dtype} "
+                                 f"{list(item.shape)}")
             return item
         try:
             if isinstance(item, (bool, np.bool_)):
@@ -131,6 +143,12 @@ class IndexingMixin(CreationMixin):
         except TypeError:
             raise DTypeError(f"[{name}] expected ints, slices, None, ..., tensors or Variables, "
                              f"got {type(item).__name__}") from None
+
+    def _check_mask(self, name: str, mask: Base, axis: int) -> None:
+        covered = self.shape[axis:axis + mask.ndim]
+        if mask.shape != covered:
+            raise ShapeError(f"[{name}] expected a mask {list(covered)} from axis {axis} of {list(self.shape)}, "
+                             f"got {list(mask.shape)}")
 
     def _position(self, name: str, item: Index, axis: int) -> Index:
         n = self.shape[axis]
@@ -224,6 +242,25 @@ class IndexingMixin(CreationMixin):
 
     # Named operations
 
+    def numpy(self) -> np.ndarray:
+        """The values as a numpy array."""
+        raise NotImplementedError
+
+    def nonzero(self) -> Self:
+        """The indices of the elements that are not 0, in the order of memory: int32 [count, ndim]. Reads the values."""
+        places = np.argwhere(self.numpy()).astype(np.int32)
+        return type(self)._from_data(places, int32, self.device)
+
+    def masked_select(self, mask: Any) -> Self:
+        """The elements where a bool `mask` that broadcasts with this tensor is true, [count]. Reads the mask."""
+        mask = as_tensor("masked_select", mask)
+        if mask.dtype is not bool_:
+            raise DTypeError(f"[masked_select] expected a bool mask, got {mask.dtype}")
+        shape = broadcast_shapes("masked_select", self.shape, mask.shape)
+        # A tensor without axes has one element, taken or not.
+        x, mask = self.expand(*shape).reshape(*shape or (1,)), mask.expand(*shape).reshape(*shape or (1,))
+        return x[mask]
+
     def _indices(self, name: str, index: Any) -> Self:
         """`index` as a tensor of integers; lists and arrays become one."""
         if isinstance(index, (int, list, np.ndarray, np.integer)):
@@ -296,6 +333,10 @@ class IndexingMixin(CreationMixin):
             raise DTypeError(f"[one_hot] expected integer classes, got {self.dtype}")
         classes = type(self).arange(as_count("one_hot", "num_classes", num_classes, 1), device=self.device)
         return self.cast(int32).unsqueeze(-1).eq(classes).cast(int32)
+
+
+def _is_mask(item: Any) -> bool:
+    return isinstance(item, Base) and item.dtype is bool_
 
 
 def _fitted(value: Any, shape: Sequence[Index]) -> Any:

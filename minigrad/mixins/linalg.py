@@ -10,13 +10,13 @@ from minigrad.errors import ShapeError
 from minigrad.expr import Index
 from minigrad.mixins.base import Base, as_count, as_tensor
 from minigrad.mixins.movement import spread
-from minigrad.mixins.ordering import OrderingMixin
 from minigrad.mixins.reduce import accumulating
+from minigrad.mixins.sampling import SamplingMixin
 from minigrad.ops import build as B
 from minigrad.ops import products, quantized
 
 
-class LinalgMixin(OrderingMixin):
+class LinalgMixin(SamplingMixin):
     """Matrix products, einsum, convolution."""
 
     __slots__ = ()

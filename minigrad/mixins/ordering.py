@@ -1,4 +1,4 @@
-"""Sorting and searching: sort, argsort, topk, kthvalue, median, searchsorted, bucketize.
+"""Sorting and searching: sort, argsort, topk, kthvalue, median, searchsorted, bucketize, unique.
 
 Every element gets an integer key of the same order, NaN last and -0.0 equal to 0.0, and below it in one int64 its
 place, so that no two are equal and the order is stable. Blocks of `_BLOCK` are put in order by counting, for each
@@ -11,6 +11,8 @@ go back the same way.
 from __future__ import annotations
 
 from typing import Any, Self
+
+import numpy as np
 
 from minigrad.dtype import float64, int32, int64, promote, uint32, uint64
 from minigrad.errors import ShapeError
@@ -116,6 +118,33 @@ class OrderingMixin(ScanMixin):
         if boundaries.ndim != 1:
             raise ShapeError(f"[bucketize] expected boundaries [n], got {list(boundaries.shape)}")
         return boundaries.searchsorted(self, right)
+
+    # How many results there are, their values say
+
+    def unique(self, return_inverse: bool = False, return_counts: bool = False) -> Any:
+        """The distinct elements in ascending order, [count], every NaN as one of its own and last; then, as asked for,
+        the place of each element among them, of this shape, and how often each occurs, both int32. Reads the values."""
+        values = self.numpy()
+        found = np.unique(values, return_inverse=True, return_counts=True, equal_nan=False)
+        made = [type(self)._from_data(array, kind, self.device) for array, kind in zip(
+            (found[0], found[1].astype(np.int32).reshape(values.shape), found[2].astype(np.int32)),
+            (self.dtype, int32, int32), strict=True)]
+        kept = [t for t, wanted in zip(made, (True, return_inverse, return_counts), strict=True) if wanted]
+        return tuple(kept) if len(kept) > 1 else kept[0]
+
+    def bincount(self, minlength: int = 0) -> Self:
+        """How often each number from 0 on occurs in integers [n], int32 [max + 1], or `minlength` if that is more.
+
+        Reads the largest and the smallest. Raises ShapeError for negative numbers.
+        """
+        if self.ndim != 1 or not self.dtype.is_int:
+            raise ShapeError(f"[bincount] expected integers [n], got {self.dtype} {list(self.shape)}")
+        least, most = (0, -1) if self.shape[0] == 0 else (self.min().numpy().item(), self.max().numpy().item())
+        if least < 0:
+            raise ShapeError(f"[bincount] expected no negative numbers, got {least}")
+        count = max(most + 1, as_count("bincount", "minlength", minlength))
+        counts = self.zeros(count, dtype=int32, device=self.device)
+        return counts.scatter_add(0, self, self.ones(*self.shape, dtype=int32, device=self.device))
 
     # Arguments
 

@@ -21,10 +21,6 @@ class ProtocolMixin(AliasMixin):
 
     __array_priority__: ClassVar[int] = 1000  # `array * tensor` is a tensor, so that gradients and captures see it
 
-    def numpy(self) -> np.ndarray:
-        """The values as a numpy array."""
-        raise NotImplementedError
-
     def item(self) -> Any:
         """The value of a tensor of one element."""
         raise NotImplementedError
