@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import devices
+from conftest import devices, needs_device
 
 from examples.efficientnet import benchmark_train_efficientnet as benchmark
 from examples.efficientnet import classify
 from examples.efficientnet.model import EfficientNet, MBConv, our_name, round_channels, same_padding
 from minigrad import Tensor, config
+from minigrad.engine.dry import running_dry
 from minigrad.engine.stats import Stats
 from minigrad.errors import ConfigError, FormatError, MinigradError
 from minigrad.expr import Index
@@ -271,6 +272,27 @@ def test_benchmark_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     numbers = {line[:20].strip(): line[20:].split() for line in lines[4:]}
     assert numbers["kernels launched"][0] == numbers["kernels launched"][1]
     assert int(numbers["kernels launched"][0]) <= 600 and numbers["distinct programs"][1] == "0"
+
+
+def launches_of_a_step(device: str) -> int:
+    """How many launches a training step of the benchmark would be; nothing runs."""
+    settings = benchmark.parse_settings(["--bs=2"])
+    settings.NUM = 0
+    with config(device=device), running_dry() as dry:
+        trainer = benchmark.Trainer(settings)
+        batch = trainer.batch(0)
+        before = len(dry.plans)
+        with Tensor.train():
+            loss, updates = trainer.build(*batch)
+        Tensor.realize(loss, *updates)
+        dry.forget()
+        return sum(plan.launches for plan in dry.plans[before:])
+
+
+@needs_device("CL:pocl")
+@needs_device("CL:rusticl")
+def test_a_gpu_plan_of_a_training_step_has_no_more_launches_than_one_for_a_processor() -> None:
+    assert launches_of_a_step("CL:rusticl") <= launches_of_a_step("CL:pocl") < 280
 
 
 def test_benchmark_errors_are_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from minigrad.runtime.opencl_quirks import (
     SOFTWARE,
     SUPERSEDED,
     TRY_COMPILING,
+    UNITS_UNKNOWN,
     WALL_TIME,
     quirks_of,
 )
@@ -35,6 +36,7 @@ ABOUT = {
     FINISH_SKIPS_FLUSHED: ([LLVMPIPE, RADEON], [POCL, NVIDIA]),
     SOFTWARE: ([LLVMPIPE], [RADEON, POCL]),
     LOOP_BUDGET: ([LLVMPIPE], [RADEON, POCL]),
+    UNITS_UNKNOWN: ([LLVMPIPE], [RADEON, POCL]),
     SUPERSEDED: ([("Clover", "AMD Radeon", "OpenCL 1.1")], [RADEON, NVIDIA]),
     OWN_CACHE: ([POCL], [LLVMPIPE, NVIDIA]),
     GROUPS_GO_ON: ([POCL], [LLVMPIPE, NVIDIA, (POCL[0], "NVIDIA H100", "PoCL HSTR: CUDA")]),

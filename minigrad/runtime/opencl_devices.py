@@ -11,7 +11,16 @@ from minigrad.config import current
 from minigrad.errors import DeviceError
 from minigrad.runtime.caches import cache_sizes
 from minigrad.runtime.figures import stored
-from minigrad.runtime.opencl_quirks import LOOP_BUDGET, LOOP_ITERATIONS, SOFTWARE, SUPERSEDED, TRY_COMPILING, quirks_of
+from minigrad.runtime.opencl_quirks import (
+    CORES,
+    LOOP_BUDGET,
+    LOOP_ITERATIONS,
+    SOFTWARE,
+    SUPERSEDED,
+    TRY_COMPILING,
+    UNITS_UNKNOWN,
+    quirks_of,
+)
 from minigrad.target import Target
 
 FP_DENORM, FP_FMA, FP_CORRECT_DIVIDE = 1, 32, 128
@@ -59,11 +68,12 @@ class DeviceInfo:
         registers = GPU_REGISTERS if self.vector_bytes <= 4 else 32 if self.vector_bytes >= 64 else 16
         l1, l2 = cache_sizes()
         measured = stored(self.identity)
+        units = CORES if UNITS_UNKNOWN in self.quirks else self.units
         if self.vector_bytes > 4:
             # A worker's scratch memory is local memory, and blocks of a size for the second-level cache must fit there.
             l2 = min(l2, self.local_memory * LOCAL_SHARE[0] // LOCAL_SHARE[1])
         return Target(name=f"CL:{self.index}", language="opencl", cpu=self.name, vector_bytes=self.vector_bytes,
-                      registers=registers, units=self.units, l1=l1, l2=l2, local_memory=self.local_memory,
+                      registers=registers, units=units, l1=l1, l2=l2, local_memory=self.local_memory,
                       max_group=self.max_group, features=self.features,
                       max_iterations=LOOP_ITERATIONS if LOOP_BUDGET in self.quirks else 0,
                       gflops=measured.gflops, gb_s=measured.gb_s, launch_us=measured.launch_us)

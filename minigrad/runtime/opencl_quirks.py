@@ -15,8 +15,12 @@ SUPERSEDED = "superseded"
 TRY_COMPILING = "try compiling"
 LOOP_BUDGET = "loop budget"
 GROUPS_GO_ON = "groups go on"
+UNITS_UNKNOWN = "units unknown"
 LOOP_ITERATIONS = 65535
 """How many iterations LOOP_BUDGET leaves a work-item."""
+
+CORES = 2
+"""Compute units to plan for with UNITS_UNKNOWN. It is no count: plans must not depend on the machine's cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,8 @@ QUIRKS = (
     Quirk(SOFTWARE, "", "llvmpipe|softpipe|swrast", "", "a rasteriser on the CPU: right, but slower than a CPU driver"),
     Quirk(LOOP_BUDGET, "", "llvmpipe", "",
           "ends every loop once those of a work-item have run 65535 iterations together, and goes on after them"),
+    Quirk(UNITS_UNKNOWN, "", "llvmpipe", "",
+          "says 8 compute units on every machine (a constant in Mesa 22.3), its threads are the machine's cores"),
     Quirk(SUPERSEDED, "clover", "", "", "unmaintained; rusticl drives the same hardware"),
     Quirk(OWN_CACHE, "portable computing language", "", "",
           "keeps each kernel on disk by source and local size; asking for the binary compiles every kernel once more"),
