@@ -23,7 +23,14 @@ from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.render.opencl import render_opencl
 from minigrad.codegen.stages import build_any, stages_of
 from minigrad.codegen.strategies import matrix, teams, tiles
-from minigrad.codegen.strategies.plan import GroupAttentionPlan, JoinedPlan, TeamPlan, TilePlan, parse_plan
+from minigrad.codegen.strategies.plan import (
+    GroupAttentionPlan,
+    GroupWindowPlan,
+    JoinedPlan,
+    TeamPlan,
+    TilePlan,
+    parse_plan,
+)
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.errors import InternalError
 from minigrad.runtime.device import Launch
@@ -102,10 +109,10 @@ def test_pooling_follows_the_activation_in_one_launch(small: None) -> None:
 
 
 def phases() -> Tensor:
-    """The gradient of a depthwise convolution by its input: a nest for each residue of rows and columns."""
-    x = tensor(2, 12, 15, 15)
+    """The gradient of a convolution of few channels by its input: a nest for each residue of rows and columns."""
+    x = tensor(1, 4, 11, 11)
     x.requires_grad_()
-    y = x.conv2d(tensor(12, 1, 5, 5), stride=2, padding=2, groups=12)
+    y = x.conv2d(tensor(4, 2, 3, 3), stride=2, padding=1, groups=2)
     gradient, = (y * tensor(*y.shape)).sum().gradient(x)
     return gradient
 
@@ -175,6 +182,25 @@ def test_few_tiles_are_split_along_k() -> None:
     assert len(tiles.split(half_idle, [], GPU)) == 2 and len(tiles.split(busier, [], GPU)) == 1
 
 
+WINDOWS = {
+    "window": lambda: depthwise("forward", 17, 11, kernel=5),
+    "strided window": lambda: (tensor(2, 3, 15, 18) * tensor(3, 1, 1)).silu().conv2d(
+        tensor(3, 1, 3, 3), groups=3, stride=2, padding=1),
+    "window by data": lambda: depthwise("data", 14, 9, kernel=5, stride=2),
+    "window by weight": lambda: depthwise("weight", 9, 11, kernel=5),
+    "strided window by weight": lambda: depthwise("weight", 16, 15, kernel=3, stride=2),
+    "pooled window": lambda: tensor(1, 3, 17, 19).max_pool2d(3, stride=1, padding=1),
+}
+
+
+def depthwise(of: str, *size: int, kernel: int, stride: int = 1) -> Tensor:
+    """A depthwise convolution of 4 images and 3 channels, or its gradient by 'data' or 'weight'."""
+    x, w = tensor(4, 3, *size), tensor(3, 1, kernel, kernel)
+    x.requires_grad = w.requires_grad = True
+    y = x.conv2d(w, groups=3, stride=stride, padding=kernel // 2)
+    return y if of == "forward" else y.gradient(x if of == "data" else w, gradient=tensor(*y.shape))[0]
+
+
 ON_DEVICES = {
     "matmul": lambda: tensor(100, 75) @ tensor(75, 130),
     "b.T with an epilogue": lambda: (tensor(70, 64) @ tensor(90, 64).transpose(0, 1) + tensor(90)).relu(),
@@ -183,6 +209,9 @@ ON_DEVICES = {
     "half": lambda: (tensor(64, 64).cast("float16") @ tensor(64, 64).cast("float16")),
     "pooled": pooled,
     "phases": phases,
+    **WINDOWS,
+    "half window": lambda: tensor(1, 5, 7, 19).cast("float16").contiguous().conv2d(
+        tensor(5, 1, 3, 3).cast("float16").contiguous(), groups=5, padding=1),
     "attention": lambda: tensor(2, 70, 20).scaled_dot_product_attention(tensor(2, 90, 20), tensor(2, 90, 24),
                                                                         is_causal=True, causal_offset=20),
     **REDUCTIONS,
@@ -205,7 +234,7 @@ def run_on(device: OpenCL, cases: dict[str, Callable[[], Tensor | tuple[Tensor, 
     kernels = [scheduled(make(), device.target) for make in cases.values()]
     staged = [stages_of(k, device.target) for k in kernels]
     kinds = {type(s.plan) for k in staged for s in k.stages}
-    assert {TilePlan, TeamPlan, GroupAttentionPlan} <= kinds
+    assert {TilePlan, TeamPlan, GroupAttentionPlan, GroupWindowPlan} <= kinds
     programs = [render_opencl(s.function, device.target) for k in staged for s in k.stages]
     executables = iter(device.load(programs))
     for k in staged:
@@ -232,6 +261,7 @@ def test_on_devices(name: str) -> None:
 CHECKED = {
     "pooled": pooled,
     "phases": phases,
+    **WINDOWS,
     "matmul": lambda: tensor(40, 20) @ tensor(20, 50),
     "b.T with an epilogue": lambda: (tensor(33, 17) @ tensor(35, 17).transpose(0, 1) + tensor(35)).relu(),
     "strided conv": lambda: tensor(1, 3, 9, 9).conv2d(tensor(17, 3, 3, 3), padding=1, stride=2),

@@ -27,7 +27,7 @@ from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.lift import lift_sizes
 from minigrad.codegen.lowering.rename import canonical_names
 from minigrad.codegen.lowering.split import split_divisions, split_phases
-from minigrad.codegen.strategies import packed, panels, tiles
+from minigrad.codegen.strategies import packed, panels, tiles, window_groups
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.attention_few import split_keys
 from minigrad.codegen.strategies.build import build
@@ -42,6 +42,7 @@ from minigrad.codegen.strategies.build_panels import build_panels, build_shared
 from minigrad.codegen.strategies.build_teams import build_teams
 from minigrad.codegen.strategies.build_tiles import build_tiles
 from minigrad.codegen.strategies.build_window import build_window
+from minigrad.codegen.strategies.build_window_groups import build_window_groups
 from minigrad.codegen.strategies.choose import choose_plans, is_row_kernel
 from minigrad.codegen.strategies.plan import (
     AnyPlan,
@@ -49,6 +50,7 @@ from minigrad.codegen.strategies.plan import (
     AttentionGradientPlan,
     AttentionPlan,
     GroupAttentionPlan,
+    GroupWindowPlan,
     JoinedPlan,
     MatrixPlan,
     PackedPlan,
@@ -116,7 +118,8 @@ def _stages_of_flat(flat: Kernel, target: Target) -> Staged:
     for nest in flat.nests:
         for part in split_reduction(nest, scratch, LONG_SUM_FOR_GROUPS if target.has_groups else LONG_SUM):
             if target.has_groups:
-                nests += tiles.split(part, scratch, target)
+                nests += [p for cut in tiles.split(part, scratch, target)
+                          for p in window_groups.split(cut, scratch, target)]
             else:
                 for cut in split_keys(part, scratch, target):
                     nests += [p for turned in turn_thin(cut, scratch, target) for p in split_k(turned, scratch, target)]
@@ -178,6 +181,8 @@ def build_any(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str)
     """The loop nest that a plan describes."""
     if isinstance(plan, WindowPlan):
         return build_window(kernel, nests, plan, name)
+    if isinstance(plan, GroupWindowPlan):
+        return build_window_groups(kernel, nests, plan, name)
     if isinstance(plan, JoinedPlan):
         return build_joined(kernel, nests, plan, name)
     nest, = nests

@@ -21,12 +21,14 @@ from minigrad.codegen.strategies import (
     teams,
     tiles,
     window,
+    window_groups,
 )
 from minigrad.codegen.strategies.access import reductions
 from minigrad.codegen.strategies.build_joined import joined
 from minigrad.codegen.strategies.plan import (
     AnyPlan,
     GroupAttentionPlan,
+    GroupWindowPlan,
     MatrixPlan,
     PackedPlan,
     PanelPlan,
@@ -43,8 +45,8 @@ def choose_plans(nests: Sequence[Nest], target: Target) -> list[tuple[tuple[Nest
     made: list[tuple[tuple[Nest, ...], AnyPlan]] = []
     for _, found in groupby(nests, key=lambda n: [s.param for s in n.body if isinstance(s, Store)]):
         run = tuple(found)
-        together = window.plan(run, target) if len(run) > 1 else ""
-        if isinstance(together, WindowPlan):
+        together = (window_groups if target.has_groups else window).plan(run, target) if len(run) > 1 else ""
+        if isinstance(together, WindowPlan | GroupWindowPlan):
             made.append((run, together))
             continue
         plans = [choose_plan(nest, target) for nest in run]
@@ -58,8 +60,9 @@ def choose_plan(nest: Nest, target: Target) -> AnyPlan:
     if any(isinstance(s, Store) and s.combine for s in nest.body):
         return scatter.plan(nest, target)
     if target.has_groups:
-        for groups in (attention_groups.plan(nest, target), tiles.plan(nest, target), teams.plan(nest, target)):
-            if isinstance(groups, GroupAttentionPlan | TilePlan | MatrixPlan | TeamPlan):
+        for groups in (attention_groups.plan(nest, target), tiles.plan(nest, target),
+                       window_groups.plan((nest,), target), teams.plan(nest, target)):
+            if isinstance(groups, GroupAttentionPlan | TilePlan | MatrixPlan | GroupWindowPlan | TeamPlan):
                 return groups
     if is_row_kernel(nest):
         return (attention_few.plan(nest, target) or attention.plan(nest, target)

@@ -144,6 +144,29 @@ class WindowPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupWindowPlan:
+    """A window over planes by work-groups of deep x down x across work-items, with `height` rows of one column each.
+
+    form, planes, rows, columns, phases: as in a WindowPlan
+    deep: planes that a group has at a time; in the form 'plane' places of the sums around one
+    """
+
+    strategy: str
+    form: str
+    planes: tuple[str, ...]
+    rows: str
+    columns: str
+    deep: int
+    down: int
+    across: int
+    height: int
+    phases: int = 1
+
+    def __str__(self) -> str:
+        return plan_text(self)
+
+
+@dataclass(frozen=True, slots=True)
 class TeamPlan:
     """Reductions by work-groups: `items` work-items share each of `rows` points of the domain.
 
@@ -286,10 +309,10 @@ class JoinedPlan:
         return plan_text(self)
 
 
-AnyPlan = (Plan | JoinedPlan | PackedPlan | PanelPlan | TilePlan | MatrixPlan | TeamPlan | WindowPlan | AttentionPlan
-           | AttentionGradientPlan | AttentionFewPlan | GroupAttentionPlan)
+AnyPlan = (Plan | JoinedPlan | PackedPlan | PanelPlan | TilePlan | MatrixPlan | TeamPlan | WindowPlan | GroupWindowPlan
+           | AttentionPlan | AttentionGradientPlan | AttentionFewPlan | GroupAttentionPlan)
 _KINDS = {"packed": PackedPlan, "panels": PanelPlan, "tiles": TilePlan, "matrix": MatrixPlan, "teams": TeamPlan,
-          "window": WindowPlan, "joined": JoinedPlan,
+          "window": WindowPlan, "window_groups": GroupWindowPlan, "joined": JoinedPlan,
           "attention": AttentionPlan, "attention_gradient": AttentionGradientPlan,
           "attention_few": AttentionFewPlan, "attention_groups": GroupAttentionPlan}
 

@@ -8,7 +8,7 @@ from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.packed import MIN_WORK, plan, size
 from minigrad.codegen.strategies.panels import plan as panel_plan
 from minigrad.codegen.strategies.plan import PackedPlan, PanelPlan
-from minigrad.codegen.strategies.recognise import Contraction, recognise
+from minigrad.codegen.strategies.recognise import recognise
 from minigrad.expr import Index, Var, product
 from minigrad.target import Target
 from minigrad.value import load, local, reduce, substitute
@@ -45,13 +45,13 @@ def split_k(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
         return [nest]
     blocks = ceil(m / SIDE) * ceil(n / SIDE) * size(found.batch)
     count, v = best_part(found.k, min(BLOCKS // blocks, k // MIN_PART, m * n * k // MIN_WORK))
-    return [nest] if v is None else in_parts(nest, scratch, found, count, v)
+    return [nest] if v is None else in_parts(nest, scratch, found.name, count, v)
 
 
-def in_parts(nest: Nest, scratch: list[Param], found: Contraction, count: int, v: Var) -> list[Nest]:
-    """The nest in `count` parts along `v`, then their sum, as `split_k` says."""
+def in_parts(nest: Nest, scratch: list[Param], name: str, count: int, v: Var) -> list[Nest]:
+    """The nest with the sum `name` in `count` parts along `v`, then all of them, as `split_k` says."""
     outputs = product(d.hi + 1 for d in nest.domain)
-    total = next(s for s in nest.body if isinstance(s, Define) and s.name == found.name)
+    total = next(s for s in nest.body if isinstance(s, Define) and s.name == name)
     _, over = total.value.attr  # type: ignore[misc]
     p, inner = Var("part", 0, count - 1), Var(v.name, 0, extent(v) // count - 1)
     body = substitute(total.value.args[0], {v: p * (extent(v) // count) + inner})
@@ -60,10 +60,10 @@ def in_parts(nest: Nest, scratch: list[Param], found: Contraction, count: int, v
     place: Index = 0
     for d in nest.domain:
         place = place * (d.hi + 1) + d
-    first = (Define(found.name, reduce("sum", tuple(inner if o is v else o for o in over), body)),
-             Store(param.name, (place + p * outputs,), local(found.name, body.dtype)))
+    first = (Define(name, reduce("sum", tuple(inner if o is v else o for o in over), body)),
+             Store(param.name, (place + p * outputs,), local(name, body.dtype)))
     q = Var(f"q{len(scratch)}", 0, count - 1)
-    joined = Define(found.name, reduce("sum", (q,), load(param.name, (place + q * outputs,), body.dtype)))
+    joined = Define(name, reduce("sum", (q,), load(param.name, (place + q * outputs,), body.dtype)))
     return [Nest((*nest.domain, p), first), Nest(nest.domain, tuple(joined if s is total else s for s in nest.body))]
 
 

@@ -92,4 +92,4 @@ def split(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
         shape((made.down, made.across, made.rows, made.columns))
     there = groups(*tile, found) * made.down * made.across * (WAVE if isinstance(made, MatrixPlan) else 1)
     count, v = best_part(found.k, min(ITEMS_PER_UNIT * target.units // there, size(found.k) // MIN_PART))
-    return [nest] if v is None else in_parts(nest, scratch, found, count, v)
+    return [nest] if v is None else in_parts(nest, scratch, found.name, count, v)
