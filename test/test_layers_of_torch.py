@@ -1,4 +1,4 @@
-"""Containers, activations, pooling, attention and recurrent cells: torch's checkpoints load, and give the same
+"""Containers, activations, pooling, attention and recurrent layers: torch's checkpoints load, and give the same
 outputs and gradients."""
 # Mistakes are made on purpose.
 # mypy: disable-error-code="arg-type,misc"
@@ -12,8 +12,7 @@ import pytest
 from conftest import devices
 from test_nn import assert_close, check_layer
 
-from minigrad import Tensor, config, jit, nn
-from minigrad.errors import DTypeError, ShapeError
+from minigrad import Tensor, config, nn
 from minigrad.nn.state import get_state_dict, load_state_dict
 
 torch = pytest.importorskip("torch", reason="torch is not installed: nothing to compare with")
@@ -195,53 +194,35 @@ def check_cell(name: str, batch: tuple[int, ...], bias: bool) -> None:
         assert_close(grad.numpy(), p.grad, f"gradient of {n}")
 
 
-@pytest.mark.parametrize("device", [d for d in devices() if d != "NUMPY"])
-def test_inside_jit(device: str) -> None:
-    with config(device=device):
-        cell, attention = nn.LSTMCell(4, 4), nn.MultiheadAttention(4, 2, batch_first=True)
-        head = nn.Sequential(nn.GELU(), nn.Flatten(), nn.Linear(12, 2), nn.Softmax(-1))
-
-        def run(x: Tensor) -> tuple[Tensor, ...]:
-            h, c = cell(x[:, 0])
-            return h, c, head(attention(x, x, x)[0])
-
-        step = jit(run)
-        for seed in range(4):
-            x = Tensor(normal(2, 3, 4, seed=seed)).realize()
-            for got, expected in zip(step(x), run(x), strict=True):
-                np.testing.assert_allclose(got.numpy(), expected.numpy(), rtol=1e-5, atol=1e-6)
+OPTIONS = [{}, {"num_layers": 2, "bidirectional": True}, {"batch_first": True, "bias": False}]
 
 
-def x(*shape: int) -> Tensor:
-    return Tensor.zeros(*shape)
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("batch", [(), (3,)])
+@pytest.mark.parametrize("name", ["LSTM", "GRU"])
+def test_recurrent_layers(name: str, batch: tuple[int, ...], options: dict[str, Any]) -> None:
+    with config(device="NUMPY"):
+        check_recurrent(name, batch, options)
 
 
-ERRORS: list[tuple[Any, type[Exception], str]] = [
-    (lambda: nn.Conv1d(2, 3, 2)(x(1, 3, 5)), ShapeError, r"\[Conv1d\] expected \[N, 2, W\], got \[1, 3, 5\]"),
-    (lambda: nn.Conv1d(2, 3, (2, 2)), ShapeError, r"\[Conv1d\] expected one integer or 1 of them, got \(2, 2\)"),
-    (lambda: nn.Conv1d(2, 3, 2, 2, "same"), ShapeError, r"\[Conv1d\] expected padding .* with stride \(2,\)"),
-    (lambda: nn.Sequential(3), DTypeError, r"\[Sequential\] expected layers that can be called, got int as 0"),
-    (lambda: nn.Sequential({"append": nn.ReLU()}), DTypeError, r"\[Sequential\] expected a name of its own"),
-    (lambda: nn.MaxPool2d(2, padding=2), ShapeError, r"\[MaxPool2d\] expected a padding of 0 to half the kernel"),
-    (lambda: nn.AdaptiveAvgPool2d((1, 2, 3))(x(1, 2, 3)), ShapeError, r"\[adaptive_avg_pool2d\] expected one size or"),
-    (lambda: nn.AdaptiveAvgPool2d(-1)(x(1, 2, 3)), ShapeError, r"\[adaptive_avg_pool2d\] expected an output size"),
-    (lambda: nn.Unflatten(1, 3), ShapeError, r"\[Unflatten\] expected sizes of the new axes, got 3"),
-    (lambda: nn.GELU("erf"), DTypeError, r"\[GELU\] expected approximate 'none' or 'tanh', got 'erf'"),
-    (lambda: nn.MultiheadAttention(6, 4), ShapeError, r"\[MultiheadAttention\] expected embed_dim divisible by num"),
-    (lambda: nn.MultiheadAttention(4, 2)(x(2, 3, 5), x(2, 3, 4), x(2, 3, 4)), ShapeError,
-     r"\[MultiheadAttention\] expected query and key and value \[L, N, E\].* E = 4, got \[2, 3, 5\]"),
-    (lambda: nn.MultiheadAttention(4, 2)(*[x(2, 3, 4)] * 3, attn_mask=x(3, 3)), ShapeError,
-     r"\[MultiheadAttention\] expected attn_mask \[2, 2\] or \[6, 2, 2\], got \[3, 3\]"),
-    (lambda: nn.MultiheadAttention(4, 2)(*[x(2, 3, 4)] * 3, key_padding_mask=x(2, 3)), ShapeError,
-     r"\[MultiheadAttention\] expected key_padding_mask \[3, 2\], got \[2, 3\]"),
-    (lambda: nn.LSTMCell(3, 4)(x(2, 4)), ShapeError, r"\[LSTMCell\] expected x \[N, 3\] or \[3\], got \[2, 4\]"),
-    (lambda: nn.LSTMCell(3, 4)(x(2, 3), x(2, 4)), ShapeError, r"\[LSTMCell\] expected a state \(h, c\), got Tensor"),
-    (lambda: nn.GRUCell(3, 4)(x(2, 3), x(1, 4)), ShapeError, r"\[GRUCell\] expected a state \[2, 4\] for x \[2, 3\]"),
-    (lambda: nn.GRUCell(3, 0), ShapeError, r"\[GRUCell\] expected hidden_size as an integer of 1 or more, got 0"),
-]
-
-
-@pytest.mark.parametrize("run, kind, message", ERRORS)
-def test_mistakes(run: Any, kind: type[Exception], message: str) -> None:
-    with pytest.raises(kind, match=message), config(device="NUMPY"):
-        run()
+def check_recurrent(name: str, batch: tuple[int, ...], options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    theirs, ours = getattr(torch.nn, name)(4, 5, **options), getattr(nn, name)(4, 5, **options)
+    assert set(get_state_dict(ours)) == set(theirs.state_dict())
+    load_state_dict(ours, {n: Tensor(v.numpy()) for n, v in theirs.state_dict().items()})
+    x = normal(*batch, 6, 4) if "batch_first" in options else normal(6, *batch, 4)
+    rows = 4 if "num_layers" in options else 1
+    before = [normal(rows, *batch, 5, seed=i) for i in range(2 if name == "LSTM" else 1)]
+    given = [tuple(map(make, before)) if name == "LSTM" else make(before[0]) for make in (Tensor, torch.tensor)]
+    for states in ([None, None], given):
+        (output, state), (wanted, expected) = ours(Tensor(x), states[0]), theirs(torch.tensor(x), states[1])
+        pairs = list(zip(state, expected, strict=True)) if name == "LSTM" else [(state, expected)]
+        for o, t in [(output, wanted), *pairs]:
+            assert_close(o.numpy(), t, "output or state")
+    (output.square().sum() + pairs[-1][0].sum()).backward()
+    (wanted.square().sum() + pairs[-1][1].sum()).backward()
+    named = get_state_dict(ours)
+    for n, p in theirs.named_parameters():
+        grad = named[n].grad
+        assert grad is not None
+        assert_close(grad.numpy(), p.grad, f"gradient of {n}")

@@ -33,7 +33,7 @@ from minigrad.nn.norm import (
     RMSNorm,
 )
 from minigrad.nn.pool import AdaptiveAvgPool2d, AvgPool1d, AvgPool2d, MaxPool1d, MaxPool2d
-from minigrad.nn.recurrent import GRUCell, LSTMCell
+from minigrad.nn.recurrent import GRU, LSTM, GRUCell, LSTMCell
 
 __all__ = [
     "AdaptiveAvgPool2d",
@@ -53,10 +53,12 @@ __all__ = [
     "Embedding",
     "Flatten",
     "GELU",
+    "GRU",
     "GRUCell",
     "GroupNorm",
     "Hardswish",
     "Identity",
+    "LSTM",
     "LSTMCell",
     "LayerNorm",
     "LayerNorm2d",

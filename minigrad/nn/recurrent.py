@@ -1,11 +1,35 @@
-"""One step of recurrent networks: LSTMCell and GRUCell."""
+"""Recurrent networks: LSTMCell and GRUCell are one step, LSTM and GRU whole sequences."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import ClassVar
 
 from minigrad.errors import ShapeError
-from minigrad.mixins.base import as_count, as_tensor
+from minigrad.mixins.base import as_count, as_number, as_tensor
 from minigrad.tensor import Tensor
+
+_PARTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+
+def _uniform(hidden_size: int, *shape: int) -> Tensor:
+    """A new parameter, uniform in +-1/sqrt(hidden_size)."""
+    bound = 1 / math.sqrt(hidden_size)
+    return Tensor.uniform(*shape, low=-bound, high=bound, requires_grad=True)
+
+
+def _lstm_step(of_input: Tensor, of_state: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """(h', c') of the products of input and state with their weights, [N, 4 * hidden_size]."""
+    i, f, g, o = (of_input + of_state).chunk(4, -1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+def _gru_step(of_input: Tensor, of_state: Tensor, h: Tensor) -> Tensor:
+    """h' of the products of input and state with their weights, [N, 3 * hidden_size]."""
+    (ri, zi, ni), (rh, zh, nh) = of_input.chunk(3, -1), of_state.chunk(3, -1)
+    n = (ni + (ri + rh).sigmoid() * nh).tanh()
+    return n + (zi + zh).sigmoid() * (h - n)
 
 
 class _Cell:
@@ -16,14 +40,9 @@ class _Cell:
         name = type(self).__name__
         self.input_size = as_count(name, "input_size", input_size)
         self.hidden_size = as_count(name, "hidden_size", hidden_size, 1)
-        bound, rows = 1 / math.sqrt(hidden_size), gates * hidden_size
-
-        def uniform(*shape: int) -> Tensor:
-            return Tensor.uniform(*shape, low=-bound, high=bound, requires_grad=True)
-
-        self.weight_ih, self.weight_hh = uniform(rows, input_size), uniform(rows, hidden_size)
-        self.bias_ih = uniform(rows) if bias else None
-        self.bias_hh = uniform(rows) if bias else None
+        rows = gates * hidden_size
+        self.weight_ih, self.weight_hh = [_uniform(hidden_size, rows, n) for n in (input_size, hidden_size)]
+        self.bias_ih, self.bias_hh = [_uniform(hidden_size, rows) if bias else None for _ in range(2)]
 
     def _checked(self, x: Tensor, *states: Tensor) -> None:
         name = type(self).__name__
@@ -61,10 +80,7 @@ class LSTMCell(_Cell):
             raise ShapeError(f"[LSTMCell] expected a state (h, c), got {type(state).__name__}")
         h, c = (self._start(x), self._start(x)) if state is None else state
         self._checked(x, h, c)
-        of_input, of_state = self._products(x, h)
-        i, f, g, o = (of_input + of_state).chunk(4, -1)
-        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-        return o.sigmoid() * c.tanh(), c
+        return _lstm_step(*self._products(x, h), c)
 
 
 class GRUCell(_Cell):
@@ -83,7 +99,131 @@ class GRUCell(_Cell):
     def __call__(self, x: Tensor, h: Tensor | None = None) -> Tensor:
         h = self._start(x) if h is None else h
         self._checked(x, h)
-        of_input, of_state = self._products(x, h)
-        (ri, zi, ni), (rh, zh, nh) = of_input.chunk(3, -1), of_state.chunk(3, -1)
-        n = (ni + (ri + rh).sigmoid() * nh).tanh()
-        return n + (zi + zh).sigmoid() * (h - n)
+        return _gru_step(*self._products(x, h), h)
+
+
+class _Layers:
+    """`num_layers` recurrent layers over a sequence, each reading what the one before gave, both ways if
+    `bidirectional`; while training, `dropout` is the share of that which is left out.
+
+    x is [T, N, input_size] for T steps, [N, T, input_size] with `batch_first`, or [T, input_size]. The result is the
+    last layer's states of all steps, as x with directions * hidden_size elements, and the states after the last step,
+    [num_layers * directions, N, hidden_size] each (no N if x has none), which is also the form of the states before the
+    first one, zeros unless given. Parameters are those of a cell, with `_l0`, `_l0_reverse`, `_l1`, ... added to their
+    names, as in PyTorch. Graphs and plans grow with T, which must be known.
+    """
+
+    gates: ClassVar[int]
+    states: ClassVar[int]  # Tensors that a state is made of
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+                 batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False):
+        name = type(self).__name__
+        self.input_size = as_count(name, "input_size", input_size)
+        self.hidden_size = as_count(name, "hidden_size", hidden_size, 1)
+        self.num_layers = as_count(name, "num_layers", num_layers, 1)
+        self.dropout = as_number(name, "dropout", dropout)
+        if not 0 <= self.dropout <= 1:
+            raise ShapeError(f"[{name}] expected a dropout in 0..1, got {dropout!r}")
+        self.bias, self.batch_first, self.bidirectional = bias, batch_first, bidirectional
+        rows = self.gates * hidden_size
+        for k, suffix in enumerate(self._suffixes()):
+            depth = input_size if k < self._directions() else hidden_size * self._directions()
+            for part, shape in zip(_PARTS, ((rows, depth), (rows, hidden_size), (rows,), (rows,)), strict=True):
+                if bias or part.startswith("weight"):
+                    setattr(self, part + suffix, _uniform(hidden_size, *shape))
+
+    def _directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    def _suffixes(self) -> list[str]:
+        """The ends of the parameters' names, by layer and direction."""
+        return [f"_l{k}{end}" for k in range(self.num_layers) for end in ("", "_reverse")[:self._directions()]]
+
+    def _step(self, of_input: Tensor, of_state: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The state after a step, h first, from the products with the weights, [N, gates * hidden_size]."""
+        raise NotImplementedError
+
+    def _run(self, x: Tensor, state: Sequence[Tensor] | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        name = type(self).__name__
+        if as_tensor(name, x).ndim not in (2, 3) or x.shape[-1] != self.input_size or not isinstance(
+                x.shape[self._time(x)], int) or not x.shape[self._time(x)]:
+            raise ShapeError(f"[{name}] expected x {'[N, T' if self.batch_first else '[T, N'}, {self.input_size}] or "
+                             f"[T, {self.input_size}] with T known and at least 1, got {list(x.shape)}")
+        steps = x.unsqueeze(1) if x.ndim == 2 else x.transpose(0, 1) if self.batch_first else x
+        before = self._states(x, steps, state)
+        after: list[tuple[Tensor, ...]] = []
+        suffixes = self._suffixes()
+        for layer in range(self.num_layers):
+            found = []
+            for k in range(layer * self._directions(), (layer + 1) * self._directions()):
+                given = tuple([s[k] for s in before])
+                found.append(self._sequence(steps, suffixes[k], given, suffixes[k].endswith("reverse")))
+            steps = found[0][0].cat(*[f[0] for f in found[1:]], dim=-1)
+            after += [f[1] for f in found]
+            steps = steps.dropout(self.dropout) if layer + 1 < self.num_layers else steps
+        last = [Tensor.stack(*each) for each in zip(*after, strict=True)]
+        if x.ndim == 2:
+            return steps.squeeze(1), tuple([each.squeeze(1) for each in last])
+        return steps.transpose(0, 1) if self.batch_first else steps, tuple(last)
+
+    def _time(self, x: Tensor) -> int:
+        return 1 if self.batch_first and x.ndim == 3 else 0
+
+    def _states(self, x: Tensor, steps: Tensor, given: Sequence[Tensor] | None) -> list[Tensor]:
+        """The states before the first step, [layers * directions, N, hidden_size] each."""
+        name, rows = type(self).__name__, self.num_layers * self._directions()
+        shape = (rows, steps.shape[1], self.hidden_size)
+        if given is None:
+            return [Tensor.zeros(*shape, dtype=x.dtype, device=x.device)] * self.states
+        wanted = shape if x.ndim == 3 else (rows, self.hidden_size)
+        for state in given:
+            if as_tensor(name, state).shape != wanted:
+                raise ShapeError(f"[{name}] expected a state {list(wanted)} for x {list(x.shape)}, "
+                                 f"got {list(state.shape)}")
+        return [state.reshape(*shape) for state in given]
+
+    def _sequence(self, steps: Tensor, suffix: str, state: tuple[Tensor, ...],
+                  backward: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """(states h of all steps [T, N, hidden_size], the last state) of one layer in one direction."""
+        weight_ih, weight_hh, bias_ih, bias_hh = map(vars(self).get, [part + suffix for part in _PARTS])
+        assert weight_ih is not None and weight_hh is not None
+        of_inputs = steps.linear(weight_ih.transpose(), bias_ih)
+        weight, count = weight_hh.transpose(), len(steps)
+        outputs = []
+        for t in range(count):
+            of_input = of_inputs[count - 1 - t if backward else t]
+            state = self._step(of_input, state[0].linear(weight, bias_hh), state)
+            outputs.append(state[0])
+        return Tensor.stack(*(outputs[::-1] if backward else outputs)), state
+
+
+class LSTM(_Layers):
+    __doc__ = (_Layers.__doc__ or "") + """
+    A state is (h, c): the result is (output, (h, c)). See LSTMCell.
+    """
+    gates, states = 4, 2
+
+    def __call__(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[
+            Tensor, tuple[Tensor, Tensor]]:
+        if state is not None and not (isinstance(state, (tuple, list)) and len(state) == 2):
+            raise ShapeError(f"[LSTM] expected a state (h, c), got {type(state).__name__}")
+        output, (h, c) = self._run(x, state)
+        return output, (h, c)
+
+    def _step(self, of_input: Tensor, of_state: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return _lstm_step(of_input, of_state, state[1])
+
+
+class GRU(_Layers):
+    __doc__ = (_Layers.__doc__ or "") + """
+    A state is h: the result is (output, h). See GRUCell.
+    """
+    gates, states = 3, 1
+
+    def __call__(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        output, (last,) = self._run(x, None if h is None else (h,))
+        return output, last
+
+    def _step(self, of_input: Tensor, of_state: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (_gru_step(of_input, of_state, state[0]),)

@@ -22,6 +22,7 @@ def clip_grad_norm_(parameters: Iterable[Tensor] | Tensor, max_norm: float | Ten
     p = float(as_number("clip_grad_norm_", "norm_type", norm_type))
     if not p > 0:
         raise MinigradError(f"[clip_grad_norm_] expected a norm_type above 0, got {norm_type!r}")
+    limit = max_norm if isinstance(max_norm, Tensor) else as_number("clip_grad_norm_", "max_norm", max_norm)
     if not given:
         return Tensor(0.0)
     device = given[0].device
@@ -33,8 +34,7 @@ def clip_grad_norm_(parameters: Iterable[Tensor] | Tensor, max_norm: float | Ten
         sums = [(g.square() if p == 2 else g.abs() ** p).sum() for g in gradients]
         total = reduce(Tensor.add, sums)
         norm = total.sqrt() if p == 2 else total ** (1 / p)
-    limit = max_norm.detach().to(device) if isinstance(max_norm, Tensor) else as_number(
-        "clip_grad_norm_", "max_norm", max_norm)
+    limit = limit.detach().to(device) if isinstance(limit, Tensor) else limit
     factor = (limit / (norm + 1e-6)).minimum(1.0).reshape(())
     for t in given:
         if t.grad is not None:
