@@ -7,6 +7,8 @@
     MINIGRAD_CACHE_MB       size limit of the compiled programs on disk                                    (512)
     MINIGRAD_VERIFY         1: verify kernels and loops after every pass                                   (0)
     MINIGRAD_OPENCL_PLANS   cpu or gpu: plan for OpenCL devices as for a processor or a GPU; auto: by kind (auto)
+    MINIGRAD_ALLOW_TF32     1: float32 products may round their operands to 10 bits of mantissa, where a GPU's matrix
+                            units do it: faster, and no longer exact. As torch.backends.cuda.matmul.allow_tf32  (0)
     MINIGRAD_JIT            0: functions under `jit` run eagerly                                           (1)
     MINIGRAD_PACKED_MB      memory for constants that `jit` packs once for faster products, 0: none       (256)
     MINIGRAD_JIT_CHECK      1: compare each replay with an eager run                                       (0)
@@ -44,6 +46,7 @@ class Config:
     cache_limit_mb: int = 512
     verify: bool = False
     opencl_plans: str = "auto"
+    allow_tf32: bool = False
     jit: bool = True
     jit_check: bool = False
     packed_mb: int = 256
@@ -61,7 +64,7 @@ class Config:
             value = getattr(self, field)
             if type(value) is not int or not lo <= value <= hi:
                 raise ConfigError(f"[config] expected {field} to be an integer in {lo}..{hi}, got {value!r}")
-        for field in ("disk_cache", "verify", "jit", "jit_check"):
+        for field in ("disk_cache", "verify", "allow_tf32", "jit", "jit_check"):
             value = getattr(self, field)
             if type(value) is not bool:
                 raise ConfigError(f"[config] expected {field} to be True or False, got {value!r}")
@@ -120,6 +123,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "MINIGRAD_CACHE_MB": ("cache_limit_mb", _integer),
     "MINIGRAD_VERIFY": ("verify", _boolean),
     "MINIGRAD_OPENCL_PLANS": ("opencl_plans", lambda _, text: text.lower()),
+    "MINIGRAD_ALLOW_TF32": ("allow_tf32", _boolean),
     "MINIGRAD_JIT": ("jit", _boolean),
     "MINIGRAD_JIT_CHECK": ("jit_check", _boolean),
     "MINIGRAD_PACKED_MB": ("packed_mb", _integer),

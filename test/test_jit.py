@@ -578,3 +578,15 @@ def test_lazy_arguments_and_lazy_state():
         assert f(Tensor([float(k)]) + 1).tolist() == [(k + 1) * (k + 1)]
         state.assign(state + 1)
     assert f.replays == 2
+
+
+def test_captures_are_for_one_rounding_of_products() -> None:
+    @jit
+    def product(a: Tensor, b: Tensor) -> Tensor:
+        return a @ b
+
+    a, b = (Tensor(np.ones((4, 4), np.float32)).realize() for _ in range(2))
+    for allowed in (False, True, False, True):
+        with config(allow_tf32=allowed):
+            assert (product(a, b).numpy() == 4).all()
+    assert (product.captures, product.replays) == (2, 2)

@@ -10,14 +10,19 @@ import pytest
 from conftest import needs_device
 from test_packed import arguments, equal_the_kernel, flat_kernel, tensor
 
-from minigrad import Tensor
-from minigrad.codegen.ir.verify import verify_meaning
+import minigrad
+from minigrad import Tensor, config
+from minigrad.codegen.ir.interpret import interpret_function
+from minigrad.codegen.ir.text import meaning_of
+from minigrad.codegen.ir.verify import verify_function, verify_meaning
 from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.microkernels.matrix import UNITS, WAVE, MatrixUnit, matrix_microkernel
 from minigrad.codegen.render.opencl import render_opencl
 from minigrad.codegen.stages import build_any, stages_of
 from minigrad.codegen.strategies import matrix, tiles
 from minigrad.codegen.strategies.plan import MatrixPlan, TilePlan, parse_plan
+from minigrad.codegen.transforms.unroll import unroll
+from minigrad.dtype import float32
 from minigrad.engine.occupancy import occupancy
 from minigrad.runtime.device import Launch
 from minigrad.runtime.opencl import OpenCL, open_device
@@ -26,6 +31,7 @@ from minigrad.target import Target
 
 GPU = Target("gpu", "opencl", "none", 4, 64, 8, local_memory=48 << 10, max_group=256)
 NV = replace(GPU, language="nvptx", features=frozenset({"mma-f16", "mma-bf16"}))
+ROUNDING = replace(NV, features=NV.features | {"mma-tf32"})
 AMD = replace(GPU, language="amdgpu", features=frozenset({"wmma-f16", "wmma-bf16"}))
 NAMES = [f"{u.name}_{language}" for u in UNITS
          for language in (("opencl", "nvptx") if u.family == "mma" else ("amdgpu",))]
@@ -47,6 +53,12 @@ CASES: dict[str, Callable[[], Tensor]] = {
     "epilogue": lambda: (wide(36, 32).linear(wide(32, 40)) + tensor(40)).relu(),
     "conv": lambda: wide(1, 4, 5, 7).conv2d(wide(20, 4, 3, 3), padding=1),
 }
+FLOATS: dict[str, Callable[[], Tensor]] = {
+    "a @ b": lambda: tensor(40, 36) @ tensor(36, 30),
+    "a.T @ b.T": lambda: tensor(33, 20).transpose(0, 1) @ tensor(40, 33).transpose(0, 1),
+    "prologue and epilogue": lambda: ((tensor(36, 32) * 1.5).exp() @ tensor(32, 40) + tensor(40)).relu(),
+    "conv": lambda: tensor(1, 4, 5, 7).conv2d(tensor(20, 4, 3, 3), padding=1),
+}
 
 
 @pytest.fixture
@@ -64,6 +76,78 @@ def test_loops_equal_the_kernel(case: str, target: Target, small: None) -> None:
     plan = tiles.plan(nest, target)
     assert isinstance(plan, MatrixPlan) and parse_plan(str(plan)) == plan
     equal_the_kernel(kernel, [build_any(kernel, (nest,), plan, "f")])
+
+
+def rounded(x: np.ndarray) -> np.ndarray:
+    """float32 to nearest with 10 bits of mantissa, from halves away from zero."""
+    mantissa, exponent = np.frexp(x.astype(np.float64))
+    scaled = np.ldexp(mantissa, 11)
+    return np.ldexp(np.trunc(scaled + np.copysign(0.5, scaled)), exponent - 11).astype(np.float32)
+
+
+@pytest.mark.parametrize("case", FLOATS)
+def test_units_that_round_float32(case: str, small: None) -> None:
+    """Operands as they are multiplied: rounded by numpy, the loops of tiles find the same."""
+    kernel = flat_kernel(FLOATS[case](), ROUNDING)
+    nest, = kernel.nests
+    plan = tiles.plan(nest, ROUNDING)
+    assert isinstance(plan, MatrixPlan) and parse_plan(str(plan)) == plan and plan.unit == "mma_tf32_nvptx"
+    function = build_any(kernel, (nest,), plan, "f")
+    verify_function(function)
+    arrays = arguments(kernel)
+    operands = "p0", "p1"
+    if case != "prologue and epilogue":  # there a product of p0 is rounded
+        arrays = {n: rounded(a) if n in operands else a for n, a in arrays.items()}
+    coarse, exact = ({n: a.copy() for n, a in arrays.items()} for _ in range(2))
+    interpret_function(unroll(function), coarse, {s.name: 1.5 for s in kernel.scalars})
+    interpret_kernel(kernel, exact, {s.name: 1.5 for s in kernel.scalars})
+    near = 3e-5 if case != "prologue and epilogue" else 2e-2
+    np.testing.assert_allclose(coarse["o0"], exact["o0"], rtol=near, atol=near)
+
+
+def test_the_meaning_rounds_as_numpy_does() -> None:
+    kernel = matrix_microkernel("mma_tf32_opencl")
+    assert kernel is not None
+    random = np.random.default_rng(3)
+    a, b = (random.standard_normal((n, 8)).astype(np.float32) for n in (16, 8))
+    a[0, :4] = 1 + 2.0 ** -11, -1 - 2.0 ** -11, 1 + 2.0 ** -12, 3.0000002  # halves, and less than a half
+    a[1, 0], b[0, 0] = np.float32(3.4e38), 1e-30
+    expected = rounded(a).astype(np.float64) @ rounded(b).astype(np.float64).T
+    unit = UNITS[-1]
+    for lane in range(WAVE):
+        sums = np.zeros(4, np.float32)
+        interpret_function(meaning_of(kernel), {"a": a.ravel(), "b": b.ravel(), "c": sums}, {},
+                           {"lane": lane, "a_pitch": 8, "b_pitch": 8})
+        there = [expected[int(str(i)), int(str(j))] for i, j in (unit.place(lane, e) for e in range(4))]
+        np.testing.assert_allclose(sums, there, rtol=2e-6, atol=1e-6)
+    assert rounded(a)[0, :3].tolist() == [1 + 2.0 ** -10, -1 - 2.0 ** -10, 1.0]
+
+
+def test_infinities_and_nans_pass_the_rounding() -> None:
+    kernel = matrix_microkernel("mma_tf32_opencl")
+    assert kernel is not None
+    a, b = np.zeros((16, 8), np.float32), np.ones((8, 8), np.float32)
+    a[0, 0], a[8, 0] = np.inf, np.frombuffer(b"\xff\xff\xff\x7f", np.float32)[0]  # a NaN of all bits
+    sums = np.zeros(4, np.float32)
+    interpret_function(meaning_of(kernel), {"a": a.ravel(), "b": b.ravel(), "c": sums}, {},
+                       {"lane": 0, "a_pitch": 8, "b_pitch": 8})
+    assert np.isposinf(sums[:2]).all() and np.isnan(sums[2:]).all()
+
+
+def test_float32_is_rounded_only_where_it_is_allowed() -> None:
+    """The setting is part of what plans are made for."""
+    def texts() -> str:
+        a, b = (Tensor(np.ones((256, 256), np.float32), device="NV:sm_86") for _ in range(2))
+        return minigrad.show(a @ b, stage="plan")
+
+    assert "mma" not in texts()
+    with config(allow_tf32=True):
+        assert "unit='mma_tf32_nvptx'" in texts()
+    assert "mma" not in texts()
+    assert isinstance(tiles.plan(flat_kernel(half(64, 64) @ half(64, 64), ROUNDING).nests[0], ROUNDING), MatrixPlan)
+    with config(allow_tf32=True):
+        device = get_device("NV:sm_75")
+        assert "mma-tf32" not in device.target.features
 
 
 def test_other_operands_and_devices_have_tiles_without_units() -> None:
@@ -94,8 +178,13 @@ def test_every_sum_has_one_owner(unit: MatrixUnit) -> None:
 
 
 def expected_words(lane: int, a: np.ndarray, b: np.ndarray) -> list[int]:
-    """The operand registers of m16n8k16 as the PTX manual has them: two neighbours along k in each."""
+    """The operand registers as the PTX manual has them: of m16n8k16 two neighbours along k in each, of m16n8k8 a float.
+    """
     g, k = lane // 4, lane % 4 * 2
+    if a.dtype == np.float32:
+        k = lane % 4
+        places = [(a, g + 8 * (r % 2), k + 4 * (r // 2)) for r in range(4)] + [(b, g, k + 4 * r) for r in range(2)]
+        return [int(x[i, j].view(np.uint32)) for x, i, j in places]
     words = [(a, g + 8 * (r % 2), k + 8 * (r // 2)) for r in range(4)] + [(b, g, k + 8 * r) for r in range(2)]
     return [int(x[i, j]) | int(x[i, j + 1]) << 16 for x, i, j in words]
 
@@ -105,6 +194,9 @@ PITCHES = (24, 40)
 
 def operands(unit: MatrixUnit) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(0)
+    if unit.stored is float32:
+        return (random.standard_normal((unit.rows, PITCHES[0])).astype(np.float32),
+                random.standard_normal((unit.columns, PITCHES[1])).astype(np.float32))
     return (random.integers(0, 1 << 16, (unit.rows, PITCHES[0]), np.uint16),
             random.integers(0, 1 << 16, (unit.columns, PITCHES[1]), np.uint16))
 
@@ -123,6 +215,9 @@ def test_work_items_load_what_the_unit_expects(name: str) -> None:
     given = ["a0", "a1", "a2", "a3", "b0", "b1"] if mma else ["a.x", "b.x"]
     lines = [f"  %at{i} = getelementptr i8, ptr %c0, i64 {i * (4 if mma else 32)}\n"
              f"  store {kind} %{x}, ptr %at{i}, align 4" for i, (kind, x) in enumerate(zip(kinds, given, strict=True))]
+    loads, rounds = re.subn(r'call i32 asm "cvt.rna.tf32.f32 \$0, \$1;", "=r,f"\((.*)\) nounwind memory\(none\)',
+                            r"bitcast \1 to i32", loads)
+    assert rounds == (6 if unit.name == "mma_tf32" else 0)
     text = "\n".join([loads.replace("internal ", "").replace("addrspace(5) ", ""), *lines, "  ret void", "}"])
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -141,25 +236,30 @@ def test_work_items_load_what_the_unit_expects(name: str) -> None:
                 assert (found[:16] == a[lane % 16, :16]).all() and (found[16:32] == b[lane % 16, :16]).all()
 
 
+@pytest.mark.parametrize("unit", [u for u in UNITS if u.name in ("mma_f16", "mma_tf32")], ids=lambda u: u.name)
 @pytest.mark.parametrize("device", [pytest.param(n, marks=needs_device(n)) for n in ("CL:pocl", "CL:rusticl")])
-def test_work_items_load_what_the_unit_expects_in_opencl(device: str) -> None:
+def test_work_items_load_what_the_unit_expects_in_opencl(device: str, unit: MatrixUnit) -> None:
     import pyopencl as cl
 
-    kernel = matrix_microkernel("mma_f16_opencl")
+    kernel = matrix_microkernel(f"{unit.name}_opencl")
     assert kernel is not None and kernel.implementation is not None
     given = [f"c0[{i}] = as_float({x});" for i, x in enumerate(("a0", "a1", "a2", "a3", "b0", "b1"))]
-    text, count = re.subn(r"asm\(.*\);", " ".join(given), kernel.implementation)
-    a, b = operands(UNITS[0])
+    text, rounds = re.subn(r'asm\("cvt.rna.tf32.f32 %0, %1;" : "=r"\((\w+)\) : "f"\((.*)\)\);', r"\1 = as_uint(\2);",
+                           kernel.implementation)
+    assert rounds == (6 if unit.name == "mma_tf32" else 0)
+    text, count = re.subn(r"asm\(.*\);", " ".join(given), text)
+    a, b = operands(unit)
+    kind = "float" if unit.stored is float32 else "ushort"
     source = text + f"""
 __kernel __attribute__((reqd_work_group_size(32, 1, 1)))
-void run(__global const ushort *a, __global const ushort *b, __global float *out) {{
-    __local ushort la[{a.size}] __attribute__((aligned(64))), lb[{b.size}] __attribute__((aligned(64)));
+void run(__global const {kind} *a, __global const {kind} *b, __global float *out) {{
+    __local {kind} la[{a.size}] __attribute__((aligned(64))), lb[{b.size}] __attribute__((aligned(64)));
     const int lane = get_local_id(0);
     for (int i = lane; i < {a.size}; i += 32) la[i] = a[i];
     for (int i = lane; i < {b.size}; i += 32) lb[i] = b[i];
     barrier(CLK_LOCAL_MEM_FENCE);
     float words[6];
-    mma_f16_opencl(la, lb, words, words, words, words, lane, {PITCHES[0]}, {PITCHES[1]});
+    {kernel.name}(la, lb, words, words, words, words, lane, {PITCHES[0]}, {PITCHES[1]});
     for (int i = 0; i < 6; ++i) out[6 * lane + i] = words[i];
 }}"""
     assert count == 1
@@ -177,10 +277,17 @@ void run(__global const ushort *a, __global const ushort *b, __global float *out
 
 def run_on(device: OpenCL) -> None:
     """A product planned for matrix units, on a device without: the meaning runs, through local memory and barriers."""
-    staged = stages_of(flat_kernel(CASES["conv"](), NV), NV)
+    for cases, target in ((CASES, NV), (FLOATS, ROUNDING)):
+        run_case(device, cases["conv"](), target)
+
+
+def run_case(device: OpenCL, result: Tensor, target: Target) -> None:
+    staged = stages_of(flat_kernel(result, target), target)
     stage, = staged.stages
     assert isinstance(stage.plan, MatrixPlan)
     arrays = arguments(staged.kernel)
+    if target is ROUNDING:
+        arrays = {n: rounded(a) for n, a in arrays.items()}
     expected = {n: a.copy() for n, a in arrays.items()}
     interpret_kernel(staged.kernel, expected, {})
     executable, = device.load([render_opencl(stage.function, device.target)])
@@ -200,6 +307,7 @@ def test_the_meaning_runs_where_there_is_no_unit(name: str, small: None) -> None
 @pytest.mark.parametrize("name, kind, said", [
     ("NV:sm_86", "float16", "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"),
     ("NV:sm_90", "bfloat16", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"), ("NV:sm_75", "float16", ""),
+    ("NV:sm_86", "float32", "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"),
     ("AMD:gfx1100", "float16", "v_wmma_f32_16x16x16_f16"), ("AMD:gfx1100", "bfloat16", "v_wmma_f32_16x16x16_bf16"),
     ("AMD:gfx1031", "float16", "")])
 def test_compilers_keep_sums_in_registers(name: str, kind: str, said: str) -> None:
@@ -207,7 +315,8 @@ def test_compilers_keep_sums_in_registers(name: str, kind: str, said: str) -> No
         a, b = (Tensor(np.ones(shape, np.float32)).cast(kind).contiguous() for shape in ((512, 256), (256, 512)))
         return lambda: (a @ b).realize()
 
-    found = occupancy(name, prepare)
+    with config(allow_tf32=True):
+        found = occupancy(name, prepare)
     device = get_device(name)
     kernels = [k for k, _ in found.kernels if k.program.group]
     assert kernels

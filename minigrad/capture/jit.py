@@ -73,7 +73,8 @@ class Captures:
                         self._since_replay, capture.patience = 0, PATIENCE
                         return result
         arguments = Arguments(args, kwargs)
-        key = (arguments.keys, around, Tensor.training, Tensor.grad_enabled, settings.device)
+        key = (arguments.keys, around, Tensor.training, Tensor.grad_enabled,
+               (settings.device, settings.allow_tf32))
         if self._eager and key in self._eager:
             return function(*args, **kwargs)
         reason = None

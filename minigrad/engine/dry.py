@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakSet, ref
 
+from minigrad.config import current
 from minigrad.engine.lines import line_of
 from minigrad.engine.observe import dry_runs
 from minigrad.engine.plan import ExecutionPlan, Item, arena_for, make_plan, number
@@ -66,7 +67,7 @@ class DryRun:
 
     def plan(self, graph: Graph, donated: frozenset[int], device: Device) -> ExecutionPlan:
         """The plan for this structure, with nothing compiled."""
-        key = device.name, donated, graph.key()
+        key = device.name, current().allow_tf32, donated, graph.key()
         found = self.known.get(key)
         if found is None:
             made = schedule(graph, donated, device.target)

@@ -3,13 +3,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from minigrad.config import current
 from minigrad.program import Program
 from minigrad.target import Target
+
+ROUNDING = frozenset({"mma-tf32"})
+"""Features that change what is computed."""
 
 __all__ = ["Buffer", "Device", "Launch", "Program", "grouped"]
 
@@ -64,10 +68,22 @@ def grouped(launches: Sequence[Launch]) -> list[list[Launch]]:
 
 
 class Device(ABC):
-    """A place that runs Programs. `name` is canonical ('CPU', 'CL:0'); `target` is all that code generation knows."""
+    """A place that runs Programs. `name` is canonical ('CPU', 'CL:0')."""
 
     name: str
-    target: Target
+    _target: Target
+    _exact: Target
+
+    @property
+    def target(self) -> Target:
+        """All that code generation knows, and part of every plan's key: with units that round float32 operands where
+        the settings allow that."""
+        return self._target if current().allow_tf32 else self._exact
+
+    @target.setter
+    def target(self, target: Target) -> None:
+        self._target = target
+        self._exact = replace(target, features=target.features - ROUNDING)
 
     @abstractmethod
     def alloc(self, nbytes: int) -> Buffer:

@@ -94,7 +94,7 @@ def matrix_units(processor: str) -> tuple[str, ...]:
     """The features of a processor's matrix units: RDNA 3 and compute capability 8.0 and later."""
     number = re.match(r"sm_(\d+)", processor)
     if number is not None:
-        return ("mma-f16", "mma-bf16") if int(number[1]) >= 80 else ()
+        return ("mma-f16", "mma-bf16", "mma-tf32") if int(number[1]) >= 80 else ()
     return ("wmma-f16", "wmma-bf16") if processor.startswith("gfx11") else ()
 
 

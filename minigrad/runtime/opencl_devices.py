@@ -212,13 +212,13 @@ def _describe(device: Any) -> DeviceInfo | None:
 
 def _features(device: Any) -> frozenset[str]:
     """'fp64' and 'fp16' arithmetic; 'fma' in hardware; correctly rounded 'divide'; 'subnormals' kept; NVIDIA's matrix
-    units from compute capability 8.0 on, as 'mma-f16' and 'mma-bf16'."""
+    units from compute capability 8.0 on, as 'mma-f16', 'mma-bf16' and 'mma-tf32'."""
     extensions = set(device.extensions.split())
     single = device.single_fp_config
     offered = {"fp64": "cl_khr_fp64" in extensions, "fp16": "cl_khr_fp16" in extensions, "fma": single & FP_FMA,
                "divide": single & FP_CORRECT_DIVIDE, "subnormals": single & FP_DENORM}
     units = "cl_nv_device_attribute_query" in extensions and device.compute_capability_major_nv >= 8
-    offered |= {"mma-f16": units, "mma-bf16": units}
+    offered |= {"mma-f16": units, "mma-bf16": units, "mma-tf32": units}
     return frozenset(name for name, there in offered.items() if there)
 
 

@@ -10,7 +10,7 @@ from minigrad.codegen.microkernels.matrix import WAVE, unit_named
 from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.strategies.build import ceil_div
 from minigrad.codegen.strategies.build_tiles import Operand, TileBuilder
-from minigrad.codegen.strategies.matrix import PADDING, bits_of, shape
+from minigrad.codegen.strategies.matrix import PADDING_BYTES, bits_of, shape
 from minigrad.codegen.strategies.plan import MatrixPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.dtype import float32, uint16
@@ -35,7 +35,7 @@ class Lines(Operand):
 
     @property
     def pitch(self) -> int:
-        return self.depth + PADDING
+        return self.depth + PADDING_BYTES // self.value.dtype.itemsize
 
     def offset(self, along: Index, k: Index) -> Index:
         return along * self.pitch + k
@@ -65,8 +65,10 @@ class MatrixBuilder(TileBuilder):
               ) -> list[Stmt]:
         """One tile of the output. The next block of K is on its way to registers while this one is used."""
         c, plan, unit = self.contraction, self.plan, self.unit
-        sides = (Lines("a", bits_of(c.a), self.m, first_row, rows, self.tile_m, plan.a_along, plan.depth),
-                 Lines("b", bits_of(c.b), self.n, first_column, columns, self.tile_n, plan.b_along, plan.depth))
+        stored = unit.stored
+        a, b = (bits_of(v) if stored is uint16 else v for v in (c.a, c.b))
+        sides = (Lines("a", a, self.m, first_row, rows, self.tile_m, plan.a_along, plan.depth),
+                 Lines("b", b, self.n, first_column, columns, self.tile_n, plan.b_along, plan.depth))
         steps = product(v.hi + 1 for v in self.k)
         blocks = ceil_div(steps, plan.depth)
         block, step = Var("kb", 0, blocks - 1), Var("ks", 0, plan.depth // unit.depth - 1)
@@ -95,8 +97,8 @@ class MatrixBuilder(TileBuilder):
         work: tuple[Stmt, ...] = (
             Alloc("acc", float32, plan.rows * plan.columns * unit.each, "register"),
             for_sums(Store("acc", first + e, const(0, float32))),
-            *(Alloc(f"{o.name}_next", uint16, self.turns(o), "register") for o in sides),
+            *(Alloc(f"{o.name}_next", stored, self.turns(o), "register") for o in sides),
             *(self.fetch(o, at, 0, steps, ()) for o in sides),
             Loop(block, 0, blocks, "serial", tuple(inner)), *(for_sums(s) for s in stores))
-        return [*(Alloc(f"{o.name}_tile", uint16, o.elements, "local") for o in sides),
+        return [*(Alloc(f"{o.name}_tile", stored, o.elements, "local") for o in sides),
                 Loop(self.item, 0, self.items, "item", work)]

@@ -1,12 +1,13 @@
-"""Contractions of half operands in the matrix units of a GPU: as `tiles`, with waves in place of work-items.
+"""Contractions in the matrix units of a GPU: as `tiles`, with waves in place of work-items.
 
     for batch, tiles of M, tiles of N group:
       for blocks of K:
-        all work-items copy A [tile of M, depth] and B [tile of N, depth] to local memory, as their bits
+        all work-items copy A [tile of M, depth] and B [tile of N, depth] to local memory, half values as their bits
         for steps of the unit in the block: rows x columns calls per wave, each adding to the sums of its work-items
       write back with the epilogue
 
-Both operands must be half values as they are: what is computed in float32 on the way would have to be rounded.
+Both operands must be half values as they are: what is computed in float32 on the way would have to be rounded. Units
+that round float32 themselves take any operands; a target has those where the user allows it.
 """
 from __future__ import annotations
 
@@ -22,18 +23,16 @@ from minigrad.value import Value, bitcast, const, guard
 TILES = ((128, 128, 2, 4), (128, 64, 2, 2), (64, 128, 2, 2), (64, 64, 2, 2), (32, 32, 2, 1))
 """Rows and columns of a group's tile, waves down and across."""
 
-DEPTH = 32
-"""Steps of K in local memory at a time."""
+DEPTH_BYTES = 64
+"""Of a row of local memory: steps of K at a time."""
 
-PADDING = ALIGNED
-"""Elements added to a row of local memory: eight rows from one column on use all its banks."""
+PADDING_BYTES = ALIGNED
+"""Added to a row of local memory: eight rows from one column on use all its banks."""
 
 
 def plan(found: Contraction, target: Target) -> MatrixPlan | str:
     """The plan, or why the contraction has none. K and sides are known to be worth tiles."""
-    halves = {half_type(found.a), half_type(found.b)}
-    dtype = halves.pop()
-    unit = unit_of(dtype, target) if dtype is not None and not halves else None
+    unit = unit_for(found, target)
     if unit is None or found.total is not float32:
         return f"no matrix unit of {target.name} multiplies such operands"
     if size(found.k) < unit.depth:
@@ -44,13 +43,21 @@ def plan(found: Contraction, target: Target) -> MatrixPlan | str:
     m, n, down, across = min(fitting, key=lambda t: cost(t[0], t[1], found, target))
     batch, ms, ns, ks = (tuple(v.name for v in vs) for vs in (found.batch, found.m, found.n, found.k))
     return MatrixPlan("matrix", batch, ms, ns, ks, down, across, m // (down * unit.rows), n // (across * unit.columns),
-                      DEPTH, along(found.a, found.m, found.k, "m"), along(found.b, found.n, found.k, "n"),
-                      f"{unit.name}_{target.language}")
+                      DEPTH_BYTES // unit.stored.itemsize, along(found.a, found.m, found.k, "m"),
+                      along(found.b, found.n, found.k, "n"), f"{unit.name}_{target.language}")
+
+
+def unit_for(c: Contraction, target: Target) -> MatrixUnit | None:
+    """The target's unit for the operands of a contraction."""
+    halves = {half_type(c.a), half_type(c.b)}
+    dtype = halves.pop()
+    unit = unit_of(dtype, target) if dtype is not None and not halves else None
+    return unit or (unit_of(float32, target) if c.a.dtype is c.b.dtype is float32 else None)
 
 
 def fits(tile: tuple[int, int, int, int], unit: MatrixUnit, target: Target) -> bool:
     m, n, down, across = tile
-    local = (m + n) * (DEPTH + PADDING) * 2
+    local = (m + n) * (DEPTH_BYTES + PADDING_BYTES)
     whole = m % (down * unit.rows) == 0 and n % (across * unit.columns) == 0
     return whole and local <= target.local_memory and down * across * WAVE <= target.max_group
 

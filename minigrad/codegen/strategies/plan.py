@@ -109,7 +109,7 @@ class TilePlan:
 
 @dataclass(frozen=True, slots=True)
 class MatrixPlan(TilePlan):
-    """A contraction of half operands by work-groups of down x across waves, each with rows x columns tiles of a matrix
+    """A contraction by work-groups of down x across waves, each with rows x columns tiles of a matrix
     unit (`codegen/microkernels/matrix.py`), whose microkernel is `unit`. The rest is as in a TilePlan."""
 
     unit: str
