@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minigrad.expr import Expr, Index, bounds, variables
-from minigrad.ops.kinds import Kind, clean
+from minigrad.ops.kinds import clean
 from minigrad.ops.node import Node
 from minigrad.ops.op import Elementwise, Generate, IndexMap, Reduction
 from minigrad.ops.storage import DETACH, SCALAR
@@ -72,14 +72,20 @@ class Graph:
         """What stands for the structure: everything but buffers, run-time numbers and the values of symbolic dims."""
         return array("i", [*self.words, *self.targets, len(self.nodes)]).tobytes()
 
-    def note_special(self, k: int, kind: Kind) -> None:
-        """Adds a Node to the lists of those that are more than the values of their inputs."""
+    def note_special(self, k: int, node: Node) -> bool:
+        """Adds Node k to the lists of those that are more than the values of their inputs. True for an alias, which is
+        none of its own."""
+        kind: Any = node.kind
+        if kind.special == "alias":
+            self.aliases.append(node)
+            return True
         if kind.special == "assign":
             self.assigns.append(k)
         elif kind.special == "scalar":
             self.scalars.append(k)
         if kind.symbolic:
             self.symbolic = True
+        return False
 
     def add_targets(self, further: list[Node]) -> None:
         """Asks for Nodes that are in the graph already, or aliases of such."""
@@ -136,35 +142,38 @@ def build_graph(targets: list[Node]) -> Graph:
     nodes: list[Node] = []
     words: list[int] = []
     graph = Graph(nodes, [], position, words, [])
-    place, place_of = position.get, position.__getitem__
-    stack = roots[::-1]
-    while stack:
-        node = stack.pop()
-        at = place(node)
-        if at is None and node.storage is None:
-            position[node] = -1  # its inputs are on their way; it comes off the stack again after them
-            stack.append(node)
-            stack += node.inputs[::-1]
-            continue
-        if at is None:
-            words.append(-node.type.number)
-            graph.leaves.append(len(nodes))
-            if node.type.symbolic:
-                graph.symbolic = True
-        elif at == -1:
-            kind: Any = node.kind
-            if node.op is DETACH:
-                position[node] = place_of(node.inputs[0])
-                graph.aliases.append(node)
+    place = position.__getitem__
+    node: Any = None  # whose inputs are gone through; None: the roots
+    inputs = iter(roots)
+    waiting: list[Any] = []  # the Nodes that wait for this one, each after what is left of the inputs it was met among
+    while True:
+        for i in inputs:
+            if i in position:
                 continue
-            if kind.special:
-                graph.note_special(len(nodes), kind)
-            words.append(kind.number)
-            words += map(place_of, node.inputs)
+            if i.storage is None:
+                waiting.append(inputs)
+                waiting.append(node)
+                node, inputs = i, iter(i.inputs)
+                break
+            words.append(-i.type.number)
+            graph.leaves.append(len(nodes))
+            if i.type.symbolic:
+                graph.symbolic = True
+            position[i] = len(nodes)
+            nodes.append(i)
         else:
-            continue
-        position[node] = len(nodes)
-        nodes.append(node)
+            if node is None:
+                break
+            kind, at = node.kind, len(nodes)
+            if kind.special and graph.note_special(at, node):
+                at = place(node.inputs[0])
+            else:
+                words.append(kind.number)
+                words += map(place, node.inputs)
+                nodes.append(node)
+            position[node] = at
+            node = waiting.pop()
+            inputs = waiting.pop()
     for alias in graph.aliases:
         del position[alias]
     graph.targets = [position[r] for r in roots]
