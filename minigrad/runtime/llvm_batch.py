@@ -11,6 +11,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import IO
 
 from minigrad import config
 from minigrad.runtime import llvm_emit
@@ -20,6 +21,12 @@ GROUP_UNITS, GROUP_CHARS = 16, 150_000
 """A group is full with so many units, or so much text: LLVM's fixed cost per module is as large as a small kernel's."""
 HELP_CHARS = 300_000
 """So much text waits before help is called: about 0.2 seconds of work, as many as the helper needs to start."""
+
+IN_LINE = 2
+"""Groups that the helper has: one at work, and the next. Python's lock goes from thread to thread in steps of 5 ms: it
+would wait for several of those between two groups."""
+PIPE_BYTES = 1 << 20
+"""What a pipe should hold: whole requests and answers, so that neither side waits for the other one to read."""
 
 Group = dict[str, Source]
 
@@ -33,11 +40,12 @@ class Batch:
         self._chars = 0
         self._waiting: deque[Group] = deque()
         self._waiting_chars = 0
+        self._sent: deque[Group] = deque()
         self._done: list[tuple[Group, bytes]] = []
         self._helper: subprocess.Popen | None = None
-        self._feeder: threading.Thread | None = None
+        self._reader: threading.Thread | None = None
         self._more = threading.Condition()
-        self._ended = False
+        self._ended = self._failed = False
 
     def add(self, key: str, source: Source) -> None:
         """Puts a unit into the group that is being filled."""
@@ -45,36 +53,33 @@ class Batch:
         self._chars += len(source[1])
         if len(self._filling) >= GROUP_UNITS or self._chars >= GROUP_CHARS:
             self._close_group()
-            if self._feeder is None and self._waiting_chars >= HELP_CHARS:
-                self._call_help()
 
     def finish(self) -> Iterator[tuple[Group, bytes]]:
-        """Compiles what the helper has not taken yet. Raises Refused."""
+        """Compiles what the helper has not begun with. Raises Refused."""
         if self._filling:
             self._close_group()
-        self._end()
-        while True:
-            try:
-                group = self._waiting.pop()
-            except IndexError:
-                break
+        with self._more:
+            self._ended = True
+        while (group := self._take()) is not None:
             yield group, self._emit(group)
-        if self._feeder is not None:
-            self._feeder.join()
+        self._end()
+        if self._reader is not None:
+            self._reader.join()
         yield from self._done
-        while self._waiting:  # what the helper gave back
-            group = self._waiting.pop()
+        while (group := self._take()) is not None:  # what the helper failed at
             yield group, self._emit(group)
 
     def close(self) -> None:
         """Ends the helper, whatever it does."""
-        self._waiting.clear()
+        with self._more:
+            self._waiting.clear()
+            self._sent.clear()
         self._end()
         if self._helper is not None:
             self._helper.kill()
             self._helper.wait()
-        if self._feeder is not None:
-            self._feeder.join()
+        if self._reader is not None:
+            self._reader.join()
         if self._helper is not None:
             for stream in (self._helper.stdin, self._helper.stdout):
                 assert stream is not None
@@ -88,12 +93,21 @@ class Batch:
             self._ended = True
             self._more.notify()
 
+    def _take(self) -> Group | None:
+        """A group for this process: the newest, or the last of those that the helper has in line."""
+        with self._more:
+            if self._waiting:
+                return self._waiting.pop()
+            return self._sent.pop() if len(self._sent) > 1 else None
+
     def _close_group(self) -> None:
         with self._more:
             self._waiting.append(self._filling)
-            self._more.notify()
-        self._waiting_chars += self._chars
-        self._filling, self._chars = {}, 0
+            self._waiting_chars += self._chars
+            self._filling, self._chars = {}, 0
+            if self._reader is None and self._waiting_chars >= HELP_CHARS:
+                self._call_help()
+            self._send()
 
     def _call_help(self) -> None:
         if config.current().threads < 2 or not sys.executable or _cores() < 2:
@@ -106,30 +120,58 @@ class Batch:
         except OSError:
             self._waiting_chars = 0
             return
-        self._feeder = threading.Thread(target=self._feed, name="minigrad-llvm", daemon=True)
-        self._feeder.start()
+        _enlarge(self._helper.stdin)
+        _enlarge(self._helper.stdout)
+        self._reader = threading.Thread(target=self._read, name="minigrad-llvm", daemon=True)
+        self._reader.start()
 
-    def _feed(self) -> None:
-        """Hands groups to the helper, the oldest first, until there will be no more or it fails."""
+    def _send(self) -> None:
+        """Hands groups to the helper, the oldest first, until it has enough in line. `_more` is held."""
         helper = self._helper
-        assert helper is not None and helper.stdin is not None and helper.stdout is not None
+        while helper is not None and not self._failed and self._waiting and len(self._sent) < IN_LINE:
+            assert helper.stdin is not None
+            try:
+                llvm_emit.write_request(helper.stdin, self._waiting[0])
+            except OSError:
+                self._failed = True
+            else:
+                self._sent.append(self._waiting.popleft())
+        self._more.notify()
+
+    def _read(self) -> None:
+        """Takes the helper's answers, and gives it more, until there is no more or it fails."""
+        helper = self._helper
+        assert helper is not None and helper.stdout is not None
         while True:
             with self._more:
-                self._more.wait_for(lambda: self._waiting or self._ended)
+                self._more.wait_for(lambda: self._sent or self._ended)
+                if not self._sent:
+                    return
             try:
-                group = self._waiting.popleft()
-            except IndexError:
-                return
-            try:
-                llvm_emit.write_request(helper.stdin, group)
                 code = llvm_emit.read_answer(helper.stdout)
             except OSError:
                 code = None
-            if code is None:
-                self._waiting.append(group)  # the other side says what is wrong with it
-                return
-            self._done.append((group, code))
+            with self._more:
+                if code is None:
+                    self._failed = True
+                    self._waiting.extend(self._sent)  # this side says what is wrong with them
+                    self._sent.clear()
+                if not self._sent:
+                    return
+                self._done.append((self._sent.popleft(), code))
+                self._send()
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _enlarge(stream: IO[bytes] | None) -> None:
+    """A pipe of `PIPE_BYTES`, where the system can make one."""
+    try:
+        import fcntl
+
+        assert stream is not None
+        fcntl.fcntl(stream.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    except (ImportError, AttributeError, OSError):
+        pass

@@ -11,6 +11,8 @@ import json
 import struct
 import sys
 from collections.abc import Mapping
+from queue import SimpleQueue
+from threading import Thread
 from typing import IO, Any
 
 Source = tuple[tuple[str, ...], str]
@@ -122,16 +124,24 @@ def read_answer(stream: IO[bytes]) -> bytes | None:
 
 
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
-    """Answers requests until there are no more."""
+    """Answers requests until there are no more; those that come meanwhile are read while LLVM works."""
+    line: SimpleQueue[bytes] = SimpleQueue()
+    Thread(target=_receive, args=(requests, line), daemon=True).start()
     emitter = Emitter()
-    while len(head := requests.read(4)) == 4:
-        rows = json.loads(requests.read(struct.unpack("<I", head)[0]))
+    while text := line.get():
         try:
-            kind, data = b"o", emitter.emit({key: (tuple(entries), source) for key, entries, source in rows})
+            kind, data = b"o", emitter.emit({key: (tuple(entries), source) for key, entries, source in json.loads(text)})
         except Refused as e:
             kind, data = b"e", str(e).encode()
         answers.write(kind + struct.pack("<I", len(data)) + data)
         answers.flush()
+
+
+def _receive(requests: IO[bytes], line: SimpleQueue[bytes]) -> None:
+    """Puts requests in line, and nothing (b"") at their end."""
+    while len(head := requests.read(4)) == 4:
+        line.put(requests.read(struct.unpack("<I", head)[0]))
+    line.put(b"")
 
 
 if __name__ == "__main__":
