@@ -20,20 +20,24 @@ from bench.efficientnet_step import QUICK_SIZE
 from bench.options import Bench
 
 _STEP = """
+from time import perf_counter
 import numpy as np
 from bench.efficientnet_step import QUICK_CLASSES, quick_or_b0, trainer
 random = np.random.default_rng(0)
 images = random.standard_normal(({batch}, 3, {size}, {size}), np.float32)
 trainer(quick_or_b0({quick}), images, random.integers(0, QUICK_CLASSES, {batch}), False)()
+done = perf_counter()
 from minigrad.engine.stats import stats
-print(stats.schedule_s + stats.lower_s + stats.render_s, stats.kernels, stats.programs)
+print(done, stats.schedule_s + stats.lower_s + stats.render_s, stats.kernels, stats.programs)
 """
+"""A training step; when it was done, by the clock of the whole system, and what it took."""
 MATMULS = ((512, 512, 512), (384, 640, 768), (1000, 300, 700), (64, 1024, 1024))
 
 
 def measure_starts(bench: Bench, name: str, batch: int, size: int) -> None:
-    """Rows 'first step, empty caches', 'second process', their processors' seconds, a helper's included, and the
-    seconds of scheduling, lowering and rendering per kernel that was new; then those of `matmul_seconds`."""
+    """Rows 'first step, empty caches', 'second process', from the process's start to the step's end; the seconds until
+    it is gone and those of processors, a helper's included; the seconds of scheduling, lowering and rendering per
+    kernel that was new; then the rows of `matmul_seconds`."""
     code = _STEP.format(batch=batch, size=size, quick=bench.quick)
     figure = bench.report.add_figure
     with tempfile.TemporaryDirectory() as folder:
@@ -42,22 +46,24 @@ def measure_starts(bench: Bench, name: str, batch: int, size: int) -> None:
         _process(small, environment | {"MINIGRAD_CACHE": os.path.join(folder, "other")})
         environment["MINIGRAD_CACHE"] = os.path.join(folder, "empty")
         for which in ("first step of a process, empty caches", "first step of a second process"):
-            wall, busy, output = _process(code, environment)
-            figure(f"{which}, {name}", [wall], 1.0, "s")
+            start, end, busy, output = _process(code, environment)
+            done, python_s, kernels, programs = (float(word) for word in output.split())
+            figure(f"{which}, {name}", [done - start], 1.0, "s")
+            figure("  until the process is gone", [end - start], 1.0, "s")
             figure("  processor time of it", [busy], 1.0, "s")
-            python_s, kernels, programs = (float(word) for word in output.split())
             if programs:
                 figure(f"  python per distinct kernel, {kernels:.0f} of them", [python_s / kernels], 1e-3, "ms")
                 figure(f"  python per distinct program, {programs:.0f} of them", [python_s / programs], 1e-3, "ms")
         _measure_matmuls(bench, environment)
 
 
-def _process(code: str, environment: dict[str, str]) -> tuple[float, float, str]:
-    """Seconds on the clock and of processors that a process running `code` takes, and what it printed."""
+def _process(code: str, environment: dict[str, str]) -> tuple[float, float, float, str]:
+    """When a process running `code` started and ended, by time.perf_counter, the seconds of processors that it took,
+    and what it printed."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     output = run_process(code, environment, stdout=subprocess.PIPE, text=True).stdout
-    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, output
+    end, after = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return start, end, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, output
 
 
 def with_bytecode(folder: str, **more: str) -> dict[str, str]:
@@ -75,7 +81,7 @@ def _measure_matmuls(bench: Bench, environment: dict[str, str]) -> None:
     """Rows 'new matmul' and 'further matmul'."""
     shapes = MATMULS[:1] if bench.quick else MATMULS
     code = f"import json; from bench.starts import matmul_seconds; print(json.dumps(matmul_seconds({shapes})))"
-    found = json.loads(_process(code, environment)[2])
+    found = json.loads(_process(code, environment)[3])
     for k, ((rows, depth, columns), seconds) in enumerate(zip(shapes, found, strict=True)):
         which = "new matmul" if k == 0 else "further matmul"
         bench.report.add_figure(f"{which} {rows}x{depth} @ {depth}x{columns}", [seconds], 1e-3, "ms")
