@@ -5,9 +5,10 @@ whatever layer of a network they came from; the device compiles programs while f
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import length_hint
 from time import perf_counter
 from typing import Any
 
@@ -48,16 +49,17 @@ def render(function: Function, target: Target) -> Program:
     return render_opencl(function, target)
 
 
-def compile_kernels(kernels: list[Kernel], device: Device, load: bool = True) -> list[Compiled]:
-    """Executables for every kernel, compiling what is new; None for each if not `load`.
+def compile_kernels(kernels: Iterable[Kernel], device: Device, load: bool = True) -> list[Compiled]:
+    """Executables for every kernel, compiling what is new, perhaps before the next kernel is taken; None for each if
+    not `load`.
 
     Raises CompileError.
     """
     if not load:
         return [Compiled(k, [None] * len(k.stages)) for k in [stages_of(k, device.target) for k in kernels]]
-    maker = _Maker(device)
+    maker = _Maker(device, kernels)
     start, lowered = perf_counter(), stages_of.cache_info().misses
-    loaded = device.load(maker.programs(kernels))
+    loaded = device.load(maker)
     found = maker.known | dict(zip(maker.new, loaded, strict=True))
     _executables.update({(device.name, f): found[f] for f in maker.new})
     for old in list(_executables)[:-MAX_EXECUTABLES]:
@@ -66,24 +68,32 @@ def compile_kernels(kernels: list[Kernel], device: Device, load: bool = True) ->
     stats.programs += len(loaded)
     stats.lower_s += maker.lower_s
     stats.render_s += maker.render_s
-    stats.compile_s += perf_counter() - start - maker.lower_s - maker.render_s
+    stats.compile_s += perf_counter() - start - maker.wait_s - maker.lower_s - maker.render_s
     return [Compiled(k, [found[s.function] for s in k.stages]) for k in maker.staged]
 
 
 class _Maker:
-    """Makes the stages of kernels and the programs that are new, one by one: the device compiles meanwhile."""
+    """Makes the stages of kernels and the programs that are new, one by one: the device compiles meanwhile.
 
-    def __init__(self, device: Device):
-        self.device = device
+    `wait_s`, `lower_s` and `render_s` are seconds of taking kernels, of their stages, and of programs.
+    """
+
+    def __init__(self, device: Device, kernels: Iterable[Kernel]):
+        self.device, self.kernels = device, kernels
         self.staged: list[Staged] = []
         self.known: dict[Function, Any] = {}
         self.new: dict[Function, None] = {}
-        self.lower_s = self.render_s = 0.0
+        self.wait_s = self.lower_s = self.render_s = 0.0
 
-    def programs(self, kernels: list[Kernel]) -> Iterator[Program]:
+    def __length_hint__(self) -> int:
+        return length_hint(self.kernels)
+
+    def __iter__(self) -> Iterator[Program]:
         """Fills in `staged`, `known` (with executables) and `new`, in the order of the programs."""
-        for kernel in kernels:
+        waiting = perf_counter()
+        for kernel in self.kernels:
             start = perf_counter()
+            self.wait_s += start - waiting
             staged = stages_of(kernel, self.device.target)
             if current().verify:
                 verify([kernel], [staged])
@@ -101,6 +111,8 @@ class _Maker:
                 program = render(function, self.device.target)
                 self.render_s += perf_counter() - start
                 yield program
+            waiting = perf_counter()
+        self.wait_s += perf_counter() - waiting
 
 
 def verify(kernels: list[Kernel], staged: list[Staged]) -> None:

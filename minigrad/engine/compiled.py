@@ -13,7 +13,7 @@ from typing import Any
 from minigrad.config import current
 from minigrad.engine.donation import graph_with_assigns
 from minigrad.engine.observe import Ran, dry_runs, is_timing, observers
-from minigrad.engine.plan import ExecutionPlan, make_plan, run_plan
+from minigrad.engine.plan import ExecutionPlan, run_plan, schedule_and_plan
 from minigrad.engine.plan_store import plan_key, store_plan, stored_plan
 from minigrad.engine.prepared import prepare
 from minigrad.engine.stats import stats
@@ -23,7 +23,6 @@ from minigrad.runtime.cpu import CPU
 from minigrad.runtime.device import Buffer, Device
 from minigrad.runtime.registry import get_device
 from minigrad.scheduler.graph import Graph, bindings, build_graph, expressions, resolve, structure
-from minigrad.scheduler.schedule import schedule
 
 MAX_PLANS = 512
 _plans: dict[tuple, ExecutionPlan] = {}
@@ -140,7 +139,7 @@ def find_plan(graph: Graph, donated: frozenset[int], device: str) -> ExecutionPl
 def new_plan(graph: Graph, donated: frozenset[int], device: Device) -> ExecutionPlan:
     """Schedules, generates code and compiles."""
     before = stats.lower_s + stats.render_s + stats.compile_s
-    plan = make_plan(schedule(graph, donated, device.target), device)
+    plan = schedule_and_plan(graph, donated, device)
     if current().debug > 1:
         from minigrad.engine.debug import tell_plan
 

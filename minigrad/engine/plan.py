@@ -14,8 +14,9 @@ from minigrad.engine.stats import stats
 from minigrad.engine.storage import allocate, arena
 from minigrad.expr import Index, bounds, evaluate, subs
 from minigrad.runtime.device import Buffer, Device, Launch
+from minigrad.scheduler.graph import Graph
 from minigrad.scheduler.memory import Arena, plan_memory
-from minigrad.scheduler.schedule import Schedule, Step
+from minigrad.scheduler.schedule import Schedule, Scheduling, Step
 
 GROUPED_WORK = 500_000.0
 """Estimated nanoseconds of a launch up to which it may join a group: one launch more costs a few thousand of them."""
@@ -95,7 +96,17 @@ class ExecutionPlan:
 
 def make_plan(schedule: Schedule, device: Device, load: bool = True) -> ExecutionPlan:
     """Compiles the schedule's kernels, unless `load` is false, and fixes order and memory."""
-    compiled = compile_kernels([s.kernel for s in schedule.steps], device, load)
+    return _plan_of(schedule, compile_kernels([s.kernel for s in schedule.steps], device, load), device)
+
+
+def schedule_and_plan(graph: Graph, donated: frozenset[int], device: Device) -> ExecutionPlan:
+    """`make_plan` of a graph: kernels are compiled while further ones are being scheduled."""
+    kernels = Scheduling(graph, donated, device.target)
+    compiled = compile_kernels(kernels, device)
+    return _plan_of(kernels.schedule, compiled, device)
+
+
+def _plan_of(schedule: Schedule, compiled: list[Compiled], device: Device) -> ExecutionPlan:
     sizes: list[Index] = [s.nbytes for s in schedule.slots]
     items: list[Item] = []
     for step, kernel in zip(schedule.steps, compiled, strict=True):

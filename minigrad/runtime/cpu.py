@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from operator import length_hint
 from time import perf_counter
 
 from minigrad import config
@@ -49,7 +50,8 @@ class CPU(HostMemory, Device):
                 kept.append(p)
                 yield Unit((p.name,), p.source, p.links, p.digest)
 
-        return [Executable(p, a[0]) for a, p in zip(self._jit.addresses(units()), kept, strict=True)]
+        found = self._jit.addresses(units(), length_hint(programs))
+        return [Executable(p, a[0]) for a, p in zip(found, kept, strict=True)]
 
     def launch(self, launches: list[Launch]) -> None:
         """Runs the launches in order; returns when all are done."""

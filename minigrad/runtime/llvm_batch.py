@@ -21,6 +21,10 @@ GROUP_UNITS, GROUP_CHARS = 16, 150_000
 """A group is full with so many units, or so much text: LLVM's fixed cost per module is as large as a small kernel's."""
 HELP_CHARS = 300_000
 """So much text waits before help is called: about 0.2 seconds of work, as many as the helper needs to start."""
+HELP_UNITS = 200
+"""So many units to come are reason enough."""
+FIRST_CHARS = 40_000
+"""A group for a helper that has nothing to do need not be larger."""
 
 IN_LINE = 2
 """Groups that the helper has: one at work, and the next. Python's lock goes from thread to thread in steps of 5 ms: it
@@ -34,7 +38,8 @@ Group = dict[str, Source]
 class Batch:
     """Units that are to be compiled. `add` them, then go through `finish()`, which gives groups and their objects."""
 
-    def __init__(self, emit: Callable[[Group], bytes]):
+    def __init__(self, emit: Callable[[Group], bytes], about: int = 0):
+        """`about` how many units will come, where somebody can say: for many, help gets ready at once."""
         self._emit = emit
         self._filling: Group = {}
         self._chars = 0
@@ -46,12 +51,15 @@ class Batch:
         self._reader: threading.Thread | None = None
         self._more = threading.Condition()
         self._ended = self._failed = False
+        if about >= HELP_UNITS:
+            self._call_help()
 
     def add(self, key: str, source: Source) -> None:
         """Puts a unit into the group that is being filled."""
         self._filling[key] = source
         self._chars += len(source[1])
-        if len(self._filling) >= GROUP_UNITS or self._chars >= GROUP_CHARS:
+        idle = self._helper is not None and not self._sent
+        if len(self._filling) >= GROUP_UNITS or self._chars >= (FIRST_CHARS if idle else GROUP_CHARS):
             self._close_group()
 
     def finish(self) -> Iterator[tuple[Group, bytes]]:
@@ -156,7 +164,7 @@ class Batch:
                     self._failed = True
                     self._waiting.extend(self._sent)  # this side says what is wrong with them
                     self._sent.clear()
-                if not self._sent:
+                if code is None or not self._sent:
                     return
                 self._done.append((self._sent.popleft(), code))
                 self._send()

@@ -130,7 +130,8 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     emitter = Emitter()
     while text := line.get():
         try:
-            kind, data = b"o", emitter.emit({key: (tuple(entries), source) for key, entries, source in json.loads(text)})
+            rows = json.loads(text)
+            kind, data = b"o", emitter.emit({key: (tuple(entries), source) for key, entries, source in rows})
         except Refused as e:
             kind, data = b"e", str(e).encode()
         answers.write(kind + struct.pack("<I", len(data)) + data)

@@ -67,14 +67,15 @@ class Jit:
         self._linked: set[str] = set()
         self.compiled = 0
 
-    def addresses(self, units: Iterable[Unit]) -> list[tuple[int, ...]]:
+    def addresses(self, units: Iterable[Unit], about: int = 0) -> list[tuple[int, ...]]:
         """The addresses of each unit's entries, in order. Units are compiled while others are still being made.
 
-        Raises CompileError with LLVM's words and the source, NotStored for a unit without source that no cache has.
+        `about` how many they will be, where it is known. Raises CompileError with LLVM's words and the source, and
+        NotStored for a unit without source that no cache has.
         """
         keys: list[str] = []
         fresh: dict[str, Unit] = {}
-        batch = Batch(self._emit)
+        batch = Batch(self._emit, about)
         try:
             for unit in units:
                 key = self.key(unit)

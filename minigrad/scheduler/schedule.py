@@ -4,7 +4,7 @@ A `Schedule` knows positions of the graph, not Nodes or buffers: the same one se
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Generator, Iterator
 from dataclasses import dataclass, replace
 
 from minigrad.codegen.kernel import Kernel
@@ -24,6 +24,9 @@ from minigrad.scheduler.merge import Merger, covers, dependencies, is_update, me
 from minigrad.scheduler.order import lean_order
 from minigrad.scheduler.tails import merge_tails
 from minigrad.target import Target
+
+NODES_PER_KERNEL = 8
+"""About so many Nodes, composites counting as one, become a kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +67,39 @@ class Schedule:
 
 def schedule(graph: Graph, donatable: frozenset[int], target: Target) -> Schedule:
     """Fuses, lowers and orders. `donatable`: leaves that nobody else reads; an assign may reuse their buffer."""
+    kernels = Scheduling(graph, donatable, target)
+    for _ in kernels:
+        pass
+    return kernels.schedule
+
+
+class Scheduling:
+    """`schedule`, step by step: gives each kernel as soon as it is there, then has the whole in `schedule`."""
+
+    schedule: Schedule
+
+    def __init__(self, graph: Graph, donatable: frozenset[int], target: Target):
+        self._graph, self._donatable, self._target = graph, donatable, target
+
+    def __iter__(self) -> Iterator[Kernel]:
+        self.schedule = yield from _scheduled(self._graph, self._donatable, self._target)
+
+    def __length_hint__(self) -> int:
+        """About how many kernels there will be."""
+        return len(self._graph.nodes) // NODES_PER_KERNEL
+
+
+def _scheduled(graph: Graph, donatable: frozenset[int], target: Target) -> Generator[Kernel, None, Schedule]:
     expanded = expand_graph(graph, target)
     if expanded is not None:
-        return expanded.restored(schedule(expanded.graph, expanded.donatable(donatable), target))
+        made = yield from _scheduled(expanded.graph, expanded.donatable(donatable), target)
+        return expanded.restored(made)
     state = fuse(graph, set(), target)
     merger = Merger(state)
     merge_attentions(state, merger)
     merge_tails(state, merger)
     merge_siblings(state, merger)
-    return Scheduler(state, donatable).run()
+    return (yield from Scheduler(state, donatable).run())
 
 
 class Scheduler:
@@ -85,7 +112,8 @@ class Scheduler:
         self.readers: dict[int, set[int]] = {}
         self.lowerings = Lowerings()
 
-    def run(self) -> Schedule:
+    def run(self) -> Generator[Kernel, None, Schedule]:
+        """Gives the kernels of `steps` in their order."""
         graph = self.graph
         for g, group in enumerate(self.state.groups):
             for m in group.members:
@@ -93,7 +121,10 @@ class Scheduler:
                     if graph.leaf[i] or self.state.group_of.get(i, g) != g:
                         self.readers.setdefault(i, set()).add(g)
         for g in self.order():
+            before = len(self.steps)
             self.emit(g)
+            for step in self.steps[before:]:
+                yield step.kernel
         outputs = tuple(self.slot(peeled(graph, k)) for k in graph.targets)
         return Schedule(tuple(self.steps), tuple(self.slots), outputs, frozenset(self.donated))
 
