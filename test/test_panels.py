@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from conftest import needs_device
 from machine_code import assembly
 from matmul_sweep import SIZES, check
 from test_packed import AVX2, AVX512, NEON, arguments, equal_the_kernel, flat_kernel, rng, tensor
@@ -236,6 +237,27 @@ def test_what_is_packed(m: int, n: int, k: int, a: str, b: str, whole: bool) -> 
 ])
 def test_what_is_not_done_in_panels_says_why(result, reason: str) -> None:  # noqa: ANN001
     assert reason in str(plan(flat_kernel(result()).nests[0], AVX512))
+
+
+def test_other_compilers_get_panels_for_long_products_alone() -> None:
+    opencl = replace(AVX512, language="opencl", local_memory=1 << 21)
+    long, short = (flat_kernel((tensor(n, 520) @ tensor(520, 520)).contiguous()).nests[0] for n in (520, 490))
+    made = plan(long, opencl)
+    assert made == plan(long, AVX512) and isinstance(made, PanelPlan)
+    assert sum(panel_form.form_of(contraction_of(long, made), made).memory) * 4 <= opencl.local_memory
+    assert "twice the text" in str(plan(short, opencl)) and isinstance(plan(short, AVX512), PanelPlan)
+    assert "no panels" in str(plan(long, replace(opencl, local_memory=1 << 14)))
+    assert "GPU" in str(plan(long, replace(opencl, vector_bytes=4)))
+
+
+@needs_device("CL:pocl")
+@pytest.mark.parametrize("turned", [False, True])
+def test_long_products_in_panels_on_opencl(turned: bool) -> None:
+    a, b = rng.standard_normal((515, 521), np.float32), rng.standard_normal((521, 518), np.float32)
+    x, y = ((Tensor(np.ascontiguousarray(v.T), device="CL:pocl").transpose(0, 1) if turned else
+             Tensor(v, device="CL:pocl")) for v in (a, b))
+    exact = a.astype(np.float64) @ b
+    np.testing.assert_allclose((x @ y * 0.25 + 1.0).numpy(), exact * 0.25 + 1.0, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("target, register", [(AVX512, "zmm"), (AVX2, "ymm")], ids=["avx512", "avx2"])

@@ -26,6 +26,7 @@ from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.strategies.build_dots import dot_groups, lanes_along_rows
 from minigrad.codegen.strategies.packed import is_plain, product, row_bytes, steps_closely
+from minigrad.codegen.strategies.panel_form import form_of
 from minigrad.codegen.strategies.plan import PanelPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.expr import Var
@@ -33,6 +34,10 @@ from minigrad.target import Target
 
 MIN_WORK = 1 << 12
 """Multiply-adds below which a tile costs more than it saves."""
+
+MIN_WORK_ELSEWHERE = 1 << 27
+"""Likewise where compilers other than ours take tenths of a second for each program: its text is twice as long as that
+of a packed contraction, for 20-40% of the time."""
 
 MIN_K = 8
 """Steps of the sum below which the stores decide, not the tile."""
@@ -118,8 +123,11 @@ def plan(nest: Nest, target: Target) -> PanelPlan | str:
     c = recognise(nest)
     if isinstance(c, str):
         return c
-    if target.language != "llvm":
-        return f"no panels: no memory of a worker's own in {target.language}"
+    if target.is_gpu:
+        return "no panels: a work-item of a GPU has too little memory of its own"
+    work = product(extent(v) for v in (*c.batch, *c.m, *c.n, *c.k) if isinstance(v.hi, int))
+    if target.language != "llvm" and work < MIN_WORK_ELSEWHERE:
+        return f"no panels: a driver would compile twice the text of a packed one for {work} multiply-adds"
     if len(c.k) != 1 or not (c.m and c.n):
         return "no panels: the sum goes over several variables"
     if any(not isinstance(v.hi, int) for v in (*c.batch, *c.m, *c.n, *c.k)):
@@ -135,7 +143,12 @@ def plan(nest: Nest, target: Target) -> PanelPlan | str:
         return f"no panels: M={m} N={n} K={k} is too small"
     if not writes_along(c, c.n[-1]):
         return f"no panels: the output is not contiguous along {c.n[-1]}"
-    return panels(c, width, target)
+    made = panels(c, width, target)
+    if target.language != "llvm" and isinstance(made, PanelPlan):
+        memory = sum(form_of(c, made).memory) * max(c.a.dtype.itemsize, 4)
+        if memory > target.local_memory:
+            return f"no panels: {memory} bytes of {target.local_memory} in {target.name}"
+    return made
 
 
 def is_linear(c: Contraction, v: Var) -> bool:
