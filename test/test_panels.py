@@ -213,12 +213,16 @@ def test_plans_print_and_parse() -> None:
 
 @pytest.mark.parametrize("m, n, k, a, b, whole", [
     (64, 64, 64, "place", "place", True),
+    (128, 128, 128, "place", "panels", True),
+    (64, 128, 128, "place", "place", True),
+    (128, 192, 128, "place", "place", True),
     (256, 256, 256, "place", "place", True),
     (512, 512, 512, "place", "panels", True),
     (64, 512, 512, "place", "place", True),
     (196, 672, 112, "place", "place", True),
     (1024, 1024, 1024, "place", "panels", True),
-    (2048, 2048, 2048, "place", "panels", False),
+    (128, 1024, 2048, "place", "panels", True),
+    (128, 512, 4096, "place", "panels", False),
     (8, 2048, 2048, "place", "place", False),
     (24, 2048, 2048, "turned", "place", False),
 ])
@@ -295,12 +299,24 @@ def test_a_tile_takes_several_steps_at_a_time_where_they_leave_none(m: int, k: i
     assert panel_form.form_of(contraction_of(kernel.nests[0], made), made).steps == steps
 
 
-def test_sums_of_a_unit_leave_room_for_a() -> None:
-    """Sums that are kept from block to block of K share the second-level cache with A."""
-    made = plan(flat_kernel(tensor(2048, 2048) @ tensor(2048, 2048), AVX512).nests[0], AVX512)
-    assert isinstance(made, PanelPlan) and made.block_k < 2048
-    sums, a = made.unit_m * made.unit_n * 4, made.unit_m * made.block_k * 4
-    assert sums <= max(AVX512.l2 // 3, AVX512.l2 - a)
+@pytest.mark.parametrize("m, n, k", [(1024, 1024, 1024), (2048, 256, 2048), (900, 700, 600)])
+def test_few_panels_of_b_are_packed_once_for_all_rows(m: int, n: int, k: int) -> None:
+    """They leave the second-level cache to the rows of A that pass by, a tile of rows at a time."""
+    stage = stages_of(flat_kernel(tensor(m, k) @ tensor(k, n), AVX512), AVX512).stages[0]
+    made = stage.plan
+    assert isinstance(made, PanelPlan) and (made.a, made.b, made.block_k) == ("place", "panels", k)
+    assert made.unit_m >= m and made.block_m in (made.rows, made.unit_m)
+    one = made.vectors * made.width
+    assert made.unit_n == one or made.unit_n * k * 4 <= AVX512.l2 // 4 and made.block_m == made.rows
+    written = {b.name for b in stage.function.buffers if b.mode != "in"}
+    assert any(isinstance(s, Prefetch) and s.buffer in written for s in statements(stage.function))
+
+
+def test_sums_of_a_unit_stay_in_the_second_level_cache() -> None:
+    """Those that are kept from block to block of K."""
+    made = plan(flat_kernel(tensor(5000, 2050) @ tensor(2050, 64), AVX512).nests[0], AVX512)
+    assert isinstance(made, PanelPlan) and made.block_k < 2050
+    assert made.unit_m * made.unit_n * 4 <= AVX512.l2
 
 
 @pytest.mark.parametrize("n, k", [(96, 16), (512, 32)])

@@ -259,7 +259,7 @@ class PanelBuilder:
     def announce(self, row: Index, column: Index, u: Var, v: Var) -> list[Stmt]:
         """Prefetches of what a tile will store: its lines arrive while the sums are computed."""
         s, form = self.contraction.outputs[0], self.form
-        if value_atoms(s.indices[0]) or form.by_rows:
+        if value_atoms(s.indices[0]) or not form.announced:
             return []
         at = {**self.at, self.m: row + u, self.n: column + v * form.width}
         return [_unrolled(u, form.rows, v, form.vectors, (Prefetch(s.param, subs(s.indices[0], at)),))]

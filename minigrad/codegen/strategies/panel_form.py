@@ -65,6 +65,7 @@ class Form:
 
     steps: of the sum in one iteration of the microkernel's loop
     blocks: several blocks of rows in a unit; by_rows: each of one tile; split: several blocks of K
+    announced: what a tile will store is prefetched
     edge_m, edge_n: whole tiles leave rows or columns; low, narrow: fewer rows than a vector has lanes, or columns than
         a tile; edge_k: whole vectors leave steps of the sum; short: they are fewer than a vector
     ahead: vectors of the next tile's columns of B to prefetch per tile; together: the next tile's rows of A are, too
@@ -81,6 +82,7 @@ class Form:
     steps: int
     blocks: bool
     by_rows: bool
+    announced: bool
     split: bool
     edge_m: bool
     edge_n: bool
@@ -114,7 +116,7 @@ def form_of(c: Contraction, plan: PanelPlan) -> Form:
     """The form of a plan for a contraction of constant sizes."""
     m, n, k = extent(c.m[-1]), extent(c.n[-1]) - plan.dots, extent(c.k[-1])
     rows, width, columns = plan.rows, plan.width, plan.vectors * plan.width
-    split, blocks = plan.block_k < k, plan.unit_m > plan.block_m
+    split, blocks, by_rows = plan.block_k < k, plan.unit_m > plan.block_m, plan.block_m == rows
     panels, tiles = ceil(plan.unit_n / columns), ceil(plan.block_m / rows)
     ahead = plan.b == "place" and not split and not blocks and row_bytes(c.b, c.k) >= PAGE
     steps, pitch = ceil(k / width) * width, ceil(rows / width) * width
@@ -124,8 +126,8 @@ def form_of(c: Contraction, plan: PanelPlan) -> Form:
               plan.dots * steps, plan.dots * (rows + ceil(plan.unit_m / width) * width))
     used = plan.b != "place", plan.a != "place", split, plan.dots > 0, plan.dots > 0
     return Form(plan.outer, rows, plan.vectors, width, plan.a, plan.b, plan.dots, steps_at_once(m * n * k, k, plan),
-                blocks, plan.block_m == rows, split, m % rows > 0, n % columns > 0, k % width > 0, m < width,
-                n < columns, k < width, ceil(plan.vectors / tiles) if ahead else 0,
+                blocks, by_rows, not by_rows or k > SHORT_SUM, split, m % rows > 0, n % columns > 0, k % width > 0,
+                m < width, n < columns, k < width, ceil(plan.vectors / tiles) if ahead else 0,
                 plan.a == "place" and not split and rows_together(c),
                 tuple(size if here else 0 for size, here in zip(memory, used, strict=True)))
 

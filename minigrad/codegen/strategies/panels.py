@@ -11,15 +11,16 @@
 A tile at an edge reaches back over the one before it instead of needing masks, and stores what is its own. Where only
 a few columns are left, as of planes of 7x7 and 14x14, they are dot products with lanes along K instead. A is read
 in place wherever it is in memory as it is: a tile needs few rows. B is packed when it is used often and does not fit
-the second-level cache, or when its rows are a multiple of a page apart and meet in few sets of the caches, or far apart
-and too many for the first. A large B that few rows use is streamed: blocks of K so short that whole rows of B are read
-one after another.
+the second-level cache, or when its rows are a multiple of a page apart or a power of two and meet in few sets of the
+caches, or far apart and too many for the first. A few panels of B then stay in the second-level cache while all rows of
+A pass by, each tile of rows once. A large B that few rows use is streamed: blocks of K so short that whole rows of B
+are read one after another.
 """
 from __future__ import annotations
 
 from functools import lru_cache
 from itertools import product as product_of
-from math import ceil
+from math import ceil, gcd
 
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.lowering.collapse import coefficient
@@ -82,7 +83,7 @@ NEAR_VECTORS = 4
 PACK_ROWS = 48
 """Rows of A from which packing B pays."""
 
-MAX_K, MAX_K_PACKED = 1024, 192
+MAX_K, MAX_K_PACKED = 2048, 192
 """Steps of the sum per block, and where A is packed too or not read along K: the first-level cache holds both."""
 
 MAX_DOTS, MAX_K_DOTS = 4, 2048
@@ -97,9 +98,13 @@ SHORT_K = 64
 UNIT_ROWS = 512
 """Rows of a unit of work: with a block of K they stay in the second-level cache."""
 
+PASSED_PART = 4
+"""Part of the second-level cache for panels of B that rows of A pass by: 5-10% at 1024 and 2048, over a second packing
+of B and over sums kept from block to block of K."""
+
 SUMS_PART = 3
-"""Part of the second-level cache that the sums of a unit may take where they are kept from block to block of K and A,
-which is read once per panel of B, would fill it: 3% at 2048."""
+"""Part of the second-level cache that the sums of a unit may take at least, where they are kept from block to block of
+K and A is packed or not read along K."""
 
 UNIT_WORK = 1 << 19
 """Multiply-adds of a unit of parallel work worth having."""
@@ -175,8 +180,8 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
     few = in_place and a == "place" and m <= STREAM_ROWS and long and 2 * b_bytes > target.l2
     if few:
         a, b, block_k = a if m <= IN_PLACE_ROWS else packed_a, "place", STREAM_K
-    elif in_place and (m < PACK_ROWS or fits_in_place(c, b_bytes, target) and not far_a and
-                       not (long and m >= SHARED_ROWS and row_bytes(c.b, c.k) >= FAR_STEP)):
+    elif in_place and (m < PACK_ROWS or fits_in_place(c, b_bytes, target) and not far_a and not (
+            m >= SHARED_ROWS and (row_bytes(c.b, c.k) >= FAR_STEP if long else is_crowded(c, target)))):
         b = "place"
     else:
         b = "panels" if steps_closely(c.b, c.n[-1:]) else "turned"
@@ -192,12 +197,15 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
         block_k = k
     if ceil(m / rows) * rows * ceil(n / columns) * columns > MAX_WASTE * m * n and len(c.m) + len(c.n) > 2:
         return f"no panels: tiles of {rows} x {columns} waste too much of {m} x {n}"
+    passed = b != "place" and a == "place" and not far_a
     if streamed:
         wide = max(1, min(target.units, n // STREAM_COLUMNS))
         unit_m, unit_n = ceil(m / rows) * rows, ceil(ceil(n / columns) / wide) * columns
+    elif passed:
+        unit_m, unit_n = tall_units(c, n, rows, columns, block_k, target)
     else:
         unit_m, unit_n = units(c, n, rows, columns, block_k, b == "place", target)
-    by_rows = unit_n >= n and writes_rows(c, unit_n, block_k, b == "place", target)
+    by_rows = unit_n > columns if passed else unit_n >= n and writes_rows(c, unit_n, block_k, b == "place", target)
     outer = tuple(v.name for v in (*c.batch, *c.m[:-1], *c.n[:-1]))
     block_m = rows if by_rows else unit_m
     return PanelPlan("panels", outer, unit_m, unit_n, block_m, block_k, rows, vectors, width, a, b, dots)
@@ -207,6 +215,14 @@ def fits_in_place(c: Contraction, b_bytes: int, target: Target) -> bool:
     """Whether B stays in the second-level cache, its rows whole lines long and spread over the sets of the first."""
     step = row_bytes(c.b, c.k)
     return b_bytes <= target.l2 and step % target.vector_bytes == 0 and step % PAGE != 0
+
+
+def is_crowded(c: Contraction, target: Target) -> bool:
+    """Whether rows of a panel of B, in place, meet in few sets of the first-level cache, so that it does not hold them:
+    rows of 256 bytes, 512 apart, have half of it."""
+    row, n = NEAR_VECTORS * target.vector_bytes, extent(c.n[-1]) * c.b.dtype.itemsize
+    room = target.l1 * row // max(row, gcd(row_bytes(c.b, c.k), PAGE))
+    return n > row and extent(c.k[-1]) * row > room
 
 
 def stream_tile(m: int, in_place: bool, target: Target) -> tuple[int, int]:
@@ -283,10 +299,9 @@ def units(c: Contraction, n: int, rows: int, columns: int, block_k: int, in_plac
     Columns are cut first: a panel of B is used, or packed, for as many rows as there are. Not where all of B stays in
     the first-level cache.
     """
-    m, k = extent(c.m[-1]), extent(c.k[-1])
-    down, across = ceil(m / rows), ceil(n / columns)
-    others = product(extent(v) for v in (*c.batch, *c.m[:-1], *c.n[:-1]))
-    wanted = max(1, min(UNITS * target.units, m * n * k * others // UNIT_WORK) // others)
+    k = extent(c.k[-1])
+    down, across = ceil(extent(c.m[-1]) / rows), ceil(n / columns)
+    others, wanted = other_units(c, n, target)
     tall = min(down, ceil(UNIT_ROWS / rows))
     wide = across
     if block_k < k:
@@ -303,6 +318,28 @@ def units(c: Contraction, n: int, rows: int, columns: int, block_k: int, in_plac
     if in_place:
         tall, wide = shared_evenly(down, across, others, tall, wide, target.units)
     return tall * rows, wide * columns
+
+
+def tall_units(c: Contraction, n: int, rows: int, columns: int, block_k: int, target: Target) -> tuple[int, int]:
+    """Likewise where B is packed and A passes by in place: a few panels of B, packed once for as many rows as there
+    are, stay in the second-level cache, and each tile of rows meets all of them."""
+    itemsize = max(c.a.dtype.itemsize, 4)
+    down, across = ceil(extent(c.m[-1]) / rows), ceil(n / columns)
+    _, wanted = other_units(c, n, target)
+    wide = max(1, min(target.l2 // PASSED_PART // (block_k * columns * itemsize), across // wanted))
+    tall = down
+    if block_k < extent(c.k[-1]):
+        tall = max(1, min(tall, target.l2 // (rows * wide * columns * itemsize)))
+    if target.units > 1:
+        tall = min(tall, max(ceil(SHARED_ROWS / rows), down * ceil(across / wide) // wanted))
+    return even(down, tall) * rows, even(across, wide) * columns
+
+
+def other_units(c: Contraction, n: int, target: Target) -> tuple[int, int]:
+    """How many products of two matrices there are, and into how many units each is to be cut at least."""
+    others = product(extent(v) for v in (*c.batch, *c.m[:-1], *c.n[:-1]))
+    work = extent(c.m[-1]) * n * extent(c.k[-1]) * others
+    return others, max(1, min(UNITS * target.units, work // UNIT_WORK) // others)
 
 
 def shared_evenly(down: int, across: int, others: int, tall: int, wide: int, workers: int) -> tuple[int, int]:
