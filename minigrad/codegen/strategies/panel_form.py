@@ -34,8 +34,8 @@ STEPS = (1 << 29, 4), (0, 2)
 none and B is not streamed. The loop's own instructions cost nothing on a quiet machine; on a busy virtual one, whose
 cores are probably shared, 2 were measured to gain 6%, 4 to gain 8% for 20% longer compiling."""
 
-LEAST_STEPS, LEAST_MEMORY = 1280, (1 << 11, 1 << 12, 1 << 9, 1 << 8)
-"""Memory of a worker's own where sizes are arguments: steps of a panel of B, and vectors of the rest as in
+LEAST_STEPS, LEAST_MEMORY = 2304, (1 << 11, 1 << 12, 1 << 9, 1 << 8)
+"""Memory of a worker's own where sizes are arguments: steps of panels of B, and vectors of the rest as in
 `Form.memory`. What is not touched costs nothing."""
 
 

@@ -205,7 +205,7 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
         unit_m, unit_n = tall_units(c, n, rows, columns, block_k, target)
     else:
         unit_m, unit_n = units(c, n, rows, columns, block_k, b == "place", target)
-    by_rows = unit_n > columns if passed else unit_n >= n and writes_rows(c, unit_n, block_k, b == "place", target)
+    by_rows = passed or unit_n >= n and writes_rows(c, unit_n, block_k, b == "place", target)
     outer = tuple(v.name for v in (*c.batch, *c.m[:-1], *c.n[:-1]))
     block_m = rows if by_rows else unit_m
     return PanelPlan("panels", outer, unit_m, unit_n, block_m, block_k, rows, vectors, width, a, b, dots)
