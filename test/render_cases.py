@@ -76,6 +76,45 @@ CASES = [
   for i in 0..7 serial:
     y[i] = x[i] * 2.0 + 1.0
 """),
+    *[Case(f"registers_{n}", """func registers(in x: f32[n], out y: f32[3], n: index in 0..64)
+  alloc acc: f32[2] register
+  acc[0] = 1.0
+  acc[1] = 0.5
+  for i in 0..n serial:
+    if i-3 >= 0:
+      acc[0] = acc[0] + x[i]
+      if i-5 >= 0:
+        acc[1] = acc[0] * 0.5
+    else:
+      acc[1] = acc[1] * 2.0 + x[i]
+  if n-7 >= 0:
+    acc[1] = acc[1] + 100.0
+  y[0] = acc[0]
+  y[1] = acc[1]
+  for j in 0..n serial:
+    alloc last: f32[1] register
+    last[0] = acc[0] * x[j]
+    for k in 0..n serial:
+      last[0] = last[0] + acc[1]
+    acc[0] = last[0]
+  y[2] = acc[0]
+""", {"n": n}) for n in (0, 2, 4, 7)],
+    Case("masked_square", """func masked_square(in a: f32[40*n], out y: f32[256], n: index in 1..16)
+  for p in 0..1 parallel:
+    for l in 0..16 vector:
+      for u in 0..16 unroll:
+        y[l+16*u] = (a[40*l+u+16] else 0.0 if n-1-l >= 0)
+""", {"n": 11}),
+    Case("square_in_branch", """func square_in_branch(in a: f32[40*n], out y: f32[512], n: index in 1..32)
+  for p in 0..2 parallel:
+    for l in 0..16 vector:
+      if n-16-16*p >= 0:
+        for u in 0..16 unroll:
+          y[l+16*u+256*p] = a[640*p+40*l+u+16]
+      else:
+        for u in 0..16 unroll:
+          y[l+16*u+256*p] if n-1-16*p-l >= 0 = a[640*p+40*l+u+16]
+""", {"n": 21}, data={"y": [0.0] * 512}),
     Case("no_loop", """func no_loop(in x: f32[3], out y: f32[1])
   y[0] = x[0] + x[1] * x[2]
 """),

@@ -113,6 +113,20 @@ def test_taps_of_a_stride_share_their_loads():
     assert source.count("load <16 x float>") == 2
 
 
+@pytest.mark.parametrize("name", ["masked_square", "square_in_branch"])
+def test_squares_are_transposed_under_masks_and_in_branches(name: str) -> None:
+    case, = (c for c in CASES if c.name == name)
+    source = render_llvm(case.function, TARGET).source
+    assert source.count("shufflevector <16 x float>") >= 64
+    assert source.count("insertelement <16 x float>") <= 2, "rows are not gathered"
+
+
+def test_register_buffers_are_values() -> None:
+    source = render_llvm(parse_function(TILE), TARGET).source
+    assert "alloca" not in source
+    assert source.count("phi <16 x float>") == 6
+
+
 def test_stores_in_steps_are_parts_of_vectors():
     text = "func f(out y: f32[31])\n  for l in 0..16 vector:\n    y[2*l] = f32(index(l))\n"
     source = render_llvm(parse_function(text), replace(TARGET, features=TARGET.features | {"avx", "avx2"})).source

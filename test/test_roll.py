@@ -2,6 +2,7 @@
 # Tests know their dims are ints.
 # mypy: disable-error-code="arg-type"
 import numpy as np
+import pytest
 
 from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.text import parse_function, print_function
@@ -86,15 +87,46 @@ def test_a_square_is_transposed_first():
 """)
 
 
-def test_a_masked_square_is_gathered_in_a_loop():
+def test_a_masked_square_is_transposed_under_its_mask():
     check("""\
   for l in 0..8 vector:
     for u in 0..16 unroll:
       y[l+8*u] = (exp(a[32*l+u]) else 0.0 if -l+5 >= 0)
 """, """\
   for l in 0..8 vector:
+    alloc square: f32[16] scratch
+    for u in 0..16 unroll:
+      square[u] = (a[32*l+u] else 0.0 if -l+5 >= 0)
     for u in 0..16 serial:
-      y[l+8*u] = (exp(a[32*l+u]) else 0.0 if -l+5 >= 0)
+      y[l+8*u] = (exp(square[u]) else 0.0 if -l+5 >= 0)
+""")
+
+
+def test_what_is_stored_under_a_condition_is_read_under_it():
+    check("""\
+  for l in 0..8 vector:
+    for u in 0..16 unroll:
+      y[l+8*u] if -l+5 >= 0 = exp(a[32*l+u])
+""", """\
+  for l in 0..8 vector:
+    alloc square: f32[16] scratch
+    for u in 0..16 unroll:
+      square[u] = (a[32*l+u] else 0.0 if -l+5 >= 0)
+    for u in 0..16 serial:
+      y[l+8*u] if -l+5 >= 0 = exp(square[u])
+""")
+
+
+@pytest.mark.parametrize("condition", ["-l-u+9 >= 0", "-u+9 >= 0"])
+def test_a_square_whose_mask_differs_by_column_is_gathered_in_a_loop(condition: str):
+    check(f"""\
+  for l in 0..8 vector:
+    for u in 0..16 unroll:
+      y[l+8*u] = (exp(a[32*l+u]) else 0.0 if {condition})
+""", f"""\
+  for l in 0..8 vector:
+    for u in 0..16 serial:
+      y[l+8*u] = (exp(a[32*l+u]) else 0.0 if {condition})
 """)
 
 

@@ -6,6 +6,9 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from minigrad.expr import Expr, FloorDiv, Index, Max, Min, Mod, Opaque, Var, dim, emax, emin, subs
 from minigrad.value import Value, ValueIndex, index_values, rebuild, value_atoms
 
+Conditions = tuple[Index, ...]
+"""All of them are `>= 0`."""
+
 
 def inner_values(indices: Iterable[Index]) -> list[Value]:
     """The values used as indices inside index expressions."""
@@ -31,6 +34,37 @@ def below(root: Value, done: Container[Value]) -> Iterator[Value]:
         else:
             stack.pop()
             yield v
+
+
+def replace_values(root: Value, by: Mapping[Value, Value]) -> Value:
+    """`root` with parts of it replaced, outside indices."""
+    done = dict(by)
+    for v in below(root, done):
+        done[v] = rebuild(v, tuple([done[a] for a in v.args]), v.attr)
+    return done[root]
+
+
+def guarded_loads(roots: Iterable[Value], conditions: Conditions, left: Callable[[Conditions], Conditions | None]
+                  ) -> Iterator[tuple[Value, Conditions]]:
+    """The loads in values, once per set of conditions under which they happen: `conditions` and those of guards around
+    them, of which `left` says what is not known, None if one is false."""
+    todo = [(v, conditions) for v in roots]
+    seen = set(todo)
+    while todo:
+        v, around = todo.pop()
+        parts = [(a, around) for a in operands(v)]
+        if v.op == "load":
+            yield v, around
+        elif v.op == "guard":
+            own = left(v.attr)  # type: ignore[arg-type]
+            if own is None:
+                parts = parts[1:]
+            else:
+                parts[0] = v.args[0], (*around, *[c for c in own if c not in around])
+        for part in parts:
+            if part not in seen:
+                seen.add(part)
+                todo.append(part)
 
 
 def map_leaves(e: Index, fn: Callable[[Var | ValueIndex], Index]) -> Index:

@@ -38,10 +38,10 @@ class Emitter(ValueEmitter):
         elif split is not None:
             result = self.load_vector(memory, split[0], split[1], mask, floor)
         else:
-            far = self.far_step(offset) if mask is None else None
+            far = self.far_step(offset)
             steps = self.lane_steps(offset) if mask is None and far is None else None
             if far is not None:
-                result = self.load_square(memory, *far, floor)
+                result = self.load_square(memory, *far, mask, floor)
             elif steps is not None:
                 result = self.load_steps(memory, *steps, floor)
         if result is None:
@@ -126,8 +126,9 @@ class Emitter(ValueEmitter):
                 self.barrier()
         if own:
             for s in body:
-                if isinstance(s, Alloc) and s.scope == "register":
-                    self.forget(self.memory[s.name])
+                if isinstance(s, Alloc):  # nothing reads a register buffer any more
+                    for slot in self.memory[s.name].slots:
+                        self.scope.held.pop(slot, None)
             self.locals, self.memory = locals_, memory
 
     def microkernel(self, s: Call) -> None:
@@ -192,24 +193,25 @@ class Emitter(ValueEmitter):
             self.variables[s.var] = self.index(s.start)
             self.block(s.body)
             return
-        self.settle()
         variable, state = self.open_loop(s)
         self.variables[s.var] = variable
         self.epoch += 1
-        self.block(s.body)
-        self.settle()
+        self.region(s.body)
         self.epoch += 1
         self.close_loop(s, self.scopes.pop(), state)
 
     def vector_body(self, s: Loop) -> None:
         """The statements of a vector loop for all its lanes."""
-        self.block(s.body)
+        self.region(s.body)
+
+    def region(self, body: Sequence[Stmt]) -> None:
+        """A block of which all statements run if one does: the body of a loop, a side of a branch."""
+        self.block(body)
 
     def branch(self, mask: Ref | None, then: Sequence[Stmt], otherwise: Sequence[Stmt]) -> None:
         if mask is None:
             self.block(then)
             return
-        self.settle()
         self.brief = {}
         memo = self.memo
         sides: list[Scope | None] = []
@@ -218,10 +220,9 @@ class Emitter(ValueEmitter):
                 sides.append(None)
                 continue
             self.epoch += 1
-            self.scopes.append(Scope(crossable=False, label=self.name("branch.")))
+            self.scopes.append(Scope(crossable=False, label=self.name("branch."), held=self.scope.held))
             self.memo = dict(memo)
-            self.block(body)
-            self.settle()
+            self.region(body)
             sides.append(self.scopes.pop())
         self.memo = memo
         self.epoch += 1

@@ -3,19 +3,17 @@
 A program is two functions: `name`, which has the ABI of CPU programs and unpacks the argument table, and `name.body`,
 whose pointer parameters are `noalias`. Vector loops become vector types; what differs by lane under a condition is
 read and written by masked loads and stores, a scalar under a condition is read from a block of zeros instead. Register
-buffers are allocas, which `sroa` turns into SSA values. Floating-point arithmetic may be contracted into fused
-multiply-adds and is never reassociated. Passes wanted on the result: sroa, instcombine, simplifycfg.
+buffers are values (`llvm_registers.py`). Floating-point arithmetic may be contracted into fused multiply-adds and is
+never reassociated. Passes wanted on the result: instcombine, simplifycfg; sroa for microkernels that have variables.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 
-from minigrad.codegen.ir.nodes import Alloc, BufferParam, Call, Function, Loop, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, BufferParam, Call, Function, Loop, Stmt
 from minigrad.codegen.ir.text import meaning_of
-from minigrad.codegen.ir.walk import all_values, statements
 from minigrad.codegen.microkernels.microkernel import Microkernel, symbol_of
-from minigrad.codegen.render.llvm_memory import LlvmMemory
+from minigrad.codegen.render.llvm_registers import LlvmRegisters
 from minigrad.codegen.render.llvm_text import memory_type
 from minigrad.codegen.render.place import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
 from minigrad.codegen.transforms.roll import roll
@@ -47,7 +45,7 @@ def link_of(kernel: Microkernel, target: Target) -> Link:
     return Link(symbol_of(kernel.name, source), kernel.name, source)
 
 
-class LlvmEmitter(LlvmMemory):
+class LlvmEmitter(LlvmRegisters):
     """See `Emitter`: the whole text, and control structures."""
 
     # ---- the whole text ----
@@ -83,7 +81,7 @@ class LlvmEmitter(LlvmMemory):
             block = f"[{self.zeros} x i8] zeroinitializer, align 64"
             lines.append(f"@{f.name}.zeros = private unnamed_addr constant {block}")
         lines += [f"define internal void @{f.name}.body({', '.join(self.parameters())}) nounwind {{", "entry:"]
-        return [*lines, *self.prologue, *self.scopes[0].lines, "  ret void", "}", ""]
+        return [*lines, *self.scopes[0].lines, "  ret void", "}", ""]
 
     def parameters(self) -> list[str]:
         f = self.function
@@ -114,7 +112,7 @@ class LlvmEmitter(LlvmMemory):
         if self.is_big(tile):
             clobbered = ",".join(f"~{{xmm{i}}}" for i in range(self.target.registers))
             self.line(f'call void asm sideeffect "", "{clobbered}"()')
-        self.vectors, self.squares = s, None
+        self.vectors, self.squares, self.sums_up = s, None, tile > 0
         super().vector_body(s)
 
     def slots_of(self, body: tuple[Stmt, ...]) -> int:
@@ -127,37 +125,6 @@ class LlvmEmitter(LlvmMemory):
                 slots += self.slots_of(s.body) * bounds(s.stop - s.start)[1]
         return slots
 
-    def wanted_squares(self) -> dict[tuple[str, Index], bool]:
-        """Buffer and corner of each square of which the vector loop reads several columns (see `load_square`), and
-        whether it reads all of it in any case, so that it is inside the buffer.
-
-        None beside accumulators, whose registers a square would take.
-        """
-        s = self.vectors
-        assert s is not None
-        width = s.stop
-        if not isinstance(width, int) or width not in (4, 8, 16):
-            return {}
-        if any(isinstance(inner, Alloc) for inner in self.straight(s.body)):
-            return {}
-        columns = self.columns_of(self.everywhere(s.body), width)
-        always = self.columns_of((inner for inner in self.straight(s.body) if isinstance(inner, Store) and not
-                                  inner.conditions and all(v.op != "guard" for v in all_values(inner))), width)
-        return {corner: len(always.get(corner, ())) == width for corner, found in columns.items()
-                if 4 * len(found) >= width}
-
-    def columns_of(self, body: Iterable[Stmt], width: int) -> dict[tuple[str, Index], set[int]]:
-        """Which columns of squares, by buffer and corner, statements read in steps of more than MAX_PARTS elements."""
-        columns: dict[tuple[str, Index], set[int]] = {}
-        for s in body:
-            for v in all_values(s):
-                split = self.far_step(self.at(v.attr[1][0])) if v.op == "load" else None  # type: ignore[index]
-                if split is not None:
-                    start = split[0]
-                    at = (start if isinstance(start, int) else start.const) % width
-                    columns.setdefault((v.attr[0], start - at), set()).add(at)  # type: ignore[index]
-        return columns
-
     def open_loop(self, s: Loop) -> tuple[Ref, OpenLoop]:
         parallel = s.kind == "parallel"
         start = Ref("%begin.", INDEX) if parallel else self.index(s.start)
@@ -168,20 +135,20 @@ class LlvmEmitter(LlvmMemory):
             some = self.pure(f"icmp slt i64 {start.text}, {stop.text}", bool_, 1, (start, stop), "c")
         self.counter += 1
         label = f"{s.var.name}.{self.counter}"
-        self.scopes.append(Scope(crossable=runs or parallel, label=f"{label}.body"))
-        tiles = {name for name, m in self.memory.items() if len(m.slots) >= LEAST_TILE}
-        self.in_tile = bool(tiles) and "sse" in self.target.features and \
-            any(type(x) is Store and x.buffer in tiles for x in statements(s.body))
-        return Ref(f"%{label}", INDEX, 1, len(self.scopes) - 1), OpenLoop(label, start, stop, some)
+        self.scopes.append(Scope(crossable=runs or parallel, label=f"{label}.body", held=self.scope.held))
+        stored = self.stored_registers(s.body)
+        self.in_tile = "sse" in self.target.features and any([len(m.slots) >= LEAST_TILE for m in stored])
+        return Ref(f"%{label}", INDEX, 1, len(self.scopes) - 1), OpenLoop(label, start, stop, some, self.carry(stored))
 
     def close_loop(self, s: Loop, inner: Scope, state: OpenLoop) -> None:
         label, start, stop, some = state.name, state.start, state.stop, state.some
         self.in_tile = False
-        body, deep = f"label %{label}.body", "  " * (len(self.scopes) + 1)
+        body, deep, before = f"label %{label}.body", "  " * (len(self.scopes) + 1), self.scope.label
         self.line(f"br {body}" if some is None else f"br i1 {some.text}, {body}, label %{label}.end")
         self.scope.lines += [
             f"{label}.body:",
-            f"{deep}%{label} = phi i64 [ {start.text}, %{self.scope.label} ], [ %{label}.next, %{inner.label} ]",
+            f"{deep}%{label} = phi i64 [ {start.text}, %{before} ], [ %{label}.next, %{inner.label} ]",
+            *self.carried(state, inner, deep),
             *inner.lines,
             f"{deep}%{label}.next = add nuw nsw i64 %{label}, 1",
             f"{deep}%{label}.more = icmp slt i64 %{label}.next, {stop.text}",
@@ -189,9 +156,10 @@ class LlvmEmitter(LlvmMemory):
             f"{label}.end:",
         ]
         self.scope.label = f"{label}.end"
+        self.after_loop(state, inner, before)
 
     def close_if(self, condition: Ref, then: Scope, otherwise: Scope | None) -> None:
-        end = f"{then.entry}.end"
+        end, before = f"{then.entry}.end", self.scope.label
         no = end if otherwise is None else otherwise.entry
         self.line(f"br i1 {condition.text}, label %{then.entry}, label %{no}")
         for side in (then, otherwise):
@@ -199,6 +167,7 @@ class LlvmEmitter(LlvmMemory):
                 self.scope.lines += [f"{side.entry}:", *side.lines, "  " * (len(self.scopes) + 1) + f"br label %{end}"]
         self.scope.lines.append(f"{end}:")
         self.scope.label = end
+        self.after_branch(then, otherwise, before)
 
     def call_microkernel(self, s: Call) -> None:
         link = link_of(s.kernel, self.target)

@@ -50,11 +50,13 @@ def render_llvm_gpu(function: Function, target: Target) -> Program:
 
 
 class GpuLlvmEmitter(LlvmEmitter):
-    """See `LlvmEmitter`. `globals` are local arrays, `functions` texts of microkernels by name."""
+    """See `LlvmEmitter`. `prologue`: the allocas of the entry block; `globals` are local arrays, `functions` texts of
+    microkernels by name."""
 
     def __init__(self, function: Function, target: Target):
         super().__init__(function, target)
         self.dialect = DIALECTS[target.language]
+        self.prologue: list[str] = []
         self.globals: list[str] = []
         self.functions: dict[str, str] = {}
 
@@ -121,10 +123,10 @@ class GpuLlvmEmitter(LlvmEmitter):
 
     def write_slot(self, memory: Memory, slot: int, value: Ref) -> None:
         memory.version += 1
-        self.line(self.kept(memory.slots[slot], value))
+        self.line(f"store {typed(value)}, {self.private} {memory.slots[slot]}")
 
-    def kept(self, slot: str, value: Ref) -> str:
-        return f"store {typed(value)}, {self.private} {slot}"
+    def carry(self, stored: Sequence[Memory]) -> tuple[tuple[str, Ref], ...]:
+        return ()  # they are variables
 
     # ---- control ----
 

@@ -1,11 +1,10 @@
 """Memory in LLVM IR: loads and stores of elements and vectors, registers, memory of a worker's own."""
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 
 from minigrad.codegen.ir.nodes import Alloc
-from minigrad.codegen.render.llvm_text import mangled, memory_type, register_type, scalar_type, typed, vector
+from minigrad.codegen.render.llvm_text import mangled, memory_type, typed
 from minigrad.codegen.render.llvm_values import LlvmValues
 from minigrad.codegen.render.place import Memory, Ref
 from minigrad.dtype import DType, bool_, uint8
@@ -103,7 +102,7 @@ class LlvmMemory(LlvmValues):
             return x
         if 2 <= stride <= 4:
             return self.load_strided(memory, start, stride, mask, floor)
-        return self.load_square(memory, start, stride, floor) if mask is None else None
+        return self.load_square(memory, start, stride, mask, floor)
 
     def load_block(self, memory: Memory, start: Index, mask: Ref | None, floor: int) -> Ref:
         kind, width = memory_type(memory.dtype), self.width
@@ -171,49 +170,6 @@ class LlvmMemory(LlvmValues):
     def to_memory(self, value: Ref) -> Ref:
         return self.convert(value, uint8) if value.dtype is bool_ else value
 
-    def load_square(self, memory: Memory, start: Index, stride: Index, floor: int) -> Ref | None:
-        """A column of a square of rows `stride` apart, transposed in registers: its other columns share the work.
-
-        None where the loop wants few of them, or the square is not known to be inside the buffer.
-        """
-        width = self.width
-        column = (start if isinstance(start, int) else start.const) % width
-        corner = start - column
-        if self.squares is None:
-            here = self.copy
-            self.copy = dict(here)
-            self.squares = self.wanted_squares()
-            self.copy = here
-        known = self.squares.get((memory.name, corner))
-        if known is None or not (known or self.in_bounds(memory, corner)
-                                 and self.in_bounds(memory, corner + (stride + 1) * (width - 1))):
-            return None
-        rows = [self.load_block(memory, corner + stride * i, None, floor) for i in range(width)]
-        pairs = [i // 2 + i % 2 * width + i // 4 * 2 for i in range(width)]  # 0, w, 1, w + 1; 4, ...
-        twos = [i % 2 + i // 2 % 2 * width + i // 4 * 4 for i in range(width)]  # 0, 1, w, w + 1; 4, ...
-
-        def four(g: int) -> Ref:
-            """Rows 4g..4g+3 in each block of four lanes, at the wanted column of that block."""
-            high, second = 2 * (column // 2 % 2), 2 * (column % 2)
-            x, y = (self.shuffle(rows[4 * g + r], rows[4 * g + r + 1], [p + high for p in pairs]) for r in (0, 2))
-            return self.shuffle(x, y, [p + second for p in twos])
-
-        parts, block = [four(g) for g in range(width // 4)], column // 4
-        while len(parts) > 1:
-            # Of two parts the even or the odd blocks, so that the wanted one stays among fewer and fewer.
-            chosen = [4 * b + i for b in range(block % 2, width // 4, 2) for i in range(4)]
-            if width == 8:
-                chosen = [4 * block + i for i in range(4)]
-            picks = chosen + [width + i for i in chosen]
-            parts = [self.shuffle(x, y, picks) for x, y in zip(parts[::2], parts[1::2], strict=True)]
-            block //= 2
-        return parts[0]
-
-
-    @abstractmethod
-    def wanted_squares(self) -> dict[tuple[str, Index], bool]:
-        """The squares, by buffer and corner, of which the present vector loop reads several columns."""
-
     def store_scalar(self, memory: Memory, offset: Index, lane: int | None, value: Ref, mask: Ref | None) -> None:
         value, p = self.to_memory(value), self.pointer(memory, offset, lane)
         done = self.begin_branch(mask)
@@ -259,38 +215,8 @@ class LlvmMemory(LlvmValues):
     def allocate(self, s: Alloc) -> Memory:
         if s.scope == "register":
             memory = Memory(s.name, s.dtype, s.size, "register", "", self.width)
-            kind = vector(scalar_type(s.dtype), self.width)
             memory.slots = tuple([self.name(s.name) for _ in range(s.size)])
-            self.prologue += [f"  {slot} = alloca {kind}" for slot in memory.slots]
             return memory
         text = self.pure(f"getelementptr i8, ptr %scratch., i64 {self.scratch}", s.dtype, 1, (), s.name).text
         self.scratch += -(-s.size * self.width * s.dtype.itemsize // 64) * 64
         return Memory(s.name, s.dtype, s.size, "scratch", text, self.width)
-
-    def read_slot(self, memory: Memory, slot: int) -> Ref:
-        name = memory.slots[slot]
-        ref = self.held.get(name)
-        if ref is None:
-            text = f"load {register_type(memory.dtype, memory.lanes)}, ptr {name}"
-            ref = self.held[name] = self.define(text, memory.dtype, memory.lanes, len(self.scopes) - 1, memory.name)
-        return ref
-
-    def write_slot(self, memory: Memory, slot: int, value: Ref) -> None:
-        """Within a block its readers take the value itself: a store is written only where the block ends."""
-        memory.version += 1
-        name = memory.slots[slot]
-        level = len(self.scopes) - 1
-        if value.level != level or value.literal is not None or value.zero_outside is not None:
-            value = Ref(value.text, value.dtype, value.lanes, level)
-        self.held[name] = self.unstored[name] = value
-        if memory.version % len(memory.slots) == 0 and self.is_big(len(memory.slots)):
-            # One step of the sum is done: no registers for loads of the next ones before it, or of its own after it.
-            self.line('call void asm sideeffect "", "~{memory}"()')
-            self.epoch += 1
-
-    def kept(self, slot: str, value: Ref) -> str:
-        return f"store {typed(value)}, ptr {slot}"
-
-    def is_big(self, tile: int) -> bool:
-        """Whether so many sums take most of the vector registers."""
-        return 2 * tile > self.target.registers and "sse" in self.target.features

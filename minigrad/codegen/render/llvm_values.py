@@ -4,7 +4,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from minigrad.codegen.ir.nodes import Function, Loop
+from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.render.common import Emitter
 from minigrad.codegen.render.copies import Maker
 from minigrad.codegen.render.llvm_dots import dot_of
@@ -22,7 +22,6 @@ from minigrad.codegen.render.llvm_text import (
 from minigrad.codegen.render.place import INDEX, Ref
 from minigrad.dtype import DType, bfloat16, bool_, float16, float32, int32, uint8, uint16
 from minigrad.errors import InternalError
-from minigrad.expr import Index
 from minigrad.program import Link
 from minigrad.target import Target
 from minigrad.value import Value
@@ -39,19 +38,15 @@ _INTRINSICS = {"abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", 
 
 
 class LlvmValues(Emitter):
-    """Values to instructions. `prologue` holds the allocas of the entry block; `vectors` is the present vector loop,
-    `squares` what it reads in squares, once somebody asks; `in_tile`: a loop that sums up a register tile."""
+    """Values to instructions. `in_tile`: in a loop that sums up a register tile."""
 
     def __init__(self, function: Function, target: Target):
         super().__init__(function)
         self.target = target
-        self.prologue: list[str] = []
         self.scratch = 0
         self.zeros = 0
         self.links: dict[str, Link] = {}
         self.declarations: dict[str, list[str]] = {}
-        self.vectors: Loop | None = None
-        self.squares: dict[tuple[str, Index], bool] | None = None
         self.in_tile = False
         self.templates: dict[tuple[str, DType, int], str] = {}
 
@@ -129,9 +124,11 @@ class LlvmValues(Emitter):
                          (x,) if y is None else (x, y), "shuf")
 
     def integer(self, op: str, x: Ref, y: Ref, small: bool = False) -> Ref:
-        if op in ("add", "mul") and x.literal is not None and y.literal is not None:
-            return self.constant(x.literal + y.literal if op == "add" else x.literal * y.literal, INDEX)
-        if op in ("add", "mul"):
+        if op == "add" or op == "mul":
+            if x.literal is not None or y.literal is not None:
+                known = folded(op, x, y)
+                if known is not None:
+                    return known if isinstance(known, Ref) else self.constant(known, INDEX)
             return self.pure(f"{op} nsw i64 {x.text}, {y.text}", INDEX, 1, (x, y), "i")
         if op in ("min", "max"):
             return self.pure(f"call i64 @llvm.s{op}.i64(i64 {x.text}, i64 {y.text})", INDEX, 1, (x, y), "i")
@@ -362,3 +359,14 @@ class LlvmValues(Emitter):
         if mask.lanes == 1:
             return mask
         return self.pure(f"call i1 @llvm.vector.reduce.or.v{mask.lanes}i1({typed(mask)})", bool_, 1, (mask,), "any")
+
+
+def folded(op: str, x: Ref, y: Ref) -> Ref | int | None:
+    """x + y or x * y of indices, where it is a constant or one of them."""
+    a, b = x.literal, y.literal
+    if a is not None and b is not None:
+        return int(a + b if op == "add" else a * b)
+    if op == "mul" and 0 in (a, b):
+        return 0
+    nothing = 0 if op == "add" else 1
+    return y if a == nothing and a is not None else x if b == nothing and b is not None else None

@@ -155,7 +155,4 @@ class OpenclMemory(OpenclValues):
 
     def write_slot(self, memory: Memory, slot: int, value: Ref) -> None:
         memory.version += 1
-        self.line(self.kept(memory.slots[slot], value))
-
-    def kept(self, slot: str, value: Ref) -> str:
-        return f"{slot} = {value.text};"
+        self.line(f"{memory.slots[slot]} = {value.text};")

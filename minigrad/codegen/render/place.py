@@ -38,26 +38,32 @@ class Ref:
 class Scope:
     """The lines of one block and the values defined in it. Loads may leave it for the enclosing one if `crossable`.
 
-    `entry` and `label` name its first and its present basic block, for a renderer that has such.
+    `entry` and `label` name its first and its present basic block, `held` says what the slots of register buffers are
+    at its end, for a renderer that has such.
     """
 
-    __slots__ = ("lines", "known", "crossable", "entry", "label")
+    __slots__ = ("lines", "known", "crossable", "entry", "label", "held")
 
-    def __init__(self, crossable: bool, label: str = "entry"):
+    def __init__(self, crossable: bool, label: str = "entry", held: dict[str, Ref] | None = None):
         self.lines: list[str] = []
         self.known: dict[tuple, Ref] = {}
         self.crossable = crossable
         self.entry = self.label = label
+        self.held = {} if held is None else dict(held)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """A loop whose body is being emitted: its name, its bounds, and the test whether it runs at all, if it may not."""
+    """A loop whose body is being emitted: its name, its bounds, and the test whether it runs at all, if it may not.
+
+    `carried`: the slots of register buffers that it stores to, and what each is when an iteration begins.
+    """
 
     name: str
     start: Ref
     stop: Ref
     some: Ref | None = None
+    carried: tuple[tuple[str, Ref], ...] = ()
 
 
 class Memory:
@@ -105,8 +111,6 @@ class Placer(ABC):
         self.under: Ref | None = None
         self.literals: dict[tuple, Ref] = {}
         self.epoch = 0
-        self.held: dict[str, Ref] = {}  # what slots of register buffers hold, as far as this block knows,
-        self.unstored: dict[str, Ref] = {}  # and what is not written to them yet
 
     # ---- texts that a renderer supplies ----
 
@@ -179,7 +183,7 @@ class Placer(ABC):
         """The elements at start + steps[lane], or None if there is no better way than one by one."""
         return None
 
-    def load_square(self, memory: Memory, start: Index, stride: Index, floor: int) -> Ref | None:
+    def load_square(self, memory: Memory, start: Index, stride: Index, mask: Ref | None, floor: int) -> Ref | None:
         """A column of a square whose rows are `stride` apart, or None if there is no better way than one by one."""
         return None
 
@@ -203,10 +207,6 @@ class Placer(ABC):
     @abstractmethod
     def write_slot(self, memory: Memory, slot: int, value: Ref) -> None:
         """Sets an element of a register buffer."""
-
-    @abstractmethod
-    def kept(self, slot: str, value: Ref) -> str:
-        """The statement that sets the variable of an element of a register buffer."""
 
     @abstractmethod
     def allocate(self, s: Alloc) -> Memory:
@@ -239,22 +239,6 @@ class Placer(ABC):
     @abstractmethod
     def comment(self, text: str) -> None:
         """A remark in the source."""
-
-    # ---- register buffers within a block ----
-
-    def settle(self) -> None:
-        """Before control leaves a block, or enters one inside it: other blocks find register buffers as they are."""
-        if self.unstored:
-            indent = "  " * len(self.scopes)
-            self.scopes[-1].lines += [indent + self.kept(slot, value) for slot, value in self.unstored.items()]
-            self.unstored = {}
-        self.held = {}
-
-    def forget(self, memory: Memory) -> None:
-        """Nothing reads a register buffer any more."""
-        for name in memory.slots:
-            self.held.pop(name, None)
-            self.unstored.pop(name, None)
 
     # ---- placing instructions ----
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from minigrad.codegen.ir.nodes import Alloc, Function, If, Loop, Stmt, Store
 from minigrad.codegen.ir.walk import Body, indices, map_blocks, map_function, names, statements
-from minigrad.codegen.value_walk import below
+from minigrad.codegen.value_walk import guarded_loads, replace_values
 from minigrad.expr import Index, Var, product, variables
-from minigrad.value import Value, load, rebuild, value_atoms, walk
+from minigrad.value import Value, const, guard, load, value_atoms, walk
 
 LONG, LONG_AT_EDGE = 256, 64
 """Lines of code that copies may have together; the second for stores under conditions."""
@@ -42,7 +42,8 @@ def roll(function: Function) -> Function:
 
 
 class _Roller:
-    """`registers`: the register buffers of the function; `lane`, `width`: of the enclosing vector loop."""
+    """`registers`: the register buffers of the function; `lane`, `width`: of the enclosing vector loop, `sums_up`:
+    whether it has such buffers."""
 
     def __init__(self, function: Function):
         self.registers = {s.name: s for s in statements(function) if isinstance(s, Alloc) and s.scope == "register"}
@@ -50,7 +51,7 @@ class _Roller:
         self.used: set[str] | None = None
         self.tiles: dict[str, str] = {}
         self.lane: Var | None = None
-        self.width = 1
+        self.width, self.sums_up = 1, False
 
     def fresh(self, stem: str) -> str:
         if self.used is None:
@@ -74,6 +75,7 @@ class _Roller:
             return self.rolled(s)
         if isinstance(s, Loop) and s.kind == "vector" and isinstance(s.stop, int):
             self.lane, self.width = s.var, s.stop
+            self.sums_up = any(type(x) is Alloc and x.scope == "register" for x in statements(s.body))
             inner = map_blocks(s, self.body)
             self.lane, self.width = None, 1
             return [inner]
@@ -94,11 +96,12 @@ class _Roller:
             return [s]
         made: list[Stmt] = []
         moved: dict[Value, Value] = {}
-        squares = self.squares(stores, loops) if copies >= self.width else []
+        squares = self.squares(stores, loops) if copies >= self.width else {}
         if squares:
             if len(stores) > 1 or len(squares) > 1 or lines - GATHER * self.width < LIGHT:
                 return [s]
-            made, moved[squares[0]] = self.square(s, squares[0], copies)
+            (read, conditions), = squares.items()
+            made, moved[read] = self.square(s, read, conditions, copies)
         for v in walk(*(x.value for x in stores)):
             if v.op == "load" and v.attr[0] in self.registers:  # type: ignore[index]
                 name, (offset,) = v.attr  # type: ignore[misc]
@@ -116,8 +119,9 @@ class _Roller:
         kept = Store(tile, x, load(name, (x,), buffer.dtype))
         return [Alloc(tile, buffer.dtype, buffer.size, "scratch"), Loop(x, 0, buffer.size, "unroll", (kept,))]
 
-    def square(self, s: Stmt, read: Value, copies: int) -> tuple[list[Stmt], Value]:
-        """What the copies read across lanes, transposed in registers and put into memory; and a read of that."""
+    def square(self, s: Stmt, read: Value, conditions: tuple[Index, ...], copies: int) -> tuple[list[Stmt], Value]:
+        """What the copies read across lanes where conditions hold, transposed in registers and put into memory; and a
+        read of that."""
         tile, inner = self.fresh("square"), s
         place: Index = 0
         loops: list[Loop] = []
@@ -125,7 +129,7 @@ class _Roller:
             place = place * (inner.stop - inner.start) + inner.var - inner.start
             loops.append(inner)
             inner, = inner.body
-        made: Stmt = Store(tile, place, read)
+        made: Stmt = Store(tile, place, guard(read, const(0, read.dtype), conditions))
         for x in reversed(loops):
             made = Loop(x.var, x.start, x.stop, x.kind, (made,))
         return [Alloc(tile, read.dtype, copies, "scratch"), made], load(tile, (place,), read.dtype)
@@ -139,16 +143,23 @@ class _Roller:
             left = lines // max(count, 1) if kind == "serial" else lines
             return Loop(s.var, s.start, s.stop, kind, tuple([self.serial(x, left, most, moved) for x in s.body]))
         assert isinstance(s, Store)
-        return Store(s.buffer, s.offset, _replaced(s.value, moved), s.conditions)
+        return Store(s.buffer, s.offset, replace_values(s.value, moved), s.conditions)
 
-    def squares(self, stores: list[Store], loops: list[Loop]) -> list[Value]:
-        """Reads of which the copies take columns: they share the work of transposing them in registers."""
-        if any(v.op == "guard" for x in stores for v in walk(x.value)):
-            return []  # what is masked is read element by element
+    def squares(self, stores: list[Store], loops: list[Loop]) -> dict[Value, tuple[Index, ...]]:
+        """Reads of which the copies take columns, and under which conditions: they share the work of transposing them
+        in registers. None where conditions differ by column, or beside accumulators: those are read one by one."""
         own = {x.var for x in loops}
-        return list(dict.fromkeys(v for x in stores for v in walk(x.value) if v.op == "load" and
-                                  self.step(v.attr[1][0]) > MAX_STRIDE and  # type: ignore[index]
-                                  not own.isdisjoint(variables(v.attr[1][0]))))  # type: ignore[index]
+        found: dict[Value, tuple[Index, ...]] = {}
+        for s in stores:
+            for v, conditions in guarded_loads((s.value,), s.conditions, lambda conditions: conditions):
+                offset, = v.attr[1]  # type: ignore[index]
+                if self.step(offset) <= MAX_STRIDE or own.isdisjoint(variables(offset)):
+                    continue
+                if found.setdefault(v, conditions) != conditions or conditions and self.sums_up or \
+                        any(not own.isdisjoint(variables(c)) for c in conditions):
+                    return {}
+                found[v] = conditions
+        return found
 
     def step(self, e: Index) -> int:
         return 0 if self.lane is None or isinstance(e, int) else abs(dict(e.terms).get((self.lane,), 0))
@@ -167,10 +178,3 @@ class _Roller:
 
 def _offsets(s: Store) -> list[Index]:
     return [e for v in walk(s.value) if v.op == "load" for e in v.attr[1]]  # type: ignore[index]
-
-
-def _replaced(root: Value, moved: dict[Value, Value]) -> Value:
-    done = dict(moved)
-    for v in below(root, done):
-        done[v] = rebuild(v, tuple([done[a] for a in v.args]), v.attr)
-    return done[root]

@@ -1,0 +1,134 @@
+"""Columns of squares in LLVM IR: what lanes read far apart, loaded row by row and transposed in registers."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from minigrad.codegen.ir.nodes import Function, Loop, Stmt, Store
+from minigrad.codegen.ir.walk import indices, values
+from minigrad.codegen.render.llvm_memory import LlvmMemory
+from minigrad.codegen.render.place import Memory, Ref
+from minigrad.codegen.value_walk import Conditions, guarded_loads, inner_values
+from minigrad.expr import Index
+from minigrad.target import Target
+from minigrad.value import value_atoms
+
+Corner = tuple[str, Index]
+"""The buffer of a square, and where it begins there."""
+
+
+class LlvmSquares(LlvmMemory):
+    """`vectors`: the present vector loop; `sums_up`: it has accumulators; `inside`: the block around what is emitted,
+    of which all statements run.
+
+    `squares`: how many columns of squares the vector loop reads. `whole`: of which squares the block reads all columns,
+    each under the same conditions. Both are found once somebody asks.
+    """
+
+    def __init__(self, function: Function, target: Target):
+        super().__init__(function, target)
+        self.vectors: Loop | None = None
+        self.sums_up = False
+        self.inside: Sequence[Stmt] = ()
+        self.squares: dict[Corner, int] | None = None
+        self.whole: dict[Corner, list[Conditions]] | None = None
+
+    def region(self, body: Sequence[Stmt]) -> None:
+        outer = self.inside, self.whole
+        self.inside, self.whole = body, None
+        super().region(body)
+        self.inside, self.whole = outer
+
+    def load_square(self, memory: Memory, start: Index, stride: Index, mask: Ref | None, floor: int) -> Ref | None:
+        """A column of a square of rows `stride` apart, transposed in registers: its other columns share the work.
+
+        None where the loop wants few of them, or the square is not known to be inside the buffer; none beside
+        accumulators, whose registers a square would take.
+        """
+        width = self.width
+        column = (start if isinstance(start, int) else start.const) % width
+        corner = start - column
+        here = self.copy
+        self.copy = dict(here)
+        masks = self.masks_of_rows(memory, corner, stride, mask)
+        self.copy = here
+        if masks is None:
+            return None
+        rows = [self.load_block(memory, corner + stride * i, m, floor) for i, m in enumerate(masks)]
+        result = self.transposed(rows, column)
+        if mask is not None and rows[0].zero_outside is not None:
+            result.zero_outside = mask
+        return result
+
+    def masks_of_rows(self, memory: Memory, corner: Index, stride: Index, mask: Ref | None) -> list[Ref | None] | None:
+        """The mask of each row, or None where rows are not to be read."""
+        width, place = self.width, (memory.name, corner)
+        if width not in (4, 8, 16) or self.sums_up:
+            return None
+        if mask is None and self.wanted(place) and self.in_bounds(memory, corner) \
+                and self.in_bounds(memory, corner + (stride + 1) * (width - 1)):
+            return [None] * width
+        if self.whole is None:
+            self.whole = self.whole_squares()
+        for conditions in self.whole.get(place, ()):
+            if self.conditions(conditions) is mask:
+                return [self.conditions(conditions, lane) for lane in range(width)]
+        return None
+
+    def wanted(self, place: Corner) -> bool:
+        """Whether the vector loop reads a quarter of the columns or more."""
+        if self.squares is None:
+            assert self.vectors is not None
+            self.squares = {}
+            seen = {(name, corner, at) for name, corner, at, _ in self.columns(self.everywhere(self.vectors.body))}
+            for name, corner, _ in seen:
+                self.squares[name, corner] = self.squares.get((name, corner), 0) + 1
+        return 4 * self.squares.get(place, 0) >= self.width
+
+    def whole_squares(self) -> dict[Corner, list[Conditions]]:
+        """The squares of which the block reads all columns under the same conditions, those of their rows."""
+        columns: dict[tuple[Corner, Conditions], set[int]] = {}
+        for name, corner, at, conditions in self.columns(self.straight(self.inside)):
+            columns.setdefault(((name, corner), conditions), set()).add(at)
+        found: dict[Corner, list[Conditions]] = {}
+        for (place, conditions), read in columns.items():
+            if len(read) == self.width and not any([value_atoms(c) for c in conditions]):
+                found.setdefault(place, []).append(conditions)
+        return found
+
+    def columns(self, body: Iterable[Stmt]) -> Iterator[tuple[str, Index, int, Conditions]]:
+        """Buffer, corner and number of each column that stores and others read, and under which conditions."""
+        for s in body:
+            own = self.left(s.conditions) if type(s) is Store else ()
+            if own is None:
+                continue
+            roots = (*values(s), *inner_values(indices(s)))
+            for v, conditions in guarded_loads(roots, own, self.left):
+                name, (offset,) = v.attr  # type: ignore[misc]
+                far = self.far_step(self.at(offset))
+                if far is not None:
+                    start = far[0]
+                    at = (start if isinstance(start, int) else start.const) % self.width
+                    yield name, start - at, at, conditions
+
+    def transposed(self, rows: list[Ref], column: int) -> Ref:
+        """A column of a square, given its rows."""
+        width = self.width
+        pairs = [i // 2 + i % 2 * width + i // 4 * 2 for i in range(width)]  # 0, w, 1, w + 1; 4, ...
+        twos = [i % 2 + i // 2 % 2 * width + i // 4 * 4 for i in range(width)]  # 0, 1, w, w + 1; 4, ...
+
+        def four(g: int) -> Ref:
+            """Rows 4g..4g+3 in each block of four lanes, at the wanted column of that block."""
+            high, second = 2 * (column // 2 % 2), 2 * (column % 2)
+            x, y = (self.shuffle(rows[4 * g + r], rows[4 * g + r + 1], [p + high for p in pairs]) for r in (0, 2))
+            return self.shuffle(x, y, [p + second for p in twos])
+
+        parts, block = [four(g) for g in range(width // 4)], column // 4
+        while len(parts) > 1:
+            # Of two parts the even or the odd blocks, so that the wanted one stays among fewer and fewer.
+            chosen = [4 * b + i for b in range(block % 2, width // 4, 2) for i in range(4)]
+            if width == 8:
+                chosen = [4 * block + i for i in range(4)]
+            picks = chosen + [width + i for i in chosen]
+            parts = [self.shuffle(x, y, picks) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+            block //= 2
+        return parts[0]
