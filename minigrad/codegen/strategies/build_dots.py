@@ -3,7 +3,10 @@
     once per unit of work that has the last tile:     pack those columns of B, each contiguous along K
       after the last tile of some rows:               their sums, lanes along K where A is contiguous along it, then
                                                       across lanes; else lanes along the rows. A is still near
-    at the end:                                       the nest's stores, lanes along M
+    at the end:                                       the nest's stores
+
+Columns are read and written far apart, an element at a time: packing and storing go along them in lanes only where
+there is something to compute.
 """
 from __future__ import annotations
 
@@ -15,12 +18,16 @@ from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.blocking import is_plain, row_bytes
 from minigrad.codegen.strategies.build import accumulate
 from minigrad.codegen.strategies.recognise import Contraction
+from minigrad.codegen.transforms.math import FUNCTIONS
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.expr import Index
-from minigrad.value import Value, across, binary, const, guard, load, substitute
+from minigrad.value import Value, across, binary, const, guard, load, substitute, walk
 
 if TYPE_CHECKING:
     from minigrad.codegen.strategies.build_panels import Block, PanelBuilder
+
+LIGHT = 8
+"""Operations of what is computed for an element by itself."""
 
 DOT_SUMS = 24
 """Sums in registers at a time."""
@@ -59,13 +66,16 @@ class Dots:
 
     def pack(self) -> Stmt:
         """The columns of B, 0 beyond the last step of the sum."""
-        b = self.builder
-        x, t, lane = b.fresh("k", self.steps - 1), b.fresh("t", self.columns - 1), b.fresh("l", self.width - 1)
-        place = x * self.width + lane
+        b, padded = self.builder, self.steps * self.width
+        one = is_light(b.contraction.b)
+        x, t = b.fresh("k", (padded if one else self.steps) - 1), b.fresh("t", self.columns - 1)
+        lane = b.fresh("l", self.width - 1)
+        place = x if one else x * self.width + lane
         here = self.inside(substitute(b.contraction.b, {**b.at, b.n: self.first + t, b.k: place}), place)
-        body = Store("b_dots", t * (self.steps * self.width) + place, here)
-        return Loop(x, 0, self.steps, "serial", (
-            Loop(lane, 0, self.width, "vector", (Loop(t, 0, self.columns, "unroll", (body,)),)),))
+        body: Stmt = Loop(t, 0, self.columns, "unroll", (Store("b_dots", t * padded + place, here),))
+        if not one:
+            return Loop(x, 0, self.steps, "serial", (Loop(lane, 0, self.width, "vector", (body,)),))
+        return Loop(x, 0, padded, "serial", (body,))
 
     def inside(self, value: Value, k: Index) -> Value:
         return guard(value, const(0, value.dtype), (self.k - 1 - k,)) if self.builder.form.edge_k else value
@@ -142,17 +152,22 @@ class Dots:
     def write(self) -> Stmt:
         """The nest's stores of these columns."""
         b, c = self.builder, self.builder.contraction
-        stop = -(-self.m_count // self.width) if isinstance(self.m_count, int) else (
-            self.m_count + (self.width - 1)) // self.width
+        one = all(is_light(s.value) for s in c.outputs)
+        stop = self.m_count if one else (self.m_count + (self.width - 1)) // self.width
         t, r, lane = b.fresh("t", self.columns - 1), b.fresh("r", stop - 1), b.fresh("l", self.width - 1)
-        place = r * self.width + lane
-        whole = isinstance(self.m_count, int) and self.m_count % self.width == 0
+        place = r if one else r * self.width + lane
+        whole = one or isinstance(self.m_count, int) and self.m_count % self.width == 0
         total = load("dots", (self.place(t, self.m0 + place),), b.dtype)
         here = Rewriter({**b.at, b.m: self.m0 + place, b.n: self.first + t}, locals_={c.name: total})
         stores = tuple(Store(s.param, here.index(s.indices[0]), here.value(s.value),
                              () if whole else (self.m_count - 1 - place,)) for s in c.outputs)
-        return Loop(t, 0, self.columns, "serial", (
-            Loop(r, 0, stop, "serial", (Loop(lane, 0, self.width, "vector", stores),)),))
+        body = stores if one else (Loop(lane, 0, self.width, "vector", stores),)
+        return Loop(t, 0, self.columns, "serial", (Loop(r, 0, stop, "serial", body),))
+
+
+def is_light(value: Value) -> bool:
+    return sum(v.op not in ("const", "local", "load", "index") for v in walk(value)) <= LIGHT and \
+        not any(v.op in FUNCTIONS for v in walk(value))
 
 
 def when(conditions: tuple[Index, ...], body: list[Stmt]) -> list[Stmt]:
