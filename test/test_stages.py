@@ -11,8 +11,10 @@ import pytest
 
 from minigrad import Tensor
 from minigrad.codegen.ir.interpret import interpret_function
+from minigrad.codegen.ir.nodes import Alloc
 from minigrad.codegen.ir.text import parse_function, print_function
 from minigrad.codegen.ir.verify import verify_function
+from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.kernel_text import parse_kernel, print_kernel
@@ -21,6 +23,7 @@ from minigrad.codegen.lowering.collapse import collapse
 from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.split import split_divisions, split_phases
 from minigrad.codegen.stages import stages_of
+from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.plan import Plan, parse_plan
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.errors import FormatError
@@ -200,3 +203,36 @@ def test_zeros_between_those_of_a_strided_gradient_are_stored_in_vectors() -> No
         target = Target("some", "llvm", "generic", 32, 16, 2, features=features)
         plans = [s.plan for s in stages_of(kernel, target).stages]
         assert [p.width for p in plans if isinstance(p, Plan) and p.strategy == "pointwise"] == [lanes] * 3
+
+
+def contraction(m: int, n: int, k: int = 40, bias: bool = True) -> Tensor:
+    """Both operands contiguous along the sum, with an epilogue that reads."""
+    y = tensor(m, k) @ tensor(n, k).transpose(0, 1)
+    return (y + tensor(m, n)).silu() if bias else y
+
+
+@pytest.mark.parametrize("target", TARGETS[:3], ids=lambda t: t.name)
+@pytest.mark.parametrize("shape", [(8, 10), (8, 6), (9, 5), (4, 4), (3, 7), (8, 3), (7, 13)], ids=str)
+def test_the_last_tile_of_a_contraction_reaches_back(shape: tuple[int, int], target: Target) -> None:
+    """Its sums are written out once; what is stored is its own, once."""
+    kernel, = kernels(contraction(*shape), target)
+    staged = stages_of(kernel, target)
+    plan, function = staged.stages[0].plan, staged.stages[0].function
+    assert isinstance(plan, Plan) and plan.strategy == "contraction"
+    if all(extent(v) >= plan.block(v.name) for v in staged.stages[0].nests[0].domain):
+        alloc = [s for s in statements(function) if isinstance(s, Alloc) and s.name.startswith("acc")]
+        assert len(alloc) == 1, "no further tile for the edges"
+    arrays = arguments(kernel)
+    expected = {name: a.copy() for name, a in arrays.items()}
+    interpret_kernel(kernel, expected, {})
+    run_stages(kernel, arrays, {}, target)
+    for p in kernel.params:
+        if p.mode != "in":
+            np.testing.assert_allclose(arrays[p.name], expected[p.name], rtol=2e-5, atol=2e-5)
+
+
+def test_contractions_with_whole_tiles_share_a_program() -> None:
+    found = [stages_of(kernels(contraction(8, n), AVX512)[0], AVX512).stages[0].function for n in (5, 6, 3)]
+    assert found[0] == found[1] != found[2]
+    x, w = tensor(8, 48), tensor(10, 48)
+    np.testing.assert_allclose((x @ w.transpose(0, 1)).numpy(), x.numpy() @ w.numpy().T, rtol=1e-4, atol=1e-4)

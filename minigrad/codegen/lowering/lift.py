@@ -5,9 +5,9 @@
                p0[188160*r0 + 784*i0 + r1])                      p0[e0*e2*r0 + e2*i0 + r1])
 
 The layers of a network that differ in sizes only share a program. The plan is made for the sizes as they are; what it
-writes out, and steps of 1, stay constants. A dense access has products of extents as steps, which proves that it stays
-inside its buffer; steps of others are arguments of their own. Inner loops of equal extents keep equal extents, as
-reductions share their loops.
+writes out, and steps of 1, stay constants; whether a contraction has a whole tile is part of a dim's bounds. A dense
+access has products of extents as steps, which proves that it stays inside its buffer; steps of others are arguments of
+their own. Inner loops of equal extents keep equal extents, as reductions share their loops.
 """
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ class _Sizes:
     renamed: dict[Var, Var] = field(default_factory=dict)
     lengths: dict[str, Index] = field(default_factory=dict)
 
-    def dim(self, kind: str, value: int) -> Index:
-        """The argument for a size of a kind; 0 and 1, which code relies on, stay what they are."""
+    def dim(self, kind: str, value: int, tile: int = 1) -> Index:
+        """The argument for a size of a kind, known to be less than a tile or not; 0 and 1, which code relies on, stay
+        what they are."""
         if abs(value) <= 1:
             return value
         known = self.found.get((kind, abs(value)))
         if known is None:
             count = sum(k[0] == kind[0] for k, _ in self.found)
-            known = self.found[kind, abs(value)] = Var(f"{kind[0]}{count}", 1, MAX_SIZE)
+            least, most = (tile, MAX_SIZE) if abs(value) >= tile else (1, tile - 1)
+            known = self.found[kind, abs(value)] = Var(f"{kind[0]}{count}", least, most)
         return known if value > 0 else -known
 
 
@@ -48,7 +50,8 @@ def lift_sizes(kernel: Kernel, nest: Nest, plan: Plan) -> tuple[Kernel, tuple[in
     sizes = _Sizes()
     for v, kind in bound(nest).items():
         assert isinstance(v.hi, int)
-        last = v.hi if v.name in plan.unroll else sizes.dim(kind, v.hi + 1) - 1
+        tile = plan.block(v.name) if plan.strategy == "contraction" else 1
+        last = v.hi if v.name in plan.unroll else sizes.dim(kind, v.hi + 1, tile) - 1
         sizes.renamed[v] = Var(v.name, 0, last)
     lengths = {p.name: p.shape[0] for p in kernel.params}
     lifted = _nest(nest, sizes, lengths)

@@ -7,11 +7,13 @@
             alloc acc[tile * chains] register
             for r ...: for u ... unroll: acc[u] = combine(acc[u], body)
             for u ... unroll: store
+
+A contraction's last tile reaches back over the one before it, where there is a whole one, and stores what is its own.
 """
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minigrad.codegen.ir.nodes import Alloc, Function, If, Let, Loop, Stmt
 from minigrad.codegen.ir.nodes import Store as IRStore
@@ -22,17 +24,22 @@ from minigrad.codegen.strategies.launch import function_of
 from minigrad.codegen.strategies.plan import Plan
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import DType
-from minigrad.expr import Index, Var, product, subs
+from minigrad.expr import Index, Var, bounds, emin, product, subs
 from minigrad.value import Value, across, binary, load, local, make, rebuild, substitute, walk
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Where a body is emitted: what each index variable is, the unrolled tile around it, and the lane if any."""
+    """Where a body is emitted: what each index variable is, the unrolled tile around it, and the lane if any.
+
+    `own`: what holds for the copies and lanes of a tile that are its own, `whole`: what does where all of them are.
+    """
 
     at: dict[Var, Index]
     unrolled: tuple[tuple[Var, int], ...] = ()
     lane: Var | None = None
+    own: tuple[Index, ...] = ()
+    whole: tuple[Index, ...] = ()
 
     @property
     def copies(self) -> int:
@@ -101,9 +108,11 @@ class Builder:
         v, plan = self.order[k], self.plan
         block, base = plan.block(v.name), chosen[k] * plan.block(v.name)
         if block == 1:
-            return self.tile(k + 1, chosen, Point({**point.at, v: chosen[k]}, point.unrolled, point.lane))
-        factor = plan.factor(v.name)
-        position, unrolled, lane = base, point.unrolled, point.lane
+            return self.tile(k + 1, chosen, replace(point, at={**point.at, v: chosen[k]}))
+        factor, length = plan.factor(v.name), v.hi + 1
+        whole = isinstance(length, int) and length % block == 0
+        reaches_back = not whole and plan.strategy == "contraction" and bounds(length)[0] >= block
+        position, unrolled, lane = emin(base, length - block) if reaches_back else base, point.unrolled, point.lane
         if factor > 1:
             u = self.fresh("u", factor - 1)
             unrolled = (*unrolled, (u, factor))
@@ -111,17 +120,19 @@ class Builder:
         if v.name == plan.lanes:
             lane = self.fresh("l", plan.width - 1)
             position = position + lane
-        whole = self.tile(k + 1, chosen, Point({**point.at, v: position}, unrolled, lane))
-        length = v.hi + 1
-        if isinstance(length, int) and length % block == 0:
-            return whole
+        here = replace(point, at={**point.at, v: position}, unrolled=unrolled, lane=lane)
+        if reaches_back:
+            here = replace(here, own=(*point.own, position - base), whole=(*point.whole, length - base - block))
+        tile = self.tile(k + 1, chosen, here)
+        if whole or reaches_back:
+            return tile
         x = self.fresh(v.name, v.hi)
-        rest = self.tile(k + 1, chosen, Point({**point.at, v: x}, point.unrolled, point.lane))
+        rest = self.tile(k + 1, chosen, replace(point, at={**point.at, v: x}))
         start = length // block * block if isinstance(length, int) else base  # only the last tile is not whole
         tail = Loop(x, start, length, "serial", tuple(rest))
-        if isinstance(length, int) and length < block:
+        if bounds(length)[1] < block:
             return [tail]
-        return [If((length - base - block,), tuple(whole), (tail,))]
+        return [If((length - base - block,), tuple(tile), (tail,))]
 
     # ---- one tile ----
 
@@ -135,11 +146,16 @@ class Builder:
     def statements(self, body: tuple[Define | Store | Nest, ...], point: Point, names: dict[str, Value]) -> list[Stmt]:
         out: list[Stmt] = []
         pending = list(body)
-        if point.copies > 1:  # a tile's reductions run for all copies at once, before what follows runs per copy
+        together = point.copies > 1 or bool(point.whole)
+        if together:  # a tile's reductions run for all copies at once, before what follows runs per copy
             pending.sort(key=lambda s: not is_reduction(s))
-        while pending and is_reduction(pending[0]) and point.copies > 1:
+        while pending and is_reduction(pending[0]) and together:
             names, emitted = self.reduce_together(pending, point, names)
             out += emitted
+        if point.whole:
+            plain, own = (tuple(self.statements(tuple(pending), replace(point, own=conditions, whole=()), names))
+                          for conditions in ((), point.own))
+            return [*out, If(point.whole, plain, own)]
         copy: list[Stmt] = []
         while pending:
             s = pending[0]
@@ -193,7 +209,7 @@ class Builder:
         offset = Rewriter(point.at, locals_=names).index(s.indices[0])
         if s.combine and s.combine != "set":
             value = MONOIDS[s.combine].apply(load(s.param, (offset,), value.dtype), value)
-        return [*before, IRStore(s.param, offset, value)]
+        return [*before, IRStore(s.param, offset, value, point.own)]
 
     def row(self, nest: Nest, point: Point, names: dict[str, Value]) -> list[Stmt]:
         """An inner nest: serial loops, the chosen variable across lanes."""
@@ -208,17 +224,18 @@ class Builder:
                 at[v] = x
                 loops.append((x, x.hi + 1))
         if across_lanes is None:
-            inner = self.statements(nest.body, Point(at, (), point.lane), names)
+            inner = self.statements(nest.body, Point(at, (), point.lane, point.own), names)
         else:
             v, width = across_lanes, self.plan.inner_of(across_lanes.name)[0]
             length = subs(v.hi, at) + 1
             block = self.fresh(v.name, length // width - 1)
             lane = self.fresh("l", width - 1)
-            vector = self.statements(nest.body, Point({**at, v: block * width + lane}, (), lane), names)
+            vector = self.statements(nest.body, Point({**at, v: block * width + lane}, (), lane, point.own),
+                                     names)
             inner = [Loop(block, 0, length // width, "serial", (Loop(lane, 0, width, "vector", tuple(vector)),))]
             if not isinstance(length, int) or length % width:
                 x = self.fresh(v.name, length - 1)
-                rest = self.statements(nest.body, Point({**at, v: x}, ()), names)
+                rest = self.statements(nest.body, Point({**at, v: x}, (), None, point.own), names)
                 inner.append(Loop(x, length // width * width, length, "serial", tuple(rest)))
         for x, stop in reversed(loops):
             inner = [Loop(x, 0, stop, "serial", tuple(inner))]
