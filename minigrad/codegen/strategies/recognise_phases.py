@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from minigrad.codegen.kernel import Nest, Store
 from minigrad.codegen.lowering.collapse import coefficient
@@ -38,6 +39,11 @@ MAX_SHIFT = 8
 
 def recognise_any(nests: Sequence[Nest]) -> Window | str:
     """The window of one nest, or of the phases that several are."""
+    return _recognised(tuple(nests))
+
+
+@lru_cache(maxsize=256)
+def _recognised(nests: tuple[Nest, ...]) -> Window | str:
     return recognise_window(nests[0]) if len(nests) == 1 else recognise_phases(nests)
 
 

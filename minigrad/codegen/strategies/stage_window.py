@@ -13,7 +13,7 @@ from minigrad.codegen.strategies.plan import WindowPlan
 from minigrad.codegen.strategies.recognise_window import Window
 from minigrad.codegen.strategies.sides import LINE
 from minigrad.expr import Index, Var, bounds, subs, variables
-from minigrad.value import Value, const, guard, load, substitute, value_atoms, walk
+from minigrad.value import Value, const, free_variables, guard, load, substitute, value_atoms, walk
 
 FEW_BLOCKS = 4
 """Vectors of a row that are written out rather than looped over."""
@@ -135,7 +135,8 @@ class Staging:
         """Prefetches of what is read a page after a vector of every segment: processors stop at its end."""
         found: list[Stmt] = []
         for v in walk(value):
-            if v.op != "load" or value_atoms(v.attr[1][0]):  # type: ignore[index]
+            if v.op != "load" or self.window.column not in free_variables(v) or \
+                    value_atoms(v.attr[1][0]):  # type: ignore[index]
                 continue
             (name, (offset,)), line = v.attr, LINE // v.dtype.itemsize  # type: ignore[misc]
             for k in range(0, self.width * self.stride, line):

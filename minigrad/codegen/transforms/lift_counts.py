@@ -70,12 +70,14 @@ class _Lifter:
 
     def statement(self, s: Stmt) -> Stmt:
         """The statement over the dims; itself where it does not depend on the iteration."""
-        if isinstance(s, Store):
-            offset, value, conditions = self.index(s.offset), self.value(s.value), self.indices(s.conditions)
+        if type(s) is Store:
+            value = self.done.get(s.value) or self.value(s.value)
+            offset = s.offset if type(s.offset) is int else self.index(s.offset)
+            conditions = self.indices(s.conditions) if s.conditions else ()
             same = offset is s.offset and value is s.value and conditions == s.conditions
             return s if same else Store(s.buffer, offset, value, conditions)
-        if isinstance(s, Let):
-            value = self.value(s.value)
+        if type(s) is Let:
+            value = self.done.get(s.value) or self.value(s.value)
             return s if value is s.value else Let(s.name, value)
         if isinstance(s, Loop):
             return Loop(s.var, self.index(s.start), self.index(s.stop), s.kind, self.body(s.body))
@@ -100,13 +102,14 @@ class _Lifter:
 
     def kept(self, root: Value) -> Value:
         """A value that is the same in every iteration."""
+        done = self.done
         stack = [root]
         while stack:
             v = stack.pop()
-            if v not in self.done:
-                if v._inner is None and index_values(v):
+            if v not in done:
+                if v._inner != () and index_values(v):
                     raise _Computed
-                self.done[v] = v
+                done[v] = v
                 stack += v.args
         return root
 
@@ -133,7 +136,7 @@ class _Lifter:
     def index(self, e: Index) -> Index:
         if isinstance(e, int):
             return e
-        if self.old not in variables(e):
+        if self.old not in (e._variables or variables(e)):
             if value_atoms(e):
                 raise _Computed
             return e
