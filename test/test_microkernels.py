@@ -111,6 +111,13 @@ def test_a_call_prints_parses_and_means_its_meaning(scale: Microkernel) -> None:
     np.testing.assert_array_equal(outcome(inside), expected.ravel())
 
 
+def test_a_meaning_without_dims_and_scalars_is_inlined() -> None:
+    pair = Microkernel("pair", "func pair(in x: f32[2], inout y: f32[1])\n  y[0] = x[0] + x[1]\n")
+    empty = parse_function("func f(in x: f32[64], inout y: f32[64])\n  y[0] = 1.0\n")
+    function = replace(empty, body=(Call(pair, (("x", 4), ("y", 9))),))
+    assert print_function(inline_calls(function)).splitlines()[1:] == ["  y[9] = x[4] + x[5]"]
+
+
 def test_what_a_call_names_is_moved_by_unrolling(scale: Microkernel) -> None:
     function = caller(CALLS.replace("for t in 0..2 serial", "for t in 0..2 unroll"))
     np.testing.assert_array_equal(outcome(unroll(function)), outcome(function))

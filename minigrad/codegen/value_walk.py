@@ -122,8 +122,10 @@ class Rewriter:
         return self.variables.get(a, a) if isinstance(a, Var) else ValueIndex(self.value(a.value), a.lo, a.hi)
 
     def value(self, root: Value) -> Value:
-        if not self.variables and not self.names and not self.locals:
-            return root
+        return self.rewritten(root) if self.variables or self.names or self.locals else root
+
+    def rewritten(self, root: Value) -> Value:
+        """The value with every node looked at."""
         found = self.done.get(root)
         if found is None:
             for v in below(root, self.done):

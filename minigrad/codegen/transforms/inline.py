@@ -55,6 +55,9 @@ class _Placed(Rewriter):
     def inner(self, variables: Mapping[Var, Index]) -> _Placed:
         return _Placed({**self.variables, **variables}, self.names, self.locals, self.places)
 
+    def value(self, root: Value) -> Value:
+        return self.rewritten(root)
+
     def place(self, buffer: str, offset: Index) -> tuple[str, Index]:
         name, start = self.places.get(buffer, (self.name(buffer), 0))
         return name, start + self.index(offset)
