@@ -9,6 +9,8 @@
     MINIGRAD_OPENCL_PLANS   cpu or gpu: plan for OpenCL devices as for a processor or a GPU; auto: by kind (auto)
     MINIGRAD_ALLOW_TF32     1: float32 products may round their operands to 10 bits of mantissa, where a GPU's matrix
                             units do it: faster, and no longer exact. As torch.backends.cuda.matmul.allow_tf32  (0)
+    MINIGRAD_SUB_GROUPS     1: reductions of GPUs join by sub-groups where the device has them: fewer barriers, sums in
+                            an order of the device's own                                                   (0)
     MINIGRAD_JIT            0: functions under `jit` run eagerly                                           (1)
     MINIGRAD_PACKED_MB      memory for constants that `jit` packs once for faster products, 0: none       (256)
     MINIGRAD_JIT_CHECK      1: compare each replay with an eager run                                       (0)
@@ -47,12 +49,18 @@ class Config:
     verify: bool = False
     opencl_plans: str = "auto"
     allow_tf32: bool = False
+    sub_groups: bool = False
     jit: bool = True
     jit_check: bool = False
     packed_mb: int = 256
     debug: int = 0
     test_data: Path = Path("../shared/data")
     test_devices: tuple[str, ...] = ()
+
+    @property
+    def units(self) -> tuple[bool, bool]:
+        """What decides which units of a device plans use, and so is part of the keys of plans and captures."""
+        return self.allow_tf32, self.sub_groups
 
     def __post_init__(self) -> None:
         for name in (self.device, *self.test_devices):
@@ -64,7 +72,7 @@ class Config:
             value = getattr(self, field)
             if type(value) is not int or not lo <= value <= hi:
                 raise ConfigError(f"[config] expected {field} to be an integer in {lo}..{hi}, got {value!r}")
-        for field in ("disk_cache", "verify", "allow_tf32", "jit", "jit_check"):
+        for field in ("disk_cache", "verify", "allow_tf32", "sub_groups", "jit", "jit_check"):
             value = getattr(self, field)
             if type(value) is not bool:
                 raise ConfigError(f"[config] expected {field} to be True or False, got {value!r}")
@@ -124,6 +132,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "MINIGRAD_VERIFY": ("verify", _boolean),
     "MINIGRAD_OPENCL_PLANS": ("opencl_plans", lambda _, text: text.lower()),
     "MINIGRAD_ALLOW_TF32": ("allow_tf32", _boolean),
+    "MINIGRAD_SUB_GROUPS": ("sub_groups", _boolean),
     "MINIGRAD_JIT": ("jit", _boolean),
     "MINIGRAD_JIT_CHECK": ("jit_check", _boolean),
     "MINIGRAD_PACKED_MB": ("packed_mb", _integer),

@@ -15,7 +15,7 @@ class Target:
     `features` such as 'fp64', 'fp16', 'avx2', 'avx512f', 'fma'; `cpu` the LLVM CPU name or the driver's device name.
     After `max_iterations` of all its loops together (0: never) a work-item's loops end, wherever they are. `gflops`,
     `gb_s` and `launch_us` are what the device was measured to do in float32, in copying and per launch, 0.0 if it was
-    not.
+    not. `sub_group` is how many neighbouring work-items make a sub-group, 0 where that is not one number.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Target:
     gflops: float = 0.0
     gb_s: float = 0.0
     launch_us: float = 0.0
+    sub_group: int = 0
 
     @property
     def is_gpu(self) -> bool:

@@ -273,12 +273,14 @@ CHECKED = {
 def run_under_checker() -> None:
     """The child of the next test: every access and every pair of accesses is looked at by oclgrind."""
     import test_matrix_units
+    import test_sub_groups
 
     tiles.MIN_SIDE, tiles.MIN_WORK = 8, 1
     matrix.TILES = ((32, 16, 2, 1),)  # type: ignore[assignment]
     device = OpenCL(find_device("oclgrind"))
     run_on(device, CHECKED)
     test_matrix_units.run_on(device)
+    test_sub_groups.run_on(device)
     print("done")
 
 

@@ -74,7 +74,7 @@ class Captures:
                         return result
         arguments = Arguments(args, kwargs)
         key = (arguments.keys, around, Tensor.training, Tensor.grad_enabled,
-               (settings.device, settings.allow_tf32))
+               (settings.device, settings.units))
         if self._eager and key in self._eager:
             return function(*args, **kwargs)
         reason = None

@@ -115,7 +115,7 @@ def forget_plans() -> None:
 
 def find_plan(graph: Graph, donated: frozenset[int], device: str) -> ExecutionPlan:
     """The plan for this structure on this device: known, on disk, or made now."""
-    key = (device, current().allow_tf32, donated, graph.key())
+    key = (device, current().units, donated, graph.key())
     plan = _plans.get(key)
     if plan is not None:
         stats.plan_hits += 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress, product
+from operator import not_
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,8 @@ from minigrad.config import current
 from minigrad.program import Program
 from minigrad.target import Target
 
-ROUNDING = frozenset({"mma-tf32"})
-"""Features that change what is computed."""
+ASKED_FOR = "mma-tf32", "sub-groups"
+"""Features that change what is computed: plans use them where `Config.units`, in this order, says so."""
 
 __all__ = ["Buffer", "Device", "Launch", "Program", "grouped"]
 
@@ -71,19 +73,20 @@ class Device(ABC):
     """A place that runs Programs. `name` is canonical ('CPU', 'CL:0')."""
 
     name: str
-    _target: Target
-    _exact: Target
+    _targets: dict[tuple[bool, ...], Target]
 
     @property
     def target(self) -> Target:
-        """All that code generation knows, and part of every plan's key: with units that round float32 operands where
-        the settings allow that."""
-        return self._target if current().allow_tf32 else self._exact
+        """All that code generation knows, and part of every plan's key: of features that change what is computed, those
+        that the settings ask for."""
+        return self._targets[current().units]
 
     @target.setter
     def target(self, target: Target) -> None:
-        self._target = target
-        self._exact = replace(target, features=target.features - ROUNDING)
+        self._targets = {}
+        for asked in product((False, True), repeat=len(ASKED_FOR)):
+            left_out = frozenset(compress(ASKED_FOR, map(not_, asked)))
+            self._targets[asked] = replace(target, features=target.features - left_out)
 
     @abstractmethod
     def alloc(self, nbytes: int) -> Buffer:

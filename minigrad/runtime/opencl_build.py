@@ -108,16 +108,21 @@ class Builder:
     def _from_source(self, source: str) -> Any:
         import pyopencl as cl
         try:
-            return build_quietly(cl.Program(self._context, source), self._options)
+            return build_quietly(cl.Program(self._context, source), self._options_of(source))
         except cl.Error:
             return None
+
+    def _options_of(self, source: str) -> list[str]:
+        """Sub-groups belong to later versions of the language than the one that drivers assume."""
+        version = "CL3.0" if self._info.version.startswith("OpenCL 3") else "CL2.0"
+        return [*self._options, f"-cl-std={version}"] if "sub_group_" in source else self._options
 
     def _refusal(self, program: Program) -> CompileError:
         """The error for a source that the driver has refused, with its words."""
         import pyopencl as cl
         log = "the second attempt succeeded"
         try:
-            build_quietly(cl.Program(self._context, program.source), self._options)
+            build_quietly(cl.Program(self._context, program.source), self._options_of(program.source))
         except cl.Error as e:
             log = str(e)
         return CompileError(f"[load] {self._info.platform} ({self._info.name}) refused kernel {program.name}: {log}",

@@ -61,6 +61,7 @@ class DeviceInfo:
     features: frozenset[str]
     quirks: frozenset[str]
     handle: Any = field(compare=False, repr=False)
+    sub_group: int = 0
 
     @property
     def target(self) -> Target:
@@ -76,7 +77,8 @@ class DeviceInfo:
                       registers=registers, units=units, l1=l1, l2=l2, local_memory=self.local_memory,
                       max_group=self.max_group, features=self.features,
                       max_iterations=LOOP_ITERATIONS if LOOP_BUDGET in self.quirks else 0,
-                      gflops=measured.gflops, gb_s=measured.gb_s, launch_us=measured.launch_us)
+                      gflops=measured.gflops, gb_s=measured.gb_s, launch_us=measured.launch_us,
+                      sub_group=self.sub_group)
 
     @property
     def identity(self) -> str:
@@ -201,13 +203,15 @@ def _describe(device: Any) -> DeviceInfo | None:
     vector_bytes, plans = 4, current().opencl_plans
     if plans == "cpu" or plans == "auto" and kind == "CPU":
         vector_bytes = max(4, min(MAX_VECTOR_BYTES, 4 * device.native_vector_width_float))
+    sub_group = _sub_group(device)
+    features = _features(device) | ({"sub-groups"} if sub_group else set())
     return DeviceInfo(
         index=-1, platform=platform.name.strip(), platform_version=platform.version.strip(),
         vendor=platform.vendor.strip(), name=device.name.strip(), version=device.version.strip(),
         driver=device.driver_version.strip(), kind=kind, units=device.max_compute_units,
         global_memory=device.global_mem_size, max_allocation=device.max_mem_alloc_size,
         local_memory=device.local_mem_size, max_group=device.max_work_group_size, vector_bytes=vector_bytes,
-        features=_features(device), quirks=quirks, handle=device)
+        features=features, quirks=quirks, handle=device, sub_group=sub_group)
 
 
 def _features(device: Any) -> frozenset[str]:
@@ -222,11 +226,27 @@ def _features(device: Any) -> frozenset[str]:
     return frozenset(name for name, there in offered.items() if there)
 
 
+def _sub_group(device: Any) -> int:
+    """Work-items of a sub-group: those that the driver likes groups to be a multiple of. 0 where there are none, or
+    where they differ from kernel to kernel (Intel's)."""
+    extensions = set(device.extensions.split())
+    if "cl_khr_subgroups" not in extensions or "cl_intel_required_subgroup_size" in extensions:
+        return 0
+    import pyopencl as cl
+    kernel = _compiled(device)
+    return 0 if kernel is None else kernel.get_work_group_info(
+        cl.kernel_work_group_info.PREFERRED_WORK_GROUP_SIZE_MULTIPLE, device)
+
+
 def _compiles(device: Any) -> bool:
+    return _compiled(device) is not None
+
+
+def _compiled(device: Any) -> Any:
+    """A small kernel, None where the driver fails to compile."""
     import pyopencl as cl
     try:
-        context = cl.Context([device])
-        cl.Program(context, "__kernel void empty(__global float *p) { p[0] = 0; }").build(cache_dir=False)
+        text = "__kernel void empty(__global float *p) { p[0] = 0; }"
+        return cl.Kernel(cl.Program(cl.Context([device]), text).build(cache_dir=False), "empty")
     except cl.Error:
-        return False
-    return True
+        return None

@@ -6,6 +6,7 @@ from functools import lru_cache
 from minigrad.codegen.microkernels.generate import generated_by_name
 from minigrad.codegen.microkernels.matrix import matrix_microkernel
 from minigrad.codegen.microkernels.microkernel import Microkernel
+from minigrad.codegen.microkernels.sub_group import sub_group_microkernel
 from minigrad.codegen.microkernels.tile import Tile, tile_of
 
 _added: dict[str, Microkernel] = {}
@@ -36,4 +37,4 @@ def find(name: str) -> Microkernel | None:
     """The microkernel of that name: one that was added, or one of ours."""
     tile = tile_of(name)
     return (_added.get(name) or generated_by_name(name) or matrix_microkernel(name)
-            or (plain(tile) if tile is not None else None))
+            or sub_group_microkernel(name) or (plain(tile) if tile is not None else None))

@@ -3,9 +3,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, Let, Loop, Stmt
+from minigrad.codegen.ir.nodes import Alloc, Barrier, Call, Function, Let, Loop, Stmt
 from minigrad.codegen.ir.nodes import Store as IRStore
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
+from minigrad.codegen.microkernels.registry import find
+from minigrad.codegen.microkernels.sub_group import sub_group_name
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.build import accumulate, ceil_div
 from minigrad.codegen.strategies.build_tiles import counted
@@ -14,6 +16,7 @@ from minigrad.codegen.strategies.plan import TeamPlan
 from minigrad.codegen.strategies.teams import is_reduction
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import DType
+from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, emin, product
 from minigrad.value import Value, guard, load, local, walk
 
@@ -135,10 +138,29 @@ class TeamBuilder:
                            Loop(x, 0, turns, "serial", (IRStore(acc, 0, accumulate(monoid, old, body)),))]
         result: Value = old
         if self.plan.items > 1:
-            result = self.joined(acc, name, dtype, out)
+            result = (self.joined_by_sub_groups if self.plan.sub_group else self.joined)(acc, name, dtype, out)
         let = self.name(s.name)
         self.names[s.name] = local(let, dtype)
         return [*out, Let(let, result)]
+
+    def joined_by_sub_groups(self, acc: str, monoid: str, dtype: DType, out: list[Stmt]) -> Value:
+        """The same, where a sub-group joins what its work-items have; each reads what those of its row leave."""
+        width = self.plan.sub_group
+        kernel = find(sub_group_name(monoid, dtype, width) or "")
+        if kernel is None:
+            raise InternalError(f"[build] expected a reduction that sub-groups know in {self.plan}, got {monoid}")
+        part, total, count = self.name("part"), self.name("total"), self.plan.items // width
+        self.shared.append(Alloc(part, dtype, self.plan.rows * self.plan.items, "local"))
+        out += [IRStore(part, self.t, load(acc, (0,), dtype)), Barrier(), Alloc(total, dtype, 1, "register"),
+                Call(kernel, ((part, self.t // width * width), (total, 0)))]
+        left = self.name("left")
+        self.shared.append(Alloc(left, dtype, self.plan.rows * count, "local"))
+        out += [IRStore(left, self.t // width, load(total, (0,), dtype), (-(self.t % width),)), Barrier()]
+        found = [load(left, (self.row * count + k,), dtype) for k in range(count)]
+        while len(found) > 1:
+            odd = found[-1:] if len(found) % 2 else []
+            found = [MONOIDS[monoid].apply(x, y) for x, y in zip(found[::2], found[1::2], strict=False)] + odd
+        return found[0]
 
     def joined(self, acc: str, monoid: str, dtype: DType, out: list[Stmt]) -> Value:
         """Appends the tree over the results of a row's items; returns what it leaves."""

@@ -171,6 +171,7 @@ class TeamPlan:
     """Reductions by work-groups: `items` work-items share each of `rows` points of the domain.
 
     order: the domain, outermost first; fast: 'item' or 'row', what consecutive work-items differ in
+    sub_group: work-items that the device joins at once; 0: the team does it by a tree
     """
 
     strategy: str
@@ -178,6 +179,7 @@ class TeamPlan:
     rows: int
     items: int
     fast: str
+    sub_group: int = 0
 
     def __str__(self) -> str:
         return plan_text(self)

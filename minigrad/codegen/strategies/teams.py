@@ -6,12 +6,14 @@
         for each inner domain: its points in turn among the items, and a barrier if they are read after it
         what is stored once per row: by its first item
 
-How many items a row gets depends on shapes and the target only.
+How many items a row gets depends on shapes and the target only. Where the target has sub-groups, what the neighbours in
+one have is joined by the device, and only what sub-groups leave is added up in local memory.
 """
 from __future__ import annotations
 
 from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.codegen.microkernels.sub_group import sub_group_name, sub_group_width
 from minigrad.codegen.strategies.access import accesses, extent, typical
 from minigrad.codegen.strategies.lanes import ITEMS_PER_UNIT, domain_order
 from minigrad.codegen.strategies.plan import TeamPlan
@@ -58,7 +60,15 @@ def plan(nest: Nest, target: Target) -> TeamPlan | str:
         items = min(group // rows, power(length // TERMS))
     if target.max_iterations and sum(-(-size(over) // items) for over in loops) > target.max_iterations:
         return f"no team: {length} terms take more iterations than a work-item has"
-    return TeamPlan("teams", tuple(v.name for v in order), rows, items, fast)
+    return TeamPlan("teams", tuple(v.name for v in order), rows, items, fast, joins(nest, items, fast, target))
+
+
+def joins(nest: Nest, items: int, fast: str, target: Target) -> int:
+    """The width of sub-groups that join all reductions of a nest, 0 where they do not."""
+    width = sub_group_width(target)
+    known = all(sub_group_name(s.value.attr[0], s.value.args[0].dtype, width) is not None  # type: ignore[index]
+                for s in nest.body if isinstance(s, Define) and is_reduction(s))
+    return width if width and known and fast == "item" and items % width == 0 else 0
 
 
 def is_reduction(s: Define | Store | Nest) -> bool:

@@ -1,0 +1,187 @@
+"""Sub-groups: teams that join by them, the microkernel and its text, and where they are declined."""
+# Tests know their dims are ints.
+# mypy: disable-error-code="arg-type,type-var"
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import needs_device
+from test_groups import GPU, REDUCTIONS
+from test_packed import arguments, equal_the_kernel, flat_kernel, tensor
+
+from minigrad import Tensor, config
+from minigrad.codegen.ir.interpret import interpret_function
+from minigrad.codegen.ir.nodes import Barrier, Call
+from minigrad.codegen.ir.text import meaning_of
+from minigrad.codegen.ir.verify import verify_meaning
+from minigrad.codegen.ir.walk import statements
+from minigrad.codegen.kernel_interpret import interpret_kernel
+from minigrad.codegen.microkernels.registry import find
+from minigrad.codegen.render.opencl import render_opencl
+from minigrad.codegen.stages import build_any, stages_of
+from minigrad.codegen.strategies import teams
+from minigrad.codegen.strategies.plan import TeamPlan, parse_plan
+from minigrad.runtime.device import Launch
+from minigrad.runtime.opencl import OpenCL, open_device
+from minigrad.runtime.opencl_build import build_quietly
+from minigrad.runtime.opencl_devices import find_device
+from minigrad.target import Target
+
+SUB = replace(GPU, features=frozenset({"sub-groups"}), sub_group=8)
+JOINED = ("sum of rows", "all", "mean and more", "matrix and vector", "softmax", "layer norm", "int32")
+"""Cases whose neighbouring work-items are of one row."""
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teams, "GROUP", 32)
+    monkeypatch.setattr(teams, "NEIGHBOURS", 8)
+
+
+def team(result: Tensor, target: Target) -> TeamPlan:
+    made = teams.plan(flat_kernel(result, target).nests[0], target)
+    assert isinstance(made, TeamPlan), made
+    return made
+
+
+@pytest.mark.parametrize("case", JOINED)
+def test_teams_equal_the_kernel(case: str, small: None) -> None:
+    kernel = flat_kernel(REDUCTIONS[case](), SUB)
+    nest, = kernel.nests
+    plan = teams.plan(nest, SUB)
+    assert isinstance(plan, TeamPlan) and plan.sub_group == 8 and parse_plan(str(plan)) == plan
+    function = build_any(kernel, (nest,), plan, "f")
+    reductions = sum(isinstance(s, Call) for s in statements(function))
+    barriers = sum(isinstance(s, Barrier) for s in statements(function))
+    assert reductions and barriers == 2 * reductions  # a tree of 32 work-items has six
+    equal_the_kernel(kernel, [function])
+
+
+def test_where_the_tree_stays(small: None) -> None:
+    assert team(tensor(7, 150).sum(1), SUB).sub_group == 8
+    assert team(tensor(7, 150).sum(1), GPU).sub_group == 0
+    assert team(tensor(7, 150).sum(1), replace(SUB, sub_group=12)).sub_group == 0
+    assert team(tensor(7, 150).sum(1), replace(SUB, sub_group=64)).sub_group == 0  # a team is smaller
+    assert team(tensor(7, 150).prod(1), SUB).sub_group == 0
+    assert team(tensor(150, 7).sum(0), SUB).sub_group == 0  # neighbours are of different rows
+
+
+@pytest.mark.parametrize("monoid", ["sum", "max", "min"])
+@pytest.mark.parametrize("kind", ["f32", "i64"])
+def test_the_meaning(monoid: str, kind: str) -> None:
+    kernel = find(f"sub_{monoid}_{kind}_16")
+    assert kernel is not None and find(f"sub_{monoid}_{kind}_12") is None and find(f"sub_prod_{kind}_16") is None
+    verify_meaning(kernel)
+    dtype = np.float32 if kind == "f32" else np.int64
+    part = (np.random.default_rng(1).standard_normal(16) * 100).astype(dtype)
+    total = np.zeros(1, dtype)
+    interpret_function(meaning_of(kernel), {"part": part, "total": total}, {})
+    np.testing.assert_allclose(total[0], {"sum": part.sum(), "max": part.max(), "min": part.min()}[monoid], rtol=1e-5)
+
+
+def test_plans_use_them_only_where_they_are_asked_for() -> None:
+    """A device that has sub-groups names them to plans under the setting, and none here has."""
+    from minigrad.runtime.inspected import InspectedGpu
+
+    device = InspectedGpu("NV", "sm_86")
+    assert device.target.sub_group == 0 and "sub-groups" not in device.target.features
+    device.target = replace(device.target, features=frozenset({"sub-groups", "mma-tf32"}), sub_group=32)
+    assert device.target.features == frozenset()
+    with config(sub_groups=True):
+        assert device.target.features == {"sub-groups"} and device.target.sub_group == 32
+        assert team(tensor(7, 1500).sum(1), device.target).sub_group == 32
+    with config(sub_groups=True, allow_tf32=True):
+        assert device.target.features == {"sub-groups", "mma-tf32"}
+    assert team(tensor(7, 1500).sum(1), device.target).sub_group == 0
+
+
+DEVICES = [pytest.param(n, marks=needs_device(n)) for n in ("CL:pocl", "CL:rusticl")]
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_the_meaning_runs_where_there_are_none(name: str, small: None) -> None:
+    run_on(open_device(name.partition(":")[2]))
+
+
+def run_on(device: OpenCL) -> None:
+    """Plans for sub-groups, on a device without: the meaning runs."""
+    for case in ("softmax", "int32"):
+        staged = stages_of(flat_kernel(REDUCTIONS[case](), SUB), SUB)
+        stage, = staged.stages
+        assert isinstance(stage.plan, TeamPlan) and stage.plan.sub_group == 8
+        arrays = arguments(staged.kernel)
+        expected = {n: a.copy() for n, a in arrays.items()}
+        scalars = {s.name: 0.75 for s in staged.kernel.scalars}
+        interpret_kernel(staged.kernel, expected, scalars)
+        program = render_opencl(stage.function, device.target)
+        assert "sub_group_" not in program.source
+        assert "sub_group_reduce_add(x)" in render_opencl(stage.function, SUB).source
+        executable, = device.load([program])
+        buffers = [device.alloc(a.nbytes) for a in arrays.values()]
+        for buffer, array in zip(buffers, arrays.values(), strict=True):
+            device.copy_in(buffer, array)
+        device.launch([Launch(executable, (*buffers, *scalars.values()), stage.extent)])
+        device.copy_out(buffers[0], arrays["o0"])
+        np.testing.assert_allclose(arrays["o0"], expected["o0"], rtol=3e-5, atol=3e-5)
+
+
+STAND_INS = """
+#define get_sub_group_size() SIZE
+#define get_sub_group_id() ((uint)get_local_id(0) / 8)
+#define get_sub_group_local_id() (get_local_id(0) % 8)
+#define sub_group_all(x) (x)
+#define sub_group_any(x) any_of(part)
+#define sub_group_reduce_add(x) joined(part, 0)
+#define sub_group_reduce_max(x) joined(part, 1)
+#define sub_group_reduce_min(x) joined(part, 2)
+int any_of(__local const float *part) {
+    int found = 0;
+    for (int i = 0; i < 8; ++i) found |= part[i] != part[i];
+    return found;
+}
+float joined(__local const float *part, int how) {
+    float total = part[7];
+    for (int i = 6; i >= 0; --i)
+        total = how == 0 ? total + part[i] : how == 1 ? fmax(total, part[i]) : fmin(total, part[i]);
+    return total;
+}
+"""
+
+
+@pytest.mark.parametrize("size", [8, 16], ids=["by sub-groups", "by the loop"])
+@pytest.mark.parametrize("name", DEVICES)
+def test_the_text_joins_what_a_sub_group_has(name: str, size: int) -> None:
+    """With stand-ins for the functions of sub-groups, of 8 neighbours or of a size that was not planned for."""
+    import pyopencl as cl
+
+    kernels = [find(f"sub_{monoid}_f32_8") for monoid in ("sum", "max", "min")]
+    texts = [k.implementation for k in kernels if k is not None and k.implementation is not None]
+    calls = "\n".join(f"    {k.name}(local_x + get_local_id(0) / 8 * 8, &total);\n"
+                      f"    out[{16 * i} + get_local_id(0)] = total;" for i, k in enumerate(kernels) if k is not None)
+    source = STAND_INS.replace("SIZE", str(size)) + "\n".join(texts) + f"""
+__kernel __attribute__((reqd_work_group_size(16, 1, 1))) void run(__global const float *x, __global float *out) {{
+    __local float local_x[16];
+    float total;
+    local_x[get_local_id(0)] = x[get_local_id(0)];
+    barrier(CLK_LOCAL_MEM_FENCE);
+{calls}
+}}"""
+    x = np.random.default_rng(5).standard_normal(16).astype(np.float32)
+    x[11] = np.nan
+    context = cl.Context([open_device(name.partition(":")[2]).info.handle])
+    queue = cl.CommandQueue(context)
+    memory = [cl.Buffer(context, cl.mem_flags.COPY_HOST_PTR, hostbuf=a) for a in (x, np.zeros(48, np.float32))]
+    cl.Kernel(build_quietly(cl.Program(context, source), []), "run")(queue, (16,), (16,), *memory)
+    out = np.zeros((3, 16), np.float32)
+    cl.enqueue_copy(queue, out, memory[1])
+    for row, expected in zip(out, (x[:8].sum(), x[:8].max(), x[:8].min()), strict=True):
+        np.testing.assert_allclose(row[:8], expected, rtol=1e-5)
+        assert np.isnan(row[8:]).all()
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_devices_say_what_they_have(name: str) -> None:
+    info = find_device(name.partition(":")[2])
+    assert (info.sub_group > 0) == ("sub-groups" in info.features)
+    if "cl_khr_subgroups" not in info.handle.extensions.split():
+        assert info.sub_group == 0
