@@ -69,6 +69,24 @@ def test_what_the_helper_has_not_begun_with_is_taken_back(tmp_path, monkeypatch)
         batch.close()
 
 
+def test_help_gets_ready_where_many_units_are_to_come(monkeypatch):
+    """Its first group may be a small one: it has nothing else to do."""
+    monkeypatch.setattr(llvm_batch, "HELP_CHARS", 1 << 30)
+    monkeypatch.setattr(llvm_batch, "GROUP_UNITS", 100)
+    monkeypatch.setattr(llvm_batch, "FIRST_CHARS", 1)
+    few, many = Batch(Emitter().emit, llvm_batch.HELP_UNITS - 1), Batch(Emitter().emit, llvm_batch.HELP_UNITS)
+    try:
+        assert few._helper is None and many._helper is not None and not many._sent
+        for batch in (few, many):
+            for key, source in sources(4).items():
+                batch.add(key, source)
+        assert few._filling and not few._sent and (many._sent or many._done)
+        assert sorted(key for group, _ in many.finish() for key in group) == ["key0", "key1", "key2", "key3"]
+    finally:
+        few.close()
+        many.close()
+
+
 def test_every_group_comes_once():
     emitter = Emitter()
     units = sources(9)

@@ -2,6 +2,7 @@
 # Tests know their dims are ints.
 # mypy: disable-error-code="misc"
 import random
+from operator import length_hint
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from minigrad.scheduler.fusion import MAX_MEMBERS
 from minigrad.scheduler.graph import build_graph
 from minigrad.scheduler.memory import plan_memory
 from minigrad.scheduler.merge import ancestors
-from minigrad.scheduler.schedule import Schedule, schedule
+from minigrad.scheduler.schedule import NODES_PER_KERNEL, Schedule, Scheduling, schedule
 
 
 @pytest.fixture(autouse=True)
@@ -253,6 +254,19 @@ def test_scheduling_is_deterministic():
     first, second = scheduled(loss, *gradients), scheduled(loss, *gradients)
     texts = [[(s.kernel, s.values, s.scalars) for s in made.steps] for made in (first, second)]
     assert texts[0] == texts[1]
+
+
+def test_kernels_are_given_while_scheduling_goes_on():
+    x = ready(6, 5)
+    y = nn.BatchNorm(5)(x.matmul(ready(5, 5)))  # has composites
+    graph = build_graph([y.sum()._node, (x + 1)._node])
+    scheduling = Scheduling(graph, frozenset(), get_device("CPU").target)
+    kernels = iter(scheduling)
+    given = [next(kernels)]
+    assert not hasattr(scheduling, "schedule")
+    given += kernels
+    assert given == [s.kernel for s in scheduling.schedule.steps] and len(given) > 2
+    assert length_hint(scheduling) == len(graph.nodes) // NODES_PER_KERNEL
 
 
 # ---- optimizers ----
