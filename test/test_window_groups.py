@@ -3,11 +3,14 @@
 # mypy: disable-error-code="arg-type,type-var"
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from test_groups import GPU
 from test_packed import equal_the_kernel, flat_kernel, parts_equal_the_kernel, tensor
 from test_window import CASES, FOR_ALL, depthwise
 
+import minigrad
+from minigrad import Tensor
 from minigrad.codegen.ir.nodes import Alloc, Barrier
 from minigrad.codegen.ir.text import print_function
 from minigrad.codegen.ir.walk import statements
@@ -55,6 +58,12 @@ def test_what_groups_decline() -> None:
     assert "too many iterations" in str(window_groups.plan(flat_kernel(whole, GPU).nests,
                                                            replace(GPU, max_iterations=60)))
     assert "not a window" in str(window_groups.plan(flat_kernel(tensor(40, 40) @ tensor(40, 40), GPU).nests, GPU))
+
+
+def test_show_says_why_a_kernel_has_no_window() -> None:
+    x = Tensor(np.ones((1, 3, 8, 8), np.float32), device="AMD:gfx1031")
+    assert "# no window by groups: few positions are read twice" in minigrad.show(x.avg_pool2d(2), stage="plan")
+    assert "strategy='window_groups'" in minigrad.show(x.max_pool2d(3, stride=1), stage="plan")
 
 
 def test_every_position_is_computed_once_a_tile() -> None:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from math import ceil
 
 from minigrad.codegen.kernel import Nest
+from minigrad.codegen.strategies import window_groups
 from minigrad.codegen.strategies.access import typical
 from minigrad.codegen.strategies.lanes import MIN_PARALLEL
 from minigrad.codegen.strategies.plan import WindowPlan
@@ -57,8 +58,9 @@ def plan(nests: Sequence[Nest], target: Target) -> WindowPlan | str:
 
 
 def why_unstaged(nest: Nest, target: Target) -> str:
-    """The reason that `plan` gives for one nest; empty for a window."""
-    made = plan((nest,), target)
+    """The reason that `plan` gives for one nest, or that of work-groups where the target has them; empty for a window.
+    """
+    made = (window_groups.plan if target.has_groups else plan)((nest,), target)
     return made if isinstance(made, str) else ""
 
 
