@@ -115,7 +115,7 @@ class PanelBuilder:
                  ) -> Function:
         c, sizes = self.contraction, self.sizes
         own = {v.name: v for v in (*c.batch, *c.m, *c.n)}
-        steps = [*((own[name], 1) for name in self.form.outer), (self.n, sizes.unit_n), (self.m, sizes.unit_m)]
+        steps = [*((own[name], 1) for name in self.form.outer), (self.m, sizes.unit_m), (self.n, sizes.unit_n)]
         total = product(sizes.units)
         p = Var("p", 0, total - 1)
         after: Index = 1

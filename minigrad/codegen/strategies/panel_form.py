@@ -1,7 +1,7 @@
 """What the text of a contraction in panels depends on, its form, apart from its sizes: where these are arguments,
 layers of one form share a program.
 
-    for p in 0..36 parallel:                              for p in 0..units_n*units_m parallel:
+    for p in 0..36 parallel:                              for p in 0..units_m*units_n parallel:
       for k in 0..512:                                      for k in 0..k:
         acc[0] = acc[0] + p0[3072*(p//9) + 512*u + k]  ->     acc[0] = acc[0] + p0[unit_m*s0*(p//units_n) + s0*u + k]
 
@@ -44,7 +44,7 @@ class Sizes:
     """Lengths, as numbers or as arguments.
 
     m, n, k: of the matrices, n without the columns that are dot products
-    unit_m, unit_n: of a unit of work; units: how many there are along each outer variable, along N, along M
+    unit_m, unit_n: of a unit of work; units: how many there are along each outer variable, along M, along N
     block_m, block_k, parts: rows and steps of the sum that are packed at a time, and blocks of the sum
     """
 
@@ -108,7 +108,7 @@ def sizes_of(c: Contraction, plan: PanelPlan) -> Sizes:
     """The sizes as numbers."""
     m, n, k = extent(c.m[-1]), extent(c.n[-1]) - plan.dots, extent(c.k[-1])
     outer = {v.name: extent(v) for v in (*c.batch, *c.m, *c.n)}
-    units = (*(outer[name] for name in plan.outer), ceil(n / plan.unit_n), ceil(m / plan.unit_m))
+    units = (*(outer[name] for name in plan.outer), ceil(m / plan.unit_m), ceil(n / plan.unit_n))
     return Sizes(m, n, k, plan.unit_m, plan.unit_n, units, plan.block_m, plan.block_k, ceil(k / plan.block_k))
 
 
@@ -174,7 +174,7 @@ def generalise(kernel: Kernel, c: Contraction, plan: PanelPlan) -> General | Non
     lifter = _Lifter()
     unit_m = lifter.dim("unit_m", here.unit_m)
     units = (*(lifter.dim(f"units{k}", count) for k, count in enumerate(here.units[:-2])),
-             *(lifter.count(name, count) for name, count in zip(("units_n", "units_m"), here.units[-2:], strict=True)))
+             *(lifter.count(name, count) for name, count in zip(("units_m", "units_n"), here.units[-2:], strict=True)))
     block_k = lifter.dim("block_k", here.block_k) if form.split else None
     k = lifter.dim("k", here.k)
     sizes = Sizes(lifter.dim("m", here.m), lifter.dim("n", here.n), k, unit_m, lifter.dim("unit_n", here.unit_n), units,

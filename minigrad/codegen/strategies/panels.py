@@ -8,6 +8,9 @@
           last block of K: the nest's stores, from registers; before it: sums kept in scratch memory, where the
           next block goes on with them: each sum runs from its first term to its last in one accumulator
 
+Units of work follow each other along the rows of the output, so that what one worker writes lies together: cores that
+write parts of the same rows take lines from each other, and prefetch those of the other.
+
 A tile at an edge reaches back over the one before it instead of needing masks, and stores what is its own. Where only
 a few columns are left, as of planes of 7x7 and 14x14, they are dot products with lanes along K instead. A is read
 in place wherever it is in memory as it is: a tile needs few rows. B is packed when it is used often and does not fit
@@ -40,8 +43,8 @@ MIN_WORK_ELSEWHERE = 1 << 27
 """Likewise where compilers other than ours take tenths of a second for each program: its text is twice as long as that
 of a packed contraction, for 20-40% of the time."""
 
-MIN_K = 8
-"""Steps of the sum below which the stores decide, not the tile."""
+MIN_K = 4
+"""Steps of the sum below which a tile is no more than its stores."""
 
 MAX_WASTE = 1.35
 """Tiles may cover so much more than the output: beyond, variables belong together."""
@@ -65,6 +68,9 @@ LOADS = 1.7
 USUAL_ROWS, USUAL = 6, 0.98
 """Rows of the register tile that is taken where others gain less than this, so that products of many sizes share its
 programs; its vectors are an eighth of the registers. Not where rows of B in place are pages apart."""
+
+FAR_CYCLES = 1.5
+"""Cycles added to a step where rows of B in place are pages apart: a page's address is looked up for each."""
 
 NARROW = 0.25
 """Part of a step that a tile of one vector takes longer, one of two half of it: rows of B come in shorter runs."""
@@ -256,6 +262,7 @@ def register_tile(c: Contraction, block_k: int, width: int, target: Target, a_in
         for rows in range(1, min(most, IN_PLACE_ROWS if a_in_place else most, m) + 1):
             copies = rows * vectors
             step = max(copies / 2, (rows + vectors) / LOADS, MIN_CHAINS / 2) * (1 + NARROW / vectors)
+            step += FAR_CYCLES if ahead else 0
             row = vectors * target.vector_bytes
             beside = row if ahead else IN_PLACE_ROWS * c.a.dtype.itemsize if far_b else row // 4
             if block_k * (row + beside) > target.l1 and m > rows:
