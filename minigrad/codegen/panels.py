@@ -54,7 +54,7 @@ def in_order(kernel: Kernel, target: Target) -> bool:
     stages = stages_of(kernel, target).stages
     plan = stages[0].plan
     if len(stages) != 1 or not isinstance(plan, Plan):
-        return len(stages) == 1 and isinstance(plan, PanelPlan)
+        return len(stages) == 1 and isinstance(plan, PanelPlan) and plan.group == 1
     return plan.strategy in ("contraction", "stream") and bool(plan.lanes) and not plan.inner and not plan.outer
 
 

@@ -153,15 +153,24 @@ class LlvmMemory(LlvmValues):
         return x if all(p in (lane, -1) for lane, p in enumerate(lanes)) else self.shuffle(x, None, lanes)
 
     def load_steps(self, memory: Memory, start: Index, steps: Sequence[int], floor: int) -> Ref | None:
-        """Whole vectors that are in bounds, and shuffles: lanes of interleaved runs."""
+        """Whole vectors that are in bounds, and shuffles: lanes of interleaved runs. Neighbours that all lanes share in
+        turn are one load of these alone."""
+        for few in (2, 4):
+            if self.width % few == 0 and list(steps) == [*range(few)] * (len(steps) // few):
+                kind, align = memory_type(memory.dtype), memory.dtype.itemsize
+                p = self.pointer(memory, start)
+                x = self.fetch(memory, f"load <{few} x {kind}>, ptr {p.text}, align {align}", few, (p,), floor, None)
+                return self.shuffle(x, None, [lane % few for lane in range(self.width)])
         left = set(steps)
         parts: list[tuple[Ref, dict[int, int]]] = []
         while left:
             first = min(left)
+            inside = {s for s in left if s < first + self.width}
+            if not self.in_bounds(memory, start + first + self.width - 1):
+                first = max(inside) - self.width + 1  # a vector that ends with the last one wanted
             if len(parts) == MAX_PARTS or not (self.in_bounds(memory, start + first) and
                                                self.in_bounds(memory, start + first + self.width - 1)):
                 return None
-            inside = {s for s in left if s < first + self.width}
             left -= inside
             picks = {lane: s - first for lane, s in enumerate(steps) if s in inside}
             parts.append((self.load_block(memory, start + first, None, floor), picks))

@@ -13,6 +13,7 @@ from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.blocking import is_plain
 from minigrad.codegen.strategies.build import accumulate
 from minigrad.codegen.strategies.build_dots import Dots, lanes_along_rows, when
+from minigrad.codegen.strategies.build_pairs import keep_sums, pack_group, write_sums
 from minigrad.codegen.strategies.panel_form import Form, Sizes, form_of, generalise, sizes_of
 from minigrad.codegen.strategies.plan import PanelPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
@@ -170,6 +171,8 @@ class PanelBuilder:
     def pack_b(self, block: Block, j: Index, column: Index) -> Stmt:
         """The panel of columns from `column` on, as b_panels[j][k][column]."""
         form, c, width = self.form, self.contraction, self.form.width
+        if form.group > 1:
+            return pack_group(self, block, j, column)
         v, lane = self.fresh("v", form.vectors - 1), self.fresh("l", width - 1)
         place = self.column(column) + v * width + lane
         start = (j * self.sizes.block_k + width) * self.columns + v * width + lane
@@ -214,13 +217,14 @@ class PanelBuilder:
         form, sizes = self.form, self.sizes
         across, down = _ceil(block.n_count, self.columns), 1 if form.by_rows else _ceil(block.height, self.rows)
         j, i = self.fresh("j", across - 1), self.fresh("i", down - 1)
-        count = block.k_count // form.steps
+        count = block.k_count // (form.steps * form.group)
         x, t, lane = self.fresh("k", count - 1), self.fresh("t", form.steps - 1), self.fresh("l", form.width - 1)
         step = x * form.steps + t
         u, v = self.fresh("u", form.rows - 1), self.fresh("v", form.vectors - 1)
         row, column = block.row0 + i * self.rows, block.n0 + j * self.columns
         panel = j if block.ib is not None else 0
-        left = self.left(i, self.row(row) + u, u, block.k0, step)
+        left = self.left(i, self.row(row) + u, u, block.k0, step if form.group == 1 else
+                         step * form.group + lane % form.group)
         right = self.right(panel, self.column(column) + v * form.width + lane, v * form.width + lane, block.k0, step)
         slot = u * form.vectors + v
         old = load("acc", (slot,), self.dtype)
@@ -229,7 +233,7 @@ class PanelBuilder:
         def each(s: Stmt) -> tuple[Stmt, ...]:
             return (Loop(u, 0, form.rows, "unroll", (Loop(v, 0, form.vectors, "unroll", (s,)),)),)
 
-        stores = self.finish(row, column, u, v, lane)
+        stores = self.finish(row, column, u, v, lane) if form.group == 1 else [keep_sums(self, u, v, lane)]
         before = self.announce(row, column, u, v)
         if block.kb is not None:
             tiles, blocks = _ceil(sizes.block_m, self.rows), _ceil(sizes.unit_m, sizes.block_m) if form.blocks else 1
@@ -246,6 +250,9 @@ class PanelBuilder:
                     *self.next_rows(row, x), Loop(t, 0, form.steps, "unroll", (
                         *self.ahead(block, i, row, column, step), *each(Store("acc", slot, term)))))), *stores)
         inner: list[Stmt] = [Loop(lane, 0, form.width, "vector", tile)]
+        if form.group > 1:
+            memory, write = write_sums(self, row, column)
+            inner = [memory, *inner, write]
         if form.a != "place":
             inner.insert(0, If((-j,), (self.pack_a(block, i, row),)))
         if block.dots is not None:
@@ -261,7 +268,7 @@ class PanelBuilder:
         s, form = self.contraction.outputs[0], self.form
         if value_atoms(s.indices[0]) or not form.announced:
             return []
-        at = {**self.at, self.m: row + u, self.n: column + v * form.width}
+        at = {**self.at, self.m: row + u, self.n: column + v * (form.width // form.group)}
         return [_unrolled(u, form.rows, v, form.vectors, (Prefetch(s.param, subs(s.indices[0], at)),))]
 
     def ahead(self, block: Block, i: Index, row: Index, column: Index, x: Index) -> list[Stmt]:
@@ -291,7 +298,7 @@ class PanelBuilder:
             return []
         name, indices = self.contraction.a.attr  # type: ignore[misc]
         start = subs(indices[0], {**self.at, self.m: row + form.rows, self.k: 0})
-        piece = form.rows * form.steps
+        piece = form.rows * form.steps * form.group
         lines = ceil(piece * self.dtype.itemsize / LINE)
         return [Prefetch(name, start + x * piece + piece * line // lines) for line in range(lines)]
 
@@ -306,8 +313,14 @@ class PanelBuilder:
         if self.form.b == "place":
             value = substitute(self.contraction.b, {**self.at, self.n: column, self.k: k0 + x})
             return self.zero_outside(value, column)
-        step = panel * self.sizes.block_k + x + self.form.width
-        return load("b_panels", (step * self.columns + inside,), self.dtype)
+        group = self.form.group
+        step = panel * (self.sizes.block_k if group == 1 else self.sizes.block_k // group) + x + self.form.width
+        return load("b_panels", (step * (self.columns * group) + inside,), self.dtype)
+
+    def is_long(self) -> bool:
+        """Whether the epilogue is too long to be written out for every vector."""
+        return sum(x.op not in ("const", "local", "index") for s in self.contraction.outputs
+                   for x in walk(s.value)) > LIGHT
 
     def finish(self, row: Index, column: Index, u: Var, v: Var, lane: Var) -> list[Stmt]:
         """The nest's stores for the tile at (row, column), from its accumulators."""
@@ -326,9 +339,8 @@ class PanelBuilder:
             here = Rewriter({**self.at, self.m: here_row, self.n: here_column}, locals_={c.name: total})
             return tuple(Store(s.param, here.index(s.indices[0]), here.value(s.value), conditions) for s in c.outputs)
 
-        operations = sum(x.op not in ("const", "local", "index") for s in c.outputs for x in walk(s.value))
         slot = u * form.vectors + v
-        if operations <= LIGHT:
+        if not self.is_long():
             total = load("acc", (slot,), self.dtype)
             return _choose(whole, [_unrolled(u, form.rows, v, form.vectors, stores(own, u, total))
                                    for own in (True, False)])

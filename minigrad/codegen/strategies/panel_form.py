@@ -63,7 +63,7 @@ class Sizes:
 class Form:
     """The decisions of a plan that are no sizes (see PanelPlan), and what the text takes from sizes.
 
-    steps: of the sum in one iteration of the microkernel's loop
+    steps: of the sum, or groups of them, in one iteration of the microkernel's loop
     blocks: several blocks of rows in a unit; by_rows: each of one tile; split: several blocks of K
     announced: what a tile will store is prefetched
     edge_m, edge_n: whole tiles leave rows or columns; low, narrow: fewer rows than a vector has lanes, or columns than
@@ -79,6 +79,7 @@ class Form:
     a: str
     b: str
     dots: int
+    group: int
     steps: int
     blocks: bool
     by_rows: bool
@@ -96,7 +97,7 @@ class Form:
 
     @property
     def columns(self) -> int:
-        return self.vectors * self.width
+        return self.vectors * self.width // self.group
 
     @property
     def pitch(self) -> int:
@@ -115,19 +116,20 @@ def sizes_of(c: Contraction, plan: PanelPlan) -> Sizes:
 def form_of(c: Contraction, plan: PanelPlan) -> Form:
     """The form of a plan for a contraction of constant sizes."""
     m, n, k = extent(c.m[-1]), extent(c.n[-1]) - plan.dots, extent(c.k[-1])
-    rows, width, columns = plan.rows, plan.width, plan.vectors * plan.width
+    rows, width, columns = plan.rows, plan.width, plan.columns
     split, blocks, by_rows = plan.block_k < k, plan.unit_m > plan.block_m, plan.block_m == rows
     panels, tiles = ceil(plan.unit_n / columns), ceil(plan.block_m / rows)
     ahead = plan.b == "place" and not split and not blocks and row_bytes(c.b, c.k) >= PAGE
     steps, pitch = ceil(k / width) * width, ceil(rows / width) * width
-    memory = (((panels if blocks else 1) * plan.block_k + width) * columns,
+    memory = (((panels if blocks else 1) * plan.block_k + width * plan.group) * columns,
               (tiles * plan.block_k + width + 1) * pitch,
               panels * ceil(plan.unit_m / plan.block_m) * tiles * rows * columns,
               plan.dots * steps, plan.dots * (rows + ceil(plan.unit_m / width) * width))
     used = plan.b != "place", plan.a != "place", split, plan.dots > 0, plan.dots > 0
-    return Form(plan.outer, rows, plan.vectors, width, plan.a, plan.b, plan.dots, steps_at_once(m * n * k, k, plan),
-                blocks, by_rows, not by_rows or k > SHORT_SUM, split, m % rows > 0, n % columns > 0, k % width > 0,
-                m < width, n < columns, k < width, ceil(plan.vectors / tiles) if ahead else 0,
+    return Form(plan.outer, rows, plan.vectors, width, plan.a, plan.b, plan.dots, plan.group,
+                steps_at_once(m * n * k, k, plan), blocks, by_rows, not by_rows or k > SHORT_SUM, split, m % rows > 0,
+                n % columns > 0, k % width > 0, m < width, n < columns, k < width,
+                ceil(plan.vectors / tiles) if ahead else 0,
                 plan.a == "place" and not split and rows_together(c),
                 tuple(size if here else 0 for size, here in zip(memory, used, strict=True)))
 
@@ -136,7 +138,8 @@ def steps_at_once(work: int, k: int, plan: PanelPlan) -> int:
     """Steps of the sum in one iteration, of so many multiply-adds and k steps in all."""
     if plan.b == "place" and plan.block_k < k:
         return 1
-    return next((steps for least, steps in STEPS if work >= least and k % steps == plan.block_k % steps == 0), 1)
+    return next((steps for least, steps in STEPS if work >= least and
+                 k % (steps * plan.group) == plan.block_k % (steps * plan.group) == 0), 1)
 
 
 def rows_together(c: Contraction) -> bool:
@@ -168,8 +171,8 @@ def generalise(kernel: Kernel, c: Contraction, plan: PanelPlan) -> General | Non
     all sizes.
     """
     form, here = form_of(c, plan), sizes_of(c, plan)
-    if kernel.dims or form.blocks and not form.by_rows or form.short and "turned" in (plan.a, plan.b) \
-            or gains_from_constants(c, form):
+    if kernel.dims or form.group > 1 or form.blocks and not form.by_rows or gains_from_constants(c, form) \
+            or form.short and "turned" in (plan.a, plan.b):
         return None
     lifter = _Lifter()
     unit_m = lifter.dim("unit_m", here.unit_m)

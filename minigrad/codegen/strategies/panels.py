@@ -8,9 +8,6 @@
           last block of K: the nest's stores, from registers; before it: sums kept in scratch memory, where the
           next block goes on with them: each sum runs from its first term to its last in one accumulator
 
-Units of work follow each other along the rows of the output, so that what one worker writes lies together: cores that
-write parts of the same rows take lines from each other, and prefetch those of the other.
-
 A tile at an edge reaches back over the one before it instead of needing masks, and stores what is its own. Where only
 a few columns are left, as of planes of 7x7 and 14x14, they are dot products with lanes along K instead. A is read
 in place wherever it is in memory as it is: a tile needs few rows. B is packed when it is used often and does not fit
@@ -22,7 +19,6 @@ are read one after another.
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import product as product_of
 from math import ceil, gcd
 
 from minigrad.codegen.kernel import Nest
@@ -31,6 +27,7 @@ from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.strategies.build_dots import dot_groups, lanes_along_rows
 from minigrad.codegen.strategies.packed import is_plain, product, row_bytes, steps_closely
 from minigrad.codegen.strategies.panel_form import form_of
+from minigrad.codegen.strategies.panel_units import FAR_STEP, SHARED_ROWS, even, tall_units, units, writes_rows
 from minigrad.codegen.strategies.plan import PanelPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.expr import Var
@@ -75,9 +72,9 @@ FAR_CYCLES = 1.5
 NARROW = 0.25
 """Part of a step that a tile of one vector takes longer, one of two half of it: rows of B come in shorter runs."""
 
-L2_RATE, L2_RATE_FAR, FAR_STEP, L2_LOST = 40, 22, 2048, 0.1
+L2_RATE, L2_RATE_FAR, L2_LOST = 40, 22, 0.1
 """Bytes per cycle from the second-level cache, where a panel of B does not stay in the first; likewise where rows of B
-in place are so many bytes apart; the part of that time that multiply-adds do not hide."""
+in place are far from each other; the part of that time that multiply-adds do not hide."""
 
 STREAM_ROWS, STREAM_K, STREAM_COLUMNS, STREAM_VECTORS = 32, 16, 1024, 2
 """With at most so many rows of A a large B is streamed, in blocks of so many of its rows, in runs at least so long, by
@@ -98,32 +95,12 @@ MAX_DOTS, MAX_K_DOTS = 4, 2048
 ACROSS_CYCLES = 6.0
 """Cycles to add up the lanes of a vector."""
 
-SHORT_K = 64
-"""Steps of the sum up to which a product waits for its output more than for B in the second-level cache."""
+PAIR_ADDED, PAIR_PACKED, PAIR_WORKERS = 1.5, 0.3, 2
+"""Two steps of the sum in a vector: cycles that adding up its lanes takes, cycles to pack an element of B, and by how
+many workers, a number that is fixed as sums depend on it."""
 
-UNIT_ROWS = 512
-"""Rows of a unit of work: with a block of K they stay in the second-level cache."""
-
-PASSED_PART = 4
-"""Part of the second-level cache for panels of B that rows of A pass by: 5-10% at 1024 and 2048, over a second packing
-of B and over sums kept from block to block of K."""
-
-SUMS_PART = 3
-"""Part of the second-level cache that the sums of a unit may take at least, where they are kept from block to block of
-K and A is packed or not read along K."""
-
-UNIT_WORK = 1 << 19
-"""Multiply-adds of a unit of parallel work worth having."""
-
-SHARED_ROWS = 96
-"""Rows of a unit from which on it is worth packing B for it alone, or because its rows are far apart and many."""
-
-UNITS = 4
-"""Units per worker, so that none waits long for the last."""
-
-MANY_UNITS, WORTH_CUTTING = 8, 0.98
-"""Units per worker beyond which the last one matters little, and the share of the time below which others are better.
-Not where B is packed for each unit."""
+PAIR_VECTORS = 8
+"""Vectors of columns up to which half of one counts more than one program for many sizes."""
 
 PAGE = 4096
 
@@ -194,11 +171,16 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
     if not few and (a != "place" or b != "place"):
         block_k = part(k, MAX_K if a == "place" and not far_a else MAX_K_PACKED, width)
     streamed = b == "place" and block_k < k
+    group = 1
     if few:
         rows, vectors, dots = *stream_tile(m, a == "place", target), 0
     else:
-        rows, vectors, dots = register_tile(c, block_k, width, target, a == "place", b == "place")
-    columns, n = vectors * width, n - dots
+        rows, vectors, dots, cycles = register_tile(c, block_k, width, target, a == "place", b == "place")
+        if target.language == "llvm" and a == "place" and not far_a and b != "turned" and block_k == k:
+            paired = pair_tile(c, width, target)
+            if paired[2] < cycles:
+                rows, vectors, dots, group, b = *paired[:2], 0, 2, "panels"
+    columns, n = vectors * width // group, n - dots
     if dots and not lanes_along_rows(c):
         block_k = k
     if ceil(m / rows) * rows * ceil(n / columns) * columns > MAX_WASTE * m * n and len(c.m) + len(c.n) > 2:
@@ -207,14 +189,15 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
     if streamed:
         wide = max(1, min(target.units, n // STREAM_COLUMNS))
         unit_m, unit_n = ceil(m / rows) * rows, ceil(ceil(n / columns) / wide) * columns
-    elif passed:
+    elif passed and group == 1:
         unit_m, unit_n = tall_units(c, n, rows, columns, block_k, target)
     else:
-        unit_m, unit_n = units(c, n, rows, columns, block_k, b == "place", target)
+        unit_m, unit_n = units(c, n, rows, columns, block_k, b == "place", target, group > 1)
     by_rows = passed or unit_n >= n and writes_rows(c, unit_n, block_k, b == "place", target)
     outer = tuple(v.name for v in (*c.batch, *c.m[:-1], *c.n[:-1]))
     block_m = rows if by_rows else unit_m
-    return PanelPlan("panels", outer, unit_m, unit_n, block_m, block_k, rows, vectors, width, a, b, dots)
+    return PanelPlan("panels", outer, unit_m, unit_n, block_m, block_k, rows, vectors, width, a, b, dots,
+                     group)
 
 
 def fits_in_place(c: Contraction, b_bytes: int, target: Target) -> bool:
@@ -245,9 +228,9 @@ def part(k: int, most: int, multiple: int) -> int:
 
 
 def register_tile(c: Contraction, block_k: int, width: int, target: Target, a_in_place: bool, b_in_place: bool
-                  ) -> tuple[int, int, int]:
-    """Rows and vectors of the microkernel with the fewest cycles over the whole output, edges included, and how many
-    columns are dot products instead of an edge."""
+                  ) -> tuple[int, int, int, float]:
+    """Rows and vectors of the microkernel with the fewest cycles over the whole output, edges included, how many
+    columns are dot products instead of an edge, and those cycles."""
     m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
     along_rows = lanes_along_rows(c)
     streamed = b_in_place and block_k < k
@@ -277,7 +260,31 @@ def register_tile(c: Contraction, block_k: int, width: int, target: Target, a_in
                 cycles *= USUAL
             if cycles <= found[3]:
                 found = rows, vectors, edge[1], cycles
-    return found[:3]
+    return found
+
+
+def pair_tile(c: Contraction, width: int, target: Target) -> tuple[int, int, float]:
+    """Rows and vectors of a tile with two steps of the sum in a vector, and its cycles over the whole output, packing
+    included; infinitely many where whole vectors of columns fit as well."""
+    m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
+    half = width // 2
+    found = 1, 1, float("inf")
+    few = half <= n <= PAIR_VECTORS * width and k <= MAX_K
+    if width < 4 or m < PACK_ROWS or not few or k % 2 or n % half or n % width == 0 and n > width:
+        return found
+    packing = PAIR_WORKERS * PAIR_PACKED * k * n
+    for vectors in [v for v in range(1, MAX_VECTORS + 1) if n % (v * half) == 0]:
+        row = vectors * target.vector_bytes
+        for rows in range(1, min((target.registers - vectors - SPARE_REGISTERS) // vectors, IN_PLACE_ROWS, m) + 1):
+            copies = rows * vectors
+            step = max(copies / 2, (rows + vectors) / LOADS, MIN_CHAINS / 2)
+            if k // 2 * (row + row // 4) > target.l1:
+                step = max(step, row / L2_RATE) + L2_LOST * row / L2_RATE
+            tile = step * k / 2 + TILE_CYCLES + copies * (1 + PAIR_ADDED)
+            cycles = ceil(m / rows) * (n // (vectors * half)) * tile + packing
+            if cycles <= found[2]:
+                found = rows, vectors, cycles
+    return found
 
 
 def dot_cycles(rows: int, columns: int, k: int, width: int, along_rows: bool) -> float:
@@ -286,98 +293,3 @@ def dot_cycles(rows: int, columns: int, k: int, width: int, along_rows: bool) ->
         return k * (1 + columns) / 2 + TILE_CYCLES
     return sum(ceil(k / width) * max(rows * count, rows + count, MIN_CHAINS) / 2 + TILE_CYCLES
                + rows * count * ACROSS_CYCLES for count in dot_groups(rows, columns))
-
-
-def writes_rows(c: Contraction, columns: int, block_k: int, in_place: bool, target: Target) -> bool:
-    """Whether panels of so many columns of B all stay in the first-level cache, or in the second where sums are short
-    and the output is large: a unit goes through them tile by tile of rows then, and writes its output front to back."""
-    itemsize = max(c.a.dtype.itemsize, 4)
-    b_bytes = block_k * columns * itemsize
-    large = 2 * extent(c.m[-1]) * columns * itemsize >= target.l2
-    far_b = in_place and row_bytes(c.b, c.k) > FAR_STEP
-    second = block_k <= SHORT_K and large and not far_b and 4 * b_bytes <= target.l2
-    return block_k == extent(c.k[-1]) and (2 * b_bytes <= target.l1 or second)
-
-
-def units(c: Contraction, n: int, rows: int, columns: int, block_k: int, in_place: bool, target: Target
-          ) -> tuple[int, int]:
-    """Rows and columns of a unit of work, whole tiles. Their number changes no result.
-
-    Columns are cut first: a panel of B is used, or packed, for as many rows as there are. Not where all of B stays in
-    the first-level cache.
-    """
-    k = extent(c.k[-1])
-    down, across = ceil(extent(c.m[-1]) / rows), ceil(n / columns)
-    others, wanted = other_units(c, n, target)
-    tall = min(down, ceil(UNIT_ROWS / rows))
-    wide = across
-    if block_k < k:
-        elements = target.l2 // max(c.a.dtype.itemsize, 4)
-        room = max(elements // SUMS_PART, elements - (tall * rows + columns) * block_k)
-        wide = min(across, max(1, room // (tall * rows * columns)))
-    if writes_rows(c, across * columns, block_k, in_place, target):
-        tall = max(1, min(tall, down // wanted))
-    else:
-        wide = max(1, min(wide, across * ceil(down / tall) // wanted))
-    least = 1 if in_place else ceil(SHARED_ROWS / rows) if target.units > 1 else tall
-    tall = min(tall, max(least, down * ceil(across / wide) // wanted))
-    tall, wide = even(down, tall), even(across, wide)
-    if in_place:
-        tall, wide = shared_evenly(down, across, others, tall, wide, target.units)
-    return tall * rows, wide * columns
-
-
-def tall_units(c: Contraction, n: int, rows: int, columns: int, block_k: int, target: Target) -> tuple[int, int]:
-    """Likewise where B is packed and A passes by in place: a few panels of B, packed once for as many rows as there
-    are, stay in the second-level cache, and each tile of rows meets all of them."""
-    itemsize = max(c.a.dtype.itemsize, 4)
-    down, across = ceil(extent(c.m[-1]) / rows), ceil(n / columns)
-    _, wanted = other_units(c, n, target)
-    wide = max(1, min(target.l2 // PASSED_PART // (block_k * columns * itemsize), across // wanted))
-    tall = down
-    if block_k < extent(c.k[-1]):
-        tall = max(1, min(tall, target.l2 // (rows * wide * columns * itemsize)))
-    if target.units > 1:
-        tall = min(tall, max(ceil(SHARED_ROWS / rows), down * ceil(across / wide) // wanted))
-    return even(down, tall) * rows, even(across, wide) * columns
-
-
-def other_units(c: Contraction, n: int, target: Target) -> tuple[int, int]:
-    """How many products of two matrices there are, and into how many units each is to be cut at least."""
-    others = product(extent(v) for v in (*c.batch, *c.m[:-1], *c.n[:-1]))
-    work = extent(c.m[-1]) * n * extent(c.k[-1]) * others
-    return others, max(1, min(UNITS * target.units, work // UNIT_WORK) // others)
-
-
-def shared_evenly(down: int, across: int, others: int, tall: int, wide: int, workers: int) -> tuple[int, int]:
-    """Units of `tall` x `wide` of `others` times `down` x `across` tiles, or somewhat smaller ones that so many workers
-    are done with sooner: of 7 units for two workers the last one is waited for."""
-    parts, strips = ceil(down / tall), ceil(across / wide)
-    if workers == 1 or not 1 < parts * strips * others <= MANY_UNITS * workers:
-        return tall, wide
-    talls = {ceil(down / p) for p in range(parts, parts + (parts > 1) * (1 + parts // 2) + 1)}
-    wides = {ceil(across / p) for p in range(strips, strips + (strips > 1) * (1 + strips // 2) + 1)}
-    found, least = (tall, wide), WORTH_CUTTING * time_shared(down, across, others, tall, wide, workers)
-    for option in sorted(product_of(talls, wides), reverse=True):
-        time = time_shared(down, across, others, *option, workers)
-        if time < least:
-            found, least = option, time
-    return found
-
-
-def time_shared(down: int, across: int, others: int, tall: int, wide: int, workers: int) -> int:
-    """Tiles that the busiest worker goes through, where each takes the next unit when it is done with one."""
-    done = [0] * workers
-    for height, width in list(product_of(cut(down, tall), cut(across, wide))) * others:
-        done[done.index(min(done))] += height * width
-    return max(done)
-
-
-def cut(count: int, most: int) -> list[int]:
-    """`count` in parts of `most` and what is left."""
-    return [min(most, count - begin) for begin in range(0, count, most)]
-
-
-def even(count: int, most: int) -> int:
-    """`count` in equal parts of at most `most`."""
-    return ceil(count / ceil(count / most))

@@ -276,6 +276,7 @@ class PanelPlan:
     a, b: 'place' where an operand is read in place, 'panels' where it is packed as [k, m] or [k, n], 'turned' where
         that is read along k, in squares that are transposed in registers
     dots: columns after the last tile, fewer than a vector, by dot products with lanes along K
+    group: steps of the sum beside each other in a vector of packed B, which has so many times fewer columns then
     """
 
     strategy: str
@@ -290,6 +291,12 @@ class PanelPlan:
     a: str
     b: str
     dots: int = 0
+    group: int = 1
+
+    @property
+    def columns(self) -> int:
+        """Columns of a register tile."""
+        return self.vectors * self.width // self.group
 
     def __str__(self) -> str:
         return plan_text(self)

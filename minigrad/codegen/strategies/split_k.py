@@ -39,7 +39,7 @@ def split_k(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
     m, n, k = size(found.m), size(found.n), size(found.k)
     tiled = panel_plan(nest, target)
     if isinstance(tiled, PanelPlan):
-        if tiled.b == "place" and tiled.block_k < k or m * n >= TILES * tiled.rows * tiled.vectors * tiled.width:
+        if tiled.b == "place" and tiled.block_k < k or m * n >= TILES * tiled.rows * tiled.columns:
             return [nest]
     elif not isinstance(plan(nest, target), PackedPlan):
         return [nest]
