@@ -7,6 +7,7 @@ from minigrad.runtime import opencl_devices
 from minigrad.runtime.device import Launch
 from minigrad.runtime.opencl import OpenCL, open_device
 from minigrad.runtime.opencl_quirks import (
+    COMPILES_LATE,
     FINISH_SKIPS_FLUSHED,
     GROUPS_GO_ON,
     LOOP_BUDGET,
@@ -39,6 +40,7 @@ ABOUT = {
     UNITS_UNKNOWN: ([LLVMPIPE], [RADEON, POCL]),
     SUPERSEDED: ([("Clover", "AMD Radeon", "OpenCL 1.1")], [RADEON, NVIDIA]),
     OWN_CACHE: ([POCL], [LLVMPIPE, NVIDIA]),
+    COMPILES_LATE: ([POCL], [LLVMPIPE, NVIDIA]),
     GROUPS_GO_ON: ([POCL], [LLVMPIPE, NVIDIA, (POCL[0], "NVIDIA H100", "PoCL HSTR: CUDA")]),
     TRY_COMPILING: ([(*POCL[:2], "PoCL HSTR: pthread-x86_64-generic")], [POCL, NVIDIA]),
 }

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.dtype import BY_SHORT
 from minigrad.errors import DeviceError, InternalError
 from minigrad.program import GROUP
 from minigrad.runtime import opencl_devices
 from minigrad.runtime.device import Buffer, Device, Launch, Program
 from minigrad.runtime.host import bucket_size
-from minigrad.runtime.opencl_build import Builder
+from minigrad.runtime.opencl_ahead import compile_ahead
+from minigrad.runtime.opencl_build import Builder, scalar_type
 from minigrad.runtime.opencl_chain import Planned
 from minigrad.runtime.opencl_devices import DeviceInfo, devices, find_device
 from minigrad.runtime.opencl_prepared import PreparedLaunches
@@ -61,7 +61,7 @@ class Executable:
         self.itemsizes = tuple(int(a.partition(":")[2]) if a.startswith("buffer:") else 0 for a in program.arguments)
         types: list[Any] = []
         for argument, itemsize in zip(program.arguments, self.itemsizes, strict=True):
-            types.extend((None, np.int64) if itemsize else (_scalar_type(argument),))
+            types.extend((None, np.int64) if itemsize else (scalar_type(argument),))
         self.types = [*types, np.int64]
         kernel.set_scalar_arg_dtypes(self.types)
 
@@ -235,6 +235,8 @@ class OpenCL(Device):
         """Queues the launches in order, a table row by row; returns without waiting."""
         _check_process(self.name)
         with self._lock:
+            if self._builder.fresh:
+                compile_ahead(self, self._builder, launches)
             if self._busy_since is None:
                 self._busy_since = time.perf_counter()
             try:
@@ -363,14 +365,6 @@ class OpenCL(Device):
                 self._finish()
             except self._cl.Error:
                 pass
-
-
-def _scalar_type(short: str) -> Any:
-    """The numpy type of a scalar argument: half types are passed as float, bool as uchar."""
-    if short not in BY_SHORT:
-        raise InternalError(f"[load] expected 'buffer:<bytes>' or a type's short name as argument, got {short!r}")
-    dtype = BY_SHORT[short]
-    return np.uint8 if dtype.kind == "b" else dtype.compute.np.type
 
 
 def _check_fits(op: str, buffer: Buffer, array: np.ndarray) -> None:

@@ -12,11 +12,14 @@ import warnings
 from hashlib import sha256
 from typing import Any
 
-from minigrad.errors import CompileError
+import numpy as np
+
+from minigrad.dtype import BY_SHORT
+from minigrad.errors import CompileError, InternalError
 from minigrad.runtime import disk_cache
 from minigrad.runtime.device import Program
 from minigrad.runtime.opencl_devices import DeviceInfo
-from minigrad.runtime.opencl_quirks import OWN_CACHE
+from minigrad.runtime.opencl_quirks import COMPILES_LATE, OWN_CACHE
 
 KERNELS_PER_BUILD = 64
 
@@ -29,6 +32,9 @@ class Builder:
         self._options = ["-cl-fp32-correctly-rounded-divide-sqrt"] if "divide" in info.features else []
         self._identity = info.identity + "\n" + " ".join(self._options)
         self._builds: dict[str, Any] = {}
+        self.fresh: dict[Program, str] = {}
+        """Programs that the driver has not compiled yet, each with the source of its build: until their first launch,
+        where drivers wait for that."""
 
     def kernels(self, programs: list[Program]) -> list[Any]:
         """A new cl.Kernel for each program, from memory, disk or the compiler. Raises CompileError."""
@@ -85,6 +91,8 @@ class Builder:
                 raise CompileError(f"[load] expected a kernel named {p.name} in its source", p.source)
             disk_cache.put("opencl-kernel", self._key(p.name + "\n" + p.source), key.encode())
             found[p] = kernel
+            if COMPILES_LATE in self._info.quirks:
+                self.fresh[p] = source
         return found
 
     def _binary(self, build: Any) -> bytes:
@@ -108,12 +116,12 @@ class Builder:
     def _from_source(self, source: str) -> Any:
         import pyopencl as cl
         try:
-            return build_quietly(cl.Program(self._context, source), self._options_of(source))
+            return build_quietly(cl.Program(self._context, source), self.options_of(source))
         except cl.Error:
             return None
 
-    def _options_of(self, source: str) -> list[str]:
-        """Sub-groups belong to later versions of the language than the one that drivers assume."""
+    def options_of(self, source: str) -> list[str]:
+        """How a source is built: sub-groups belong to later versions of the language than drivers assume."""
         version = "CL3.0" if self._info.version.startswith("OpenCL 3") else "CL2.0"
         return [*self._options, f"-cl-std={version}"] if "sub_group_" in source else self._options
 
@@ -122,7 +130,7 @@ class Builder:
         import pyopencl as cl
         log = "the second attempt succeeded"
         try:
-            build_quietly(cl.Program(self._context, program.source), self._options_of(program.source))
+            build_quietly(cl.Program(self._context, program.source), self.options_of(program.source))
         except cl.Error as e:
             log = str(e)
         return CompileError(f"[load] {self._info.platform} ({self._info.name}) refused kernel {program.name}: {log}",
@@ -162,6 +170,14 @@ def _groups(programs: list[Program]) -> list[list[Program]]:
         groups[at].append(p)
         names[at].add(p.name)
     return groups
+
+
+def scalar_type(short: str) -> Any:
+    """The numpy type of a scalar argument: half types are passed as float, bool as uchar."""
+    if short not in BY_SHORT:
+        raise InternalError(f"[load] expected 'buffer:<bytes>' or a type's short name as argument, got {short!r}")
+    dtype = BY_SHORT[short]
+    return np.uint8 if dtype.kind == "b" else dtype.compute.np.type
 
 
 def _kernel(build: Any, name: str) -> Any:

@@ -16,6 +16,7 @@ TRY_COMPILING = "try compiling"
 LOOP_BUDGET = "loop budget"
 GROUPS_GO_ON = "groups go on"
 UNITS_UNKNOWN = "units unknown"
+COMPILES_LATE = "compiles late"
 LOOP_ITERATIONS = 65535
 """How many iterations LOOP_BUDGET leaves a work-item."""
 
@@ -46,6 +47,8 @@ QUIRKS = (
     Quirk(SUPERSEDED, "clover", "", "", "unmaintained; rusticl drives the same hardware"),
     Quirk(OWN_CACHE, "portable computing language", "", "",
           "keeps each kernel on disk by source and local size; asking for the binary compiles every kernel once more"),
+    Quirk(COMPILES_LATE, "portable computing language", "", "",
+          "compiles a kernel when it is first launched, one at a time in a process, and finds what others compiled"),
     Quirk(GROUPS_GO_ON, "portable computing language", "^pthread", "",
           "runs a work-group to its end on a thread of the operating system, so that one may wait for another"),
     Quirk(TRY_COMPILING, "portable computing language", "", "-generic$",

@@ -77,7 +77,7 @@ class OpenclEmitter(OpenclMemory):
         lines += [f"  const {ZEROS[name]};" for name in sorted(self.zeros)]
         body = [self.in_own_space(line) for line in self.scopes[0].lines]
         if extent_of(f) == 1 and not group_size(f):
-            body = ["  if (get_global_id(0) == 0) {", *body, "  }"]
+            body = ["  if (get_global_id(0) < extent) {", *body, "  }"]
         parameters, text = f"({', '.join(self.parameters())})", "\n".join([*lines, *body, "}", ""])
         name = f"{f.name}_{sha256((parameters + text).encode()).hexdigest()[:8]}"
         group = f"__attribute__((reqd_work_group_size({self.group}, 1, 1)))\n" if self.group else ""
