@@ -1,6 +1,8 @@
 """Keys of plans: equal for what one plan serves, different for what it does not."""
 import gc
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from minigrad.ops import build as B
 from minigrad.ops import functions, kinds
 from minigrad.ops.node import Node, apply, live_count, sever
 from minigrad.ops.storage import DETACH, RANDOM_BITS
-from minigrad.scheduler.graph import build_graph, structure
+from minigrad.scheduler.graph import FEW, build_graph, structure
 
 
 def buffer(*shape: int, dtype: str = "float32") -> Node:
@@ -112,6 +114,37 @@ def test_a_node_that_is_gone_leaves_no_entry() -> None:
     del kept, severed
     assert live_count() == before
     assert not any(kind is None or kind.nodes for kind in kinds_made)
+
+
+class Stub:
+    """As much of a Node as the walk looks at, with any number of inputs."""
+
+    kind, type, op = SimpleNamespace(number=1, special=""), SimpleNamespace(number=1, symbolic=False), None
+
+    def __init__(self, *inputs: "Stub"):
+        self.inputs, self.storage = inputs, None if inputs else object()
+
+
+@pytest.mark.parametrize("count", [FEW, FEW + 1, 40])
+def test_inputs_come_in_order_however_many(count: int) -> None:
+    """Some are realized, shared, or inputs of each other."""
+    parts = [Stub(Stub())]
+    for k in range(1, count):
+        parts.append([Stub(), Stub(parts[k // 2], parts[k - 1], Stub()), parts[k // 3]][k % 3])
+    whole = Stub(*parts[::-1])
+    order: list[Any] = []
+
+    def visit(node: Stub) -> None:
+        if node not in order:
+            for i in node.inputs:
+                visit(i)
+            order.append(node)
+
+    visit(whole)
+    graph: Any = build_graph([whole, parts[1], parts[2]])  # type: ignore[list-item]
+    graph.connect()
+    assert graph.nodes == order
+    assert [tuple(order[k] for k in ks) for ks in graph.inputs] == [n.inputs for n in order]
 
 
 def test_numbers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,9 @@ from minigrad.ops.storage import DETACH, SCALAR
 TYPICAL = 256
 """What a symbolic dim counts as in estimates, or its upper bound if that is less."""
 
+FEW = 8
+"""Inputs that are gone through again each time that one of them was followed."""
+
 
 def resolve(node: Node) -> Node:
     """The Node that has the value: identities that only matter to autodiff are looked through."""
@@ -71,6 +74,15 @@ class Graph:
     def key(self) -> bytes:
         """What stands for the structure: everything but buffers, run-time numbers and the values of symbolic dims."""
         return array("i", [*self.words, *self.targets, len(self.nodes)]).tobytes()
+
+    def add_leaf(self, node: Node) -> None:
+        """Adds a realized Node."""
+        self.words.append(-node.type.number)
+        self.leaves.append(len(self.nodes))
+        if node.type.symbolic:
+            self.symbolic = True
+        self.position[node] = len(self.nodes)
+        self.nodes.append(node)
 
     def note_special(self, k: int, node: Node) -> bool:
         """Adds Node k to the lists of those that are more than the values of their inputs. True for an alias, which is
@@ -143,28 +155,26 @@ def build_graph(targets: list[Node]) -> Graph:
     words: list[int] = []
     graph = Graph(nodes, [], position, words, [])
     place = position.__getitem__
-    node: Any = None  # whose inputs are gone through; None: the roots
-    inputs = iter(roots)
-    waiting: list[Any] = []  # the Nodes that wait for this one, each after what is left of the inputs it was met among
-    while True:
-        for i in inputs:
+    stack = roots[::-1]  # of Nodes alone: tuples or iterators on it, one per Node, would wake the collector
+    while stack:
+        node = stack.pop()
+        if node in position:
+            continue
+        if node.storage is not None:
+            graph.add_leaf(node)
+            continue
+        for i in node.inputs:
             if i in position:
                 continue
-            if i.storage is None:
-                waiting.append(inputs)
-                waiting.append(node)
-                node, inputs = i, iter(i.inputs)
-                break
-            words.append(-i.type.number)
-            graph.leaves.append(len(nodes))
-            if i.type.symbolic:
-                graph.symbolic = True
-            position[i] = len(nodes)
-            nodes.append(i)
+            stack.append(node)  # it comes again after its inputs
+            if len(node.inputs) > FEW:
+                stack += node.inputs[::-1]
+            else:
+                stack.append(i)
+            break
         else:
-            if node is None:
-                break
-            kind, at = node.kind, len(nodes)
+            kind: Any = node.kind
+            at = len(nodes)
             if kind.special and graph.note_special(at, node):
                 at = place(node.inputs[0])
             else:
@@ -172,8 +182,6 @@ def build_graph(targets: list[Node]) -> Graph:
                 words += map(place, node.inputs)
                 nodes.append(node)
             position[node] = at
-            node = waiting.pop()
-            inputs = waiting.pop()
     for alias in graph.aliases:
         del position[alias]
     graph.targets = [position[r] for r in roots]
