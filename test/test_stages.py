@@ -5,6 +5,7 @@ Every pass of the pipeline is verified, every text round-trips, and no plan chan
 # Tests know their dims are ints.
 # mypy: disable-error-code="arg-type"
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -236,3 +237,11 @@ def test_contractions_with_whole_tiles_share_a_program() -> None:
     assert found[0] == found[1] != found[2]
     x, w = tensor(8, 48), tensor(10, 48)
     np.testing.assert_allclose((x @ w.transpose(0, 1)).numpy(), x.numpy() @ w.numpy().T, rtol=1e-4, atol=1e-4)
+
+
+def test_products_of_many_sizes_share_a_program() -> None:
+    """Panels of one register tile: few rows and many, one panel of B at a time or two, all of K that is one block."""
+    target = replace(AVX512, l2=2 << 20)
+    found = {stages_of(kernels(tensor(m, k) @ tensor(k, n), target)[0], target).stages[0].function
+             for m, k, n in ((512, 512, 512), (384, 640, 768), (1000, 300, 700), (64, 1024, 1024))}
+    assert len(found) == 1

@@ -189,7 +189,8 @@ def generalise(kernel: Kernel, c: Contraction, plan: PanelPlan) -> General | Non
         return None
     params = tuple([replace(p, shape=(lifter.dim(f"size_{p.name}", p.shape[0]),)) for p in kernel.params])
     least = LEAST_STEPS * form.columns, *(vectors * form.width for vectors in LEAST_MEMORY)
-    memory = [max(bound, rounded(size)) if size else 0 for size, bound in zip(form.memory, least, strict=True)]
+    memory = [0 if not size else bound if size <= bound else rounded(size)
+              for size, bound in zip(form.memory, least, strict=True)]
     edges = not form.outer or form.edge_m or form.edge_n
     form = replace(form, memory=tuple(memory), edge_m=edges, edge_n=edges)
     return General(general, form, sizes, params, tuple([v for v, _ in lifter.found.values()]),
