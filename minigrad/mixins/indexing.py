@@ -44,11 +44,11 @@ class IndexingMixin(CreationMixin):
         value = self._operand(value)
         if not isinstance(value, IndexingMixin):
             value = type(self).full((), value, dtype=self.dtype, device=self.device)
-        mask: Any = key if isinstance(key, tuple) else self._index_item("setitem", key)
-        if _is_mask(mask) and value.ndim <= self.ndim - mask.ndim:
-            self._check_mask("setitem", mask, 0)
-            rest = self.shape[mask.ndim:]
-            chosen = mask.reshape(*mask.shape, *[1] * len(rest)).where(_fitted(value, rest).cast(self.dtype), self)
+        key = key if isinstance(key, tuple) else self._index_item("setitem", key)
+        if _is_mask(key) and value.ndim <= self.ndim - key.ndim:
+            self._check_mask("setitem", key, 0)
+            rest = self.shape[key.ndim:]
+            chosen = key.reshape(*key.shape, *[1] * len(rest)).where(_fitted(value, rest).cast(self.dtype), self)
             return self._assign_parts([(0, n, 1) for n in self.shape], chosen)
         parts, drops, news, tensors = self._parse("setitem", key)
         if news:
