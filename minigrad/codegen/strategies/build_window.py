@@ -12,11 +12,10 @@ from minigrad.codegen.strategies.blocking import PAGE, is_plain
 from minigrad.codegen.strategies.build import accumulate, accumulate_product
 from minigrad.codegen.strategies.build_window_plane import PlaneBuilder
 from minigrad.codegen.strategies.plan import WindowPlan
-from minigrad.codegen.strategies.recognise_phases import recognise_any
+from minigrad.codegen.strategies.recognise_phases import expected_window
 from minigrad.codegen.strategies.recognise_window import Phase, Rows
 from minigrad.codegen.strategies.sides import LINE
 from minigrad.codegen.strategies.window_builder import WindowBuilder
-from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, subs
 from minigrad.value import (
     Value,
@@ -39,9 +38,7 @@ MANY_TAPS = 3
 
 def build_window(kernel: Kernel, nests: Sequence[Nest], plan: WindowPlan, name: str) -> Function:
     """The loop nest of a window, which is one nest or several phases."""
-    window = recognise_any(nests)
-    if isinstance(window, str):
-        raise InternalError(f"[build] expected a window for {plan}, got: {window}")
+    window = expected_window(nests, plan)
     builder = TapsBuilder if window.form == "taps" else PlaneBuilder
     return builder(kernel, window, plan).function(name)
 

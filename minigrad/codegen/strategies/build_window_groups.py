@@ -11,7 +11,7 @@ from minigrad.codegen.strategies.build import accumulate, accumulate_product, ce
 from minigrad.codegen.strategies.build_tiles import counted
 from minigrad.codegen.strategies.launch import function_of
 from minigrad.codegen.strategies.plan import GroupWindowPlan
-from minigrad.codegen.strategies.recognise_phases import recognise_any
+from minigrad.codegen.strategies.recognise_phases import expected_window
 from minigrad.codegen.strategies.recognise_window import Axis, Phase, Rows, Window
 from minigrad.codegen.strategies.stage_window import Names
 from minigrad.codegen.strategies.window_groups import (
@@ -24,7 +24,6 @@ from minigrad.codegen.strategies.window_groups import (
     taps_of,
 )
 from minigrad.codegen.value_walk import Rewriter
-from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, bounds, product
 from minigrad.value import Value, binary, const, guard, load, substitute
 
@@ -34,9 +33,7 @@ MAX_TURNS = 8
 
 def build_window_groups(kernel: Kernel, nests: Sequence[Nest], plan: GroupWindowPlan, name: str) -> Function:
     """The loop nest of a window by work-groups, which is one nest or several phases."""
-    window = recognise_any(nests)
-    if isinstance(window, str):
-        raise InternalError(f"[build] expected a window for {plan}, got: {window}")
+    window = expected_window(nests, plan)
     builder = TapsBuilder if window.form == "taps" else PlaneBuilder
     return builder(kernel, window, plan).function(name)
 

@@ -27,6 +27,7 @@ from minigrad.codegen.strategies.recognise_window import (
     window_of,
 )
 from minigrad.codegen.value_walk import Rewriter
+from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, bounds, subs, variables
 from minigrad.value import Value, const, free_variables, guard, local, substitute
 
@@ -40,6 +41,14 @@ MAX_SHIFT = 8
 def recognise_any(nests: Sequence[Nest]) -> Window | str:
     """The window of one nest, or of the phases that several are."""
     return _recognised(tuple(nests))
+
+
+def expected_window(nests: Sequence[Nest], plan: object) -> Window:
+    """The window that `plan` was made for. Raises InternalError where the nests are none."""
+    window = recognise_any(nests)
+    if isinstance(window, str):
+        raise InternalError(f"[build] expected a window for {plan}, got: {window}")
+    return window
 
 
 @lru_cache(maxsize=256)
