@@ -53,6 +53,14 @@ def fused_gradient(*size: int) -> Tensor:
     return y.gradient(x, gradient=tensor(*y.shape).relu() * 2.0)[0]
 
 
+def prologue_gradient(*size: int, stride: int = 1) -> Tensor:
+    """By weights, of an image that is computed on the way."""
+    x, w = tensor(2, 2, *size), tensor(2, 1, 5, 5)
+    w.requires_grad = True
+    y = (x * tensor(2, 1, 1)).silu().conv2d(w, groups=2, padding=2, stride=stride)
+    return (y * tensor(*y.shape)).sum().gradient(w)[0]
+
+
 CASES = {
     "3x3": lambda: depthwise("forward", 7, 9),
     "5x5": lambda: depthwise("forward", 14, 14, batch=1, kernel=5, padding=2),
@@ -65,6 +73,11 @@ CASES = {
     "stride and dilation": lambda: depthwise("forward", 13, 21, stride=2, dilation=3, padding=3),
     "no padding": lambda: depthwise("forward", 9, 12, padding=0),
     "wide padding": lambda: depthwise("forward", 4, 5, padding=4),
+    "wide padding and a prologue": lambda: tensor(1, 2, 4, 5).silu().conv2d(tensor(2, 1, 3, 3), groups=2, padding=4),
+    "rows in a loop": lambda: tensor(1, 2, 6, 37).silu().conv2d(tensor(2, 1, 5, 5), groups=2, padding=2),
+    "strided rows in a loop": lambda: tensor(1, 1, 9, 90).silu().conv2d(tensor(1, 1, 3, 3), padding=1, stride=2),
+    "rows of uneven residues in a loop": lambda: tensor(1, 1, 9, 101).silu().conv2d(
+        tensor(1, 1, 5, 5), padding=2, stride=3),
     "uneven padding": lambda: depthwise("forward", 8, 8, padding=(2, 0)),
     "channel multiplier": lambda: depthwise("forward", 7, 8, multiplier=3),
     "one row of taps": lambda: depthwise("forward", 6, 11, kernel=(1, 4), padding=(0, 2)),
@@ -94,6 +107,8 @@ CASES = {
     "strided weight gradient 5x5": lambda: depthwise("weight", 14, 15, channels=1, kernel=5, stride=2, padding=2),
     "dilated weight gradient": lambda: depthwise("weight", 14, 15, dilation=2, padding=2),
     "weight gradient of one image": lambda: depthwise("weight", 13, 21, batch=1),
+    "weight gradient with a prologue": lambda: prologue_gradient(10, 21),
+    "strided weight gradient with a prologue": lambda: prologue_gradient(11, 42, stride=2),
     "weight gradient of long rows": lambda: depthwise("weight", 5, 70, batch=1, channels=1, kernel=5, padding=2),
 }
 
@@ -104,7 +119,8 @@ def window_function(kernel: Kernel, target: Target) -> Function:
     return build_window(kernel, kernel.nests, make_plan(found, target), "window")
 
 
-FOR_ALL = ("many rows", "strided", "wide padding", "channel multiplier", "epilogue", "weight gradient", "float64",
+FOR_ALL = ("many rows", "wide padding and a prologue", "strided weight gradient with a prologue",
+           "strided", "wide padding", "channel multiplier", "epilogue", "weight gradient", "float64",
            "strided weight gradient", "weight gradient of one image", "strided data gradient of odd size")
 """Cases for every target; the others for AVX-512 and AVX2."""
 

@@ -1,7 +1,8 @@
 """Window + WindowPlan -> loop IR. The nests are those in window.py."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from minigrad.codegen.ir.nodes import Alloc, Function, Let, Loop, Prefetch, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest
@@ -32,8 +33,8 @@ from minigrad.value import (
 LIGHT = 6
 """Operations of an epilogue that is written out for each register; a longer one loops over the tile in memory."""
 
-MANY_TAPS = 3
-"""Columns of taps from which on they are a loop, without a stride: its body is long enough."""
+MANY_TAPS = 2
+"""Columns of taps from which on they are a loop."""
 
 
 def build_window(kernel: Kernel, nests: Sequence[Nest], plan: WindowPlan, name: str) -> Function:
@@ -46,6 +47,25 @@ def build_window(kernel: Kernel, nests: Sequence[Nest], plan: WindowPlan, name: 
 def apart(items: list[int], step: int) -> list[int]:
     """Every `step`-th item, then those after them: neighbours add to the same sums, which takes its time."""
     return [i for start in range(step) for i in items[start::step]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Prefetches in `count` portions."""
+
+    count: int
+    portion: Callable[[Index], list[Stmt]]
+
+    def shared(self, parts: int) -> tuple[list[Stmt], Callable[[Index], list[Stmt]]]:
+        """What comes first, and what each of so many parts of a loop has: all of it, where that comes out about even.
+        """
+        share = -(-self.count // parts)
+        if parts > 1 and share * parts * 4 <= self.count * 5:
+            return [], lambda part: [s for k in range(share) for s in self.portion(part * share + k)]
+        return [s for k in range(self.count) for s in self.portion(k)], lambda part: []
+
+
+NOTHING = Ahead(0, lambda portion: [])
 
 
 class TapsBuilder(WindowBuilder):
@@ -70,7 +90,7 @@ class TapsBuilder(WindowBuilder):
             if out:
                 size = self.plan.height * self.staging.vectors * self.plan.width * len(group.phases)
                 allocated.append(Alloc(out, self.dtype, size + self.plan.width, "scratch"))
-            body += self.tiles(group.phases[0].rows, band,
+            body += self.tiles(group.phases[0].rows.length, band,
                                lambda first, rows: self.rows(  # noqa: B023
                                    group, weights, out, inside, band, first, rows))  # noqa: B023
         for v, x in reversed(list(zip(again, loops, strict=True))):
@@ -132,7 +152,9 @@ class TapsBuilder(WindowBuilder):
             def tile(j: Index, count: int) -> list[Stmt]:
                 def body(lane: Var) -> list[Stmt]:
                     acc = self.names.name("acc")
-                    sums = self.sums(acc, phase, weights.get(phase, ""), at, first, rows, j, count, lane)  # noqa: B023
+                    ahead = self.announce(group, at, image, rows, j, count) if not out else NOTHING
+                    sums = self.sums(acc, phase, weights.get(phase, ""), at, first, rows, j, count, lane,  # noqa: B023
+                                     ahead)
                     done: list[Stmt] = []
                     for r in range(rows):
                         for v in range(count):
@@ -146,8 +168,7 @@ class TapsBuilder(WindowBuilder):
                             if group.row is not None:
                                 here[group.row] = image + r
                             done += self.stores(group, here, total, (phase.columns.length - 1 - column,))  # noqa: B023
-                    before = [] if out else self.announce(group, at, image, rows, j, count)
-                    return [*before, *sums, *done]
+                    return [*sums, *done]
 
                 return [self.names.lanes(plan.width, body)]
 
@@ -158,23 +179,23 @@ class TapsBuilder(WindowBuilder):
                 made += tile(whole * plan.vectors, rest)
         return made + self.sweep(group, out, at, image, rows) if out else made
 
-    def announce(self, group: Rows, at: dict[Var, Index], image: Index, rows: int, j: Index, count: int) -> list[Stmt]:
+    def announce(self, group: Rows, at: dict[Var, Index], image: Index, rows: int, j: Index, count: int) -> Ahead:
         """Prefetches of what is written a page after a tile: its lines arrive while sums are computed."""
         s, line = group.outputs[0], LINE // group.outputs[0].value.dtype.itemsize
         if value_atoms(s.indices[0]):
-            return []
-        length = group.phases[0].columns.length
+            return NOTHING
+        length, columns = group.phases[0].columns.length, count * self.plan.width
 
-        def place(row: Index, column: Index) -> Prefetch:
+        def place(row: Index, column: Index) -> Stmt:
             here = {**at, group.column: column}
             if group.row is not None:
                 here[group.row] = image + row
             return Prefetch(s.param, subs(s.indices[0], here) + PAGE // s.value.dtype.itemsize)
 
         pitch = coefficient(s.indices[0], group.row) if group.row is not None else length
-        if pitch == length and count * self.plan.width >= length:
-            return [place(0, k) for k in range(0, rows * length, line)]
-        return [place(r, j * self.plan.width + k) for r in range(rows) for k in range(0, count * self.plan.width, line)]
+        if pitch == length and columns >= length:
+            return Ahead(-(-rows * length // line), lambda k: [place(0, k * line)])
+        return Ahead(rows, lambda r: [place(r, j * self.plan.width + k) for k in range(0, columns, line)])
 
     def weight(self, phase: Phase, copied: str, at: dict[Var, Index], row: int, column: Index) -> Value:
         """The other factor at a tap."""
@@ -185,7 +206,7 @@ class TapsBuilder(WindowBuilder):
         return substitute(phase.other, {**at, **{v: i for v, i in taps.items() if v is not None}})
 
     def sums(self, acc: str, phase: Phase, weights: str, at: dict[Var, Index], first: Index, rows: int, j: Index,
-             count: int, lane: Var) -> list[Stmt]:
+             count: int, lane: Var, ahead: Ahead) -> list[Stmt]:
         """The accumulators of a tile: by columns of taps, whose weights stay in registers while staged rows pass."""
         monoid, stride = MONOIDS[self.window.monoid], self.staging.row_stride
         made: list[Stmt] = [Alloc(acc, self.dtype, rows * count, "register")]
@@ -220,9 +241,10 @@ class TapsBuilder(WindowBuilder):
             return made
 
         taps = len(phase.columns.taps)
-        if taps >= MANY_TAPS and self.staging.stride == 1:
-            return made + self.names.serial("c", taps, column)
-        return made + [s for c in range(taps) for s in column(c)]
+        if taps >= MANY_TAPS and self.staging.shifts_evenly():
+            before, made_in = ahead.shared(taps)
+            return before + made + self.names.serial("c", taps, lambda c: made_in(c) + column(c))
+        return [*ahead.shared(1)[0], *made, *(s for c in range(taps) for s in column(c))]
 
     def sweep(self, group: Rows, out: str, at: dict[Var, Index], image: Index, rows: int) -> list[Stmt]:
         """The epilogue over a tile of whole rows in memory, phases interleaved."""

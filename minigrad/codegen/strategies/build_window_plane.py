@@ -36,11 +36,33 @@ class PlaneBuilder(WindowBuilder):
             inner = self.names.serial("band", self.bands, band_body)
             for v, x in reversed(list(zip(self.window.extra, loops, strict=True))):
                 inner = [Loop(x, 0, v.hi + 1, "serial", tuple(inner))]
-            sums: list[Stmt] = [Store(total, k, across("sum", load(acc, (k,), self.dtype))) for k in range(count)]
-            return [*made, *inner, *sums]
+            return [*made, *inner, *self.join(acc, one, count, total, lane)]
 
         return [Alloc(total, self.dtype, count, "scratch"), self.names.lanes(self.plan.width, body),
                 *self.write(total, at)]
+
+    def join(self, acc: str, registers: bool, count: int, total: str, lane: Var) -> list[Stmt]:
+        """The accumulators' sums across lanes, in a loop."""
+        made: list[Stmt] = []
+        if registers:
+            kept = self.names.name("kept")
+            made.append(Alloc(kept, self.dtype, count, "scratch"))
+            made += [Store(kept, k, load(acc, (k,), self.dtype)) for k in range(count)]
+            acc = kept
+        length = self.window.phase.columns.length
+
+        def joined(k: Index) -> list[Stmt]:
+            value = load(acc, (k,), self.dtype)
+            if self.single and length < self.plan.width:
+                value = guard(value, const(0, self.dtype), (length - 1 - lane,))
+            return [Store(total, k, across("sum", value))]
+
+        return [*made, *self.names.serial("k", count, joined)]
+
+    @property
+    def single(self) -> bool:
+        """Whether a row is one vector: lanes beyond it add up what is left out in the end."""
+        return self.window.phase.columns.length <= self.plan.width
 
     def part(self, k: int) -> range:
         """The columns of taps of a pass."""
@@ -60,7 +82,8 @@ class PlaneBuilder(WindowBuilder):
             return self.names.serial("j", vectors, lambda j: self.tile(here, slots if not one else None, columns, at,
                                                                       band, first, rows, j, lane))
 
-        tiles = self.tiles(phase.rows, band, tile)
+        height = self.plan.height
+        tiles = self.tiles(-(-phase.rows.length // height) * height, band, tile)
         if one:
             return tiles
         begin: list[Stmt] = [Alloc(here, self.dtype, len(slots), "register")]
@@ -83,7 +106,9 @@ class PlaneBuilder(WindowBuilder):
             if phase.rows.image is not None:
                 here[phase.rows.image] = image + r
             let = self.names.name("a")
-            made.append(Let(let, guard(substitute(phase.other, here), zero, inside)))
+            left = phase.rows.length - 1 - (image + r)
+            conditions = inside if bounds(left)[0] >= 0 else (*inside, left)
+            made.append(Let(let, guard(substitute(phase.other, here), zero, conditions)))
             others.append(local(let, self.dtype))
         meets: dict[int, list[tuple[int, int]]] = {}
         for u, t in enumerate(phase.rows.taps):
@@ -93,7 +118,7 @@ class PlaneBuilder(WindowBuilder):
             start = self.staging.place(stride * first, phase.columns.taps[c], j, lane)
             for i in sorted(meets):
                 let = self.names.name("x")
-                made.append(Let(let, guard(self.staging.at(start, i), zero, inside)))
+                made.append(Let(let, guard(self.staging.at(start, i), zero, () if self.single else inside)))
                 for r, u in meets[i]:
                     slot = u * self.columns + c if slots is None else slots.index(u * self.columns + c)
                     old = load(acc, (slot,), self.dtype)

@@ -1,22 +1,35 @@
 """The staged input of a window: rows of positions in a worker's memory, each computed once, borders included.
 
-A staged row has a segment per residue of the column stride: position first + stride*t + s is element t of segment s, so
-that a register tile reads whole vectors whatever the stride. What lies beyond the last position is zero.
+A staged row has a segment per residue of the column stride, so that a register tile reads whole vectors whatever the
+stride. What is inside the image begins at a whole vector of its segment, so that it is computed in whole vectors
+without conditions, in a loop; the border before and after it is filled with what it consists of:
+
+    image 112 wide, border 1, stride 1, 16 lanes:     [ border .. 15 | 16 .. image .. 127 ][ border of the next row ...
+
+Short rows of little work are staged border and all, each vector under its conditions, where that takes as few:
+
+    image 14 wide, border 1, 16 lanes:                [ border | 1 .. image .. 14 | border ]
 """
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from minigrad.codegen.ir.nodes import Alloc, If, Loop, Prefetch, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, If, Let, Loop, Prefetch, Stmt, Store
+from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.blocking import PAGE
 from minigrad.codegen.strategies.plan import WindowPlan
 from minigrad.codegen.strategies.recognise_window import Window
 from minigrad.codegen.strategies.sides import LINE
-from minigrad.expr import Index, Var, bounds, subs, variables
-from minigrad.value import Value, const, free_variables, guard, load, substitute, value_atoms, walk
+from minigrad.codegen.transforms.roll import HEAVY
+from minigrad.codegen.value_walk import replace_values
+from minigrad.expr import Index, Var, bounds, emin, subs, variables
+from minigrad.value import Value, const, free_variables, guard, load, local, substitute, value_atoms, walk
 
-FEW_BLOCKS = 4
-"""Vectors of a row that are written out rather than looped over."""
+WRITTEN_OUT, STORED = 16, 3
+"""Operations of the vectors of a row up to which they are written out rather than looped over; what storing counts."""
+
+MAX_COLUMN = 1 << 62
 
 
 class Names:
@@ -46,43 +59,130 @@ class Names:
         return Loop(lane, 0, width, "vector", tuple(body(lane)))
 
 
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Positions `first + stride * t` for t in 0..count, t = 0 at element `begin` of the segment; they are `before`
+    steps after the first position of all. Whatever is read of it lies before element `end`."""
+
+    first: int
+    count: int
+    before: int
+    begin: int
+    end: int
+
+    @property
+    def shift(self) -> int:
+        """At which element the first position lies."""
+        return self.begin - self.before
+
+    def vectors(self, width: int) -> int:
+        return ceil_div(self.count, width)
+
+    def blanks(self, width: int, whole: bool) -> tuple[int, ...]:
+        """Elements where vectors of the border before and after begin; `whole`: the last vector of the image is."""
+        after = self.begin + (self.vectors(width) * width if whole else self.count)
+        return *range(0, self.begin, width), *range(after, self.end, width)
+
+
 class Staging:
-    """Where positions are in memory, and the statements that put them there."""
+    """Where positions are in memory, and the statements that put them there.
+
+    `even`: what is staged between blanks is inside the image; else all positions are, under their conditions.
+    """
 
     def __init__(self, window: Window, plan: WindowPlan, names: Names):
         self.window, self.width, self.names = window, plan.width, names
         phases = window.phases
         self.row_stride, self.stride = phases[0].rows.stride, phases[0].columns.stride
-        self.vectors = max(-(-p.columns.length // plan.width) for p in phases)
-        longest = max(p.columns.length + (max(p.columns.taps) - self.first_column) // self.stride for p in phases)
-        self.segment = -(-longest // plan.width) * plan.width
+        self.vectors = max(ceil_div(p.columns.length, plan.width) for p in phases)
+        self.first_row, self.image_rows = extent_of(window.row)
+        self.first_column, columns = extent_of(window.column)
+        self.work = sum(HEAVY.get(v.op, 1) for v in walk(window.value))
+        self.segments, self.even = self.chosen(inside(window), columns)
+        most = max(s.vectors(plan.width) for s in self.segments)
+        self.short = most * (self.work + STORED) <= WRITTEN_OUT
+        self.segment = self.length()
         self.pitch = self.segment * self.stride
-        self.rows = min(self.row_stride * (plan.height * plan.band - 1) + max(max(p.rows.taps) for p in phases)
-                        - self.first_row + 1, self.all_rows)
+        reach = max(max(p.rows.taps) for p in phases) - self.first_row + 1
+        whole = ceil_div(phases[0].rows.length, plan.height) * plan.height if window.form == "plane" else 0
+        self.all_rows = max(self.image_rows, self.row_stride * (whole - 1) + reach)
+        self.rows = min(self.row_stride * (plan.height * plan.band - 1) + reach, self.all_rows)
         self.memory = names.name("x")
 
-    @property
-    def first_row(self) -> int:
-        return bounds(self.window.row)[0]
+    def chosen(self, image: tuple[int, int] | None, columns: int) -> tuple[list[Segment], bool]:
+        """The segments: all positions, where those of the image and blanks around it would take as much."""
+        low, high = self.first_column, self.first_column + columns - 1
+        everything = self.segments_of(low, high)
+        if image is None:
+            return everything, False
+        low, high = max(low, image[0]), min(high, image[1])
+        even = self.segments_of(low, high)
 
-    @property
-    def first_column(self) -> int:
-        return bounds(self.window.column)[0]
+        def cost(segments: list[Segment]) -> int:
+            """Of a row's vectors, those that are all border blank."""
+            total = 0
+            for s in segments:
+                full = sum(s.first + self.stride * t <= high and s.first + self.stride * (t + self.width - 1) >= low
+                           for t in range(0, s.count, self.width))
+                total += full * self.work + (s.vectors(self.width) - full + len(s.blanks(self.width, True))) * STORED
+            return total
 
-    @property
-    def all_rows(self) -> int:
-        lo, hi = bounds(self.window.row)
-        return hi - lo + 1
+        short = cost(everything) <= WRITTEN_OUT or all(s.count <= self.width for s in everything)
+        return (everything, False) if short and cost(everything) <= cost(even) else (even, True)
+
+    def segments_of(self, low: int, high: int) -> list[Segment]:
+        """The segments of positions that are staged from `low` to `high`."""
+        made: list[Segment] = []
+        longest = max(p.columns.length + (max(p.columns.taps) - self.first_column) // self.stride
+                      for p in self.window.phases)
+        for k in range(self.stride):
+            before = max(0, ceil_div(low - self.first_column - k, self.stride))
+            first = self.first_column + self.stride * before + k
+            begin = ceil_div(before, self.width) * self.width
+            count = max(0, (high - first) // self.stride + 1)
+            made.append(Segment(first, count, before, begin, longest + begin - before))
+        return made
+
+    def steps(self) -> tuple[int, int] | None:
+        """By how much `first` and `begin` differ from segment to segment; None where that is not even or counts differ.
+        """
+        zero, *others = self.segments
+        first, begin = (others[0].first - zero.first, others[0].begin - zero.begin) if others else (0, 0)
+        even = all(s.count == zero.count and s.first == zero.first + k * first and s.begin == zero.begin + k * begin
+                   for k, s in enumerate(self.segments))
+        return (first, begin) if even else None
+
+    def is_written_out(self, count: int) -> bool:
+        """Whether vectors of `count` positions are written out rather than looped over."""
+        return self.short or count <= self.width
+
+    def shifts_evenly(self) -> bool:
+        """Whether `place` takes any offset of a column, also one that a loop counts."""
+        return self.stride <= 2
+
+    def length(self) -> int:
+        """Elements from segment to segment. The border after the image may lie in the one before the next image."""
+        length, before = 0, min([s.begin for s in self.segments])
+        for s in self.segments:
+            end = s.begin + s.vectors(self.width) * self.width
+            length = max(length, end if s.end - end <= before else s.end)
+        return ceil_div(length, self.width) * self.width
 
     def allocate(self) -> list[Stmt]:
-        return [Alloc(self.memory, self.window.value.dtype, self.rows * self.pitch + self.width, "scratch")]
+        return [Alloc(self.memory, self.window.value.dtype, self.rows * self.pitch + 2 * self.width, "scratch")]
 
     def place(self, row: Index, column: Index, vector: Index, lane: Var) -> Index:
         """Where a vector of positions lies: `row` of the staged ones; tap offset `column` of a vector of image columns.
         """
         offset = column - self.first_column
-        place = row * self.pitch + offset % self.stride * self.segment + offset // self.stride
-        return place + vector * self.width + lane
+        residue = offset % self.stride
+        if isinstance(residue, int):
+            start: Index = residue * self.segment + self.segments[residue].shift
+        else:
+            assert self.shifts_evenly()
+            zero, one = (s.shift for s in self.segments)
+            start = residue * (self.segment + one - zero) + zero
+        return row * self.pitch + start + offset // self.stride + vector * self.width + lane
 
     def at(self, place: Index, rows: int, vectors: int = 0) -> Value:
         """The vector of positions some rows and vectors after a place."""
@@ -90,73 +190,130 @@ class Staging:
 
     def stage(self, at: dict[Var, Index], first: Index, count: Index, lane: Var) -> list[Stmt]:
         """Rows of positions `first`, `first + 1`, ... of a plane; inside the vector loop of `lane`."""
+        before, whole = self.constants(substitute(self.window.value, at))
+
         def row(r: Index) -> list[Stmt]:
-            value = substitute(self.window.value, {**at, self.window.row: self.first_row + first + r})
+            value = substitute(whole, {self.window.row: self.first_row + first + r})
             otherwise = const(0, value.dtype)
             conditions: tuple[Index, ...] = ()
             if value.op == "guard":
                 (value, otherwise), conditions = value.args, value.attr
             own = tuple(c for c in conditions if self.window.column not in variables(c))
-            border = tuple(c for c in conditions if self.window.column in variables(c))
+            left = self.image_rows - 1 - first - r
+            beyond = () if any(bounds(left - c)[0] >= 0 for c in (0, *own)) else (left,)
+            border = () if self.even else tuple(c for c in conditions if self.window.column in variables(c))
             filled = self.row(r, value, otherwise, border, lane)
-            if not own:
+            if otherwise.op != "const" and own:
+                filled = [If(own, tuple(filled), tuple(self.row(r, otherwise, otherwise, (), lane)))]
+                own = ()
+            if not own and not beyond:
                 return filled
-            blank = [Store(self.memory, r * self.pitch + k + lane, substitute(otherwise, self.position(k + lane)))
-                     for k in range(0, self.pitch, self.width)]
-            return [If(own, tuple(filled), tuple(blank))]
+            empty = otherwise if otherwise.op == "const" else const(0, value.dtype)
+            length = max(self.pitch, self.pitch - self.segment + self.segments[-1].end)
+            blank = [Store(self.memory, r * self.pitch + k + lane, empty) for k in range(0, length, self.width)]
+            return [If((*own, *beyond), tuple(filled), tuple(blank))]
 
-        return self.names.serial("r", count, row)
+        return [*before, *self.names.serial("r", count, row)]
 
-    def position(self, place: Index, segment: int = 0) -> dict[Var, Index]:
-        """The column of an element of a segment."""
-        return {self.window.column: self.first_column + self.stride * place + segment}
+    def constants(self, root: Value) -> tuple[list[Stmt], Value]:
+        """What is the same for all positions of a plane, computed before them, and the value with that in its place.
+
+        Not where the border depends on the plane, or inside a further guard: what is read there may not exist.
+        """
+        position = {self.window.row, self.window.column}
+        value = root
+        if root.op == "guard":
+            value = root.args[0]
+            if any(not variables(c) <= position for c in root.attr):  # type: ignore[union-attr]
+                return [], root
+        made: list[Stmt] = []
+        done: dict[Value, Value] = {}
+        todo = [value] if not position.isdisjoint(free_variables(value)) else []
+        for v in todo:
+            for a in v.args if v.op not in ("guard", "load") else ():
+                if not position.isdisjoint(free_variables(a)):
+                    todo.append(a)
+                elif a.op not in ("const", "local") and a not in done:
+                    name = self.names.name("c")
+                    made.append(Let(name, a))
+                    done[a] = local(name, a.dtype)
+        return made, replace_values(root, done)
 
     def row(self, r: Index, value: Value, otherwise: Value, border: tuple[Index, ...], lane: Var) -> list[Stmt]:
-        """One staged row."""
-        limits = (*border, bounds(self.window.column)[1] - self.window.column)
-        return [s for segment in range(self.stride) for s in self.part(r, segment, value, otherwise, limits, lane)]
-
-    def part(self, r: Index, segment: int, value: Value, otherwise: Value, limits: tuple[Index, ...], lane: Var
-             ) -> list[Stmt]:
-        """One segment of a staged row; `otherwise` where a limit fails."""
-        def conditions(block: Index) -> tuple[Index, ...]:
-            here = self.position(block * self.width + lane, segment)
-            return tuple(subs(c, here) for c in limits)
-
-        def vector(block: Index) -> list[Stmt]:
-            here, place = self.position(block * self.width + lane, segment), block * self.width + lane
-            element = guard(substitute(value, here), substitute(otherwise, here), conditions(block))
-            ahead = self.ahead(value, block * self.width, limits) if segment == 0 else []
-            return [*ahead, Store(self.memory, r * self.pitch + segment * self.segment + place, element)]
-
-        return self.blocks(self.segment // self.width, lambda b: all(bounds(c)[0] >= 0 for c in conditions(b)), vector)
-
-    def ahead(self, value: Value, place: Index, limits: tuple[Index, ...]) -> list[Stmt]:
-        """Prefetches of what is read a page after a vector of every segment: processors stop at its end."""
-        found: list[Stmt] = []
-        for v in walk(value):
-            if v.op != "load" or self.window.column not in free_variables(v) or \
-                    value_atoms(v.attr[1][0]):  # type: ignore[index]
-                continue
-            (name, (offset,)), line = v.attr, LINE // v.dtype.itemsize  # type: ignore[misc]
-            for k in range(0, self.width * self.stride, line):
-                first, last = self.position(place, k), self.position(place, k + line - 1)
-                if all(max(bounds(subs(c, first))[1], bounds(subs(c, last))[1]) >= 0 for c in limits):
-                    found.append(Prefetch(name, subs(offset, first) + PAGE // v.dtype.itemsize))
-        return found
-
-    def blocks(self, count: int, whole: Callable[[int], bool], body: Callable[[Index], list[Stmt]]) -> list[Stmt]:
-        """`body` per block; a long run of blocks without conditions is a loop."""
-        run = [b for b in range(count) if whole(b)]
+        """One staged row; `otherwise` where a condition of `border` fails."""
+        blank = otherwise if otherwise.op == "const" else const(0, value.dtype)
         made: list[Stmt] = []
-        b = 0
-        while b < count:
-            if len(run) > FEW_BLOCKS and b == run[0]:
-                x = Var(self.names.name("b"), run[0], run[-1])
-                made.append(Loop(x, run[0], run[-1] + 1, "serial", tuple(body(x))))
-                b = run[-1] + 1
-                continue
-            made += body(b)
-            b += 1
+        for k, s in enumerate(self.segments):
+            for place in s.blanks(self.width, self.is_written_out(s.count)):
+                made.append(Store(self.memory, r * self.pitch + k * self.segment + place + lane, blank))
+        s, steps = self.segments[0], self.steps()
+        if steps is not None:
+            first, begin = steps
+            return made + self.names.serial("s", self.stride, lambda k: self.image(
+                s.first + first * k, s.count, r * self.pitch + s.begin + (self.segment + begin) * k, k * self.width,
+                self.width, value, otherwise, border, lane))
+        for k, s in enumerate(self.segments):
+            made += self.image(s.first, s.count, r * self.pitch + s.begin + self.segment * k, 0,
+                               self.width * self.stride if k == 0 else 0, value, otherwise, border, lane)
         return made
 
+    def image(self, first: Index, count: int, start: Index, near: Index, lines: int, value: Value, otherwise: Value,
+              border: tuple[Index, ...], lane: Var) -> list[Stmt]:
+        """The `count` positions of a segment from `first` on, at `start`; what is read a page after `near` elements on
+        is prefetched, `lines` elements for each vector."""
+        def vector(t: Index) -> list[Stmt]:
+            here: dict[Var, Index] = {self.window.column: first + self.stride * (t + lane)}
+            limits = tuple([subs(c, here) for c in border])
+            if isinstance(t, int) and count < t + self.width:
+                limits = (*limits, count - 1 - t - lane)
+            element = guard(substitute(value, here), substitute(otherwise, here), limits)
+            known = any(bounds(c)[1] < 0 for c in limits)
+            return [*(self.ahead(value, first + self.stride * t + near, lines) if not known else ()),
+                    Store(self.memory, start + t + lane, element)]
+
+        width, blocks = self.width, ceil_div(count, self.width)
+        if self.is_written_out(count):
+            return [s for b in range(blocks) for s in vector(b * width)]
+        x = self.names.fresh("b", blocks - 1)
+        at = emin(x * width, count - width) if count % width else x * width  # the last as far back as makes it whole
+        return [Loop(x, 0, blocks, "serial", tuple(vector(at)))]
+
+    def ahead(self, value: Value, column: Index, count: int) -> list[Stmt]:
+        """Prefetches of what is read a page after a vector's positions: processors stop at the end of a page."""
+        found: list[Stmt] = []
+        for v in walk(value):
+            if v.op != "load" or value_atoms(v.attr[1][0]):  # type: ignore[index]
+                continue
+            (name, (offset,)), line = v.attr, LINE // v.dtype.itemsize  # type: ignore[misc]
+            if self.window.column in variables(offset):
+                found += [Prefetch(name, subs(offset, {self.window.column: column + k}) + PAGE // v.dtype.itemsize)
+                          for k in range(0, count, line)]
+        return found
+
+
+def inside(window: Window) -> tuple[int, int] | None:
+    """The first and the last column that are no border; None where conditions say more than that, or the border is more
+    than a constant."""
+    low, high = -MAX_COLUMN, MAX_COLUMN
+    if window.value.op != "guard":
+        return low, high
+    if window.value.args[1].op != "const":
+        return None
+    for c in window.value.attr:  # type: ignore[union-attr]
+        if window.column in variables(c):
+            step = coefficient(c, window.column)
+            rest = c - step * window.column if step in (1, -1) else c
+            if not isinstance(rest, int):
+                return None
+            low, high = (max(low, -rest), high) if step == 1 else (low, min(high, rest))
+    return low, high
+
+
+def extent_of(v: Var) -> tuple[int, int]:
+    """The first value of a variable, and how many there are."""
+    low, high = bounds(v)
+    return low, high - low + 1
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)

@@ -41,6 +41,9 @@ CROSSING = 2.0
 TILE_CYCLES = 12.0
 """Cycles that a tile costs besides its multiply-adds and loads."""
 
+REST = 1.1
+"""What rows that whole tiles leave cost: a tile of their own is further code."""
+
 MIN_COLUMNS = 4
 """Columns of an image from which lanes along them pay."""
 
@@ -87,9 +90,10 @@ def make_plan(window: Window, target: Target) -> WindowPlan:
             terms = kernel[0] * kernel[1] * rows * count
             if rows > 1 and (terms > MAX_TERMS or registers(window.form, kernel, rows, count) > target.registers):
                 break
-            whole, rest = divmod(height, rows)
+            whole, rest = divmod(height, rows) if window.form == "taps" else (ceil(height / rows), 0)
             cycles = whole * tile_cycles(window.form, kernel, rows, count, stride)
-            cycles += tile_cycles(window.form, kernel, rest, count, stride) if rest else 0.0
+            if rest:
+                cycles = (cycles + tile_cycles(window.form, kernel, rest, count, stride)) * REST
             cycles *= vectors / count
             if best is None or cycles < best[0] * 0.99:
                 best = cycles, rows, count

@@ -5,7 +5,7 @@ from minigrad.codegen.ir.nodes import Function, If, Loop, Stmt, Store
 from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.strategies.launch import function_of
 from minigrad.codegen.strategies.plan import WindowPlan
-from minigrad.codegen.strategies.recognise_window import Axis, Rows, Window
+from minigrad.codegen.strategies.recognise_window import Rows, Window
 from minigrad.codegen.strategies.stage_window import Names, Staging
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.expr import Index, Var, bounds, emax, emin, product
@@ -48,10 +48,10 @@ class WindowBuilder:
         left = self.staging.all_rows - first
         return self.staging.stage(at, first, count if bounds(left)[0] >= count else emin(count, left), lane)
 
-    def tiles(self, axis: Axis, band: Index, body) -> list[Stmt]:  # noqa: ANN001
+    def tiles(self, length: int, band: Index, body) -> list[Stmt]:  # noqa: ANN001
         """body(first row in the band, rows) for the tiles of a band; the last tile of all may be shorter."""
         height, most = self.plan.height, self.plan.band
-        whole, rest = divmod(axis.length, height)
+        whole, rest = divmod(length, height)
         left = whole - band * most
         made: list[Stmt] = []
         if whole:
