@@ -180,10 +180,24 @@ class Tensor(ProtocolMixin):
         """A copy whose assignments do not show here."""
         return self.contiguous()
 
-    def to(self, device: str | None) -> Self:
-        """The same values on another device."""
-        name = self._device(device)
-        return self if name == self.device else self._wrap(apply(COPY, self._node, device=name), self)
+    def to(self, *target: Any, device: str | None = None, dtype: DType | str | None = None) -> Self:
+        """The same values on another device, in another type, or both: `to("CL")`, `to(dtypes.float16)`,
+        `to("CL", dtypes.float16)`, or `to(other)` for those of another tensor. A device None is the configured one.
+        """
+        named = device is not None
+        for given in target:
+            if isinstance(given, Tensor):
+                device, dtype, named = given.device, given.dtype, True
+            elif isinstance(given, DType):
+                dtype = given
+            else:
+                device, named = given, True
+        if dtype is None:
+            name = self._device(device)
+            return self if name == self.device else self._wrap(apply(COPY, self._node, device=name), self)
+        kind = to_dtype(dtype)
+        moved = self.to(device) if named and kind.bits > self.dtype.bits else self  # the wider type is where it is kept
+        return moved.cast(kind).to(device) if named else moved.cast(kind)
 
     # Assignment
 

@@ -57,7 +57,7 @@ ROWS: list[tuple[Callable[[], object], type[Exception], str]] = [
      "[einsum] expected one length of 'j' in 'ij,jk->ik', got [2, 3] and [4, 5]"),
     (lambda: Tensor.cat([]), ShapeError, "[cat] expected tensors or a list of at least one, got []"),
     (lambda: x(2, 3).chunk(0), ShapeError, "[chunk] expected chunks as an integer of 1 or more, got 0"),
-    (lambda: x(2, 3).to(x(1).dtype), DeviceError, "[device] expected a device's name such as 'CPU', got float32"),
+    (lambda: x(2, 3).to(3), DeviceError, "[device] expected a device's name such as 'CPU', got 3"),
     (lambda: x(2, 3).cat(x(3, 3), dim=1), ShapeError,
      "[cat] expected shapes equal beside axis 1, got [2, 3] and [3, 3]"),
     (lambda: x(2).stack(x(3)), ShapeError, "[stack] expected equal shapes, got [2] and [3]"),

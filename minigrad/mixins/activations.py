@@ -5,12 +5,12 @@ import math
 from typing import Any, Self
 
 from minigrad.errors import DTypeError
-from minigrad.mixins.elementwise import ElementwiseMixin
+from minigrad.mixins.special import SpecialMixin
 from minigrad.ops import build as B
 from minigrad.ops import functions
 
 
-class ActivationMixin(ElementwiseMixin):
+class ActivationMixin(SpecialMixin):
     """Methods of one tensor that give one of its shape."""
 
     __slots__ = ()
@@ -81,3 +81,29 @@ class ActivationMixin(ElementwiseMixin):
 
     def selu(self, alpha: Any = 1.6732632423543772, gamma: Any = 1.0507009873554805) -> Self:
         return self.elu(alpha) * gamma
+
+    def celu(self, alpha: Any = 1.0) -> Self:
+        """x where positive, else alpha * (exp(x / alpha) - 1)."""
+        return (self > 0).where(self, (self.minimum(0) * (1 / alpha)).expm1() * alpha)
+
+    def prelu(self, weight: Any) -> Self:
+        """x where positive, else weight * x: one weight, or one per channel of [N, C, ...]."""
+        if getattr(weight, "ndim", 0) == 1 and self.ndim > 1 and weight.shape[0] != 1:
+            weight = weight.reshape(-1, *[1] * (self.ndim - 2))
+        return (self > 0).where(self, self * weight)
+
+    def threshold(self, threshold: Any, value: Any) -> Self:
+        """x above the threshold, else `value`."""
+        return (self <= threshold).where(value, self)
+
+    def hardshrink(self, lambd: Any = 0.5) -> Self:
+        """0 within -lambd..lambd, else x."""
+        return (self.abs() <= lambd).where(0, self)
+
+    def softshrink(self, lambd: Any = 0.5) -> Self:
+        """0 within -lambd..lambd, else x moved towards 0 by lambd."""
+        return (self.abs() <= lambd).where(0, self - (self < 0).where(-lambd, lambd))
+
+    def tanhshrink(self) -> Self:
+        """x - tanh(x)."""
+        return self - self.tanh()

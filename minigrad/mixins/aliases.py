@@ -5,9 +5,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
-from minigrad.dtype import bool_, int8, int16, uint8
+from minigrad.dtype import int8, int16, uint8
 from minigrad.errors import ShapeError
-from minigrad.expr import emin
 from minigrad.mixins.attention import AttentionMixin
 from minigrad.mixins.base import as_axis, as_count, as_shape
 from minigrad.mixins.reduce import Axis
@@ -43,13 +42,6 @@ class AliasMixin(AttentionMixin):
     def swapaxes(self, axis0: int, axis1: int) -> Self:
         return self.transpose(axis0, axis1)
 
-    def movedim(self, source: int, destination: int) -> Self:
-        """One axis moved to another place, the others in their order."""
-        start, stop = as_axis("movedim", source, self.ndim), as_axis("movedim", destination, self.ndim)
-        order = [a for a in range(self.ndim) if a != start]
-        order.insert(stop, start)
-        return self.permute(*order)
-
     def narrow(self, dim: int, start: int, length: int) -> Self:
         """`length` elements of an axis from `start` on."""
         a = as_axis("narrow", dim, self.ndim)
@@ -64,20 +56,6 @@ class AliasMixin(AttentionMixin):
         """`repeat`, where fewer counts than axes mean the last ones."""
         counts = tuple(repeats[0]) if len(repeats) == 1 and isinstance(repeats[0], (tuple, list)) else repeats
         return self.repeat(*[1] * (self.ndim - len(counts)), *counts)
-
-    def diagonal(self) -> Self:
-        """The elements [i, i] of a matrix."""
-        if self.ndim != 2:
-            raise ShapeError(f"[diagonal] expected a matrix, got {list(self.shape)}")
-        rows, columns = self.shape
-        order = type(self).arange(emin(rows, columns), device=self.device)
-        return self[order, order]
-
-    def diag(self) -> Self:
-        """The diagonal of a matrix, or a matrix that is 0 beside a diagonal."""
-        if self.ndim != 1:
-            return self.diagonal()
-        return self.eye(self.shape[0], dtype=bool_, device=self.device).where(self, 0)  # type: ignore[arg-type]
 
     def select(self, dim: int, index: Any) -> Self:
         """One slice along an axis, without it."""
@@ -106,7 +84,7 @@ class AliasMixin(AttentionMixin):
         return self.reshape(*other.shape)
 
     reshape_as = view_as
-    moveaxis = movedim
+    moveaxis = AttentionMixin.movedim
     swapdims = swapaxes
     concat = AttentionMixin.cat
 
@@ -175,6 +153,8 @@ class AliasMixin(AttentionMixin):
 
     def trace(self) -> Self:
         """The sum of a matrix's diagonal."""
+        if self.ndim != 2:
+            raise ShapeError(f"[trace] expected a matrix, got {list(self.shape)}")
         return self.diagonal().sum()
 
     # Elementwise
@@ -208,10 +188,6 @@ class AliasMixin(AttentionMixin):
         """x - trunc(x)."""
         return self - self.trunc()
 
-    def logit(self) -> Self:
-        """log(x / (1 - x))."""
-        return (self / (1 - self)).log()
-
     def isposinf(self) -> Self:
         return self.eq(math.inf)
 
@@ -230,17 +206,6 @@ class AliasMixin(AttentionMixin):
     def _truth(self, other: Any) -> Any:
         other = self._operand(other)
         return other.ne(0) if isinstance(other, AliasMixin) else bool(other)
-
-    def expm1(self) -> Self:
-        """exp(x) - 1, accurate near 0."""
-        half = (self * 0.5).tanh()
-        return (self.abs() < 0.5).where(2 * half / (1 - half), self.exp() - 1)
-
-    def logaddexp(self, other: Any) -> Self:
-        """log(exp(x) + exp(other)), without overflow."""
-        larger = self.maximum(other)
-        distance = (self - other).abs()
-        return larger.isinf().where(larger, larger + (-distance).exp().log1p())
 
     def isclose(self, other: Any, rtol: Any = 1e-5, atol: Any = 1e-8) -> Self:
         """abs(x - other) <= atol + rtol * abs(other), or equal; NaN is close to nothing."""

@@ -8,11 +8,11 @@ from minigrad.dtype import bool_
 from minigrad.errors import ShapeError
 from minigrad.expr import Index, prove_nonneg
 from minigrad.mixins.base import as_number, as_tensor, broadcast_shapes
-from minigrad.mixins.nn_functional import NNMixin
+from minigrad.mixins.losses import LossMixin
 from minigrad.ops.attention import attention
 
 
-class AttentionMixin(NNMixin):
+class AttentionMixin(LossMixin):
     __slots__ = ()
 
     def scaled_dot_product_attention(

@@ -61,23 +61,41 @@ class ElementwiseMixin(Base):
             number = logic
         return self._wrap(number(y, x) if reverse else number(x, y), *parents)
 
-    def add(self, other: Any, reverse: Any = False) -> Self:
-        """x + other; of two bools, their or."""
+    def add(self, other: Any, reverse: Any = False, *, alpha: Any = None) -> Self:
+        """x + other, or x + alpha * other; of two bools, their or."""
+        other = other if alpha is None else self._operand(other) * alpha
         return self._arithmetic("add", other, reverse, B.add, B.or_)
 
-    def sub(self, other: Any, reverse: Any = False) -> Self:
+    def sub(self, other: Any, reverse: Any = False, *, alpha: Any = None) -> Self:
+        """x - other, or x - alpha * other."""
+        other = other if alpha is None else self._operand(other) * alpha
         return self._arithmetic("sub", other, reverse, B.sub)
 
     def mul(self, other: Any, reverse: Any = False) -> Self:
         """x * other; of two bools, their and."""
         return self._arithmetic("mul", other, reverse, B.mul, B.and_)
 
-    def div(self, other: Any, reverse: Any = False) -> Self:
-        """True division; integers become float32."""
+    def div(self, other: Any, reverse: Any = False, *, rounding_mode: str | None = None) -> Self:
+        """True division; integers become float32. `rounding_mode`: 'floor' as `floordiv`, 'trunc' towards 0."""
+        if rounding_mode is not None:
+            return self._rounded_quotient(other, reverse, rounding_mode)
         other = self._operand(other)
         if isinstance(other, Base) and not other.dtype.is_float and not self.dtype.is_float:
             other = other._as_float()
         return self._as_float()._binary("div", other, B.div, reverse)
+
+    def _rounded_quotient(self, other: Any, reverse: Any, mode: str) -> Self:
+        if mode not in ("floor", "trunc"):
+            raise DTypeError(f"[div] expected rounding_mode None, 'floor' or 'trunc', got {mode!r}")
+        if mode == "floor":
+            return self.floordiv(other, reverse)
+        x, y, parents = self._pair("div", other)
+        if x.dtype.is_float:
+            return self.div(other, reverse).trunc()
+        size = self._wrap(B.floordiv(*[B.abs_(n) for n in ((y, x) if reverse else (x, y))]))
+        if x.dtype.kind == "u":
+            return size
+        return self._wrap(B.lt(B.xor(x, y), B.full_like(x, 0))).where(-size, size)
 
     def floordiv(self, other: Any, reverse: Any = False) -> Self:
         """floor(x / other); integers: division by 0 gives 0."""
@@ -300,10 +318,6 @@ class ElementwiseMixin(Base):
 
     def tanh(self) -> Self:
         return self._float_unary(B.tanh)
-
-    def sinh(self) -> Self:
-        e = self.exp()
-        return (e - e.reciprocal()) * 0.5
 
     def cosh(self) -> Self:
         e = self.exp()

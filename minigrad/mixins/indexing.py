@@ -17,7 +17,7 @@ import numpy as np
 from minigrad.dtype import bool_, int32
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Expr, Index, bounds, dim, emin
-from minigrad.mixins.base import Base, as_axis, as_count, as_tensor, broadcast_shapes, is_index
+from minigrad.mixins.base import Base, as_axis, as_tensor, broadcast_shapes, is_index
 from minigrad.mixins.creation import CreationMixin
 from minigrad.ops import build as B
 
@@ -283,13 +283,6 @@ class IndexingMixin(CreationMixin):
     def scatter_add(self, dim: int, index: Any, src: Any) -> Self:
         return self._scatter(dim, index, src, "add")
 
-    def scatter_reduce(self, dim: int, index: Any, src: Self, reduce: str) -> Self:
-        """x with src combined into it by 'sum', 'amax' or 'amin'."""
-        known = {"sum": "add", "amax": "max", "amin": "min"}
-        if reduce not in known:
-            raise ShapeError(f"[scatter_reduce] expected reduce among {', '.join(known)}, got {reduce!r}")
-        return self._scatter(dim, index, src, known[reduce])
-
     def _scatter(self, dim: int, index: Any, src: Any, reduction: str) -> Self:
         a = as_axis("scatter", dim, self.ndim)
         index, src = self._indices("scatter", index), self._operand(src)
@@ -326,13 +319,6 @@ class IndexingMixin(CreationMixin):
         if index.ndim != 1:
             raise ShapeError(f"[index_select] expected an index of one axis, got {list(index.shape)}")
         return self.transpose(a, 0).take(index).transpose(a, 0)
-
-    def one_hot(self, num_classes: int) -> Self:
-        """A new last axis with 1 at each class and 0 elsewhere, as int32."""
-        if not self.dtype.is_int:
-            raise DTypeError(f"[one_hot] expected integer classes, got {self.dtype}")
-        classes = type(self).arange(as_count("one_hot", "num_classes", num_classes, 1), device=self.device)
-        return self.cast(int32).unsqueeze(-1).eq(classes).cast(int32)
 
 
 def _is_mask(item: Any) -> bool:

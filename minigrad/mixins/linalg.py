@@ -10,13 +10,13 @@ from minigrad.errors import ShapeError
 from minigrad.expr import Index
 from minigrad.mixins.base import Base, as_count, as_tensor
 from minigrad.mixins.movement import spread
+from minigrad.mixins.places import PlacesMixin
 from minigrad.mixins.reduce import accumulating
-from minigrad.mixins.sampling import SamplingMixin
 from minigrad.ops import build as B
 from minigrad.ops import products, quantized
 
 
-class LinalgMixin(SamplingMixin):
+class LinalgMixin(PlacesMixin):
     """Matrix products, einsum, convolution."""
 
     __slots__ = ()

@@ -1,88 +1,19 @@
-"""What neural networks are made of: pooling, normalisation, losses, dropout, attention."""
+"""What neural networks are made of: normalisation, dropout, gates."""
 from __future__ import annotations
 
 from typing import Any, Self
 
-from minigrad.errors import DTypeError, ShapeError
-from minigrad.mixins.base import as_axis, as_count, as_number, as_tensor
-from minigrad.mixins.linalg import LinalgMixin, per_axis, spatial_padding
+from minigrad.errors import ShapeError
+from minigrad.mixins.base import as_axis, as_number
+from minigrad.mixins.reduce import Axis
+from minigrad.mixins.resampling import ResamplingMixin
 from minigrad.ops import functions
 
 
-class NNMixin(LinalgMixin):
+class NNMixin(ResamplingMixin):
     """Functions of layers; `minigrad.nn` holds their parameters."""
 
     __slots__ = ()
-
-    # Pooling
-
-    def max_pool2d(self, kernel_size: Any = (2, 2), stride: Any = None, dilation: Any = 1, padding: Any = 0) -> Self:
-        """The largest element of each window over the last axes; the stride defaults to the kernel."""
-        kernel = self._kernel("max_pool2d", kernel_size)
-        step = kernel if stride is None else stride
-        windows = self._windows("max_pool2d", kernel, step, dilation, padding, self.dtype.min)
-        return windows.max(tuple(range(-len(kernel), 0)))
-
-    def avg_pool2d(self, kernel_size: Any = (2, 2), stride: Any = None, dilation: Any = 1, padding: Any = 0,
-                   count_include_pad: bool = True) -> Self:
-        """The mean of each window over the last axes; padding counts as zeros unless told."""
-        kernel = self._kernel("avg_pool2d", kernel_size)
-        step = kernel if stride is None else stride
-        axes = tuple(range(-len(kernel), 0))
-        windows = self._as_float()._windows("avg_pool2d", kernel, step, dilation, padding)
-        padded = any(p != (0, 0) for p in spatial_padding("avg_pool2d", padding, len(kernel)))
-        if count_include_pad or not padded:
-            return windows.mean(axes)
-        ones = self.ones(*self.shape[-len(kernel):], dtype=windows.dtype, device=self.device)
-        return windows.sum(axes) / ones._windows("avg_pool2d", kernel, step, dilation, padding).sum(axes)
-
-    def adaptive_avg_pool2d(self, output_size: Any) -> Self:
-        """Means over as many windows of the last two axes as `output_size` says: one int or a pair; None keeps an axis.
-
-        Window i of n along an axis of h elements is floor(i * h / n) .. ceil((i + 1) * h / n), as in PyTorch: where n
-        does not divide h they differ in length or overlap, and all h elements are looked at for each.
-        """
-        sizes = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size,) * 2
-        if len(sizes) != 2 or self.ndim < 2:
-            raise ShapeError(f"[adaptive_avg_pool2d] expected one size or two for the last axes, got {output_size!r} "
-                             f"for {list(self.shape)}")
-        x = self._as_float()
-        for axis, n in zip((-2, -1), sizes, strict=True):
-            if n is not None:
-                x = x._mean_windows(as_count("adaptive_avg_pool2d", "an output size", n), self.ndim + axis)
-        return x
-
-    def _mean_windows(self, n: int, axis: int) -> Self:
-        length: Any = self.shape[axis]
-        if n and length % n == 0 and length:
-            return self.unflatten(axis, (n, length // n)).mean(axis + 1)
-        i = type(self).arange(n, device=self.device).reshape(n, 1)
-        place = type(self).arange(length, device=self.device)
-        start, stop = i * length // n if n else i, ((i + 1) * length + n - 1) // n if n else i
-        inside = (place >= start).bitwise_and(place < stop)
-        sums = inside.where(self.transpose(axis, -1).unsqueeze(-2), 0).sum(-1)
-        return (sums / (stop - start).reshape(n)).transpose(axis, -1)
-
-    def _kernel(self, name: str, size: Any) -> tuple[int, ...]:
-        """The sizes of a window over the last axes, two of them for one int."""
-        kernel = per_axis(name, size, len(size) if isinstance(size, (tuple, list)) else 2)
-        if not 0 < len(kernel) <= self.ndim:
-            raise ShapeError(f"[{name}] expected one size per axis of a window, got {size} for {list(self.shape)}")
-        return kernel
-
-    def interpolate(self, size: tuple[int, ...], mode: str = "nearest") -> Self:
-        """The last axes resampled to `size`, each element the nearest one at or before it."""
-        if mode != "nearest":
-            raise ShapeError(f"[interpolate] expected mode 'nearest', got {mode!r}")
-        if not isinstance(size, (tuple, list)) or len(size) > self.ndim:
-            raise ShapeError(f"[interpolate] expected one size for each of the last axes of {list(self.shape)}, "
-                             f"got {size!r}")
-        x = self
-        for i, n in enumerate(size):
-            axis = self.ndim - len(size) + i
-            index = (type(self).arange(n, device=self.device) * self.shape[axis]) // n
-            x = x.index_select(axis, index)
-        return x
 
     # Normalisation
 
@@ -118,71 +49,7 @@ class NNMixin(LinalgMixin):
         x = self._wrap(self._node)._as_float()
         return y, x.mean(axes), x.var(axes, correction=correction)
 
-    # Losses
-
-    def cross_entropy(self, target: Any, reduction: str = "mean", label_smoothing: float = 0.0,
-                      ignore_index: int | None = None) -> Self:
-        """Of logits [N, C, ...] with class indices [N, ...] or probabilities [N, C, ...].
-
-        Rows of the class `ignore_index` do not count (PyTorch's is -100 unless told; here none is). Other indices
-        must be in 0..C-1, which nothing checks: values are not there yet.
-        """
-        target = as_tensor("cross_entropy", self._operand(target))
-        if not 0 <= as_number("cross_entropy", "label_smoothing", label_smoothing) <= 1:
-            raise ShapeError(f"[cross_entropy] expected a label_smoothing in 0..1, got {label_smoothing}")
-        axis = 1 if self.ndim > 1 else 0
-        if target.dtype.is_int and target.ndim == self.ndim - 1:
-            return self.sparse_categorical_crossentropy(target, ignore_index, label_smoothing, reduction, axis)
-        if target.shape != self.shape:
-            raise ShapeError(f"[cross_entropy] expected class indices or probabilities for logits {list(self.shape)}, "
-                             f"got {target.dtype} {list(target.shape)}")
-        classes: Any = self.shape[axis]
-        smooth = target * (1 - label_smoothing) + label_smoothing / classes
-        return _reduced(-(self.log_softmax(axis) * smooth).sum(axis), reduction)
-
-    def sparse_categorical_crossentropy(self, target: Self, ignore_index: int | None = -1, label_smoothing: float = 0.0,
-                                        reduction: str = "mean", axis: int = -1) -> Self:
-        """Cross-entropy of logits with class indices along `axis`; rows labelled `ignore_index` do not count."""
-        target = as_tensor("cross_entropy", self._operand(target))
-        axis = as_axis("cross_entropy", axis, self.ndim)
-        rows = tuple([d for a, d in enumerate(self.shape) if a != axis])
-        if target.shape != rows:
-            raise ShapeError(f"[cross_entropy] expected class indices {list(rows)} for logits {list(self.shape)}, "
-                             f"got {list(target.shape)}")
-        if not target.dtype.is_int:
-            raise DTypeError(f"[cross_entropy] expected integer class indices, got {target.dtype}")
-        x = self._as_float()
-        x = x.cast(x.dtype.compute)
-        loss = self._wrap(functions.cross_entropy(x._node, target._node, axis, label_smoothing), self)
-        if ignore_index is None:
-            return _reduced(loss, reduction)
-        counted = target.ne(ignore_index)
-        loss = counted.where(loss, 0)
-        return loss.sum() / counted.sum() if reduction == "mean" else _reduced(loss, reduction)
-
-    def nll_loss(self, target: Self, reduction: str = "mean") -> Self:
-        """Negative log likelihood of log-probabilities [N, C, ...] and class indices [N, ...]."""
-        target = self._indices("nll_loss", target)
-        if self.ndim < 2 or target.shape != (*self.shape[:1], *self.shape[2:]):
-            raise ShapeError(f"[nll_loss] expected log-probabilities [N, C, ...] and classes [N, ...], "
-                             f"got {list(self.shape)} and {list(target.shape)}")
-        return _reduced(-self.gather(1, target.unsqueeze(1)).squeeze(1), reduction)
-
-    def binary_crossentropy(self, target: Any, reduction: str = "mean") -> Self:
-        """Of probabilities with targets in 0..1."""
-        return _reduced(-(self.log() * target + (1 - self).log() * (1 - target)), reduction)
-
-    def binary_crossentropy_logits(self, target: Any, reduction: str = "mean") -> Self:
-        """Of logits with targets in 0..1, without overflow."""
-        return _reduced(self.maximum(0) - self * target + (-self.abs()).exp().log1p(), reduction)
-
-    def mse_loss(self, target: Any, reduction: str = "mean") -> Self:
-        return _reduced((self - target).square(), reduction)
-
-    def l1_loss(self, target: Any, reduction: str = "mean") -> Self:
-        return _reduced((self - target).abs(), reduction)
-
-    # Dropout and attention
+    # Dropout
 
     def dropout(self, p: float = 0.5) -> Self:
         """While training, each element is 0 with probability p and the rest are scaled by 1/(1-p)."""
@@ -194,8 +61,38 @@ class NNMixin(LinalgMixin):
             return self * 0
         return (self.rand(*self.shape, device=self.device) >= p).where(self * (1 / (1 - p)), 0)
 
+    def _dropped_channels(self, p: float, axes: int) -> Self:
+        """`dropout` of whole planes: the last `axes` axes are kept or not as one."""
+        if not isinstance(p, (int, float)) or not 0 <= p <= 1:
+            raise ShapeError(f"[dropout] expected a probability in 0..1, got {p!r}")
+        if not type(self).training or p == 0:
+            return self
+        if p == 1:
+            return self * 0
+        planes = (*self.shape[:self.ndim - axes], *[1] * axes)
+        return (self.rand(*planes, device=self.device) >= p).where(self * (1 / (1 - p)), 0)
 
-def _reduced(loss: Any, reduction: str) -> Any:
-    if reduction not in ("mean", "sum", "none"):
-        raise ShapeError(f"[loss] expected reduction mean, sum or none, got {reduction!r}")
-    return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
+    # Gates
+
+    def glu(self, dim: int = -1) -> Self:
+        """The first half of an axis times the sigmoid of the second."""
+        n: Any = self.shape[as_axis("glu", dim, self.ndim)]
+        if n % 2 != 0:
+            raise ShapeError(f"[glu] expected an even length along axis {dim}, got {list(self.shape)}")
+        first, second = self.split([n // 2, n // 2], dim)
+        return first * second.sigmoid()
+
+    def softmin(self, axis: Axis = -1, *, dim: Axis = None) -> Self:
+        """softmax(-x)."""
+        return (-self).softmax(axis if dim is None else dim)
+
+    def gumbel_softmax(self, tau: float = 1.0, hard: bool = False, dim: int = -1) -> Self:
+        """softmax((x + g) / tau) along an axis, with g of Gumbel's distribution (Jang et al. 2017); `hard`: 1 at the
+        largest and 0 elsewhere, with the gradient of the soft one."""
+        noise = -(-(1 - self.rand(*self.shape, device=self.device)).log().minimum(-1e-30)).log()
+        soft = ((self + noise) * (1 / as_number("gumbel_softmax", "tau", tau))).softmax(dim)
+        if not hard:
+            return soft
+        a = as_axis("gumbel_softmax", dim, self.ndim)
+        chosen = self._order(a).eq(soft.argmax(a, keepdim=True)).cast(soft.dtype)
+        return (chosen - soft).detach() + soft

@@ -10,11 +10,11 @@ import numpy as np
 from minigrad.dtype import bfloat16, uint16
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Expr, Index, evaluate
-from minigrad.mixins.aliases import AliasMixin
 from minigrad.mixins.base import as_axis
+from minigrad.mixins.inplace import InPlaceMixin
 
 
-class ProtocolMixin(AliasMixin):
+class ProtocolMixin(InPlaceMixin):
     """Methods that the language calls, written with `numpy` and `item`."""
 
     __slots__ = ()
@@ -23,10 +23,6 @@ class ProtocolMixin(AliasMixin):
 
     def item(self) -> Any:
         """The value of a tensor of one element."""
-        raise NotImplementedError
-
-    def _is_leaf(self) -> bool:
-        """Whether gradients are collected in it."""
         raise NotImplementedError
 
     # Sizes

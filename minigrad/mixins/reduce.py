@@ -79,7 +79,8 @@ class ReduceMixin(MovementMixin):
         return self._as_float()._reduce("var", lambda x, axes: functions.variance(x, axes, correction), axis, keepdim)
 
     def std(self, axis: Axis = None, keepdim: bool = False, correction: int = 1, *, dim: Axis = None) -> Self:
-        return self.var(axis, keepdim, correction, dim=dim).sqrt()
+        """The root of `var`; where it is 0, so is its gradient."""
+        return self.var(axis, keepdim, correction, dim=dim)._root()
 
     def var_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1, *, dim: Axis = None,
                  ) -> tuple[Self, Self]:
@@ -88,10 +89,6 @@ class ReduceMixin(MovementMixin):
     def std_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1, *, dim: Axis = None,
                  ) -> tuple[Self, Self]:
         return self.std(axis, keepdim, correction, dim=dim), self.mean(axis, keepdim, dim=dim)
-
-    def norm(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Self:
-        """The Euclidean norm. The first argument is an axis, not PyTorch's exponent."""
-        return self.square()._reduce("norm", B.sum, axis if dim is None else dim, keepdim).sqrt()
 
     def argmax(self, axis: int | None = None, keepdim: bool = False, *, dim: int | None = None) -> Self:
         """Index of the first largest element (the first NaN, if any) as int32; into the flat tensor without an axis."""

@@ -1,7 +1,8 @@
-"""Layers that arrange others or only change shapes: Sequential, Flatten, Unflatten, Identity."""
+"""Layers that arrange others or only change shapes: Sequential, ModuleList, ModuleDict, Flatten, Unflatten, Identity.
+"""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from minigrad.errors import DTypeError, ShapeError
@@ -51,6 +52,46 @@ class Sequential:
         """One layer, or some as a Sequential of their own."""
         layers = list(self)[index]
         return Sequential(*layers) if isinstance(layers, list) else layers
+
+
+class ModuleList(list):
+    """A list of layers, which state names by their places: `blocks.0.weight`. So does any list; this one is called as
+    PyTorch's is. It cannot be called itself: a model says in which order its layers are."""
+
+    def __init__(self, modules: Iterable[Any] = ()):
+        super().__init__(_listed("ModuleList", modules))
+
+    def append(self, module: Any) -> ModuleList:  # type: ignore[override]
+        """Adds a layer at the end, and gives this list."""
+        super().append(module)
+        return self
+
+    def extend(self, modules: Iterable[Any]) -> ModuleList:  # type: ignore[override]
+        """Adds layers at the end, and gives this list."""
+        super().extend(_listed("ModuleList.extend", modules))
+        return self
+
+    def __getitem__(self, index: Any) -> Any:
+        """One layer, or some as a ModuleList of their own."""
+        found = super().__getitem__(index)
+        return ModuleList(found) if isinstance(index, slice) else found
+
+
+class ModuleDict(dict):
+    """Layers by name, which are parts of the names in their state: `heads.mask.weight`. So does any dictionary; this
+    one is called as PyTorch's is."""
+
+    def __init__(self, modules: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()):
+        super().__init__(modules)
+        wrong = [name for name in self if not isinstance(name, str) or "." in name or not name]
+        if wrong:
+            raise DTypeError(f"[ModuleDict] expected names without a dot, got {wrong[0]!r}")
+
+
+def _listed(name: str, modules: Any) -> list[Any]:
+    if isinstance(modules, (str, Tensor)) or not isinstance(modules, Iterable):
+        raise DTypeError(f"[{name}] expected layers in a list, got {type(modules).__name__}")
+    return list(modules)
 
 
 class Flatten:

@@ -1,10 +1,11 @@
-"""Pooling layers over the last one or two axes: [N, C, L] and [N, C, H, W]."""
+"""Pooling layers over the last one to three axes: [N, C, L], [N, C, H, W] and [N, C, D, H, W]."""
 from __future__ import annotations
 
 from abc import ABC
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from minigrad.errors import ShapeError
+from minigrad.mixins.base import as_count
 from minigrad.mixins.linalg import per_axis
 from minigrad.tensor import Tensor
 
@@ -28,30 +29,94 @@ class _Pool(ABC):
 
 
 class _MaxPool(_Pool):
-    """The largest element of each window; what is padded never is. NaN if there is one."""
+    """The largest element of each window; what is padded never is. NaN if there is one. `ceil_mode` adds a last window
+    that leaves the input, if it starts inside; with `return_indices`, places in the flattened last axes come with the
+    values, as `max_unpool2d` takes them."""
 
-    def __init__(self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1):
+    def __init__(self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
+                 return_indices: bool = False, ceil_mode: bool = False):
         self._sizes(kernel_size, stride, padding)
         self.dilation = per_axis(type(self).__name__, dilation, self.axes)
+        self.return_indices, self.ceil_mode = return_indices, ceil_mode
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return x.max_pool2d(self.kernel_size, self.stride, self.dilation, self.padding)
+    def __call__(self, x: Tensor) -> Any:
+        return x.max_pool2d(self.kernel_size, self.stride, self.dilation, _flat(self.padding), self.ceil_mode,
+                            self.return_indices)
 
 
 class _AvgPool(_Pool):
-    """The mean of each window; what is padded counts as zeros unless `count_include_pad` is False."""
+    """The mean of each window; what is padded counts as zeros unless `count_include_pad` is False. `ceil_mode` adds a
+    last window that leaves the input, if it starts inside."""
 
-    def __init__(self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
+    def __init__(self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False,
                  count_include_pad: bool = True):
         self._sizes(kernel_size, stride, padding)
-        self.count_include_pad = count_include_pad
+        self.count_include_pad, self.ceil_mode = count_include_pad, ceil_mode
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.avg_pool2d(self.kernel_size, self.stride, 1, self.padding, self.count_include_pad)
+        return x.avg_pool2d(self.kernel_size, self.stride, 1, _flat(self.padding), self.count_include_pad,
+                            self.ceil_mode)
+
+
+class _Adaptive(ABC):
+    """As many windows as `output_size` says: one int or one per axis; None keeps an axis."""
+
+    axes: ClassVar[int]
+
+    def __init__(self, output_size: int | tuple[int | None, ...] | None):
+        sizes = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size,) * self.axes
+        name = type(self).__name__
+        if len(sizes) != self.axes:
+            raise ShapeError(f"[{name}] expected one size or {self.axes} of them, got {output_size!r}")
+        self.output_size = tuple([n if n is None else as_count(name, "an output size", n) for n in sizes])
+
+
+class _AdaptiveAvg(_Adaptive):
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.adaptive_avg_pool2d(self.output_size)
+
+
+class _AdaptiveMax(_Adaptive):
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.adaptive_max_pool2d(self.output_size)
+
+
+class MaxUnpool2d(_Pool):
+    """The elements of a `MaxPool2d` with return_indices put where they were, 0 elsewhere."""
+
+    axes = 2
+
+    def __init__(self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0):
+        self._sizes(kernel_size, stride, padding)
+
+    def __call__(self, x: Tensor, indices: Tensor, output_size: tuple[int, ...] | None = None) -> Tensor:
+        return x.max_unpool2d(indices, self.kernel_size, self.stride, _flat(self.padding), output_size)
+
+
+def _flat(padding: tuple[int, ...]) -> tuple[int, ...]:
+    """(before, after) of the last axis first."""
+    return tuple([p for size in padding[::-1] for p in (size, size)])
 
 
 class MaxPool1d(_MaxPool):
     __doc__ = _MaxPool.__doc__
+    axes = 1
+
+
+class AvgPool1d(_AvgPool):
+    __doc__ = _AvgPool.__doc__
+    axes = 1
+
+
+class AdaptiveAvgPool1d(_AdaptiveAvg):
+    """Means over as many windows as `output_size` says: one int or one per axis; None keeps an axis."""
+
+    axes = 1
+
+
+class AdaptiveMaxPool1d(_AdaptiveMax):
+    """The largest elements of as many windows as `output_size` says: one int or one per axis; None keeps an axis."""
+
     axes = 1
 
 
@@ -60,21 +125,40 @@ class MaxPool2d(_MaxPool):
     axes = 2
 
 
-class AvgPool1d(_AvgPool):
-    __doc__ = _AvgPool.__doc__
-    axes = 1
-
-
 class AvgPool2d(_AvgPool):
     __doc__ = _AvgPool.__doc__
     axes = 2
 
 
-class AdaptiveAvgPool2d:
-    """Means over as many windows as `output_size` says, one int or (vertical, horizontal); None keeps an axis."""
+class AdaptiveAvgPool2d(_AdaptiveAvg):
+    """Means over as many windows as `output_size` says: one int or one per axis; None keeps an axis."""
 
-    def __init__(self, output_size: int | tuple[int | None, int | None] | None):
-        self.output_size = output_size
+    axes = 2
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return x.adaptive_avg_pool2d(self.output_size)
+
+class AdaptiveMaxPool2d(_AdaptiveMax):
+    """The largest elements of as many windows as `output_size` says: one int or one per axis; None keeps an axis."""
+
+    axes = 2
+
+
+class MaxPool3d(_MaxPool):
+    __doc__ = _MaxPool.__doc__
+    axes = 3
+
+
+class AvgPool3d(_AvgPool):
+    __doc__ = _AvgPool.__doc__
+    axes = 3
+
+
+class AdaptiveAvgPool3d(_AdaptiveAvg):
+    """Means over as many windows as `output_size` says: one int or one per axis; None keeps an axis."""
+
+    axes = 3
+
+
+class AdaptiveMaxPool3d(_AdaptiveMax):
+    """The largest elements of as many windows as `output_size` says: one int or one per axis; None keeps an axis."""
+
+    axes = 3

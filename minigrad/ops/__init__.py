@@ -4,6 +4,7 @@ from minigrad.ops.attention_gradient import ATTENTION_GRADIENT, ATTENTION_SUMS
 from minigrad.ops.elementwise import ELEMENTWISE
 from minigrad.ops.functions import FUNCTIONS
 from minigrad.ops.indexed import INDEXED
+from minigrad.ops.inverse import INVERSES
 from minigrad.ops.movement import MOVEMENT
 from minigrad.ops.node import Node, apply, toposort
 from minigrad.ops.op import Op
@@ -12,6 +13,7 @@ from minigrad.ops.reduce import REDUCE
 from minigrad.ops.storage import STORAGE
 
 OPS: dict[str, Op] = {op.name: op for op in (*STORAGE, *ELEMENTWISE, *REDUCE, *MOVEMENT, *INDEXED, ATTENTION,
-                                             ATTENTION_SUMS, ATTENTION_GRADIENT, *FUNCTIONS, *PRODUCTS)}
+                                             ATTENTION_SUMS, ATTENTION_GRADIENT, *FUNCTIONS, *INVERSES,
+                                             *PRODUCTS)}
 
 __all__ = ["OPS", "Node", "Op", "apply", "toposort"]

@@ -233,6 +233,33 @@ def cross_entropy(x: Node, labels: Node, axis: int, smoothing: float) -> Node:
     return apply(CROSS_ENTROPY, x, labels, axis=axis, smoothing=smoothing)
 
 
+# Cross-entropy of probabilities
+
+
+def _binary_cross_entropy(x: Node, target: Node) -> Node:
+    """-(t * log(x) + (1 - t) * log(1 - x)), logarithms no less than -100."""
+    least, one = B.full_like(x, -100), B.full_like(x, 1)
+    yes, no = B.maximum(B.log(x), least), B.maximum(B.log(B.sub(one, x)), least)
+    return B.neg(B.add(B.mul(target, yes), B.mul(B.sub(one, target), no)))
+
+
+def _binary_cross_entropy_vjp(node: Node, g: Node) -> tuple[Node, Node]:
+    """(x - t) / (x * (1 - x)), the denominator no less than 1e-12; by the target log(1 - x) - log(x)."""
+    x, target = node.inputs
+    least, one = B.full_like(x, -100), B.full_like(x, 1)
+    spread = B.maximum(B.mul(x, B.sub(one, x)), B.full_like(x, 1e-12))
+    odds = B.sub(B.maximum(B.log(B.sub(one, x)), least), B.maximum(B.log(x), least))
+    return B.mul(g, B.div(B.sub(x, target), spread)), B.mul(g, odds)
+
+
+BINARY_CROSS_ENTROPY = composite("binary_cross_entropy", _same, _binary_cross_entropy, _binary_cross_entropy_vjp)
+
+
+def binary_cross_entropy(x: Node, target: Node) -> Node:
+    """Per element, of a probability and a target in 0..1: finite at 0 and 1 too."""
+    return apply(BINARY_CROSS_ENTROPY, x, target)
+
+
 # Normalisation by statistics of the tensor itself
 
 
@@ -344,5 +371,5 @@ def stepped(old: Node, direction: Node, rate: Node) -> Node:
 
 
 FUNCTIONS = (MEAN, MEAN_GRADIENT, VARIANCE, SILU, SILU_GRADIENT, LOG1P, SOFTMAX, LOG_SOFTMAX,
-             LOGSUMEXP, CROSS_ENTROPY, STANDARDIZE, STANDARDIZE_GRADIENT, BATCH_NORM, BATCH_NORM_GRADIENT,
-             BATCH_NORM_SCALE_GRADIENT, RMS_NORM, MOVED, STEPPED)
+             LOGSUMEXP, CROSS_ENTROPY, BINARY_CROSS_ENTROPY, STANDARDIZE, STANDARDIZE_GRADIENT, BATCH_NORM,
+             BATCH_NORM_GRADIENT, BATCH_NORM_SCALE_GRADIENT, RMS_NORM, MOVED, STEPPED)

@@ -38,6 +38,16 @@ def elementwise_cases() -> list[Case]:
         ("reciprocal", lambda x: 1 / x, lambda x: 1 / x, P(9)),
         ("clip", lambda x: x.clip(-0.5, 0.7), lambda x: np.clip(x, -0.5, 0.7), A(11)),
         ("pow_scalar", lambda x: x**1.7, lambda x: x**1.7, P(9)),
+        ("atan", lambda x: (x * 3).atan(), lambda x: np.arctan(x * 3), F(33)),
+        ("asin", lambda x: x.asin(), np.arcsin, In((17,), "unit")),
+        ("acos", lambda x: x.acos(), np.arccos, In((17,), "unit")),
+        ("asinh", lambda x: (x * 9).asinh(), lambda x: np.arcsinh(x * 9), F(17)),
+        ("acosh", lambda x: (x + 1).acosh(), lambda x: np.arccosh(x + 1), P(17)),
+        ("atanh", lambda x: x.atanh(), np.arctanh, In((17,), "unit")),
+        ("expm1", lambda x: x.expm1(), np.expm1, F(17)),
+        ("erfinv", lambda x: x.erfinv(), None, In((17,), "unit")),
+        ("sinh", lambda x: (x * 2).sinh(), lambda x: np.sinh(x * 2), F(17)),
+        ("celu", lambda x: x.celu(0.7), None, A(9)),
         ("elu", lambda x: x.elu(), lambda x: np.where(x > 0, x, np.exp(x) - 1), A(9)),
     ]
     rows += [Case(n, run, (i,), twin, second=True) for n, run, twin, i in unary]
@@ -68,6 +78,15 @@ def elementwise_cases() -> list[Case]:
             ("exp", np.exp),
             ("log", np.log),
             ("tanh", np.tanh),
+            ("atan", np.arctan),
+            ("asin", np.arcsin),
+            ("acos", np.arccos),
+            ("asinh", np.arcsinh),
+            ("acosh", np.arccosh),
+            ("atanh", np.arctanh),
+            ("sinh", np.sinh),
+            ("expm1", np.expm1),
+            ("signbit", np.signbit),
             ("isnan", np.isnan),
             ("isinf", np.isinf),
         ]
@@ -80,10 +99,15 @@ def elementwise_cases() -> list[Case]:
         ("pow", lambda x, y: x**y, np.power, P(7), F(7)),
         ("maximum", lambda x, y: x.maximum(y), np.maximum, A(3, 5), F(3, 5)),
         ("minimum", lambda x, y: x.minimum(y), np.minimum, A(3, 5), F(5)),
+        ("atan2", lambda x, y: x.atan2(y), np.arctan2, F(3, 5), F(5)),
+        ("copysign", lambda x, y: x.copysign(y), np.copysign, A(3, 5), A(3, 5)),
+        ("logaddexp", lambda x, y: x.logaddexp(y), np.logaddexp, F(3, 5), F(5)),
         ("mod", lambda x, y: x % y, np.mod, A(4, 5), P(4, 5)),
     ]
     rows += [pair(n, run, twin, a, b, second=n != "mod") for n, run, twin, a, b in binary]
     rows += [pair(f"{n}_special", run, twin, S(50), S(50), grad=False) for n, run, twin, _, _ in binary if n != "mod"]
+    rows.append(pair("hypot", lambda x, y: x.hypot(y), np.hypot, F(3, 5), F(5)))
+    rows.append(pair("fmod", lambda x, y: x.fmod(y), np.fmod, A(31), A(31), grad=False))
     rows.append(pair("floordiv", lambda x, y: x // y, lambda x, y: np.floor(x / y), F(31), P(31), grad=False))
     return rows + _comparisons() + _integers()
 

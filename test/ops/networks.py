@@ -136,6 +136,13 @@ def conv_twin(
 def networks_cases() -> list[Case]:
     labels = N(0, 4, 6)
     return [
+        Case(
+            "binary_cross_entropy",
+            lambda x, y: x.sigmoid().binary_cross_entropy(y.sigmoid(), "none"),
+            (F(6, 5), F(6, 5)),
+            None,
+            second=True,
+        ),
         Case("cross_entropy", lambda x, y: x.cross_entropy(y), (F(6, 5), labels), None, second=True),
         Case(
             "cross_entropy_smooth",

@@ -1,0 +1,209 @@
+"""Norms, distances and products of pairs of vectors, and statistics of variables."""
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+from minigrad.errors import ShapeError
+from minigrad.mixins.base import as_axes, as_axis, as_count, as_number, as_tensor, broadcast_shapes
+from minigrad.mixins.linalg import LinalgMixin
+from minigrad.mixins.reduce import Axis
+from minigrad.ops import build as B
+
+
+class DistanceMixin(LinalgMixin):
+    """The gradient of a norm or distance is 0 where it is 0."""
+
+    __slots__ = ()
+
+    def norm(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None, p: Any = None) -> Self:
+        """(sum |x|**p)**(1/p) over axes, of all without them; p is 2 unless told, may be infinite, and 0 counts what is
+        not 0. Beside `dim`, the first argument is p, as in PyTorch: `x.norm(1, dim=0)`."""
+        if dim is not None and axis is not None and p is None:
+            axis, p = None, axis
+        if isinstance(p, str):
+            if p != "fro":
+                raise ShapeError(f"[norm] expected p as a number or 'fro', got {p!r}")
+            p = 2
+        return self._norm("norm", 2 if p is None else p, axis if dim is None else dim, keepdim)
+
+    def _norm(self, name: str, p: Any, axis: Axis, keepdim: bool) -> Self:
+        p = as_number(name, "p", p)
+        axes = as_axes(name, axis, self.ndim)
+        x = self._as_float()
+        if p == 2:
+            return x.square().sum(axes, keepdim)._root()
+        if p == 0:
+            return x.ne(0).sum(axes, keepdim).cast(x.dtype)
+        if math.isinf(p):
+            return x.abs().max(axes, keepdim) if p > 0 else x.abs().min(axes, keepdim)
+        if p == 1:
+            return x.abs().sum(axes, keepdim)
+        none = x.eq(0)
+        powers = none.where(0 if p > 0 else math.inf, none.where(1, x).abs().pow(p))
+        total = powers.sum(axes, keepdim)
+        still = total.eq(0).bitwise_or(total.isinf())
+        return still.where((total if p > 0 else 1 / total), still.where(1, total).pow(1 / p))
+
+    def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Self:
+        """x over its norm along an axis, which is no less than `eps`."""
+        a = as_axis("normalize", dim, self.ndim)
+        return self / self._norm("normalize", p, a, True).maximum(as_number("normalize", "eps", eps))
+
+    def cosine_similarity(self, other: Self, dim: int = 1, eps: float = 1e-8) -> Self:
+        """The cosine of the angle between vectors along an axis, whose norms are no less than `eps`; shapes broadcast.
+        """
+        other = as_tensor("cosine_similarity", self._operand(other))
+        shape = broadcast_shapes("cosine_similarity", self.shape, other.shape)
+        a = as_axis("cosine_similarity", dim, len(shape))
+        x, y = self.expand(*shape)._as_float(), other.expand(*shape)._as_float()
+        least = as_number("cosine_similarity", "eps", eps)
+        lengths = x._norm("norm", 2, a, False).maximum(least) * y._norm("norm", 2, a, False).maximum(least)
+        return (x * y).sum(a) / lengths
+
+    def pairwise_distance(self, other: Self, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Self:
+        """The p-norm of x - other + eps along the last axis; shapes broadcast."""
+        return (self - as_tensor("pairwise_distance", self._operand(other)) + eps)._norm(
+            "pairwise_distance", p, -1, keepdim)
+
+    def dist(self, other: Self, p: float = 2.0) -> Self:
+        """The p-norm of x - other over all elements."""
+        return (self - as_tensor("dist", self._operand(other)))._norm("dist", p, None, False)
+
+    def cdist(self, other: Self, p: float = 2.0) -> Self:
+        """All distances between rows of x [..., P, D] and other [..., R, D]: p-norms [..., P, R]. Each is computed from
+        differences, without the cancellation of a product."""
+        other = as_tensor("cdist", self._operand(other))
+        if self.ndim < 2 or other.ndim < 2 or self.shape[-1] != other.shape[-1]:
+            raise ShapeError(f"[cdist] expected x [..., P, D] and other [..., R, D] with equal D, got "
+                             f"{list(self.shape)} and {list(other.shape)}")
+        return (self.unsqueeze(-2) - other.unsqueeze(-3))._norm("cdist", p, -1, False)
+
+    # Statistics of variables
+
+    def cov(self, *, correction: int = 1) -> Self:
+        """Covariances of variables [V, N], N observations of each: [V, V], over N - correction. Of one variable [N]:
+        its variance, of shape ()."""
+        if self.ndim > 2:
+            raise ShapeError(f"[cov] expected variables [V, N], or [N] of one, got {list(self.shape)}")
+        x = self._as_float().reshape(1, -1) if self.ndim < 2 else self._as_float()
+        centred = x - x.mean(1, keepdim=True)
+        free: Any = x.shape[1] - as_count("cov", "correction", correction)  # type: ignore[operator]
+        result = centred.dot(centred.transpose(0, 1)) / (max(free, 0) if isinstance(free, int) else free)
+        return result if self.ndim == 2 else result.reshape(())
+
+    def corrcoef(self) -> Self:
+        """Pearson's coefficients of variables [V, N], held within -1..1: [V, V]; of one variable 1, of shape ()."""
+        c = self.cov()
+        if self.ndim < 2:
+            return c / c
+        scale = c.diagonal().sqrt()
+        return (c / scale.reshape(-1, 1) / scale.reshape(1, -1)).clip(-1, 1)
+
+    def quantile(self, q: Any, dim: int | None = None, keepdim: bool = False) -> Self:
+        """The value below which a share q of the elements along an axis lie, between two of them in proportion; of all
+        without an axis. NaN if there is one. q is in 0..1: a number, or a tensor [Q], whose axis comes first."""
+        if dim is None:
+            flat = self.flatten().quantile(q, 0)
+            return flat.reshape(*flat.shape, *[1] * self.ndim) if keepdim else flat
+        a = as_axis("quantile", dim, self.ndim)
+        n: Any = self.shape[a]
+        shares = self._operand(q)
+        if isinstance(shares, (bool, int, float)) and not 0 <= shares <= 1:
+            raise ShapeError(f"[quantile] expected q in 0..1, got {q}")
+        if n == 0 or getattr(shares, "ndim", 0) > 1:
+            raise ShapeError(f"[quantile] expected at least one element and q as a number or [Q], got "
+                             f"{list(self.shape)} along axis {dim} and {q!r}")
+        x = self._as_float().transpose(a, -1)
+        ordered = x.sort(-1)[0]
+        shares = shares if isinstance(shares, DistanceMixin) else self.full((), float(shares), device=self.device)
+        place = (shares.flatten() * (n - 1)).clip(0, n - 1)
+        low = place.floor()
+        index = low.int()
+        after = (index + 1).minimum(n - 1)
+        below, above = ordered.index_select(-1, index), ordered.index_select(-1, after)
+        found = below.lerp(above, (place - low).cast(x.dtype))
+        found = x.isnan().any(-1, keepdim=True).where(math.nan, found).transpose(a, -1)
+        found = found.movedim(a, 0) if not keepdim else found.unsqueeze(0).transpose(0, a + 1)
+        return found.squeeze(0) if shares.ndim == 0 else found
+
+    def movedim(self, source: int, destination: int) -> Self:
+        """One axis moved to another place, the others in their order."""
+        start, stop = as_axis("movedim", source, self.ndim), as_axis("movedim", destination, self.ndim)
+        order = [a for a in range(self.ndim) if a != start]
+        order.insert(stop, start)
+        return self.permute(*order)
+
+    def aminmax(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> tuple[Self, Self]:
+        """(the smallest, the largest) along axes."""
+        axis = axis if dim is None else dim
+        return self.min(axis, keepdim), self.max(axis, keepdim)
+
+    # Products
+
+    def kron(self, other: Self) -> Self:
+        """Kronecker's product: every element of x times the whole of `other`."""
+        other = as_tensor("kron", self._operand(other))
+        rank = max(self.ndim, other.ndim)
+        a, b = (1,) * (rank - self.ndim) + self.shape, (1,) * (rank - other.ndim) + other.shape
+        x = self.reshape(*[d for n in a for d in (n, 1)])
+        y = other.reshape(*[d for n in b for d in (1, n)])
+        shape: Any = [m * n for m, n in zip(a, b, strict=True)]  # type: ignore[operator]
+        return (x * y).reshape(*shape)
+
+    def cross(self, other: Self, dim: int = -1) -> Self:
+        """The vector product of vectors of 3 elements along an axis."""
+        other = as_tensor("cross", self._operand(other))
+        shape = broadcast_shapes("cross", self.shape, other.shape)
+        a = as_axis("cross", dim, len(shape))
+        if shape[a] != 3:
+            raise ShapeError(f"[cross] expected 3 elements along axis {dim}, got {list(shape)}")
+        x, y = self.expand(*shape), other.expand(*shape)
+        return x.roll(-1, a) * y.roll(-2, a) - x.roll(-2, a) * y.roll(-1, a)
+
+    def inner(self, other: Any) -> Self:
+        """Sums of products over the last axes of both."""
+        other = as_tensor("inner", self._operand(other))
+        return self.tensordot(other, ([-1], [-1])) if self.ndim and other.ndim else self * other
+
+    def tensordot(self, other: Any, dims: Any = 2) -> Self:
+        """Sums of products over the last `dims` axes of x and the first of `other`, or over pairs of axes (of x, of
+        other)."""
+        other = as_tensor("tensordot", self._operand(other))
+        if isinstance(dims, (tuple, list)):
+            sides = [list(d) if isinstance(d, (tuple, list)) else [d] for d in dims]
+            if len(sides) != 2 or len(sides[0]) != len(sides[1]):
+                raise ShapeError(f"[tensordot] expected as many axes of both, got {dims!r}")
+        else:
+            count = as_count("tensordot", "dims", dims)
+            sides = [list(range(self.ndim - count, self.ndim)), list(range(count))]
+        mine = [as_axis("tensordot", a, self.ndim) for a in sides[0]]
+        theirs = [as_axis("tensordot", a, other.ndim) for a in sides[1]]
+        summed, across = [self.shape[a] for a in mine], [other.shape[a] for a in theirs]
+        if summed != across:
+            raise ShapeError(f"[tensordot] expected equal lengths, got {summed} of {list(self.shape)} and {across} of "
+                             f"{list(other.shape)}")
+        rows = [a for a in range(self.ndim) if a not in mine]
+        columns = [a for a in range(other.ndim) if a not in theirs]
+        free, others = tuple([self.shape[a] for a in rows]), tuple([other.shape[a] for a in columns])
+        x = self.permute(*rows, *mine).reshape(B.numel(free), B.numel(tuple(summed)))
+        y = other.permute(*theirs, *columns).reshape(B.numel(tuple(summed)), B.numel(others))
+        return x.dot(y).reshape(*free, *others)
+
+    def baddbmm(self, left: Self, right: Self, *, beta: Any = 1, alpha: Any = 1) -> Self:
+        """beta * x + alpha * (left @ right)."""
+        return self * beta + left.dot(right) * alpha
+
+    def matrix_power(self, n: int) -> Self:
+        """The product of n copies of square matrices [..., M, M], the identity for 0."""
+        if self.ndim < 2 or self.shape[-1] != self.shape[-2]:
+            raise ShapeError(f"[matrix_power] expected square matrices, got {list(self.shape)}")
+        count, square = as_count("matrix_power", "n", n), self
+        result = None
+        while count:
+            if count & 1:
+                result = square if result is None else result.dot(square)
+            count >>= 1
+            square = square.dot(square) if count else square
+        size: Any = self.shape[-1]
+        return self.eye(size, dtype=self.dtype, device=self.device).expand(*self.shape) if result is None else result

@@ -1,0 +1,144 @@
+"""Methods that end in `_`, and `x += y`: this handle gets the new value, as by `assign`; other handles keep the old.
+
+Nothing that was computed from the old value changes, so that gradients are right whatever is replaced. Only a leaf that
+gradients are collected in must not change while they are recorded: its gradient would be that of neither value.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+from minigrad.dtype import DType, bool_
+from minigrad.errors import DTypeError, MinigradError, ShapeError
+from minigrad.mixins.aliases import AliasMixin
+from minigrad.mixins.base import Base, as_number
+from minigrad.ops.storage import ASSIGN, BUFFER
+
+
+def _in_place(name: str) -> Callable[..., Any]:
+    """The method `name` as one that replaces this tensor's value, and gives back this tensor."""
+    def method(self: Any, *args: Any, **options: Any) -> Any:
+        self._check_in_place(name + "_")
+        return self._become(name + "_", getattr(self, name)(*args, **options))
+
+    method.__name__ = name + "_"
+    method.__doc__ = f"`{name}`, of which this tensor is then the result."
+    return method
+
+
+class InPlaceMixin(AliasMixin):
+    """Results must have this tensor's shape and a type that it can hold. Raises MinigradError for a leaf with
+    requires_grad outside `Tensor.no_grad()`, ShapeError and DTypeError for results that do not fit."""
+
+    __slots__ = ()
+
+    def assign(self, value: Any) -> Self:
+        """Replaces all values of this handle."""
+        raise NotImplementedError
+
+    def replace(self, other: Any) -> Self:
+        """Makes this handle stand for another tensor's value."""
+        raise NotImplementedError
+
+    def _is_leaf(self) -> bool:
+        """Whether gradients are collected in it."""
+        raise NotImplementedError
+
+    def _check_in_place(self, name: str) -> None:
+        if Base.grad_enabled and self._is_leaf():
+            raise MinigradError(f"[{name}] expected anything but a leaf with requires_grad=True while gradients are "
+                                f"recorded, got one of shape {list(self.shape)}: write `with Tensor.no_grad():` around "
+                                "it, or x = f(x)")
+
+    def _become(self, name: str, value: Any) -> Self:
+        if value.shape != self.shape:
+            raise ShapeError(f"[{name}] expected a result of shape {list(self.shape)}, got {list(value.shape)}")
+        if not _holds(self.dtype, value.dtype):
+            raise DTypeError(f"[{name}] expected a result that {self.dtype} can hold, got {value.dtype}: use "
+                             f"x = x.{name.removesuffix('_')}(...)")
+        node = self._node
+        if node.storage is None and node.op is not ASSIGN and node.op is not BUFFER and not self._is_leaf():
+            # Nothing is in memory yet: the new value need not take the old one's place there.
+            self._rebind(value.cast(self.dtype)._node, value)
+            return self
+        return self.assign(value)
+
+    # Filled
+
+    def zero_(self) -> Self:
+        """All elements 0."""
+        return self.fill_(0)
+
+    def fill_(self, value: Any) -> Self:
+        """All elements `value`, a number or a tensor of shape ()."""
+        self._check_in_place("fill_")
+        return self._become("fill_", self.full_like(as_number("fill_", "value", value)))
+
+    def copy_(self, source: Any) -> Self:
+        """The values of `source`, which broadcasts and is cast, from whatever device."""
+        self._check_in_place("copy_")
+        return self.assign(source)
+
+    def normal_(self, mean: float = 0.0, std: float = 1.0) -> Self:
+        """Normal numbers."""
+        self._check_in_place("normal_")
+        return self._become("normal_", self.normal(*self.shape, mean=mean, std=std, dtype=self.dtype,
+                                                   device=self.device))
+
+    def uniform_(self, low: float = 0.0, high: float = 1.0) -> Self:
+        """Uniform in [low, high)."""
+        self._check_in_place("uniform_")
+        return self._become("uniform_", self.uniform(*self.shape, low=low, high=high, dtype=self.dtype,
+                                                     device=self.device))
+
+    def exponential_(self, lambd: float = 1.0) -> Self:
+        """Exponential numbers of the mean 1 / lambd, all above 0."""
+        self._check_in_place("exponential_")
+        x = -(1 - self.rand(*self.shape, dtype=self.dtype.compute, device=self.device)).log().minimum(-1e-30)
+        return self._become("exponential_", (x * (1 / lambd)).cast(self.dtype))
+
+    def bernoulli_(self, p: float = 0.5) -> Self:
+        """1 with probability p, else 0."""
+        self._check_in_place("bernoulli_")
+        drawn = self.rand(*self.shape, device=self.device) < as_number("bernoulli_", "p", p)
+        return self._become("bernoulli_", drawn.cast(self.dtype))
+
+    def random_(self, low: int = 0, high: int | None = None) -> Self:
+        """Integers in [low, high); `random_(high)` starts at 0, and `random_()` ends at 2**24 or the largest number."""
+        self._check_in_place("random_")
+        most = min(1 << 24, int(self.dtype.max) + 1) if self.dtype.is_int else 1 << 24
+        low, high = (low, high) if high is not None else (0, low or most)
+        return self._become("random_", self.randint(*self.shape, low=low, high=high, device=self.device).cast(
+            self.dtype))
+
+    def detach_(self) -> Self:
+        """Forgets what this tensor was made from."""
+        return self.replace(self.detach())
+
+    # What has a method of its own
+
+    abs_, neg_, sign_, square_ = (_in_place(n) for n in ("abs", "neg", "sign", "square"))
+    sqrt_, rsqrt_, reciprocal_ = (_in_place(n) for n in ("sqrt", "rsqrt", "reciprocal"))
+    exp_, log_, log1p_, expm1_ = (_in_place(n) for n in ("exp", "log", "log1p", "expm1"))
+    sin_, cos_, tanh_, sigmoid_ = (_in_place(n) for n in ("sin", "cos", "tanh", "sigmoid"))
+    floor_, ceil_, trunc_, round_ = (_in_place(n) for n in ("floor", "ceil", "trunc", "round"))
+    relu_, leaky_relu_, erfinv_ = (_in_place(n) for n in ("relu", "leaky_relu", "erfinv"))
+    add_, sub_, mul_, div_ = (_in_place(n) for n in ("add", "sub", "mul", "div"))
+    pow_, remainder_, floor_divide_ = (_in_place(n) for n in ("pow", "remainder", "floor_divide"))
+    clamp_, clip_, clamp_min_, clamp_max_ = (_in_place(n) for n in ("clamp", "clip", "clamp_min", "clamp_max"))
+    lerp_, addcmul_, addcdiv_, addmm_ = (_in_place(n) for n in ("lerp", "addcmul", "addcdiv", "addmm"))
+    masked_fill_, masked_scatter_ = (_in_place(n) for n in ("masked_fill", "masked_scatter"))
+    index_add_, index_copy_, index_fill_ = (_in_place(n) for n in ("index_add", "index_copy", "index_fill"))
+    scatter_, scatter_add_, scatter_reduce_ = (_in_place(n) for n in ("scatter", "scatter_add", "scatter_reduce"))
+    tril_, triu_, nan_to_num_ = (_in_place(n) for n in ("tril", "triu", "nan_to_num"))
+    logical_not_, bitwise_and_, bitwise_or_ = (_in_place(n) for n in ("logical_not", "bitwise_and", "bitwise_or"))
+
+    __iadd__, __isub__, __imul__, __itruediv__ = add_, sub_, mul_, div_
+    __ifloordiv__, __imod__, __ipow__ = floor_divide_, remainder_, pow_
+    __iand__, __ior__, __ixor__ = bitwise_and_, bitwise_or_, _in_place("bitwise_xor")
+
+
+def _holds(dtype: DType, other: DType) -> bool:
+    """Whether results of type `other` may be kept in `dtype`: bool < integers < floats."""
+    rank = {"b": 0, "u": 1, "i": 1, "f": 2}
+    return rank[other.kind] <= rank[dtype.kind] or other is bool_

@@ -1,0 +1,212 @@
+"""Reading and writing at indices along an axis, diagonals and triangles, histograms.
+
+Index tensors hold integers from 0 on, along one axis; out of range they are clamped (see indexing.py).
+"""
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+
+from minigrad.dtype import bool_, int32
+from minigrad.errors import DTypeError, ShapeError
+from minigrad.expr import emin
+from minigrad.mixins.base import as_axis, as_count, as_number, as_tensor, broadcast_shapes, is_index
+from minigrad.mixins.sampling import SamplingMixin
+
+
+class PlacesMixin(SamplingMixin):
+    """None of these reads values, but for `one_hot` where it must count classes."""
+
+    __slots__ = ()
+
+    # Along an axis
+
+    def take_along_dim(self, indices: Any, dim: int | None = None) -> Self:
+        """out[.., i, ..] = x[.., indices[.., i, ..], ..] along `dim`, where the other axes broadcast; of the flattened
+        tensor without one."""
+        indices = self._indices("take_along_dim", indices)
+        if dim is None:
+            return self.flatten().gather(0, indices.flatten())
+        a = as_axis("take_along_dim", dim, self.ndim)
+        if indices.ndim != self.ndim:
+            raise ShapeError(f"[take_along_dim] expected indices of {self.ndim} axes for {list(self.shape)}, "
+                             f"got {list(indices.shape)}")
+        common = broadcast_shapes("take_along_dim", *[t.shape[:a] + t.shape[a + 1:] for t in (self, indices)])
+        x, index = (t.expand(*common[:a], t.shape[a], *common[a:]) for t in (self, indices))
+        return x.gather(a, index)
+
+    def index_add(self, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Self:
+        """x with alpha * source[.., i, ..] added to the slice index[i] along `dim`."""
+        a, wide, source = self._slices("index_add", dim, index, source)
+        return self.scatter_add(a, wide, source if alpha == 1 else source * alpha)
+
+    def index_copy(self, dim: int, index: Any, source: Any) -> Self:
+        """x with source[.., i, ..] in place of the slice index[i] along `dim`."""
+        a, wide, source = self._slices("index_copy", dim, index, source)
+        return self.scatter(a, wide, source)
+
+    def index_fill(self, dim: int, index: Any, value: Any) -> Self:
+        """x with a number in place of the slices that a 1-D index names along `dim`."""
+        a = as_axis("index_fill", dim, self.ndim)
+        index = self._indices("index_fill", index).flatten()
+        shape = [index.shape[0] if i == a else d for i, d in enumerate(self.shape)]
+        wide = index.reshape(*[-1 if i == a else 1 for i in range(self.ndim)]).expand(*shape)
+        return self.scatter(a, wide, as_number("index_fill", "value", value))
+
+    def _slices(self, name: str, dim: int, index: Any, source: Any) -> tuple[int, Self, Self]:
+        """(the axis, the index in the shape of the source, the source)."""
+        a = as_axis(name, dim, self.ndim)
+        index, source = self._indices(name, index).flatten(), as_tensor(name, self._operand(source))
+        expected = tuple([index.shape[0] if i == a else d for i, d in enumerate(self.shape)])
+        if source.shape != expected:
+            raise ShapeError(f"[{name}] expected a source {list(expected)} for {list(self.shape)} and "
+                             f"{index.shape[0]} indices along axis {a}, got {list(source.shape)}")
+        return a, index.reshape(*[-1 if i == a else 1 for i in range(self.ndim)]).expand(*expected), source
+
+    def scatter_reduce(self, dim: int, index: Any, src: Self, reduce: str, *, include_self: bool = True) -> Self:
+        """x with src combined into it by 'sum', 'mean', 'amax' or 'amin'; without `include_self`, what is written to
+        counts as if it was not there."""
+        known = {"sum": "add", "mean": "add", "amax": "max", "amin": "min"}
+        if reduce not in known:
+            raise ShapeError(f"[scatter_reduce] expected reduce among {', '.join(known)}, got {reduce!r}")
+        base = self
+        ones = self.full((), 1, dtype=int32, device=self.device).expand(*self._indices("scatter_reduce", index).shape)
+        start = self.full(self.shape, 1 if include_self else 0, dtype=int32, device=self.device)
+        counts = start.scatter_add(dim, index, ones) if reduce == "mean" or not include_self else start
+        if not include_self:
+            identity = self.dtype.min if reduce == "amax" else self.dtype.max if reduce == "amin" else 0
+            base = (counts > 0).where(identity, self)
+        result = base._scatter(dim, index, src, known[reduce])
+        if reduce != "mean":
+            return result
+        counts = counts.maximum(1)
+        return result / counts.cast(self.dtype) if self.dtype.is_float else result // counts.cast(self.dtype)
+
+    def masked_scatter(self, mask: Any, source: Any) -> Self:
+        """x with the elements of `source`, in order, where a bool `mask` that broadcasts is True."""
+        mask, source = as_tensor("masked_scatter", self._operand(mask)), as_tensor(
+            "masked_scatter", self._operand(source))
+        if mask.dtype is not bool_:
+            raise DTypeError(f"[masked_scatter] expected a bool mask, got {mask.dtype}")
+        chosen = mask.expand(*self.shape)
+        if 0 in self.shape or source.numel() == 0:
+            return self
+        order = (chosen.flatten().cumsum() - 1).maximum(0)
+        taken = source.cast(self.dtype).flatten().gather(0, order.clip(0, source.numel() - 1))
+        return chosen.where(taken.reshape(*self.shape), self)
+
+    # Diagonals and triangles
+
+    def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Self:
+        """The elements [i, i + offset] of two axes, as a last axis."""
+        if self.ndim < 2 or not is_index(offset):
+            raise ShapeError(f"[diagonal] expected a matrix and an integer offset, got {list(self.shape)} and "
+                             f"{offset!r}")
+        a, b = self._two_axes("diagonal", dim1, dim2, self.ndim)
+        rest = [i for i in range(self.ndim) if i not in (a, b)]
+        x = self.permute(*rest, a, b)
+        rows, columns = x.shape[-2], x.shape[-1]
+        if not isinstance(rows, int) or not isinstance(columns, int):
+            order = type(self).arange(emin(rows, columns), device=self.device)
+            if self.ndim != 2 or offset:
+                raise ShapeError(f"[diagonal] expected lengths that are known, got {list(self.shape)}")
+            return x[order, order]
+        down, across = max(-offset, 0), max(offset, 0)
+        n = max(min(rows - down, columns - across), 0)
+        square = x._cut(x.ndim - 2, min(down, rows), min(down, rows) + n)
+        square = square._cut(x.ndim - 1, min(across, columns), min(across, columns) + n)
+        flat = square.reshape(*square.shape[:-2], n * n).pad((0, n))  # rows of n + 1 have the diagonal first
+        return flat.reshape(*square.shape[:-2], n, n + 1)._cut(flat.ndim, 0, 1).squeeze(-1)
+
+    def diag_embed(self, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Self:
+        """Matrices in the axes `dim1` and `dim2` of the result that are 0 beside the diagonal [i, i + offset], which is
+        the last axis of this tensor."""
+        if not self.ndim or not is_index(offset):
+            raise ShapeError(f"[diag_embed] expected diagonals [..., N] and an integer offset, got {list(self.shape)} "
+                             f"and {offset!r}")
+        a, b = self._two_axes("diag_embed", dim1, dim2, self.ndim + 1)
+        n: Any = self.shape[-1]
+        eye = self.eye(n, dtype=bool_, device=self.device)
+        down, across = max(-offset, 0), max(offset, 0)
+        square = eye.where(self.unsqueeze(-2), 0).pad((across, down, down, across))
+        order = [i for i in range(self.ndim + 1) if i not in (a, b)]
+        order += [a, b]
+        return square.permute(*sorted(range(self.ndim + 1), key=order.__getitem__))
+
+    def _two_axes(self, name: str, dim1: int, dim2: int, rank: int) -> tuple[int, int]:
+        a, b = as_axis(name, dim1, rank), as_axis(name, dim2, rank)
+        if a == b:
+            raise ShapeError(f"[{name}] expected two axes, got {dim1} and {dim2} of {list(self.shape)}")
+        return a, b
+
+    def diag(self, diagonal: int = 0) -> Self:
+        """A diagonal of a matrix, or a matrix that is 0 beside a diagonal."""
+        return self.diag_embed(diagonal) if self.ndim == 1 else self.diagonal(diagonal)
+
+    def diagflat(self, offset: int = 0) -> Self:
+        """A matrix with all elements on a diagonal."""
+        return self.flatten().diag_embed(offset)
+
+    @classmethod
+    def tril_indices(cls, row: int, col: int, offset: int = 0, *, device: str | None = None) -> Self:
+        """(rows, columns) of the lower triangle of a matrix, row by row: int32 [2, count]."""
+        return cls._triangle_indices("tril_indices", np.tri, row, col, offset, device)
+
+    @classmethod
+    def triu_indices(cls, row: int, col: int, offset: int = 0, *, device: str | None = None) -> Self:
+        """(rows, columns) of the upper triangle of a matrix, row by row: int32 [2, count]."""
+        return cls._triangle_indices("triu_indices", lambda m, n, k: 1 - np.tri(m, n, k - 1), row, col, offset, device)
+
+    @classmethod
+    def _triangle_indices(cls, name: str, inside: Any, row: int, col: int, offset: int, device: str | None) -> Self:
+        rows, columns = as_count(name, "row", row), as_count(name, "col", col)
+        if not is_index(offset):
+            raise ShapeError(f"[{name}] expected offset as an integer, got {offset!r}")
+        places = np.stack(np.nonzero(inside(rows, columns, offset))).astype(np.int32)
+        return cls._from_data(places, int32, cls._device(device))
+
+    @classmethod
+    def block_diag(cls, *matrices: Self) -> Self:
+        """A matrix of matrices along its diagonal, 0 elsewhere."""
+        parts = [as_tensor("block_diag", m) for m in matrices]
+        if not parts or any(m.ndim != 2 for m in parts):
+            raise ShapeError(f"[block_diag] expected at least one matrix and matrices alone, got "
+                             f"{[list(m.shape) for m in parts]}")
+        width = sum(m.shape[1] for m in parts)
+        rows, left = [], 0
+        for m in parts:
+            rows.append(m.pad((left, width - left - m.shape[1], 0, 0)))
+            left += m.shape[1]
+        return rows[0].cat(*rows[1:], dim=0)
+
+    # Counts
+
+    def histc(self, bins: int = 100, min: float = 0, max: float = 0) -> Self:
+        """How many elements are in each of `bins` equal ranges of min..max, both ends included, in this type [bins];
+        min and max are those of the elements where they are equal. NaN is in none."""
+        bins = as_count("histc", "bins", bins, 1)
+        least, most = as_number("histc", "min", min), as_number("histc", "max", max)
+        if least > most or not self.dtype.is_float:
+            raise ShapeError(f"[histc] expected floats and min <= max, got {self.dtype}, {min} and {max}")
+        if self.numel() == 0:
+            return self.zeros(bins, dtype=self.dtype, device=self.device)
+        x = self.flatten().cast(self.dtype.compute)
+        low: Any = x.min() if least == most else least
+        high: Any = x.max() if least == most else most
+        if least == most:
+            low, high = low.eq(high).where(low - 1, low), low.eq(high).where(high + 1, high)
+        inside = (x >= low).bitwise_and(x <= high)
+        place = inside.where((x - low) / (high - low) * bins, 0).int().clip(0, bins - 1)
+        empty = self.zeros(bins, dtype=int32, device=self.device)
+        return empty.scatter_add(0, place, inside.int()).cast(self.dtype)
+
+    def one_hot(self, num_classes: int | None = None) -> Self:
+        """A new last axis with 1 at each class and 0 elsewhere, as int32. Without a number of classes there is one more
+        than the largest, which is read."""
+        if not self.dtype.is_int:
+            raise DTypeError(f"[one_hot] expected integer classes, got {self.dtype}")
+        if num_classes is None:
+            num_classes = int(self.max().numpy()) + 1
+        classes = type(self).arange(as_count("one_hot", "num_classes", num_classes, 1), device=self.device)
+        return self.cast(int32).unsqueeze(-1).eq(classes).cast(int32)

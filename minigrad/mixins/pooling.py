@@ -1,0 +1,193 @@
+"""Pooling: the largest elements or the means of windows over the last axes, and windows as columns."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from minigrad.dtype import int32
+from minigrad.errors import ShapeError
+from minigrad.mixins.base import as_count
+from minigrad.mixins.distances import DistanceMixin
+from minigrad.mixins.linalg import per_axis, spatial_padding
+from minigrad.ops import build as B
+
+Pads = tuple[tuple[int, int], ...]
+
+
+class PoolingMixin(DistanceMixin):
+    """`kernel_size`, `stride`, `dilation` and `padding` are one integer or one per axis of the window; a window has as
+    many axes as `kernel_size` says, two for one integer."""
+
+    __slots__ = ()
+
+    def max_pool2d(self, kernel_size: Any = (2, 2), stride: Any = None, dilation: Any = 1, padding: Any = 0,
+                   ceil_mode: bool = False, return_indices: bool = False) -> Any:
+        """The largest element of each window over the last axes; the stride defaults to the kernel.
+
+        `ceil_mode` adds a last window that leaves the tensor, if it starts inside. With `return_indices`: (values,
+        where each stands in the flattened last axes as int32), as `max_unpool2d` takes them.
+        """
+        kernel = self._kernel("max_pool2d", kernel_size)
+        step = kernel if stride is None else stride
+        if ceil_mode:
+            padding = _flat(self._ceiled("max_pool2d", kernel, step, dilation, padding))
+        windows = self._windows("max_pool2d", kernel, step, dilation, padding, self.dtype.min)
+        axes = tuple(range(-len(kernel), 0))
+        values = windows.max(axes)
+        if not return_indices:
+            return values
+        plane = self.shape[-len(kernel):]
+        order = type(self).arange(B.numel(plane), device=self.device).reshape(*plane)
+        places = order._windows("max_pool2d", kernel, step, dilation, padding, -1)
+        hit = windows.eq(values.reshape(*values.shape, *[1] * len(kernel))).bitwise_or(windows.isnan())
+        hit = hit.bitwise_and(places >= 0)
+        return values, hit.where(places, int(int32.max)).min(axes)
+
+    def avg_pool2d(self, kernel_size: Any = (2, 2), stride: Any = None, dilation: Any = 1, padding: Any = 0,
+                   count_include_pad: bool = True, ceil_mode: bool = False) -> Self:
+        """The mean of each window over the last axes; padding counts as zeros unless told, what `ceil_mode` adds
+        never."""
+        kernel = self._kernel("avg_pool2d", kernel_size)
+        step = kernel if stride is None else stride
+        axes = tuple(range(-len(kernel), 0))
+        pads = given = spatial_padding("avg_pool2d", padding, len(kernel))
+        if ceil_mode:
+            pads = self._ceiled("avg_pool2d", kernel, step, dilation, padding)
+        windows = self._as_float()._windows("avg_pool2d", kernel, step, dilation, _flat(pads))
+        inside = given if count_include_pad else ((0, 0),) * len(kernel)
+        if pads == inside:
+            return windows.mean(axes)
+        ones = self.ones(*self.shape[-len(kernel):], dtype=windows.dtype, device=self.device)
+        ones = ones.pad(inside, value=1.0)
+        left = tuple([(a - c, b - d) for (a, b), (c, d) in zip(pads, inside, strict=True)])
+        return windows.sum(axes) / ones._windows("avg_pool2d", kernel, step, dilation, _flat(left)).sum(axes)
+
+    def max_unpool2d(self, indices: Any, kernel_size: Any = (2, 2), stride: Any = None, padding: Any = 0,
+                     output_size: Sequence[int] | None = None) -> Self:
+        """The elements put where `max_pool2d` with `return_indices` found them, 0 elsewhere. The last axes are
+        `output_size`, which may be a whole shape, or (n - 1) * stride - 2 * padding + kernel."""
+        kernel = self._kernel("max_unpool2d", kernel_size)
+        n = len(kernel)
+        indices = self._indices("max_unpool2d", indices)
+        if indices.shape != self.shape:
+            raise ShapeError(f"[max_unpool2d] expected indices {list(self.shape)}, got {list(indices.shape)}")
+        steps = per_axis("max_unpool2d", kernel if stride is None else stride, n)
+        pads = spatial_padding("max_unpool2d", padding, n)
+        if output_size is None:
+            rows: Any = zip(self.shape[-n:], steps, pads, kernel, strict=True)
+            output_size = [(size - 1) * s - lo - hi + k for size, s, (lo, hi), k in rows]
+        plane = tuple(output_size)[-n:]
+        batch = self.shape[:-n]
+        flat = self.zeros(*batch, B.numel(plane), dtype=self.dtype, device=self.device)
+        places = indices.flatten(-n) if n > 1 else indices
+        return flat.scatter(len(batch), places, self.flatten(-n) if n > 1 else self).reshape(*batch, *plane)
+
+    # Windows whose number is given
+
+    def adaptive_avg_pool2d(self, output_size: Any) -> Self:
+        """Means over as many windows of the last axes as `output_size` says: one int for two of them, or one per axis;
+        None keeps an axis.
+
+        Window i of n along an axis of h elements is floor(i * h / n) .. ceil((i + 1) * h / n), as in PyTorch: where n
+        does not divide h they differ in length or overlap, and all h elements are looked at for each.
+        """
+        x = self._as_float()
+        for axis, n in self._adapted("adaptive_avg_pool2d", output_size):
+            x = x._mean_windows(n, axis)
+        return x
+
+    def adaptive_max_pool2d(self, output_size: Any) -> Self:
+        """The largest elements of the windows of `adaptive_avg_pool2d`."""
+        x = self
+        for axis, n in self._adapted("adaptive_max_pool2d", output_size):
+            x = x._max_windows(n, axis)
+        return x
+
+    def _adapted(self, name: str, output_size: Any) -> list[tuple[int, int]]:
+        """(axis, windows along it)."""
+        sizes = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size,) * 2
+        if not 0 < len(sizes) <= self.ndim:
+            raise ShapeError(f"[{name}] expected one size or one per axis of the last axes, got {output_size!r} "
+                             f"for {list(self.shape)}")
+        return [(self.ndim - len(sizes) + i, as_count(name, "an output size", n))
+                for i, n in enumerate(sizes) if n is not None]
+
+    def _mean_windows(self, n: int, axis: int) -> Self:
+        length: Any = self.shape[axis]
+        if n and length % n == 0 and length:
+            return self.unflatten(axis, (n, length // n)).mean(axis + 1)
+        inside, count = self._inside_windows(n, length)
+        sums = inside.where(self.transpose(axis, -1).unsqueeze(-2), 0).sum(-1)
+        return (sums / count).transpose(axis, -1)
+
+    def _max_windows(self, n: int, axis: int) -> Self:
+        length: Any = self.shape[axis]
+        if n and length % n == 0 and length:
+            return self.unflatten(axis, (n, length // n)).max(axis + 1)
+        inside, _ = self._inside_windows(n, length)
+        return inside.where(self.transpose(axis, -1).unsqueeze(-2), self.dtype.min).max(-1).transpose(axis, -1)
+
+    def _inside_windows(self, n: int, length: Any) -> tuple[Self, Self]:
+        """(whether an element is in a window [n, length], how many are [n])."""
+        i = type(self).arange(n, device=self.device).reshape(n, 1)
+        place = type(self).arange(length, device=self.device)
+        start, stop = i * length // n if n else i, ((i + 1) * length + n - 1) // n if n else i
+        return (place >= start).bitwise_and(place < stop), (stop - start).reshape(n)
+
+    # Windows as columns
+
+    def im2col(self, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Self:
+        """Windows of x [N, C, *spatial] as columns [N, C * prod(kernel), number of windows]: PyTorch's `F.unfold`."""
+        kernel = self._kernel("im2col", kernel_size)
+        n = len(kernel)
+        if self.ndim != n + 2:
+            raise ShapeError(f"[im2col] expected x [N, C, ...] with {n} further axes, got {list(self.shape)}")
+        windows = self._windows("im2col", kernel, stride, dilation, padding)
+        order = windows.permute(0, 1, *range(2 + n, 2 + 2 * n), *range(2, 2 + n))
+        count = B.numel(order.shape[2 + n:])
+        return order.reshape(self.shape[0], self.shape[1] * B.numel(kernel), count)  # type: ignore[operator]
+
+    def col2im(self, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Self:
+        """The transpose of `im2col`: columns [N, C * prod(kernel), L] added where they came from, in [N, C,
+        *output_size]: PyTorch's `F.fold`."""
+        sizes = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size,) * 2
+        n = len(sizes)
+        kernel, strides = per_axis("col2im", kernel_size, n), per_axis("col2im", stride, n)
+        dilations, pads = per_axis("col2im", dilation, n), spatial_padding("col2im", padding, n)
+        counts = [(size + lo + hi - d * (k - 1) - 1) // s + 1 for size, (lo, hi), d, k, s in
+                  zip(sizes, pads, dilations, kernel, strides, strict=True)]
+        taps: Any = B.numel(kernel)
+        if self.ndim != 3 or self.shape[1] % taps != 0 or self.shape[2] != B.numel(tuple(counts)):
+            raise ShapeError(f"[col2im] expected columns [N, C * {taps}, {B.numel(tuple(counts))}] for sizes "
+                             f"{list(sizes)}, got {list(self.shape)}")
+        windows = self.reshape(self.shape[0], self.shape[1] // taps, *kernel, *counts)
+        windows = windows.permute(0, 1, *range(2 + n, 2 + 2 * n), *range(2, 2 + n))
+        node = B.unwindow(windows._node, tuple(range(2, 2 + n)), kernel, strides, dilations, pads, sizes)
+        return self._wrap(node, self)
+
+    # Arguments
+
+    def _kernel(self, name: str, size: Any) -> tuple[int, ...]:
+        """The sizes of a window over the last axes, two of them for one int."""
+        kernel = per_axis(name, size, len(size) if isinstance(size, (tuple, list)) else 2)
+        if not 0 < len(kernel) <= self.ndim:
+            raise ShapeError(f"[{name}] expected one size per axis of a window, got {size} for {list(self.shape)}")
+        return kernel
+
+    def _ceiled(self, name: str, kernel: tuple[int, ...], stride: Any, dilation: Any, padding: Any) -> Pads:
+        """`padding` with what a last window needs at the end that starts before the end of what is padded in front."""
+        n = len(kernel)
+        result = []
+        for size, k, s, d, (lo, hi) in zip(self.shape[-n:], kernel, per_axis(name, stride, n),
+                                           per_axis(name, dilation, n), spatial_padding(name, padding, n), strict=True):
+            length: Any = size
+            reach = d * (k - 1) + 1
+            count = -(-(length + lo + hi - reach) // s) + 1
+            count -= (count - 1) * s >= length + lo
+            result.append((lo, hi + max((count - 1) * s + reach - (length + lo + hi), 0)))
+        return tuple(result)
+
+
+def _flat(pads: Pads) -> tuple[int, ...]:
+    """(before, after) of the last axis first."""
+    return tuple([p for pair in pads[::-1] for p in pair])

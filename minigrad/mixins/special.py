@@ -1,0 +1,165 @@
+"""Further functions of PyTorch of one or two tensors, beside those of `ElementwiseMixin`."""
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+from minigrad.dtype import bool_
+from minigrad.errors import DTypeError
+from minigrad.mixins.base import Base, as_number, as_tensor
+from minigrad.mixins.elementwise import ElementwiseMixin
+from minigrad.ops import build as B
+from minigrad.ops import inverse
+
+
+class SpecialMixin(ElementwiseMixin):
+    """Elementwise; operands broadcast and promote, integers become float32 where the result is none."""
+
+    __slots__ = ()
+
+    # Inverses of trigonometric and hyperbolic functions
+
+    def asin(self) -> Self:
+        """The angle in -pi/2..pi/2 whose sine is x; NaN outside -1..1."""
+        return self._float_unary(inverse.asin)
+
+    def acos(self) -> Self:
+        """The angle in 0..pi whose cosine is x; NaN outside -1..1."""
+        return self._float_unary(inverse.acos)
+
+    def atan(self) -> Self:
+        """The angle in -pi/2..pi/2 whose tangent is x."""
+        return self._float_unary(inverse.atan)
+
+    def atan2(self, other: Any) -> Self:
+        """The angle in -pi..pi of the point (other, x), as C's: the signs of zeros count."""
+        x = self._as_float()
+        other = x._operand(other)
+        return x._binary("atan2", other._as_float() if isinstance(other, Base) else other, inverse.atan2)
+
+    def asinh(self) -> Self:
+        return self._float_unary(inverse.asinh)
+
+    def acosh(self) -> Self:
+        """NaN below 1."""
+        return self._float_unary(inverse.acosh)
+
+    def atanh(self) -> Self:
+        """NaN outside -1..1."""
+        return self._float_unary(inverse.atanh)
+
+    arcsin, arccos, arctan, arctan2, arcsinh, arccosh, arctanh = asin, acos, atan, atan2, asinh, acosh, atanh
+
+    def sinh(self) -> Self:
+        """(exp(x) - exp(-x)) / 2, accurate near 0."""
+        e = (self.abs() < 1).where(self, 0).expm1()
+        return (self.abs() < 1).where((e + e / (e + 1)) * 0.5, (self.exp() - (-self).exp()) * 0.5)
+
+    def expm1(self) -> Self:
+        """exp(x) - 1, accurate near 0."""
+        return self._float_unary(inverse.expm1)
+
+    def erfinv(self) -> Self:
+        """The number whose erf is x; infinite at -1 and 1, NaN outside."""
+        return self._float_unary(inverse.erfinv)
+
+    # Pairs
+
+    def hypot(self, other: Any) -> Self:
+        """sqrt(x*x + other*other), without overflow."""
+        x, y = self._as_float(), self._operand(other)
+        larger = x.abs().maximum(abs(y))
+        larger = self._wrap(larger._node)
+        scale = larger.eq(0).bitwise_or(larger.isinf()).where(1, larger)
+        return ((x / scale).square() + (y / scale) * (y / scale)).sqrt() * scale
+
+    def logaddexp(self, other: Any) -> Self:
+        """log(exp(x) + exp(other)), without overflow."""
+        larger = self.maximum(other)
+        distance = (self - other).abs()
+        return larger.isinf().where(larger, larger + (-distance).exp().log1p())
+
+    def fmod(self, other: Any) -> Self:
+        """x - trunc(x / other) * other, of the sign of x; integers: remainder by 0 gives 0."""
+        other = self._operand(other)
+        size = self.abs().mod(abs(other))
+        return (self < 0).where(-size, size) if self.dtype.kind != "u" else size
+
+    def copysign(self, other: Any) -> Self:
+        """|x| with the sign of `other`, that of its zeros too."""
+        x = self._as_float()
+        other = x._operand(other)
+        if not isinstance(other, (bool, int, float)):
+            return other.signbit().where(-x.abs(), x.abs())
+        return -x.abs() if math.copysign(1, other) < 0 else x.abs()
+
+    def signbit(self) -> Self:
+        """Whether x is negative, -0.0 too."""
+        if not self.dtype.is_float:
+            return self < 0
+        return (self < 0).bitwise_or(self.detach().reciprocal() < 0)
+
+    def detach(self) -> Self:
+        """The same values, without a gradient."""
+        raise NotImplementedError
+
+    def fmax(self, other: Any) -> Self:
+        """The larger of both; of a NaN and a number the number."""
+        return self._without_nan(other, "maximum")
+
+    def fmin(self, other: Any) -> Self:
+        """The smaller of both; of a NaN and a number the number."""
+        return self._without_nan(other, "minimum")
+
+    def _without_nan(self, other: Any, name: str) -> Any:
+        y: Any = self._operand(other)
+        y = y if isinstance(y, Base) else self._wrap(B.full(y, (), self._scalar_dtype(y), self.device))
+        return self.isnan().where(y, y.isnan().where(self, getattr(self, name)(y)))
+
+    def xlogy(self, other: Any) -> Self:
+        """x * log(other), 0 where x is 0 unless `other` is NaN."""
+        y = as_tensor("xlogy", self._operand(other))
+        plain = self.eq(0).bitwise_and(y.eq(y))
+        return plain.where(0, self * plain.where(1, y).log())
+
+    def heaviside(self, values: Any) -> Self:
+        """0 where x is negative, `values` where it is 0, else 1; NaN stays NaN."""
+        sides = (self > 0).where(self._wrap(B.full_like(self._node, 1)), self * 0)
+        return self.eq(0).where(values, sides)
+
+    # Of one
+
+    def nan_to_num(self, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Self:
+        """With `nan` for NaN, and for infinities other numbers: unless told, the largest and least of the type."""
+        if not self.dtype.is_float:
+            return self
+        most = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}.get(
+            self.dtype.name, 1.7976931348623157e308)
+        above = most if posinf is None else as_number("nan_to_num", "posinf", posinf)
+        below = -most if neginf is None else as_number("nan_to_num", "neginf", neginf)
+        x = self.isnan().where(as_number("nan_to_num", "nan", nan), self)
+        return x.eq(math.inf).where(above, x.eq(-math.inf).where(below, x))
+
+    def deg2rad(self) -> Self:
+        return self * (math.pi / 180)
+
+    def rad2deg(self) -> Self:
+        return self * (180 / math.pi)
+
+    def sinc(self) -> Self:
+        """sin(pi x) / (pi x), 1 at 0."""
+        x = self * math.pi
+        safe = x.eq(0).where(1, x)
+        return x.eq(0).where(1, safe.sin() / safe)
+
+    def logit(self, eps: float | None = None) -> Self:
+        """log(x / (1 - x)), of x held within eps..1-eps if there is one."""
+        x = self if eps is None else self.clip(eps, 1 - as_number("logit", "eps", eps))
+        return (x / (1 - x)).log()
+
+    def _root(self) -> Self:
+        """sqrt(x) whose gradient at 0 is 0: that of a distance, where x is a sum of squares."""
+        if self.dtype is bool_ or not self.dtype.is_float:
+            raise DTypeError(f"[root] expected a float tensor, got {self.dtype}")
+        none = self.eq(0)
+        return none.where(0, none.where(1, self).sqrt())
