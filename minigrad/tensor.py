@@ -20,7 +20,7 @@ from minigrad.handles import changed, register, register_all
 from minigrad.mixins.base import Base, as_tensor, broadcast_shapes
 from minigrad.mixins.protocols import ProtocolMixin
 from minigrad.ops import build as B
-from minigrad.ops.node import Node, apply, live_count
+from minigrad.ops.node import Node, apply, keep_history, live_count
 from minigrad.ops.op import Composite
 from minigrad.ops.storage import ASSIGN, BUFFER, COPY, DETACH
 from minigrad.runtime.registry import canonical
@@ -223,6 +223,8 @@ class Tensor(ProtocolMixin):
         self._node, self._before = node, None
         if not own and Base.grad_enabled:
             self._requires_grad = self._requires_grad or value._requires_grad
+            if self._requires_grad:
+                keep_history(node)
         changed()
         self._bound_graph_after(depth)
 

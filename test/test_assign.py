@@ -350,3 +350,27 @@ def test_a_computed_tensor_is_scattered_into_itself(device):
         np.testing.assert_array_equal(x.scatter(0, Tensor(at, device=device), x).numpy()[at], [2, 4, 6])
     x = (Tensor([0, 1, 2], device=device) + 0).contiguous()
     assert x.scatter_add(0, x, (x * 3).flip(0)).tolist() == [6, 4, 2]
+
+
+def test_a_value_that_is_not_computed_yet_is_replaced(device):
+    """What is replaced and what replaces it lie in one place: no kernel may write both."""
+    w = Tensor(count(4)).realize()
+    x = w * 2
+    before = x + 1
+    x.assign(x * w + 3)
+    np.testing.assert_array_equal(x.numpy(), count(4) * 2 * count(4) + 3)
+    np.testing.assert_array_equal(before.numpy(), count(4) * 2 + 1)
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_gradients_pass_a_new_version(device, computed):
+    """Also one that was computed, here to be looked at, before it was differentiated."""
+    w, v = Tensor(count(4), requires_grad=True), Tensor([5.0], requires_grad=True)
+    x = w * 2
+    x[1:2] = v * 3
+    x[3] = 0
+    if computed:
+        x.numpy()
+    ((x * x).sum() + w.sum()).backward()
+    np.testing.assert_array_equal(w.grad.numpy(), [1, 1, 17, 1])
+    np.testing.assert_array_equal(v.grad.numpy(), [90])

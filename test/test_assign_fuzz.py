@@ -68,10 +68,8 @@ def ours(steps: list[Step], state: list[Tensor], pause: Callable[[list[Tensor]],
     return run(steps, state, lambda v: v.flip(0), lambda w, value: w.assign(value), pause)
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_programs_of_assigns(seed: int) -> None:
-    steps, arrays = program(seed), starts(seed)
-    state = [Tensor(a, device="CPU").realize() for a in arrays]
+def pausing(seed: int, state: list[Tensor]) -> Callable[[list[Tensor]], None]:
+    """Computes some of the values that are held, now and then."""
     rng = np.random.default_rng([seed, 8])
 
     def pause(held: list[Tensor]) -> None:
@@ -80,10 +78,37 @@ def test_programs_of_assigns(seed: int) -> None:
             if picked:
                 Tensor.realize(*picked)
 
-    held = ours(steps, state, pause)
+    return pause
+
+
+@pytest.mark.parametrize("lazy", [False, True], ids=["realized", "lazy"])
+@pytest.mark.parametrize("seed", range(30))
+def test_programs_of_assigns(seed: int, lazy: bool) -> None:
+    steps, arrays = program(seed), starts(seed)
+    state = [Tensor(a, device="CPU").realize() for a in arrays]
+    if lazy:
+        state, arrays = [t * 2 for t in state], [a * 2 for a in arrays]
+    held = ours(steps, state, pausing(seed, state))
     want = expected(steps, arrays)
     for t, a in zip((*held, *state), (*want, *arrays), strict=True):
         np.testing.assert_array_equal(t.numpy(), a)
+
+
+@pytest.mark.parametrize("seed", range(200, 220))
+def test_gradients_of_programs_of_assigns(seed: int) -> None:
+    """They are the same whether values were computed on the way or not."""
+    steps, arrays, found = program(seed), starts(seed), []
+    for pauses in (False, True):
+        leaves = [Tensor(a, device="CPU", requires_grad=True) for a in arrays]
+        state = [t * 2 for t in leaves]
+        held = ours(steps, state, pausing(seed, state) if pauses else lambda held: None)
+        loss = Tensor(0.0, device="CPU")
+        for t in (*held, *state):
+            loss = loss + (t * t).sum()
+        loss.backward()
+        found.append([t.grad.numpy() for t in leaves if t.grad is not None])
+    for got, want in zip(*found, strict=True):
+        np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize("seed", range(100, 115))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from itertools import count
 from threading import local
 from typing import Any
+from weakref import ref
 
 from minigrad.dtype import DType
 from minigrad.expr import Index
@@ -157,12 +158,24 @@ def toposort(*roots: Node, through_storage: bool = False) -> list[Node]:
     return order
 
 
+differentiable: dict[ref, None] = {}
+"""The assigns that gradients may pass through: new versions of what is no leaf, and requires a gradient."""
+
+
+def keep_history(node: Node) -> None:
+    """Keeps `sever` away from a Node for as long as it lives."""
+    differentiable[ref(node, differentiable.pop)] = None
+
+
 def sever(node: Node) -> None:
-    """Lets a realized Node forget what it was computed from: a new version of a buffer is a leaf from then on.
+    """Lets a realized Node forget what it was computed from: a new version of a buffer is a leaf from then on, unless
+    a gradient may pass through it.
 
     Without it the versions of a parameter would keep each other, and every value ever assigned, alive.
     """
     global _elsewhere
+    if differentiable and ref(node) in differentiable:
+        return
     if node.kind is not None and node.kind.nodes.pop(node.inputs, None) is not None:
         _elsewhere += 1
     node.inputs = ()

@@ -192,14 +192,16 @@ class Merger:
         return found
 
     def updates_in_step(self, a: int, b: int) -> bool:
-        """What assigns replace, and what they write, may be read by the merged kernel at that element only."""
+        """What assigns replace, and what they write, may be read by the merged kernel at that element only. What is
+        replaced is not computed by it: old and new lie in one place."""
         state = self.state
         targets = []
+        roots = {*state.groups[a].roots, *state.groups[b].roots}
         for g in (a, b):
             for k in state.groups[g].roots:
                 if is_update(state, k):
                     old = peeled(state.graph, state.graph.inputs[k][0])
-                    if state.graph.nodes[old].shape != state.graph.nodes[k].shape:
+                    if old in roots or state.graph.nodes[old].shape != state.graph.nodes[k].shape:
                         return False
                     targets += [old, k]
         if len(set(targets)) < len(targets):
