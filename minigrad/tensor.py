@@ -199,6 +199,20 @@ class Tensor(ProtocolMixin):
         moved = self.to(device) if named and kind.bits > self.dtype.bits else self  # the wider type is where it is kept
         return moved.cast(kind).to(device) if named else moved.cast(kind)
 
+    def to_(self, *target: Any, device: str | None = None, dtype: DType | str | None = None) -> Self:
+        """`to`, of which this tensor is then the result: a leaf stays one, without the gradient that it had."""
+        moved = self.to(*target, device=device, dtype=dtype)
+        if moved is self:
+            return self
+        leaf = self._is_leaf()
+        if leaf and not moved.dtype.is_float:
+            raise DTypeError(f"[to_] expected a float type for a leaf with requires_grad=True, got {moved.dtype}")
+        self._node, self._before, self._grad = moved._node, None, None
+        if leaf:
+            self._node = apply(DETACH, self._node, id=next_id())
+        changed()
+        return self
+
     # Assignment
 
     def assign(self, value: Any) -> Self:

@@ -158,3 +158,8 @@ class ConvTranspose1d(_ConvTranspose):
 class ConvTranspose2d(_ConvTranspose):
     __doc__ = _ConvTranspose.__doc__
     axes = 2
+
+
+class ConvTranspose3d(_ConvTranspose):
+    __doc__ = _ConvTranspose.__doc__
+    axes = 3

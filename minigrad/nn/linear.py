@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
+from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_count, as_tensor
 from minigrad.tensor import Tensor
 
@@ -28,15 +30,28 @@ class Linear:
 class Embedding:
     """Rows of a table: indices of any shape S give S + [embedding_dim].
 
-    `weight` is [num_embeddings, embedding_dim], standard normal. Indices are integers in [0, num_embeddings).
+    `weight` is [num_embeddings, embedding_dim], standard normal. Indices are integers in [0, num_embeddings). The row
+    `padding_idx`, if there is one, starts as zeros and gets no gradient. Raises ShapeError for one outside the table.
     """
 
-    def __init__(self, num_embeddings: int, embedding_dim: int):
-        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
-        self.weight = Tensor.randn(num_embeddings, embedding_dim, requires_grad=True)
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None):
+        self.num_embeddings, self.embedding_dim, self.padding_idx = num_embeddings, embedding_dim, padding_idx
+        if padding_idx is None:
+            self.weight = Tensor.randn(num_embeddings, embedding_dim, requires_grad=True)
+            return
+        if not -num_embeddings <= padding_idx < num_embeddings:
+            raise ShapeError(f"[Embedding] expected a padding_idx in {-num_embeddings}..{num_embeddings - 1}, "
+                             f"got {padding_idx}")
+        self.padding_idx = padding_idx % num_embeddings
+        rows = Tensor.arange(num_embeddings).reshape(-1, 1)
+        start = rows.eq(self.padding_idx).where(0.0, Tensor.randn(num_embeddings, embedding_dim))
+        self.weight = start.requires_grad_()
 
     def __call__(self, indices: Tensor) -> Tensor:
-        return self.weight.embedding(indices)
+        found = self.weight.embedding(indices)
+        if self.padding_idx is None:
+            return found
+        return indices.eq(self.padding_idx).unsqueeze(-1).where(found.detach(), found)
 
 
 class Dropout:
@@ -50,3 +65,33 @@ class Dropout:
 
     def __call__(self, x: Tensor) -> Tensor:
         return x.dropout(self.p)
+
+
+class _PlaneDropout:
+    """While training, zeroes whole channels with probability `p` and scales the rest by 1/(1-p)."""
+
+    axes: ClassVar[int]
+
+    def __init__(self, p: float = 0.5):
+        self.p = p
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if as_tensor(type(self).__name__, x).ndim < self.axes + 1:
+            raise ShapeError(f"[{type(self).__name__}] expected [N, C, ...] with {self.axes} further axes, "
+                             f"got {list(x.shape)}")
+        return x._dropped_channels(self.p, self.axes)
+
+
+class Dropout1d(_PlaneDropout):
+    __doc__ = _PlaneDropout.__doc__
+    axes = 1
+
+
+class Dropout2d(_PlaneDropout):
+    __doc__ = _PlaneDropout.__doc__
+    axes = 2
+
+
+class Dropout3d(_PlaneDropout):
+    __doc__ = _PlaneDropout.__doc__
+    axes = 3

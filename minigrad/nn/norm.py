@@ -135,3 +135,66 @@ class GroupNorm:
             return y
         per_channel = (1, -1, *[1] * (x.ndim - 2))
         return y * self.weight.reshape(*per_channel) + self.bias.reshape(*per_channel)
+
+
+class InstanceNorm:
+    """GroupNorm with a group per channel: y = (x - mean) / sqrt(var + eps) over the positions of each channel of x
+    [N, num_features, ...]. `affine` adds a scale and a shift per channel, which are none by default.
+
+    With `track_running_stats`, what is not training uses running means of the statistics, which training moves by
+    `momentum`.
+
+    Source: Ulyanov et al. 2016, https://arxiv.org/abs/1607.08022
+    """
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False,
+                 track_running_stats: bool = False):
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.track_running_stats = track_running_stats
+        self.weight = Tensor.ones(num_features, requires_grad=True) if affine else None
+        self.bias = Tensor.zeros(num_features, requires_grad=True) if affine else None
+        if track_running_stats:
+            self.running_mean = Tensor.zeros(num_features, requires_grad=False)
+            self.running_var = Tensor.ones(num_features, requires_grad=False)
+            self.num_batches_tracked = Tensor.zeros(dtype=int64, requires_grad=False)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.ndim < 3 or x.shape[1] != self.num_features:
+            raise ShapeError(f"[InstanceNorm] expected [N, {self.num_features}, ...] with positions, "
+                             f"got {list(x.shape)}")
+        if self.track_running_stats and not Tensor.training:
+            return x.batchnorm(self.weight, self.bias, self.running_mean, (self.running_var + self.eps).rsqrt())
+        flat = x.flatten(2)
+        y = flat.layernorm(axis=-1, eps=self.eps).reshape(*x.shape)
+        if self.track_running_stats:
+            seen = flat.detach()
+            self.running_mean.assign(self.running_mean.moved(seen.mean((0, 2)), self.momentum))
+            self.running_var.assign(self.running_var.moved(seen.var(2).mean(0), self.momentum))
+        per_channel = (1, -1, *[1] * (x.ndim - 2))
+        y = y if self.weight is None else y * self.weight.reshape(*per_channel)
+        return y if self.bias is None else y + self.bias.reshape(*per_channel)
+
+
+InstanceNorm1d = InstanceNorm
+InstanceNorm2d = InstanceNorm
+InstanceNorm3d = InstanceNorm
+
+
+class LocalResponseNorm:
+    """x / (k + alpha * mean)**beta, where the mean is that of the squares of `size` channels around each, zeros beyond
+    the first and the last, for x [N, C, ...].
+
+    Source: Krizhevsky et al. 2012, section 3.3 of "ImageNet classification with deep convolutional neural networks"
+    """
+
+    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0):
+        if size < 1:
+            raise ShapeError(f"[LocalResponseNorm] expected a size of 1 or more, got {size}")
+        self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.ndim < 3:
+            raise ShapeError(f"[LocalResponseNorm] expected [N, C, ...] with positions, got {list(x.shape)}")
+        squares = x.square().transpose(1, -1).pad((self.size // 2, (self.size - 1) // 2))
+        means = squares.unfold(-1, self.size).mean(-1).transpose(1, -1)
+        return x / (means * self.alpha + self.k) ** self.beta

@@ -1,4 +1,4 @@
-"""Recurrent networks: LSTMCell and GRUCell are one step, LSTM and GRU whole sequences."""
+"""Recurrent networks: LSTMCell, GRUCell and RNNCell are one step, LSTM, GRU and RNN whole sequences."""
 from __future__ import annotations
 
 import math
@@ -100,6 +100,31 @@ class GRUCell(_Cell):
         h = self._start(x) if h is None else h
         self._checked(x, h)
         return _gru_step(*self._products(x, h), h)
+
+
+def _nonlinear(name: str, nonlinearity: str) -> str:
+    if nonlinearity not in ("tanh", "relu"):
+        raise ShapeError(f"[{name}] expected nonlinearity 'tanh' or 'relu', got {nonlinearity!r}")
+    return nonlinearity
+
+
+class RNNCell(_Cell):
+    """h' = tanh (or relu) of W_ih x + b_ih + W_hh h + b_hh.
+
+    x is [N, input_size] or [input_size]; the state h [N, hidden_size], zeros unless given.
+
+    Source: Elman 1990, https://doi.org/10.1207/s15516709cog1402_1
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh"):
+        self.nonlinearity = _nonlinear("RNNCell", nonlinearity)
+        super().__init__(input_size, hidden_size, bias, 1)
+
+    def __call__(self, x: Tensor, h: Tensor | None = None) -> Tensor:
+        h = self._start(x) if h is None else h
+        self._checked(x, h)
+        of_input, of_state = self._products(x, h)
+        return getattr(of_input + of_state, self.nonlinearity)()
 
 
 class _Layers:
@@ -227,3 +252,22 @@ class GRU(_Layers):
 
     def _step(self, of_input: Tensor, of_state: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (_gru_step(of_input, of_state, state[0]),)
+
+
+class RNN(_Layers):
+    __doc__ = (_Layers.__doc__ or "") + """
+    A state is h: the result is (output, h). See RNNCell.
+    """
+    gates, states = 1, 1
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh",
+                 bias: bool = True, batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False):
+        self.nonlinearity = _nonlinear("RNN", nonlinearity)
+        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
+
+    def __call__(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        output, (last,) = self._run(x, None if h is None else (h,))
+        return output, last
+
+    def _step(self, of_input: Tensor, of_state: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (getattr(of_input + of_state, self.nonlinearity)(),)

@@ -16,15 +16,18 @@ from minigrad.state.gguf import GGUFTensor
 from minigrad.tensor import Tensor
 
 
-def _children(obj: Any) -> list[tuple[str, Any]]:
-    """The named parts of a container or object, in order; none for a leaf, a class or a function."""
+def children_of(obj: Any) -> list[tuple[str, Any]]:
+    """The named parts of a container or object, in order; none for a leaf, a class or a function. An object's attribute
+    `_transient` names attributes of it that are no parts."""
     if isinstance(obj, Mapping):
         return [(str(key), value) for key, value in obj.items()]
     if isinstance(obj, list | tuple):
         return [(str(index), value) for index, value in enumerate(obj)]
     if isinstance(obj, type | FunctionType | ModuleType):
         return []
-    return list(getattr(obj, "__dict__", {}).items())
+    attributes = getattr(obj, "__dict__", {})
+    hidden = attributes.get("_transient", ())
+    return [(name, value) for name, value in attributes.items() if name not in hidden]
 
 
 def get_state_dict(obj: Any, prefix: str = "") -> dict[str, Tensor]:
@@ -37,7 +40,7 @@ def get_state_dict(obj: Any, prefix: str = "") -> dict[str, Tensor]:
             found[path] = value
         elif id(value) not in above:  # an object that holds one it is part of
             inner = above | {id(value)}
-            parts = [(f"{path}.{name}" if path else name, part, inner) for name, part in _children(value)]
+            parts = [(f"{path}.{name}" if path else name, part, inner) for name, part in children_of(value)]
             pending.extend(reversed(parts))
     return found
 

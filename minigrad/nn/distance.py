@@ -1,0 +1,52 @@
+"""Layers of pairs of vectors: CosineSimilarity, PairwiseDistance, Bilinear."""
+from __future__ import annotations
+
+import math
+
+from minigrad.errors import ShapeError
+from minigrad.mixins.base import as_count, as_tensor
+from minigrad.tensor import Tensor
+
+
+class CosineSimilarity:
+    """The cosine of the angle between vectors along the axis `dim`, whose norms are no less than `eps`."""
+
+    def __init__(self, dim: int = 1, eps: float = 1e-8):
+        self.dim, self.eps = dim, eps
+
+    def __call__(self, x: Tensor, other: Tensor) -> Tensor:
+        return as_tensor("CosineSimilarity", x).cosine_similarity(other, self.dim, self.eps)
+
+
+class PairwiseDistance:
+    """The p-norm of x - other + eps along the last axis."""
+
+    def __init__(self, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False):
+        self.p, self.eps, self.keepdim = p, eps, keepdim
+
+    def __call__(self, x: Tensor, other: Tensor) -> Tensor:
+        return as_tensor("PairwiseDistance", x).pairwise_distance(other, self.p, self.eps, self.keepdim)
+
+
+class Bilinear:
+    """y[k] = x1 @ weight[k] @ x2 + bias[k], for x1 [..., in1_features] and x2 [..., in2_features].
+
+    `weight` is [out_features, in1_features, in2_features] and `bias` [out_features] (None without), both uniform in
+    +-1/sqrt(in1_features).
+    """
+
+    def __init__(self, in1_features: int, in2_features: int, out_features: int, bias: bool = True):
+        shape = [as_count("Bilinear", "features", n, 1) for n in (out_features, in1_features, in2_features)]
+        bound = 1 / math.sqrt(in1_features)
+        self.weight = Tensor.uniform(*shape, low=-bound, high=bound, requires_grad=True)
+        self.bias = Tensor.uniform(out_features, low=-bound, high=bound, requires_grad=True) if bias else None
+
+    def __call__(self, x1: Tensor, x2: Tensor) -> Tensor:
+        outs, first, second = self.weight.shape
+        if as_tensor("Bilinear", x1).shape[-1:] != (first,) or as_tensor("Bilinear", x2).shape != (
+                *x1.shape[:-1], second):
+            raise ShapeError(f"[Bilinear] expected [..., {first}] and [..., {second}], got {list(x1.shape)} and "
+                             f"{list(x2.shape)}")
+        rows, columns = x1.reshape(-1, first), x2.reshape(-1, second)
+        y = Tensor.einsum("ni,kij,nj->nk", rows, self.weight, columns).reshape(*x1.shape[:-1], outs)
+        return y if self.bias is None else y + self.bias

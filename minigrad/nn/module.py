@@ -1,0 +1,167 @@
+"""`Module`: a base class for models that were written for PyTorch. Layers here have none, and models need none."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Self
+
+from minigrad.dtype import DType
+from minigrad.errors import DTypeError, MinigradError
+from minigrad.state import get_parameters, get_state_dict, load_state_dict
+from minigrad.state.tree import children_of
+from minigrad.tensor import Tensor
+
+
+class Module:
+    """A model with PyTorch's methods: `forward` is what a call runs, in the mode that `train()` and `eval()` set.
+
+    A Module starts in training, as in PyTorch: batch norm and dropout inside it behave so, whatever stands around the
+    call, until `eval()`. (Without Modules `with Tensor.train():` says it.) Parameters are the Tensors in attributes, in
+    lists and dictionaries too; the names of their state are the paths to them.
+    """
+
+    training: bool = True
+    _transient: tuple[str, ...] = ()  # attributes that are no part of the state
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        """What the model computes."""
+        raise MinigradError(f"[{type(self).__name__}] expected a method forward")
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        with Tensor.train(self.training):
+            return self.forward(*args, **options)
+
+    # Modes
+
+    def train(self, mode: bool = True) -> Self:
+        """Sets the mode of this Module and of those inside it."""
+        for module in self.modules():
+            if isinstance(module, Module):
+                module.training = mode
+        return self
+
+    def eval(self) -> Self:
+        """Batch norm uses its running statistics, dropout leaves nothing out."""
+        return self.train(False)
+
+    # Parts
+
+    def named_modules(self) -> Iterator[tuple[str, Any]]:
+        """(path, layer) of this Module, path '', and of every layer inside it: what can be called and has attributes.
+        """
+        seen: set[int] = set()
+        pending: list[tuple[str, Any]] = [("", self)]
+        while pending:
+            path, part = pending.pop()
+            if id(part) in seen or isinstance(part, Tensor):
+                continue
+            seen.add(id(part))
+            if callable(part) and hasattr(part, "__dict__"):
+                yield path, part
+            inner = [(f"{path}.{name}" if path else name, value) for name, value in children_of(part)]
+            pending.extend(reversed(inner))
+
+    def modules(self) -> Iterator[Any]:
+        """This Module and every layer inside it."""
+        return (module for _, module in self.named_modules())
+
+    def named_children(self) -> Iterator[tuple[str, Any]]:
+        """(name, layer) of the layers, lists and dictionaries in attributes."""
+        return iter([(name, value) for name, value in vars(self).items()
+                     if name[0] != "_" and not isinstance(value, Tensor) and (children_of(value) or callable(value))])
+
+    def children(self) -> Iterator[Any]:
+        """The layers, lists and dictionaries in attributes."""
+        return (value for _, value in self.named_children())
+
+    def apply(self, fn: Callable[[Any], None]) -> Self:
+        """Calls a function with every layer inside this Module, and with itself last."""
+        for module in [*self.modules()][::-1]:
+            fn(module)
+        return self
+
+    def add_module(self, name: str, module: Any) -> None:
+        """The attribute `name`."""
+        setattr(self, name, module)
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """A Tensor without a gradient as an attribute. One that is not `persistent` is no part of the state."""
+        if not persistent:
+            self._transient = (*self._transient, name)
+        setattr(self, name, tensor)
+
+    def register_parameter(self, name: str, param: Tensor | None) -> None:
+        """A Tensor with a gradient as an attribute."""
+        setattr(self, name, param)
+
+    # State
+
+    def parameters(self) -> Iterator[Tensor]:
+        """Every Tensor inside once, running statistics included, which optimizers bring up to date."""
+        return iter(get_parameters(self))
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, Tensor) of those that gradients flow to."""
+        return iter([(name, t) for name, t in get_state_dict(self).items() if t.requires_grad])
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, Tensor) of those that no gradients flow to."""
+        return iter([(name, t) for name, t in get_state_dict(self).items() if not t.requires_grad])
+
+    def buffers(self) -> Iterator[Tensor]:
+        """The Tensors inside that no gradients flow to."""
+        return (t for _, t in self.named_buffers())
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Every Tensor inside by its path."""
+        return get_state_dict(self)
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+        """Gives the Tensors inside the values in `state`; see `nn.state.load_state_dict`."""
+        load_state_dict(self, state, strict)
+
+    def zero_grad(self) -> None:
+        """Forgets the gradients."""
+        for t in get_parameters(self):
+            t.grad = None
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Makes every parameter one that gradients flow to, or stops that. Statistics stay as they are."""
+        for name, t in get_state_dict(self).items():
+            if t.dtype.is_float and not name.rpartition(".")[2].startswith("running_"):
+                t.requires_grad_(requires_grad)
+        return self
+
+    def to(self, *target: Any, device: str | None = None, dtype: DType | str | None = None) -> Self:
+        """Every Tensor inside on another device, float ones in another type; see `Tensor.to`."""
+        for t in [*get_parameters(self), *[vars(self)[name] for name in self._transient]]:
+            wanted = t.to(*target, device=device, dtype=dtype)
+            t.to_(wanted.device, wanted.dtype if t.dtype.is_float else t.dtype)
+        return self
+
+    def half(self) -> Self:
+        return self.to(dtype="float16")
+
+    def float(self) -> Self:
+        return self.to(dtype="float32")
+
+    def extra_repr(self) -> str:
+        """What stands between the brackets of a Module without layers."""
+        return ""
+
+    def __repr__(self) -> str:
+        lines = [f"  ({name}): " + repr(part).replace("\n", "\n  ") if isinstance(part, Module) else
+                 f"  ({name}): {type(part).__name__}" for name, part in self.named_children()]
+        inner = "\n" + "\n".join(lines) + "\n" if lines else self.extra_repr()
+        return f"{type(self).__name__}({inner})"
+
+
+def Parameter(data: Any, requires_grad: bool = True) -> Tensor:  # noqa: N802  (PyTorch's name)
+    """A Tensor that gradients flow to: `Tensor(data, requires_grad=True)`, over values of its own."""
+    if isinstance(data, Tensor) and not data.dtype.is_float:
+        raise DTypeError(f"[Parameter] expected a float tensor, got {data.dtype}")
+    return Tensor(data, requires_grad=requires_grad)
+
+
+def ParameterList(parameters: Iterable[Any] = ()) -> list[Tensor]:  # noqa: N802  (PyTorch's name)
+    """A list of parameters, which any list is."""
+    return [p if isinstance(p, Tensor) else Parameter(p) for p in parameters]
