@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import repeat
+from threading import get_ident
 from typing import Any
 from weakref import ref
 
@@ -30,6 +31,19 @@ changes = Changes()
 def changed() -> None:
     """Says that a Tensor, its gradient or what holds its Node is not what it was."""
     changes.mark = object()
+
+
+rebound: dict[int, set[int]] = {}
+"""By the thread that captures a function: ids of the Tensors that it gave another value or gradient."""
+
+
+def changed_by_user(tensor: Any) -> None:
+    """`changed`: this thread gave the Tensor another value or gradient."""
+    changes.mark = object()
+    if rebound:
+        mine = rebound.get(get_ident())
+        if mine is not None:
+            mine.add(id(tensor))
 
 
 def register(tensor: Any) -> None:

@@ -16,7 +16,7 @@ from minigrad.engine.realize import realize
 from minigrad.engine.transfer import download, wrap
 from minigrad.errors import DTypeError, MinigradError, ShapeError
 from minigrad.graph.autodiff import History, gradient
-from minigrad.handles import changed, register, register_all
+from minigrad.handles import changed, changed_by_user, register, register_all
 from minigrad.mixins.base import Base, as_tensor, broadcast_shapes
 from minigrad.mixins.protocols import ProtocolMixin
 from minigrad.ops import build as B
@@ -137,7 +137,9 @@ class Tensor(ProtocolMixin):
             return
         if self._requires_grad:
             self._before = weakref.ref(node)
-        self._node = buffer_node(node.storage, node.shape, node.dtype, node.device)
+        forgetful = buffer_node(node.storage, node.shape, node.dtype, node.device)
+        if self._node is node:  # else another thread has given it another value meanwhile
+            self._node = forgetful
         changed()
 
     def _bound_graph(self) -> None:
@@ -239,7 +241,7 @@ class Tensor(ProtocolMixin):
             self._requires_grad = self._requires_grad or value._requires_grad
             if self._requires_grad:
                 keep_history(node)
-        changed()
+        changed_by_user(self)
         self._bound_graph_after(depth)
 
     def replace(self, other: Tensor) -> Self:
@@ -250,7 +252,7 @@ class Tensor(ProtocolMixin):
         self._node, self._before = other._node, None
         if self._is_leaf():
             self._node = apply(DETACH, self._node, id=next_id())
-        changed()
+        changed_by_user(self)
         return self
 
     # Gradients
@@ -275,7 +277,7 @@ class Tensor(ProtocolMixin):
             key = id(self)
             _leaves[key] = weakref.ref(self, lambda _, forget=_leaves.pop: forget(key, None))  # type: ignore[misc]
         self._requires_grad = True
-        changed()
+        changed_by_user(self)
         return self
 
     @property

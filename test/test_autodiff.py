@@ -153,3 +153,14 @@ def test_requires_grad_may_be_set_afterwards() -> None:
     assert not (x * 3).requires_grad
     with pytest.raises(DTypeError, match=r"expected a float tensor"):
         Tensor([1, 2]).requires_grad = True
+
+
+def test_gradients_at_a_bound() -> None:
+    """As in PyTorch: what is clipped at where it is keeps its gradient, activations have the one from the flat side."""
+    start = [-2.0, -1.0, 0.0, 1.0, 2.0]
+    for function, want in ((lambda x: x.clip(-1, 1), [0, 1, 1, 1, 0]), (lambda x: x.clip(None, x.detach()), [1] * 5),
+                           (Tensor.hardtanh, [0, 0, 1, 0, 0]), (Tensor.relu, [0, 0, 0, 1, 1]),
+                           (lambda x: x.leaky_relu(0.5), [0.5, 0.5, 0.5, 1, 1])):
+        x = Tensor(start, requires_grad=True)
+        function(x).sum().backward()
+        assert grad_of(x).tolist() == want

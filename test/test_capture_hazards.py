@@ -3,7 +3,10 @@
 `same(make, calls)` makes the function and its state twice, runs the calls once with `jit` off and once captured, and
 compares everything that is returned and everything that `state` holds after each call.
 """
+import copy
+import functools
 import gc
+import pickle
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -304,6 +307,122 @@ def test_threads_call_one_captured_function() -> None:
     for t in threads:
         t.join()
     assert not wrong
+
+
+def test_threads_have_functions_and_states_of_their_own() -> None:
+    """While one thread captures, which looks at all Tensors, the others go on."""
+    wrong: list[Any] = []
+
+    def work(k: int) -> None:
+        w = Tensor(np.full(8, k, np.float32), device="CPU").realize()
+        f = jit(lambda x: (w.assign(w + x) * 2).sum())
+        total = 8.0 * k
+        for i in range(12):
+            total += 8 * i
+            found = f(Tensor(np.full(8, i, np.float32), device="CPU").realize()).item()
+            if found != 2 * total:
+                wrong.append((k, i, found, 2 * total))
+                return
+
+    for _ in range(4):
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(60)
+    assert not wrong and not any(t.is_alive() for t in threads)
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_another_thread_changes_a_tensor_during_capture(computed: bool) -> None:
+    """That is no part of what the function does."""
+    w, x = tensor(3), tensor(3)
+    want = w.numpy() + 1
+    inside, done = threading.Event(), threading.Event()
+
+    def body(x: Tensor) -> Tensor:
+        y = x * 2
+        inside.set()
+        assert done.wait(60)
+        return y
+
+    def other() -> None:
+        inside.wait(60)
+        w.assign(w + 1)
+        if computed:
+            w.realize()
+        done.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    f = jit(body)
+    for _ in range(4):
+        f(x)
+    thread.join()
+    np.testing.assert_array_equal(w.numpy(), want)
+    assert f.captures <= 2 and f.replays >= 2
+
+
+def test_an_object_that_is_called() -> None:
+    """Its attributes are noticed, as those of a method's object are; so is what a partial function reads."""
+    class Scaled:
+        def __init__(self) -> None:
+            self.scale = 2.0
+
+        def __call__(self, x: Tensor, more: float = 1.0) -> Tensor:
+            return x * (self.scale * more)
+
+    scaled, x = Scaled(), tensor(5)
+    for f in (jit(scaled), jit(functools.partial(scaled, more=1.0))):
+        for scale in (2.0, 2.0, 3.0, 2.0, 3.0):
+            scaled.scale = scale
+            assert f(x).numpy().tobytes() == (x * scale).numpy().tobytes()
+        assert f.captures == 2
+
+
+def test_generators() -> None:
+    """One would be used up after the first call."""
+    def parts(x: Tensor) -> Any:
+        yield x * 2
+
+    with pytest.raises(MinigradError, match=r"\[jit\] expected a function that ends before its results are used"):
+        jit(parts)
+    f = jit(lambda x: {"parts": map(lambda v: v * 2, [x])})
+    for _ in range(3):
+        x = tensor(3)
+        assert [v.tolist() for v in f(x)["parts"]] == [(x * 2).tolist()]
+    assert f.replays == 0 and "returns a map" in f.last_reason
+
+
+@jit
+def captured(x: Tensor) -> Tensor:
+    return x * 2
+
+
+def test_copies_have_captures_of_their_own() -> None:
+    """A copied model's step changes the copy."""
+    class Model:
+        def __init__(self) -> None:
+            self.w = Tensor([1.0, 2.0], device="CPU").realize()
+            self.step = jit(self._step)
+
+        def _step(self, x: Tensor) -> Tensor:
+            return self.w.assign(self.w + x) * 1
+
+    model, x = Model(), Tensor([1.0, 1.0], device="CPU").realize()
+    for _ in range(3):
+        model.step(x)
+    other = copy.deepcopy(model)
+    for k in range(3):
+        assert other.step(x).tolist() == [5.0 + k, 6.0 + k]
+    assert model.w.tolist() == [4.0, 5.0] and model.step(x).tolist() == [5.0, 6.0]
+    assert copy.deepcopy(captured) is captured and pickle.loads(pickle.dumps(captured)) is captured
+
+
+def test_results_without_elements() -> None:
+    """Lists of results, of which some have no memory."""
+    same(lambda: (jit(lambda x: (x * 2, x.sum(axis=0), x.cat(x))), []),
+         [(tensor(n, 3),) for n in (0, 0, 2, 2, 0, 2)])
 
 
 def test_a_value_read_inside_is_refused() -> None:

@@ -132,15 +132,27 @@ def _given(value: Any) -> Any:
     return value
 
 
+def method_of(function: Callable) -> tuple[Any, object | None]:
+    """(the function, the object that it is a method of), of what `partial` was given too; a call of an object is one of
+    its methods."""
+    while isinstance(function, partial):
+        function = function.func
+    called = getattr(type(function), "__call__", None)  # noqa: B004 (whether it is a function of Python)
+    if isinstance(called, FunctionType):
+        return called, function
+    return getattr(function, "__func__", function), getattr(function, "__self__", None)
+
+
 class Surroundings:
-    """What a function reads besides its arguments: closure cells, defaults, module globals, attributes of its object.
+    """What a function reads besides its arguments: closure cells, defaults, module globals, attributes of its object,
+    `owner`.
 
     Names are found in its code and in functions nested in it; not in other functions that it calls.
     """
 
     def __init__(self, function: Callable):
         self.function = function
-        plain = function.__func__ if inspect.ismethod(function) else function
+        plain, self.owner = method_of(function)
         self.plain: FunctionType | None = plain if isinstance(plain, FunctionType) else None
         self.globals: list[str] = []
         self.attributes: list[str] = []

@@ -18,6 +18,8 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+from threading import Lock, get_ident
 from typing import Any
 from weakref import ref
 
@@ -25,7 +27,7 @@ from minigrad import random
 from minigrad.capture.arguments import Arguments, Surroundings
 from minigrad.capture.check import checked_replay
 from minigrad.capture.journal import Journal, escaped, settle
-from minigrad.capture.outputs import tensors_in, transform
+from minigrad.capture.outputs import returned_iterator, tensors_in, transform
 from minigrad.capture.recorder import Recorder, capturing
 from minigrad.capture.replay import PATIENCE, Capture
 from minigrad.capture.steady import MISS
@@ -33,10 +35,12 @@ from minigrad.config import Config, current
 from minigrad.engine.leaves import buffer_node
 from minigrad.engine.observe import dry_runs, observers, observing
 from minigrad.errors import MinigradError
-from minigrad.handles import live
+from minigrad.handles import live, rebound
 from minigrad.tensor import Tensor
 
 MAX_CAPTURES = 8
+_one_captures = Lock()
+"""Held by the thread that captures. A capture sees what happens to every Tensor, so that there is one at a time."""
 
 
 class Captures:
@@ -51,6 +55,7 @@ class Captures:
         self.captures = self.replays = 0
         self.last_reason: str | None = None
         self._surroundings = Surroundings(function)
+        self.owner = self._surroundings.owner
         self._kept: list[Capture] = []
         self._eager: set[tuple] = set()
         self._since_replay = 0
@@ -101,9 +106,14 @@ class Captures:
         if len(self._kept) >= self.limit or self._since_replay >= self.limit:
             self._warn(reason)
             return function(*args, **kwargs)
-        self._note(reason)
-        self._seen = [*self._seen[-self.limit:], named]
-        return self._capture(function, args, kwargs, arguments, key)
+        if not _one_captures.acquire(blocking=False):  # another thread might wait for this one inside of its own
+            return function(*args, **kwargs)
+        try:
+            self._note(reason)
+            self._seen = [*self._seen[-self.limit:], named]
+            return self._capture(function, args, kwargs, arguments, key)
+        finally:
+            _one_captures.release()
 
     def _steady(self, capture: Capture, arguments: Arguments, around: tuple, settings: Config) -> Any:
         """A replay of a capture that is as the last one left it, or MISS."""
@@ -130,14 +140,21 @@ class Captures:
         journal = Journal(arguments.tensors)
         first, seed = random.counter(), random.seed()
         recorder = Recorder(journal.places, first)
-        with observing(recorder):
-            result = function(*args, **kwargs)
-            pending = [*tensors_in(result), *journal.changed()]
-            if pending:
-                Tensor.realize(*pending)
+        rebound[get_ident()] = journal.mine
+        try:
+            with observing(recorder):
+                result = function(*args, **kwargs)
+                pending = [*tensors_in(result), *journal.changed()]
+                if pending:
+                    Tensor.realize(*pending)
+        finally:
+            del rebound[get_ident()]
         del pending
         failure = recorder.failure
-        if random.seed() != seed:
+        late = returned_iterator(result)
+        if late is not None:
+            failure = f"it returns a {type(late).__name__}, which goes on after it; return a list"
+        elif random.seed() != seed:
             failure = "it sets the seed of random numbers"
         if failure is not None:
             self._eager.add(key)
@@ -149,7 +166,9 @@ class Captures:
         there = journal.alive()
         memo = {id(t): t if id(t) in there else _without_history(t) for t in tensors_in(result)}
         result = transform(result, Tensor, lambda t: memo[id(t)])
-        if escaped(journal, memo.values()):
+        if journal.disturbed:
+            self._note("not kept: another thread changed a tensor meanwhile")
+        elif escaped(journal, memo.values()):
             self._note("not kept: a tensor made inside lives on outside; return it")
         else:
             self._keep(capture)
@@ -204,7 +223,7 @@ class Jit:
         functools.update_wrapper(self, function)
         self._function, self._limit, self._donate = function, limit, donate
         self._own = Captures(function, limit, donate)
-        self._owner = getattr(function, "__self__", None)
+        self._owner = self._own.owner
         self._objects: dict[int, tuple[Any, Captures]] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -212,6 +231,13 @@ class Jit:
 
     def __get__(self, instance: object | None, owner: type | None = None) -> Any:
         return self if instance is None else Method(self, instance)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """A copy has captures of its own; a pickle of what a module defines is its name there."""
+        found: Any = sys.modules.get(self.__module__)
+        for part in getattr(self, "__qualname__", "").split("."):
+            found = getattr(found, part, None)
+        return self.__qualname__ if found is self else (Jit, (self._function, self._limit, self._donate))
 
     def of(self, instance: object) -> Captures:
         """The captures of the method of one object; they go when the object does."""
@@ -267,6 +293,9 @@ class Method:
 def jit(function: Callable | None = None, *, limit: int = MAX_CAPTURES, donate: bool = False) -> Any:
     """A function that is captured on its first call with arguments of a kind, and replayed afterwards.
 
+    Numbers and strings that it reads by a name (arguments, closure, globals, attributes of its own object) are part of
+    the kind. What lists, dictionaries, arrays and other objects hold stays as it was when the function was captured.
+
     Returned Tensors carry no history for gradients: backward belongs inside. At most `limit` captures are kept; further
     kinds of arguments run eagerly, with a warning. Reading a Tensor's values inside raises CaptureError.
 
@@ -276,6 +305,9 @@ def jit(function: Callable | None = None, *, limit: int = MAX_CAPTURES, donate: 
     """
     if not isinstance(limit, int) or limit < 0 or not (function is None or callable(function)):
         raise MinigradError(f"[jit] expected a function and a limit of 0 or more, got {function!r} and {limit!r}")
+    if any(is_kind(function) for is_kind in (isgeneratorfunction, iscoroutinefunction, isasyncgenfunction)):
+        raise MinigradError(f"[jit] expected a function that ends before its results are used, got {function!r}: "
+                            "return a list")
     if function is None:
         return functools.partial(jit, limit=limit, donate=donate)
     return Jit(function, limit, donate)

@@ -112,9 +112,14 @@ class Rebind:
 
 @dataclass
 class Journal:
-    """The Tensors at entry: arguments first (with their numbers as owners), then all others that live."""
+    """The Tensors at entry: arguments first (with their numbers as owners), then all others that live.
+
+    `mine` are ids of those that this thread changes meanwhile; `disturbed`: whether another thread has changed some.
+    """
 
     inputs: list[Tensor]
+    mine: set[int] = field(default_factory=set)
+    disturbed: bool = False
     watched: list[Watched] = field(default_factory=list)
     places: dict[int, tuple[ref[Buffer], Place]] = field(default_factory=dict)
     shared: dict[int, list[Place]] = field(default_factory=dict)
@@ -157,29 +162,42 @@ class Journal:
             t = w.tensor()
             if t is None:
                 continue
-            if t._node.storage is None and w.buffer is not None:
+            if t._node.storage is None and w.buffer is not None and id(t) in self.mine:
                 found.append(t)
-            if t._grad is not None and t._grad._node.storage is None:
+            if t._grad is not None and t._grad._node.storage is None and self._is_my_gradient(t):
                 found.append(t._grad)
         return found
+
+    def _is_my_gradient(self, t: Tensor) -> bool:
+        """Whether this thread gave `t` its gradient, or that its value; an argument is looked after as such."""
+        return id(t) in self.mine or id(t._grad) in self.mine or any(t._grad is i for i in self.inputs)
 
     def rebinds(self, recorder: Recorder) -> list[Rebind]:
         """What a replay must do to the Tensors that were there before."""
         found: list[Rebind] = []
+        seen: set[int] = set()
         for owner, w in enumerate(self.watched):
             t = w.tensor()
-            if t is None:
+            if t is None or id(t) in seen:  # an argument may be there twice
                 continue
+            seen.add(id(t))
             if w.buffer is not None and not self._as_before(t, w.buffer, (owner, False), recorder):
-                found.append(self._rebind(t, (owner, False), recorder))
+                if id(t) in self.mine:
+                    found.append(self._rebind(t, (owner, False), recorder))
+                else:
+                    self.disturbed = True
             before = None if w.grad is None else w.grad()
-            if t._grad is None:
-                if not w.guard.no_grad:
-                    found.append(Rebind((owner, True), None))
-            elif t._grad is not before:
-                found.append(self._rebind(t._grad, (owner, True), recorder, fresh=True))
-            elif not self._unmoved(t._grad, (owner, True), recorder):
-                found.append(self._rebind(t._grad, (owner, True), recorder))
+            gradient = t._grad
+            if gradient is None and w.guard.no_grad:
+                continue
+            if gradient is not None and gradient is before and self._unmoved(gradient, (owner, True), recorder):
+                continue
+            if not self._is_my_gradient(t):
+                self.disturbed = True
+            elif gradient is None:
+                found.append(Rebind((owner, True), None))
+            else:
+                found.append(self._rebind(gradient, (owner, True), recorder, fresh=gradient is not before))
         return found
 
     def _unmoved(self, t: Tensor, place: Place, recorder: Recorder) -> bool:

@@ -15,6 +15,13 @@ from minigrad.ops.op import Shape
 from minigrad.tensor import Tensor
 
 
+def returned_iterator(value: Any) -> Any:
+    """A generator, a map or another iterator in a returned value, which would be used up by the first call; or None."""
+    found: list[Any] = []
+    transform(value, Iterator, found.append)
+    return found[0] if found else None
+
+
 @dataclass(eq=False, slots=True)
 class Output:
     """A place of a Tensor that was there before, or a register with the shape and type of a new one."""

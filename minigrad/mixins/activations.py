@@ -62,7 +62,7 @@ class ActivationMixin(SpecialMixin):
         return self * self.softplus().tanh()
 
     def hardtanh(self, min_val: Any = -1, max_val: Any = 1) -> Self:
-        return self.clip(min_val, max_val)
+        return (self <= min_val).where(min_val, (self >= max_val).where(max_val, self))
 
     def hardsigmoid(self) -> Self:
         """relu6(x + 3) / 6."""
@@ -73,7 +73,7 @@ class ActivationMixin(SpecialMixin):
         return self * self.hardsigmoid()
 
     def leaky_relu(self, neg_slope: Any = 0.01) -> Self:
-        return (self < 0).where(self * neg_slope, self)
+        return (self > 0).where(self, self * neg_slope)
 
     def elu(self, alpha: Any = 1.0) -> Self:
         """x where positive, else alpha * (exp(x) - 1)."""

@@ -12,7 +12,7 @@ import numpy as np
 from minigrad.dtype import DType, bool_, float32, int32, promote
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Expr, Index, bounds
-from minigrad.handles import changed, enter
+from minigrad.handles import changed, changed_by_user, enter
 from minigrad.ops import build as B
 from minigrad.ops.node import Node
 from minigrad.ops.op import Shape
@@ -168,7 +168,7 @@ class Base:
         if gradient is not None and as_tensor("grad", gradient).shape != self.shape:
             raise ShapeError(f"[grad] expected a gradient of shape {list(self.shape)}, got {list(gradient.shape)}")
         self._grad = gradient
-        changed()
+        changed_by_user(self)
 
     @property
     def shape(self) -> Shape:

@@ -159,9 +159,10 @@ class ElementwiseMixin(Base):
         return self._arithmetic("minimum", other, False, B.minimum, B.and_)
 
     def clip(self, min: Any = None, max: Any = None) -> Self:
-        """Values held within min..max; None leaves a side open."""
-        result = self if min is None else self.maximum(min)
-        return result if max is None else result.minimum(max)
+        """Values held within min..max, NaN as it is; None leaves a side open. What is at a bound has a gradient of 1,
+        where `maximum` would share it with the bound."""
+        result = self if min is None else (self < min).where(min, self)
+        return result if max is None else (result > max).where(max, result)
 
     clamp = clip
 

@@ -419,6 +419,8 @@ def gather(x: Node, index: Node, axis: int) -> Node:
 
 
 def scatter(base: Node, index: Node, value: Node, axis: int, reduction: str) -> Node:
+    if reduction == "add" and base.dtype is bool_:
+        reduction = "max"  # the sum of two bools is their or
     result = apply(indexed.SCATTER, base, index, value, axis=axis, reduction=reduction)
     return base if 0 in index.shape else result
 

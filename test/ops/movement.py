@@ -201,6 +201,13 @@ def indexed_cases() -> list[Case]:
             lambda x, i, v: _scattered(x, i, v, np.add),
         ),
         Case(
+            "scatter_add_bool",
+            lambda x, i, v: x.scatter_add(0, i, v),
+            (M(4, 5), N(0, 3, 7, 5), M(7, 5)),
+            lambda x, i, v: _scattered(x, i, v, np.add),
+            grad=False,
+        ),
+        Case(
             "scatter_max",
             lambda x, i, v: x.scatter_reduce(0, i, v, "amax"),
             (A(4, 5), N(0, 3, 7, 5), F(7, 5)),
