@@ -164,3 +164,16 @@ def test_gradients_at_a_bound() -> None:
         x = Tensor(start, requires_grad=True)
         function(x).sum().backward()
         assert grad_of(x).tolist() == want
+
+
+@pytest.mark.parametrize("device", devices())
+def test_gradients_of_nothing_are_zeros(device: str) -> None:
+    """Where a batch has none of what a loss is about."""
+    w = Tensor([1.0, 2.0, 3.0], device=device, requires_grad=True)
+    (w[w > 5].sum() * 2).backward()
+    assert grad_of(w).tolist() == [0, 0, 0]
+    (w[w > 5].mean() + w[w > 2].sum()).backward()
+    assert grad_of(w).tolist() == [0, 0, 1]
+    x = Tensor(np.zeros((0, 4), np.float32), device=device, requires_grad=True)
+    (x.prod(0) * 3 + (x @ Tensor.ones(4, 2, device=device)).sum() + x.softmax().sum()).sum().backward()
+    assert grad_of(x).shape == (0, 4)

@@ -173,6 +173,8 @@ def test_bad_safetensors(tmp_path: Path) -> None:
 def test_unwritable_folder_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         safe_save({"a": Tensor([1.0])}, tmp_path / "none" / "a.safetensors")
+    with pytest.raises(IsADirectoryError):
+        safe_save({"a": Tensor([1.0])}, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -61,7 +61,8 @@ def _as_array(data: Any, dtype: DType | None) -> np.ndarray:
         raise DTypeError(f"[Tensor] expected numbers, nested lists of them or an array, "
                          f"got a {type(data).__name__} that numpy cannot take: {error}") from None
     except ValueError as error:
-        raise ShapeError(f"[Tensor] expected nested lists of equal lengths, got {error}") from None
+        what = "lists of different lengths, or lists beside numbers" if "inhomogeneous" in str(error) else error
+        raise ShapeError(f"[Tensor] expected nested lists of equal lengths, got {what}") from None
     if array.dtype == np.float64:
         return array if dtype is float64 else array.astype(np.float32)
     if array.dtype == np.int64 and (array.size == 0 or (-(1 << 31) <= array.min() and array.max() < 1 << 31)):

@@ -152,12 +152,11 @@ class IndexingMixin(CreationMixin):
 
     def _position(self, name: str, item: Index, axis: int) -> Index:
         n = self.shape[axis]
-        if isinstance(item, int) and item < 0:
-            item = n + item
-        if bounds(item)[1] < 0 or bounds(item - n)[0] >= 0:
+        place = n + item if isinstance(item, int) and item < 0 else item
+        if bounds(place)[1] < 0 or bounds(place - n)[0] >= 0:
             raise ShapeError(f"[{name}] expected an index in {-n}..{n - 1} along axis {axis} of {list(self.shape)}, "
                              f"got {item}")
-        return item
+        return place
 
     def _slice_part(self, name: str, item: slice, axis: int) -> _Part:
         n = self.shape[axis]

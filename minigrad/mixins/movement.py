@@ -243,6 +243,7 @@ class MovementMixin(ActivationMixin):
         a = as_axis("split", dim, self.ndim)
         n: Any = self.shape[a]
         if isinstance(sizes, int):
+            as_count("split", "a size", sizes, 0 if n == 0 else 1)
             sizes = [min(sizes, n - start) for start in range(0, max(n, 1), max(sizes, 1))]
         given = sizes if isinstance(sizes, (tuple, list)) else [sizes]
         sizes = [as_count("split", "sizes", s) for s in given]

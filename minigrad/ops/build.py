@@ -311,7 +311,10 @@ def _reduce(op: Op, x: Node, axes: tuple[int, ...], of_nothing: int) -> Node:
     if not axes:
         return x
     result = apply(op, x, axes=axes)
-    return full(of_nothing, result.shape, x.dtype, x.device) if 0 in x.shape else result
+    if 0 not in x.shape:
+        return result
+    # Made from x all the same, so that a gradient goes back: as many zeros as there are elements.
+    return reshape(pad(reshape(x, (0,)), ((0, numel(result.shape)),), of_nothing), result.shape)
 
 
 def sum(x: Node, axes: tuple[int, ...]) -> Node:

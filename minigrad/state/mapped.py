@@ -1,6 +1,7 @@
 """Model files as memory: mapped, not read, and every slice checked against the file's size."""
 from __future__ import annotations
 
+import errno
 import math
 import os
 import threading
@@ -60,7 +61,12 @@ def as_tensor(array: np.ndarray, dtype: DType, device: str | None = None) -> Ten
 
 @contextmanager
 def atomic_file(target: Path) -> Iterator[BinaryIO]:
-    """A file open for writing that takes the name `target` when the block ends well, and disappears otherwise."""
+    """A file open for writing that takes the name `target` when the block ends well, and disappears otherwise. Raises
+    OSError where there can be none."""
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "No such folder", str(target.parent))
     temporary = target.with_name(f"{target.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         with open(temporary, "wb") as out:
