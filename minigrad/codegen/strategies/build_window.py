@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from minigrad.codegen.ir.nodes import Alloc, Function, Let, Loop, Prefetch, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest
@@ -14,8 +15,10 @@ from minigrad.codegen.strategies.build import accumulate, accumulate_product
 from minigrad.codegen.strategies.build_window_plane import PlaneBuilder
 from minigrad.codegen.strategies.plan import WindowPlan
 from minigrad.codegen.strategies.recognise_phases import expected_window
-from minigrad.codegen.strategies.recognise_window import Phase, Rows
+from minigrad.codegen.strategies.recognise_window import MAX_TAPS, Phase, Rows
 from minigrad.codegen.strategies.sides import LINE
+from minigrad.codegen.strategies.stage_window import ceil_div
+from minigrad.codegen.strategies.window import CHAINS
 from minigrad.codegen.strategies.window_builder import WindowBuilder
 from minigrad.expr import Index, Var, subs
 from minigrad.value import (
@@ -66,6 +69,27 @@ class Ahead:
 
 
 NOTHING = Ahead(0, lambda portion: [])
+
+
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """The taps of phase `number`: rows of them, how many columns and the position of the first, the other factor by row
+    and column. Numbers may depend on a loop over phases."""
+
+    number: Index
+    rows: tuple[int, ...]
+    count: Index
+    offset: Index
+    dilation: int
+    weight: Callable[[int, Index], Value | None] | None
+
+
+def between(values: Sequence[Index], number: Index) -> Index | None:
+    """What is values[k] for number k; None where they do not step evenly, by a constant."""
+    step = values[1] - values[0]
+    if not isinstance(step, int) or any(b - a != step for a, b in zip(values, values[1:], strict=False)):
+        return None
+    return values[0] + step * number
 
 
 class TapsBuilder(WindowBuilder):
@@ -143,41 +167,84 @@ class TapsBuilder(WindowBuilder):
     def rows(self, group: Rows, weights: dict[Phase, str], out: str, at: dict[Var, Index], band: Index, first: Index,
              rows: int) -> list[Stmt]:
         """`rows` output rows from `first` of the band on, in tiles of vectors."""
-        plan = self.plan
-        image = band * (plan.band * plan.height) + first
-        made: list[Stmt] = []
-        for number, phase in enumerate(group.phases):
-            vectors = -(-phase.columns.length // plan.width)
-
-            def tile(j: Index, count: int) -> list[Stmt]:
-                def body(lane: Var) -> list[Stmt]:
-                    acc = self.names.name("acc")
-                    ahead = self.announce(group, at, image, rows, j, count) if not out else NOTHING
-                    sums = self.sums(acc, phase, weights.get(phase, ""), at, first, rows, j, count, lane,  # noqa: B023
-                                     ahead)
-                    done: list[Stmt] = []
-                    for r in range(rows):
-                        for v in range(count):
-                            total = load(acc, (r * count + v,), self.dtype)
-                            column = (j + v) * plan.width + lane
-                            if out:
-                                place = (number * plan.height + r) * self.staging.vectors * plan.width  # noqa: B023
-                                done.append(Store(out, place + column, total))
-                                continue
-                            here = {**at, group.column: column}
-                            if group.row is not None:
-                                here[group.row] = image + r
-                            done += self.stores(group, here, total, (phase.columns.length - 1 - column,))  # noqa: B023
-                    return [*sums, *done]
-
-                return [self.names.lanes(plan.width, body)]
-
-            whole, rest = divmod(vectors, plan.vectors)
-            if whole:
-                made += self.names.serial("j", whole, lambda j: tile(j * plan.vectors, plan.vectors))  # noqa: B023
-            if rest:
-                made += tile(whole * plan.vectors, rest)
+        image = band * (self.plan.band * self.plan.height) + first
+        number = Var(self.names.name("phase"), 0, len(group.phases) - 1)
+        together = self.together(group, weights, at, number)
+        if together is not None:
+            made = self.tiled(group, together, out, at, image, first, rows)
+            return [Loop(number, 0, len(group.phases), "serial", tuple(made)), *self.sweep(group, out, at, image, rows)]
+        made = []
+        for k, phase in enumerate(group.phases):
+            made += self.tiled(group, self.taps(k, phase, weights.get(phase, ""), at), out, at, image, first, rows)
         return made + self.sweep(group, out, at, image, rows) if out else made
+
+    def taps(self, number: int, phase: Phase, copied: str, at: dict[Var, Index]) -> Taps:
+        """The taps of one phase."""
+        columns = phase.columns
+        return Taps(number, phase.rows.taps, len(columns.taps), columns.offset, columns.dilation,
+                    partial(self.weight, phase, copied, at) if phase.other is not None else None)
+
+    def together(self, group: Rows, weights: dict[Phase, str], at: dict[Var, Index], number: Var) -> Taps | None:
+        """The taps of all phases in a loop, where they differ in nothing but how many columns there are and where; not
+        where tiles are small or a phase has a single column, which are faster by themselves."""
+        phases = [self.taps(k, p, "", at) for k, p in enumerate(group.phases)]
+        kinds = {(t.rows, t.dilation, t.weight is None, ceil_div(p.columns.length, self.plan.width))
+                 for t, p in zip(phases, group.phases, strict=True)}
+        if len(phases) == 1 or len(kinds) > 1 or any(p in weights for p in group.phases) \
+                or any(t.count == 1 for t in phases) or self.plan.height * self.plan.vectors < CHAINS:
+            return None
+        count, offset = (between(e, number) for e in ([t.count for t in phases], [t.offset for t in phases]))
+        if count is None or offset is None:
+            return None
+        made = Taps(number, phases[0].rows, count, offset, phases[0].dilation, None)
+        if phases[0].weight is None:
+            return made
+        column = Var("tap", 0, MAX_TAPS)
+        if any(self.weight_of_any(phases, number, u, column) is None for u in range(len(made.rows))):
+            return None
+        return replace(made, weight=partial(self.weight_of_any, phases, number))
+
+    def weight_of_any(self, phases: list[Taps], number: Var, row: int, column: Index) -> Value | None:
+        """The other factor at a tap of phase `number`: one load for all; None where it is not."""
+        loads = [v for t in phases if t.weight is not None for v in [t.weight(row, column)] if v is not None]
+        place = between([v.attr[1][0] for v in loads], number)  # type: ignore[index]
+        if place is None or len({v.attr[0] for v in loads}) > 1:  # type: ignore[index]
+            return None
+        return load(loads[0].attr[0], (place,), self.dtype)  # type: ignore[index]
+
+    def tiled(self, group: Rows, taps: Taps, out: str, at: dict[Var, Index], image: Index, first: Index, rows: int
+              ) -> list[Stmt]:
+        """The tiles of some rows of a phase."""
+        plan, length = self.plan, max(p.columns.length for p in group.phases)
+
+        def tile(j: Index, count: int) -> list[Stmt]:
+            def body(lane: Var) -> list[Stmt]:
+                acc = self.names.name("acc")
+                ahead = self.announce(group, at, image, rows, j, count) if not out else NOTHING
+                made = self.sums(acc, taps, first, rows, j, count, lane, ahead)
+                for r in range(rows):
+                    for v in range(count):
+                        total = load(acc, (r * count + v,), self.dtype)
+                        column = (j + v) * plan.width + lane
+                        if out:
+                            place = (taps.number * plan.height + r) * self.staging.vectors * plan.width
+                            made.append(Store(out, place + column, total))
+                            continue
+                        here = {**at, group.column: column}
+                        if group.row is not None:
+                            here[group.row] = image + r
+                        made += self.stores(group, here, total, (length - 1 - column,))
+                return made
+
+            return [self.names.lanes(plan.width, body)]
+
+        made: list[Stmt] = []
+        whole, rest = divmod(ceil_div(length, plan.width), plan.vectors)
+        if whole:
+            made += self.names.serial("j", whole, lambda j: tile(j * plan.vectors, plan.vectors))
+        if rest:
+            made += tile(whole * plan.vectors, rest)
+        return made
 
     def announce(self, group: Rows, at: dict[Var, Index], image: Index, rows: int, j: Index, count: int) -> Ahead:
         """Prefetches of what is written a page after a tile: its lines arrive while sums are computed."""
@@ -205,15 +272,15 @@ class TapsBuilder(WindowBuilder):
         assert phase.other is not None
         return substitute(phase.other, {**at, **{v: i for v, i in taps.items() if v is not None}})
 
-    def sums(self, acc: str, phase: Phase, weights: str, at: dict[Var, Index], first: Index, rows: int, j: Index,
-             count: int, lane: Var, ahead: Ahead) -> list[Stmt]:
+    def sums(self, acc: str, taps: Taps, first: Index, rows: int, j: Index, count: int, lane: Var, ahead: Ahead
+             ) -> list[Stmt]:
         """The accumulators of a tile: by columns of taps, whose weights stay in registers while staged rows pass."""
         monoid, stride = MONOIDS[self.window.monoid], self.staging.row_stride
         made: list[Stmt] = [Alloc(acc, self.dtype, rows * count, "register")]
         made += [Store(acc, k, monoid.init(self.dtype)) for k in range(rows * count)]
         sums = [load(acc, (k,), self.dtype) for k in range(rows * count)]
         meets: dict[int, list[tuple[int, int]]] = {}
-        row_taps = [t - self.staging.first_row for t in phase.rows.taps]
+        row_taps = [t - self.staging.first_row for t in taps.rows]
         for u, t in enumerate(row_taps):
             for r in range(rows):
                 meets.setdefault(stride * r + t, []).append((r, u))
@@ -223,11 +290,13 @@ class TapsBuilder(WindowBuilder):
             """The sums of one column of taps."""
             made: list[Stmt] = []
             known: list[Value] = []
-            for u in range(len(row_taps)) if phase.other is not None else ():
-                let = self.names.name("w")
-                made.append(Let(let, self.weight(phase, weights, at, u, c)))
-                known.append(local(let, self.dtype))
-            start = self.staging.place(stride * first, phase.columns.dilation * c + phase.columns.offset, j, lane)
+            for u in range(len(row_taps)):
+                weight = taps.weight(u, c) if taps.weight is not None else None
+                if weight is not None:
+                    let = self.names.name("w")
+                    made.append(Let(let, weight))
+                    known.append(local(let, self.dtype))
+            start = self.staging.place(stride * first, taps.dilation * c + taps.offset, j, lane)
             for i in staged:
                 for v in range(count):
                     let = self.names.name("x")
@@ -240,11 +309,12 @@ class TapsBuilder(WindowBuilder):
                         made.append(Store(acc, slot, total))
             return made
 
-        taps = len(phase.columns.taps)
-        if taps >= MANY_TAPS and self.staging.shifts_evenly():
-            before, made_in = ahead.shared(taps)
-            return before + made + self.names.serial("c", taps, lambda c: made_in(c) + column(c))
-        return [*ahead.shared(1)[0], *made, *(s for c in range(taps) for s in column(c))]
+        if not isinstance(taps.count, int):
+            return made + self.names.serial("c", taps.count, column)
+        if taps.count >= MANY_TAPS and self.staging.shifts_evenly():
+            before, share = ahead.shared(taps.count)
+            return before + made + self.names.serial("c", taps.count, lambda c: share(c) + column(c))
+        return [*ahead.shared(1)[0], *made, *(s for c in range(taps.count) for s in column(c))]
 
     def sweep(self, group: Rows, out: str, at: dict[Var, Index], image: Index, rows: int) -> list[Stmt]:
         """The epilogue over a tile of whole rows in memory, phases interleaved."""

@@ -17,7 +17,6 @@ class PlaneBuilder(WindowBuilder):
         phase = self.window.phase
         self.columns = len(phase.columns.taps)
         count = self.columns * len(phase.rows.taps)
-        total = self.names.name("total")
 
         def body(lane: Var) -> list[Stmt]:
             one = self.plan.passes == 1
@@ -36,28 +35,31 @@ class PlaneBuilder(WindowBuilder):
             inner = self.names.serial("band", self.bands, band_body)
             for v, x in reversed(list(zip(self.window.extra, loops, strict=True))):
                 inner = [Loop(x, 0, v.hi + 1, "serial", tuple(inner))]
-            return [*made, *inner, *self.join(acc, one, count, total, lane)]
+            return [*made, *inner, *self.join(acc, one, count, at, lane)]
 
-        return [Alloc(total, self.dtype, count, "scratch"), self.names.lanes(self.plan.width, body),
-                *self.write(total, at)]
+        return [self.names.lanes(self.plan.width, body)]
 
-    def join(self, acc: str, registers: bool, count: int, total: str, lane: Var) -> list[Stmt]:
-        """The accumulators' sums across lanes, in a loop."""
+    def join(self, acc: str, registers: bool, count: int, at: dict[Var, Index], lane: Var) -> list[Stmt]:
+        """The nest's stores, one per tap: an accumulator's sum across lanes."""
         made: list[Stmt] = []
         if registers:
             kept = self.names.name("kept")
             made.append(Alloc(kept, self.dtype, count, "scratch"))
             made += [Store(kept, k, load(acc, (k,), self.dtype)) for k in range(count)]
             acc = kept
-        length = self.window.phase.columns.length
-
-        def joined(k: Index) -> list[Stmt]:
-            value = load(acc, (k,), self.dtype)
-            if self.single and length < self.plan.width:
-                value = guard(value, const(0, self.dtype), (length - 1 - lane,))
-            return [Store(total, k, across("sum", value))]
-
-        return [*made, *self.names.serial("k", count, joined)]
+        phase, group = self.window.phase, self.window.groups[0]
+        loops = {v: self.names.fresh(v.name, v.hi) for v in (phase.rows.tap, phase.columns.tap) if v is not None}
+        place: Index = 0
+        for v, x in loops.items():
+            place = place * extent(v) + x
+        value = load(acc, (place,), self.dtype)
+        if self.single and phase.columns.length < self.plan.width:
+            value = guard(value, const(0, self.dtype), (phase.columns.length - 1 - lane,))
+        total = self.names.name("total")
+        body = [Let(total, across("sum", value)), *self.stores(group, {**at, **loops}, local(total, self.dtype))]
+        for v, x in reversed(list(loops.items())):
+            body = [Loop(x, 0, v.hi + 1, "serial", tuple(body))]
+        return [*made, *body]
 
     @property
     def single(self) -> bool:
@@ -125,15 +127,3 @@ class PlaneBuilder(WindowBuilder):
                     total = accumulate_product(MONOIDS["sum"], old, local(let, self.dtype), others[r])
                     made.append(Store(acc, slot, total))
         return made
-
-    def write(self, total: str, at: dict[Var, Index]) -> list[Stmt]:
-        """The nest's stores, one per tap."""
-        phase, group = self.window.phase, self.window.groups[0]
-        loops = {v: self.names.fresh(v.name, v.hi) for v in (phase.rows.tap, phase.columns.tap) if v is not None}
-        place: Index = 0
-        for v, x in loops.items():
-            place = place * extent(v) + x
-        body = self.stores(group, {**at, **loops}, load(total, (place,), self.dtype))
-        for v, x in reversed(list(loops.items())):
-            body = [Loop(x, 0, v.hi + 1, "serial", tuple(body))]
-        return body

@@ -97,10 +97,8 @@ class Staging:
         self.vectors = max(ceil_div(p.columns.length, plan.width) for p in phases)
         self.first_row, self.image_rows = extent_of(window.row)
         self.first_column, columns = extent_of(window.column)
-        self.work = sum(HEAVY.get(v.op, 1) for v in walk(window.value))
+        self.work = sum(HEAVY.get(v.op, 1) for v in walk(window.value) if v.op not in ("const", "local", "guard"))
         self.segments, self.even = self.chosen(inside(window), columns)
-        most = max(s.vectors(plan.width) for s in self.segments)
-        self.short = most * (self.work + STORED) <= WRITTEN_OUT
         self.segment = self.length()
         self.pitch = self.segment * self.stride
         reach = max(max(p.rows.taps) for p in phases) - self.first_row + 1
@@ -124,10 +122,11 @@ class Staging:
             for s in segments:
                 full = sum(s.first + self.stride * t <= high and s.first + self.stride * (t + self.width - 1) >= low
                            for t in range(0, s.count, self.width))
-                total += full * self.work + (s.vectors(self.width) - full + len(s.blanks(self.width, True))) * STORED
+                total += full * self.work + (s.vectors(self.width) + len(s.blanks(self.width, True))) * STORED
             return total
 
-        short = cost(everything) <= WRITTEN_OUT or all(s.count <= self.width for s in everything)
+        short = all(self.is_written_out(s.count) for s in everything) and (
+            self.work <= WRITTEN_OUT or steps_of(everything) is not None)
         return (everything, False) if short and cost(everything) <= cost(even) else (even, True)
 
     def segments_of(self, low: int, high: int) -> list[Segment]:
@@ -143,18 +142,9 @@ class Staging:
             made.append(Segment(first, count, before, begin, longest + begin - before))
         return made
 
-    def steps(self) -> tuple[int, int] | None:
-        """By how much `first` and `begin` differ from segment to segment; None where that is not even or counts differ.
-        """
-        zero, *others = self.segments
-        first, begin = (others[0].first - zero.first, others[0].begin - zero.begin) if others else (0, 0)
-        even = all(s.count == zero.count and s.first == zero.first + k * first and s.begin == zero.begin + k * begin
-                   for k, s in enumerate(self.segments))
-        return (first, begin) if even else None
-
     def is_written_out(self, count: int) -> bool:
         """Whether vectors of `count` positions are written out rather than looped over."""
-        return self.short or count <= self.width
+        return count <= self.width or ceil_div(count, self.width) * (self.work + STORED) <= WRITTEN_OUT
 
     def shifts_evenly(self) -> bool:
         """Whether `place` takes any offset of a column, also one that a loop counts."""
@@ -246,7 +236,7 @@ class Staging:
         for k, s in enumerate(self.segments):
             for place in s.blanks(self.width, self.is_written_out(s.count)):
                 made.append(Store(self.memory, r * self.pitch + k * self.segment + place + lane, blank))
-        s, steps = self.segments[0], self.steps()
+        s, steps = self.segments[0], steps_of(self.segments)
         if steps is not None:
             first, begin = steps
             return made + self.names.serial("s", self.stride, lambda k: self.image(
@@ -289,6 +279,15 @@ class Staging:
                 found += [Prefetch(name, subs(offset, {self.window.column: column + k}) + PAGE // v.dtype.itemsize)
                           for k in range(0, count, line)]
         return found
+
+
+def steps_of(segments: list[Segment]) -> tuple[int, int] | None:
+    """By how much `first` and `begin` differ from segment to segment; None where that is not even or counts differ."""
+    zero, *others = segments
+    first, begin = (others[0].first - zero.first, others[0].begin - zero.begin) if others else (0, 0)
+    even = all(s.count == zero.count and s.first == zero.first + k * first and s.begin == zero.begin + k * begin
+               for k, s in enumerate(segments))
+    return (first, begin) if even else None
 
 
 def inside(window: Window) -> tuple[int, int] | None:

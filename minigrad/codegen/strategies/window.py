@@ -26,8 +26,9 @@ from minigrad.codegen.strategies.recognise_phases import recognise_any
 from minigrad.codegen.strategies.recognise_window import Window
 from minigrad.target import Target
 
-MAX_TERMS = 400
-"""Multiply-adds written out in a tile: bounds code size and the time to compile it."""
+MAX_TERMS = {"taps": 400, "plane": 100}
+"""Multiply-adds of a tile: bounds code size and the time to compile it. Columns of taps are a loop, but in a plane's
+gradient they are written out."""
 
 MAX_HEIGHT, MAX_VECTORS = 14, 4
 SPARE_REGISTERS = 2
@@ -38,10 +39,10 @@ CHAINS = 8
 CROSSING = 2.0
 """Loads that a vector of positions counts for: it mostly lies across two cache lines."""
 
-TILE_CYCLES = 12.0
+TILE_CYCLES = {"taps": 12.0, "plane": 4.0}
 """Cycles that a tile costs besides its multiply-adds and loads."""
 
-REST = 1.1
+REST = 1.15
 """What rows that whole tiles leave cost: a tile of their own is further code."""
 
 MIN_COLUMNS = 4
@@ -83,12 +84,13 @@ def make_plan(window: Window, target: Target) -> WindowPlan:
         passes = min(kernel[1], ceil(kernel[0] * kernel[1] / room))
         kernel = kernel[0], ceil(kernel[1] / passes)
     best: tuple[float, int, int] | None = None
-    for count in range(1, MAX_VECTORS + 1):
+    for count in range(MAX_VECTORS, 0, -1):
         if vectors % count or (window.form == "plane" and count > 1):
             continue
         for rows in range(1, min(height, MAX_HEIGHT) + 1):
             terms = kernel[0] * kernel[1] * rows * count
-            if rows > 1 and (terms > MAX_TERMS or registers(window.form, kernel, rows, count) > target.registers):
+            fits = terms <= MAX_TERMS[window.form] and registers(window.form, kernel, rows, count) <= target.registers
+            if rows > 1 and not fits:
                 break
             whole, rest = divmod(height, rows) if window.form == "taps" else (ceil(height / rows), 0)
             cycles = whole * tile_cycles(window.form, kernel, rows, count, stride)
@@ -127,4 +129,4 @@ def tile_cycles(form: str, kernel: tuple[int, int], rows: int, vectors: int, str
     positions = kernel[1] * vectors * (stride * (rows - 1) + kernel[0])
     chains = kernel[0] * kernel[1] if form == "plane" else rows * vectors
     loads = CROSSING * positions + (rows if form == "plane" else kernel[0] * kernel[1])
-    return max(terms / 2 * max(1.0, CHAINS / chains), loads / 2) + TILE_CYCLES
+    return max(terms / 2 * max(1.0, CHAINS / chains), loads / 2) + TILE_CYCLES[form]
