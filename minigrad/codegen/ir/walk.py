@@ -103,8 +103,8 @@ def names(function: Function) -> set[str]:
     """Every name in use: parameters, dims, allocations, lets, loop variables."""
     used = {p.name for p in function.buffers} | {p.name for p in function.scalars} | {d.name for d in function.dims}
     for s in statements(function):
-        if isinstance(s, Alloc | Let):
+        if type(s) is Alloc or type(s) is Let:
             used.add(s.name)
-        elif isinstance(s, Loop):
+        elif type(s) is Loop:
             used.add(s.var.name)
     return used

@@ -8,7 +8,7 @@ along an axis. Phases of a strided gradient, which interleave their outputs, are
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd
 
@@ -18,7 +18,7 @@ from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.recognise import Refused, factors_of, product_of, written_out
 from minigrad.codegen.value_walk import inner_values
 from minigrad.expr import Index, Var, bounds, subs, variables
-from minigrad.value import Value, const, free_variables, guard, indices_of, rebuild, walk
+from minigrad.value import Value, const, expressions, free_variables, guard, indices_of, rebuild, walk
 
 MAX_STEP = 4
 """Stride or dilation beyond which most of a staged row is never read."""
@@ -44,7 +44,7 @@ class Axis:
     @property
     def taps(self) -> tuple[int, ...]:
         """The position of each tap at image 0."""
-        return tuple(self.dilation * t + self.offset for t in range(extent(self.tap) if self.tap is not None else 1))
+        return tuple([self.dilation * t + self.offset for t in range(extent(self.tap) if self.tap is not None else 1)])
 
     @property
     def first(self) -> int:
@@ -220,7 +220,7 @@ def window_of(form: str, parts: Parts, rows: Axis, columns: Axis, x: Value, othe
         raise Refused(f"computed in {x.dtype.name}")
     row = Var("row.", rows.first, max(rows.last, rows.first))
     column = Var("column.", columns.first, max(columns.last, columns.first))
-    value = in_positions(in_positions(x, rows, row), columns, column)
+    value = in_positions(x, ((rows, row), (columns, column)))
     if free_variables(value) & {v for v in taken if v is not None}:
         raise Refused("an index is not a function of positions")
     planes = tuple(v for v in sorted(parts.domain, key=lambda v: -_step(v, parts.outputs)) if v not in taken)
@@ -228,11 +228,6 @@ def window_of(form: str, parts: Parts, rows: Axis, columns: Axis, x: Value, othe
     image = (rows.image, columns.image) if form == "taps" else (rows.tap, columns.tap)
     group = Rows((phase,), image[0], image[1] or Var("one.", 0, 0), parts.outputs)
     return Window(form, parts.monoid, planes, extra, row, column, value, (group,))
-
-
-def _expressions(value: Value) -> Iterator[Index]:
-    for v in walk(value):
-        yield from indices_of(v)
 
 
 def _partner(value: Value, tap: Var, images: list[Var]) -> Axis:
@@ -250,7 +245,7 @@ def _partner(value: Value, tap: Var, images: list[Var]) -> Axis:
 def _axis(value: Value, image: Var, tap: Var) -> Axis | None:
     """The axis of which every index in `value` is a function, as far as it uses these two."""
     axis: Axis | None = None
-    for e in _expressions(value):
+    for e in expressions(value):
         a, b = coefficient(e, image), coefficient(e, tap)
         if not isinstance(a, int) or not isinstance(b, int):
             return None
@@ -268,18 +263,23 @@ def _axis(value: Value, image: Var, tap: Var) -> Axis | None:
     return axis
 
 
-def in_positions(value: Value, axis: Axis, position: Var) -> Value:
-    """`value` with the axis' variables replaced by the position that they stand for."""
+def in_positions(value: Value, axes: tuple[tuple[Axis, Var], ...]) -> Value:
+    """`value` with the axes' variables replaced by the positions that they stand for."""
     def index(e: Index) -> Index:
+        if isinstance(e, int):
+            return e
         total: Index = 0
         zeros: dict[Var, Index] = {}
-        for v, step in ((axis.image, axis.stride), (axis.tap, axis.dilation)):
-            if v is None or (not isinstance(e, int) and v not in variables(e)):
-                continue
-            c = coefficient(e, v)
-            if not isinstance(c, int) or c % step:
-                raise Refused(f"an index is not linear in {v}")
-            total, zeros[v] = c // step * position, 0
+        used = variables(e)
+        for axis, position in axes:
+            place: Index = 0
+            for v, step in ((axis.image, axis.stride), (axis.tap, axis.dilation)):
+                if v in used:
+                    c = coefficient(e, v)  # type: ignore[arg-type]
+                    if not isinstance(c, int) or c % step:
+                        raise Refused(f"an index is not linear in {v}")
+                    place, zeros[v] = c // step * position, 0  # type: ignore[index]
+            total = total + place
         return subs(e, zeros) + total if zeros else e
 
     return map_indices(value, index)
