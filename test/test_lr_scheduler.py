@@ -30,13 +30,20 @@ SCHEDULES: dict[str, Any] = {
     "linear": lambda m, o: m.LinearLR(o, total_iters=4),
     "linear down": lambda m, o: m.LinearLR(o, 1.0, 0.25, 7),
     "lambda": lambda m, o: m.LambdaLR(o, lambda count: 0.95 ** count),
+    "constant": lambda m, o: m.ConstantLR(o, 0.3, 4),
+    "polynomial": lambda m, o: m.PolynomialLR(o, 9, 2.0),
+    "restarts": lambda m, o: m.CosineAnnealingWarmRestarts(o, 4, eta_min=0.01),
+    "longer restarts": lambda m, o: m.CosineAnnealingWarmRestarts(o, 2, 2),
+    "one cycle": lambda m, o: m.OneCycleLR(o, 0.5, total_steps=14),
+    "one cycle of lines": lambda m, o: m.OneCycleLR(o, 0.5, epochs=2, steps_per_epoch=7, pct_start=0.5,
+                                                    anneal_strategy="linear", div_factor=10.0),
     "warm-up": lambda m, o: m.SequentialLR(o, [m.LinearLR(o, 0.1, 1.0, 3), m.CosineAnnealingLR(o, 5),
                                               m.ExponentialLR(o, 0.5)], [3, 8]),
 }
 
 
 def rates_of_torch(make: Any, steps: int, lr: float = 0.1) -> list[float]:
-    optimizer = torch.optim.SGD([torch.ones(2, requires_grad=True)], lr=lr)
+    optimizer = torch.optim.SGD([torch.ones(2, requires_grad=True)], lr=lr, momentum=0.9)
     schedule = make(torch.optim.lr_scheduler, optimizer)
     rates = [optimizer.param_groups[0]["lr"]]
     for _ in range(steps):

@@ -11,7 +11,7 @@ import minigrad.tensor
 from minigrad import Tensor, nn
 from minigrad.engine.stats import stats
 from minigrad.errors import MinigradError
-from minigrad.nn.optim import SGD, Adagrad, Adam, AdamW, Lion, Optimizer, RMSprop
+from minigrad.nn.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, Lion, NAdam, Optimizer, RAdam, RMSprop
 from minigrad.nn.state import get_parameters
 from minigrad.ops.node import Node
 
@@ -28,6 +28,10 @@ CASES: dict[str, tuple[type[Optimizer], str, dict[str, Any]]] = {
     "rmsprop momentum": (RMSprop, "RMSprop", {"lr": 0.01, "alpha": 0.9, "momentum": 0.8, "weight_decay": 0.1}),
     "rmsprop centered": (RMSprop, "RMSprop", {"lr": 0.01, "centered": True, "eps": 1e-3}),
     "adagrad": (Adagrad, "Adagrad", {"lr": 0.05, "weight_decay": 0.1}),
+    "adadelta": (Adadelta, "Adadelta", {"lr": 0.5, "weight_decay": 0.1}),
+    "nadam": (NAdam, "NAdam", {"lr": 0.01, "weight_decay": 0.1}),
+    "radam": (RAdam, "RAdam", {"lr": 0.01, "betas": (0.9, 0.99), "weight_decay": 0.1}),
+    "adamax": (Adamax, "Adamax", {"lr": 0.01, "weight_decay": 0.1}),
     "adagrad from": (Adagrad, "Adagrad", {"lr": 0.05, "initial_accumulator_value": 0.5}),
 }
 INPUTS = np.random.default_rng(0).standard_normal((8, 4), np.float32)

@@ -1,4 +1,22 @@
 """`minigrad.optim` under the name that PyTorch and tinygrad users expect."""
-from minigrad.optim import SGD, Adagrad, Adam, AdamW, Lion, Optimizer, RMSprop, lr_scheduler
+from minigrad.optim import (
+    LAMB,
+    LARS,
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    Lion,
+    Muon,
+    NAdam,
+    Optimizer,
+    OptimizerGroup,
+    RAdam,
+    RMSprop,
+    lr_scheduler,
+)
 
-__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Lion", "Optimizer", "RMSprop", "lr_scheduler"]
+__all__ = ["LAMB", "LARS", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Lion", "Muon", "NAdam",
+           "Optimizer", "OptimizerGroup", "RAdam", "RMSprop", "lr_scheduler"]

@@ -1,9 +1,12 @@
 """Optimizers, with PyTorch's arguments and numbers, and `lr_scheduler`: learning rates that change on the way."""
 from minigrad.optim import lr_scheduler
 from minigrad.optim.adam import Adam, AdamW
+from minigrad.optim.adam_variants import Adamax, NAdam, RAdam
+from minigrad.optim.layerwise import LAMB, LARS, Muon
 from minigrad.optim.lion import Lion
-from minigrad.optim.optimizer import Optimizer
-from minigrad.optim.rmsprop import Adagrad, RMSprop
+from minigrad.optim.optimizer import Optimizer, OptimizerGroup
+from minigrad.optim.rmsprop import Adadelta, Adagrad, RMSprop
 from minigrad.optim.sgd import SGD
 
-__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Lion", "Optimizer", "RMSprop", "lr_scheduler"]
+__all__ = ["LAMB", "LARS", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Lion", "Muon", "NAdam",
+           "Optimizer", "OptimizerGroup", "RAdam", "RMSprop", "lr_scheduler"]

@@ -1,10 +1,10 @@
 """Adam, with weight decay in the gradient (`Adam`) or decoupled from it (`AdamW`)."""
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import Any
 
 from minigrad.errors import MinigradError
-from minigrad.optim.optimizer import Optimizer
+from minigrad.optim.optimizer import Optimizer, Params
 from minigrad.tensor import Tensor
 
 
@@ -22,14 +22,13 @@ class Adam(Optimizer):
 
     def __init__(
         self,
-        params: Iterable[Tensor],
+        params: Params,
         lr: float | Tensor = 0.001,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ):
-        if not isinstance(betas, (tuple, list)) or len(betas) != 2 or not all(0 <= b < 1 for b in betas):
-            raise MinigradError(f"[{type(self).__name__}] expected two betas in 0..1, below 1, got {betas!r}")
+        check_betas(type(self).__name__, betas)
         super().__init__(params, lr)
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
         self.corrections = [self._scalar(0.0), self._scalar(0.0)]
@@ -66,10 +65,16 @@ class AdamW(Adam):
 
     def __init__(
         self,
-        params: Iterable[Tensor],
+        params: Params,
         lr: float | Tensor = 0.001,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.01,
     ):
         super().__init__(params, lr, betas, eps, weight_decay)
+
+
+def check_betas(name: str, betas: Any) -> None:
+    """Raises MinigradError unless there are two of them in 0..1, below 1."""
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2 or not all(0 <= b < 1 for b in betas):
+        raise MinigradError(f"[{name}] expected two betas in 0..1, below 1, got {betas!r}")

@@ -1,10 +1,8 @@
 """Lion: steps of one size, in the direction of a momentum's sign."""
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from minigrad.errors import MinigradError
-from minigrad.optim.optimizer import Optimizer
+from minigrad.optim.adam import check_betas
+from minigrad.optim.optimizer import Optimizer, Params
 from minigrad.tensor import Tensor
 
 
@@ -17,13 +15,12 @@ class Lion(Optimizer):
 
     def __init__(
         self,
-        params: Iterable[Tensor],
+        params: Params,
         lr: float | Tensor = 1e-4,
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0,
     ):
-        if not isinstance(betas, (tuple, list)) or len(betas) != 2 or not all(0 <= b < 1 for b in betas):
-            raise MinigradError(f"[Lion] expected two betas in 0..1, below 1, got {betas!r}")
+        check_betas("Lion", betas)
         super().__init__(params, lr)
         self.betas, self.weight_decay = betas, weight_decay
         self.means = self._zeros()

@@ -27,7 +27,7 @@ class LRScheduler(ABC):
         if not isinstance(optimizer, Optimizer):
             raise MinigradError(f"[{type(self).__name__}] expected an Optimizer, got {type(optimizer).__name__}")
         self.optimizer = optimizer
-        self.base = optimizer.initial_lr()
+        self.bases = [member.initial_lr() for member in optimizer.members]
         self.count = Tensor(0, dtype=int32, device=optimizer.device).contiguous()
         Tensor.realize(self.count, *self._set(self.count))
 
@@ -45,11 +45,12 @@ class LRScheduler(ABC):
         return [self.count, *self._set(self.count)]
 
     def _set(self, count: Tensor) -> list[Tensor]:
-        return [self.optimizer.lr.assign(self.rate(count, self.base))]
+        return [member.lr.assign(self.rate(count, base))
+                for member, base in zip(self.optimizer.members, self.bases, strict=True)]
 
     def get_last_lr(self) -> list[float]:
-        """The present rate, read, in a list as PyTorch has it for groups of parameters."""
-        return [self.optimizer.lr.item()]
+        """The present rates, read, one for each group of parameters."""
+        return [member.lr.item() for member in self.optimizer.members]
 
 
 class LambdaLR(LRScheduler):
@@ -135,6 +136,146 @@ class LinearLR(LRScheduler):
     def rate(self, count: Tensor, base: Tensor) -> Tensor:
         share = count.minimum(self.total_iters).float() * (1 / self.total_iters)
         return base * (share * (self.end_factor - self.start_factor) + self.start_factor)
+
+
+class ConstantLR(LRScheduler):
+    """base * factor for total_iters steps, then base."""
+
+    def __init__(self, optimizer: Optimizer, factor: float = 1 / 3, total_iters: int = 5):
+        self.factor = as_number("ConstantLR", "factor", factor)
+        self.total_iters = as_count("ConstantLR", "total_iters", total_iters)
+        super().__init__(optimizer)
+
+    def rate(self, count: Tensor, base: Tensor) -> Tensor:
+        return base * (count < self.total_iters).where(self.factor, 1.0)
+
+
+class PolynomialLR(LRScheduler):
+    """base * (1 - count / total_iters)**power, 0 from total_iters on."""
+
+    def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0):
+        self.total_iters = as_count("PolynomialLR", "total_iters", total_iters, 1)
+        self.power = as_number("PolynomialLR", "power", power)
+        super().__init__(optimizer)
+
+    def rate(self, count: Tensor, base: Tensor) -> Tensor:
+        left = 1 - count.minimum(self.total_iters).float() * (1 / self.total_iters)
+        return base * left ** float(self.power)
+
+
+class CosineAnnealingWarmRestarts(LRScheduler):
+    """eta_min + (base - eta_min) * (1 + cos(pi * t / T)) / 2, where t counts the steps since the last restart and T is
+    how many there are until the next: T_0 at first, T_mult times as many after each.
+
+    Source: Loshchilov & Hutter 2017, https://arxiv.org/abs/1608.03983
+    """
+
+    def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1,  # noqa: N803  (PyTorch's names)
+                 eta_min: float = 0.0):
+        self.T_0 = as_count("CosineAnnealingWarmRestarts", "T_0", T_0, 1)
+        self.T_mult = as_count("CosineAnnealingWarmRestarts", "T_mult", T_mult, 1)
+        self.eta_min = as_number("CosineAnnealingWarmRestarts", "eta_min", eta_min)
+        super().__init__(optimizer)
+
+    def rate(self, count: Tensor, base: Tensor) -> Tensor:
+        if self.T_mult == 1:
+            share = (count % self.T_0).float() * (1 / self.T_0)
+        else:
+            start, length, share = 0, self.T_0, count.float() * (1 / self.T_0)
+            while start + length <= int32.max:
+                start, length = start + length, length * self.T_mult
+                share = (count >= start).where((count - start).float() * (1 / length), share)
+        return (base - self.eta_min) * (((share * math.pi).cos() + 1) * 0.5) + self.eta_min
+
+
+class OneCycleLR(LRScheduler):
+    """From max_lr / div_factor up to max_lr in the first `pct_start` of the steps, then down to the start over
+    final_div_factor: along cosines, or lines for `anneal_strategy` 'linear'. The optimizer's own rate does not count,
+    and momenta stay as they are (PyTorch's change them too, unless told).
+
+    There are `total_steps` steps, or epochs * steps_per_epoch; after them the rate stays.
+
+    Source: Smith & Topin 2018, https://arxiv.org/abs/1708.07120
+    """
+
+    def __init__(self, optimizer: Optimizer, max_lr: float, total_steps: int | None = None, epochs: int | None = None,
+                 steps_per_epoch: int | None = None, pct_start: float = 0.3, anneal_strategy: str = "cos",
+                 div_factor: float = 25.0, final_div_factor: float = 1e4):
+        if total_steps is None and epochs is not None and steps_per_epoch is not None:
+            total_steps = epochs * steps_per_epoch
+        self.total_steps = as_count("OneCycleLR", "total_steps, or epochs and steps_per_epoch,", total_steps, 1)
+        self.max_lr = as_number("OneCycleLR", "max_lr", max_lr)
+        if not 0 <= pct_start <= 1 or anneal_strategy not in ("cos", "linear"):
+            raise MinigradError(f"[OneCycleLR] expected pct_start in 0..1 and anneal_strategy 'cos' or 'linear', got "
+                                f"{pct_start!r} and {anneal_strategy!r}")
+        self.cosine, self.first = anneal_strategy == "cos", self.max_lr / div_factor
+        self.last, self.top = self.first / final_div_factor, pct_start * self.total_steps - 1
+        super().__init__(optimizer)
+
+    def rate(self, count: Tensor, base: Tensor) -> Tensor:
+        at = count.minimum(self.total_steps - 1).float()
+        up = self._between(self.first, self.max_lr, at / self.top if self.top > 0 else at * 0 + 1)
+        rest = self.total_steps - 1 - self.top
+        down = self._between(self.max_lr, self.last, (at - self.top) / rest if rest > 0 else at * 0 + 1)
+        return (at <= self.top).where(up, down)
+
+    def _between(self, start: float, stop: float, share: Tensor) -> Tensor:
+        share = (1 - (share * math.pi).cos()) * 0.5 if self.cosine else share
+        return share * (stop - start) + start
+
+
+class ReduceLROnPlateau(LRScheduler):
+    """The present rate times `factor`, but no less than `min_lr`, when a metric has not become better in more than
+    `patience` steps: smaller, or larger for `mode` 'max', by more than `threshold` times the best, or `threshold`
+    itself for `threshold_mode` 'abs'. After that `cooldown` steps are not counted as bad.
+
+    `step` takes the metric, a number or a Tensor of shape (), which is not read: it may stand inside `jit`.
+    """
+
+    def __init__(self, optimizer: Optimizer, mode: str = "min", factor: float = 0.1, patience: int = 10,
+                 threshold: float = 1e-4, threshold_mode: str = "rel", cooldown: int = 0, min_lr: float = 0.0):
+        if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
+            raise MinigradError(f"[ReduceLROnPlateau] expected mode 'min' or 'max' and threshold_mode 'rel' or 'abs', "
+                                f"got {mode!r} and {threshold_mode!r}")
+        self.largest, self.relative, self.threshold = mode == "max", threshold_mode == "rel", threshold
+        self.factor = as_number("ReduceLROnPlateau", "factor", factor)
+        self.patience = as_count("ReduceLROnPlateau", "patience", patience)
+        self.cooldown = as_count("ReduceLROnPlateau", "cooldown", cooldown)
+        self.min_lr = as_number("ReduceLROnPlateau", "min_lr", min_lr)
+        device = optimizer.device if isinstance(optimizer, Optimizer) else None
+        self.best = Tensor(-math.inf if self.largest else math.inf, device=device).contiguous()
+        self.bad, self.resting = (Tensor(0, dtype=int32, device=device).contiguous() for _ in range(2))
+        Tensor.realize(self.best, self.bad, self.resting)
+        super().__init__(optimizer)
+
+    def rate(self, count: Tensor, base: Tensor) -> Tensor:
+        return base
+
+    def step(self, metric: float | Tensor = math.nan) -> None:
+        """Counts a step with this metric, and changes the optimizer's learning rate if it is time."""
+        Tensor.realize(*self.schedule_step(metric))
+
+    def schedule_step(self, metric: float | Tensor = math.nan) -> list[Tensor]:
+        """Assigns everything that a step changes, and returns it unrealized: realize it with the optimizer's."""
+        if not isinstance(metric, Tensor):
+            metric = Tensor(float(as_number("ReduceLROnPlateau", "a metric", metric)), device=self.best.device)
+        elif metric.shape != ():
+            raise ShapeError(f"[ReduceLROnPlateau] expected a metric of shape [], got {list(metric.shape)}")
+        m = metric.detach().float().to(self.best.device)
+        sign = 1 if self.largest else -1
+        bar = self.best * (1 + sign * self.threshold) if self.relative else self.best + sign * self.threshold
+        better = m > bar if self.largest else m < bar
+        bad = (better.bitwise_or(self.resting > 0)).where(0, self.bad + 1)
+        due = bad > self.patience
+        resting = due.where(self.cooldown, (self.resting - 1).maximum(0))
+        lower = [due.where((member.lr * self.factor).maximum(self.min_lr), member.lr)
+                 for member in self.optimizer.members]
+        self.best.assign(better.where(m, self.best))
+        self.bad.assign(due.where(0, bad))
+        self.resting.assign(resting)
+        self.count.assign(self.count + 1)
+        rates = [member.lr.assign(rate) for member, rate in zip(self.optimizer.members, lower, strict=True)]
+        return [self.count, self.best, self.bad, self.resting, *rates]
 
 
 class SequentialLR(LRScheduler):

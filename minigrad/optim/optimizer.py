@@ -1,12 +1,16 @@
-"""What all optimizers share: the parameters, the learning rate, and one realize per step."""
+"""What all optimizers share: the parameters, the learning rate, and one realize per step; and groups of them."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
 
 from minigrad.errors import MinigradError, ShapeError
 from minigrad.mixins.base import as_number
 from minigrad.tensor import Tensor
+
+Params = Iterable[Tensor | Mapping[str, Any]]
+"""Parameters, or groups of them with options of their own (see Optimizer)."""
 
 
 class Optimizer(ABC):
@@ -15,16 +19,31 @@ class Optimizer(ABC):
     Tensors without `requires_grad` (running statistics, which `nn.state.get_parameters` lists too) are brought up to
     date in the same plan. Everything that changes from step to step, the learning rate included, is a Tensor made here,
     so that a captured step (`jit`) sees it. Raises MinigradError where there is nothing to update.
+
+    As in PyTorch, `params` may be a list of dictionaries: Tensors under 'params', and options that differ for them from
+    the others. What is made then is an OptimizerGroup.
     """
 
     weight_decay: float = 0.0
+    params: list[Tensor]
+    buffers: list[Tensor]
 
-    def __init__(self, params: Iterable[Tensor], lr: float | Tensor):
+    def __new__(cls, params: Any = (), *args: Any, **options: Any) -> Self:
+        if not isinstance(params, (tuple, list)) or not params or not all(isinstance(g, Mapping) for g in params):
+            return super().__new__(cls)
+        if any("params" not in g for g in params):
+            raise MinigradError(f"[{cls.__name__}] expected Tensors under 'params' in each group, got "
+                                f"{[list(g) for g in params]}")
+        own = [{name: value for name, value in g.items() if name != "params"} for g in params]
+        members = [cls(g["params"], *args, **{**options, **o}) for g, o in zip(params, own, strict=True)]
+        return OptimizerGroup(*members)  # type: ignore[return-value]
+
+    def __init__(self, params: Params, lr: float | Tensor):
         given = [params] if isinstance(params, Tensor) else list(params) if isinstance(params, Iterable) else [None]
         if not all(isinstance(p, Tensor) for p in given):
             raise MinigradError(f"[{type(self).__name__}] expected Tensors, such as nn.state.get_parameters(model), "
                                 f"got {type(params).__name__}")
-        unique = list({id(p): p for p in given}.values())
+        unique: list[Any] = list({id(p): p for p in given}.values())
         self.params = [p for p in unique if p.requires_grad]
         self.buffers = [p for p in unique if not p.requires_grad]
         if not self.params:
@@ -50,6 +69,16 @@ class Optimizer(ABC):
         """A zero for each element of each parameter, in storage of its own."""
         return [Tensor.zeros(*p.shape, dtype=p.dtype, device=p.device, requires_grad=False).contiguous()
                 for p in self.params]
+
+    @property
+    def members(self) -> list[Optimizer]:
+        """The optimizers with a learning rate of their own that this one is made of."""
+        return [self]
+
+    @property
+    def param_groups(self) -> list[ParamGroup]:
+        """By group: `group["params"]`, `group["lr"]`, which is read as a number and can be set, and other options."""
+        return [ParamGroup(member) for member in self.members]
 
     @property
     def lr(self) -> Tensor:
@@ -97,3 +126,70 @@ class Optimizer(ABC):
     @abstractmethod
     def _update(self, gradients: list[Tensor]) -> list[Tensor]:
         """Assigns new values to the parameters and the state, and returns the state."""
+
+
+class OptimizerGroup(Optimizer):
+    """Optimizers that step together, in one plan: `OptimizerGroup(AdamW(weights, lr=1e-3), AdamW(biases, lr=1e-3,
+    weight_decay=0))`. Schedules change each one's learning rate from where it started."""
+
+    def __new__(cls, *optimizers: Any) -> Self:
+        return object.__new__(cls)
+
+    def __init__(self, *optimizers: Optimizer):
+        if not optimizers or not all(isinstance(o, Optimizer) for o in optimizers):
+            raise MinigradError(f"[OptimizerGroup] expected optimizers, got {[type(o).__name__ for o in optimizers]}")
+        self._members = [member for o in optimizers for member in o.members]
+        self.params = [p for o in self._members for p in o.params]
+        self.buffers = list({id(b): b for o in self._members for b in o.buffers}.values())
+        if len({id(p) for p in self.params}) < len(self.params):
+            raise MinigradError("[OptimizerGroup] expected each parameter in one group, got one in several")
+        self.device = self._members[0].device
+
+    @property
+    def members(self) -> list[Optimizer]:
+        """The optimizers with a learning rate of their own that this one is made of."""
+        return list(self._members)
+
+    @property
+    def lr(self) -> Tensor:
+        """The first one's learning rate, shape (). Setting it sets that of all."""
+        return self._members[0].lr
+
+    @lr.setter
+    def lr(self, value: float | Tensor) -> None:
+        for member in self._members:
+            member.lr = value
+
+    def initial_lr(self) -> Tensor:
+        """The first one's learning rate when a schedule first asked for it."""
+        return self._members[0].initial_lr()
+
+    def schedule_step(self) -> list[Tensor]:
+        """Assigns everything that a step changes, and returns it unrealized."""
+        return list({id(t): t for member in self._members for t in member.schedule_step()}.values())
+
+    def _update(self, gradients: list[Tensor]) -> list[Tensor]:
+        raise MinigradError("[OptimizerGroup] expected its members to update their own parameters")
+
+
+class ParamGroup:
+    """What PyTorch's `param_groups` hold: a view of an optimizer, whose options are read and set by name."""
+
+    def __init__(self, optimizer: Optimizer):
+        self._optimizer = optimizer
+
+    def __getitem__(self, name: str) -> Any:
+        if name == "lr":
+            return self._optimizer.lr.item()
+        if name.startswith("_") or name not in vars(self._optimizer):
+            raise KeyError(f"[param_groups] expected one of {', '.join(self.keys())}, got {name!r}")
+        return getattr(self._optimizer, name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name != "lr":
+            self[name]
+        setattr(self._optimizer, name, value)
+
+    def keys(self) -> list[str]:
+        """The names there are."""
+        return ["lr", *[name for name in vars(self._optimizer) if not name.startswith("_")]]

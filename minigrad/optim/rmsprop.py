@@ -1,11 +1,9 @@
-"""Optimizers that divide by a running or total size of gradients: RMSprop and Adagrad."""
+"""Optimizers that divide by a running or total size of gradients: RMSprop, Adagrad and Adadelta."""
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 from minigrad.errors import MinigradError
 from minigrad.mixins.base import as_number
-from minigrad.optim.optimizer import Optimizer
+from minigrad.optim.optimizer import Optimizer, Params
 from minigrad.tensor import Tensor
 
 
@@ -18,7 +16,7 @@ class RMSprop(Optimizer):
 
     def __init__(
         self,
-        params: Iterable[Tensor],
+        params: Params,
         lr: float | Tensor = 0.01,
         alpha: float = 0.99,
         eps: float = 1e-8,
@@ -63,7 +61,7 @@ class Adagrad(Optimizer):
 
     def __init__(
         self,
-        params: Iterable[Tensor],
+        params: Params,
         lr: float | Tensor = 0.01,
         weight_decay: float = 0.0,
         initial_accumulator_value: float = 0.0,
@@ -84,3 +82,32 @@ class Adagrad(Optimizer):
             square.assign(v)
             p.assign(old.stepped(g / (v.sqrt() + self.eps), self._lr))
         return self.squares
+
+
+class Adadelta(Optimizer):
+    """v = rho*v + (1-rho)*g*g;  d = sqrt(a + eps) / sqrt(v + eps) * g;  a = rho*a + (1-rho)*d*d;  p -= lr * d, with
+    g += weight_decay * p first.
+
+    Source: Zeiler 2012, https://arxiv.org/abs/1212.5701
+    """
+
+    def __init__(self, params: Params, lr: float | Tensor = 1.0, rho: float = 0.9, eps: float = 1e-6,
+                 weight_decay: float = 0.0):
+        self.rho, self.eps = as_number("Adadelta", "rho", rho), as_number("Adadelta", "eps", eps)
+        if not 0 <= self.rho <= 1:
+            raise MinigradError(f"[Adadelta] expected a rho in 0..1, got {rho}")
+        super().__init__(params, lr)
+        self.weight_decay = weight_decay
+        self.squares, self.steps = self._zeros(), self._zeros()
+        Tensor.realize(*self.squares, *self.steps)
+
+    def _update(self, gradients: list[Tensor]) -> list[Tensor]:
+        for p, g, square, size in zip(self.params, gradients, self.squares, self.steps, strict=True):
+            old = p.detach()
+            g = self._decayed(g, old)
+            v = square * self.rho + g * g * (1 - self.rho)
+            step = (size + self.eps).sqrt() / (v + self.eps).sqrt() * g
+            square.assign(v)
+            size.assign(size * self.rho + step * step * (1 - self.rho))
+            p.assign(old.stepped(step, self._lr))
+        return [*self.squares, *self.steps]

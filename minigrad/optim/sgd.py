@@ -1,11 +1,9 @@
 """Stochastic gradient descent."""
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from minigrad.errors import MinigradError
 from minigrad.mixins.base import as_number
-from minigrad.optim.optimizer import Optimizer
+from minigrad.optim.optimizer import Optimizer, Params
 from minigrad.tensor import Tensor
 
 
@@ -17,7 +15,7 @@ class SGD(Optimizer):
 
     def __init__(
         self,
-        params: Iterable[Tensor],
+        params: Params,
         lr: float | Tensor = 0.001,
         momentum: float = 0.0,
         weight_decay: float = 0.0,

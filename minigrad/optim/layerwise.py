@@ -1,0 +1,123 @@
+"""Optimizers that look at a parameter as a whole: LAMB and LARS scale steps by its norm, Muon turns them orthogonal."""
+from __future__ import annotations
+
+from minigrad.errors import MinigradError, ShapeError
+from minigrad.mixins.base import as_count, as_number
+from minigrad.optim.adam import Adam
+from minigrad.optim.optimizer import Optimizer, Params
+from minigrad.tensor import Tensor
+
+_QUINTIC = (3.4445, -4.775, 2.0315)
+
+
+def _trust(p: Tensor, step: Tensor) -> Tensor:
+    """|p| / |step|, 1 where either is 0; of shape ()."""
+    ours, theirs = p.float().norm(), step.float().norm()
+    none = (ours * theirs).eq(0)
+    return none.where(1.0, ours / none.where(1.0, theirs))
+
+
+class LAMB(Adam):
+    """Adam's step with decoupled weight decay, times |p| / |step| of each parameter: for large batches.
+
+    Source: You et al. 2020, https://arxiv.org/abs/1904.00962
+    """
+
+    def __init__(self, params: Params, lr: float | Tensor = 0.001,
+                 betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6, weight_decay: float = 0.0):
+        super().__init__(params, lr, betas, eps, weight_decay)
+
+    def _update(self, gradients: list[Tensor]) -> list[Tensor]:
+        b1, b2 = self.betas
+        c1, c2 = (c * b + (1 - b) for c, b in zip(self.corrections, self.betas, strict=True))
+        for p, g, mean, variance in zip(self.params, gradients, self.means, self.variances, strict=True):
+            old = p.detach()
+            m, v = mean * b1 + g * (1 - b1), variance * b2 + g * g * (1 - b2)
+            mean.assign(m)
+            variance.assign(v)
+            step = self._decayed((m / c1) / ((v / c2).sqrt() + self.eps), old)
+            p.assign(old.stepped(step * _trust(old, step), self._lr))
+        for correction, c in zip(self.corrections, (c1, c2), strict=True):
+            correction.assign(c)
+        return [*self.corrections, *self.means, *self.variances]
+
+
+class LARS(Optimizer):
+    """v = momentum*v + lr * trust * (g + weight_decay * p);  p -= v, with trust = tcoef * |p| / (|g| +
+    weight_decay * |p|) of each parameter, 1 where a norm is 0; with `nesterov`, p -= lr * trust * g' + momentum * v.
+
+    Source: You et al. 2017, https://arxiv.org/abs/1708.03888
+    """
+
+    def __init__(self, params: Params, lr: float | Tensor = 0.001, momentum: float = 0.9,
+                 weight_decay: float = 1e-4, nesterov: bool = False, tcoef: float = 0.001):
+        self.momentum, self.tcoef = as_number("LARS", "momentum", momentum), as_number("LARS", "tcoef", tcoef)
+        super().__init__(params, lr)
+        self.weight_decay, self.nesterov = weight_decay, nesterov
+        self.velocities = self._zeros()
+        Tensor.realize(*self.velocities)
+
+    def _update(self, gradients: list[Tensor]) -> list[Tensor]:
+        for p, g, velocity in zip(self.params, gradients, self.velocities, strict=True):
+            old = p.detach()
+            ours, theirs = old.float().norm(), g.float().norm()
+            none = (ours * theirs).eq(0)
+            trust = none.where(1.0, ours * self.tcoef / none.where(1.0, theirs + ours * self.weight_decay))
+            step = self._decayed(g, old) * (self._lr * trust).cast(old.dtype)
+            v = velocity * self.momentum + step
+            velocity.assign(v)
+            p.assign(old - (step + v * self.momentum if self.nesterov else v))
+        return self.velocities
+
+
+class Muon(Optimizer):
+    """Momentum whose matrices are turned orthogonal: v = momentum*v + g (g + momentum*v with `nesterov`),
+    p -= lr * (scale * orthogonal(v) + weight_decay * p), where the scale is sqrt(max(1, rows / columns)).
+
+    For parameters of two axes and more, which are matrices [first, all others]; others need an optimizer of their own
+    (see OptimizerGroup). Raises ShapeError for those.
+
+    Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/
+    """
+
+    def __init__(self, params: Params, lr: float | Tensor = 0.001, weight_decay: float = 0.1,
+                 momentum: float = 0.95, nesterov: bool = True, ns_steps: int = 5, eps: float = 1e-7):
+        self.momentum = as_number("Muon", "momentum", momentum)
+        if not 0 <= self.momentum < 1:
+            raise MinigradError(f"[Muon] expected a momentum in 0..1, below 1, got {momentum}")
+        self.ns_steps = as_count("Muon", "ns_steps", ns_steps, 1)
+        super().__init__(params, lr)
+        wrong = [p for p in self.params if p.ndim < 2]
+        if wrong:
+            raise ShapeError(f"[Muon] expected parameters of two axes and more, got one of shape "
+                             f"{list(wrong[0].shape)}: give it to AdamW, and both to OptimizerGroup")
+        self.weight_decay, self.nesterov, self.eps = weight_decay, nesterov, eps
+        self.velocities = self._zeros()
+        Tensor.realize(*self.velocities)
+
+    def _update(self, gradients: list[Tensor]) -> list[Tensor]:
+        for p, g, velocity in zip(self.params, gradients, self.velocities, strict=True):
+            old = p.detach()
+            v = velocity * self.momentum + g
+            velocity.assign(v)
+            step = g + v * self.momentum if self.nesterov else v
+            matrix = step.flatten(1).float()
+            rows, columns = (int(n) for n in matrix.shape)  # type: ignore[arg-type]
+            scale = max(1.0, rows / max(columns, 1)) ** 0.5
+            turned = orthogonal(matrix, self.ns_steps, self.eps).reshape(*old.shape) * scale
+            p.assign(old.stepped(self._decayed(turned, old), self._lr))
+        return self.velocities
+
+
+def orthogonal(x: Tensor, steps: int = 5, eps: float = 1e-7) -> Tensor:
+    """Nearly U @ V.T of a matrix U @ S @ V.T, with singular values of about 0.7 to 1.2: `steps` of the iteration
+    x = a x + (b y + c y @ y) @ x with y = x @ x.T, from x over its norm."""
+    a, b, c = _QUINTIC
+    rows, columns = x.shape
+    wide = rows <= columns  # type: ignore[operator]
+    x = x if wide else x.T
+    x = x / (x.norm() + eps)
+    for _ in range(steps):
+        y = (x @ x.T).contiguous()
+        x = (x * a + (y * b + y @ y * c) @ x).contiguous()
+    return x if wide else x.T
