@@ -63,6 +63,13 @@ class InPlaceMixin(AliasMixin):
             return self
         return self.assign(value)
 
+    def _result(self, name: str, value: Any, inplace: bool) -> Any:
+        """`value`, which this tensor is then too with `inplace`, as PyTorch's layers have it."""
+        if not inplace:
+            return value
+        self._check_in_place(name)
+        return self._become(name, value)
+
     # Filled
 
     def zero_(self) -> Self:

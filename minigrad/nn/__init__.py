@@ -3,7 +3,7 @@ parameters; `Module` is one for models that were written for PyTorch.
 
 Parameters have `requires_grad=True`; running statistics have `requires_grad=False`. Weights start as in PyTorch.
 """
-from minigrad.nn import init, optim, state, utils
+from minigrad.nn import functional, init, optim, state, utils
 from minigrad.nn.activation import (
     CELU,
     ELU,
@@ -281,6 +281,7 @@ __all__ = [
     "ZeroPad1d",
     "ZeroPad2d",
     "ZeroPad3d",
+    "functional",
     "init",
     "optim",
     "state",

@@ -6,38 +6,47 @@ from minigrad.mixins.base import as_count, as_number
 from minigrad.tensor import Tensor
 
 
-class ReLU:
+class _InPlace:
+    """With `inplace`, the input's handle gets the result too, as by a method that ends in `_`; it saves nothing."""
+
+    def __init__(self, inplace: bool = False):
+        self.inplace = inplace
+
+
+class ReLU(_InPlace):
     """max(x, 0)."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.relu()
+        return x._result("ReLU", x.relu(), self.inplace)
 
 
-class ReLU6:
+class ReLU6(_InPlace):
     """min(max(x, 0), 6)."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.relu6()
+        return x._result("ReLU6", x.relu6(), self.inplace)
 
 
-class LeakyReLU:
+class LeakyReLU(_InPlace):
     """x where positive, else negative_slope * x."""
 
-    def __init__(self, negative_slope: float = 0.01):
+    def __init__(self, negative_slope: float = 0.01, inplace: bool = False):
+        super().__init__(inplace)
         self.negative_slope = as_number("LeakyReLU", "negative_slope", negative_slope)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.leaky_relu(self.negative_slope)
+        return x._result("LeakyReLU", x.leaky_relu(self.negative_slope), self.inplace)
 
 
-class ELU:
+class ELU(_InPlace):
     """x where positive, else alpha * (exp(x) - 1)."""
 
-    def __init__(self, alpha: float = 1.0):
+    def __init__(self, alpha: float = 1.0, inplace: bool = False):
+        super().__init__(inplace)
         self.alpha = as_number("ELU", "alpha", alpha)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.elu(self.alpha)
+        return x._result("ELU", x.elu(self.alpha), self.inplace)
 
 
 class GELU:
@@ -56,25 +65,25 @@ class GELU:
         return x.gelu(self.approximate)
 
 
-class SiLU:
+class SiLU(_InPlace):
     """x * sigmoid(x)."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.silu()
+        return x._result("SiLU", x.silu(), self.inplace)
 
 
-class Mish:
+class Mish(_InPlace):
     """x * tanh(softplus(x))."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.mish()
+        return x._result("Mish", x.mish(), self.inplace)
 
 
-class Hardswish:
+class Hardswish(_InPlace):
     """x * relu6(x + 3) / 6."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.hardswish()
+        return x._result("Hardswish", x.hardswish(), self.inplace)
 
 
 class Softplus:
@@ -121,21 +130,22 @@ class LogSoftmax:
         return x.log_softmax(self.dim)
 
 
-class SELU:
+class SELU(_InPlace):
     """elu(x, 1.6733) * 1.0507: it keeps mean 0 and variance 1 (Klambauer et al. 2017)."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.selu()
+        return x._result("SELU", x.selu(), self.inplace)
 
 
-class CELU:
+class CELU(_InPlace):
     """x where positive, else alpha * (exp(x / alpha) - 1)."""
 
-    def __init__(self, alpha: float = 1.0):
+    def __init__(self, alpha: float = 1.0, inplace: bool = False):
+        super().__init__(inplace)
         self.alpha = as_number("CELU", "alpha", alpha)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.celu(self.alpha)
+        return x._result("CELU", x.celu(self.alpha), self.inplace)
 
 
 class PReLU:
@@ -162,21 +172,22 @@ class GLU:
         return x.glu(self.dim)
 
 
-class Hardtanh:
+class Hardtanh(_InPlace):
     """x held within min_val..max_val."""
 
-    def __init__(self, min_val: float = -1.0, max_val: float = 1.0):
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False):
+        super().__init__(inplace)
         self.min_val, self.max_val = min_val, max_val
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.hardtanh(self.min_val, self.max_val)
+        return x._result("Hardtanh", x.hardtanh(self.min_val, self.max_val), self.inplace)
 
 
-class Hardsigmoid:
+class Hardsigmoid(_InPlace):
     """relu6(x + 3) / 6."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.hardsigmoid()
+        return x._result("Hardsigmoid", x.hardsigmoid(), self.inplace)
 
 
 class Hardshrink:
@@ -220,14 +231,15 @@ class LogSigmoid:
         return x.logsigmoid()
 
 
-class Threshold:
+class Threshold(_InPlace):
     """x above the threshold, else `value`."""
 
-    def __init__(self, threshold: float, value: float):
+    def __init__(self, threshold: float, value: float, inplace: bool = False):
+        super().__init__(inplace)
         self.threshold, self.value = threshold, value
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.threshold(self.threshold, self.value)
+        return x._result("Threshold", x.threshold(self.threshold, self.value), self.inplace)
 
 
 class Softmin:

@@ -60,11 +60,11 @@ class Dropout:
     Source: Srivastava et al. 2014, https://jmlr.org/papers/v15/srivastava14a.html
     """
 
-    def __init__(self, p: float = 0.5):
-        self.p = p
+    def __init__(self, p: float = 0.5, inplace: bool = False):
+        self.p, self.inplace = p, inplace
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.dropout(self.p)
+        return x._result("Dropout", x.dropout(self.p), self.inplace)
 
 
 class _PlaneDropout:
@@ -72,14 +72,14 @@ class _PlaneDropout:
 
     axes: ClassVar[int]
 
-    def __init__(self, p: float = 0.5):
-        self.p = p
+    def __init__(self, p: float = 0.5, inplace: bool = False):
+        self.p, self.inplace = p, inplace
 
     def __call__(self, x: Tensor) -> Tensor:
         if as_tensor(type(self).__name__, x).ndim < self.axes + 1:
             raise ShapeError(f"[{type(self).__name__}] expected [N, C, ...] with {self.axes} further axes, "
                              f"got {list(x.shape)}")
-        return x._dropped_channels(self.p, self.axes)
+        return x._result(type(self).__name__, x._dropped_channels(self.p, self.axes), self.inplace)
 
 
 class Dropout1d(_PlaneDropout):
