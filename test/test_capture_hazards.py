@@ -430,3 +430,17 @@ def test_a_value_read_inside_is_refused() -> None:
     f = jit(lambda x: x * x.sum().item())
     with pytest.raises(MinigradError, match=r"item\(\).*test_capture_hazards\.py"):
         f(tensor(3))
+
+
+def test_an_argument_is_the_gradient_of_another_tensor() -> None:
+    """A replay leaves it there, and its handle alone, whichever argument it is and whatever the others are."""
+    f = jit(lambda x, y: (x @ y).contiguous().realize(), limit=100)
+    x, y, z, graded = (tensor(4, 4) for _ in range(4))
+    values = {id(t): t.numpy() for t in (x, y, z)}
+    for gradient in (y, x, z):
+        graded.grad = gradient
+        for a, b in [(x, y)] * 4 + [(y, x)] * 3 + [(x, x)] * 3 + [(x, y), (z, y), (y, z), (x, y), (y, x)]:
+            np.testing.assert_allclose(f(a, b).numpy(), values[id(a)] @ values[id(b)], rtol=1e-5, atol=1e-5)
+            assert graded.grad is gradient
+        for t in (x, y, z):
+            np.testing.assert_array_equal(t.numpy(), values[id(t)])

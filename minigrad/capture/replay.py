@@ -1,7 +1,7 @@
 """One capture of a function: its steps, the conditions under which they hold, and what they do to Tensors."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import ref
 
@@ -43,7 +43,17 @@ class Capture:
         over = self.recording.overwritten()
         self.places = [(r, *p) for r, p in self.recording.places.items()]
         self.overwritten = [(r, *p) for r, p in self.recording.places.items() if r in over]
+        self.same = list(self._gradients_that_are_arguments())
+        """(owner, argument) of the gradients that were arguments before and after: whether the function said so again,
+        nobody knows, so that it must be so at a replay."""
         self.constants = [(r, buffer) for r, buffer in self.recording.constants.items() if buffer is not None]
+
+    def _gradients_that_are_arguments(self) -> Iterator[tuple[int, int]]:
+        for rebind in self.rebinds:
+            if rebind.place[1] and not rebind.fresh and rebind.register is not None:
+                argument, of_argument = self.recording.places.get(rebind.register, (len(self.inputs), False))
+                if argument < len(self.inputs) and not of_argument:
+                    yield rebind.place[0], argument
 
     def _fixed(self, journal: Journal, recorder: Recorder) -> dict[int, Buffer]:
         """Registers, and their buffers, of Tensors that are no arguments and that the function only reads, and of data
@@ -98,10 +108,14 @@ class Capture:
         self.shared = [[(numbers[o], g) for o, g in group] for group in shared]
 
     def signature(self) -> tuple:
-        """Equal for two captures whose steps take the same things from the same places."""
+        """Equal for two captures whose steps take the same things from the same places, and put the same there."""
         count = len(self.inputs)
-        places = tuple([(r, o if o < count else id(self.guards[o - count].tensor()), g) for r, o, g in self.places])
-        return places, self._steps
+
+        def known(owner: int) -> int:
+            return owner if owner < count else id(self.guards[owner - count].tensor())
+
+        places = tuple([(r, known(o), g) for r, o, g in self.places])
+        return places, tuple([(known(r.place[0]), r.place[1], r.register, r.fresh) for r in self.rebinds]), self._steps
 
     def _signature(self) -> tuple:
         """The steps as they were recorded, and the constants."""
@@ -144,6 +158,8 @@ class Capture:
                 return "an argument is also read or changed as another variable"
         if not self.takes(tensors):
             return "an argument of the capture still lives, and might be read as another variable"
+        if any([found[owner]._grad is not found[argument] for owner, argument in self.same]):
+            return "a gradient that was an argument is another tensor"
         for group in self.shared:
             buffers = [at(found, place)._node.storage for place in group]
             if any(b is None or b is not buffers[0] for b in buffers):
