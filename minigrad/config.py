@@ -142,6 +142,8 @@ _VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
 }
 
 _override: ContextVar[Config | None] = ContextVar("minigrad_config", default=None)
+override: Callable[[], Config | None] = _override.get
+"""The Config of the innermost `with config(...)`, None outside: while it is one object, so is what `current` says."""
 
 
 @cache

@@ -11,9 +11,9 @@ from threading import get_ident
 from typing import Any
 from weakref import ref
 
-_handles: dict[ref, None] = {}
+handles: dict[ref, None] = {}
 """A Tensor's hash is its identity, so that a weak reference finds itself here, dead or alive."""
-_forget = _handles.pop
+forget = handles.pop
 
 
 class Changes:
@@ -48,28 +48,28 @@ def changed_by_user(tensor: Any) -> None:
 
 def register(tensor: Any) -> None:
     """Adds a Tensor; it leaves by itself when it dies."""
-    _handles[ref(tensor, _forget)] = None
+    handles[ref(tensor, forget)] = None
 
 
 def enter(tensor: Any) -> None:
     """`register`, and `changed`: it holds a Node that others may hold."""
-    handle = ref(tensor, _forget)
-    _handles[handle] = None
+    handle = ref(tensor, forget)
+    handles[handle] = None
     changes.mark = handle  # another object than any before
 
 
 def register_all(tensors: Sequence[Any]) -> None:
     """`register` for each of many."""
-    _handles.update(dict.fromkeys(map(ref, tensors, repeat(_forget))))
+    handles.update(dict.fromkeys(map(ref, tensors, repeat(forget))))
 
 
 def live() -> Iterator[Any]:
     """The live Tensors, oldest first."""
-    for handle in list(_handles):
+    for handle in list(handles):
         tensor = handle()
         if tensor is not None:
             yield tensor
 
 
 def count() -> int:
-    return len(_handles)
+    return len(handles)

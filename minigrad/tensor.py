@@ -5,6 +5,7 @@ import weakref
 from collections.abc import Sequence
 from itertools import repeat
 from typing import Any, Self, final
+from weakref import ref
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from minigrad.engine.realize import realize
 from minigrad.engine.transfer import download, wrap
 from minigrad.errors import DTypeError, MinigradError, ShapeError
 from minigrad.graph.autodiff import History, gradient
-from minigrad.handles import changed, changed_by_user, register, register_all
+from minigrad.handles import changed, changed_by_user, forget, handles, register, register_all
 from minigrad.mixins.base import Base, as_tensor, broadcast_shapes
 from minigrad.mixins.protocols import ProtocolMixin
 from minigrad.ops import build as B
@@ -77,7 +78,7 @@ class Tensor(ProtocolMixin):
         self._node = node
         self._grad = self._before = None
         self._requires_grad = False
-        register(self)
+        handles[ref(self, forget)] = None  # `register`, without the call
         return self
 
     @classmethod

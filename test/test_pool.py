@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -156,6 +157,35 @@ def test_launches_from_several_threads():
         user.join()
     for row in rows:
         assert np.array_equal(contents(device, row), np.full(300, 200))
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2,
+                    reason="this system has one processor, or does not say")
+def test_woken_workers_keep_off_the_callers_processor():
+    """Else Linux may wake them beside the caller again and again. They never lose their last processor."""
+    device, allowed = CPU(3), os.sched_getaffinity(0)
+    [program] = device.load([increment()])
+    a = buffer_of(device, np.zeros(1000, np.int64))
+    found, launches = set(), 0
+    while not found and launches < 500:
+        time.sleep(0.002)
+        device.launch([Launch(program, (a,), 1000)])
+        launches += 1
+        masks = [frozenset(os.sched_getaffinity(w.native_id)) for w in device.pool._workers]
+        found = set(masks) if all(len(m) == len(allowed) - 1 for m in masks) else set()
+    assert len(found) == 1 and found.pop() < allowed
+
+    def work() -> None:
+        os.sched_setaffinity(0, {min(allowed)})  # of this thread
+        for _ in range(20):
+            time.sleep(0.002)
+            device.launch([Launch(program, (a,), 1000)])
+
+    user = threading.Thread(target=work)
+    user.start()
+    user.join()
+    assert all([os.sched_getaffinity(w.native_id) for w in device.pool._workers])
+    assert (contents(device, a) == launches + 20).all()
 
 
 def _in_child(device, program, a, results) -> None:

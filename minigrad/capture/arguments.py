@@ -120,7 +120,7 @@ _UNBOUND = ModuleType("unbound")
 
 def _reference(value: Any, gone: Callable[[ref], None]) -> Callable[[], Any]:
     """What gives the value; only small immutable values are kept alive, of others `gone` hears when they die."""
-    if type(value) in _PLAIN or type(value) is float:
+    if _is_plain(value):
         return partial(_given, value)
     try:
         return ref(value, gone)
@@ -160,57 +160,35 @@ class Surroundings:
             code = self.plain.__code__
             self.globals = sorted(_globals(code))
             self.attributes = sorted(_attributes(code)) if code.co_argcount else []
-        self._alone = not (self.globals or self.attributes or self.plain is None or self.plain.__closure__)
         self._cells = self.plain.__closure__ or () if self.plain is not None else ()
         self._keys: tuple[tuple[str, Any], ...] | None = None
-        """What `values` said last, for as long as all that it has seen lives."""
-        self._last_cells: list[tuple[Any, Callable[[], Any]]] = []
-        """(cell, what gives the value that it had)."""
-        self._last_named: list[tuple[int, str, Callable[[], Any]]] = []
-        """(which of `_scopes`, name, what gives the value that it had)."""
-        self._defaults: tuple[Any, ...] | None = None
-        self._keywords = 0
+        """What `values` said last, for as long as all that it has seen lives: `_references` tell when something dies,
+        so that until then an id says which object it is."""
+        self._references: list[Callable[[], Any]] = []
+        self._same: Callable[[object | None], bool] = bool
 
     def values(self, owner: object | None) -> tuple[tuple[str, Any], ...]:
         """(name, key) of everything in sight; `owner` is the object whose method this is, if it is one.
 
         It is the same tuple as last time where everything is the same object as last time.
         """
-        plain = self.plain
-        if plain is None or self._alone and not plain.__defaults__ and not plain.__kwdefaults__:
-            return ()
         keys = self._keys
-        if keys is not None and self._same(plain, owner):
+        if keys is not None and self._same(owner):
             return keys
+        if self.plain is None:
+            return ()
         values = self._look(owner)
         keys = tuple([(name, _seen(v)) for name, v in zip(self._names(owner), values, strict=True)
                       if not isinstance(v, ModuleType)])
-        self._remember(plain, values, owner)
         self._keys = keys
+        self._remember(self.plain, keys, values, owner)
         return keys
 
-    def _same(self, plain: FunctionType, owner: object | None) -> bool:
-        """Whether everything in sight is the object that it was last time."""
-        if plain.__defaults__ is not self._defaults or len(plain.__kwdefaults__ or ()) != self._keywords:
-            return False
-        try:
-            for cell, last in self._last_cells:
-                if cell.cell_contents is not last():
-                    return False
-        except ValueError:  # not bound yet
-            return False
-        if self._last_named:
-            scopes = self._scopes(plain, owner)
-            for scope, name, last in self._last_named:
-                if scopes[scope].get(name, _UNBOUND) is not last():
-                    return False
-        return True
+    def watch(self) -> Callable[[object | None], bool]:
+        """A function of the owner: whether `values` would say what it has just said, these very objects."""
+        return _nothing_changes if self.plain is None else self._same
 
-    def _scopes(self, plain: FunctionType, owner: object | None) -> tuple[dict[str, Any], ...]:
-        """Where globals, attributes and defaults of keywords are looked up."""
-        return plain.__globals__, getattr(owner, "__dict__", _EMPTY), plain.__kwdefaults__ or _EMPTY
-
-    def _remember(self, plain: FunctionType, values: list[Any], owner: object | None) -> None:
+    def _remember(self, plain: FunctionType, keys: tuple, values: list[Any], owner: object | None) -> None:
         weak = ref(self)
 
         def gone(_: ref) -> None:
@@ -218,10 +196,37 @@ class Surroundings:
             if found is not None:
                 found._keys = None
 
-        references = iter([_reference(v, gone) for v in values])
-        self._last_cells = [(cell, next(references)) for cell in self._cells]
-        self._last_named = [(k, name, next(references)) for k, names in enumerate(self._named(owner)) for name in names]
-        self._defaults, self._keywords = plain.__defaults__, len(plain.__kwdefaults__ or ())
+        self._references = [_reference(v, gone) for v in values]
+        seen = iter(values)
+        cells = [(cell, next(seen)) for cell in self._cells]
+        fixed = [(cell, v) for cell, v in cells if _is_plain(v)]
+        others = [(cell, id(v)) for cell, v in cells if not _is_plain(v)]
+        named = [(k, name, id(next(seen))) for k, names in enumerate(self._named(owner)) for name in names]
+        defaults, keywords = plain.__defaults__, plain.__kwdefaults__
+        count = len(keywords or ())
+
+        def same(owner: object | None) -> bool:
+            """Whether everything in sight is the object that it was."""
+            if self._keys is not keys or plain.__defaults__ is not defaults or \
+                    plain.__kwdefaults__ is not keywords or keywords and len(keywords) != count:
+                return False
+            try:
+                for cell, value in fixed:
+                    if cell.cell_contents is not value:
+                        return False
+                for cell, last in others:
+                    if id(cell.cell_contents) != last:
+                        return False
+            except ValueError:  # not bound yet
+                return False
+            if named:
+                scopes = _scopes(plain, owner)
+                for scope, name, last in named:
+                    if id(scopes[scope].get(name, _UNBOUND)) != last:
+                        return False
+            return True
+
+        self._same = same
 
     def _look(self, owner: object | None) -> list[Any]:
         """The values of everything in sight, in the order of `_names`."""
@@ -233,7 +238,7 @@ class Surroundings:
                 found.append(cell.cell_contents)
             except ValueError:  # not bound yet
                 found.append(_UNBOUND)
-        for names, scope in zip(self._named(owner), self._scopes(function, owner), strict=True):
+        for names, scope in zip(self._named(owner), _scopes(function, owner), strict=True):
             found += [scope.get(name, _UNBOUND) for name in names]
         return found + list(function.__defaults__ or ())
 
@@ -260,9 +265,22 @@ class Surroundings:
         return [plain[k] if k < len(plain) else f"argument {k}" for k in range(len(args))] + list(kwargs)
 
 
+def _scopes(plain: FunctionType, owner: object | None) -> tuple[dict[str, Any], ...]:
+    """Where globals, attributes and defaults of keywords are looked up."""
+    return plain.__globals__, getattr(owner, "__dict__", _EMPTY), plain.__kwdefaults__ or _EMPTY
+
+
+def _nothing_changes(_: object | None) -> bool:
+    return True
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is small and immutable, so that it may be kept alive."""
+    return type(value) in _PLAIN or type(value) is float
+
+
 def _seen(value: Any) -> Any:
-    kind = type(value)
-    return static(value) if kind is float or kind in _PLAIN else Same(value)
+    return static(value) if _is_plain(value) else Same(value)
 
 
 def _codes(code: CodeType) -> list[CodeType]:

@@ -30,7 +30,8 @@ from minigrad.capture.journal import Journal, escaped, settle
 from minigrad.capture.outputs import returned_iterator, tensors_in, transform
 from minigrad.capture.recorder import Recorder, capturing
 from minigrad.capture.replay import PATIENCE, Capture
-from minigrad.capture.steady import MISS
+from minigrad.capture.shortcut import MISS, Call, Expected
+from minigrad.capture.steady import Steady
 from minigrad.config import Config, current
 from minigrad.engine.leaves import buffer_node
 from minigrad.engine.observe import dry_runs, observers, observing
@@ -52,31 +53,32 @@ class Captures:
 
     def __init__(self, function: Callable, limit: int, donate: bool, method: bool = False):
         self.function, self.limit, self.donate, self.method = function, limit, donate, method
-        self.captures = self.replays = 0
+        self.captures = 0
         self.last_reason: str | None = None
         self._surroundings = Surroundings(function)
         self.owner = self._surroundings.owner
         self._kept: list[Capture] = []
         self._eager: set[tuple] = set()
-        self._since_replay = 0
+        self.first: Call | None = None
+        """What may answer a call before anything else is looked at."""
+        self._replays = self._since_replay = 0
         self._seen: list[list[tuple[str, Any]]] = []
         self._warned = False
 
     def call(self, function: Callable, args: tuple, kwargs: dict[str, Any], owner: object | None) -> Any:
         """Replays, captures, or runs `function` eagerly."""
+        self.first = None
+        if not kwargs:
+            for capture in self._kept:
+                steady = capture.steady
+                if steady is not None and (result := steady.call(args, owner)) is not MISS:
+                    self._set_first(steady)
+                    return result
+        self._count_uses()
         settings = current()
         if not settings.jit or dry_runs or observers and capturing():
             return function(*args, **kwargs)
         around = self._surroundings.values(owner)
-        if not kwargs and not observers:
-            for capture in self._kept:
-                steady = capture.steady
-                if steady is not None:
-                    result = steady.call(args, around, settings)
-                    if result is not MISS:
-                        self.replays += 1
-                        self._since_replay, capture.patience = 0, PATIENCE
-                        return result
         arguments = Arguments(args, kwargs)
         key = (arguments.keys, around, Tensor.training, Tensor.grad_enabled,
                (settings.device, settings.units))
@@ -95,7 +97,7 @@ class Captures:
                 if capture.dead():
                     self._kept = [c for c in self._kept if c is not capture]
                 continue
-            self.replays += 1
+            self._replays += 1
             self._since_replay = 0
             self._to_front(capture)
             if settings.jit_check:
@@ -120,13 +122,29 @@ class Captures:
         steady = capture.steady
         if steady is None or not capture.takes(arguments.tensors):
             return MISS
-        result = steady.replay(arguments.tensors, arguments.dims)
+        result = steady.replay(arguments.tensors, arguments.dims, settings.threads)
         if result is not MISS:
-            steady.expect(around, settings)
+            steady.expect(Expected(self._surroundings, settings))
             self._to_front(capture)
-            self.replays += 1
-            self._since_replay, capture.patience = 0, PATIENCE
+            self._set_first(steady)
         return result
+
+    def _set_first(self, steady: Steady) -> None:
+        self.first = steady.shortcut or steady.call
+
+    @property
+    def replays(self) -> int:
+        """How often a capture was used."""
+        self._count_uses()
+        return self._replays
+
+    def _count_uses(self) -> None:
+        """Notes the calls that were answered without a look at anything here."""
+        for capture in self._kept:
+            steady = capture.steady
+            if steady is not None and steady.uses:
+                self._replays += steady.uses
+                self._since_replay, capture.patience, steady.uses = 0, PATIENCE, 0
 
     def _to_front(self, capture: Capture) -> None:
         if self._kept and self._kept[0] is not capture:
@@ -227,6 +245,9 @@ class Jit:
         self._objects: dict[int, tuple[Any, Captures]] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        first = self._own.first
+        if first is not None and not kwargs and (result := first(args, self._owner)) is not MISS:
+            return result
         return self._own.call(self._function, args, kwargs, self._owner)
 
     def __get__(self, instance: object | None, owner: type | None = None) -> Any:
@@ -274,8 +295,11 @@ class Method:
         self._jit, self._instance = jitted, instance
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        bound = functools.partial(self._jit._function, self._instance)
-        return self._jit.of(self._instance).call(bound, args, kwargs, self._instance)
+        own = self._jit.of(self._instance)
+        first = own.first
+        if first is not None and not kwargs and (result := first(args, self._instance)) is not MISS:
+            return result
+        return own.call(functools.partial(self._jit._function, self._instance), args, kwargs, self._instance)
 
     @property
     def captures(self) -> int:

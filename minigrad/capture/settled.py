@@ -145,7 +145,7 @@ class _Sorter:
         if type(structure) in (list, tuple) and all([type(o) is Output and o.place is None for o in structure]):
             place = {r: k for k, (r, _, _) in enumerate(steady.fresh)}
             order = [place[o.register] for o in structure if o.register in place]
-            if len(set(order)) == len(structure) == len(place) and all([s.keeps for _, s, _ in steady.fresh]):
+            if len(set(order)) == len(structure) == len(place) and all([s.small for _, s, _ in steady.fresh]):
                 steady.results = Results(type(structure), [spares for _, spares, _ in steady.fresh], order)
                 steady.sources = tuple([owner for _, owner, _, _ in steady.inputs])
 

@@ -21,12 +21,11 @@ from minigrad.capture.journal import Rebind, give, held_by_others
 from minigrad.capture.lists import Known, Results, lengths_of, taken_apart
 from minigrad.capture.outputs import rebuild
 from minigrad.capture.recorder import Entry, PlanStep
-from minigrad.config import Config
+from minigrad.capture.shortcut import MISS, Call, Expected, Kind, same_type, shortcut
 from minigrad.engine.prepared import PreparedPlan
 from minigrad.engine.storage import Spares
 from minigrad.handles import Changes, changes
-from minigrad.mixins.base import Base
-from minigrad.ops.kinds import Type, type_of
+from minigrad.ops.kinds import type_of
 from minigrad.runtime.device import Buffer
 from minigrad.runtime.host import address_of
 from minigrad.tensor import Tensor
@@ -34,9 +33,6 @@ from minigrad.tensor import Tensor
 if TYPE_CHECKING:
     from minigrad.capture.replay import Capture
     from minigrad.engine.prepared_opencl import PreparedQueue
-
-MISS = object()
-"""What `Steady.replay` returns when something is not as the last replay left it."""
 
 
 def _counts(objects: list[Any]) -> list[int]:
@@ -108,40 +104,37 @@ class Steady:
         keys, _, self.training, self.grad_enabled, _ = capture.key
         flat, self.lengths = lengths_of(keys)
         self.kinds = _kinds(flat, capture)
+        self.count = len(flat)
         self.listed = len(flat) > MANY or max(self.lengths, default=-1) >= 0
         self.known = Known()
         self.results: Results | None = None
         """What is returned, if arguments are read, these are written, and that is all; `sources` are the arguments."""
         self.sources: tuple[int, ...] = ()
-        self.around: tuple = ()
-        self.settings: Config | None = None
+        self.uses = 0
+        """Calls that were answered since somebody asked."""
+        self.expected: Expected | None = None
+        self.shortcut: Call | None = None
 
-    def expect(self, around: tuple, settings: Config) -> None:
-        """Lets `call` answer with these very objects in force. They go with the key of the capture."""
-        self.around, self.settings = around, settings
+    def expect(self, expected: Expected) -> None:
+        """Lets `call` answer while these very objects are in force. They go with the key of the capture."""
+        if self.kinds is not None:
+            self.expected = expected
+            self.shortcut = shortcut(self, expected) if self.only is not None and not self.listed else None
 
-    def call(self, args: tuple, around: tuple, settings: Config) -> Any:
+    def call(self, args: tuple, owner: object | None) -> Any:
         """`replay` where the arguments are plain Tensors like those of the capture; else MISS with nothing done."""
-        kinds = self.kinds
-        if kinds is None or settings is not self.settings or around is not self.around or \
-                Base.training is not self.training or Base.grad_enabled is not self.grad_enabled:
+        if self.shortcut is not None:
+            return self.shortcut(args, owner)
+        if self.expected is None or not self.expected.found(owner):
+            return MISS
+        tensors = taken_apart(args, self.lengths)
+        if tensors is None or len(tensors) != self.count:
             return MISS
         if self.listed:
-            return self._call_with_many(args, settings)
-        if len(args) != len(kinds):
-            return MISS
+            return self._call_with_many(tensors, self.expected.threads)
         addresses: list[int] = []
-        held = self._find(args, addresses)
-        if held is None:
-            return MISS
-        if self.only is None:
-            return self.replay(args, _NOTHING)
-        if self.guards and not self._holds(args):
-            return MISS
-        made, step = self.only.take(), self.step
-        addresses.append(made.storage.address)
-        self.prepared.run_patched(self.all_slots, addresses, step.numbers, step.dims, step.highest, settings.threads)
-        return Tensor._over(made)
+        held = self._find(tensors, addresses)
+        return MISS if held is None else self.replay(tensors, _NOTHING, self.expected.threads)
 
     def _find(self, tensors: Sequence[Any], addresses: list[int]) -> list[Buffer] | None:
         """The values of arguments that fit the capture, None if one does not; where they lie goes to `addresses`.
@@ -154,10 +147,10 @@ class Steady:
             if type(t) is not Tensor:
                 return None
             node = t._node
-            if node.type is not kind and not _equal(node.type, kind) or t._requires_grad is not requires_grad or \
+            if node.type is not kind and not same_type(node.type, kind) or t._requires_grad is not requires_grad or \
                     (t._grad is None) is not no_grad:
                 return None
-            before = captured()
+            before = None if captured is None else captured()
             if before is not t:
                 if before is not None:
                     return None
@@ -169,11 +162,8 @@ class Steady:
             addresses.append(buffer.address or address_of(buffer))
         return None if others and len({*tensors}) < len(tensors) else held
 
-    def _call_with_many(self, args: tuple, settings: Config) -> Any:
+    def _call_with_many(self, tensors: list[Any], threads: int) -> Any:
         """`call` for many Tensors, some in lists: those of an earlier call fit as long as none was changed."""
-        tensors = taken_apart(args, self.lengths)
-        if tensors is None or len(tensors) != len(self.kinds):  # type: ignore[arg-type]
-            return MISS
         mark = changes.mark
         words = self.known.fit(tensors, mark)
         if words is None:
@@ -183,23 +173,24 @@ class Steady:
             words = np.array([addresses[k] for k in self.sources], np.uint64)
             self.known.add(tensors, mark, words)
         if self.results is None:
-            return self.replay(tensors, _NOTHING)
-        if self.guards and not self._holds(tensors):
+            return self.replay(tensors, _NOTHING, threads)
+        if self.guards and not self.holds(tensors):
             return MISS
         held = [t._node for t in tensors]  # a value stays where it is as long as its Node is held
         if changes.mark is not mark:
             return MISS
         nodes, places = self.results.spares.take()
         step = self.step
-        self.prepared.run_patched(self.slots, (words, places), step.numbers, step.dims, step.highest, settings.threads)
+        self.prepared.run_patched(self.slots, (words, places), step.numbers, step.dims, step.highest, threads)
         del held
+        self.uses += 1
         return self.results.together(nodes)
 
-    def replay(self, tensors: Sequence[Tensor], named: dict[str, int]) -> Any:
-        """The result for these arguments and values of Variables, or MISS with nothing done."""
+    def replay(self, tensors: Sequence[Tensor], named: dict[str, int], threads: int) -> Any:
+        """The result for these arguments and values of Variables on so many threads, or MISS with nothing done."""
         owners = tensors
         if self.guards:
-            if not self._holds(tensors):
+            if not self.holds(tensors):
                 return MISS
             if self.reached:
                 owners = [*tensors, *self.guards]  # type: ignore[list-item]
@@ -227,11 +218,12 @@ class Steady:
             registers[r] = node if is_output else node.storage
         if step.counters or step.keys:
             numbers = step.numbers_of(Entry(random.advance(self.drawn), random.seed()[0], dims))
-        self.prepared.run_patched(self.slots, addresses, numbers, dims, step.highest)
+        self.prepared.run_patched(self.slots, addresses, numbers, dims, step.highest, threads)
         for r, old in self.aliases:
             registers[r] = registers[old]
         if self.puts:
             self._put(owners, registers)
+        self.uses += 1
         return rebuild(self.parts, registers, owners, named)
 
     def _put(self, owners: Sequence[Tensor], registers: list[Any]) -> None:
@@ -244,7 +236,7 @@ class Steady:
             self.mark = mark
         changes.mark = mark
 
-    def _holds(self, arguments: Sequence[Tensor]) -> bool:
+    def holds(self, arguments: Sequence[Tensor]) -> bool:
         """Whether arguments, guards and constants are as they were left. Counts what is overwritten."""
         if not self.ids.isdisjoint(map(id, arguments)) or \
                 self.derived and not all([d.is_current() for d in self.derived]):
@@ -299,18 +291,13 @@ class Steady:
         return True
 
 
-def _kinds(keys: tuple, capture: Capture) -> list[tuple] | None:
+def _kinds(keys: tuple, capture: Capture) -> list[Kind] | None:
     """What `Steady.call` compares each argument with; None where one is no Tensor of known shape, or is there twice."""
     if not all([type(key) is tuple and key[0] == "Tensor" and key[-1] == k and all([type(d) is int for d in key[1]])
                 for k, key in enumerate(keys)]):
         return None
-    return [(type_of(*key[1:4]), *key[4:-1], type(None) if k in capture.confirmed else capture.inputs[k])
+    return [(type_of(*key[1:4]), *key[4:-1], None if k in capture.confirmed else capture.inputs[k])
             for k, key in enumerate(keys)]
-
-
-def _equal(a: Type, b: Type) -> bool:
-    """Whether types say the same: they are mostly the same object, but not for ever."""
-    return a.shape == b.shape and a.dtype is b.dtype and a.device == b.device
 
 
 def _gone(_: ref, changes: Changes = changes) -> None:

@@ -4,8 +4,9 @@ Memory that comes back from the pool mostly lies where it lay before, so that a 
 """
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 import numpy as np
@@ -13,11 +14,11 @@ import numpy as np
 from minigrad.engine.plan import (
     ExecutionPlan,
     arena_for,
+    count_run,
     lasting_buffers,
     launches_of,
     number,
 )
-from minigrad.engine.stats import stats
 from minigrad.engine.storage import arena, arenas
 from minigrad.expr import Expr
 from minigrad.runtime.commands import Encoder
@@ -37,6 +38,24 @@ MANY = 24
 """Slots from which all words are written at once, changed or not."""
 
 
+class QuickRun(NamedTuple):
+    """What a run of a prepared plan on the CPU consists of, for who does it himself.
+
+    With the pool's `lock` held: `plan.run_locked(...)` once, then note oneself as `plan.runner`, and the pool's
+    `state`. Where the table is `lasting`, as no temporaries move, it is from then on enough, as long as both are the
+    same and `device.timed` is not set, to write addresses[k] to words[at] for the `places`, to note (slots, addresses)
+    as `plan.last`, and to call `device.pool.run(pointer)`.
+    """
+
+    plan: PreparedPlan
+    slots: tuple[int, ...]
+    device: CPU
+    pointer: int
+    words: array
+    places: list[tuple[int, int]]
+    lasting: bool
+
+
 class PreparedPlan:
     """One plan on the CPU, for many runs. `run` gives what `run_plan` does, without buffers for temporaries."""
 
@@ -53,14 +72,14 @@ class PreparedPlan:
         self._extents: list[tuple[int, Expr, float]] = []
         self._find_arguments()
         self.table.release()
+        self._pool, self._launches = self.device.pool, len(self.table.rows)
         temporary = set(plan.temporary)
         self._lasting = {k: tuple(p) for k, p in self._slots.items() if k not in temporary}
         self._temporary = [(k, tuple(p)) for k, p in self._slots.items() if k in temporary]
         self._addresses = dict.fromkeys(self._lasting, 0)
-        self._last_slots = self._slots_lasting = tuple(self._lasting)
-        self._last_addresses: Addresses = []
-        self._unread: tuple[tuple[int, ...], Addresses] = (), []
-        """Slots and their addresses that `_addresses` does not have yet."""
+        self._slots_lasting = tuple(self._lasting)
+        self._few: tuple[tuple[int, ...], list[tuple[int, ...]]] = (), []
+        """Slots and where each one's words stand: for `_patch`."""
         none = np.empty(0, np.int64)
         self._bulk: tuple[tuple[int, ...], np.ndarray, np.ndarray] = (), none, none
         """Slots, which of their addresses is written, and where: for `_patch_all`."""
@@ -69,6 +88,11 @@ class PreparedPlan:
         self._layout: tuple[Arena | None, int] = None, 0
         self._arena: Callable[[], Buffer | None] = type(None)
         """The memory that the temporaries were in last."""
+        self._varies = bool(self._temporary or self._numbers or self._dims or self._extents)
+        self.runner: object = None
+        """Who ran last with a `quick`, if no other run came after it."""
+        self.last: tuple[tuple[int, ...], Addresses] = (), []
+        """Slots and addresses that were written last."""
 
     def _find_arguments(self) -> None:
         """Where in the table each slot, number, dim and symbolic extent stands."""
@@ -109,61 +133,76 @@ class PreparedPlan:
 
         `threads` are those of the configuration, where the caller has looked.
         """
-        table, device = self.table, self.device
-        memory: Buffer | None = None
-        lock = device.pool.lock
+        lock = self._pool.lock
         lock.acquire()  # `with` takes twice as long
         try:
-            if addresses != self._last_addresses or slots is not self._last_slots:
-                self._patch(slots, addresses)
-            if self._temporary:
-                memory = arenas.get(device.name)
-                if memory is None or memory is not self._arena() or values is not self._known_dims:
-                    memory = self._patch_temporaries(values, highest)
-            if self._numbers:
-                self._patch_numbers(numbers)
-            if values is not self._known_dims and values != self._known_dims:
-                self._patch_dims(values)
-            device.run_locked(table, threads)
+            self.run_locked(slots, addresses, numbers, values, highest, threads)
         finally:
             lock.release()
+
+    def run_locked(self, slots: tuple[int, ...], addresses: Addresses, numbers: dict[int, float],
+                   values: dict[str, int], highest: dict[str, int], threads: int) -> None:
+        """`run_patched`, for who holds the pool's lock."""
+        self.runner = memory = None
+        if self.last[0] is not slots or type(addresses) is tuple or addresses != self.last[1]:
+            self._patch(slots, addresses)
+        if self._varies:
+            memory = self._patch_others(numbers, values, highest)
+        self.device.run_locked(self.table, threads)
         del memory  # nobody could take it from us meanwhile
-        plan = self.plan  # `count_run`, without the call
-        stats.flops += plan.flops
-        stats.bytes += plan.bytes
-        stats.launches += len(table.rows)
-        stats.calls += 1
+        count_run(self.plan, self._launches)
+
+    def quick(self, slots: tuple[int, ...]) -> QuickRun:
+        """For runs that differ in where these slots lie alone."""
+        places = [(at, k) for k, slot in enumerate(slots) for at in self._lasting.get(slot, ())]
+        return QuickRun(self, slots, self.device, self.table.pointer, self.table.words, places, not self._temporary)
+
+    def _patch_others(self, numbers: dict[int, float], values: dict[str, int], highest: dict[str, int]
+                      ) -> Buffer | None:
+        """Everything but lasting slots; returns the memory that temporaries are in."""
+        memory: Buffer | None = None
+        if self._temporary:
+            memory = arenas.get(self.device.name)
+            if memory is None or memory is not self._arena() or values is not self._known_dims:
+                memory = self._patch_temporaries(values, highest)
+        if self._numbers:
+            self._patch_numbers(numbers)
+        if values is not self._known_dims and values != self._known_dims:
+            self._patch_dims(values)
+        return memory
 
     def _patch(self, slots: tuple[int, ...], addresses: Any) -> None:
+        """Writes the words of these slots."""
         if type(addresses) is tuple or len(slots) > MANY:
             self._patch_all(slots, addresses)
             return
-        self._read()
-        known = self._addresses
-        for k, address in zip(slots, addresses, strict=True):
-            if known.get(k, address) != address:
-                known[k] = address
-                self.table.patch(self._lasting[k], address)
-        self._last_slots, self._last_addresses = slots, addresses
+        if slots is not self._few[0]:
+            self._few = slots, [self._lasting.get(k, ()) for k in slots]
+        if slots is not self.last[0]:
+            self._read()
+        words = self.table.words
+        for places, address in zip(self._few[1], addresses, strict=True):
+            for at in places:
+                words[at] = address
+        self.last = slots, addresses
 
     def _patch_all(self, slots: tuple[int, ...], addresses: Addresses) -> None:
         """Writes all words at once."""
         if self._bulk[0] is not slots:
-            self._read()
             places = [(i, p) for i, k in enumerate(slots) for p in self._lasting.get(k, ())]
             self._bulk = slots, np.array([i for i, _ in places]), np.array([p for _, p in places])
+        if slots is not self.last[0]:
+            self._read()
         _, which, positions = self._bulk
         words = np.concatenate(addresses) if type(addresses) is tuple else np.array(addresses, np.uint64)
         self.table.scatter(positions, words[which])
-        self._unread = slots, addresses
-        self._last_slots, self._last_addresses = slots, [] if type(addresses) is tuple else addresses
+        self.last = slots, addresses
 
     def _read(self) -> None:
-        """Notes what `_patch_all` wrote last."""
-        slots, addresses = self._unread
+        """Notes what was written last."""
+        slots, addresses = self.last
         words: Any = np.concatenate(addresses).tolist() if type(addresses) is tuple else addresses
         self._addresses.update(zip(slots, words, strict=True))
-        self._unread = (), []
 
     def address(self, slot: int) -> int:
         """Where a lasting slot lay in the last run; 0 for one that no argument names."""

@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from sys import getrefcount
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
 from minigrad.dtype import DType
 from minigrad.engine.stats import stats
+from minigrad.errors import DeviceError
 from minigrad.ops.node import Node, leaf
 from minigrad.ops.op import Shape
 from minigrad.ops.storage import BUFFER
@@ -31,8 +33,13 @@ class Owned(Buffer):
 
 
 def allocate(device: Device, nbytes: int) -> Owned:
-    """`nbytes` of device memory, owned by the returned object."""
-    raw = device.alloc(nbytes)
+    """`nbytes` of device memory, owned by the returned object. Raises DeviceError when there are none left."""
+    try:
+        raw = device.alloc(nbytes)
+    except DeviceError:
+        if not sum([spares.clear() for spares in [r() for r in _large] if spares is not None]):
+            raise
+        raw = device.alloc(nbytes)
     stats.mem_used += nbytes
     owned = Owned(raw.device, nbytes, raw.handle, raw.offset, raw.base, raw.address)
     raw.handle = None
@@ -48,35 +55,37 @@ class Lent(Owned):
 
 SPARES = 2
 SPARE_BYTES = 1 << 20
+LARGE_BYTES = 1 << 28
 
 
 class Spares:
     """A realized leaf for one output of a step that runs again and again: one that died is handed out next time.
 
-    The latest `SPARES` are kept where they take at most `SPARE_BYTES` each. With `donated`, what was handed out before
-    is handed out again whoever holds it.
+    The latest `SPARES` are kept. Those of more than `SPARE_BYTES` take at most `LARGE_BYTES` together, over all steps.
+    With `donated`, what was handed out before is handed out again whoever holds it.
     """
 
-    __slots__ = ("_device", "_nbytes", "_shape", "_dtype", "_nodes", "donated")
+    __slots__ = ("_device", "_nbytes", "_shape", "_dtype", "nodes", "donated", "__weakref__")
 
     def __init__(self, device: Device, nbytes: int, shape: Shape, dtype: DType, donated: bool = False):
         self._device, self._nbytes, self._shape, self._dtype = device, nbytes, shape, dtype
         self.donated = donated
-        self._nodes: list[Node] = []
+        self.nodes: list[Node] = []
+        """What is kept. Who finds a Node here that nobody else holds, as `take` does, may hand it out."""
 
     def take(self) -> Node:
         """A leaf over memory that nobody else holds."""
-        for node in self._nodes:
+        for node in self.nodes:
             # Who else looks at this Node meanwhile is counted, and counts us: no two threads take one.
             buffer = node.storage
-            if getrefcount(node) == _IN_A_LIST and getrefcount(buffer) == _IN_A_LIST:
+            if getrefcount(node) == IN_A_LIST and getrefcount(buffer) == IN_A_LIST:
                 buffer.version += 1
                 return node
         return self._new()
 
     def take_again(self, read: Sequence[Any]) -> Node:
         """A leaf over memory that is not among the buffers `read`; donated memory first."""
-        for node in self._nodes if self.donated else ():
+        for node in self.nodes if self.donated else ():
             if all([node.storage is not b for b in read]):
                 node.storage.version += 1
                 return node
@@ -84,22 +93,35 @@ class Spares:
 
     def let_go(self, node: Node) -> None:
         """Keeps a Node no longer."""
-        self._nodes[:] = [n for n in self._nodes if n is not node]
+        self.nodes[:] = [n for n in self.nodes if n is not node]
+
+    def clear(self) -> int:
+        """Keeps none of the leaves any longer; returns how many bytes they have."""
+        count = len(self.nodes)
+        self.nodes.clear()
+        return count * self._nbytes
 
     def _new(self) -> Node:
-        if not self.keeps and not self.donated:
-            owned = allocate(self._device, self._nbytes)
-            address_of(owned)
-            return realized_leaf(owned, self._shape, self._dtype)
+        if len(self.nodes) >= SPARES:
+            del self.nodes[0]
         node = self.lend(self)
-        if len(self._nodes) >= SPARES:
-            del self._nodes[0]
-        self._nodes.append(node)
+        if self.small or self.donated or self._find_room():
+            self.nodes.append(node)
         return node
 
+    def _find_room(self) -> bool:
+        """Makes room for one more large leaf, if it is not too large; steps that made none for long lose theirs."""
+        others = [r() for r in _large]
+        _large[:] = [ref(s) for s in others if s is not None and s is not self] + [ref(self)]
+        room = LARGE_BYTES - sum([len(s.nodes) * s._nbytes for s in others if s is not None]) - self._nbytes
+        for s in others:
+            if room < 0 and s is not None and s is not self:
+                room += s.clear()
+        return room >= 0
+
     @property
-    def keeps(self) -> bool:
-        """Whether a leaf is small enough to be kept."""
+    def small(self) -> bool:
+        """Whether a leaf may be kept whatever others there are."""
         return self._nbytes <= SPARE_BYTES
 
     def lend(self, home: Spares | SpareSets) -> Node:
@@ -111,6 +133,10 @@ class Spares:
         return realized_leaf(lent, self._shape, self._dtype)
 
 
+_large: list[ref[Spares]] = []
+"""Those that have kept large leaves; who made one last comes last."""
+
+
 class SpareSets:
     """Realized leaves for all outputs of a step that has many: sets of them, counted and handed out at once.
 
@@ -120,7 +146,7 @@ class SpareSets:
     __slots__ = ("_makers", "_sets", "_alone")
 
     def __init__(self, makers: list[Spares]):
-        """One leaf of each maker to a set; `Spares.keeps` must hold for all."""
+        """One leaf of each maker to a set; `Spares.small` must hold for all."""
         self._makers, self._sets = makers, list[tuple[list[Node | None], list[Buffer | None], np.ndarray]]()
         self._alone = [_IN_TWO_LISTS] * len(makers)
 
@@ -149,7 +175,7 @@ class SpareSets:
         taken: list[Node] = []
         for k, maker in enumerate(self._makers):
             node, old[k] = old[k], None
-            if node is None or getrefcount(node) != _IN_A_LIST - 1 or getrefcount(node.storage) != _IN_A_LIST - 1:
+            if node is None or getrefcount(node) != IN_A_LIST - 1 or getrefcount(node.storage) != IN_A_LIST - 1:
                 node = maker.lend(self)
             node.storage.version += 1
             taken.append(node)
@@ -186,7 +212,8 @@ def _calibrate_lists() -> int:
     return list(map(getrefcount, other))[0]
 
 
-_IN_A_LIST = _calibrate()
+IN_A_LIST = _calibrate()
+"""References to what nobody but a list and a variable holds."""
 _IN_TWO_LISTS = _calibrate_lists()
 
 arenas: dict[str, Owned] = {}

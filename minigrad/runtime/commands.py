@@ -4,7 +4,6 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Callable
-from ctypes import c_void_p
 from typing import Any
 
 import numpy as np
@@ -78,12 +77,13 @@ class Prepared:
             words[at + 2:at + 5] = max(total, 0), size, chunks
             if chunks > 1:
                 self.parallel = True
-        self._words = array("Q", words)
-        address, _ = self._words.buffer_info()
-        self.pointer = c_void_p(address)
+        self.words = array("Q", words)
+        """The table. Who writes arguments itself finds them by `rows`."""
+        address, _ = self.words.buffer_info()
+        self.pointer = address
         self.admitted: object = None
         for position in relative:
-            self._words[position] = address + 8 * words[position]
+            self.words[position] = address + 8 * words[position]
 
     def _note(self, arguments: int, command: int, rows: list[int]) -> None:
         self._arguments.append(arguments)
@@ -115,13 +115,13 @@ class Prepared:
 
     def admit(self, state: object, address: int) -> None:
         """Notes that a pool with this state, which lies at `address`, is ready for it."""
-        self.admitted, self._words[0] = state, address
+        self.admitted, self.words[0] = state, address
 
     def set_argument(self, launch: int, index: int, value: Argument) -> None:
         """Replaces one argument of a launch that has no table."""
         start = self._start_of(launch)
         encode = self.launches[launch].executable.encoders[index]
-        self._words[start + index] = address_of(value) if encode is None else encode(value)  # type: ignore[arg-type]
+        self.words[start + index] = address_of(value) if encode is None else encode(value)  # type: ignore[arg-type]
         self._replaced[launch, index] = value
 
     def set_extent(self, launch: int, extent: int) -> None:
@@ -133,20 +133,20 @@ class Prepared:
 
     def patch(self, positions: tuple[int, ...], word: int) -> None:
         """Writes an argument word at positions counted from those in `rows`."""
-        words = self._words
+        words = self.words
         for k in positions:
             words[k] = word
 
     def scatter(self, positions: np.ndarray, words: np.ndarray) -> None:
         """Writes each of the argument words at its position."""
-        np.frombuffer(self._words, np.uint64)[positions] = words
+        np.frombuffer(self.words, np.uint64)[positions] = words
 
     def resize(self, launch: int, extent: int, work: float) -> None:
         """Replaces the parallel iterations and the estimate of work of a launch that has no table and is alone."""
         self._set_extent(self._command_of(launch), extent, *_partition(extent, work))
 
     def _set_extent(self, at: int, extent: int, size: int, chunks: int) -> None:
-        self._words[at + 2:at + 5] = array("Q", (max(extent, 0), size, chunks))
+        self.words[at + 2:at + 5] = array("Q", (max(extent, 0), size, chunks))
         if chunks > 1 and not self.parallel:
             self.parallel, self.admitted = True, None
 

@@ -34,7 +34,9 @@ class CPU(HostMemory, Device):
         self._jit = shared_jit()
         self.pool = Pool(self._jit, threads or config.current().threads)
         self.target = host_target(self._jit, self.pool.threads)
-        self._elapsed, self._timed = 0.0, False
+        self._elapsed = 0.0
+        self.timed = False
+        """Whether launches are timed: from the first question on."""
 
     def load(self, programs: Iterable[Program]) -> list[Executable]:
         """Compiles what no cache knows, in groups, while further programs are still being made.
@@ -78,7 +80,7 @@ class CPU(HostMemory, Device):
                 pool.resize(threads)
         if prepared.admitted is not pool.state:
             pool.admit(prepared)
-        if not self._timed:
+        if not self.timed:
             pool.run(prepared.pointer)
             return
         start = perf_counter()
@@ -90,7 +92,7 @@ class CPU(HostMemory, Device):
 
     def elapsed(self) -> float:
         """0 when it is first asked: launches are timed from then on."""
-        seconds, self._elapsed, self._timed = self._elapsed, 0.0, True
+        seconds, self._elapsed, self.timed = self._elapsed, 0.0, True
         return seconds
 
 

@@ -18,6 +18,8 @@ one is done, hence whoever claimed a chunk may read the command until it reports
 """
 from __future__ import annotations
 
+from minigrad.runtime import builtin_call, executor_system
+
 HEADER_WORDS = 8
 COMMAND_WORDS = 8
 PIECE_WORDS = 4
@@ -32,8 +34,10 @@ THREADS = 520        # u64, workers including the caller
 SPIN = 528           # u64, pauses before sleeping
 SYSTEM = 536         # u64, address of libc's `syscall` on Linux, of `nanosleep` elsewhere
 STOP = 544           # u32, set once: the workers return
-WORKERS = 640        # one block per worker: u64 range, u64 address of its scratch memory
+APART = 548          # u32, 1 + the processor that the workers keep off, 0 for none
+WORKERS = 640        # one block per worker: u64 range, u64 address of its scratch memory, u64 its thread in Linux
 WORKER_BYTES = 128
+MASK_BYTES = 128     # of a set of processors
 
 
 def state_bytes(threads: int) -> int:
@@ -42,24 +46,19 @@ def state_bytes(threads: int) -> int:
 
 
 def emit_executor(triple: str) -> str:
-    """The executor's IR for a target triple. Entries: `run`, `work`, `spin` (for calibration) and `stop`."""
+    """The executor's IR for a target triple. Entries: `run`, `work`, `spin` (for calibration) and `stop`, and those of
+    `builtin_call`, by which Python calls `run`."""
     arch = triple.split("-")[0]
-    text = _CHUNKS + _RUN + _WORK
-    text += _FUTEX.replace("FUTEX", str(_FUTEX_NUMBER[arch])) if has_futex(triple) else _NANOSLEEP
+    text = _CHUNKS + _RUN + _WORK + builtin_call.IR
+    text += executor_system.emit_system(triple)
     pause, declaration = _PAUSE.get(arch, ("", ""))
     text = text.replace("PAUSE", pause) + declaration
-    for name in ("SLEEPERS", "DONE", "WAITING", "COMMAND", "THREADS", "SPIN", "SYSTEM", "STOP", "WORKERS",
-                 "HEADER_WORDS"):
+    for name in ("SLEEPERS", "DONE", "WAITING", "COMMAND", "THREADS", "SPIN", "SYSTEM", "STOP", "APART",
+                 "WORKERS", "HEADER_WORDS", "MASK_BYTES"):
         text = text.replace(f"@@{name}", str(globals()[name]))
     return text.replace("@@WORKER_SHIFT", str(WORKER_BYTES.bit_length() - 1))
 
 
-def has_futex(triple: str) -> bool:
-    """True where idle workers can sleep in the kernel and be woken."""
-    return "linux" in triple and triple.split("-")[0] in _FUTEX_NUMBER
-
-
-_FUTEX_NUMBER = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
 _PAUSE = {
     "x86_64": ("call void @llvm.x86.sse2.pause()", "declare void @llvm.x86.sse2.pause()\n"),
     "aarch64": ("call void @llvm.aarch64.hint(i32 1)", "declare void @llvm.aarch64.hint(i32)\n"),
@@ -240,6 +239,7 @@ announce:
   %asleep = icmp ne i32 %sleepers, 0
   br i1 %asleep, label %rouse, label %out
 rouse:
+  call void @part(ptr %state, i64 %threads)
   call void @wake(ptr %state, ptr %state)
   br label %out
 out:
@@ -299,6 +299,7 @@ entry:
   %spin_p = getelementptr i8, ptr %state, i64 @@SPIN
   %stop_p = getelementptr i8, ptr %state, i64 @@STOP
   %spin = load i64, ptr %spin_p
+  call void @enlist(ptr %state, i64 %me)
   br label %idle
 idle:
   %seen = phi i32 [ 0, %entry ], [ %epoch, %take ], [ %epoch, %report ], [ %epoch, %rouse ]
@@ -354,40 +355,6 @@ again:
   %more = icmp ult i64 %n_next, %count
   br i1 %more, label %again, label %out
 out:
-  ret void
-}
-"""
-
-# FUTEX_WAIT_PRIVATE is 128, FUTEX_WAKE_PRIVATE 129.
-_FUTEX = """
-define internal void @wait(ptr %state, ptr %word, i32 %value) {
-  %system_p = getelementptr i8, ptr %state, i64 @@SYSTEM
-  %syscall = load ptr, ptr %system_p
-  %r = call i64 (i64, ...) %syscall(i64 FUTEX, ptr %word, i32 128, i32 %value, ptr null, ptr null, i32 0)
-  ret void
-}
-
-define internal void @wake(ptr %state, ptr %word) {
-  %system_p = getelementptr i8, ptr %state, i64 @@SYSTEM
-  %syscall = load ptr, ptr %system_p
-  %r = call i64 (i64, ...) %syscall(i64 FUTEX, ptr %word, i32 129, i32 2147483647, ptr null, ptr null, i32 0)
-  ret void
-}
-"""
-
-_NANOSLEEP = """
-define internal void @wait(ptr %state, ptr %word, i32 %value) {
-  %time = alloca { i64, i64 }
-  %nanoseconds = getelementptr i64, ptr %time, i64 1
-  store i64 0, ptr %time
-  store i64 50000, ptr %nanoseconds
-  %system_p = getelementptr i8, ptr %state, i64 @@SYSTEM
-  %nanosleep = load ptr, ptr %system_p
-  %r = call i32 %nanosleep(ptr %time, ptr null)
-  ret void
-}
-
-define internal void @wake(ptr %state, ptr %word) {
   ret void
 }
 """

@@ -17,7 +17,9 @@ from collections.abc import Callable
 import numpy as np
 
 from minigrad.runtime import executor_ir
+from minigrad.runtime.builtin_call import builtin
 from minigrad.runtime.commands import Prepared
+from minigrad.runtime.executor_system import has_futex
 from minigrad.runtime.host import allocate_aligned
 from minigrad.runtime.llvm_jit import Jit, Unit
 
@@ -25,7 +27,6 @@ from minigrad.runtime.llvm_jit import Jit, Unit
 SPIN_SECONDS = 40e-6
 CALIBRATION_PAUSES = 1000
 
-_RUN = ctypes.CFUNCTYPE(None)  # without argument types, its one argument must be a ctypes object: that is faster
 _WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64)
 _SPIN = ctypes.CFUNCTYPE(None, ctypes.c_uint64)
 _STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -38,13 +39,13 @@ class Pool:
 
     def __init__(self, jit: Jit, threads: int) -> None:
         """`threads` >= 1. On systems without a known way to sleep only the caller works."""
-        unit = Unit(("run", "work", "spin", "stop"), executor_ir.emit_executor(jit.triple))
-        run, work, spin, stop = jit.addresses([unit])[0]
-        self.run: Callable[[ctypes.c_void_p], None] = _RUN(run)
+        entries = "run", "work", "spin", "stop", "bind", "call"
+        run, work, spin, stop, bind, call = jit.addresses([Unit(entries, executor_ir.emit_executor(jit.triple))])[0]
+        self.run = builtin("run", run, bind, call)
         """Executes the commands of a table that `admit` has seen; returns when all are done."""
         self._work, self._spin, self._stop = _WORK(work), _SPIN(spin), _STOP(stop)
         self.lock = threading.Lock()
-        self._system = _system_function(executor_ir.has_futex(jit.triple))
+        self._system = _system_function(has_futex(jit.triple))
         self.threads = threads
         self._workers: list[threading.Thread] = []
         self._scratch_bytes = 0

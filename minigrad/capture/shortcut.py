@@ -1,0 +1,139 @@
+"""The shortest replay: a call that reads its arguments, and perhaps constants, and returns one new Tensor.
+
+All that such a call has to make sure of is in one function, made for the capture: what it needs are variables of its
+closure, which Python reads faster than attributes. It calls few others, so that the product of two small matrices takes
+half as long as by way of methods.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from minigrad.capture.arguments import Surroundings
+from minigrad.config import Config, override
+from minigrad.engine.observe import dry_runs, observers
+from minigrad.engine.stats import stats
+from minigrad.engine.storage import IN_A_LIST
+from minigrad.handles import forget, handles
+from minigrad.ops.kinds import Type
+from minigrad.runtime.host import address_of
+from minigrad.tensor import Tensor
+
+if TYPE_CHECKING:
+    from minigrad.capture.steady import Steady
+
+MISS = object()
+"""What a replay returns when something is not as the last one left it."""
+
+Kind = tuple[Type, bool, bool, Callable[[], Any] | None]
+"""Of an argument: type, whether it requires a gradient, whether it has none, and what gives the Tensor that it was in
+the capture (None once any other will do)."""
+Call = Callable[[tuple, object | None], Any]
+"""Of arguments, and the object whose method is called if any."""
+
+
+class Expected:
+    """What surrounds a function, and the settings, when a capture holds: these very objects."""
+
+    __slots__ = ("same", "override", "training", "grad_enabled", "threads")
+
+    def __init__(self, surroundings: Surroundings, settings: Config):
+        self.same = surroundings.watch()
+        self.override, self.threads = override(), settings.threads
+        self.training, self.grad_enabled = Tensor.training, Tensor.grad_enabled
+
+    def found(self, owner: object | None) -> bool:
+        """Whether all of it is in force, and nobody watches. `owner` is the object whose method is called, if any."""
+        return override() is self.override and Tensor.training is self.training and \
+            Tensor.grad_enabled is self.grad_enabled and not observers and not dry_runs and self.same(owner)
+
+
+def shortcut(steady: Steady, expected: Expected) -> Call | None:
+    """The replay of a `Steady` that has `only` one leaf to make, as a function that looks at everything itself.
+
+    It gives the result for arguments like those of the capture; else MISS with nothing done. None where the plan is
+    not one for the CPU.
+    """
+    step, kinds, spares, guards = steady.step, steady.kinds, steady.only, steady.guards
+    quick = steady.prepared.quick(steady.all_slots)
+    if kinds is None or spares is None or quick is None:
+        return None
+    plan, slots, device, pointer, words, places, lasting = quick
+    count, nodes, take, holds = len(kinds), spares.nodes, spares.take, steady.holds
+    launches, flops, nbytes = len(plan.table.rows), plan.plan.flops, plan.plan.bytes
+    same, overridden, threads = expected.same, expected.override, expected.threads
+    training, grad_enabled = expected.training, expected.grad_enabled
+    pool, native, miss, alone = device.pool, device.pool.run, MISS, IN_A_LIST
+    new, tensor, place = object.__new__, Tensor, address_of
+    me, state, last = object(), None, list[int]()
+
+    def call(args: tuple, owner: object | None) -> Any:
+        nonlocal state, last
+        if len(args) != count:
+            return miss
+        held, addresses, others = [], [], False  # values that are held are not overwritten
+        for t, (kind, requires_grad, no_grad, captured) in zip(args, kinds):  # noqa: B905 (time)
+            if type(t) is not tensor:
+                return miss
+            node = t._node
+            if node.type is not kind and not same_type(node.type, kind) or t._requires_grad is not requires_grad or \
+                    (t._grad is None) is not no_grad:
+                return miss
+            if captured is None:
+                others = True
+            elif (before := captured()) is not t:
+                if before is not None:
+                    return miss
+                others = True
+            buffer = node.storage
+            if buffer is None:
+                return miss
+            held.append(buffer)
+            addresses.append(buffer.address or place(buffer))
+        if others and len({*args}) < count or override() is not overridden or observers or dry_runs or \
+                tensor.training is not training or tensor.grad_enabled is not grad_enabled or not same(owner) or \
+                guards and not holds(args):
+            return miss
+        for made in nodes:  # `take`, without the call
+            buffer = made.storage
+            if getrefcount(made) == alone and getrefcount(buffer) == alone:
+                buffer.version += 1
+                break
+        else:
+            made = take()
+            buffer = made.storage
+        addresses.append(buffer.address)
+        lock = pool.lock
+        lock.acquire()
+        try:
+            if plan.runner is me and pool.state is state and not device.timed:
+                if addresses != last:
+                    for at, k in places:
+                        words[at] = addresses[k]
+                    plan.last, last = (slots, addresses), addresses
+                native(pointer)
+                stats.calls += 1  # `count_run`, without the call
+                stats.launches += launches
+                stats.flops += flops
+                stats.bytes += nbytes
+            else:
+                plan.run_locked(slots, addresses, step.numbers, step.dims, step.highest, threads)
+                plan.runner, state, last = me if lasting else None, pool.state, addresses
+        finally:
+            lock.release()
+        steady.uses += 1
+        result = new(tensor)  # `Tensor._over`, without the call
+        result._node = made
+        result._grad = result._before = None
+        result._requires_grad = False
+        handles[ref(result, forget)] = None
+        return result
+
+    return call
+
+
+def same_type(a: Type, b: Type) -> bool:
+    """Whether types say the same: they are mostly the same object, but not for ever."""
+    return a.shape == b.shape and a.dtype is b.dtype and a.device == b.device
