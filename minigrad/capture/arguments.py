@@ -184,9 +184,10 @@ class Surroundings:
         self._remember(self.plain, keys, values, owner)
         return keys
 
-    def watch(self) -> Callable[[object | None], bool]:
-        """A function of the owner: whether `values` would say what it has just said, these very objects."""
-        return _nothing_changes if self.plain is None else self._same
+    def watch(self, keys: tuple) -> Callable[[object | None], bool]:
+        """A function of the owner: whether `values` would say these very keys, as it just did."""
+        same = _always if self.plain is None else self._same
+        return same if self._keys is keys or same is _always else _never
 
     def _remember(self, plain: FunctionType, keys: tuple, values: list[Any], owner: object | None) -> None:
         weak = ref(self)
@@ -270,8 +271,12 @@ def _scopes(plain: FunctionType, owner: object | None) -> tuple[dict[str, Any], 
     return plain.__globals__, getattr(owner, "__dict__", _EMPTY), plain.__kwdefaults__ or _EMPTY
 
 
-def _nothing_changes(_: object | None) -> bool:
+def _always(_: object | None) -> bool:
     return True
+
+
+def _never(_: object | None) -> bool:
+    return False
 
 
 def _is_plain(value: Any) -> bool:

@@ -124,7 +124,7 @@ class Captures:
             return MISS
         result = steady.replay(arguments.tensors, arguments.dims, settings.threads)
         if result is not MISS:
-            steady.expect(Expected(self._surroundings, settings))
+            steady.expect(Expected(self._surroundings, around, settings))
             self._to_front(capture)
             self._set_first(steady)
         return result

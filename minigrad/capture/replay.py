@@ -168,6 +168,8 @@ class Capture:
 
     def replay(self, owners: list[Tensor], dims: dict[str, int]) -> Any:
         """Does the steps again on the buffers that the owners have now."""
+        if self.steady is not None:
+            self.steady.over, self.steady = True, None
         registers: list[Any] = [None] * self.recording.size
         found = [owners[o]._grad if grad else owners[o] for _, o, grad in self.places]
         lazy = [t for t in found if t._node.storage is None]  # type: ignore[union-attr]
@@ -197,7 +199,6 @@ class Capture:
 
     def _settle(self, owners: list[Tensor]) -> None:
         """Remembers how this replay left things, where the next one is likely to find them so."""
-        self.steady = None
         if self.patience > 0 and not isinstance(self.owners(owners[:len(self.inputs)]), str):
             self.steady = steady_after(self, owners)
         self.patience -= 1

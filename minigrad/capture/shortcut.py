@@ -39,8 +39,8 @@ class Expected:
 
     __slots__ = ("same", "override", "training", "grad_enabled", "threads")
 
-    def __init__(self, surroundings: Surroundings, settings: Config):
-        self.same = surroundings.watch()
+    def __init__(self, surroundings: Surroundings, around: tuple, settings: Config):
+        self.same = surroundings.watch(around)
         self.override, self.threads = override(), settings.threads
         self.training, self.grad_enabled = Tensor.training, Tensor.grad_enabled
 

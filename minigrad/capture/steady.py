@@ -112,6 +112,8 @@ class Steady:
         self.sources: tuple[int, ...] = ()
         self.uses = 0
         """Calls that were answered since somebody asked."""
+        self.over = False
+        """Whether a later replay has left something else behind, and other addresses in the plan's table."""
         self.expected: Expected | None = None
         self.shortcut: Call | None = None
 
@@ -238,7 +240,7 @@ class Steady:
 
     def holds(self, arguments: Sequence[Tensor]) -> bool:
         """Whether arguments, guards and constants are as they were left. Counts what is overwritten."""
-        if not self.ids.isdisjoint(map(id, arguments)) or \
+        if self.over or not self.ids.isdisjoint(map(id, arguments)) or \
                 self.derived and not all([d.is_current() for d in self.derived]):
             return False
         mark = changes.mark
