@@ -89,6 +89,7 @@ def test_panels_equal_the_kernel(case: str, how: str, target: Target, monkeypatc
 @pytest.mark.parametrize("how", ["as planned", "packed"])
 def test_iterations_of_four_steps_change_nothing(case: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(panel_form, "STEPS", ((0, 4), (0, 2)))
+    monkeypatch.setattr(panel_form, "MAX_STEPS_IN_PLACE", 4)
     product = {"a @ b": tensor(19, 24) @ tensor(24, 37),
                "turned prologue": (tensor(21, 36) + 1.0).relu() @ tensor(35, 36).transpose(0, 1)}[case]
     kernel = flat_kernel(product, AVX2)
@@ -274,7 +275,8 @@ def test_long_products_in_panels_on_opencl(turned: bool) -> None:
     lambda: tensor(300, 300).relu() @ tensor(300, 300),
     lambda: tensor(200, 112) @ tensor(112, 112),
     lambda: tensor(200, 480) @ tensor(480, 80),
-], ids=["a @ b", "a.T @ b", "a @ b.T", "few rows", "more rows", "prologue", "7 vectors", "5 vectors"])
+    lambda: tensor(4096, 1024) @ tensor(1024, 240),
+], ids=["a @ b", "a.T @ b", "a @ b.T", "few rows", "more rows", "prologue", "7 vectors", "5 vectors", "much in place"])
 def test_no_accumulator_lives_on_the_stack(make, target: Target, register: str) -> None:  # noqa: ANN001
     stage = stages_of(flat_kernel(make(), target), target).stages[0]
     assert isinstance(stage.plan, PanelPlan)
@@ -289,13 +291,15 @@ def test_no_accumulator_lives_on_the_stack(make, target: Target, register: str) 
     assert not [line for line in inner if register in line and "%rsp" in line], "\n".join(inner)
 
 
-@pytest.mark.parametrize("m, k, block_k, steps", [
-    (96, 256, 0, 2), (96, 255, 0, 1), (96, 256, 15, 1), (8192, 1024, 0, 4), (8192, 1022, 0, 2), (8192, 1023, 0, 1)])
-def test_a_tile_takes_several_steps_at_a_time_where_they_leave_none(m: int, k: int, block_k: int, steps: int) -> None:
+@pytest.mark.parametrize("m, k, block_k, b, steps", [
+    (96, 256, 0, "panels", 2), (96, 255, 0, "panels", 1), (96, 256, 15, "place", 1), (8192, 1024, 0, "panels", 4),
+    (8192, 1022, 0, "panels", 2), (8192, 1023, 0, "panels", 1), (8192, 1024, 0, "place", 2)])
+def test_a_tile_takes_several_steps_at_a_time_where_they_leave_none(m: int, k: int, block_k: int, b: str, steps: int
+                                                                    ) -> None:
     kernel = flat_kernel(tensor(m, k) @ tensor(k, 128), AVX512)
     made = plan(kernel.nests[0], AVX512)
     assert isinstance(made, PanelPlan)
-    made = replace(made, block_k=block_k or made.block_k)
+    made = replace(made, block_k=block_k or made.block_k, b=b)
     assert panel_form.form_of(contraction_of(kernel.nests[0], made), made).steps == steps
 
 

@@ -34,6 +34,10 @@ STEPS = (1 << 29, 4), (0, 2)
 none and B is not streamed. The loop's own instructions cost nothing on a quiet machine; on a busy virtual one, whose
 cores are probably shared, 2 were measured to gain 6%, 4 to gain 8% for 20% longer compiling."""
 
+MAX_STEPS_IN_PLACE = 2
+"""Likewise where B is in place, its rows an argument's steps apart: LLVM loads what four steps need ahead of their
+multiply-adds, and has no registers left; such a tile took 1.8 times as long."""
+
 LEAST_STEPS, LEAST_MEMORY = 2304, (1 << 11, 1 << 12, 1 << 9, 1 << 8)
 """Memory of a worker's own where sizes are arguments: steps of panels of B, and vectors of the rest as in
 `Form.memory`. What is not touched costs nothing."""
@@ -138,7 +142,8 @@ def steps_at_once(work: int, k: int, plan: PanelPlan) -> int:
     """Steps of the sum in one iteration, of so many multiply-adds and k steps in all."""
     if plan.b == "place" and plan.block_k < k:
         return 1
-    return next((steps for least, steps in STEPS if work >= least and
+    most = MAX_STEPS_IN_PLACE if plan.b == "place" else STEPS[0][1]
+    return next((steps for least, steps in STEPS if work >= least and steps <= most and
                  k % (steps * plan.group) == plan.block_k % (steps * plan.group) == 0), 1)
 
 
