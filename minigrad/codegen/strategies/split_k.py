@@ -16,7 +16,7 @@ from minigrad.value import load, local, reduce, substitute
 BLOCKS = 8
 """Blocks of work worth having: enough for several workers, whatever their number."""
 
-TILES = 48
+TILES = 24
 """Register tiles that are enough without it."""
 
 SIDE = 64
