@@ -16,7 +16,7 @@ from minigrad.codegen.strategies.build_dots import Dots, lanes_along_rows, when
 from minigrad.codegen.strategies.build_pairs import keep_sums, pack_group, write_sums
 from minigrad.codegen.strategies.panel_form import Form, Sizes, form_of, generalise, sizes_of
 from minigrad.codegen.strategies.plan import PanelPlan
-from minigrad.codegen.strategies.recognise import Contraction, recognise
+from minigrad.codegen.strategies.recognise import Contraction, with_row
 from minigrad.codegen.strategies.sides import LINE
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError
@@ -49,7 +49,7 @@ def _shared(c: Contraction, form: Form, sizes: Sizes, params: tuple[Param, ...],
 
 def contraction_of(nest: Nest, plan: PanelPlan) -> Contraction:
     """What the nest computes. Raises InternalError where the plan cannot be for it."""
-    found = recognise(nest)
+    found = with_row(nest)
     if isinstance(found, str):
         raise InternalError(f"[build] expected a contraction for {plan}, got: {found}")
     if plan.block_k < min(plan.width, extent(found.k[-1])) and "turned" in (plan.a, plan.b):
@@ -282,9 +282,9 @@ class PanelBuilder:
         found += [(c.b, {self.n: column + self.columns + (i * form.ahead + v) % form.vectors * form.width})
                   for v in range(form.ahead)]
         streamed = form.b == "place" and block.kb is not None and is_plain(c.b)
-        if streamed:
+        if streamed:  # one row is done with a block before the next one could arrive
             found = [(c.b, {self.n: column + v * form.width, self.k: block.k0 + x + self.sizes.block_k})
-                     for v in range(form.vectors)]
+                     for v in range(form.vectors) if form.rows > 1]
         made: list[Stmt] = []
         for operand, where in found:
             name, indices = operand.attr  # type: ignore[misc]

@@ -29,7 +29,7 @@ from minigrad.codegen.strategies.packed import is_plain, product, row_bytes, ste
 from minigrad.codegen.strategies.panel_form import form_of
 from minigrad.codegen.strategies.panel_units import FAR_STEP, SHARED_ROWS, even, tall_units, units, writes_rows
 from minigrad.codegen.strategies.plan import PanelPlan
-from minigrad.codegen.strategies.recognise import Contraction, recognise
+from minigrad.codegen.strategies.recognise import Contraction, with_row
 from minigrad.expr import Var
 from minigrad.target import Target
 
@@ -74,11 +74,16 @@ NARROW = 0.25
 
 L2_RATE, L2_RATE_FAR, L2_LOST = 40, 22, 0.1
 """Bytes per cycle from the second-level cache, where a panel of B does not stay in the first; likewise where rows of B
-in place are far from each other; the part of that time that multiply-adds do not hide."""
+in place are far from each other; the part of that time that multiply-adds do not hide, for packed panels where it is
+as long as theirs, less where it is shorter."""
 
-STREAM_ROWS, STREAM_K, STREAM_COLUMNS, STREAM_VECTORS = 32, 16, 1024, 2
-"""With at most so many rows of A a large B is streamed, in blocks of so many of its rows, in runs at least so long, by
-tiles at most so wide: several of them are on their way at once. More rows of A than are read in place are packed."""
+STREAM_ROWS, STREAM_K, STREAM_COLUMNS = 32, 16, 256
+"""With at most so many rows of A a large B is streamed, in blocks of so many of its rows, in runs at least so long:
+several of them are on their way at once. More rows of A than are read in place are packed."""
+
+STREAM_VECTORS = 4, 2
+"""Vectors of a tile that streams B, the first number that registers have room for: 4 rather than 2 gain 3-10% with up
+to 6 rows of A, more than 4 nothing."""
 
 NEAR_VECTORS = 4
 """Not where so many vectors of each row of B stay in the first-level cache."""
@@ -108,7 +113,7 @@ PAGE = 4096
 @lru_cache(maxsize=256)
 def plan(nest: Nest, target: Target) -> PanelPlan | str:
     """The plan, or why the nest is not done in panels."""
-    c = recognise(nest)
+    c = with_row(nest)
     if isinstance(c, str):
         return c
     if target.is_gpu:
@@ -161,6 +166,8 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
     block_k = k
     long = k * NEAR_VECTORS * target.vector_bytes > target.l1
     few = in_place and a == "place" and m <= STREAM_ROWS and long and 2 * b_bytes > target.l2
+    if m == 1 and not few:
+        return "no panels: a vector times a matrix that stays near"
     if few:
         a, b, block_k = a if m <= IN_PLACE_ROWS else packed_a, "place", STREAM_K
     elif in_place and (m < PACK_ROWS or fits_in_place(c, b_bytes, target) and not far_a and not (
@@ -175,7 +182,8 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
     if few:
         rows, vectors, dots = *stream_tile(m, a == "place", target), 0
     else:
-        rows, vectors, dots, cycles = register_tile(c, block_k, width, target, a == "place", b == "place")
+        rows, vectors, dots, cycles = register_tile(c, block_k, width, target, a == "place", b == "place",
+                                                    a == "place" != b and not far_a)
         if target.language == "llvm" and a == "place" and not far_a and b != "turned" and block_k == k:
             paired = pair_tile(c, width, target)
             if paired[2] < cycles:
@@ -216,8 +224,9 @@ def is_crowded(c: Contraction, target: Target) -> bool:
 
 def stream_tile(m: int, in_place: bool, target: Target) -> tuple[int, int]:
     """Rows and vectors of the tiles that stream B: as many rows as can be, so that each line of B comes once."""
-    vectors = STREAM_VECTORS if in_place else 1
-    return even(m, (target.registers - vectors - SPARE_REGISTERS) // vectors), vectors
+    room = target.registers - SPARE_REGISTERS
+    vectors = next((v for v in STREAM_VECTORS if (m + 1) * v <= room), STREAM_VECTORS[-1]) if in_place else 1
+    return even(m, (room - vectors) // vectors), vectors
 
 
 def part(k: int, most: int, multiple: int) -> int:
@@ -227,10 +236,13 @@ def part(k: int, most: int, multiple: int) -> int:
     return ceil(ceil(k / ceil(k / most)) / multiple) * multiple
 
 
-def register_tile(c: Contraction, block_k: int, width: int, target: Target, a_in_place: bool, b_in_place: bool
-                  ) -> tuple[int, int, int, float]:
+def register_tile(c: Contraction, block_k: int, width: int, target: Target, a_in_place: bool, b_in_place: bool,
+                  passed: bool) -> tuple[int, int, int, float]:
     """Rows and vectors of the microkernel with the fewest cycles over the whole output, edges included, how many
-    columns are dot products instead of an edge, and those cycles."""
+    columns are dot products instead of an edge, and those cycles.
+
+    `passed`: rows of A pass by several panels of B, all of which the first-level cache would have to hold.
+    """
     m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
     along_rows = lanes_along_rows(c)
     streamed = b_in_place and block_k < k
@@ -239,7 +251,7 @@ def register_tile(c: Contraction, block_k: int, width: int, target: Target, a_in
     dots = 0 if streamed or not along_rows and not width <= k <= MAX_K_DOTS else MAX_DOTS
     usual = (0, 0) if ahead else (USUAL_ROWS, target.registers // 8)
     found = 1, 1, 0, float("inf")
-    for vectors in range(1, min(STREAM_VECTORS if streamed else MAX_VECTORS, ceil(n / width)) + 1):
+    for vectors in range(1, min(STREAM_VECTORS[-1] if streamed else MAX_VECTORS, ceil(n / width)) + 1):
         most = (target.registers - vectors - SPARE_REGISTERS) // vectors
         across, left = divmod(n, vectors * width)
         for rows in range(1, min(most, IN_PLACE_ROWS if a_in_place else most, m) + 1):
@@ -248,9 +260,10 @@ def register_tile(c: Contraction, block_k: int, width: int, target: Target, a_in
             step += FAR_CYCLES if ahead else 0
             row = vectors * target.vector_bytes
             beside = row if ahead else IN_PLACE_ROWS * c.a.dtype.itemsize if far_b else row // 4
-            if block_k * (row + beside) > target.l1 and m > rows:
+            near = max(across, 1) * row if passed else row
+            if block_k * (near + beside) > target.l1 and m > rows:
                 fetch = row / (L2_RATE_FAR if far_b else L2_RATE)
-                step = max(step, fetch) + L2_LOST * fetch
+                step = max(step, fetch) + L2_LOST * fetch * (fetch / step if passed else 1)
             tile = step * k + (TILE_CYCLES + copies) * ceil(k / block_k)
             edge = (0.0, 0) if left == 0 else (tile, 0)
             if across and 0 < left <= dots and not (along_rows and rows not in (width // 2, width)):

@@ -9,7 +9,7 @@ contiguous variable.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
 
@@ -41,6 +41,9 @@ class Contraction:
     total: DType
 
 
+ROW = Var("row", 0, 0)
+
+
 class Refused(Exception):
     """Why a nest is not a contraction."""
 
@@ -60,7 +63,20 @@ def recognise(nest: Nest) -> Contraction | str:
         return f"not a contraction: {reason}"
 
 
-def _recognise(nest: Nest) -> Contraction:
+@lru_cache(maxsize=256)
+def with_row(nest: Nest) -> Contraction | str:
+    """Likewise; a vector times a matrix is a contraction too, whose M is one variable that is always 0."""
+    found = recognise(nest)
+    if not isinstance(found, str):
+        return found
+    try:
+        return replace(_recognise(nest, alone=True), m=(ROW,))
+    except Refused:
+        return found
+
+
+def _recognise(nest: Nest, alone: bool = False) -> Contraction:
+    """`alone`: all variables of the domain are B's."""
     sums = [s for s in nest.body if isinstance(s, Define) and s.value.op == "reduce"]
     if len(sums) != 1:
         raise Refused(f"{len(sums)} reductions")
@@ -72,7 +88,7 @@ def _recognise(nest: Nest) -> Contraction:
     k = tuple(v for v in over if v not in single)
     body, outputs = written_out(nest, sums[0], single)
     factors, conditions = factors_of(body)
-    sides, batch = _two_sides(factors, domain, k)
+    sides, batch = _two_sides(factors, domain, k) if not alone else (_one_side(factors, domain), ())
     fastest = min((v for v in domain), key=lambda v: _output_step(v, outputs), default=None)
     if fastest in batch:
         raise Refused(f"the output's contiguous variable {fastest} is used by both operands")
@@ -155,6 +171,14 @@ def _two_sides(factors: list[_Factor], domain: tuple[Var, ...], k: tuple[Var, ..
                 second = second + rest
             return (first, second), batch
     raise Refused(f"all of {', '.join(map(str, domain)) or 'its factors'} belong together")
+
+
+def _one_side(factors: list[_Factor], domain: tuple[Var, ...]) -> tuple[list[_Factor], list[_Factor]]:
+    """The factors that use no variable of the domain, and those that do, as many as there are variables or one."""
+    rest, side = ([f for f in factors if bool(f.uses & frozenset(domain)) is some] for some in (False, True))
+    if not rest or not side:
+        raise Refused("no operand is a vector")
+    return rest, side
 
 
 def _connected(factors: list[_Factor], free: frozenset[Var]) -> Iterator[list[_Factor]]:
