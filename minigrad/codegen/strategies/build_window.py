@@ -311,10 +311,15 @@ class TapsBuilder(WindowBuilder):
 
         if not isinstance(taps.count, int):
             return made + self.names.serial("c", taps.count, column)
-        if taps.count >= MANY_TAPS and self.staging.shifts_evenly():
-            before, share = ahead.shared(taps.count)
-            return before + made + self.names.serial("c", taps.count, lambda c: share(c) + column(c))
-        return [*ahead.shared(1)[0], *made, *(s for c in range(taps.count) for s in column(c))]
+        one = self.staging.shifts_evenly() and rows * count >= CHAINS  # small tiles wait for where columns are
+        together = 1 if one else self.staging.stride
+        whole = taps.count // together if taps.count >= MANY_TAPS * together else 0
+        before, share = ahead.shared(max(whole, 1))
+        made = before + made
+        if whole:
+            made += self.names.serial("c", whole, lambda c: [
+                *share(c), *(s for k in range(together) for s in column(together * c + k))])
+        return made + [s for c in range(whole * together, taps.count) for s in column(c)]
 
     def sweep(self, group: Rows, out: str, at: dict[Var, Index], image: Index, rows: int) -> list[Stmt]:
         """The epilogue over a tile of whole rows in memory, phases interleaved."""
