@@ -169,14 +169,15 @@ class TapsBuilder(WindowBuilder):
         """`rows` output rows from `first` of the band on, in tiles of vectors."""
         image = band * (self.plan.band * self.plan.height) + first
         number = Var(self.names.name("phase"), 0, len(group.phases) - 1)
-        together = self.together(group, weights, at, number)
+        together, outputs = self.together(group, weights, at, number), self.outputs(group, at)
         if together is not None:
-            made = self.tiled(group, together, out, at, image, first, rows)
-            return [Loop(number, 0, len(group.phases), "serial", tuple(made)), *self.sweep(group, out, at, image, rows)]
+            made = self.tiled(group, together, out, outputs, image, first, rows)
+            return [Loop(number, 0, len(group.phases), "serial", tuple(made)),
+                    *self.sweep(group, out, outputs, image, rows)]
         made = []
         for k, phase in enumerate(group.phases):
-            made += self.tiled(group, self.taps(k, phase, weights.get(phase, ""), at), out, at, image, first, rows)
-        return made + self.sweep(group, out, at, image, rows) if out else made
+            made += self.tiled(group, self.taps(k, phase, weights.get(phase, ""), at), out, outputs, image, first, rows)
+        return made + self.sweep(group, out, outputs, image, rows) if out else made
 
     def taps(self, number: int, phase: Phase, copied: str, at: dict[Var, Index]) -> Taps:
         """The taps of one phase."""
@@ -212,7 +213,7 @@ class TapsBuilder(WindowBuilder):
             return None
         return load(loads[0].attr[0], (place,), self.dtype)  # type: ignore[index]
 
-    def tiled(self, group: Rows, taps: Taps, out: str, at: dict[Var, Index], image: Index, first: Index, rows: int
+    def tiled(self, group: Rows, taps: Taps, out: str, outputs: tuple[Store, ...], image: Index, first: Index, rows: int
               ) -> list[Stmt]:
         """The tiles of some rows of a phase."""
         plan, length = self.plan, max(p.columns.length for p in group.phases)
@@ -220,7 +221,7 @@ class TapsBuilder(WindowBuilder):
         def tile(j: Index, count: int) -> list[Stmt]:
             def body(lane: Var) -> list[Stmt]:
                 acc = self.names.name("acc")
-                ahead = self.announce(group, at, image, rows, j, count) if not out else NOTHING
+                ahead = self.announce(group, outputs[0], image, rows, j, count) if not out else NOTHING
                 made = self.sums(acc, taps, first, rows, j, count, lane, ahead)
                 for r in range(rows):
                     for v in range(count):
@@ -230,10 +231,8 @@ class TapsBuilder(WindowBuilder):
                             place = (taps.number * plan.height + r) * self.staging.vectors * plan.width
                             made.append(Store(out, place + column, total))
                             continue
-                        here = {**at, group.column: column}
-                        if group.row is not None:
-                            here[group.row] = image + r
-                        made += self.stores(group, here, total, (length - 1 - column,))
+                        here = self.place(group, image + r, column)
+                        made += self.stores(outputs, group.phases[0].name, here, total, (length - 1 - column,))
                 return made
 
             return [self.names.lanes(plan.width, body)]
@@ -246,20 +245,22 @@ class TapsBuilder(WindowBuilder):
             made += tile(whole * plan.vectors, rest)
         return made
 
-    def announce(self, group: Rows, at: dict[Var, Index], image: Index, rows: int, j: Index, count: int) -> Ahead:
+    def place(self, group: Rows, row: Index, column: Index) -> dict[Var, Index]:
+        """Where an output of a plane is."""
+        return {group.column: column} if group.row is None else {group.column: column, group.row: row}
+
+    def announce(self, group: Rows, s: Store, image: Index, rows: int, j: Index, count: int) -> Ahead:
         """Prefetches of what is written a page after a tile: its lines arrive while sums are computed."""
-        s, line = group.outputs[0], LINE // group.outputs[0].value.dtype.itemsize
-        if value_atoms(s.indices[0]):
+        line = LINE // s.value.dtype.itemsize
+        if value_atoms(s.offset):
             return NOTHING
         length, columns = group.phases[0].columns.length, count * self.plan.width
 
         def place(row: Index, column: Index) -> Stmt:
-            here = {**at, group.column: column}
-            if group.row is not None:
-                here[group.row] = image + row
-            return Prefetch(s.param, subs(s.indices[0], here) + PAGE // s.value.dtype.itemsize)
+            here = self.place(group, image + row, column)
+            return Prefetch(s.buffer, subs(s.offset, here) + PAGE // s.value.dtype.itemsize)
 
-        pitch = coefficient(s.indices[0], group.row) if group.row is not None else length
+        pitch = coefficient(s.offset, group.row) if group.row is not None else length
         if pitch == length and columns >= length:
             return Ahead(-(-rows * length // line), lambda k: [place(0, k * line)])
         return Ahead(rows, lambda r: [place(r, j * self.plan.width + k) for k in range(0, columns, line)])
@@ -321,7 +322,7 @@ class TapsBuilder(WindowBuilder):
                 *share(c), *(s for k in range(together) for s in column(together * c + k))])
         return made + [s for c in range(whole * together, taps.count) for s in column(c)]
 
-    def sweep(self, group: Rows, out: str, at: dict[Var, Index], image: Index, rows: int) -> list[Stmt]:
+    def sweep(self, group: Rows, out: str, outputs: tuple[Store, ...], image: Index, rows: int) -> list[Stmt]:
         """The epilogue over a tile of whole rows in memory, phases interleaved."""
         plan, many = self.plan, len(group.phases)
         length = sum(p.columns.length for p in group.phases)
@@ -331,10 +332,8 @@ class TapsBuilder(WindowBuilder):
             def vector(r: Index, b: Index) -> list[Stmt]:
                 column = b * plan.width + lane
                 place = r * pitch + column // many + column % many * (plan.height * pitch)
-                here = {**at, group.column: column}
-                if group.row is not None:
-                    here[group.row] = image + r
-                return self.stores(group, here, load(out, (place,), self.dtype), (length - 1 - column,))
+                here, total = self.place(group, image + r, column), load(out, (place,), self.dtype)
+                return self.stores(outputs, group.phases[0].name, here, total, (length - 1 - column,))
 
             def row(r: Index) -> list[Stmt]:
                 blocks, tail = divmod(length, plan.width)

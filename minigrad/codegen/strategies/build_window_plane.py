@@ -56,7 +56,8 @@ class PlaneBuilder(WindowBuilder):
         if self.single and phase.columns.length < self.plan.width:
             value = guard(value, const(0, self.dtype), (phase.columns.length - 1 - lane,))
         total = self.names.name("total")
-        body = [Let(total, across("sum", value)), *self.stores(group, {**at, **loops}, local(total, self.dtype))]
+        body = [Let(total, across("sum", value)),
+                *self.stores(self.outputs(group, at), phase.name, {**loops}, local(total, self.dtype))]
         for v, x in reversed(list(loops.items())):
             body = [Loop(x, 0, v.hi + 1, "serial", tuple(body))]
         return [*made, *body]
@@ -103,14 +104,15 @@ class PlaneBuilder(WindowBuilder):
         made: list[Stmt] = []
         others: list[Value] = []
         assert phase.other is not None and phase.columns.image is not None
+        other = substitute(phase.other, at)
         for r in range(rows):
-            here = {**at, phase.columns.image: column}
+            here: dict[Var, Index] = {phase.columns.image: column}
             if phase.rows.image is not None:
                 here[phase.rows.image] = image + r
             let = self.names.name("a")
             left = phase.rows.length - 1 - (image + r)
             conditions = inside if bounds(left)[0] >= 0 else (*inside, left)
-            made.append(Let(let, guard(substitute(phase.other, here), zero, conditions)))
+            made.append(Let(let, guard(substitute(other, here), zero, conditions)))
             others.append(local(let, self.dtype))
         meets: dict[int, list[tuple[int, int]]] = {}
         for u, t in enumerate(phase.rows.taps):

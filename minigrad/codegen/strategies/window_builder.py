@@ -1,6 +1,8 @@
 """What both forms of windows are built from: the parallel loop over planes, staging, tiles of rows, stores."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from minigrad.codegen.ir.nodes import Function, If, Loop, Stmt, Store
 from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.strategies.launch import function_of
@@ -64,8 +66,16 @@ class WindowBuilder:
             made += [If(conditions, tuple(last))] if conditions else last
         return made
 
-    def stores(self, group: Rows, at: dict[Var, Index], total: Value, conditions: tuple[Index, ...] = ()) -> list[Stmt]:
-        """The nest's stores at one place, its sum being `total`."""
-        here = Rewriter(at, locals_={group.phases[0].name: total})
-        left = tuple(c for c in conditions if bounds(c)[0] < 0)
-        return [Store(s.param, here.index(s.indices[0]), here.value(s.value), left) for s in group.outputs]
+    def outputs(self, group: Rows, at: dict[Var, Index]) -> tuple[Store, ...]:
+        """The nest's stores of a plane."""
+        here = Rewriter(at)
+        return tuple([Store(s.param, here.index(s.indices[0]), here.value(s.value)) for s in group.outputs])
+
+    def stores(self, outputs: Sequence[Store], name: str, at: dict[Var, Index], total: Value,
+               conditions: tuple[Index, ...] = ()) -> list[Stmt]:
+        """A plane's stores at one place, the sum `name` being `total`."""
+        here = Rewriter(at, locals_={name: total})
+        left = tuple([c for c in conditions if bounds(c)[0] < 0])
+        return [Store(s.buffer, here.index(s.offset),
+                      total if s.value.op == "local" and s.value.attr == name else here.value(s.value), left)
+                for s in outputs]

@@ -14,6 +14,7 @@ from minigrad.codegen.ir.nodes import Alloc, BufferParam, Call, Function, If, Le
 from minigrad.codegen.ir.walk import Body, names
 from minigrad.codegen.value_walk import below
 from minigrad.expr import Expr, FloorDiv, Index, Max, Min, Mod, Opaque, Var, emax, emin, variables
+from minigrad.expr.core import Terms
 from minigrad.value import Value, ValueIndex, free_variables, index_values, rebuild, value_atoms
 
 MAX_SIZE = (1 << 31) - 1
@@ -50,6 +51,7 @@ class _Lifter:
         self.parallel = Var(old.name, 0, self.stop - 1)
         self.done: dict[Value, Value] = {}
         self.indexed: dict[Expr, Index] = {}
+        self.sums: dict[Terms, Index] = {}
 
     def dim(self, kind: str, number: Index) -> Index:
         """The argument for a number; 0 and 1, which code relies on, stay what they are."""
@@ -146,10 +148,16 @@ class _Lifter:
         return known
 
     def lifted(self, e: Expr) -> Index:
-        """An index that depends on the iteration."""
-        total: Index = e.const
-        over_all = dict(e.terms).get((self.old,), 0) * self.count
-        for monomial, coefficient in e.terms:
+        """An index that depends on the iteration; many differ by a constant."""
+        known = self.sums.get(e.terms)
+        if known is None:
+            known = self.sums[e.terms] = self.lifted_terms(e.terms)
+        return known + e.const
+
+    def lifted_terms(self, terms: Terms) -> Index:
+        total: Index = 0
+        over_all = dict(terms).get((self.old,), 0) * self.count
+        for monomial, coefficient in terms:
             # A step over all iterations: from image to image, where an iteration has a plane.
             term: Index = coefficient if coefficient != over_all else coefficient // self.count * self.stop
             for a in monomial:
