@@ -8,8 +8,10 @@ from ops.cases import CASES, Case, check_forward, ops_of
 from minigrad import Tensor
 from minigrad.ops import OPS
 
-COVERED_ELSEWHERE = {"copy", "scalar", "random_bits", "detach", "moved", "stepped", "attention_sums"}
-"""Tested in the files of tensors, random numbers, gradients, layers, optimizers and of the gradient of attention."""
+COVERED_ELSEWHERE = {"copy", "scalar", "random_bits", "detach", "moved", "stepped", "attention_sums",
+                     "inverse", "pivots", "cholesky", "qr_q", "qr_r"}
+"""Tested in the files of tensors, random numbers, gradients, layers, optimizers, of the gradient of attention, and of
+decompositions."""
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

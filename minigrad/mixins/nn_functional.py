@@ -5,12 +5,12 @@ from typing import Any, Self
 
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_axis, as_number
+from minigrad.mixins.decompositions import DecompositionMixin
 from minigrad.mixins.reduce import Axis
-from minigrad.mixins.resampling import ResamplingMixin
 from minigrad.ops import functions
 
 
-class NNMixin(ResamplingMixin):
+class NNMixin(DecompositionMixin):
     """Functions of layers; `minigrad.nn` holds their parameters."""
 
     __slots__ = ()

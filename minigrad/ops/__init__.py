@@ -1,6 +1,7 @@
 """What each tensor operation means. Read op.py, then elementwise.py; `build` makes graphs of them."""
 from minigrad.ops.attention import ATTENTION
 from minigrad.ops.attention_gradient import ATTENTION_GRADIENT, ATTENTION_SUMS
+from minigrad.ops.decompositions import DECOMPOSITIONS
 from minigrad.ops.elementwise import ELEMENTWISE
 from minigrad.ops.functions import FUNCTIONS
 from minigrad.ops.indexed import INDEXED
@@ -14,6 +15,6 @@ from minigrad.ops.storage import STORAGE
 
 OPS: dict[str, Op] = {op.name: op for op in (*STORAGE, *ELEMENTWISE, *REDUCE, *MOVEMENT, *INDEXED, ATTENTION,
                                              ATTENTION_SUMS, ATTENTION_GRADIENT, *FUNCTIONS, *INVERSES,
-                                             *PRODUCTS)}
+                                             *DECOMPOSITIONS, *PRODUCTS)}
 
 __all__ = ["OPS", "Node", "Op", "apply", "toposort"]

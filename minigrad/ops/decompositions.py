@@ -1,0 +1,309 @@
+"""Inverse, determinant, Cholesky's and Householder's factors of matrices, as composites with gradients by hand.
+
+Each is a loop over columns on the whole matrix. The number k of a step is data, counted in memory, and what is done
+there are masks and gathers at k, so that all steps run the same programs: a matrix of any size compiles as fast as a
+small one. Work is 4 n**3 for the inverse, where a routine that shrinks the matrix does half of it; a step is two to
+four launches.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from minigrad.dtype import DType, int32
+from minigrad.ops import build as B
+from minigrad.ops import products
+from minigrad.ops.composite import composite
+from minigrad.ops.node import Node, apply
+from minigrad.ops.op import Shape
+from minigrad.ops.storage import CONTIGUOUS
+
+Matrices = Sequence[Shape]
+
+
+def _kept(x: Node) -> Node:
+    return apply(CONTIGUOUS, x)
+
+
+def _order(x: Node, axis: int) -> Node:
+    """0, 1, ... along one axis of x, in its shape."""
+    line = B.reshape(B.iota(x.shape[axis], x.device), tuple([d if a == axis else 1 for a, d in enumerate(x.shape)]))
+    return B.expand(line, x.shape)
+
+
+def _number(x: Node, value: float) -> Node:
+    return B.full_like(x, value)
+
+
+def _steps(x: Node, count: int) -> Iterator[Node]:
+    """0, 1, ... as int32 [1, 1, 1], each counted from the one before it."""
+    k = _kept(B.full(0, (1, 1, 1), int32, x.device))
+    for _ in range(count):
+        yield k
+        k = _kept(B.add(k, B.full_like(k, 1)))
+
+
+def _at(x: Node, k: Node, axis: int) -> Node:
+    """The slice k of one axis, of length 1 there."""
+    return B.gather(x, B.expand(k, tuple([1 if a == axis else d for a, d in enumerate(x.shape)])), axis)
+
+
+def _is(x: Node, k: Node, axis: int) -> Node:
+    """Where the index along an axis is k."""
+    return B.eq(_order(x, axis), B.expand(k, x.shape))
+
+
+def _from(x: Node, k: Node, axis: int) -> Node:
+    """Where the index along an axis is k or more."""
+    return B.le(B.expand(k, x.shape), _order(x, axis))
+
+
+def _after(x: Node, k: Node, axis: int) -> Node:
+    """Where the index along an axis is more than k."""
+    return B.lt(B.expand(k, x.shape), _order(x, axis))
+
+
+def _transposed(x: Node) -> Node:
+    rank = len(x.shape)
+    return B.permute(x, (*range(rank - 2), rank - 1, rank - 2))
+
+
+def _product(*factors: Node) -> Node:
+    result = factors[0]
+    for f in factors[1:]:
+        result = products.matmul(result, f, result.dtype)
+    return result
+
+
+def _joined(x: Node, y: Node) -> Node:
+    """[x | y] along the last axis."""
+    none = ((0, 0),) * (len(x.shape) - 1)
+    left, right = B.pad(x, (*none, (0, y.shape[-1])), -0.0), B.pad(y, (*none, (x.shape[-1], 0)), -0.0)
+    return B.add(left, right)
+
+
+def _cut(x: Node, axis: int, start: Any, stop: Any) -> Node:
+    starts = tuple([start if a == axis else 0 for a in range(len(x.shape))])
+    stops = tuple([stop if a == axis else d for a, d in enumerate(x.shape)])
+    return B.slice_(x, starts, stops)
+
+
+def _identity(n: Any, like: Node) -> Node:
+    """[batch, n, n] of the batch and type of `like`."""
+    rows = B.expand(B.reshape(B.iota(n, like.device), (n, 1)), (n, n))
+    columns = B.expand(B.reshape(B.iota(n, like.device), (1, n)), (n, n))
+    return B.expand(B.cast(B.eq(rows, columns), like.dtype), (*like.shape[:-2], n, n))
+
+
+# Elimination
+
+
+def _pivot(m: Node, k: Node, n: int) -> tuple[Node, Node, Node]:
+    """(the row of rows k..n-1 with the largest element in column k, int32 [batch, 1, 1]; that row; row k)."""
+    column = B.abs_(_at(m, k, 2))
+    order = _order(column, 1)
+    eligible = B.and_(_from(column, k, 1), B.lt(order, _number(order, n)))
+    score = B.where(eligible, column, _number(column, -1))
+    best = B.expand_reduced(B.max(score, (1,)), score.shape, (1,))
+    first = B.min(B.where(B.eq(score, best), order, _number(order, n - 1)), (1,))
+    place = _kept(B.reshape(first, (m.shape[0], 1, 1)))
+    row = B.gather(m, B.expand(place, (m.shape[0], 1, m.shape[2])), 1)
+    return place, row, _at(m, k, 1)
+
+
+def _eliminated(m: Node, k: Node, place: Node, row: Node, other: Node, scaled: Node) -> Node:
+    """Rows k and `place` exchanged, `scaled` as row k, and a multiple of it taken from all others."""
+    swapped = B.where(B.eq(_order(m, 1), B.expand(place, m.shape)), B.expand(other, m.shape), m)
+    factor = B.expand(_at(swapped, k, 2), m.shape)
+    rest = B.sub(swapped, B.mul(factor, B.expand(scaled, m.shape)))
+    return B.where(_is(m, k, 1), B.expand(scaled, m.shape), rest)
+
+
+def _inverse(x: Node) -> Node:
+    """Gauss and Jordan's elimination of [x | 1], with the largest pivots."""
+    n: Any = x.shape[-1]
+    if n == 1:
+        return B.div(_number(x, 1), x)
+    m = _kept(_joined(x, _identity(n, x)))
+    for k in _steps(m, n):
+        place, row, other = _pivot(m, k, n)
+        scaled = B.div(row, B.expand(_at(row, k, 2), row.shape))
+        m = _kept(_eliminated(m, k, place, row, other, scaled))
+    return _cut(m, 2, n, 2 * n)
+
+
+def _inverse_vjp(node: Node, g: Node) -> tuple[Node]:
+    back = _transposed(node)
+    return (B.neg(_product(back, g, back)),)
+
+
+def _pivots(x: Node) -> Node:
+    """The pivots of Gauss's elimination [batch, n], the sign of each exchange with them: their product is the
+    determinant. They are kept in a row below the matrix."""
+    n: Any = x.shape[-1]
+    m = _kept(B.pad(x, ((0, 0), (0, 1), (0, 0)), 1))
+    order = _order(m, 1)
+    below = B.eq(order, _number(order, n))
+    for k in _steps(m, n):
+        place, row, other = _pivot(m, k, n)
+        pivot = _at(row, k, 2)
+        none = B.eq(pivot, _number(pivot, 0))
+        safe = B.expand(B.where(none, _number(pivot, 1), pivot), row.shape)
+        scaled = B.div(row, safe)
+        signed = B.where(B.eq(place, B.expand(k, place.shape)), pivot, B.neg(pivot))
+        done = _eliminated(m, k, place, row, other, scaled)
+        last = B.where(_is(m, k, 2), B.expand(signed, m.shape), m)
+        m = _kept(B.where(below, last, done))
+    return B.reshape(_cut(m, 1, n, n + 1), (x.shape[0], n))
+
+
+def _pivots_vjp(node: Node, g: Node) -> tuple[Node]:
+    """Of a function of their product alone: sum(g * pivots) is g of the determinant times the determinant."""
+    x = node.inputs[0]
+    share = B.mul(g, node)
+    mean = B.div(B.sum(share, (1,)), B.full(x.shape[-1], (x.shape[0],), x.dtype, x.device))
+    return (B.mul(B.expand(B.reshape(mean, (x.shape[0], 1, 1)), x.shape), _transposed(inverse(x))),)
+
+
+# Cholesky
+
+
+def _cholesky(x: Node) -> Node:
+    """Columns from left to right, each taken from all that follow it. What is above the diagonal is never read."""
+    n: Any = x.shape[-1]
+    m = _kept(x)
+    for k in _steps(m, n):
+        column = _at(m, k, 2)
+        root = B.sqrt(_at(column, k, 1))
+        down = B.where(_from(column, k, 1), B.div(column, B.expand(root, column.shape)), _number(column, 0))
+        across = _transposed(B.where(_is(column, k, 1), _number(column, 0), down))
+        rest = B.sub(m, B.mul(B.expand(down, m.shape), B.expand(across, m.shape)))
+        m = _kept(B.where(_is(m, k, 2), B.expand(down, m.shape), rest))
+    return _lower(m)
+
+
+def _lower(m: Node) -> Node:
+    return B.where(B.le(_order(m, 2), _order(m, 1)), m, _number(m, 0))
+
+
+def _half_lower(m: Node) -> Node:
+    """The lower triangle with half of the diagonal."""
+    same = B.eq(_order(m, 2), _order(m, 1))
+    return B.where(same, B.mul(m, _number(m, 0.5)), _lower(m))
+
+
+def _cholesky_vjp(node: Node, g: Node) -> tuple[Node]:
+    """I. Murray, "Differentiation of the Cholesky decomposition", 2016."""
+    back = inverse(node)
+    inner = _half_lower(_product(_transposed(node), _lower(g)))
+    s = _product(_transposed(back), inner, back)
+    return (B.mul(B.add(s, _transposed(s)), _number(s, 0.5)),)
+
+
+# Householder
+
+
+def _reflected(x: Node) -> Node:
+    """[R | Q.T] of x [batch, m, n] = Q R: reflections of [x | 1], LAPACK's signs."""
+    rows: Any = x.shape[1]
+    columns: Any = x.shape[2]
+    m = _kept(_joined(x, _identity(rows, x)))
+    for k in _steps(m, min(rows - 1, columns)):
+        column = _at(m, k, 2)
+        zero = _number(column, 0)
+        below = B.sum(B.where(_after(column, k, 1), B.mul(column, column), zero), (1,))
+        below = B.reshape(below, (x.shape[0], 1, 1))
+        head = _at(column, k, 1)
+        norm = B.sqrt(B.add(below, B.mul(head, head)))
+        away = B.where(B.lt(head, _number(head, 0)), B.neg(norm), norm)
+        first = B.expand(B.add(head, away), column.shape)
+        v = B.where(_is(column, k, 1), first, B.where(_from(column, k, 1), column, zero))
+        length = B.add(below, B.mul(B.add(head, away), B.add(head, away)))
+        done = B.eq(below, _number(below, 0))
+        scale = B.where(done, _number(below, 0), B.div(_number(below, 2), B.where(done, _number(below, 1), length)))
+        v, scale = _kept(v), _kept(scale)
+        wide = B.expand(v, m.shape)
+        along = B.expand_reduced(B.sum(B.mul(wide, m), (1,)), m.shape, (1,))
+        m = _kept(B.sub(m, B.mul(wide, B.mul(B.expand(scale, m.shape), along))))
+    return m
+
+
+def _q(x: Node) -> Node:
+    m = _reflected(x)
+    rows, columns = x.shape[1:]
+    count = min(rows, columns)  # type: ignore[type-var]
+    return _transposed(_cut(_cut(m, 2, columns, columns + rows), 1, 0, count))  # type: ignore[operator]
+
+
+def _r(x: Node) -> Node:
+    count = min(x.shape[1], x.shape[2])  # type: ignore[type-var]
+    top = _cut(_cut(_reflected(x), 2, 0, x.shape[2]), 1, 0, count)
+    return B.where(B.le(_order(top, 1), _order(top, 2)), top, _number(top, 0))
+
+
+def _mirrored(m: Node) -> Node:
+    """The lower triangle, and it again above the diagonal."""
+    strict = B.lt(_order(m, 2), _order(m, 1))
+    return B.add(_lower(m), _transposed(B.where(strict, m, _number(m, 0))))
+
+
+def _behind(x: Node, inner: Node) -> Node:
+    """inner @ R^-T."""
+    return _product(inner, _transposed(inverse(r_of(x))))
+
+
+def _q_vjp(node: Node, g: Node) -> tuple[Node]:
+    x = node.inputs[0]
+    m = B.neg(_product(_transposed(g), node))
+    return (_behind(x, B.add(g, _product(node, _mirrored(m)))),)
+
+
+def _r_vjp(node: Node, g: Node) -> tuple[Node]:
+    """Of tall and square matrices (Walter and Lehmann 2013); `mixins.decompositions` sees to it."""
+    x = node.inputs[0]
+    return (_behind(x, _product(q_of(x), _mirrored(_product(node, _transposed(g))))),)
+
+
+def _q_infer(shapes: Matrices, dtypes: Sequence[DType]) -> tuple[Shape, DType]:
+    batch, rows, columns = shapes[0]
+    return (batch, rows, min(rows, columns)), dtypes[0]  # type: ignore[type-var]
+
+
+def _r_infer(shapes: Matrices, dtypes: Sequence[DType]) -> tuple[Shape, DType]:
+    batch, rows, columns = shapes[0]
+    return (batch, min(rows, columns), columns), dtypes[0]  # type: ignore[type-var]
+
+
+INVERSE = composite("inverse", lambda shapes, dtypes: (shapes[0], dtypes[0]), _inverse, _inverse_vjp)
+PIVOTS = composite("pivots", lambda shapes, dtypes: (shapes[0][:2], dtypes[0]), _pivots, _pivots_vjp)
+CHOLESKY = composite("cholesky", lambda shapes, dtypes: (shapes[0], dtypes[0]), _cholesky, _cholesky_vjp)
+QR_Q = composite("qr_q", _q_infer, _q, _q_vjp)
+QR_R = composite("qr_r", _r_infer, _r, _r_vjp)
+
+
+def inverse(x: Node) -> Node:
+    """Of matrices [batch, n, n]; of singular ones infinities or NaN."""
+    return apply(INVERSE, x)
+
+
+def pivots(x: Node) -> Node:
+    """[batch, n], whose product is the determinant of matrices [batch, n, n]; to be used in that product alone."""
+    return apply(PIVOTS, x)
+
+
+def cholesky(x: Node) -> Node:
+    """L of symmetric positive definite matrices [batch, n, n] = L @ L.T; NaN of others."""
+    return apply(CHOLESKY, x)
+
+
+def q_of(x: Node) -> Node:
+    """Orthonormal columns [batch, m, min(m, n)] of matrices [batch, m, n] = Q @ R."""
+    return apply(QR_Q, x)
+
+
+def r_of(x: Node) -> Node:
+    """The upper triangle [batch, min(m, n), n] of matrices [batch, m, n] = Q @ R."""
+    return apply(QR_R, x)
+
+
+DECOMPOSITIONS = (INVERSE, PIVOTS, CHOLESKY, QR_Q, QR_R)
