@@ -159,7 +159,7 @@ def test_gradients_at_a_bound() -> None:
     """As in PyTorch: what is clipped at where it is keeps its gradient, activations have the one from the flat side."""
     start = [-2.0, -1.0, 0.0, 1.0, 2.0]
     for function, want in ((lambda x: x.clip(-1, 1), [0, 1, 1, 1, 0]), (lambda x: x.clip(None, x.detach()), [1] * 5),
-                           (Tensor.hardtanh, [0, 0, 1, 0, 0]), (Tensor.relu, [0, 0, 0, 1, 1]),
+                           (Tensor.sign, [0] * 5), (Tensor.hardtanh, [0, 0, 1, 0, 0]), (Tensor.relu, [0, 0, 0, 1, 1]),
                            (lambda x: x.leaky_relu(0.5), [0.5, 0.5, 0.5, 1, 1])):
         x = Tensor(start, requires_grad=True)
         function(x).sum().backward()

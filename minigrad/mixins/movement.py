@@ -138,7 +138,8 @@ class MovementMixin(ActivationMixin):
         for axis, (lo, hi) in enumerate(pairs):
             n = x.shape[axis]
             limit = n - 1 if mode == "reflect" else n
-            if mode not in ("reflect", "replicate", "circular") or (mode != "replicate" and max(lo, hi) > limit):
+            if mode not in ("reflect", "replicate", "circular") or (
+                    mode != "replicate" and (lo, hi) != (0, 0) and max(lo, hi) > limit):
                 raise ShapeError(f"[pad] expected mode constant, reflect, replicate, circular and pads up to {limit}, "
                                  f"got {mode!r} and {(lo, hi)} for {list(self.shape)}")
             parts = [x]

@@ -52,8 +52,9 @@ class SpecialMixin(ElementwiseMixin):
 
     def sinh(self) -> Self:
         """(exp(x) - exp(-x)) / 2, accurate near 0."""
-        e = (self.abs() < 1).where(self, 0).expm1()
-        return (self.abs() < 1).where((e + e / (e + 1)) * 0.5, (self.exp() - (-self).exp()) * 0.5)
+        x = self._as_float()
+        e = (x.abs() < 1).where(x, 0).expm1()
+        return (x.abs() < 1).where((e + e / (e + 1)) * 0.5, (x.exp() - (-x).exp()) * 0.5)
 
     def expm1(self) -> Self:
         """exp(x) - 1, accurate near 0."""

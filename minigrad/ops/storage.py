@@ -179,7 +179,7 @@ def _assign_vjp(node: Node, g: Node) -> tuple[Node | None, Node | None]:
 
 def _assign_reference(target: np.ndarray, value: np.ndarray, *, region: tuple[tuple[int, int], ...], shape: Shape,
                       dtype: DType) -> np.ndarray:
-    out = target.copy()
+    out = np.array(target)
     out[tuple(slice(a, a + n * s, s) for (a, s), n in zip(region, value.shape, strict=True))] = value
     return out
 

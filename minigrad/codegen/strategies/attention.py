@@ -142,7 +142,7 @@ def reduced(value: Value) -> tuple[str, Var, Value, tuple[Index, ...]] | None:
 
 def identity_of(monoid: str, dtype: DType) -> Value:
     """What a sum, or a maximum, has where there is nothing."""
-    return const(0 if monoid == "sum" else float("-inf"), dtype)
+    return const(0 if monoid == "sum" else dtype.min, dtype)
 
 
 def sides(product: Value, key: Var) -> tuple[Value, Value] | None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from minigrad.codegen.strategies.build_panels import Block, PanelBuilder
 
 LIGHT = 8
-"""Operations of what is computed for an element by itself."""
+"""Operations of what is computed for an element by itself, or written out for every vector of a tile."""
 
 DOT_SUMS = 24
 """Sums in registers at a time."""
@@ -152,7 +152,7 @@ class Dots:
     def write(self) -> Stmt:
         """The nest's stores of these columns."""
         b, c = self.builder, self.builder.contraction
-        one = all(is_light(s.value) for s in c.outputs)
+        one = is_light(*(s.value for s in c.outputs))
         stop = self.m_count if one else (self.m_count + (self.width - 1)) // self.width
         t, r, lane = b.fresh("t", self.columns - 1), b.fresh("r", stop - 1), b.fresh("l", self.width - 1)
         place = r if one else r * self.width + lane
@@ -165,9 +165,14 @@ class Dots:
         return Loop(t, 0, self.columns, "serial", (Loop(r, 0, stop, "serial", body),))
 
 
-def is_light(value: Value) -> bool:
-    return sum(v.op not in ("const", "local", "load", "index") for v in walk(value)) <= LIGHT and \
-        not any(v.op in FUNCTIONS for v in walk(value))
+def is_short(*values: Value) -> bool:
+    """Whether they are few operations together; what is read is not counted."""
+    return sum(v.op not in ("const", "local", "load", "index") for v in walk(*values)) <= LIGHT
+
+
+def is_light(*values: Value) -> bool:
+    """Whether they are few operations, and no functions, which are worth lanes."""
+    return is_short(*values) and not any(v.op in FUNCTIONS for v in walk(*values))
 
 
 def when(conditions: tuple[Index, ...], body: list[Stmt]) -> list[Stmt]:

@@ -12,7 +12,7 @@ from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.blocking import is_plain
 from minigrad.codegen.strategies.build import accumulate
-from minigrad.codegen.strategies.build_dots import Dots, lanes_along_rows, when
+from minigrad.codegen.strategies.build_dots import Dots, is_short, lanes_along_rows, when
 from minigrad.codegen.strategies.build_pairs import keep_sums, pack_group, write_sums
 from minigrad.codegen.strategies.panel_form import Form, Sizes, form_of, generalise, sizes_of
 from minigrad.codegen.strategies.plan import PanelPlan
@@ -21,10 +21,7 @@ from minigrad.codegen.strategies.sides import LINE
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, bounds, emin, product, subs
-from minigrad.value import Value, binary, const, guard, load, substitute, value_atoms, walk
-
-LIGHT = 8
-"""Operations of an epilogue that are written out for every vector of a tile; longer ones run in a loop over rows."""
+from minigrad.value import Value, binary, const, guard, load, substitute, value_atoms
 
 
 def build_panels(kernel: Kernel, nest: Nest, plan: PanelPlan, name: str) -> Function:
@@ -318,9 +315,8 @@ class PanelBuilder:
         return load("b_panels", (step * (self.columns * group) + inside,), self.dtype)
 
     def is_long(self) -> bool:
-        """Whether the epilogue is too long to be written out for every vector."""
-        return sum(x.op not in ("const", "local", "index") for s in self.contraction.outputs
-                   for x in walk(s.value)) > LIGHT
+        """Whether the epilogue is too long to be written out for every vector, and runs in a loop over rows."""
+        return not is_short(*(s.value for s in self.contraction.outputs))
 
     def finish(self, row: Index, column: Index, u: Var, v: Var, lane: Var) -> list[Stmt]:
         """The nest's stores for the tile at (row, column), from its accumulators."""
