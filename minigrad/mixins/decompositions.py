@@ -53,7 +53,9 @@ class DecompositionMixin(ResamplingMixin):
         """(Q, R) of matrices [..., M, N] = Q @ R: K = min(M, N) orthonormal columns [..., M, K], and [..., K, N] that
         is 0 below the diagonal. Its gradient is there for M >= N with columns that do not depend on each other. Signs
         are LAPACK's."""
-        x = self if self.ndim < 2 or self.shape[-2] >= self.shape[-1] else self.detach()  # type: ignore[operator]
+        x = self
+        if self.ndim > 1 and self._known_length("qr", self.ndim - 2) < self._known_length("qr", self.ndim - 1):
+            x = self.detach()
         return x._of_matrices("qr", D.q_of, square=False), x._of_matrices("qr", D.r_of, square=False)
 
     def solve(self, other: Any) -> Self:
