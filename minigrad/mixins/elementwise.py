@@ -10,8 +10,6 @@ from minigrad.errors import DTypeError, ShapeError
 from minigrad.mixins.base import Base, Scalar, as_tensor, broadcast_shapes
 from minigrad.ops import build as B
 from minigrad.ops import functions
-from minigrad.ops.node import apply
-from minigrad.ops.storage import DETACH
 
 _POWER_LIMIT = 64  # larger integer exponents of float tensors go through `pow`
 
@@ -149,8 +147,8 @@ class ElementwiseMixin(Base):
         """-1, 0 or 1; NaN stays NaN. Its gradient is 0."""
         if self.dtype.kind == "b":
             return self
-        x = self._wrap(apply(DETACH, self._node, id=0), self)
-        return (x > 0).where(1, x if self.dtype.kind == "u" else (x < 0).where(-1, x))
+        rest = self.trunc()  # 0 or NaN where it is taken, without a gradient
+        return (self > 0).where(1, rest if self.dtype.kind == "u" else (self < 0).where(-1, rest))
 
     def maximum(self, other: Any) -> Self:
         """The larger of both, NaN if either is NaN."""
