@@ -204,3 +204,24 @@ def test_quantised_products_on_the_cpu(kind: str) -> None:
                 found.append(w.linear(Tensor(x, device="CPU")).numpy())
         assert found[0].tobytes() == found[1].tobytes()
         np.testing.assert_allclose(found[0], x @ exact.T, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("columns, at_once", [(128 * 16, 3), (38 * 16, 2), (36 * 16, 3)])
+def test_tiles_of_several_panels_leave_few(columns: int, at_once: int) -> None:
+    plan = streamed(last_kernel(tensor(8, 512) @ panels(columns, 512).transpose(), AVX512), AVX512).plan
+    assert isinstance(plan, Plan) and dict(plan.tile) == {"i0": 8, "i1": at_once}
+
+
+def test_panels_that_are_left_go_one_by_one() -> None:
+    """97 panels, three at a time."""
+    kernel = last_kernel(tensor(8, 18) @ panels(97 * 16, 18).transpose(), AVX512)
+    stage = streamed(kernel, AVX512)
+    assert dict(stage.plan.tile)["i1"] == 3  # type: ignore[union-attr]
+    flat = canonical_names(collapse(flatten(split_divisions(kernel))))
+    arrays = {p.name: np.zeros(p.shape, np.float32) if p.mode == "out" else
+              rng.standard_normal(p.shape).astype(np.float32) for p in flat.params}
+    a, w = (arrays[p.name] for p in flat.params if p.mode == "in")
+    dims = {d.name: value for d, value in zip(stage.function.dims, stage.dims, strict=True)}
+    interpret_function(unroll(stage.function), arrays, {}, dims)
+    expected = np.einsum("mk,qkl->mql", a.reshape(8, 18), w.reshape(97, 18, 16))
+    np.testing.assert_allclose(arrays["o0"].reshape(8, 97, 16), expected, rtol=1e-4, atol=1e-4)
