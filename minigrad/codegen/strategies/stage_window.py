@@ -84,6 +84,18 @@ class Segment:
         return *range(0, self.begin, width), *range(after, self.end, width)
 
 
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """What is staged of a row: `value` at its positions, `otherwise` where a condition of `border` fails; `row` is the
+    row's number."""
+
+    row: dict[Var, Index]
+    value: Value
+    otherwise: Value
+    border: tuple[Index, ...]
+    lane: Var
+
+
 class Staging:
     """Where positions are in memory, and the statements that put them there.
 
@@ -180,26 +192,27 @@ class Staging:
 
     def stage(self, at: dict[Var, Index], first: Index, count: Index, lane: Var) -> list[Stmt]:
         """Rows of positions `first`, `first + 1`, ... of a plane; inside the vector loop of `lane`."""
-        before, whole = self.constants(substitute(self.window.value, at))
+        before, value = self.constants(substitute(self.window.value, at))
+        otherwise = const(0, value.dtype)
+        conditions: tuple[Index, ...] = ()
+        if value.op == "guard":
+            (value, otherwise), conditions = value.args, value.attr  # type: ignore[assignment]
+        border = tuple([c for c in conditions if self.window.column in variables(c)])
+        around = [c for c in conditions if c not in border]
+        empty = otherwise if otherwise.op == "const" else const(0, value.dtype)
+        length = max(self.pitch, self.pitch - self.segment + self.segments[-1].end)
 
         def row(r: Index) -> list[Stmt]:
-            value = substitute(whole, {self.window.row: self.first_row + first + r})
-            otherwise = const(0, value.dtype)
-            conditions: tuple[Index, ...] = ()
-            if value.op == "guard":
-                (value, otherwise), conditions = value.args, value.attr
-            own = tuple(c for c in conditions if self.window.column not in variables(c))
+            here: dict[Var, Index] = {self.window.row: self.first_row + first + r}
+            own = tuple([c for c in [subs(c, here) for c in around] if bounds(c)[0] < 0])
             left = self.image_rows - 1 - first - r
             beyond = () if any(bounds(left - c)[0] >= 0 for c in (0, *own)) else (left,)
-            border = () if self.even else tuple(c for c in conditions if self.window.column in variables(c))
-            filled = self.row(r, value, otherwise, border, lane)
+            filled = self.row(r, Positions(here, value, otherwise, () if self.even else border, lane))
             if otherwise.op != "const" and own:
-                filled = [If(own, tuple(filled), tuple(self.row(r, otherwise, otherwise, (), lane)))]
+                filled = [If(own, tuple(filled), tuple(self.row(r, Positions(here, otherwise, otherwise, (), lane))))]
                 own = ()
             if not own and not beyond:
                 return filled
-            empty = otherwise if otherwise.op == "const" else const(0, value.dtype)
-            length = max(self.pitch, self.pitch - self.segment + self.segments[-1].end)
             blank = [Store(self.memory, r * self.pitch + k + lane, empty) for k in range(0, length, self.width)]
             return [If((*own, *beyond), tuple(filled), tuple(blank))]
 
@@ -229,37 +242,36 @@ class Staging:
                     done[a] = local(name, a.dtype)
         return made, replace_values(root, done)
 
-    def row(self, r: Index, value: Value, otherwise: Value, border: tuple[Index, ...], lane: Var) -> list[Stmt]:
-        """One staged row; `otherwise` where a condition of `border` fails."""
-        blank = otherwise if otherwise.op == "const" else const(0, value.dtype)
+    def row(self, r: Index, of: Positions) -> list[Stmt]:
+        """One staged row."""
+        blank = of.otherwise if of.otherwise.op == "const" else const(0, of.value.dtype)
         made: list[Stmt] = []
         for k, s in enumerate(self.segments):
             for place in s.blanks(self.width, self.is_written_out(s.count)):
-                made.append(Store(self.memory, r * self.pitch + k * self.segment + place + lane, blank))
+                made.append(Store(self.memory, r * self.pitch + k * self.segment + place + of.lane, blank))
         s, steps = self.segments[0], steps_of(self.segments)
         if steps is not None:
             first, begin = steps
             return made + self.names.serial("s", self.stride, lambda k: self.image(
                 s.first + first * k, s.count, r * self.pitch + s.begin + (self.segment + begin) * k, k * self.width,
-                self.width, value, otherwise, border, lane))
+                self.width, of))
         for k, s in enumerate(self.segments):
             made += self.image(s.first, s.count, r * self.pitch + s.begin + self.segment * k, 0,
-                               self.width * self.stride if k == 0 else 0, value, otherwise, border, lane)
+                               self.width * self.stride if k == 0 else 0, of)
         return made
 
-    def image(self, first: Index, count: int, start: Index, near: Index, lines: int, value: Value, otherwise: Value,
-              border: tuple[Index, ...], lane: Var) -> list[Stmt]:
+    def image(self, first: Index, count: int, start: Index, near: Index, lines: int, of: Positions) -> list[Stmt]:
         """The `count` positions of a segment from `first` on, at `start`; what is read a page after `near` elements on
         is prefetched, `lines` elements for each vector."""
         def vector(t: Index) -> list[Stmt]:
-            here: dict[Var, Index] = {self.window.column: first + self.stride * (t + lane)}
-            limits = tuple([subs(c, here) for c in border])
+            here = {**of.row, self.window.column: first + self.stride * (t + of.lane)}
+            limits = tuple([subs(c, here) for c in of.border])
             if isinstance(t, int) and count < t + self.width:
-                limits = (*limits, count - 1 - t - lane)
-            element = guard(substitute(value, here), substitute(otherwise, here), limits)
+                limits = (*limits, count - 1 - t - of.lane)
+            element = guard(substitute(of.value, here), substitute(of.otherwise, here), limits)
             known = any(bounds(c)[1] < 0 for c in limits)
-            return [*(self.ahead(value, first + self.stride * t + near, lines) if not known else ()),
-                    Store(self.memory, start + t + lane, element)]
+            return [*(self.ahead(of, first + self.stride * t + near, lines) if not known else ()),
+                    Store(self.memory, start + t + of.lane, element)]
 
         width, blocks = self.width, ceil_div(count, self.width)
         if self.is_written_out(count):
@@ -268,16 +280,16 @@ class Staging:
         at = emin(x * width, count - width) if count % width else x * width  # the last as far back as makes it whole
         return [Loop(x, 0, blocks, "serial", tuple(vector(at)))]
 
-    def ahead(self, value: Value, column: Index, count: int) -> list[Stmt]:
+    def ahead(self, of: Positions, column: Index, count: int) -> list[Stmt]:
         """Prefetches of what is read a page after a vector's positions: processors stop at the end of a page."""
         found: list[Stmt] = []
-        for v in walk(value):
+        for v in walk(of.value):
             if v.op != "load" or value_atoms(v.attr[1][0]):  # type: ignore[index]
                 continue
             (name, (offset,)), line = v.attr, LINE // v.dtype.itemsize  # type: ignore[misc]
             if self.window.column in variables(offset):
-                found += [Prefetch(name, subs(offset, {self.window.column: column + k}) + PAGE // v.dtype.itemsize)
-                          for k in range(0, count, line)]
+                found += [Prefetch(name, subs(offset, {**of.row, self.window.column: column + k}) + PAGE //
+                                   v.dtype.itemsize) for k in range(0, count, line)]
         return found
 
 
