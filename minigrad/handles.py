@@ -11,7 +11,10 @@ from threading import get_ident
 from typing import Any
 from weakref import ref
 
-handles: dict[ref, None] = {}
+MANY = 8
+"""Tensors that are made at once from which they are one entry of `handles`."""
+
+handles: dict[ref | _Together, None] = {}
 """A Tensor's hash is its identity, so that a weak reference finds itself here, dead or alive."""
 forget = handles.pop
 
@@ -58,18 +61,48 @@ def enter(tensor: Any) -> None:
     changes.mark = handle  # another object than any before
 
 
+class _Together:
+    """Tensors that were made at once. They are known without being told of their deaths one by one."""
+
+    __slots__ = ("refs",)
+
+    def __init__(self, refs: list[ref]) -> None:
+        self.refs = refs
+
+    def live(self) -> list[Any]:
+        return [t for t in [r() for r in self.refs] if t is not None]
+
+
+_groups: dict[_Together, None] = {}
+"""Those among `handles`. `register_all` looks through them for dead ones each time they are twice as many."""
+_looked = [MANY]
+
+
 def register_all(tensors: Sequence[Any]) -> None:
     """`register` for each of many."""
-    handles.update(dict.fromkeys(map(ref, tensors, repeat(forget))))
+    if len(tensors) < MANY:
+        handles.update(dict.fromkeys(map(ref, tensors, repeat(forget))))
+        return
+    group = _Together(list(map(ref, tensors)))
+    handles[group] = _groups[group] = None
+    if len(_groups) > _looked[0]:
+        for g in list(_groups):
+            g.refs = list(map(ref, g.live()))
+            if not g.refs:
+                _groups.pop(g, None)
+                handles.pop(g, None)
+        _looked[0] = max(MANY, 2 * len(_groups))
 
 
 def live() -> Iterator[Any]:
     """The live Tensors, oldest first."""
     for handle in list(handles):
-        tensor = handle()
-        if tensor is not None:
+        if type(handle) is _Together:
+            yield from handle.live()
+        elif (tensor := handle()) is not None:  # type: ignore[operator]
             yield tensor
 
 
 def count() -> int:
-    return len(handles)
+    """How many Tensors live."""
+    return sum([1 for _ in live()])

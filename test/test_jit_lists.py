@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from test_jit_steady import random, steady
 
-from minigrad import Tensor, config, jit
+from minigrad import Tensor, config, handles, jit
 
 
 @pytest.fixture(autouse=True)
@@ -141,3 +141,27 @@ def test_lists_in_threads_share_no_memory():
     for t in threads:
         t.join()
     assert not wrong
+
+
+def test_results_of_lists_are_seen_by_captures():
+    """Tensors that were made at once are watched like others, as long as they live, and forgotten then."""
+    step = jit(lambda inputs: [t * 2 for t in inputs])
+    inputs = [Tensor(random(4, seed=k)).realize() for k in range(20)]
+    for _ in range(4):
+        step(inputs)
+    before = len(handles.handles)
+    for _ in range(100):
+        step(inputs)
+    assert len(handles.handles) <= before + 2 * handles.MANY
+    held = step(inputs)
+    assert sum([any(t is h for h in held) for t in handles.live()]) == 20
+    kept, held = held[7], None
+    for _ in range(100):
+        step(inputs)
+    assert kept in set(handles.live()) and len(handles.handles) <= before + 2 * handles.MANY + 1
+    move = jit(lambda x: kept.assign(kept + x).realize())
+    expected = kept.numpy()
+    for _ in range(5):
+        move(inputs[0])
+        expected = expected + inputs[0].numpy()
+        np.testing.assert_array_equal(kept.numpy(), expected)

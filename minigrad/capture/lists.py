@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import Struct
 from typing import Any
 from weakref import ref
 
@@ -48,8 +49,8 @@ class _Set:
 
     __slots__ = ("mark", "ids", "words", "dead", "refs")
 
-    def __init__(self, tensors: Sequence[Tensor], mark: object, words: np.ndarray):
-        self.mark, self.ids, self.words = mark, list(map(id, tensors)), words
+    def __init__(self, tensors: Sequence[Tensor], mark: object, ids: bytes, words: np.ndarray):
+        self.mark, self.ids, self.words = mark, ids, words
         self.dead: list[ref] = []
         self.refs = [ref(t, self.dead.append) for t in tensors]
 
@@ -57,14 +58,16 @@ class _Set:
 class Known:
     """Sets of Tensors that were found to fit: one fits again while no Tensor was changed (`handles.changes`)."""
 
-    __slots__ = ("_sets",)
+    __slots__ = ("_sets", "_pack")
 
-    def __init__(self) -> None:
+    def __init__(self, count: int) -> None:
+        """Each set has `count` Tensors."""
         self._sets: list[_Set] = []
+        self._pack = Struct(f"{count}Q").pack
 
     def fit(self, tensors: Sequence[Any], mark: object) -> np.ndarray | None:
         """What was noted with these very objects, if they are known to fit. `mark` was read before."""
-        ids = list(map(id, tensors))
+        ids = self._pack(*map(id, tensors))  # bytes are compared at once
         for known in self._sets:
             if known.mark is mark and known.ids == ids and not known.dead:
                 return known.words
@@ -72,7 +75,8 @@ class Known:
 
     def add(self, tensors: Sequence[Tensor], mark: object, words: np.ndarray) -> None:
         """Notes that these fit, as was found after `mark` was read, with the addresses of their values."""
-        self._sets = [_Set(tensors, mark, words), *[s for s in self._sets if not s.dead][:KEPT - 1]]
+        known = _Set(tensors, mark, self._pack(*map(id, tensors)), words)
+        self._sets = [known, *[s for s in self._sets if not s.dead][:KEPT - 1]]
 
 
 class Results:

@@ -106,7 +106,7 @@ class Steady:
         self.kinds = _kinds(flat, capture)
         self.count = len(flat)
         self.listed = len(flat) > MANY or max(self.lengths, default=-1) >= 0
-        self.known = Known()
+        self.known = Known(self.count)
         self.results: Results | None = None
         """What is returned, if arguments are read, these are written, and that is all; `sources` are the arguments."""
         self.sources: tuple[int, ...] = ()
