@@ -75,7 +75,7 @@ class _Together:
 
 _groups: dict[_Together, None] = {}
 """Those among `handles`. `register_all` looks through them for dead ones each time they are twice as many."""
-_looked = [MANY]
+_looked = [0]
 
 
 def register_all(tensors: Sequence[Any]) -> None:
@@ -83,15 +83,15 @@ def register_all(tensors: Sequence[Any]) -> None:
     if len(tensors) < MANY:
         handles.update(dict.fromkeys(map(ref, tensors, repeat(forget))))
         return
-    group = _Together(list(map(ref, tensors)))
-    handles[group] = _groups[group] = None
     if len(_groups) > _looked[0]:
         for g in list(_groups):
-            g.refs = list(map(ref, g.live()))
+            g.refs = [r for r in g.refs if r() is not None]
             if not g.refs:
                 _groups.pop(g, None)
                 handles.pop(g, None)
-        _looked[0] = max(MANY, 2 * len(_groups))
+        _looked[0] = 2 * len(_groups)
+    group = _Together(list(map(ref, tensors)))
+    handles[group] = _groups[group] = None
 
 
 def live() -> Iterator[Any]:
