@@ -46,6 +46,15 @@ BOTH: list[Callable[[Any], Any]] = [
     lambda x: x.norm(dim=1), lambda x: x.argmax(dim=1), lambda x: x.argmin(dim=0), lambda x: x.logsumexp(dim=-1),
     lambda x: x.softmax(dim=0), lambda x: x.log_softmax(dim=1), lambda x: x.cumsum(dim=1), lambda x: x.amax(dim=0),
     lambda x: x.amin(dim=(0, 1)), lambda x: x.round().count_nonzero(dim=1),
+    lambda x: x.roll((1, -2), (0, 1)), lambda x: x.roll(3), lambda x: x.roll(-1, (1,)),
+    lambda x: x.reshape(4, 1, 6, 1).squeeze((1, 3)), lambda x: x.reshape(2, 2, 2, 3).movedim((0, 1), (-1, 0)),
+    lambda x: x.logcumsumexp(1), lambda x: (x * 90).logcumsumexp(0), lambda x: x.repeat(1, 80).logcumsumexp(1),
+    lambda x: x[0].vdot(x[1]), lambda x: x[:, 0].addmv(x, x[0], alpha=2), lambda x: x[:, :3].addr(x[:, 0], x[0, :3]),
+    lambda x: x.rot90(), lambda x: x.rot90(2), lambda x: x.rot90(-1, (1, 0)), lambda x: x.tensor_split(4, 1)[1],
+    lambda x: x.tensor_split((1, 3))[2], lambda x: x.tensor_split((3, 1))[1], lambda x: x.topk(2, sorted=True)[0],
+    lambda x: x.sort(dim=1, descending=True, stable=True)[0], lambda x: x.argsort(dim=0, stable=True),
+    lambda x: x.slice_scatter(x[:2] * 2, 0, 1, 3), lambda x: x.select_scatter(x[0] * 2, 0, 2),
+    lambda x: (x > 0).argwhere(), lambda x: x.new_tensor([1.0, 2.0]),
     lambda x: x.log10(), lambda x: x.sinh(), lambda x: x.cosh(), lambda x: x.lerp(x * 2, 0.3), lambda x: x.expand_as(x),
 ]
 

@@ -55,6 +55,8 @@ LAYERS = {
     "conv grouped": (lambda n: n.Conv2d(4, 6, 3, groups=2), (1, 4, 5, 5)),
     "transposed": (lambda n: n.ConvTranspose2d(3, 4, 3), (2, 3, 4, 5)),
     "transposed stride": (lambda n: n.ConvTranspose2d(4, 6, 3, 2, 1, 1, groups=2), (1, 4, 4, 3)),
+    "conv mirrored": (lambda n: n.Conv2d(2, 3, 3, padding=(1, 2), padding_mode="reflect"), (1, 2, 6, 7)),
+    "conv circular": (lambda n: n.Conv1d(2, 3, 3, padding="same", padding_mode="circular"), (1, 2, 6)),
     "conv 1d": (lambda n: n.Conv1d(3, 4, 5, stride=2, padding=2, dilation=2), (2, 3, 17)),
     "conv 1d same": (lambda n: n.Conv1d(4, 6, 5, padding="same", groups=2, bias=False), (1, 4, 9)),
     "conv 3d": (lambda n: n.Conv3d(2, 3, (1, 2, 3), padding=(0, 1, 1)), (1, 2, 3, 4, 5)),

@@ -195,11 +195,28 @@ def test_initial_values() -> None:
         assert init.calculate_gain("leaky_relu", 1.0) == pytest.approx(1.0) and init.calculate_gain("tanh") == 5 / 3
 
 
+def test_parameters_as_a_vector_and_sequences_of_unequal_lengths() -> None:
+    with config(device="NUMPY"):
+        layer: Any = nn.Linear(3, 2)
+        flat = nn.utils.parameters_to_vector([layer.weight, layer.bias])
+        assert flat.shape == (8,)
+        nn.utils.vector_to_parameters(Tensor(np.arange(8, dtype=np.float32)), [layer.weight, layer.bias])
+        assert layer.weight.tolist() == [[0, 1, 2], [3, 4, 5]] and layer.bias is not None and layer.bias.requires_grad
+        padded = nn.utils.pad_sequence([Tensor([1.0, 2.0]), Tensor([3.0])], padding_value=-1.0)
+        assert padded.tolist() == [[1, 3], [2, -1]]
+        assert nn.utils.pad_sequence([Tensor.ones(2, 4), Tensor.ones(5, 4)], batch_first=True).shape == (2, 5, 4)
+
+
 @pytest.mark.parametrize("run, message", [
     (lambda w: SGD([{"lr": 1}]), "[SGD] expected Tensors under 'params' in each group, got [['lr']]"),
     (lambda w: OptimizerGroup([w]), "[OptimizerGroup] expected optimizers, got ['list']"),
     (lambda w: OptimizerGroup(SGD([w]), SGD([w])), "[OptimizerGroup] expected each parameter in one group"),
     (lambda w: Muon([w]), "[Muon] expected parameters of two axes and more, got one of shape [2]: give it to AdamW"),
+    (lambda w: nn.utils.pad_sequence([w, w.sum()]), "[pad_sequence] expected sequences [T, ...], equal but for T"),
+    (lambda w: nn.utils.vector_to_parameters(w, [w, w]), "[vector_to_parameters] expected a vector [4], got [2]"),
+    (lambda w: nn.Conv1d(1, 1, 1, padding_mode="ones"), "[Conv1d] expected padding_mode 'zeros', 'reflect'"),
+    (lambda w: w.roll((1, 2), (0,)), "[roll] expected as many shifts as dims, got (1, 2) and (0,)"),
+    (lambda w: w.movedim((0, 0), (0, 1)), "[movedim] expected an axis in -1..0, got 1"),
     (lambda w: LAMB([w], betas=(1, 2)), "[LAMB] expected two betas in 0..1, below 1, got (1, 2)"),
     (lambda w: lr_scheduler.OneCycleLR(SGD([w]), 0.1), "expected total_steps, or epochs and steps_per_epoch, as an"),
     (lambda w: lr_scheduler.ReduceLROnPlateau(SGD([w]), "least"), "[ReduceLROnPlateau] expected mode 'min' or 'max'"),

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
-from minigrad.dtype import int8, int16, uint8
+from minigrad.dtype import DType, int8, int16, to_dtype, uint8
 from minigrad.errors import ShapeError
 from minigrad.mixins.attention import AttentionMixin
 from minigrad.mixins.base import as_axis, as_count, as_shape
@@ -83,6 +83,10 @@ class AliasMixin(AttentionMixin):
     def view_as(self, other: Self) -> Self:
         return self.reshape(*other.shape)
 
+    def argwhere(self) -> Self:
+        """`nonzero`."""
+        return self.nonzero()
+
     reshape_as = view_as
     moveaxis = AttentionMixin.movedim
     swapdims = swapaxes
@@ -116,7 +120,35 @@ class AliasMixin(AttentionMixin):
     def new_ones(self, *size: Any, **options: Any) -> Self:
         return self.new_full(as_shape(size), 1, **options)
 
+    def new_empty(self, *size: Any, **options: Any) -> Self:
+        return self.new_zeros(*size, **options)
+
+    def new_tensor(self, data: Any, **options: Any) -> Self:
+        """A tensor of other data with this one's type and device."""
+        kind, device = options.get("dtype") or self.dtype, options.get("device") or self.device
+        return self._from_data(data, to_dtype(kind), device)
+
+    def empty_like(self, **options: Any) -> Self:
+        """A tensor of this shape whose values do not matter (they are 0)."""
+        return self.zeros_like(**options)
+
+    def type(self, dtype: DType | str | None = None) -> Any:
+        """In another type; without one, the name of this one."""
+        return self.dtype.name if dtype is None else self.cast(dtype)
+
     # Products
+
+    def vdot(self, other: Any) -> Self:
+        """The sum of products of two vectors."""
+        return self.dot(other)
+
+    def addmv(self, matrix: Self, vector: Self, *, beta: Any = 1, alpha: Any = 1) -> Self:
+        """beta * x + alpha * (matrix @ vector)."""
+        return self * beta + matrix.dot(vector) * alpha
+
+    def addr(self, left: Self, right: Self, *, beta: Any = 1, alpha: Any = 1) -> Self:
+        """beta * x + alpha * the products of all pairs of two vectors."""
+        return self * beta + left.outer(right) * alpha
 
     def addmm(self, left: Self, right: Self, *, beta: Any = 1, alpha: Any = 1) -> Self:
         """beta * x + alpha * (left @ right)."""
@@ -130,6 +162,37 @@ class AliasMixin(AttentionMixin):
 
     def mv(self, other: Any) -> Self:
         return self.dot(other)
+
+    def rot90(self, k: int = 1, dims: Any = (0, 1)) -> Self:
+        """Turned k times by 90 degrees, from the first axis towards the second."""
+        a, b = (as_axis("rot90", d, self.ndim) for d in dims)
+        turns: list[Callable[[], Self]] = [lambda: self, lambda: self.flip(b).transpose(a, b),
+                                           lambda: self.flip(a, b), lambda: self.flip(a).transpose(a, b)]
+        return turns[k % 4]()
+
+    def tensor_split(self, sections: Any, dim: int = 0) -> tuple[Self, ...]:
+        """As many parts along an axis, the first ones longer by one where it does not divide, or parts that end before
+        each of some indices."""
+        n: Any = self.shape[as_axis("tensor_split", dim, self.ndim)]
+        if isinstance(sections, int):
+            count = as_count("tensor_split", "sections", sections, 1)
+            return self.split([n // count + (i < n % count) for i in range(count)], dim)
+        ends = [min(max(e + n if e < 0 else e, 0), n) for e in sections]
+        starts = [0, *ends]
+        return tuple([self.narrow(dim, s, max(e - s, 0)) for s, e in zip(starts, [*ends, n], strict=True)])
+
+    def select_scatter(self, source: Self, dim: int, index: int) -> Self:
+        """x with `source` as one slice of an axis."""
+        a = as_axis("select_scatter", dim, self.ndim)
+        return self.slice_scatter(source.unsqueeze(a), a, index, index + 1)
+
+    def slice_scatter(self, source: Self, dim: int = 0, start: int | None = None, end: int | None = None,
+                      step: int = 1) -> Self:
+        """x with `source` in place of the elements start:end:step of an axis."""
+        key = (*[slice(None)] * as_axis("slice_scatter", dim, self.ndim), slice(start, end, step))
+        result = self._wrap(self._node, self)
+        result[key] = source
+        return result
 
     # Reductions
 

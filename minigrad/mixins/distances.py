@@ -127,12 +127,16 @@ class DistanceMixin(LinalgMixin):
         found = found.movedim(a, 0) if not keepdim else found.unsqueeze(0).transpose(0, a + 1)
         return found.squeeze(0) if shares.ndim == 0 else found
 
-    def movedim(self, source: int, destination: int) -> Self:
-        """One axis moved to another place, the others in their order."""
-        start, stop = as_axis("movedim", source, self.ndim), as_axis("movedim", destination, self.ndim)
-        order = [a for a in range(self.ndim) if a != start]
-        order.insert(stop, start)
-        return self.permute(*order)
+    def movedim(self, source: Any, destination: Any) -> Self:
+        """One axis moved to another place, or several to as many, the others in their order."""
+        sides = [v if isinstance(v, (tuple, list)) else (v,) for v in (source, destination)]
+        starts, stops = ([as_axis("movedim", a, self.ndim) for a in side] for side in sides)
+        if len(starts) != len(stops) or len(set(starts)) != len(starts) or len(set(stops)) != len(stops):
+            raise ShapeError(f"[movedim] expected as many axes as places, each once, got {source!r} and "
+                             f"{destination!r}")
+        rest = iter([a for a in range(self.ndim) if a not in starts])
+        moved = dict(zip(stops, starts, strict=True))
+        return self.permute(*[moved[a] if a in moved else next(rest) for a in range(self.ndim)])
 
     def aminmax(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> tuple[Self, Self]:
         """(the smallest, the largest) along axes."""

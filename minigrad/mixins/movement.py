@@ -82,8 +82,11 @@ class MovementMixin(ActivationMixin):
                              f"got {given!r}")
         return self.reshape(*self.shape[:a], *sizes, *self.shape[a + 1:])
 
-    def squeeze(self, dim: int | None = None) -> Self:
-        """Without the axes of length 1, or without one of them."""
+    def squeeze(self, dim: Any = None) -> Self:
+        """Without the axes of length 1, or without one of them, or several."""
+        if isinstance(dim, (tuple, list)):
+            axes = as_axes("squeeze", dim, self.ndim)
+            return self.reshape(*[d for a, d in enumerate(self.shape) if a not in axes or d != 1])
         if dim is None:
             return self.reshape(*[d for d in self.shape if d != 1])
         a = as_axis("squeeze", dim, self.ndim)
@@ -266,8 +269,19 @@ class MovementMixin(ActivationMixin):
         as_count("unfold", "step", step, 1)
         return self._wrap(B.window(self._node, (a,), (size,), (step,), (1,), ((0, 0),)), self)
 
-    def roll(self, shifts: int, dims: int) -> Self:
-        """Elements moved along an axis, those that leave coming in at the other end."""
+    def roll(self, shifts: Any, dims: Any = None) -> Self:
+        """Elements moved along an axis, or several, those that leave coming in at the other end; without `dims`, in the
+        order of memory."""
+        if dims is None:
+            return self.flatten().roll(shifts, 0).reshape(*self.shape)
+        if isinstance(dims, (tuple, list)) or isinstance(shifts, (tuple, list)):
+            each, along = ([*v] if isinstance(v, (tuple, list)) else [v] for v in (shifts, dims))
+            if len(each) != len(along):
+                raise ShapeError(f"[roll] expected as many shifts as dims, got {shifts!r} and {dims!r}")
+            x = self
+            for shift, a in zip(each, along, strict=True):
+                x = x.roll(shift, a)
+            return x
         a = as_axis("roll", dims, self.ndim)
         if not is_index(shifts):
             raise ShapeError(f"[roll] expected shifts as an integer, got {shifts!r}")

@@ -31,25 +31,24 @@ class OrderingMixin(ScanMixin):
 
     __slots__ = ()
 
-    def sort(self, dim: int = -1, descending: bool = False) -> tuple[Self, Self]:
+    def sort(self, dim: int = -1, descending: bool = False, stable: bool = True) -> tuple[Self, Self]:
         """(values, indices) in ascending order along an axis, both of this shape: values == gather(dim, indices).
 
-        Stable: equal elements keep their order, in descending order too. NaN is larger than everything, so that it
-        comes last, and first if descending. About n * (256 + log2(n)**2) comparisons for n elements along the axis.
-        Raises ShapeError for an axis out of range or of symbolic length.
+        Stable, whatever `stable` says: equal elements keep their order, in descending order too. NaN is larger than
+        everything, so that it comes last, and first if descending. About n * (256 + log2(n)**2) comparisons for n
+        elements along the axis. Raises ShapeError for an axis out of range or of symbolic length.
         """
         indices = self._in_order("sort", dim, descending)
         return self._chosen(dim, indices), indices
 
-    def argsort(self, dim: int = -1, descending: bool = False) -> Self:
+    def argsort(self, dim: int = -1, descending: bool = False, stable: bool = True) -> Self:
         """The indices of `sort`, int32."""
         return self._in_order("argsort", dim, descending)
 
-    def topk(self, k: int, dim: int = -1, largest: bool = True) -> tuple[Self, Self]:
+    def topk(self, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Self, Self]:
         """(values, indices) of the k largest elements along an axis (or smallest), the best first; of equal ones the
         first. NaN is larger than everything. Cheaper than `sort` for a small k: no more is kept of each run.
-
-        Raises ShapeError unless 0 <= k <= the length of the axis.
+        They are in order whatever `sorted` says. Raises ShapeError unless 0 <= k <= the length of the axis.
         """
         k = self._count_along("topk", k, dim, 0)
         if not self.ndim:

@@ -5,6 +5,7 @@ and the scan of the blocks' last elements is what each block starts from.
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
@@ -42,6 +43,11 @@ class ScanMixin(IndexingMixin):
     def cumprod(self, axis: int = 0, *, dim: int | None = None) -> Self:
         """Running products along an axis; bool and small integers give int32 (uint32)."""
         return self._accumulating(None)._scan("cumprod", axis if dim is None else dim, _PROD)
+
+    def logcumsumexp(self, axis: int = 0, *, dim: int | None = None) -> Self:
+        """Logarithms of running sums of exponentials along an axis, without overflow."""
+        scan = _Scan(lambda x: x.logsumexp(-1), lambda x, y: x.logaddexp(y), -math.inf)
+        return self._as_float()._scan("logcumsumexp", axis if dim is None else dim, scan)
 
     def cummax(self, axis: int = 0, *, dim: int | None = None) -> tuple[Self, Self]:
         """(running maxima along an axis, their indices as int32): of ties the last so far, and NaN from the first one

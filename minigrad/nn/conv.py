@@ -49,7 +49,8 @@ class _Conv(_Layer):
 
     `kernel_size`, `stride` and `dilation` are one int or one per axis. `padding` is one int or one per axis for zeros
     on both sides, "valid" for none, or "same": stride 1 and an output as large as the input (an odd total is larger at
-    the ends, as in PyTorch). Weight and bias [out_channels] are uniform in +-1/sqrt(fan_in). Raises ShapeError for
+    the ends, as in PyTorch). `padding_mode` "reflect", "replicate" or "circular" takes what is padded from the input.
+    Weight and bias [out_channels] are uniform in +-1/sqrt(fan_in). Raises ShapeError for
     channels that `groups` does not divide, and for an input of other axes or channels.
     """
 
@@ -63,10 +64,14 @@ class _Conv(_Layer):
         dilation: int | tuple[int, ...] = 1,
         groups: int = 1,
         bias: bool = True,
+        padding_mode: str = "zeros",
     ):
         _check_groups(type(self).__name__, in_channels, out_channels, groups)
+        if padding_mode not in ("zeros", "reflect", "replicate", "circular"):
+            raise ShapeError(f"[{type(self).__name__}] expected padding_mode 'zeros', 'reflect', 'replicate' or "
+                             f"'circular', got {padding_mode!r}")
         self.kernel_size, self.stride, self.dilation = map(self._each, (kernel_size, stride, dilation))
-        self.in_channels, self.groups = in_channels, groups
+        self.in_channels, self.groups, self.padding_mode = in_channels, groups, padding_mode
         self.padding = self._padding(padding)
         self._start((out_channels, in_channels // groups, *self.kernel_size), out_channels, bias)
 
@@ -86,13 +91,15 @@ class _Conv(_Layer):
 
     def __call__(self, x: Tensor) -> Tensor:
         self._check(x, self.in_channels)
+        inside = self.padding_mode == "zeros"
+        x = x if inside else x.pad(self.padding, self.padding_mode)
         return x.conv2d(
             self.weight,
             self.bias,
             groups=self.groups,
             stride=self.stride,
             dilation=self.dilation,
-            padding=self.padding,
+            padding=self.padding if inside else 0,
         )
 
 

@@ -1,12 +1,13 @@
-"""Gradient clipping, between `backward` and an optimizer's step. Lazy: it runs in the plan of the step."""
+"""Gradient clipping, between `backward` and an optimizer's step, which runs in the plan of the step; parameters as one
+vector, and sequences of unequal lengths."""
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from functools import reduce
 
-from minigrad.errors import MinigradError
-from minigrad.mixins.base import as_number
+from minigrad.errors import MinigradError, ShapeError
+from minigrad.mixins.base import as_number, as_tensor
 from minigrad.tensor import Tensor
 
 
@@ -61,3 +62,35 @@ def _with_gradients(name: str, parameters: Iterable[Tensor] | Tensor) -> list[Te
         raise MinigradError(f"[{name}] expected Tensors, such as nn.state.get_parameters(model), "
                             f"got {type(parameters).__name__}")
     return [t for t in {id(t): t for t in given}.values() if t is not None and t.grad is not None]
+
+
+def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
+    """All elements of all parameters, one after another, [count]."""
+    flat = [as_tensor("parameters_to_vector", t).flatten() for t in parameters]
+    if not flat:
+        raise MinigradError("[parameters_to_vector] expected at least one parameter, got none")
+    return flat[0].cat(*flat[1:])
+
+
+def vector_to_parameters(vector: Tensor, parameters: Iterable[Tensor]) -> None:
+    """Gives parameters the elements of a vector, one after another. Raises ShapeError unless there are as many."""
+    given = [as_tensor("vector_to_parameters", t) for t in parameters]
+    sizes = [int(t.numel()) for t in given]
+    if as_tensor("vector_to_parameters", vector).shape != (sum(sizes),):
+        raise ShapeError(f"[vector_to_parameters] expected a vector [{sum(sizes)}], got {list(vector.shape)}")
+    with Tensor.no_grad():
+        for t, part in zip(given, vector.detach().split(sizes), strict=True):
+            t.assign(part.reshape(*t.shape))
+
+
+def pad_sequence(sequences: Iterable[Tensor], batch_first: bool = False, padding_value: float = 0.0) -> Tensor:
+    """Sequences [T, ...] of unequal lengths in one Tensor [longest, N, ...], or [N, longest, ...] with `batch_first`,
+    with `padding_value` behind the ends."""
+    given = [as_tensor("pad_sequence", t) for t in sequences]
+    if not given or any(t.ndim < 1 or t.shape[1:] != given[0].shape[1:] for t in given):
+        raise ShapeError(f"[pad_sequence] expected sequences [T, ...], equal but for T, got "
+                         f"{[list(t.shape) for t in given]}")
+    longest = max(len(t) for t in given)
+    rest = [(0, 0)] * (given[0].ndim - 1)
+    padded = [t.pad([(0, longest - len(t)), *rest], value=padding_value) for t in given]
+    return padded[0].stack(*padded[1:], dim=0 if batch_first else 1)
