@@ -26,6 +26,7 @@ from minigrad.expr.core import (  # isort: skip  (first: it imports the others o
     Variable,
     subs,
     variables,
+    varying,
 )
 from minigrad.expr.divide import divides, exact_quotient, floordiv, mod
 from minigrad.expr.interval import bounds, emax, emin, prove_nonneg
@@ -37,4 +38,5 @@ __all__ = [
     "Atom", "Binary", "Expr", "FloorDiv", "Index", "Max", "Min", "Mod", "Opaque", "Var", "Variable",
     "bounds", "dim", "divides", "emax", "emin", "evaluate", "exact_quotient", "expand", "floordiv", "mod", "parse",
     "product", "prove_nonneg", "same", "split", "subs", "to_text", "unbind", "variables",
+    "varying",
 ]

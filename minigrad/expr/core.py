@@ -23,24 +23,23 @@ Index = Union[int, "Expr"]
 class Expr:
     """`sum(c * product(atoms) for atoms, c in terms) + const`. Made by arithmetic, never directly."""
 
-    __slots__ = ("terms", "const", "_bounds", "_variables", "_values", "__weakref__")
+    __slots__ = ("terms", "const", "_bounds", "_variables", "_values", "_varying", "__weakref__")
     terms: Terms
     const: int
     _bounds: tuple[int, int] | None
     _variables: frozenset[Var] | None
     _values: tuple | None
     """What `value.value_atoms` found out."""
+    _varying: Expr | None
 
     # Operands that are neither expressions nor integers (a Tensor) answer for themselves: NotImplemented.
 
     def __add__(self, other: Index) -> Index:
+        if type(other) is int:
+            return shifted(self, other) if other else self
         if isinstance(other, Expr):
             return sum_of(self, other)
-        if type(other) is not int:
-            if not isinstance(other, Integral):
-                return NotImplemented
-            other = int(other)
-        return shifted(self, other) if other else self
+        return self + int(other) if isinstance(other, Integral) else NotImplemented
 
     __radd__ = __add__
 
@@ -48,6 +47,8 @@ class Expr:
         return self * -1
 
     def __sub__(self, other: Index) -> Index:
+        if type(other) is int:
+            return shifted(self, -other) if other else self
         return self + -other if isinstance(other, (int, Expr, Integral)) else NotImplemented
 
     def __rsub__(self, other: Index) -> Index:
@@ -111,7 +112,7 @@ class Atom(Expr):
     def __new__(cls, *_: Any, **__: Any) -> Any:
         self = object.__new__(cls)
         self.terms, self.const = (((self,), 1),), 0
-        self._bounds = self._variables = self._values = self.key = None
+        self._bounds = self._variables = self._values = self._varying = self.key = None
         return self
 
     def children(self) -> tuple[Index, ...]:
@@ -140,17 +141,21 @@ _atoms: Table = {}
 _interning = Lock()
 
 
-def intern(table: Table, key: tuple, new: Callable[[], Any]) -> Any:
-    """The object of this key, made if nobody holds one."""
+def intern(table: Table, key: tuple, new: Callable[..., Any], *args: Any) -> Any:
+    """The object of this key, `new(*args)` if nobody holds one."""
     known = table.get(key)
     found = None if known is None else known()
-    if found is None:
-        with _interning:
-            known = table.get(key)
-            found = None if known is None else known()
-            if found is None:
-                found = new()
-                keep(table, key, found)
+    return enter(table, key, new, *args) if found is None else found
+
+
+def enter(table: Table, key: tuple, new: Callable[..., Any], *args: Any) -> Any:
+    """`intern` for somebody who has not found it."""
+    with _interning:
+        known = table.get(key)
+        found = None if known is None else known()
+        if found is None:
+            found = new(*args)
+            keep(table, key, found)
     return found
 
 
@@ -168,7 +173,7 @@ class Var(Atom):
     value: int | None
 
     def __new__(cls, name: str, lo: Index, hi: Index, value: int | None = None) -> Var:
-        return intern(_atoms, (name, lo, hi, value), lambda: cls._new(name, lo, hi, value))
+        return intern(_atoms, (name, lo, hi, value), cls._new, name, lo, hi, value)
 
     @classmethod
     def _new(cls, name: str, lo: Index, hi: Index, value: int | None) -> Var:
@@ -220,7 +225,7 @@ class Binary(Atom):
     b: Index
 
     def __new__(cls, a: Index, b: Index) -> Any:
-        return intern(_atoms, (cls, a, b), lambda: cls._new(a, b))
+        return intern(_atoms, (cls, a, b), cls._new, a, b)
 
     @classmethod
     def _new(cls, a: Index, b: Index) -> Any:
@@ -295,7 +300,7 @@ class Opaque(Atom):
     inner: Expr
 
     def __new__(cls, inner: Expr) -> Opaque:
-        return intern(_atoms, (cls, inner), lambda: cls._new(inner))
+        return intern(_atoms, (cls, inner), cls._new, inner)
 
     @classmethod
     def _new(cls, inner: Expr) -> Opaque:
@@ -335,6 +340,16 @@ def variables(e: Index) -> frozenset[Var]:
 
 
 _NONE: frozenset[Var] = frozenset()
+
+
+def varying(e: Expr) -> Expr:
+    """`e` without its constant: what is found out about it holds for all sums that differ in that alone."""
+    if not e.const:
+        return e
+    found = e._varying
+    if found is None:
+        found = e._varying = make(e.terms, 0)  # type: ignore[assignment]
+    return found  # type: ignore[return-value]
 
 
 def subs(e: Index, mapping: Mapping[Var, Index]) -> Index:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from functools import lru_cache
 from math import gcd
 
-from minigrad.expr.core import Expr, Index, Mod, Monomial, Opaque, Terms, Var, intern
+from minigrad.expr.core import Expr, Index, Mod, Monomial, Opaque, Terms, Var, enter
 from minigrad.interned import Table
 
 _sums: Table = {}
@@ -20,13 +20,13 @@ def make(terms: Terms, const: int) -> Index:
     key = terms, const
     known = _sums.get(key)
     found = None if known is None else known()
-    return intern(_sums, key, lambda: _new(terms, const)) if found is None else found
+    return enter(_sums, key, _new, terms, const) if found is None else found
 
 
 def _new(terms: Terms, const: int) -> Expr:
     e = Expr.__new__(Expr)
     e.terms, e.const = terms, const
-    e._bounds = e._variables = e._values = None
+    e._bounds = e._variables = e._values = e._varying = None
     return e
 
 
@@ -60,7 +60,10 @@ def build(merged: dict[Monomial, int], const: int) -> Index:
 @lru_cache(maxsize=1 << 14)
 def shifted(e: Expr, by: int) -> Index:
     """e + by."""
-    return make(e.terms, e.const + by)
+    found = make(e.terms, e.const + by)
+    if type(found) is Expr and found._variables is None:
+        found._variables, found._values = e._variables, e._values
+    return found
 
 
 @lru_cache(maxsize=1 << 14)

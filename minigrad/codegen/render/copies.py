@@ -18,7 +18,7 @@ from minigrad.codegen.ir.nodes import Function, Loop, Stmt
 from minigrad.codegen.ir.walk import blocks, statements
 from minigrad.codegen.render.place import Placer, Ref
 from minigrad.errors import InternalError
-from minigrad.expr import Expr, Index, Var, bounds, split, subs, to_text, variables
+from minigrad.expr import Expr, Index, Var, bounds, split, subs, to_text, variables, varying
 from minigrad.value import Value, index_values, indices_of
 
 Maker = Callable[[Value, "Ref | None", "list[Ref]"], Ref]
@@ -151,11 +151,8 @@ class CopyEmitter(Placer):
         """The bounds of an index."""
         if isinstance(e, int):
             return e, e
-        key = "range", e.terms
-        found = self.memo.get(key)
-        if found is None:
-            found = self.memo[key] = bounds(e - e.const)
-        return found[0] + e.const, found[1] + e.const
+        lo, hi = bounds(varying(e))
+        return lo + e.const, hi + e.const
 
     # ---- values ----
 

@@ -26,6 +26,7 @@ from minigrad.expr import (
     subs,
     to_text,
     variables,
+    varying,
 )
 from minigrad.value import ValueIndex, value_atoms
 
@@ -37,11 +38,11 @@ class IndexEmitter(CopyEmitter):
         """`e` as one partial sum per loop level, outermost first, and its constant; `lane` is the lane's number."""
         if type(e) is int:
             return [], e
-        key = "sums", e.terms, lane  # type: ignore[union-attr]
+        whole: Index = varying(e)  # type: ignore[arg-type]
+        key = "sums", whole, lane
         found = self.memo.get(key)
         if found is None:
             plain = not value_atoms(e)
-            whole = e - e.const  # type: ignore[union-attr]
             if lane is not None and self.lane is not None and plain:
                 split = self.by_lane(whole)
                 if split is None:
@@ -145,12 +146,13 @@ class IndexEmitter(CopyEmitter):
         """(rest, stride) with e = rest + stride * lane and nothing else that varies, or None."""
         if isinstance(e, int) or self.lane is None:
             return e, 0
-        key = "by_lane", e.terms
+        whole = varying(e)
+        key = "by_lane", whole
         if key in self.memo:
             found = self.memo[key]
         else:
-            found = self.split_lane(e - e.const)
-            if not value_atoms(e):
+            found = self.split_lane(whole)
+            if not value_atoms(whole):
                 self.memo[key] = found
         if found is None or not found[1]:
             return None if found is None else (e, 0)
@@ -196,11 +198,11 @@ class IndexEmitter(CopyEmitter):
             return isinstance(offset, int) and 0 <= offset < bounds(memory.size)[0]  # no more of it is known
         if self.range_of(offset)[0] < 0:
             return False
-        terms, constant = ((), offset) if isinstance(offset, int) else (offset.terms, offset.const)
-        key = "room", memory.size, terms
+        whole, constant = (0, offset) if isinstance(offset, int) else (varying(offset), offset.const)
+        key = "room", memory.size, whole
         room = self.memo.get(key)
         if room is None:
-            room = self.memo[key] = bounds(memory.size - 1 - (offset - constant))[0]
+            room = self.memo[key] = bounds(memory.size - 1 - whole)[0]
         return room >= constant
 
     def could_move(self, memory: Memory, offset: Index) -> bool:
@@ -241,7 +243,7 @@ class IndexEmitter(CopyEmitter):
         return self.conjunction(uniform, varying)
 
     def condition(self, e: Expr, lane: int | None) -> Ref:
-        key = "condition", e.terms, e.const, lane
+        key = "condition", e, lane
         found = self.memo.get(key)
         if found is None:
             found = self.compared(e, lane)

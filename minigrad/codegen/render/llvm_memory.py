@@ -8,7 +8,7 @@ from minigrad.codegen.render.llvm_text import mangled, memory_type, typed
 from minigrad.codegen.render.llvm_values import LlvmValues
 from minigrad.codegen.render.place import Memory, Ref
 from minigrad.dtype import DType, bool_, uint8
-from minigrad.expr import Index
+from minigrad.expr import Index, varying
 from minigrad.target import Target
 from minigrad.value import value_atoms
 
@@ -37,8 +37,8 @@ class LlvmMemory(LlvmValues):
         multiply-adds need.
         """
         kind = memory_type(memory.dtype)
-        terms, constant = ((), offset) if type(offset) is int else (offset.terms, offset.const)  # type: ignore
-        key = memory.text, terms, lane
+        whole, constant = (0, offset) if type(offset) is int else (varying(offset), offset.const)  # type: ignore
+        key = memory.text, whole, lane
         found = self.memo.get(key)
         if found is None:
             p = Ref(memory.text, memory.dtype)
