@@ -21,11 +21,11 @@ class Emitter(ValueEmitter):
     # ---- memory ----
 
     def load(self, memory: Memory, offset: Index, mask: Ref | None) -> Ref:
-        if isinstance(memory.size, int) and memory.size == 0:
+        if type(memory.size) is int and memory.size == 0:
             return self.constant(0, memory.dtype)
         # What is loaded to be an index is only known to be one where the mask is true, so it stays under the mask too.
-        proven = (mask is not None or self.could_move(memory, offset)) and self.in_bounds(memory, offset) \
-            and (mask is None or not value_atoms(offset))
+        proven = (mask is not None or memory.place == "in" and self.could_move(offset)) \
+            and self.in_bounds(memory, offset) and (mask is None or not value_atoms(offset))
         if proven:
             mask = None
         floor, offset = self.load_floor(memory, proven), self.place_of(memory, offset)
@@ -109,8 +109,8 @@ class Emitter(ValueEmitter):
                 continue
             if not own and (kind is Let or kind is Alloc):
                 self.locals, self.memory, own = dict(locals_), dict(memory), True
-            if isinstance(s, Let):
-                self.locals[s.name] = self.value(s.value)
+            if kind is Let:
+                self.locals[s.name] = self.value(s.value)  # type: ignore[union-attr]
             elif isinstance(s, Loop):
                 self.loop(s)
             elif isinstance(s, If):

@@ -211,17 +211,17 @@ class CopyEmitter(Placer):
         if on:
             step.by_copy = tuple(on)
 
-    def key_of(self, step: Step, mask: Ref | None) -> tuple:
-        """Under which a value is remembered."""
-        if not step.loads:
-            mask = None
+    def kept(self, step: Step, mask: Ref | None) -> tuple[dict[Any, Any], Any]:
+        """Where a value is remembered, and under which key: what differs in every copy is forgotten with its
+        statement."""
         on, copy = step.by_copy, self.copy
-        return (step, mask, *[copy[x] for x in on]) if on and len(on) < len(copy) else (step, mask)
-
-    def kept_in(self, key: tuple) -> dict[Any, Any]:
-        """Where it is: what differs in every copy is forgotten with its statement."""
-        step = key[0]
-        return self.memo if step.lasts and len(key) == 2 + len(step.by_copy) else self.brief
+        table = self.memo if step.lasts else self.brief
+        if on:
+            if len(on) >= len(copy):
+                table = self.brief
+            else:
+                return table, (step, mask if step.loads else None, *[copy[x] for x in on])
+        return table, step if mask is None or not step.loads else (step, mask)
 
 
 def copied_variables(function: Function) -> frozenset[Var]:

@@ -205,10 +205,11 @@ class IndexEmitter(CopyEmitter):
             room = self.memo[key] = bounds(memory.size - 1 - whole)[0]
         return room >= constant
 
-    def could_move(self, memory: Memory, offset: Index) -> bool:
-        """Whether a load without a mask would leave a branch if it is in bounds: its address is known outside."""
+    def could_move(self, offset: Index) -> bool:
+        """Whether a load of what is only read, without a mask, would leave a branch if it is in bounds: its address is
+        known outside."""
         floor = self.safe_floor()
-        return floor > 0 and memory.place == "in" and \
+        return floor > 0 and \
             all([v not in self.variables or self.variables[v].level < floor for v in variables(offset)])
 
     def place_of(self, memory: Memory, offset: Index) -> Index:

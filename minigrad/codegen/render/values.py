@@ -14,7 +14,7 @@ from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import bool_
 from minigrad.errors import InternalError
 from minigrad.expr import Index, to_text
-from minigrad.value import BINARY, UNARY, Value
+from minigrad.value import BINARY, UNARY, Value, index_values
 
 _ARITHMETIC = UNARY | BINARY | {"fma"}
 _AT_ONCE = _ARITHMETIC.difference(FUNCTIONS)
@@ -45,7 +45,7 @@ class ValueEmitter(HalfEmitter):
         """Emits a value whose loads happen only where `mask` is true; iterative, each part once."""
         step = self.steps.get(root)
         if step is None:
-            ref = self.at_once(root)
+            ref = self.at_once(root, mask)
             if ref is not None:
                 return ref
             step = self.learn(root)
@@ -54,46 +54,51 @@ class ValueEmitter(HalfEmitter):
         copy = self.copy
         if step.spelled and any([copy[x] is not x for x in step.by_copy]):
             return self.value(Rewriter(copy).value(root), mask)
-        key = self.key_of(step, mask)
-        ref = self.kept_in(key).get(key)
-        stack = [] if ref is not None else [key]
+        table, key = self.kept(step, mask)
+        ref = table.get(key)
+        if ref is not None:
+            return ref
+        stack = [(step, mask, table, key)]
         while stack:
-            key = stack[-1]
-            step, m = key[0], key[1]
-            parts, under = (step.parts, m) if step.inside is None else self.sides(step, m)
+            step, m, table, key = stack[-1]
+            inside, parts, under = step.inside, step.parts, m
+            if inside is not None:
+                parts, under = self.sides(step, m)
             refs: list[Ref] = []
             for part in parts:
                 if part.op == "local":
                     refs.append(self.locals[part.value.attr])
                     continue
-                if part.op == "const":
-                    ref = part.ref
-                    if ref is None:
-                        ref = part.ref = part.make(part.value, m, refs)
-                    refs.append(ref)
+                if part.ref is not None:
+                    refs.append(part.ref)
                     continue
-                n = under if part is step.inside else m
-                k = self.key_of(part, n) if part.by_copy else (part, n if part.loads else None)
-                table = self.memo if part.lasts and len(k) == 2 + len(part.by_copy) else self.brief
-                ref = table.get(k)
+                n = under if part is inside else m
+                its_table, its_key = self.kept(part, n)
+                ref = its_table.get(its_key)
                 if ref is None:
                     if part.parts:
-                        stack.append(k)
+                        stack.append((part, n, its_table, its_key))
                         break
-                    ref = table[k] = part.make(part.value, n, refs)
+                    ref = its_table[its_key] = part.make(part.value, n, refs)
+                    if part.op == "const":
+                        part.ref = ref
                 refs.append(ref)
             else:
                 stack.pop()
                 refs.reverse()
-                ref = self.kept_in(key)[key] = step.make(step.value, m, refs)
+                ref = table[key] = step.make(step.value, m, refs)
         assert ref is not None
         return ref
 
-    def at_once(self, v: Value) -> Ref | None:
-        """A local, or one operation on locals and register buffers: nothing is to be known or remembered of it."""
-        if v.op == "local":
+    def at_once(self, v: Value, mask: Ref | None) -> Ref | None:
+        """A local, a load, or one operation on locals and register buffers: nothing is to be known or remembered of
+        it."""
+        op = v.op
+        if op == "local":
             return self.locals[v.attr]
-        if v.op not in _AT_ONCE:
+        if op == "load":
+            return None if index_values(v) else self.make_load(v, mask, [])
+        if op not in _AT_ONCE:
             return None
         refs: list[Ref] = []
         for a in v.args[::-1]:
@@ -129,8 +134,9 @@ class ValueEmitter(HalfEmitter):
         lanes = args[0].lanes
         for r in args:
             if r.lanes != lanes:
-                lanes = max(lanes, r.lanes)
-                args = [self.spread(r, lanes) for r in args]
+                lanes = max([r.lanes for r in args])
+                args = [r if r.lanes == lanes else self.spread(r, lanes) for r in args]
+                break
         return self.operation(v.op, args, v.dtype)
 
     def make_const(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
