@@ -19,7 +19,7 @@ Semantics, the same on every backend and in the interpreters:
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -40,18 +40,22 @@ class Value:
 
     const: the Python number (floats also keep the sign of zero); index: an Index; local: its name;
     load: (buffer name, (Index, ...)), a flat offset of one Index in loop IR; guard: (Index, ...), each meaning >= 0;
-    reduce: (monoid name, (Var, ...)); across: the monoid's name. `loads`: it, or something below, is a load.
+    reduce: (monoid name, (Var, ...)); across: the monoid's name. `inner`: the values that its own indices are computed
+    from, of gathers; `operands`: `args`, then those. `loads`: it, or something below, is a load; `gathers`: has some
+    `inner`.
     What begins with _ is what functions below found out about it, once somebody asked.
     """
 
-    __slots__ = ("op", "dtype", "args", "attr", "loads", "_inner", "_below", "_free", "_expressions", "_text",
-                 "__weakref__")
+    __slots__ = ("op", "dtype", "args", "attr", "inner", "operands", "loads", "gathers", "_below", "_free",
+                 "_expressions", "_text", "__weakref__")
     op: str
     dtype: DType
     args: tuple[Value, ...]
     attr: Any
+    inner: tuple[Value, ...]
+    operands: tuple[Value, ...]
     loads: bool
-    _inner: tuple[Value, ...] | None
+    gathers: bool
     _below: tuple[Value, ...] | None
     _free: frozenset[Var] | None
     _expressions: tuple[Expr, ...] | None
@@ -73,12 +77,15 @@ def make(op: str, dtype: DType, args: tuple[Value, ...] = (), attr: object = Non
         found = Value()
         found.op, found.dtype, found.args, found.attr = op, dtype, args, attr
         found._below = found._free = found._expressions = found._text = None
-        found._inner = None if op == "load" or op == "index" or op == "guard" else ()
-        loads = op == "load"
-        for a in args if op != "index" and op != "guard" else (*args, *index_values(found)):
+        found.inner = inner = values_inside(indices_of(found)) if op == "load" or op == "index" or op == "guard" else ()
+        found.operands = operands = args + inner if inner else args
+        loads, gathers = op == "load", inner != ()
+        for a in operands:
             if a.loads:
                 loads = True
-        found.loads = loads
+            if a.gathers:
+                gathers = True
+        found.loads, found.gathers = loads, gathers
         keep(_interned, key, found)
     return found
 
@@ -187,13 +194,6 @@ def indices_of(v: Value) -> tuple[Index, ...]:
     return v.attr if v.op == "guard" else ()  # type: ignore[return-value]
 
 
-def index_values(v: Value) -> tuple[Value, ...]:
-    """The values that a Value uses as indices: of gathers, inside its own index expressions."""
-    if v._inner is None:
-        v._inner = tuple([a.value for e in indices_of(v) for a in value_atoms(e)])
-    return v._inner
-
-
 def walk(*roots: Value) -> list[Value]:
     """Every Value reachable from `roots` once, operands before users, iteratively; includes values inside indices."""
     if len(roots) == 1:
@@ -205,7 +205,7 @@ def walk(*roots: Value) -> list[Value]:
 def _below(root: Value) -> tuple[Value, ...]:
     """Everything below `root` in the order of `walk`, kept with it: the same roots are asked again and again."""
     seen: dict[Value, None] = {}
-    stack: list[Value | None] = [*_operands(root)[::-1]]
+    stack: list[Value | None] = [*root.operands[::-1]]
     ready: list[Value] = []
     while stack:
         v = stack.pop()
@@ -213,7 +213,7 @@ def _below(root: Value) -> tuple[Value, ...]:
             seen[ready.pop()] = None
         elif v not in seen:
             known = v._below
-            below = _operands(v) if known is None else ()
+            below = v.operands if known is None else ()
             if below:
                 stack.append(None)
                 ready.append(v)
@@ -226,20 +226,17 @@ def _below(root: Value) -> tuple[Value, ...]:
     return root._below
 
 
-def _operands(v: Value) -> tuple[Value, ...]:
-    """The operands of a Value, then those inside its indices."""
-    inner = v._inner
-    if inner is None:
-        inner = index_values(v)
-    return v.args + inner if inner else v.args
-
-
 def expressions(root: Value) -> tuple[Expr, ...]:
     """The different index expressions and conditions of a Value and of everything below it, constant ones left out."""
     if root._expressions is None:
         found = dict.fromkeys([e for v in walk(root) if v.op in ("load", "index", "guard") for e in indices_of(v)])
         root._expressions = tuple([e for e in found if not isinstance(e, int)])
     return root._expressions
+
+
+def values_inside(indices: Iterable[Index]) -> tuple[Value, ...]:
+    """The values used as indices inside index expressions."""
+    return tuple([a.value for e in indices if type(e) is not int for a in value_atoms(e)])
 
 
 def value_atoms(e: Index) -> tuple[ValueIndex, ...]:

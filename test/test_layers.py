@@ -6,7 +6,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = [
-    {"errors", "dtype", "expr", "value", "config", "target", "program", "handles", "interned"},
+    {"errors", "dtype", "expr", "value", "config", "target", "program", "handles", "interned",
+     "record"},
     {"ops"},
     {"graph"},
     {"codegen", "scheduler", "runtime"},

@@ -17,14 +17,13 @@ Nests of one kernel are independent of each other (phases of a strided gradient,
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var
+from minigrad.record import record
 from minigrad.value import Value
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Param:
     """A buffer parameter. `mode` is 'in', 'out' or 'inout'. `shape` is the logical index space, stored row-major.
 
@@ -38,7 +37,7 @@ class Param:
     layout: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Scalar:
     """A lifted constant, passed as an argument: never part of a key. Read as local(name) in values."""
 
@@ -46,13 +45,13 @@ class Scalar:
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Define:
     name: str
     value: Value
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Store:
     """param[indices] = value. With `combine` (scatter) the stored element is `monoid(old, value)`, in index order."""
 
@@ -62,7 +61,7 @@ class Store:
     combine: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Nest:
     """`for v in [0, extent)` over each of `domain` (extent = v.hi + 1), then the statements in order."""
 
@@ -70,7 +69,7 @@ class Nest:
     body: tuple[Define | Store | Nest, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Kernel:
     """`params` in argument order, then `scalars`, then `dims` (runtime index variables), then the nests."""
 

@@ -28,10 +28,10 @@ from minigrad.codegen.value_eval import (
     merge,
     operate,
 )
-from minigrad.codegen.value_walk import Rewriter, inner_values, operands
+from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError
 from minigrad.expr import Atom, Index, Var, evaluate, to_text, variables
-from minigrad.value import Value, ValueIndex, indices_of, local, walk
+from minigrad.value import Value, ValueIndex, indices_of, local, values_inside, walk
 
 MOST_ELEMENTS = 1 << 22  # of one array; a larger domain is computed in pieces along its variables
 
@@ -149,7 +149,7 @@ class _Run:
         if s.value.dtype is not dtype or len(s.indices) != array.ndim:
             raise InternalError(f"[interpret] store to {s.param}: expected {dtype.name} at {array.ndim} indices, "
                                 f"got {s.value.dtype.name} at {len(s.indices)}")
-        for v in inner_values(indices):
+        for v in values_inside(indices):
             self._require(self.value(v, scope))
         at = [index_value(e, lambda a: self._leaf(a, scope)) for e in indices]
         value = self._require(self.value(stored, scope))
@@ -186,7 +186,7 @@ class _Run:
         """Index variables that a value depends on."""
         for v in walk(root):
             if v not in self.free:
-                found = frozenset[Var]().union(*(self.free[a] for a in operands(v)),
+                found = frozenset[Var]().union(*(self.free[a] for a in v.operands),
                                                *(variables(e) for e in indices_of(v)))
                 self.free[v] = found - frozenset(v.attr[1]) if v.op == "reduce" else found
         return self.free[root]
@@ -207,7 +207,7 @@ class _Run:
                     body = inside.home(self.free[v.args[0]]).memo[v.args[0]]
                     at.memo[v] = self._reduced(v, body, at, inside)
                 continue
-            homes = [(a, at.home(self.free[a])) for a in operands(v)]
+            homes = [(a, at.home(self.free[a])) for a in v.operands]
             missing = [(a, h, None) for a, h in homes if a not in h.memo]
             if missing:
                 stack.append((v, at, None))

@@ -11,10 +11,9 @@ from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Scalar, Store
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.value_parse import Line, Lines, Scope
 from minigrad.codegen.value_text import Printer
-from minigrad.codegen.value_walk import inner_values
 from minigrad.errors import InternalError
 from minigrad.expr import Var
-from minigrad.value import Value
+from minigrad.value import Value, values_inside
 
 MODES = ("in", "out", "inout")
 
@@ -36,7 +35,7 @@ def roots(kernel: Kernel) -> list[Value]:
     found: list[Value] = []
     for s in statements(kernel.nests):
         if isinstance(s, Store):
-            found += inner_values(s.indices)
+            found += values_inside(s.indices)
         if not isinstance(s, Nest):
             found.append(s.value)
     return found

@@ -12,10 +12,9 @@ from minigrad.codegen.kernel_text import MODES, statements
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.value_eval import index_value
 from minigrad.codegen.value_verify import check_name, check_types, check_variables, fail
-from minigrad.codegen.value_walk import inner_values
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var, bounds, to_text, variables
-from minigrad.value import Value, free_variables, value_atoms, walk
+from minigrad.value import Value, free_variables, value_atoms, values_inside, walk
 
 COMBINES = (None, "set", *MONOIDS)
 MOST_CONTEXTS = 4096      # (value, conditions) pairs looked at per statement
@@ -121,7 +120,7 @@ def _check_store(where: str, s: Store, scope: _Scope) -> None:
         if s.combine is None and linear(e, scope.variables[len(scope.kernel.dims):]) is None:
             raise fail(where, f"a store takes affine indices, got {to_text(e)}")
         _check_bounds(where, e, extent, frozenset(), scope)
-    for v in inner_values(s.indices):
+    for v in values_inside(s.indices):
         _check_value(where, v, scope)
 
 

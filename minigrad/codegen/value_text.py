@@ -27,10 +27,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from minigrad.codegen.value_walk import below, inner_values, operands
+from minigrad.codegen.value_walk import below
 from minigrad.dtype import DType, bool_, float32, int32
 from minigrad.expr import Atom, Index, Var, to_text, variables
-from minigrad.value import Value, ValueIndex, indices_of
+from minigrad.value import Value, ValueIndex, indices_of, values_inside
 
 INFIX = {
     "lt": ("<", 1), "le": ("<=", 1), "eq": ("==", 1), "ne": ("!=", 1), "or": ("|", 2), "xor": ("^", 3), "and": ("&", 4),
@@ -64,7 +64,7 @@ class Printer:
             uses[root] = uses.get(root, 0) + 1
             for v in below(root, size):
                 total = 1
-                for a in operands(v):
+                for a in v.operands:
                     uses[a] = uses.get(a, 0) + 1
                     total += size[a]
                 size[v] = min(total, SHARED_SIZE)
@@ -76,7 +76,7 @@ class Printer:
         lines: list[str] = []
         for v in below(root, self.text):
             text, level = self._one(v)
-            depth = 1 + max([self.depth[a] for a in operands(v)], default=0)
+            depth = 1 + max([self.depth[a] for a in v.operands], default=0)
             if self.bound:
                 self.needs[v] = self._needed(v)
             if (self.uses[v] > 1 and self.size[v] >= SHARED_SIZE) or (depth >= DEEPEST and v is not root):
@@ -95,7 +95,7 @@ class Printer:
 
     def _needed(self, v: Value) -> frozenset[Var]:
         found = _NONE
-        for a in operands(v):
+        for a in v.operands:
             found = found | self.needs[a] if self.needs[a] else found
         for e in indices_of(v):
             if not isinstance(e, int):
@@ -142,13 +142,13 @@ class Printer:
         found = self.indices.get(e)
         if found is None:
             found = to_text(e, self._show)
-            if not inner_values((e,)):
+            if not values_inside((e,)):
                 self.indices[e] = found
         return found
 
     def prepare(self, indices: Iterable[Index]) -> list[str]:
         """Definition lines for the values inside index expressions of a statement."""
-        return [line for value in inner_values(indices) for line in self.value(value)[0]]
+        return [line for value in values_inside(indices) for line in self.value(value)[0]]
 
     def _show(self, atom: Atom) -> str | None:
         if not isinstance(atom, ValueIndex):

@@ -4,20 +4,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 from minigrad.expr import Expr, FloorDiv, Index, Max, Min, Mod, Opaque, Var, dim, emax, emin, subs
-from minigrad.value import Value, ValueIndex, index_values, rebuild, value_atoms
+from minigrad.value import Value, ValueIndex, rebuild, value_atoms
 
 Conditions = tuple[Index, ...]
 """All of them are `>= 0`."""
-
-
-def inner_values(indices: Iterable[Index]) -> list[Value]:
-    """The values used as indices inside index expressions."""
-    return [a.value for e in indices for a in value_atoms(e)]
-
-
-def operands(v: Value) -> tuple[Value, ...]:
-    """The operands of a value, then the values inside its indices."""
-    return v.args + index_values(v)
 
 
 def below(root: Value, done: Container[Value]) -> Iterator[Value]:
@@ -28,7 +18,7 @@ def below(root: Value, done: Container[Value]) -> Iterator[Value]:
         if v in done:
             stack.pop()
             continue
-        missing = [a for a in operands(v) if a not in done]
+        missing = [a for a in v.operands if a not in done]
         if missing:
             stack.extend(reversed(missing))
         else:
@@ -52,7 +42,7 @@ def guarded_loads(roots: Iterable[Value], conditions: Conditions, left: Callable
     seen = set(todo)
     while todo:
         v, around = todo.pop()
-        parts = [(a, around) for a in operands(v)]
+        parts = [(a, around) for a in v.operands]
         if v.op == "load":
             yield v, around
         elif v.op == "guard":
@@ -116,7 +106,7 @@ class Rewriter:
     def index(self, e: Index) -> Index:
         if isinstance(e, int):
             return e
-        return map_leaves(e, self._leaf) if inner_values((e,)) else subs(e, self.variables)
+        return map_leaves(e, self._leaf) if value_atoms(e) else subs(e, self.variables)
 
     def _leaf(self, a: Var | ValueIndex) -> Index:
         return self.variables.get(a, a) if isinstance(a, Var) else ValueIndex(self.value(a.value), a.lo, a.hi)

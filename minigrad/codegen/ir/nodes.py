@@ -42,10 +42,11 @@ from dataclasses import dataclass, field
 from minigrad.codegen.microkernels.microkernel import Microkernel
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var
+from minigrad.record import record
 from minigrad.value import Value
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BufferParam:
     """A buffer argument of `size` elements; mode 'in', 'out' or 'inout'."""
 
@@ -55,13 +56,13 @@ class BufferParam:
     mode: str = "in"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ScalarParam:
     name: str
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Loop:
     """`var` runs from start to stop, exclusive. kind: 'serial', 'parallel', 'group', 'item', 'vector', 'unroll'."""
 
@@ -72,7 +73,7 @@ class Loop:
     body: tuple[Stmt, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Alloc:
     """`size` elements, scope 'register' (SSA after unrolling), 'scratch' (private memory of a worker) or 'local'
     (shared by the work-items of a group)."""
@@ -83,7 +84,7 @@ class Alloc:
     scope: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Let:
     """Names a value for the rest of the block; read as local(name)."""
 
@@ -91,7 +92,7 @@ class Let:
     value: Value
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Store:
     buffer: str
     offset: Index
@@ -99,7 +100,7 @@ class Store:
     conditions: tuple[Index, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class If:
     """Runs `then` where every condition is >= 0, else `otherwise`."""
 
@@ -108,7 +109,7 @@ class If:
     otherwise: tuple[Stmt, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Call:
     """Runs a microkernel. Buffers as (name, offset), scalars and dims are in the order of the meaning's parameters."""
 
@@ -118,12 +119,12 @@ class Call:
     dims: tuple[Index, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Barrier:
     """Device-wide between stages is not a statement; this one joins the work-items of one group."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Prefetch:
     """Says that memory around an element will be read soon. No effect; the offset may lie outside the buffer.
 

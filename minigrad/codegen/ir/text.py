@@ -22,9 +22,8 @@ from minigrad.codegen.microkernels.microkernel import Microkernel
 from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.value_parse import Line, Lines, Scope
 from minigrad.codegen.value_text import Printer
-from minigrad.codegen.value_walk import inner_values
 from minigrad.expr import Index, Var, to_text
-from minigrad.value import Value
+from minigrad.value import Value, values_inside
 
 MODES = ("in", "out", "inout")
 KINDS = ("serial", "parallel", "group", "item", "vector", "unroll")
@@ -33,7 +32,7 @@ SCOPES = ("register", "scratch", "local")
 
 def print_function(function: Function) -> str:
     """The text of a function. Equal functions have equal texts."""
-    printer = Printer([v for s in statements(function) for v in (*values(s), *inner_values(indices(s)))])
+    printer = Printer([v for s in statements(function) for v in (*values(s), *values_inside(indices(s)))])
     params = [f"{b.mode} {b.name}: {b.dtype.short}[{to_text(b.size)}]" for b in function.buffers]
     params += [f"{s.name}: {s.dtype.short}" for s in function.scalars]
     params += [f"{d.name}: index in {to_text(d.lo)}..{to_text(d.hi)}" for d in function.dims]

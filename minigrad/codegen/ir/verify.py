@@ -8,10 +8,9 @@ from minigrad.codegen.ir.text import KINDS, MODES, SCOPES, meaning_of
 from minigrad.codegen.ir.walk import indices, statements, values
 from minigrad.codegen.microkernels.microkernel import Microkernel
 from minigrad.codegen.value_verify import check_name, check_types, check_variables, fail, index_variables
-from minigrad.codegen.value_walk import inner_values
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var, bounds, to_text, variables
-from minigrad.value import Value, indices_of, walk
+from minigrad.value import Value, indices_of, values_inside, walk
 
 
 def verify_function(function: Function) -> None:
@@ -76,7 +75,7 @@ def _block(body: tuple[Stmt, ...], scope: _Scope, top: bool = False) -> None:
         where = f"{scope.where}, {_describe(s)}"
         for e in indices(s):
             check_variables(where, variables(e), scope.variables)
-        for v in (*values(s), *inner_values(indices(s))):
+        for v in (*values(s), *values_inside(indices(s))):
             _check_value(where, v, scope)
         if isinstance(s, Loop):
             _check_loop(where, s, scope, top)
@@ -235,7 +234,7 @@ def _varies(e: Index, scope: _Scope) -> bool:
     """Whether an index depends on the lane."""
     if scope.lane is None or isinstance(e, int):
         return False
-    return scope.lane in variables(e) or any(_varying(v, scope) for v in inner_values((e,)))
+    return scope.lane in variables(e) or any(_varying(v, scope) for v in values_inside((e,)))
 
 
 def _varying(root: Value, scope: _Scope) -> bool:
@@ -250,6 +249,6 @@ def _varying(root: Value, scope: _Scope) -> bool:
         elif v.op == "load":
             found = scope.buffers[v.attr[0]].lanes
         found = found or any(scope.lane in variables(e) for e in indices_of(v))
-        found = found or any(varying[inner] for inner in inner_values(indices_of(v)))
+        found = found or any(varying[inner] for inner in v.inner)
         varying[v] = found
     return varying[root]

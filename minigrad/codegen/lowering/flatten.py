@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
 from minigrad.expr import FloorDiv, Index, Max, Min, Mod, emax, emin, product
-from minigrad.value import Value, ValueIndex, index_values, rebuild, value_atoms, walk
+from minigrad.value import Value, ValueIndex, rebuild, value_atoms, walk
 
 Shapes = dict[str, tuple[Index, ...]]
 
@@ -53,10 +53,10 @@ def _flatten_value(root: Value, shapes: Shapes) -> Value:
         attr, op = v.attr, v.op
         if op == "load":
             name, at = attr
-            if index_values(v):
+            if v.inner:
                 at = tuple([_with_atoms(e, done) for e in at])
             attr = (name, (offset(at, shapes[name]),) if name in shapes else at)
-        elif op in ("guard", "index") and index_values(v):
+        elif op in ("guard", "index") and v.inner:
             attr = tuple([_with_atoms(e, done) for e in attr]) if op == "guard" else _with_atoms(attr, done)
         done[v] = rebuild(v, tuple([done[a] for a in v.args]), attr)
     return done[root]

@@ -19,7 +19,7 @@ from minigrad.codegen.ir.walk import blocks, statements
 from minigrad.codegen.render.place import Placer, Ref
 from minigrad.errors import InternalError
 from minigrad.expr import Expr, Index, Var, bounds, split, subs, to_text, variables, varying
-from minigrad.value import Value, index_values, indices_of
+from minigrad.value import Value, indices_of
 
 Maker = Callable[[Value, "Ref | None", "list[Ref]"], Ref]
 
@@ -171,7 +171,7 @@ class CopyEmitter(Placer):
         stack = [(root, *self.parts_of(root))]
         while stack:
             v, parts, make = stack[-1]
-            inner = index_values(v) if v._inner is None else v._inner
+            inner = v.inner
             if parts is not v.args:
                 inner += v.args
             missing = [a for a in (parts + inner if inner else parts) if a not in steps]

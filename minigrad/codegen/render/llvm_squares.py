@@ -7,10 +7,10 @@ from minigrad.codegen.ir.nodes import Function, Loop, Stmt, Store
 from minigrad.codegen.ir.walk import indices, values
 from minigrad.codegen.render.llvm_memory import LlvmMemory
 from minigrad.codegen.render.place import Memory, Ref
-from minigrad.codegen.value_walk import Conditions, guarded_loads, inner_values
+from minigrad.codegen.value_walk import Conditions, guarded_loads
 from minigrad.expr import Index
 from minigrad.target import Target
-from minigrad.value import value_atoms
+from minigrad.value import value_atoms, values_inside
 
 Corner = tuple[str, Index]
 """The buffer of a square, and where it begins there."""
@@ -101,7 +101,7 @@ class LlvmSquares(LlvmMemory):
             own = self.left(s.conditions) if type(s) is Store else ()
             if own is None:
                 continue
-            roots = (*values(s), *inner_values(indices(s)))
+            roots = (*values(s), *values_inside(indices(s)))
             for v, conditions in guarded_loads(roots, own, self.left):
                 name, (offset,) = v.attr  # type: ignore[misc]
                 far = self.far_step(self.at(offset))

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 
 from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.monoid import MONOIDS
@@ -14,7 +13,7 @@ from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import bool_
 from minigrad.errors import InternalError
 from minigrad.expr import Index, to_text
-from minigrad.value import BINARY, UNARY, Value, index_values
+from minigrad.value import BINARY, UNARY, Value
 
 _ARITHMETIC = UNARY | BINARY | {"fma"}
 _AT_ONCE = _ARITHMETIC.difference(FUNCTIONS)
@@ -97,7 +96,7 @@ class ValueEmitter(HalfEmitter):
         if op == "local":
             return self.locals[v.attr]
         if op == "load":
-            return None if index_values(v) else self.make_load(v, mask, [])
+            return None if v.inner else self.make_load(v, mask, [])
         if op not in _AT_ONCE:
             return None
         refs: list[Ref] = []
@@ -164,7 +163,7 @@ class ValueEmitter(HalfEmitter):
         lanes = max([r.lanes for r in args])
         return self.operation("where", [args[0], self.spread(args[1], lanes), self.spread(args[2], lanes)], v.dtype)
 
-    def sides(self, step: Step, mask: Ref | None) -> tuple[Sequence[Step], Ref | None]:
+    def sides(self, step: Step, mask: Ref | None) -> tuple[tuple[Step, ...], Ref | None]:
         """The parts of a guard that are wanted, and the mask of the one inside."""
         own = self.own_mask(step.value, mask)
         if own is not None and own.literal is False:

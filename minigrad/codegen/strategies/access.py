@@ -1,17 +1,17 @@
 """What the strategies look at: every load and store of a flat nest, and how it steps with each index variable."""
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.expr import Index, Var, bounds, variables
+from minigrad.record import record
 from minigrad.value import Value, value_atoms, walk
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Access:
     """One load or store at a flat `offset`; `over` are the reduction and row variables around it."""
 
@@ -34,7 +34,7 @@ def step_of(offset: Index, v: Var) -> int | None:
     return c if isinstance(c, int) and c in (0, 1) else 2
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reduced:
     """One reduction of a nest: the definition's name, its monoid, variables and body."""
 

@@ -16,7 +16,6 @@ from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.recognise import Refused, factors_of, product_of, written_out
-from minigrad.codegen.value_walk import inner_values
 from minigrad.expr import Index, Var, bounds, subs, variables
 from minigrad.value import Value, const, expressions, free_variables, guard, indices_of, rebuild, walk
 
@@ -289,7 +288,7 @@ def map_indices(root: Value, fn: Callable[[Index], Index]) -> Value:
     """`root` with every index expression replaced."""
     done: dict[Value, Value] = {}
     for v in walk(root):
-        if inner_values(indices_of(v)):
+        if v.inner:
             raise Refused("an index is loaded")
         attr: object = v.attr
         if v.op == "load":

@@ -15,7 +15,7 @@ from minigrad.codegen.ir.walk import Body, names
 from minigrad.codegen.value_walk import below
 from minigrad.expr import Expr, FloorDiv, Index, Max, Min, Mod, Opaque, Var, emax, emin, variables
 from minigrad.expr.core import Terms
-from minigrad.value import Value, ValueIndex, free_variables, index_values, rebuild, value_atoms
+from minigrad.value import Value, ValueIndex, free_variables, rebuild, value_atoms
 
 MAX_SIZE = (1 << 31) - 1
 
@@ -99,29 +99,16 @@ class _Lifter:
     def value(self, root: Value) -> Value:
         found = self.done.get(root)
         if found is None:
-            found = self.changed(root) if self.old in free_variables(root) else self.kept(root)
+            if root.gathers:
+                raise _Computed
+            found = self.changed(root) if self.old in free_variables(root) else root
         return found
-
-    def kept(self, root: Value) -> Value:
-        """A value that is the same in every iteration."""
-        done = self.done
-        stack = [root]
-        while stack:
-            v = stack.pop()
-            if v not in done:
-                if v._inner != () and index_values(v):
-                    raise _Computed
-                done[v] = v
-                stack += v.args
-        return root
 
     def changed(self, root: Value) -> Value:
         for v in below(root, self.done):
             if self.old not in free_variables(v):
-                self.kept(v)
+                self.done[v] = v
                 continue
-            if index_values(v):
-                raise _Computed
             attr: object = v.attr
             if v.op == "load":
                 attr = (v.attr[0], self.indices(v.attr[1]))
