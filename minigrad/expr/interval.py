@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from minigrad.expr.core import Atom, Expr, FloorDiv, Index, Max, Min, Monomial, Var, variables
+from minigrad.expr.core import Atom, Expr, FloorDiv, Index, Max, Min, Mod, Monomial, Var, variables
 from minigrad.expr.sums import expand, monomial_of, without
 
 
@@ -41,11 +41,21 @@ def _interval(e: Expr) -> tuple[int, int]:
 
 
 def _correlated(e: Expr) -> bool:
-    """Whether its terms depend on each other, so that the interval of the sum is not exact."""
+    """Whether its terms depend on each other in a way that `_least` sees, so that it may know more than the interval of
+    the sum."""
     seen: set[Atom] = set()
-    for m, _ in e.terms:
+    for m, k in e.terms:
         for a in m:
-            if a in seen or type(a) is not Var or not isinstance(a.hi, int) or not isinstance(a.lo, int):
+            kind = type(a)
+            if a in seen:
+                return True
+            if kind is Var:
+                if type(a.hi) is not int or type(a.lo) is not int:  # type: ignore[attr-defined]
+                    return True
+            elif kind is FloorDiv:
+                if len(m) == 1 and type(a.b) is int and k % a.b == 0:  # type: ignore[attr-defined]
+                    return True
+            elif kind is not Mod:
                 return True
         seen.update(m)
     return False

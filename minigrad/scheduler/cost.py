@@ -197,7 +197,7 @@ def distinct(accesses: Accesses) -> Accesses:
 
 def is_inside_reduction(group: Group, accesses: Accesses) -> bool:
     domain = frozenset(group.domain)
-    return any(not variables(e) <= domain for at in accesses for e in at)
+    return any([not variables(e) <= domain for at in accesses for e in at if type(e) is not int])
 
 
 def finishes_reduction(state: Fusion, k: int) -> bool:

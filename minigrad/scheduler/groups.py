@@ -87,7 +87,12 @@ def start_group(state: Fusion, k: int) -> None:
 def accesses_by_group(state: Fusion, k: int) -> dict[int, Accesses]:
     """Where each group reads node `k`: the distinct index tuples."""
     graph, found = state.graph, dict[int, dict[tuple[Index, ...], None]]()
-    for u in dict.fromkeys(graph.users[k]):
+    users = graph.users[k]
+    if len(users) == 1 and isinstance(graph.nodes[users[0]].op.lower, Elementwise):
+        u, = users
+        own = state.group_of.get(u)
+        return {g: state.groups[g].members[u] for g in ((own,) if own is not None else sorted(state.inside.get(u, ())))}
+    for u in dict.fromkeys(users):
         own = state.group_of.get(u)
         groups = (own,) if own is not None else sorted(state.inside.get(u, ()))
         plain = isinstance(graph.nodes[u].op.lower, Elementwise)

@@ -10,17 +10,23 @@ from minigrad.value import Value, value_atoms, walk
 Body = tuple[Stmt, ...]
 
 
-def statements(body: Function | Iterable[Stmt]) -> Iterator[Stmt]:
+def statements(body: Function | Iterable[Stmt]) -> list[Stmt]:
     """Every statement in order of the text, an enclosing one before those inside it."""
-    stack = list(reversed(body.body if isinstance(body, Function) else tuple(body)))
-    while stack:
-        s = stack.pop()
-        yield s
-        if type(s) is Loop:
-            stack += s.body[::-1]
-        elif type(s) is If:
-            stack += s.otherwise[::-1]
-            stack += s.then[::-1]
+    found: list[Stmt] = []
+    _collect(body.body if isinstance(body, Function) else body, found)
+    return found
+
+
+def _collect(body: Iterable[Stmt], found: list[Stmt]) -> None:
+    """Goes as deep as loops and branches are nested."""
+    for s in body:
+        found.append(s)
+        kind = type(s)
+        if kind is Loop:
+            _collect(s.body, found)  # type: ignore[union-attr]
+        elif kind is If:
+            _collect(s.then, found)  # type: ignore[union-attr]
+            _collect(s.otherwise, found)  # type: ignore[union-attr]
 
 
 def blocks(s: Stmt) -> tuple[Body, ...]:

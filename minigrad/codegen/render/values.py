@@ -15,8 +15,7 @@ from minigrad.errors import InternalError
 from minigrad.expr import Index, to_text
 from minigrad.value import BINARY, UNARY, Value
 
-_ARITHMETIC = UNARY | BINARY | {"fma"}
-_AT_ONCE = _ARITHMETIC.difference(FUNCTIONS)
+_AT_ONCE = (UNARY | BINARY | {"fma"}).difference(FUNCTIONS)
 
 
 class ValueEmitter(HalfEmitter):
@@ -25,7 +24,7 @@ class ValueEmitter(HalfEmitter):
     def __init__(self, function: Function):
         super().__init__(function)
         self.formulas: dict[Value, Value] = {}
-        self.makers = {
+        self.makers = dict.fromkeys(_AT_ONCE, self.arithmetic) | {
             "const": self.make_const, "local": self.make_local, "index": self.index_value, "load": self.make_load,
             "guard": self.guarded, "across": self.make_across, "cast": self.make_cast, "bitcast": self.make_cast,
             "where": self.make_where}
@@ -35,10 +34,10 @@ class ValueEmitter(HalfEmitter):
         """What memory holds at an offset, in each lane where the mask is true."""
 
     def slot(self, memory: Memory, offset: Index) -> int:
-        if not isinstance(offset, int) or not 0 <= offset < len(memory.slots):
-            raise InternalError(f"[render] {self.function.name}: register {memory.name}[{to_text(offset)}] "
-                                f"expected a constant below {len(memory.slots)}; unroll the loop over it")
-        return offset
+        if type(offset) is int and 0 <= offset < len(memory.slots):
+            return offset
+        raise InternalError(f"[render] {self.function.name}: register {memory.name}[{to_text(offset)}] "
+                            f"expected a constant below {len(memory.slots)}; unroll the loop over it")
 
     def value(self, root: Value, mask: Ref | None = None) -> Ref:
         """Emits a value whose loads happen only where `mask` is true; iterative, each part once."""
@@ -71,6 +70,12 @@ class ValueEmitter(HalfEmitter):
                 if part.ref is not None:
                     refs.append(part.ref)
                     continue
+                if part.op == "load":
+                    name, (offset,) = part.value.attr
+                    memory = self.memory[name]
+                    if memory.slots:
+                        refs.append(self.read_slot(memory, self.slot(memory, self.at(offset))))
+                        continue
                 n = under if part is inside else m
                 its_table, its_key = self.kept(part, n)
                 ref = its_table.get(its_key)
@@ -113,17 +118,15 @@ class ValueEmitter(HalfEmitter):
 
     def parts_of(self, v: Value) -> tuple[tuple[Value, ...], Maker]:
         """What a value is made of, and how, given that; functions are their formulas."""
-        if v.op in FUNCTIONS:
-            formula = self.formulas.get(v)
-            if formula is None:
-                formula = self.formulas[v] = expanded(v.op, v.args)
-            return (formula,), self.same
         make = self.makers.get(v.op)
-        if make is None:
-            if v.op not in _ARITHMETIC:
-                raise InternalError(f"[render] {self.function.name}: cannot render value {v.op}")
-            make = self.arithmetic
-        return v.args, make
+        if make is not None:
+            return v.args, make
+        if v.op not in FUNCTIONS:
+            raise InternalError(f"[render] {self.function.name}: cannot render value {v.op}")
+        formula = self.formulas.get(v)
+        if formula is None:
+            formula = self.formulas[v] = expanded(v.op, v.args)
+        return (formula,), self.same
 
     def same(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
         return args[0]
