@@ -42,12 +42,12 @@ class Value:
     load: (buffer name, (Index, ...)), a flat offset of one Index in loop IR; guard: (Index, ...), each meaning >= 0;
     reduce: (monoid name, (Var, ...)); across: the monoid's name. `inner`: the values that its own indices are computed
     from, of gathers; `operands`: `args`, then those. `loads`: it, or something below, is a load; `gathers`: has some
-    `inner`.
+    `inner`; `indexed`: has an index that is not a number.
     What begins with _ is what functions below found out about it, once somebody asked.
     """
 
-    __slots__ = ("op", "dtype", "args", "attr", "inner", "operands", "loads", "gathers", "_below", "_free",
-                 "_expressions", "_text", "__weakref__")
+    __slots__ = ("op", "dtype", "args", "attr", "inner", "operands", "loads", "gathers", "indexed", "_below",
+                 "_free", "_expressions", "_text", "__weakref__")
     op: str
     dtype: DType
     args: tuple[Value, ...]
@@ -56,6 +56,7 @@ class Value:
     operands: tuple[Value, ...]
     loads: bool
     gathers: bool
+    indexed: bool
     _below: tuple[Value, ...] | None
     _free: frozenset[Var] | None
     _expressions: tuple[Expr, ...] | None
@@ -77,17 +78,31 @@ def make(op: str, dtype: DType, args: tuple[Value, ...] = (), attr: object = Non
         found = Value()
         found.op, found.dtype, found.args, found.attr = op, dtype, args, attr
         found._below = found._free = found._expressions = found._text = None
-        found.inner = inner = values_inside(indices_of(found)) if op == "load" or op == "index" or op == "guard" else ()
-        found.operands = operands = args + inner if inner else args
-        loads, gathers = op == "load", inner != ()
-        for a in operands:
+        found.inner = ()
+        found.operands = args
+        found.gathers = found.indexed = False
+        found.loads = op == "load"
+        if op == "load" or op == "index" or op == "guard":
+            _look_inside(found)
+        for a in found.operands:
             if a.loads:
-                loads = True
-            if a.gathers:
-                gathers = True
-        found.loads, found.gathers = loads, gathers
+                found.loads = True
+            if a.indexed:
+                found.indexed = True
+                if a.gathers:
+                    found.gathers = True
         keep(_interned, key, found)
     return found
+
+
+def _look_inside(v: Value) -> None:
+    """Notes what the indices are that a Value has itself."""
+    indices = [e for e in indices_of(v) if type(e) is not int]
+    if indices:
+        v.indexed = True
+        v.inner = values_inside(indices)
+        if v.inner:
+            v.gathers, v.operands = True, v.args + v.inner
 
 
 def const(value: int | float | bool, dtype: DType) -> Value:
@@ -236,7 +251,7 @@ def expressions(root: Value) -> tuple[Expr, ...]:
 
 def values_inside(indices: Iterable[Index]) -> tuple[Value, ...]:
     """The values used as indices inside index expressions."""
-    return tuple([a.value for e in indices if type(e) is not int for a in value_atoms(e)])
+    return tuple([a.value for e in indices for a in value_atoms(e)])
 
 
 def value_atoms(e: Index) -> tuple[ValueIndex, ...]:
@@ -276,7 +291,7 @@ def rebuild(v: Value, args: tuple[Value, ...], attr: object) -> Value:
 
 def substitute(root: Value, mapping: Mapping[Var, Index]) -> Value:
     """`root` with index variables replaced. Reduce variables bound inside must not be in `mapping`."""
-    if free_variables(root).isdisjoint(mapping):
+    if not root.indexed or free_variables(root).isdisjoint(mapping):
         return root
     return map_indices(root, lambda e: subs(e, mapping))
 
@@ -302,12 +317,14 @@ def map_indices(root: Value, change: Callable[[Index], Index],
 
 def free_variables(root: Value) -> frozenset[Var]:
     """Index variables that `root` depends on; those bound by a reduce inside it are left out."""
+    if not root.indexed:
+        return _NO_VARIABLES
     found = root._free
     if found is None:
         stack = [root]
         while stack:
             v = stack[-1]
-            missing = [a for a in v.args if a._free is None]
+            missing = [a for a in v.args if a._free is None and a.indexed]
             if missing:
                 stack += missing
             else:
@@ -320,7 +337,7 @@ def _free(v: Value) -> frozenset[Var]:
     """`free_variables` of a Value whose operands know theirs."""
     op, found = v.op, _NO_VARIABLES
     for a in v.args:
-        more = a._free
+        more = a._free if a.indexed else None
         if more and more is not found:
             found = found | more if found else more
     if op == "load" or op == "index" or op == "guard":

@@ -198,7 +198,7 @@ class CopyEmitter(Placer):
             step.lasts = v.attr[0] in self.inputs
         elif op == "guard":
             step.inside = step.parts[1]
-        if self.copied and (op == "load" or op == "index" or op == "guard"):
+        if self.copied and v.indexed and (op == "load" or op == "index" or op == "guard"):
             on = {x for e in indices_of(v) for x in variables(e) if x in self.copied}
             step.spelled = op == "index" and bool(on)
         for x in (*step.parts, *inner) if inner else step.parts:

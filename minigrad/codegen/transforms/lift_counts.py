@@ -73,13 +73,13 @@ class _Lifter:
     def statement(self, s: Stmt) -> Stmt:
         """The statement over the dims; itself where it does not depend on the iteration."""
         if type(s) is Store:
-            value = self.done.get(s.value) or self.value(s.value)
+            value = self.value(s.value)
             offset = s.offset if type(s.offset) is int else self.index(s.offset)
             conditions = self.indices(s.conditions) if s.conditions else ()
             same = offset is s.offset and value is s.value and conditions == s.conditions
             return s if same else Store(s.buffer, offset, value, conditions)
         if type(s) is Let:
-            value = self.done.get(s.value) or self.value(s.value)
+            value = self.value(s.value)
             return s if value is s.value else Let(s.name, value)
         if isinstance(s, Loop):
             return Loop(s.var, self.index(s.start), self.index(s.stop), s.kind, self.body(s.body))
@@ -97,6 +97,8 @@ class _Lifter:
     # ---- values and indices ----
 
     def value(self, root: Value) -> Value:
+        if not root.indexed:
+            return root
         found = self.done.get(root)
         if found is None:
             if root.gathers:
