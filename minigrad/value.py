@@ -42,12 +42,12 @@ class Value:
     load: (buffer name, (Index, ...)), a flat offset of one Index in loop IR; guard: (Index, ...), each meaning >= 0;
     reduce: (monoid name, (Var, ...)); across: the monoid's name. `inner`: the values that its own indices are computed
     from, of gathers; `operands`: `args`, then those. `loads`: it, or something below, is a load; `gathers`: has some
-    `inner`; `indexed`: has an index that is not a number.
+    `inner`; `indexed`: has an index that is not a number; `reduces`: is or has a reduce.
     What begins with _ is what functions below found out about it, once somebody asked.
     """
 
-    __slots__ = ("op", "dtype", "args", "attr", "inner", "operands", "loads", "gathers", "indexed", "_below",
-                 "_free", "_expressions", "_text", "__weakref__")
+    __slots__ = ("op", "dtype", "args", "attr", "inner", "operands", "loads", "gathers", "indexed", "reduces",
+                 "_below", "_free", "_expressions", "_text", "__weakref__")
     op: str
     dtype: DType
     args: tuple[Value, ...]
@@ -57,6 +57,7 @@ class Value:
     loads: bool
     gathers: bool
     indexed: bool
+    reduces: bool
     _below: tuple[Value, ...] | None
     _free: frozenset[Var] | None
     _expressions: tuple[Expr, ...] | None
@@ -81,7 +82,7 @@ def make(op: str, dtype: DType, args: tuple[Value, ...] = (), attr: object = Non
         found.inner = ()
         found.operands = args
         found.gathers = found.indexed = False
-        found.loads = op == "load"
+        found.loads, found.reduces = op == "load", op == "reduce"
         if op == "load" or op == "index" or op == "guard":
             _look_inside(found)
         for a in found.operands:
@@ -91,6 +92,8 @@ def make(op: str, dtype: DType, args: tuple[Value, ...] = (), attr: object = Non
                 found.indexed = True
                 if a.gathers:
                     found.gathers = True
+            if a.reduces:
+                found.reduces = True
         keep(_interned, key, found)
     return found
 
@@ -241,6 +244,11 @@ def _below(root: Value) -> tuple[Value, ...]:
     return root._below
 
 
+def reductions_in(root: Value) -> list[Value]:
+    """The reduces in a Value, inner ones first."""
+    return [v for v in walk(root) if v.op == "reduce"] if root.reduces else []
+
+
 def expressions(root: Value) -> tuple[Expr, ...]:
     """The different index expressions and conditions of a Value and of everything below it, constant ones left out."""
     if root._expressions is None:
@@ -302,6 +310,9 @@ def map_indices(root: Value, change: Callable[[Index], Index],
     of each reduction."""
     done: dict[Value, Value] = {}
     for v in walk(root):
+        if not v.indexed and not v.reduces:
+            done[v] = v
+            continue
         attr = v.attr
         if v.op == "load":
             attr = (attr[0], tuple([change(e) for e in attr[1]]))

@@ -12,7 +12,7 @@ from functools import lru_cache
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.codegen.lowering.rename import rename_nest, statements
 from minigrad.expr import Expr, Index, Var, variables
-from minigrad.value import Value, reduce, substitute, walk
+from minigrad.value import Value, reduce, substitute
 from minigrad.value import expressions as index_expressions
 
 MAX_LENGTH = (1 << 31) - 1
@@ -143,7 +143,7 @@ def lift_length(kernel: Kernel) -> tuple[Kernel, Index | None]:
     nest = kernel.nests[0]
     v = nest.domain[0]
     if any(isinstance(s, Nest) or isinstance(s, Store) and s.combine is not None
-           or any(x.op == "reduce" for x in walk(s.value)) for s in nest.body):
+           or s.value.reduces for s in nest.body):
         return kernel, None
     if any(e != v for e in _expressions(nest)) or not isinstance(v.hi, int) or v.hi < 1:
         return kernel, None

@@ -50,6 +50,9 @@ def _flatten_nest(nest: Nest, shapes: Shapes) -> Nest:
 def _flatten_value(root: Value, shapes: Shapes) -> Value:
     done: dict[Value, Value] = {}
     for v in walk(root):
+        if not v.loads:
+            done[v] = v
+            continue
         attr, op = v.attr, v.op
         if op == "load":
             name, at = attr

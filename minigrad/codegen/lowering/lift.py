@@ -17,7 +17,7 @@ from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.lowering.rename import statements
 from minigrad.codegen.strategies.plan import Plan
 from minigrad.expr import Index, Var, product
-from minigrad.value import Value, indices_of, rebuild, walk
+from minigrad.value import Value, rebuild, reductions_in, walk
 
 MAX_SIZE = (1 << 31) - 1
 
@@ -77,7 +77,7 @@ def liftable(nest: Nest) -> bool:
         if isinstance(s, Store) and (s.combine is not None or not all(_linear(e, own) for e in s.indices)):
             return False
         for x in walk(s.value):
-            if x.op in ("guard", "index") or not all(_linear(e, own) for e in indices_of(x)):
+            if x.op in ("guard", "index") or x.op == "load" and not all([_linear(e, own) for e in x.attr[1]]):
                 return False
     return True
 
@@ -90,8 +90,8 @@ def bound(nest: Nest) -> dict[Var, str]:
             for v in s.domain:
                 found.setdefault(v, f"e.{v.name}" if s is nest else "e")
         else:
-            for x in walk(s.value):
-                for v in x.attr[1] if x.op == "reduce" else ():  # type: ignore[index]
+            for x in reductions_in(s.value):
+                for v in x.attr[1]:
                     found.setdefault(v, "e")
     return found
 
@@ -121,6 +121,9 @@ def _index(name: str, e: Index, sizes: _Sizes, lengths: dict[str, Index]) -> Ind
 def _value(root: Value, sizes: _Sizes, lengths: dict[str, Index]) -> Value:
     done: dict[Value, Value] = {}
     for v in walk(root):
+        if not v.indexed and not v.reduces:
+            done[v] = v
+            continue
         attr: object = v.attr
         if v.op == "load":
             attr = (v.attr[0], tuple(_index(v.attr[0], e, sizes, lengths) for e in v.attr[1]))

@@ -15,7 +15,18 @@ from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.codegen.lowering.rename import rename_nest, statements
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.expr import Index, Mod, Var, bounds, subs, variables
-from minigrad.value import Value, const, expressions, guard, indices_of, rebuild, reduce, substitute, walk
+from minigrad.value import (
+    Value,
+    const,
+    expressions,
+    guard,
+    indices_of,
+    rebuild,
+    reduce,
+    reductions_in,
+    substitute,
+    walk,
+)
 
 MAX_PHASES = 64
 """More copies of a nest than this cost more in code than their guards do in time."""
@@ -89,8 +100,8 @@ def _bound(nest: Nest) -> set[Var]:
         if isinstance(s, Nest):
             found.update(s.domain)
         else:
-            for v in walk(s.value):
-                found.update(v.attr[1] if v.op == "reduce" else ())  # type: ignore[index]
+            for v in reductions_in(s.value):
+                found.update(v.attr[1])
     return found
 
 

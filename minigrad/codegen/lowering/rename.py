@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.expr import Index, Var, subs, variables
-from minigrad.value import Value, free_variables, map_indices, substitute, walk
+from minigrad.value import Value, free_variables, map_indices, reductions_in, substitute
 
 
 def statements(nests: tuple[Nest, ...]) -> Iterator[Nest | Define | Store]:
@@ -21,7 +21,7 @@ def statements(nests: tuple[Nest, ...]) -> Iterator[Nest | Define | Store]:
 
 def rename_value(value: Value, mapping: Mapping[Var, Index]) -> Value:
     """`substitute` that also renames the extents of reduction variables."""
-    over = {v for r in walk(value) if r.op == "reduce" for v in r.attr[1]}  # type: ignore[index]
+    over = {v for r in reductions_in(value) for v in r.attr[1]}
     renamed = {v: Var(v.name, 0, subs(v.hi, mapping)) for v in over
                if type(v.hi) is not int and variables(v.hi) & mapping.keys()}
     if not renamed:
@@ -59,10 +59,9 @@ def kernel_dims(kernel: Kernel) -> tuple[Var, ...]:
             used.update(*(variables(v.hi) for v in s.domain))
             continue
         used |= free_variables(s.value)
-        for r in walk(s.value):
-            if r.op == "reduce":
-                bound.update(r.attr[1])  # type: ignore[index]
-                used.update(*(variables(v.hi) for v in r.attr[1]))  # type: ignore[index]
+        for r in reductions_in(s.value):
+            bound.update(r.attr[1])
+            used.update(*(variables(v.hi) for v in r.attr[1]))
         if isinstance(s, Store):
             used.update(*map(variables, s.indices))
     return tuple(sorted(used - bound, key=lambda v: v.name))
@@ -100,8 +99,8 @@ def _canonical_nest(nest: Nest) -> Nest:
             for v in s.domain:
                 mapping[v] = Var(f"i{len(mapping)}", 0, subs(v.hi, mapping))
             continue
-        for r in walk(s.value):
-            for v in r.attr[1] if r.op == "reduce" else ():  # type: ignore[index]
+        for r in reductions_in(s.value):
+            for v in r.attr[1]:
                 reduced.setdefault(v, Var(f"r{len(reduced)}", 0, subs(v.hi, mapping)))
     if all(v is n for v, n in (*mapping.items(), *reduced.items())):
         return nest

@@ -15,7 +15,7 @@ from minigrad.codegen.lowering.flatten import flatten_buffers, offset
 from minigrad.codegen.lowering.phases import split_phases
 from minigrad.codegen.lowering.rename import statements
 from minigrad.expr import FloorDiv, Index, Mod, Var, exact_quotient, product, subs, variables
-from minigrad.value import Value, map_indices, walk
+from minigrad.value import Value, map_indices, reductions_in, walk
 from minigrad.value import expressions as index_expressions
 
 __all__ = ["split_divisions", "split_phases"]
@@ -82,9 +82,7 @@ def _scopes(nest: Nest) -> list[tuple[Var, ...]]:
         if isinstance(s, Nest):
             found[s.domain] = None
         else:
-            for v in walk(s.value):
-                if v.op == "reduce":
-                    found[v.attr[1]] = None  # type: ignore[index]
+            found.update(dict.fromkeys([v.attr[1] for v in reductions_in(s.value)]))
     return list(found)
 
 

@@ -24,7 +24,8 @@ class ValueEmitter(HalfEmitter):
     def __init__(self, function: Function):
         super().__init__(function)
         self.formulas: dict[Value, Value] = {}
-        self.makers = dict.fromkeys(_AT_ONCE, self.arithmetic) | {
+        self.makers |= {op: self.arithmetic for op in _AT_ONCE}
+        self.makers |= {
             "const": self.make_const, "local": self.make_local, "index": self.index_value, "load": self.make_load,
             "guard": self.guarded, "across": self.make_across, "cast": self.make_cast, "bitcast": self.make_cast,
             "where": self.make_where}

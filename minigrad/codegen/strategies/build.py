@@ -179,7 +179,7 @@ class Builder:
         """The value at a point; reductions left inside it are computed before, serially."""
         value = Rewriter(point.at, locals_=names).value(value)
         before: list[Stmt] = []
-        if any(v.op == "reduce" for v in walk(value)):
+        if value.reduces:
             value = self.inline_reductions(value, before)
         return value, before
 
@@ -340,7 +340,7 @@ class Builder:
         for acc, (monoid, body) in zip(accs, bodies, strict=True):
             before: list[Stmt] = []
             value = substitute(body, {**point.at, **mapping})
-            if any(v.op == "reduce" for v in walk(value)):
+            if value.reduces:
                 value = self.inline_reductions(value, before)
             old = load(acc, (slot,), body.dtype)
             out += [*before, IRStore(acc, slot, accumulate(monoid, old, value))]

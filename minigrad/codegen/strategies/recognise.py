@@ -19,7 +19,7 @@ from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var, bounds, subs, variables
-from minigrad.value import Value, binary, const, free_variables, guard, unary, walk
+from minigrad.value import Value, binary, const, free_variables, guard, unary
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def written_out(nest: Nest, total: Define, single: dict[Var, Index]) -> tuple[Va
             body = Rewriter(single, locals_=names).value(s.value.args[0] if s.value.op == "reduce" else s.value)
             continue
         value = Rewriter(single, locals_=names).value(s.value)
-        if any(v.op == "reduce" for v in walk(value)):
+        if value.reduces:
             raise Refused("a reduction inside an expression")
         if isinstance(s, Define):
             names[s.name] = value
@@ -124,7 +124,7 @@ def written_out(nest: Nest, total: Define, single: dict[Var, Index]) -> tuple[Va
         else:
             outputs.append(Store(s.param, tuple(subs(e, single) for e in s.indices), value))
     assert body is not None
-    if any(v.op == "reduce" for v in walk(body)):
+    if body.reduces:
         raise Refused("a reduction inside the sum")
     return body, tuple(outputs)
 
