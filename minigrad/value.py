@@ -183,6 +183,7 @@ class ValueIndex(Atom):
 
     def __init__(self, value: Value, lo: int, hi: int):
         self.value, self.lo, self.hi = value, lo, hi
+        self._values = (self,)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ValueIndex) and (self.value, self.lo, self.hi) == (other.value, other.lo, other.hi)
@@ -266,10 +267,19 @@ def value_atoms(e: Index) -> tuple[ValueIndex, ...]:
     """The ValueIndex atoms of an index expression, at any depth."""
     if isinstance(e, int):
         return ()
-    if e._values is None:
-        plain = all([type(a) is Var for m, _ in e.terms for a in m])
-        e._values = () if plain else tuple([a for a in e.atoms() if isinstance(a, ValueIndex)])
-    return e._values
+    found = e._values
+    if found is None:
+        found = ()
+        if isinstance(e, Atom):
+            for part in e.children():
+                found += value_atoms(part)
+        else:
+            for m, _ in e.terms:
+                for a in m:
+                    if type(a) is not Var:
+                        found += value_atoms(a)
+        e._values = found = tuple(dict.fromkeys(found)) if len(found) > 1 else found
+    return found
 
 
 def summary(root: Value) -> str:

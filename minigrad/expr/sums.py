@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from functools import lru_cache
 from math import gcd
 
-from minigrad.expr.core import Expr, Index, Mod, Monomial, Opaque, Terms, Var, enter
+from minigrad.expr.core import Expr, Index, Mod, Monomial, Opaque, Terms, Var, enter, varying
 from minigrad.interned import Table
 
 _sums: Table = {}
@@ -61,8 +61,8 @@ def build(merged: dict[Monomial, int], const: int) -> Index:
 def shifted(e: Expr, by: int) -> Index:
     """e + by."""
     found = make(e.terms, e.const + by)
-    if type(found) is Expr and found._variables is None:
-        found._variables, found._values = e._variables, e._values
+    if type(found) is Expr and found._varying is None:
+        found._variables, found._values, found._varying = e._variables, e._values, varying(e)
     return found
 
 

@@ -134,10 +134,8 @@ class IndexEmitter(CopyEmitter):
 
     def varies(self, a: Atom) -> bool:
         """Whether an atom differs from lane to lane."""
-        if self.lane is None:
-            return False
-        if isinstance(a, Var):
-            return a is self.lane
+        if self.lane is None or not value_atoms(a):
+            return self.lane in variables(a)
         if isinstance(a, ValueIndex):
             return self.value(a.value, self.under).lanes > 1
         return any(self.varies(f) for e in a.children() if not isinstance(e, int) for m, _ in e.terms for f in m)
@@ -159,7 +157,7 @@ class IndexEmitter(CopyEmitter):
         return found[0] + e.const, found[1]
 
     def split_lane(self, e: Index) -> tuple[Index, int] | None:
-        if isinstance(e, int) or self.lane is None:
+        if isinstance(e, int) or self.lane is None or self.lane not in variables(e) and not value_atoms(e):
             return e, 0
         rest, steps = split(e, (self.lane,))
         if not isinstance(rest, int):
