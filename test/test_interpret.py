@@ -13,7 +13,7 @@ from minigrad.codegen.kernel import Store as KernelStore
 from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.kernel_text import parse_kernel
 from minigrad.codegen.kernel_verify import verify_kernel
-from minigrad.codegen.lowering.rename import canonical_names
+from minigrad.codegen.lowering.collapse import collapse
 from minigrad.dtype import BY_SHORT, bool_, float32_to_bfloat16
 from minigrad.errors import InternalError
 from minigrad.value import const, make
@@ -144,7 +144,7 @@ kernel k(out y: f32[3, 5], x: f32[3, 5])
       y[r, c] = x[r, c] * x[r, c] / s
 """)
     x, found = random(3, 5), np.zeros((3, 5), np.float32)
-    renamed = canonical_names(kernel)
+    renamed = collapse(kernel)
     verify_kernel(renamed)
     interpret_kernel(renamed, {"x": x, "y": found})
     np.testing.assert_allclose(found, x * x / (x * x).sum(1, keepdims=True), rtol=1e-6)

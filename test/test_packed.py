@@ -18,7 +18,6 @@ from minigrad.codegen.kernel import Kernel, Nest, Param
 from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.lowering.collapse import collapse
 from minigrad.codegen.lowering.flatten import flatten
-from minigrad.codegen.lowering.rename import canonical_names
 from minigrad.codegen.lowering.split import split_divisions, split_phases
 from minigrad.codegen.render.llvm import render_llvm
 from minigrad.codegen.render.opencl import render_opencl
@@ -101,7 +100,7 @@ CASES = {
 def flat_kernel(result: Tensor, target: Target = AVX2) -> Kernel:
     """The last kernel of a lazy tensor, as strategies see it."""
     kernel = schedule(build_graph([result._node]), frozenset(), target).steps[-1].kernel
-    return canonical_names(collapse(flatten(split_divisions(split_phases(kernel)))))
+    return collapse(flatten(split_divisions(split_phases(kernel))))
 
 
 def packed_functions(kernel: Kernel, target: Target) -> list[Function]:

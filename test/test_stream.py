@@ -16,7 +16,6 @@ from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.lowering.collapse import collapse
 from minigrad.codegen.lowering.flatten import flatten
-from minigrad.codegen.lowering.rename import canonical_names
 from minigrad.codegen.lowering.split import split_divisions
 from minigrad.codegen.render.llvm import render_llvm
 from minigrad.codegen.render.llvm_dots import dot_of
@@ -93,7 +92,7 @@ def test_a_stream_equals_its_kernel(case: str, target: Target) -> None:
     stage = streamed(kernel, target)
     assert parse_plan(str(stage.plan)) == stage.plan
     assert bool(stage.plan.outer) == (case[0] == "Q" or case.startswith("two"))  # type: ignore[union-attr]
-    flat = canonical_names(collapse(flatten(split_divisions(kernel))))
+    flat = collapse(flatten(split_divisions(kernel)))
     arrays = {}
     for p in flat.params:
         words = rng.integers(0, 1 << 31, p.shape) if p.dtype.is_int else rng.standard_normal(p.shape)
@@ -117,7 +116,7 @@ def test_a_stream_equals_its_kernel(case: str, target: Target) -> None:
     lambda: tensor(3, 1, 64) @ tensor(3, 4, 64, 16).permute(0, 1, 3, 2).reshape(3, 64, 64).transpose(1, 2),  # batched
 ], ids=["many rows", "row-major", "far", "a sum", "batched"])
 def test_what_does_not_stream(make: Callable[[], Tensor]) -> None:
-    kernel = canonical_names(collapse(flatten(split_divisions(last_kernel(make(), AVX512)))))
+    kernel = collapse(flatten(split_divisions(last_kernel(make(), AVX512))))
     assert recognise_stream(kernel.nests[0], AVX512) is None
 
 

@@ -4,8 +4,8 @@ The pipeline, each line with its reason:
 
     split_phases      a strided gradient becomes dense nests, one per phase
     split_divisions   no division by a constant stays where extents divide
-    flatten, collapse accesses are offsets; variables that step together are one: long inner loops, shared programs
-    canonical_names   equal kernels of different origin become equal
+    flatten, collapse accesses are offsets; variables that step together are one: long inner loops, shared programs;
+                      they are named by position: equal kernels of different origin become equal
     lift_length       pointwise kernels of all lengths are one program
     split_reduction   a long sum with few outputs gets partial sums, by a tree that depends on shapes only
     turn_thin         a contraction with few columns reads its small operand along the sum
@@ -25,7 +25,6 @@ from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.lowering.collapse import collapse, lift_length
 from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.lift import lift_sizes
-from minigrad.codegen.lowering.rename import canonical_names
 from minigrad.codegen.lowering.split import split_divisions, split_phases
 from minigrad.codegen.strategies import packed, panels, tiles, window_groups
 from minigrad.codegen.strategies.access import extent
@@ -99,7 +98,7 @@ class Staged:
 @lru_cache(maxsize=4096)
 def stages_of(kernel: Kernel, target: Target) -> Staged:
     """How `kernel` runs on `target`."""
-    flat = canonical_names(collapse(flatten(split_divisions(split_phases(kernel)))))
+    flat = collapse(flatten(split_divisions(split_phases(kernel))))
     flat, length = lift_length(flat)
     staged = _stages_of_flat(flat, target)
     if length is None:

@@ -11,9 +11,9 @@ from functools import lru_cache
 
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.codegen.lowering.rename import rename_nest, statements
-from minigrad.expr import Expr, Index, Var, variables
-from minigrad.value import Value, reduce, substitute
+from minigrad.expr import Expr, Index, Var, subs, variables
 from minigrad.value import expressions as index_expressions
+from minigrad.value import map_indices, reductions_in
 
 MAX_LENGTH = (1 << 31) - 1
 
@@ -42,8 +42,10 @@ def _coefficient(e: Expr, v: Var) -> Index | None:
 
 
 def collapse(kernel: Kernel) -> Kernel:
-    """Merges index variables of one domain, or of one reduction, that every access steps through as one."""
-    return replace(kernel, nests=tuple(_collapse_nest(n) for n in kernel.nests))
+    """Merges index variables of one domain, or of one reduction, that every access steps through as one, and names them
+    by position in their nest: domains i0, i1, ..., reductions r0, r1, ... Equal kernels of different origin become
+    equal."""
+    return replace(kernel, nests=tuple([_Collapsed(nest).nest(nest) for nest in kernel.nests]))
 
 
 def _expressions(nest: Nest) -> list[Index]:
@@ -88,49 +90,58 @@ def _pair(extents: dict[Var, Index], steps: dict[Var, list[Index | None]]) -> tu
     return None
 
 
-def _collapse_nest(nest: Nest) -> Nest:
-    return _collapse_reductions(_collapse_domains(nest))
+class _Collapsed:
+    """A nest's domains and reductions without what is merged, and what stands for each of its variables: `places` for
+    those of domains, `own` for those of a statement's reductions. `domains` and `own` are by the object's identity."""
 
-
-def _collapse_reductions(nest: Nest) -> Nest:
-    body: list[Define | Store | Nest] = []
-    for s in nest.body:
-        if isinstance(s, Nest):
-            s = _collapse_reductions(s)
-        elif isinstance(s, Define) and s.value.op == "reduce":
-            s = Define(s.name, _collapse_reduce(s.value))
-        body.append(s)
-    return Nest(nest.domain, tuple(body))
-
-
-def _collapse_domains(root: Nest) -> Nest:
-    """`root` with the domains of all its nests collapsed."""
-    done: set[tuple[Var, ...]] = set()
-    while True:
+    def __init__(self, root: Nest):
+        self.domains: dict[int, tuple[Var, ...]] = {}
+        self.own: dict[int, dict[Var, Index]] = {}
+        self.places: dict[Var, Index] = {}
+        self.named: dict[Var, Var] = {}
+        self.reduced: dict[Var, Var] = {}
         expressions = _expressions(root)
         for s in statements((root,)):
-            if isinstance(s, Nest) and s.domain not in done:
+            if isinstance(s, Nest):
                 domain, mapping = merged(s.domain, expressions)
-                done.add(domain)
-                if mapping:
-                    root = _merge_in(root, s, domain, mapping)
-                    break
-        else:
-            return root
+                self.domains[id(s)] = domain
+                for v in domain:
+                    self.named[v] = Var(f"i{len(self.named)}", 0, subs(v.hi, self.places))
+                    self.places[v] = self.named[v]
+                self.places |= {v: self.named[to] if isinstance(to, Var) else to for v, to in mapping.items()}
+            elif s.value.reduces:
+                self.own[id(s)] = self.reductions(s)
 
+    def reductions(self, s: Define | Store) -> dict[Var, Index]:
+        """What stands for the variables of a statement's reductions: those of one that is all of it are merged."""
+        own: dict[Var, Index] = {}
+        for r in reductions_in(s.value):
+            over: tuple[Var, ...] = r.attr[1]
+            mapping: dict[Var, Index] = {}
+            if r is s.value and isinstance(s, Define):
+                over, mapping = merged(over, index_expressions(r.args[0]))
+            for v in over:
+                if v not in self.reduced:
+                    self.reduced[v] = Var(f"r{len(self.reduced)}", 0, subs(v.hi, self.places))
+                own[v] = self.reduced[v]
+            own |= {v: self.reduced[to] if isinstance(to, Var) else to for v, to in mapping.items()}
+        return own
 
-def _merge_in(root: Nest, target: Nest, domain: tuple[Var, ...], mapping: dict[Var, Index]) -> Nest:
-    if root is target:
-        return Nest(domain, rename_nest(Nest((), root.body), mapping).body)
-    return Nest(root.domain, tuple(_merge_in(s, target, domain, mapping) if isinstance(s, Nest) else s
-                                   for s in root.body))
-
-
-def _collapse_reduce(value: Value) -> Value:
-    monoid, over = value.attr  # type: ignore[misc]
-    body = value.args[0]
-    over, mapping = merged(over, index_expressions(body))
-    return reduce(monoid, over, substitute(body, mapping)) if mapping else value
+    def nest(self, nest: Nest) -> Nest:
+        body: list[Define | Store | Nest] = []
+        for s in nest.body:
+            if isinstance(s, Nest):
+                body.append(self.nest(s))
+                continue
+            own = self.own.get(id(s))
+            places = {**self.places, **own} if own else self.places
+            value = map_indices(s.value, lambda e: subs(e, places),  # noqa: B023
+                                lambda over: tuple([v for v in map(places.get, over) if isinstance(v, Var)]))  # noqa: B023
+            if isinstance(s, Define):
+                body.append(Define(s.name, value))
+            else:
+                body.append(Store(s.param, tuple([subs(e, self.places) for e in s.indices]), value, s.combine))
+        return Nest(tuple([self.named[v] for v in self.domains[id(nest)]]), tuple(body))
 
 
 def lift_length(kernel: Kernel) -> tuple[Kernel, Index | None]:
