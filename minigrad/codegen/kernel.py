@@ -79,5 +79,8 @@ class Kernel:
     dims: tuple[Var, ...]
     nests: tuple[Nest, ...]
 
+    def with_nests(self, nests: tuple[Nest, ...]) -> Kernel:
+        return Kernel(self.name, self.params, self.scalars, self.dims, nests)
+
     def param(self, name: str) -> Param:
         return next(p for p in self.params if p.name == name)

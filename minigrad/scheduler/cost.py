@@ -62,10 +62,10 @@ def measure_axes(state: Fusion) -> None:
     computed outside them."""
     graph = state.graph
     for k, node in enumerate(graph.nodes):
-        varying = varying_axes(state, k, graph.kind(k))
+        varying = varying_axes(state, k, graph.kinds[k])
         state.varying.append(varying)
         lower, work = node.op.lower, 0.0
-        if graph.kind(k) != "leaf" and isinstance(lower, (Elementwise, Generate)) and not widens(graph, k):
+        if graph.kinds[k] != "leaf" and isinstance(lower, (Elementwise, Generate)) and not widens(graph, k):
             distinct = graph.counts[k] if all(varying) else \
                 numel(tuple([e for e, v in zip(node.shape, varying, strict=True) if v]))
             work = float(lower.flops) * distinct
@@ -159,7 +159,7 @@ def is_row_of_reduction(state: Fusion, k: int, sources: list[int]) -> bool:
     """Whether node `k` is computed from a reduction over what it reads: one kernel finds both, and reads that once."""
     graph = state.graph
     large = {i for i in sources if 2 * graph.counts[i] >= graph.counts[k]}
-    return any(graph.kind(i) == "reduce" and i not in large and large & set(cone(state, graph.inputs[i][0])[1])
+    return any(graph.kinds[i] == "reduce" and i not in large and large & set(cone(state, graph.inputs[i][0])[1])
                for i in sources)
 
 
@@ -207,7 +207,7 @@ def finishes_reduction(state: Fusion, k: int) -> bool:
     cone, found, stack = {k}, [], [k]
     while stack and len(cone) < MAX_EPILOGUE:
         for i in graph.inputs[stack.pop()]:
-            kind = graph.kind(i)
+            kind = graph.kinds[i]
             if i in cone or graph.counts[i] != count:
                 continue
             if kind == "reduce":

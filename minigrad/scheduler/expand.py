@@ -37,8 +37,7 @@ class Expanded:
         """The schedule with positions of the original graph."""
         back = self.back
         slots = tuple([s if s.leaf is None else replace(s, leaf=back[s.leaf]) for s in schedule.slots])
-        steps = tuple([replace(s, scalars=tuple([back[x] if type(x) is int else x for x in s.scalars]),
-                               origins=tuple(dict.fromkeys([back[k] for k in s.origins]))) for s in schedule.steps])
+        steps = tuple([s.moved(back) for s in schedule.steps])
         outputs = tuple([schedule.outputs[k] for k in self.targets])
         donated = frozenset([back[k] for k in schedule.donated])
         return replace(schedule, steps=steps, slots=slots, outputs=outputs, donated=donated)

@@ -41,7 +41,7 @@ def fuse(graph: Graph, extra: set[int], target: Target) -> Fusion:
     measure_axes(state)
     forced = forced_roots(graph, extra)
     for k in reversed(range(len(graph.nodes))):
-        kind = graph.kind(k)
+        kind = graph.kinds[k]
         if kind == "leaf":
             continue
         users = accesses_by_group(state, k)
@@ -65,7 +65,7 @@ def forced_roots(graph: Graph, extra: set[int]) -> set[int]:
     """Targets, what effects need in memory, and effects themselves."""
     forced = {peeled(graph, k) for k in (*graph.targets, *extra)}
     for k, node in enumerate(graph.nodes):
-        if graph.kind(k) == "special" or node.op.name == "contiguous":
+        if graph.kinds[k] == "special" or node.op.name == "contiguous":
             forced.add(peeled(graph, k))
             if node.op.name in ("assign", "scatter"):
                 forced.add(peeled(graph, graph.inputs[k][0]))
@@ -74,12 +74,9 @@ def forced_roots(graph: Graph, extra: set[int]) -> set[int]:
     return forced
 
 
-
-
-
 def moved(graph: Graph, k: int) -> int:
     """What a chain of movement starts from: its values are read again and again, and lie in memory."""
-    while graph.kind(k) == "move":
+    while graph.kinds[k] == "move":
         k = graph.inputs[k][0]
     return k
 

@@ -52,7 +52,8 @@ class Graph:
     `symbolic`: whether anything depends on symbolic dims. `leaves`, `scalars` and `assigns` are the positions of such
     Nodes; `aliases` the identities that were looked through. `words`: a leaf's type, negated; else a kind and the
     positions of its inputs. `connect` fills in what a plan that is found by its key mostly does not need: `inputs[k]`
-    are positions, `leaf[k]` says whether it is one; `look_around` the rest. `counts` and `sizes`: elements and bytes.
+    are positions, `leaf[k]` says whether it is one; `look_around` the rest. `counts` and `sizes`: elements and bytes;
+    `kinds`: 'leaf', 'free', 'move', 'elementwise', 'reduce' or 'special'.
     """
 
     nodes: list[Node]
@@ -126,10 +127,6 @@ class Graph:
         for k, ins in enumerate(self.inputs):
             for i in ins:
                 self.users[i].append(k)
-
-    def kind(self, k: int) -> str:
-        """'leaf', 'free', 'move', 'elementwise', 'reduce' or 'special'."""
-        return self.kinds[k]
 
 
 def kind_of(node: Node) -> str:

@@ -79,7 +79,7 @@ def start_group(state: Fusion, k: int) -> None:
     state.group_of[k] = len(state.groups)
     state.groups.append(group)
     group.members[k] = (at,)
-    if state.graph.kind(k) == "reduce":
+    if state.graph.kinds[k] == "reduce":
         group.reductions.append(k)
         group.contraction = is_contraction(state, k)
 
@@ -124,7 +124,7 @@ def _operand_accesses(state: Fusion, user: int, k: int, at: tuple[Index, ...]) -
     source = graph.nodes[k]
     if isinstance(lower, IndexMap):
         return [read_at(node, source, at).index]
-    if graph.kind(user) == "reduce":
+    if graph.kinds[user] == "reduce":
         return [reduced_index(state, user, source.shape, at)]
     if name == "gather":
         places: list[tuple[Index, ...]] = []
@@ -175,7 +175,7 @@ def _is_contraction(graph: Graph, k: int) -> bool:
         return False
     below = graph.inputs[k][0]
     total = graph.counts[below]
-    while graph.kind(below) in ("move", "reduce") and len(graph.users[below]) == 1:
+    while graph.kinds[below] in ("move", "reduce") and len(graph.users[below]) == 1:
         below = graph.inputs[below][0]
         total = max(total, graph.counts[below])
     if graph.nodes[below].op.name != "mul" or graph.leaf[below]:

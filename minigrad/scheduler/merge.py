@@ -101,7 +101,7 @@ class Merger:
         if len(group.roots) != 1 or group.contraction or group.row is not None:
             return None
         root = group.roots[0]
-        node, kind = state.graph.nodes[root], state.graph.kind(root)
+        node, kind = state.graph.nodes[root], state.graph.kinds[root]
         if node.op.name == "assign":
             return (node.device, node.shape) if covers(state, root) else None
         return (node.device, node.shape) if kind in ("elementwise", "reduce") else None
@@ -237,9 +237,8 @@ class Merger:
         self.reduces.pop(first, None)
         both = 1 << first | 1 << second
         self.above[first] = (self.above[first] | self.above[second]) & ~both
-        for g, bits in enumerate(self.above):
-            if bits & both:
-                self.above[g] = bits | self.above[first] | both
+        more = self.above[first] | both
+        self.above = [bits | more if bits & both else bits for bits in self.above]
         return first
 
 

@@ -68,12 +68,12 @@ def merges(state: Fusion, k: int) -> bool:
         if len(graph.users[k]) != 1:
             return False
         k = graph.users[k][0]
-        if k in state.group_of and graph.kind(k) != "reduce":
+        if k in state.group_of and graph.kinds[k] != "reduce":
             return False
         node = graph.nodes[k]
-        if graph.kind(k) == "reduce":
+        if graph.kinds[k] == "reduce":
             return node.op.name in ("sum", "unwindow")
-        if graph.kind(k) != "move" or node.params.get("fill", 0) != 0:
+        if graph.kinds[k] != "move" or node.params.get("fill", 0) != 0:
             return False
 
 
@@ -85,7 +85,7 @@ def host_row(state: Fusion, k: int, users: dict[int, Accesses]) -> int | None:
     source = state.graph.inputs[k][0]
     for g, at in users.items():
         group = state.groups[g]
-        if len(group.roots) >= MAX_ROOTS or not group.domain or state.graph.kind(group.roots[0]) == "special":
+        if len(group.roots) >= MAX_ROOTS or not group.domain or state.graph.kinds[group.roots[0]] == "special":
             continue
         if refuse_reduction(state, k, group, at) is not None or not is_row(state, k, group, at[0]):
             continue

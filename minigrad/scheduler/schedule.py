@@ -4,7 +4,7 @@ A `Schedule` knows positions of the graph, not Nodes or buffers: the same one se
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Generator, Iterator
+from collections.abc import Callable, Container, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from minigrad.codegen.kernel import Kernel
@@ -45,6 +45,11 @@ class Step:
     bytes: float
     reasons: tuple[str, ...] = ()
     origins: tuple[int, ...] = ()
+
+    def moved(self, to: Sequence[int]) -> Step:
+        """The step where graph position k is `to[k]`."""
+        return Step(self.kernel, self.values, tuple([to[x] if type(x) is int else x for x in self.scalars]), self.dims,
+                    self.flops, self.bytes, self.reasons, tuple(dict.fromkeys([to[k] for k in self.origins])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +310,7 @@ def lower_copy(source: Node, node: Node) -> Lowered:
 
 def kernel_name(graph: Graph, root: int, members: list[int]) -> str:
     """A readable name from the operations inside: 'sum_mul', 'exp_sub', at most four."""
-    names = [graph.nodes[m].op.name for m in members if graph.kind(m) in ("elementwise", "reduce")]
+    names = [graph.nodes[m].op.name for m in members if graph.kinds[m] in ("elementwise", "reduce")]
     name = "_".join(dict.fromkeys(names[:4])) or graph.nodes[root].op.name
     return name if "_" in name else f"k_{name}"  # a bare exp or const is a function or a word of C
 
@@ -318,7 +323,7 @@ def kernel_flops(state: Fusion, g: int) -> float:
         node = graph.nodes[m]
         if isinstance(node.op.lower, Elementwise):
             total += numel(node.shape) * max(min(node.op.lower.flops, 1), 0)
-        elif graph.kind(m) == "reduce":
+        elif graph.kinds[m] == "reduce":
             total += numel(graph.nodes[graph.inputs[m][0]].shape)
         elif node.op.name in ATTENTIONS:
             total += attention_flops(node)

@@ -38,7 +38,7 @@ def operand_of(state: Fusion, merger: Merger, g: int) -> int | None:
     group, graph = state.groups[g], state.graph
     if len(group.roots) != 1 or not group.reductions or group.contraction or group.row is not None:
         return None
-    if graph.kind(group.roots[0]) not in ("elementwise", "reduce"):
+    if graph.kinds[group.roots[0]] not in ("elementwise", "reduce"):
         return None
     below = {graph.inputs[k][0] for k in group.reductions}
     source = below.pop() if len(below) == 1 else None
@@ -68,7 +68,7 @@ def may_follow(state: Fusion, merger: Merger, g: int, maker: int) -> bool:
     """Whether group `g` reduces rows of the first root of `maker` that it may find after each of them."""
     group, made = state.groups[g], state.groups[maker]
     source = made.roots[0]
-    if state.graph.kind(source) != "elementwise" or made.reductions or made.contraction:
+    if state.graph.kinds[source] != "elementwise" or made.reductions or made.contraction:
         return False
     if len(made.roots) >= MAX_ROOTS:
         return False

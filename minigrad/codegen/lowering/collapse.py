@@ -45,7 +45,7 @@ def collapse(kernel: Kernel) -> Kernel:
     """Merges index variables of one domain, or of one reduction, that every access steps through as one, and names them
     by position in their nest: domains i0, i1, ..., reductions r0, r1, ... Equal kernels of different origin become
     equal."""
-    return replace(kernel, nests=tuple([_Collapsed(nest).nest(nest) for nest in kernel.nests]))
+    return kernel.with_nests(tuple([_Collapsed(nest).nest(nest) for nest in kernel.nests]))
 
 
 def _expressions(nest: Nest) -> list[Index]:

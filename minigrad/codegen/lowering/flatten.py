@@ -1,7 +1,6 @@
 """Kernel -> Kernel over flat buffers: every access becomes one element offset."""
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
@@ -20,7 +19,8 @@ def flatten_buffers(kernel: Kernel, shapes: Shapes) -> Kernel:
     """The kernel with these (row-major) buffers one-dimensional."""
     params = tuple([Param(p.name, p.dtype, (product(p.shape),), p.mode, p.layout) if p.name in shapes else p
                     for p in kernel.params])
-    return replace(kernel, params=params, nests=tuple(_flatten_nest(n, shapes) for n in kernel.nests))
+    return Kernel(kernel.name, params, kernel.scalars, kernel.dims,
+                  tuple([_flatten_nest(n, shapes) for n in kernel.nests]))
 
 
 @lru_cache(maxsize=1 << 13)

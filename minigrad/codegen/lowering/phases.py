@@ -39,7 +39,7 @@ def split_phases(kernel: Kernel) -> Kernel:
     `p = period*p1 + r` and by letting k run over its solutions only, where the terms left out are the identity of the
     reduction. A nest in which one such guard would be left stays whole.
     """
-    return replace(kernel, nests=tuple(phase for nest in kernel.nests for phase in _phases(nest)))
+    return kernel.with_nests(tuple([phase for nest in kernel.nests for phase in _phases(nest)]))
 
 
 def _divisibility(condition: Index) -> Mod | None:
