@@ -3,9 +3,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 from minigrad.errors import FormatError
-from minigrad.expr.core import Atom, FloorDiv, Index, Max, Min, Mod, Opaque, Var
+from minigrad.expr.core import Atom, Expr, FloorDiv, Index, Max, Min, Mod, Opaque, Var
 from minigrad.expr.interval import emax, emin
 from minigrad.expr.sums import dim
 
@@ -17,6 +18,15 @@ def to_text(e: Index, show: Show | None = None) -> str:
     """`e` as text that `parse` reads back. `show` gives the text of atoms defined elsewhere (None: their `str`)."""
     if isinstance(e, int):
         return str(e)
+    return _text(e, show) if show else _plain_text(e)
+
+
+@lru_cache(maxsize=1 << 12)
+def _plain_text(e: Expr) -> str:
+    return _text(e, None)
+
+
+def _text(e: Expr, show: Show | None) -> str:
     text = ""
     for m, c in e.terms:
         inside = len(m) > 1 or abs(c) != 1 or c < 0
