@@ -35,6 +35,7 @@ from minigrad.expr import (
     to_text,
     unbind,
     variables,
+    varying,
 )
 
 m, n = Variable("m", 1, 100), Variable("n", 1, 100)
@@ -261,3 +262,11 @@ def test_copies_and_pickles_of_expressions_are_the_same_objects():
     for e in (a, a * 2 + 1, (a + 3) // 4, dim(a + 1) * 2):
         assert copy.deepcopy(e) is e
         assert pickle.loads(pickle.dumps(e)) is e
+
+
+def test_sums_that_differ_in_a_constant_share_what_varies() -> None:
+    i, j = Var("i", 0, 7), Var("j", 0, 3)
+    sums = [e for e in (i, i + 5, 8 * j + i, 8 * j + i - 3) if isinstance(e, Expr)]
+    first, second, third, fourth = map(varying, sums)
+    assert first is i and second is i and third is 8 * j + i and fourth is third
+    assert variables(8 * j + i - 3) == {i, j}

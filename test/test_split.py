@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
+from minigrad.codegen.kernel_text import parse_kernel
+from minigrad.codegen.lowering.collapse import collapse
 from minigrad.codegen.lowering.rename import statements
 from minigrad.codegen.lowering.split import divisions_left, split_divisions, split_phases
 from minigrad.dtype import float16, float32
@@ -357,3 +359,52 @@ def test_conditions_come_in_lowest_terms() -> None:
     conditions = {str(c) for s in statements(after.nests) if isinstance(s, Store) for v in walk(s.value)
                   if v.op == "guard" for c in indices_of(v)}
     assert conditions <= {"-i0+3", "i0-k0+1", "-i0+k0+2"}, conditions
+
+
+@pytest.mark.parametrize(("before", "after"), [
+    ("""\
+kernel sums(out y: f32[24], x: f32[240])
+  for a<4, b<6:
+    t = sum(c<2, d<5: x[60*a+10*b+5*c+d])
+    y[6*a+b] = t
+""", """\
+kernel sums(out y: f32[24], x: f32[240])
+  for i0<24:
+    t = sum(r0<10: x[10*i0+r0])
+    y[i0] = t
+"""), ("""\
+kernel rows(out y: f32[30], x: f32[30])
+  for r<3:
+    s = sum(c<5, d<2: x[10*r+2*c+d])
+    for c<5, d<2:
+      y[10*r+2*c+d] = x[10*r+2*c+d] * s
+""", """\
+kernel rows(out y: f32[30], x: f32[30])
+  for i0<3:
+    s = sum(r0<10: x[10*i0+r0])
+    for i1<10:
+      y[10*i0+i1] = x[10*i0+i1] * s
+"""), ("""\
+kernel apart(out y: f32[24], x: f32[24])
+  for a<4, b<6:
+    y[6*a+b] = x[4*b+a]
+""", """\
+kernel apart(out y: f32[24], x: f32[24])
+  for i0<4, i1<6:
+    y[6*i0+i1] = x[4*i1+i0]
+"""), ("""\
+kernel two(out y: f32[24], x: f32[24], w: f32[4])
+  for a<2, b<3:
+    s = sum(k<2, l<2: x[12*a+4*b+2*k+l])
+    t = sum(k<2, l<2: x[12*a+4*b+2*k+l] * w[2*l+k])
+    y[3*a+b] = s * t
+""", """\
+kernel two(out y: f32[24], x: f32[24], w: f32[4])
+  for i0<6:
+    s = sum(r0<4: x[4*i0+r0])
+    t = sum(r1<2, r2<2: x[4*i0+2*r1+r2] * w[2*r2+r1])
+    y[i0] = s * t
+"""),
+], ids=["domain and reduction", "rows", "apart", "one of two reductions"])
+def test_what_steps_together_becomes_one_variable(before: str, after: str) -> None:
+    assert collapse(parse_kernel(before)) == parse_kernel(after)

@@ -1,9 +1,22 @@
 """Scalar values, apart from what kernels and loops make of them."""
 from __future__ import annotations
 
-from minigrad.dtype import int32
+from minigrad.dtype import float32, int32
 from minigrad.expr import Var
-from minigrad.value import Value, ValueIndex, make
+from minigrad.value import (
+    Value,
+    ValueIndex,
+    binary,
+    const,
+    guard,
+    index,
+    load,
+    local,
+    make,
+    reduce,
+    reductions_in,
+    substitute,
+)
 
 
 def test_summaries_are_short_and_tell_values_apart() -> None:
@@ -21,3 +34,28 @@ def test_summaries_are_short_and_tell_values_apart() -> None:
     for _ in range(40):
         nested = make("load", int32, (), ("p0", (ValueIndex(make("add", int32, (nested, nested)), 0, 9),)))
     assert len(str(ValueIndex(nested, 0, 9) + 1)) < 2000
+
+
+def test_a_value_knows_what_is_in_it() -> None:
+    i, r = Var("i", 0, 9), Var("r", 0, 3)
+    place = load("p0", (i,), int32)
+    gathered = load("p1", (ValueIndex(place, 0, 9) * 4 + r,), float32)
+    total = reduce("sum", (r,), gathered)
+    guarded = guard(local("t", float32), const(0, float32), (i - 3,))
+    facts = [
+        (local("t", float32), False, False, False, False),
+        (load("acc", (2,), float32), True, False, False, False),
+        (index(i, int32), False, True, False, False),
+        (place, True, True, False, False),
+        (guarded, False, True, False, False),
+        (gathered, True, True, True, False),
+        (total, True, True, True, True),
+        (binary("mul", total, guarded), True, True, True, True),
+        (reduce("sum", (r,), local("t", float32)), False, False, False, True),
+    ]
+    for v, loads, indexed, gathers, reduces in facts:
+        assert (v.loads, v.indexed, v.gathers, v.reduces) == (loads, indexed, gathers, reduces), v
+    assert gathered.inner == (place,) and gathered.operands == (place,) and guarded.operands == guarded.args
+    assert reductions_in(binary("mul", total, guarded)) == [total] and reductions_in(guarded) == []
+    moved = substitute(gathered, {i: i + 1})
+    assert moved.inner == (load("p0", (i + 1,), int32),)

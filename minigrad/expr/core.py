@@ -177,7 +177,7 @@ class Var(Atom):
 
     @classmethod
     def _new(cls, name: str, lo: Index, hi: Index, value: int | None) -> Var:
-        if not isinstance(name, str) or not isinstance(lo, int | Expr) or not isinstance(hi, int | Expr):
+        if not isinstance(name, str) or not isinstance(lo, (int, Expr)) or not isinstance(hi, (int, Expr)):
             raise ShapeError(f"[Variable] expected a name and two integers, got {name!r}, {lo!r} and {hi!r}")
         if isinstance(lo, int) and isinstance(hi, int) and hi < lo - 1:
             raise ShapeError(f"[Variable] expected lo <= hi for {name!r}, got lo={lo}, hi={hi}")

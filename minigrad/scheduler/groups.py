@@ -1,6 +1,7 @@
 """What the fusion pass works on: groups of Nodes, and where each group reads each Node."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from minigrad.codegen.lowering.reads import read_at
@@ -88,23 +89,28 @@ def accesses_by_group(state: Fusion, k: int) -> dict[int, Accesses]:
     """Where each group reads node `k`: the distinct index tuples."""
     graph, found = state.graph, dict[int, dict[tuple[Index, ...], None]]()
     users = graph.users[k]
-    if len(users) == 1 and isinstance(graph.nodes[users[0]].op.lower, Elementwise):
-        u, = users
-        own = state.group_of.get(u)
-        return {g: state.groups[g].members[u] for g in ((own,) if own is not None else sorted(state.inside.get(u, ())))}
+    if len(users) == 1:
+        return {g: accesses_by(state, users[0], k, g) for g in groups_with(state, users[0])}
     for u in dict.fromkeys(users):
-        own = state.group_of.get(u)
-        groups = (own,) if own is not None else sorted(state.inside.get(u, ()))
-        plain = isinstance(graph.nodes[u].op.lower, Elementwise)
-        for g in groups:
-            slot, members = found.setdefault(g, {}), state.groups[g].members[u]
-            if plain:
-                slot.update(dict.fromkeys(members))
-                continue
-            for at in members:
-                for there in operand_accesses(state, u, k, at):
-                    slot[there] = None
+        for g in groups_with(state, u):
+            found.setdefault(g, {}).update(dict.fromkeys(accesses_by(state, u, k, g)))
     return {g: tuple(slot) for g, slot in found.items()}
+
+
+def groups_with(state: Fusion, k: int) -> Sequence[int]:
+    """The groups that compute node `k`."""
+    own = state.group_of.get(k)
+    return sorted(state.inside.get(k, ())) if own is None else (own,)
+
+
+def accesses_by(state: Fusion, user: int, k: int, g: int) -> Accesses:
+    """The distinct indices at which `user`, in group `g`, reads its operand `k`."""
+    members = state.groups[g].members[user]
+    if isinstance(state.graph.nodes[user].op.lower, Elementwise):
+        return members
+    if len(members) == 1:
+        return operand_accesses(state, user, k, members[0])
+    return tuple(dict.fromkeys([there for at in members for there in operand_accesses(state, user, k, at)]))
 
 
 def operand_accesses(state: Fusion, user: int, k: int, at: tuple[Index, ...]) -> Accesses:
@@ -114,7 +120,7 @@ def operand_accesses(state: Fusion, user: int, k: int, at: tuple[Index, ...]) ->
     key = user, k, at
     found = state.reads.get(key)
     if found is None:
-        found = state.reads[key] = tuple(_operand_accesses(state, user, k, at))
+        found = state.reads[key] = tuple(dict.fromkeys(_operand_accesses(state, user, k, at)))
     return found
 
 

@@ -40,7 +40,7 @@ def values(s: Stmt) -> tuple[Value, ...]:
     """The values that a statement evaluates itself."""
     if isinstance(s, Call):
         return s.scalars
-    return (s.value,) if isinstance(s, Let | Store) else ()
+    return (s.value,) if isinstance(s, (Let, Store)) else ()
 
 
 def indices(s: Stmt) -> tuple[Index, ...]:

@@ -36,7 +36,7 @@ def _coefficient(e: Expr, v: Var) -> Index | None:
                     return None
                 factor = a * factor
             total = total + factor
-        elif any(v in variables(a) for a in monomial):
+        elif any([type(a) is not Var and v in variables(a) for a in monomial]):
             return None
     return total
 

@@ -113,7 +113,7 @@ def _division_atoms(expressions: list[Index], loops: list[Var]) -> list[FloorDiv
 
 @lru_cache(maxsize=1 << 13)
 def _divides(e: Index) -> bool:
-    return not isinstance(e, int) and any([isinstance(a, FloorDiv | Mod) for a in e.atoms()])
+    return not isinstance(e, int) and any([isinstance(a, (FloorDiv, Mod)) for a in e.atoms()])
 
 
 def _divisions(nest: Nest) -> list[FloorDiv | Mod]:

@@ -113,9 +113,9 @@ class IndexEmitter(CopyEmitter):
             return self.convert(x, INDEX)
         if isinstance(a, Opaque):
             return self.index(a.inner, lane)
-        if isinstance(a, Min | Max):
+        if isinstance(a, (Min, Max)):
             return self.integer("min" if isinstance(a, Min) else "max", self.index(a.a, lane), self.index(a.b, lane))
-        if isinstance(a, FloorDiv | Mod):
+        if isinstance(a, (FloorDiv, Mod)):
             return self.division(a, lane)
         raise InternalError(f"[render] {self.function.name}: cannot render index {to_text(a)}")
 

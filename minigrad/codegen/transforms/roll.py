@@ -64,7 +64,7 @@ class _Roller:
     def body(self, body: Body) -> Body:
         made: list[Stmt] = []
         for s in body:
-            if isinstance(s, Loop | If):
+            if isinstance(s, (Loop, If)):
                 made += self.statement(s)
             else:
                 made.append(s)
