@@ -17,7 +17,7 @@ from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.recognise import Refused, factors_of, product_of, written_out
 from minigrad.expr import Index, Var, bounds, subs, variables
-from minigrad.value import Value, const, expressions, free_variables, guard, indices_of, rebuild, walk
+from minigrad.value import Value, const, expressions, free_variables, guard, rebuild, walk
 
 MAX_STEP = 4
 """Stride or dilation beyond which most of a staged row is never read."""
