@@ -13,7 +13,7 @@ from __future__ import annotations
 from minigrad.codegen.ir.nodes import Alloc, BufferParam, Call, Function, If, Let, Loop, Prefetch, Stmt, Store
 from minigrad.codegen.ir.walk import Body, names
 from minigrad.codegen.value_walk import below
-from minigrad.expr import Expr, FloorDiv, Index, Max, Min, Mod, Opaque, Var, emax, emin, variables
+from minigrad.expr import Expr, FloorDiv, Index, Max, Min, Mod, Opaque, Var, emax, emin, variables, varying
 from minigrad.expr.core import Terms
 from minigrad.value import Value, ValueIndex, free_variables, rebuild, value_atoms
 
@@ -51,7 +51,7 @@ class _Lifter:
         self.parallel = Var(old.name, 0, self.stop - 1)
         self.done: dict[Value, Value] = {}
         self.indexed: dict[Expr, Index] = {}
-        self.sums: dict[Terms, Index] = {}
+        self.sums: dict[Expr, Index] = {}
 
     def dim(self, kind: str, number: Index) -> Index:
         """The argument for a number; 0 and 1, which code relies on, stay what they are."""
@@ -138,9 +138,10 @@ class _Lifter:
 
     def lifted(self, e: Expr) -> Index:
         """An index that depends on the iteration; many differ by a constant."""
-        known = self.sums.get(e.terms)
+        whole = varying(e)
+        known = self.sums.get(whole)
         if known is None:
-            known = self.sums[e.terms] = self.lifted_terms(e.terms)
+            known = self.sums[whole] = self.lifted_terms(whole.terms)
         return known + e.const
 
     def lifted_terms(self, terms: Terms) -> Index:
