@@ -216,7 +216,7 @@ def test_panels_that_are_left_go_one_by_one() -> None:
     kernel = last_kernel(tensor(8, 18) @ panels(97 * 16, 18).transpose(), AVX512)
     stage = streamed(kernel, AVX512)
     assert dict(stage.plan.tile)["i1"] == 3  # type: ignore[union-attr]
-    flat = canonical_names(collapse(flatten(split_divisions(kernel))))
+    flat = collapse(flatten(split_divisions(kernel)))
     arrays = {p.name: np.zeros(p.shape, np.float32) if p.mode == "out" else
               rng.standard_normal(p.shape).astype(np.float32) for p in flat.params}
     a, w = (arrays[p.name] for p in flat.params if p.mode == "in")
