@@ -374,3 +374,9 @@ def test_gradients_pass_a_new_version(device, computed):
     ((x * x).sum() + w.sum()).backward()
     np.testing.assert_array_equal(w.grad.numpy(), [1, 1, 17, 1])
     np.testing.assert_array_equal(v.grad.numpy(), [90])
+
+
+def test_a_value_without_axes_is_replaced(device):
+    total = Tensor(count(3)).sum()
+    total.assign(total * 2 + 1)
+    assert total.item() == 7

@@ -334,6 +334,8 @@ def test_chat_reads_questions_until_the_end(stories: Path, capsys: pytest.Captur
     monkeypatch.setattr("builtins.input", read)
     code, out, _ = run_chat("--model", str(stories / "stories260K.bin"), "--count", "5", capsys=capsys)
     assert code == 0 and len(out.splitlines()) == 2
+    monkeypatch.setattr(sys, "stdin", None)  # as where it is closed
+    assert run_chat("--model", str(stories / "stories260K.bin"), capsys=capsys)[:2] == (0, "")
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ Ctrl-C stops an answer; a second one, or one at the prompt, leaves.
 from __future__ import annotations
 
 import argparse
+import math
 import signal
 import sys
 from collections.abc import Iterator
@@ -51,7 +52,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
                         help=f"most tokens in a conversation (default: {DEFAULT_CONTEXT}, at most the model's own)")
     parser.add_argument("--temperature", type=_at_least(float, 0), default=0.0, help="0 takes the best token (default)")
     parser.add_argument("--top-k", type=_at_least(int, 0), default=0, help="choose among the K best tokens (0: all)")
-    parser.add_argument("--top-p", type=_at_least(float, 0), default=1.0, help="choose among the best up to a sum of P")
+    parser.add_argument("--top-p", type=_at_least(float, 0, 1), default=1.0,
+                        help="choose among the best up to a sum of P")
     parser.add_argument("--seed", type=_at_least(int, 0), help="of the random choices (default: different every time)")
     parser.add_argument("--weights-dtype", choices=DTYPES,
                         help="convert weight matrices to this (default: as the file has them)")
@@ -63,11 +65,13 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _at_least(kind: type, least: float):
+def _at_least(kind: type, least: float, most: float = math.inf):
     def convert(text: str):
         value = kind(text)
-        if value < least:
+        if not value >= least:
             raise argparse.ArgumentTypeError(f"expected at least {least}, got {text}")
+        if value > most:
+            raise argparse.ArgumentTypeError(f"expected at most {most}, got {text}")
         return value
     convert.__name__ = kind.__name__  # argparse says "invalid int value"
     return convert
@@ -153,8 +157,8 @@ class Chat:
             print(self.session.timing.report(self.session.model.weight_bytes()), file=sys.stderr)
 
     def talk(self) -> None:
-        """Questions from the terminal, until its end or Ctrl-C."""
-        while True:
+        """Questions from the terminal, until its end or Ctrl-C. A closed one has none."""
+        while sys.stdin is not None:
             try:
                 text = input("> " if sys.stdin.isatty() else "")
             except EOFError:

@@ -223,12 +223,13 @@ class Scheduler:
         if graph.nodes[roots[0]].op.name in ATTENTIONS:
             return self.emit_attention(g, roots)
         places = {k: self.place(g, k) for k in roots}
-        nodes = tuple(graph.nodes[k] for k in roots)
-        if 0 in computed(nodes[0]).shape:
+        roots = [k for k in roots if 0 not in computed(graph.nodes[k]).shape]
+        if not roots:
             return None  # no elements, nothing to run
+        nodes = tuple(graph.nodes[k] for k in roots)
         name = kernel_name(graph, roots[0], list(self.state.groups[g].members))
         in_place = frozenset(graph.nodes[k] for k in roots if k in self.in_place)
-        tails = {graph.nodes[k]: at for k, at in self.state.groups[g].tails.items()}
+        tails = {graph.nodes[k]: at for k, at in self.state.groups[g].tails.items() if k in roots}
         lowered = self.lowerings.lower(nodes, self.is_leaf(g), name, in_place, tails)
         if lowered is not None:
             self.add(g, lowered, {graph.nodes[k]: places[k] for k in roots})
