@@ -217,6 +217,22 @@ def test_choices_by_gumbel() -> None:
         assert x.grad is not None and np.isfinite(x.grad.numpy()).all()
 
 
+def test_axes_by_name() -> None:
+    with config(device="NUMPY"):
+        x = normal(2, 12, 3)
+        t = Tensor(x)
+        image = t.rearrange("b (h w) c -> b c h w", h=4)
+        np.testing.assert_array_equal(image.numpy(), x.reshape(2, 4, 3, 3).transpose(0, 3, 1, 2))
+        np.testing.assert_array_equal(image.rearrange("b c h w -> b (h w) c").numpy(), x)
+        patches = image.rearrange("b c (h p) (w q) -> (b h w) (p q c)", p=2, q=3)
+        np.testing.assert_array_equal(patches.numpy(), image.numpy().reshape(2, 3, 2, 2, 1, 3).transpose(
+            0, 2, 4, 3, 5, 1).reshape(4, 18))
+        np.testing.assert_array_equal(t.rearrange("... c -> c ...").numpy(), x.transpose(2, 0, 1))
+        assert t.rearrange("a ... -> (...) 1 a").shape == (36, 1, 2)
+        assert t.rearrange("a b c -> b 1 (a c)").shape == (12, 1, 6) and Tensor(1.0).rearrange("-> 1").shape == (1,)
+        assert Tensor.ones(2, 1).rearrange("a 1 -> a").shape == (2,)
+
+
 def test_lists_and_dictionaries_of_layers() -> None:
     with config(device="NUMPY"):
         class Model:
@@ -255,6 +271,13 @@ def test_lists_and_dictionaries_of_layers() -> None:
     (lambda x: x.norm(p="nuc"), "[norm] expected p as a number or 'fro', got 'nuc'"),
     (lambda x: x.glu(), "[glu] expected an even length along axis -1, got [2, 3]"),
     (lambda x: x.reshape(1, 2, 3).cov(), "[cov] expected variables [V, N], or [N] of one, got [1, 2, 3]"),
+    (lambda x: x.rearrange("a b"), "[rearrange] expected a formula such as 'b (h w) c -> b c h w', got 'a b'"),
+    (lambda x: x.rearrange("a b -> a"), "[rearrange] expected each name once on both sides"),
+    (lambda x: x.rearrange("a (b c) -> a b c"), "[rearrange] expected lengths of b c whose product is 3, at most one"),
+    (lambda x: x.rearrange("a (b c) -> a b c", b=2), "[rearrange] expected lengths of b c whose product is 3"),
+    (lambda x: x.rearrange("a (b -> a b"), "[rearrange] expected brackets in pairs, none inside others"),
+    (lambda x: x.rearrange("a b? -> a b"), "[rearrange] expected names, 1, ... and brackets, got '?'"),
+    (lambda x: x.rearrange("a 1 -> a"), "[rearrange] expected lengths of 1 whose product is 3"),
     (lambda x: Tensor.block_diag(x[0]), "[block_diag] expected at least one matrix and matrices alone, got [[3]]"),
 ])
 def test_mistakes(run: Callable[[Tensor], object], message: str) -> None:

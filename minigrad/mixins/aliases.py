@@ -7,12 +7,12 @@ from typing import Any, Self
 
 from minigrad.dtype import DType, int8, int16, to_dtype, uint8
 from minigrad.errors import ShapeError
-from minigrad.mixins.attention import AttentionMixin
 from minigrad.mixins.base import as_axis, as_count, as_shape
+from minigrad.mixins.patterns import PatternMixin
 from minigrad.mixins.reduce import Axis
 
 
-class AliasMixin(AttentionMixin):
+class AliasMixin(PatternMixin):
     """Every method is one expression of others."""
 
     __slots__ = ()
@@ -88,9 +88,9 @@ class AliasMixin(AttentionMixin):
         return self.nonzero()
 
     reshape_as = view_as
-    moveaxis = AttentionMixin.movedim
+    moveaxis = PatternMixin.movedim
     swapdims = swapaxes
-    concat = AttentionMixin.cat
+    concat = PatternMixin.cat
 
     # Types and new tensors
 
@@ -222,16 +222,16 @@ class AliasMixin(AttentionMixin):
 
     # Elementwise
 
-    absolute = AttentionMixin.abs
-    negative = AttentionMixin.neg
-    subtract = AttentionMixin.sub
-    multiply = AttentionMixin.mul
-    divide = true_divide = AttentionMixin.div
-    floor_divide = AttentionMixin.floordiv
-    remainder = AttentionMixin.mod
-    less, less_equal = AttentionMixin.lt, AttentionMixin.le
-    greater, greater_equal = AttentionMixin.gt, AttentionMixin.ge
-    not_equal = AttentionMixin.ne
+    absolute = PatternMixin.abs
+    negative = PatternMixin.neg
+    subtract = PatternMixin.sub
+    multiply = PatternMixin.mul
+    divide = true_divide = PatternMixin.div
+    floor_divide = PatternMixin.floordiv
+    remainder = PatternMixin.mod
+    less, less_equal = PatternMixin.lt, PatternMixin.le
+    greater, greater_equal = PatternMixin.gt, PatternMixin.ge
+    not_equal = PatternMixin.ne
 
     def clamp_min(self, min: Any) -> Self:
         return self.clip(min, None)
