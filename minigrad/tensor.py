@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from contextlib import ContextDecorator
 from itertools import repeat
 from typing import Any, Self, final
 from weakref import ref
@@ -31,8 +32,8 @@ COMPOSITE = 3  # what a composite counts as among them
 _leaves: dict[int, weakref.ref[Tensor]] = {}
 
 
-class _Mode:
-    """A context that sets a class variable of tensors, and restores it."""
+class _Mode(ContextDecorator):
+    """A context that sets a class variable of tensors, and restores it; also a decorator: `@Tensor.train()`."""
 
     def __init__(self, owner: type[Base], name: str, value: bool):
         self.owner, self.name, self.value = owner, name, value

@@ -134,6 +134,24 @@ def test_a_lazy_value_is_replaced_without_a_kernel_of_its_own() -> None:
         assert stats.launches - before == 1
 
 
+def test_modes_are_decorators_too() -> None:
+    with config(device="CPU"):
+        w = Tensor([1.0, 2.0], requires_grad=True)
+
+        @jit
+        @Tensor.train()
+        def step(x: Tensor) -> Tensor:
+            return x.dropout(0.5) + 1
+
+        @Tensor.no_grad()
+        def halve(t: Tensor) -> Tensor:
+            return t.mul_(0.5)
+
+        for _ in range(3):
+            assert set(np.unique(step(Tensor.ones(200).contiguous().realize()).numpy())) == {1, 3}
+        assert halve(w).tolist() == [0.5, 1] and w.requires_grad and not Tensor.training and Tensor.grad_enabled
+
+
 def test_random_numbers(device: str) -> None:
     Tensor.manual_seed(0)
     x = Tensor.zeros(2000)
