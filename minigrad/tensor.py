@@ -361,7 +361,7 @@ class Tensor(ProtocolMixin):
 
     @staticmethod
     def no_grad() -> _Mode:
-        """`with Tensor.no_grad():` results do not require gradients."""
+        """`with Tensor.no_grad():` results do not require gradients, and none go through them."""
         return _Mode(Base, "grad_enabled", False)
 
     # Insight

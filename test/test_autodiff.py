@@ -73,7 +73,11 @@ def test_detach_and_no_grad_stop_gradients() -> None:
     assert grad_of(x).tolist() == [2.0]
     with Tensor.no_grad():
         y = x * 2
+        z = (y + 1).relu()
     assert not y.requires_grad and x.requires_grad
+    w = Tensor([3.0], requires_grad=True)
+    ((y + z) * w).sum().backward()
+    assert grad_of(x).tolist() == [2.0] and grad_of(w).tolist() == [9.0]
 
 
 def test_what_is_reached_without_gradients_gets_none() -> None:

@@ -14,8 +14,9 @@ from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Expr, Index, bounds
 from minigrad.handles import changed, changed_by_user, enter
 from minigrad.ops import build as B
-from minigrad.ops.node import Node
+from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Shape
+from minigrad.ops.storage import DETACH
 
 Scalar = bool | int | float
 _CHECK_EVERY = 256  # levels of depth after which the size of a handle's graph is looked at again
@@ -137,6 +138,9 @@ class Base:
         for p in parents:
             if p._requires_grad:
                 self._requires_grad = Base.grad_enabled
+                if not Base.grad_enabled and node.dtype.is_float:  # gradients of what is made of it end here
+                    self._node = apply(DETACH, node, id=0)
+                break
         enter(self)
         if parents and node.depth > _CHECK_EVERY:
             self._bound_graph_after(max([p._node.depth for p in parents]))
