@@ -312,9 +312,9 @@ class TapsBuilder(WindowBuilder):
 
         if not isinstance(taps.count, int):
             return made + self.names.serial("c", taps.count, column)
-        one = self.staging.shifts_evenly() and rows * count >= CHAINS  # small tiles wait for where columns are
-        together = 1 if one else self.staging.stride
-        whole = taps.count // together if taps.count >= MANY_TAPS * together else 0
+        large = rows * count >= CHAINS  # smaller ones wait for where columns are, and for short loops
+        together = 1 if large and self.staging.shifts_evenly() else self.staging.stride
+        whole = taps.count // together if taps.count >= (MANY_TAPS if large else MANY_TAPS + 1) else 0
         before, share = ahead.shared(max(whole, 1))
         made = before + made
         if whole:
