@@ -140,6 +140,7 @@ def test_empty_and_half_matrices() -> None:
         half = Tensor(np.array([[2, 0], [0, 4]], np.float16)).inverse()
         assert half.dtype.name == "float16" and half.tolist() == [[0.5, 0], [0, 0.25]]
         assert Tensor([[2, 0], [0, 4]]).inverse().tolist() == [[0.5, 0], [0, 0.25]]
+        assert Tensor([[4.0]]).inverse().tolist() == [[0.25]]  # a row of one element, whose place another one reads
 
 
 @pytest.mark.parametrize("device", [d for d in devices() if d != "NUMPY"])

@@ -122,8 +122,6 @@ def _eliminated(m: Node, k: Node, place: Node, row: Node, other: Node, scaled: N
 def _inverse(x: Node) -> Node:
     """Gauss and Jordan's elimination of [x | 1], with the largest pivots."""
     n: Any = x.shape[-1]
-    if n == 1:
-        return B.div(_number(x, 1), x)
     m = _kept(_joined(x, _identity(n, x)))
     for k in _steps(m, n):
         place, row, other = _pivot(m, k, n)

@@ -72,6 +72,8 @@ class Lowering:
     memo: dict[tuple[Node, tuple[Index, ...]], Value] = field(default_factory=dict)
     counter: int = 0
     lift: bool = True
+    kept: frozenset[Node] = frozenset()
+    """Reductions that are outputs of rows: they are definitions also where there is nothing to reduce."""
 
     def fresh(self, extent: Index) -> Var:
         """A new reduction variable in [0, extent)."""
@@ -163,7 +165,7 @@ class Lowering:
                 inner.append(over[-1])
         monoid = node.op.lower.monoid  # type: ignore[union-attr]
         value = merge_reduce(monoid, tuple(over), self.element(source, tuple(inner)))
-        return self.name_reduction(node, at, value) if value.op == "reduce" else value
+        return self.name_reduction(node, at, value) if value.op == "reduce" or node in self.kept else value
 
     def name_reduction(self, node: Node, at: tuple[Index, ...], value: Value) -> Value:
         """A definition where the reduction depends on domain variables only; inline inside another reduction.
@@ -176,7 +178,9 @@ class Lowering:
         found = self.definitions.get((node, at))
         if found is None:
             conditions = outside(at, node.shape)
-            if conditions:
+            if conditions and value.op != "reduce":
+                value = guard(value, const(0, value.dtype), conditions)
+            elif conditions:
                 monoid, over = value.attr  # type: ignore[misc]
                 value = reduce(monoid, over, guard(value.args[0], const(0, value.dtype), conditions))
             found = self.definitions[node, at] = Define(f"t{len(self.definitions)}", value)
@@ -243,6 +247,7 @@ def lower_group(outputs: tuple[Node, ...], is_leaf: Callable[[Node], bool], name
     shape = computed(outputs[0]).shape
     at = tuple(0 if extent == 1 else Var(f"i{d}", 0, extent - 1) for d, extent in enumerate(shape))
     state.domain = tuple(v for v in at if isinstance(v, Var))
+    state.kept = frozenset(n for n in outputs[1:] if n not in tails and n.op.name != "assign" and n.shape != shape)
     outs: list[Param] = []
     stores: list[tuple[frozenset[Var], Store]] = []
     for k, node in enumerate(outputs):
