@@ -6,17 +6,15 @@ Operands are already of one shape and dtype. Equal subgraphs are one object anyw
 from __future__ import annotations
 
 import math
-from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
-from minigrad.dtype import DType, bfloat16, bool_, float32, float64, int64
+from minigrad.dtype import DType, bfloat16, bool_, float32, int64
 from minigrad.expr import Index, dim, product
 from minigrad.ops import elementwise as E
 from minigrad.ops import indexed, movement, storage
 from minigrad.ops import reduce as R
-from minigrad.ops.convert import convert
+from minigrad.ops.convert import rounded
 from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Op, Shape
 
@@ -30,33 +28,10 @@ def numel(shape: Shape) -> Index:
 # Constants
 
 
-def _rounded(value: Any, dtype: DType) -> Any:
-    """`value` as the Python number that an element of `dtype` holds."""
-    if dtype.is_float and (value == 0 or value == 1 or dtype is float64):  # -0.0 and 0.0 would be one entry below
-        return float(value)
-    return _rounded_number(value, dtype)
-
-
-@lru_cache(maxsize=4096, typed=True)
-def _rounded_number(value: Any, dtype: DType) -> Any:
-    if dtype.is_float:
-        value = float(value)
-        if value != value:
-            return math.nan
-        with np.errstate(over="ignore"):
-            return float(convert(np.asarray(value), dtype)) if dtype is bfloat16 else float(dtype.np.type(value))
-    if dtype is bool_:
-        return bool(value)
-    if isinstance(value, float):  # as a cast does: NaN gives 0, the rest saturates
-        value = 0 if value != value else dtype.min if value <= dtype.min else dtype.max if value >= dtype.max else value
-    value = int(value) & ((1 << dtype.bits) - 1)
-    return value - (1 << dtype.bits) if dtype.kind == "i" and value >> (dtype.bits - 1) else value
-
-
 def const(value: Index | float, dtype: DType, device: str) -> Node:
     """A number, rounded to `dtype`, or an integer Index, of shape ()."""
     if isinstance(value, (int, float)):
-        number = _rounded(value, dtype)
+        number = rounded(value, dtype)
         negative = number == 0 and math.copysign(1, number) < 0
         return apply(storage.CONST, device=device, value=number, of=dtype, negative=negative)
     if dtype.is_int:
@@ -386,7 +361,7 @@ def pad(x: Node, pads: tuple[tuple[Index, Index], ...], fill: float = 0) -> Node
     """(before, after) elements of `fill` along each axis."""
     if all(lo == 0 and hi == 0 for lo, hi in pads):
         return x
-    fill = _rounded(fill, x.dtype)
+    fill = rounded(fill, x.dtype)
     return apply(movement.PAD, x, pads=pads, fill=fill, negative=fill == 0 and math.copysign(1, fill) < 0)
 
 
@@ -404,7 +379,7 @@ def window(x: Node, axes: tuple[int, ...], kernel: tuple[int, ...], stride: tupl
     if window_is_reshape(x.shape, axes, kernel, stride, padding):
         return reshape(x, (*x.shape, *kernel))
     return apply(movement.WINDOW, x, axes=axes, kernel=kernel, stride=stride, dilation=dilation, padding=padding,
-                 fill=_rounded(fill, x.dtype))
+                 fill=rounded(fill, x.dtype))
 
 
 def unwindow(g: Node, axes: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, ...],

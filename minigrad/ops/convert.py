@@ -1,9 +1,14 @@
-"""Casts of numpy arrays with our semantics: what `cast` means on the NUMPY device, and how results are rounded."""
+"""Casts of numpy arrays and numbers with our semantics: what `cast` means on the NUMPY device, how results are
+rounded, and which number a constant of a dtype holds."""
 from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
-from minigrad.dtype import DType, bfloat16_to_float32, float32_to_bfloat16
+from minigrad.dtype import DType, bfloat16, bfloat16_to_float32, bool_, float32_to_bfloat16, float64
 
 
 def convert(x: np.ndarray, to: DType) -> np.ndarray:
@@ -16,3 +21,26 @@ def convert(x: np.ndarray, to: DType) -> np.ndarray:
     inside = (wide >= float(to.min)) & (wide < float(to.max) + (1 if to.bits < 64 else 0))
     whole = np.where(inside, wide, 0).astype(to.np)
     return np.where(inside | np.isnan(wide), whole, np.where(wide > 0, to.np.type(to.max), to.np.type(to.min)))
+
+
+def rounded(value: Any, dtype: DType) -> Any:
+    """`value` as the Python number that an element of `dtype` holds."""
+    if dtype.is_float and (value == 0 or value == 1 or dtype is float64):  # -0.0 and 0.0 would be one entry below
+        return float(value)
+    return _rounded(value, dtype)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _rounded(value: Any, dtype: DType) -> Any:
+    if dtype.is_float:
+        value = float(value)
+        if value != value:
+            return math.nan
+        with np.errstate(over="ignore"):
+            return float(convert(np.asarray(value), dtype)) if dtype is bfloat16 else float(dtype.np.type(value))
+    if dtype is bool_:
+        return bool(value)
+    if isinstance(value, float):  # as a cast does: NaN gives 0, the rest saturates
+        value = 0 if value != value else dtype.min if value <= dtype.min else dtype.max if value >= dtype.max else value
+    value = int(value) & ((1 << dtype.bits) - 1)
+    return value - (1 << dtype.bits) if dtype.kind == "i" and value >> (dtype.bits - 1) else value
