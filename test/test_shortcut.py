@@ -2,6 +2,8 @@
 import ctypes
 import gc
 import threading
+from types import FunctionType
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -23,7 +25,22 @@ def device():
 def short(function) -> bool:
     """Whether the next call is answered without a look at anything but what it needs."""
     first = function._own.first
-    return first is not None and first is function._own._kept[0].steady.shortcut
+    return isinstance(first, FunctionType) and first is function._own._kept[0].call
+
+
+def test_a_capture_is_freed_with_its_function():
+    step = product()
+    pairs = [tuple(Tensor.randn(8, 8).realize() for _ in range(2)) for _ in range(3)]
+    for x, y in pairs * 3:
+        step(x, y)
+    assert short(step)
+    captures = [ref(c) for c in step._own._kept]
+    gc.disable()
+    try:
+        del step
+        assert not any(c() for c in captures)
+    finally:
+        gc.enable()
 
 
 def product():

@@ -31,7 +31,6 @@ from minigrad.capture.outputs import returned_iterator, tensors_in, transform
 from minigrad.capture.recorder import Recorder, capturing
 from minigrad.capture.replay import PATIENCE, Capture
 from minigrad.capture.shortcut import MISS, Call, Expected
-from minigrad.capture.steady import Steady
 from minigrad.config import Config, current
 from minigrad.engine.leaves import buffer_node
 from minigrad.engine.observe import dry_runs, observers, observing
@@ -70,9 +69,9 @@ class Captures:
         self.first = None
         if not kwargs:
             for capture in self._kept:
-                steady = capture.steady
-                if steady is not None and (result := steady.call(args, owner)) is not MISS:
-                    self._set_first(steady)
+                call = capture.call
+                if call is not None and (result := call(args, owner)) is not MISS:
+                    self.first = call
                     return result
         self._count_uses()
         settings = current()
@@ -124,13 +123,10 @@ class Captures:
             return MISS
         result = steady.replay(arguments.tensors, arguments.dims, settings.threads)
         if result is not MISS:
-            steady.expect(Expected(self._surroundings, around, settings))
+            capture.call = steady.expect(Expected(self._surroundings, around, settings)) or steady.call
             self._to_front(capture)
-            self._set_first(steady)
+            self.first = capture.call
         return result
-
-    def _set_first(self, steady: Steady) -> None:
-        self.first = steady.shortcut or steady.call
 
     @property
     def replays(self) -> int:

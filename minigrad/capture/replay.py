@@ -11,6 +11,7 @@ from minigrad.capture.journal import Guard, Journal, Rebind, held_by_others, put
 from minigrad.capture.outputs import Output, rebuild, take_apart
 from minigrad.capture.recorder import Entry, Place, Recorder, Recording
 from minigrad.capture.settled import steady_after
+from minigrad.capture.shortcut import Call
 from minigrad.capture.steady import Steady
 from minigrad.engine.leaves import buffer_node
 from minigrad.engine.transfer import cloned
@@ -31,6 +32,8 @@ class Capture:
         self.drawn = drawn
         self.confirmed: set[int] = set()
         self.steady: Steady | None = None
+        self.call: Call | None = None
+        """What answers a call while all is as the last replay of `steady` left it."""
         self.patience = PATIENCE
         self.rebinds = journal.rebinds(recorder)
         self.output = take_apart(result, self._describer(journal, recorder))
@@ -169,7 +172,7 @@ class Capture:
     def replay(self, owners: list[Tensor], dims: dict[str, int]) -> Any:
         """Does the steps again on the buffers that the owners have now."""
         if self.steady is not None:
-            self.steady.over, self.steady = True, None
+            self.steady.over, self.steady, self.call = True, None, None
         registers: list[Any] = [None] * self.recording.size
         found = [owners[o]._grad if grad else owners[o] for _, o, grad in self.places]
         lazy = [t for t in found if t._node.storage is None]  # type: ignore[union-attr]

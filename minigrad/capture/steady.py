@@ -115,18 +115,20 @@ class Steady:
         self.over = False
         """Whether a later replay has left something else behind, and other addresses in the plan's table."""
         self.expected: Expected | None = None
-        self.shortcut: Call | None = None
 
-    def expect(self, expected: Expected) -> None:
-        """Lets `call` answer while these very objects are in force. They go with the key of the capture."""
-        if self.kinds is not None:
-            self.expected = expected
-            self.shortcut = shortcut(self, expected) if self.only is not None and not self.listed else None
+    def expect(self, expected: Expected) -> Call | None:
+        """Lets `call` answer while these very objects are in force. They go with the key of the capture.
+
+        What does the same by a shorter way, if there is any, refers to this object, and this one not to it: what a
+        capture holds is freed when nobody has it any longer, whenever cycles are looked for.
+        """
+        if self.kinds is None:
+            return None
+        self.expected = expected
+        return shortcut(self, expected) if self.only is not None and not self.listed else None
 
     def call(self, args: tuple, owner: object | None) -> Any:
         """`replay` where the arguments are plain Tensors like those of the capture; else MISS with nothing done."""
-        if self.shortcut is not None:
-            return self.shortcut(args, owner)
         if self.expected is None or not self.expected.found(owner):
             return MISS
         tensors = taken_apart(args, self.lengths)
