@@ -11,7 +11,7 @@ from weakref import ref
 import numpy as np
 
 from minigrad.config import current
-from minigrad.dtype import DType, to_dtype
+from minigrad.dtype import BY_NAME, DType, to_dtype
 from minigrad.engine.leaves import buffer_node, leaf_of, next_id
 from minigrad.engine.observe import host_reads
 from minigrad.engine.realize import realize
@@ -185,14 +185,15 @@ class Tensor(ProtocolMixin):
         return self.contiguous()
 
     def to(self, *target: Any, device: str | None = None, dtype: DType | str | None = None) -> Self:
-        """The same values on another device, in another type, or both: `to("CL")`, `to(dtypes.float16)`,
-        `to("CL", dtypes.float16)`, or `to(other)` for those of another tensor. A device None is the configured one.
+        """The same values on another device, in another type, or both: `to("CL")`, `to(dtypes.float16)` or
+        `to("float16")`, `to("CL", dtypes.float16)`, or `to(other)` for those of another tensor.
+        A device None is the configured one.
         """
         named = device is not None
         for given in target:
             if isinstance(given, Tensor):
                 device, dtype, named = given.device, given.dtype, True
-            elif isinstance(given, DType):
+            elif isinstance(given, DType) or isinstance(given, str) and given in BY_NAME:
                 dtype = given
             else:
                 device, named = given, True

@@ -208,6 +208,7 @@ def test_to_another_type_and_device(device: str) -> None:
     assert there.device == "NUMPY" and there.dtype is dtypes.float16
     back = there.to(x)
     assert back.device == x.device and back.dtype is x.dtype and back.tolist() == [1.5, -2.5]
+    assert x.to("float16").dtype is dtypes.float16 and x.to("NUMPY", "int8").device == "NUMPY"
     assert x.to(x.device) is x and x.to(device="NUMPY", dtype="float64").dtype is dtypes.float64
     w = Tensor([1.0, 2.0], requires_grad=True)
     (w.to("NUMPY", dtypes.float64) ** 2).sum().backward()
