@@ -53,13 +53,7 @@ class NNMixin(DecompositionMixin):
 
     def dropout(self, p: float = 0.5) -> Self:
         """While training, each element is 0 with probability p and the rest are scaled by 1/(1-p)."""
-        if not isinstance(p, (int, float)) or not 0 <= p <= 1:
-            raise ShapeError(f"[dropout] expected a probability in 0..1, got {p!r}")
-        if not type(self).training or p == 0:
-            return self
-        if p == 1:
-            return self * 0
-        return (self.rand(*self.shape, device=self.device) >= p).where(self * (1 / (1 - p)), 0)
+        return self._dropped_channels(p, 0)
 
     def _dropped_channels(self, p: float, axes: int) -> Self:
         """`dropout` of whole planes: the last `axes` axes are kept or not as one."""

@@ -137,7 +137,7 @@ class ResamplingMixin(PoolingMixin):
         inside = (y >= 0).bitwise_and(y <= height - 1).bitwise_and(x >= 0).bitwise_and(  # type: ignore[operator]
             x <= width - 1)  # type: ignore[operator]
         flat = inside.where(y, 0).int() * width + inside.where(x, 0).int()
-        index = flat.reshape(batch, 1, -1).expand(batch, channels, flat.shape[1] * flat.shape[2])  # type: ignore[operator]
+        index = flat.flatten(1).unsqueeze(1).expand(batch, channels, -1)
         found = self.flatten(2).gather(2, index).reshape(batch, channels, *flat.shape[1:])
         return inside.unsqueeze(1).where(found, 0)
 

@@ -311,7 +311,7 @@ def _dropout(axes: int) -> Callable[..., Tensor]:
     def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         """In training, zeroes each element (or channel) with probability p and scales the rest by 1/(1-p)."""
         with Tensor.train(training):
-            return input._result("dropout", input._dropped_channels(p, axes) if axes else input.dropout(p), inplace)
+            return input._result("dropout", input._dropped_channels(p, axes), inplace)
 
     dropout.__name__ = f"dropout{axes}d" if axes else "dropout"
     return dropout

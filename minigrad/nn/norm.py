@@ -6,7 +6,30 @@ from minigrad.errors import ShapeError
 from minigrad.tensor import Tensor
 
 
-class BatchNorm:
+class _ChannelNorm:
+    """A scale and a shift per channel if `affine`, and running statistics of the channels if they are tracked."""
+
+    def __init__(self, num_features: int, eps: float, momentum: float, affine: bool, track_running_stats: bool):
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.track_running_stats = track_running_stats
+        self.weight = Tensor.ones(num_features, requires_grad=True) if affine else None
+        self.bias = Tensor.zeros(num_features, requires_grad=True) if affine else None
+        if track_running_stats:
+            self.running_mean = Tensor.zeros(num_features, requires_grad=False)
+            self.running_var = Tensor.ones(num_features, requires_grad=False)
+            self.num_batches_tracked = Tensor.zeros(dtype=int64, requires_grad=False)
+
+    def _by_running(self, x: Tensor) -> Tensor:
+        """x normalised by the running statistics."""
+        return x.batchnorm(self.weight, self.bias, self.running_mean, (self.running_var + self.eps).rsqrt())
+
+    def _move(self, mean: Tensor, var: Tensor) -> None:
+        """Moves the running statistics towards these by `momentum`."""
+        self.running_mean.assign(self.running_mean.moved(mean, self.momentum))
+        self.running_var.assign(self.running_var.moved(var, self.momentum))
+
+
+class BatchNorm(_ChannelNorm):
     """y = (x - mean) / sqrt(var + eps) * weight + bias per channel, for x of shape [N, num_features, ...].
 
     While training (`Tensor.train()`), mean and variance are those of the batch, and the running ones move towards them:
@@ -25,28 +48,19 @@ class BatchNorm:
         affine: bool = True,
         track_running_stats: bool = True,
     ):
-        self.num_features, self.eps, self.momentum = num_features, eps, momentum
-        self.track_running_stats = track_running_stats
-        self.weight = Tensor.ones(num_features, requires_grad=True) if affine else None
-        self.bias = Tensor.zeros(num_features, requires_grad=True) if affine else None
-        if track_running_stats:
-            self.running_mean = Tensor.zeros(num_features, requires_grad=False)
-            self.running_var = Tensor.ones(num_features, requires_grad=False)
-            self.num_batches_tracked = Tensor.zeros(dtype=int64, requires_grad=False)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats)
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.ndim < 2 or x.shape[1] != self.num_features:
             raise ShapeError(f"[BatchNorm] expected [N, {self.num_features}, ...], got {list(x.shape)}")
         if self.track_running_stats and not Tensor.training:
-            scale = (self.running_var + self.eps).rsqrt()
-            return x.batchnorm(self.weight, self.bias, self.running_mean, scale)
+            return self._by_running(x)
         count = x.numel() // self.num_features
         if isinstance(count, int) and count < 2:
             raise ShapeError(f"[BatchNorm] expected more than one value per channel in training, got {list(x.shape)}")
         y, mean, var = x.batchnorm_train(self.weight, self.bias, self.eps, correction=1)
         if self.track_running_stats:
-            self.running_mean.assign(self.running_mean.moved(mean, self.momentum))
-            self.running_var.assign(self.running_var.moved(var, self.momentum))
+            self._move(mean, var)
             self.num_batches_tracked.assign(self.num_batches_tracked + 1)
         return y
 
@@ -137,7 +151,7 @@ class GroupNorm:
         return y * self.weight.reshape(*per_channel) + self.bias.reshape(*per_channel)
 
 
-class InstanceNorm:
+class InstanceNorm(_ChannelNorm):
     """GroupNorm with a group per channel: y = (x - mean) / sqrt(var + eps) over the positions of each channel of x
     [N, num_features, ...]. `affine` adds a scale and a shift per channel, which are none by default.
 
@@ -149,27 +163,19 @@ class InstanceNorm:
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False,
                  track_running_stats: bool = False):
-        self.num_features, self.eps, self.momentum = num_features, eps, momentum
-        self.track_running_stats = track_running_stats
-        self.weight = Tensor.ones(num_features, requires_grad=True) if affine else None
-        self.bias = Tensor.zeros(num_features, requires_grad=True) if affine else None
-        if track_running_stats:
-            self.running_mean = Tensor.zeros(num_features, requires_grad=False)
-            self.running_var = Tensor.ones(num_features, requires_grad=False)
-            self.num_batches_tracked = Tensor.zeros(dtype=int64, requires_grad=False)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats)
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.ndim < 3 or x.shape[1] != self.num_features:
             raise ShapeError(f"[InstanceNorm] expected [N, {self.num_features}, ...] with positions, "
                              f"got {list(x.shape)}")
         if self.track_running_stats and not Tensor.training:
-            return x.batchnorm(self.weight, self.bias, self.running_mean, (self.running_var + self.eps).rsqrt())
+            return self._by_running(x)
         flat = x.flatten(2)
         y = flat.layernorm(axis=-1, eps=self.eps).reshape(*x.shape)
         if self.track_running_stats:
             seen = flat.detach()
-            self.running_mean.assign(self.running_mean.moved(seen.mean((0, 2)), self.momentum))
-            self.running_var.assign(self.running_var.moved(seen.var(2).mean(0), self.momentum))
+            self._move(seen.mean((0, 2)), seen.var(2).mean(0))
         per_channel = (1, -1, *[1] * (x.ndim - 2))
         y = y if self.weight is None else y * self.weight.reshape(*per_channel)
         return y if self.bias is None else y + self.bias.reshape(*per_channel)

@@ -72,11 +72,15 @@ class _Adaptive(ABC):
 
 
 class _AdaptiveAvg(_Adaptive):
+    """Means over as many windows as `output_size` says: one int or one per axis; None keeps an axis."""
+
     def __call__(self, x: Tensor) -> Tensor:
         return x.adaptive_avg_pool2d(self.output_size)
 
 
 class _AdaptiveMax(_Adaptive):
+    """The largest elements of as many windows as `output_size` says: one int or one per axis; None keeps an axis."""
+
     def __call__(self, x: Tensor) -> Tensor:
         return x.adaptive_max_pool2d(self.output_size)
 
@@ -109,14 +113,12 @@ class AvgPool1d(_AvgPool):
 
 
 class AdaptiveAvgPool1d(_AdaptiveAvg):
-    """Means over as many windows as `output_size` says: one int or one per axis; None keeps an axis."""
-
+    __doc__ = _AdaptiveAvg.__doc__
     axes = 1
 
 
 class AdaptiveMaxPool1d(_AdaptiveMax):
-    """The largest elements of as many windows as `output_size` says: one int or one per axis; None keeps an axis."""
-
+    __doc__ = _AdaptiveMax.__doc__
     axes = 1
 
 
@@ -131,14 +133,12 @@ class AvgPool2d(_AvgPool):
 
 
 class AdaptiveAvgPool2d(_AdaptiveAvg):
-    """Means over as many windows as `output_size` says: one int or one per axis; None keeps an axis."""
-
+    __doc__ = _AdaptiveAvg.__doc__
     axes = 2
 
 
 class AdaptiveMaxPool2d(_AdaptiveMax):
-    """The largest elements of as many windows as `output_size` says: one int or one per axis; None keeps an axis."""
-
+    __doc__ = _AdaptiveMax.__doc__
     axes = 2
 
 
@@ -153,12 +153,10 @@ class AvgPool3d(_AvgPool):
 
 
 class AdaptiveAvgPool3d(_AdaptiveAvg):
-    """Means over as many windows as `output_size` says: one int or one per axis; None keeps an axis."""
-
+    __doc__ = _AdaptiveAvg.__doc__
     axes = 3
 
 
 class AdaptiveMaxPool3d(_AdaptiveMax):
-    """The largest elements of as many windows as `output_size` says: one int or one per axis; None keeps an axis."""
-
+    __doc__ = _AdaptiveMax.__doc__
     axes = 3

@@ -12,8 +12,8 @@ from functools import lru_cache
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.codegen.lowering.rename import rename_nest, statements
 from minigrad.expr import Expr, Index, Var, subs, variables
+from minigrad.value import Value, map_indices, reductions_in
 from minigrad.value import expressions as index_expressions
-from minigrad.value import map_indices, reductions_in
 
 MAX_LENGTH = (1 << 31) - 1
 
@@ -134,14 +134,18 @@ class _Collapsed:
                 body.append(self.nest(s))
                 continue
             own = self.own.get(id(s))
-            places = {**self.places, **own} if own else self.places
-            value = map_indices(s.value, lambda e: subs(e, places),  # noqa: B023
-                                lambda over: tuple([v for v in map(places.get, over) if isinstance(v, Var)]))  # noqa: B023
+            value = _replaced(s.value, {**self.places, **own} if own else self.places)
             if isinstance(s, Define):
                 body.append(Define(s.name, value))
             else:
                 body.append(Store(s.param, tuple([subs(e, self.places) for e in s.indices]), value, s.combine))
         return Nest(tuple([self.named[v] for v in self.domains[id(nest)]]), tuple(body))
+
+
+def _replaced(value: Value, places: dict[Var, Index]) -> Value:
+    """A value at these places. A reduction runs over what stands for its variables, where that is a variable."""
+    return map_indices(value, lambda e: subs(e, places),
+                       lambda over: tuple([v for v in map(places.get, over) if isinstance(v, Var)]))
 
 
 def lift_length(kernel: Kernel) -> tuple[Kernel, Index | None]:
