@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from contextlib import ContextDecorator
 from itertools import repeat
 from typing import Any, Self, final
 from weakref import ref
@@ -20,6 +19,7 @@ from minigrad.errors import DTypeError, MinigradError, ShapeError
 from minigrad.graph.autodiff import History, gradient
 from minigrad.handles import changed, changed_by_user, forget, handles, register, register_all
 from minigrad.mixins.base import Base, as_tensor, broadcast_shapes
+from minigrad.mixins.modes import Within, modes
 from minigrad.mixins.protocols import ProtocolMixin
 from minigrad.ops import build as B
 from minigrad.ops.node import Node, apply, keep_history, live_count
@@ -30,21 +30,6 @@ from minigrad.runtime.registry import canonical
 MAX_UNREALIZED = 10_000  # Nodes of one handle's graph; longer ones are realized when they are made
 COMPOSITE = 3  # what a composite counts as among them
 _leaves: dict[int, weakref.ref[Tensor]] = {}
-
-
-class _Mode(ContextDecorator):
-    """A context that sets a class variable of tensors, and restores it; also a decorator: `@Tensor.train()`."""
-
-    def __init__(self, owner: type[Base], name: str, value: bool):
-        self.owner, self.name, self.value = owner, name, value
-        self.before: list[bool] = []
-
-    def __enter__(self) -> None:
-        self.before.append(getattr(self.owner, self.name))
-        setattr(self.owner, self.name, self.value)
-
-    def __exit__(self, *_: object) -> None:
-        setattr(self.owner, self.name, self.before.pop())
 
 
 @final
@@ -240,7 +225,7 @@ class Tensor(ProtocolMixin):
     def _rebind(self, node: Node, value: Base) -> None:
         own, depth = self._is_leaf(), max(self._node.depth, value._node.depth)
         self._node, self._before = node, None
-        if not own and Base.grad_enabled:
+        if not own and modes.now.grad_enabled:
             self._requires_grad = self._requires_grad or value._requires_grad
             if self._requires_grad:
                 keep_history(node)
@@ -356,14 +341,14 @@ class Tensor(ProtocolMixin):
         return results
 
     @staticmethod
-    def train(mode: bool = True) -> _Mode:
+    def train(mode: bool = True) -> Within:
         """`with Tensor.train():` batch norm and dropout behave as in training."""
-        return _Mode(Tensor, "training", mode)
+        return Within("training", mode)
 
     @staticmethod
-    def no_grad() -> _Mode:
+    def no_grad() -> Within:
         """`with Tensor.no_grad():` results do not require gradients, and none go through them."""
-        return _Mode(Base, "grad_enabled", False)
+        return Within("grad_enabled", False)
 
     # Insight
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from minigrad import Tensor, nn, optim
 
 PAGE = (Path(__file__).parents[1] / "docs" / "operations.md").read_text(encoding="utf-8")
-UNLISTED = {"batchnorm_train", "dequantized", "device", "dim", "dot_bytes", "dtype", "element_size", "grad_enabled",
+UNLISTED = {"batchnorm_train", "dequantized", "device", "dim", "dot_bytes", "dtype", "element_size",
             "is_floating_point", "lazydata", "moved", "nbytes", "ndim", "nelement", "numel", "rmsnorm", "sequential",
-            "shape", "size", "stepped", "training"}
+            "shape", "size", "stepped"}
 """Sizes and types, what layers and optimizers call, and what tinygrad calls otherwise."""
 
 

@@ -36,6 +36,7 @@ from minigrad.engine.leaves import buffer_node
 from minigrad.engine.observe import dry_runs, observers, observing
 from minigrad.errors import MinigradError
 from minigrad.handles import live, rebound
+from minigrad.mixins.modes import modes
 from minigrad.tensor import Tensor
 
 MAX_CAPTURES = 8
@@ -79,8 +80,7 @@ class Captures:
             return function(*args, **kwargs)
         around = self._surroundings.values(owner)
         arguments = Arguments(args, kwargs)
-        key = (arguments.keys, around, Tensor.training, Tensor.grad_enabled,
-               (settings.device, settings.units))
+        key = (arguments.keys, around, modes.now, (settings.device, settings.units))
         if self._eager and key in self._eager:
             return function(*args, **kwargs)
         reason = None

@@ -17,6 +17,7 @@ from minigrad.engine.observe import dry_runs, observers
 from minigrad.engine.stats import stats
 from minigrad.engine.storage import IN_A_LIST
 from minigrad.handles import forget, handles
+from minigrad.mixins.modes import modes
 from minigrad.ops.kinds import Type
 from minigrad.runtime.host import address_of
 from minigrad.tensor import Tensor
@@ -37,17 +38,17 @@ Call = Callable[[tuple, object | None], Any]
 class Expected:
     """What surrounds a function, and the settings, when a capture holds: these very objects."""
 
-    __slots__ = ("same", "override", "training", "grad_enabled", "threads")
+    __slots__ = ("same", "override", "mode", "threads")
 
     def __init__(self, surroundings: Surroundings, around: tuple, settings: Config):
         self.same = surroundings.watch(around)
         self.override, self.threads = override(), settings.threads
-        self.training, self.grad_enabled = Tensor.training, Tensor.grad_enabled
+        self.mode = modes.now
 
     def found(self, owner: object | None) -> bool:
         """Whether all of it is in force, and nobody watches. `owner` is the object whose method is called, if any."""
-        return override() is self.override and Tensor.training is self.training and \
-            Tensor.grad_enabled is self.grad_enabled and not observers and not dry_runs and self.same(owner)
+        return override() is self.override and modes.now is self.mode and not observers and not dry_runs and \
+            self.same(owner)
 
 
 def shortcut(steady: Steady, expected: Expected) -> Call | None:
@@ -64,7 +65,7 @@ def shortcut(steady: Steady, expected: Expected) -> Call | None:
     count, nodes, take, holds = len(kinds), spares.nodes, spares.take, steady.holds
     launches, flops, nbytes = len(plan.table.rows), plan.plan.flops, plan.plan.bytes
     same, overridden, threads = expected.same, expected.override, expected.threads
-    training, grad_enabled = expected.training, expected.grad_enabled
+    thread, mode = modes, expected.mode
     pool, native, miss, alone = device.pool, device.pool.run, MISS, IN_A_LIST
     new, tensor, place = object.__new__, Tensor, address_of
     me, state, last = object(), None, list[int]()
@@ -93,8 +94,7 @@ def shortcut(steady: Steady, expected: Expected) -> Call | None:
             held.append(buffer)
             addresses.append(buffer.address or place(buffer))
         if others and len({*args}) < count or override() is not overridden or observers or dry_runs or \
-                tensor.training is not training or tensor.grad_enabled is not grad_enabled or not same(owner) or \
-                guards and not holds(args):
+                thread.now is not mode or not same(owner) or guards and not holds(args):
             return miss
         for made in nodes:  # `take`, without the call
             buffer = made.storage

@@ -101,8 +101,7 @@ class Steady:
         """Where the one leaf comes from that is returned, if arguments are read, it is written, and that is all."""
         self.all_slots: tuple[int, ...] = ()
         """With `only`: those of all arguments, -1 for one that is not read, then its own."""
-        keys, _, self.training, self.grad_enabled, _ = capture.key
-        flat, self.lengths = lengths_of(keys)
+        flat, self.lengths = lengths_of(capture.key[0])
         self.kinds = _kinds(flat, capture)
         self.count = len(flat)
         self.listed = len(flat) > MANY or max(self.lengths, default=-1) >= 0

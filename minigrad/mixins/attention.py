@@ -9,6 +9,7 @@ from minigrad.errors import ShapeError
 from minigrad.expr import Index, prove_nonneg
 from minigrad.mixins.base import as_number, as_tensor, broadcast_shapes
 from minigrad.mixins.losses import LossMixin
+from minigrad.mixins.modes import modes
 from minigrad.ops.attention import attention
 
 
@@ -45,7 +46,7 @@ class AttentionMixin(LossMixin):
         offset = None if not is_causal or prove_nonneg(causal_offset + 1 - key.shape[-2]) else causal_offset
         if not 0 <= dropout_p <= 1:
             raise ShapeError(f"[scaled_dot_product_attention] expected a dropout_p in 0..1, got {dropout_p}")
-        drops = dropout_p > 0 and type(self).training
+        drops = dropout_p > 0 and modes.now.training
         compute = _as_one if not drops and _is_plain(query, key, value) else _with_table
         out = compute(query, key, value, attn_mask, factor, offset, dropout_p)
         return out.reshape(*self.shape[:-1], out.shape[-1]) if grouped else out

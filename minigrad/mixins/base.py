@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from operator import index
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 from weakref import ref
 
 import numpy as np
@@ -13,6 +13,7 @@ from minigrad.dtype import DType, bool_, float32, int32, promote
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Expr, Index, bounds
 from minigrad.handles import changed, changed_by_user, enter
+from minigrad.mixins.modes import WithModes, modes
 from minigrad.ops import build as B
 from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Shape
@@ -113,7 +114,7 @@ def as_number(name: str, what: str, value: Any) -> Any:
     raise DTypeError(f"[{name}] expected {what} as a number, got {value!r}")
 
 
-class Base:
+class Base(metaclass=WithModes):
     """A handle on a Node. `_requires_grad`: whether gradients flow to it; `grad`: a leaf's gradient, once there;
     `_before`: the Node that stood for the present value of a leaf until it was realized.
 
@@ -125,8 +126,6 @@ class Base:
     _requires_grad: bool
     _grad: Self | None
     _before: ref[Node] | None
-    training: ClassVar[bool] = False
-    grad_enabled: ClassVar[bool] = True
 
     @classmethod
     def _wrap(cls, node: Node, *parents: Base) -> Self:
@@ -137,8 +136,8 @@ class Base:
         self._requires_grad = False
         for p in parents:
             if p._requires_grad:
-                self._requires_grad = Base.grad_enabled
-                if not Base.grad_enabled and node.dtype.is_float:  # gradients of what is made of it end here
+                self._requires_grad = records = modes.now.grad_enabled
+                if not records and node.dtype.is_float:  # gradients of what is made of it end here
                     self._node = apply(DETACH, node, id=0)
                 break
         enter(self)

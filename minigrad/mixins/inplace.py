@@ -11,7 +11,8 @@ from typing import Any, Self
 from minigrad.dtype import DType, bool_
 from minigrad.errors import DTypeError, MinigradError, ShapeError
 from minigrad.mixins.aliases import AliasMixin
-from minigrad.mixins.base import Base, as_number
+from minigrad.mixins.base import as_number
+from minigrad.mixins.modes import modes
 from minigrad.ops.storage import ASSIGN, BUFFER
 
 
@@ -45,7 +46,7 @@ class InPlaceMixin(AliasMixin):
         raise NotImplementedError
 
     def _check_in_place(self, name: str) -> None:
-        if Base.grad_enabled and self._is_leaf():
+        if modes.now.grad_enabled and self._is_leaf():
             raise MinigradError(f"[{name}] expected anything but a leaf with requires_grad=True while gradients are "
                                 f"recorded, got one of shape {list(self.shape)}: write `with Tensor.no_grad():` around "
                                 "it, or x = f(x)")

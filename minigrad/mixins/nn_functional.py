@@ -6,6 +6,7 @@ from typing import Any, Self
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_axis, as_number
 from minigrad.mixins.decompositions import DecompositionMixin
+from minigrad.mixins.modes import modes
 from minigrad.mixins.reduce import Axis
 from minigrad.ops import functions
 
@@ -59,7 +60,7 @@ class NNMixin(DecompositionMixin):
         """`dropout` of whole planes: the last `axes` axes are kept or not as one."""
         if not isinstance(p, (int, float)) or not 0 <= p <= 1:
             raise ShapeError(f"[dropout] expected a probability in 0..1, got {p!r}")
-        if not type(self).training or p == 0:
+        if not modes.now.training or p == 0:
             return self
         if p == 1:
             return self * 0

@@ -1,0 +1,87 @@
+"""The mode that a thread computes in: whether layers behave as in training, and whether gradients are recorded.
+
+`modes.now` is the thread's; a context changes it for this thread only, so that one may train while another infers.
+Assigning `Tensor.training` outside of any context is for all threads that are in none.
+"""
+from __future__ import annotations
+
+from contextlib import ContextDecorator
+from threading import local
+from typing import NamedTuple
+
+
+class Mode(NamedTuple):
+    """There are four, which `is` compares."""
+
+    training: bool
+    grad_enabled: bool
+
+
+_MODES = {(training, grad_enabled): Mode(training, grad_enabled)
+          for training in (False, True) for grad_enabled in (False, True)}
+
+
+class _Modes(local):
+    """What a thread has not set is the class's, which is everybody's."""
+
+    now: Mode = _MODES[False, True]
+
+
+modes = _Modes()
+
+
+class Within(ContextDecorator):
+    """A context that sets a field of the mode and restores it; also a decorator: `@Tensor.no_grad()`."""
+
+    def __init__(self, field: str, value: bool):
+        self.field, self.value = field, value
+        self.before: list[Mode | None] = []
+
+    def _recreate_cm(self) -> Within:
+        return Within(self.field, self.value)  # of its own for each call: they may overlap, in several threads
+
+    def __enter__(self) -> None:
+        self.before.append(modes.__dict__.get("now"))
+        modes.now = _changed(self.field, self.value)
+
+    def __exit__(self, *_: object) -> None:
+        before = self.before.pop()
+        if before is None:
+            del modes.now
+        else:
+            modes.now = before
+
+
+class WithModes(type):
+    """The fields of the mode as attributes of a class."""
+
+    @property
+    def training(cls) -> bool:
+        """Whether batch norm and dropout behave as in training."""
+        return modes.now.training
+
+    @training.setter
+    def training(cls, value: bool) -> None:
+        _assign("training", value)
+
+    @property
+    def grad_enabled(cls) -> bool:
+        """Whether results of what requires gradients require them."""
+        return modes.now.grad_enabled
+
+    @grad_enabled.setter
+    def grad_enabled(cls, value: bool) -> None:
+        _assign("grad_enabled", value)
+
+
+def _changed(field: str, value: bool) -> Mode:
+    now = modes.now._replace(**{field: bool(value)})
+    return _MODES[now]
+
+
+def _assign(field: str, value: bool) -> None:
+    """Inside a context for this thread until it ends, else for everybody."""
+    if "now" in modes.__dict__:
+        modes.now = _changed(field, value)
+    else:
+        _Modes.now = _changed(field, value)
