@@ -21,7 +21,9 @@ from minigrad.codegen.ir.nodes import BufferParam, Call, Function, ScalarParam
 from minigrad.codegen.ir.text import meaning_of
 from minigrad.codegen.ir.verify import verify_meaning
 from minigrad.codegen.microkernels import registry
+from minigrad.codegen.microkernels.choose import tile_meant
 from minigrad.codegen.microkernels.microkernel import LANGUAGES, Microkernel
+from minigrad.codegen.microkernels.parts import PARTS
 from minigrad.codegen.microkernels.tile import Tile
 from minigrad.codegen.stages import forget_stages
 from minigrad.engine.compile import render
@@ -114,10 +116,7 @@ def _differences(kernel: Microkernel, dims: Mapping[str, int], device: Device, r
     given: dict[str, np.ndarray] = {}
     for b in meaning.buffers:
         size = int(evaluate(b.size, {d: dims[d.name] for d in meaning.dims})) + 2 * ROOM
-        if np.dtype(b.dtype.np).kind == "f":
-            given[b.name] = rng.standard_normal(size).astype(b.dtype.np)
-        else:
-            given[b.name] = np.frombuffer(rng.bytes(size * b.dtype.itemsize), b.dtype.np).copy()
+        given[b.name] = _random(b, size, kernel, rng)
     scalars = {s.name: float(rng.integers(1, 9)) for s in meaning.scalars}
     expected = {name: array.copy() for name, array in given.items()}
     inside = {name: array[ROOM:len(array) - ROOM] for name, array in expected.items()}
@@ -135,6 +134,17 @@ def _differences(kernel: Microkernel, dims: Mapping[str, int], device: Device, r
             found.append(f"{kernel.name}({', '.join(f'{n}={v}' for n, v in dims.items())}): {len(wrong)} elements of "
                          f"{b.name} differ, first {b.name}[{first - ROOM}]: expected {x[first]}, got {y[first]}")
     return found
+
+
+def _random(b: BufferParam, size: int, kernel: Microkernel, rng: np.random.Generator) -> np.ndarray:
+    """Normally distributed floats, or any integers; pairs of such bfloat16 where words of panels mean these."""
+    if np.dtype(b.dtype.np).kind == "f":
+        return rng.standard_normal(size).astype(b.dtype.np)
+    tile = tile_meant(kernel)
+    if tile is not None and tile.kind in PARTS:
+        low, high = rng.standard_normal((2, size)).astype(np.float32).view(np.uint32)
+        return low >> 16 | high & 0xFFFF0000
+    return np.frombuffer(rng.bytes(size * b.dtype.itemsize), b.dtype.np).copy()
 
 
 def _run(kernel: Microkernel, arrays: Mapping[str, np.ndarray], scalars: Mapping[str, float],

@@ -6,7 +6,8 @@ from functools import lru_cache
 from minigrad.codegen.ir.text import meaning_of, parse_function
 from minigrad.codegen.microkernels import registry
 from minigrad.codegen.microkernels.amx import SIDE, takes
-from minigrad.codegen.microkernels.generate import forms_of, generated, most_rows
+from minigrad.codegen.microkernels.amx_bf16 import takes_parts
+from minigrad.codegen.microkernels.generate import FORMS, forms_of, generated, most_rows
 from minigrad.codegen.microkernels.microkernel import Microkernel
 from minigrad.codegen.microkernels.tile import KINDS, Tile, shape_in
 from minigrad.target import Target
@@ -39,8 +40,9 @@ def tile_meant(kernel: Microkernel) -> Tile | None:
 
 def shapes(kind: str, along: str, width: int, vectors: int, target: Target) -> list[int]:
     """Rows of the tiles of `vectors` vectors of `width` lanes to choose from, those of added microkernels last."""
-    if kind == "i8x4" and has_amx(target):
-        rows = [r for r in (SIDE, 2 * SIDE) if takes(Tile(kind, r, vectors * width, along))]
+    if in_matrix_registers(kind, target):
+        tiles = [Tile(kind, rows, vectors * width, along) for rows in (SIDE, 2 * SIDE, 4 * SIDE)]
+        rows = [tile.rows for tile in tiles if takes(tile) or takes_parts(tile)]
     else:
         rows = list(range(1, most_rows(kind, vectors, target) + 1))
     for kernel in registry.added():
@@ -51,6 +53,7 @@ def shapes(kind: str, along: str, width: int, vectors: int, target: Target) -> l
     return rows
 
 
-def has_amx(target: Target) -> bool:
-    """Whether int8 products have matrix registers."""
-    return "amx-int8" in target.features and "amx-tile" in target.features
+def in_matrix_registers(kind: str, target: Target) -> bool:
+    """Whether tiles of that kind are in matrix registers."""
+    return any(form.name.startswith("amx") and kind in form.kinds and form.requires <= target.features
+               for form in FORMS)

@@ -9,17 +9,24 @@ may round differently only as fused or separate multiply-adds do.
 `kind` says what an element of a panel is: 'f32' and 'f64' themselves; 'i16x2' two int16 in a uint32, low half first;
 'i8x4' four int8 in a uint32, low byte first; 'u8x4' the same, but bytes of a are a + 128. The latter three multiply and
 add pairwise into int32, which wraps. (Their steps of k are so many elements.)
+
+'bf16x3' and 'bf16x1' are float32 and bfloat16 numbers as bfloat16 (`parts.py`), in P planes of words that hold two
+neighbours along k, the first one in the low half: plane p of a[u, x] is at (P * u + p) * a_pitch + x, of b[x, j] at
+(P * x + p) * b_pitch + j. Products of parts are added up; where they are no finite number, the numbers themselves are.
 """
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
+from minigrad.codegen.microkernels import parts
+from minigrad.codegen.microkernels.parts import PARTS
 from minigrad.dtype import DType, float32, float64, int32, uint32
 
 KINDS: dict[str, tuple[DType, DType, int]] = {
     "f32": (float32, float32, 1), "f64": (float64, float64, 1),
     "i16x2": (uint32, int32, 2), "i8x4": (uint32, int32, 4), "u8x4": (uint32, int32, 4),
+    **{kind: (uint32, float32, 2) for kind in PARTS},
 }
 """Type of panels, type of sums, and how many elements of the operands are in one of a panel."""
 
@@ -53,8 +60,15 @@ class Tile:
         """Elements of an operand in one element of its panel."""
         return KINDS[self.kind][2]
 
+    @property
+    def planes(self) -> int:
+        """Rows of a panel for each of an operand."""
+        return PARTS[self.kind].planes if self.kind in PARTS else 1
+
     def meaning(self, name: str = "") -> str:
         """The loop IR text of a function called `name`."""
+        if self.kind in PARTS:
+            return parts.meaning(name or self.name, self.kind, self.rows, self.columns, self.a_along, _LIMIT)
         rows, panel, total = self.rows, self.panel.short, self.sum.short
         place = "u * a_pitch + x" if self.a_along == "k" else "x * a_pitch + u"
         last = f"{rows - 1} * a_pitch + k" if self.a_along == "k" else f"(k - 1) * a_pitch + {rows}"

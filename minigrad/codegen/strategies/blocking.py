@@ -78,10 +78,17 @@ def k_block(columns: int, bits: int, target: Target) -> int:
     return min(MAX_K_BLOCK, target.l1 * 8 * 2 // 3 // (columns * bits))
 
 
-def pack_cycles(value: Value, near: bool, turned: bool) -> float:
-    """Cycles to pack an element of an operand."""
+def pack_cycles(value: Value, near: bool, turned: bool, planes: int = 1) -> float:
+    """Cycles to pack an element of an operand, in so many planes."""
     checked = 0.0 if is_plain(value) else CHECKED_TURNED if turned else CHECKED
-    return (NEAR if near else FAR) + (TURN if turned else 0.0) + checked
+    once = (NEAR if near else FAR) + (TURN if turned else 0.0) + checked
+    return once + (planes - 1) * (NEAR + CHECKED)
+
+
+def stored_bytes(value: Value) -> float:
+    """Bytes in memory per element that is packed: fewer than it has where packing widens it."""
+    loads = value_accesses(value, ())
+    return loads[0].bits / 8 if len(loads) == 1 else value.dtype.itemsize
 
 
 def row_bytes(value: Value, k: tuple[Var, ...]) -> int:

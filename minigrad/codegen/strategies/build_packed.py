@@ -8,11 +8,12 @@ from typing import cast
 from minigrad.codegen.ir.nodes import Alloc, Call, Function, If, Loop, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.microkernels.registry import find
+from minigrad.codegen.microkernels.tile import KINDS
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.build import accumulate, ceil_div
+from minigrad.codegen.strategies.build_parts import cleared, operands_of, whole_steps
 from minigrad.codegen.strategies.build_turned import turned_block
 from minigrad.codegen.strategies.launch import function_of
-from minigrad.codegen.strategies.narrow import in_words
 from minigrad.codegen.strategies.plan import Box, PackedPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.codegen.strategies.sides import (
@@ -34,7 +35,6 @@ from minigrad.codegen.strategies.sides import (
 )
 from minigrad.codegen.strategies.windows import axes_of, turned
 from minigrad.codegen.value_walk import Rewriter
-from minigrad.dtype import int32
 from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, bounds, emax, emin, product
 from minigrad.value import Value, binary, bitcast, const, guard, load, substitute
@@ -48,14 +48,16 @@ def build_packed(kernel: Kernel, nest: Nest, plan: PackedPlan, name: str) -> Fun
     found = recognise(nest)
     if isinstance(found, str):
         raise InternalError(f"[build] expected a contraction for {plan}, got: {found}")
-    found = in_words(found, plan.words) if plan.words else found
     return PackedBuilder(kernel, nest, turned(found) if plan.turned else found, plan).function(name)
 
 
 class PackedBuilder:
+    """`a`, `b`: what is packed of each operand, a value for every plane."""
+
     def __init__(self, kernel: Kernel, nest: Nest, contraction: Contraction, plan: PackedPlan):
-        self.kernel, self.nest, self.contraction, self.plan = kernel, nest, contraction, plan
-        self.sum = int32 if plan.words else contraction.total
+        self.kernel, self.nest, self.plan = kernel, nest, plan
+        self.contraction, self.a, self.b = operands_of(contraction, plan)
+        self.sum = KINDS[plan.words][1] if plan.words else contraction.total
         self.count = 0
 
     def fresh(self, stem: str, last: Index) -> Var:
@@ -100,6 +102,7 @@ class PackedBuilder:
         k = self.side(c.k, plan.k, at)
         if plan.turned:
             return turned_block(self, m, n, k, loops)
+        depth = whole_steps(depth, plan)  # type: ignore[assignment]
         a = self.memory("a", depth, rows, 1) if plan.a_along == "m" else self.memory("a", rows, depth, 1)
         b: Block | Boxes
         if plan.windows:
@@ -109,10 +112,10 @@ class PackedBuilder:
         else:
             b = self.memory("b", depth, n.most, plan.vectors)
         out = self.memory("c", rows, n.most, plan.vectors)
-        inner: list[Stmt] = []
+        inner = cleared(self, a, b, m, n, k) if isinstance(b, Block) else []
         if plan.a_along:
-            inner += self.pack(a, c.a, *((k, m) if plan.a_along == "m" else (m, k)), plan.a_lanes)
-        inner += self.pack(b, c.b, k, n, plan.b_lanes) if isinstance(b, Block) else self.pack_boxes(b, c.b, k)
+            inner += self.pack(a, self.a, *((k, m) if plan.a_along == "m" else (m, k)), plan.a_lanes)
+        inner += self.pack(b, self.b, k, n, plan.b_lanes) if isinstance(b, Block) else self.pack_boxes(b, c.b, k)
         inner += self.tiles(a, b, out, m, n, k, tuple(-t for t, _ in loops))
         return self.whole((a, b) if plan.a_along else (b,), out, loops, inner, self.write_back(out, m, n))
 
@@ -131,28 +134,30 @@ class PackedBuilder:
         line = max(width, LINE // self.contraction.a.dtype.itemsize)
         lines = -(-max(whole, columns + width) // line)
         self.count += 1
-        return Block(f"{stem}_{self.count}", rows, (lines + 1 - lines % 2) * line)
+        planes = len(self.a) if stem in "ab" else 1
+        return Block(f"{stem}_{self.count}", rows, (lines + 1 - lines % 2) * line, planes)
 
     # ---- packing and writing back ----
 
-    def pack(self, block: Block, value: Value, rows: Side, columns: Side, lanes: int) -> list[Stmt]:
+    def pack(self, block: Block, values: tuple[Value, ...], rows: Side, columns: Side, lanes: int) -> list[Stmt]:
         """block[row * pitch + column] = value; where it is read across lanes, rows are the innermost loop."""
-        expressions = expressions_of(value)
+        expressions, width = expressions_of(values[0]), self.plan.width
         row_runs, column_runs = runs_of(rows, expressions), runs_of(columns, expressions)
-        if lanes < self.plan.width and steps_in_squares(value, row_runs, column_runs, self.plan.width):
-            return self.pack_squares(block, value, row_runs[0], column_runs[0], {**rows.origin, **columns.origin})
+        if len(values) == 1 and lanes < width and steps_in_squares(values[0], row_runs, column_runs, width):
+            return self.pack_squares(block, values[0], row_runs[0], column_runs[0], {**rows.origin, **columns.origin})
         row, column = places_of(row_runs), places_of(column_runs)
         at = {**rows.origin, **columns.origin}
 
         def body(at: dict[Var, Index], place: dict[Var, Index], conditions: tuple[Index, ...], lane: Var) -> list[Stmt]:
-            offset = row(place) * block.pitch + column(place)
-            return fill(block.name, offset, substitute(value, at), conditions, lane, lanes)
+            first = row(place) * block.planes
+            places = [((first + p) * block.pitch + column(place), substitute(v, at)) for p, v in enumerate(values)]
+            return fill(block.name, places, conditions, lane, lanes)
 
         # The conditions on lanes are computed once per block of lanes if the next outer variable is inside its loop.
         # What a block stores beyond its run is overwritten by blocks to the left: from the right, further runs later.
         lane_run = column_runs[-1] if column_runs else None
         order = [*row_runs, *column_runs]
-        if lanes < self.plan.width:
+        if lanes < width:
             order = [*column_runs, *row_runs]
         elif len(column_runs) > 1:
             order[-2:] = [column_runs[-1], column_runs[-2]]
@@ -210,7 +215,7 @@ class PackedBuilder:
                 inside = inside + at[q] * pitch
                 here[a.x] = at[a.x] + at[q] - a.shift(some[0])
             offset = image(place) * b.image_size + step(place) + inside
-            return fill(b.name, offset, substitute(value, here), conditions, lane, self.plan.b_lanes)
+            return fill(b.name, [(offset, substitute(value, here))], conditions, lane, self.plan.b_lanes)
 
         order = [*image_runs, *step_runs, *box_runs]
         if len(box_runs) > 1:
@@ -312,6 +317,7 @@ class PackedBuilder:
         if kernel is None or not isinstance(b, Block):
             raise InternalError(f"[build] expected a known microkernel and panels, got {self.plan}")
         steps = k.count if bounds(k.count)[0] >= 0 else emax(k.count, 0)  # no block starts beyond the end of K
+        steps = whole_steps(steps, self.plan)
         new, more = (Call(kernel, at, (), (steps, a.pitch, b.pitch, out.pitch, old)) for old in (0, 1))
         return (If(first, (new,), (more,)),) if first else (new,)
 
@@ -334,7 +340,7 @@ class PackedBuilder:
         across, down = ceil_div(count, columns), ceil_div(m.count, plan.rows)
         j, i = self.fresh("j", across - 1), self.fresh("i", down - 1)
         if plan.microkernel:
-            corner = i * plan.rows * (1 if plan.a_along == "m" else a.pitch)
+            corner = i * plan.rows * (1 if plan.a_along == "m" else a.pitch * a.planes)
             at = ((a.name, corner), (b.name, j * columns), (out.name, i * plan.rows * out.pitch + j * columns))
             return [Loop(j, 0, across, "serial", (Loop(i, 0, down, "serial", self.call(at, k, a, b, out, first)),))]
         lane = self.fresh("l", plan.width - 1)

@@ -53,15 +53,15 @@ def in_words(c: Contraction, kind: str) -> Contraction:
         k<64: a[m, k]    ->    k<16: a[m, 4*k] | a[m, 4*k + 1] << 8 | a[m, 4*k + 2] << 16 | a[m, 4*k + 3] << 24
     """
     group = KINDS[kind][2]
-    k = min((v for v in reversed(c.k) if isinstance(v.hi, int)), key=lambda v: _filled(v, group) / extent(v))
-    words = Var(k.name, 0, _filled(k, group) // group - 1)
+    k = min((v for v in reversed(c.k) if isinstance(v.hi, int)), key=lambda v: filled(v, group) / extent(v))
+    words = Var(k.name, 0, filled(k, group) // group - 1)
     a, b = (_word(narrowed(x), k, words, group) for x in (c.a, c.b))
     if kind == "u8x4":
         a = binary("xor", a, const(_BIAS, uint32))
     return replace(c, a=a, b=b, k=tuple(words if v is k else v for v in c.k))
 
 
-def _filled(v: Var, group: int) -> int:
+def filled(v: Var, group: int) -> int:
     return -(-extent(v) // group) * group
 
 

@@ -11,14 +11,16 @@ the rest whole. Block sizes depend on shapes and the target only. (Goto and van 
 """
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.microkernels import registry
 from minigrad.codegen.microkernels.amx import SIDE
-from minigrad.codegen.microkernels.choose import has_amx, microkernel_of, shapes
+from minigrad.codegen.microkernels.choose import in_matrix_registers, microkernel_of, shapes
 from minigrad.codegen.microkernels.tile import KINDS, Tile
+from minigrad.codegen.strategies import float_parts
 from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.strategies.blocking import (
     BLOCK_HEIGHTS,
@@ -42,6 +44,7 @@ from minigrad.codegen.strategies.blocking import (
     stays_near,
     step_cycles,
     steps_closely,
+    stored_bytes,
 )
 from minigrad.codegen.strategies.narrow import in_words, narrow_kind
 from minigrad.codegen.strategies.plan import Box, PackedPlan
@@ -63,6 +66,16 @@ MIN_DEPTH_CALLED = 64
 """Steps of K in a block from which on a tile is a call of a microkernel."""
 
 
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Whether A is packed, which operands are read across their contiguous variable for it, and into which words."""
+
+    packs_a: bool
+    a_turned: bool
+    b_turned: bool
+    words: str = ""
+
+
 @lru_cache(maxsize=256)
 def plan(nest: Nest, target: Target) -> PackedPlan | str:
     """The packed plan, or why the nest is not packed."""
@@ -81,10 +94,16 @@ def plan(nest: Nest, target: Target) -> PackedPlan | str:
     for vs in (found.m, found.n, found.k):
         if any(not isinstance(v.hi, int) for v in vs[1:]):
             return "not packed: an inner extent is known at run time only"
-    if streams(found, target):
+    parts = float_parts.parts_kind(found, target)
+    if not parts and streams(found, target):
         return "not packed: both operands are read in place as fast"
     words = narrow_kind(found, target)
-    return packed(in_words(found, words) if words else found, target, words)
+    if words:
+        return packed(in_words(found, words), target, words)
+    options = [option(found, target)]
+    if parts:
+        options.append(option(float_parts.in_parts(found, parts), target, parts))
+    return min(options, key=lambda o: o[0])[1]
 
 
 def streams(c: Contraction, target: Target) -> bool:
@@ -106,10 +125,15 @@ def why_unpacked(nest: Nest, target: Target) -> str:
 
 def packed(c: Contraction, target: Target, words: str = "") -> PackedPlan:
     """Blocks and register tile for a contraction, of `words` (see `in_words`) if that is a kind of them."""
+    return option(c, target, words)[1]
+
+
+def option(c: Contraction, target: Target, words: str = "") -> tuple[float, PackedPlan]:
+    """Likewise, with its cycles."""
     bits = max(c.a.dtype.bits, 32)
     width = min(16, target.lanes(bits))
     a_along, a_lanes = lanes_of_a(c, width)
-    if words == "i8x4" and has_amx(target) and a_along == "m":
+    if in_matrix_registers(words, target) and a_along == "m":
         a_along, a_lanes = "k", min(4, width)  # the form that matrix registers load
     b_lanes = width if steps_closely(c.b, c.n) else min(4, width)
     made = []
@@ -119,7 +143,8 @@ def packed(c: Contraction, target: Target, words: str = "") -> PackedPlan:
         if in_place and not (one_run(c.a, c.k, k) and (a_along == "k" or row_bytes(c.a, c.k) < PAGE)
                              and stays_near(c, k, rows, target)):
             continue
-        m, n, packing = blocks(c, k, rows, vectors * width, target, (not in_place, a_lanes < width, b_lanes < width))
+        how = Packing(not in_place, a_lanes < width, b_lanes < width, words)
+        m, n, packing = blocks(c, k, rows, vectors * width, target, how)
         along, lanes = ("", 1) if in_place else (a_along, a_lanes)
         batch = tuple(v.name for v in c.batch)
         tile = Tile(words or c.a.dtype.short, rows, vectors * width, a_along)
@@ -127,7 +152,7 @@ def packed(c: Contraction, target: Target, words: str = "") -> PackedPlan:
         made.append((cycles * ROWS_APART + packing, PackedPlan("packed", batch, m, n, k, rows, vectors, width,
                                                   along, lanes, b_lanes, kernel, words=words)))
     shifted = () if words else (windowed(c, width, target), windowed_turned(c, width, target))
-    return min((*made, *(option for option in shifted if option is not None)), key=lambda option: option[0])[1]
+    return min((*made, *(o for o in shifted if o is not None)), key=lambda o: o[0])
 
 
 def called(tile: Tile, depth: int, target: Target) -> str:
@@ -141,15 +166,14 @@ def called(tile: Tile, depth: int, target: Target) -> str:
     return "" if short or target.language != "llvm" else kernel.name
 
 
-def blocks(c: Contraction, k: Box, rows: int, columns: int, target: Target, how: tuple[bool, bool, bool]
-           ) -> tuple[Box, Box, float]:
+def blocks(c: Contraction, k: Box, rows: int, columns: int, target: Target, how: Packing) -> tuple[Box, Box, float]:
     """Blocks of M and N that fit the second-level cache with what they need of A, B and sums, and what they cost."""
     bits = max(c.a.dtype.bits, 32)
-    depth = product(p for _, p in k)
+    depth = float_parts.whole_steps(product(p for _, p in k), how.words) * float_parts.plane_count(how.words)
     room = target.l2 * 8 // bits
     best: tuple[float, Box, Box] | None = None
     for height in BLOCK_HEIGHTS:
-        if how[0]:
+        if how.packs_a:
             m = box(c.m, max(height, rows), rows)
         else:
             m = *((v.name, 1) for v in c.m[:-1]), *box(c.m[-1:], max(height, rows), rows)
@@ -177,7 +201,8 @@ def register_tile(c: Contraction, width: int, target: Target, along: str, words:
         kind = words or c.a.dtype.short
         for rows in [r for r in shapes(kind, along, width, vectors, target) if along or r <= IN_PLACE_ROWS]:
             tiles = ceil(m / rows) * ceil(n / (vectors * width))
-            cycles = kind_cycles(kind, rows, vectors, target) * k + TILE_CYCLES * ceil(k / depth)
+            cycles = kind_cycles(kind, rows, vectors, target) * float_parts.whole_steps(k, words)
+            cycles += (TILE_CYCLES + float_parts.CALL_CYCLES.get(words, 0)) * ceil(k / depth)
             cycles *= tiles * size(c.batch)
             if cycles <= found[2]:
                 found = rows, vectors, cycles
@@ -186,22 +211,21 @@ def register_tile(c: Contraction, width: int, target: Target, along: str, words:
 
 def kind_cycles(kind: str, rows: int, vectors: int, target: Target) -> float:
     """Cycles of a tile per step of the sum, for any kind of panel."""
-    if kind == "i8x4" and has_amx(target):
-        return rows * vectors / SIDE
+    if in_matrix_registers(kind, target):
+        return rows * vectors / SIDE * float_parts.PASSES.get(kind, 1)
     return step_cycles(rows + (1 if kind == "u8x4" else 0), vectors)  # which has a row of sums of b beside
 
 
-def block_cost(c: Contraction, m: Box, n: Box, rows: int, columns: int, target: Target, how: tuple[bool, bool, bool]
-               ) -> float:
+def block_cost(c: Contraction, m: Box, n: Box, rows: int, columns: int, target: Target, how: Packing) -> float:
     """Cycles of packing and of edges, and of workers that wait for the last block: their number changes no result."""
-    packs_a, a_turned, b_turned = how
+    planes = float_parts.plane_count(how.words)
     mb, nb = product(p for _, p in m), product(p for _, p in n)
     m_blocks, n_blocks, all_k = ceil(size(c.m) / mb), ceil(size(c.n) / nb), size(c.k) * size(c.batch)
-    near_a, near_b = (size(vs) * all_k * c.a.dtype.itemsize <= target.l2 for vs in (c.m, c.n))
+    near_a, near_b = (size(vs) * all_k * stored_bytes(x) <= target.l2 for vs, x in ((c.m, c.a), (c.n, c.b)))
     cycles = 0.0
-    if packs_a:
-        cycles += size(c.m) * all_k * n_blocks * pack_cycles(c.a, near_a, a_turned)
-    cycles += size(c.n) * all_k * m_blocks * pack_cycles(c.b, near_b, b_turned)
+    if how.packs_a:
+        cycles += size(c.m) * all_k * n_blocks * pack_cycles(c.a, near_a, how.a_turned, planes)
+    cycles += size(c.n) * all_k * m_blocks * pack_cycles(c.b, near_b, how.b_turned, planes)
     work = size(c.m) * size(c.n) * all_k / (target.lanes(max(c.a.dtype.bits, 32)) * 2)
     edges = ceil(mb / rows) * rows / mb * ceil(nb / columns) * columns / nb - 1
     units = m_blocks * n_blocks * size(c.batch)

@@ -25,6 +25,7 @@ from minigrad.codegen.kernel import Nest
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.strategies.build_dots import dot_groups, lanes_along_rows
+from minigrad.codegen.strategies.float_parts import parts_kind
 from minigrad.codegen.strategies.packed import is_plain, product, row_bytes, steps_closely
 from minigrad.codegen.strategies.panel_form import form_of
 from minigrad.codegen.strategies.panel_units import FAR_STEP, SHARED_ROWS, even, tall_units, units, writes_rows
@@ -130,6 +131,8 @@ def plan(nest: Nest, target: Target) -> PanelPlan | str:
     bits = c.a.dtype.bits
     if not c.a.dtype.is_float or any(a.bits != bits for value in (c.a, c.b) for a in value_accesses(value, ())):
         return "no panels: an operand is narrow or an integer"
+    if parts_kind(c, target):
+        return "no panels: matrix registers multiply packed words"
     width = min(16, target.lanes(bits))
     m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
     if k < MIN_K or n < width or m * n * k < MIN_WORK:

@@ -1,0 +1,120 @@
+"""Floats as bfloat16, for matrix registers that multiply these.
+
+'bf16x3': a float32 x as the sum of three
+
+    y = x * 2^24                    exactly, subnormals too, as long as it is finite
+    h = y to 8 bits, m = y - h to 8 bits, l = y - h - m                     to nearest: l is exact in 8 bits
+    a * b * 2^48 = l h' + m h' + m m' + h m' + h l' + h h'                  but for terms below 2^-24 of it
+
+Where h is infinite or NaN, m and l are the upper and lower half of x as it is.
+
+'bf16x1': a bfloat16 x as h = x * 2^12, and x as it is for where h is infinite.
+
+bfloat16 has the exponents of float32. The scale keeps whatever float32 can represent away from subnormals, which matrix
+registers take for zero. What overflows for its sake makes a sum that is no finite number; such sums are computed again
+from x. Others are as exact as in float32 or better: of 16 products each, sums are rounded once.
+
+A word of a panel holds the same part, or plane, of two neighbours along k, the first one in the low half.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minigrad.dtype import bfloat16, float32, uint16, uint32
+from minigrad.value import Value, binary, bitcast, cast, const, unary, where
+
+HALF, UPPER, LOWER = 0x8000, 0xFFFF0000, 0xFFFF
+MAX = 3.4028234663852886e38
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """`planes` of a panel, the parts of a and b that are multiplied, 0 the largest, and the scale of both. From one
+    product to the next one of the parts changes."""
+
+    planes: int
+    products: tuple[tuple[int, int], ...]
+    scale: float
+
+
+PARTS = {"bf16x3": Parts(3, ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0)), 2.0 ** 24),
+         "bf16x1": Parts(2, ((0, 0),), 2.0 ** 12)}
+
+
+def words_of(kind: str, first: Value, second: Value) -> tuple[Value, ...]:
+    """The words of two values, float32 or for 'bf16x1' bfloat16: one for each plane, uint32."""
+    planes = _three if kind == "bf16x3" else _one
+    upper, half = const(UPPER, uint32), const(16, uint32)
+    return tuple([binary("or", binary("shr", x, half), binary("and", y, upper))
+                  for x, y in zip(planes(first), planes(second), strict=True)])
+
+
+def _three(x: Value) -> tuple[Value, ...]:
+    """The bits of h, m and l in the upper halves of uint32; what is in the lower halves does not count."""
+    upper = const(UPPER, uint32)
+
+    def rounded(v: Value) -> Value:
+        return binary("and", binary("add", bitcast(v, uint32), const(HALF, uint32)), upper)
+
+    y = binary("mul", x, const(PARTS["bf16x3"].scale, float32))
+    h = rounded(y)
+    rest = binary("sub", y, bitcast(h, float32))
+    m = rounded(rest)
+    last = bitcast(binary("sub", rest, bitcast(m, float32)), uint32)
+    bits = bitcast(x, uint32)
+    finite = binary("le", unary("abs", bitcast(h, float32)), const(MAX, float32))
+    return h, where(finite, m, bits), where(finite, last, binary("shl", bits, const(16, uint32)))
+
+
+def _one(x: Value) -> tuple[Value, ...]:
+    """Likewise the bits of h, and of x."""
+    assert x.dtype is bfloat16
+    bits = binary("shl", cast(bitcast(x, uint16), uint32), const(16, uint32))
+    h = binary("mul", bitcast(bits, float32), const(PARTS["bf16x1"].scale, float32))
+    return bitcast(h, uint32), bits
+
+
+def meaning(name: str, kind: str, rows: int, columns: int, along: str, limit: int) -> str:
+    """The loop IR text of a tile: see `Tile`."""
+    parts = PARTS[kind]
+    count = parts.planes
+    a, b = (f"({count} * u + {{p}}) * a_pitch + x" if along == "k" else f"({count} * x + {{p}}) * a_pitch + u",
+            f"({count} * x + {{p}}) * b_pitch + j")
+    last = f"{count * rows - 1} * a_pitch + k" if along == "k" else f"({count} * k - 1) * a_pitch + {rows}"
+    sizes = f"in a: u32[max({last}, 0)], in b: u32[max(({count} * k - 1) * b_pitch + {columns}, 0)]"
+    least = {"k": 0, "a_pitch": 1, "b_pitch": 1, "c_pitch": columns}
+    dims = ", ".join(f"{n}: index in {lo}..{limit}" for n, lo in least.items())
+    words = [f"        let {x}{p} = {x}[{place.format(p=p)}]" for x, place in (("a", a), ("b", b))
+             for p in range(count)]
+    total, plain = "sum[u]", "plain[u]"
+    for t in range(2):
+        for p, q in parts.products:
+            total = f"fma({_part(f'a{p}', t)}, {_part(f'b{q}', t)}, {total})"
+        plain = f"fma({_number(kind, 'a', t)}, {_number(kind, 'b', t)}, {plain})"
+    out = "c[u * c_pitch + j]"
+    result = f"where(abs(sum[u]) <= {MAX!r}, sum[u] * {parts.scale ** -2!r}, plain[u])"
+    return "\n".join([
+        f"func {name}({sizes}, inout c: f32[{rows - 1} * c_pitch + {columns}], {dims}, old: index in 0..1)",
+        f"  for j in 0..{columns} vector:",
+        f"    alloc sum: f32[{rows}] register", f"    alloc plain: f32[{rows}] register",
+        f"    for u in 0..{rows} unroll:", "      sum[u] = 0.0", "      plain[u] = 0.0",
+        "    for x in 0..k serial:", f"      for u in 0..{rows} unroll:", *words,
+        f"        sum[u] = {total}", f"        plain[u] = {plain}",
+        "    if old - 1 >= 0:", f"      for u in 0..{rows} unroll:", f"        {out} = {out} + {result}",
+        "    else:", f"      for u in 0..{rows} unroll:", f"        {out} = {result}", ""])
+
+
+def _part(word: str, t: int) -> str:
+    """Element `t` of a word of bfloat16, as float32."""
+    return f"bitcast({word} << 16:u32, f32)" if t == 0 else f"bitcast({word} & {UPPER}:u32, f32)"
+
+
+def _number(kind: str, x: str, t: int) -> str:
+    """The number that element `t` of the words stands for."""
+    h, m = (_part(f"{x}{p}", t) for p in range(2))
+    exact, raw = h, m
+    if kind == "bf16x3":
+        low = f"{x}2 & {LOWER}:u32" if t == 0 else f"{x}2 >> 16:u32"
+        up = f"{x}1 << 16:u32" if t == 0 else f"{x}1 & {UPPER}:u32"
+        exact, raw = f"(({h} + {m}) + {_part(f'{x}2', t)})", f"bitcast(({up}) | ({low}), f32)"
+    return f"where(abs({h}) <= {MAX!r}, {exact} * {1 / PARTS[kind].scale!r}, {raw})"

@@ -1,0 +1,247 @@
+"""Products of bfloat16, and of float32 in three bfloat16 parts: as exact as float32, for every number there is."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_packed import AVX512, arguments, equal_the_kernel, flat_kernel, tensor
+
+from minigrad import Tensor, config, show
+from minigrad.codegen.ir import interpret
+from minigrad.codegen.ir.interpret import interpret_function
+from minigrad.codegen.ir.nodes import BufferParam, Call, Function, Loop, Store
+from minigrad.codegen.ir.text import parse_function, print_function
+from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.microkernels.parts import PARTS, meaning, words_of
+from minigrad.codegen.strategies.build_packed import build_packed
+from minigrad.codegen.strategies.float_parts import in_parts, parts_kind
+from minigrad.codegen.strategies.packed import packed
+from minigrad.codegen.strategies.plan import PackedPlan, parse_plan
+from minigrad.codegen.strategies.recognise import Contraction, recognise
+from minigrad.codegen.transforms.unroll import unroll
+from minigrad.dtype import bfloat16, float32, uint32
+from minigrad.expr import Var
+from minigrad.runtime.cpu import host_target, shared_jit
+from minigrad.value import load
+
+AMX = replace(AVX512, name="amx", features=AVX512.features | {"avx512bw", "amx-tile", "amx-bf16", "amx-float32"})
+MATRIX_REGISTERS = pytest.mark.skipif("amx-bf16" not in host_target(shared_jit(), 1).features,
+                                      reason="this processor has no matrix registers for bfloat16")
+rng = np.random.default_rng(17)
+
+
+def rounded(*shape: int) -> Tensor:
+    """Numbers of bfloat16, widened where they are read."""
+    return tensor(*shape).cast("bfloat16").realize().float()
+
+
+# ---- words ----
+
+def every_kind_of_number() -> np.ndarray:
+    edges = [0, 1, 2, 0x7fffff, 0x800000, 0x800001, 0x73800000, 0x74ffffff, 0x7f7f8000, 0x7f7fffff,
+             0x7f800000, 0x7f800001, 0x7fc00000, 0x7fff8000, 0x7fffffff, 0x3f800000]
+    anything, subnormal = rng.integers(0, 1 << 32, 1000, np.uint32), rng.integers(0, 1 << 23, 200, np.uint32)
+    bits = np.concatenate([anything, subnormal, np.array(edges, np.uint32)])
+    return np.concatenate([bits, bits ^ 0x80000000])
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_words_stand_for_every_number(kind: str) -> None:
+    """What the meaning of a tile makes of words is what they were made of, bit for bit. NaN stays NaN, and zero loses
+    its sign, which no sum has."""
+    bits = every_kind_of_number()
+    count, planes = len(bits) // 2, PARTS[kind].planes
+    i, dtype = Var("i", 0, count - 1), float32 if kind == "bf16x3" else bfloat16
+    x = (bits if dtype is float32 else bits >> 16).astype(np.uint32 if dtype is float32 else np.uint16)
+    made = words_of(kind, load("x", (i * 2,), dtype), load("x", (i * 2 + 1,), dtype))
+    stores = tuple(Store("w", i * planes + p, word) for p, word in enumerate(made))
+    params = BufferParam("x", dtype, 2 * count, "in"), BufferParam("w", uint32, planes * count, "out")
+    encode = Function("encode", params, (), (), (Loop(i, 0, count, "serial", stores),))
+    words = np.zeros(planes * count, np.uint32)
+    interpret_function(parse_function(print_function(encode)), {"x": x.view(dtype.np), "w": words}, {})
+    found = np.zeros((count, 2), np.float32)
+    for t in range(2):
+        text = next(line for line in meaning("tile", kind, 16, 64, "k", 99).splitlines() if "plain[u] = fma" in line)
+        number = text.split("fma(")[1 if t == 1 else 2]
+        number = number[:_first_argument(number)]
+        lets = "".join(f"    let a{p} = w[{planes} * i + {p}]\n" for p in range(planes))
+        decode = parse_function(f"func decode(in w: u32[{planes * count}], out y: f32[{count}])\n  for i in 0..{count} "
+                                f"serial:\n{lets}    y[i] = {number}\n")
+        column = np.zeros(count, np.float32)
+        interpret_function(decode, {"w": words, "y": column}, {})
+        found[:, t] = column
+    expected = (bits if dtype is float32 else bits & 0xffff0000).view(np.float32)
+    nan = np.isnan(expected)
+    np.testing.assert_array_equal(np.isnan(found.ravel()), nan)
+    found[found == 0], expected[expected == 0] = 0, 0
+    np.testing.assert_array_equal(found.ravel().view(np.uint32)[~nan], expected.view(np.uint32)[~nan])
+
+
+def _first_argument(text: str) -> int:
+    """Where the first argument of a call ends."""
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and depth == 0:
+            return place
+    raise AssertionError(text)
+
+
+# ---- plans ----
+
+CASES: dict[str, Callable[[Callable[..., Tensor]], Tensor]] = {
+    "a @ b": lambda of: of(19, 24) @ of(24, 37),
+    "odd": lambda of: of(17, 23) @ of(23, 33),
+    "a @ b.T": lambda of: of(13, 33) @ of(21, 33).transpose(0, 1),
+    "a.T @ b": lambda of: of(33, 13).transpose(0, 1) @ of(33, 21),
+    "a.T @ b.T": lambda of: of(21, 13).transpose(0, 1) @ of(18, 21).transpose(0, 1),
+    "batched": lambda of: of(2, 5, 7) @ of(2, 7, 17),
+    "epilogue": lambda of: (of(2, 5, 7) @ of(7, 17) + of(17)).relu(),
+    "conv": lambda of: of(1, 3, 7, 7).conv2d(of(5, 3, 3, 3), padding=1).relu(),
+    "strided conv": lambda of: of(1, 2, 9, 9).conv2d(of(4, 2, 3, 3), stride=2, padding=1),
+    "1x1 conv": lambda of: of(2, 5, 5, 5).conv2d(of(6, 5, 1, 1)),
+}
+
+
+def plan_of(kernel: Kernel, kind: str) -> PackedPlan:
+    found = recognise(kernel.nests[0])
+    assert isinstance(found, Contraction), found
+    if kind == "bf16x1":
+        assert parts_kind(found, AMX) == kind
+    plan = packed(in_parts(found, kind), AMX, kind)
+    assert parse_plan(str(plan)) == plan and f"tile_{kind}_" in plan.microkernel
+    return plan
+
+
+@pytest.mark.parametrize("kind, of", [("bf16x1", rounded), ("bf16x3", tensor)], ids=list(PARTS)[::-1])
+@pytest.mark.parametrize("case", CASES)
+def test_parts_equal_the_kernel(case: str, kind: str, of: Callable[..., Tensor]) -> None:
+    kernel = flat_kernel(CASES[case](of), AMX)
+    equal_the_kernel(kernel, [build_packed(kernel, kernel.nests[0], plan_of(kernel, kind), "packed")])
+
+
+@pytest.mark.parametrize("kind, of", [("bf16x1", rounded), ("bf16x3", tensor)], ids=list(PARTS)[::-1])
+def test_blocks_end_within_a_register(kind: str, of: Callable[..., Tensor]) -> None:
+    """Blocks of 20 words, of which the last one has 11, over rows and columns that fill no tile."""
+    kernel = flat_kernel(of(18, 61) @ of(61, 40), AMX)
+    plan = replace(plan_of(kernel, kind), k=(("r0", 20),))
+    equal_the_kernel(kernel, [build_packed(kernel, kernel.nests[0], plan, "packed")])
+
+
+@pytest.mark.parametrize("kind, of", [("bf16x1", rounded), ("bf16x3", tensor)], ids=list(PARTS)[::-1])
+@pytest.mark.parametrize("m, n, k", [(35, 50, 61), (7, 66, 40)])
+def test_tiles_are_filled_up(m: int, n: int, k: int, kind: str, of: Callable[..., Tensor],
+                             monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was in scratch memory before reaches no matrix register: a NaN there would have a tile computed again, in
+    another order."""
+    kernel = flat_kernel(of(m, k) @ of(k, n), AMX)
+    plan, seen, planes = replace(plan_of(kernel, kind), k=(("r0", 20),)), [], PARTS[kind].planes
+    function = build_packed(kernel, kernel.nests[0], plan, "packed")
+
+    def call(run: interpret._Run, s: Call) -> None:
+        """Looks for what the interpreter fills memory with."""
+        steps, a_pitch, b_pitch, *_ = (run._uniform(e) for e in s.dims)
+        for (name, at), rows, pitch, width in zip(s.buffers, (planes * plan.rows, planes * steps), (a_pitch, b_pitch),
+                                                  (steps, plan.vectors * plan.width), strict=False):
+            start = run._uniform(at)
+            words = [run.buffers[name].data[start + r * pitch:start + r * pitch + width] for r in range(rows)]
+            seen.append((np.array(words) == 90).sum())
+
+    monkeypatch.setattr(interpret._Run, "_call", call)
+    interpret_function(unroll(function), arguments(kernel))
+    assert seen and not any(seen)
+
+
+# ---- on processors that have the registers ----
+
+def product(a: np.ndarray, b: np.ndarray, asked: bool = True) -> np.ndarray:
+    """In parts, unless not `asked`; of float32, or of bfloat16 where all numbers are such."""
+    with config(amx_float32=asked):
+        x, y = Tensor(a, device="CPU"), Tensor(b, device="CPU")
+        plan = show(x @ y, stage="plan")
+        assert ("bf16x3" in plan) == asked
+        return (x @ y).numpy()
+
+
+def small_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Of what the operands are as bfloat16."""
+    x, y = (Tensor(v, device="CPU").cast("bfloat16").realize() for v in (a, b))
+    made = x.matmul(y, dtype="float32")
+    assert "bf16x1" in show(made, stage="plan")
+    return made.numpy()
+
+
+def as_bfloat16(x: np.ndarray) -> np.ndarray:
+    return Tensor(x, device="CPU").cast("bfloat16").float().numpy()
+
+
+SPECIAL: dict[str, list[tuple[float, float]]] = {
+    "infinite": [(np.inf, 1.0)], "negative": [(-np.inf, 2.0)], "NaN": [(np.nan, 1.0)], "inf * 0": [(np.inf, 0.0)],
+    "inf - inf": [(np.inf, 1.0), (-np.inf, 1.0)], "0 * NaN": [(0.0, np.nan)], "inf * -inf": [(np.inf, -np.inf)],
+    "huge": [(3e38, 0.5)], "huge * 0": [(3e38, 0.0)], "overflow": [(3e38, 10.0)],
+    "cancels": [(3e37, 1.0), (-3e37, 1.0)], "huge * subnormal": [(3e38, 1e-40)], "subnormal": [(1e-40, 3.0)],
+    "subnormals": [(1e-40, 1e-42)],
+}
+
+
+@MATRIX_REGISTERS
+@pytest.mark.parametrize("multiply", [product, small_product], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("case", SPECIAL)
+def test_every_number_multiplies(case: str, multiply: Callable[..., np.ndarray]) -> None:
+    """Some rows have pairs of special numbers, first alone, then among others."""
+    for others in (0.0, 1.0):
+        a, b = (np.float32(others) * rng.standard_normal(s).astype(np.float32) for s in ((150, 170), (170, 190)))
+        for step, (x, y) in enumerate(SPECIAL[case]):
+            a[5, 3 + 40 * step], b[3 + 40 * step, 9] = x, y
+            a[70, 149 - step], b[149 - step, 90] = x, y
+        if multiply is small_product:
+            a, b = as_bfloat16(a), as_bfloat16(b)
+        with np.errstate(all="ignore"):
+            expected = a.astype(np.float64) @ b.astype(np.float64)
+            size = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64))
+            expected, near = expected.astype(np.float32), 4e-7 * size + 2e-45
+        got = multiply(a, b)
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
+        exact = np.isinf(expected) | ~np.isfinite(near)
+        np.testing.assert_array_equal(got[exact], expected[exact])
+        assert np.all(np.abs(got[~exact].astype(np.float64) - expected[~exact]) <= near[~exact])
+
+
+@MATRIX_REGISTERS
+@pytest.mark.parametrize("scale", [1e-38, 1e-30, 1.0, 1e18])
+def test_as_near_as_float32(scale: float) -> None:
+    """To what float64 gives, of numbers of any size; the blocks of K end where no register does."""
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((150, 1100), (1100, 130)))
+    a *= np.float32(scale)
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    parts, plain = (product(a, b, asked).astype(np.float64) for asked in (True, False))
+    assert np.abs(parts - expected).max() <= np.abs(plain - expected).max()
+    assert np.square(parts - expected).mean() <= np.square(plain - expected).mean()
+
+
+@MATRIX_REGISTERS
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+@pytest.mark.parametrize("m, n, k", [(300, 200, 130), (65, 700, 1030)])
+def test_threads_change_nothing(m: int, n: int, k: int, kind: str) -> None:
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), (k, n)))
+    a[m - 1, 7] = np.inf
+    found = []
+    for threads in (1, 2):
+        with config(threads=threads, amx_float32=True):
+            x, y = (Tensor(v, device="CPU").cast(kind).realize() for v in (a, b))
+            made = x.matmul(y, dtype="float32")
+            assert "bf16x" in show(made, stage="plan")
+            found.append(made.numpy())
+    assert found[0].tobytes() == found[1].tobytes()
+
+
+@MATRIX_REGISTERS
+def test_convolutions_of_bfloat16() -> None:
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in ((2, 40, 30, 30), (64, 40, 3, 3)))
+    low = [Tensor(v, device="CPU").cast("bfloat16").realize() for v in (x, w)]
+    made = low[0].conv2d(low[1], padding=1)
+    assert "bf16x1" in show(made, stage="plan")
+    expected = low[0].float().realize().conv2d(low[1].float().realize(), padding=1).numpy()
+    np.testing.assert_allclose(made.float().numpy(), expected, rtol=2 ** -8, atol=1e-4)
