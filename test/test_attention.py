@@ -60,6 +60,9 @@ CASES = {
         tensor(1, 13, 3, 4).transpose(1, 2), tensor(1, 13, 3, 4).transpose(1, 2)),
     "groups": lambda: tensor(1, 4, 10, 4).scaled_dot_product_attention(tensor(1, 2, 12, 4), tensor(1, 2, 12, 4),
                                                                        enable_gqa=True),
+    "equal rows": lambda: tensor(1, 8).expand(17, 8).scaled_dot_product_attention(tensor(5, 8), tensor(5, 4)),
+    "equal rows, mask": lambda: tensor(2, 1, 8).expand(2, 17, 8).scaled_dot_product_attention(
+        tensor(2, 5, 8), tensor(2, 5, 4), tensor(17, 5)),
     "bool mask": lambda: tensor(9, 4).scaled_dot_product_attention(
         tensor(12, 4), tensor(12, 4), Tensor(rng.random((9, 12)) < 0.7, device="CPU").realize()),
     "added mask": lambda: tensor(2, 9, 4).scaled_dot_product_attention(tensor(2, 12, 4), tensor(2, 12, 4),

@@ -93,7 +93,8 @@ def recognise(nest: Nest) -> Attention | None:
         return None
     depth, q, k, with_dot = dot
     by_keys = free_variables(k) | (free_variables(mix.v) if mix else frozenset())
-    rows = [x for x in nest.domain if x in free_variables(q) and x not in by_keys]
+    apart = [x for x in nest.domain if x not in by_keys]  # any of them may be the row: one that q has, if there is one
+    rows = [x for x in apart if x in free_variables(q)] or apart
     if mix and (depth in free_variables(mix.v) or mix.column in free_variables(score)):
         return None
     row = rows[-1] if rows else Var("row", 0, 0)
