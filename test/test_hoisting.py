@@ -137,3 +137,18 @@ def test_a_check_knows_that_a_replay_does_less() -> None:
         for _ in range(3):
             step(x)
     assert step.replays == 2
+
+
+def test_what_is_read_before_an_assignment_to_it_is_the_old_value() -> None:
+    """An output reads a sum of constants, which an assignment in place changes afterwards for another output."""
+    def twice(x: Tensor) -> tuple[Tensor, Tensor]:
+        changed = (constant * 2).contiguous()
+        before = changed.pad((2, 1)) + changed.flip(0).pad((1, 2))
+        changed[-1] = 0
+        return before, changed.pad((2, 1)) * x
+
+    constant, step = tensor(4), jit(twice)
+    for _ in range(4):
+        x = tensor(7)
+        for got, want in zip(step(x), twice(x), strict=True):
+            assert got.numpy().tobytes() == want.numpy().tobytes()

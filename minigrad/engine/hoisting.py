@@ -106,7 +106,8 @@ class _Once:
         return nbytes
 
     def _closed(self, barred: set[int]) -> set[int]:
-        """Launches over constants and each other's results, which nobody else writes, but for those `barred`."""
+        """Launches over constants and each other's results, which nobody else writes or has read before, but for those
+        `barred`."""
         items = self.plan.items
         while True:
             known, chosen = set(self.fixed), set()
@@ -115,7 +116,12 @@ class _Once:
                     chosen.add(k)
                     known |= item.writes
             others = {s for k, item in enumerate(items) if k not in chosen for s in item.writes}
-            shared = {k for k in chosen if items[k].writes & others}
+            shared, earlier = set(), set()
+            for k, item in enumerate(items):
+                if k not in chosen:
+                    earlier |= item.reads
+                elif item.writes & (others | earlier):  # an assignment in place, after what stays has read the old value
+                    shared.add(k)
             if not shared:
                 return chosen
             barred = barred | shared
