@@ -118,6 +118,16 @@ def test_batchnorm_running_statistics_move_and_are_used() -> None:
     assert ours.num_batches_tracked.item() == 3
 
 
+def test_running_statistics_have_no_gradient() -> None:
+    """As a layer in evaluation after one in training, or a penalty: statistics meet what has gradients."""
+    x, scale = Tensor.randn(4, 3).requires_grad_(), Tensor.ones(3, requires_grad=True)
+    layer = nn.BatchNorm(3)
+    with Tensor.train():
+        layer(x)
+    (layer.running_mean * layer.running_var * scale).sum().backward()
+    assert x.grad is None and scale.grad is not None
+
+
 def test_dropout() -> None:
     x = Tensor.ones(1000)
     layer = nn.Dropout(0.25)

@@ -47,8 +47,8 @@ class NNMixin(DecompositionMixin):
         scale, shift = scale.cast(wide.dtype), shift.cast(wide.dtype)
         y = self._wrap(functions.batch_norm(wide._node, scale._node, shift._node, axes, eps), wide, scale, shift)
         y = y.cast(self._as_float().dtype)
-        x = self._wrap(self._node)._as_float()
-        return y, x.mean(axes), x.var(axes, correction=correction)
+        x = self._as_float()
+        return y, x.mean(axes).detach(), x.var(axes, correction=correction).detach()
 
     # Dropout
 
