@@ -80,6 +80,7 @@ ROWS: list[tuple[Callable[[], object], type[Exception], str]] = [
      "[cross_entropy] expected class indices [3] for logits [3, 4], got [4]"),
     (lambda: x(2, 3, 4).scaled_dot_product_attention(x(2, 5, 6), x(2, 5, 4)), ShapeError,
      "[scaled_dot_product_attention] expected q [..., L, E], k [..., S, E], v [..., S, F], got [2, 3, 4], [2, 5, 6]"),
+    (lambda: Tensor.einsum("ii", x(2, 3)), ShapeError, "[einsum] expected one length of 'i' in 'ii', got [2, 3]"),
     (lambda: Tensor.einsum("ij,jk", x(2, 3)), ShapeError, "[einsum] expected one term per operand"),
     (lambda: i(3) << 1.5, DTypeError, "[shl] expected an integer type, got float32"),
     (lambda: x(3) & x(3), DTypeError, "[and] expected an integer or bool type, got float32"),

@@ -116,11 +116,12 @@ class _Once:
                     chosen.add(k)
                     known |= item.writes
             others = {s for k, item in enumerate(items) if k not in chosen for s in item.writes}
-            shared, earlier = set(), set()
+            shared: set[int] = set()
+            earlier: set[int] = set()
             for k, item in enumerate(items):
                 if k not in chosen:
                     earlier |= item.reads
-                elif item.writes & (others | earlier):  # an assignment in place, after what stays has read the old value
+                elif item.writes & (others | earlier):  # else what stays would read a later value than before
                     shared.add(k)
             if not shared:
                 return chosen

@@ -65,7 +65,7 @@ class AliasMixin(PatternMixin):
         """Each element less the one before it along an axis."""
         a = as_axis("diff", dim, self.ndim)
         n: Any = self.shape[a]
-        return self._cut(a, 1, n) - self._cut(a, 0, n - 1)
+        return self._cut(a, 1, n) - self._cut(a, 0, n - 1) if n != 0 else self
 
     def flipud(self) -> Self:
         return self.flip(0)

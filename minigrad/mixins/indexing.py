@@ -212,7 +212,7 @@ class IndexingMixin(CreationMixin):
         index, common = self._flat_index(tensors, x.shape[:len(axes)])
         others = x.shape[len(axes):]
         rows = x.reshape(B.numel(x.shape[:len(axes)]), *others)
-        taken = rows.take(index.reshape(B.numel(common))).reshape(*common, *others)
+        taken = rows._rows(index.reshape(B.numel(common))).reshape(*common, *others)
         before = axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0
         k = len(common)
         return taken.permute(*range(k, k + before), *range(k), *range(k + before, taken.ndim))
@@ -274,10 +274,12 @@ class IndexingMixin(CreationMixin):
         return self._wrap(B.gather(self._node, self._indices("gather", index)._node, a), self)
 
     def scatter(self, dim: int, index: Any, src: Any, reduce: str | None = None) -> Self:
-        """x with src[.., i, ..] put at [.., index[.., i, ..], ..] along `dim`; `reduce`: 'add' to what is there."""
-        if reduce not in (None, "add"):
-            raise ShapeError(f"[scatter] expected reduce None or 'add', got {reduce!r}")
-        return self._scatter(dim, index, src, "set" if reduce is None else "add")
+        """x with src[.., i, ..] put at [.., index[.., i, ..], ..] along `dim`; `reduce`: 'add' to what is there, or
+        'multiply' it."""
+        known = {None: "set", "add": "add", "multiply": "mul"}
+        if reduce not in known:
+            raise ShapeError(f"[scatter] expected reduce None, 'add' or 'multiply', got {reduce!r}")
+        return self._scatter(dim, index, src, known[reduce])
 
     def scatter_add(self, dim: int, index: Any, src: Any) -> Self:
         return self._scatter(dim, index, src, "add")
@@ -298,11 +300,15 @@ class IndexingMixin(CreationMixin):
         return self._wrap(B.scatter(self._node, index._node, value, a, reduction), self, src)
 
     def take(self, index: Any) -> Self:
-        """Rows: x[index] along the first axis for an integer tensor of any shape; out of range is clamped."""
-        if not self.ndim:
-            raise ShapeError("[take] expected a tensor with axes, got one of shape []")
-        index, rest = self._indices("take", index), self.shape[1:]
-        count = index.numel()
+        """The elements of the flattened tensor at integers of any shape, which the result has. Negative ones count from
+        the end; out of range is clamped."""
+        index = self._indices("take", index)
+        place = index if index.dtype.kind == "u" else (index < 0).where(index + self.numel(), index)
+        return self.flatten()._rows(place)
+
+    def _rows(self, index: Self) -> Self:
+        """x[index] along the first axis for an integer tensor of any shape; out of range is clamped."""
+        rest, count = self.shape[1:], index.numel()
         wide = index.reshape(count, *[1] * len(rest)).expand(count, *rest)
         return self.gather(0, wide).reshape(*index.shape, *rest)
 
@@ -310,14 +316,14 @@ class IndexingMixin(CreationMixin):
         """Rows of this [V, D] table: index [...] gives [..., D]."""
         if self.ndim != 2:
             raise ShapeError(f"[embedding] expected a table [V, D], got {list(self.shape)}")
-        return self.take(index)
+        return self._rows(self._indices("embedding", index))
 
     def index_select(self, dim: int, index: Any) -> Self:
         """Slices of one axis, in the order of a 1-D index."""
         a, index = as_axis("index_select", dim, self.ndim), self._indices("index_select", index)
         if index.ndim != 1:
             raise ShapeError(f"[index_select] expected an index of one axis, got {list(index.shape)}")
-        return self.transpose(a, 0).take(index).transpose(a, 0)
+        return self.transpose(a, 0)._rows(index).transpose(a, 0)
 
 
 def _is_mask(item: Any) -> bool:

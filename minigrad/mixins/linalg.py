@@ -79,10 +79,8 @@ class LinalgMixin(PlacesMixin):
 
     @classmethod
     def einsum(cls, formula: str, *operands: Any, dtype: DType | str | None = None) -> Self:
-        """Einstein summation over single letters, such as 'bij,bjk->bik', and '...' for axes that broadcast; no
-        diagonals.
-
-        `dtype` is that of products and sums.
+        """Einstein summation over single letters, such as 'bij,bjk->bik', and '...' for axes that broadcast; a
+        letter twice in a term takes the diagonal. `dtype` is that of products and sums.
         """
         tensors: list[Self] = [as_tensor("einsum", t) for t in spread(operands)]
         if not isinstance(formula, str) or not tensors:
@@ -96,11 +94,12 @@ class LinalgMixin(PlacesMixin):
         if len(terms) != len(tensors) or any(len(t) != x.ndim for t, x in zip(terms, tensors, strict=True)):
             raise ShapeError(f"[einsum] expected one term per operand and one letter per axis, got {formula!r} for "
                              f"{' and '.join(str(list(x.shape)) for x in tensors)}")
-        distinct = all(len(set(t)) == len(t) for t in (*terms, out))
-        if not distinct or not all(c.isalpha() for c in [*counts, *out]):
-            raise ShapeError(f"[einsum] expected distinct letters in each term, got {formula!r}")
+        if len(set(out)) != len(out) or not all(c.isalpha() for c in [*counts, *out]):
+            raise ShapeError(f"[einsum] expected letters, and distinct ones in the output, got {formula!r}")
         if set(out) - set(counts):
             raise ShapeError(f"[einsum] expected output letters that occur in the terms, got {formula!r}")
+        for k, term in enumerate(terms):
+            terms[k], tensors[k] = tensors[k]._diagonals(term)
         for letter in counts:
             lengths = {x.shape[t.index(letter)] for t, x in zip(terms, tensors, strict=True) if letter in t}
             if len(lengths - {1}) > 1:
@@ -117,6 +116,18 @@ class LinalgMixin(PlacesMixin):
             aligned = aligned._accumulating(dtype) if summed or dtype is not None else aligned
             product = aligned if product is None else product * aligned
         return product.sum(summed) if summed else product
+
+    def _diagonals(self, term: str) -> tuple[str, Self]:
+        """A term of einsum and its operand [one axis per letter] with each letter once."""
+        x = self
+        for letter in [c for c in term if term.count(c) > 1][::-1]:
+            if term.count(letter) < 2:
+                continue
+            a, b = term.index(letter), term.rindex(letter)
+            if x.shape[a] != x.shape[b]:
+                raise ShapeError(f"[einsum] expected one length of {letter!r} in {term!r}, got {list(x.shape)}")
+            x, term = x.diagonal(0, a, b), term[:a] + term[a + 1:b] + term[b + 1:] + letter
+        return term, x
 
     # Convolution
 

@@ -65,9 +65,9 @@ class PlacesMixin(SamplingMixin):
         return a, index.reshape(*[-1 if i == a else 1 for i in range(self.ndim)]).expand(*expected), source
 
     def scatter_reduce(self, dim: int, index: Any, src: Self, reduce: str, *, include_self: bool = True) -> Self:
-        """x with src combined into it by 'sum', 'mean', 'amax' or 'amin'; without `include_self`, what is written to
-        counts as if it was not there."""
-        known = {"sum": "add", "mean": "add", "amax": "max", "amin": "min"}
+        """x with src combined into it by 'sum', 'prod', 'mean', 'amax' or 'amin'; without `include_self`, what is
+        written to counts as if it was not there."""
+        known = {"sum": "add", "prod": "mul", "mean": "add", "amax": "max", "amin": "min"}
         if reduce not in known:
             raise ShapeError(f"[scatter_reduce] expected reduce among {', '.join(known)}, got {reduce!r}")
         base = self
@@ -75,7 +75,7 @@ class PlacesMixin(SamplingMixin):
         start = self.full(self.shape, 1 if include_self else 0, dtype=int32, device=self.device)
         counts = start.scatter_add(dim, index, ones) if reduce == "mean" or not include_self else start
         if not include_self:
-            identity = self.dtype.min if reduce == "amax" else self.dtype.max if reduce == "amin" else 0
+            identity = {"prod": 1, "amax": self.dtype.min, "amin": self.dtype.max}.get(reduce, 0)
             base = (counts > 0).where(identity, self)
         result = base._scatter(dim, index, src, known[reduce])
         if reduce != "mean":

@@ -114,8 +114,11 @@ class ReduceMixin(MovementMixin):
         return self.bitwise_not().argmax(axis, keepdim, dim=dim)
 
     def logsumexp(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Self:
-        """log(sum(exp(x))), without overflow."""
-        return self._as_float()._reduce("logsumexp", functions.logsumexp, axis if dim is None else dim, keepdim)
+        """log(sum(exp(x))), without overflow; of nothing: -inf."""
+        axis, x = axis if dim is None else dim, self._as_float()
+        if 0 in [x.shape[a] for a in as_axes("logsumexp", axis, x.ndim)]:
+            return x.sum(axis, keepdim).log()
+        return x._reduce("logsumexp", functions.logsumexp, axis, keepdim)
 
     def softmax(self, axis: Axis = -1, dtype: DType | str | None = None, *, dim: Axis = None) -> Self:
         """exp(x) / sum(exp(x)) along an axis, without overflow."""

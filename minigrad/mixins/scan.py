@@ -81,6 +81,8 @@ class ScanMixin(IndexingMixin):
 
     def _scan_last(self, scan: _Scan) -> Self:
         n = self.shape[-1]
+        if n == 0:
+            return self
         if not isinstance(n, int) or n <= _BLOCK:
             order = self._wrap(B.iota(n, self.device))
             upto = order.reshape(1, n).le(order.reshape(n, 1))

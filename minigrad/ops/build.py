@@ -397,8 +397,8 @@ def gather(x: Node, index: Node, axis: int) -> Node:
 
 
 def scatter(base: Node, index: Node, value: Node, axis: int, reduction: str) -> Node:
-    if reduction == "add" and base.dtype is bool_:
-        reduction = "max"  # the sum of two bools is their or
+    if reduction in ("add", "mul") and base.dtype is bool_:
+        reduction = "max" if reduction == "add" else "min"  # the sum of two bools is their or, their product their and
     result = apply(indexed.SCATTER, base, index, value, axis=axis, reduction=reduction)
     return base if 0 in index.shape else result
 

@@ -16,8 +16,8 @@ from minigrad.ops import build as B
 from minigrad.ops.node import Node
 from minigrad.ops.op import Op, Shape, Storage
 
-REDUCTIONS = ("set", "add", "max", "min")
-_COMBINE = {"add": np.add, "max": np.maximum, "min": np.minimum}
+REDUCTIONS = ("set", "add", "mul", "max", "min")
+_COMBINE = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 def _check_index(name: str, shape: Shape, index: Shape, dtype: DType, axis: int) -> None:
@@ -79,6 +79,23 @@ def _set_vjp(node: Node, g: Node) -> tuple[Node, None, Node]:
     return B.where(B.eq(last, none), g, B.full_like(g, 0)), None, dvalue
 
 
+def _mul_vjp(node: Node, g: Node) -> tuple[Node, None, Node]:
+    """Of each factor, the product of the others: of those that are not 0, unless another one is 0."""
+    base, index, value = node.inputs
+    axis = node.params["axis"]
+    base_is_0, value_is_0 = (B.eq(x, B.full_like(x, 0)) for x in (base, value))
+    factors = [B.where(is_0, B.full_like(x, 1), x) for is_0, x in ((base_is_0, base), (value_is_0, value))]
+    product = B.mul(g, B.scatter(factors[0], index, factors[1], axis, "mul"))
+    zeros = B.scatter(B.cast(base_is_0, int32), index, B.cast(value_is_0, int32), axis, "add")
+
+    def others(product: Node, zeros: Node, factor: Node, is_0: Node) -> Node:
+        counted = B.eq(zeros, B.cast(is_0, int32))
+        return B.where(counted, B.div(product, factor), B.full_like(product, 0))
+
+    picked = B.gather(product, index, axis), B.gather(zeros, index, axis)
+    return others(product, zeros, factors[0], base_is_0), None, others(*picked, factors[1], value_is_0)
+
+
 def _scatter_vjp(node: Node, g: Node) -> tuple[Node | None, None, Node | None]:
     base, index, value = node.inputs
     axis, reduction = node.params["axis"], node.params["reduction"]
@@ -88,6 +105,8 @@ def _scatter_vjp(node: Node, g: Node) -> tuple[Node | None, None, Node | None]:
         return _set_vjp(node, g)
     if reduction == "add":
         return g, None, B.gather(g, index, axis)
+    if reduction == "mul":
+        return _mul_vjp(node, g)
     from_base = B.cast(B.eq(base, node), g.dtype)
     from_value = B.cast(B.eq(value, B.gather(node, index, axis)), g.dtype)
     share = B.div(g, B.scatter(from_base, index, from_value, axis, "add"))

@@ -208,6 +208,12 @@ def indexed_cases() -> list[Case]:
             grad=False,
         ),
         Case(
+            "scatter_prod",
+            lambda x, i, v: x.scatter_reduce(0, i, v, "prod"),
+            (A(4, 5), N(0, 3, 7, 5), F(7, 5)),
+            lambda x, i, v: _scattered(x, i, v, np.multiply),
+        ),
+        Case(
             "scatter_max",
             lambda x, i, v: x.scatter_reduce(0, i, v, "amax"),
             (A(4, 5), N(0, 3, 7, 5), F(7, 5)),

@@ -351,7 +351,7 @@ def lower_scatter(node: Node, is_leaf: Callable[[Node], bool], in_place: bool) -
     position = clamped_index(cast(state.element(picks, at), int64), base.shape[axis])
     where = (*at[:axis], position, *at[axis + 1:])
     element = cast(state.element(value, at), node.dtype)
-    combine = {"add": "sum", "set": "set"}.get(reduction, reduction)
+    combine = {"add": "sum", "mul": "prod"}.get(reduction, reduction)
     if in_place and peel(base, is_leaf) in state.params:
         return None
     stored = [(frozenset(state.domain), Store("o0", where, element, combine))]
