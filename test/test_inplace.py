@@ -39,6 +39,11 @@ ROWS: list[Callable[[Any, Any], Any]] = [
     lambda x, y: x.addcmul_(y, y, value=2), lambda x, y: x.addcdiv_(y, y.exp(), value=0.1), lambda x, y: x.zero_(),
     lambda x, y: x.fill_(2.5), lambda x, y: x.copy_(y), lambda x, y: x.copy_(y[0]),
     lambda x, y: x.tril_(), lambda x, y: x.triu_(1), lambda x, y: x.remainder_(0.3), lambda x, y: x.tanh_().sigmoid_(),
+    lambda x, y: x.eq_(y), lambda x, y: x.lt_(0), lambda x, y: x.logical_and_(y), lambda x, y: x.atan2_(y).cosh_(),
+    lambda x, y: x.cumsum_(1), lambda x, y: x.xlogy_(y.abs()), lambda x, y: x.renorm_(2, 0, 1),
+    lambda x, y: x.index_put_((y > 0,), y[0, 0] * 2), lambda x, y: x.fill_diagonal_(7), lambda x, y: x.unsqueeze_(1),
+    lambda x, y: x.t_().add_(1), lambda x, y: x.transpose_(0, 1), lambda x, y: x.unsqueeze_(0).squeeze_(0).mul_(2),
+    lambda x, y: x.t_().fill_diagonal_(3, wrap=True),
     lambda x, y: x.floor_().add_(1), lambda x, y: x.mul_(x).add_(x),
 ]
 
@@ -178,7 +183,8 @@ def test_integers_and_empty_tensors(device: str) -> None:
 
 def test_every_method_has_one_without_an_underscore() -> None:
     made = [n for n in vars(InPlaceMixin) if n.endswith("_") and not n.startswith("_")]
-    without = {"zero_", "fill_", "copy_", "normal_", "uniform_", "exponential_", "bernoulli_", "random_", "detach_"}
+    without = {"zero_", "fill_", "copy_", "normal_", "uniform_", "exponential_", "bernoulli_", "random_", "detach_",
+               "geometric_", "log_normal_", "cauchy_", "fill_diagonal_"}
     assert len(made) > 50 and all(hasattr(Tensor, n[:-1]) for n in made if n not in without)
     assert "add_" in repr(Tensor.add_.__name__) and "`add`" in (Tensor.add_.__doc__ or "")
 

@@ -5,12 +5,12 @@ import math
 from typing import Any, Self
 
 from minigrad.errors import DTypeError
-from minigrad.mixins.special import SpecialMixin
+from minigrad.mixins.numbers import NumberMixin
 from minigrad.ops import build as B
 from minigrad.ops import functions
 
 
-class ActivationMixin(SpecialMixin):
+class ActivationMixin(NumberMixin):
     """Methods of one tensor that give one of its shape."""
 
     __slots__ = ()

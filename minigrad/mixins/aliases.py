@@ -89,7 +89,6 @@ class AliasMixin(PatternMixin):
 
     reshape_as = view_as
     moveaxis = PatternMixin.movedim
-    swapdims = swapaxes
     concat = PatternMixin.cat
 
     # Types and new tensors

@@ -103,29 +103,48 @@ class DistanceMixin(LinalgMixin):
     def quantile(self, q: Any, dim: int | None = None, keepdim: bool = False) -> Self:
         """The value below which a share q of the elements along an axis lie, between two of them in proportion; of all
         without an axis. NaN if there is one. q is in 0..1: a number, or a tensor [Q], whose axis comes first."""
+        return self._quantiles("quantile", q, dim, keepdim, False)
+
+    def nanquantile(self, q: Any, dim: int | None = None, keepdim: bool = False) -> Self:
+        """`quantile` of what is not NaN; NaN where everything is."""
+        return self._quantiles("nanquantile", q, dim, keepdim, True)
+
+    def _quantiles(self, name: str, q: Any, dim: int | None, keepdim: bool, without_nan: bool) -> Self:
         if dim is None:
-            flat = self.flatten().quantile(q, 0)
+            flat = self.flatten()._quantiles(name, q, 0, False, without_nan)
             return flat.reshape(*flat.shape, *[1] * self.ndim) if keepdim else flat
-        a = as_axis("quantile", dim, self.ndim)
+        a = as_axis(name, dim, self.ndim)
         n: Any = self.shape[a]
         shares = self._operand(q)
         if isinstance(shares, (bool, int, float)) and not 0 <= shares <= 1:
-            raise ShapeError(f"[quantile] expected q in 0..1, got {q}")
+            raise ShapeError(f"[{name}] expected q in 0..1, got {q}")
         if n == 0 or getattr(shares, "ndim", 0) > 1:
-            raise ShapeError(f"[quantile] expected at least one element and q as a number or [Q], got "
+            raise ShapeError(f"[{name}] expected at least one element and q as a number or [Q], got "
                              f"{list(self.shape)} along axis {dim} and {q!r}")
         x = self._as_float().transpose(a, -1)
         ordered = x.sort(-1)[0]
         shares = shares if isinstance(shares, DistanceMixin) else self.full((), float(shares), device=self.device)
-        place = (shares.flatten() * (n - 1)).clip(0, n - 1)
+        last: Any = (x.eq(x).sum(-1, keepdim=True) - 1).maximum(0) if without_nan else n - 1
+        place = (shares.flatten() * last).minimum(last).maximum(0)
         low = place.floor()
         index = low.int()
-        after = (index + 1).minimum(n - 1)
-        below, above = ordered.index_select(-1, index), ordered.index_select(-1, after)
+        after = (index + 1).minimum(last)
+        if without_nan:
+            below, above = ordered.gather(-1, index), ordered.gather(-1, after)
+        else:
+            below, above = ordered.index_select(-1, index), ordered.index_select(-1, after)
         found = below.lerp(above, (place - low).cast(x.dtype))
-        found = x.isnan().any(-1, keepdim=True).where(math.nan, found).transpose(a, -1)
+        found = (found if without_nan else x.isnan().any(-1, keepdim=True).where(math.nan, found)).transpose(a, -1)
         found = found.movedim(a, 0) if not keepdim else found.unsqueeze(0).transpose(0, a + 1)
         return found.squeeze(0) if shares.ndim == 0 else found
+
+    def renorm(self, p: float, dim: int, maxnorm: float) -> Self:
+        """With slices along an axis whose p-norm is larger than `maxnorm` scaled down to it."""
+        a = as_axis("renorm", dim, self.ndim)
+        rest = tuple([i for i in range(self.ndim) if i != a])
+        most = as_number("renorm", "maxnorm", maxnorm)
+        size = self._norm("renorm", p, rest, True) if rest else self.abs()
+        return (size > most).where(self * (most / (size + 1e-7)), self)
 
     def movedim(self, source: Any, destination: Any) -> Self:
         """One axis moved to another place, or several to as many, the others in their order."""

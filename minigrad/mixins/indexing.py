@@ -217,8 +217,8 @@ class IndexingMixin(CreationMixin):
         k = len(common)
         return taken.permute(*range(k, k + before), *range(k), *range(k + before, taken.ndim))
 
-    def _put_tensors(self, tensors: dict[int, Self], value: Self) -> Self:
-        """This tensor with `value` written where the index tensors point."""
+    def _put_tensors(self, tensors: dict[int, Self], value: Self, reduction: str = "set") -> Self:
+        """This tensor with `value` written, or added, where the index tensors point."""
         axes = list(tensors)
         rest = [a for a in range(self.ndim) if a not in tensors]
         order = [*axes, *rest]
@@ -236,7 +236,7 @@ class IndexingMixin(CreationMixin):
         count = B.numel(common)
         wide = index.reshape(count, *[1] * len(others)).expand(count, *others)
         flat = value.reshape(count, *target[len(common):])
-        done = rows.scatter(0, wide, flat).reshape(*x.shape)
+        done = rows._scatter(0, wide, flat, reduction).reshape(*x.shape)
         return done.permute(*sorted(range(self.ndim), key=order.__getitem__))
 
     # Named operations

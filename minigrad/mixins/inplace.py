@@ -5,14 +5,15 @@ gradients are collected in must not change while they are recorded: its gradient
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Self
 
 from minigrad.dtype import DType, bool_
 from minigrad.errors import DTypeError, MinigradError, ShapeError
-from minigrad.mixins.aliases import AliasMixin
 from minigrad.mixins.base import as_number
 from minigrad.mixins.modes import modes
+from minigrad.mixins.parts import PartsMixin
 from minigrad.ops.storage import ASSIGN, BUFFER
 
 
@@ -27,7 +28,7 @@ def _in_place(name: str) -> Callable[..., Any]:
     return method
 
 
-class InPlaceMixin(AliasMixin):
+class InPlaceMixin(PartsMixin):
     """Results must have this tensor's shape and a type that it can hold. Raises MinigradError for a leaf with
     requires_grad outside `Tensor.no_grad()`, ShapeError and DTypeError for results that do not fit."""
 
@@ -119,6 +120,72 @@ class InPlaceMixin(AliasMixin):
         return self._become("random_", self.randint(*self.shape, low=low, high=high, device=self.device).cast(
             self.dtype))
 
+    def geometric_(self, p: float) -> Self:
+        """How many trials with probability p there are up to the first success, from 1 on."""
+        share = as_number("geometric_", "p", p)
+        if not 0 < share < 1:
+            raise ShapeError(f"[geometric_] expected p between 0 and 1, got {p}")
+        self._check_in_place("geometric_")
+        x = 1 - self.rand(*self.shape, device=self.device)
+        return self._become("geometric_", (x.log() * (1 / math.log1p(-share))).floor().cast(self.dtype) + 1)
+
+    def log_normal_(self, mean: float = 1.0, std: float = 2.0) -> Self:
+        """exp of normal numbers."""
+        self._check_in_place("log_normal_")
+        return self._become("log_normal_", self.normal(*self.shape, mean=mean, std=std, dtype=self.dtype,
+                                                       device=self.device).exp())
+
+    def cauchy_(self, median: float = 0.0, sigma: float = 1.0) -> Self:
+        """Numbers of Cauchy's distribution."""
+        self._check_in_place("cauchy_")
+        angle = (self.rand(*self.shape, dtype=self.dtype.compute, device=self.device) - 0.5) * math.pi
+        return self._become("cauchy_", (angle.tan() * sigma + median).cast(self.dtype))
+
+    def fill_diagonal_(self, fill_value: Any, wrap: bool = False) -> Self:
+        """A number at [i, i, ...]; with `wrap`, a tall matrix has further diagonals below it, one row apart. Raises
+        ShapeError for fewer than 2 axes, and for more than 2 of unequal lengths."""
+        shape: Any = self.shape
+        if self.ndim < 2 or (self.ndim > 2 and len(set(shape)) > 1):
+            raise ShapeError(f"[fill_diagonal_] expected a matrix, or equal lengths, got {list(shape)}")
+        self._check_in_place("fill_diagonal_")
+        if 0 in shape:
+            return self
+        step = sum([math.prod(shape[a + 1:]) for a in range(self.ndim)])
+        place = self.reshape(-1)._order(0)
+        inside = (place % step).eq(0)
+        if not (wrap and self.ndim == 2):
+            inside = inside.bitwise_and(place < min(shape) * step)
+        value = as_number("fill_diagonal_", "value", fill_value)
+        return self._become("fill_diagonal_", inside.reshape(*shape).where(value, self))
+
+    # Shapes
+
+    def _reshaped(self, name: str, value: Any) -> Self:
+        """Makes this handle stand for the same elements in another shape."""
+        if self._is_leaf():
+            raise MinigradError(f"[{name}] expected anything but a leaf with requires_grad=True, got one of shape "
+                                f"{list(self.shape)}")
+        self._rebind(value._node, value)
+        return self
+
+    def squeeze_(self, dim: Any = None) -> Self:
+        """Without axes of length 1."""
+        return self._reshaped("squeeze_", self.squeeze(dim))
+
+    def unsqueeze_(self, dim: int) -> Self:
+        """With a new axis of length 1."""
+        return self._reshaped("unsqueeze_", self.unsqueeze(dim))
+
+    def transpose_(self, dim0: int, dim1: int) -> Self:
+        """With two axes exchanged."""
+        return self._reshaped("transpose_", self.transpose(dim0, dim1))
+
+    def t_(self) -> Self:
+        """A matrix as its transpose."""
+        return self._reshaped("t_", self.t())
+
+    swapaxes_ = swapdims_ = transpose_
+
     def detach_(self) -> Self:
         """Forgets what this tensor was made from."""
         return self.replace(self.detach())
@@ -141,9 +208,34 @@ class InPlaceMixin(AliasMixin):
     tril_, triu_, nan_to_num_ = (_in_place(n) for n in ("tril", "triu", "nan_to_num"))
     logical_not_, bitwise_and_, bitwise_or_ = (_in_place(n) for n in ("logical_not", "bitwise_and", "bitwise_or"))
 
+    acos_, asin_, atan_, acosh_, asinh_, atanh_ = (_in_place(n) for n in (
+        "acos", "asin", "atan", "acosh", "asinh", "atanh"))
+    arccos_, arcsin_, arctan_, arccosh_, arcsinh_, arctanh_ = acos_, asin_, atan_, acosh_, asinh_, atanh_
+    tan_, sinh_, cosh_, sinc_ = (_in_place(n) for n in ("tan", "sinh", "cosh", "sinc"))
+    polygamma_, mvlgamma_ = _in_place("polygamma"), _in_place("mvlgamma")
+    erf_, erfc_, lgamma_, digamma_ = (_in_place(n) for n in ("erf", "erfc", "lgamma", "digamma"))
+    exp2_, log2_, log10_, logit_ = (_in_place(n) for n in ("exp2", "log2", "log10", "logit"))
+    frac_, fix_, sgn_, deg2rad_, rad2deg_ = (_in_place(n) for n in ("frac", "fix", "sgn", "deg2rad", "rad2deg"))
+    absolute_, negative_, subtract_, multiply_ = (_in_place(n) for n in (
+        "absolute", "negative", "subtract", "multiply"))
+    divide_, true_divide_, fmod_, float_power_ = (_in_place(n) for n in (
+        "divide", "true_divide", "fmod", "float_power"))
+    atan2_, hypot_, copysign_, nextafter_ = (_in_place(n) for n in ("atan2", "hypot", "copysign", "nextafter"))
+    arctan2_, xlogy_, heaviside_, ldexp_ = atan2_, *(_in_place(n) for n in ("xlogy", "heaviside", "ldexp"))
+    gcd_, lcm_, cumsum_, cumprod_ = (_in_place(n) for n in ("gcd", "lcm", "cumsum", "cumprod"))
+    lt_, le_, gt_, ge_, eq_, ne_ = (_in_place(n) for n in ("lt", "le", "gt", "ge", "eq", "ne"))
+    less_, less_equal_, greater_, greater_equal_, not_equal_ = (_in_place(n) for n in (
+        "less", "less_equal", "greater", "greater_equal", "not_equal"))
+    logical_and_, logical_or_, logical_xor_ = (_in_place(n) for n in ("logical_and", "logical_or", "logical_xor"))
+    bitwise_xor_, bitwise_not_ = _in_place("bitwise_xor"), _in_place("bitwise_not")
+    bitwise_left_shift_, bitwise_right_shift_ = _in_place("bitwise_left_shift"), _in_place("bitwise_right_shift")
+    addr_, addmv_, addbmm_, baddbmm_ = (_in_place(n) for n in ("addr", "addmv", "addbmm", "baddbmm"))
+    put_, index_put_, index_reduce_, renorm_ = (_in_place(n) for n in ("put", "index_put", "index_reduce", "renorm"))
+
     __iadd__, __isub__, __imul__, __itruediv__ = add_, sub_, mul_, div_
     __ifloordiv__, __imod__, __ipow__ = floor_divide_, remainder_, pow_
-    __iand__, __ior__, __ixor__ = bitwise_and_, bitwise_or_, _in_place("bitwise_xor")
+    __iand__, __ior__, __ixor__ = bitwise_and_, bitwise_or_, bitwise_xor_
+    __ilshift__, __irshift__ = bitwise_left_shift_, bitwise_right_shift_
 
 
 def _holds(dtype: DType, other: DType) -> bool:

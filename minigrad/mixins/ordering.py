@@ -86,6 +86,45 @@ class OrderingMixin(ScanMixin):
         value = self._chosen(a, self.isnan().any(a, keepdim=True).where(last, middle))
         return value if keepdim else value.squeeze(a)
 
+    def nanmedian(self, axis: int | None = None, keepdim: bool = False) -> Self:
+        """`median` of what is not NaN; NaN where everything is."""
+        if axis is None:
+            flat = self.flatten().nanmedian(0)
+            return flat.reshape(*[1] * self.ndim) if keepdim else flat
+        if not self.ndim:
+            return self
+        a = as_axis("nanmedian", axis, self.ndim)
+        if self.shape[a] == 0:
+            raise ShapeError(f"[nanmedian] expected at least one element along axis {axis}, got {list(self.shape)}")
+        count = self.eq(self).sum(a, keepdim=True)
+        value = self._chosen(a, self._in_order("nanmedian", a, False).gather(a, ((count - 1) // 2).maximum(0)))
+        return value if keepdim else value.squeeze(a)
+
+    def mode(self, dim: int = -1, keepdim: bool = False) -> tuple[Self, Self]:
+        """(the most frequent value along an axis, the smallest of several; the last index where it is, int32).
+
+        Raises ShapeError over nothing.
+        """
+        a = as_axis("mode", dim, max(self.ndim, 1))
+        if not self.ndim:
+            return self, self.zeros(dtype=int32, device=self.device)
+        n = self._known_length("mode", a)
+        if n == 0:
+            raise ShapeError(f"[mode] expected at least one element along axis {dim}, got {list(self.shape)}")
+        order = self.argsort(a).transpose(a, -1).contiguous()
+        ordered = self.transpose(a, -1).gather(-1, order)
+        places = type(self).arange(n, device=self.device)
+        last = self.ndim - 1
+        first = ordered._cut(last, 1, n).ne(ordered._cut(last, 0, n - 1)).pad((1, 0), value=1)
+        start = first.where(places, 0).cummax(-1)[0]  # of the run of equal elements
+        index = order.gather(-1, (places - start).argmax(-1, keepdim=True)).transpose(a, -1)
+        value = self.gather(a, index)
+        return (value, index) if keepdim else (value.squeeze(a), index.squeeze(a))
+
+    def msort(self) -> Self:
+        """The values of `sort` along the first axis."""
+        return self.sort(0)[0]
+
     def searchsorted(self, values: Any, right: bool = False) -> Self:
         """Where each value would be inserted into this sorted tensor so that it stays sorted, as int32 of the values'
         shape: before elements equal to it, or behind them with `right`. NaN is larger than everything.
@@ -130,6 +169,24 @@ class OrderingMixin(ScanMixin):
             (self.dtype, int32, int32), strict=True)]
         kept = [t for t, wanted in zip(made, (True, return_inverse, return_counts), strict=True) if wanted]
         return tuple(kept) if len(kept) > 1 else kept[0]
+
+    def unique_consecutive(self, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None,
+                           ) -> Any:
+        """Without what equals the one before it, of the flattened tensor or of slices along an axis; then, as asked
+        for, the place of each among them and how many each stands for, both int32. Reads the values."""
+        values = self.numpy()
+        a = 0 if dim is None else as_axis("unique_consecutive", dim, self.ndim)
+        along = values.reshape(-1) if dim is None else np.moveaxis(values, a, 0)
+        rows = along.reshape(along.shape[0], -1) if along.size else np.zeros((along.shape[0], 1))
+        first = np.append(True, (rows[1:] != rows[:-1]).any(1))[:len(rows)]
+        inverse = np.cumsum(first) - 1
+        counts = np.diff(np.append(np.nonzero(first)[0], len(rows)))
+        made = [type(self)._from_data(np.ascontiguousarray(array), kind, self.device) for array, kind in (
+            (along[first] if dim is None else np.moveaxis(along[first], 0, a), self.dtype),
+            ((inverse.reshape(values.shape) if dim is None else inverse).astype(np.int32), int32),
+            (counts.astype(np.int32), int32))]
+        wanted = [t for t, asked in zip(made, (True, return_inverse, return_counts), strict=True) if asked]
+        return tuple(wanted) if len(wanted) > 1 else wanted[0]
 
     def bincount(self, minlength: int = 0) -> Self:
         """How often each number from 0 on occurs in integers [n], int32 [max + 1], or `minlength` if that is more.

@@ -4,6 +4,7 @@ Index tensors hold integers from 0 on, along one axis; out of range they are cla
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from minigrad.dtype import bool_, int32
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import emin
-from minigrad.mixins.base import as_axis, as_count, as_number, as_tensor, broadcast_shapes, is_index
+from minigrad.mixins.base import as_axis, as_count, as_number, as_shape, as_tensor, broadcast_shapes, is_index
 from minigrad.mixins.sampling import SamplingMixin
 
 
@@ -53,6 +54,68 @@ class PlacesMixin(SamplingMixin):
         shape = [index.shape[0] if i == a else d for i, d in enumerate(self.shape)]
         wide = index.reshape(*[-1 if i == a else 1 for i in range(self.ndim)]).expand(*shape)
         return self.scatter(a, wide, as_number("index_fill", "value", value))
+
+    def index_reduce(self, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True) -> Self:
+        """x with source[.., i, ..] combined into the slice index[i] along `dim`; `reduce` is as in `scatter_reduce`."""
+        a, wide, source = self._slices("index_reduce", dim, index, source)
+        return self.scatter_reduce(a, wide, source, reduce, include_self=include_self)
+
+    def index_put(self, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Self:
+        """x after x[indices] = values, or with them added; None among the indices stands for a whole axis."""
+        key = tuple([slice(None) if i is None else i for i in indices])
+        if not accumulate:
+            result = self._wrap(self._node, self)
+            result[key] = values
+            return result
+        _, drops, _, tensors = self._parse("index_put", key)
+        if drops or not tensors:
+            raise ShapeError(f"[index_put] expected tensors, lists or None as indices, got {indices!r}")
+        return self._put_tensors(tensors, as_tensor("index_put", self._operand(np.asarray(values) if isinstance(
+            values, (bool, int, float)) else values)), "add")
+
+    def put(self, index: Any, source: Any, accumulate: bool = False) -> Self:
+        """x with the elements of `source` at places of the flattened tensor, or added there."""
+        index, source = self._indices("put", index).flatten(), as_tensor("put", self._operand(source)).flatten()
+        if index.shape != source.shape:
+            raise ShapeError(f"[put] expected as many elements as indices, got {list(source.shape)} and "
+                             f"{list(index.shape)}")
+        place = (index < 0).where(index + self.numel(), index)
+        return self.flatten()._scatter(0, place, source, "add" if accumulate else "set").reshape(*self.shape)
+
+    def as_strided(self, size: Sequence[int], stride: Sequence[int], storage_offset: int = 0) -> Self:
+        """The element at offset + the sum of i * stride over axes, in row-major order, for each i below `size`: read
+        by index. Raises ShapeError where that is outside."""
+        shape, steps = as_shape((size,)), as_shape((stride,))
+        start = as_count("as_strided", "storage_offset", storage_offset)
+        if len(shape) != len(steps) or not all([isinstance(n, int) and n >= 0 for n in (*shape, *steps)]):
+            raise ShapeError(f"[as_strided] expected as many sizes as strides, of 0 or more, got {size!r} and "
+                             f"{stride!r}")
+        last = start + sum([(n - 1) * s for n, s in zip(shape, steps, strict=True)])  # type: ignore[operator]
+        if 0 not in shape and last >= self.numel():
+            raise ShapeError(f"[as_strided] expected places in 0..{self.numel() - 1} of {list(self.shape)}, "  # type: ignore[operator]
+                             f"got {last}")
+        place = self.full((), start, dtype=int32, device=self.device).expand(*shape)
+        for a, (n, s) in enumerate(zip(shape, steps, strict=True)):
+            order = type(self).arange(n, device=self.device).reshape(*[-1 if i == a else 1 for i in range(len(shape))])
+            place = place + order * s
+        return self.flatten().gather(0, place.flatten()).reshape(*shape)
+
+    def nonzero_static(self, *, size: int, fill_value: int = -1) -> Self:
+        """The first `size` rows of `nonzero`, int32 [size, ndim], with `fill_value` where there are no more. Reads no
+        values."""
+        count = as_count("nonzero_static", "size", size)
+        chosen = self.flatten().ne(0)
+        place = chosen.cumsum() - 1
+        place = chosen.bitwise_and(place < count).where(place, count)
+        found = self.full((count + 1,), -1, dtype=int32, device=self.device)
+        found = found.scatter(0, place, type(self).arange(self.numel(), device=self.device))._cut(0, 0, count)
+        columns, step = [], self.numel()
+        for n in self.shape:
+            step = step // n if n != 0 else 1  # type: ignore[operator]
+            columns.append((found < 0).where(fill_value, found // step % n))
+        if not columns:
+            return self.zeros(count, 0, dtype=int32, device=self.device)
+        return columns[0].stack(*columns[1:], dim=-1)
 
     def _slices(self, name: str, dim: int, index: Any, source: Any) -> tuple[int, Self, Self]:
         """(the axis, the index in the shape of the source, the source)."""
@@ -140,6 +203,18 @@ class PlacesMixin(SamplingMixin):
             raise ShapeError(f"[{name}] expected two axes, got {dim1} and {dim2} of {list(self.shape)}")
         return a, b
 
+    def diagonal_scatter(self, src: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Self:
+        """x with `src` in place of `diagonal(offset, dim1, dim2)`, of its shape."""
+        there, src = self.diagonal(offset, dim1, dim2), as_tensor("diagonal_scatter", self._operand(src))
+        if src.shape != there.shape:
+            raise ShapeError(f"[diagonal_scatter] expected a source {list(there.shape)}, got {list(src.shape)}")
+        a, b = self._two_axes("diagonal_scatter", dim1, dim2, self.ndim)
+        square = src.diag_embed(offset, a, b)
+        for axis in (a, b):
+            square = square._cut(axis, 0, min(square.shape[axis], self.shape[axis]))
+        square = square.pad(tuple([(0, n - m) for n, m in zip(self.shape, square.shape, strict=True)]))
+        return (self._order(b) - self._order(a)).eq(offset).where(square, self)
+
     def diag(self, diagonal: int = 0) -> Self:
         """A diagonal of a matrix, or a matrix that is 0 beside a diagonal."""
         return self.diag_embed(diagonal) if self.ndim == 1 else self.diagonal(diagonal)
@@ -200,6 +275,37 @@ class PlacesMixin(SamplingMixin):
         place = inside.where((x - low) / (high - low) * bins, 0).int().clip(0, bins - 1)
         empty = self.zeros(bins, dtype=int32, device=self.device)
         return empty.scatter_add(0, place, inside.int()).cast(self.dtype)
+
+    def histogram(self, bins: Any, *, range: tuple[float, float] | None = None, weight: Any = None,
+                  density: bool = False) -> tuple[Self, Self]:
+        """(how many elements are in each bin, its edges) of floats: `bins` equal ones of `range`, which is that of the
+        elements unless told, or those between ascending edges [bins + 1]. A bin has its lower edge, and the last one
+        both. Elements count as `weight`, of this shape; `density` divides by their total and the bins' widths."""
+        if not self.dtype.is_float:
+            raise ShapeError(f"[histogram] expected floats, got {self.dtype}")
+        x = self.flatten().cast(self.dtype.compute).detach()
+        edges: Any = bins if isinstance(bins, PlacesMixin) else self._equal_edges(x, bins, range)
+        if edges.ndim != 1 or edges.shape[0] < 2:
+            raise ShapeError(f"[histogram] expected edges [bins + 1], got {list(edges.shape)}")
+        count = edges.shape[0] - 1
+        kept = (x >= edges[0]).bitwise_and(x <= edges[count])
+        place = (edges.cast(x.dtype).searchsorted(x, right=True) - 1).clip(0, count - 1)
+        one = x.ones_like() if weight is None else as_tensor("histogram", self._operand(weight)).flatten()
+        total = self.zeros(count, dtype=x.dtype, device=self.device).scatter_add(0, place, kept.where(one, 0))
+        if density:
+            total = total / total.sum() / (edges._cut(0, 1, count + 1) - edges._cut(0, 0, count))
+        return total.cast(self.dtype), edges.cast(self.dtype)
+
+    def _equal_edges(self, x: Self, bins: int, ends: tuple[float, float] | None) -> Self:
+        count = as_count("histogram", "bins", bins, 1)
+        if ends is None and x.numel() == 0:
+            ends = (0.0, 1.0)
+        low, high = (x.min(), x.max()) if ends is None else [
+            self.full((), float(as_number("histogram", "range", e)), dtype=x.dtype, device=self.device) for e in ends]
+        same = low.eq(high)
+        low, high = same.where(low - 0.5, low), same.where(high + 0.5, high)
+        order = type(self).arange(count + 1, device=self.device).cast(x.dtype)
+        return order.eq(count).where(high, low + order * ((high - low) / count))
 
     def one_hot(self, num_classes: int | None = None) -> Self:
         """A new last axis with 1 at each class and 0 elsewhere, as int32. Without a number of classes there is one more

@@ -12,6 +12,7 @@ from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Expr, Index, evaluate
 from minigrad.mixins.base import as_axis
 from minigrad.mixins.inplace import InPlaceMixin
+from minigrad.ops import build as B
 
 
 class ProtocolMixin(InPlaceMixin):
@@ -39,6 +40,44 @@ class ProtocolMixin(InPlaceMixin):
 
     def is_floating_point(self) -> bool:
         return self.dtype.is_float
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element in memory."""
+        return self.dtype.itemsize
+
+    def is_signed(self) -> bool:
+        """Whether its type has negative numbers."""
+        return self.dtype.kind in "if"
+
+    def is_complex(self) -> bool:
+        """False: all tensors are real."""
+        return False
+
+    def is_contiguous(self, memory_format: Any = None) -> bool:
+        """True: values are row-major in memory, in whatever order they were computed."""
+        return True
+
+    def stride(self, dim: int | None = None) -> Any:
+        """By how many elements of memory the next one along each axis is away, in row-major order; of one axis."""
+        steps = tuple([B.numel(self.shape[a + 1:]) for a in range(self.ndim)])
+        return steps if dim is None else steps[as_axis("stride", dim, self.ndim)]
+
+    def is_same_size(self, other: Self) -> bool:
+        """Whether both have the same shape."""
+        return self.shape == other.shape
+
+    def is_nonzero(self) -> bool:
+        """Whether the one element is not 0: it reads the value. Raises ShapeError for more."""
+        return bool(self)
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it has no history that gradients could go through: it requires none, or they are collected in it."""
+        return not self._requires_grad or self._is_leaf()
+
+    def ndimension(self) -> int:
+        return self.ndim
 
     def __len__(self) -> int:
         if not self.ndim:

@@ -2,8 +2,10 @@
 from minigrad.ops.attention import ATTENTION
 from minigrad.ops.attention_gradient import ATTENTION_GRADIENT, ATTENTION_SUMS
 from minigrad.ops.decompositions import DECOMPOSITIONS
+from minigrad.ops.divisors import GCD
 from minigrad.ops.elementwise import ELEMENTWISE
 from minigrad.ops.functions import FUNCTIONS
+from minigrad.ops.gamma import GAMMAS
 from minigrad.ops.indexed import INDEXED
 from minigrad.ops.inverse import INVERSES
 from minigrad.ops.movement import MOVEMENT
@@ -15,6 +17,6 @@ from minigrad.ops.storage import STORAGE
 
 OPS: dict[str, Op] = {op.name: op for op in (*STORAGE, *ELEMENTWISE, *REDUCE, *MOVEMENT, *INDEXED, ATTENTION,
                                              ATTENTION_SUMS, ATTENTION_GRADIENT, *FUNCTIONS, *INVERSES,
-                                             *DECOMPOSITIONS, *PRODUCTS)}
+                                             *GAMMAS, GCD, *DECOMPOSITIONS, *PRODUCTS)}
 
 __all__ = ["OPS", "Node", "Op", "apply", "toposort"]

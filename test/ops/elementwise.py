@@ -46,6 +46,11 @@ def elementwise_cases() -> list[Case]:
         ("atanh", lambda x: x.atanh(), np.arctanh, In((17,), "unit")),
         ("expm1", lambda x: x.expm1(), np.expm1, F(17)),
         ("erfinv", lambda x: x.erfinv(), None, In((17,), "unit")),
+        ("erfc", lambda x: x.erfc(), None, F(17)),
+        ("lgamma", lambda x: (x * 4).lgamma(), None, P(17)),
+        ("lgamma_left", lambda x: x.lgamma(), None, F(17)),
+        ("digamma", lambda x: (x * 4).digamma(), None, P(17)),
+        ("polygamma", lambda x: x.polygamma(2), None, P(17)),
         ("sinh", lambda x: (x * 2).sinh(), lambda x: np.sinh(x * 2), F(17)),
         ("celu", lambda x: x.celu(0.7), None, A(9)),
         ("elu", lambda x: x.elu(), lambda x: np.where(x > 0, x, np.exp(x) - 1), A(9)),
@@ -86,6 +91,8 @@ def elementwise_cases() -> list[Case]:
             ("atanh", np.arctanh),
             ("sinh", np.sinh),
             ("expm1", np.expm1),
+            ("erfc", None),
+            ("lgamma", None),
             ("signbit", np.signbit),
             ("isnan", np.isnan),
             ("isinf", np.isinf),
@@ -106,6 +113,7 @@ def elementwise_cases() -> list[Case]:
     ]
     rows += [pair(n, run, twin, a, b, second=n != "mod") for n, run, twin, a, b in binary]
     rows += [pair(f"{n}_special", run, twin, S(50), S(50), grad=False) for n, run, twin, _, _ in binary if n != "mod"]
+    rows.append(pair("gcd", lambda x, y: x.gcd(y), np.gcd, N(-60, 60, 40), N(-60, 60, 40), grad=False))
     rows.append(pair("hypot", lambda x, y: x.hypot(y), np.hypot, F(3, 5), F(5)))
     rows.append(pair("fmod", lambda x, y: x.fmod(y), np.fmod, A(31), A(31), grad=False))
     rows.append(pair("floordiv", lambda x, y: x // y, lambda x, y: np.floor(x / y), F(31), P(31), grad=False))
