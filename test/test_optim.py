@@ -8,7 +8,7 @@ import pytest
 from conftest import devices
 
 import minigrad.tensor
-from minigrad import Tensor, nn
+from minigrad import Tensor, jit, nn
 from minigrad.engine.stats import stats
 from minigrad.errors import MinigradError
 from minigrad.nn.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, Lion, NAdam, Optimizer, RAdam, RMSprop
@@ -173,6 +173,41 @@ def test_a_missing_gradient_names_its_parameter() -> None:
     optimizer = Adam([used, unused])
     used.sum().backward()
     with pytest.raises(MinigradError, match=r"\[Adam.step\] expected .* none for parameter 1 of shape \[4, 3\]"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_frozen_parameter_stays_as_it_is(name: str, captured: bool) -> None:
+    """Momentum and weight decay do not move it either, until it is unfrozen."""
+    kind, _, options = CASES[name]
+    x, weight, bias = (Tensor(a, device="CPU") for a in (INPUTS, WEIGHT, BIAS))
+    weight.requires_grad_(), bias.requires_grad_()
+    optimizer = kind([weight, bias], **options)
+
+    def step(x: Tensor) -> None:
+        optimizer.zero_grad()
+        loss_of(x, weight, bias).backward()
+        optimizer.step()
+
+    run = jit(step) if captured else step
+    run(x)
+    before = [t.numpy() for t in (weight, bias)]
+    weight.requires_grad_(False)
+    for _ in range(3):
+        run(x)
+    assert weight.numpy().tobytes() == before[0].tobytes() and bias.numpy().tobytes() != before[1].tobytes()
+    weight.requires_grad_()
+    run(x)
+    assert weight.numpy().tobytes() != before[0].tobytes()
+
+
+def test_what_was_frozen_before_is_not_forgotten_in_silence() -> None:
+    kept, thawed = Tensor.ones(2, requires_grad=True), Tensor.ones(4, 3)
+    optimizer = SGD([kept, thawed])
+    thawed.requires_grad_()
+    (kept.sum() + thawed.sum()).backward()
+    with pytest.raises(MinigradError, match=r"\[SGD.step\] expected parameters .* one of shape \[4, 3\]"):
         optimizer.step()
 
 

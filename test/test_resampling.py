@@ -70,6 +70,8 @@ def test_interpolate_on(device: str) -> None:
 def test_interpolate_signals_and_volumes() -> None:
     with config(device="NUMPY"):
         check(lambda x: x.interpolate(9, "linear"), lambda x: F.interpolate(x, 9, mode="linear"), normal(2, 3, 4))
+        check(lambda x: x.interpolate(scale_factor=1.1, mode="linear"),
+              lambda x: F.interpolate(x, scale_factor=1.1, mode="linear"), normal(2, 3, 7))
         check(lambda x: x.interpolate(scale_factor=1.7, mode="linear", align_corners=True),
               lambda x: F.interpolate(x, scale_factor=1.7, mode="linear", align_corners=True), normal(2, 3, 7))
         check(lambda x: x.interpolate((3, 4, 5), "trilinear"), lambda x: F.interpolate(x, (3, 4, 5), mode="trilinear"),

@@ -46,7 +46,7 @@ class ResamplingMixin(PoolingMixin):
             x = x._as_float()
             x = x.cast(x.dtype.compute)
         for axis, n, ratio in zip(axes, sizes, ratios, strict=True):
-            if n == x.shape[axis] and ratio == 1:
+            if n == x.shape[axis] and (ratio == 1 or mode in _LINEAR):  # as in PyTorch, whatever the scale
                 continue
             if n and x.shape[axis] == 0:
                 raise ShapeError(f"[interpolate] expected elements along axis {axis}, got {list(self.shape)}")

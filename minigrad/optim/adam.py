@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 from minigrad.errors import MinigradError
-from minigrad.optim.optimizer import Optimizer, Params
+from minigrad.optim.optimizer import Gradients, Optimizer, Params
 from minigrad.tensor import Tensor
 
 
@@ -35,10 +35,10 @@ class Adam(Optimizer):
         self.means, self.variances = self._zeros(), self._zeros()
         Tensor.realize(*self.corrections, *self.means, *self.variances)
 
-    def _update(self, gradients: list[Tensor]) -> list[Tensor]:
+    def _update(self, gradients: Gradients) -> list[Tensor]:
         b1, b2 = self.betas
         c1, c2 = (c * b + (1 - b) for c, b in zip(self.corrections, self.betas, strict=True))
-        for p, g, mean, variance in zip(self.params, gradients, self.means, self.variances, strict=True):
+        for p, g, mean, variance in self._each(gradients, self.means, self.variances):
             old = p.detach()
             if not self.decoupled:
                 g = self._decayed(g, old)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from minigrad.optim.adam import check_betas
-from minigrad.optim.optimizer import Optimizer, Params
+from minigrad.optim.optimizer import Gradients, Optimizer, Params
 from minigrad.tensor import Tensor
 
 
@@ -56,12 +56,12 @@ class NAdam(_Moments):
     def _share(self, time: Tensor) -> Tensor:
         return (1 - 0.5 * 0.96 ** (time * self.momentum_decay)) * self.betas[0]
 
-    def _update(self, gradients: list[Tensor]) -> list[Tensor]:
+    def _update(self, gradients: Gradients) -> list[Tensor]:
         time, c1, c2 = self._counted()
         share, following = self._share(time), self._share(time + 1)
         product = self.product * share
         of_gradient, of_mean = (1 - share) / (1 - product), following / (1 - product * following)
-        for index, (p, g) in enumerate(zip(self.params, gradients, strict=True)):
+        for p, g, index in self._each(gradients, range(len(gradients))):
             old = p.detach()
             g = self._decayed(g, old)
             m, v = self._moved(index, g)
@@ -82,7 +82,7 @@ class RAdam(_Moments):
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0):
         super().__init__(params, lr, betas, eps, weight_decay)
 
-    def _update(self, gradients: list[Tensor]) -> list[Tensor]:
+    def _update(self, gradients: Gradients) -> list[Tensor]:
         time, c1, c2 = self._counted()
         most = 2 / (1 - self.betas[1]) - 1
         length = most - time * (1 - c2) / c2 * 2
@@ -90,7 +90,7 @@ class RAdam(_Moments):
         safe = sure.where(length, 6.0)
         ratio = (safe - 4) * (safe - 2) * most / (safe * ((most - 4) * (most - 2)))
         factor = ratio.sqrt() * c2.sqrt()
-        for index, (p, g) in enumerate(zip(self.params, gradients, strict=True)):
+        for p, g, index in self._each(gradients, range(len(gradients))):
             old = p.detach()
             m, v = self._moved(index, self._decayed(g, old))
             p.assign(old.stepped(m / c1 * sure.where(factor / (v.sqrt() + self.eps), 1.0), self._lr))
@@ -107,10 +107,10 @@ class Adamax(_Moments):
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0):
         super().__init__(params, lr, betas, eps, weight_decay)
 
-    def _update(self, gradients: list[Tensor]) -> list[Tensor]:
+    def _update(self, gradients: Gradients) -> list[Tensor]:
         time, c1, c2 = self._counted()
         b1, b2 = self.betas
-        for p, g, mean, most in zip(self.params, gradients, self.means, self.variances, strict=True):
+        for p, g, mean, most in self._each(gradients, self.means, self.variances):
             old = p.detach()
             g = self._decayed(g, old)
             m, u = mean * b1 + g * (1 - b1), (most * b2).maximum(g.abs() + self.eps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 from minigrad.errors import MinigradError, ShapeError
 from minigrad.mixins.base import as_count, as_number
 from minigrad.optim.adam import Adam
-from minigrad.optim.optimizer import Optimizer, Params
+from minigrad.optim.optimizer import Gradients, Optimizer, Params
 from minigrad.tensor import Tensor
 
 _QUINTIC = (3.4445, -4.775, 2.0315)
@@ -27,10 +27,10 @@ class LAMB(Adam):
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6, weight_decay: float = 0.0):
         super().__init__(params, lr, betas, eps, weight_decay)
 
-    def _update(self, gradients: list[Tensor]) -> list[Tensor]:
+    def _update(self, gradients: Gradients) -> list[Tensor]:
         b1, b2 = self.betas
         c1, c2 = (c * b + (1 - b) for c, b in zip(self.corrections, self.betas, strict=True))
-        for p, g, mean, variance in zip(self.params, gradients, self.means, self.variances, strict=True):
+        for p, g, mean, variance in self._each(gradients, self.means, self.variances):
             old = p.detach()
             m, v = mean * b1 + g * (1 - b1), variance * b2 + g * g * (1 - b2)
             mean.assign(m)
@@ -57,8 +57,8 @@ class LARS(Optimizer):
         self.velocities = self._zeros()
         Tensor.realize(*self.velocities)
 
-    def _update(self, gradients: list[Tensor]) -> list[Tensor]:
-        for p, g, velocity in zip(self.params, gradients, self.velocities, strict=True):
+    def _update(self, gradients: Gradients) -> list[Tensor]:
+        for p, g, velocity in self._each(gradients, self.velocities):
             old = p.detach()
             ours, theirs = old.float().norm(), g.float().norm()
             none = (ours * theirs).eq(0)
@@ -95,8 +95,8 @@ class Muon(Optimizer):
         self.velocities = self._zeros()
         Tensor.realize(*self.velocities)
 
-    def _update(self, gradients: list[Tensor]) -> list[Tensor]:
-        for p, g, velocity in zip(self.params, gradients, self.velocities, strict=True):
+    def _update(self, gradients: Gradients) -> list[Tensor]:
+        for p, g, velocity in self._each(gradients, self.velocities):
             old = p.detach()
             v = velocity * self.momentum + g
             velocity.assign(v)

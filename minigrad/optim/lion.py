@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from minigrad.optim.adam import check_betas
-from minigrad.optim.optimizer import Optimizer, Params
+from minigrad.optim.optimizer import Gradients, Optimizer, Params
 from minigrad.tensor import Tensor
 
 
@@ -26,9 +26,9 @@ class Lion(Optimizer):
         self.means = self._zeros()
         Tensor.realize(*self.means)
 
-    def _update(self, gradients: list[Tensor]) -> list[Tensor]:
+    def _update(self, gradients: Gradients) -> list[Tensor]:
         b1, b2 = self.betas
-        for p, g, mean in zip(self.params, gradients, self.means, strict=True):
+        for p, g, mean in self._each(gradients, self.means):
             old = p.detach()
             step = (mean * b1 + g * (1 - b1)).sign()
             if self.weight_decay:

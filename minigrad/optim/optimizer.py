@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from minigrad.errors import MinigradError, ShapeError
@@ -12,13 +12,17 @@ from minigrad.tensor import Tensor
 Params = Iterable[Tensor | Mapping[str, Any]]
 """Parameters, or groups of them with options of their own (see Optimizer)."""
 
+Gradients = list[Tensor | None]
+"""Of each parameter; None of those that are frozen: they had requires_grad when the optimizer was made."""
+
 
 class Optimizer(ABC):
     """Updates the Tensors in `params` that have `requires_grad`; each is listed once, however often it is given.
 
     Tensors without `requires_grad` (running statistics, which `nn.state.get_parameters` lists too) are brought up to
-    date in the same plan. Everything that changes from step to step, the learning rate included, is a Tensor made here,
-    so that a captured step (`jit`) sees it. Raises MinigradError where there is nothing to update.
+    date in the same plan. A parameter that is frozen later (`requires_grad` is False) is left as it is with its state;
+    Adam's count of steps goes on. Everything that changes from step to step, the learning rate included, is a Tensor
+    made here, so that a captured step (`jit`) sees it. Raises MinigradError where there is nothing to update.
 
     As in PyTorch, `params` may be a list of dictionaries: Tensors under 'params', and options that differ for them from
     the others. What is made then is an OptimizerGroup.
@@ -103,14 +107,23 @@ class Optimizer(ABC):
     def step(self) -> None:
         """Updates the parameters from their gradients; forward, backward and update run as one plan.
 
-        Raises MinigradError naming the first parameter without a gradient.
+        Raises MinigradError naming the first parameter with requires_grad that has no gradient.
         """
         Tensor.realize(*self.schedule_step())
 
     def schedule_step(self) -> list[Tensor]:
         """Assigns everything that a step changes, and returns it unrealized: realize it together with the loss."""
-        gradients = []
+        late = [b for b in self.buffers if b.requires_grad]
+        if late:
+            raise MinigradError(
+                f"[{type(self).__name__}.step] expected parameters that had requires_grad=True when this optimizer was "
+                f"made, got one of shape {list(late[0].shape)} that was frozen then: make an optimizer after unfreezing"
+            )
+        gradients: Gradients = []
         for index, p in enumerate(self.params):
+            if not p.requires_grad:
+                gradients.append(None)
+                continue
             if p.grad is None:
                 raise MinigradError(
                     f"[{type(self).__name__}.step] expected a gradient for each of {len(self.params)} parameters, got "
@@ -119,12 +132,16 @@ class Optimizer(ABC):
             gradients.append(p.grad.detach())
         return [*self.params, *self._update(gradients), *self.buffers]
 
+    def _each(self, gradients: Gradients, *state: Any) -> Iterator[tuple[Any, ...]]:
+        """(parameter, gradient, what each of `state` has for it) of the parameters that are not frozen."""
+        return ((p, g, *kept) for p, g, *kept in zip(self.params, gradients, *state, strict=True) if g is not None)
+
     def _decayed(self, gradient: Tensor, p: Tensor) -> Tensor:
         """The gradient with that of weight_decay/2 times the sum of squares."""
         return gradient + p * self.weight_decay if self.weight_decay else gradient
 
     @abstractmethod
-    def _update(self, gradients: list[Tensor]) -> list[Tensor]:
+    def _update(self, gradients: Gradients) -> list[Tensor]:
         """Assigns new values to the parameters and the state, and returns the state."""
 
 
@@ -168,7 +185,7 @@ class OptimizerGroup(Optimizer):
         """Assigns everything that a step changes, and returns it unrealized."""
         return list({id(t): t for member in self._members for t in member.schedule_step()}.values())
 
-    def _update(self, gradients: list[Tensor]) -> list[Tensor]:
+    def _update(self, gradients: Gradients) -> list[Tensor]:
         raise MinigradError("[OptimizerGroup] expected its members to update their own parameters")
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from minigrad.errors import MinigradError
 from minigrad.mixins.base import as_number
-from minigrad.optim.optimizer import Optimizer, Params
+from minigrad.optim.optimizer import Gradients, Optimizer, Params
 from minigrad.tensor import Tensor
 
 
@@ -35,8 +35,8 @@ class RMSprop(Optimizer):
         self.velocities = self._zeros() if momentum else []
         Tensor.realize(*self.squares, *self.means, *self.velocities)
 
-    def _update(self, gradients: list[Tensor]) -> list[Tensor]:
-        for index, (p, g, square) in enumerate(zip(self.params, gradients, self.squares, strict=True)):
+    def _update(self, gradients: Gradients) -> list[Tensor]:
+        for p, g, square, index in self._each(gradients, self.squares, range(len(gradients))):
             old = p.detach()
             g = self._decayed(g, old)
             v = size = square * self.alpha + g * g * (1 - self.alpha)
@@ -74,8 +74,8 @@ class Adagrad(Optimizer):
         self.squares = [(z + first).contiguous() for z in self._zeros()]
         Tensor.realize(*self.squares)
 
-    def _update(self, gradients: list[Tensor]) -> list[Tensor]:
-        for p, g, square in zip(self.params, gradients, self.squares, strict=True):
+    def _update(self, gradients: Gradients) -> list[Tensor]:
+        for p, g, square in self._each(gradients, self.squares):
             old = p.detach()
             g = self._decayed(g, old)
             v = square + g * g
@@ -101,8 +101,8 @@ class Adadelta(Optimizer):
         self.squares, self.steps = self._zeros(), self._zeros()
         Tensor.realize(*self.squares, *self.steps)
 
-    def _update(self, gradients: list[Tensor]) -> list[Tensor]:
-        for p, g, square, size in zip(self.params, gradients, self.squares, self.steps, strict=True):
+    def _update(self, gradients: Gradients) -> list[Tensor]:
+        for p, g, square, size in self._each(gradients, self.squares, self.steps):
             old = p.detach()
             g = self._decayed(g, old)
             v = square * self.rho + g * g * (1 - self.rho)

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from minigrad.errors import MinigradError
 from minigrad.mixins.base import as_number
-from minigrad.optim.optimizer import Optimizer, Params
+from minigrad.optim.optimizer import Gradients, Optimizer, Params
 from minigrad.tensor import Tensor
 
 
@@ -30,8 +30,8 @@ class SGD(Optimizer):
         if momentum:
             Tensor.realize(*self.velocities)
 
-    def _update(self, gradients: list[Tensor]) -> list[Tensor]:
-        for index, (p, g) in enumerate(zip(self.params, gradients, strict=True)):
+    def _update(self, gradients: Gradients) -> list[Tensor]:
+        for p, g, index in self._each(gradients, range(len(gradients))):
             old = p.detach()
             g = self._decayed(g, old)
             if self.momentum:
