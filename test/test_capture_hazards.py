@@ -8,6 +8,7 @@ import functools
 import gc
 import pickle
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 import minigrad
-from minigrad import Tensor, Variable, config, jit
+from minigrad import Tensor, Variable, config, jit, nn
 from minigrad.capture.outputs import tensors_in
 from minigrad.errors import MinigradError
 from minigrad.optim import SGD
@@ -444,3 +445,50 @@ def test_an_argument_is_the_gradient_of_another_tensor() -> None:
             assert graded.grad is gradient
         for t in (x, y, z):
             np.testing.assert_array_equal(t.numpy(), values[id(t)])
+
+
+class _Body(nn.Module):
+    def __init__(self) -> None:
+        self.norm, self.dropout = nn.BatchNorm1d(3), nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dropout(self.norm(x))
+
+
+class _Net(nn.Module):
+    def __init__(self) -> None:
+        self.body = _Body()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x) * 2
+
+
+def test_the_mode_of_a_module_changes() -> None:
+    net, x = _Net(), Tensor(rng.standard_normal((6, 3)).astype(np.float32))
+    run = jit(lambda x: net(x))
+    for _ in range(3):
+        assert (run(x).numpy() == 0).any()
+        for part in (net, net.body):  # all of it, and a part alone
+            part.eval()
+            for _ in range(3):
+                assert run(x).numpy().tobytes() == net(x).numpy().tobytes()
+            part.train()
+    assert run.captures <= 6
+
+
+def test_a_module_that_the_function_makes_or_switches() -> None:
+    net, x = _Net(), Tensor(rng.standard_normal((6, 3)).astype(np.float32))
+
+    def switched(x: Tensor) -> Tensor:
+        net.train()
+        net(x)
+        return net.eval()(x)
+
+    made, both = jit(lambda x: _Net().eval()(x)), jit(switched, limit=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # that it runs eagerly
+        for _ in range(4):
+            made(x)
+            both(x)
+            np.testing.assert_allclose(both(x).numpy(), net(x).numpy(), rtol=1e-6)
+    assert made.captures <= 2 and made.replays >= 2

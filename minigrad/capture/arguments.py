@@ -19,6 +19,7 @@ import numpy as np
 
 from minigrad.errors import ShapeError
 from minigrad.expr import Expr, Index, unbind
+from minigrad.mixins.modes import of_modules
 from minigrad.tensor import Tensor
 
 _PLAIN = (bool, int, str, bytes, complex, type(None), type(Ellipsis))
@@ -147,7 +148,8 @@ class Surroundings:
     """What a function reads besides its arguments: closure cells, defaults, module globals, attributes of its object,
     `owner`.
 
-    Names are found in its code and in functions nested in it; not in other functions that it calls.
+    Names are found in its code and in functions nested in it; not in other functions that it calls. The modes of the
+    Modules that it was seen to call count too.
     """
 
     def __init__(self, function: Callable):
@@ -161,6 +163,7 @@ class Surroundings:
             self.globals = sorted(_globals(code))
             self.attributes = sorted(_attributes(code)) if code.co_argcount else []
         self._cells = self.plain.__closure__ or () if self.plain is not None else ()
+        self._modules: list[ref] = []
         self._keys: tuple[tuple[str, Any], ...] | None = None
         """What `values` said last, for as long as all that it has seen lives: `_references` tell when something dies,
         so that until then an id says which object it is."""
@@ -177,19 +180,33 @@ class Surroundings:
             return keys
         if self.plain is None:
             return ()
-        values = self._look(owner)
+        mark, values = of_modules.mark, self._look(owner)
         keys = tuple([(name, _seen(v)) for name, v in zip(self._names(owner), values, strict=True)
                       if not isinstance(v, ModuleType)])
+        if self._modules:
+            called = [m for m in [r() for r in self._modules] if m is not None]
+            keys += tuple([(f"the mode of {type(m).__name__}", m.training) for m in called])
         self._keys = keys
-        self._remember(self.plain, keys, values, owner)
+        self._remember(self.plain, keys, values, owner, mark if self._modules else None)
         return keys
+
+    def has_called(self, modules: list[Any]) -> bool:
+        """Whether some of these are Modules that were not known: from now on `values` has the modes of those that live.
+        """
+        known = {id(r()) for r in self._modules}
+        new = [m for k, m in {id(m): m for m in modules}.items() if k not in known]
+        if new:
+            self._modules = [r for r in self._modules if r() is not None] + [ref(m) for m in new]
+            self._keys = None
+        return bool(new)
 
     def watch(self, keys: tuple) -> Callable[[object | None], bool]:
         """A function of the owner: whether `values` would say these very keys, as it just did."""
         same = _always if self.plain is None else self._same
         return same if self._keys is keys or same is _always else _never
 
-    def _remember(self, plain: FunctionType, keys: tuple, values: list[Any], owner: object | None) -> None:
+    def _remember(self, plain: FunctionType, keys: tuple, values: list[Any], owner: object | None,
+                  mark: object) -> None:
         weak = ref(self)
 
         def gone(_: ref) -> None:
@@ -209,7 +226,8 @@ class Surroundings:
         def same(owner: object | None) -> bool:
             """Whether everything in sight is the object that it was."""
             if self._keys is not keys or plain.__defaults__ is not defaults or \
-                    plain.__kwdefaults__ is not keywords or keywords and len(keywords) != count:
+                    plain.__kwdefaults__ is not keywords or keywords and len(keywords) != count or \
+                    mark is not None and of_modules.mark is not mark:
                 return False
             try:
                 for cell, value in fixed:

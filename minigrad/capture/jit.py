@@ -36,7 +36,7 @@ from minigrad.engine.leaves import buffer_node
 from minigrad.engine.observe import dry_runs, observers, observing
 from minigrad.errors import MinigradError
 from minigrad.handles import live, rebound
-from minigrad.mixins.modes import modes
+from minigrad.mixins.modes import modes, of_modules
 from minigrad.tensor import Tensor
 
 MAX_CAPTURES = 8
@@ -112,7 +112,7 @@ class Captures:
         try:
             self._note(reason)
             self._seen = [*self._seen[-self.limit:], named]
-            return self._capture(function, args, kwargs, arguments, key)
+            return self._capture(function, args, kwargs, arguments, key, owner)
         finally:
             _one_captures.release()
 
@@ -148,13 +148,14 @@ class Captures:
 
     # Capturing
 
-    def _capture(self, function: Callable, args: tuple, kwargs: dict[str, Any], arguments: Arguments,
-                 key: tuple) -> Any:
+    def _capture(self, function: Callable, args: tuple, kwargs: dict[str, Any], arguments: Arguments, key: tuple,
+                 owner: object | None) -> Any:
         settle(list(live()))
         journal = Journal(arguments.tensors)
         first, seed = random.counter(), random.seed()
         recorder = Recorder(journal.places, first)
         rebound[get_ident()] = journal.mine
+        called = of_modules.asked[get_ident()] = []
         try:
             with observing(recorder):
                 result = function(*args, **kwargs)
@@ -162,7 +163,8 @@ class Captures:
                 if pending:
                     Tensor.realize(*pending)
         finally:
-            del rebound[get_ident()]
+            del rebound[get_ident()], of_modules.asked[get_ident()]
+            switched, of_modules.switched = of_modules.switched, []
         del pending
         failure = recorder.failure
         late = returned_iterator(result)
@@ -176,12 +178,18 @@ class Captures:
             return result
         self.captures += 1
         self._since_replay += 1
+        is_new = self._surroundings.has_called(called)
+        called.clear()  # what the function has made is gone now
+        if is_new:
+            key = (key[0], self._surroundings.values(owner), *key[2:])
         capture = Capture(key, journal, recorder, random.counter() - first, result, self.donate)
         there = journal.alive()
         memo = {id(t): t if id(t) in there else _without_history(t) for t in tensors_in(result)}
         result = transform(result, Tensor, lambda t: memo[id(t)])
         if journal.disturbed:
             self._note("not kept: another thread changed a tensor meanwhile")
+        elif any(r() is not None for r in switched):
+            self._note("not kept: the mode of a Module changed meanwhile")
         elif escaped(journal, memo.values()):
             self._note("not kept: a tensor made inside lives on outside; return it")
         else:
@@ -314,7 +322,8 @@ def jit(function: Callable | None = None, *, limit: int = MAX_CAPTURES, donate: 
     """A function that is captured on its first call with arguments of a kind, and replayed afterwards.
 
     Numbers and strings that it reads by a name (arguments, closure, globals, attributes of its own object) are part of
-    the kind. What lists, dictionaries, arrays and other objects hold stays as it was when the function was captured.
+    the kind, and so are the modes of the Modules that it calls. What other functions read, and what lists,
+    dictionaries, arrays and other objects hold, stays as it was when the function was captured.
 
     Returned Tensors carry no history for gradients: backward belongs inside. At most `limit` captures are kept; further
     kinds of arguments run eagerly, with a warning. Reading a Tensor's values inside raises CaptureError.

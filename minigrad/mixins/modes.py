@@ -6,8 +6,9 @@ Assigning `Tensor.training` outside of any context is for all threads that are i
 from __future__ import annotations
 
 from contextlib import ContextDecorator
-from threading import local
-from typing import NamedTuple
+from threading import get_ident, local
+from typing import Any, NamedTuple
+from weakref import ref
 
 
 class Mode(NamedTuple):
@@ -28,6 +29,32 @@ class _Modes(local):
 
 
 modes = _Modes()
+
+
+class OfModules:
+    """What captures know of the modes of Modules: `mark` is another object after each change of one, `asked` has by the
+    thread that captures a function the Modules that it called, and `switched` those that changed meanwhile."""
+
+    def __init__(self) -> None:
+        self.mark = object()
+        self.asked: dict[int, list[Any]] = {}
+        self.switched: list[ref] = []
+
+    def switch(self, module: Any) -> None:
+        """Notes that a Module has another mode now."""
+        self.mark = object()
+        if self.asked:
+            self.switched.append(ref(module))
+
+    def ask(self, module: Any) -> None:
+        """Notes that a Module computes in its mode."""
+        if self.asked:
+            called = self.asked.get(get_ident())
+            if called is not None:
+                called.append(module)
+
+
+of_modules = OfModules()
 
 
 class Within(ContextDecorator):

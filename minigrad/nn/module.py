@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from minigrad.dtype import DType
 from minigrad.errors import DTypeError, MinigradError
+from minigrad.mixins.modes import of_modules
 from minigrad.state import get_parameters, get_state_dict, load_state_dict
 from minigrad.state.tree import children_of
 from minigrad.tensor import Tensor
@@ -27,8 +28,15 @@ class Module:
         raise MinigradError(f"[{type(self).__name__}] expected a method forward")
 
     def __call__(self, *args: Any, **options: Any) -> Any:
+        of_modules.ask(self)
         with Tensor.train(self.training):
             return self.forward(*args, **options)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        before = self.training
+        object.__setattr__(self, name, value)
+        if before is not self.training:
+            of_modules.switch(self)
 
     # Modes
 
