@@ -257,6 +257,23 @@ def test_another_gradient_is_noticed():
     np.testing.assert_array_equal(weight.numpy(), expected)
 
 
+@pytest.mark.parametrize("forgotten", ["all", "one"])
+def test_gradients_that_are_forgotten_between_calls(forgotten):
+    plain, net = (Net(lambda p: optim.SGD(p, lr=0.1, momentum=0.9)) for _ in range(2))
+    captured, classes = jit(net.step), Tensor(np.arange(4, dtype=np.int32) % 3)
+    for k in range(10):
+        x = Tensor(random(4, 6, seed=k))
+        np.testing.assert_array_equal(captured(x, classes).numpy(), plain.step(x, classes).numpy())
+        if k % 4 == 3:  # as a loop does that has zero_grad() outside too
+            assert steady(captured)
+            if forgotten == "all":
+                net.optimizer.zero_grad()
+            else:
+                net.last.bias.grad = None
+    for a, b in zip(get_parameters(plain), get_parameters(net), strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
 def test_gradients_that_are_arguments():
     """The captured step hands its arguments to an optimizer, which reads them where they lie."""
     def run(captured: bool) -> list[np.ndarray]:

@@ -267,6 +267,8 @@ class Steady:
             return False
         if self.grad_nodes:
             leaves = [t for t in grads if t is not None]
+            if len(leaves) < len(self.grad_nodes):  # one is None now, as what refers to it says since it is gone
+                return False
             del grads
             more = [t._node for t in leaves]
             # A gradient that somebody else holds keeps its value when its owner gets the next one.
