@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minigrad.dtype import bfloat16, float32, uint16, uint32
+from minigrad.dtype import float32, uint16, uint32
 from minigrad.value import Value, binary, bitcast, cast, const, unary, where
 
 HALF, UPPER, LOWER = 0x8000, 0xFFFF0000, 0xFFFF
@@ -43,10 +43,22 @@ PARTS = {"bf16x3": Parts(3, ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0)), 2.
 
 def words_of(kind: str, first: Value, second: Value) -> tuple[Value, ...]:
     """The words of two values, float32 or for 'bf16x1' bfloat16: one for each plane, uint32."""
-    planes = _three if kind == "bf16x3" else _one
     upper, half = const(UPPER, uint32), const(16, uint32)
-    return tuple([binary("or", binary("shr", x, half), binary("and", y, upper))
-                  for x, y in zip(planes(first), planes(second), strict=True)])
+    if kind == "bf16x1":
+        low, high = (cast(bitcast(x, uint16), uint32) for x in (first, second))
+        raw = binary("or", low, binary("shl", high, half))
+        scaled = (_scaled(kind, bitcast(x, float32)) for x in (binary("shl", raw, half), binary("and", raw, upper)))
+        return _pair(*[bitcast(x, uint32) for x in scaled]), raw
+    return tuple([_pair(x, y) for x, y in zip(_three(first), _three(second), strict=True)])
+
+
+def _pair(x: Value, y: Value) -> Value:
+    """The word of the upper halves of two."""
+    return binary("or", binary("shr", x, const(16, uint32)), binary("and", y, const(UPPER, uint32)))
+
+
+def _scaled(kind: str, x: Value) -> Value:
+    return binary("mul", x, const(PARTS[kind].scale, float32))
 
 
 def _three(x: Value) -> tuple[Value, ...]:
@@ -56,7 +68,7 @@ def _three(x: Value) -> tuple[Value, ...]:
     def rounded(v: Value) -> Value:
         return binary("and", binary("add", bitcast(v, uint32), const(HALF, uint32)), upper)
 
-    y = binary("mul", x, const(PARTS["bf16x3"].scale, float32))
+    y = _scaled("bf16x3", x)
     h = rounded(y)
     rest = binary("sub", y, bitcast(h, float32))
     m = rounded(rest)
@@ -64,14 +76,6 @@ def _three(x: Value) -> tuple[Value, ...]:
     bits = bitcast(x, uint32)
     finite = binary("le", unary("abs", bitcast(h, float32)), const(MAX, float32))
     return h, where(finite, m, bits), where(finite, last, binary("shl", bits, const(16, uint32)))
-
-
-def _one(x: Value) -> tuple[Value, ...]:
-    """Likewise the bits of h, and of x."""
-    assert x.dtype is bfloat16
-    bits = binary("shl", cast(bitcast(x, uint16), uint32), const(16, uint32))
-    h = binary("mul", bitcast(bits, float32), const(PARTS["bf16x1"].scale, float32))
-    return bitcast(h, uint32), bits
 
 
 def meaning(name: str, kind: str, rows: int, columns: int, along: str, limit: int) -> str:

@@ -16,6 +16,7 @@ from minigrad.codegen.microkernels.microkernel import Microkernel, symbol_of
 from minigrad.codegen.render.llvm_registers import LlvmRegisters
 from minigrad.codegen.render.llvm_text import memory_type
 from minigrad.codegen.render.place import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
+from minigrad.codegen.transforms.read_words import read_words
 from minigrad.codegen.transforms.roll import roll
 from minigrad.dtype import bool_
 from minigrad.errors import InternalError
@@ -29,8 +30,10 @@ LEAST_TILE = 8
 
 def render_llvm(function: Function, target: Target) -> Program:
     """The CPU Program of one loop IR function. Raises InternalError for what breaks the rules of loop IR."""
-    function = roll(function)
+    function, views = read_words(roll(function))
     emitter = LlvmEmitter(function, target)
+    for view, source in views:
+        emitter.memory[view.name] = Memory(view.name, view.dtype, view.size, "in", f"%{source}")
     source = emitter.render()
     return Program(function.name, "llvm", source, argument_kinds(function), emitter.scratch,
                    links=tuple(emitter.links.values()))

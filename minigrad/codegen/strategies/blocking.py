@@ -9,6 +9,7 @@ from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import extent, typical, value_accesses
 from minigrad.codegen.strategies.plan import Box
 from minigrad.codegen.strategies.recognise import Contraction
+from minigrad.codegen.words import with_words
 from minigrad.expr import Var
 from minigrad.target import Target
 from minigrad.value import Value, value_atoms
@@ -78,11 +79,18 @@ def k_block(columns: int, bits: int, target: Target) -> int:
     return min(MAX_K_BLOCK, target.l1 * 8 * 2 // 3 // (columns * bits))
 
 
-def pack_cycles(value: Value, near: bool, turned: bool, planes: int = 1) -> float:
-    """Cycles to pack an element of an operand, in so many planes."""
-    checked = 0.0 if is_plain(value) else CHECKED_TURNED if turned else CHECKED
+def pack_cycles(value: Value, near: bool, turned: bool, rows: tuple[Var, ...] = (), planes: int = 1) -> float:
+    """Cycles to pack an element of an operand in so many planes; `rows` are the variables that it may be contiguous
+    along where it is turned."""
+    checked = 0.0 if is_plain(value) else CHECKED_TURNED if turned and not in_squares(value, rows) else CHECKED
     once = (NEAR if near else FAR) + (TURN if turned else 0.0) + checked
     return once + (planes - 1) * (NEAR + CHECKED)
+
+
+@lru_cache(maxsize=1 << 10)
+def in_squares(value: Value, rows: tuple[Var, ...]) -> bool:
+    """Whether loads are contiguous along the innermost of some variables, so that squares are turned in registers."""
+    return bool(rows) and all(a.step(rows[-1]) == 1 for a in value_accesses(with_words(value), ()))
 
 
 def stored_bytes(value: Value) -> float:

@@ -143,8 +143,8 @@ class PackedBuilder:
         """block[row * pitch + column] = value; where it is read across lanes, rows are the innermost loop."""
         expressions, width = expressions_of(values[0]), self.plan.width
         row_runs, column_runs = runs_of(rows, expressions), runs_of(columns, expressions)
-        if len(values) == 1 and lanes < width and steps_in_squares(values[0], row_runs, column_runs, width):
-            return self.pack_squares(block, values[0], row_runs[0], column_runs[0], {**rows.origin, **columns.origin})
+        if lanes < width and steps_in_squares(values[0], row_runs, column_runs, width):
+            return self.pack_squares(block, values, row_runs[0], column_runs[0], {**rows.origin, **columns.origin})
         row, column = places_of(row_runs), places_of(column_runs)
         at = {**rows.origin, **columns.origin}
 
@@ -163,7 +163,8 @@ class PackedBuilder:
             order[-2:] = [column_runs[-1], column_runs[-2]]
         return self.sweep(order, lane_run, lanes, at, body)
 
-    def pack_squares(self, block: Block, value: Value, rows: Run, columns: Run, at: dict[Var, Index]) -> list[Stmt]:
+    def pack_squares(self, block: Block, values: tuple[Value, ...], rows: Run, columns: Run, at: dict[Var, Index]
+                     ) -> list[Stmt]:
         """The same in squares that are read along the rows' run and transposed in registers; the last one of a column
         reaches back over the one before it."""
         width = self.plan.width
@@ -171,11 +172,12 @@ class PackedBuilder:
         x, y = self.fresh(rows.last.name, down - 1), self.fresh(columns.last.name, across - 1)
         u, lane = self.fresh("u", width - 1), self.fresh("l", width - 1)
         row, column = emin(x * width, rows.count - width) + u, y * width + lane
-        here = substitute(value, {**at, rows.last: at[rows.last] + row, columns.last: at[columns.last] + column})
-        place = row * rows.stride * block.pitch + column * columns.stride
-        zero = const(0, here.dtype)
-        whole, edge = (Loop(u, 0, width, "unroll", (Store(block.name, place, guard(here, zero, inside)),))
-                       for inside in ((), (columns.count - 1 - column,)))
+        here = {**at, rows.last: at[rows.last] + row, columns.last: at[columns.last] + column}
+        zero, first = const(0, values[0].dtype), row * rows.stride * block.planes
+        whole, edge = (Loop(u, 0, width, "unroll", tuple([
+            Store(block.name, (first + p) * block.pitch + column * columns.stride,
+                  guard(substitute(value, here), zero, inside)) for p, value in enumerate(values)]))
+            for inside in ((), (columns.count - 1 - column,)))
         body: Stmt = whole
         if not isinstance(columns.count, int) or columns.count % width:
             body = If((columns.count - (y + 1) * width,), (whole,), (edge,))

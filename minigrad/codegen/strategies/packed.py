@@ -33,6 +33,7 @@ from minigrad.codegen.strategies.blocking import (
     ROWS_APART,
     TILE_CYCLES,
     box,
+    in_squares,
     is_plain,
     k_block,
     lanes_of_a,
@@ -89,20 +90,22 @@ def plan(nest: Nest, target: Target) -> PackedPlan | str:
     sizes = [size(vs) for vs in (found.m, found.n, found.k)]
     if any(s < least for s, least in zip(sizes, (MIN_M, MIN_N, MIN_K), strict=True)) or product(sizes) < MIN_WORK:
         return f"not packed: M={sizes[0]} N={sizes[1]} K={sizes[2]} is too small"
-    if sizes[0] < MIN_M_TURNED and not steps_closely(found.b, found.n):
+    parts = float_parts.parts_kind(found, target)
+    apart = float_parts.in_parts(found, parts) if parts else None
+    few = sizes[0] < MIN_M_TURNED and not steps_closely(found.b, found.n)
+    if few and not (apart is not None and in_squares(apart.b, apart.k) and sizes[1] >= 2 * MIN_N):
         return f"not packed: M={sizes[0]} is too small to read B across its contiguous variable"
     for vs in (found.m, found.n, found.k):
         if any(not isinstance(v.hi, int) for v in vs[1:]):
             return "not packed: an inner extent is known at run time only"
-    parts = float_parts.parts_kind(found, target)
     if not parts and streams(found, target):
         return "not packed: both operands are read in place as fast"
     words = narrow_kind(found, target)
     if words:
         return packed(in_words(found, words), target, words)
-    options = [option(found, target)]
-    if parts:
-        options.append(option(float_parts.in_parts(found, parts), target, parts))
+    options = [] if few else [option(found, target)]
+    if apart is not None:
+        options.append(option(apart, target, parts))
     return min(options, key=lambda o: o[0])[1]
 
 
@@ -224,8 +227,8 @@ def block_cost(c: Contraction, m: Box, n: Box, rows: int, columns: int, target: 
     near_a, near_b = (size(vs) * all_k * stored_bytes(x) <= target.l2 for vs, x in ((c.m, c.a), (c.n, c.b)))
     cycles = 0.0
     if how.packs_a:
-        cycles += size(c.m) * all_k * n_blocks * pack_cycles(c.a, near_a, how.a_turned, planes)
-    cycles += size(c.n) * all_k * m_blocks * pack_cycles(c.b, near_b, how.b_turned, planes)
+        cycles += size(c.m) * all_k * n_blocks * pack_cycles(c.a, near_a, how.a_turned, c.m, planes)
+    cycles += size(c.n) * all_k * m_blocks * pack_cycles(c.b, near_b, how.b_turned, c.k, planes)
     work = size(c.m) * size(c.n) * all_k / (target.lanes(max(c.a.dtype.bits, 32)) * 2)
     edges = ceil(mb / rows) * rows / mb * ceil(nb / columns) * columns / nb - 1
     units = m_blocks * n_blocks * size(c.batch)

@@ -10,6 +10,7 @@ from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.build import ceil_div
 from minigrad.codegen.strategies.plan import Box
 from minigrad.codegen.strategies.windows import Axis, Layout, layout
+from minigrad.codegen.words import with_words
 from minigrad.expr import Index, Var, bounds, product, subs, variables
 from minigrad.value import Value, const, guard, indices_of, walk
 
@@ -174,7 +175,7 @@ def steps_in_squares(value: Value, rows: list[Run], columns: list[Run], width: i
     """Whether loads are contiguous along one run of rows, at least `width` long, and go along one run of columns."""
     if len(rows) != 1 or len(columns) != 1 or bounds(rows[0].count)[0] < width:
         return False
-    offsets = [v.attr[1][0] for v in walk(value) if v.op == "load"]  # type: ignore[index]
+    offsets = [v.attr[1][0] for v in walk(with_words(value)) if v.op == "load"]  # type: ignore[index]
     return all(coefficient(e, rows[0].last) == 1 and isinstance(coefficient(e, columns[0].last), int)
                and coefficient(e, columns[0].last) > width for e in offsets)  # type: ignore[operator]
 

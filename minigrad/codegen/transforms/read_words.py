@@ -1,0 +1,33 @@
+"""Loop IR that packs words: neighbours are read as one (`codegen/words.py`)."""
+from __future__ import annotations
+
+from minigrad.codegen.ir.nodes import Alloc, BufferParam, Function
+from minigrad.codegen.ir.walk import map_function, map_values, statements
+from minigrad.codegen.words import VIEW, with_words
+from minigrad.dtype import uint32
+from minigrad.value import Value, walk
+
+
+def read_words(function: Function) -> tuple[Function, tuple[tuple[BufferParam, str], ...]]:
+    """The function with words read from its inputs, and which buffers it reads so: each as it is seen, and its name.
+    A function that packs no words stays as it is."""
+    if not any(isinstance(s, Alloc) and s.dtype is uint32 and s.scope == "scratch" for s in statements(function)):
+        return function, ()
+    inputs = {b.name: b for b in function.buffers if b.mode == "in"}
+    views: dict[str, tuple[BufferParam, str]] = {}
+
+    def words(value: Value) -> Value:
+        made = with_words(value) if value.dtype is uint32 else value
+        if made is value:
+            return value
+        names = {str(v.attr[0]) for v in walk(made) if v.op == "load"}  # type: ignore[index]
+        seen = {name: name.removesuffix(VIEW) for name in names if name.endswith(VIEW)}
+        if not all(source in inputs for source in seen.values()):
+            return value
+        for name, source in seen.items():
+            b = inputs[source]
+            views[name] = BufferParam(name, uint32, b.size * b.dtype.itemsize // uint32.itemsize, "in"), source
+        return made
+
+    made = map_function(function, lambda body: tuple([map_values(s, words) for s in body]))
+    return (made, tuple(views.values())) if views else (function, ())
