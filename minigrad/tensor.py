@@ -19,6 +19,7 @@ from minigrad.errors import DTypeError, MinigradError, ShapeError
 from minigrad.graph.autodiff import History, gradient
 from minigrad.handles import changed, changed_by_user, forget, handles, register, register_all
 from minigrad.mixins.base import Base, as_tensor, broadcast_shapes
+from minigrad.mixins.hooks import LeafHooks, passed
 from minigrad.mixins.modes import Within, modes
 from minigrad.mixins.protocols import ProtocolMixin
 from minigrad.ops import build as B
@@ -226,7 +227,7 @@ class Tensor(ProtocolMixin):
         own, depth = self._is_leaf(), max(self._node.depth, value._node.depth)
         self._node, self._before = node, None
         if not own and modes.now.grad_enabled:
-            self._requires_grad = self._requires_grad or value._requires_grad
+            self._requires_grad = self._requires_grad or bool(value._requires_grad)
             if self._requires_grad:
                 keep_history(node)
         changed_by_user(self)
@@ -264,18 +265,18 @@ class Tensor(ProtocolMixin):
                 self._node = apply(DETACH, self._node, id=next_id())
             key = id(self)
             _leaves[key] = weakref.ref(self, lambda _, forget=_leaves.pop: forget(key, None))  # type: ignore[misc]
-        self._requires_grad = True
+        self._requires_grad = self._requires_grad or True  # hooks stay
         changed_by_user(self)
         return self
 
     @property
     def requires_grad(self) -> bool:
         """Whether gradients flow to it. Setting it is `requires_grad_`."""
-        return self._requires_grad
+        return bool(self._requires_grad)
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
-        if value is not self._requires_grad:
+        if value is not bool(self._requires_grad):
             self._set_requires_grad(value)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
@@ -291,11 +292,13 @@ class Tensor(ProtocolMixin):
         before = None if self._before is None else self._before()
         return [self._node] if before is None else [self._node, before]
 
-    def backward(self, gradient: Tensor | None = None) -> Self:
+    def backward(self, gradient: Tensor | None = None, retain_graph: bool | None = None,
+                 create_graph: bool = False) -> Self:
         """Adds the gradient of this tensor to `.grad` of every leaf it depends on, lazily. A leaf that is reached only
         through `detach`, comparisons or integers is none of those: its `.grad` stays as it is.
 
-        A tensor of more than one element needs `gradient`, of its shape. Raises MinigradError without such a leaf.
+        A tensor of more than one element needs `gradient`, of its shape. With `create_graph`, gradients go through
+        `.grad` too. Nothing is freed: `retain_graph` changes nothing. Raises MinigradError without such a leaf.
         """
         seed = None if gradient is None else as_tensor("backward", gradient)._node
         made_from = History(self._node)
@@ -308,10 +311,12 @@ class Tensor(ProtocolMixin):
         targets = [n for _, nodes in found for n in nodes]
         parts = iter(_node_gradients(made_from, targets, seed))
         for t, nodes in found:
-            total = next(parts)
-            for _ in nodes[1:]:
-                total = B.add(total, next(parts))
-            t.grad = self._wrap(total if t._grad is None else B.add(t._grad._node, total))
+            total = _hooked_sum(t, [next(parts) for _ in nodes])
+            parents = (self, t, *(() if t._grad is None else (t._grad,))) if create_graph else ()
+            t.grad = self._wrap(total if t._grad is None else B.add(t._grad._node, total), *parents)
+            if type(t._requires_grad) is LeafHooks:
+                for hook in list(t._requires_grad.after.values()):
+                    hook(t)
         return self
 
     def gradient(self, *targets: Tensor, gradient: Tensor | None = None, materialize_grads: bool = False,
@@ -332,13 +337,8 @@ class Tensor(ProtocolMixin):
             raise MinigradError(f"[gradient] expected targets that the result was made from, got {unused[0]!r}")
         seed = None if gradient is None else as_tensor("gradient", gradient)._node
         parts = iter(_node_gradients(made_from, [n for nodes in groups for n in nodes], seed))
-        results = []
-        for target, nodes in zip(targets, groups, strict=True):
-            total = next(parts)
-            for _ in nodes[1:]:
-                total = B.add(total, next(parts))
-            results.append(self._wrap(total, self, target))
-        return results
+        return [self._wrap(_hooked_sum(target, [next(parts) for _ in nodes]), self, target)
+                for target, nodes in zip(targets, groups, strict=True)]
 
     @staticmethod
     def train(mode: bool = True) -> Within:
@@ -357,6 +357,15 @@ class Tensor(ProtocolMixin):
         """The Node behind this handle."""
         changed()  # somebody may keep it
         return self._node
+
+
+def _hooked_sum(tensor: Tensor, parts: Sequence[Node]) -> Node:
+    """The gradient of a tensor as the sum of those of its Nodes, after a leaf's hooks."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = B.add(total, part)
+    hooks = tensor._requires_grad
+    return passed(hooks.before, Tensor._wrap(total))._node if type(hooks) is LeafHooks else total
 
 
 _node_gradients = gradient

@@ -72,8 +72,10 @@ class Guard:
             return f"a tensor that it used was {self.dtype}{list(self.shape)}, and is {t.dtype}{list(t.shape)}"
         if (grad is None) is not self.no_grad:
             return f"a tensor of shape {list(self.shape)} has {'no' if grad is None else 'a'} gradient now"
-        if t.requires_grad is not self.requires_grad:
-            return f"requires_grad of a tensor of shape {list(self.shape)} is {t.requires_grad} now"
+        if t._requires_grad is not self.requires_grad:
+            return (f"requires_grad of a tensor of shape {list(self.shape)} is {t.requires_grad} now" if
+                    t.requires_grad is not bool(self.requires_grad) else
+                    f"a tensor of shape {list(self.shape)} has other hooks now")
         if self.grad_shape is not None and grad is not None and grad.shape != self.grad_shape:
             return f"a gradient had the shape {list(self.grad_shape)}, and has {list(grad.shape)}"
         return None
@@ -90,7 +92,7 @@ class Watched:
     @classmethod
     def of(cls, t: Tensor) -> Watched:
         node, grad = t._node, t._grad
-        guard = Guard(ref(t), node.shape, node.dtype, node.device, t.requires_grad, grad is None,
+        guard = Guard(ref(t), node.shape, node.dtype, node.device, t._requires_grad, grad is None,
                       None if grad is None else grad.shape)
         return cls(guard, None if node.storage is None else ref(node.storage), None if grad is None else ref(grad))
 

@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from weakref import ref
 
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.ops import build as B
 from minigrad.ops.composite import expand
-from minigrad.ops.node import Node
+from minigrad.ops.node import Node, hooked
 from minigrad.ops.storage import DETACH
 
 
@@ -51,6 +52,7 @@ class History:
 def gradient(made_from: History, targets: Sequence[Node], seed: Node | None = None) -> list[Node]:
     """The gradient of sum(output * seed) with respect to each target: Nodes of the targets' shapes and dtypes.
 
+    Where a Node has hooks, what they make of its gradient takes the gradient's place.
     `seed` may be left out for an output of one element. A target that `output` does not depend on gets zeros. Raises
     DTypeError for an output or targets that are no floats, ShapeError for a missing or misshapen seed.
     """
@@ -84,6 +86,8 @@ def _accumulate(made_from: History, seed: Node, targets: set[Node]) -> dict[Node
         grad = grads.get(node)
         if grad is None or node not in on_path:
             continue
+        if hooked and ref(node) in hooked:
+            grad = grads[node] = node.hooks(grad)
         body = bodies.get(node)
         if body is not None:
             if body in on_path:

@@ -22,10 +22,11 @@ class Node:
     Node's meaning: the runtime Buffer that holds the value (row-major) once it was realized, else None. Only `engine`
     writes it. `depth` is the longest path to a leaf or to what was realized when the Node was made: a cheap bound that
     tells when a graph has grown long. `serial` grows from Node to Node: inputs have smaller ones than their users.
+    `hooks` is there where `hooked` has the Node: what makes another gradient of its gradient.
     """
 
     __slots__ = ("op", "inputs", "params", "shape", "dtype", "device", "kind", "type", "storage", "depth", "serial",
-                 "__weakref__")
+                 "hooks", "__weakref__")
     op: Op
     inputs: tuple[Node, ...]
     params: dict[str, Any]
@@ -37,6 +38,7 @@ class Node:
     storage: Any
     depth: int
     serial: int
+    hooks: Callable[[Node], Node]
 
     def __repr__(self) -> str:
         params = "".join(f", {k}={v}" for k, v in self.params.items())
@@ -165,6 +167,16 @@ differentiable: dict[ref, None] = {}
 def keep_history(node: Node) -> None:
     """Keeps `sever` away from a Node for as long as it lives."""
     differentiable[ref(node, differentiable.pop)] = None
+
+
+hooked: dict[ref, None] = {}
+"""The Nodes that have `hooks`. These stand in the Node, so that functions which refer to it go with it."""
+
+
+def hook(node: Node, hooks: Callable[[Node], Node]) -> None:
+    """Lets `hooks` make another gradient of the Node's gradient."""
+    node.hooks = hooks
+    hooked[ref(node, hooked.pop)] = None
 
 
 def sever(node: Node) -> None:
