@@ -224,7 +224,10 @@ def test_plans_print_and_parse() -> None:
     (1024, 1024, 1024, "place", "panels", True),
     (128, 1024, 2048, "place", "panels", True),
     (128, 512, 4096, "place", "panels", False),
-    (8, 2048, 2048, "place", "place", False),
+    (7, 2048, 2048, "place", "place", False),
+    (8, 2048, 2048, "turned", "place", False),
+    (196, 112, 480, "place", "place", False),
+    (196, 80, 480, "place", "place", True),
     (24, 2048, 2048, "turned", "place", False),
 ])
 def test_what_is_packed(m: int, n: int, k: int, a: str, b: str, whole: bool) -> None:

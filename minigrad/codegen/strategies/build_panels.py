@@ -10,7 +10,6 @@ from minigrad.codegen.ir.nodes import Alloc, BufferParam, Function, If, Loop, Pr
 from minigrad.codegen.kernel import Kernel, Nest, Param, Scalar
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.access import extent
-from minigrad.codegen.strategies.blocking import is_plain
 from minigrad.codegen.strategies.build import accumulate
 from minigrad.codegen.strategies.build_dots import Dots, is_short, lanes_along_rows, when
 from minigrad.codegen.strategies.build_pairs import keep_sums, pack_group, write_sums
@@ -278,10 +277,10 @@ class PanelBuilder:
             found.append((c.a, {self.m: row + LINE // self.dtype.itemsize}))
         found += [(c.b, {self.n: column + self.columns + (i * form.ahead + v) % form.vectors * form.width})
                   for v in range(form.ahead)]
-        streamed = form.b == "place" and block.kb is not None and is_plain(c.b)
+        streamed = form.b == "place" and block.kb is not None and form.ahead > 0
         if streamed:  # one row is done with a block before the next one could arrive
-            found = [(c.b, {self.n: column + v * form.width, self.k: block.k0 + x + self.sizes.block_k})
-                     for v in range(form.vectors) if form.rows > 1]
+            found = [(c.b, {self.n: column + (i * form.ahead + v) % form.vectors * form.width,
+                            self.k: block.k0 + x + self.sizes.block_k}) for v in range(form.ahead) if form.rows > 1]
         made: list[Stmt] = []
         for operand, where in found:
             name, indices = operand.attr  # type: ignore[misc]

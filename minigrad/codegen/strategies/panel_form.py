@@ -16,7 +16,7 @@ from math import ceil
 from minigrad.codegen.kernel import Kernel, Param, Store
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import extent
-from minigrad.codegen.strategies.blocking import PAGE, row_bytes
+from minigrad.codegen.strategies.blocking import PAGE, is_plain, row_bytes
 from minigrad.codegen.strategies.plan import PanelPlan
 from minigrad.codegen.strategies.recognise import Contraction
 from minigrad.expr import Index, Var
@@ -33,6 +33,10 @@ STEPS = (1 << 29, 4), (0, 2)
 """Multiply-adds from which on so many steps of the sum are one iteration of the microkernel's loop, where they leave
 none and B is not streamed. The loop's own instructions cost nothing on a quiet machine; on a busy virtual one, whose
 cores are probably shared, 2 were measured to gain 6%, 4 to gain 8% for 20% longer compiling."""
+
+LEAST_NEAR = 32
+"""Steps of the sum that are worth a block of their own, for a panel of B in place to stay in the first-level cache; in
+shorter ones it is streamed."""
 
 MAX_STEPS_IN_PLACE = 2
 """Likewise where B is in place, its rows an argument's steps apart: LLVM loads what four steps need ahead of their
@@ -123,7 +127,7 @@ def form_of(c: Contraction, plan: PanelPlan) -> Form:
     rows, width, columns = plan.rows, plan.width, plan.columns
     split, blocks, by_rows = plan.block_k < k, plan.unit_m > plan.block_m, plan.block_m == rows
     panels, tiles = ceil(plan.unit_n / columns), ceil(plan.block_m / rows)
-    ahead = plan.b == "place" and not split and not blocks and row_bytes(c.b, c.k) >= PAGE
+    ahead = plan.b == "place" and is_plain(c.b) and (split or not blocks and row_bytes(c.b, c.k) >= PAGE)
     steps, pitch = ceil(k / width) * width, ceil(rows / width) * width
     memory = (((panels if blocks else 1) * plan.block_k + width * plan.group) * columns,
               (tiles * plan.block_k + width + 1) * pitch,
@@ -140,7 +144,7 @@ def form_of(c: Contraction, plan: PanelPlan) -> Form:
 
 def steps_at_once(work: int, k: int, plan: PanelPlan) -> int:
     """Steps of the sum in one iteration, of so many multiply-adds and k steps in all."""
-    if plan.b == "place" and plan.block_k < k:
+    if plan.b == "place" and plan.block_k < min(k, LEAST_NEAR):
         return 1
     most = MAX_STEPS_IN_PLACE if plan.b == "place" else STEPS[0][1]
     return next((steps for least, steps in STEPS if work >= least and steps <= most and
@@ -206,7 +210,7 @@ def gains_from_constants(c: Contraction, form: Form) -> bool:
     """Whether addresses that are known count: in short sums, small products, and where rows of B are pages apart."""
     m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
     small = not form.outer and m > FEW_ROWS and m * n * k < LARGE_PRODUCT
-    return small or k <= SHORT_SUM and m * n >= LARGE_OUTPUT or form.ahead > 0
+    return small or k <= SHORT_SUM and m * n >= LARGE_OUTPUT or form.ahead > 0 and not form.split
 
 
 def rounded(size: int) -> int:

@@ -43,6 +43,10 @@ Not where B is packed for each unit."""
 SHARED_ROWS = 96
 """Rows of a unit from which on it is worth packing B for it alone, or because its rows are far apart and many."""
 
+ALL_ROWS_PART = 2
+"""Part of the second-level cache beyond which B in place, too, is shared out by columns before rows are cut so short:
+each unit reads all of its columns again."""
+
 FAR_STEP = 2048
 """Bytes from which on rows of B in place are far from each other."""
 
@@ -78,7 +82,11 @@ def units(c: Contraction, n: int, rows: int, columns: int, block_k: int, in_plac
         tall = max(1, min(tall, down // wanted))
     else:
         wide = max(1, min(wide, across * ceil(down / tall) // wanted))
-    least = 1 if in_place else ceil(SHARED_ROWS / rows) if target.units > 1 else tall
+    least = ceil(SHARED_ROWS / rows) if target.units > 1 else tall
+    if in_place:
+        each = max(1, target.units // (ceil(across / wide) * others))
+        far = block_k < k or ALL_ROWS_PART * k * n * c.b.dtype.itemsize > target.l2
+        least = min(ceil(SHARED_ROWS / rows), ceil(down / each)) if far else 1
     if paired:
         least = min(ceil(PAIR_ROWS / rows), ceil(down / target.units))
         tall = max(tall, least)

@@ -27,7 +27,7 @@ from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.strategies.build_dots import dot_groups, lanes_along_rows
 from minigrad.codegen.strategies.float_parts import parts_kind
 from minigrad.codegen.strategies.packed import is_plain, product, row_bytes, steps_closely
-from minigrad.codegen.strategies.panel_form import form_of
+from minigrad.codegen.strategies.panel_form import LEAST_NEAR, form_of
 from minigrad.codegen.strategies.panel_units import FAR_STEP, SHARED_ROWS, even, tall_units, units, writes_rows
 from minigrad.codegen.strategies.plan import PanelPlan
 from minigrad.codegen.strategies.recognise import Contraction, with_row
@@ -78,13 +78,14 @@ L2_RATE, L2_RATE_FAR, L2_LOST = 40, 22, 0.1
 in place are far from each other; the part of that time that multiply-adds do not hide, for packed panels where it is
 as long as theirs, less where it is shorter."""
 
-STREAM_ROWS, STREAM_K, STREAM_COLUMNS = 32, 16, 256
+STREAM_ROWS, STREAM_K, STREAM_K_PACKED, STREAM_COLUMNS = 32, 16, 24, 256
 """With at most so many rows of A a large B is streamed, in blocks of so many of its rows, in runs at least so long:
-several of them are on their way at once. More rows of A than are read in place are packed."""
+several of them are on their way at once. As many rows of A as may meet in a set are packed, for 4-10% at 8, and then
+blocks are longer: sums come from memory less often, for 2-8%."""
 
 STREAM_VECTORS = 4, 2
 """Vectors of a tile that streams B, the first number that registers have room for: 4 rather than 2 gain 3-10% with up
-to 6 rows of A, more than 4 nothing."""
+to 6 rows of A, more than 4 nothing. With packed A 2, where they leave a quarter of the registers."""
 
 NEAR_VECTORS = 4
 """Not where so many vectors of each row of B stay in the first-level cache."""
@@ -172,7 +173,8 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
     if m == 1 and not few:
         return "no panels: a vector times a matrix that stays near"
     if few:
-        a, b, block_k = a if m <= IN_PLACE_ROWS else packed_a, "place", STREAM_K
+        a, b = a if m < IN_PLACE_ROWS else packed_a, "place"
+        block_k = STREAM_K if a == "place" else STREAM_K_PACKED
     elif in_place and (m < PACK_ROWS or fits_in_place(c, b_bytes, target) and not far_a and not (
             m >= SHARED_ROWS and (row_bytes(c.b, c.k) >= FAR_STEP if long else is_crowded(c, target)))):
         b = "place"
@@ -191,6 +193,8 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
             paired = pair_tile(c, width, target)
             if paired[2] < cycles:
                 rows, vectors, dots, group, b = *paired[:2], 0, 2, "panels"
+    if a == b == "place" and not (streamed or far_a or dots) and m > rows:
+        block_k = near_steps(c, rows, vectors, target)
     columns, n = vectors * width // group, n - dots
     if dots and not lanes_along_rows(c):
         block_k = k
@@ -228,7 +232,9 @@ def is_crowded(c: Contraction, target: Target) -> bool:
 def stream_tile(m: int, in_place: bool, target: Target) -> tuple[int, int]:
     """Rows and vectors of the tiles that stream B: as many rows as can be, so that each line of B comes once."""
     room = target.registers - SPARE_REGISTERS
-    vectors = next((v for v in STREAM_VECTORS if (m + 1) * v <= room), STREAM_VECTORS[-1]) if in_place else 1
+    vectors = next((v for v in STREAM_VECTORS if (m + 1) * v <= room), STREAM_VECTORS[-1])
+    if not in_place:
+        vectors = STREAM_VECTORS[-1] if 4 * m * STREAM_VECTORS[-1] <= 3 * target.registers else 1
     return even(m, (room - vectors) // vectors), vectors
 
 
@@ -277,6 +283,17 @@ def register_tile(c: Contraction, block_k: int, width: int, target: Target, a_in
             if cycles <= found[3]:
                 found = rows, vectors, edge[1], cycles
     return found
+
+
+def near_steps(c: Contraction, rows: int, vectors: int, target: Target) -> int:
+    """Steps of the sum per block for tiles that would wait for rows of B in place from the second-level cache: equal
+    parts of K, so short that the first one holds them while rows of A pass by. Else all of K, also where parts of rows
+    of A would come from memory: 5-8% lost at 1000x112x1000."""
+    k, row, itemsize = extent(c.k[-1]), vectors * target.vector_bytes, c.a.dtype.itemsize
+    waits = row / L2_RATE > max(rows * vectors / 2, (rows + vectors) / LOADS) and k * row > target.l1
+    a_bytes = product(extent(v) for v in (*c.batch, *c.m, *c.k)) * itemsize
+    most = target.l1 * row // max(row, gcd(row_bytes(c.b, c.k), PAGE)) // (row + 2 * rows * itemsize)
+    return part(k, most, 2) if waits and 2 * a_bytes <= target.l2 and most >= LEAST_NEAR and k % 2 == 0 else k
 
 
 def pair_tile(c: Contraction, width: int, target: Target) -> tuple[int, int, float]:

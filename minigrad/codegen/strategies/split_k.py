@@ -6,6 +6,7 @@ from math import ceil
 from minigrad.codegen.kernel import Define, Nest, Param, Store
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.packed import MIN_WORK, plan, size
+from minigrad.codegen.strategies.panel_form import LEAST_NEAR
 from minigrad.codegen.strategies.panels import plan as panel_plan
 from minigrad.codegen.strategies.plan import PackedPlan, PanelPlan
 from minigrad.codegen.strategies.recognise import recognise
@@ -39,7 +40,8 @@ def split_k(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
     m, n, k = size(found.m), size(found.n), size(found.k)
     tiled = panel_plan(nest, target)
     if isinstance(tiled, PanelPlan):
-        if tiled.b == "place" and tiled.block_k < k or m * n >= TILES * tiled.rows * tiled.columns:
+        streamed = tiled.b == "place" and tiled.block_k < (LEAST_NEAR if tiled.a == "place" else k)
+        if streamed and tiled.block_k < k or m * n >= TILES * tiled.rows * tiled.columns:
             return [nest]
     elif not isinstance(plan(nest, target), PackedPlan):
         return [nest]
