@@ -38,6 +38,7 @@ from minigrad.codegen.strategies.build_joined import build_joined
 from minigrad.codegen.strategies.build_matrix import build_matrix
 from minigrad.codegen.strategies.build_packed import build_packed
 from minigrad.codegen.strategies.build_panels import build_panels, build_shared
+from minigrad.codegen.strategies.build_quantized import build_quantized
 from minigrad.codegen.strategies.build_teams import build_teams
 from minigrad.codegen.strategies.build_tiles import build_tiles
 from minigrad.codegen.strategies.build_window import build_window
@@ -55,6 +56,7 @@ from minigrad.codegen.strategies.plan import (
     PackedPlan,
     PanelPlan,
     Plan,
+    QuantizedPlan,
     TeamPlan,
     TilePlan,
     WindowPlan,
@@ -201,6 +203,8 @@ def build_any(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str)
         return build_attention_gradient(kernel, nest, plan, name)
     if isinstance(plan, GroupAttentionPlan):
         return build_attention_groups(kernel, nest, plan, name)
+    if isinstance(plan, QuantizedPlan):
+        return build_quantized(kernel, nest, plan, name)
     if isinstance(plan, PanelPlan):
         return build_panels(kernel, nest, plan, name)
     return build(kernel, nest, plan, name)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from minigrad.codegen.microkernels.block_product import block_microkernel
 from minigrad.codegen.microkernels.generate import generated_by_name
 from minigrad.codegen.microkernels.matrix import matrix_microkernel
 from minigrad.codegen.microkernels.microkernel import Microkernel
@@ -37,4 +38,4 @@ def find(name: str) -> Microkernel | None:
     """The microkernel of that name: one that was added, or one of ours."""
     tile = tile_of(name)
     return (_added.get(name) or generated_by_name(name) or matrix_microkernel(name)
-            or sub_group_microkernel(name) or (plain(tile) if tile is not None else None))
+            or block_microkernel(name) or sub_group_microkernel(name) or (plain(tile) if tile is not None else None))

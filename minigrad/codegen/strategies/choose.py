@@ -14,6 +14,7 @@ from minigrad.codegen.strategies import (
     packed,
     panels,
     pointwise,
+    quantized,
     reduction,
     rows,
     scatter,
@@ -69,7 +70,7 @@ def choose_plan(nest: Nest, target: Target) -> AnyPlan:
                 or attention_gradient.plan(nest, target) or rows.plan(nest, target))
     if not reductions(nest):
         return pointwise.plan(nest, target)
-    streamed = stream.plan(nest, target)
+    streamed = quantized.plan(nest, target) or stream.plan(nest, target)
     if streamed is not None:
         return streamed
     tiled = panels.plan(nest, target)

@@ -303,6 +303,24 @@ class PanelPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class QuantizedPlan:
+    """A vector times quantised blocks. `panel` and `lane` name the nest's index variables.
+
+    units: iterations of the parallel loop, of nearly as many panels each
+    kernels: the microkernel of each sum
+    """
+
+    strategy: str
+    panel: str
+    lane: str
+    units: int
+    kernels: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return plan_text(self)
+
+
+@dataclass(frozen=True, slots=True)
 class JoinedPlan:
     """Nests beside each other in one launch, such as phases of a strided gradient: iterations of the first come before
     those of the second. `parts` are the fields of their Plans."""
@@ -319,11 +337,12 @@ class JoinedPlan:
 
 
 AnyPlan = (Plan | JoinedPlan | PackedPlan | PanelPlan | TilePlan | MatrixPlan | TeamPlan | WindowPlan | GroupWindowPlan
-           | AttentionPlan | AttentionGradientPlan | AttentionFewPlan | GroupAttentionPlan)
+           | AttentionPlan | AttentionGradientPlan | AttentionFewPlan | GroupAttentionPlan | QuantizedPlan)
 _KINDS = {"packed": PackedPlan, "panels": PanelPlan, "tiles": TilePlan, "matrix": MatrixPlan, "teams": TeamPlan,
           "window": WindowPlan, "window_groups": GroupWindowPlan, "joined": JoinedPlan,
           "attention": AttentionPlan, "attention_gradient": AttentionGradientPlan,
-          "attention_few": AttentionFewPlan, "attention_groups": GroupAttentionPlan}
+          "attention_few": AttentionFewPlan, "attention_groups": GroupAttentionPlan,
+          "quantized": QuantizedPlan}
 
 
 def plan_text(plan: AnyPlan) -> str:

@@ -1,0 +1,211 @@
+"""Products with quantised blocks by a microkernel: what is recognised, its loops, and the numbers, whatever x is."""
+# Tests know their dims are ints.
+# mypy: disable-error-code="arg-type,type-var"
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from machine_code import assembly
+
+from minigrad import Tensor, config, microkernels, show
+from minigrad.codegen.ir.interpret import interpret_function
+from minigrad.codegen.ir.text import meaning_of, parse_function, print_function
+from minigrad.codegen.ir.verify import verify_function, verify_meaning
+from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.kernel_interpret import interpret_kernel
+from minigrad.codegen.lowering.collapse import collapse
+from minigrad.codegen.lowering.flatten import flatten
+from minigrad.codegen.lowering.split import split_divisions
+from minigrad.codegen.microkernels import limbs
+from minigrad.codegen.microkernels.block_product import KINDS, REQUIRES
+from minigrad.codegen.microkernels.registry import find
+from minigrad.codegen.stages import Stage, stages_of
+from minigrad.codegen.strategies.plan import Plan, QuantizedPlan, parse_plan
+from minigrad.codegen.strategies.quantized import folded
+from minigrad.codegen.transforms.unroll import unroll
+from minigrad.dtype import float32, int32, uint32
+from minigrad.runtime.registry import get_device
+from minigrad.scheduler.graph import build_graph
+from minigrad.scheduler.schedule import schedule
+from minigrad.state import QuantizedTensor
+from minigrad.target import Target
+from minigrad.value import binary, cast, const, local, where
+
+AMX = Target("amx", "llvm", "sapphirerapids", 64, 32, 2, features=REQUIRES | {"sse", "fma", "avx2"})
+LACKS = sorted(REQUIRES - get_device("CPU").target.features)
+on_amx = pytest.mark.skipif(bool(LACKS), reason=f"this processor lacks {LACKS}")
+FORMATS = {"Q8_0": "q8", "Q4_0": "q4", "Q4_1": "q4m"}
+
+rng = np.random.default_rng(12)
+
+
+def tensor(*shape: int) -> Tensor:
+    return Tensor(rng.standard_normal(shape).astype(np.float32), device="CPU")
+
+
+def quantized(kind: str, rows: int, columns: int) -> QuantizedTensor:
+    return QuantizedTensor.quantize(rng.standard_normal((rows, columns)).astype(np.float32), kind, device="CPU")
+
+
+def two(gate: QuantizedTensor, up: QuantizedTensor, x: Tensor) -> Tensor:
+    return gate.linear(x).silu() * up.linear(x)
+
+
+def staged(result: Tensor, target: Target = AMX) -> tuple[Kernel, Stage]:
+    kernel = schedule(build_graph([result._node]), frozenset(), target).steps[-1].kernel
+    stage, = stages_of(kernel, target).stages
+    return kernel, stage
+
+
+CASES: dict[str, tuple[int, Callable[[], Tensor]]] = {
+    "bytes": (1, lambda: quantized("Q8_0", 96, 64).linear(tensor(64))),
+    "nibbles": (1, lambda: quantized("Q4_0", 64, 128).linear(tensor(1, 1, 128))),
+    "minimums, an odd number of blocks": (1, lambda: quantized("Q4_1", 80, 96).linear(tensor(96))),
+    "panels that are left": (1, lambda: quantized("Q4_0", 144, 64).linear(tensor(64))),
+    "prologue": (1, lambda: quantized("Q4_1", 64, 64).linear(tensor(64).tanh() * tensor(64))),
+    "every other element": (1, lambda: quantized("Q8_0", 64, 64).linear(tensor(128)[::2])),
+    "epilogue": (1, lambda: (quantized("Q8_0", 64, 64).linear(tensor(64), tensor(64)) * 0.5).relu()),
+    "two products, one kernel": (2, lambda: two(quantized("Q4_0", 64, 64), quantized("Q4_0", 64, 64), tensor(64))),
+    "apart": (1, lambda: quantized("Q4_0", 64, 256).linear(tensor(256))),  # a line between panels
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_loops_equal_their_kernel(case: str) -> None:
+    sums, make = CASES[case]
+    kernel, stage = staged(make())
+    assert isinstance(stage.plan, QuantizedPlan) and parse_plan(str(stage.plan)) == stage.plan
+    assert len(stage.plan.kernels) == sums
+    flat = collapse(flatten(split_divisions(kernel)))
+    arrays = {}
+    for p in flat.params:
+        words = rng.integers(0, 1 << 31, p.shape) if p.dtype.is_int else rng.standard_normal(p.shape)
+        arrays[p.name] = words.astype(p.dtype.np) if p.mode == "in" else np.zeros(p.shape, p.dtype.np)
+    expected = {name: a.copy() for name, a in arrays.items()}
+    scalars = {scalar.name: 0.75 for scalar in flat.scalars}
+    interpret_kernel(flat, expected, scalars)
+    verify_function(stage.function)
+    assert parse_function(print_function(stage.function)) == stage.function
+    interpret_function(unroll(stage.function), arrays, scalars, {})
+    np.testing.assert_allclose(arrays["o0"], expected["o0"], rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: quantized("Q4_0", 64, 64).linear(tensor(2, 64)),                             # two rows
+    lambda: quantized("Q4_0", 48, 64).linear(tensor(64)),                                # three panels
+    lambda: quantized("Q8_0", 192, 32).linear(tensor(32)),                               # one block
+    lambda: quantized("Q4_0", 64, 64).linear(tensor(64), quantize_activations=True),     # integers already
+], ids=["rows", "panels", "blocks", "integers"])
+def test_what_streams_as_before(make: Callable[[], Tensor]) -> None:
+    assert isinstance(staged(make())[1].plan, Plan)
+
+
+def test_without_matrix_registers_it_streams_as_before() -> None:
+    target = Target("avx512", "llvm", "icelake-server", 64, 32, 2, features=AMX.features - {"amx-int8"})
+    assert isinstance(staged(quantized("Q4_0", 64, 64).linear(tensor(64)), target)[1].plan, Plan)
+
+
+def test_other_numbers_are_not_taken_for_nibbles() -> None:
+    w = quantized("Q4_0", 64, 64)
+    turned = QuantizedTensor("Q4_0", w.shape, w.words ^ 3, w.scales)  # not what lies in memory
+    assert isinstance(staged(turned.linear(tensor(64)))[1].plan, Plan)
+
+
+def test_constants_are_folded() -> None:
+    w = local("w", uint32)
+    shift = binary("add", cast(const(4, int32), uint32), const(8, uint32))
+    inside = binary("lt", shift, const(32, uint32))
+    assert folded(where(inside, binary("shr", w, shift), const(0, uint32))) is binary("shr", w, const(12, uint32))
+    assert folded(binary("shl", w, binary("sub", shift, shift))) is w
+    assert folded(cast(binary("mul", const(3, int32), const(-2, int32)), float32)) is const(-6.0, float32)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_microkernel_does_what_it_means(kind: str) -> None:
+    kernel = find(KINDS[kind].name)
+    assert kernel is not None
+    verify_meaning(kernel)
+    assert parse_function(print_function(meaning_of(kernel))) == meaning_of(kernel)
+    text = assembly(str(kernel.implementation), AMX.cpu)
+    product = "tdpbsud" if kind == "q4m" else "tdpbssd"
+    assert text.count(product) == limbs.PANELS and text.count("ldtilecfg") == text.count("tilerelease") == 1
+    if not LACKS:
+        assert microkernels.check(kernel, trials=1) == []
+
+
+def products(kind: str, rows: int, x: np.ndarray, zeros: slice = slice(0, 0)) -> tuple[np.ndarray, np.ndarray]:
+    """What the CPU computes, and float64; in columns `zeros` the numbers are zeros."""
+    values = rng.standard_normal((rows, len(x))).astype(np.float32)
+    values[:, zeros] = 0
+    w = QuantizedTensor.quantize(values, kind, device="CPU")
+    result = w.linear(Tensor(x, device="CPU"))
+    assert "strategy='quantized'" in show(result, stage="plan")
+    found = []
+    for threads in (1, 2):
+        with config(threads=threads):
+            found.append(w.linear(Tensor(x, device="CPU")).numpy())
+    assert found[0].tobytes() == found[1].tobytes()
+    with np.errstate(all="ignore"):
+        return found[0], w.dequantize().numpy().astype(np.float64) @ x.astype(np.float64)
+
+
+@on_amx
+@pytest.mark.parametrize("rows, columns", [(64, 64), (208, 96), (1216, 2048), (80, 2080), (96, 4128), (64, 2112)])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_products_are_exact_to_float32(kind: str, rows: int, columns: int) -> None:
+    """Also of odd numbers of blocks, chunks of one block, and panels that no group has."""
+    found, exact = products(kind, rows, rng.standard_normal(columns).astype(np.float32))
+    np.testing.assert_allclose(found, exact, rtol=0, atol=1e-6 * np.abs(exact).max())
+
+
+@on_amx
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("scale", [1e-44, 1e-40, 1e-38, 1e-20, 1e20, 3e36])
+def test_tiny_and_huge_numbers(kind: str, scale: float) -> None:
+    x = (rng.uniform(-1, 1, 96) * scale).astype(np.float32)
+    found, exact = products(kind, 64, x)
+    np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-5 * np.abs(exact).max() + 3e-45)
+
+
+@on_amx
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+def test_numbers_far_apart_in_a_block(kind: str) -> None:
+    """A huge number that is multiplied by zeros hides nothing of those beside it."""
+    x = (rng.uniform(0.5, 1, 128) * 1e-10).astype(np.float32)
+    x[40:44] = 1e30
+    found, exact = products(kind, 64, x, slice(40, 44))
+    assert np.abs(exact).max() < 1
+    np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-5 * np.abs(exact).max())
+    wide = (rng.standard_normal(2112) * np.exp2(rng.integers(-45, 1, 2112))).astype(np.float32)
+    found, exact = products(kind, 64, wide)
+    np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-6 * np.abs(exact).max())
+
+
+@on_amx
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("place", [5, 2100])
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
+def test_what_is_not_finite_stays_so(kind: str, place: int, number: float) -> None:
+    x = rng.standard_normal(2112).astype(np.float32)
+    x[place] = number
+    found, exact = products(kind, 64, x)
+    if kind == "Q4_1":  # scale * inf - minimum * inf: the sums of a block come before the minimum is taken off
+        found, exact = np.isfinite(found), np.isfinite(exact)
+    np.testing.assert_array_equal(found, exact.astype(found.dtype))
+    zeros = np.zeros(64, np.float32)
+    found, exact = products(kind, 64, zeros)
+    np.testing.assert_array_equal(found, exact)
+
+
+@on_amx
+@pytest.mark.parametrize("kind", FORMATS)
+def test_scales_that_are_not_finite_reach_only_their_rows(kind: str) -> None:
+    w = quantized(kind, 64, 96)
+    scales = w.scales.numpy()
+    scales[1, 1, 3], scales[2, 0, 5] = np.inf, np.nan
+    spoilt = QuantizedTensor(kind, w.shape, w.words, Tensor(scales, device="CPU"), w.minimums)
+    x = np.abs(rng.standard_normal(96)).astype(np.float32)
+    found, right = (t.linear(Tensor(x, device="CPU")).numpy() for t in (spoilt, w))
+    assert not np.isfinite(found[19]) and np.isnan(found[37])
+    others = [k for k in range(64) if k not in (19, 37)]
+    np.testing.assert_array_equal(found[others], right[others])
