@@ -103,7 +103,7 @@ def to_dtype(value: DType | str | np.dtype | type) -> DType:
         return BY_NAME[value]
     try:
         return _BY_NUMPY[np.dtype(value)]
-    except (TypeError, KeyError):
+    except (TypeError, ValueError, KeyError):
         raise DTypeError(_unknown(value)) from None
 
 

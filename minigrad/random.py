@@ -30,9 +30,13 @@ _state = _State()
 
 def manual_seed(seed: int = 0) -> None:
     """Starts the sequence of random tensors that belongs to `seed`, an integer in 0..2**64-1."""
-    if not hasattr(seed, "__index__") or not 0 <= operator.index(seed) < 1 << 64:
+    try:
+        given = operator.index(seed)
+    except TypeError:
+        given = -1
+    if not 0 <= given < 1 << 64:
         raise MinigradError(f"[manual_seed] expected a seed in 0..2**64-1, got {seed!r}")
-    seed = operator.index(seed)
+    seed = given
     with _state.lock:
         _state.seed, _state.counter = seed, 0
         _state.starts += 1

@@ -155,7 +155,7 @@ ROWS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: x(2, 3).cross_entropy([0, 1], label_smoothing=2), ShapeError,
      "[cross_entropy] expected a label_smoothing in 0..1, got 2"),
     (lambda: x(2, 3).nll_loss([0, 1, 2]), ShapeError, "[nll_loss] expected log-probabilities [N, C, ...] and classes"),
-    (lambda: x(2).dropout("a"), ShapeError, "[dropout] expected a probability in 0..1, got 'a'"),
+    (lambda: x(2).dropout("a"), DTypeError, "[dropout] expected p as a number, got 'a'"),
     (lambda: x(3).scaled_dot_product_attention(x(3), x(3)), ShapeError,
      "[scaled_dot_product_attention] expected at least 2 axes, got [3], [3], [3]"),
     (lambda: x(2, 3).scaled_dot_product_attention(x(2, 3), 3), DTypeError,
@@ -184,6 +184,21 @@ ROWS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: nn.Linear(3, 2)(None), DTypeError, "[Linear] expected a Tensor, got NoneType"),
     (lambda: nn.Conv2d(3, 4, "a"), ShapeError, "[Conv2d] expected one integer or 2 of them, got 'a'"),
     (lambda: nn.Conv2d("a", 4, 3), ShapeError, "[Conv2d] expected channels and groups as integers, got 'a', 4 and 1"),
+    (lambda: x(2, 3).transpose(np.array([0, 1])), ShapeError, "[transpose] expected an axis in -2..1, got array"),
+    (lambda: x(2, 3).permute(int, 0), ShapeError, "[permute] expected an order of 2 axes for [2, 3], got"),
+    (lambda: x(2, 3).sum(dtype=x(2)), DTypeError, "[dtype] expected one of"),
+    (lambda: x(3).reshape(None, None), ShapeError, "[shape] expected dims as integers, got [3, None]"),
+    (lambda: x(1, 1, 4, 4).max_pool2d(np.ones(2)), ShapeError, "[max_pool2d] expected one integer or 2 of them, got"),
+    (lambda: x(2, 2).addmm("a", x(2, 2)), DTypeError, "[addmm] expected a Tensor, got str"),
+    (lambda: x(2, 2).equal(3), DTypeError, "[equal] expected a Tensor, got int"),
+    (lambda: x(2, 2).rot90(1, 3), ShapeError, "[rot90] expected k as an integer and two axes, got 1 and 3"),
+    (lambda: x(4).tensor_split(None), ShapeError, "[tensor_split] expected an integer or a list of them, got None"),
+    (lambda: x(4, 4).pad((-1, 1), mode="circular"), ShapeError, "pads of 0..4, got 'circular' and (-1, 1) for [4, 4]"),
+    (lambda: x().cross_entropy(x()), ShapeError, "[cross_entropy] expected logits [N, C, ...] or [C], got shape []"),
+    (lambda: nn.Conv2d(3, 4, 3)(np.ones((1, 3, 4, 4))), DTypeError, "[Conv2d] expected a Tensor, got ndarray"),
+    (lambda: nn.BatchNorm2d(3)([1, 2]), DTypeError, "[BatchNorm] expected a Tensor, got list"),
+    (lambda: nn.ReLU()(3), DTypeError, "[ReLU] expected a Tensor, got int"),
+    (lambda: nn.MaxPool2d(2)("a"), DTypeError, "[MaxPool2d] expected a Tensor, got str"),
     (lambda: nn.RMSNorm(3)(x()), ShapeError, "[RMSNorm] expected [..., 3], got []"),
     (lambda: nn.optim.SGD(nn.Linear(2, 2)), MinigradError,
      "[SGD] expected Tensors, such as nn.state.get_parameters(model), got Linear"),
@@ -211,3 +226,22 @@ def test_unbound_variable_at_realize() -> None:
     y = x(8)[:Variable("n", 1, 8)] + 1
     with pytest.raises(MinigradError, match="bind"):
         y.realize()
+
+
+def test_integers_of_numpy_are_integers() -> None:
+    two, one = np.int64(2), np.int32(1)
+    y, image, weight = (Tensor.arange(n).float().reshape(*shape) for n, shape in (
+        (12, (4, 3)), (72, (1, 2, 6, 6)), (18, (2, 1, 3, 3))))
+    for ours, theirs in [
+        (y.reshape(two, -one), y.reshape(2, -1)), (y.expand(two, -one, np.int8(3)), y.expand(2, -1, 3)),
+        (y.pad((one, two)), y.pad((1, 2))), (y.pad((one, one), mode="reflect"), y.pad((1, 1), mode="reflect")),
+        (y.shrink(((one, two), None)), y.shrink(((1, 2), None))), (y.split(two)[one], y.split(2)[1]),
+        (y.chunk(two)[1], y.chunk(2)[1]), (y.unfold(0, two, one), y.unfold(0, 2, 1)), (y.roll(one, 0), y.roll(1, 0)),
+        (y.tensor_split([one, two])[1], y.tensor_split([1, 2])[1]), (y.diagonal(one), y.diagonal(1)),
+        (y.permute(one, np.int64(0)), y.permute(1, 0)), (y.repeat_interleave(two, 1), y.repeat_interleave(2, 1)),
+        (y.rearrange("(a b) c -> a b c", a=two), y.reshape(2, 2, 3)),
+        (image.max_pool2d(two, two, padding=one), image.max_pool2d(2, 2, padding=1)),
+        (image.conv2d(weight, stride=two, padding=one, groups=two),
+         image.conv2d(weight, stride=2, padding=1, groups=2)),
+    ]:
+        assert ours.shape == theirs.shape and ours.tolist() == theirs.tolist()

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from minigrad.dtype import DType, int8, int16, to_dtype, uint8
 from minigrad.errors import ShapeError
-from minigrad.mixins.base import as_axis, as_count, as_shape
+from minigrad.mixins.base import as_axis, as_count, as_index, as_shape, as_tensor, is_index
 from minigrad.mixins.patterns import PatternMixin
 from minigrad.mixins.reduce import Axis
 
@@ -151,7 +151,7 @@ class AliasMixin(PatternMixin):
 
     def addmm(self, left: Self, right: Self, *, beta: Any = 1, alpha: Any = 1) -> Self:
         """beta * x + alpha * (left @ right)."""
-        return self * beta + left.dot(right) * alpha
+        return self * beta + as_tensor("addmm", left).dot(right) * alpha
 
     def mm(self, other: Any) -> Self:
         return self.dot(other)
@@ -164,6 +164,9 @@ class AliasMixin(PatternMixin):
 
     def rot90(self, k: int = 1, dims: Any = (0, 1)) -> Self:
         """Turned k times by 90 degrees, from the first axis towards the second."""
+        k, given = as_index(k), k
+        if k is None or not isinstance(dims, (tuple, list)) or len(dims) != 2:
+            raise ShapeError(f"[rot90] expected k as an integer and two axes, got {given!r} and {dims!r}")
         a, b = (as_axis("rot90", d, self.ndim) for d in dims)
         turns: list[Callable[[], Self]] = [lambda: self, lambda: self.flip(b).transpose(a, b),
                                            lambda: self.flip(a, b), lambda: self.flip(a).transpose(a, b)]
@@ -173,10 +176,12 @@ class AliasMixin(PatternMixin):
         """As many parts along an axis, the first ones longer by one where it does not divide, or parts that end before
         each of some indices."""
         n: Any = self.shape[as_axis("tensor_split", dim, self.ndim)]
-        if isinstance(sections, int):
+        if is_index(sections):
             count = as_count("tensor_split", "sections", sections, 1)
             return self.split([n // count + (i < n % count) for i in range(count)], dim)
-        ends = [min(max(e + n if e < 0 else e, 0), n) for e in sections]
+        if not isinstance(sections, (tuple, list)) or not all(is_index(e) for e in sections):
+            raise ShapeError(f"[tensor_split] expected an integer or a list of them, got {sections!r}")
+        ends = [min(max(e + n if e < 0 else e, 0), n) for e in map(as_index, sections)]
         starts = [0, *ends]
         return tuple([self.narrow(dim, s, max(e - s, 0)) for s, e in zip(starts, [*ends, n], strict=True)])
 
@@ -277,7 +282,7 @@ class AliasMixin(PatternMixin):
 
     def equal(self, other: Any) -> Any:
         """Whether shapes and all elements are equal, as a Python bool: it reads the values."""
-        other = self._operand(other)
+        other = as_tensor("equal", self._operand(other))
         return other.shape == self.shape and bool(self.eq(other).all())  # type: ignore[call-overload]
 
     def allclose(self, other: Any, rtol: Any = 1e-5, atol: Any = 1e-8) -> Any:

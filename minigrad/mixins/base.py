@@ -64,9 +64,10 @@ def as_axes(name: str, axis: int | Sequence[int] | None, rank: int) -> tuple[int
 
 def as_axis(name: str, axis: int, rank: int) -> int:
     """One axis counted from 0."""
-    if not hasattr(axis, "__index__") or not -rank <= axis < rank:
+    place = as_index(axis)
+    if not isinstance(place, int) or not -rank <= place < rank:
         raise ShapeError(f"[{name}] expected an axis in {-rank}..{rank - 1}, got {axis!r}")
-    return axis % rank
+    return place % rank
 
 
 def as_shape(args: tuple[Any, ...]) -> Shape:
@@ -94,15 +95,26 @@ def as_tensor(name: str, value: Any) -> Any:
 
 
 def is_index(value: Any) -> bool:
-    """Whether it is an integer, Python's, numpy's or a symbolic one."""
-    return isinstance(value, (int, Expr)) or hasattr(value, "__index__")
+    """Whether it is an integer, Python's, numpy's, a symbolic one or one in a tensor."""
+    return as_index(value) is not None
+
+
+def as_index(value: Any) -> Any:
+    """`value` as an integer of Python or a symbolic one, None if it is none."""
+    if isinstance(value, (int, Expr)):
+        return value
+    try:
+        return index(value)
+    except (TypeError, DTypeError, ShapeError):
+        return None
 
 
 def as_count(name: str, what: str, value: Any, least: int = 0) -> Any:
     """`value`, an integer of `least` or more or a symbolic one. Raises ShapeError."""
-    if not is_index(value) or (not isinstance(value, Expr) and index(value) < least):
+    count = as_index(value)
+    if count is None or (isinstance(count, int) and count < least):
         raise ShapeError(f"[{name}] expected {what} as an integer of {least} or more, got {value!r}")
-    return value if isinstance(value, Expr) else index(value)
+    return count if isinstance(count, Expr) else index(count)
 
 
 def as_number(name: str, what: str, value: Any) -> Any:

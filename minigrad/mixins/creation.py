@@ -9,7 +9,7 @@ from minigrad import random
 from minigrad.dtype import DType, bool_, float32, int32, int64, to_dtype, uint64
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Expr, Index, dim, prove_nonneg
-from minigrad.mixins.base import as_count, as_number, as_shape, as_tensor, check_shape, is_index, join_shapes
+from minigrad.mixins.base import as_count, as_index, as_number, as_shape, as_tensor, check_shape, join_shapes
 from minigrad.mixins.reduce import ReduceMixin
 from minigrad.ops import build as B
 from minigrad.ops.node import Node
@@ -131,10 +131,11 @@ class CreationMixin(ReduceMixin):
         return self._triangle("triu", diagonal, lambda column, row: column.ge(row))
 
     def _triangle(self, name: str, diagonal: int, keeps: Callable[[Self, Self], Self]) -> Self:
-        if self.ndim < 2 or not is_index(diagonal):
+        place = as_index(diagonal)
+        if self.ndim < 2 or place is None:
             raise ShapeError(f"[{name}] expected at least 2 axes and an integer diagonal, got {list(self.shape)} and "
                              f"{diagonal!r}")
-        return keeps(self._order(self.ndim - 1), self._order(self.ndim - 2) + diagonal).where(self, 0)
+        return keeps(self._order(self.ndim - 1), self._order(self.ndim - 2) + place).where(self, 0)
 
     @classmethod
     def meshgrid(cls, *tensors: Self, indexing: str = "ij") -> tuple[Self, ...]:
@@ -202,8 +203,10 @@ class CreationMixin(ReduceMixin):
     def randint(cls, *shape: Any, low: int = 0, high: int = 10, dtype: DType | str = int32, device: str | None = None,
                 requires_grad: bool | None = None) -> Self:
         """Integers in [low, high), where high - low is at most 2**32."""
-        if not is_index(low) or not is_index(high) or not low < high or high - low > 1 << 32:
+        ends = as_index(low), as_index(high)
+        if None in ends or not ends[0] < ends[1] or ends[1] - ends[0] > 1 << 32:
             raise ShapeError(f"[randint] expected low < high, at most 2**32 apart, got {low!r} and {high!r}")
+        low, high = ends
         extents = check_shape("randint", as_shape(shape))
         bits = cls._wrap(random.random_bits(extents, cls._device(device))).cast(uint64)
         x = (((bits * (high - low)) >> 32).cast(int64) + low).cast(dtype)

@@ -215,7 +215,7 @@ class DistanceMixin(LinalgMixin):
 
     def baddbmm(self, left: Self, right: Self, *, beta: Any = 1, alpha: Any = 1) -> Self:
         """beta * x + alpha * (left @ right)."""
-        return self * beta + left.dot(right) * alpha
+        return self * beta + as_tensor("baddbmm", left).dot(right) * alpha
 
     def matrix_power(self, n: int) -> Self:
         """The product of n copies of square matrices [..., M, M], the identity for 0."""

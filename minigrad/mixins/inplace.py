@@ -104,7 +104,7 @@ class InPlaceMixin(PartsMixin):
         """Exponential numbers of the mean 1 / lambd, all above 0."""
         self._check_in_place("exponential_")
         x = -(1 - self.rand(*self.shape, dtype=self.dtype.compute, device=self.device)).log().minimum(-1e-30)
-        return self._become("exponential_", (x * (1 / lambd)).cast(self.dtype))
+        return self._become("exponential_", (x * (1 / as_number("exponential_", "lambd", lambd))).cast(self.dtype))
 
     def bernoulli_(self, p: float = 0.5) -> Self:
         """1 with probability p, else 0."""

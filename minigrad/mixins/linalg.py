@@ -8,7 +8,7 @@ from typing import Any, Self
 from minigrad.dtype import DType, promote, to_dtype
 from minigrad.errors import ShapeError
 from minigrad.expr import Index
-from minigrad.mixins.base import Base, as_count, as_tensor
+from minigrad.mixins.base import Base, as_count, as_index, as_tensor
 from minigrad.mixins.movement import spread
 from minigrad.mixins.places import PlacesMixin
 from minigrad.mixins.reduce import accumulating
@@ -138,7 +138,7 @@ class LinalgMixin(PlacesMixin):
         `padding`: one int, one per axis, or flat (left, right, top, bottom), the last axis first.
         """
         n = as_tensor("conv2d", weight).ndim - 2
-        as_count("conv2d", "groups", groups, 1)
+        groups = as_count("conv2d", "groups", groups, 1)
         if self.ndim != n + 2 or n < 1 or self.shape[1] != groups * weight.shape[1] or weight.shape[0] % groups != 0:
             raise ShapeError(f"[conv2d] expected x [N, Cin, ...] and weight [Cout, Cin/{groups}, ...], "
                              f"got {list(self.shape)} and {list(weight.shape)}")
@@ -160,7 +160,7 @@ class LinalgMixin(PlacesMixin):
                          dilation: Any = 1, padding: Any = 0, output_padding: Any = 0) -> Self:
         """The gradient of conv2d by its input: x [N, Cin, *spatial], weight [Cin, Cout/groups, *kernel]."""
         n = as_tensor("conv_transpose2d", weight).ndim - 2
-        as_count("conv_transpose2d", "groups", groups, 1)
+        groups = as_count("conv_transpose2d", "groups", groups, 1)
         if self.ndim != n + 2 or n < 1 or self.shape[1] != weight.shape[0] or weight.shape[0] % groups != 0:
             raise ShapeError(f"[conv_transpose2d] expected x [N, Cin, ...] and weight [Cin, Cout/{groups}, ...], "
                              f"got {list(self.shape)} and {list(weight.shape)}")
@@ -232,17 +232,18 @@ def _check_bias(name: str, bias: Base | None, channels: Index) -> None:
 def per_axis(name: str, value: Any, n: int) -> tuple[int, ...]:
     """One int per spatial axis, from one int or n of them."""
     values = tuple(value) if isinstance(value, (tuple, list)) else (value,) * n
-    if len(values) != n or not all([hasattr(v, "__index__") for v in values]):
+    found = tuple([as_index(v) for v in values])
+    if len(found) != n or None in found:
         raise ShapeError(f"[{name}] expected one integer or {n} of them, got {value!r}")
-    return values
+    return found
 
 
 def spatial_padding(name: str, padding: Any, n: int) -> tuple[tuple[int, int], ...]:
     """(before, after) per spatial axis, from one int, n of them, or 2n flat ones with the last axis first."""
     if isinstance(padding, int):
         return ((padding, padding),) * n
-    flat = tuple(padding) if isinstance(padding, (tuple, list)) else ()
-    if len(flat) not in (n, 2 * n) or not all([hasattr(p, "__index__") for p in flat]):
+    flat = tuple([as_index(p) for p in padding]) if isinstance(padding, (tuple, list)) else (as_index(padding),) * n
+    if len(flat) not in (n, 2 * n) or None in flat:
         raise ShapeError(f"[{name}] expected padding as one int, {n} or {2 * n} of them, got {padding!r}")
     if len(flat) == n:
         return tuple([(p, p) for p in flat])

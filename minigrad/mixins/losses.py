@@ -31,6 +31,8 @@ class LossMixin(NNMixin):
         target = as_tensor("cross_entropy", self._operand(target))
         if not 0 <= as_number("cross_entropy", "label_smoothing", label_smoothing) <= 1:
             raise ShapeError(f"[cross_entropy] expected a label_smoothing in 0..1, got {label_smoothing}")
+        if not self.ndim:
+            raise ShapeError("[cross_entropy] expected logits [N, C, ...] or [C], got shape []")
         axis = 1 if self.ndim > 1 else 0
         weight = self._class_weight("cross_entropy", weight, axis)
         if target.dtype.is_int and target.ndim == self.ndim - 1:
@@ -50,9 +52,9 @@ class LossMixin(NNMixin):
         if weight is None:
             return None
         weight = as_tensor(name, self._operand(weight))
-        if weight.shape != (self.shape[axis],):
-            raise ShapeError(f"[{name}] expected weights [{self.shape[axis]}] for classes of {list(self.shape)}, "
-                             f"got {list(weight.shape)}")
+        if not self.ndim or weight.shape != (self.shape[axis],):
+            raise ShapeError(f"[{name}] expected weights {list(self.shape[axis:axis + 1])} for classes of "
+                             f"{list(self.shape)}, got {list(weight.shape)}")
         return weight.reshape(*[-1 if a == axis else 1 for a in range(self.ndim)])
 
     def _weighted_cross_entropy(self, target: Self, reduction: str, smoothing: float, ignore_index: int | None,

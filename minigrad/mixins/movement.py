@@ -8,7 +8,7 @@ from minigrad.dtype import DType, promote
 from minigrad.errors import ShapeError
 from minigrad.expr import Index, divides, product
 from minigrad.mixins.activations import ActivationMixin
-from minigrad.mixins.base import Base, as_axes, as_axis, as_count, as_number, as_shape, as_tensor, is_index
+from minigrad.mixins.base import Base, as_axes, as_axis, as_count, as_index, as_number, as_shape, as_tensor, is_index
 from minigrad.ops import build as B
 from minigrad.ops.node import apply
 from minigrad.ops.storage import CONTIGUOUS
@@ -23,9 +23,9 @@ class MovementMixin(ActivationMixin):
 
     def reshape(self, *shape: Any) -> Self:
         """The same elements in row-major order in another shape. One dim may be -1; None keeps a dim."""
-        to = [self.shape[i] if d is None else d for i, d in enumerate(spread(shape))]
-        unknown = [i for i, d in enumerate(to) if not isinstance(d, bool) and isinstance(d, int) and d == -1]
-        to = list(as_shape(tuple(to)))
+        given = tuple([self.shape[i] if d is None and i < self.ndim else d for i, d in enumerate(spread(shape))])
+        to = list(as_shape((given,)))
+        unknown = [i for i, d in enumerate(to) if isinstance(d, int) and d == -1]
         if len(unknown) == 1:
             known = product([d for i, d in enumerate(to) if i != unknown[0]])
             if known == 0 or not divides(known, self.numel()):
@@ -42,9 +42,10 @@ class MovementMixin(ActivationMixin):
     def permute(self, *order: Any) -> Self:
         """Axis i of the result is axis order[i]."""
         given = spread(order)
-        if not all([is_index(a) for a in given]):
+        places = [as_index(a) for a in given]
+        if None in places:
             raise ShapeError(f"[permute] expected an order of {self.ndim} axes for {list(self.shape)}, got {given}")
-        axes = tuple([a + self.ndim if a < 0 else a for a in given])
+        axes = tuple([a + self.ndim if a < 0 else a for a in places])
         return self._wrap(B.permute(self._node, axes), self)
 
     def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
@@ -101,9 +102,10 @@ class MovementMixin(ActivationMixin):
         """Axes of length 1 repeated without copies, and new axes in front; -1 or None keeps a dim."""
         given = spread(shape)
         extra = len(given) - self.ndim
-        to = [self.shape[i - extra] if d is None or (isinstance(d, int) and d == -1 and i >= extra) else d
-              for i, d in enumerate(given)]
-        return self._wrap(B.expand(self._node, as_shape(tuple(to))), self)
+        to = as_shape((tuple([-1 if d is None else d for d in given]),))
+        to = tuple([self.shape[i - extra] if i >= extra and isinstance(d, int) and d == -1 else d
+                    for i, d in enumerate(to)])
+        return self._wrap(B.expand(self._node, to), self)
 
     def expand_as(self, other: Base) -> Self:
         return self.expand(*other.shape)
@@ -127,23 +129,23 @@ class MovementMixin(ActivationMixin):
     def _pads(self, padding: Sequence[Any]) -> list[tuple[Any, Any]]:
         _check_pads(padding)
         if not all(p is None or isinstance(p, (tuple, list)) for p in padding):
-            flat = list(padding)
+            flat = [as_index(p) for p in padding]
             if len(flat) % 2 or len(flat) > 2 * self.ndim:
                 raise ShapeError(f"[pad] expected (before, after) for last axes of {list(self.shape)}, got {padding}")
             pairs = list(zip(flat[::2], flat[1::2], strict=True))[::-1]
             return [(0, 0)] * (self.ndim - len(pairs)) + pairs
         if len(padding) != self.ndim:
             raise ShapeError(f"[pad] expected {self.ndim} pairs for {list(self.shape)}, got {padding}")
-        return [(0, 0) if p is None else (p[0], p[1]) for p in padding]
+        return [(0, 0) if p is None else (as_index(p[0]), as_index(p[1])) for p in padding]
 
     def _pad_by_repeating(self, pairs: list[tuple[Any, Any]], mode: str) -> Self:
         x = self
         for axis, (lo, hi) in enumerate(pairs):
             n = x.shape[axis]
             limit = n - 1 if mode == "reflect" else n
-            if mode not in ("reflect", "replicate", "circular") or (
+            if mode not in ("reflect", "replicate", "circular") or min(lo, hi) < 0 or (
                     mode != "replicate" and (lo, hi) != (0, 0) and max(lo, hi) > limit):
-                raise ShapeError(f"[pad] expected mode constant, reflect, replicate, circular and pads up to {limit}, "
+                raise ShapeError(f"[pad] expected mode constant, reflect, replicate, circular and pads of 0..{limit}, "
                                  f"got {mode!r} and {(lo, hi)} for {list(self.shape)}")
             parts = [x]
             for size, before in ((lo, True), (hi, False)):
@@ -164,14 +166,19 @@ class MovementMixin(ActivationMixin):
 
     def _cut(self, axis: int, start: Index, stop: Index) -> Self:
         """Elements start..stop of one axis."""
-        return self.shrink(tuple([(start, stop) if a == axis else None for a in range(self.ndim)]))
+        starts = tuple([start if a == axis else 0 for a in range(self.ndim)])
+        stops = tuple([stop if a == axis else d for a, d in enumerate(self.shape)])
+        return self._wrap(B.slice_(self._node, starts, stops), self)
 
     def shrink(self, ranges: Sequence[tuple[Index, Index] | None]) -> Self:
         """Elements start..stop of each axis; None keeps one whole."""
         if not isinstance(ranges, (tuple, list)) or len(ranges) != self.ndim or not all(
                 [r is None or (isinstance(r, (tuple, list)) and len(r) == 2) for r in ranges]):
             raise ShapeError(f"[shrink] expected {self.ndim} ranges (start, stop) for {list(self.shape)}, got {ranges}")
-        full = [(0, d) if r is None else r for r, d in zip(ranges, self.shape, strict=True)]
+        full = [(0, d) if r is None else (as_index(r[0]), as_index(r[1]))
+                for r, d in zip(ranges, self.shape, strict=True)]
+        if None in [end for r in full for end in r]:
+            raise ShapeError(f"[shrink] expected integers as starts and stops, got {ranges}")
         return self._wrap(B.slice_(self._node, tuple([a for a, _ in full]), tuple([b for _, b in full])), self)
 
     def flip(self, *axis: Any) -> Self:
@@ -198,7 +205,7 @@ class MovementMixin(ActivationMixin):
         if dim is None:
             return self.flatten().repeat_interleave(repeats, 0)
         a = as_axis("repeat_interleave", dim, self.ndim)
-        as_count("repeat_interleave", "repeats", repeats)
+        repeats = as_count("repeat_interleave", "repeats", repeats)
         x = self.unsqueeze(a + 1)
         wide = [*self.shape[:a + 1], repeats, *self.shape[a + 1:]]
         return x.expand(*wide).flatten(a, a + 1)
@@ -246,9 +253,9 @@ class MovementMixin(ActivationMixin):
         """Consecutive parts of the given sizes along an axis; one int gives equal parts and a shorter last one."""
         a = as_axis("split", dim, self.ndim)
         n: Any = self.shape[a]
-        if isinstance(sizes, int):
-            as_count("split", "a size", sizes, 0 if n == 0 else 1)
-            sizes = [min(sizes, n - start) for start in range(0, max(n, 1), max(sizes, 1))]
+        if is_index(sizes):
+            size = as_count("split", "a size", sizes, 0 if n == 0 else 1)
+            sizes = [min(size, n - start) for start in range(0, max(n, 1), max(size, 1))]
         given = sizes if isinstance(sizes, (tuple, list)) else [sizes]
         sizes = [as_count("split", "sizes", s) for s in given]
         if sum(sizes) != n:
@@ -258,15 +265,15 @@ class MovementMixin(ActivationMixin):
 
     def chunk(self, chunks: int, dim: int = 0) -> list[Self]:
         """At most `chunks` parts of equal size along an axis; the last may be shorter."""
-        as_count("chunk", "chunks", chunks, 1)
+        chunks = as_count("chunk", "chunks", chunks, 1)
         n: Any = self.shape[as_axis("chunk", dim, self.ndim)]
         return list(self.split(max(1, -(-n // chunks)), dim))
 
     def unfold(self, dim: int, size: int, step: int = 1) -> Self:
         """Windows of `size` elements every `step` along an axis, in a new last axis."""
         a = as_axis("unfold", dim, self.ndim)
-        as_count("unfold", "size", size, 1)
-        as_count("unfold", "step", step, 1)
+        size = as_count("unfold", "size", size, 1)
+        step = as_count("unfold", "step", step, 1)
         return self._wrap(B.window(self._node, (a,), (size,), (step,), (1,), ((0, 0),)), self)
 
     def roll(self, shifts: Any, dims: Any = None) -> Self:
@@ -283,10 +290,11 @@ class MovementMixin(ActivationMixin):
                 x = x.roll(shift, a)
             return x
         a = as_axis("roll", dims, self.ndim)
-        if not is_index(shifts):
+        shift = as_index(shifts)
+        if shift is None:
             raise ShapeError(f"[roll] expected shifts as an integer, got {shifts!r}")
         n: Any = self.shape[a]
-        k = shifts % n if n else 0
+        k = shift % n if n else 0
         return self._cut(a, n - k, n).cat(self._cut(a, 0, n - k), dim=a) if k else self
 
 

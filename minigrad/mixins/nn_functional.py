@@ -58,7 +58,7 @@ class NNMixin(DecompositionMixin):
 
     def _dropped_channels(self, p: float, axes: int) -> Self:
         """`dropout` of whole planes: the last `axes` axes are kept or not as one."""
-        if not isinstance(p, (int, float)) or not 0 <= p <= 1:
+        if not 0 <= as_number("dropout", "p", p) <= 1:
             raise ShapeError(f"[dropout] expected a probability in 0..1, got {p!r}")
         if not modes.now.training or p == 0:
             return self

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from minigrad.errors import ShapeError
 from minigrad.mixins.attention import AttentionMixin
+from minigrad.mixins.base import as_index
 from minigrad.ops import build as B
 
 _WORD = re.compile(r"\s*(\.\.\.|[A-Za-z_]\w*|1|[()])")
@@ -41,7 +42,7 @@ class PatternMixin(AttentionMixin):
 
     def _lengths(self, formula: str, group: list[str], length: Any, sizes: dict[str, int]) -> list[Any]:
         """The lengths of the axes in a group of `length` elements."""
-        known: list[Any] = [sizes.get(n) for n in group]
+        known: list[Any] = [as_index(sizes.get(n)) for n in group]
         product: Any = B.numel(tuple([k for k in known if k is not None]))
         if len(group) == 1 and known[0] is None:
             return [length]

@@ -12,7 +12,7 @@ import numpy as np
 from minigrad.dtype import bool_, int32
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import emin
-from minigrad.mixins.base import as_axis, as_count, as_number, as_shape, as_tensor, broadcast_shapes, is_index
+from minigrad.mixins.base import as_axis, as_count, as_index, as_number, as_shape, as_tensor, broadcast_shapes, is_index
 from minigrad.mixins.sampling import SamplingMixin
 
 
@@ -163,9 +163,10 @@ class PlacesMixin(SamplingMixin):
 
     def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Self:
         """The elements [i, i + offset] of two axes, as a last axis."""
-        if self.ndim < 2 or not is_index(offset):
+        offset, given = as_index(offset), offset
+        if self.ndim < 2 or offset is None:
             raise ShapeError(f"[diagonal] expected a matrix and an integer offset, got {list(self.shape)} and "
-                             f"{offset!r}")
+                             f"{given!r}")
         a, b = self._two_axes("diagonal", dim1, dim2, self.ndim)
         rest = [i for i in range(self.ndim) if i not in (a, b)]
         x = self.permute(*rest, a, b)
@@ -185,9 +186,10 @@ class PlacesMixin(SamplingMixin):
     def diag_embed(self, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Self:
         """Matrices in the axes `dim1` and `dim2` of the result that are 0 beside the diagonal [i, i + offset], which is
         the last axis of this tensor."""
-        if not self.ndim or not is_index(offset):
+        offset, given = as_index(offset), offset
+        if not self.ndim or offset is None:
             raise ShapeError(f"[diag_embed] expected diagonals [..., N] and an integer offset, got {list(self.shape)} "
-                             f"and {offset!r}")
+                             f"and {given!r}")
         a, b = self._two_axes("diag_embed", dim1, dim2, self.ndim + 1)
         n: Any = self.shape[-1]
         eye = self.eye(n, dtype=bool_, device=self.device)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from minigrad.errors import DTypeError
-from minigrad.mixins.base import as_count, as_number
+from minigrad.mixins.base import as_count, as_number, as_tensor
 from minigrad.tensor import Tensor
 
 
@@ -17,14 +17,14 @@ class ReLU(_InPlace):
     """max(x, 0)."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x._result("ReLU", x.relu(), self.inplace)
+        return as_tensor("ReLU", x)._result("ReLU", x.relu(), self.inplace)
 
 
 class ReLU6(_InPlace):
     """min(max(x, 0), 6)."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x._result("ReLU6", x.relu6(), self.inplace)
+        return as_tensor("ReLU6", x)._result("ReLU6", x.relu6(), self.inplace)
 
 
 class LeakyReLU(_InPlace):
@@ -35,7 +35,7 @@ class LeakyReLU(_InPlace):
         self.negative_slope = as_number("LeakyReLU", "negative_slope", negative_slope)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x._result("LeakyReLU", x.leaky_relu(self.negative_slope), self.inplace)
+        return as_tensor("LeakyReLU", x)._result("LeakyReLU", x.leaky_relu(self.negative_slope), self.inplace)
 
 
 class ELU(_InPlace):
@@ -46,7 +46,7 @@ class ELU(_InPlace):
         self.alpha = as_number("ELU", "alpha", alpha)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x._result("ELU", x.elu(self.alpha), self.inplace)
+        return as_tensor("ELU", x)._result("ELU", x.elu(self.alpha), self.inplace)
 
 
 class GELU:
@@ -62,28 +62,28 @@ class GELU:
         self.approximate = approximate
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.gelu(self.approximate)
+        return as_tensor("GELU", x).gelu(self.approximate)
 
 
 class SiLU(_InPlace):
     """x * sigmoid(x)."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x._result("SiLU", x.silu(), self.inplace)
+        return as_tensor("SiLU", x)._result("SiLU", x.silu(), self.inplace)
 
 
 class Mish(_InPlace):
     """x * tanh(softplus(x))."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x._result("Mish", x.mish(), self.inplace)
+        return as_tensor("Mish", x)._result("Mish", x.mish(), self.inplace)
 
 
 class Hardswish(_InPlace):
     """x * relu6(x + 3) / 6."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x._result("Hardswish", x.hardswish(), self.inplace)
+        return as_tensor("Hardswish", x)._result("Hardswish", x.hardswish(), self.inplace)
 
 
 class Softplus:
@@ -93,21 +93,21 @@ class Softplus:
         self.beta = as_number("Softplus", "beta", beta)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.softplus(self.beta)
+        return as_tensor("Softplus", x).softplus(self.beta)
 
 
 class Sigmoid:
     """1 / (1 + exp(-x))."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.sigmoid()
+        return as_tensor("Sigmoid", x).sigmoid()
 
 
 class Tanh:
     """The hyperbolic tangent."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.tanh()
+        return as_tensor("Tanh", x).tanh()
 
 
 class Softmax:
@@ -117,7 +117,7 @@ class Softmax:
         self.dim = dim
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.softmax(self.dim)
+        return as_tensor("Softmax", x).softmax(self.dim)
 
 
 class LogSoftmax:
@@ -127,14 +127,14 @@ class LogSoftmax:
         self.dim = dim
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.log_softmax(self.dim)
+        return as_tensor("LogSoftmax", x).log_softmax(self.dim)
 
 
 class SELU(_InPlace):
     """elu(x, 1.6733) * 1.0507: it keeps mean 0 and variance 1 (Klambauer et al. 2017)."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x._result("SELU", x.selu(), self.inplace)
+        return as_tensor("SELU", x)._result("SELU", x.selu(), self.inplace)
 
 
 class CELU(_InPlace):
@@ -145,7 +145,7 @@ class CELU(_InPlace):
         self.alpha = as_number("CELU", "alpha", alpha)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x._result("CELU", x.celu(self.alpha), self.inplace)
+        return as_tensor("CELU", x)._result("CELU", x.celu(self.alpha), self.inplace)
 
 
 class PReLU:
@@ -156,10 +156,10 @@ class PReLU:
 
     def __init__(self, num_parameters: int = 1, init: float = 0.25):
         count = as_count("PReLU", "num_parameters", num_parameters, 1)
-        self.weight = Tensor.full((count,), float(init), requires_grad=True)
+        self.weight = Tensor.full((count,), as_number("PReLU", "init", init), requires_grad=True)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.prelu(self.weight)
+        return as_tensor("PReLU", x).prelu(self.weight)
 
 
 class GLU:
@@ -169,7 +169,7 @@ class GLU:
         self.dim = dim
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.glu(self.dim)
+        return as_tensor("GLU", x).glu(self.dim)
 
 
 class Hardtanh(_InPlace):
@@ -180,14 +180,14 @@ class Hardtanh(_InPlace):
         self.min_val, self.max_val = min_val, max_val
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x._result("Hardtanh", x.hardtanh(self.min_val, self.max_val), self.inplace)
+        return as_tensor("Hardtanh", x)._result("Hardtanh", x.hardtanh(self.min_val, self.max_val), self.inplace)
 
 
 class Hardsigmoid(_InPlace):
     """relu6(x + 3) / 6."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x._result("Hardsigmoid", x.hardsigmoid(), self.inplace)
+        return as_tensor("Hardsigmoid", x)._result("Hardsigmoid", x.hardsigmoid(), self.inplace)
 
 
 class Hardshrink:
@@ -197,7 +197,7 @@ class Hardshrink:
         self.lambd = as_number("Hardshrink", "lambd", lambd)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.hardshrink(self.lambd)
+        return as_tensor("Hardshrink", x).hardshrink(self.lambd)
 
 
 class Softshrink:
@@ -207,28 +207,28 @@ class Softshrink:
         self.lambd = as_number("Softshrink", "lambd", lambd)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.softshrink(self.lambd)
+        return as_tensor("Softshrink", x).softshrink(self.lambd)
 
 
 class Tanhshrink:
     """x - tanh(x)."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.tanhshrink()
+        return as_tensor("Tanhshrink", x).tanhshrink()
 
 
 class Softsign:
     """x / (1 + |x|)."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.softsign()
+        return as_tensor("Softsign", x).softsign()
 
 
 class LogSigmoid:
     """log(sigmoid(x))."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.logsigmoid()
+        return as_tensor("LogSigmoid", x).logsigmoid()
 
 
 class Threshold(_InPlace):
@@ -239,7 +239,7 @@ class Threshold(_InPlace):
         self.threshold, self.value = threshold, value
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x._result("Threshold", x.threshold(self.threshold, self.value), self.inplace)
+        return as_tensor("Threshold", x)._result("Threshold", x.threshold(self.threshold, self.value), self.inplace)
 
 
 class Softmin:
@@ -249,11 +249,11 @@ class Softmin:
         self.dim = dim
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.softmin(self.dim)
+        return as_tensor("Softmin", x).softmin(self.dim)
 
 
 class Softmax2d:
     """softmax over the channels of images [N, C, H, W]."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.softmax(-3)
+        return as_tensor("Softmax2d", x).softmax(-3)

@@ -6,12 +6,13 @@ from abc import ABC
 from typing import ClassVar
 
 from minigrad.errors import ShapeError
+from minigrad.mixins.base import as_tensor, is_index
 from minigrad.mixins.linalg import per_axis
 from minigrad.tensor import Tensor
 
 
 def _check_groups(op: str, in_channels: int, out_channels: int, groups: int) -> None:
-    if not all(hasattr(n, "__index__") for n in (in_channels, out_channels, groups)):
+    if not all(is_index(n) for n in (in_channels, out_channels, groups)):
         raise ShapeError(f"[{op}] expected channels and groups as integers, got {in_channels!r}, {out_channels!r} and "
                          f"{groups!r}")
     if groups < 1 or in_channels % groups or out_channels % groups:
@@ -39,7 +40,7 @@ class _Layer(ABC):
         self.bias = Tensor.uniform(out_channels, low=-bound, high=bound, requires_grad=True) if bias else None
 
     def _check(self, x: Tensor, channels: int) -> None:
-        if x.ndim != self.axes + 2 or x.shape[1] != channels:
+        if as_tensor(type(self).__name__, x).ndim != self.axes + 2 or x.shape[1] != channels:
             raise ShapeError(f"[{type(self).__name__}] expected [N, {channels}, {', '.join('DHW'[-self.axes:])}], "
                              f"got {list(x.shape)}")
 

@@ -5,7 +5,7 @@ import math
 from typing import ClassVar
 
 from minigrad.errors import ShapeError
-from minigrad.mixins.base import as_count, as_tensor
+from minigrad.mixins.base import as_count, as_tensor, is_index
 from minigrad.tensor import Tensor
 
 
@@ -39,7 +39,7 @@ class Embedding:
         if padding_idx is None:
             self.weight = Tensor.randn(num_embeddings, embedding_dim, requires_grad=True)
             return
-        if not -num_embeddings <= padding_idx < num_embeddings:
+        if not is_index(padding_idx) or not -num_embeddings <= padding_idx < num_embeddings:
             raise ShapeError(f"[Embedding] expected a padding_idx in {-num_embeddings}..{num_embeddings - 1}, "
                              f"got {padding_idx}")
         self.padding_idx = padding_idx % num_embeddings
@@ -51,7 +51,7 @@ class Embedding:
         found = self.weight.embedding(indices)
         if self.padding_idx is None:
             return found
-        return indices.eq(self.padding_idx).unsqueeze(-1).where(found.detach(), found)
+        return as_tensor("Embedding", indices).eq(self.padding_idx).unsqueeze(-1).where(found.detach(), found)
 
 
 class Dropout:
@@ -64,7 +64,7 @@ class Dropout:
         self.p, self.inplace = p, inplace
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x._result("Dropout", x.dropout(self.p), self.inplace)
+        return as_tensor("Dropout", x)._result("Dropout", x.dropout(self.p), self.inplace)
 
 
 class _PlaneDropout:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from minigrad.dtype import int64
 from minigrad.errors import ShapeError
+from minigrad.mixins.base import as_count, as_shape, as_tensor, is_index
 from minigrad.tensor import Tensor
 
 
@@ -51,7 +52,7 @@ class BatchNorm(_ChannelNorm):
         super().__init__(num_features, eps, momentum, affine, track_running_stats)
 
     def __call__(self, x: Tensor) -> Tensor:
-        if x.ndim < 2 or x.shape[1] != self.num_features:
+        if as_tensor("BatchNorm", x).ndim < 2 or x.shape[1] != self.num_features:
             raise ShapeError(f"[BatchNorm] expected [N, {self.num_features}, ...], got {list(x.shape)}")
         if self.track_running_stats and not Tensor.training:
             return self._by_running(x)
@@ -85,14 +86,15 @@ class LayerNorm:
         elementwise_affine: bool = True,
         bias: bool = True,
     ):
-        self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.normalized_shape = as_shape(
+            tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,))
         self.axis = tuple(range(-len(self.normalized_shape), 0))
         self.eps = eps
         self.weight = Tensor.ones(*self.normalized_shape, requires_grad=True) if elementwise_affine else None
         self.bias = Tensor.zeros(*self.normalized_shape, requires_grad=True) if elementwise_affine and bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        if x.shape[-len(self.normalized_shape):] != self.normalized_shape:
+        if as_tensor("LayerNorm", x).shape[-len(self.normalized_shape):] != self.normalized_shape:
             expected = ", ".join(map(str, self.normalized_shape))
             raise ShapeError(f"[LayerNorm] expected [..., {expected}], got {list(x.shape)}")
         x = x.layernorm(axis=self.axis, eps=self.eps)
@@ -119,7 +121,7 @@ class RMSNorm:
         self.weight = Tensor.ones(dim, requires_grad=True) if elementwise_affine else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        if x.shape[-1:] != (self.dim,):
+        if as_tensor("RMSNorm", x).shape[-1:] != (self.dim,):
             raise ShapeError(f"[RMSNorm] expected [..., {self.dim}], got {list(x.shape)}")
         x = x.rmsnorm(eps=self.eps)
         return x if self.weight is None else x * self.weight
@@ -133,7 +135,7 @@ class GroupNorm:
     """
 
     def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True):
-        if num_groups < 1 or num_channels % num_groups:
+        if not is_index(num_groups) or not is_index(num_channels) or num_groups < 1 or num_channels % num_groups:
             raise ShapeError(
                 f"[GroupNorm] expected num_channels divisible by num_groups, got {num_channels} and {num_groups}"
             )
@@ -142,7 +144,7 @@ class GroupNorm:
         self.bias = Tensor.zeros(num_channels, requires_grad=True) if affine else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        if x.ndim < 2 or x.shape[1] != self.num_channels:
+        if as_tensor("GroupNorm", x).ndim < 2 or x.shape[1] != self.num_channels:
             raise ShapeError(f"[GroupNorm] expected [N, {self.num_channels}, ...], got {list(x.shape)}")
         y = x.reshape(x.shape[0], self.num_groups, -1).layernorm(axis=-1, eps=self.eps).reshape(*x.shape)
         if self.weight is None or self.bias is None:
@@ -166,7 +168,7 @@ class InstanceNorm(_ChannelNorm):
         super().__init__(num_features, eps, momentum, affine, track_running_stats)
 
     def __call__(self, x: Tensor) -> Tensor:
-        if x.ndim < 3 or x.shape[1] != self.num_features:
+        if as_tensor("InstanceNorm", x).ndim < 3 or x.shape[1] != self.num_features:
             raise ShapeError(f"[InstanceNorm] expected [N, {self.num_features}, ...] with positions, "
                              f"got {list(x.shape)}")
         if self.track_running_stats and not Tensor.training:
@@ -194,12 +196,11 @@ class LocalResponseNorm:
     """
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0):
-        if size < 1:
-            raise ShapeError(f"[LocalResponseNorm] expected a size of 1 or more, got {size}")
+        size = as_count("LocalResponseNorm", "size", size, 1)
         self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
 
     def __call__(self, x: Tensor) -> Tensor:
-        if x.ndim < 3:
+        if as_tensor("LocalResponseNorm", x).ndim < 3:
             raise ShapeError(f"[LocalResponseNorm] expected [N, C, ...] with positions, got {list(x.shape)}")
         squares = x.square().transpose(1, -1).pad((self.size // 2, (self.size - 1) // 2))
         means = squares.unfold(-1, self.size).mean(-1).transpose(1, -1)

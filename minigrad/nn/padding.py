@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from minigrad.errors import ShapeError
-from minigrad.mixins.base import as_number, as_tensor
+from minigrad.mixins.base import as_number, as_tensor, is_index
 from minigrad.tensor import Tensor
 
 
@@ -18,7 +18,7 @@ class _Pad:
 
     def __init__(self, padding: int | tuple[int, ...]):
         sides = tuple(padding) if isinstance(padding, (tuple, list)) else (padding,) * (2 * self.axes)
-        if len(sides) != 2 * self.axes or not all(hasattr(p, "__index__") for p in sides):
+        if len(sides) != 2 * self.axes or not all(is_index(p) for p in sides):
             raise ShapeError(f"[{type(self).__name__}] expected one integer or {2 * self.axes} of them, "
                              f"got {padding!r}")
         self.padding = sides

@@ -5,7 +5,7 @@ from abc import ABC
 from typing import Any, ClassVar
 
 from minigrad.errors import ShapeError
-from minigrad.mixins.base import as_count
+from minigrad.mixins.base import as_count, as_tensor
 from minigrad.mixins.linalg import per_axis
 from minigrad.tensor import Tensor
 
@@ -40,8 +40,8 @@ class _MaxPool(_Pool):
         self.return_indices, self.ceil_mode = return_indices, ceil_mode
 
     def __call__(self, x: Tensor) -> Any:
-        return x.max_pool2d(self.kernel_size, self.stride, self.dilation, _flat(self.padding), self.ceil_mode,
-                            self.return_indices)
+        x, padding = as_tensor(type(self).__name__, x), _flat(self.padding)
+        return x.max_pool2d(self.kernel_size, self.stride, self.dilation, padding, self.ceil_mode, self.return_indices)
 
 
 class _AvgPool(_Pool):
@@ -54,8 +54,8 @@ class _AvgPool(_Pool):
         self.count_include_pad, self.ceil_mode = count_include_pad, ceil_mode
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.avg_pool2d(self.kernel_size, self.stride, 1, _flat(self.padding), self.count_include_pad,
-                            self.ceil_mode)
+        x, padding = as_tensor(type(self).__name__, x), _flat(self.padding)
+        return x.avg_pool2d(self.kernel_size, self.stride, 1, padding, self.count_include_pad, self.ceil_mode)
 
 
 class _Adaptive(ABC):
@@ -75,14 +75,14 @@ class _AdaptiveAvg(_Adaptive):
     """Means over as many windows as `output_size` says: one int or one per axis; None keeps an axis."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.adaptive_avg_pool2d(self.output_size)
+        return as_tensor(type(self).__name__, x).adaptive_avg_pool2d(self.output_size)
 
 
 class _AdaptiveMax(_Adaptive):
     """The largest elements of as many windows as `output_size` says: one int or one per axis; None keeps an axis."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.adaptive_max_pool2d(self.output_size)
+        return as_tensor(type(self).__name__, x).adaptive_max_pool2d(self.output_size)
 
 
 class MaxUnpool2d(_Pool):
@@ -94,7 +94,8 @@ class MaxUnpool2d(_Pool):
         self._sizes(kernel_size, stride, padding)
 
     def __call__(self, x: Tensor, indices: Tensor, output_size: tuple[int, ...] | None = None) -> Tensor:
-        return x.max_unpool2d(indices, self.kernel_size, self.stride, _flat(self.padding), output_size)
+        return as_tensor("MaxUnpool2d", x).max_unpool2d(indices, self.kernel_size, self.stride, _flat(self.padding),
+                                                        output_size)
 
 
 def _flat(padding: tuple[int, ...]) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ _canonical: dict[str, str] = {"CPU": "CPU", "NUMPY": "NUMPY"}
 
 def canonical(name: str) -> str:
     """The one name of a device: 'CPU', 'NUMPY' or 'CL:<index>'. Raises DeviceError that says what there is."""
-    found = _canonical.get(name)
+    found = _canonical.get(name) if isinstance(name, str) else None
     if found is None:
         found = _resolve(name)
         _canonical[name] = found
