@@ -8,12 +8,12 @@ from minigrad.dtype import bool_
 from minigrad.errors import ShapeError
 from minigrad.expr import Index, prove_nonneg
 from minigrad.mixins.base import as_number, as_tensor, broadcast_shapes
-from minigrad.mixins.losses import LossMixin
+from minigrad.mixins.label_losses import LabelLossMixin
 from minigrad.mixins.modes import modes
 from minigrad.ops.attention import attention
 
 
-class AttentionMixin(LossMixin):
+class AttentionMixin(LabelLossMixin):
     __slots__ = ()
 
     def scaled_dot_product_attention(

@@ -79,6 +79,14 @@ class DistanceMixin(LinalgMixin):
                              f"{list(self.shape)} and {list(other.shape)}")
         return (self.unsqueeze(-2) - other.unsqueeze(-3))._norm("cdist", p, -1, False)
 
+    def pdist(self, p: float = 2.0) -> Self:
+        """The distances of `cdist` between different rows of [N, D], each pair once: [N * (N - 1) / 2]."""
+        if self.ndim != 2:
+            raise ShapeError(f"[pdist] expected rows [N, D], got {list(self.shape)}")
+        rows = self._known_length("pdist", 0)
+        pairs = self.triu_indices(rows, rows, 1, device=self.device)
+        return (self.index_select(0, pairs[0]) - self.index_select(0, pairs[1]))._norm("pdist", p, -1, False)
+
     # Statistics of variables
 
     def cov(self, *, correction: int = 1) -> Self:

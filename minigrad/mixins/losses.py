@@ -45,7 +45,7 @@ class LossMixin(NNMixin):
         classes: Any = self.shape[axis]
         smooth = target * (1 - label_smoothing) + label_smoothing / classes if label_smoothing else target
         smooth = smooth if weight is None else smooth * weight
-        return _reduced(-(self.log_softmax(axis) * smooth).sum(axis), reduction)
+        return reduced(-(self.log_softmax(axis) * smooth).sum(axis), reduction)
 
     def _class_weight(self, name: str, weight: Any, axis: int) -> Any:
         """Weights [C] in a shape that broadcasts with this tensor."""
@@ -66,7 +66,7 @@ class LossMixin(NNMixin):
         if smoothing:
             spread = -(logs * weight).sum(axis) * (smoothing / int(self.shape[axis]))  # type: ignore[arg-type]
             total = total + (spread if ignore_index is None else target.ne(ignore_index).where(spread, 0))
-        return total.sum() / loss[1].sum() if reduction == "mean" else _reduced(total, reduction)
+        return total.sum() / loss[1].sum() if reduction == "mean" else reduced(total, reduction)
 
     def _picked(self, name: str, target: Self, ignore_index: int | None, weight: Self | None) -> tuple[Self, Self]:
         """(-weight * x at each row's class, the weights), both [N, ...] and 0 in rows that do not count."""
@@ -98,10 +98,10 @@ class LossMixin(NNMixin):
         x = x.cast(x.dtype.compute)
         loss = self._wrap(functions.cross_entropy(x._node, target._node, axis, label_smoothing), self)
         if ignore_index is None:
-            return _reduced(loss, reduction)
+            return reduced(loss, reduction)
         counted = target.ne(ignore_index)
         loss = counted.where(loss, 0)
-        return loss.sum() / counted.sum() if reduction == "mean" else _reduced(loss, reduction)
+        return loss.sum() / counted.sum() if reduction == "mean" else reduced(loss, reduction)
 
     def nll_loss(self, target: Any, reduction: str = "mean", weight: Self | None = None,
                  ignore_index: int | None = None) -> Self:
@@ -112,14 +112,14 @@ class LossMixin(NNMixin):
         loss, counts = self._picked("nll_loss", target, ignore_index, weight)
         if reduction == "mean" and (weight is not None or ignore_index is not None):
             return loss.sum() / counts.sum()
-        return _reduced(loss, reduction)
+        return reduced(loss, reduction)
 
     def binary_crossentropy(self, target: Any, reduction: str = "mean", weight: Any = None) -> Self:
         """Of probabilities with targets in 0..1; logarithms are no less than -100, so that 0 and 1 are finite. `weight`
         scales elements."""
         x, y, parents = self._as_float()._pair("binary_cross_entropy", target)
         loss = self._wrap(functions.binary_cross_entropy(x, y), *parents)
-        return _reduced(loss if weight is None else loss * weight, reduction)
+        return reduced(loss if weight is None else loss * weight, reduction)
 
     def binary_crossentropy_logits(self, target: Any, reduction: str = "mean", weight: Any = None,
                                    pos_weight: Any = None) -> Self:
@@ -130,7 +130,7 @@ class LossMixin(NNMixin):
         else:
             share = self._operand(target) * (self._operand(pos_weight) - 1) + 1
             loss = self * (1 - target) + share * ((-self.abs()).exp().log1p() + (-self).maximum(0))
-        return _reduced(loss if weight is None else loss * weight, reduction)
+        return reduced(loss if weight is None else loss * weight, reduction)
 
     binary_cross_entropy, binary_cross_entropy_with_logits = binary_crossentropy, binary_crossentropy_logits
 
@@ -138,11 +138,11 @@ class LossMixin(NNMixin):
 
     def mse_loss(self, target: Any, reduction: str = "mean") -> Self:
         """Squared distance."""
-        return _reduced((self - target).square(), reduction)
+        return reduced((self - target).square(), reduction)
 
     def l1_loss(self, target: Any, reduction: str = "mean") -> Self:
         """Absolute distance."""
-        return _reduced((self - target).abs(), reduction)
+        return reduced((self - target).abs(), reduction)
 
     def smooth_l1_loss(self, target: Any, reduction: str = "mean", beta: float = 1.0) -> Self:
         """d*d / (2 beta) of a distance d below beta, else d - beta/2 (Girshick 2015)."""
@@ -151,14 +151,14 @@ class LossMixin(NNMixin):
         if beta == 0:
             return self.l1_loss(target, reduction)
         d = (self - target).abs()
-        return _reduced((d < beta).where(d * d * (0.5 / beta), d - 0.5 * beta), reduction)
+        return reduced((d < beta).where(d * d * (0.5 / beta), d - 0.5 * beta), reduction)
 
     def huber_loss(self, target: Any, reduction: str = "mean", delta: float = 1.0) -> Self:
         """d*d / 2 of a distance d up to delta, else delta * (d - delta/2) (Huber 1964)."""
         if as_number("huber_loss", "delta", delta) <= 0:
             raise ShapeError(f"[huber_loss] expected a delta above 0, got {delta}")
         d = (self - target).abs()
-        return _reduced((d <= delta).where(d * d * 0.5, (d - 0.5 * delta) * delta), reduction)
+        return reduced((d <= delta).where(d * d * 0.5, (d - 0.5 * delta) * delta), reduction)
 
     # Of distributions
 
@@ -168,7 +168,7 @@ class LossMixin(NNMixin):
         target = as_tensor("kl_div", self._operand(target))
         loss = target.exp() * (target - self) if log_target else target.xlogy(target) - target * self
         if reduction != "batchmean":
-            return _reduced(loss, reduction)
+            return reduced(loss, reduction)
         if not self.ndim:
             raise ShapeError("[kl_div] expected a first axis for reduction 'batchmean', got shape []")
         return loss.sum() / self.shape[0]
@@ -180,7 +180,7 @@ class LossMixin(NNMixin):
         var = as_tensor("gaussian_nll_loss", self._operand(var))
         var = var + (var.maximum(least) - var).detach()
         loss = (var.log() + (self - target).square() / var) * 0.5
-        return _reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
+        return reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
 
     def poisson_nll_loss(self, target: Any, log_input: bool = True, full: bool = False, eps: float = 1e-8,
                          reduction: str = "mean") -> Self:
@@ -192,29 +192,29 @@ class LossMixin(NNMixin):
             large = target > 1
             t = large.where(target, 1)
             loss = loss + large.where(t * t.log() - t + 0.5 * (t * (2 * math.pi)).log(), 0)
-        return _reduced(loss, reduction)
+        return reduced(loss, reduction)
 
     # Of pairs
 
     def margin_ranking_loss(self, other: Any, target: Any, margin: float = 0.0, reduction: str = "mean") -> Self:
         """max(0, margin - t * (x - other)): t is 1 where x should be larger, -1 where `other` should."""
-        return _reduced((margin - (self - other) * target).relu(), reduction)
+        return reduced((margin - (self - other) * target).relu(), reduction)
 
     def hinge_embedding_loss(self, target: Any, margin: float = 1.0, reduction: str = "mean") -> Self:
         """Of distances x: x itself where t is 1, max(0, margin - x) where it is -1."""
         target = as_tensor("hinge_embedding_loss", self._operand(target))
-        return _reduced(target.eq(1).where(self, (margin - self).relu()), reduction)
+        return reduced(target.eq(1).where(self, (margin - self).relu()), reduction)
 
     def soft_margin_loss(self, target: Any, reduction: str = "mean") -> Self:
         """log(1 + exp(-t * x)) for t of 1 or -1."""
-        return _reduced((-(self * target)).softplus(), reduction)
+        return reduced((-(self * target)).softplus(), reduction)
 
     def cosine_embedding_loss(self, other: Self, target: Any, margin: float = 0.0, reduction: str = "mean") -> Self:
         """Of vectors [N, D]: 1 - cos where t is 1, max(0, cos - margin) where it is -1."""
         target = as_tensor("cosine_embedding_loss", self._operand(target))
         cos = self.cosine_similarity(other, -1)
         broadcast_shapes("cosine_embedding_loss", cos.shape, target.shape)
-        return _reduced(target.eq(1).where(1 - cos, (cos - margin).relu()), reduction)
+        return reduced(target.eq(1).where(1 - cos, (cos - margin).relu()), reduction)
 
     def triplet_margin_loss(self, positive: Self, negative: Self, margin: float = 1.0, p: float = 2.0,
                             eps: float = 1e-6, swap: bool = False, reduction: str = "mean") -> Self:
@@ -222,10 +222,10 @@ class LossMixin(NNMixin):
         negative's distances to both (Schroff et al. 2015)."""
         near, far = self.pairwise_distance(positive, p, eps), self.pairwise_distance(negative, p, eps)
         far = far.minimum(positive.pairwise_distance(negative, p, eps)) if swap else far
-        return _reduced((near - far + margin).relu(), reduction)
+        return reduced((near - far + margin).relu(), reduction)
 
 
-def _reduced(loss: Any, reduction: str) -> Any:
+def reduced(loss: Any, reduction: str) -> Any:
     if reduction not in ("mean", "sum", "none"):
         raise ShapeError(f"[loss] expected reduction mean, sum or none, got {reduction!r}")
     return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss

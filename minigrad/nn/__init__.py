@@ -34,6 +34,9 @@ from minigrad.nn.activation import (
     Threshold,
 )
 from minigrad.nn.attention import MultiheadAttention
+from minigrad.nn.bags import (
+    EmbeddingBag,
+)
 from minigrad.nn.container import Flatten, Identity, ModuleDict, ModuleList, Sequential, Unflatten
 from minigrad.nn.conv import (
     Conv1d,
@@ -47,6 +50,13 @@ from minigrad.nn.distance import (
     Bilinear,
     CosineSimilarity,
     PairwiseDistance,
+)
+from minigrad.nn.label_losses import (
+    CTCLoss,
+    MultiLabelMarginLoss,
+    MultiLabelSoftMarginLoss,
+    MultiMarginLoss,
+    TripletMarginWithDistanceLoss,
 )
 from minigrad.nn.linear import (
     Dropout,
@@ -77,7 +87,13 @@ from minigrad.nn.loss import (
 from minigrad.nn.module import (
     Module,
     Parameter,
+    ParameterDict,
     ParameterList,
+)
+from minigrad.nn.noise import (
+    AlphaDropout,
+    FeatureAlphaDropout,
+    RReLU,
 )
 from minigrad.nn.norm import (
     BatchNorm,
@@ -121,10 +137,15 @@ from minigrad.nn.pool import (
     AvgPool1d,
     AvgPool2d,
     AvgPool3d,
+    LPPool1d,
+    LPPool2d,
+    LPPool3d,
     MaxPool1d,
     MaxPool2d,
     MaxPool3d,
+    MaxUnpool1d,
     MaxUnpool2d,
+    MaxUnpool3d,
 )
 from minigrad.nn.recurrent import (
     GRU,
@@ -159,6 +180,7 @@ __all__ = [
     "AdaptiveMaxPool1d",
     "AdaptiveMaxPool2d",
     "AdaptiveMaxPool3d",
+    "AlphaDropout",
     "AvgPool1d",
     "AvgPool2d",
     "AvgPool3d",
@@ -170,6 +192,7 @@ __all__ = [
     "BatchNorm3d",
     "Bilinear",
     "CELU",
+    "CTCLoss",
     "ChannelShuffle",
     "CircularPad1d",
     "CircularPad2d",
@@ -192,6 +215,8 @@ __all__ = [
     "Dropout3d",
     "ELU",
     "Embedding",
+    "EmbeddingBag",
+    "FeatureAlphaDropout",
     "Flatten",
     "Fold",
     "GELU",
@@ -213,6 +238,9 @@ __all__ = [
     "InstanceNorm3d",
     "KLDivLoss",
     "L1Loss",
+    "LPPool1d",
+    "LPPool2d",
+    "LPPool3d",
     "LSTM",
     "LSTMCell",
     "LayerNorm",
@@ -227,16 +255,22 @@ __all__ = [
     "MaxPool1d",
     "MaxPool2d",
     "MaxPool3d",
+    "MaxUnpool1d",
     "MaxUnpool2d",
+    "MaxUnpool3d",
     "Mish",
     "Module",
     "ModuleDict",
     "ModuleList",
+    "MultiLabelMarginLoss",
+    "MultiLabelSoftMarginLoss",
+    "MultiMarginLoss",
     "MultiheadAttention",
     "NLLLoss",
     "PReLU",
     "PairwiseDistance",
     "Parameter",
+    "ParameterDict",
     "ParameterList",
     "PixelShuffle",
     "PixelUnshuffle",
@@ -244,6 +278,7 @@ __all__ = [
     "RMSNorm",
     "RNN",
     "RNNCell",
+    "RReLU",
     "ReLU",
     "ReLU6",
     "ReflectionPad1d",
@@ -273,6 +308,7 @@ __all__ = [
     "TransformerEncoder",
     "TransformerEncoderLayer",
     "TripletMarginLoss",
+    "TripletMarginWithDistanceLoss",
     "Unflatten",
     "Unfold",
     "Upsample",

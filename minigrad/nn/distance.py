@@ -42,11 +42,17 @@ class Bilinear:
         self.bias = Tensor.uniform(out_features, low=-bound, high=bound, requires_grad=True) if bias else None
 
     def __call__(self, x1: Tensor, x2: Tensor) -> Tensor:
-        outs, first, second = self.weight.shape
-        if as_tensor("Bilinear", x1).shape[-1:] != (first,) or as_tensor("Bilinear", x2).shape != (
-                *x1.shape[:-1], second):
-            raise ShapeError(f"[Bilinear] expected [..., {first}] and [..., {second}], got {list(x1.shape)} and "
-                             f"{list(x2.shape)}")
-        rows, columns = x1.reshape(-1, first), x2.reshape(-1, second)
-        y = Tensor.einsum("ni,kij,nj->nk", rows, self.weight, columns).reshape(*x1.shape[:-1], outs)
-        return y if self.bias is None else y + self.bias
+        return bilinear(x1, x2, self.weight, self.bias)
+
+
+def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x1 @ weight[k] @ x2 + bias[k] for each k, [..., out], of x1 [..., first], x2 [..., second] and a weight
+    [out, first, second]."""
+    outs, first, second = as_tensor("bilinear", weight).shape
+    if as_tensor("Bilinear", input1).shape[-1:] != (first,) or as_tensor("Bilinear", input2).shape != (
+            *input1.shape[:-1], second):
+        raise ShapeError(f"[Bilinear] expected [..., {first}] and [..., {second}], got {list(input1.shape)} and "
+                         f"{list(input2.shape)}")
+    rows, columns = input1.reshape(-1, first), input2.reshape(-1, second)
+    y = Tensor.einsum("ni,kij,nj->nk", rows, weight, columns).reshape(*input1.shape[:-1], outs)
+    return y if bias is None else y + bias

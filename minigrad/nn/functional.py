@@ -13,6 +13,16 @@ from typing import Any
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_count, as_tensor
 from minigrad.mixins.linalg import per_axis
+from minigrad.nn.bags import embedding_bag as embedding_bag
+from minigrad.nn.distance import bilinear as bilinear
+from minigrad.nn.label_losses import triplet_margin_with_distance_loss as triplet_margin_with_distance_loss
+from minigrad.nn.noise import alpha_dropout as alpha_dropout
+from minigrad.nn.noise import feature_alpha_dropout as feature_alpha_dropout
+from minigrad.nn.noise import rrelu as rrelu
+from minigrad.nn.norm import local_response_norm as local_response_norm
+from minigrad.nn.pool import lp_pool1d as lp_pool1d
+from minigrad.nn.pool import lp_pool2d as lp_pool2d
+from minigrad.nn.pool import lp_pool3d as lp_pool3d
 from minigrad.tensor import Tensor
 
 Sizes = int | Sequence[int]
@@ -204,7 +214,21 @@ max_pool1d, max_pool2d, max_pool3d = (_max_pool(n) for n in (1, 2, 3))
 avg_pool1d, avg_pool2d, avg_pool3d = (_avg_pool(n) for n in (1, 2, 3))
 adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = (_adaptive("avg", n) for n in (1, 2, 3))
 adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = (_adaptive("max", n) for n in (1, 2, 3))
-max_unpool2d = Tensor.max_unpool2d
+
+
+def _max_unpool(axes: int) -> Callable[..., Tensor]:
+    def max_unpool(input: Tensor, indices: Tensor, kernel_size: Sizes, stride: Sizes | None = None,
+                   padding: Sizes = 0, output_size: Sequence[int] | None = None) -> Tensor:
+        """The elements of max pooling with return_indices put where they were; see `Tensor.max_unpool2d`."""
+        name = f"max_unpool{axes}d"
+        return input.max_unpool2d(indices, per_axis(name, kernel_size, axes), stride, per_axis(name, padding, axes),
+                                  output_size)
+
+    max_unpool.__name__ = f"max_unpool{axes}d"
+    return max_unpool
+
+
+max_unpool1d, max_unpool2d, max_unpool3d = (_max_unpool(n) for n in (1, 2, 3))
 
 # Resampling
 
@@ -302,7 +326,7 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
     return input.normalize(p, dim, eps)
 
 
-cosine_similarity, pairwise_distance = Tensor.cosine_similarity, Tensor.pairwise_distance
+cosine_similarity, pairwise_distance, pdist = Tensor.cosine_similarity, Tensor.pairwise_distance, Tensor.pdist
 
 # Dropout
 
@@ -367,3 +391,6 @@ margin_ranking_loss, hinge_embedding_loss = _loss("margin_ranking_loss", "margin
     "hinge_embedding_loss", "margin")
 cosine_embedding_loss = _loss("cosine_embedding_loss", "margin")
 triplet_margin_loss = _loss("triplet_margin_loss", "margin", "p", "eps", "swap")
+ctc_loss, multi_margin_loss = Tensor.ctc_loss, Tensor.multi_margin_loss
+multilabel_margin_loss, multilabel_soft_margin_loss = _loss("multilabel_margin_loss"), _loss(
+    "multilabel_soft_margin_loss", "weight")

@@ -8,7 +8,7 @@ from minigrad.tensor import Tensor
 REDUCTIONS = ("mean", "sum", "none")
 
 
-class _Loss:
+class Loss:
     """`reduction` is 'mean', 'sum' or 'none'. It is given by name: PyTorch's arguments `size_average` and `reduce`,
     which stand before it, are gone here. Raises ShapeError for another one."""
 
@@ -20,7 +20,7 @@ class _Loss:
         self.reduction = reduction
 
 
-class CrossEntropyLoss(_Loss):
+class CrossEntropyLoss(Loss):
     """Of logits [N, C, ...] with class indices [N, ...] or probabilities [N, C, ...]. `weight` [C] scales classes, rows
     of the class `ignore_index` do not count, `label_smoothing` is the share that all classes get alike."""
 
@@ -34,7 +34,7 @@ class CrossEntropyLoss(_Loss):
                                                               self.ignore_index, self.weight)
 
 
-class NLLLoss(_Loss):
+class NLLLoss(Loss):
     """Negative log likelihood of log-probabilities [N, C, ...] and class indices [N, ...]; see CrossEntropyLoss."""
 
     def __init__(self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean"):
@@ -45,7 +45,7 @@ class NLLLoss(_Loss):
         return as_tensor("NLLLoss", x).nll_loss(target, self.reduction, self.weight, self.ignore_index)
 
 
-class BCELoss(_Loss):
+class BCELoss(Loss):
     """Binary cross-entropy of probabilities and targets in 0..1, of one shape. `weight` scales elements."""
 
     def __init__(self, weight: Tensor | None = None, *, reduction: str = "mean"):
@@ -57,7 +57,7 @@ class BCELoss(_Loss):
         return x.binary_crossentropy(target, self.reduction, self.weight)
 
 
-class BCEWithLogitsLoss(_Loss):
+class BCEWithLogitsLoss(Loss):
     """Binary cross-entropy of logits and targets in 0..1, of one shape. `weight` scales elements, `pos_weight` their
     positive part."""
 
@@ -70,21 +70,21 @@ class BCEWithLogitsLoss(_Loss):
         return x.binary_crossentropy_logits(target, self.reduction, self.weight, self.pos_weight)
 
 
-class MSELoss(_Loss):
+class MSELoss(Loss):
     """Squared distances."""
 
     def __call__(self, x: Tensor, target: Tensor) -> Tensor:
         return as_tensor("MSELoss", x).mse_loss(target, self.reduction)
 
 
-class L1Loss(_Loss):
+class L1Loss(Loss):
     """Absolute distances."""
 
     def __call__(self, x: Tensor, target: Tensor) -> Tensor:
         return as_tensor("L1Loss", x).l1_loss(target, self.reduction)
 
 
-class SmoothL1Loss(_Loss):
+class SmoothL1Loss(Loss):
     """d*d / (2 beta) of a distance d below beta, else d - beta/2."""
 
     def __init__(self, *, reduction: str = "mean", beta: float = 1.0):
@@ -95,7 +95,7 @@ class SmoothL1Loss(_Loss):
         return as_tensor("SmoothL1Loss", x).smooth_l1_loss(target, self.reduction, self.beta)
 
 
-class HuberLoss(_Loss):
+class HuberLoss(Loss):
     """d*d / 2 of a distance d up to delta, else delta * (d - delta/2)."""
 
     def __init__(self, *, reduction: str = "mean", delta: float = 1.0):
@@ -106,7 +106,7 @@ class HuberLoss(_Loss):
         return as_tensor("HuberLoss", x).huber_loss(target, self.reduction, self.delta)
 
 
-class KLDivLoss(_Loss):
+class KLDivLoss(Loss):
     """t * (log(t) - x) of log-probabilities x and probabilities t, or their logarithms with `log_target`. The
     divergence itself is the reduction 'batchmean'."""
 
@@ -118,7 +118,7 @@ class KLDivLoss(_Loss):
         return as_tensor("KLDivLoss", x).kl_div(target, self.reduction, self.log_target)
 
 
-class GaussianNLLLoss(_Loss):
+class GaussianNLLLoss(Loss):
     """(log(var) + (x - t)**2 / var) / 2 of means x and variances; `full` adds log(2 pi) / 2."""
 
     def __init__(self, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean"):
@@ -129,7 +129,7 @@ class GaussianNLLLoss(_Loss):
         return as_tensor("GaussianNLLLoss", x).gaussian_nll_loss(target, var, self.reduction, self.full, self.eps)
 
 
-class PoissonNLLLoss(_Loss):
+class PoissonNLLLoss(Loss):
     """exp(x) - t*x of logarithms x of rates, or x - t*log(x + eps) of rates; `full` adds Stirling's log(t!)."""
 
     def __init__(self, log_input: bool = True, full: bool = False, *, eps: float = 1e-8, reduction: str = "mean"):
@@ -141,7 +141,7 @@ class PoissonNLLLoss(_Loss):
                                                                self.reduction)
 
 
-class MarginRankingLoss(_Loss):
+class MarginRankingLoss(Loss):
     """max(0, margin - t * (x - other)): t is 1 where x should be larger, -1 where `other` should."""
 
     def __init__(self, margin: float = 0.0, *, reduction: str = "mean"):
@@ -152,7 +152,7 @@ class MarginRankingLoss(_Loss):
         return as_tensor("MarginRankingLoss", x).margin_ranking_loss(other, target, self.margin, self.reduction)
 
 
-class HingeEmbeddingLoss(_Loss):
+class HingeEmbeddingLoss(Loss):
     """Of distances x: x itself where t is 1, max(0, margin - x) where it is -1."""
 
     def __init__(self, margin: float = 1.0, *, reduction: str = "mean"):
@@ -163,14 +163,14 @@ class HingeEmbeddingLoss(_Loss):
         return as_tensor("HingeEmbeddingLoss", x).hinge_embedding_loss(target, self.margin, self.reduction)
 
 
-class SoftMarginLoss(_Loss):
+class SoftMarginLoss(Loss):
     """log(1 + exp(-t * x)) for t of 1 or -1."""
 
     def __call__(self, x: Tensor, target: Tensor) -> Tensor:
         return as_tensor("SoftMarginLoss", x).soft_margin_loss(target, self.reduction)
 
 
-class CosineEmbeddingLoss(_Loss):
+class CosineEmbeddingLoss(Loss):
     """Of vectors [N, D]: 1 - cos where t is 1, max(0, cos - margin) where it is -1."""
 
     def __init__(self, margin: float = 0.0, *, reduction: str = "mean"):
@@ -181,7 +181,7 @@ class CosineEmbeddingLoss(_Loss):
         return as_tensor("CosineEmbeddingLoss", x).cosine_embedding_loss(other, target, self.margin, self.reduction)
 
 
-class TripletMarginLoss(_Loss):
+class TripletMarginLoss(Loss):
     """max(0, d(x, positive) - d(x, negative) + margin) of p-norms d over the last axis; `swap` takes the smaller of the
     negative's distances to both."""
 

@@ -173,3 +173,8 @@ def Parameter(data: Any, requires_grad: bool = True) -> Tensor:  # noqa: N802  (
 def ParameterList(parameters: Iterable[Any] = ()) -> list[Tensor]:  # noqa: N802  (PyTorch's name)
     """A list of parameters, which any list is."""
     return [p if isinstance(p, Tensor) else Parameter(p) for p in parameters]
+
+
+def ParameterDict(parameters: Mapping[str, Any] | None = None) -> dict[str, Tensor]:  # noqa: N802  (PyTorch's name)
+    """A dictionary of parameters, which any dictionary is."""
+    return {name: p if isinstance(p, Tensor) else Parameter(p) for name, p in (parameters or {}).items()}

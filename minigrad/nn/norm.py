@@ -200,8 +200,13 @@ class LocalResponseNorm:
         self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
 
     def __call__(self, x: Tensor) -> Tensor:
-        if as_tensor("LocalResponseNorm", x).ndim < 3:
-            raise ShapeError(f"[LocalResponseNorm] expected [N, C, ...] with positions, got {list(x.shape)}")
-        squares = x.square().transpose(1, -1).pad((self.size // 2, (self.size - 1) // 2))
-        means = squares.unfold(-1, self.size).mean(-1).transpose(1, -1)
-        return x / (means * self.alpha + self.k) ** self.beta
+        return local_response_norm(x, self.size, self.alpha, self.beta, self.k)
+
+
+def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
+    """`LocalResponseNorm` of [N, C, ...]."""
+    if as_tensor("LocalResponseNorm", input).ndim < 3:
+        raise ShapeError(f"[LocalResponseNorm] expected [N, C, ...] with positions, got {list(input.shape)}")
+    squares = input.square().transpose(1, -1).pad((size // 2, (size - 1) // 2))
+    means = squares.unfold(-1, size).mean(-1).transpose(1, -1)
+    return input / (means * alpha + k) ** beta

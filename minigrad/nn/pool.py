@@ -1,7 +1,9 @@
 """Pooling layers over the last one to three axes: [N, C, L], [N, C, H, W] and [N, C, D, H, W]."""
 from __future__ import annotations
 
+import math
 from abc import ABC
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from minigrad.errors import ShapeError
@@ -85,10 +87,8 @@ class _AdaptiveMax(_Adaptive):
         return as_tensor(type(self).__name__, x).adaptive_max_pool2d(self.output_size)
 
 
-class MaxUnpool2d(_Pool):
-    """The elements of a `MaxPool2d` with return_indices put where they were, 0 elsewhere."""
-
-    axes = 2
+class _MaxUnpool(_Pool):
+    """The elements of max pooling with return_indices put where they were, 0 elsewhere."""
 
     def __init__(self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0):
         self._sizes(kernel_size, stride, padding)
@@ -96,6 +96,32 @@ class MaxUnpool2d(_Pool):
     def __call__(self, x: Tensor, indices: Tensor, output_size: tuple[int, ...] | None = None) -> Tensor:
         return as_tensor("MaxUnpool2d", x).max_unpool2d(indices, self.kernel_size, self.stride, _flat(self.padding),
                                                         output_size)
+
+
+def _lp_pool(axes: int) -> Callable[..., Tensor]:
+    def pool(input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None,
+             ceil_mode: bool = False) -> Tensor:
+        """(sum x**p)**(1/p) over windows of the last axes; NaN where an odd p leaves a negative sum."""
+        kernel = per_axis(f"lp_pool{axes}d", kernel_size, axes)
+        means = (input ** norm_type).avg_pool2d(kernel, kernel if stride is None else stride, ceil_mode=ceil_mode)
+        return (means * math.prod(kernel)) ** (1 / norm_type)
+
+    pool.__name__ = f"lp_pool{axes}d"
+    return pool
+
+
+lp_pool1d, lp_pool2d, lp_pool3d = _LP_POOLS = [_lp_pool(n) for n in (1, 2, 3)]
+
+
+class _LPPool(_Pool):
+    """(sum x**norm_type)**(1/norm_type) over each window."""
+
+    def __init__(self, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False):
+        self._sizes(kernel_size, stride, 0)
+        self.norm_type, self.ceil_mode = norm_type, ceil_mode
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return _LP_POOLS[self.axes - 1](x, self.norm_type, self.kernel_size, self.stride, self.ceil_mode)
 
 
 def _flat(padding: tuple[int, ...]) -> tuple[int, ...]:
@@ -160,4 +186,34 @@ class AdaptiveAvgPool3d(_AdaptiveAvg):
 
 class AdaptiveMaxPool3d(_AdaptiveMax):
     __doc__ = _AdaptiveMax.__doc__
+    axes = 3
+
+
+class LPPool1d(_LPPool):
+    __doc__ = _LPPool.__doc__
+    axes = 1
+
+
+class MaxUnpool1d(_MaxUnpool):
+    __doc__ = _MaxUnpool.__doc__
+    axes = 1
+
+
+class LPPool2d(_LPPool):
+    __doc__ = _LPPool.__doc__
+    axes = 2
+
+
+class MaxUnpool2d(_MaxUnpool):
+    __doc__ = _MaxUnpool.__doc__
+    axes = 2
+
+
+class LPPool3d(_LPPool):
+    __doc__ = _LPPool.__doc__
+    axes = 3
+
+
+class MaxUnpool3d(_MaxUnpool):
+    __doc__ = _MaxUnpool.__doc__
     axes = 3

@@ -1,0 +1,83 @@
+"""Embeddings of bags: rows of a table added, averaged, or their largest elements."""
+from __future__ import annotations
+
+from typing import Any
+
+from minigrad.dtype import int32
+from minigrad.errors import ShapeError
+from minigrad.mixins.base import as_tensor
+from minigrad.nn.linear import Embedding
+from minigrad.tensor import Tensor
+
+MODES = ("sum", "mean", "max")
+
+
+def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, *, mode: str = "mean",
+                  per_sample_weights: Tensor | None = None, include_last_offset: bool = False,
+                  padding_idx: int | None = None) -> Tensor:
+    """Rows of a table [V, D] for bags of indices, reduced to one row per bag, [bags, D]; 0 of none.
+
+    Bags are the rows of `input` [bags, N], or begin at `offsets` [bags] of `input` [N]; with `include_last_offset`
+    these say where the last one ends, too. `per_sample_weights`, of the input's shape, scales rows, for 'sum' alone.
+    Indices that are `padding_idx` are in no bag.
+    """
+    table, index = as_tensor("embedding_bag", weight), as_tensor("embedding_bag", input)
+    if mode not in MODES or (per_sample_weights is not None and mode != "sum"):
+        raise ShapeError(f"[embedding_bag] expected mode among {', '.join(MODES)}, and 'sum' beside weights, "
+                         f"got {mode!r}")
+    if index.ndim not in (1, 2) or (index.ndim == 1) is (offsets is None) or table.ndim != 2:
+        raise ShapeError(f"[embedding_bag] expected indices [bags, N], or [N] and offsets, and a table [V, D], got "
+                         f"{list(index.shape)}, {None if offsets is None else list(offsets.shape)} and "
+                         f"{list(table.shape)}")
+    rows = table.embedding(index)
+    row = padding_idx + int(table.shape[0]) if padding_idx is not None and padding_idx < 0 else padding_idx
+    counts = index.full_like(1).int() if row is None else index.ne(row).int()
+    rows = rows if per_sample_weights is None else rows * per_sample_weights.unsqueeze(-1)
+    if offsets is None:
+        return _reduced_rows(rows, counts, mode)
+    return _reduced_segments(rows, counts, as_tensor("embedding_bag", offsets), mode, include_last_offset)
+
+
+def _reduced_rows(rows: Tensor, counts: Tensor, mode: str) -> Tensor:
+    """[bags, N, D] where counts [bags, N] are 1."""
+    kept, number = counts.eq(1).unsqueeze(-1), counts.sum(1, keepdim=True)
+    if mode == "max":
+        if rows.shape[1] == 0:
+            return rows.sum(1)
+        return number.eq(0).where(0, kept.where(rows, rows.dtype.min).max(1))
+    total = kept.where(rows, 0).sum(1)
+    return total if mode == "sum" else total / number.maximum(1)
+
+
+def _reduced_segments(rows: Tensor, counts: Tensor, offsets: Tensor, mode: str, ends: bool) -> Tensor:
+    """[N, D] where counts [N] are 1, by the bag that each is in."""
+    n, width = rows.shape
+    bags: Any = offsets.shape[0] - (1 if ends else 0)  # type: ignore[operator]
+    if bags == 0 or n == 0:
+        return rows.sum(0, keepdim=True).expand(bags, width) * 0 if bags else rows.reshape(-1, width)[:0]
+    place = (offsets[:bags].searchsorted(Tensor.arange(n, device=rows.device), right=True) - 1).maximum(0)
+    wide, kept = place.unsqueeze(-1).expand(n, width), counts.eq(1).unsqueeze(-1)
+    number = Tensor.zeros(bags, dtype=int32, device=rows.device).scatter_add(0, place, counts).unsqueeze(-1)
+    start = Tensor.zeros(bags, width, dtype=rows.dtype, device=rows.device)
+    if mode == "max":
+        found = start.scatter_reduce(0, wide, kept.where(rows, rows.dtype.min), "amax", include_self=False)
+        return number.eq(0).where(0, found)
+    total = start.scatter_add(0, wide, kept.where(rows, 0))
+    return total if mode == "sum" else total / number.maximum(1)
+
+
+class EmbeddingBag(Embedding):
+    """`functional.embedding_bag` with a table `weight` [num_embeddings, embedding_dim], standard normal; the row
+    `padding_idx` starts as zeros."""
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, mode: str = "mean", include_last_offset: bool = False,
+                 padding_idx: int | None = None):
+        if mode not in MODES:
+            raise ShapeError(f"[EmbeddingBag] expected mode among {', '.join(MODES)}, got {mode!r}")
+        super().__init__(num_embeddings, embedding_dim, padding_idx)
+        self.mode, self.include_last_offset = mode, include_last_offset
+
+    def __call__(self, indices: Tensor, offsets: Tensor | None = None,  # type: ignore[override]
+                 per_sample_weights: Tensor | None = None) -> Tensor:
+        return embedding_bag(indices, self.weight, offsets, mode=self.mode, per_sample_weights=per_sample_weights,
+                             include_last_offset=self.include_last_offset, padding_idx=self.padding_idx)

@@ -1,0 +1,86 @@
+"""Activations that draw numbers in training: dropout for self-normalising networks, and ReLU with random slopes."""
+from __future__ import annotations
+
+import math
+
+from minigrad.errors import ShapeError
+from minigrad.mixins.base import as_tensor
+from minigrad.mixins.modes import modes
+from minigrad.tensor import Tensor
+
+_FLOOR = -1.0507009873554805 * 1.6732632423543772  # what SELU tends to
+
+
+def _alpha_dropout(name: str, x: Tensor, p: float, whole: bool) -> Tensor:
+    """What is left out is SELU's least value; then scaled and shifted so that mean and variance stay. Of whole channels
+    of [N, C, ...] with `whole`."""
+    if not isinstance(p, (int, float)) or not 0 <= p <= 1 or (whole and as_tensor(name, x).ndim < 2):
+        raise ShapeError(f"[{name}] expected a probability in 0..1{' and [N, C, ...]' if whole else ''}, got {p!r} and "
+                         f"{list(as_tensor(name, x).shape)}")
+    if p == 0:
+        return x
+    if p == 1:
+        return x * 0
+    scale = 1 / math.sqrt((1 - p) * (1 + p * _FLOOR * _FLOOR))
+    planes = (*x.shape[:2], *[1] * (x.ndim - 2)) if whole else x.shape
+    kept = Tensor.rand(*planes, device=x.device) >= p
+    return kept.where(x, _FLOOR) * scale - scale * p * _FLOOR
+
+
+def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
+    """In training, each element is SELU's least value with probability p; mean and variance stay as they are.
+
+    Source: Klambauer et al. 2017, https://arxiv.org/abs/1706.02515
+    """
+    return input._result("alpha_dropout", _alpha_dropout("alpha_dropout", input, p, False) if training else input,
+                         inplace)
+
+
+def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
+    """`alpha_dropout` of whole channels of [N, C, ...]."""
+    dropped = _alpha_dropout("feature_alpha_dropout", input, p, True) if training else input
+    return input._result("feature_alpha_dropout", dropped, inplace)
+
+
+def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
+          inplace: bool = False) -> Tensor:
+    """x where positive, else x times a slope uniform in lower..upper in training, their mean without."""
+    if not lower <= upper:
+        raise ShapeError(f"[rrelu] expected lower <= upper, got {lower} and {upper}")
+    x = as_tensor("rrelu", input)
+    slope = Tensor.uniform(*x.shape, low=lower, high=upper, device=x.device).cast(x.dtype) if training else (
+        lower + upper) / 2
+    return x._result("rrelu", (x >= 0).where(x, x * slope), inplace)
+
+
+class AlphaDropout:
+    """While training, `functional.alpha_dropout`; else the identity."""
+
+    def __init__(self, p: float = 0.5, inplace: bool = False):
+        self.p, self.inplace = p, inplace
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return alpha_dropout(x, self.p, modes.now.training, self.inplace)
+
+
+class FeatureAlphaDropout:
+    """While training, `functional.feature_alpha_dropout`; else the identity."""
+
+    def __init__(self, p: float = 0.5, inplace: bool = False):
+        self.p, self.inplace = p, inplace
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return feature_alpha_dropout(x, self.p, modes.now.training, self.inplace)
+
+
+class RReLU:
+    """`functional.rrelu`, with random slopes while training.
+
+    Source: Xu et al. 2015, https://arxiv.org/abs/1505.00853
+    """
+
+    def __init__(self, lower: float = 1 / 8, upper: float = 1 / 3, inplace: bool = False):
+        self.lower, self.upper, self.inplace = lower, upper, inplace
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return rrelu(x, self.lower, self.upper, modes.now.training, self.inplace)
