@@ -10,7 +10,7 @@ import numpy as np
 from minigrad.dtype import DType, float32, to_dtype
 from minigrad.errors import ShapeError
 from minigrad.mixins.aliases import AliasMixin
-from minigrad.mixins.base import as_axis, as_count, as_number, as_tensor, broadcast_shapes
+from minigrad.mixins.base import as_axis, as_count, as_number, as_tensor, broadcast_shapes, is_index
 from minigrad.mixins.movement import spread
 
 
@@ -40,7 +40,7 @@ class PartsMixin(AliasMixin):
     def _split_evenly(self, name: str, sections: Any, axis: int, least: int) -> tuple[Self, ...]:
         if self.ndim < least:
             raise ShapeError(f"[{name}] expected at least {least} axes, got {list(self.shape)}")
-        if isinstance(sections, int) and (sections < 1 or self.shape[axis] % sections != 0):
+        if is_index(sections) and (sections < 1 or self.shape[axis] % sections != 0):
             raise ShapeError(f"[{name}] expected sections that divide {self.shape[axis]}, got {sections}")
         return self.tensor_split(sections, axis)
 

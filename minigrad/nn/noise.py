@@ -32,14 +32,14 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
 
     Source: Klambauer et al. 2017, https://arxiv.org/abs/1706.02515
     """
-    return input._result("alpha_dropout", _alpha_dropout("alpha_dropout", input, p, False) if training else input,
-                         inplace)
+    return as_tensor("alpha_dropout", input)._result("alpha_dropout", _alpha_dropout(
+        "alpha_dropout", input, p, False) if training else input, inplace)
 
 
 def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """`alpha_dropout` of whole channels of [N, C, ...]."""
     dropped = _alpha_dropout("feature_alpha_dropout", input, p, True) if training else input
-    return input._result("feature_alpha_dropout", dropped, inplace)
+    return as_tensor("feature_alpha_dropout", input)._result("feature_alpha_dropout", dropped, inplace)
 
 
 def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,

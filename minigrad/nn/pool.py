@@ -103,7 +103,8 @@ def _lp_pool(axes: int) -> Callable[..., Tensor]:
              ceil_mode: bool = False) -> Tensor:
         """(sum x**p)**(1/p) over windows of the last axes; NaN where an odd p leaves a negative sum."""
         kernel = per_axis(f"lp_pool{axes}d", kernel_size, axes)
-        means = (input ** norm_type).avg_pool2d(kernel, kernel if stride is None else stride, ceil_mode=ceil_mode)
+        x = as_tensor(f"lp_pool{axes}d", input)
+        means = (x ** norm_type).avg_pool2d(kernel, kernel if stride is None else stride, ceil_mode=ceil_mode)
         return (means * math.prod(kernel)) ** (1 / norm_type)
 
     pool.__name__ = f"lp_pool{axes}d"
