@@ -13,7 +13,7 @@ from minigrad.dtype import DType, bool_
 from minigrad.errors import DTypeError, MinigradError, ShapeError
 from minigrad.mixins.base import as_number
 from minigrad.mixins.modes import modes
-from minigrad.mixins.parts import PartsMixin
+from minigrad.mixins.spectra import SpectrumMixin
 from minigrad.ops.storage import ASSIGN, BUFFER
 
 
@@ -28,7 +28,7 @@ def _in_place(name: str) -> Callable[..., Any]:
     return method
 
 
-class InPlaceMixin(PartsMixin):
+class InPlaceMixin(SpectrumMixin):
     """Results must have this tensor's shape and a type that it can hold. Raises MinigradError for a leaf with
     requires_grad outside `Tensor.no_grad()`, ShapeError and DTypeError for results that do not fit."""
 
