@@ -166,3 +166,15 @@ def test_mistakes(run: Callable[[Tensor], object], message: str) -> None:
     with config(device="NUMPY"), pytest.raises(ShapeError) as caught:
         run(Tensor.zeros(2, 3))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"])
+def test_every_prediction_with_every_target_is_a_warning(name: str) -> None:
+    with config(device="NUMPY"):
+        x, y = Tensor(normal(5, 1)), Tensor(normal(5, seed=1))
+        with pytest.warns(UserWarning, match=r"a target that broadcasts to \[5, 1\].*differences are \[5, 5\]"):
+            assert getattr(x, name)(y.tolist(), reduction="none").shape == (5, 5)
+        with pytest.warns(UserWarning, match=r"\[5, 1\] or predictions that do to its shape, got \[5\]"):
+            assert getattr(x, name)(y, reduction="none").shape == (5, 5)
+        assert getattr(x, name)(y.reshape(5, 1), reduction="none").shape == (5, 1)  # and no warning: it were an error
+        assert getattr(x, name)(0.5, reduction="none").shape == getattr(x, name)(y[:1], reduction="none").shape

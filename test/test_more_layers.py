@@ -240,6 +240,20 @@ def test_a_module_is_initialised_moved_and_trained() -> None:
     assert losses[-1] < losses[0] and model.features[1].num_batches_tracked.item() == 12
 
 
+def test_parts_of_a_module_by_their_paths() -> None:
+    model = Net()
+    assert model.get_submodule("blocks.1") is model.blocks[1] and model.get_submodule("") is model
+    assert model.get_parameter("head.linear.weight") is model.head.linear.weight
+    assert model.get_buffer("features.1.running_mean") is model.features[1].running_mean
+    for path in ("blocks.2", "scale", "nothing"):
+        with pytest.raises(MinigradError, match="expected a path to a part of Net"):
+            model.get_submodule(path)
+    with pytest.raises(MinigradError, match=r"\[get_parameter\] expected a path to a Tensor of Net, got 'head'"):
+        model.get_parameter("head")
+    assert model.double().scale.dtype is dtypes.float64 and model.bfloat16().scale.dtype is dtypes.bfloat16
+    assert model.cpu().scale.device == "CPU"
+
+
 def test_a_module_inside_jit() -> None:
     with config(device="CPU"):
         model = Net().eval()

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any, Self
 
 from minigrad.errors import DTypeError, ShapeError
@@ -136,13 +137,23 @@ class LossMixin(NNMixin):
 
     # Of numbers
 
+    def _less(self, name: str, target: Any) -> Self:
+        """x - target. Warns where every prediction meets every target, as with [N, 1] and [N]."""
+        target = self._operand(target)
+        difference = self - target
+        if difference.shape != self.shape and difference.shape != getattr(target, "shape", ()):
+            warnings.warn(f"[{name}] expected a target that broadcasts to {list(self.shape)} or predictions that do to "
+                          f"its shape, got {list(target.shape)}: differences are {list(difference.shape)}",
+                          UserWarning, stacklevel=3)
+        return difference
+
     def mse_loss(self, target: Any, reduction: str = "mean") -> Self:
-        """Squared distance."""
-        return reduced((self - target).square(), reduction)
+        """Squared distance. Warns, as the others do, where both shapes broadcast: [N, 1] and [N] make [N, N]."""
+        return reduced(self._less("mse_loss", target).square(), reduction)
 
     def l1_loss(self, target: Any, reduction: str = "mean") -> Self:
         """Absolute distance."""
-        return reduced((self - target).abs(), reduction)
+        return reduced(self._less("l1_loss", target).abs(), reduction)
 
     def smooth_l1_loss(self, target: Any, reduction: str = "mean", beta: float = 1.0) -> Self:
         """d*d / (2 beta) of a distance d below beta, else d - beta/2 (Girshick 2015)."""
@@ -150,14 +161,14 @@ class LossMixin(NNMixin):
             raise ShapeError(f"[smooth_l1_loss] expected a beta of 0 or more, got {beta}")
         if beta == 0:
             return self.l1_loss(target, reduction)
-        d = (self - target).abs()
+        d = self._less("smooth_l1_loss", target).abs()
         return reduced((d < beta).where(d * d * (0.5 / beta), d - 0.5 * beta), reduction)
 
     def huber_loss(self, target: Any, reduction: str = "mean", delta: float = 1.0) -> Self:
         """d*d / 2 of a distance d up to delta, else delta * (d - delta/2) (Huber 1964)."""
         if as_number("huber_loss", "delta", delta) <= 0:
             raise ShapeError(f"[huber_loss] expected a delta above 0, got {delta}")
-        d = (self - target).abs()
+        d = self._less("huber_loss", target).abs()
         return reduced((d <= delta).where(d * d * 0.5, (d - 0.5 * delta) * delta), reduction)
 
     # Of distributions

@@ -91,6 +91,30 @@ class Module:
         """The attribute `name`."""
         setattr(self, name, module)
 
+    register_module = add_module
+
+    def get_submodule(self, target: str) -> Any:
+        """The layer, list or dictionary at a path such as 'encoder.layers.0'; this Module at ''. Raises MinigradError
+        where there is none."""
+        part: Any = self
+        for name in target.split(".") if target else ():
+            inner = dict(children_of(part))
+            if name not in inner or isinstance(inner[name], Tensor):
+                raise MinigradError(f"[get_submodule] expected a path to a part of {type(self).__name__}, "
+                                    f"got {target!r}")
+            part = inner[name]
+        return part
+
+    def get_parameter(self, target: str) -> Tensor:
+        """The Tensor at a path. Raises MinigradError where there is none."""
+        owner, _, name = target.rpartition(".")
+        found = dict(children_of(self.get_submodule(owner))).get(name)
+        if not isinstance(found, Tensor):
+            raise MinigradError(f"[get_parameter] expected a path to a Tensor of {type(self).__name__}, got {target!r}")
+        return found
+
+    get_buffer = get_parameter
+
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """A Tensor without a gradient as an attribute. One that is not `persistent` is no part of the state."""
         if not persistent:
@@ -151,6 +175,15 @@ class Module:
 
     def float(self) -> Self:
         return self.to(dtype="float32")
+
+    def double(self) -> Self:
+        return self.to(dtype="float64")
+
+    def bfloat16(self) -> Self:
+        return self.to(dtype="bfloat16")
+
+    def cpu(self) -> Self:
+        return self.to("CPU")
 
     def extra_repr(self) -> str:
         """What stands between the brackets of a Module without layers."""
