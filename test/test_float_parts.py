@@ -9,12 +9,13 @@ import pytest
 from test_packed import AVX512, arguments, equal_the_kernel, flat_kernel, tensor
 
 from minigrad import Tensor, config, show
-from minigrad.codegen.ir import interpret
 from minigrad.codegen.ir.interpret import interpret_function
-from minigrad.codegen.ir.nodes import BufferParam, Call, Function, Loop, Store
+from minigrad.codegen.ir.nodes import BufferParam, Function, Loop, Store
 from minigrad.codegen.ir.text import parse_function, print_function
+from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.kernel import Kernel
-from minigrad.codegen.microkernels.parts import PARTS, meaning, words_of
+from minigrad.codegen.kernel_interpret import interpret_kernel
+from minigrad.codegen.microkernels.parts import PARTS, words_of
 from minigrad.codegen.strategies.build_packed import build_packed
 from minigrad.codegen.strategies.float_parts import in_parts, parts_kind
 from minigrad.codegen.strategies.packed import packed
@@ -48,45 +49,26 @@ def every_kind_of_number() -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", PARTS)
-def test_words_stand_for_every_number(kind: str) -> None:
-    """What the meaning of a tile makes of words is what they were made of, bit for bit. NaN stays NaN, and zero loses
-    its sign, which no sum has."""
-    bits = every_kind_of_number()
-    count, planes = len(bits) // 2, PARTS[kind].planes
-    i, dtype = Var("i", 0, count - 1), float32 if kind == "bf16x3" else bfloat16
-    x = (bits if dtype is float32 else bits >> 16).astype(np.uint32 if dtype is float32 else np.uint16)
+def test_words_add_up_to_every_number(kind: str) -> None:
+    """Parts are the number times the scale, exactly and none of them subnormal; or one of them is no finite number."""
+    bits, parts = every_kind_of_number(), PARTS[kind]
+    count, dtype = len(bits) // 2, float32 if kind == "bf16x3" else bfloat16
+    i, x = Var("i", 0, count - 1), bits if dtype is float32 else (bits >> 16).astype(np.uint16)
     made = words_of(kind, load("x", (i * 2,), dtype), load("x", (i * 2 + 1,), dtype))
-    stores = tuple(Store("w", i * planes + p, word) for p, word in enumerate(made))
-    params = BufferParam("x", dtype, 2 * count, "in"), BufferParam("w", uint32, planes * count, "out")
+    stores = tuple(Store("w", i * parts.planes + p, word) for p, word in enumerate(made))
+    params = BufferParam("x", dtype, 2 * count, "in"), BufferParam("w", uint32, parts.planes * count, "out")
     encode = Function("encode", params, (), (), (Loop(i, 0, count, "serial", stores),))
-    words = np.zeros(planes * count, np.uint32)
+    words = np.zeros(parts.planes * count, np.uint32)
     interpret_function(parse_function(print_function(encode)), {"x": x.view(dtype.np), "w": words}, {})
-    found = np.zeros((count, 2), np.float32)
-    for t in range(2):
-        text = next(line for line in meaning("tile", kind, 16, 64, "k", 99).splitlines() if "plain[u] = fma" in line)
-        number = text.split("fma(")[1 if t == 1 else 2]
-        number = number[:_first_argument(number)]
-        lets = "".join(f"    let a{p} = w[{planes} * i + {p}]\n" for p in range(planes))
-        decode = parse_function(f"func decode(in w: u32[{planes * count}], out y: f32[{count}])\n  for i in 0..{count} "
-                                f"serial:\n{lets}    y[i] = {number}\n")
-        column = np.zeros(count, np.float32)
-        interpret_function(decode, {"w": words, "y": column}, {})
-        found[:, t] = column
-    expected = (bits if dtype is float32 else bits & 0xffff0000).view(np.float32)
-    nan = np.isnan(expected)
-    np.testing.assert_array_equal(np.isnan(found.ravel()), nan)
-    found[found == 0], expected[expected == 0] = 0, 0
-    np.testing.assert_array_equal(found.ravel().view(np.uint32)[~nan], expected.view(np.uint32)[~nan])
-
-
-def _first_argument(text: str) -> int:
-    """Where the first argument of a call ends."""
-    depth = 0
-    for place, letter in enumerate(text):
-        depth += (letter == "(") - (letter == ")")
-        if letter == "," and depth == 0:
-            return place
-    raise AssertionError(text)
+    found = np.stack([words << 16, words & 0xffff0000], -1).view(np.float32).reshape(count, parts.planes, 2)
+    numbers = (bits if dtype is float32 else bits & 0xffff0000).view(np.float32).reshape(count, 2)
+    finite, small = np.asarray(np.isfinite(found).all(1)), np.abs(numbers) < 3e38 / parts.scale
+    assert np.array_equal(finite & small, small) and not finite[~np.isfinite(numbers)].any()
+    with np.errstate(invalid="ignore"):
+        total, expected = found.astype(np.float64).sum(1), numbers.astype(np.float64) * parts.scale
+    np.testing.assert_array_equal(total[finite], expected[finite])
+    size = np.abs(found)
+    assert not ((size > 0) & (size < np.finfo(np.float32).tiny)).any()
 
 
 # ---- plans ----
@@ -131,27 +113,26 @@ def test_blocks_end_within_a_register(kind: str, of: Callable[..., Tensor]) -> N
 
 
 @pytest.mark.parametrize("kind, of", [("bf16x1", rounded), ("bf16x3", tensor)], ids=list(PARTS)[::-1])
-@pytest.mark.parametrize("m, n, k", [(35, 50, 61), (7, 66, 40)])
-def test_tiles_are_filled_up(m: int, n: int, k: int, kind: str, of: Callable[..., Tensor],
-                             monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was in scratch memory before reaches no matrix register: a NaN there would have a tile computed again, in
-    another order."""
-    kernel = flat_kernel(of(m, k) @ of(k, n), AMX)
-    plan, seen, planes = replace(plan_of(kernel, kind), k=(("r0", 20),)), [], PARTS[kind].planes
-    function = build_packed(kernel, kernel.nests[0], plan, "packed")
-
-    def call(run: interpret._Run, s: Call) -> None:
-        """Looks for what the interpreter fills memory with."""
-        steps, a_pitch, b_pitch, *_ = (run._uniform(e) for e in s.dims)
-        for (name, at), rows, pitch, width in zip(s.buffers, (planes * plan.rows, planes * steps), (a_pitch, b_pitch),
-                                                  (steps, plan.vectors * plan.width), strict=False):
-            start = run._uniform(at)
-            words = [run.buffers[name].data[start + r * pitch:start + r * pitch + width] for r in range(rows)]
-            seen.append((np.array(words) == 90).sum())
-
-    monkeypatch.setattr(interpret._Run, "_call", call)
-    interpret_function(unroll(function), arguments(kernel))
-    assert seen and not any(seen)
+@pytest.mark.parametrize("case", ["a @ b", "a.T @ b.T", "conv", "epilogue"])
+def test_sums_that_are_no_finite_numbers(case: str, kind: str, of: Callable[..., Tensor]) -> None:
+    """They are computed from the operands: infinite, NaN, or so large that the scale made them infinite."""
+    kernel = flat_kernel(CASES[case](of), AMX)
+    function = unroll(build_packed(kernel, kernel.nests[0], plan_of(kernel, kind), "packed"))
+    verify_function(function)
+    arrays = arguments(kernel)
+    first, second, *_ = (arrays[p.name] for p in kernel.params if p.mode == "in")
+    for array, place, value in ((first, 7, 3e37), (first, 30, np.inf), (second, 11, np.nan)):
+        number = np.float32(value)
+        array[np.unravel_index(place, array.shape)] = number if kind == "bf16x3" else number.view(np.uint32) >> 16
+    expected = {name: array.copy() for name, array in arrays.items()}
+    with np.errstate(all="ignore"):
+        interpret_kernel(kernel, expected, {})
+        interpret_function(function, arrays, {})
+    for p in kernel.params:
+        if p.mode != "in":
+            assert not np.isfinite(expected[p.name]).all() and np.isfinite(expected[p.name]).any()
+            assert np.abs(expected[p.name][np.isfinite(expected[p.name])]).max() > 1e35
+            np.testing.assert_allclose(arrays[p.name], expected[p.name], rtol=3e-5, atol=3e-5)
 
 
 # ---- on processors that have the registers ----

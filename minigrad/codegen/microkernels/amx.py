@@ -1,87 +1,137 @@
-"""Tiles of int8 products in the matrix registers of AMX: 1 or 2 by 1 or 2 registers of 16 x 16 sums.
+"""Tiles in the matrix registers of AMX: sums of int8 products, or of parts of floats (`parts.py`).
 
-    load or clear the registers of c
-    for every 16 words of k: load 16 rows of a, 16 rows of b; multiply each with each
+    load the registers of c, or leave them cleared
+    for every 16 words of k: for each pair of parts: load 16 rows of a, 16 rows of b; multiply each with each
     store the registers of c
 
 A matrix register is 16 rows of 64 bytes: of a 16 words per row, of b 16 words per step of k, as the panels have them.
-The last steps, fewer than 16, come under a second configuration, whose registers of a and b are smaller; loading it
-clears the sums, which are stored before and loaded again.
+Of eight, four are sums, two hold rows of a, two rows of b; each part is loaded into the one that was not used for
+longest. The last steps, fewer than 16, come under another configuration, whose registers of a and b are smaller;
+loading one clears all registers, so that sums are stored before and loaded again.
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from minigrad.codegen.microkernels.parts import PARTS, Parts
 from minigrad.codegen.microkernels.tile import Tile
 
 SIDE = 16
 """Rows and 32-bit columns of a matrix register."""
 
-_FIRST_A, _FIRST_B = 4, 6
+SHAPES = {"i8x4": ((16, 16), (16, 32), (32, 16), (32, 32)),
+          **dict.fromkeys(PARTS, ((32, 32), (16, 64), (64, 16)))}
+"""Rows and columns of tiles. A sum takes three products of bfloat16 to be ready for the next."""
+
+_FIRST, _EACH = {"a": 4, "b": 6}, 2
+"""Registers of a and of b."""
+
 _WIDTHS, _HEIGHTS = 16, 48
 """Where a configuration says how many bytes (16 bits each) and how many rows (8 bits) each register has."""
 
 
 def takes(tile: Tile) -> bool:
     """Whether the tile can be one of these."""
-    return tile.kind == "i8x4" and tile.a_along == "k" and tile.rows in (16, 32) and tile.columns in (16, 32)
+    return tile.a_along == "k" and (tile.rows, tile.columns) in SHAPES.get(tile.kind, ())
 
 
 def amx_text(tile: Tile, name: str) -> str:
     """The LLVM IR of a tile."""
-    down, across = range(tile.rows // SIDE), range(tile.columns // SIDE)
-    lines = [
-        "declare void @llvm.x86.ldtilecfg(ptr)", "declare void @llvm.x86.tilerelease()",
-        "declare void @llvm.x86.tilezero(i8)", "declare void @llvm.x86.tileloadd64(i8, ptr, i64)",
-        "declare void @llvm.x86.tilestored64(i8, ptr, i64)", "declare void @llvm.x86.tdpbssd(i8, i8, i8)",
-        f"define void @{name}(ptr noalias readonly %a, ptr noalias readonly %b, ptr noalias %c, i64 %k, i64 %a_pitch, "
-        "i64 %b_pitch, i64 %c_pitch, i64 %old) nounwind {", "entry:",
-        "  %config = alloca [64 x i8], align 64", "  store [64 x i8] zeroinitializer, ptr %config, align 64",
-        "  store i8 1, ptr %config, align 64"]
-    lines += [line for register in range(8) for line in _sizes(register, "64", "16")]
-    lines += [f"  %{x}p = mul i64 %{x}_pitch, 4" for x in "abc"]
-    lines += [f"  %{x}{i}.step = mul i64 %{x}p, {SIDE * i}" for x, group in (("a", down), ("c", down)) for i in group]
-    lines += [f"  %a{i} = getelementptr i8, ptr %a, i64 %a{i}.step" for i in down]
-    lines += [f"  %b{j} = getelementptr i8, ptr %b, i64 {4 * SIDE * j}" for j in across]
-    for i in down:
-        lines.append(f"  %c{i}.row = getelementptr i8, ptr %c, i64 %c{i}.step")
-        lines += [f"  %c{i}{j} = getelementptr i8, ptr %c{i}.row, i64 {4 * SIDE * j}" for j in across]
-    sums = [(2 * i + j, f"%c{i}{j}") for i in down for j in across]
+    sums = [(i * (tile.columns // SIDE) + j, f"%c{i}{j}") for i in range(tile.rows // SIDE)
+            for j in range(tile.columns // SIDE)]
     load = [f"  call void @llvm.x86.tileloadd64(i8 {s}, ptr {p}, i64 %cp)" for s, p in sums]
     store = [f"  call void @llvm.x86.tilestored64(i8 {s}, ptr {p}, i64 %cp)" for s, p in sums]
-    lines += ["  call void @llvm.x86.ldtilecfg(ptr %config)", "  %keep = icmp ne i64 %old, 0",
-              "  br i1 %keep, label %add, label %clear", "add:", *load, "  br label %ready", "clear:",
-              *[f"  call void @llvm.x86.tilezero(i8 {s})" for s, _ in sums], "  br label %ready", "ready:",
-              f"  %whole = lshr i64 %k, {SIDE.bit_length() - 1}", f"  %rest = and i64 %k, {SIDE - 1}",
-              f"  %b.step = mul i64 %bp, {SIDE}", "  %some = icmp ne i64 %whole, 0",
-              "  br i1 %some, label %loop, label %last", "loop:", "  %x = phi i64 [ 0, %ready ], [ %x.next, %loop ]",
-              f"  %ax = mul i64 %x, {4 * SIDE}", "  %bx = mul i64 %x, %b.step", *_products(tile, "w"),
-              "  %x.next = add nuw nsw i64 %x, 1", "  %more = icmp slt i64 %x.next, %whole",
-              "  br i1 %more, label %loop, label %last", "last:", *store, "  %left = icmp ne i64 %rest, 0",
-              "  br i1 %left, label %tail, label %done", "tail:", f"  %ax.tail = mul i64 %whole, {4 * SIDE}",
-              "  %bx.tail = mul i64 %whole, %b.step", "  %rest.bytes = shl i64 %rest, 2",
-              "  %width = trunc i64 %rest.bytes to i16", "  %height = trunc i64 %rest to i8"]
-    for i in range(2):
-        lines += [*_sizes(_FIRST_A + i, "%width", "16", "t"), *_sizes(_FIRST_B + i, "64", "%height", "t")]
-    lines += ["  call void @llvm.x86.ldtilecfg(ptr %config)", *load, *_products(tile, "t", ".tail"), *store,
+    instruction = "tdpbssd" if tile.kind == "i8x4" else "tdpbf16ps"
+    lines = [
+        *[f"declare void @llvm.x86.{x}" for x in (
+            "ldtilecfg(ptr)", "tilerelease()", "tileloadd64(i8, ptr, i64)", "tilestored64(i8, ptr, i64)",
+            f"{instruction}(i8, i8, i8)")],
+        f'@{name}_config = private constant <64 x i8> <{_configuration()}>, align 64',
+        f"define void @{name}(ptr noalias readonly %a, ptr noalias readonly %b, ptr noalias %c, i64 %k, i64 %a_pitch, "
+        "i64 %b_pitch, i64 %c_pitch, i64 %old) nounwind {", "entry:", "  %config = alloca <64 x i8>, align 64",
+        *_pointers(tile), "  %keep = icmp ne i64 %old, 0", f"  %whole = lshr i64 %k, {SIDE.bit_length() - 1}",
+        f"  %rest = and i64 %k, {SIDE - 1}", "  %some = icmp ne i64 %whole, 0", "  %left = icmp ne i64 %rest, 0",
+        "  %short = icmp ugt i1 %left, %some", "  br i1 %short, label %tail, label %full", "full:",
+        f"  call void @llvm.x86.ldtilecfg(ptr @{name}_config)", "  br i1 %keep, label %add, label %ready",
+        "add:", *load, "  br label %ready", "ready:", f"  %b.step = mul i64 %bs, {SIDE}",
+        "  br i1 %some, label %loop, label %last", "loop:", "  %x = phi i64 [ 0, %ready ], [ %x.next, %loop ]",
+        f"  %ax = mul i64 %x, {4 * SIDE}", "  %bx = mul i64 %x, %b.step", *_products(tile, instruction),
+        "  %x.next = add nuw nsw i64 %x, 1", "  %more = icmp slt i64 %x.next, %whole",
+        "  br i1 %more, label %loop, label %last", "last:", *store,
+        "  br i1 %left, label %tail, label %done", "tail:", "  %stored = phi i1 [ %keep, %entry ], [ true, %last ]",
+        f"  %at = and i64 %k, {-SIDE}", "  %ax.tail = mul i64 %at, 4", "  %bx.tail = mul i64 %at, %bs",
+        "  %rest.bytes = shl i64 %rest, 2", "  %width = trunc i64 %rest.bytes to i16",
+        "  %height = trunc i64 %rest to i8", f"  %usual = load <64 x i8>, ptr @{name}_config, align 64",
+        "  store <64 x i8> %usual, ptr %config, align 64"]
+    for i in range(_EACH):
+        lines += [*_sizes(_FIRST["a"] + i, "%width", str(SIDE)), *_sizes(_FIRST["b"] + i, str(4 * SIDE), "%height")]
+    lines += ["  call void @llvm.x86.ldtilecfg(ptr %config)", "  br i1 %stored, label %reload, label %finish",
+              "reload:", *load, "  br label %finish", "finish:", *_products(tile, instruction, ".tail"), *store,
               "  br label %done", "done:", "  call void @llvm.x86.tilerelease()", "  ret void", "}", ""]
     return "\n".join(lines)
 
 
-def _sizes(register: int, width: str, height: str, suffix: str = "") -> list[str]:
+def _parts(tile: Tile) -> Parts:
+    return PARTS.get(tile.kind, Parts(1, ((0, 0),), 1.0))
+
+
+def _configuration() -> str:
+    """All registers whole."""
+    config = bytearray(64)
+    config[0] = 1
+    for register in range(8):
+        config[_WIDTHS + 2 * register], config[_HEIGHTS + register] = 4 * SIDE, SIDE
+    return ", ".join(f"i8 {byte}" for byte in config)
+
+
+def _sizes(register: int, width: str, height: str) -> list[str]:
     """Sets the bytes per row and the rows of a register in the configuration."""
-    wide, high = f"%wide{suffix}{register}", f"%high{suffix}{register}"
-    return [f"  {wide} = getelementptr i8, ptr %config, i64 {_WIDTHS + 2 * register}",
-            f"  store i16 {width}, ptr {wide}, align 2",
-            f"  {high} = getelementptr i8, ptr %config, i64 {_HEIGHTS + register}",
-            f"  store i8 {height}, ptr {high}, align 1"]
+    return [f"  %wide{register} = getelementptr i8, ptr %config, i64 {_WIDTHS + 2 * register}",
+            f"  store i16 {width}, ptr %wide{register}, align 2",
+            f"  %high{register} = getelementptr i8, ptr %config, i64 {_HEIGHTS + register}",
+            f"  store i8 {height}, ptr %high{register}, align 1"]
 
 
-def _products(tile: Tile, prefix: str, suffix: str = "") -> list[str]:
-    """Loads a and b at %ax and %bx, and multiplies each with each."""
-    down, across = range(tile.rows // SIDE), range(tile.columns // SIDE)
-    lines = []
-    for x, group, first in (("a", down, _FIRST_A), ("b", across, _FIRST_B)):
-        for i in group:
-            lines += [f"  %{prefix}{x}{i} = getelementptr i8, ptr %{x}{i}, i64 %{x}x{suffix}",
-                      f"  call void @llvm.x86.tileloadd64(i8 {first + i}, ptr %{prefix}{x}{i}, i64 %{x}p)"]
-    return lines + [f"  call void @llvm.x86.tdpbssd(i8 {2 * i + j}, i8 {_FIRST_A + i}, i8 {_FIRST_B + j})"
-                    for i in down for j in across]
+def _pointers(tile: Tile) -> Iterator[str]:
+    """Bytes from row to row, and where each register of a part of a, of b, and of c begins."""
+    planes = _parts(tile).planes
+    for x in "abc":
+        yield f"  %{x}p = mul i64 %{x}_pitch, 4"
+        yield f"  %{x}s = mul i64 %{x}p, {planes}"
+    for p in range(planes):
+        yield f"  %b.plane{p} = mul i64 %bp, {p}"
+        yield f"  %b.start{p} = getelementptr i8, ptr %b, i64 %b.plane{p}"
+        for j in range(tile.columns // SIDE):
+            yield f"  %b{j}{p} = getelementptr i8, ptr %b.start{p}, i64 {4 * SIDE * j}"
+        for i in range(tile.rows // SIDE):
+            yield f"  %a{i}{p}.step = mul i64 %ap, {planes * SIDE * i + p}"
+            yield f"  %a{i}{p} = getelementptr i8, ptr %a, i64 %a{i}{p}.step"
+    for i in range(tile.rows // SIDE):
+        yield f"  %c{i}.step = mul i64 %cp, {SIDE * i}"
+        yield f"  %c{i}.row = getelementptr i8, ptr %c, i64 %c{i}.step"
+        for j in range(tile.columns // SIDE):
+            yield f"  %c{i}{j} = getelementptr i8, ptr %c{i}.row, i64 {4 * SIDE * j}"
+
+
+def _products(tile: Tile, instruction: str, suffix: str = "") -> Iterator[str]:
+    """Loads parts of a and b at %ax and %bx, and multiplies them."""
+    across = tile.columns // SIDE
+    held: dict[str, dict[tuple[int, int], int]] = {"a": {}, "b": {}}  # least recently used first
+    pairs = [(i, j) for i in range(tile.rows // SIDE) for j in range(across)]
+    count = 0
+    for p, q in _parts(tile).products:
+        for i, j in pairs:
+            used = []
+            for x, key in (("a", (i, p)), ("b", (j, q))):
+                register = held[x].pop(key, None)
+                if register is None:
+                    free = len(held[x]) < _EACH
+                    register = _FIRST[x] + len(held[x]) if free else held[x].pop(next(iter(held[x])))
+                    count += 1
+                    place = f"%{x}{count}.from{suffix}"
+                    yield f"  {place} = getelementptr i8, ptr %{x}{key[0]}{key[1]}, i64 %{x}x{suffix}"
+                    yield f"  call void @llvm.x86.tileloadd64(i8 {register}, ptr {place}, i64 %{x}s)"
+                held[x][key] = register
+                used.append(register)
+            yield f"  call void @llvm.x86.{instruction}(i8 {i * across + j}, i8 {used[0]}, i8 {used[1]})"
+        pairs.reverse()

@@ -6,7 +6,6 @@ from functools import lru_cache
 from minigrad.codegen.ir.text import meaning_of, parse_function
 from minigrad.codegen.microkernels import registry
 from minigrad.codegen.microkernels.amx import SIDE, takes
-from minigrad.codegen.microkernels.amx_bf16 import takes_parts
 from minigrad.codegen.microkernels.generate import FORMS, forms_of, generated, most_rows
 from minigrad.codegen.microkernels.microkernel import Microkernel
 from minigrad.codegen.microkernels.tile import KINDS, Tile, shape_in
@@ -42,7 +41,7 @@ def shapes(kind: str, along: str, width: int, vectors: int, target: Target) -> l
     """Rows of the tiles of `vectors` vectors of `width` lanes to choose from, those of added microkernels last."""
     if in_matrix_registers(kind, target):
         tiles = [Tile(kind, rows, vectors * width, along) for rows in (SIDE, 2 * SIDE, 4 * SIDE)]
-        rows = [tile.rows for tile in tiles if takes(tile) or takes_parts(tile)]
+        rows = [tile.rows for tile in tiles if takes(tile)]
     else:
         rows = list(range(1, most_rows(kind, vectors, target) + 1))
     for kernel in registry.added():

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from minigrad.codegen.microkernels.amx import amx_text, takes
-from minigrad.codegen.microkernels.amx_bf16 import amx_bf16_text, takes_parts
 from minigrad.codegen.microkernels.microkernel import Microkernel
 from minigrad.codegen.microkernels.tile import Tile, tile_of
 from minigrad.target import Target
@@ -31,7 +30,6 @@ SPARE, SPARE_ARM = 2, 5
 MOST_ROWS_ARM = 16
 """Likewise, whatever the registers."""
 
-_AMX = {"amx": amx_text, "amxbf16": amx_bf16_text}
 _TYPES = {"f32": "float", "f64": "double"}
 _MANGLED = {"f32": "f32", "f64": "f64"}
 
@@ -46,10 +44,8 @@ class Form:
     kinds: frozenset[str]
 
     def fits(self, tile: Tile) -> bool:
-        if self.name == "amx":
-            return takes(tile)
-        if self.name == "amxbf16":
-            return takes_parts(tile)
+        if self.name.startswith("amx"):
+            return tile.kind in self.kinds and takes(tile)
         return tile.kind in self.kinds and tile.columns * tile.panel.itemsize % self.vector_bytes == 0
 
 
@@ -60,7 +56,7 @@ def _form(name: str, requires: str, vector_bytes: int, kinds: str) -> Form:
 _ALL = "f32 f64 i16x2 i8x4 u8x4"
 FORMS = (
     _form("amx", "amx-tile amx-int8", 64, "i8x4"),
-    _form("amxbf16", "amx-tile amx-bf16 avx512f", 64, "bf16x3 bf16x1"),
+    _form("amxbf16", "amx-tile amx-bf16", 64, "bf16x3 bf16x1"),
     _form("avx512vnni", "avx512f avx512bw avx512vnni", 64, "i16x2 u8x4"),
     _form("avx512", "avx512f avx512bw", 64, "f32 f64 i16x2"),
     _form("avxvnni", "avx2 avxvnni", 32, "i16x2 u8x4"),
@@ -89,7 +85,7 @@ def most_rows(kind: str, vectors: int, target: Target) -> int:
 def generated(tile: Tile, form: Form) -> Microkernel:
     """The microkernel of a tile in a form."""
     name = f"{tile.name}_{form.name}"
-    text = _AMX[form.name](tile, name) if form.name in _AMX else _Text(tile, form).source(name)
+    text = amx_text(tile, name) if form.name.startswith("amx") else _Text(tile, form).source(name)
     return Microkernel(name, tile.meaning(name), form.requires, text)
 
 

@@ -6,13 +6,12 @@
     h = y to 8 bits, m = y - h to 8 bits, l = y - h - m                     to nearest: l is exact in 8 bits
     a * b * 2^48 = l h' + m h' + m m' + h m' + h l' + h h'                  but for terms below 2^-24 of it
 
-Where h is infinite or NaN, m and l are the upper and lower half of x as it is.
-
-'bf16x1': a bfloat16 x as h = x * 2^12, and x as it is for where h is infinite.
+'bf16x1': a bfloat16 x as h = x * 2^12.
 
 bfloat16 has the exponents of float32. The scale keeps whatever float32 can represent away from subnormals, which matrix
-registers take for zero. What overflows for its sake makes a sum that is no finite number; such sums are computed again
-from x. Others are as exact as in float32 or better: of 16 products each, sums are rounded once.
+registers take for zero. Where something overflows for its sake, or is no finite number, neither is the sum: whoever
+asks for such tiles computes it again from x. Other sums, divided by the scale twice, are as exact as in float32 or
+better: of 16 products each, they are rounded once.
 
 A word of a panel holds the same part, or plane, of two neighbours along k, the first one in the low half.
 """
@@ -21,10 +20,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minigrad.dtype import float32, uint16, uint32
-from minigrad.value import Value, binary, bitcast, cast, const, unary, where
+from minigrad.value import Value, binary, bitcast, cast, const
 
-HALF, UPPER, LOWER = 0x8000, 0xFFFF0000, 0xFFFF
-MAX = 3.4028234663852886e38
+HALF, UPPER = 0x8000, 0xFFFF0000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,7 @@ class Parts:
 
 
 PARTS = {"bf16x3": Parts(3, ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0)), 2.0 ** 24),
-         "bf16x1": Parts(2, ((0, 0),), 2.0 ** 12)}
+         "bf16x1": Parts(1, ((0, 0),), 2.0 ** 12)}
 
 
 def words_of(kind: str, first: Value, second: Value) -> tuple[Value, ...]:
@@ -48,7 +46,7 @@ def words_of(kind: str, first: Value, second: Value) -> tuple[Value, ...]:
         low, high = (cast(bitcast(x, uint16), uint32) for x in (first, second))
         raw = binary("or", low, binary("shl", high, half))
         scaled = (_scaled(kind, bitcast(x, float32)) for x in (binary("shl", raw, half), binary("and", raw, upper)))
-        return _pair(*[bitcast(x, uint32) for x in scaled]), raw
+        return (_pair(*[bitcast(x, uint32) for x in scaled]),)
     return tuple([_pair(x, y) for x, y in zip(_three(first), _three(second), strict=True)])
 
 
@@ -72,10 +70,7 @@ def _three(x: Value) -> tuple[Value, ...]:
     h = rounded(y)
     rest = binary("sub", y, bitcast(h, float32))
     m = rounded(rest)
-    last = bitcast(binary("sub", rest, bitcast(m, float32)), uint32)
-    bits = bitcast(x, uint32)
-    finite = binary("le", unary("abs", bitcast(h, float32)), const(MAX, float32))
-    return h, where(finite, m, bits), where(finite, last, binary("shl", bits, const(16, uint32)))
+    return h, m, bitcast(binary("sub", rest, bitcast(m, float32)), uint32)
 
 
 def meaning(name: str, kind: str, rows: int, columns: int, along: str, limit: int) -> str:
@@ -90,35 +85,20 @@ def meaning(name: str, kind: str, rows: int, columns: int, along: str, limit: in
     dims = ", ".join(f"{n}: index in {lo}..{limit}" for n, lo in least.items())
     words = [f"        let {x}{p} = {x}[{place.format(p=p)}]" for x, place in (("a", a), ("b", b))
              for p in range(count)]
-    total, plain = "sum[u]", "plain[u]"
+    total = "sum[u]"
     for t in range(2):
         for p, q in parts.products:
             total = f"fma({_part(f'a{p}', t)}, {_part(f'b{q}', t)}, {total})"
-        plain = f"fma({_number(kind, 'a', t)}, {_number(kind, 'b', t)}, {plain})"
     out = "c[u * c_pitch + j]"
-    result = f"where(abs(sum[u]) <= {MAX!r}, sum[u] * {parts.scale ** -2!r}, plain[u])"
     return "\n".join([
         f"func {name}({sizes}, inout c: f32[{rows - 1} * c_pitch + {columns}], {dims}, old: index in 0..1)",
-        f"  for j in 0..{columns} vector:",
-        f"    alloc sum: f32[{rows}] register", f"    alloc plain: f32[{rows}] register",
-        f"    for u in 0..{rows} unroll:", "      sum[u] = 0.0", "      plain[u] = 0.0",
-        "    for x in 0..k serial:", f"      for u in 0..{rows} unroll:", *words,
-        f"        sum[u] = {total}", f"        plain[u] = {plain}",
-        "    if old - 1 >= 0:", f"      for u in 0..{rows} unroll:", f"        {out} = {out} + {result}",
-        "    else:", f"      for u in 0..{rows} unroll:", f"        {out} = {result}", ""])
+        f"  for j in 0..{columns} vector:", f"    alloc sum: f32[{rows}] register",
+        f"    for u in 0..{rows} unroll:", "      sum[u] = 0.0",
+        "    for x in 0..k serial:", f"      for u in 0..{rows} unroll:", *words, f"        sum[u] = {total}",
+        "    if old - 1 >= 0:", f"      for u in 0..{rows} unroll:", f"        {out} = {out} + sum[u]",
+        "    else:", f"      for u in 0..{rows} unroll:", f"        {out} = sum[u]", ""])
 
 
 def _part(word: str, t: int) -> str:
     """Element `t` of a word of bfloat16, as float32."""
     return f"bitcast({word} << 16:u32, f32)" if t == 0 else f"bitcast({word} & {UPPER}:u32, f32)"
-
-
-def _number(kind: str, x: str, t: int) -> str:
-    """The number that element `t` of the words stands for."""
-    h, m = (_part(f"{x}{p}", t) for p in range(2))
-    exact, raw = h, m
-    if kind == "bf16x3":
-        low = f"{x}2 & {LOWER}:u32" if t == 0 else f"{x}2 >> 16:u32"
-        up = f"{x}1 << 16:u32" if t == 0 else f"{x}1 & {UPPER}:u32"
-        exact, raw = f"(({h} + {m}) + {_part(f'{x}2', t)})", f"bitcast(({up}) | ({low}), f32)"
-    return f"where(abs({h}) <= {MAX!r}, {exact} * {1 / PARTS[kind].scale!r}, {raw})"

@@ -12,7 +12,7 @@ add pairwise into int32, which wraps. (Their steps of k are so many elements.)
 
 'bf16x3' and 'bf16x1' are float32 and bfloat16 numbers as bfloat16 (`parts.py`), in P planes of words that hold two
 neighbours along k, the first one in the low half: plane p of a[u, x] is at (P * u + p) * a_pitch + x, of b[x, j] at
-(P * x + p) * b_pitch + j. Products of parts are added up; where they are no finite number, the numbers themselves are.
+(P * x + p) * b_pitch + j. Products of parts are added up, scaled as they are.
 """
 from __future__ import annotations
 

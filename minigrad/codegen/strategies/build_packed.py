@@ -11,7 +11,7 @@ from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.microkernels.tile import KINDS
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.build import accumulate, ceil_div
-from minigrad.codegen.strategies.build_parts import cleared, operands_of, whole_steps
+from minigrad.codegen.strategies.build_parts import operands_of, unscaled
 from minigrad.codegen.strategies.build_turned import turned_block
 from minigrad.codegen.strategies.launch import function_of
 from minigrad.codegen.strategies.plan import Box, PackedPlan
@@ -52,11 +52,11 @@ def build_packed(kernel: Kernel, nest: Nest, plan: PackedPlan, name: str) -> Fun
 
 
 class PackedBuilder:
-    """`a`, `b`: what is packed of each operand, a value for every plane."""
+    """`a`, `b`: what is packed of each operand, a value for every plane; `contraction` is over that, not `elements`."""
 
     def __init__(self, kernel: Kernel, nest: Nest, contraction: Contraction, plan: PackedPlan):
         self.kernel, self.nest, self.plan = kernel, nest, plan
-        self.contraction, self.a, self.b = operands_of(contraction, plan)
+        self.elements, (self.contraction, self.a, self.b) = contraction, operands_of(contraction, plan)
         self.sum = KINDS[plan.words][1] if plan.words else contraction.total
         self.count = 0
 
@@ -102,7 +102,6 @@ class PackedBuilder:
         k = self.side(c.k, plan.k, at)
         if plan.turned:
             return turned_block(self, m, n, k, loops)
-        depth = whole_steps(depth, plan)  # type: ignore[assignment]
         a = self.memory("a", depth, rows, 1) if plan.a_along == "m" else self.memory("a", rows, depth, 1)
         b: Block | Boxes
         if plan.windows:
@@ -112,12 +111,13 @@ class PackedBuilder:
         else:
             b = self.memory("b", depth, n.most, plan.vectors)
         out = self.memory("c", rows, n.most, plan.vectors)
-        inner = cleared(self, a, b, m, n, k) if isinstance(b, Block) else []
+        inner: list[Stmt] = []
         if plan.a_along:
             inner += self.pack(a, self.a, *((k, m) if plan.a_along == "m" else (m, k)), plan.a_lanes)
         inner += self.pack(b, self.b, k, n, plan.b_lanes) if isinstance(b, Block) else self.pack_boxes(b, c.b, k)
         inner += self.tiles(a, b, out, m, n, k, tuple(-t for t, _ in loops))
-        return self.whole((a, b) if plan.a_along else (b,), out, loops, inner, self.write_back(out, m, n))
+        after = [*unscaled(self, self.elements, out, m, n), *self.write_back(out, m, n)]
+        return self.whole((a, b) if plan.a_along else (b,), out, loops, inner, after)
 
     def whole(self, packed: tuple[Block | Boxes, ...], out: Block, loops: list[tuple[Var, Index]], inner: list[Stmt],
               after: list[Stmt]) -> list[Stmt]:
@@ -241,10 +241,11 @@ class PackedBuilder:
         return self.sweep(order, column_runs[-1] if column_runs else None, self.plan.width, at, body)
 
     def sweep(self, order: list[Run], lane_run: Run | None, width: int, at: dict[Var, Index],
-              body: Callable[[dict[Var, Index], dict[Var, Index], tuple[Index, ...], Var], list[Stmt]]) -> list[Stmt]:
+              body: Callable[[dict[Var, Index], dict[Var, Index], tuple[Index, ...], Var], list[Stmt]],
+              own_lanes: bool = False) -> list[Stmt]:
         """Loops over runs, `lane_run` across lanes, its last block first.
 
-        body(values of variables, places in the runs, conditions, the lane)
+        body(values of variables, places in the runs, conditions, the lane); `own_lanes`: it makes the vector loops
         """
         at, place = dict(at), {}
         loops: list[tuple[Var, Index]] = []
@@ -266,7 +267,7 @@ class PackedBuilder:
             place[run.last] = step
             at[run.last] = at[run.last] + step
         statements = body(at, place, conditions, lane)
-        if lane_run is not None:
+        if lane_run is not None and not own_lanes:
             statements = [Loop(lane, 0, width, "vector", tuple(statements))]
         for x, stop in reversed(loops):
             statements = [Loop(x, 0, stop, "serial", tuple(statements))]
@@ -319,7 +320,6 @@ class PackedBuilder:
         if kernel is None or not isinstance(b, Block):
             raise InternalError(f"[build] expected a known microkernel and panels, got {self.plan}")
         steps = k.count if bounds(k.count)[0] >= 0 else emax(k.count, 0)  # no block starts beyond the end of K
-        steps = whole_steps(steps, self.plan)
         new, more = (Call(kernel, at, (), (steps, a.pitch, b.pitch, out.pitch, old)) for old in (0, 1))
         return (If(first, (new,), (more,)),) if first else (new,)
 

@@ -1,27 +1,33 @@
-"""Packed contractions whose words have parts in planes (`float_parts.py`): what is packed, and zeros around it.
+"""Packed contractions whose words have parts in planes (`float_parts.py`): what is packed, and what becomes of sums.
 
-Matrix registers take whole tiles: steps, rows and columns beyond a block's are zeros, as a NaN among them would be one
-in sums that count.
+    sums = sums / scale^2; seen: one of them is no finite number
+    if seen: for rows: for vectors: if one of these is no finite number: compute such ones again, in float32, from the
+                                                                         operands as they are
+
+The latter has no speed to speak of, and is there for operands that are infinite or NaN, or as large as 2^100.
 """
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from minigrad.codegen.ir.nodes import Loop, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, If, Let, Loop, Stmt, Store
 from minigrad.codegen.microkernels.parts import PARTS
+from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies import float_parts
-from minigrad.codegen.strategies.build import ceil_div
-from minigrad.codegen.strategies.float_parts import STEPS
+from minigrad.codegen.strategies.build import accumulate, ceil_div
 from minigrad.codegen.strategies.narrow import in_words
 from minigrad.codegen.strategies.plan import PackedPlan
 from minigrad.codegen.strategies.recognise import Contraction
-from minigrad.codegen.strategies.sides import Block, Side
-from minigrad.dtype import uint32
-from minigrad.expr import Index
-from minigrad.value import Value, const
+from minigrad.codegen.strategies.sides import Block, Side, expressions_of, places_of, runs_of
+from minigrad.dtype import float32, int32
+from minigrad.expr import Index, Var
+from minigrad.value import Value, ValueIndex, across, binary, const, guard, load, local, substitute, unary, where
 
 if TYPE_CHECKING:
     from minigrad.codegen.strategies.build_packed import PackedBuilder
+
+MAX = 3.4028234663852886e38
+_NO, _YES = const(0, int32), const(1, int32)
 
 
 def operands_of(c: Contraction, plan: PackedPlan) -> tuple[Contraction, tuple[Value, ...], tuple[Value, ...]]:
@@ -32,39 +38,61 @@ def operands_of(c: Contraction, plan: PackedPlan) -> tuple[Contraction, tuple[Va
     return c, (c.a,), (c.b,)
 
 
-def whole_steps(steps: Index, plan: PackedPlan) -> Index:
-    """Steps of a block of K, with those that fill it up."""
-    return ceil_div(steps, STEPS) * STEPS if plan.words in PARTS else steps
-
-
-def cleared(builder: PackedBuilder, a: Block, b: Block, m: Side, n: Side, k: Side) -> list[Stmt]:
-    """Zeros wherever packing leaves something in the last registers along M, N and K, and some that it overwrites."""
-    plan = builder.plan
-    if plan.words not in PARTS:
+def unscaled(builder: PackedBuilder, whole: Contraction, out: Block, m: Side, n: Side) -> list[Stmt]:
+    """The sums of a block, `whole` being the contraction of the numbers themselves. Nothing for other words."""
+    kind = builder.plan.words
+    if kind not in PARTS:
         return []
-    steps, columns = whole_steps(k.count, plan), plan.vectors * plan.width
-    rows = ceil_div(m.count, plan.rows) * plan.rows
-    across = ceil_div(n.count, columns) * plan.vectors
-    found: list[Stmt] = []
-    if not _divides(STEPS, k.count):
-        found += _zeros(builder, a, 0, rows, (steps - STEPS) // plan.width, 1)
-        found += _zeros(builder, b, k.count, steps - k.count, 0, across)
-    if not _divides(plan.rows, m.count):
-        found += _zeros(builder, a, m.count, rows - m.count, 0, steps // plan.width)
-    if not _divides(columns, n.count):
-        found += _zeros(builder, b, 0, steps, across - plan.vectors, plan.vectors)
-    return found
-
-
-def _divides(multiple: int, count: Index) -> bool:
-    return isinstance(count, int) and count % multiple == 0
-
-
-def _zeros(builder: PackedBuilder, block: Block, row: Index, rows: Index, vector: Index, vectors: Index) -> list[Stmt]:
-    """Zeros in all planes of some rows, from one vector of `width` on so many."""
     width = builder.plan.width
-    x, y = builder.fresh("x", rows * block.planes - 1), builder.fresh("y", vectors - 1)
-    lane = builder.fresh("l", width - 1)
-    place = (row * block.planes + x) * block.pitch + (vector + y) * width + lane
-    store = Loop(lane, 0, width, "vector", (Store(block.name, place, const(0, uint32)),))
-    return [Loop(x, 0, rows * block.planes, "serial", (Loop(y, 0, vectors, "serial", (store,)),))]
+    builder.count += 1
+    seen, part, total = (f"{stem}_{builder.count}" for stem in ("seen", "odd", "total"))
+    vectors = ceil_div(n.count, width)
+    row, y, lane = builder.fresh("i", m.count - 1), builder.fresh("y", vectors - 1), builder.fresh("l", width - 1)
+    place, column = row * out.pitch + y * width + lane, y * width + lane
+    sums = binary("mul", load(out.name, (place,), float32), const(PARTS[kind].scale ** -2, float32))
+    odd = guard(_odd(local(total, float32)), _NO, (n.count - 1 - column,))
+    body = (Let(total, sums), Store(out.name, place, local(total, float32)),
+            Store(part, 0, binary("or", load(part, (0,), int32), odd)))
+    look = Loop(lane, 0, width, "vector", (
+        Alloc(part, int32, 1, "register"), Store(part, 0, _NO),
+        Loop(row, 0, m.count, "serial", (Loop(y, 0, vectors, "serial", body),)),
+        Store(seen, 0, across("max", load(part, (0,), int32)))))
+    return [Alloc(seen, int32, 1, "scratch"), look, If((_holds(seen),), tuple(_again(builder, whole, out, m, n, seen)))]
+
+
+def _odd(x: Value) -> Value:
+    """1 for what is infinite or NaN, else 0."""
+    return where(binary("le", unary("abs", x), const(MAX, float32)), _NO, _YES)
+
+
+def _holds(seen: str) -> Index:
+    return ValueIndex(load(seen, (0,), int32), 0, 1) - 1
+
+
+def _again(builder: PackedBuilder, whole: Contraction, out: Block, m: Side, n: Side, seen: str) -> list[Stmt]:
+    """Those that are no finite numbers, computed from the operands."""
+    expressions = [e for x in (whole.a, whole.b) for e in expressions_of(x)]
+    row_runs, column_runs = runs_of(m, expressions), runs_of(n, expressions)
+    row, column = places_of(row_runs), places_of(column_runs)
+    acc = f"again_{builder.count}"
+
+    def body(at: dict[Var, Index], place: dict[Var, Index], conditions: tuple[Index, ...], lane: Var) -> list[Stmt]:
+        """One vector, where `seen` says so."""
+        at, steps = dict(at), [(v, builder.fresh(v.name, v.hi)) for v in whole.k]
+        at |= dict(steps)
+        zero, offset = const(0, float32), row(place) * out.pitch + column(place)
+        old = load(out.name, (offset,), float32)
+        product = binary("mul", *(guard(substitute(x, at), zero, conditions) for x in (whole.a, whole.b)))
+        total: tuple[Stmt, ...] = (Store(acc, 0, accumulate(MONOIDS["sum"], load(acc, (0,), float32), product)),)
+        for v, x in reversed(steps):
+            total = (Loop(x, 0, v.hi + 1, "serial", total),)
+        repaired = where(binary("eq", _odd(old), _YES), load(acc, (0,), float32), old)
+        look = Store(seen, 0, across("max", guard(_odd(old), _NO, conditions)))
+        again = (Alloc(acc, float32, 1, "register"), Store(acc, 0, zero), *total,
+                 Store(out.name, offset, repaired, conditions))
+        width = builder.plan.width
+        return [Loop(lane, 0, width, "vector", (look,)),
+                If((_holds(seen),), (Loop(lane, 0, width, "vector", again),))]
+
+    return builder.sweep([*row_runs, *column_runs], column_runs[-1], builder.plan.width, {**m.origin, **n.origin}, body,
+                         own_lanes=True)

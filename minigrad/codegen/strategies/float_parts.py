@@ -23,7 +23,10 @@ PASSES = {"bf16x3": 6, "bf16x1": 4}
 one at a quarter of the rate, to which processors were seen to throttle it for seconds."""
 
 CALL_CYCLES = {"bf16x3": 350.0, "bf16x1": 350.0}
-"""Cycles of a call beside those of any tile: registers are configured; sums leave them, are looked at and scaled."""
+"""Cycles of a call beside those of any tile: registers are configured, sums go through memory."""
+
+UNSCALE = 0.4
+"""Cycles per output to divide sums by the scale and look whether they are finite."""
 
 LEAST = 64
 """Rows, columns and steps from which on float32 gains."""

@@ -19,6 +19,7 @@ from minigrad.codegen.kernel import Nest
 from minigrad.codegen.microkernels import registry
 from minigrad.codegen.microkernels.amx import SIDE
 from minigrad.codegen.microkernels.choose import in_matrix_registers, microkernel_of, shapes
+from minigrad.codegen.microkernels.parts import PARTS
 from minigrad.codegen.microkernels.tile import KINDS, Tile
 from minigrad.codegen.strategies import float_parts
 from minigrad.codegen.strategies.access import extent, value_accesses
@@ -142,7 +143,7 @@ def option(c: Contraction, target: Target, words: str = "") -> tuple[float, Pack
     made = []
     for in_place in (True, False) if is_plain(c.a) else (False,):
         rows, vectors, cycles = register_tile(c, width, target, "" if in_place else a_along, words)
-        k = box(c.k, k_block(vectors * width, bits, target), 1)
+        k = box(c.k, k_block(vectors * width, bits, target), float_parts.STEPS if words in PARTS else 1)
         if in_place and not (one_run(c.a, c.k, k) and (a_along == "k" or row_bytes(c.a, c.k) < PAGE)
                              and stays_near(c, k, rows, target)):
             continue
@@ -152,6 +153,8 @@ def option(c: Contraction, target: Target, words: str = "") -> tuple[float, Pack
         batch = tuple(v.name for v in c.batch)
         tile = Tile(words or c.a.dtype.short, rows, vectors * width, a_along)
         kernel = "" if in_place else called(tile, product(p for _, p in k), target)
+        if words in PARTS:
+            packing += float_parts.UNSCALE * size(c.batch) * size(c.m) * size(c.n)
         made.append((cycles * ROWS_APART + packing, PackedPlan("packed", batch, m, n, k, rows, vectors, width,
                                                   along, lanes, b_lanes, kernel, words=words)))
     shifted = () if words else (windowed(c, width, target), windowed_turned(c, width, target))
