@@ -114,9 +114,11 @@ def _new(kind: Kind, inputs: tuple[Node, ...], params: dict[str, Any], place: tu
 
 
 def _forget(dead: Interned) -> None:
+    """Takes a Node out of its table. When the interpreter ends, names of modules become None, and nobody looks."""
     global _elsewhere
-    _elsewhere += 1
-    drop(dead)
+    if _elsewhere is not None:
+        _elsewhere += 1
+        drop(dead)
 
 
 def leaf(op: Op, shape: tuple[Index, ...], dtype: DType, device: str, storage: Any, params: dict[str, Any]) -> Node:
