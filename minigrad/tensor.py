@@ -284,8 +284,13 @@ class Tensor(ProtocolMixin):
         return self._set_requires_grad(requires_grad)
 
     def detach(self) -> Self:
-        """The same values, without a gradient."""
-        return self._wrap(self._node if not self.requires_grad else apply(DETACH, self._node, id=0))
+        """The same values, without a gradient. What is realized is not tied to what it was made from any more."""
+        node = self._node
+        if not self._requires_grad:
+            return self._wrap(node)
+        if node.storage is not None and node.inputs and not self._is_leaf():
+            return self._wrap(buffer_node(node.storage, node.shape, node.dtype, node.device))
+        return self._wrap(apply(DETACH, node, id=0))
 
     def _gradient_nodes(self) -> list[Node]:
         """The Nodes that have stood for this leaf's present value."""

@@ -1,5 +1,6 @@
 """Gradients against finite differences, on devices, of gradients, and the rules of backward()."""
 import math
+import weakref
 from collections.abc import Iterator
 
 import numpy as np
@@ -181,3 +182,15 @@ def test_gradients_of_nothing_are_zeros(device: str) -> None:
     x = Tensor(np.zeros((0, 4), np.float32), device=device, requires_grad=True)
     (x.prod(0) * 3 + (x @ Tensor.ones(4, 2, device=device)).sum() + x.softmax().sum()).sum().backward()
     assert grad_of(x).shape == (0, 4)
+
+
+def test_what_was_realized_and_detached_lets_go_of_what_it_was_made_from() -> None:
+    """As losses that a loop keeps: they would keep every batch."""
+    w = Tensor([1.0, 2.0], requires_grad=True)
+    x = Tensor([3.0, 4.0]).realize()
+    loss = (x * w).sum().realize()
+    kept, batch = loss.detach(), weakref.ref(x._node)
+    (gradient,) = loss.gradient(w)
+    assert gradient.tolist() == [3, 4] and not kept.requires_grad
+    del x, loss, gradient
+    assert batch() is None and kept.item() == 11
