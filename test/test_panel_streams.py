@@ -42,9 +42,9 @@ def test_a_row_times_a_large_matrix_streams_it(product, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("n, k", [(112, 480), (112, 112)])
 def test_wide_tiles_meet_blocks_of_k_that_stay_near(n: int, k: int) -> None:
     """Where they would wait for rows of B from the second-level cache; each of those comes once for many rows."""
-    stage = stages_of(flat_kernel(tensor(200, k) @ tensor(k, n), AVX512), AVX512).stages[0]
+    stage = stages_of(flat_kernel(tensor(150, k) @ tensor(k, n), AVX512), AVX512).stages[0]
     made = stage.plan
-    assert isinstance(made, PanelPlan) and made.b == "place" and made.vectors == 7 and made.unit_m > 16 * made.rows
+    assert isinstance(made, PanelPlan) and made.b == "place" and made.vectors == 7 and made.unit_m >= 6 * made.rows
     assert LEAST_NEAR <= made.block_k < k and made.block_k * made.columns * 4 <= AVX512.l1
     fetches = [s for s in statements(stage.function) if isinstance(s, Prefetch) and s.far]
     assert len(fetches) == 1  # a vector of each row, as many rows of tiles share a block
@@ -59,12 +59,6 @@ def test_near_blocks_equal_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_sum_in_near_blocks_is_cut_into_parts_where_tiles_are_few() -> None:
     assert len(stages_of(flat_kernel(tensor(40, 2048) @ tensor(2048, 112), AVX512), AVX512).stages) == 2
-
-
-@pytest.mark.parametrize("rows, k", [(49, 800), (97, 800)])
-def test_a_large_matrix_in_place_is_shared_out_by_columns_first(rows: int, k: int) -> None:
-    made = plan(flat_kernel(tensor(rows, k) @ tensor(k, 320), AVX512).nests[0], AVX512)
-    assert isinstance(made, PanelPlan) and made.b == "place" and made.unit_m >= rows and made.unit_n < 320
 
 
 @pytest.mark.parametrize("columns, wide", [(2048, 1024), (700, 384), (500, 512)])

@@ -226,7 +226,10 @@ def test_plans_print_and_parse() -> None:
     (128, 512, 4096, "place", "panels", False),
     (7, 2048, 2048, "place", "place", False),
     (8, 2048, 2048, "turned", "place", False),
-    (196, 112, 480, "place", "place", False),
+    (150, 112, 480, "place", "place", False),
+    (150, 112, 100, "place", "place", True),
+    (20, 112, 480, "place", "place", True),
+    (1000, 112, 480, "place", "place", True),
     (196, 80, 480, "place", "place", True),
     (24, 2048, 2048, "turned", "place", False),
 ])

@@ -43,9 +43,8 @@ Not where B is packed for each unit."""
 SHARED_ROWS = 96
 """Rows of a unit from which on it is worth packing B for it alone, or because its rows are far apart and many."""
 
-ALL_ROWS_PART = 2
-"""Part of the second-level cache beyond which B in place, too, is shared out by columns before rows are cut so short:
-each unit reads all of its columns again."""
+NEAR_ROWS = 32
+"""Rows of a unit for which a block of B in place is worth keeping in the first-level cache."""
 
 FAR_STEP = 2048
 """Bytes from which on rows of B in place are far from each other."""
@@ -63,11 +62,11 @@ def writes_rows(c: Contraction, columns: int, block_k: int, in_place: bool, targ
 
 
 def units(c: Contraction, n: int, rows: int, columns: int, block_k: int, in_place: bool, target: Target,
-          paired: bool = False) -> tuple[int, int]:
+          paired: bool = False, near: bool = False) -> tuple[int, int]:
     """Rows and columns of a unit of work, whole tiles. Their number changes no result.
 
     Columns are cut first: a panel of B is used, or packed, for as many rows as there are. Not where all of B stays in
-    the first-level cache.
+    the first-level cache. `near`: a block of it does, while the rows of a unit pass by.
     """
     k = extent(c.k[-1])
     down, across = ceil(extent(c.m[-1]) / rows), ceil(n / columns)
@@ -82,11 +81,9 @@ def units(c: Contraction, n: int, rows: int, columns: int, block_k: int, in_plac
         tall = max(1, min(tall, down // wanted))
     else:
         wide = max(1, min(wide, across * ceil(down / tall) // wanted))
-    least = ceil(SHARED_ROWS / rows) if target.units > 1 else tall
-    if in_place:
-        each = max(1, target.units // (ceil(across / wide) * others))
-        far = block_k < k or ALL_ROWS_PART * k * n * c.b.dtype.itemsize > target.l2
-        least = min(ceil(SHARED_ROWS / rows), ceil(down / each)) if far else 1
+    least = 1 if in_place else ceil(SHARED_ROWS / rows) if target.units > 1 else tall
+    if near:
+        least = ceil(NEAR_ROWS / rows)
     if paired:
         least = min(ceil(PAIR_ROWS / rows), ceil(down / target.units))
         tall = max(tall, least)

@@ -28,7 +28,15 @@ from minigrad.codegen.strategies.build_dots import dot_groups, lanes_along_rows
 from minigrad.codegen.strategies.float_parts import parts_kind
 from minigrad.codegen.strategies.packed import is_plain, product, row_bytes, steps_closely
 from minigrad.codegen.strategies.panel_form import LEAST_NEAR, form_of
-from minigrad.codegen.strategies.panel_units import FAR_STEP, SHARED_ROWS, even, tall_units, units, writes_rows
+from minigrad.codegen.strategies.panel_units import (
+    FAR_STEP,
+    NEAR_ROWS,
+    SHARED_ROWS,
+    even,
+    tall_units,
+    units,
+    writes_rows,
+)
 from minigrad.codegen.strategies.plan import PanelPlan
 from minigrad.codegen.strategies.recognise import Contraction, with_row
 from minigrad.expr import Var
@@ -77,6 +85,9 @@ L2_RATE, L2_RATE_FAR, L2_LOST = 40, 22, 0.1
 """Bytes per cycle from the second-level cache, where a panel of B does not stay in the first; likewise where rows of B
 in place are far from each other; the part of that time that multiply-adds do not hide, for packed panels where it is
 as long as theirs, less where it is shorter."""
+
+A_PART = 3
+"""Part of the second-level cache that A takes at most where blocks of B are to stay in the first."""
 
 STREAM_ROWS, STREAM_K, STREAM_K_PACKED, STREAM_COLUMNS = 32, 16, 24, 256
 """With at most so many rows of A a large B is streamed, in blocks of so many of its rows, in runs at least so long:
@@ -193,7 +204,8 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
             paired = pair_tile(c, width, target)
             if paired[2] < cycles:
                 rows, vectors, dots, group, b = *paired[:2], 0, 2, "panels"
-    if a == b == "place" and not (streamed or far_a or dots) and m > rows:
+    near = a == b == "place" and not (streamed or far_a or dots) and stays_near(c, rows, vectors, target)
+    if near:
         block_k = near_steps(c, rows, vectors, target)
     columns, n = vectors * width // group, n - dots
     if dots and not lanes_along_rows(c):
@@ -207,7 +219,7 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
     elif passed and group == 1:
         unit_m, unit_n = tall_units(c, n, rows, columns, block_k, target)
     else:
-        unit_m, unit_n = units(c, n, rows, columns, block_k, b == "place", target, group > 1)
+        unit_m, unit_n = units(c, n, rows, columns, block_k, b == "place", target, group > 1, near)
     by_rows = passed or unit_n >= n and writes_rows(c, unit_n, block_k, b == "place", target)
     outer = tuple(v.name for v in (*c.batch, *c.m[:-1], *c.n[:-1]))
     block_m = rows if by_rows else unit_m
@@ -285,15 +297,23 @@ def register_tile(c: Contraction, block_k: int, width: int, target: Target, a_in
     return found
 
 
-def near_steps(c: Contraction, rows: int, vectors: int, target: Target) -> int:
-    """Steps of the sum per block for tiles that would wait for rows of B in place from the second-level cache: equal
-    parts of K, so short that the first one holds them while rows of A pass by. Else all of K, also where parts of rows
-    of A would come from memory: 5-8% lost at 1000x112x1000."""
-    k, row, itemsize = extent(c.k[-1]), vectors * target.vector_bytes, c.a.dtype.itemsize
+def stays_near(c: Contraction, rows: int, vectors: int, target: Target) -> bool:
+    """Whether tiles that would wait for rows of B in place from the second-level cache meet blocks of K instead, which
+    the first one holds while rows of A pass by. Not where these would come from memory, in parts: 5-10% lost at
+    1000x112x1000."""
+    row, k = vectors * target.vector_bytes, extent(c.k[-1])
     waits = row / L2_RATE > max(rows * vectors / 2, (rows + vectors) / LOADS) and k * row > target.l1
-    a_bytes = product(extent(v) for v in (*c.batch, *c.m, *c.k)) * itemsize
-    most = target.l1 * row // max(row, gcd(row_bytes(c.b, c.k), PAGE)) // (row + 2 * rows * itemsize)
-    return part(k, most, 2) if waits and 2 * a_bytes <= target.l2 and most >= LEAST_NEAR and k % 2 == 0 else k
+    a_bytes = product(extent(v) for v in (*c.batch, *c.m, *c.k)) * c.a.dtype.itemsize
+    return waits and extent(c.m[-1]) > NEAR_ROWS and a_bytes <= target.l2 // A_PART and k % 2 == 0 and (
+        near_steps(c, rows, vectors, target) >= LEAST_NEAR)
+
+
+def near_steps(c: Contraction, rows: int, vectors: int, target: Target) -> int:
+    """Steps of the sum for which a panel of B in place stays in the first-level cache beside two tiles of A: equal
+    parts of K, of whole iterations."""
+    row = vectors * target.vector_bytes
+    room = target.l1 * row // max(row, gcd(row_bytes(c.b, c.k), PAGE))
+    return part(extent(c.k[-1]), max(2, room // (row + 2 * rows * c.a.dtype.itemsize)), 2)
 
 
 def pair_tile(c: Contraction, width: int, target: Target) -> tuple[int, int, float]:
