@@ -187,6 +187,8 @@ def test_by_hand(device: str) -> None:
         counted, edges = x.histogram(3, range=(0, 6))
         assert counted.tolist() == [2, 2, 3] and edges.tolist() == [0, 2, 4, 6]
         assert x.histogram(Tensor([0.0, 1, 100]), density=True)[0].sum().item() == pytest.approx(1 / 12 + 11 / 12 / 99)
+        chosen = (x > 4).diagonal_scatter((x > 4).diagonal(1).logical_not(), 1)
+        assert chosen.dtype.name == (x > 4)[0].diag_embed().dtype.name == "bool" and chosen[0, 1].item() is True
         assert x.sum_to_size(1, 1).tolist() == [[66]] and x.as_strided((2, 2), (1, 4)).tolist() == [[0, 4], [1, 5]]
 
         @jit

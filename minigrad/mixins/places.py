@@ -194,7 +194,7 @@ class PlacesMixin(SamplingMixin):
         n: Any = self.shape[-1]
         eye = self.eye(n, dtype=bool_, device=self.device)
         down, across = max(-offset, 0), max(offset, 0)
-        square = eye.where(self.unsqueeze(-2), 0).pad((across, down, down, across))
+        square = eye.where(self.unsqueeze(-2), 0).cast(self.dtype).pad((across, down, down, across))
         order = [i for i in range(self.ndim + 1) if i not in (a, b)]
         order += [a, b]
         return square.permute(*sorted(range(self.ndim + 1), key=order.__getitem__))
