@@ -355,6 +355,21 @@ class Tensor(ProtocolMixin):
         """`with Tensor.no_grad():` results do not require gradients, and none go through them."""
         return Within("grad_enabled", False)
 
+    @staticmethod
+    def enable_grad() -> Within:
+        """`with Tensor.enable_grad():` inside `no_grad` records gradients again."""
+        return Within("grad_enabled", True)
+
+    @staticmethod
+    def set_grad_enabled(mode: bool) -> Within:
+        """`enable_grad` or `no_grad`, as `mode` says; a context alone."""
+        return Within("grad_enabled", mode)
+
+    @staticmethod
+    def is_grad_enabled() -> bool:
+        """Whether results of what requires gradients require them."""
+        return modes.now.grad_enabled
+
     # Insight
 
     @property

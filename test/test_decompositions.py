@@ -61,6 +61,10 @@ ROWS: list[tuple[Callable[[Any], Any], Callable[[Any], Any]]] = [
     (lambda x: x.qr()[0] @ x.qr()[1] * x, lambda x: torch.linalg.qr(x)[0] @ torch.linalg.qr(x)[1] * x),
     (lambda x: x.solve(x * 2 + 1), lambda x: torch.linalg.solve(x, x * 2 + 1)),
     (lambda x: x.solve_triangular(x + 1, upper=True), lambda x: torch.linalg.solve_triangular(x, x + 1, upper=True)),
+    (lambda x: (x + 1).cholesky_solve(x.tril()), lambda x: (x + 1).cholesky_solve(x.tril())),
+    (lambda x: x.cholesky_solve(x.triu(), upper=True), lambda x: x.cholesky_solve(x.triu(), upper=True)),
+    (lambda x: x.tril().cholesky_inverse(), lambda x: torch.cholesky_inverse(x.tril())),
+    (lambda x: x.triu().cholesky_inverse(True), lambda x: torch.cholesky_inverse(x.triu(), True)),
     (lambda x: x.solve_triangular(x, upper=False, unitriangular=True),
      lambda x: torch.linalg.solve_triangular(x, x, upper=False, unitriangular=True)),
 ]

@@ -94,6 +94,18 @@ def test_assignments() -> None:
     assert together(lambda _: Tensor.training) == [False]
 
 
+def test_gradients_are_recorded_again_inside() -> None:
+    w = Tensor([1.0], requires_grad=True)
+    with Tensor.no_grad():
+        assert not Tensor.is_grad_enabled() and not (w * 2).requires_grad
+        with Tensor.enable_grad():
+            assert Tensor.is_grad_enabled() and (w * 2).requires_grad
+        with Tensor.set_grad_enabled(True):
+            assert (w * 2).requires_grad
+    with Tensor.set_grad_enabled(False):
+        assert not (w * 2).requires_grad
+
+
 def test_replays_follow_the_mode_of_their_thread() -> None:
     f = jit(lambda x: x * (3 if Tensor.training else 2))
     x = Tensor([1.0]).realize()

@@ -188,6 +188,10 @@ def test_initial_values() -> None:
         assert init.constant_(w, 3).numpy().min() == 3 and init.zeros_(w).numpy().max() == 0
         assert init.ones_(w).numpy().min() == 1 and init.eye_(Tensor.zeros(2, 3)).tolist() == [[1, 0, 0], [0, 1, 0]]
         signal = Tensor(np.random.default_rng(0).standard_normal((2, 4, 7)).astype(np.float32))
+        for shape in ((3, 5), (6, 2), (4, 2, 2)):
+            flat = init.orthogonal_(Tensor.zeros(*shape), 2.0).reshape(shape[0], -1).numpy()
+            small = flat @ flat.T if flat.shape[0] <= flat.shape[1] else flat.T @ flat
+            np.testing.assert_allclose(small, 4 * np.eye(len(small)), atol=1e-5)
         same = signal.conv2d(init.dirac_(Tensor.zeros(4, 2, 3), 2), groups=2, padding=1)
         np.testing.assert_allclose(same.numpy(), signal.numpy(), rtol=1e-6)
         (w * 2).sum().backward()

@@ -104,3 +104,11 @@ def test_counter_is_taken_when_the_graph_is_built() -> None:
     assert state.counter() == 0
     Tensor.rand(3)
     assert state.counter() == 1 and state.advance(4) == 1 and state.counter() == 5
+
+
+def test_integers_of_another_tensors_shape() -> None:
+    with config(device="NUMPY"):
+        x = Tensor.zeros(40, 5, dtype="int64")
+        y, z = x.randint_like(7), x.randint_like(-3, 2, dtype="int8")
+        assert y.shape == z.shape == (40, 5) and y.dtype is x.dtype and z.dtype.name == "int8"
+        assert set(np.unique(y.numpy())) == set(range(7)) and set(np.unique(z.numpy())) == set(range(-3, 2))

@@ -218,6 +218,12 @@ class CreationMixin(ReduceMixin):
     def randn_like(self, **options: Any) -> Self:
         return self.randn(*self.shape, **{"dtype": self.dtype, "device": self.device, **options})
 
+    def randint_like(self, low: int, high: int | None = None, **options: Any) -> Self:
+        """Integers in [low, high), or [0, low), of this shape and type."""
+        low, high = (0, low) if high is None else (low, high)
+        drawn = self.randint(*self.shape, low=low, high=high, device=options.get("device", self.device))
+        return drawn.cast(options.get("dtype", self.dtype))
+
     # Initial weights: shape is [out, in, ...]
 
     @classmethod

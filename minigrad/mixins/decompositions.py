@@ -66,6 +66,20 @@ class DecompositionMixin(ResamplingMixin):
                              f"{list(other.shape)}")
         return self.inverse().dot(other)
 
+    def cholesky_solve(self, factor: Any, upper: bool = False) -> Self:
+        """X of A @ X = x, for x [..., N, K] and the Cholesky factor [..., N, N] of A: two triangular solutions."""
+        factor = as_tensor("cholesky_solve", self._operand(factor))
+        lower = factor.transpose(-1, -2) if upper and factor.ndim > 1 else factor
+        return lower.transpose(-1, -2).solve_triangular(lower.solve_triangular(self, upper=False), upper=True)
+
+    def cholesky_inverse(self, upper: bool = False) -> Self:
+        """The inverse of the matrix whose Cholesky factor this is, [..., N, N]."""
+        if self.ndim < 2 or self.shape[-1] != self.shape[-2]:
+            raise ShapeError(f"[cholesky_inverse] expected square matrices, got {list(self.shape)}")
+        size: Any = self.shape[-1]
+        return self.eye(size, dtype=self._as_float().dtype, device=self.device).expand(*self.shape).cholesky_solve(
+            self, upper)
+
     def lstsq(self, other: Any) -> Self:
         """X for which |x @ X - other| is least, for x [..., M, N], M >= N, with columns that do not depend on each
         other, and other [..., M, K] or [M]: R^-1 @ Q.T @ other."""

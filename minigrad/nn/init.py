@@ -7,6 +7,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from minigrad.errors import MinigradError, ShapeError
 from minigrad.mixins.base import as_number, as_tensor
 from minigrad.tensor import Tensor
@@ -70,6 +72,20 @@ def eye_(tensor: Tensor) -> Tensor:
     rows, columns = _matrix("eye_", tensor)
     with Tensor.no_grad():
         return tensor.copy_(Tensor.eye(rows, columns, device=tensor.device))
+
+
+def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """Rows or columns of [out, the rest] that are orthogonal, of length `gain`: Q of normal numbers (Saxe et al. 2013),
+    which the host computes."""
+    if as_tensor("orthogonal_", tensor).ndim < 2:
+        raise ShapeError(f"[orthogonal_] expected weights [out, in, ...], got {list(tensor.shape)}")
+    shape: Any = tensor.shape
+    rows, columns = shape[0], math.prod(shape[1:])
+    q, r = np.linalg.qr(Tensor.randn(max(rows, columns), min(rows, columns)).numpy().astype(np.float64))
+    q = q * np.where(np.diag(r) < 0, -gain, gain)  # else Q would not be uniform among orthogonal matrices
+    q = (q if rows >= columns else q.T).reshape(shape)
+    with Tensor.no_grad():
+        return tensor.copy_(Tensor(q.astype(np.float32), device=tensor.device))
 
 
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
