@@ -6,6 +6,7 @@ matrix is singular or positive definite, as values are not there yet: what has n
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -14,6 +15,7 @@ from minigrad.mixins.base import as_tensor
 from minigrad.mixins.resampling import ResamplingMixin
 from minigrad.ops import build as B
 from minigrad.ops import decompositions as D
+from minigrad.ops.eigen import eigen
 from minigrad.ops.node import Node
 
 
@@ -65,6 +67,59 @@ class DecompositionMixin(ResamplingMixin):
             raise ShapeError(f"[solve] expected [..., N, N] and [..., N, K] or [N], got {list(self.shape)} and "
                              f"{list(other.shape)}")
         return self.inverse().dot(other)
+
+    def eigh(self) -> tuple[Self, Self]:
+        """(eigenvalues [..., N] in ascending order, orthonormal eigenvectors as columns [..., N, N]) of symmetric
+        matrices, of which the lower triangle is read. Errors are some units of rounding of the largest eigenvalue. The
+        gradient is symmetric, and of vectors there where their eigenvalues differ from all others; signs are free.
+
+        By Jacobi's rotations, in N * (3 + log2(N)) rounds, 6 for 3 in float64, of two launches: for N of tens.
+        """
+        if self.ndim < 2 or self.shape[-1] != self.shape[-2]:
+            raise ShapeError(f"[eigh] expected square matrices, got {list(self.shape)}")
+        if 0 in self.shape:
+            none = self._as_float()
+            return none.sum(-1), none
+        both = self._of_matrices("eigh", eigen)
+        rows = both.ndim - 2
+        n: Any = self.shape[-1]
+        return both._cut(rows, 0, 1).squeeze(rows), both._cut(rows, 1, n + 1)
+
+    def eigvalsh(self) -> Self:
+        """The eigenvalues of `eigh`."""
+        return self.eigh()[0]
+
+    def svd(self) -> tuple[Self, Self, Self]:
+        """(U [..., M, K], S [..., K] in descending order, V [..., N, K]) of matrices [..., M, N] = U @ diag(S) @ V.T,
+        with K = min(M, N) orthonormal columns: `eigh` of [[0, x], [x.T, 0]], whose eigenvalues are S and -S.
+
+        Columns that belong to singular values of 0 are not orthonormal. The gradient of vectors is there where their
+        singular values differ from all others and from 0.
+        """
+        if self.ndim < 2:
+            raise ShapeError(f"[svd] expected matrices, got {list(self.shape)}")
+        x = self._as_float()
+        rows, columns = (self._known_length("svd", self.ndim - k) for k in (2, 1))
+        count, size = min(rows, columns), rows + columns
+        if 0 in self.shape:
+            batch = self.shape[:-2]
+            return tuple([self.zeros(*batch, *shape, dtype=x.dtype, device=x.device)  # type: ignore[return-value]
+                          for shape in ((rows, count), (count,), (columns, count))])
+        below = x.transpose(-1, -2).pad((0, columns, rows, 0))
+        values, vectors = (below + below.transpose(-1, -2)).eigh()
+        largest = vectors._cut(self.ndim - 1, size - count, size).flip(-1) * math.sqrt(2)
+        return (largest._cut(self.ndim - 2, 0, rows),
+                values._cut(self.ndim - 2, size - count, size).flip(-1).maximum(0),
+                largest._cut(self.ndim - 2, rows, size))
+
+    def pinverse(self, rcond: float = 1e-6) -> Self:
+        """The pseudo-inverse [..., N, M] of matrices [..., M, N] by `svd`: singular values of at most `rcond` times the
+        largest count as 0."""
+        u, s, v = self.svd()
+        if 0 in self.shape:
+            return v.dot(u.transpose(-1, -2))
+        small = s <= s._cut(self.ndim - 2, 0, 1) * rcond
+        return (v * small.where(0, 1 / small.where(1, s)).unsqueeze(-2)).dot(u.transpose(-1, -2))
 
     def cholesky_solve(self, factor: Any, upper: bool = False) -> Self:
         """X of A @ X = x, for x [..., N, K] and the Cholesky factor [..., N, N] of A: two triangular solutions."""

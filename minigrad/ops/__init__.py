@@ -3,6 +3,7 @@ from minigrad.ops.attention import ATTENTION
 from minigrad.ops.attention_gradient import ATTENTION_GRADIENT, ATTENTION_SUMS
 from minigrad.ops.decompositions import DECOMPOSITIONS
 from minigrad.ops.divisors import GCD
+from minigrad.ops.eigen import EIGEN
 from minigrad.ops.elementwise import ELEMENTWISE
 from minigrad.ops.functions import FUNCTIONS
 from minigrad.ops.gamma import GAMMAS
@@ -17,6 +18,6 @@ from minigrad.ops.storage import STORAGE
 
 OPS: dict[str, Op] = {op.name: op for op in (*STORAGE, *ELEMENTWISE, *REDUCE, *MOVEMENT, *INDEXED, ATTENTION,
                                              ATTENTION_SUMS, ATTENTION_GRADIENT, *FUNCTIONS, *INVERSES,
-                                             *GAMMAS, GCD, *DECOMPOSITIONS, *PRODUCTS)}
+                                             *GAMMAS, GCD, EIGEN, *DECOMPOSITIONS, *PRODUCTS)}
 
 __all__ = ["OPS", "Node", "Op", "apply", "toposort"]
