@@ -12,35 +12,20 @@ from typing import Any
 
 from minigrad.dtype import DType, int32
 from minigrad.ops import build as B
-from minigrad.ops import products
 from minigrad.ops.composite import composite
+from minigrad.ops.matrices import cut, filled, identity, kept, lower, mirrored, product, ramp, transposed
 from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Shape
-from minigrad.ops.storage import CONTIGUOUS
 
 Matrices = Sequence[Shape]
 
 
-def _kept(x: Node) -> Node:
-    return apply(CONTIGUOUS, x)
-
-
-def _order(x: Node, axis: int) -> Node:
-    """0, 1, ... along one axis of x, in its shape."""
-    line = B.reshape(B.iota(x.shape[axis], x.device), tuple([d if a == axis else 1 for a, d in enumerate(x.shape)]))
-    return B.expand(line, x.shape)
-
-
-def _number(x: Node, value: float) -> Node:
-    return B.full_like(x, value)
-
-
 def _steps(x: Node, count: int) -> Iterator[Node]:
     """0, 1, ... as int32 [1, 1, 1], each counted from the one before it."""
-    k = _kept(B.full(0, (1, 1, 1), int32, x.device))
+    k = kept(B.full(0, (1, 1, 1), int32, x.device))
     for _ in range(count):
         yield k
-        k = _kept(B.add(k, B.full_like(k, 1)))
+        k = kept(B.add(k, B.full_like(k, 1)))
 
 
 def _at(x: Node, k: Node, axis: int) -> Node:
@@ -50,29 +35,17 @@ def _at(x: Node, k: Node, axis: int) -> Node:
 
 def _is(x: Node, k: Node, axis: int) -> Node:
     """Where the index along an axis is k."""
-    return B.eq(_order(x, axis), B.expand(k, x.shape))
+    return B.eq(ramp(x, axis), B.expand(k, x.shape))
 
 
 def _from(x: Node, k: Node, axis: int) -> Node:
     """Where the index along an axis is k or more."""
-    return B.le(B.expand(k, x.shape), _order(x, axis))
+    return B.le(B.expand(k, x.shape), ramp(x, axis))
 
 
 def _after(x: Node, k: Node, axis: int) -> Node:
     """Where the index along an axis is more than k."""
-    return B.lt(B.expand(k, x.shape), _order(x, axis))
-
-
-def _transposed(x: Node) -> Node:
-    rank = len(x.shape)
-    return B.permute(x, (*range(rank - 2), rank - 1, rank - 2))
-
-
-def _product(*factors: Node) -> Node:
-    result = factors[0]
-    for f in factors[1:]:
-        result = products.matmul(result, f, result.dtype)
-    return result
+    return B.lt(B.expand(k, x.shape), ramp(x, axis))
 
 
 def _joined(x: Node, y: Node) -> Node:
@@ -82,38 +55,25 @@ def _joined(x: Node, y: Node) -> Node:
     return B.add(left, right)
 
 
-def _cut(x: Node, axis: int, start: Any, stop: Any) -> Node:
-    starts = tuple([start if a == axis else 0 for a in range(len(x.shape))])
-    stops = tuple([stop if a == axis else d for a, d in enumerate(x.shape)])
-    return B.slice_(x, starts, stops)
-
-
-def _identity(n: Any, like: Node) -> Node:
-    """[batch, n, n] of the batch and type of `like`."""
-    rows = B.expand(B.reshape(B.iota(n, like.device), (n, 1)), (n, n))
-    columns = B.expand(B.reshape(B.iota(n, like.device), (1, n)), (n, n))
-    return B.expand(B.cast(B.eq(rows, columns), like.dtype), (*like.shape[:-2], n, n))
-
-
 # Elimination
 
 
 def _pivot(m: Node, k: Node, n: int) -> tuple[Node, Node, Node]:
     """(the row of rows k..n-1 with the largest element in column k, int32 [batch, 1, 1]; that row; row k)."""
     column = B.abs_(_at(m, k, 2))
-    order = _order(column, 1)
-    eligible = B.and_(_from(column, k, 1), B.lt(order, _number(order, n)))
-    score = B.where(eligible, column, _number(column, -1))
+    order = ramp(column, 1)
+    eligible = B.and_(_from(column, k, 1), B.lt(order, filled(order, n)))
+    score = B.where(eligible, column, filled(column, -1))
     best = B.expand_reduced(B.max(score, (1,)), score.shape, (1,))
-    first = B.min(B.where(B.eq(score, best), order, _number(order, n - 1)), (1,))
-    place = _kept(B.reshape(first, (m.shape[0], 1, 1)))
+    first = B.min(B.where(B.eq(score, best), order, filled(order, n - 1)), (1,))
+    place = kept(B.reshape(first, (m.shape[0], 1, 1)))
     row = B.gather(m, B.expand(place, (m.shape[0], 1, m.shape[2])), 1)
     return place, row, _at(m, k, 1)
 
 
 def _eliminated(m: Node, k: Node, place: Node, row: Node, other: Node, scaled: Node) -> Node:
     """Rows k and `place` exchanged, `scaled` as row k, and a multiple of it taken from all others."""
-    swapped = B.where(B.eq(_order(m, 1), B.expand(place, m.shape)), B.expand(other, m.shape), m)
+    swapped = B.where(B.eq(ramp(m, 1), B.expand(place, m.shape)), B.expand(other, m.shape), m)
     factor = B.expand(_at(swapped, k, 2), m.shape)
     rest = B.sub(swapped, B.mul(factor, B.expand(scaled, m.shape)))
     return B.where(_is(m, k, 1), B.expand(scaled, m.shape), rest)
@@ -122,37 +82,37 @@ def _eliminated(m: Node, k: Node, place: Node, row: Node, other: Node, scaled: N
 def _inverse(x: Node) -> Node:
     """Gauss and Jordan's elimination of [x | 1], with the largest pivots."""
     n: Any = x.shape[-1]
-    m = _kept(_joined(x, _identity(n, x)))
+    m = kept(_joined(x, identity(n, x)))
     for k in _steps(m, n):
         place, row, other = _pivot(m, k, n)
         scaled = B.div(row, B.expand(_at(row, k, 2), row.shape))
-        m = _kept(_eliminated(m, k, place, row, other, scaled))
-    return _cut(m, 2, n, 2 * n)
+        m = kept(_eliminated(m, k, place, row, other, scaled))
+    return cut(m, 2, n, 2 * n)
 
 
 def _inverse_vjp(node: Node, g: Node) -> tuple[Node]:
-    back = _transposed(node)
-    return (B.neg(_product(back, g, back)),)
+    back = transposed(node)
+    return (B.neg(product(back, g, back)),)
 
 
 def _pivots(x: Node) -> Node:
     """The pivots of Gauss's elimination [batch, n], the sign of each exchange with them: their product is the
     determinant. They are kept in a row below the matrix."""
     n: Any = x.shape[-1]
-    m = _kept(B.pad(x, ((0, 0), (0, 1), (0, 0)), 1))
-    order = _order(m, 1)
-    below = B.eq(order, _number(order, n))
+    m = kept(B.pad(x, ((0, 0), (0, 1), (0, 0)), 1))
+    order = ramp(m, 1)
+    below = B.eq(order, filled(order, n))
     for k in _steps(m, n):
         place, row, other = _pivot(m, k, n)
         pivot = _at(row, k, 2)
-        none = B.eq(pivot, _number(pivot, 0))
-        safe = B.expand(B.where(none, _number(pivot, 1), pivot), row.shape)
+        none = B.eq(pivot, filled(pivot, 0))
+        safe = B.expand(B.where(none, filled(pivot, 1), pivot), row.shape)
         scaled = B.div(row, safe)
         signed = B.where(B.eq(place, B.expand(k, place.shape)), pivot, B.neg(pivot))
         done = _eliminated(m, k, place, row, other, scaled)
         last = B.where(_is(m, k, 2), B.expand(signed, m.shape), m)
-        m = _kept(B.where(below, last, done))
-    return B.reshape(_cut(m, 1, n, n + 1), (x.shape[0], n))
+        m = kept(B.where(below, last, done))
+    return B.reshape(cut(m, 1, n, n + 1), (x.shape[0], n))
 
 
 def _pivots_vjp(node: Node, g: Node) -> tuple[Node]:
@@ -160,7 +120,7 @@ def _pivots_vjp(node: Node, g: Node) -> tuple[Node]:
     x = node.inputs[0]
     share = B.mul(g, node)
     mean = B.div(B.sum(share, (1,)), B.full(x.shape[-1], (x.shape[0],), x.dtype, x.device))
-    return (B.mul(B.expand(B.reshape(mean, (x.shape[0], 1, 1)), x.shape), _transposed(inverse(x))),)
+    return (B.mul(B.expand(B.reshape(mean, (x.shape[0], 1, 1)), x.shape), transposed(inverse(x))),)
 
 
 # Cholesky
@@ -169,33 +129,29 @@ def _pivots_vjp(node: Node, g: Node) -> tuple[Node]:
 def _cholesky(x: Node) -> Node:
     """Columns from left to right, each taken from all that follow it. What is above the diagonal is never read."""
     n: Any = x.shape[-1]
-    m = _kept(x)
+    m = kept(x)
     for k in _steps(m, n):
         column = _at(m, k, 2)
         root = B.sqrt(_at(column, k, 1))
-        down = B.where(_from(column, k, 1), B.div(column, B.expand(root, column.shape)), _number(column, 0))
-        across = _transposed(B.where(_is(column, k, 1), _number(column, 0), down))
+        down = B.where(_from(column, k, 1), B.div(column, B.expand(root, column.shape)), filled(column, 0))
+        across = transposed(B.where(_is(column, k, 1), filled(column, 0), down))
         rest = B.sub(m, B.mul(B.expand(down, m.shape), B.expand(across, m.shape)))
-        m = _kept(B.where(_is(m, k, 2), B.expand(down, m.shape), rest))
-    return _lower(m)
-
-
-def _lower(m: Node) -> Node:
-    return B.where(B.le(_order(m, 2), _order(m, 1)), m, _number(m, 0))
+        m = kept(B.where(_is(m, k, 2), B.expand(down, m.shape), rest))
+    return lower(m)
 
 
 def _half_lower(m: Node) -> Node:
     """The lower triangle with half of the diagonal."""
-    same = B.eq(_order(m, 2), _order(m, 1))
-    return B.where(same, B.mul(m, _number(m, 0.5)), _lower(m))
+    same = B.eq(ramp(m, 2), ramp(m, 1))
+    return B.where(same, B.mul(m, filled(m, 0.5)), lower(m))
 
 
 def _cholesky_vjp(node: Node, g: Node) -> tuple[Node]:
     """I. Murray, "Differentiation of the Cholesky decomposition", 2016."""
     back = inverse(node)
-    inner = _half_lower(_product(_transposed(node), _lower(g)))
-    s = _product(_transposed(back), inner, back)
-    return (B.mul(B.add(s, _transposed(s)), _number(s, 0.5)),)
+    inner = _half_lower(product(transposed(node), lower(g)))
+    s = product(transposed(back), inner, back)
+    return (B.mul(B.add(s, transposed(s)), filled(s, 0.5)),)
 
 
 # Householder
@@ -205,24 +161,24 @@ def _reflected(x: Node) -> Node:
     """[R | Q.T] of x [batch, m, n] = Q R: reflections of [x | 1], LAPACK's signs."""
     rows: Any = x.shape[1]
     columns: Any = x.shape[2]
-    m = _kept(_joined(x, _identity(rows, x)))
+    m = kept(_joined(x, identity(rows, x)))
     for k in _steps(m, min(rows - 1, columns)):
         column = _at(m, k, 2)
-        zero = _number(column, 0)
+        zero = filled(column, 0)
         below = B.sum(B.where(_after(column, k, 1), B.mul(column, column), zero), (1,))
         below = B.reshape(below, (x.shape[0], 1, 1))
         head = _at(column, k, 1)
         norm = B.sqrt(B.add(below, B.mul(head, head)))
-        away = B.where(B.lt(head, _number(head, 0)), B.neg(norm), norm)
+        away = B.where(B.lt(head, filled(head, 0)), B.neg(norm), norm)
         first = B.expand(B.add(head, away), column.shape)
         v = B.where(_is(column, k, 1), first, B.where(_from(column, k, 1), column, zero))
         length = B.add(below, B.mul(B.add(head, away), B.add(head, away)))
-        done = B.eq(below, _number(below, 0))
-        scale = B.where(done, _number(below, 0), B.div(_number(below, 2), B.where(done, _number(below, 1), length)))
-        v, scale = _kept(v), _kept(scale)
+        done = B.eq(below, filled(below, 0))
+        scale = B.where(done, filled(below, 0), B.div(filled(below, 2), B.where(done, filled(below, 1), length)))
+        v, scale = kept(v), kept(scale)
         wide = B.expand(v, m.shape)
         along = B.expand_reduced(B.sum(B.mul(wide, m), (1,)), m.shape, (1,))
-        m = _kept(B.sub(m, B.mul(wide, B.mul(B.expand(scale, m.shape), along))))
+        m = kept(B.sub(m, B.mul(wide, B.mul(B.expand(scale, m.shape), along))))
     return m
 
 
@@ -230,36 +186,30 @@ def _q(x: Node) -> Node:
     m = _reflected(x)
     rows, columns = x.shape[1:]
     count = min(rows, columns)  # type: ignore[type-var]
-    return _transposed(_cut(_cut(m, 2, columns, columns + rows), 1, 0, count))  # type: ignore[operator]
+    return transposed(cut(cut(m, 2, columns, columns + rows), 1, 0, count))  # type: ignore[operator]
 
 
 def _r(x: Node) -> Node:
     count = min(x.shape[1], x.shape[2])  # type: ignore[type-var]
-    top = _cut(_cut(_reflected(x), 2, 0, x.shape[2]), 1, 0, count)
-    return B.where(B.le(_order(top, 1), _order(top, 2)), top, _number(top, 0))
-
-
-def _mirrored(m: Node) -> Node:
-    """The lower triangle, and it again above the diagonal."""
-    strict = B.lt(_order(m, 2), _order(m, 1))
-    return B.add(_lower(m), _transposed(B.where(strict, m, _number(m, 0))))
+    top = cut(cut(_reflected(x), 2, 0, x.shape[2]), 1, 0, count)
+    return B.where(B.le(ramp(top, 1), ramp(top, 2)), top, filled(top, 0))
 
 
 def _behind(x: Node, inner: Node) -> Node:
     """inner @ R^-T."""
-    return _product(inner, _transposed(inverse(r_of(x))))
+    return product(inner, transposed(inverse(r_of(x))))
 
 
 def _q_vjp(node: Node, g: Node) -> tuple[Node]:
     x = node.inputs[0]
-    m = B.neg(_product(_transposed(g), node))
-    return (_behind(x, B.add(g, _product(node, _mirrored(m)))),)
+    m = B.neg(product(transposed(g), node))
+    return (_behind(x, B.add(g, product(node, mirrored(m)))),)
 
 
 def _r_vjp(node: Node, g: Node) -> tuple[Node]:
     """Of tall and square matrices (Walter and Lehmann 2013); `mixins.decompositions` sees to it."""
     x = node.inputs[0]
-    return (_behind(x, _product(q_of(x), _mirrored(_product(node, _transposed(g))))),)
+    return (_behind(x, product(q_of(x), mirrored(product(node, transposed(g))))),)
 
 
 def _q_infer(shapes: Matrices, dtypes: Sequence[DType]) -> tuple[Shape, DType]:

@@ -13,7 +13,7 @@ from typing import Any
 from minigrad.dtype import DType, float64, int32
 from minigrad.ops import build as B
 from minigrad.ops.composite import composite
-from minigrad.ops.decompositions import _cut, _identity, _kept, _mirrored, _number, _order, _product, _transposed
+from minigrad.ops.matrices import cut, filled, identity, kept, mirrored, product, ramp, transposed
 from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Shape
 
@@ -47,7 +47,7 @@ def _taken(x: Node, places: Node, axis: int) -> Node:
 def _rotations(m: Node, n: int) -> Node:
     """[batch, 2, n] of the matrix above in m [batch, 2n, n]: the cosine of each column's rotation, and the sine with
     the sign by which the column beside it counts (H. Rutishauser 1966). What is 0 but for rounding is left alone."""
-    a = _cut(m, 1, 0, n)
+    a = cut(m, 1, 0, n)
     batch: Any = m.shape[0]
     own = B.reshape(_line(n, m.device), (1, n, 1))
     own = B.expand(own, (batch, n, 1))
@@ -55,19 +55,19 @@ def _rotations(m: Node, n: int) -> Node:
     between = B.gather(a, _beside(own), 2)
     beside = _beside(_line(n, m.device))
     other = _taken(diagonal, beside, 1)
-    between = B.mul(B.add(between, _taken(between, beside, 1)), _number(between, 0.5))  # else a pair's angles differ
-    one, zero = _number(diagonal, 1), _number(diagonal, 0)
+    between = B.mul(B.add(between, _taken(between, beside, 1)), filled(between, 0.5))  # else a pair's angles differ
+    one, zero = filled(diagonal, 1), filled(diagonal, 0)
     odd = B.ne(B.and_(own, B.full_like(own, 1)), B.full_like(own, 0))
     apart = B.sub(diagonal, other)
     tau = B.div(B.where(odd, apart, B.neg(apart)), B.add(between, between))
     t = B.div(one, B.add(B.abs_(tau), B.sqrt(B.add(B.mul(tau, tau), one))))
     t = B.where(B.lt(tau, zero), B.neg(t), t)
-    least = _number(between, 2.0**-56 if m.dtype is float64 else 2.0**-27)  # the largest element is 1
+    least = filled(between, 2.0**-56 if m.dtype is float64 else 2.0**-27)  # the largest element is 1
     t = B.where(B.le(B.abs_(between), least), zero, t)
     cosine = B.div(one, B.sqrt(B.add(B.mul(t, t), one)))
     sine = B.mul(B.where(odd, t, B.neg(t)), cosine)
     pair = B.add(B.pad(cosine, ((0, 0), (0, 0), (0, 1))), B.pad(sine, ((0, 0), (0, 0), (1, 0))))
-    return _kept(_transposed(pair))
+    return kept(transposed(pair))
 
 
 def _round(m: Node, n: int) -> Node:
@@ -75,14 +75,14 @@ def _round(m: Node, n: int) -> Node:
     turns = _rotations(m, n)
     order = _next(n, m.device)
     turned = _taken(turns, order, 2)
-    cosine, sine = (B.expand(_cut(turned, 1, k, k + 1), m.shape) for k in (0, 1))
+    cosine, sine = (B.expand(cut(turned, 1, k, k + 1), m.shape) for k in (0, 1))
     columns = B.add(B.mul(_taken(m, order, 2), cosine), B.mul(_taken(m, _beside(order), 2), sine))
-    above = _cut(columns, 1, 0, n)
-    cosine, sine = (B.expand(_transposed(_cut(turned, 1, k, k + 1)), above.shape) for k in (0, 1))
+    above = cut(columns, 1, 0, n)
+    cosine, sine = (B.expand(transposed(cut(turned, 1, k, k + 1)), above.shape) for k in (0, 1))
     above = B.add(B.mul(_taken(above, order, 1), cosine), B.mul(_taken(above, _beside(order), 1), sine))
     none = ((0, 0), (0, n), (0, 0))
-    below = B.pad(_cut(columns, 1, n, 2 * n), ((0, 0), (n, 0), (0, 0)), -0.0)
-    return _kept(B.add(B.pad(above, none, -0.0), below))
+    below = B.pad(cut(columns, 1, n, 2 * n), ((0, 0), (n, 0), (0, 0)), -0.0)
+    return kept(B.add(B.pad(above, none, -0.0), below))
 
 
 def _eigen(x: Node) -> Node:
@@ -90,25 +90,25 @@ def _eigen(x: Node) -> Node:
     size: Any = x.shape[-1]
     batch: Any = x.shape[0]
     n = size + size % 2
-    a = _mirrored(x)
+    a = mirrored(x)
     top = B.reshape(B.max(B.abs_(a), (1, 2)), (batch, 1, 1))
-    scale = B.where(B.eq(top, _number(top, 0)), _number(top, 1), top)
+    scale = B.where(B.eq(top, filled(top, 0)), filled(top, 1), top)
     a = B.pad(B.div(a, B.expand(scale, a.shape)), ((0, 0), (0, n - size), (0, n - size)))
-    m = B.add(B.pad(a, ((0, 0), (0, n), (0, 0)), -0.0), B.pad(_identity(n, a), ((0, 0), (n, 0), (0, 0)), -0.0))
-    m = _kept(m)
+    m = B.add(B.pad(a, ((0, 0), (0, n), (0, 0)), -0.0), B.pad(identity(n, a), ((0, 0), (n, 0), (0, 0)), -0.0))
+    m = kept(m)
     sweeps = (6 if x.dtype is float64 else 3) + (n - 1).bit_length()
     for _ in range(sweeps * (n - 1)):
         m = _round(m, n)
     own = B.expand(B.reshape(_line(n, x.device), (1, n, 1)), (batch, n, 1))
-    values = _transposed(B.gather(_cut(m, 1, 0, n), own, 2))
-    vectors = _cut(m, 1, n, 2 * n)
-    extra = B.ne(_cut(vectors, 1, n - 1, n), _number(values, 0)) if n > size else None
-    keys = values if extra is None else B.where(extra, _number(values, float("inf")), values)
-    places = _kept(_ascending(keys))
+    values = transposed(B.gather(cut(m, 1, 0, n), own, 2))
+    vectors = cut(m, 1, n, 2 * n)
+    extra = B.ne(cut(vectors, 1, n - 1, n), filled(values, 0)) if n > size else None
+    keys = values if extra is None else B.where(extra, filled(values, float("inf")), values)
+    places = kept(_ascending(keys))
     both = B.add(B.pad(B.mul(values, B.expand(scale, values.shape)), ((0, 0), (0, n), (0, 0)), -0.0),
                  B.pad(vectors, ((0, 0), (1, 0), (0, 0)), -0.0))
     ordered = B.gather(both, B.expand(places, both.shape), 2)
-    return _cut(_cut(ordered, 1, 0, size + 1), 2, 0, size)
+    return cut(cut(ordered, 1, 0, size + 1), 2, 0, size)
 
 
 def _ascending(keys: Node) -> Node:
@@ -116,12 +116,12 @@ def _ascending(keys: Node) -> Node:
     """
     batch, _, n = keys.shape
     across = B.expand(keys, (batch, n, n))
-    down = B.expand(_transposed(keys), (batch, n, n))
-    first = B.lt(_order(across, 1), _order(across, 2))
+    down = B.expand(transposed(keys), (batch, n, n))
+    first = B.lt(ramp(across, 1), ramp(across, 2))
     before = B.or_(B.lt(down, across), B.and_(B.eq(down, across), first))
     rank = B.reshape(B.sum(B.cast(before, int32), (1,)), (batch, n, 1))
-    hit = B.eq(B.expand(rank, (batch, n, n)), _order(across, 2))
-    place = _order(across, 1)
+    hit = B.eq(B.expand(rank, (batch, n, n)), ramp(across, 2))
+    place = ramp(across, 1)
     return B.reshape(B.sum(B.where(hit, place, B.full_like(place, 0)), (1,)), (batch, 1, n))
 
 
@@ -129,16 +129,16 @@ def _eigen_vjp(node: Node, g: Node) -> tuple[Node]:
     """V (diag(dw) + F * (V.T dV)) V.T with F[i, j] = 1 / (w[j] - w[i]), made symmetric: infinite for vectors of equal
     eigenvalues, and 0 where these have no gradient."""
     n: Any = node.shape[-1]
-    values, vectors = _cut(node, 1, 0, 1), _cut(node, 1, 1, n + 1)
+    values, vectors = cut(node, 1, 0, 1), cut(node, 1, 1, n + 1)
     along = B.expand(values, vectors.shape)
-    apart = B.sub(along, _transposed(along))
-    turned = _product(_transposed(vectors), _cut(g, 1, 1, n + 1))
-    none = B.eq(turned, _number(turned, 0))
-    inner = B.where(none, turned, B.div(turned, B.where(none, _number(apart, 1), apart)))
-    diagonal = B.eq(_order(inner, 1), _order(inner, 2))
-    inner = B.where(diagonal, B.expand(_cut(g, 1, 0, 1), inner.shape), inner)
-    back = _product(vectors, inner, _transposed(vectors))
-    return (B.mul(B.add(back, _transposed(back)), _number(back, 0.5)),)
+    apart = B.sub(along, transposed(along))
+    turned = product(transposed(vectors), cut(g, 1, 1, n + 1))
+    none = B.eq(turned, filled(turned, 0))
+    inner = B.where(none, turned, B.div(turned, B.where(none, filled(apart, 1), apart)))
+    diagonal = B.eq(ramp(inner, 1), ramp(inner, 2))
+    inner = B.where(diagonal, B.expand(cut(g, 1, 0, 1), inner.shape), inner)
+    back = product(vectors, inner, transposed(vectors))
+    return (B.mul(B.add(back, transposed(back)), filled(back, 0.5)),)
 
 
 def _eigen_infer(shapes: Sequence[Shape], dtypes: Sequence[DType]) -> tuple[Shape, DType]:
