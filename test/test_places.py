@@ -292,3 +292,24 @@ def test_mistakes(run: Callable[[Tensor], object], message: str) -> None:
     with config(device="NUMPY"), pytest.raises(MinigradError) as caught:
         run(Tensor.zeros(2, 3))
     assert message in str(caught.value) and isinstance(caught.value, (ShapeError, DTypeError))
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("compute", [
+    lambda t: t.layernorm(), lambda t: t.softmax(-1), lambda t: t.layernorm(0), lambda t: t - t.max(-1, keepdim=True),
+    lambda t: t.flatten().softmax(0).reshape(*t.shape),
+], ids=["layernorm", "softmax", "columns", "max", "all"])
+def test_gradients_that_are_computed_by_rows_add_up(compute: Callable[[Tensor], Tensor], device: str) -> None:
+    """Rows of a table that occur many times, normalised: a row's gradient is a sum over kernels that run by rows."""
+    table, places, upstream = normal(6, 20), np.arange(300) * 7 % 5, normal(300, 20, seed=2)
+    found = []
+    for on in ("NUMPY", device):
+        with config(device=on):
+            t = Tensor(table, requires_grad=True)
+            (compute(t.embedding(Tensor(places))) * Tensor(upstream)).sum().backward()
+            index = Tensor(places).reshape(1, 300).expand(20, 300)
+            added = Tensor.zeros(20, 8).scatter_add(1, index, compute(Tensor(upstream.T.copy())))
+            assert t.grad is not None
+            found.append((t.grad.numpy(), added.numpy()))
+    for got, want in zip(*found[::-1], strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3 * np.abs(want).max())

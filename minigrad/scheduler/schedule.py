@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.lowering.attention import lower_attention, lower_gradient
 from minigrad.codegen.lowering.lower import Lowered, computed, lower_group, lower_scatter
 from minigrad.codegen.lowering.repeated import Lowerings
@@ -256,7 +256,7 @@ class Scheduler:
         if 0 in node.inputs[1].shape:
             return
         lowered = lower_scatter(node, self.is_leaf(g), k in self.in_place)
-        if lowered is None:
+        if lowered is None or _has_rows(lowered):  # rows run side by side, and several may write to one place
             self.emit_through_buffer(g, k, into)
         else:
             self.add(g, lowered, {node: into})
@@ -268,18 +268,19 @@ class Scheduler:
             self.add(g, lower(tuple(nodes), self.is_leaf(g)), nodes)
 
     def emit_through_buffer(self, g: int, k: int, into: int) -> None:
-        """What an update in place computes from the old version, value or positions, goes through buffers first."""
+        """What an update in place computes from the old version, value or positions, goes through buffers first, and
+        what a scatter computes row by row."""
         node, old = self.graph.nodes[k], self.graph.nodes[self.updated(k)]
         made_here: set[int] = set()
         for value in map(resolve, node.inputs[1:]):
             v, check = self.graph.position[value], self.is_leaf(g, made_here)
             made = None if check(value) else lower_group((value,), check, "value")
-            if made is not None and old in made.nodes:
+            if made is not None and (old in made.nodes or node.op.name == "scatter" and _has_rows(made)):
                 temporary = self.slot_of[v] = self.new_slot(value)
                 self.add(g, made, {value: temporary})
                 made_here.add(v)
         check = self.is_leaf(g, made_here)
-        lowered = (lower_scatter(node, check, True) if node.op.name == "scatter"
+        lowered = (lower_scatter(node, check, k in self.in_place) if node.op.name == "scatter"
                    else lower_group((node,), check, "assign", frozenset((node,))))
         if lowered is None:
             raise InternalError(f"[schedule] {node} reads its target through a materialised value")
@@ -338,3 +339,8 @@ def attention_flops(node: Node) -> float:
     if node.op.name == "attention":
         return 2.0 * scores * numel((q.shape[-1] + node.shape[-1],))
     return 2.0 * scores * numel(q.shape[-1:] if node.op.name == "attention_sums" else node.shape[-1:])
+
+
+def _has_rows(lowered: Lowered) -> bool:
+    """Whether a kernel computes something per row, with a loop over the row after it."""
+    return any(isinstance(s, Nest) for nest in lowered.kernel.nests for s in nest.body)

@@ -37,6 +37,7 @@ from minigrad.codegen.strategies.plan import (
     TilePlan,
     WindowPlan,
 )
+from minigrad.errors import InternalError
 from minigrad.target import Target
 
 
@@ -60,6 +61,8 @@ def choose_plan(nest: Nest, target: Target) -> AnyPlan:
     """The plan of the first strategy that fits, from the most special to the most general."""
     if any(isinstance(s, Store) and s.combine for s in nest.body):
         return scatter.plan(nest, target)
+    if any(isinstance(s, Store) and s.combine for inner in nest.body if isinstance(inner, Nest) for s in inner.body):
+        raise InternalError("[plan] expected a scatter without rows, whose order would be lost")
     if target.has_groups:
         for groups in (attention_groups.plan(nest, target), tiles.plan(nest, target),
                        window_groups.plan((nest,), target), teams.plan(nest, target)):
