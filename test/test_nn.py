@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from minigrad import Tensor, nn
+from minigrad import Tensor, jit, nn
 from minigrad.errors import ShapeError
 from minigrad.nn.state import get_parameters, get_state_dict, load_state_dict
 
@@ -116,6 +116,18 @@ def test_batchnorm_running_statistics_move_and_are_used() -> None:
     theirs.eval()
     assert_close(ours(Tensor(x)).numpy(), theirs(torch.tensor(x)), "evaluation")
     assert ours.num_batches_tracked.item() == 3
+
+
+def test_running_statistics_without_momentum_are_means_of_all_batches() -> None:
+    ours, theirs = nn.BatchNorm(3, momentum=None), torch.nn.BatchNorm2d(3, momentum=None)
+    step, random = jit(lambda x: ours(x)), np.random.default_rng(0)
+    for _ in range(4):
+        x = random.standard_normal((4, 3, 2, 2), np.float32) * 3 - 1
+        with Tensor.train():
+            step(Tensor(x))
+        theirs(torch.tensor(x))
+    assert_close(ours.running_mean.numpy(), theirs.running_mean, "mean")
+    assert_close(ours.running_var.numpy(), theirs.running_var, "variance")
 
 
 def test_running_statistics_have_no_gradient() -> None:

@@ -12,7 +12,7 @@ from minigrad import Tensor, jit, nn
 from minigrad.engine.stats import stats
 from minigrad.errors import MinigradError
 from minigrad.nn.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, Lion, NAdam, Optimizer, RAdam, RMSprop
-from minigrad.nn.state import get_parameters
+from minigrad.nn.state import get_parameters, get_state_dict, load_state_dict
 from minigrad.ops.node import Node
 
 CASES: dict[str, tuple[type[Optimizer], str, dict[str, Any]]] = {
@@ -200,6 +200,23 @@ def test_a_frozen_parameter_stays_as_it_is(name: str, captured: bool) -> None:
     weight.requires_grad_()
     run(x)
     assert weight.numpy().tobytes() != before[0].tobytes()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_state_of_an_optimizer_is_saved_and_loaded(name: str) -> None:
+    kind, _, options = CASES[name]
+    weight, bias = (Tensor(a, device="CPU", requires_grad=True) for a in (WEIGHT, BIAS))
+    optimizer, x = kind([weight, bias], **options), Tensor(INPUTS, device="CPU")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad(set_to_none=False)
+        return loss_of(x, weight, bias).backward()
+
+    optimizer.step(closure)
+    saved = {k: t.detach().clone().realize() for k, t in get_state_dict(optimizer).items()}
+    expected = [optimizer.step(closure).item() for _ in range(3)]
+    load_state_dict(optimizer, saved)
+    assert [optimizer.step(closure).item() for _ in range(3)] == expected
 
 
 def test_what_was_frozen_before_is_not_forgotten_in_silence() -> None:

@@ -368,3 +368,10 @@ def test_einsum_with_an_ellipsis_like_numpy(formula: str) -> None:
     a, b = (rng.standard_normal(s).astype(np.float32) for s in shapes)
     result = Tensor.einsum(formula, Tensor(a), Tensor(b)).numpy()
     np.testing.assert_allclose(result, np.einsum(formula, a, b), rtol=1e-5, atol=1e-6)
+
+
+def test_a_mask_without_axes_is_set_through() -> None:
+    x = Tensor(3.0)
+    x[x > 5] = 1
+    x[x > 1] = 0.25
+    assert x.item() == 0.25

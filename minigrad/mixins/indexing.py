@@ -44,7 +44,8 @@ class IndexingMixin(CreationMixin):
         value = self._operand(value)
         if not isinstance(value, IndexingMixin):
             value = type(self).full((), value, dtype=self.dtype, device=self.device)
-        key = key if isinstance(key, tuple) else self._index_item("setitem", key)
+        if not (isinstance(key, tuple) or _is_mask(key)):
+            key = self._index_item("setitem", key)
         if _is_mask(key) and value.ndim <= self.ndim - key.ndim:
             self._check_mask("setitem", key, 0)
             rest = self.shape[key.ndim:]

@@ -10,7 +10,7 @@ from minigrad.tensor import Tensor
 class _ChannelNorm:
     """A scale and a shift per channel if `affine`, and running statistics of the channels if they are tracked."""
 
-    def __init__(self, num_features: int, eps: float, momentum: float, affine: bool, track_running_stats: bool):
+    def __init__(self, num_features: int, eps: float, momentum: float | None, affine: bool, track_running_stats: bool):
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.track_running_stats = track_running_stats
         self.weight = Tensor.ones(num_features, requires_grad=True) if affine else None
@@ -25,18 +25,22 @@ class _ChannelNorm:
         return x.batchnorm(self.weight, self.bias, self.running_mean, (self.running_var + self.eps).rsqrt())
 
     def _move(self, mean: Tensor, var: Tensor) -> None:
-        """Moves the running statistics towards these by `momentum`."""
-        self.running_mean.assign(self.running_mean.moved(mean, self.momentum))
-        self.running_var.assign(self.running_var.moved(var, self.momentum))
+        """Moves the running statistics towards these by `momentum`; without one, all batches count the same."""
+        for running, found in ((self.running_mean, mean), (self.running_var, var)):
+            if self.momentum is None:
+                running.assign(running + (found - running) / (self.num_batches_tracked + 1).cast(running.dtype))
+            else:
+                running.assign(running.moved(found, self.momentum))
 
 
 class BatchNorm(_ChannelNorm):
     """y = (x - mean) / sqrt(var + eps) * weight + bias per channel, for x of shape [N, num_features, ...].
 
     While training (`Tensor.train()`), mean and variance are those of the batch, and the running ones move towards them:
-    running = (1 - momentum) * running + momentum * batch, with the variance unbiased. Otherwise the running ones are
-    used. The running statistics are lazy like everything else: an optimizer that was given all of
-    `get_parameters(model)` brings them up to date in the plan of its step; else they are computed when next read.
+    running = (1 - momentum) * running + momentum * batch, with the variance unbiased; with a momentum of None they are
+    the means of all batches. Otherwise the running ones are used. The running statistics are lazy like everything else:
+    an optimizer that was given all of `get_parameters(model)` brings them up to date in the plan of its step; else they
+    are computed when next read.
 
     Source: Ioffe & Szegedy 2015, https://arxiv.org/abs/1502.03167
     """
@@ -45,7 +49,7 @@ class BatchNorm(_ChannelNorm):
         self,
         num_features: int,
         eps: float = 1e-5,
-        momentum: float = 0.1,
+        momentum: float | None = 0.1,
         affine: bool = True,
         track_running_stats: bool = True,
     ):

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from minigrad.errors import MinigradError, ShapeError
@@ -99,17 +99,20 @@ class Optimizer(ABC):
             self._initial_lr = self._lr.clone().realize()
         return self._initial_lr
 
-    def zero_grad(self) -> None:
-        """Forgets the gradients."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets the gradients, or makes them zeros without `set_to_none`."""
         for p in self.params:
-            p.grad = None
+            p.grad = None if set_to_none or p.grad is None else p.grad.zeros_like()
 
-    def step(self) -> None:
-        """Updates the parameters from their gradients; forward, backward and update run as one plan.
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Updates the parameters from their gradients; forward, backward and update run as one plan. A `closure` is
+        called before, and what it returns is returned.
 
         Raises MinigradError naming the first parameter with requires_grad that has no gradient.
         """
+        result = None if closure is None else closure()
         Tensor.realize(*self.schedule_step())
+        return result
 
     def schedule_step(self) -> list[Tensor]:
         """Assigns everything that a step changes, and returns it unrealized: realize it together with the loss."""
