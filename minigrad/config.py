@@ -11,8 +11,6 @@
                             units do it: faster, and no longer exact. As torch.backends.cuda.matmul.allow_tf32  (0)
     MINIGRAD_SUB_GROUPS     1: reductions of GPUs join by sub-groups where the device has them: fewer barriers, sums in
                             an order of the device's own                                                   (0)
-    MINIGRAD_AMX_FLOAT32    1: large float32 products go through AMX's bfloat16 units, in three parts each: as exact,
-                            faster where a processor runs these at their full rate                         (0)
     MINIGRAD_JIT            0: functions under `jit` run eagerly                                           (1)
     MINIGRAD_PACKED_MB      memory for constants that `jit` packs once for faster products, 0: none       (256)
     MINIGRAD_JIT_CHECK      1: compare each replay with an eager run                                       (0)
@@ -52,7 +50,6 @@ class Config:
     opencl_plans: str = "auto"
     allow_tf32: bool = False
     sub_groups: bool = False
-    amx_float32: bool = False
     jit: bool = True
     jit_check: bool = False
     packed_mb: int = 256
@@ -61,9 +58,9 @@ class Config:
     test_devices: tuple[str, ...] = ()
 
     @property
-    def units(self) -> tuple[bool, ...]:
+    def units(self) -> tuple[bool, bool]:
         """What decides which units of a device plans use, and so is part of the keys of plans and captures."""
-        return self.allow_tf32, self.sub_groups, self.amx_float32
+        return self.allow_tf32, self.sub_groups
 
     def __post_init__(self) -> None:
         for name in (self.device, *self.test_devices):
@@ -75,7 +72,7 @@ class Config:
             value = getattr(self, field)
             if type(value) is not int or not lo <= value <= hi:
                 raise ConfigError(f"[config] expected {field} to be an integer in {lo}..{hi}, got {value!r}")
-        for field in ("disk_cache", "verify", "allow_tf32", "sub_groups", "amx_float32", "jit", "jit_check"):
+        for field in ("disk_cache", "verify", "allow_tf32", "sub_groups", "jit", "jit_check"):
             value = getattr(self, field)
             if type(value) is not bool:
                 raise ConfigError(f"[config] expected {field} to be True or False, got {value!r}")
@@ -136,7 +133,6 @@ _VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "MINIGRAD_OPENCL_PLANS": ("opencl_plans", lambda _, text: text.lower()),
     "MINIGRAD_ALLOW_TF32": ("allow_tf32", _boolean),
     "MINIGRAD_SUB_GROUPS": ("sub_groups", _boolean),
-    "MINIGRAD_AMX_FLOAT32": ("amx_float32", _boolean),
     "MINIGRAD_JIT": ("jit", _boolean),
     "MINIGRAD_JIT_CHECK": ("jit_check", _boolean),
     "MINIGRAD_PACKED_MB": ("packed_mb", _integer),

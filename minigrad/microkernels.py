@@ -23,7 +23,6 @@ from minigrad.codegen.ir.verify import verify_meaning
 from minigrad.codegen.microkernels import registry
 from minigrad.codegen.microkernels.choose import tile_meant
 from minigrad.codegen.microkernels.microkernel import LANGUAGES, Microkernel
-from minigrad.codegen.microkernels.parts import PARTS
 from minigrad.codegen.microkernels.tile import Tile
 from minigrad.codegen.stages import forget_stages
 from minigrad.engine.compile import render
@@ -141,7 +140,7 @@ def _random(b: BufferParam, size: int, kernel: Microkernel, rng: np.random.Gener
     if np.dtype(b.dtype.np).kind == "f":
         return rng.standard_normal(size).astype(b.dtype.np)
     tile = tile_meant(kernel)
-    if tile is not None and tile.kind in PARTS:
+    if tile is not None and tile.kind == "bf16x2":
         low, high = rng.standard_normal((2, size)).astype(np.float32).view(np.uint32)
         return low >> 16 | high & 0xFFFF0000
     return np.frombuffer(rng.bytes(size * b.dtype.itemsize), b.dtype.np).copy()

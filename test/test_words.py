@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_float_parts import AMX
+from test_bfloat16 import AMX
 from test_packed import flat_kernel
 
 from minigrad import Tensor

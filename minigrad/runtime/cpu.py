@@ -107,8 +107,6 @@ def host_target(jit: Jit, threads: int) -> Target:
     features = frozenset(name for name, on in jit.features.items() if on) | {"fp64"}
     if "amx-tile" in features and not allow_matrix_registers():
         features = frozenset(name for name in features if not name.startswith("amx"))
-    if "amx-bf16" in features:
-        features |= {"amx-float32"}
     arm = jit.triple.startswith(("aarch64", "arm64"))
     if "avx512f" in features:
         vector_bytes, registers = 64, 32

@@ -14,7 +14,7 @@ from minigrad.config import current
 from minigrad.program import Program
 from minigrad.target import Target
 
-ASKED_FOR = "mma-tf32", "sub-groups", "amx-float32"
+ASKED_FOR = "mma-tf32", "sub-groups"
 """Features that change what is computed: plans use them where `Config.units`, in this order, says so."""
 
 __all__ = ["Buffer", "Device", "Launch", "Program", "grouped"]

@@ -1,26 +1,25 @@
-"""Tiles in the matrix registers of AMX: sums of int8 products, or of parts of floats (`parts.py`).
+"""Tiles in the matrix registers of AMX: sums of int8 products, or of bfloat16 products.
 
     load the registers of c, or leave them cleared
-    for every 16 words of k: for each pair of parts: load 16 rows of a, 16 rows of b; multiply each with each
+    for every 16 words of k: load 16 rows of a, 16 rows of b; multiply each with each
     store the registers of c
 
 A matrix register is 16 rows of 64 bytes: of a 16 words per row, of b 16 words per step of k, as the panels have them.
-Of eight, four are sums, two hold rows of a, two rows of b; each part is loaded into the one that was not used for
-longest. The last steps, fewer than 16, come under another configuration, whose registers of a and b are smaller;
-loading one clears all registers, so that sums are stored before and loaded again.
+Of eight, four are sums, two hold rows of a, two rows of b, in turn if there are more. The last steps, fewer than 16,
+come under another configuration, whose registers of a and b are smaller; loading one clears all registers, so that sums
+are stored before and loaded again.
 """
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from minigrad.codegen.microkernels.parts import PARTS, Parts
 from minigrad.codegen.microkernels.tile import Tile
 
 SIDE = 16
 """Rows and 32-bit columns of a matrix register."""
 
 SHAPES = {"i8x4": ((16, 16), (16, 32), (32, 16), (32, 32)),
-          **dict.fromkeys(PARTS, ((32, 32), (16, 64), (64, 16)))}
+          "bf16x2": ((32, 32), (16, 64), (64, 16))}
 """Rows and columns of tiles. A sum takes three products of bfloat16 to be ready for the next."""
 
 _FIRST, _EACH = {"a": 4, "b": 6}, 2
@@ -53,13 +52,13 @@ def amx_text(tile: Tile, name: str) -> str:
         f"  %rest = and i64 %k, {SIDE - 1}", "  %some = icmp ne i64 %whole, 0", "  %left = icmp ne i64 %rest, 0",
         "  %short = icmp ugt i1 %left, %some", "  br i1 %short, label %tail, label %full", "full:",
         f"  call void @llvm.x86.ldtilecfg(ptr @{name}_config)", "  br i1 %keep, label %add, label %ready",
-        "add:", *load, "  br label %ready", "ready:", f"  %b.step = mul i64 %bs, {SIDE}",
+        "add:", *load, "  br label %ready", "ready:", f"  %b.step = mul i64 %bp, {SIDE}",
         "  br i1 %some, label %loop, label %last", "loop:", "  %x = phi i64 [ 0, %ready ], [ %x.next, %loop ]",
         f"  %ax = mul i64 %x, {4 * SIDE}", "  %bx = mul i64 %x, %b.step", *_products(tile, instruction),
         "  %x.next = add nuw nsw i64 %x, 1", "  %more = icmp slt i64 %x.next, %whole",
         "  br i1 %more, label %loop, label %last", "last:", *store,
         "  br i1 %left, label %tail, label %done", "tail:", "  %stored = phi i1 [ %keep, %entry ], [ true, %last ]",
-        f"  %at = and i64 %k, {-SIDE}", "  %ax.tail = mul i64 %at, 4", "  %bx.tail = mul i64 %at, %bs",
+        f"  %at = and i64 %k, {-SIDE}", "  %ax.tail = mul i64 %at, 4", "  %bx.tail = mul i64 %at, %bp",
         "  %rest.bytes = shl i64 %rest, 2", "  %width = trunc i64 %rest.bytes to i16",
         "  %height = trunc i64 %rest to i8", f"  %usual = load <64 x i8>, ptr @{name}_config, align 64",
         "  store <64 x i8> %usual, ptr %config, align 64"]
@@ -69,10 +68,6 @@ def amx_text(tile: Tile, name: str) -> str:
               "reload:", *load, "  br label %finish", "finish:", *_products(tile, instruction, ".tail"), *store,
               "  br label %done", "done:", "  call void @llvm.x86.tilerelease()", "  ret void", "}", ""]
     return "\n".join(lines)
-
-
-def _parts(tile: Tile) -> Parts:
-    return PARTS.get(tile.kind, Parts(1, ((0, 0),), 1.0))
 
 
 def _configuration() -> str:
@@ -93,45 +88,31 @@ def _sizes(register: int, width: str, height: str) -> list[str]:
 
 
 def _pointers(tile: Tile) -> Iterator[str]:
-    """Bytes from row to row, and where each register of a part of a, of b, and of c begins."""
-    planes = _parts(tile).planes
+    """Bytes from row to row, and where each register of a, of b, and of c begins."""
+    down, across = range(tile.rows // SIDE), range(tile.columns // SIDE)
     for x in "abc":
         yield f"  %{x}p = mul i64 %{x}_pitch, 4"
-        yield f"  %{x}s = mul i64 %{x}p, {planes}"
-    for p in range(planes):
-        yield f"  %b.plane{p} = mul i64 %bp, {p}"
-        yield f"  %b.start{p} = getelementptr i8, ptr %b, i64 %b.plane{p}"
-        for j in range(tile.columns // SIDE):
-            yield f"  %b{j}{p} = getelementptr i8, ptr %b.start{p}, i64 {4 * SIDE * j}"
-        for i in range(tile.rows // SIDE):
-            yield f"  %a{i}{p}.step = mul i64 %ap, {planes * SIDE * i + p}"
-            yield f"  %a{i}{p} = getelementptr i8, ptr %a, i64 %a{i}{p}.step"
-    for i in range(tile.rows // SIDE):
+    for j in across:
+        yield f"  %b{j} = getelementptr i8, ptr %b, i64 {4 * SIDE * j}"
+    for i in down:
+        yield f"  %a{i}.step = mul i64 %ap, {SIDE * i}"
+        yield f"  %a{i} = getelementptr i8, ptr %a, i64 %a{i}.step"
         yield f"  %c{i}.step = mul i64 %cp, {SIDE * i}"
         yield f"  %c{i}.row = getelementptr i8, ptr %c, i64 %c{i}.step"
-        for j in range(tile.columns // SIDE):
+        for j in across:
             yield f"  %c{i}{j} = getelementptr i8, ptr %c{i}.row, i64 {4 * SIDE * j}"
 
 
 def _products(tile: Tile, instruction: str, suffix: str = "") -> Iterator[str]:
-    """Loads parts of a and b at %ax and %bx, and multiplies them."""
-    across = tile.columns // SIDE
-    held: dict[str, dict[tuple[int, int], int]] = {"a": {}, "b": {}}  # least recently used first
-    pairs = [(i, j) for i in range(tile.rows // SIDE) for j in range(across)]
-    count = 0
-    for p, q in _parts(tile).products:
-        for i, j in pairs:
-            used = []
-            for x, key in (("a", (i, p)), ("b", (j, q))):
-                register = held[x].pop(key, None)
-                if register is None:
-                    free = len(held[x]) < _EACH
-                    register = _FIRST[x] + len(held[x]) if free else held[x].pop(next(iter(held[x])))
-                    count += 1
-                    place = f"%{x}{count}.from{suffix}"
-                    yield f"  {place} = getelementptr i8, ptr %{x}{key[0]}{key[1]}, i64 %{x}x{suffix}"
-                    yield f"  call void @llvm.x86.tileloadd64(i8 {register}, ptr {place}, i64 %{x}s)"
-                held[x][key] = register
-                used.append(register)
-            yield f"  call void @llvm.x86.{instruction}(i8 {i * across + j}, i8 {used[0]}, i8 {used[1]})"
-        pairs.reverse()
+    """Loads a and b at %ax and %bx, and multiplies each with each."""
+    across, loaded = tile.columns // SIDE, {"a": -1, "b": -1}
+    for i in range(tile.rows // SIDE):
+        for j in range(across):
+            for x, k in (("a", i), ("b", j)):
+                if k > loaded[x]:  # in order: whoever needs an earlier one again finds it where there are two
+                    loaded[x] = k
+                    yield f"  %{x}{k}.from{suffix} = getelementptr i8, ptr %{x}{k}, i64 %{x}x{suffix}"
+                    yield (f"  call void @llvm.x86.tileloadd64(i8 {_FIRST[x] + k % _EACH}, ptr %{x}{k}.from{suffix}, "
+                           f"i64 %{x}p)")
+            yield (f"  call void @llvm.x86.{instruction}(i8 {i * across + j}, i8 {_FIRST['a'] + i % _EACH}, "
+                   f"i8 {_FIRST['b'] + j % _EACH})")

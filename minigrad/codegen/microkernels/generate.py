@@ -56,7 +56,7 @@ def _form(name: str, requires: str, vector_bytes: int, kinds: str) -> Form:
 _ALL = "f32 f64 i16x2 i8x4 u8x4"
 FORMS = (
     _form("amx", "amx-tile amx-int8", 64, "i8x4"),
-    _form("amxbf16", "amx-tile amx-bf16", 64, "bf16x3 bf16x1"),
+    _form("amxbf16", "amx-tile amx-bf16", 64, "bf16x2"),
     _form("avx512vnni", "avx512f avx512bw avx512vnni", 64, "i16x2 u8x4"),
     _form("avx512", "avx512f avx512bw", 64, "f32 f64 i16x2"),
     _form("avxvnni", "avx2 avxvnni", 32, "i16x2 u8x4"),

@@ -10,23 +10,19 @@ may round differently only as fused or separate multiply-adds do.
 'i8x4' four int8 in a uint32, low byte first; 'u8x4' the same, but bytes of a are a + 128. The latter three multiply and
 add pairwise into int32, which wraps. (Their steps of k are so many elements.)
 
-'bf16x3' and 'bf16x1' are float32 and bfloat16 numbers as bfloat16 (`parts.py`), in P planes of words that hold two
-neighbours along k, the first one in the low half: plane p of a[u, x] is at (P * u + p) * a_pitch + x, of b[x, j] at
-(P * x + p) * b_pitch + j. Products of parts are added up, scaled as they are.
+'bf16x2' is two bfloat16 in a uint32, low half first, whose products are added up in float32.
 """
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from minigrad.codegen.microkernels import parts
-from minigrad.codegen.microkernels.parts import PARTS
 from minigrad.dtype import DType, float32, float64, int32, uint32
 
 KINDS: dict[str, tuple[DType, DType, int]] = {
     "f32": (float32, float32, 1), "f64": (float64, float64, 1),
     "i16x2": (uint32, int32, 2), "i8x4": (uint32, int32, 4), "u8x4": (uint32, int32, 4),
-    **{kind: (uint32, float32, 2) for kind in PARTS},
+    "bf16x2": (uint32, float32, 2),
 }
 """Type of panels, type of sums, and how many elements of the operands are in one of a panel."""
 
@@ -60,22 +56,15 @@ class Tile:
         """Elements of an operand in one element of its panel."""
         return KINDS[self.kind][2]
 
-    @property
-    def planes(self) -> int:
-        """Rows of a panel for each of an operand."""
-        return PARTS[self.kind].planes if self.kind in PARTS else 1
-
     def meaning(self, name: str = "") -> str:
         """The loop IR text of a function called `name`."""
-        if self.kind in PARTS:
-            return parts.meaning(name or self.name, self.kind, self.rows, self.columns, self.a_along, _LIMIT)
         rows, panel, total = self.rows, self.panel.short, self.sum.short
         place = "u * a_pitch + x" if self.a_along == "k" else "x * a_pitch + u"
         last = f"{rows - 1} * a_pitch + k" if self.a_along == "k" else f"(k - 1) * a_pitch + {rows}"
         sizes = f"in a: {panel}[max({last}, 0)], in b: {panel}[max((k - 1) * b_pitch + {self.columns}, 0)]"
         least = {"k": 0, "a_pitch": 1, "b_pitch": 1, "c_pitch": self.columns}
         dims = ", ".join(f"{name}: index in {lo}..{_LIMIT}" for name, lo in least.items())
-        zero = "0.0" if self.kind == "f32" else "0.0:f64" if self.kind == "f64" else "0"
+        zero = {float32: "0.0", float64: "0.0:f64"}.get(self.sum, "0")
         out = "c[u * c_pitch + j]"
         return "\n".join([
             f"func {name or self.name}({sizes}, inout c: {total}[{rows - 1} * c_pitch + {self.columns}], {dims}, "
@@ -98,6 +87,9 @@ class Tile:
         a, b = f"a[{place}]", "b[x * b_pitch + j]"
         if self.group == 1:
             return f"fma({a}, {b}, sum[u])"
+        if self.kind == "bf16x2":
+            low, high = (f"fma({_half(a, t)}, {_half(b, t)}, {{}})" for t in range(2))
+            return high.format(low.format("sum[u]"))
         bits = 32 // self.group
         total = "sum[u]"
         for t in range(self.group):
@@ -105,6 +97,11 @@ class Tile:
             left = f"i32({a}{shift} & 255:u32) - 128" if self.kind == "u8x4" else f"i32(i{bits}({a}{shift}))"
             total = f"{total} + ({left}) * i32(i{bits}({b}{shift}))"
         return total
+
+
+def _half(word: str, t: int) -> str:
+    """Element `t` of a word of bfloat16, as float32."""
+    return f"bitcast({word} & 4294901760:u32, f32)" if t else f"bitcast({word} << 16:u32, f32)"
 
 
 def tile_of(name: str) -> Tile | None:

@@ -79,12 +79,11 @@ def k_block(columns: int, bits: int, target: Target) -> int:
     return min(MAX_K_BLOCK, target.l1 * 8 * 2 // 3 // (columns * bits))
 
 
-def pack_cycles(value: Value, near: bool, turned: bool, rows: tuple[Var, ...] = (), planes: int = 1) -> float:
-    """Cycles to pack an element of an operand in so many planes; `rows` are the variables that it may be contiguous
-    along where it is turned."""
+def pack_cycles(value: Value, near: bool, turned: bool, rows: tuple[Var, ...] = ()) -> float:
+    """Cycles to pack an element of an operand; `rows` are the variables that it may be contiguous along where it is
+    turned."""
     checked = 0.0 if is_plain(value) else CHECKED_TURNED if turned and not in_squares(value, rows) else CHECKED
-    once = (NEAR if near else FAR) + (TURN if turned else 0.0) + checked
-    return once + (planes - 1) * (NEAR + CHECKED)
+    return (NEAR if near else FAR) + (TURN if turned else 0.0) + checked
 
 
 @lru_cache(maxsize=1 << 10)

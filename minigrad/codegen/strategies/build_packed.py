@@ -11,7 +11,7 @@ from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.microkernels.tile import KINDS
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.build import accumulate, ceil_div
-from minigrad.codegen.strategies.build_parts import operands_of, unscaled
+from minigrad.codegen.strategies.build_bfloat16 import over_words, unscaled
 from minigrad.codegen.strategies.build_turned import turned_block
 from minigrad.codegen.strategies.launch import function_of
 from minigrad.codegen.strategies.plan import Box, PackedPlan
@@ -52,11 +52,11 @@ def build_packed(kernel: Kernel, nest: Nest, plan: PackedPlan, name: str) -> Fun
 
 
 class PackedBuilder:
-    """`a`, `b`: what is packed of each operand, a value for every plane; `contraction` is over that, not `elements`."""
+    """`contraction` is over what is packed, words of several `elements` perhaps."""
 
     def __init__(self, kernel: Kernel, nest: Nest, contraction: Contraction, plan: PackedPlan):
         self.kernel, self.nest, self.plan = kernel, nest, plan
-        self.elements, (self.contraction, self.a, self.b) = contraction, operands_of(contraction, plan)
+        self.elements, self.contraction = contraction, over_words(contraction, plan.words)
         self.sum = KINDS[plan.words][1] if plan.words else contraction.total
         self.count = 0
 
@@ -113,8 +113,8 @@ class PackedBuilder:
         out = self.memory("c", rows, n.most, plan.vectors)
         inner: list[Stmt] = []
         if plan.a_along:
-            inner += self.pack(a, self.a, *((k, m) if plan.a_along == "m" else (m, k)), plan.a_lanes)
-        inner += self.pack(b, self.b, k, n, plan.b_lanes) if isinstance(b, Block) else self.pack_boxes(b, c.b, k)
+            inner += self.pack(a, c.a, *((k, m) if plan.a_along == "m" else (m, k)), plan.a_lanes)
+        inner += self.pack(b, c.b, k, n, plan.b_lanes) if isinstance(b, Block) else self.pack_boxes(b, c.b, k)
         inner += self.tiles(a, b, out, m, n, k, tuple(-t for t, _ in loops))
         after = [*unscaled(self, self.elements, out, m, n), *self.write_back(out, m, n)]
         return self.whole((a, b) if plan.a_along else (b,), out, loops, inner, after)
@@ -134,24 +134,22 @@ class PackedBuilder:
         line = max(width, LINE // self.contraction.a.dtype.itemsize)
         lines = -(-max(whole, columns + width) // line)
         self.count += 1
-        planes = len(self.a) if stem in "ab" else 1
-        return Block(f"{stem}_{self.count}", rows, (lines + 1 - lines % 2) * line, planes)
+        return Block(f"{stem}_{self.count}", rows, (lines + 1 - lines % 2) * line)
 
     # ---- packing and writing back ----
 
-    def pack(self, block: Block, values: tuple[Value, ...], rows: Side, columns: Side, lanes: int) -> list[Stmt]:
+    def pack(self, block: Block, value: Value, rows: Side, columns: Side, lanes: int) -> list[Stmt]:
         """block[row * pitch + column] = value; where it is read across lanes, rows are the innermost loop."""
-        expressions, width = expressions_of(values[0]), self.plan.width
+        expressions, width = expressions_of(value), self.plan.width
         row_runs, column_runs = runs_of(rows, expressions), runs_of(columns, expressions)
-        if lanes < width and steps_in_squares(values[0], row_runs, column_runs, width):
-            return self.pack_squares(block, values, row_runs[0], column_runs[0], {**rows.origin, **columns.origin})
+        if lanes < width and steps_in_squares(value, row_runs, column_runs, width):
+            return self.pack_squares(block, value, row_runs[0], column_runs[0], {**rows.origin, **columns.origin})
         row, column = places_of(row_runs), places_of(column_runs)
         at = {**rows.origin, **columns.origin}
 
         def body(at: dict[Var, Index], place: dict[Var, Index], conditions: tuple[Index, ...], lane: Var) -> list[Stmt]:
-            first = row(place) * block.planes
-            places = [((first + p) * block.pitch + column(place), substitute(v, at)) for p, v in enumerate(values)]
-            return fill(block.name, places, conditions, lane, lanes)
+            offset = row(place) * block.pitch + column(place)
+            return fill(block.name, offset, substitute(value, at), conditions, lane, lanes)
 
         # The conditions on lanes are computed once per block of lanes if the next outer variable is inside its loop.
         # What a block stores beyond its run is overwritten by blocks to the left: from the right, further runs later.
@@ -163,8 +161,7 @@ class PackedBuilder:
             order[-2:] = [column_runs[-1], column_runs[-2]]
         return self.sweep(order, lane_run, lanes, at, body)
 
-    def pack_squares(self, block: Block, values: tuple[Value, ...], rows: Run, columns: Run, at: dict[Var, Index]
-                     ) -> list[Stmt]:
+    def pack_squares(self, block: Block, value: Value, rows: Run, columns: Run, at: dict[Var, Index]) -> list[Stmt]:
         """The same in squares that are read along the rows' run and transposed in registers; the last one of a column
         reaches back over the one before it."""
         width = self.plan.width
@@ -172,12 +169,11 @@ class PackedBuilder:
         x, y = self.fresh(rows.last.name, down - 1), self.fresh(columns.last.name, across - 1)
         u, lane = self.fresh("u", width - 1), self.fresh("l", width - 1)
         row, column = emin(x * width, rows.count - width) + u, y * width + lane
-        here = {**at, rows.last: at[rows.last] + row, columns.last: at[columns.last] + column}
-        zero, first = const(0, values[0].dtype), row * rows.stride * block.planes
-        whole, edge = (Loop(u, 0, width, "unroll", tuple([
-            Store(block.name, (first + p) * block.pitch + column * columns.stride,
-                  guard(substitute(value, here), zero, inside)) for p, value in enumerate(values)]))
-            for inside in ((), (columns.count - 1 - column,)))
+        here = substitute(value, {**at, rows.last: at[rows.last] + row, columns.last: at[columns.last] + column})
+        place = row * rows.stride * block.pitch + column * columns.stride
+        zero = const(0, here.dtype)
+        whole, edge = (Loop(u, 0, width, "unroll", (Store(block.name, place, guard(here, zero, inside)),))
+                       for inside in ((), (columns.count - 1 - column,)))
         body: Stmt = whole
         if not isinstance(columns.count, int) or columns.count % width:
             body = If((columns.count - (y + 1) * width,), (whole,), (edge,))
@@ -217,7 +213,7 @@ class PackedBuilder:
                 inside = inside + at[q] * pitch
                 here[a.x] = at[a.x] + at[q] - a.shift(some[0])
             offset = image(place) * b.image_size + step(place) + inside
-            return fill(b.name, [(offset, substitute(value, here))], conditions, lane, self.plan.b_lanes)
+            return fill(b.name, offset, substitute(value, here), conditions, lane, self.plan.b_lanes)
 
         order = [*image_runs, *step_runs, *box_runs]
         if len(box_runs) > 1:
@@ -342,7 +338,7 @@ class PackedBuilder:
         across, down = ceil_div(count, columns), ceil_div(m.count, plan.rows)
         j, i = self.fresh("j", across - 1), self.fresh("i", down - 1)
         if plan.microkernel:
-            corner = i * plan.rows * (1 if plan.a_along == "m" else a.pitch * a.planes)
+            corner = i * plan.rows * (1 if plan.a_along == "m" else a.pitch)
             at = ((a.name, corner), (b.name, j * columns), (out.name, i * plan.rows * out.pitch + j * columns))
             return [Loop(j, 0, across, "serial", (Loop(i, 0, down, "serial", self.call(at, k, a, b, out, first)),))]
         lane = self.fresh("l", plan.width - 1)

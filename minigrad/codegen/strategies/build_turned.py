@@ -27,7 +27,7 @@ def turned_block(builder: PackedBuilder, m: Side, n: Side, k: Side, loops: list[
     a = boxes(f"a_{builder.count}", axes_of_a(c), k, m, 1, c.a.dtype.itemsize)
     b = builder.memory("b", k.most, n.most, plan.vectors)
     out = builder.memory("c", m.most, n.most, plan.vectors)
-    inner = [*builder.pack_boxes(a, c.a, m), *builder.pack(b, (c.b,), k, n, plan.b_lanes),
+    inner = [*builder.pack_boxes(a, c.a, m), *builder.pack(b, c.b, k, n, plan.b_lanes),
              *_tiles(builder, a, b, out, m, n, k, tuple(-t for t, _ in loops))]
     return builder.whole((a, b), out, loops, inner, builder.write_back(out, m, n))
 

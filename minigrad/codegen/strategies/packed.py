@@ -19,9 +19,8 @@ from minigrad.codegen.kernel import Nest
 from minigrad.codegen.microkernels import registry
 from minigrad.codegen.microkernels.amx import SIDE
 from minigrad.codegen.microkernels.choose import in_matrix_registers, microkernel_of, shapes
-from minigrad.codegen.microkernels.parts import PARTS
 from minigrad.codegen.microkernels.tile import KINDS, Tile
-from minigrad.codegen.strategies import float_parts
+from minigrad.codegen.strategies import bfloat16
 from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.strategies.blocking import (
     BLOCK_HEIGHTS,
@@ -91,22 +90,21 @@ def plan(nest: Nest, target: Target) -> PackedPlan | str:
     sizes = [size(vs) for vs in (found.m, found.n, found.k)]
     if any(s < least for s, least in zip(sizes, (MIN_M, MIN_N, MIN_K), strict=True)) or product(sizes) < MIN_WORK:
         return f"not packed: M={sizes[0]} N={sizes[1]} K={sizes[2]} is too small"
-    parts = float_parts.parts_kind(found, target)
-    apart = float_parts.in_parts(found, parts) if parts else None
+    pairs = bfloat16.in_pairs(found) if bfloat16.takes_bfloat16(found, target) else None
     few = sizes[0] < MIN_M_TURNED and not steps_closely(found.b, found.n)
-    if few and not (apart is not None and in_squares(apart.b, apart.k) and sizes[1] >= 2 * MIN_N):
+    if few and not (pairs is not None and in_squares(pairs.b, pairs.k) and sizes[1] >= 2 * MIN_N):
         return f"not packed: M={sizes[0]} is too small to read B across its contiguous variable"
     for vs in (found.m, found.n, found.k):
         if any(not isinstance(v.hi, int) for v in vs[1:]):
             return "not packed: an inner extent is known at run time only"
-    if not parts and streams(found, target):
+    if pairs is None and streams(found, target):
         return "not packed: both operands are read in place as fast"
     words = narrow_kind(found, target)
     if words:
         return packed(in_words(found, words), target, words)
     options = [] if few else [option(found, target)]
-    if apart is not None:
-        options.append(option(apart, target, parts))
+    if pairs is not None:
+        options.append(option(pairs, target, bfloat16.KIND))
     return min(options, key=lambda o: o[0])[1]
 
 
@@ -143,7 +141,7 @@ def option(c: Contraction, target: Target, words: str = "") -> tuple[float, Pack
     made = []
     for in_place in (True, False) if is_plain(c.a) else (False,):
         rows, vectors, cycles = register_tile(c, width, target, "" if in_place else a_along, words)
-        k = box(c.k, k_block(vectors * width, bits, target), float_parts.STEPS if words in PARTS else 1)
+        k = box(c.k, k_block(vectors * width, bits, target), bfloat16.STEPS if words == bfloat16.KIND else 1)
         if in_place and not (one_run(c.a, c.k, k) and (a_along == "k" or row_bytes(c.a, c.k) < PAGE)
                              and stays_near(c, k, rows, target)):
             continue
@@ -153,8 +151,8 @@ def option(c: Contraction, target: Target, words: str = "") -> tuple[float, Pack
         batch = tuple(v.name for v in c.batch)
         tile = Tile(words or c.a.dtype.short, rows, vectors * width, a_along)
         kernel = "" if in_place else called(tile, product(p for _, p in k), target)
-        if words in PARTS:
-            packing += float_parts.UNSCALE * size(c.batch) * size(c.m) * size(c.n)
+        if words == bfloat16.KIND:
+            packing += bfloat16.UNSCALE * size(c.batch) * size(c.m) * size(c.n)
         made.append((cycles * ROWS_APART + packing, PackedPlan("packed", batch, m, n, k, rows, vectors, width,
                                                   along, lanes, b_lanes, kernel, words=words)))
     shifted = () if words else (windowed(c, width, target), windowed_turned(c, width, target))
@@ -175,7 +173,7 @@ def called(tile: Tile, depth: int, target: Target) -> str:
 def blocks(c: Contraction, k: Box, rows: int, columns: int, target: Target, how: Packing) -> tuple[Box, Box, float]:
     """Blocks of M and N that fit the second-level cache with what they need of A, B and sums, and what they cost."""
     bits = max(c.a.dtype.bits, 32)
-    depth = float_parts.whole_steps(product(p for _, p in k), how.words) * float_parts.plane_count(how.words)
+    depth = bfloat16.whole_steps(product(p for _, p in k), how.words)
     room = target.l2 * 8 // bits
     best: tuple[float, Box, Box] | None = None
     for height in BLOCK_HEIGHTS:
@@ -207,8 +205,8 @@ def register_tile(c: Contraction, width: int, target: Target, along: str, words:
         kind = words or c.a.dtype.short
         for rows in [r for r in shapes(kind, along, width, vectors, target) if along or r <= IN_PLACE_ROWS]:
             tiles = ceil(m / rows) * ceil(n / (vectors * width))
-            cycles = kind_cycles(kind, rows, vectors, target) * float_parts.whole_steps(k, words)
-            cycles += (TILE_CYCLES + float_parts.CALL_CYCLES.get(words, 0)) * ceil(k / depth)
+            cycles = kind_cycles(kind, rows, vectors, target) * bfloat16.whole_steps(k, words)
+            cycles += (TILE_CYCLES + (bfloat16.CALL_CYCLES if words == bfloat16.KIND else 0)) * ceil(k / depth)
             cycles *= tiles * size(c.batch)
             if cycles <= found[2]:
                 found = rows, vectors, cycles
@@ -218,20 +216,19 @@ def register_tile(c: Contraction, width: int, target: Target, along: str, words:
 def kind_cycles(kind: str, rows: int, vectors: int, target: Target) -> float:
     """Cycles of a tile per step of the sum, for any kind of panel."""
     if in_matrix_registers(kind, target):
-        return rows * vectors / SIDE * float_parts.PASSES.get(kind, 1)
+        return rows * vectors / SIDE * (bfloat16.SLOWER if kind == bfloat16.KIND else 1)
     return step_cycles(rows + (1 if kind == "u8x4" else 0), vectors)  # which has a row of sums of b beside
 
 
 def block_cost(c: Contraction, m: Box, n: Box, rows: int, columns: int, target: Target, how: Packing) -> float:
     """Cycles of packing and of edges, and of workers that wait for the last block: their number changes no result."""
-    planes = float_parts.plane_count(how.words)
     mb, nb = product(p for _, p in m), product(p for _, p in n)
     m_blocks, n_blocks, all_k = ceil(size(c.m) / mb), ceil(size(c.n) / nb), size(c.k) * size(c.batch)
     near_a, near_b = (size(vs) * all_k * stored_bytes(x) <= target.l2 for vs, x in ((c.m, c.a), (c.n, c.b)))
     cycles = 0.0
     if how.packs_a:
-        cycles += size(c.m) * all_k * n_blocks * pack_cycles(c.a, near_a, how.a_turned, c.m, planes)
-    cycles += size(c.n) * all_k * m_blocks * pack_cycles(c.b, near_b, how.b_turned, c.k, planes)
+        cycles += size(c.m) * all_k * n_blocks * pack_cycles(c.a, near_a, how.a_turned, c.m)
+    cycles += size(c.n) * all_k * m_blocks * pack_cycles(c.b, near_b, how.b_turned, c.k)
     work = size(c.m) * size(c.n) * all_k / (target.lanes(max(c.a.dtype.bits, 32)) * 2)
     edges = ceil(mb / rows) * rows / mb * ceil(nb / columns) * columns / nb - 1
     units = m_blocks * n_blocks * size(c.batch)

@@ -24,8 +24,8 @@ from math import ceil, gcd
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import extent, value_accesses
+from minigrad.codegen.strategies.bfloat16 import takes_bfloat16
 from minigrad.codegen.strategies.build_dots import dot_groups, lanes_along_rows
-from minigrad.codegen.strategies.float_parts import parts_kind
 from minigrad.codegen.strategies.packed import is_plain, product, row_bytes, steps_closely
 from minigrad.codegen.strategies.panel_form import LEAST_NEAR, form_of
 from minigrad.codegen.strategies.panel_units import (
@@ -143,7 +143,7 @@ def plan(nest: Nest, target: Target) -> PanelPlan | str:
     bits = c.a.dtype.bits
     if not c.a.dtype.is_float or any(a.bits != bits for value in (c.a, c.b) for a in value_accesses(value, ())):
         return "no panels: an operand is narrow or an integer"
-    if parts_kind(c, target):
+    if takes_bfloat16(c, target):
         return "no panels: matrix registers multiply packed words"
     width = min(16, target.lanes(bits))
     m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))

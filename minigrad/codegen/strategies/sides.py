@@ -62,16 +62,15 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Packed memory: rows of `pitch` elements, `planes` of them for each of an operand."""
+    """Packed memory: rows of `pitch` elements."""
 
     name: str
     rows: int
     pitch: int
-    planes: int = 1
 
     @property
     def size(self) -> int:
-        return self.rows * self.planes * self.pitch
+        return self.rows * self.pitch
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,22 +189,17 @@ def places_of(runs: list[Run]) -> Callable[[dict[Var, Index]], Index]:
     return place
 
 
-def fill(name: str, places: Sequence[tuple[Index, Value]], conditions: tuple[Index, ...], lane: Var, lanes: int
-         ) -> list[Stmt]:
-    """name[offset] = value for each of `places`, 0 where a condition fails; without a mask where all lanes are inside.
-    """
-    zero = const(0, places[0][1].dtype)
-    if all(v.op == "guard" and v.args[1] is zero and v.attr == places[0][1].attr for _, v in places):
-        conditions = (*places[0][1].attr, *conditions)  # type: ignore[misc]
-        places = [(offset, v.args[0]) for offset, v in places]
-
-    def stores(inside: tuple[Index, ...]) -> tuple[Stmt, ...]:
-        return tuple([Store(name, offset, guard(value, zero, inside)) for offset, value in places])
-
+def fill(name: str, offset: Index, value: Value, conditions: tuple[Index, ...], lane: Var, lanes: int) -> list[Stmt]:
+    """name[offset] = value, 0 where a condition fails; without a mask where all lanes are inside."""
+    zero = const(0, value.dtype)
+    if value.op == "guard" and value.args[1] is zero:
+        value, conditions = value.args[0], (*value.attr, *conditions)  # type: ignore[misc]
+    some = Store(name, offset, guard(value, zero, conditions))
     whole = _in_all_lanes(conditions, lane, lanes)
     if not whole:
-        return [*stores(conditions)]
-    return [If(whole, stores(tuple(e for e in conditions if lane not in variables(e))), stores(conditions))]
+        return [some]
+    uniform = tuple(e for e in conditions if lane not in variables(e))
+    return [If(whole, (Store(name, offset, guard(value, zero, uniform)),), (some,))]
 
 
 def _in_all_lanes(conditions: tuple[Index, ...], lane: Var, width: int) -> tuple[Index, ...]:

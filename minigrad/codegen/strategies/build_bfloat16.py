@@ -1,4 +1,4 @@
-"""Packed contractions whose words have parts in planes (`float_parts.py`): what is packed, and what becomes of sums.
+"""What becomes of the sums of packed contractions of bfloat16 (`bfloat16.py`).
 
     sums = sums / scale^2; seen: one of them is no finite number
     if seen: for rows: for vectors: if one of these is no finite number: compute such ones again, in float32, from the
@@ -11,12 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Alloc, If, Let, Loop, Stmt, Store
-from minigrad.codegen.microkernels.parts import PARTS
 from minigrad.codegen.monoid import MONOIDS
-from minigrad.codegen.strategies import float_parts
+from minigrad.codegen.strategies.bfloat16 import KIND, SCALE, in_pairs
 from minigrad.codegen.strategies.build import accumulate, ceil_div
 from minigrad.codegen.strategies.narrow import in_words
-from minigrad.codegen.strategies.plan import PackedPlan
 from minigrad.codegen.strategies.recognise import Contraction
 from minigrad.codegen.strategies.sides import Block, Side, expressions_of, places_of, runs_of
 from minigrad.dtype import float32, int32
@@ -30,18 +28,14 @@ MAX = 3.4028234663852886e38
 _NO, _YES = const(0, int32), const(1, int32)
 
 
-def operands_of(c: Contraction, plan: PackedPlan) -> tuple[Contraction, tuple[Value, ...], tuple[Value, ...]]:
-    """The contraction over what the plan packs, and of each operand a value for every plane."""
-    if plan.words in PARTS:
-        return float_parts.in_parts(c, plan.words), *float_parts.planes(c, plan.words)
-    c = in_words(c, plan.words) if plan.words else c
-    return c, (c.a,), (c.b,)
+def over_words(c: Contraction, words: str) -> Contraction:
+    """The contraction over the words that a plan packs, '' for elements."""
+    return in_pairs(c) if words == KIND else in_words(c, words) if words else c
 
 
 def unscaled(builder: PackedBuilder, whole: Contraction, out: Block, m: Side, n: Side) -> list[Stmt]:
     """The sums of a block, `whole` being the contraction of the numbers themselves. Nothing for other words."""
-    kind = builder.plan.words
-    if kind not in PARTS:
+    if builder.plan.words != KIND:
         return []
     width = builder.plan.width
     builder.count += 1
@@ -49,7 +43,7 @@ def unscaled(builder: PackedBuilder, whole: Contraction, out: Block, m: Side, n:
     vectors = ceil_div(n.count, width)
     row, y, lane = builder.fresh("i", m.count - 1), builder.fresh("y", vectors - 1), builder.fresh("l", width - 1)
     place, column = row * out.pitch + y * width + lane, y * width + lane
-    sums = binary("mul", load(out.name, (place,), float32), const(PARTS[kind].scale ** -2, float32))
+    sums = binary("mul", load(out.name, (place,), float32), const(SCALE ** -2, float32))
     odd = guard(_odd(local(total, float32)), _NO, (n.count - 1 - column,))
     body = (Let(total, sums), Store(out.name, place, local(total, float32)),
             Store(part, 0, binary("or", load(part, (0,), int32), odd)))

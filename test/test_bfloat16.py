@@ -1,4 +1,4 @@
-"""Products of bfloat16, and of float32 in three bfloat16 parts: as exact as float32, for every number there is."""
+"""Products of bfloat16 in matrix registers: as exact as those of float32, for every number there is."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -15,25 +15,24 @@ from minigrad.codegen.ir.text import parse_function, print_function
 from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.kernel_interpret import interpret_kernel
-from minigrad.codegen.microkernels.parts import PARTS, words_of
+from minigrad.codegen.strategies.bfloat16 import KIND, SCALE, in_pairs, takes_bfloat16, word_of
 from minigrad.codegen.strategies.build_packed import build_packed
-from minigrad.codegen.strategies.float_parts import in_parts, parts_kind
 from minigrad.codegen.strategies.packed import packed
 from minigrad.codegen.strategies.plan import PackedPlan, parse_plan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.codegen.transforms.unroll import unroll
-from minigrad.dtype import bfloat16, float32, uint32
+from minigrad.dtype import bfloat16, uint32
 from minigrad.expr import Var
 from minigrad.runtime.cpu import host_target, shared_jit
 from minigrad.value import load
 
-AMX = replace(AVX512, name="amx", features=AVX512.features | {"avx512bw", "amx-tile", "amx-bf16", "amx-float32"})
+AMX = replace(AVX512, name="amx", features=AVX512.features | {"avx512bw", "amx-tile", "amx-bf16"})
 MATRIX_REGISTERS = pytest.mark.skipif("amx-bf16" not in host_target(shared_jit(), 1).features,
                                       reason="this processor has no matrix registers for bfloat16")
 rng = np.random.default_rng(17)
 
 
-def rounded(*shape: int) -> Tensor:
+def of(*shape: int) -> Tensor:
     """Numbers of bfloat16, widened where they are read."""
     return tensor(*shape).cast("bfloat16").realize().float()
 
@@ -48,82 +47,73 @@ def every_kind_of_number() -> np.ndarray:
     return np.concatenate([bits, bits ^ 0x80000000])
 
 
-@pytest.mark.parametrize("kind", PARTS)
-def test_words_add_up_to_every_number(kind: str) -> None:
-    """Parts are the number times the scale, exactly and none of them subnormal; or one of them is no finite number."""
-    bits, parts = every_kind_of_number(), PARTS[kind]
-    count, dtype = len(bits) // 2, float32 if kind == "bf16x3" else bfloat16
-    i, x = Var("i", 0, count - 1), bits if dtype is float32 else (bits >> 16).astype(np.uint16)
-    made = words_of(kind, load("x", (i * 2,), dtype), load("x", (i * 2 + 1,), dtype))
-    stores = tuple(Store("w", i * parts.planes + p, word) for p, word in enumerate(made))
-    params = BufferParam("x", dtype, 2 * count, "in"), BufferParam("w", uint32, parts.planes * count, "out")
-    encode = Function("encode", params, (), (), (Loop(i, 0, count, "serial", stores),))
-    words = np.zeros(parts.planes * count, np.uint32)
-    interpret_function(parse_function(print_function(encode)), {"x": x.view(dtype.np), "w": words}, {})
-    found = np.stack([words << 16, words & 0xffff0000], -1).view(np.float32).reshape(count, parts.planes, 2)
-    numbers = (bits if dtype is float32 else bits & 0xffff0000).view(np.float32).reshape(count, 2)
-    finite, small = np.asarray(np.isfinite(found).all(1)), np.abs(numbers) < 3e38 / parts.scale
+def test_words_hold_every_number() -> None:
+    """Times the scale, exactly and not subnormal; or as no finite number."""
+    bits = (every_kind_of_number() >> 16).astype(np.uint16)
+    count = len(bits) // 2
+    i = Var("i", 0, count - 1)
+    word = word_of(load("x", (i * 2,), bfloat16), load("x", (i * 2 + 1,), bfloat16))
+    params = BufferParam("x", bfloat16, 2 * count, "in"), BufferParam("w", uint32, count, "out")
+    encode = Function("encode", params, (), (), (Loop(i, 0, count, "serial", (Store("w", i + 0, word),)),))
+    words = np.zeros(count, np.uint32)
+    interpret_function(parse_function(print_function(encode)), {"x": bits.view(bfloat16.np), "w": words}, {})
+    found = np.stack([words << 16, words & 0xffff0000], -1).view(np.float32).ravel()
+    numbers = (bits.astype(np.uint32) << 16).view(np.float32)
+    finite, small = np.isfinite(found), np.abs(numbers) < 3e38 / SCALE
     assert np.array_equal(finite & small, small) and not finite[~np.isfinite(numbers)].any()
-    with np.errstate(invalid="ignore"):
-        total, expected = found.astype(np.float64).sum(1), numbers.astype(np.float64) * parts.scale
-    np.testing.assert_array_equal(total[finite], expected[finite])
+    np.testing.assert_array_equal(found[finite], numbers[finite].astype(np.float64) * SCALE)
     size = np.abs(found)
     assert not ((size > 0) & (size < np.finfo(np.float32).tiny)).any()
 
 
 # ---- plans ----
 
-CASES: dict[str, Callable[[Callable[..., Tensor]], Tensor]] = {
-    "a @ b": lambda of: of(19, 24) @ of(24, 37),
-    "odd": lambda of: of(17, 23) @ of(23, 33),
-    "a @ b.T": lambda of: of(13, 33) @ of(21, 33).transpose(0, 1),
-    "a.T @ b": lambda of: of(33, 13).transpose(0, 1) @ of(33, 21),
-    "a.T @ b.T": lambda of: of(21, 13).transpose(0, 1) @ of(18, 21).transpose(0, 1),
-    "batched": lambda of: of(2, 5, 7) @ of(2, 7, 17),
-    "epilogue": lambda of: (of(2, 5, 7) @ of(7, 17) + of(17)).relu(),
-    "conv": lambda of: of(1, 3, 7, 7).conv2d(of(5, 3, 3, 3), padding=1).relu(),
-    "strided conv": lambda of: of(1, 2, 9, 9).conv2d(of(4, 2, 3, 3), stride=2, padding=1),
-    "1x1 conv": lambda of: of(2, 5, 5, 5).conv2d(of(6, 5, 1, 1)),
+CASES: dict[str, Callable[[], Tensor]] = {
+    "a @ b": lambda: of(19, 24) @ of(24, 37),
+    "odd": lambda: of(17, 23) @ of(23, 33),
+    "a @ b.T": lambda: of(13, 33) @ of(21, 33).transpose(0, 1),
+    "a.T @ b": lambda: of(33, 13).transpose(0, 1) @ of(33, 21),
+    "a.T @ b.T": lambda: of(21, 13).transpose(0, 1) @ of(18, 21).transpose(0, 1),
+    "batched": lambda: of(2, 5, 7) @ of(2, 7, 17),
+    "epilogue": lambda: (of(2, 5, 7) @ of(7, 17) + of(17)).relu(),
+    "conv": lambda: of(1, 3, 7, 7).conv2d(of(5, 3, 3, 3), padding=1).relu(),
+    "strided conv": lambda: of(1, 2, 9, 9).conv2d(of(4, 2, 3, 3), stride=2, padding=1),
+    "1x1 conv": lambda: of(2, 5, 5, 5).conv2d(of(6, 5, 1, 1)),
 }
 
 
-def plan_of(kernel: Kernel, kind: str) -> PackedPlan:
+def plan_of(kernel: Kernel) -> PackedPlan:
     found = recognise(kernel.nests[0])
     assert isinstance(found, Contraction), found
-    if kind == "bf16x1":
-        assert parts_kind(found, AMX) == kind
-    plan = packed(in_parts(found, kind), AMX, kind)
-    assert parse_plan(str(plan)) == plan and f"tile_{kind}_" in plan.microkernel
+    assert takes_bfloat16(found, AMX)
+    plan = packed(in_pairs(found), AMX, KIND)
+    assert parse_plan(str(plan)) == plan and f"tile_{KIND}_" in plan.microkernel
     return plan
 
 
-@pytest.mark.parametrize("kind, of", [("bf16x1", rounded), ("bf16x3", tensor)], ids=list(PARTS)[::-1])
 @pytest.mark.parametrize("case", CASES)
-def test_parts_equal_the_kernel(case: str, kind: str, of: Callable[..., Tensor]) -> None:
-    kernel = flat_kernel(CASES[case](of), AMX)
-    equal_the_kernel(kernel, [build_packed(kernel, kernel.nests[0], plan_of(kernel, kind), "packed")])
+def test_pairs_equal_the_kernel(case: str) -> None:
+    kernel = flat_kernel(CASES[case](), AMX)
+    equal_the_kernel(kernel, [build_packed(kernel, kernel.nests[0], plan_of(kernel), "packed")])
 
 
-@pytest.mark.parametrize("kind, of", [("bf16x1", rounded), ("bf16x3", tensor)], ids=list(PARTS)[::-1])
-def test_blocks_end_within_a_register(kind: str, of: Callable[..., Tensor]) -> None:
+def test_blocks_end_within_a_register() -> None:
     """Blocks of 20 words, of which the last one has 11, over rows and columns that fill no tile."""
     kernel = flat_kernel(of(18, 61) @ of(61, 40), AMX)
-    plan = replace(plan_of(kernel, kind), k=(("r0", 20),))
+    plan = replace(plan_of(kernel), k=(("r0", 20),))
     equal_the_kernel(kernel, [build_packed(kernel, kernel.nests[0], plan, "packed")])
 
 
-@pytest.mark.parametrize("kind, of", [("bf16x1", rounded), ("bf16x3", tensor)], ids=list(PARTS)[::-1])
 @pytest.mark.parametrize("case", ["a @ b", "a.T @ b.T", "conv", "epilogue"])
-def test_sums_that_are_no_finite_numbers(case: str, kind: str, of: Callable[..., Tensor]) -> None:
+def test_sums_that_are_no_finite_numbers(case: str) -> None:
     """They are computed from the operands: infinite, NaN, or so large that the scale made them infinite."""
-    kernel = flat_kernel(CASES[case](of), AMX)
-    function = unroll(build_packed(kernel, kernel.nests[0], plan_of(kernel, kind), "packed"))
+    kernel = flat_kernel(CASES[case](), AMX)
+    function = unroll(build_packed(kernel, kernel.nests[0], plan_of(kernel), "packed"))
     verify_function(function)
     arrays = arguments(kernel)
     first, second, *_ = (arrays[p.name] for p in kernel.params if p.mode == "in")
     for array, place, value in ((first, 7, 3e37), (first, 30, np.inf), (second, 11, np.nan)):
-        number = np.float32(value)
-        array[np.unravel_index(place, array.shape)] = number if kind == "bf16x3" else number.view(np.uint32) >> 16
+        array[np.unravel_index(place, array.shape)] = np.float32(value).view(np.uint32) >> 16
     expected = {name: array.copy() for name, array in arrays.items()}
     with np.errstate(all="ignore"):
         interpret_kernel(kernel, expected, {})
@@ -137,20 +127,11 @@ def test_sums_that_are_no_finite_numbers(case: str, kind: str, of: Callable[...,
 
 # ---- on processors that have the registers ----
 
-def product(a: np.ndarray, b: np.ndarray, asked: bool = True) -> np.ndarray:
-    """In parts, unless not `asked`; of float32, or of bfloat16 where all numbers are such."""
-    with config(amx_float32=asked):
-        x, y = Tensor(a, device="CPU"), Tensor(b, device="CPU")
-        plan = show(x @ y, stage="plan")
-        assert ("bf16x3" in plan) == asked
-        return (x @ y).numpy()
-
-
-def small_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Of what the operands are as bfloat16."""
     x, y = (Tensor(v, device="CPU").cast("bfloat16").realize() for v in (a, b))
     made = x.matmul(y, dtype="float32")
-    assert "bf16x1" in show(made, stage="plan")
+    assert KIND in show(made, stage="plan")
     return made.numpy()
 
 
@@ -168,22 +149,20 @@ SPECIAL: dict[str, list[tuple[float, float]]] = {
 
 
 @MATRIX_REGISTERS
-@pytest.mark.parametrize("multiply", [product, small_product], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("case", SPECIAL)
-def test_every_number_multiplies(case: str, multiply: Callable[..., np.ndarray]) -> None:
+def test_every_number_multiplies(case: str) -> None:
     """Some rows have pairs of special numbers, first alone, then among others."""
     for others in (0.0, 1.0):
         a, b = (np.float32(others) * rng.standard_normal(s).astype(np.float32) for s in ((150, 170), (170, 190)))
         for step, (x, y) in enumerate(SPECIAL[case]):
             a[5, 3 + 40 * step], b[3 + 40 * step, 9] = x, y
             a[70, 149 - step], b[149 - step, 90] = x, y
-        if multiply is small_product:
-            a, b = as_bfloat16(a), as_bfloat16(b)
+        a, b = as_bfloat16(a), as_bfloat16(b)
         with np.errstate(all="ignore"):
             expected = a.astype(np.float64) @ b.astype(np.float64)
             size = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64))
             expected, near = expected.astype(np.float32), 4e-7 * size + 2e-45
-        got = multiply(a, b)
+        got = product(a, b)
         np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
         exact = np.isinf(expected) | ~np.isfinite(near)
         np.testing.assert_array_equal(got[exact], expected[exact])
@@ -196,24 +175,25 @@ def test_as_near_as_float32(scale: float) -> None:
     """To what float64 gives, of numbers of any size; the blocks of K end where no register does."""
     a, b = (rng.standard_normal(s).astype(np.float32) for s in ((150, 1100), (1100, 130)))
     a *= np.float32(scale)
+    a, b = as_bfloat16(a), as_bfloat16(b)
     expected = a.astype(np.float64) @ b.astype(np.float64)
-    parts, plain = (product(a, b, asked).astype(np.float64) for asked in (True, False))
-    assert np.abs(parts - expected).max() <= np.abs(plain - expected).max()
-    assert np.square(parts - expected).mean() <= np.square(plain - expected).mean()
+    plain = (Tensor(a, device="CPU") @ Tensor(b, device="CPU")).numpy().astype(np.float64)
+    made = product(a, b).astype(np.float64)
+    assert np.abs(made - expected).max() <= np.abs(plain - expected).max()
+    assert np.square(made - expected).mean() <= np.square(plain - expected).mean()
 
 
 @MATRIX_REGISTERS
-@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
 @pytest.mark.parametrize("m, n, k", [(300, 200, 130), (65, 700, 1030)])
-def test_threads_change_nothing(m: int, n: int, k: int, kind: str) -> None:
+def test_threads_change_nothing(m: int, n: int, k: int) -> None:
     a, b = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), (k, n)))
     a[m - 1, 7] = np.inf
     found = []
     for threads in (1, 2):
-        with config(threads=threads, amx_float32=True):
-            x, y = (Tensor(v, device="CPU").cast(kind).realize() for v in (a, b))
+        with config(threads=threads):
+            x, y = (Tensor(v, device="CPU").cast("bfloat16").realize() for v in (a, b))
             made = x.matmul(y, dtype="float32")
-            assert "bf16x" in show(made, stage="plan")
+            assert KIND in show(made, stage="plan")
             found.append(made.numpy())
     assert found[0].tobytes() == found[1].tobytes()
 
@@ -223,6 +203,6 @@ def test_convolutions_of_bfloat16() -> None:
     x, w = (rng.standard_normal(s).astype(np.float32) for s in ((2, 40, 30, 30), (64, 40, 3, 3)))
     low = [Tensor(v, device="CPU").cast("bfloat16").realize() for v in (x, w)]
     made = low[0].conv2d(low[1], padding=1)
-    assert "bf16x1" in show(made, stage="plan")
+    assert KIND in show(made, stage="plan")
     expected = low[0].float().realize().conv2d(low[1].float().realize(), padding=1).numpy()
     np.testing.assert_allclose(made.float().numpy(), expected, rtol=2 ** -8, atol=1e-4)
