@@ -80,7 +80,9 @@ class Places(Graph):
         a = self.axis(x)
         shape = [int(self.rng.integers(1, 6 if k == a else d + 1)) for k, d in enumerate(x.shape)]
         index, value = self.positions(shape, x.shape[a]), self.leaf(tuple(shape), x.dtype)
-        kind = self.pick(("set", "sum", "amax", "amin"))
+        if x.dtype.is_float and self.rng.random() < 0.5:  # computed row by row
+            value = self.pick((Tensor.softmax, Tensor.layernorm))(value, int(self.rng.integers(x.ndim)))
+        kind = self.pick(("set", "sum", "amax", "amin", "prod"))
         return x.scatter(a, index, value) if kind == "set" else x.scatter_reduce(a, index, value, kind)
 
     def gathered(self, x: Tensor) -> Tensor:
@@ -100,6 +102,26 @@ class Places(Graph):
         descending, k = bool(self.rng.random() < 0.5), int(self.rng.integers(1, x.shape[a] + 1))
         return self.pick((lambda: x.sort(a, descending)[0], lambda: x.argsort(a), lambda: x.argmax(a),
                           lambda: x.topk(k, a)[0], lambda: x.argmin(a)))()
+
+    def embedded(self, x: Tensor) -> Tensor:
+        """Rows of a table many times, normalised: their gradients are added up."""
+        if x.ndim != 2 or 0 in x.shape:
+            return x
+        found = x.float().embedding(self.positions((int(self.pick((3, 40))),), x.shape[0]))
+        return self.pick((Tensor.layernorm, Tensor.softmax, Tensor.log_softmax))(found, self.axis(found))
+
+    def resized(self, x: Tensor) -> Tensor:
+        if x.ndim != 4 or 0 in x.shape or not x.dtype.is_float:
+            return x
+        size = int(self.pick((1, 3, 6))), int(self.pick((2, 5)))
+        return x.interpolate(size, self.pick(("nearest", "bilinear", "bicubic", "area")))
+
+    def summed(self, x: Tensor) -> Tensor:
+        if x.ndim != 2 or not x.dtype.is_float:
+            return x
+        x = x.clip(-2, 2)
+        square = self.leaf((x.shape[0], x.shape[0]), x.dtype)
+        return Tensor.einsum(self.pick(("ij,ii->ij", "ij,ki->kj", "ij,ik->j")), x, square)
 
     def running(self, x: Tensor) -> Tensor:
         if not x.ndim or 0 in x.shape:
@@ -134,9 +156,11 @@ class Places(Graph):
 
 
 PLACES = (Places.put, Places.put, Places.replaced, Places.masked, Places.scattered, Places.gathered, Places.ordered,
-          Places.running, Places.whole, Places.moved, Places.moved, Places.attended)
+          Places.running, Places.whole, Places.moved, Places.moved, Places.attended, Places.embedded, Places.resized,
+          Places.summed)
 SMOOTH = (*[o for o in OPERATIONS if o not in (Graph.cast, Graph.window_gradient)], Places.put, Places.replaced,
-          Places.scattered, Places.gathered, Places.running, Places.moved, Places.attended)
+          Places.scattered, Places.gathered, Places.running, Places.moved, Places.attended,
+          Places.embedded, Places.embedded, Places.resized, Places.summed)
 
 
 def close(got: np.ndarray, want: np.ndarray, tolerance: float, name: str) -> None:
