@@ -403,6 +403,11 @@ def scatter(base: Node, index: Node, value: Node, axis: int, reduction: str) -> 
     return base if 0 in index.shape else result
 
 
+def alias(x: Node) -> Node:
+    """Another Node of the same values, without a gradient."""
+    return apply(storage.DETACH, x, id=0)
+
+
 def assign(target: Node, value: Node, region: storage.Region | None = None) -> Node:
     """The target with a region replaced, all of it unless told."""
     return apply(storage.ASSIGN, target, value, region=region or ((0, 1),) * len(target.shape))
