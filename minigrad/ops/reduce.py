@@ -64,8 +64,9 @@ def _extreme_vjp(node: Node, g: Node) -> tuple[Node | None]:
     x, axes = node.inputs[0], node.params["axes"]
     if not x.dtype.is_float:
         return (None,)
-    if node.storage is not None and x.storage is None:
-        # Computed again, in other kernels, x may differ in the last bit from what this extreme was taken of.
+    if x.storage is None:
+        # Once the extreme is read, x is computed again in other kernels, and may differ in the last bit: the gradient
+        # has an extreme of its own.
         x = B.alias(x)
         node = apply(node.op, x, axes=axes)
     hit = B.cast(B.eq(x, B.expand_reduced(node, x.shape, axes)), x.dtype)
