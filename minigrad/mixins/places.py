@@ -92,8 +92,8 @@ class PlacesMixin(SamplingMixin):
                              f"{stride!r}")
         last = start + sum([(n - 1) * s for n, s in zip(shape, steps, strict=True)])  # type: ignore[operator]
         if 0 not in shape and last >= self.numel():
-            raise ShapeError(f"[as_strided] expected places in 0..{self.numel() - 1} of {list(self.shape)}, "  # type: ignore[operator]
-                             f"got {last}")
+            most = self.numel() - 1  # type: ignore[operator]
+            raise ShapeError(f"[as_strided] expected places in 0..{most} of {list(self.shape)}, got {last}")
         place = self.full((), start, dtype=int32, device=self.device).expand(*shape)
         for a, (n, s) in enumerate(zip(shape, steps, strict=True)):
             order = type(self).arange(n, device=self.device).reshape(*[-1 if i == a else 1 for i in range(len(shape))])

@@ -69,7 +69,8 @@ class SpectrumMixin(PartsMixin):
         total = share.conv_transpose2d(picked, stride=hop)
         known = total > _LEAST
         signal = known.where(added / known.where(total, 1), 0).squeeze(1)
-        start, end = (size // 2, signal.shape[1] - size // 2) if center else (0, signal.shape[1])  # type: ignore[operator]
+        start = size // 2 if center else 0
+        end = signal.shape[1] - start  # type: ignore[operator]
         if length is not None:
             end = min(start + as_count("istft", "length", length), signal.shape[1])
         signal = signal._cut(1, start, end)
