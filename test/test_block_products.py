@@ -6,23 +6,18 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from machine_code import assembly
+from test_stream import computes
 
 from minigrad import Tensor, config, microkernels, show
-from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.text import meaning_of, parse_function, print_function
-from minigrad.codegen.ir.verify import verify_function, verify_meaning
+from minigrad.codegen.ir.verify import verify_meaning
 from minigrad.codegen.kernel import Kernel
-from minigrad.codegen.kernel_interpret import interpret_kernel
-from minigrad.codegen.lowering.collapse import collapse
-from minigrad.codegen.lowering.flatten import flatten
-from minigrad.codegen.lowering.split import split_divisions
 from minigrad.codegen.microkernels import limbs
 from minigrad.codegen.microkernels.block_product import KINDS, REQUIRES
 from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.stages import Stage, stages_of
 from minigrad.codegen.strategies.plan import Plan, QuantizedPlan, parse_plan
 from minigrad.codegen.strategies.quantized import folded
-from minigrad.codegen.transforms.unroll import unroll
 from minigrad.dtype import float32, int32, uint32
 from minigrad.runtime.registry import get_device
 from minigrad.scheduler.graph import build_graph
@@ -76,18 +71,7 @@ def test_the_loops_equal_their_kernel(case: str) -> None:
     kernel, stage = staged(make())
     assert isinstance(stage.plan, QuantizedPlan) and parse_plan(str(stage.plan)) == stage.plan
     assert len(stage.plan.kernels) == sums
-    flat = collapse(flatten(split_divisions(kernel)))
-    arrays = {}
-    for p in flat.params:
-        words = rng.integers(0, 1 << 31, p.shape) if p.dtype.is_int else rng.standard_normal(p.shape)
-        arrays[p.name] = words.astype(p.dtype.np) if p.mode == "in" else np.zeros(p.shape, p.dtype.np)
-    expected = {name: a.copy() for name, a in arrays.items()}
-    scalars = {scalar.name: 0.75 for scalar in flat.scalars}
-    interpret_kernel(flat, expected, scalars)
-    verify_function(stage.function)
-    assert parse_function(print_function(stage.function)) == stage.function
-    interpret_function(unroll(stage.function), arrays, scalars, {})
-    np.testing.assert_allclose(arrays["o0"], expected["o0"], rtol=1e-4, atol=1e-3)
+    computes(stage, kernel, 0.75)
 
 
 @pytest.mark.parametrize("make", [

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from threading import Barrier
 
 import pytest
@@ -25,23 +26,17 @@ def together(*parts: Callable[[Barrier], object]) -> list[object]:
 
 
 def test_a_thread_that_infers_beside_one_that_trains() -> None:
-    def train(barrier: Barrier) -> object:
-        w = Tensor([2.0], requires_grad=True)
-        with Tensor.train():
-            barrier.wait()
-            y = (w * 3).sum()
-            barrier.wait()
-            return Tensor.training, Tensor.grad_enabled, y.requires_grad
+    def within(mode: Callable[[], AbstractContextManager]) -> Callable[[Barrier], object]:
+        def run(barrier: Barrier) -> object:
+            w = Tensor([2.0], requires_grad=True)
+            with mode():
+                barrier.wait()
+                y = (w * 3).sum()
+                barrier.wait()
+                return Tensor.training, Tensor.grad_enabled, y.requires_grad
+        return run
 
-    def infer(barrier: Barrier) -> object:
-        w = Tensor([2.0], requires_grad=True)
-        with Tensor.no_grad():
-            barrier.wait()
-            y = (w * 3).sum()
-            barrier.wait()
-            return Tensor.training, Tensor.grad_enabled, y.requires_grad
-
-    assert together(train, infer) == [(True, True, True), (False, False, False)]
+    assert together(within(Tensor.train), within(Tensor.no_grad)) == [(True, True, True), (False, False, False)]
     assert (Tensor.training, Tensor.grad_enabled) == (False, True)
 
 

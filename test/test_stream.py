@@ -85,6 +85,23 @@ def streamed(kernel: Kernel, target: Target) -> Stage:
     return stage
 
 
+def computes(stage: Stage, kernel: Kernel, scalar: float) -> None:
+    """The loops of the only stage compute what the kernel says, and their text parses back."""
+    flat = collapse(flatten(split_divisions(kernel)))
+    arrays = {}
+    for p in flat.params:
+        words = rng.integers(0, 1 << 31, p.shape) if p.dtype.is_int else rng.standard_normal(p.shape)
+        arrays[p.name] = words.astype(p.dtype.np) if p.mode == "in" else np.zeros(p.shape, p.dtype.np)
+    expected = {name: a.copy() for name, a in arrays.items()}
+    scalars = {s.name: scalar for s in flat.scalars}
+    interpret_kernel(flat, expected, scalars)
+    verify_function(stage.function)
+    assert parse_function(print_function(stage.function)) == stage.function
+    dims = {d.name: value for d, value in zip(stage.function.dims, stage.dims, strict=True)}
+    interpret_function(unroll(stage.function), arrays, scalars, dims)
+    np.testing.assert_allclose(arrays["o0"], expected["o0"], rtol=1e-4, atol=1e-3)
+
+
 @pytest.mark.parametrize("target", (AVX512, AVX2, NEON), ids=lambda t: t.name)
 @pytest.mark.parametrize("case", CASES)
 def test_a_stream_equals_its_kernel(case: str, target: Target) -> None:
@@ -92,19 +109,7 @@ def test_a_stream_equals_its_kernel(case: str, target: Target) -> None:
     stage = streamed(kernel, target)
     assert parse_plan(str(stage.plan)) == stage.plan
     assert bool(stage.plan.outer) == (case[0] == "Q" or case.startswith("two"))  # type: ignore[union-attr]
-    flat = collapse(flatten(split_divisions(kernel)))
-    arrays = {}
-    for p in flat.params:
-        words = rng.integers(0, 1 << 31, p.shape) if p.dtype.is_int else rng.standard_normal(p.shape)
-        arrays[p.name] = words.astype(p.dtype.np) if p.mode == "in" else np.zeros(p.shape, p.dtype.np)
-    expected = {name: a.copy() for name, a in arrays.items()}
-    scalars = {scalar.name: -8.0 for scalar in flat.scalars}
-    interpret_kernel(flat, expected, scalars)
-    verify_function(stage.function)
-    assert parse_function(print_function(stage.function)) == stage.function
-    dims = {d.name: value for d, value in zip(stage.function.dims, stage.dims, strict=True)}
-    interpret_function(unroll(stage.function), arrays, scalars, dims)
-    np.testing.assert_allclose(arrays["o0"], expected["o0"], rtol=1e-4, atol=1e-3)
+    computes(stage, kernel, -8.0)
     assert render_llvm(stage.function, target).scratch == 0
 
 

@@ -72,32 +72,29 @@ class OrderingMixin(ScanMixin):
 
         Values alone, as `max`: with `dim`, PyTorch's gives indices too. Raises ShapeError over nothing.
         """
-        if axis is None:
-            flat = self.flatten().median(0)
-            return flat.reshape(*[1] * self.ndim) if keepdim else flat
-        if not self.ndim:
-            return self
-        a = as_axis("median", axis, self.ndim)
-        n: Any = self.shape[a]
-        if n == 0:
-            raise ShapeError(f"[median] expected at least one element along axis {axis}, got {list(self.shape)}")
-        order = self._in_order("median", a, False)
-        middle, last = order._cut(a, (n - 1) // 2, (n - 1) // 2 + 1), order._cut(a, n - 1, n)
-        value = self._chosen(a, self.isnan().any(a, keepdim=True).where(last, middle))
-        return value if keepdim else value.squeeze(a)
+        return self._middle("median", axis, keepdim, False)
 
     def nanmedian(self, axis: int | None = None, keepdim: bool = False) -> Self:
         """`median` of what is not NaN; NaN where everything is."""
+        return self._middle("nanmedian", axis, keepdim, True)
+
+    def _middle(self, name: str, axis: int | None, keepdim: bool, without_nan: bool) -> Self:
         if axis is None:
-            flat = self.flatten().nanmedian(0)
+            flat = self.flatten()._middle(name, 0, False, without_nan)
             return flat.reshape(*[1] * self.ndim) if keepdim else flat
         if not self.ndim:
             return self
-        a = as_axis("nanmedian", axis, self.ndim)
-        if self.shape[a] == 0:
-            raise ShapeError(f"[nanmedian] expected at least one element along axis {axis}, got {list(self.shape)}")
-        count = self.eq(self).sum(a, keepdim=True)
-        value = self._chosen(a, self._in_order("nanmedian", a, False).gather(a, ((count - 1) // 2).maximum(0)))
+        a = as_axis(name, axis, self.ndim)
+        n: Any = self.shape[a]
+        if n == 0:
+            raise ShapeError(f"[{name}] expected at least one element along axis {axis}, got {list(self.shape)}")
+        order = self._in_order(name, a, False)
+        if without_nan:
+            index = order.gather(a, ((self.eq(self).sum(a, keepdim=True) - 1) // 2).maximum(0))
+        else:
+            middle, last = order._cut(a, (n - 1) // 2, (n - 1) // 2 + 1), order._cut(a, n - 1, n)
+            index = self.isnan().any(a, keepdim=True).where(last, middle)
+        value = self._chosen(a, index)
         return value if keepdim else value.squeeze(a)
 
     def mode(self, dim: int = -1, keepdim: bool = False) -> tuple[Self, Self]:
