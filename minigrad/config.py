@@ -2,6 +2,8 @@
 
     MINIGRAD_DEVICE         where tensors live by default: CPU, NUMPY, CL, CL:<index or part of a name>   (CPU)
     MINIGRAD_THREADS        worker threads of the CPU device                                               (all cores)
+    MINIGRAD_CPU            processor to compile for: native, or x86-64-v2, -v3 (AVX2), -v4 (AVX-512) as an older one
+                            would get it; of the whole process                                             (native)
     MINIGRAD_CACHE          folder of compiled programs and fetched models      ($XDG_CACHE_HOME or ~/.cache, /minigrad)
     MINIGRAD_DISK_CACHE     1: keep compiled programs on disk                                              (1)
     MINIGRAD_CACHE_MB       size limit of the compiled programs on disk                                    (512)
@@ -34,6 +36,7 @@ from typing import Any
 from minigrad.errors import ConfigError
 
 _DEVICE = re.compile(r"CPU|NUMPY|CL(:.+)?|(AMD|NV):\w+", re.IGNORECASE)
+CPU_LEVELS = ("native", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -43,6 +46,7 @@ class Config:
 
     device: str = "CPU"
     threads: int = 1
+    cpu: str = "native"
     cache_dir: Path = Path(".cache/minigrad")
     disk_cache: bool = True
     cache_limit_mb: int = 512
@@ -78,6 +82,8 @@ class Config:
                 raise ConfigError(f"[config] expected {field} to be True or False, got {value!r}")
         if self.opencl_plans not in ("auto", "cpu", "gpu"):
             raise ConfigError(f"[config] expected opencl_plans to be auto, cpu or gpu, got {self.opencl_plans!r}")
+        if self.cpu not in CPU_LEVELS:
+            raise ConfigError(f"[config] expected cpu to be one of {', '.join(CPU_LEVELS)}, got {self.cpu!r}")
         for field in ("cache_dir", "test_data"):
             if not isinstance(getattr(self, field), Path):
                 raise ConfigError(f"[config] expected {field} to be a pathlib.Path, got {getattr(self, field)!r}")
@@ -126,6 +132,7 @@ def _names(_: str, text: str) -> tuple[str, ...]:
 _VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "MINIGRAD_DEVICE": ("device", lambda _, text: text),
     "MINIGRAD_THREADS": ("threads", _integer),
+    "MINIGRAD_CPU": ("cpu", lambda _, text: text.lower()),
     "MINIGRAD_CACHE": ("cache_dir", _path),
     "MINIGRAD_DISK_CACHE": ("disk_cache", _boolean),
     "MINIGRAD_CACHE_MB": ("cache_limit_mb", _integer),
@@ -167,6 +174,9 @@ class config:  # noqa: N801  (used like a function)
         for name in changes:
             if name not in known:
                 raise ConfigError(f"[config] expected one of {', '.join(known)}, got {name!r}")
+        if changes.get("cpu", current().cpu) != current().cpu:
+            raise ConfigError("[config] expected cpu to be set for the whole process, as MINIGRAD_CPU, "
+                              f"got {changes['cpu']!r} where it is {current().cpu!r}")
         for name in ("cache_dir", "test_data"):
             if isinstance(changes.get(name), str):
                 changes[name] = Path(changes[name])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from minigrad import Tensor
-from minigrad.config import Config, config, current, from_environment
+from minigrad.config import CPU_LEVELS, Config, config, current, from_environment
 from minigrad.errors import ConfigError
 
 
@@ -68,6 +68,15 @@ def test_bad_override() -> None:
         config(colour=1)
     with pytest.raises(ConfigError, match="expected verify to be True or False, got 1"):
         config(verify=1)
+
+
+def test_the_processor_is_the_whole_processs() -> None:
+    """Programs that were compiled for one are loaded: there is no other from then on."""
+    level = next(name for name in CPU_LEVELS if name != current().cpu)
+    with pytest.raises(ConfigError, match=f"expected cpu to be set for the whole process.* got '{level}' where it is"):
+        config(cpu=level)
+    with config(cpu=current().cpu):
+        pass
 
 
 def test_frozen() -> None:

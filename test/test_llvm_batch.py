@@ -12,6 +12,8 @@ from minigrad.runtime.llvm_batch import Batch
 from minigrad.runtime.llvm_emit import Emitter
 from minigrad.runtime.llvm_jit import Jit, Unit
 
+HOST = Jit().processor
+
 
 @pytest.fixture(autouse=True)
 def eager_to_ask(monkeypatch):
@@ -28,7 +30,7 @@ def sources(count: int) -> dict[str, llvm_emit.Source]:
 
 
 def filled(emit, units) -> Batch:
-    batch = Batch(emit)
+    batch = Batch(emit, HOST)
     for key, source in units.items():
         batch.add(key, source)
     return batch
@@ -45,7 +47,7 @@ def answered(batch: Batch, groups: int) -> list[tuple[dict, bytes]]:
 
 
 def test_the_helper_makes_the_same_objects():
-    emitter = Emitter()
+    emitter = Emitter(*HOST)
     batch = filled(lambda group: pytest.fail("the helper takes the first groups"), sources(6))
     try:
         helped = answered(batch, 3)
@@ -60,7 +62,7 @@ def test_what_the_helper_has_not_begun_with_is_taken_back(tmp_path, monkeypatch)
     script = tmp_path / "helper.py"
     script.write_text("import sys; sys.stdin.read()")
     monkeypatch.setattr(llvm_emit, "__file__", str(script))
-    batch = filled(Emitter().emit, sources(10))
+    batch = filled(Emitter(*HOST).emit, sources(10))
     try:
         found = [list(next(finished)[0]) for finished in [batch.finish()] for _ in range(4)]
         assert found == [["key8", "key9"], ["key6", "key7"], ["key4", "key5"], ["key2", "key3"]]
@@ -74,7 +76,8 @@ def test_help_gets_ready_where_many_units_are_to_come(monkeypatch):
     monkeypatch.setattr(llvm_batch, "HELP_CHARS", 1 << 30)
     monkeypatch.setattr(llvm_batch, "GROUP_UNITS", 100)
     monkeypatch.setattr(llvm_batch, "FIRST_CHARS", 1)
-    few, many = Batch(Emitter().emit, llvm_batch.HELP_UNITS - 1), Batch(Emitter().emit, llvm_batch.HELP_UNITS)
+    few = Batch(Emitter(*HOST).emit, HOST, llvm_batch.HELP_UNITS - 1)
+    many = Batch(Emitter(*HOST).emit, HOST, llvm_batch.HELP_UNITS)
     try:
         assert few._helper is None and many._helper is not None and not many._sent
         for batch in (few, many):
@@ -88,7 +91,7 @@ def test_help_gets_ready_where_many_units_are_to_come(monkeypatch):
 
 
 def test_every_group_comes_once():
-    emitter = Emitter()
+    emitter = Emitter(*HOST)
     units = sources(9)
     batch = filled(emitter.emit, units)
     try:

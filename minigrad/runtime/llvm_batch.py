@@ -38,9 +38,12 @@ Group = dict[str, Source]
 class Batch:
     """Units that are to be compiled. `add` them, then go through `finish()`, which gives groups and their objects."""
 
-    def __init__(self, emit: Callable[[Group], bytes], about: int = 0):
-        """`about` how many units will come, where somebody can say: for many, help gets ready at once."""
-        self._emit = emit
+    def __init__(self, emit: Callable[[Group], bytes], processor: tuple[str, str], about: int = 0):
+        """`processor` what `emit` compiles for, an Emitter's arguments.
+
+        `about` how many units will come, where somebody can say: for many, help gets ready at once.
+        """
+        self._emit, self._processor = emit, processor
         self._filling: Group = {}
         self._chars = 0
         self._waiting: deque[Group] = deque()
@@ -123,8 +126,9 @@ class Batch:
             return
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([p for p in sys.path if p])}
         try:
-            self._helper = subprocess.Popen([sys.executable, "-P", llvm_emit.__file__], stdin=subprocess.PIPE,
-                                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
+            self._helper = subprocess.Popen([sys.executable, "-P", llvm_emit.__file__, *self._processor],
+                                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                            env=environment)
         except OSError:
             self._waiting_chars = 0
             return

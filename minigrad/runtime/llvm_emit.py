@@ -1,6 +1,6 @@
 """LLVM IR text to object code. It imports LLVM alone, so that a process of its own can run this file and help.
 
-    python llvm_emit.py     reads requests from stdin and answers each on stdout
+    python llvm_emit.py CPU FEATURES     reads requests from stdin and answers each on stdout
 
 A request is its length as u32 and JSON, [[key, entries, source], ...]; an answer one byte, 'o' before an object and 'e'
 before an error's text, the length as u32, and that.
@@ -28,9 +28,10 @@ class Refused(Exception):  # noqa: N818  (the caller makes a CompileError of it)
 
 
 class Emitter:
-    """LLVM's target machine for the host processor, and the passes that pay."""
+    """LLVM's target machine for a processor, and the passes that pay."""
 
-    def __init__(self) -> None:
+    def __init__(self, cpu: str, flags: str) -> None:
+        """`cpu` and `flags` in LLVM's words: a name it knows, and features as `+avx,-avx2`."""
         import llvmlite.binding as llvm
 
         llvm.initialize_native_target()
@@ -38,13 +39,8 @@ class Emitter:
         llvm.initialize_native_asmparser()
         self.llvm = llvm
         self.triple = llvm.get_process_triple()
-        self.cpu = llvm.get_host_cpu_name()
-        self.features = {name: on for name, on in sorted(llvm.get_host_cpu_features().items())}
+        self.cpu, self.flags = cpu, flags
         self.machine = self.new_machine()
-
-    @property
-    def flags(self) -> str:
-        return ",".join(("+" if on else "-") + name for name, on in self.features.items())
 
     def new_machine(self) -> Any:
         target = self.llvm.Target.from_triple(self.triple)
@@ -123,11 +119,11 @@ def read_answer(stream: IO[bytes]) -> bytes | None:
     return data if head[:1] == b"o" and len(data) == size else None
 
 
-def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
+def serve(requests: IO[bytes], answers: IO[bytes], cpu: str, flags: str) -> None:
     """Answers requests until there are no more; those that come meanwhile are read while LLVM works."""
     line: SimpleQueue[bytes] = SimpleQueue()
     Thread(target=_receive, args=(requests, line), daemon=True).start()
-    emitter = Emitter()
+    emitter = Emitter(cpu, flags)
     while text := line.get():
         try:
             rows = json.loads(text)
@@ -146,4 +142,4 @@ def _receive(requests: IO[bytes], line: SimpleQueue[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.stdin.buffer, sys.stdout.buffer)
+    serve(sys.stdin.buffer, sys.stdout.buffer, *sys.argv[1:])

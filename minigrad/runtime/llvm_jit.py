@@ -19,9 +19,11 @@ from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import NamedTuple
 
+from minigrad import config
 from minigrad.errors import CompileError
 from minigrad.program import Link, NotStored, digest_of
 from minigrad.runtime import disk_cache
+from minigrad.runtime.cpu_level import processor
 from minigrad.runtime.llvm_batch import Batch
 from minigrad.runtime.llvm_emit import Emitter, Refused, Source
 
@@ -53,14 +55,19 @@ class Jit:
 
     def __init__(self) -> None:
         import llvmlite
+        import llvmlite.binding as llvm
 
-        self._emitter = emitter = Emitter()
-        self.llvm = llvm = emitter.llvm
-        self.triple, self.cpu, self.features = emitter.triple, emitter.cpu, emitter.features
+        self.llvm = llvm
+        host, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features()
+        self.cpu, self.features = processor(config.current().cpu, host, features)
+        flags = ",".join(("+" if on else "-") + name for name, on in self.features.items())
+        self.processor = self.cpu, flags
+        self._emitter = emitter = Emitter(self.cpu, flags)
+        self.triple = emitter.triple
         # The engine owns the machine that it is made with, so it gets one of its own.
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), emitter.new_machine())
         version = ".".join(map(str, llvm.llvm_version_info))
-        self.identity = f"{self.triple} {self.cpu} {emitter.flags} llvm {version} llvmlite {llvmlite.__version__} " \
+        self.identity = f"{self.triple} {self.cpu} {flags} llvm {version} llvmlite {llvmlite.__version__} " \
             + PIPELINE
         self._addresses: dict[str, tuple[int, ...]] = {}
         self._objects: set[str] = set()
@@ -75,7 +82,7 @@ class Jit:
         """
         keys: list[str] = []
         fresh: dict[str, Unit] = {}
-        batch = Batch(self._emit, about)
+        batch = Batch(self._emit, self.processor, about)
         try:
             for unit in units:
                 key = self.key(unit)

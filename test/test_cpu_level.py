@@ -1,0 +1,62 @@
+"""MINIGRAD_CPU: programs for an older processor than the one we run on."""
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from minigrad.config import CPU_LEVELS
+from minigrad.errors import ConfigError
+from minigrad.runtime.cpu_level import processor
+from minigrad.runtime.llvm_jit import Jit
+
+HOST = {name: True for name in ("avx", "avx2", "fma", "amx-tile", "avx512f")}
+
+
+def test_native_is_the_host_as_it_is() -> None:
+    assert processor("native", "somelake", {"b": False, "a": True}) == ("somelake", {"a": True, "b": False})
+
+
+@pytest.mark.parametrize("level", CPU_LEVELS[1:])
+def test_a_level_has_its_features_alone(level: str) -> None:
+    everything = dict.fromkeys(processor("native", "", Jit().llvm.get_host_cpu_features())[1], True)
+    if platform.machine() != "x86_64":
+        pytest.skip("levels are those of x86-64")
+    name, features = processor(level, "somelake", everything)
+    assert name == level and set(features) == set(everything)
+    has = [feature for feature in ("ssse3", "avx2", "avx512f", "avx512vnni", "amx-tile") if features[feature]]
+    assert has == ["ssse3", "avx2", "avx512f"][:CPU_LEVELS.index(level)]
+
+
+def test_a_host_without_them_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"expected a processor with .*f16c, .* for x86-64-v3, got somelake without"):
+        processor("x86-64-v3", "somelake", HOST)
+
+
+PRODUCTS = """
+import numpy as np
+from minigrad import Tensor
+from minigrad.runtime.cpu import host_target, shared_jit
+target = host_target(shared_jit(), 1)
+assert (target.cpu, target.vector_bytes) == ("{level}", {vector_bytes}), target
+random = np.random.default_rng(0)
+for m, n, k in ((3, 5, 7), (33, 47, 65), (64, 64, 64)):
+    a, b = random.integers(-8, 8, (m, k)), random.integers(-8, 8, (k, n))
+    for dtype in ("float32", "float16", "bfloat16", "int8"):
+        found = (Tensor(a.astype(np.float32)).cast(dtype) @ Tensor(b.astype(np.float32)).cast(dtype)).cast("float32")
+        np.testing.assert_allclose(found.numpy(), a @ b, rtol=0.01 if dtype == "bfloat16" else 1e-3)
+"""
+
+
+@pytest.mark.parametrize("level, vector_bytes", [("x86-64-v2", 16), ("x86-64-v3", 32), ("x86-64-v4", 64)])
+def test_a_process_compiles_for_it(level: str, vector_bytes: int) -> None:
+    """Whole numbers: what is summed is exact, and halves are rounded once, at the end."""
+    try:
+        processor(level, "", {name: on for name, on in Jit().llvm.get_host_cpu_features().items()})
+    except ConfigError as error:
+        pytest.skip(str(error))
+    environment = {**os.environ, "MINIGRAD_CPU": level, "MINIGRAD_DEVICE": "CPU"}
+    done = subprocess.run([sys.executable, "-c", PRODUCTS.format(level=level, vector_bytes=vector_bytes)],
+                          env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
