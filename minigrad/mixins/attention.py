@@ -24,7 +24,8 @@ class AttentionMixin(LabelLossMixin):
 
         `attn_mask` broadcasts to [..., H, L, S]: a bool one keeps where True, another is added. `is_causal` keeps
         s <= l + causal_offset: an offset of S - L aligns the last rows. `scale` defaults to 1/sqrt(E). With
-        `enable_gqa`, k and v have fewer heads, each serving several of q's. What is not kept must be finite in v.
+        `enable_gqa`, k and v have fewer heads, each serving several of q's. What is not kept must be finite in v. A row
+        that keeps nothing gives zeros, as in PyTorch, and has gradients of 0.
         """
         for x in (key, value, *([] if attn_mask is None else [attn_mask])):
             as_tensor("scaled_dot_product_attention", x)
@@ -79,8 +80,16 @@ def _with_table(query: Any, key: Any, value: Any, mask: Any, factor: float, offs
         mask = rows >= query.arange(key.shape[-2], device=query.device).reshape(1, -1)
     if mask is not None:
         scores = mask.where(scores, -math.inf) if mask.dtype is bool_ else scores + mask
-    weights = scores.cast(scores.dtype.compute).softmax(-1).cast(query.dtype)
-    return weights.dropout(dropout).dot(value)
+    return softmax_of_kept(scores).cast(query.dtype).dropout(dropout).dot(value)
+
+
+def softmax_of_kept(scores: Any) -> Any:
+    """Softmax of the last axis, in float32 for half types; zeros in rows whose scores are all -inf."""
+    scores = scores.cast(scores.dtype.compute)
+    if scores.shape[-1] == 0:
+        return scores
+    nothing = scores.detach().max(-1, keepdim=True).eq(-math.inf)
+    return nothing.where(0, nothing.where(0, scores).softmax(-1))
 
 
 def _group_heads(query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:

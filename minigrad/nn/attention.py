@@ -5,6 +5,7 @@ import math
 
 from minigrad.dtype import bool_
 from minigrad.errors import ShapeError
+from minigrad.mixins.attention import softmax_of_kept
 from minigrad.mixins.base import as_count, as_tensor
 from minigrad.nn.linear import Linear
 from minigrad.tensor import Tensor
@@ -44,7 +45,8 @@ class MultiheadAttention:
         As in PyTorch, masks are True where a key is left out, or are added: `key_padding_mask` [N, S] and `attn_mask`
         [L, S] or [N * num_heads, L, S]. `is_causal` leaves out keys behind a query's place where no `attn_mask` says
         so. The weights, before dropout, are means over heads or, without `average_attn_weights`, [N, num_heads, L, S];
-        they cost nothing unless they are read. Raises ShapeError for other shapes.
+        they cost nothing unless they are read, and are 0 where everything is left out. Raises ShapeError for other
+        shapes.
         """
         batched = as_tensor("MultiheadAttention", query).ndim == 3
         wanted = [t if batched else t.unsqueeze(0) for t in (query, key, value)]
@@ -111,4 +113,4 @@ class MultiheadAttention:
         scores = q @ k.transpose(-1, -2) * (1 / math.sqrt(q.shape[-1]))  # type: ignore[arg-type]
         if mask is not None:
             scores = mask.where(scores, -math.inf) if mask.dtype is bool_ else scores + mask
-        return scores.softmax(-1)
+        return softmax_of_kept(scores)

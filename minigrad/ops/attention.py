@@ -4,7 +4,8 @@
     s[i, j] = scale * (sum over e of q[.., i, e] * k[.., j, e])  (+ mask[.., i, j])
 
 With `causal` not None, j > i + causal is left out. A bool mask leaves out where it is False: such a score is -inf. What
-is left out must hold finite values in v; a row with nothing left in gives NaN. Half types compute in float32.
+is left out must hold finite values in v; a row with nothing left in, whose scores are all -inf, gives zeros, and its
+gradients are zeros. Half types compute in float32.
 """
 from __future__ import annotations
 
@@ -50,8 +51,10 @@ def _reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | N
         scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
     scores = np.where(left_out, -np.inf, scores)
     with np.errstate(invalid="ignore", over="ignore"):
-        e = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
-        return convert((e @ v.astype(np.float64)) / e.sum(-1, keepdims=True), dtype)
+        top = scores.max(-1, keepdims=True, initial=-np.inf)
+        e = np.exp(scores - np.where(top == -np.inf, 0, top))
+        total = e.sum(-1, keepdims=True)
+        return convert((e @ v.astype(np.float64)) / np.where(total == 0, 1, total), dtype)
 
 
 def attention(q: Node, k: Node, v: Node, mask: Node | None, scale: float, causal: Index | None) -> Node:

@@ -2,7 +2,7 @@
 
 With the scores s and weights p of ops/attention.py, the gradient g of its result, and for each row
 
-    l[i] = log(sum over j of exp(s[i, j]))          so that p[i, j] = exp(s[i, j] - l[i])
+    l[i] = log(sum over j of exp(s[i, j]))          so that p[i, j] = exp(s[i, j] - l[i]); infinite if no j is left in
     d[i] = sum over f of g[i, f] * out[i, f]
     t[i, j] = p[i, j] * (sum over f of g[i, f] * v[j, f] - d[i])        the gradient of s
 
@@ -85,11 +85,18 @@ def scores_of(q: Node, k: Node, mask: Node | None, scale: float, causal: Index |
 
 
 def probabilities(q: Node, k: Node, mask: Node | None, scale: float, causal: Index | None) -> Node:
-    """softmax of the scores."""
+    """softmax of the scores; zeros in rows with nothing left in."""
     scores = scores_of(q, k, mask, scale, causal)
     axes = (len(scores.shape) - 1,)
-    e = B.exp(B.sub(scores, B.expand_reduced(B.max(scores, axes), scores.shape, axes)))
-    return B.div(e, B.expand_reduced(B.sum(e, axes), scores.shape, axes))
+    e = B.exp(B.sub(scores, B.expand_reduced(_shift(B.max(scores, axes)), scores.shape, axes)))
+    total = B.sum(e, axes)
+    total = B.where(B.eq(total, B.full_like(total, 0)), B.full_like(total, 1), total)
+    return B.div(e, B.expand_reduced(total, scores.shape, axes))
+
+
+def _shift(top: Node) -> Node:
+    """What is taken from the scores of rows whose largest are `top`: 0 where all are -inf, whose weights are then 0."""
+    return B.where(B.eq(top, B.full_like(top, float("-inf"))), B.full_like(top, 0), top)
 
 
 def _blocks(q: Node, k: Node) -> list[tuple[Index, Index]]:
@@ -162,8 +169,9 @@ def _sums(q: Node, k: Node, mask: Node | None = None, *, scale: float, causal: I
     scores = scores_of(B.cast(q, compute), B.cast(k, compute), mask, scale, causal)
     axes = (len(scores.shape) - 1,)
     top = B.max(scores, axes)
-    total = B.sum(B.exp(B.sub(scores, B.expand_reduced(top, scores.shape, axes))), axes)
-    return B.add(top, B.log(total))
+    total = B.sum(B.exp(B.sub(scores, B.expand_reduced(_shift(top), scores.shape, axes))), axes)
+    nothing = B.eq(total, B.full_like(total, 0))
+    return B.where(nothing, B.full_like(total, float("inf")), B.add(top, B.log(total)))
 
 
 def _infer_sums(shapes: Sequence[Shape], dtypes: Sequence[DType], **_: object) -> tuple[Shape, DType]:

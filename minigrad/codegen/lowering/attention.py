@@ -2,10 +2,10 @@
 
     for b, i:
       t0 = max(j: s)                      s = scale * sum(e: q[b, i, e] * k[b, j, e]), with the mask
-      t1 = sum(j: exp(s - t0))
+      t1 = sum(j: exp(s - m))             m = t0, or 0 where t0 is -inf
       sums[b, i] = t0 + log(t1)
       for f:
-        t2 = sum(j: exp(s - t0) * v[b, j, f])
+        t2 = sum(j: exp(s - m) * v[b, j, f])
         o[b, i, f] = t2 / t1
 
     for b:
@@ -13,7 +13,8 @@
       for j, e: dk[b, j, e] = scale * sum(i: t * q[b, i, e])      t = p * (sum(f: g[b, i, f] * v[b, j, f]) - d[b, i])
       for j, f: dv[b, j, f] = sum(i: p * g[b, i, f])
 
-Where it is causal, terms with j > i + offset are guarded away. Of a kernel's results some may be missing.
+Where it is causal, terms with j > i + offset are guarded away. Of a kernel's results some may be missing. A row with
+nothing left in has t1 = 0: its result is 0 and its sum infinite, so that its weights are 0 in gradients too.
 """
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from minigrad.codegen.lowering.lower import Lowered, Lowering, lowered
 from minigrad.dtype import DType, bool_
 from minigrad.expr import Index, Var
 from minigrad.ops.node import Node
-from minigrad.value import Value, binary, cast, const, guard, local, make, reduce, unary
+from minigrad.value import Value, binary, cast, const, guard, local, make, reduce, unary, where
 
 
 class _Attention:
@@ -77,6 +78,11 @@ def over(monoid: str, index: Index, body: Value) -> Value:
     return reduce(monoid, (index,), body) if isinstance(index, Var) else body
 
 
+def shift_of(top: Value) -> Value:
+    """What is taken from the scores of a row whose largest is `top`: that, or 0 where all of them are -inf."""
+    return where(binary("eq", top, const(-math.inf, top.dtype)), const(0, top.dtype), top)
+
+
 def lower_attention(nodes: tuple[Node, ...], is_leaf: Callable[[Node], bool]) -> Lowered:
     """An attention, its sums, or both of them."""
     node = next((n for n in nodes if n.op.name == "attention"), nodes[0])
@@ -86,18 +92,22 @@ def lower_attention(nodes: tuple[Node, ...], is_leaf: Callable[[Node], bool]) ->
     state, compute, batch = parts.state, parts.compute, parts.batch
     i, j = variable(f"i{len(batch)}", parts.q.shape[-2]), variable("r0", parts.k.shape[-2])
     score, inside = parts.score(i, j, variable("r1", parts.q.shape[-1])), parts.inside(i, j)
-    weight = unary("exp", binary("sub", score, local("t0", compute)))
+    weight = unary("exp", binary("sub", score, shift_of(local("t0", compute))))
+    total = local("t1", compute)
+    nothing = binary("eq", total, const(0, compute))
     body: list[Define | Store | Nest] = [Define("t0", parts.total("max", j, score, inside)),
                                          Define("t1", parts.total("sum", j, weight, inside))]
     for n, root in enumerate(nodes):
         if root.op.name == "attention":
             f = variable(f"i{len(batch) + 1}", node.shape[-1])
             term = binary("mul", weight, state.element(node.inputs[2], (*batch, j, f)))
-            result = cast(binary("div", local("t2", compute), local("t1", compute)), node.dtype)
-            row = (Define("t2", parts.total("sum", j, term, inside)), Store(f"o{n}", (*batch, i, f), result))
+            mean = binary("div", local("t2", compute), where(nothing, const(1, compute), total))
+            mixed = Define("t2", parts.total("sum", j, term, inside))
+            row = (mixed, Store(f"o{n}", (*batch, i, f), cast(mean, node.dtype)))
             body.append(Nest(variables_of(f), row))
         else:
-            sums = binary("add", local("t0", compute), unary("log", local("t1", compute)))
+            sums = binary("add", local("t0", compute), unary("log", total))
+            sums = where(nothing, const(math.inf, compute), sums)
             body.append(Store(f"o{n}", (*batch, i), sums))
     return parts.lowered("attention", nodes, Nest(variables_of(*batch, i), tuple(body)))
 

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from math import ceil
 
 from minigrad.codegen.kernel import Define, Nest, Store
+from minigrad.codegen.lowering.attention import shift_of
 from minigrad.codegen.strategies.access import typical
 from minigrad.codegen.strategies.plan import AttentionPlan
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var
 from minigrad.target import Target
-from minigrad.value import Value, const, free_variables, local, rebuild, walk
+from minigrad.value import Value, binary, const, free_variables, local, rebuild, walk
 
 MAX_VECTORS = 4
 SPARE_REGISTERS = 2
@@ -85,7 +86,7 @@ def recognise(nest: Nest) -> Attention | None:
     (_, key, score, conditions), (_, key1, weight, others) = found  # type: ignore[misc]
     if not (key == key1 and conditions == others):
         return None
-    if weight.op != "exp" or weight.args[0].op != "sub" or weight.args[0].args != (score, local(top.name, score.dtype)):
+    if weight.op != "exp" or weight.args[0] is not binary("sub", score, shift_of(local(top.name, score.dtype))):
         return None
     dot = the_dot(score, key)
     mix = _mix(inner[0], weight, key, conditions) if inner else None

@@ -13,6 +13,7 @@ from __future__ import annotations
 from math import gcd
 
 from minigrad.codegen.kernel import Define, Nest, Param, Store
+from minigrad.codegen.lowering.attention import shift_of
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.attention import Attention, Mix, identity_of, recognise, reduced
 from minigrad.codegen.strategies.plan import AttentionFewPlan
@@ -121,7 +122,7 @@ def _combination(nest: Nest, found: Attention, kept: list[str], place: Index, ou
 
     def scaled(n: int) -> Value:
         """What part `parts[n]` adds to the n-th result."""
-        return binary("mul", loads[n][n], unary("exp", binary("sub", loads[n][0], local(found.top, dtype))))
+        return binary("mul", loads[n][n], unary("exp", binary("sub", loads[n][0], shift_of(local(found.top, dtype)))))
 
     mixed = Define(found.mix.name, reduce("sum", (parts[2],), scaled(2)))
     return Nest(nest.domain, (Define(found.top, reduce("max", (parts[0],), loads[0][0])),

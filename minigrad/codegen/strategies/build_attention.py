@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from minigrad.codegen.ir.nodes import Alloc, Function, Loop, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.kernel import Store as KernelStore
+from minigrad.codegen.lowering.attention import shift_of
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.access import extent
@@ -18,7 +19,7 @@ from minigrad.codegen.strategies.plan import AttentionPlan
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, bounds, emax, emin, subs
-from minigrad.value import Value, binary, const, guard, load, make, unary
+from minigrad.value import Value, binary, const, guard, load, unary
 
 Element = Callable[[Index], Value]
 
@@ -162,8 +163,7 @@ class AttentionBuilder:
         at = {**self.at, parts.row: self.row(row), parts.key: first + j}
         score = Rewriter(at, locals_={DOT: load("scores", (here,), dtype)}).value(parts.score)
         score = guard(score, least, tuple(subs(e, at) for e in parts.conditions))
-        # A row that has no score yet has the top -inf; its weights are 0 all the same.
-        safe = make("where", dtype, (binary("eq", top, least), zero, top))
+        safe = shift_of(top)
         shrink = unary("exp", binary("sub", load("top", (row,), dtype), safe))
         total = binary("mul", load("total", (row,), dtype), load("shrink", (row,), dtype))
         weight = unary("exp", binary("sub", load("scores", (there,), dtype), top))

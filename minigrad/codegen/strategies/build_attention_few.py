@@ -6,6 +6,7 @@ import math
 from minigrad.codegen.ir.nodes import Alloc, Function, Loop, Prefetch, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.kernel import Store as KernelStore
+from minigrad.codegen.lowering.attention import shift_of
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.access import extent
@@ -18,7 +19,7 @@ from minigrad.codegen.strategies.plan import AttentionFewPlan
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, bounds, emin, product, subs
-from minigrad.value import Value, across, binary, const, guard, load, make, unary, walk
+from minigrad.value import Value, across, binary, const, guard, load, unary, walk
 
 LINE, PAGE = 64, 4096
 """Bytes. What lies a page ahead is prefetched, as hardware prefetchers stop at pages."""
@@ -117,9 +118,7 @@ class FewBuilder:
         score = guard(score, least, (self.stop - 1 - key, *(subs(e, at) for e in parts.conditions)))
         top, part = load("tops", (0,), dtype), load("sums", (0,), dtype)
         highest = load("top", (r,), dtype)
-        # A row that has no score has the top -inf; its weights are 0 all the same.
-        safe = make("where", dtype, (binary("eq", highest, least), zero, highest))
-        weight = unary("exp", binary("sub", load("scores", (again,), dtype), safe))
+        weight = unary("exp", binary("sub", load("scores", (again,), dtype), shift_of(highest)))
         body = (Alloc("tops", dtype, 1, "register"), Alloc("sums", dtype, 1, "register"), Store("tops", 0, least),
                 Loop(i, 0, count, "serial", (Store("scores", here, score),
                                              Store("tops", 0, binary("max", top, load("scores", (here,), dtype))))),

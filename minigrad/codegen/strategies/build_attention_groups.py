@@ -5,6 +5,7 @@ import math
 
 from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, Loop, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest
+from minigrad.codegen.lowering.attention import shift_of
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.attention import DOT, recognise
@@ -16,7 +17,7 @@ from minigrad.codegen.strategies.plan import GroupAttentionPlan
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, bounds, emin
-from minigrad.value import Value, binary, const, guard, load, make, unary
+from minigrad.value import Value, binary, const, guard, load, unary
 
 
 def build_attention_groups(kernel: Kernel, nest: Nest, plan: GroupAttentionPlan, name: str) -> Function:
@@ -103,8 +104,7 @@ class GroupAttentionBuilder:
         if not isinstance(length, int) or length % plan.keys:
             inside.append(length - 1 - key)
         scored = guard(Rewriter(at, locals_={DOT: score}).value(parts.score), least, tuple(inside))
-        # A row that has no score yet has the top -inf; its weights are 0 all the same.
-        safe = make("where", dtype, (binary("eq", top, least), zero, top))
+        safe = shift_of(top)
         weighed = binary("mul", load("values", ((start + u) * self.columns + f,), dtype), score)
         return [keys(Store("scores", u, zero)),
                 Loop(e, 0, self.depth, "unroll", (keys(Store("scores", u, accumulate(sums, score, product))),)),
