@@ -33,7 +33,7 @@ def masks_of(rows: int, keys: int) -> list[np.ndarray]:
     return [kept, np.where(kept, np.float32(0.5), np.float32(-math.inf))]
 
 
-def results(q: Any, k: Any, v: Any, g: Any, attend: Any) -> list[np.ndarray]:
+def results(attend: Any, q: Any, k: Any, v: Any, g: Any) -> list[np.ndarray]:
     """The result and the gradients."""
     out = attend(q, k, v)
     (out * g).sum().backward()
@@ -48,11 +48,10 @@ def test_rows_that_keep_nothing(name: str, device: str) -> None:
     arrays = operands(rows, keys)
     with config(device=device):
         for mask in masks_of(rows, keys):
-            ours = results(*(Tensor(a, requires_grad=True) for a in arrays),
-                           lambda q, k, v: q.scaled_dot_product_attention(k, v, Tensor(mask)))  # noqa: B023
-            theirs = results(*(torch.tensor(a, requires_grad=True) for a in arrays),
-                             lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(
-                                 q, k, v, torch.tensor(mask)))  # noqa: B023
+            ours = results(lambda q, k, v: q.scaled_dot_product_attention(k, v, Tensor(mask)),  # noqa: B023
+                           *(Tensor(a, requires_grad=True) for a in arrays))
+            theirs = results(lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(
+                q, k, v, torch.tensor(mask)), *(torch.tensor(a, requires_grad=True) for a in arrays))  # noqa: B023
             assert (theirs[0][0, ::2] == 0).all() and (ours[0][0, ::2] == 0).all() and (ours[1][0, ::2] == 0).all()
             for mine, reference in zip(ours, theirs, strict=True):
                 np.testing.assert_allclose(mine, reference, rtol=2e-4, atol=2e-5)
@@ -61,9 +60,8 @@ def test_rows_that_keep_nothing(name: str, device: str) -> None:
 @pytest.mark.parametrize("device", devices())
 def test_rows_before_the_first_key(device: str) -> None:
     """`causal_offset` below 0: the first rows see no key; half types, dropout that drops nothing kept."""
-    q, k, v, _ = operands(40, 30)
     with config(device=device):
-        q, k, v = (Tensor(a) for a in (q, k, v))
+        q, k, v, _ = (Tensor(a) for a in operands(40, 30))
         causal = q.scaled_dot_product_attention(k, v, is_causal=True, causal_offset=-3).numpy()
         assert (causal[:, :3] == 0).all() and not np.isnan(causal).any()
         np.testing.assert_allclose(causal[:, 3], v.numpy()[:, 0], rtol=1e-5)
@@ -97,6 +95,7 @@ def test_layers_and_weights() -> None:
         assert weights is not None and (weights.numpy()[1] == 0).all()
         np.testing.assert_allclose(weights.numpy()[0].sum(-1), 1, rtol=1e-5)
         (out.square().sum() + weights.square().sum()).backward()
-        assert np.isfinite(x.grad.numpy()).all() and np.isfinite(layer.in_proj_weight.grad.numpy()).all()
+        for t in (x, layer.in_proj_weight):
+            assert t.grad is not None and np.isfinite(t.grad.numpy()).all()
         np.testing.assert_allclose(out.numpy()[1], np.broadcast_to(layer.out_proj.bias.numpy(), (4, 16)), atol=1e-6)
         assert softmax_of_kept(Tensor.zeros(2, 0)).shape == (2, 0)
