@@ -23,9 +23,10 @@ from minigrad.mixins.hooks import LeafHooks, passed
 from minigrad.mixins.modes import Within, modes
 from minigrad.mixins.protocols import ProtocolMixin
 from minigrad.ops import build as B
+from minigrad.ops.movement import EXPAND, RESHAPE
 from minigrad.ops.node import Node, apply, keep_history, live_count
 from minigrad.ops.op import Composite
-from minigrad.ops.storage import ASSIGN, BUFFER, COPY, DETACH
+from minigrad.ops.storage import ASSIGN, BUFFER, CONST, CONTIGUOUS, COPY, DETACH
 from minigrad.runtime.registry import canonical
 
 MAX_UNREALIZED = 10_000  # Nodes of one handle's graph; longer ones are realized when they are made
@@ -111,10 +112,22 @@ class Tensor(ProtocolMixin):
         except AttributeError:
             raise DTypeError(f"[realize] expected Tensors one by one, got {tensors!r}") from None
         if pending:
-            realize(pending)
+            constants = [(t, n, copy) for t in tensors if (copy := _own_copy(n := t._node)) is not None]
+            copies = {n: copy for _, n, copy in constants}
+            realize([copies.get(n, n) for n in pending] if copies else pending)
+            for t, n, copy in constants:
+                t._become_data(n, copy)
         for t in tensors:
             t._forget_history()
         return self
+
+    def _become_data(self, constant: Node, copy: Node) -> None:
+        """Exchanges a constant for a leaf over the storage of its copy."""
+        if copy.storage is None or self._node is not constant:
+            return
+        self._node = buffer_node(copy.storage, constant.shape, constant.dtype, constant.device)
+        self._before = weakref.ref(constant) if self._requires_grad else None
+        changed()
 
     def _forget_history(self) -> None:
         """Exchanges a realized Node for a leaf over its storage, unless a gradient may have to pass through it."""
@@ -392,3 +405,13 @@ _node_gradients = gradient
 
 
 __all__ = ["Tensor"]
+
+
+def _own_copy(node: Node) -> Node | None:
+    """What is computed in place of a constant: a graph that has an equal one goes on to know its number. None for
+    anything else."""
+    while node.op is DETACH and node.storage is None:
+        node = node.inputs[0]
+    if node.storage is not None or not (node.op is CONST or node.op is EXPAND or node.op is RESHAPE):
+        return None
+    return apply(CONTIGUOUS, node) if B.constant_of(node) is not None else None

@@ -15,12 +15,10 @@ from minigrad.engine.storage import settle_down
 from minigrad.errors import MinigradError
 from minigrad.expr import Index, subs, variables
 from minigrad.handles import changed, live
-from minigrad.ops.build import constant_of
-from minigrad.ops.node import Node, apply
+from minigrad.ops.node import Node
 from minigrad.ops.op import Shape
-from minigrad.ops.storage import ASSIGN, BUFFER, CONTIGUOUS
+from minigrad.ops.storage import ASSIGN, BUFFER
 from minigrad.runtime.device import Buffer
-from minigrad.scheduler.graph import resolve
 from minigrad.tensor import Tensor
 
 
@@ -32,23 +30,14 @@ def settle(tensors: Iterable[Tensor]) -> None:
     pending = [t for t in tensors if t._node.storage is None]
     if not pending:
         return
-    constants = [t for t in pending if constant_of(resolve(t._node)) is not None]
-    copies = {id(t): Tensor._wrap(apply(CONTIGUOUS, resolve(t._node))) for t in constants}
-    wanted = [copies.get(id(t), t) for t in pending]
     try:
-        Tensor.realize(*wanted)
+        Tensor.realize(*pending)
     except MinigradError:
-        for t in wanted:
+        for t in pending:
             try:
                 t.realize()
             except MinigradError:
                 continue
-    for t in constants:
-        old, new = t._node, copies[id(t)]._node
-        if new.storage is not None:
-            t._node = buffer_node(new.storage, old.shape, old.dtype, old.device)
-            t._before = ref(old) if t.requires_grad else None
-            changed()
 
 
 @dataclass(slots=True)

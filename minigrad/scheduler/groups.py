@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from minigrad.codegen.lowering.reads import read_at
 from minigrad.expr import Index, Var, variables
+from minigrad.ops.build import constant_of
 from minigrad.ops.op import Elementwise, Generate, IndexMap
 from minigrad.scheduler.graph import Graph, size
 from minigrad.target import Target
@@ -56,9 +57,16 @@ class Fusion:
 
 
 def peeled(graph: Graph, k: int) -> int:
-    """The node with the same row-major elements below reshapes and `contiguous`: what is really kept in memory."""
+    """The node with the same row-major elements below reshapes and `contiguous`: what is really kept in memory.
+
+    A constant that is kept is not looked through: others that use it go on to know its number.
+    """
     while not graph.leaf[k] and graph.nodes[k].op.name in ("reshape", "contiguous"):
-        k = graph.inputs[k][0]
+        below = graph.inputs[k][0]
+        if graph.nodes[k].op.name == "contiguous" and not graph.leaf[below] and constant_of(
+                graph.nodes[below]) is not None:
+            break
+        k = below
     return k
 
 
