@@ -149,8 +149,8 @@ def test_a_step_is_one_realize(monkeypatch: pytest.MonkeyPatch) -> None:
     with Tensor.train():
         layer(Tensor(INPUTS[:, :3])).square().mean().backward()
         optimizer.step()
-    # Weight and bias with two moments each, the two corrections and three running statistics.
-    assert asked == [11]
+    # Weight and bias with two moments each, the count of steps and three running statistics.
+    assert asked == [10]
 
 
 @pytest.mark.parametrize("device", [name for name in devices() if name != "NUMPY"])

@@ -237,5 +237,5 @@ def test_an_unknown_option_of_a_group() -> None:
     with config(device="NUMPY"):
         optimizer = SGD(nn.state.get_parameters(nn.Linear(2, 2)), lr=0.5)
         assert optimizer.param_groups[0]["lr"] == 0.5
-        with pytest.raises(KeyError, match="expected one of lr, params"):
+        with pytest.raises(KeyError, match="expected one of params, lr, momentum"):
             optimizer.param_groups[0]["speed"]

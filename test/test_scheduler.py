@@ -279,7 +279,7 @@ def test_kernels_are_given_while_scheduling_goes_on():
     (lambda p: nn.optim.AdamW(p, lr=0.1), 1),
 ], ids=["SGD", "momentum", "Adam", "AdamW"])
 def test_updates_are_one_launch(make, scalars):
-    """All parameters, of whatever shape, are rows of one table; Adam's two scalar corrections are one more launch."""
+    """All parameters, of whatever shape, are rows of one table; Adam's count of steps is one more launch."""
     shapes = [(3, 4), (7,), (2, 3, 2, 2), (40, 9), (33,), (1, 5)]
     parameters = [ready(*s, seed=k, requires_grad=True) for k, s in enumerate(shapes)]
     optimizer = make(parameters)

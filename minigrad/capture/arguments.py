@@ -185,7 +185,7 @@ class Surroundings:
                       if not isinstance(v, ModuleType)])
         if self._modules:
             called = [m for m in [r() for r in self._modules] if m is not None]
-            keys += tuple([(f"the mode of {type(m).__name__}", m.training) for m in called])
+            keys += tuple([(f"the mode of {type(m).__name__}", m.captured_mode) for m in called])
         self._keys = keys
         self._remember(self.plain, keys, values, owner, mark if self._modules else None)
         return keys

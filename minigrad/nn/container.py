@@ -7,18 +7,22 @@ from typing import Any
 
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.mixins.base import as_tensor
+from minigrad.nn.module import Module
 from minigrad.tensor import Tensor
 
 Layer = Callable[[Any], Any]
 
 
-class Sequential:
-    """Layers called one after another, each with what the one before gives.
+class Sequential(Module):
+    """Layers called one after another, each with what the one before gives. A Module whose mode is that around the
+    call, until `train()` or `eval()` of it or of a Module that it is part of says otherwise.
 
     Made of layers, or of one dictionary of named ones. A layer is anything that can be called with one argument,
     `Tensor.relu` too. They are attributes "0", "1", ... (or their names), so that state names are PyTorch's:
     `0.weight`. Raises DTypeError for what cannot be called.
     """
+
+    training = None
 
     def __init__(self, *layers: Layer | Mapping[str, Layer]):
         given = layers[0] if len(layers) == 1 and isinstance(layers[0], Mapping) else dict(enumerate(layers))
@@ -37,16 +41,16 @@ class Sequential:
         self._add(str(len(self)), layer)
         return self
 
-    def __call__(self, x: Any) -> Any:
+    def forward(self, x: Any) -> Any:
         for layer in self:
             x = layer(x)
         return x
 
     def __len__(self) -> int:
-        return len(self.__dict__)
+        return len(list(iter(self)))
 
     def __iter__(self) -> Iterator[Layer]:
-        return iter(list(self.__dict__.values()))
+        return iter([part for name, part in vars(self).items() if name != "training" and name[0] != "_"])
 
     def __getitem__(self, index: int | slice) -> Any:
         """One layer, or some as a Sequential of their own."""

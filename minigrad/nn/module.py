@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from minigrad.dtype import DType
 from minigrad.errors import DTypeError, MinigradError
@@ -10,6 +10,13 @@ from minigrad.mixins.modes import of_modules
 from minigrad.state import get_parameters, get_state_dict, load_state_dict
 from minigrad.state.tree import children_of
 from minigrad.tensor import Tensor
+
+
+class IncompatibleKeys(NamedTuple):
+    """What `load_state_dict` could not match."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
 
 
 class Module:
@@ -20,7 +27,8 @@ class Module:
     lists and dictionaries too; the names of their state are the paths to them.
     """
 
-    training: bool = True
+    training: bool | None = True
+    _buffer_names: tuple[str, ...] = ()  # attributes with Tensors that are no parameters
     _transient: tuple[str, ...] = ()  # attributes that are no part of the state
 
     def forward(self, *args: Any, **options: Any) -> Any:
@@ -29,8 +37,15 @@ class Module:
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         of_modules.ask(self)
+        if self.training is None:
+            return self.forward(*args, **options)
         with Tensor.train(self.training):
             return self.forward(*args, **options)
+
+    @property
+    def captured_mode(self) -> Any:
+        """What a function that was captured calling this Module depends on besides Tensors."""
+        return self.training
 
     def __setattr__(self, name: str, value: Any) -> None:
         before = self.training
@@ -116,10 +131,12 @@ class Module:
     get_buffer = get_parameter
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """A Tensor without a gradient as an attribute. One that is not `persistent` is no part of the state."""
+        """A Tensor that is no parameter as an attribute; it is computed here. One that is not `persistent` is no part
+        of the state."""
+        self._buffer_names = (*self._buffer_names, name)
         if not persistent:
             self._transient = (*self._transient, name)
-        setattr(self, name, tensor)
+        setattr(self, name, tensor if tensor is None else tensor.realize())
 
     def register_parameter(self, name: str, param: Tensor | None) -> None:
         """A Tensor with a gradient as an attribute."""
@@ -128,44 +145,58 @@ class Module:
     # State
 
     def parameters(self) -> Iterator[Tensor]:
-        """Every Tensor inside once, running statistics included, which optimizers bring up to date."""
-        return iter(get_parameters(self))
+        """The float Tensors inside that are no buffers, each once: frozen ones too, no running statistics."""
+        return (t for _, t in self.named_parameters())
 
-    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, Tensor) of those that gradients flow to."""
-        return iter([(name, t) for name, t in get_state_dict(self).items() if t.requires_grad])
+    def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+        """(path, Tensor) of `parameters()`; the first path of each."""
+        buffers = {id(t) for t in self._buffers_inside().values()}
+        found = {id(t): (name, t) for name, t in reversed(get_state_dict(self, prefix).items())
+                 if t.dtype.is_float and id(t) not in buffers}
+        return reversed(found.values())
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, Tensor) of those that no gradients flow to."""
-        return iter([(name, t) for name, t in get_state_dict(self).items() if not t.requires_grad])
+        """(path, Tensor) of running statistics, of what `register_buffer` was given, and of what is not float."""
+        parameters = {id(t) for t in self.parameters()}
+        state = {name: t for name, t in get_state_dict(self).items() if id(t) not in parameters}
+        return iter((state | self._buffers_inside()).items())
 
     def buffers(self) -> Iterator[Tensor]:
-        """The Tensors inside that no gradients flow to."""
+        """The Tensors inside that are no parameters."""
         return (t for _, t in self.named_buffers())
+
+    def _buffers_inside(self) -> dict[str, Tensor]:
+        """What layers name as buffers, by path: those that are no part of the state, too."""
+        owned = [(f"{path}.{name}" if path else name, getattr(part, name, None)) for path, part in self.named_modules()
+                 for name in getattr(part, "_buffer_names", ())]
+        return {path: t for path, t in owned if isinstance(t, Tensor)}
 
     def state_dict(self) -> dict[str, Tensor]:
         """Every Tensor inside by its path."""
         return get_state_dict(self)
 
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
-        """Gives the Tensors inside the values in `state`; see `nn.state.load_state_dict`."""
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
+        """Gives the Tensors inside the values in `state`; see `nn.state.load_state_dict`. Returned are the names that
+        `state` lacks and those that the model lacks, which are none unless `strict` is False."""
         load_state_dict(self, state, strict)
+        own = get_state_dict(self)
+        missing, unexpected = ([n for n in a if n not in b] for a, b in ((own, state), (state, own)))
+        return IncompatibleKeys(missing, unexpected)
 
-    def zero_grad(self) -> None:
-        """Forgets the gradients."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets the gradients, or makes them zeros without `set_to_none`."""
         for t in get_parameters(self):
-            t.grad = None
+            t.grad = None if set_to_none or t.grad is None else t.grad.zeros_like()
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """Makes every parameter one that gradients flow to, or stops that. Statistics stay as they are."""
-        for name, t in get_state_dict(self).items():
-            if t.dtype.is_float and not name.rpartition(".")[2].startswith("running_"):
-                t.requires_grad_(requires_grad)
+        """Makes every parameter one that gradients flow to, or stops that. Buffers stay as they are."""
+        for t in self.parameters():
+            t.requires_grad_(requires_grad)
         return self
 
     def to(self, *target: Any, device: str | None = None, dtype: DType | str | None = None) -> Self:
         """Every Tensor inside on another device, float ones in another type; see `Tensor.to`."""
-        for t in [*get_parameters(self), *[vars(self)[name] for name in self._transient]]:
+        for t in {id(t): t for t in [*get_parameters(self), *self._buffers_inside().values()]}.values():
             wanted = t.to(*target, device=device, dtype=dtype)
             t.to_(wanted.device, wanted.dtype if t.dtype.is_float else t.dtype)
         return self

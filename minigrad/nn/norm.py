@@ -4,11 +4,14 @@ from __future__ import annotations
 from minigrad.dtype import int64
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_count, as_shape, as_tensor, is_index
+from minigrad.optim.statistics import note_moved
 from minigrad.tensor import Tensor
 
 
 class _ChannelNorm:
     """A scale and a shift per channel if `affine`, and running statistics of the channels if they are tracked."""
+
+    _buffer_names = ("running_mean", "running_var", "num_batches_tracked")
 
     def __init__(self, num_features: int, eps: float, momentum: float | None, affine: bool, track_running_stats: bool):
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
@@ -16,9 +19,9 @@ class _ChannelNorm:
         self.weight = Tensor.ones(num_features, requires_grad=True) if affine else None
         self.bias = Tensor.zeros(num_features, requires_grad=True) if affine else None
         if track_running_stats:
-            self.running_mean = Tensor.zeros(num_features, requires_grad=False)
-            self.running_var = Tensor.ones(num_features, requires_grad=False)
-            self.num_batches_tracked = Tensor.zeros(dtype=int64, requires_grad=False)
+            self.running_mean = Tensor.zeros(num_features, requires_grad=False).contiguous()
+            self.running_var = Tensor.ones(num_features, requires_grad=False).contiguous()
+            self.num_batches_tracked = Tensor.zeros(dtype=int64, requires_grad=False).contiguous()
 
     def _by_running(self, x: Tensor) -> Tensor:
         """x normalised by the running statistics."""
@@ -31,6 +34,7 @@ class _ChannelNorm:
                 running.assign(running + (found - running) / (self.num_batches_tracked + 1).cast(running.dtype))
             else:
                 running.assign(running.moved(found, self.momentum))
+        note_moved(self.running_mean, self.running_var)
 
 
 class BatchNorm(_ChannelNorm):
@@ -39,8 +43,7 @@ class BatchNorm(_ChannelNorm):
     While training (`Tensor.train()`), mean and variance are those of the batch, and the running ones move towards them:
     running = (1 - momentum) * running + momentum * batch, with the variance unbiased; with a momentum of None they are
     the means of all batches. Otherwise the running ones are used. The running statistics are lazy like everything else:
-    an optimizer that was given all of `get_parameters(model)` brings them up to date in the plan of its step; else they
-    are computed when next read.
+    the next step of an optimizer brings them up to date in its plan, if they are not read before.
 
     Source: Ioffe & Szegedy 2015, https://arxiv.org/abs/1502.03167
     """
@@ -67,6 +70,7 @@ class BatchNorm(_ChannelNorm):
         if self.track_running_stats:
             self._move(mean, var)
             self.num_batches_tracked.assign(self.num_batches_tracked + 1)
+            note_moved(self.num_batches_tracked)
         return y
 
 

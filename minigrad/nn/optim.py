@@ -1,4 +1,5 @@
 """`minigrad.optim` under the name that PyTorch and tinygrad users expect."""
+from minigrad.nn import swa_utils
 from minigrad.optim import (
     LAMB,
     LARS,
@@ -19,4 +20,4 @@ from minigrad.optim import (
 )
 
 __all__ = ["LAMB", "LARS", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Lion", "Muon", "NAdam",
-           "Optimizer", "OptimizerGroup", "RAdam", "RMSprop", "lr_scheduler"]
+           "Optimizer", "OptimizerGroup", "RAdam", "RMSprop", "lr_scheduler", "swa_utils"]

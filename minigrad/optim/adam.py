@@ -1,6 +1,7 @@
 """Adam, with weight decay in the gradient (`Adam`) or decoupled from it (`AdamW`)."""
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from minigrad.errors import MinigradError
@@ -8,12 +9,42 @@ from minigrad.optim.optimizer import Gradients, Optimizer, Params
 from minigrad.tensor import Tensor
 
 
-class Adam(Optimizer):
-    """m = b1*m + (1-b1)*g;  v = b2*v + (1-b2)*g*g;  p -= lr * (m/c1) / (sqrt(v/c2) + eps), with c = 1 - b**t at step t
-    and g += weight_decay * p first.
+class Moments(Optimizer):
+    """Keeps running means and variances of the gradients, and `time`, how many steps were made, of shape ()."""
 
-    The step count is kept as `corrections`, the Tensors c1 and c2 of shape (): c = b*c + (1-b) gives the next one
-    without the cancellation that 1 - b**t suffers in float32.
+    state_names = {"step": "time", "exp_avg": "means", "exp_avg_sq": "variances"}
+
+    def __init__(self, params: Params, lr: float | Tensor, betas: tuple[float, float], **options: Any):
+        check_betas(type(self).__name__, betas)
+        super().__init__(params, lr, **options)
+        self.betas = tuple(betas)
+        self.time = self._scalar(0.0)
+        self.means, self.variances = self._zeros(), self._zeros()
+        Tensor.realize(self.time, *self.means, *self.variances)
+
+    def _counted(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(time, 1 - b1**time, 1 - b2**time) of this step, the latter without the cancellation of the difference."""
+        time = self.time + 1
+        c1, c2 = ((-(time * math.log(b)).expm1() if b else time * 0 + 1) for b in self.betas)
+        return time, c1, c2
+
+    def _moved(self, g: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """The next mean and variance of one parameter's gradient, assigned."""
+        b1, b2 = self.betas
+        m, v = mean * b1 + g * (1 - b1), variance * b2 + g * g * (1 - b2)
+        mean.assign(m)
+        variance.assign(v)
+        return m, v
+
+    def _kept(self, time: Tensor) -> list[Tensor]:
+        """The state, with `time` assigned."""
+        self.time.assign(time)
+        return [self.time, *self.means, *self.variances]
+
+
+class Adam(Moments):
+    """m = b1*m + (1-b1)*g;  v = b2*v + (1-b2)*g*g;  p -= lr * (m/c1) / (sqrt(v/c2) + eps), with c = 1 - b**t at step t
+    and g += weight_decay * p first. With `amsgrad`, the largest v so far in place of v; with `maximize`, -g for g.
 
     Source: Kingma & Ba 2015, https://arxiv.org/abs/1412.6980
     """
@@ -27,32 +58,35 @@ class Adam(Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+        decoupled_weight_decay: bool = False,
     ):
-        check_betas(type(self).__name__, betas)
-        super().__init__(params, lr)
-        self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
-        self.corrections = [self._scalar(0.0), self._scalar(0.0)]
-        self.means, self.variances = self._zeros(), self._zeros()
-        Tensor.realize(*self.corrections, *self.means, *self.variances)
+        super().__init__(params, lr, betas, eps=eps, weight_decay=weight_decay, maximize=maximize)
+        self.amsgrad = amsgrad
+        self.decoupled_weight_decay = self.decoupled or decoupled_weight_decay
+        self.largest: list[Tensor] = self._zeros() if amsgrad else []
+        if amsgrad:
+            self.state_names = {**self.state_names, "max_exp_avg_sq": "largest"}
+            Tensor.realize(*self.largest)
 
     def _update(self, gradients: Gradients) -> list[Tensor]:
-        b1, b2 = self.betas
-        c1, c2 = (c * b + (1 - b) for c, b in zip(self.corrections, self.betas, strict=True))
-        for p, g, mean, variance in self._each(gradients, self.means, self.variances):
+        time, c1, c2 = self._counted()
+        states = self._each(gradients, self.means, self.variances, range(len(gradients)))
+        for p, g, mean, variance, index in states:
             old = p.detach()
-            if not self.decoupled:
+            if not self.decoupled_weight_decay:
                 g = self._decayed(g, old)
-            m = mean * b1 + g * (1 - b1)
-            v = variance * b2 + g * g * (1 - b2)
-            mean.assign(m)
-            variance.assign(v)
+            m, v = self._moved(g, mean, variance)
+            if self.largest:
+                v = self.largest[index].maximum(v)
+                self.largest[index].assign(v)
             step = (m / c1) / ((v / c2).sqrt() + self.eps)
-            if self.weight_decay and self.decoupled:
+            if self.weight_decay and self.decoupled_weight_decay:
                 step = step + old * self.weight_decay
             p.assign(old.stepped(step, self._lr))
-        for correction, c in zip(self.corrections, (c1, c2), strict=True):
-            correction.assign(c)
-        return [*self.corrections, *self.means, *self.variances]
+        return [*self._kept(time), *self.largest]
 
 
 class AdamW(Adam):
@@ -70,8 +104,11 @@ class AdamW(Adam):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.01,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
     ):
-        super().__init__(params, lr, betas, eps, weight_decay)
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)
 
 
 def check_betas(name: str, betas: Any) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from minigrad.errors import MinigradError, ShapeError
 from minigrad.mixins.base import as_count, as_number
-from minigrad.optim.adam import Adam
+from minigrad.optim.adam import Moments
 from minigrad.optim.optimizer import Gradients, Optimizer, Params
 from minigrad.tensor import Tensor
 
@@ -17,7 +17,7 @@ def _trust(p: Tensor, step: Tensor) -> Tensor:
     return none.where(1.0, ours / none.where(1.0, theirs))
 
 
-class LAMB(Adam):
+class LAMB(Moments):
     """Adam's step with decoupled weight decay, times |p| / |step| of each parameter: for large batches.
 
     Source: You et al. 2020, https://arxiv.org/abs/1904.00962
@@ -25,21 +25,16 @@ class LAMB(Adam):
 
     def __init__(self, params: Params, lr: float | Tensor = 0.001,
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6, weight_decay: float = 0.0):
-        super().__init__(params, lr, betas, eps, weight_decay)
+        super().__init__(params, lr, betas, eps=eps, weight_decay=weight_decay)
 
     def _update(self, gradients: Gradients) -> list[Tensor]:
-        b1, b2 = self.betas
-        c1, c2 = (c * b + (1 - b) for c, b in zip(self.corrections, self.betas, strict=True))
+        time, c1, c2 = self._counted()
         for p, g, mean, variance in self._each(gradients, self.means, self.variances):
             old = p.detach()
-            m, v = mean * b1 + g * (1 - b1), variance * b2 + g * g * (1 - b2)
-            mean.assign(m)
-            variance.assign(v)
+            m, v = self._moved(g, mean, variance)
             step = self._decayed((m / c1) / ((v / c2).sqrt() + self.eps), old)
             p.assign(old.stepped(step * _trust(old, step), self._lr))
-        for correction, c in zip(self.corrections, (c1, c2), strict=True):
-            correction.assign(c)
-        return [*self.corrections, *self.means, *self.variances]
+        return self._kept(time)
 
 
 class LARS(Optimizer):
@@ -49,11 +44,12 @@ class LARS(Optimizer):
     Source: You et al. 2017, https://arxiv.org/abs/1708.03888
     """
 
+    state_names = {"momentum_buffer": "velocities"}
+    tcoef: float
+
     def __init__(self, params: Params, lr: float | Tensor = 0.001, momentum: float = 0.9,
                  weight_decay: float = 1e-4, nesterov: bool = False, tcoef: float = 0.001):
-        self.momentum, self.tcoef = as_number("LARS", "momentum", momentum), as_number("LARS", "tcoef", tcoef)
-        super().__init__(params, lr)
-        self.weight_decay, self.nesterov = weight_decay, nesterov
+        super().__init__(params, lr, momentum=momentum, tcoef=tcoef, weight_decay=weight_decay, nesterov=nesterov)
         self.velocities = self._zeros()
         Tensor.realize(*self.velocities)
 
@@ -80,18 +76,19 @@ class Muon(Optimizer):
     Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/
     """
 
+    state_names = {"momentum_buffer": "velocities"}
+
     def __init__(self, params: Params, lr: float | Tensor = 0.001, weight_decay: float = 0.1,
                  momentum: float = 0.95, nesterov: bool = True, ns_steps: int = 5, eps: float = 1e-7):
         self.momentum = as_number("Muon", "momentum", momentum)
         if not 0 <= self.momentum < 1:
             raise MinigradError(f"[Muon] expected a momentum in 0..1, below 1, got {momentum}")
         self.ns_steps = as_count("Muon", "ns_steps", ns_steps, 1)
-        super().__init__(params, lr)
+        super().__init__(params, lr, weight_decay=weight_decay, nesterov=nesterov, eps=eps)
         wrong = [p for p in self.params if p.ndim < 2]
         if wrong:
             raise ShapeError(f"[Muon] expected parameters of two axes and more, got one of shape "
                              f"{list(wrong[0].shape)}: give it to AdamW, and both to OptimizerGroup")
-        self.weight_decay, self.nesterov, self.eps = weight_decay, nesterov, eps
         self.velocities = self._zeros()
         Tensor.realize(*self.velocities)
 

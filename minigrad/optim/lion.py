@@ -13,6 +13,8 @@ class Lion(Optimizer):
     Source: Chen et al. 2023, https://arxiv.org/abs/2302.06675
     """
 
+    state_names = {"exp_avg": "means"}
+
     def __init__(
         self,
         params: Params,
@@ -21,8 +23,8 @@ class Lion(Optimizer):
         weight_decay: float = 0.0,
     ):
         check_betas("Lion", betas)
-        super().__init__(params, lr)
-        self.betas, self.weight_decay = betas, weight_decay
+        super().__init__(params, lr, weight_decay=weight_decay)
+        self.betas = tuple(betas)
         self.means = self._zeros()
         Tensor.realize(*self.means)
 

@@ -9,7 +9,6 @@ of what is captured. A schedule sets the rate when it is made; its base is the o
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,54 +16,37 @@ from minigrad.dtype import int32
 from minigrad.errors import MinigradError, ShapeError
 from minigrad.mixins.base import as_count, as_number, as_tensor
 from minigrad.optim.optimizer import Optimizer
+from minigrad.optim.plateau import ReduceLROnPlateau
+from minigrad.optim.schedule import LRScheduler
 from minigrad.tensor import Tensor
 
-
-class LRScheduler(ABC):
-    """`count`: how many steps were made, int32 of shape (). `rate` says what the learning rate is after so many."""
-
-    def __init__(self, optimizer: Optimizer):
-        if not isinstance(optimizer, Optimizer):
-            raise MinigradError(f"[{type(self).__name__}] expected an Optimizer, got {type(optimizer).__name__}")
-        self.optimizer = optimizer
-        self.bases = [member.initial_lr() for member in optimizer.members]
-        self.count = Tensor(0, dtype=int32, device=optimizer.device).contiguous()
-        Tensor.realize(self.count, *self._set(self.count))
-
-    @abstractmethod
-    def rate(self, count: Tensor, base: Tensor) -> Tensor:
-        """The rate after `count` steps (int32, shape ()) for a first one of `base` (float32, shape ())."""
-
-    def step(self) -> None:
-        """Counts a step and sets the optimizer's learning rate. Call it after the optimizer's step."""
-        Tensor.realize(*self.schedule_step())
-
-    def schedule_step(self) -> list[Tensor]:
-        """Assigns everything that a step changes, and returns it unrealized: realize it with the optimizer's."""
-        self.count.assign(self.count + 1)
-        return [self.count, *self._set(self.count)]
-
-    def _set(self, count: Tensor) -> list[Tensor]:
-        return [member.lr.assign(self.rate(count, base))
-                for member, base in zip(self.optimizer.members, self.bases, strict=True)]
-
-    def get_last_lr(self) -> list[float]:
-        """The present rates, read, one for each group of parameters."""
-        return [member.lr.item() for member in self.optimizer.members]
+Factor = Callable[[Tensor], Tensor | float]
 
 
 class LambdaLR(LRScheduler):
     """base * lr_lambda(count). The function is given a Tensor, float32 of shape (), and called each time a schedule is
-    made or captured: inside `jit` it must compute with Tensors, such as `(count / 10).minimum(1)` for a warm-up."""
+    made or captured: inside `jit` it must compute with Tensors, such as `(count / 10).minimum(1)` for a warm-up. It may
+    be a list of functions, one for each group of parameters."""
 
-    def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[Tensor], Tensor | float]):
-        if not callable(lr_lambda):
+    def __init__(self, optimizer: Optimizer, lr_lambda: Factor | Sequence[Factor]):
+        groups = len(optimizer.members) if isinstance(optimizer, Optimizer) else 1
+        self.lr_lambdas: list[Any] = list(lr_lambda) if isinstance(lr_lambda, (tuple, list)) else [lr_lambda] * groups
+        if not all(callable(f) for f in self.lr_lambdas):
             raise MinigradError(f"[LambdaLR] expected a function of the count of steps, got {lr_lambda!r}")
-        self.lr_lambda = lr_lambda
+        if len(self.lr_lambdas) != groups:
+            raise MinigradError(f"[LambdaLR] expected a function for each of {groups} groups, got "
+                                f"{len(self.lr_lambdas)}")
         super().__init__(optimizer)
 
     def rate(self, count: Tensor, base: Tensor) -> Tensor:
-        factor: Any = self.lr_lambda(count.float())
+        return self._scaled(self.lr_lambdas[0], count, base)
+
+    def _rate_of(self, group: int, count: Tensor, member: Optimizer) -> Tensor:
+        function = self.lr_lambdas[min(group, len(self.lr_lambdas) - 1)]
+        return self._scaled(function, count, member.initial_lr())
+
+    def _scaled(self, function: Factor, count: Tensor, base: Tensor) -> Tensor:
+        factor: Any = function(count.float())
         if isinstance(factor, Tensor) and factor.shape != ():
             raise ShapeError(f"[LambdaLR] expected a factor of shape [], got {list(factor.shape)}")
         return base * (factor if isinstance(factor, Tensor) else as_number("LambdaLR", "a factor", factor))
@@ -224,60 +206,6 @@ class OneCycleLR(LRScheduler):
         return share * (stop - start) + start
 
 
-class ReduceLROnPlateau(LRScheduler):
-    """The present rate times `factor`, but no less than `min_lr`, when a metric has not become better in more than
-    `patience` steps: smaller, or larger for `mode` 'max', by more than `threshold` times the best, or `threshold`
-    itself for `threshold_mode` 'abs'. After that `cooldown` steps are not counted as bad.
-
-    `step` takes the metric, a number or a Tensor of shape (), which is not read: it may stand inside `jit`.
-    """
-
-    def __init__(self, optimizer: Optimizer, mode: str = "min", factor: float = 0.1, patience: int = 10,
-                 threshold: float = 1e-4, threshold_mode: str = "rel", cooldown: int = 0, min_lr: float = 0.0):
-        if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
-            raise MinigradError(f"[ReduceLROnPlateau] expected mode 'min' or 'max' and threshold_mode 'rel' or 'abs', "
-                                f"got {mode!r} and {threshold_mode!r}")
-        self.largest, self.relative, self.threshold = mode == "max", threshold_mode == "rel", threshold
-        self.factor = as_number("ReduceLROnPlateau", "factor", factor)
-        self.patience = as_count("ReduceLROnPlateau", "patience", patience)
-        self.cooldown = as_count("ReduceLROnPlateau", "cooldown", cooldown)
-        self.min_lr = as_number("ReduceLROnPlateau", "min_lr", min_lr)
-        device = optimizer.device if isinstance(optimizer, Optimizer) else None
-        self.best = Tensor(-math.inf if self.largest else math.inf, device=device).contiguous()
-        self.bad, self.resting = (Tensor(0, dtype=int32, device=device).contiguous() for _ in range(2))
-        Tensor.realize(self.best, self.bad, self.resting)
-        super().__init__(optimizer)
-
-    def rate(self, count: Tensor, base: Tensor) -> Tensor:
-        return base
-
-    def step(self, metric: float | Tensor = math.nan) -> None:
-        """Counts a step with this metric, and changes the optimizer's learning rate if it is time."""
-        Tensor.realize(*self.schedule_step(metric))
-
-    def schedule_step(self, metric: float | Tensor = math.nan) -> list[Tensor]:
-        """Assigns everything that a step changes, and returns it unrealized: realize it with the optimizer's."""
-        if not isinstance(metric, Tensor):
-            metric = Tensor(float(as_number("ReduceLROnPlateau", "a metric", metric)), device=self.best.device)
-        elif metric.shape != ():
-            raise ShapeError(f"[ReduceLROnPlateau] expected a metric of shape [], got {list(metric.shape)}")
-        m = metric.detach().float().to(self.best.device)
-        sign = 1 if self.largest else -1
-        bar = self.best * (1 + sign * self.threshold) if self.relative else self.best + sign * self.threshold
-        better = m > bar if self.largest else m < bar
-        bad = (better.bitwise_or(self.resting > 0)).where(0, self.bad + 1)
-        due = bad > self.patience
-        resting = due.where(self.cooldown, (self.resting - 1).maximum(0))
-        lower = [due.where((member.lr * self.factor).maximum(self.min_lr), member.lr)
-                 for member in self.optimizer.members]
-        self.best.assign(better.where(m, self.best))
-        self.bad.assign(due.where(0, bad))
-        self.resting.assign(resting)
-        self.count.assign(self.count + 1)
-        rates = [member.lr.assign(rate) for member, rate in zip(self.optimizer.members, lower, strict=True)]
-        return [self.count, self.best, self.bad, self.resting, *rates]
-
-
 class SequentialLR(LRScheduler):
     """Schedules one after another: the next one from each milestone on, with a count of its own from 0.
 
@@ -296,9 +224,15 @@ class SequentialLR(LRScheduler):
         super().__init__(optimizer)
 
     def rate(self, count: Tensor, base: Tensor) -> Tensor:
-        result = self.schedulers[0].rate(count, base)
+        return self._at(count, lambda schedule, count: schedule.rate(count, base))
+
+    def _rate_of(self, group: int, count: Tensor, member: Optimizer) -> Tensor:
+        return self._at(count, lambda schedule, count: schedule._rate_of(group, count, member))
+
+    def _at(self, count: Tensor, rate: Callable[[LRScheduler, Tensor], Tensor]) -> Tensor:
+        result = rate(self.schedulers[0], count)
         for start, schedule in zip(self.milestones, self.schedulers[1:], strict=True):
-            result = (count >= start).where(schedule.rate(count - start, base), result)
+            result = (count >= start).where(rate(schedule, count - start), result)
         return as_tensor("SequentialLR", result)
 
 
@@ -307,3 +241,7 @@ def _milestones(name: str, given: Sequence[int]) -> list[int]:
     if counts is None or counts != sorted(counts):
         raise MinigradError(f"[{name}] expected milestones in increasing order, got {given!r}")
     return counts
+
+
+__all__ = ["ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "ExponentialLR", "LRScheduler", "LambdaLR",
+           "LinearLR", "MultiStepLR", "OneCycleLR", "PolynomialLR", "ReduceLROnPlateau", "SequentialLR", "StepLR"]

@@ -1,16 +1,20 @@
-"""What all optimizers share: the parameters, the learning rate, and one realize per step; and groups of them."""
+"""What all optimizers share: the parameters, the learning rate, their state, and one realize per step."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
+from minigrad import dtype as dtypes
 from minigrad.errors import MinigradError, ShapeError
 from minigrad.mixins.base import as_number
+from minigrad.mixins.modes import of_modules
+from minigrad.optim.states import ParamGroup, given_parameters, load_states, options_of, state_of, states_of
+from minigrad.optim.statistics import take_moved
 from minigrad.tensor import Tensor
 
-Params = Iterable[Tensor | Mapping[str, Any]]
-"""Parameters, or groups of them with options of their own (see Optimizer)."""
+Params = Iterable[Tensor | tuple[str, Tensor] | Mapping[str, Any]]
+"""Parameters, alone or with their names, or groups of them with options of their own (see Optimizer)."""
 
 Gradients = list[Tensor | None]
 """Of each parameter; None of those that are frozen: they had requires_grad when the optimizer was made."""
@@ -19,18 +23,28 @@ Gradients = list[Tensor | None]
 class Optimizer(ABC):
     """Updates the Tensors in `params` that have `requires_grad`; each is listed once, however often it is given.
 
-    Tensors without `requires_grad` (running statistics, which `nn.state.get_parameters` lists too) are brought up to
-    date in the same plan. A parameter that is frozen later (`requires_grad` is False) is left as it is with its state;
-    Adam's count of steps goes on. Everything that changes from step to step, the learning rate included, is a Tensor
-    made here, so that a captured step (`jit`) sees it. Raises MinigradError where there is nothing to update.
+    Running statistics that layers have moved since the last step are brought up to date in the same plan, as are
+    Tensors without `requires_grad` in `params`. A parameter that is frozen later (`requires_grad` is False) is left as
+    it is with its state; Adam's count of steps goes on. Everything that changes from step to step, the learning rate
+    included, is a Tensor made here, so that a captured step (`jit`) sees it; other options may be set too, and a
+    captured step is then captured again. Raises MinigradError where there is nothing to update, and for options that
+    are below 0.
 
     As in PyTorch, `params` may be a list of dictionaries: Tensors under 'params', and options that differ for them from
     the others. What is made then is an OptimizerGroup.
     """
 
     weight_decay: float = 0.0
+    maximize: bool = False
+    momentum: float
+    nesterov: bool
+    eps: float
     params: list[Tensor]
     buffers: list[Tensor]
+
+    state_names: Mapping[str, str] = {}
+    """PyTorch's names of what is kept for a parameter, and the attributes that have it: a list with a Tensor for each
+    parameter, or one Tensor for all of them."""
 
     def __new__(cls, params: Any = (), *args: Any, **options: Any) -> Self:
         if not isinstance(params, (tuple, list)) or not params or not all(isinstance(g, Mapping) for g in params):
@@ -42,12 +56,8 @@ class Optimizer(ABC):
         members = [cls(g["params"], *args, **{**options, **o}) for g, o in zip(params, own, strict=True)]
         return OptimizerGroup(*members)  # type: ignore[return-value]
 
-    def __init__(self, params: Params, lr: float | Tensor):
-        given = [params] if isinstance(params, Tensor) else list(params) if isinstance(params, Iterable) else [None]
-        if not all(isinstance(p, Tensor) for p in given):
-            raise MinigradError(f"[{type(self).__name__}] expected Tensors, such as nn.state.get_parameters(model), "
-                                f"got {type(params).__name__}")
-        unique: list[Any] = list({id(p): p for p in given}.values())
+    def __init__(self, params: Params, lr: float | Tensor, **options: Any):
+        unique = given_parameters(type(self).__name__, params)
         self.params = [p for p in unique if p.requires_grad]
         self.buffers = [p for p in unique if not p.requires_grad]
         if not self.params:
@@ -55,19 +65,43 @@ class Optimizer(ABC):
                 f"[{type(self).__name__}] expected at least one parameter with requires_grad=True, "
                 f"got {len(unique)} tensors without"
             )
+        for name, value in options.items():
+            setattr(self, name, self._option(name, value))
         self.device = self.params[0].device
+        double = all(p.dtype is dtypes.float64 for p in self.params)
+        self._precision = dtypes.float64 if double else dtypes.float32
         self._lr = self._scalar(lr)
         self._initial_lr: Tensor | None = None
         Tensor.realize(self._lr, *self.params, *self.buffers)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        if not isinstance(value, Tensor):
+            of_modules.switch(self)
+
+    @property
+    def captured_mode(self) -> Any:
+        """What a captured step depends on besides Tensors."""
+        return tuple((type(m).__name__, *(repr(v) for v in options_of(m).values()), *map(id, m.params))
+                     for m in self.members)
+
+    def _option(self, name: str, value: Any) -> Any:
+        """An option as a Python number; others than bools are at least 0."""
+        if isinstance(value, bool):
+            return value
+        number = as_number(type(self).__name__, name, value)
+        if not number >= 0:
+            raise MinigradError(f"[{type(self).__name__}] expected {name} of at least 0, got {value!r}")
+        return number
+
     def _scalar(self, value: float | Tensor) -> Tensor:
-        """A Tensor of shape () and float32 of our own, on the parameters' device."""
+        """A Tensor of shape () of our own, on the parameters' device: float64 if all of them are, else float32."""
         if isinstance(value, Tensor):
             if any(d != 1 for d in value.shape):
                 raise ShapeError(f"[{type(self).__name__}] expected one number, got a Tensor of {list(value.shape)}")
-            return value.detach().reshape(()).float().to(self.device).contiguous()
-        number = as_number(type(self).__name__, "the learning rate", value)
-        return Tensor(float(number), device=self.device, requires_grad=False).contiguous()
+            return value.detach().reshape(()).cast(self._precision).to(self.device).contiguous()
+        number = self._option("the learning rate", value)
+        return Tensor(float(number), device=self.device, dtype=self._precision, requires_grad=False).contiguous()
 
     def _zeros(self) -> list[Tensor]:
         """A zero for each element of each parameter, in storage of its own."""
@@ -81,8 +115,28 @@ class Optimizer(ABC):
 
     @property
     def param_groups(self) -> list[ParamGroup]:
-        """By group: `group["params"]`, `group["lr"]`, which is read as a number and can be set, and other options."""
+        """By group: `group["params"]`, `group["lr"]`, which is read as a number, and other options. All can be set."""
         return [ParamGroup(member) for member in self.members]
+
+    def add_param_group(self, group: Mapping[str, Any]) -> None:
+        """Parameters, under 'params', that are updated too from now on; options that `group` lacks are those of the
+        first group. Raises MinigradError for parameters that are in a group already."""
+        if not isinstance(group, Mapping) or "params" not in group:
+            raise MinigradError(f"[add_param_group] expected a dictionary with Tensors under 'params', got {group!r}")
+        members = self.members
+        if members == [self]:
+            first = object.__new__(type(self))
+            first.__dict__.update(self.__dict__)
+            members = [first]
+        first = members[0]
+        base = first.lr if first._initial_lr is None else first._initial_lr
+        options = {"lr": base, **options_of(first), **{k: v for k, v in group.items() if k != "params"}}
+        added = type(first)(group["params"], **options)  # type: ignore[arg-type]
+        both = OptimizerGroup(*members, added)
+        self.__class__ = OptimizerGroup  # type: ignore[assignment]
+        self.__dict__.clear()
+        self.__dict__.update(both.__dict__)
+        of_modules.switch(self)
 
     @property
     def lr(self) -> Tensor:
@@ -110,12 +164,16 @@ class Optimizer(ABC):
 
         Raises MinigradError naming the first parameter with requires_grad that has no gradient.
         """
-        result = None if closure is None else closure()
+        result = None
+        if closure is not None:
+            with Tensor.enable_grad():
+                result = closure()
         Tensor.realize(*self.schedule_step())
         return result
 
     def schedule_step(self) -> list[Tensor]:
         """Assigns everything that a step changes, and returns it unrealized: realize it together with the loss."""
+        of_modules.ask(self)
         late = [b for b in self.buffers if b.requires_grad]
         if late:
             raise MinigradError(
@@ -130,10 +188,12 @@ class Optimizer(ABC):
             if p.grad is None:
                 raise MinigradError(
                     f"[{type(self).__name__}.step] expected a gradient for each of {len(self.params)} parameters, got "
-                    f"none for parameter {index} of shape {list(p.shape)}: call backward() on a loss that depends on it"
+                    f"none for parameter {index} of shape {list(p.shape)}: call backward() on a loss that depends on "
+                    f"it, or freeze it with requires_grad_(False)"
                 )
-            gradients.append(p.grad.detach())
-        return [*self.params, *self._update(gradients), *self.buffers]
+            gradients.append(-p.grad.detach() if self.maximize else p.grad.detach())
+        changed = [*self.params, *self._update(gradients), *self.buffers, *take_moved()]
+        return list({id(t): t for t in changed}.values())
 
     def _each(self, gradients: Gradients, *state: Any) -> Iterator[tuple[Any, ...]]:
         """(parameter, gradient, what each of `state` has for it) of the parameters that are not frozen."""
@@ -146,6 +206,38 @@ class Optimizer(ABC):
     @abstractmethod
     def _update(self, gradients: Gradients) -> list[Tensor]:
         """Assigns new values to the parameters and the state, and returns the state."""
+
+    # State
+
+    @property
+    def state(self) -> dict[Tensor, dict[str, Tensor]]:
+        """What is kept for each parameter, by PyTorch's names, as in `state_dict`."""
+        return {p: state_of(m, k) for m in self.members for k, p in enumerate(m.params)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """PyTorch's: under 'state' what is kept for each parameter, by its number and PyTorch's names, and under
+        'param_groups' the options of each group, with the numbers of its parameters.
+
+        The Tensors are those that the next steps change, as a Module's `state_dict` has its own: save them, or copy
+        them with `copy.deepcopy`.
+        """
+        return states_of(self.members)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict` gave, of ours or of PyTorch's optimizer of this name: options and state.
+
+        Tensors are copied. Numbers go on as they would have, bit for bit, also where a step was captured before. Raises
+        MinigradError, before anything is changed, for other numbers of groups or parameters, for names that are missing
+        or unknown, and ShapeError for other shapes.
+        """
+        load_states(self.members, state)
+
+    def __repr__(self) -> str:
+        groups = [", ".join([f"lr={m.lr.item():.6g}", *(f"{n}={v!r}" for n, v in options_of(m).items())])
+                  for m in self.members]
+        lines = "".join(f"  {type(m).__name__}, {len(m.params)} parameters: {g}\n"
+                        for m, g in zip(self.members, groups, strict=True))
+        return f"{type(self).__name__}(\n{lines})"
 
 
 class OptimizerGroup(Optimizer):
@@ -186,30 +278,8 @@ class OptimizerGroup(Optimizer):
 
     def schedule_step(self) -> list[Tensor]:
         """Assigns everything that a step changes, and returns it unrealized."""
+        of_modules.ask(self)
         return list({id(t): t for member in self._members for t in member.schedule_step()}.values())
 
     def _update(self, gradients: Gradients) -> list[Tensor]:
         raise MinigradError("[OptimizerGroup] expected its members to update their own parameters")
-
-
-class ParamGroup:
-    """What PyTorch's `param_groups` hold: a view of an optimizer, whose options are read and set by name."""
-
-    def __init__(self, optimizer: Optimizer):
-        self._optimizer = optimizer
-
-    def __getitem__(self, name: str) -> Any:
-        if name == "lr":
-            return self._optimizer.lr.item()
-        if name.startswith("_") or name not in vars(self._optimizer):
-            raise KeyError(f"[param_groups] expected one of {', '.join(self.keys())}, got {name!r}")
-        return getattr(self._optimizer, name)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        if name != "lr":
-            self[name]
-        setattr(self._optimizer, name, value)
-
-    def keys(self) -> list[str]:
-        """The names there are."""
-        return ["lr", *[name for name in vars(self._optimizer) if not name.startswith("_")]]

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from minigrad.errors import MinigradError
-from minigrad.mixins.base import as_number
 from minigrad.optim.optimizer import Gradients, Optimizer, Params
 from minigrad.tensor import Tensor
 
@@ -14,6 +13,10 @@ class RMSprop(Optimizer):
     Source: Tieleman & Hinton 2012, lecture 6.5 of "Neural Networks for Machine Learning", with PyTorch's conventions.
     """
 
+    state_names = {"square_avg": "squares", "momentum_buffer": "velocities", "grad_avg": "means"}
+    alpha: float
+    centered: bool
+
     def __init__(
         self,
         params: Params,
@@ -23,13 +26,13 @@ class RMSprop(Optimizer):
         weight_decay: float = 0.0,
         momentum: float = 0.0,
         centered: bool = False,
+        *,
+        maximize: bool = False,
     ):
-        self.alpha, self.eps = as_number("RMSprop", "alpha", alpha), as_number("RMSprop", "eps", eps)
-        self.momentum = as_number("RMSprop", "momentum", momentum)
-        if not 0 <= self.alpha <= 1:
+        super().__init__(params, lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum,
+                         centered=centered, maximize=maximize)
+        if self.alpha > 1:
             raise MinigradError(f"[RMSprop] expected an alpha in 0..1, got {alpha}")
-        super().__init__(params, lr)
-        self.weight_decay, self.centered = weight_decay, centered
         self.squares = self._zeros()
         self.means = self._zeros() if centered else []
         self.velocities = self._zeros() if momentum else []
@@ -46,7 +49,7 @@ class RMSprop(Optimizer):
                 self.means[index].assign(m)
                 size = v - m * m
             step = g / (size.sqrt() + self.eps)
-            if self.momentum:
+            if self.velocities:
                 step = self.velocities[index] * self.momentum + step
                 self.velocities[index].assign(step)
             p.assign(old.stepped(step, self._lr))
@@ -59,6 +62,9 @@ class Adagrad(Optimizer):
     Source: Duchi et al. 2011, https://jmlr.org/papers/v12/duchi11a.html
     """
 
+    state_names = {"sum": "squares"}
+    initial_accumulator_value: float
+
     def __init__(
         self,
         params: Params,
@@ -66,12 +72,12 @@ class Adagrad(Optimizer):
         weight_decay: float = 0.0,
         initial_accumulator_value: float = 0.0,
         eps: float = 1e-10,
+        *,
+        maximize: bool = False,
     ):
-        self.eps = as_number("Adagrad", "eps", eps)
-        first = as_number("Adagrad", "initial_accumulator_value", initial_accumulator_value)
-        super().__init__(params, lr)
-        self.weight_decay = weight_decay
-        self.squares = [(z + first).contiguous() for z in self._zeros()]
+        super().__init__(params, lr, weight_decay=weight_decay, initial_accumulator_value=initial_accumulator_value,
+                         eps=eps, maximize=maximize)
+        self.squares = [(z + self.initial_accumulator_value).contiguous() for z in self._zeros()]
         Tensor.realize(*self.squares)
 
     def _update(self, gradients: Gradients) -> list[Tensor]:
@@ -91,13 +97,14 @@ class Adadelta(Optimizer):
     Source: Zeiler 2012, https://arxiv.org/abs/1212.5701
     """
 
+    state_names = {"square_avg": "squares", "acc_delta": "steps"}
+    rho: float
+
     def __init__(self, params: Params, lr: float | Tensor = 1.0, rho: float = 0.9, eps: float = 1e-6,
-                 weight_decay: float = 0.0):
-        self.rho, self.eps = as_number("Adadelta", "rho", rho), as_number("Adadelta", "eps", eps)
-        if not 0 <= self.rho <= 1:
+                 weight_decay: float = 0.0, *, maximize: bool = False):
+        super().__init__(params, lr, rho=rho, eps=eps, weight_decay=weight_decay, maximize=maximize)
+        if self.rho > 1:
             raise MinigradError(f"[Adadelta] expected a rho in 0..1, got {rho}")
-        super().__init__(params, lr)
-        self.weight_decay = weight_decay
         self.squares, self.steps = self._zeros(), self._zeros()
         Tensor.realize(*self.squares, *self.steps)
 

@@ -2,16 +2,18 @@
 from __future__ import annotations
 
 from minigrad.errors import MinigradError
-from minigrad.mixins.base import as_number
 from minigrad.optim.optimizer import Gradients, Optimizer, Params
 from minigrad.tensor import Tensor
 
 
 class SGD(Optimizer):
-    """p -= lr * v, where g += weight_decay * p; v = momentum * v + g; with `nesterov` g + momentum * v instead of v.
+    """p -= lr * v, where g += weight_decay * p; v = momentum * v + g; with `nesterov` g + momentum * v instead of v;
+    with `maximize` -g instead of g.
 
     Source: Sutskever et al. 2013, http://proceedings.mlr.press/v28/sutskever13.html, with PyTorch's conventions.
     """
+
+    state_names = {"momentum_buffer": "velocities"}
 
     def __init__(
         self,
@@ -20,17 +22,21 @@ class SGD(Optimizer):
         momentum: float = 0.0,
         weight_decay: float = 0.0,
         nesterov: bool = False,
+        *,
+        maximize: bool = False,
     ):
-        momentum = as_number("SGD", "momentum", momentum)
-        super().__init__(params, lr)
+        super().__init__(params, lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov,
+                         maximize=maximize)
         if nesterov and not momentum:
             raise MinigradError("[SGD] expected a momentum above 0 with nesterov=True, got 0")
-        self.momentum, self.weight_decay, self.nesterov = momentum, weight_decay, nesterov
         self.velocities = self._zeros() if momentum else []
         if momentum:
             Tensor.realize(*self.velocities)
 
     def _update(self, gradients: Gradients) -> list[Tensor]:
+        if self.momentum and not self.velocities:
+            raise MinigradError("[SGD.step] expected a momentum of 0, with which this optimizer was made, got "
+                                f"{self.momentum!r}: there are no velocities")
         for p, g, index in self._each(gradients, range(len(gradients))):
             old = p.detach()
             g = self._decayed(g, old)

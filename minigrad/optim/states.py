@@ -1,0 +1,148 @@
+"""The options and the state of optimizers as PyTorch's dictionaries, and loading them back."""
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from minigrad.errors import MinigradError, ShapeError
+from minigrad.tensor import Tensor
+
+if TYPE_CHECKING:
+    from minigrad.optim.optimizer import Optimizer
+
+
+def given_parameters(name: str, params: Any) -> list[Tensor]:
+    """Each Tensor once, of a Tensor, several, or pairs of a name and one, as `named_parameters()` gives."""
+    given = [params] if isinstance(params, Tensor) else list(params) if isinstance(params, Iterable) else [None]
+    given = [p[1] if isinstance(p, tuple) and len(p) == 2 and isinstance(p[0], str) else p for p in given]
+    wrong = [type(p).__name__ for p in given if not isinstance(p, Tensor)]
+    if wrong:
+        what = type(params).__name__ if wrong == ["NoneType"] and len(given) == 1 else wrong[0]
+        raise MinigradError(f"[{name}] expected Tensors, such as nn.state.get_parameters(model), got {what}")
+    return list({id(p): p for p in given}.values())
+
+
+def options_of(optimizer: Optimizer) -> dict[str, Any]:
+    """The options of one optimizer other than its learning rate, by the names that its class takes."""
+    return {name: getattr(optimizer, name) for name in _option_names(type(optimizer))}
+
+
+@lru_cache
+def _option_names(kind: type[Optimizer]) -> list[str]:
+    return [n for n in inspect.signature(kind.__init__).parameters if n not in ("self", "params", "lr")]
+
+
+class ParamGroup(Mapping):
+    """What PyTorch's `param_groups` hold: a view of an optimizer, whose options are read and set by name."""
+
+    def __init__(self, optimizer: Optimizer):
+        self._optimizer = optimizer
+
+    def __iter__(self) -> Iterator[str]:
+        known = ["initial_lr"] if self._optimizer._initial_lr is not None else []
+        return iter(["params", "lr", *known, *options_of(self._optimizer)])
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in list(self):
+            raise KeyError(f"[param_groups] expected one of {', '.join(self)}, got {name!r}")
+        if name in ("lr", "initial_lr"):
+            return getattr(self._optimizer, f"_{name}").item()
+        return getattr(self._optimizer, name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name == "initial_lr":
+            self._optimizer.initial_lr().assign(self._optimizer._scalar(value)).realize()
+        else:
+            self[name]
+            setattr(self._optimizer, name, value)
+
+    def __repr__(self) -> str:
+        return repr({**self, "params": f"{len(self._optimizer.params)} parameters"})
+
+
+def state_of(optimizer: Optimizer, index: int) -> dict[str, Tensor]:
+    """What one optimizer keeps for its parameter at `index`."""
+    found = {name: getattr(optimizer, attribute) for name, attribute in optimizer.state_names.items()}
+    return {name: kept[index] if isinstance(kept, list) else kept for name, kept in found.items()
+            if isinstance(kept, Tensor) or kept}
+
+
+def states_of(members: list[Optimizer]) -> dict[str, Any]:
+    """The dictionary of all members."""
+    state: dict[int, dict[str, Tensor]] = {}
+    groups = []
+    count = 0
+    for member in members:
+        numbers = list(range(count, count + len(member.params)))
+        count += len(numbers)
+        state.update({n: kept for k, n in enumerate(numbers) if (kept := state_of(member, k))})
+        groups.append({**ParamGroup(member), "params": numbers})
+    return {"state": state, "param_groups": groups}
+
+
+def load_states(members: list[Optimizer], given: Mapping[str, Any]) -> None:
+    """Gives all members what `states_of` made; everything is checked before anything is changed."""
+    name = type(members[0]).__name__
+    if not isinstance(given, Mapping) or not {"state", "param_groups"} <= set(given):
+        raise MinigradError(f"[{name}.load_state_dict] expected a dictionary with 'state' and 'param_groups', got "
+                            f"{list(given) if isinstance(given, Mapping) else type(given).__name__}")
+    state, groups = given["state"], given["param_groups"]
+    sizes = [len(g["params"]) for g in groups]
+    if sizes != [len(m.params) for m in members]:
+        raise MinigradError(f"[{name}.load_state_dict] expected groups of {[len(m.params) for m in members]} "
+                            f"parameters, got {sizes}")
+    wanted: list[tuple[Tensor, Tensor]] = []
+    for member, group in zip(members, groups, strict=True):
+        wanted += _matched(name, member, [state.get(n, {}) for n in group["params"]])
+    for member, group in zip(members, groups, strict=True):
+        known = options_of(member)
+        for option, value in group.items():
+            if option in known:
+                setattr(member, option, tuple(value) if isinstance(value, list) else value)
+        member.lr = group["lr"]
+        if "initial_lr" in group:
+            ParamGroup(member)["initial_lr"] = group["initial_lr"]
+    for target, value in wanted:
+        target.assign(value)
+    if wanted:
+        Tensor.realize(*[target for target, _ in wanted])
+
+
+def _matched(name: str, member: Optimizer, given: list[Mapping[str, Any]]) -> list[tuple[Tensor, Tensor]]:
+    """(Tensor of ours, its new value, a copy of what was given) for everything that a member keeps."""
+    found: list[tuple[Tensor, Tensor]] = []
+    for k, parameter in enumerate(member.params):
+        own, new = state_of(member, k), {n: v for n, v in given[k].items() if v is not None}
+        if "step" not in own:
+            new.pop("step", None)  # PyTorch counts them everywhere
+        if set(new) != set(own):
+            raise MinigradError(f"[{name}.load_state_dict] expected {', '.join(own) or 'nothing'} for parameter {k} of "
+                                f"shape {list(parameter.shape)}, got {', '.join(new) or 'nothing'}")
+        for n, target in own.items():
+            value = new[n] if isinstance(new[n], Tensor) else Tensor(np.asarray(new[n]))
+            if value.shape != target.shape and value.shape != ():
+                raise ShapeError(f"[{name}.load_state_dict] {n} of parameter {k}: expected shape "
+                                 f"{list(target.shape)}, got {list(value.shape)}")
+            copy = value.detach().to(target.device).cast(target.dtype).expand(*target.shape).clone()
+            found.append((target, copy))
+    if found:
+        Tensor.realize(*[copy for _, copy in found])
+    return _with_one_count(name, found)
+
+
+def _with_one_count(name: str, found: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    """Those of a Tensor that all parameters share must agree."""
+    by_target: dict[int, tuple[Tensor, Tensor]] = {}
+    for target, copy in found:
+        first = by_target.setdefault(id(target), (target, copy))[1]
+        if first is not copy and target.shape == () and first.item() != copy.item():
+            raise MinigradError(f"[{name}.load_state_dict] expected one count of steps for all parameters of a group, "
+                                f"got {first.item():g} and {copy.item():g}: make groups of those that were frozen")
+    return list(by_target.values())
