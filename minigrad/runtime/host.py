@@ -14,6 +14,7 @@ import numpy as np
 
 from minigrad.errors import DeviceError, InternalError
 from minigrad.runtime.device import Buffer, Device, Launch, Program
+from minigrad.runtime.large_pages import LargePages
 from minigrad.target import Target
 
 ALIGNMENT = 64
@@ -31,8 +32,14 @@ def bucket_size(nbytes: int) -> int:
     return (nbytes + step - 1) & -step
 
 
+_large_pages = LargePages()
+
+
 def allocate_aligned(nbytes: int) -> np.ndarray:
-    """A flat uint8 array of `nbytes` bytes, aligned to 64; contents undefined."""
+    """A flat uint8 array of `nbytes` bytes, aligned to 64, in large pages where there are some; contents undefined."""
+    piece = _large_pages.take(nbytes)
+    if piece is not None:
+        return piece[:]  # a view, as below: its base is what is given up with it
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start:start + nbytes]

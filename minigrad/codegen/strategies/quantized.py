@@ -30,7 +30,8 @@ _LANES = Target("16 lanes", "llvm", "", 4 * PANEL, 32, 1)
 
 UNITS, UNIT_PANELS = 4, 32
 """Units of work worth having of a small matrix, and panels of one otherwise: each splits x anew, which takes as long as
-three or four panels."""
+two or three panels. Their number is a power of two where there are more, which two, four or eight threads share evenly.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def plan(nest: Nest, target: Target) -> QuantizedPlan | None:
     if found is None:
         return None
     panels = extent(found.panel)
-    units = min(max(UNITS, panels // UNIT_PANELS), panels // FEWEST_PANELS)
+    units = min(max(UNITS, 1 << (panels // UNIT_PANELS).bit_length() >> 1), panels // FEWEST_PANELS)
     return QuantizedPlan("quantized", found.panel.name, found.lane.name, units,
                          tuple(s.product.name for s in found.sums))
 
