@@ -141,18 +141,22 @@ class LlvmEmitter(LlvmRegisters):
         self.scopes.append(Scope(crossable=runs or parallel, label=f"{label}.body", held=self.scope.held))
         stored = self.stored_registers(s.body)
         self.in_tile = "sse" in self.target.features and any([len(m.slots) >= LEAST_TILE for m in stored])
-        return Ref(f"%{label}", INDEX, 1, len(self.scopes) - 1), OpenLoop(label, start, stop, some, self.carry(stored))
+        self.counted, self.strides = f"%{label}" if self.in_tile and start.literal == 0 else "", {}
+        state = OpenLoop(label, start, stop, some, self.carry(stored), self.strides)
+        return Ref(f"%{label}", INDEX, 1, len(self.scopes) - 1), state
 
     def close_loop(self, s: Loop, inner: Scope, state: OpenLoop) -> None:
         label, start, stop, some = state.name, state.start, state.stop, state.some
-        self.in_tile = False
+        self.in_tile, self.counted = False, ""
         body, deep, before = f"label %{label}.body", "  " * (len(self.scopes) + 1), self.scope.label
         self.line(f"br {body}" if some is None else f"br i1 {some.text}, {body}, label %{label}.end")
         self.scope.lines += [
             f"{label}.body:",
             f"{deep}%{label} = phi i64 [ {start.text}, %{before} ], [ %{label}.next, %{inner.label} ]",
+            *[f"{deep}{i.text} = phi i64 [ 0, %{before} ], [ {i.text}.next, %{inner.label} ]" for i in state.strides],
             *self.carried(state, inner, deep),
             *inner.lines,
+            *[f"{deep}{i.text}.next = add nsw i64 {i.text}, {x.text}" for i, x in state.strides.items()],
             f"{deep}%{label}.next = add nuw nsw i64 %{label}, 1",
             f"{deep}%{label}.more = icmp slt i64 %{label}.next, {stop.text}",
             f"{deep}br i1 %{label}.more, {body}, label %{label}.end",

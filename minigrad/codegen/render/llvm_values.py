@@ -38,7 +38,8 @@ _INTRINSICS = {"abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", 
 
 
 class LlvmValues(Emitter):
-    """Values to instructions. `in_tile`: in a loop that sums up a register tile."""
+    """Values to instructions. `in_tile`: in a loop that sums up a register tile; `counted` its variable, if that begins
+    at 0, and `strides` what is added up there in each iteration, by the sum so far."""
 
     def __init__(self, function: Function, target: Target):
         super().__init__(function)
@@ -48,6 +49,8 @@ class LlvmValues(Emitter):
         self.links: dict[str, Link] = {}
         self.declarations: dict[str, list[str]] = {}
         self.in_tile = False
+        self.counted = ""
+        self.strides: dict[Ref, Ref] = {}
         self.templates: dict[tuple[str, DType, int], str] = {}
 
     def define(self, text: str, dtype: DType, lanes: int, level: int, hint: str) -> Ref:
@@ -129,6 +132,8 @@ class LlvmValues(Emitter):
                 known = folded(op, x, y)
                 if known is not None:
                     return known if isinstance(known, Ref) else self.constant(known, INDEX)
+            if op == "mul" and y.text == self.counted and x.literal is None and x.level < y.level:
+                return self.stride(x, y.level)
             return self.pure(f"{op} nsw i64 {x.text}, {y.text}", INDEX, 1, (x, y), "i")
         if op in ("min", "max"):
             return self.pure(f"call i64 @llvm.s{op}.i64(i64 {x.text}, i64 {y.text})", INDEX, 1, (x, y), "i")
@@ -142,6 +147,16 @@ class LlvmValues(Emitter):
         b = y if y.literal is not None else self.pure(f"trunc i64 {y.text} to i32", int32, 1, (y,), "i")
         q = self.pure(f"{code} i32 {a.text}, {b.text}", int32, 1, (a, b), "i", floor)
         return self.pure(f"zext i32 {q.text} to i64", INDEX, 1, (q,), "i")
+
+    def stride(self, x: Ref, level: int) -> Ref:
+        """x times the variable of the tile's loop, as a sum that goes along with it. Multiplications of indices would
+        wait for a port that multiply-adds of 32 bytes need too, and what is loaded next for them."""
+        key = f"stride {x.text}", INDEX, 1
+        known = self.scopes[level].known
+        if key not in known:
+            known[key] = total = Ref(self.name("i"), INDEX, 1, level)
+            self.strides[total] = x
+        return known[key]
 
     def floor_division(self, op: str, x: Ref, y: Ref) -> Ref:
         floor = self.safe_floor()

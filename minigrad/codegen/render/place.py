@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from minigrad.codegen.ir.nodes import Alloc, Call, Function, Loop
@@ -56,7 +56,8 @@ class Scope:
 class OpenLoop:
     """A loop whose body is being emitted: its name, its bounds, and the test whether it runs at all, if it may not.
 
-    `carried`: the slots of register buffers that it stores to, and what each is when an iteration begins.
+    `carried`: the slots of register buffers that it stores to, and what each is when an iteration begins; `strides`:
+    sums that go along with it, and what each iteration adds.
     """
 
     name: str
@@ -64,6 +65,7 @@ class OpenLoop:
     stop: Ref
     some: Ref | None = None
     carried: tuple[tuple[str, Ref], ...] = ()
+    strides: dict[Ref, Ref] = field(default_factory=dict)
 
 
 class Memory:

@@ -26,7 +26,7 @@ from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.strategies.bfloat16 import takes_bfloat16
 from minigrad.codegen.strategies.build_dots import dot_groups, lanes_along_rows
-from minigrad.codegen.strategies.packed import is_plain, product, row_bytes, steps_closely
+from minigrad.codegen.strategies.packed import is_plain, product, row_bytes, step_cycles, steps_closely
 from minigrad.codegen.strategies.panel_form import LEAST_NEAR, form_of
 from minigrad.codegen.strategies.panel_units import (
     FAR_STEP,
@@ -77,6 +77,11 @@ programs; its vectors are an eighth of the registers. Not where rows of B in pla
 
 FAR_CYCLES = 1.5
 """Cycles added to a step where rows of B in place are pages apart: a page's address is looked up for each."""
+
+FEW_REGISTERS = 16
+"""With so many a tile has few sums, and what counts is that there are enough of them in flight; with more of them it is
+bytes of B in a row.
+"""
 
 NARROW = 0.25
 """Part of a step that a tile of one vector takes longer, one of two half of it: rows of B come in shorter runs."""
@@ -243,7 +248,10 @@ def is_crowded(c: Contraction, target: Target) -> bool:
 
 def stream_tile(m: int, in_place: bool, target: Target) -> tuple[int, int]:
     """Rows and vectors of the tiles that stream B: as many rows as can be, so that each line of B comes once."""
-    room = target.registers - SPARE_REGISTERS
+    room = target.registers - spare_registers(target)
+    if target.registers <= FEW_REGISTERS:
+        tiles = [(even(m, min(room // v - 1, m)), v) for v in range(1, STREAM_VECTORS[0] + 1)]
+        return min(tiles, key=lambda t: ceil(m / t[0]) * tile_step(*t, target) / t[1])
     vectors = next((v for v in STREAM_VECTORS if (m + 1) * v <= room), STREAM_VECTORS[-1])
     if not in_place:
         vectors = STREAM_VECTORS[-1] if 4 * m * STREAM_VECTORS[-1] <= 3 * target.registers else 1
@@ -273,12 +281,11 @@ def register_tile(c: Contraction, block_k: int, width: int, target: Target, a_in
     usual = (0, 0) if ahead else (USUAL_ROWS, target.registers // 8)
     found = 1, 1, 0, float("inf")
     for vectors in range(1, min(STREAM_VECTORS[-1] if streamed else MAX_VECTORS, ceil(n / width)) + 1):
-        most = (target.registers - vectors - SPARE_REGISTERS) // vectors
+        most = (target.registers - vectors - spare_registers(target)) // vectors
         across, left = divmod(n, vectors * width)
         for rows in range(1, min(most, IN_PLACE_ROWS if a_in_place else most, m) + 1):
             copies = rows * vectors
-            step = max(copies / 2, (rows + vectors) / LOADS, MIN_CHAINS / 2) * (1 + NARROW / vectors)
-            step += FAR_CYCLES if ahead else 0
+            step = tile_step(rows, vectors, target) + (FAR_CYCLES if ahead else 0)
             row = vectors * target.vector_bytes
             beside = row if ahead else IN_PLACE_ROWS * c.a.dtype.itemsize if far_b else row // 4
             near = max(across, 1) * row if passed else row
@@ -295,6 +302,19 @@ def register_tile(c: Contraction, block_k: int, width: int, target: Target, a_in
             if cycles <= found[3]:
                 found = rows, vectors, edge[1], cycles
     return found
+
+
+def spare_registers(target: Target) -> int:
+    """Registers besides accumulators and a row of B. Of 16 one is enough, for an element of A in all lanes: 4 rows of 3
+    vectors."""
+    return 1 if target.registers <= FEW_REGISTERS else SPARE_REGISTERS
+
+
+def tile_step(rows: int, vectors: int, target: Target) -> float:
+    """Cycles of a register tile per step of the sum."""
+    if target.registers <= FEW_REGISTERS:
+        return step_cycles(rows, vectors)
+    return max(rows * vectors / 2, (rows + vectors) / LOADS, MIN_CHAINS / 2) * (1 + NARROW / vectors)
 
 
 def stays_near(c: Contraction, rows: int, vectors: int, target: Target) -> bool:
@@ -323,12 +343,12 @@ def pair_tile(c: Contraction, width: int, target: Target) -> tuple[int, int, flo
     half = width // 2
     found = 1, 1, float("inf")
     few = half <= n <= PAIR_VECTORS * width and k <= MAX_K
-    if width < 4 or m < PACK_ROWS or not few or k % 2 or n % half or n % width == 0 and n > width:
+    if width < 4 or m < PACK_ROWS or not few or k % 2 or n % half or n % width == 0 and n > width and target.registers > FEW_REGISTERS:
         return found
     packing = PAIR_WORKERS * PAIR_PACKED * k * n
     for vectors in [v for v in range(1, MAX_VECTORS + 1) if n % (v * half) == 0]:
         row = vectors * target.vector_bytes
-        for rows in range(1, min((target.registers - vectors - SPARE_REGISTERS) // vectors, IN_PLACE_ROWS, m) + 1):
+        for rows in range(1, min((target.registers - vectors - spare_registers(target)) // vectors, IN_PLACE_ROWS, m) + 1):
             copies = rows * vectors
             step = max(copies / 2, (rows + vectors) / LOADS, MIN_CHAINS / 2)
             if k // 2 * (row + row // 4) > target.l1:
