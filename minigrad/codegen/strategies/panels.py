@@ -119,8 +119,8 @@ ACROSS_CYCLES = 6.0
 """Cycles to add up the lanes of a vector."""
 
 PAIR_ADDED, PAIR_PACKED, PAIR_WORKERS = 1.5, 0.3, 2
-"""Two steps of the sum in a vector: cycles that adding up its lanes takes, cycles to pack an element of B, and by how
-many workers, a number that is fixed as sums depend on it."""
+"""Two steps of the sum in a vector: cycles that adding up its 64 bytes takes, cycles to pack an element of B, and by
+how many workers, a number that is fixed as sums depend on it."""
 
 PAIR_VECTORS = 8
 """Vectors of columns up to which half of one counts more than one program for many sizes."""
@@ -248,10 +248,10 @@ def is_crowded(c: Contraction, target: Target) -> bool:
 
 def stream_tile(m: int, in_place: bool, target: Target) -> tuple[int, int]:
     """Rows and vectors of the tiles that stream B: as many rows as can be, so that each line of B comes once."""
-    room = target.registers - spare_registers(target)
+    room = target.registers - SPARE_REGISTERS
     if target.registers <= FEW_REGISTERS:
-        tiles = [(even(m, min(room // v - 1, m)), v) for v in range(1, STREAM_VECTORS[0] + 1)]
-        return min(tiles, key=lambda t: ceil(m / t[0]) * tile_step(*t, target) / t[1])
+        tiles = [(even(m, most_rows(v, target)), v) for v in range(1, STREAM_VECTORS[0] + 1)]
+        return min(tiles, key=lambda t: ceil(m / t[0]) * tile_step(t[0], t[1], target) / t[1])
     vectors = next((v for v in STREAM_VECTORS if (m + 1) * v <= room), STREAM_VECTORS[-1])
     if not in_place:
         vectors = STREAM_VECTORS[-1] if 4 * m * STREAM_VECTORS[-1] <= 3 * target.registers else 1
@@ -281,7 +281,7 @@ def register_tile(c: Contraction, block_k: int, width: int, target: Target, a_in
     usual = (0, 0) if ahead else (USUAL_ROWS, target.registers // 8)
     found = 1, 1, 0, float("inf")
     for vectors in range(1, min(STREAM_VECTORS[-1] if streamed else MAX_VECTORS, ceil(n / width)) + 1):
-        most = (target.registers - vectors - spare_registers(target)) // vectors
+        most = most_rows(vectors, target)
         across, left = divmod(n, vectors * width)
         for rows in range(1, min(most, IN_PLACE_ROWS if a_in_place else most, m) + 1):
             copies = rows * vectors
@@ -304,10 +304,11 @@ def register_tile(c: Contraction, block_k: int, width: int, target: Target, a_in
     return found
 
 
-def spare_registers(target: Target) -> int:
-    """Registers besides accumulators and a row of B. Of 16 one is enough, for an element of A in all lanes: 4 rows of 3
-    vectors."""
-    return 1 if target.registers <= FEW_REGISTERS else SPARE_REGISTERS
+def most_rows(vectors: int, target: Target) -> int:
+    """Rows of a tile of so many vectors that fit the registers. Of 16 one is enough to spare, for an element of A
+    in all lanes: 4 rows of 3 vectors."""
+    spare = 1 if target.registers <= FEW_REGISTERS else SPARE_REGISTERS
+    return (target.registers - vectors - spare) // vectors
 
 
 def tile_step(rows: int, vectors: int, target: Target) -> float:
@@ -343,17 +344,19 @@ def pair_tile(c: Contraction, width: int, target: Target) -> tuple[int, int, flo
     half = width // 2
     found = 1, 1, float("inf")
     few = half <= n <= PAIR_VECTORS * width and k <= MAX_K
-    if width < 4 or m < PACK_ROWS or not few or k % 2 or n % half or n % width == 0 and n > width and target.registers > FEW_REGISTERS:
+    whole = n % width == 0 and n > width and target.registers > FEW_REGISTERS
+    if width < 4 or m < PACK_ROWS or not few or k % 2 or n % half or whole:
         return found
     packing = PAIR_WORKERS * PAIR_PACKED * k * n
     for vectors in [v for v in range(1, MAX_VECTORS + 1) if n % (v * half) == 0]:
         row = vectors * target.vector_bytes
-        for rows in range(1, min((target.registers - vectors - spare_registers(target)) // vectors, IN_PLACE_ROWS, m) + 1):
+        for rows in range(1, min(most_rows(vectors, target), IN_PLACE_ROWS, m) + 1):
             copies = rows * vectors
             step = max(copies / 2, (rows + vectors) / LOADS, MIN_CHAINS / 2)
+            step = step if target.registers > FEW_REGISTERS else tile_step(rows, vectors, target)
             if k // 2 * (row + row // 4) > target.l1:
                 step = max(step, row / L2_RATE) + L2_LOST * row / L2_RATE
-            tile = step * k / 2 + TILE_CYCLES + copies * (1 + PAIR_ADDED)
+            tile = step * k / 2 + TILE_CYCLES + copies * (1 + PAIR_ADDED * target.vector_bytes / 64)
             cycles = ceil(m / rows) * (n // (vectors * half)) * tile + packing
             if cycles <= found[2]:
                 found = rows, vectors, cycles
