@@ -232,6 +232,22 @@ def test_infinities_and_nans_stay_where_they_are(of: str) -> None:
         np.testing.assert_allclose(result[finite], expected[finite], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("rows, target", [(17, AVX512), (7, AVX2)], ids=["avx512", "avx2"])
+def test_rows_beyond_the_last_meet_no_infinity(rows: int, target: Target) -> None:
+    """Tiles of a gradient by weights whose heights do not divide that of the image."""
+    kernel = flat_kernel(depthwise("weight", rows, 9, batch=1, channels=1), target)
+    made = make_plan(recognise_any(kernel.nests), target)
+    assert rows % made.height
+    for operand in [p for p in kernel.params if p.mode == "in"]:
+        arrays = arguments(kernel)
+        arrays[operand.name].flat[-5] = np.inf  # inside the last row
+        expected = {name: a.copy() for name, a in arrays.items()}
+        interpret_kernel(kernel, expected, {})
+        interpret_function(window_function(kernel, target), arrays, {})
+        for p in kernel.params:
+            assert (np.isfinite(arrays[p.name]) == np.isfinite(expected[p.name])).all()
+
+
 def test_results_do_not_depend_on_the_number_of_threads() -> None:
     x, w = tensor(2, 5, 30, 31).realize(), tensor(5, 1, 5, 5).realize()
     found = []

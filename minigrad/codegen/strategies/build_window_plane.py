@@ -85,8 +85,7 @@ class PlaneBuilder(WindowBuilder):
             return self.names.serial("j", vectors, lambda j: self.tile(here, slots if not one else None, columns, at,
                                                                       band, first, rows, j, lane))
 
-        height = self.plan.height
-        tiles = self.tiles(-(-phase.rows.length // height) * height, band, tile)
+        tiles = self.tiles(phase.rows.length, band, tile)
         if one:
             return tiles
         begin: list[Stmt] = [Alloc(here, self.dtype, len(slots), "register")]
@@ -110,9 +109,7 @@ class PlaneBuilder(WindowBuilder):
             if phase.rows.image is not None:
                 here[phase.rows.image] = image + r
             let = self.names.name("a")
-            left = phase.rows.length - 1 - (image + r)
-            conditions = inside if bounds(left)[0] >= 0 else (*inside, left)
-            made.append(Let(let, guard(substitute(other, here), zero, conditions)))
+            made.append(Let(let, guard(substitute(other, here), zero, inside)))
             others.append(local(let, self.dtype))
         meets: dict[int, list[tuple[int, int]]] = {}
         for u, t in enumerate(phase.rows.taps):
