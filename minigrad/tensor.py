@@ -34,7 +34,20 @@ COMPOSITE = 3  # what a composite counts as among them
 _leaves: dict[int, weakref.ref[Tensor]] = {}
 
 
+def flat(cls: type) -> type:
+    """The class with what it inherits from mixins as its own, over `Base` alone.
+
+    Python visits every base of an object's class, twice, when the object dies, and once when garbage is collected: of
+    thirty that takes longer than everything else about a handle, once a kernel has had the caches.
+    """
+    found: dict[str, Any] = {}
+    for c in reversed(cls.__mro__[:cls.__mro__.index(Base)]):
+        found.update(vars(c))
+    return type(cls)(cls.__name__, (Base,), found)
+
+
 @final
+@flat
 class Tensor(ProtocolMixin):
     """An array on a device, computed when its values are asked for.
 

@@ -10,6 +10,7 @@ from conftest import devices
 
 from minigrad import Tensor, Variable, config, dtypes
 from minigrad.dtype import ALL, bool_, float32, int32, promote
+from minigrad.mixins.protocols import ProtocolMixin
 from minigrad.ops import build as B
 from minigrad.ops.node import Node
 
@@ -31,6 +32,14 @@ def test_types_of_new_tensors() -> None:
     assert Tensor([1.5], dtype="bfloat16").numpy().dtype == np.float32
     assert Tensor([]).shape == (0,) and Tensor([]).dtype is float32
     assert Tensor(b"\x01\x02").tolist() == [1, 2]
+
+
+def test_a_tensor_is_flat() -> None:
+    """The methods of all mixins, over two bases, which Python visits when an object dies."""
+    assert [c.__name__ for c in Tensor.__mro__] == ["Tensor", "Base", "object"]
+    for c in ProtocolMixin.__mro__[:-2]:
+        assert not [name for name in vars(c) if name not in vars(Tensor)], c
+    assert vars(Tensor)["add"] is ProtocolMixin.add and Tensor.__slots__ == ()
 
 
 def test_tensor_copies_and_from_blob_aliases() -> None:

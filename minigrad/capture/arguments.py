@@ -169,6 +169,7 @@ class Surroundings:
         so that until then an id says which object it is."""
         self._references: list[Callable[[], Any]] = []
         self._same: Callable[[object | None], bool] = bool
+        self._watched: Callable[[object | None], bool] = bool
 
     def values(self, owner: object | None) -> tuple[tuple[str, Any], ...]:
         """(name, key) of everything in sight; `owner` is the object whose method this is, if it is one.
@@ -201,9 +202,11 @@ class Surroundings:
         return bool(new)
 
     def watch(self, keys: tuple) -> Callable[[object | None], bool]:
-        """A function of the owner: whether `values` would say these very keys, as it just did."""
-        same = _always if self.plain is None else self._same
-        return same if self._keys is keys or same is _always else _never
+        """A function of the owner: whether `values` would say these very keys, as it just did, for a call with as many
+        arguments."""
+        if self.plain is None:
+            return _always
+        return self._watched if self._keys is keys else _never
 
     def _remember(self, plain: FunctionType, keys: tuple, values: list[Any], owner: object | None,
                   mark: object) -> None:
@@ -223,12 +226,14 @@ class Surroundings:
         defaults, keywords = plain.__defaults__, plain.__kwdefaults__
         count = len(keywords or ())
 
-        def same(owner: object | None) -> bool:
-            """Whether everything in sight is the object that it was."""
-            if self._keys is not keys or plain.__defaults__ is not defaults or \
-                    plain.__kwdefaults__ is not keywords or keywords and len(keywords) != count or \
-                    mark is not None and of_modules.mark is not mark:
+        looks = bool(cells or named)
+
+        def rest(owner: object | None) -> bool:
+            """Whether everything in sight but defaults is the object that it was."""
+            if self._keys is not keys or mark is not None and of_modules.mark is not mark:
                 return False
+            if not looks:
+                return True
             try:
                 for cell, value in fixed:
                     if cell.cell_contents is not value:
@@ -245,6 +250,13 @@ class Surroundings:
                         return False
             return True
 
+        def same(owner: object | None) -> bool:
+            """Whether everything in sight is the object that it was."""
+            return plain.__defaults__ is defaults and plain.__kwdefaults__ is keywords and (
+                not keywords or len(keywords) == count) and rest(owner)
+
+        # Calls of a function that had no defaults need none, however many it has by now.
+        self._watched = rest if defaults is None and keywords is None else same
         self._same = same
 
     def _look(self, owner: object | None) -> list[Any]:

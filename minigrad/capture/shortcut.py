@@ -63,6 +63,7 @@ def shortcut(steady: Steady, expected: Expected) -> Call | None:
         return None
     plan, slots, device, pointer, words, places, lasting = quick
     count, nodes, take, holds = len(kinds), spares.nodes, spares.take, steady.holds
+    many = count != 2
     launches, flops, nbytes = len(plan.table.rows), plan.plan.flops, plan.plan.bytes
     same, overridden, threads = expected.same, expected.override, expected.threads
     thread, mode = modes, expected.mode
@@ -93,8 +94,8 @@ def shortcut(steady: Steady, expected: Expected) -> Call | None:
                 return miss
             held.append(buffer)
             addresses.append(buffer.address or place(buffer))
-        if others and len({*args}) < count or override() is not overridden or observers or dry_runs or \
-                thread.now is not mode or not same(owner) or guards and not holds(args):
+        if others and (len({*args}) < count if many else args[0] is args[-1]) or override() is not overridden or \
+                observers or dry_runs or thread.now is not mode or not same(owner) or guards and not holds(args):
             return miss
         for made in nodes:  # `take`, without the call
             buffer = made.storage

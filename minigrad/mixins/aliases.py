@@ -272,7 +272,7 @@ class AliasMixin(PatternMixin):
 
     def _truth(self, other: Any) -> Any:
         other = self._operand(other)
-        return other.ne(0) if isinstance(other, AliasMixin) else bool(other)
+        return other.ne(0) if isinstance(other, type(self)) else bool(other)
 
     def isclose(self, other: Any, rtol: Any = 1e-5, atol: Any = 1e-8) -> Self:
         """abs(x - other) <= atol + rtol * abs(other), or equal; NaN is close to nothing."""

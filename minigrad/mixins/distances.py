@@ -131,7 +131,7 @@ class DistanceMixin(LinalgMixin):
                              f"{list(self.shape)} along axis {dim} and {q!r}")
         x = self._as_float().transpose(a, -1)
         ordered = x.sort(-1)[0]
-        shares = shares if isinstance(shares, DistanceMixin) else self.full((), float(shares), device=self.device)
+        shares = shares if isinstance(shares, type(self)) else self.full((), float(shares), device=self.device)
         last: Any = (x.eq(x).sum(-1, keepdim=True) - 1).maximum(0) if without_nan else n - 1
         place = (shares.flatten() * last).minimum(last).maximum(0)
         low = place.floor()

@@ -42,7 +42,7 @@ class IndexingMixin(CreationMixin):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         value = self._operand(value)
-        if not isinstance(value, IndexingMixin):
+        if not isinstance(value, type(self)):
             value = type(self).full((), value, dtype=self.dtype, device=self.device)
         if not (isinstance(key, tuple) or _is_mask(key)):
             key = self._index_item("setitem", key)
@@ -104,7 +104,7 @@ class IndexingMixin(CreationMixin):
                 news.append(axis - len(drops) + len(news))
             elif isinstance(item, slice):
                 parts.append(self._slice_part(name, item, axis))
-            elif isinstance(item, IndexingMixin):
+            elif isinstance(item, type(self)):
                 found: list[Any] = [item]
                 if _is_mask(item):
                     self._check_mask(name, item, axis)

@@ -60,7 +60,7 @@ class LinalgMixin(PlacesMixin):
 
     def __rmatmul__(self, other: Any) -> Self:
         other = self._operand(other)
-        if not isinstance(other, LinalgMixin):
+        if not isinstance(other, type(self)):
             raise ShapeError(f"[matmul] expected operands of at least one axis, got [] and {list(self.shape)}")
         return other.dot(self)  # type: ignore[return-value]
 

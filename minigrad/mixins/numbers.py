@@ -57,14 +57,14 @@ class NumberMixin(SpecialMixin):
     def float_power(self, exponent: Any) -> Self:
         """x ** exponent in float64, whatever the types."""
         exponent = self._operand(exponent)
-        return self.cast(float64).pow(exponent.cast(float64) if isinstance(exponent, NumberMixin) else float(exponent))
+        return self.cast(float64).pow(exponent.cast(float64) if isinstance(exponent, type(self)) else float(exponent))
 
     # Parts of numbers
 
     def ldexp(self, other: Any) -> Self:
         """x * 2**other, rounded once, for an integer exponent; for another one the product with `exp2` of it."""
         x, other = self._as_float(), self._operand(other)
-        if not isinstance(other, NumberMixin):
+        if not isinstance(other, type(self)):
             other = self._wrap(B.full(other, (), int32 if isinstance(other, int) else float32, self.device))
         if other.dtype.is_float:
             return x * other.exp2()

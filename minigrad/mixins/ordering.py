@@ -130,7 +130,7 @@ class OrderingMixin(ScanMixin):
         Raises ShapeError for other shapes. Whether it is sorted is not checked.
         """
         values = self._operand(values)
-        if not isinstance(values, OrderingMixin):
+        if not isinstance(values, type(self)):
             values = self.full((), values, device=self.device)
         n = self._known_length("searchsorted", self.ndim - 1) if self.ndim else 0
         if not self.ndim or (self.ndim > 1 and self.shape[:-1] != values.shape[:-1]):

@@ -115,7 +115,7 @@ class PartsMixin(AliasMixin):
     def isin(self, elements: Any, *, invert: bool = False) -> Self:
         """Whether each element is one of `elements` (or none of them): as many comparisons as pairs."""
         test = self._operand(elements)
-        if not isinstance(test, PartsMixin):
+        if not isinstance(test, type(self)):
             return self.ne(test) if invert else self.eq(test)
         found = self.unsqueeze(-1).eq(test.flatten()).any(-1)
         return found.logical_not() if invert else found

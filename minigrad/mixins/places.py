@@ -286,7 +286,7 @@ class PlacesMixin(SamplingMixin):
         if not self.dtype.is_float:
             raise ShapeError(f"[histogram] expected floats, got {self.dtype}")
         x = self.flatten().cast(self.dtype.compute).detach()
-        edges: Any = bins if isinstance(bins, PlacesMixin) else self._equal_edges(x, bins, range)
+        edges: Any = bins if isinstance(bins, type(self)) else self._equal_edges(x, bins, range)
         if edges.ndim != 1 or edges.shape[0] < 2:
             raise ShapeError(f"[histogram] expected edges [bins + 1], got {list(edges.shape)}")
         count = edges.shape[0] - 1
