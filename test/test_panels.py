@@ -330,14 +330,25 @@ def test_sums_of_a_unit_stay_in_the_second_level_cache() -> None:
     assert made.unit_m * made.unit_n * 4 <= AVX512.l2
 
 
-@pytest.mark.parametrize("n, k", [(96, 16), (480, 32)])
-def test_short_sums_write_whole_rows(n: int, k: int) -> None:
-    """The output is not prefetched where a unit writes it front to back."""
-    stage = stages_of(flat_kernel(tensor(1024, k) @ tensor(k, n), AVX512), AVX512).stages[0]
+@pytest.mark.parametrize("m, n, k, ahead", [(1024, 96, 16, False), (1024, 480, 32, False), (512, 512, 4, True),
+                                            (1024, 512, 8, False), (2048, 512, 8, True)])
+def test_short_sums_write_whole_rows(m: int, n: int, k: int, ahead: bool) -> None:
+    """The output is not prefetched where a unit writes it front to back, but for the shortest sums."""
+    stage = stages_of(flat_kernel(tensor(m, k) @ tensor(k, n), AVX512), AVX512).stages[0]
     made = stage.plan
     assert isinstance(made, PanelPlan) and made.block_m == made.rows and made.unit_n >= n
     written = {b.name for b in stage.function.buffers if b.mode != "in"}
-    assert not any(isinstance(s, Prefetch) and s.buffer in written for s in statements(stage.function))
+    assert any(isinstance(s, Prefetch) and s.buffer in written for s in statements(stage.function)) == ahead
+
+
+@pytest.mark.parametrize("n, k, far", [(320, 1152, True), (320, 96, False), (1280, 320, True)])
+def test_the_next_panel_of_a_large_b_comes_to_the_second_level_cache(n: int, k: int, far: bool) -> None:
+    """Where B is read in place and takes much of that cache."""
+    target = replace(AVX512, l2=1 << 21)
+    stage = stages_of(flat_kernel(tensor(49, k) @ tensor(k, n), target), target).stages[0]
+    made = stage.plan
+    assert isinstance(made, PanelPlan) and made.b == "place" and made.block_k == k
+    assert any(isinstance(s, Prefetch) and s.far for s in statements(stage.function)) == far
 
 
 def test_the_next_tile_of_a_comes_one_piece_per_iteration() -> None:

@@ -264,8 +264,9 @@ class PanelBuilder:
         s, form = self.contraction.outputs[0], self.form
         if value_atoms(s.indices[0]) or not form.announced:
             return []
-        at = {**self.at, self.m: row + u, self.n: column + v * (form.width // form.group)}
-        return [_unrolled(u, form.rows, v, form.vectors, (Prefetch(s.param, subs(s.indices[0], at)),))]
+        at = {**self.at, self.m: row + u, self.n: column + v * form.width}
+        return [_unrolled(u, form.rows, v, ceil(form.vectors / form.group), (Prefetch(s.param,
+                                                                                     subs(s.indices[0], at)),))]
 
     def ahead(self, block: Block, i: Index, row: Index, column: Index, x: Index) -> list[Stmt]:
         """Prefetches of operands in place that processors do not foresee: the next line of A across its rows where
@@ -284,7 +285,7 @@ class PanelBuilder:
         made: list[Stmt] = []
         for operand, where in found:
             name, indices = operand.attr  # type: ignore[misc]
-            made.append(Prefetch(name, subs(indices[0], {**self.at, self.k: block.k0 + x, **where}), far=streamed))
+            made.append(Prefetch(name, subs(indices[0], {**self.at, self.k: block.k0 + x, **where}), far=form.far))
         return made
 
     def next_rows(self, row: Index, x: Index) -> list[Stmt]:

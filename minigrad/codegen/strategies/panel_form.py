@@ -42,6 +42,16 @@ MAX_STEPS_IN_PLACE = 2
 """Likewise where B is in place, its rows an argument's steps apart: LLVM loads what four steps need ahead of their
 multiply-adds, and has no registers left; such a tile took 1.8 times as long."""
 
+FAR_B, NEAR_PANEL = 1 << 19, 1 << 15
+"""Bytes of B in place from which on its next panel is fetched to the second-level cache while one is worked on: 1-5%
+where weights or what lies between two runs leave the cache no room; and bytes of a panel up to which the first-level
+cache has room for it."""
+
+SHORTEST, SHORT, BEYOND_CACHES = 4, 8, 3 << 18
+"""Steps of the sum up to which tiles that go along rows of the output fetch its lines beforehand: 8% at 512x512x4; and
+where an output of so many elements leaves the second-level cache, 3-25%. With longer sums, or outputs that stay, it
+costs 2-10%: the lines come in time by themselves, and loads wait."""
+
 LEAST_STEPS, LEAST_MEMORY = 2304, (1 << 11, 1 << 12, 1 << 9, 1 << 8)
 """Memory of a worker's own where sizes are arguments: steps of panels of B, and vectors of the rest as in
 `Form.memory`. What is not touched costs nothing."""
@@ -76,7 +86,8 @@ class Form:
     announced: what a tile will store is prefetched
     edge_m, edge_n: whole tiles leave rows or columns; low, narrow: fewer rows than a vector has lanes, or columns than
         a tile; edge_k: whole vectors leave steps of the sum; short: they are fewer than a vector
-    ahead: vectors of the next tile's columns of B to prefetch per tile; together: the next tile's rows of A are, too
+    ahead: vectors of the next tile's columns of B to prefetch per tile, if `far` to the second-level cache only;
+        together: the next tile's rows of A are, too
     memory: elements of packed B, packed A, sums, packed columns for dot products, and their sums
     """
 
@@ -100,6 +111,7 @@ class Form:
     narrow: bool
     short: bool
     ahead: int
+    far: bool
     together: bool
     memory: tuple[int, ...]
 
@@ -127,7 +139,8 @@ def form_of(c: Contraction, plan: PanelPlan) -> Form:
     rows, width, columns = plan.rows, plan.width, plan.columns
     split, blocks, by_rows = plan.block_k < k, plan.unit_m > plan.block_m, plan.block_m == rows
     panels, tiles = ceil(plan.unit_n / columns), ceil(plan.block_m / rows)
-    ahead = plan.b == "place" and is_plain(c.b) and (split or not blocks and row_bytes(c.b, c.k) >= PAGE)
+    ahead = plan.b == "place" and is_plain(c.b) and (split or not blocks and (
+        row_bytes(c.b, c.k) >= PAGE or k * n * c.b.dtype.itemsize >= FAR_B))
     steps, pitch = ceil(k / width) * width, ceil(rows / width) * width
     memory = (((panels if blocks else 1) * plan.block_k + width * plan.group) * columns,
               (tiles * plan.block_k + width + 1) * pitch,
@@ -135,9 +148,10 @@ def form_of(c: Contraction, plan: PanelPlan) -> Form:
               plan.dots * steps, plan.dots * (rows + ceil(plan.unit_m / width) * width))
     used = plan.b != "place", plan.a != "place", split, plan.dots > 0, plan.dots > 0
     return Form(plan.outer, rows, plan.vectors, width, plan.a, plan.b, plan.dots, plan.group,
-                steps_at_once(m * n * k, k, plan), blocks, by_rows, not by_rows or k > SHORT_SUM, split, m % rows > 0,
-                n % columns > 0, k % width > 0, m < width, n < columns, k < width,
+                steps_at_once(m * n * k, k, plan), blocks, by_rows, not by_rows or is_announced(m * n, k), split,
+                m % rows > 0, n % columns > 0, k % width > 0, m < width, n < columns, k < width,
                 ceil(plan.vectors / tiles) if ahead else 0,
+                ahead and (split or k * columns * c.b.dtype.itemsize > NEAR_PANEL),
                 plan.a == "place" and not split and rows_together(c),
                 tuple(size if here else 0 for size, here in zip(memory, used, strict=True)))
 
@@ -149,6 +163,11 @@ def steps_at_once(work: int, k: int, plan: PanelPlan) -> int:
     most = MAX_STEPS_IN_PLACE if plan.b == "place" else STEPS[0][1]
     return next((steps for least, steps in STEPS if work >= least and steps <= most and
                  k % (steps * plan.group) == plan.block_k % (steps * plan.group) == 0), 1)
+
+
+def is_announced(outputs: int, k: int) -> bool:
+    """Whether tiles along rows of a product with so many outputs, sums of k steps, prefetch what they will store."""
+    return k > SHORT_SUM or k <= SHORTEST or k <= SHORT and outputs >= BEYOND_CACHES
 
 
 def rows_together(c: Contraction) -> bool:
@@ -210,7 +229,8 @@ def gains_from_constants(c: Contraction, form: Form) -> bool:
     """Whether addresses that are known count: in short sums, small products, and where rows of B are pages apart."""
     m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
     small = not form.outer and m > FEW_ROWS and m * n * k < LARGE_PRODUCT
-    return small or k <= SHORT_SUM and m * n >= LARGE_OUTPUT or form.ahead > 0 and not form.split
+    pages = form.ahead > 0 and not form.split and row_bytes(c.b, c.k) >= PAGE
+    return small or k <= SHORT_SUM and m * n >= LARGE_OUTPUT or pages
 
 
 def rounded(size: int) -> int:

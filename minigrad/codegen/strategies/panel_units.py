@@ -30,8 +30,8 @@ K and A is packed or not read along K."""
 UNIT_WORK = 1 << 19
 """Multiply-adds of a unit of parallel work worth having."""
 
-PAIR_ROWS = 200
-"""Rows of a unit that is worth packing B in pairs of steps for."""
+PAIR_ROWS = 392
+"""Rows of a unit that is worth packing B in pairs of steps for; one worker does it once."""
 
 UNITS = 4
 """Units per worker, so that none waits long for the last."""
@@ -85,7 +85,7 @@ def units(c: Contraction, n: int, rows: int, columns: int, block_k: int, in_plac
     if near:
         least = ceil(NEAR_ROWS / rows)
     if paired:
-        least = min(ceil(PAIR_ROWS / rows), ceil(down / target.units))
+        least = min(ceil(PAIR_ROWS / rows), ceil(down / target.units)) if target.units > 1 else down
         tall = max(tall, least)
     tall = min(tall, max(least, down * ceil(across / wide) // wanted))
     tall, wide = even(down, tall), even(across, wide)
