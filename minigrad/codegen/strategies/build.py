@@ -19,13 +19,14 @@ from minigrad.codegen.ir.nodes import Alloc, Function, If, Let, Loop, Stmt
 from minigrad.codegen.ir.nodes import Store as IRStore
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.codegen.monoid import MONOIDS, Monoid
+from minigrad.codegen.strategies.build_lanes import lane_sums
 from minigrad.codegen.strategies.build_scaled import scaled_sums
 from minigrad.codegen.strategies.launch import function_of
 from minigrad.codegen.strategies.plan import Plan
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var, bounds, emin, product, subs
-from minigrad.value import Value, across, binary, load, local, make, rebuild, substitute, walk
+from minigrad.value import Value, binary, load, local, make, rebuild, substitute, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +258,9 @@ class Builder:
         for d in taken:
             mapping: dict[Var, Index] = dict(zip(d.value.attr[1], over, strict=True))
             bodies.append((MONOIDS[d.value.attr[0]], Rewriter(mapping, locals_=names).value(d.value.args[0])))
-        accumulate = self.across_lanes if point.lane is None and self.lane_variable(over) else self.serially
-        emitted, results = accumulate(over, bodies, point)
+        across_lanes = point.lane is None and self.lane_variable(over) is not None
+        emitted, results = (lane_sums(self, over, bodies, point) if across_lanes
+                            else self.serially(over, bodies, point))
         fresh_names = dict(names)
         for d, (acc, dtype, slot) in zip(taken, results, strict=True):
             value = load(acc, (slot,), dtype)
@@ -292,42 +294,6 @@ class Builder:
             out += self.join_chains(acc, body.dtype, monoid, point, chains)
         return out, [(a, b.dtype, point.slot * chains) for a, (_, b) in zip(accs, bodies, strict=True)]
 
-    def across_lanes(self, over: tuple[Var, ...], bodies: list[tuple[Monoid, Value]], point: Point
-                     ) -> tuple[list[Stmt], list[tuple[str, DType, Index]]]:
-        """Vector accumulators along a reduction variable, joined across lanes at the end; then what is left of it."""
-        r = self.lane_variable(over)
-        assert r is not None
-        width, chains = self.plan.inner_of(r.name)
-        over = tuple(v for v in over if v is not r) + (r,)
-        sums = [self.name("s") for _ in bodies]
-        accs = [self.name("acc") for _ in bodies]
-        out: list[Stmt] = [Alloc(s, b.dtype, point.copies, "register") for s, (_, b) in zip(sums, bodies, strict=True)]
-        lane = self.fresh("l", width - 1)
-        vector: list[Stmt] = []
-        for acc, (monoid, body) in zip(accs, bodies, strict=True):
-            vector += self.start(acc, body.dtype, point.copies * chains, monoid)
-
-        def update(mapping: dict[Var, Index], chain: Index) -> list[Stmt]:
-            mapping = {**mapping, r: mapping[r] * width + lane}
-            return self.update(accs, bodies, point, mapping, point.slot * chains + chain)
-
-        vector += self.loops(over, r, width, chains, update)
-        for acc, s, (monoid, body) in zip(accs, sums, bodies, strict=True):
-            vector += self.join_chains(acc, body.dtype, monoid, point, chains)
-            total = across(monoid.name, load(acc, (point.slot * chains,), body.dtype))
-            vector += unroll_over(point, [IRStore(s, point.slot, total)])
-        out.append(Loop(lane, 0, width, "vector", tuple(vector)))
-        length = r.hi + 1
-        if not isinstance(length, int) or length % width:
-            x = self.fresh(r.name, r.hi)
-            others = {v: self.fresh(v.name, v.hi) for v in over[:-1]}
-            tail = self.update(sums, bodies, point, {**others, r: x}, point.slot)
-            tail = [Loop(x, length // width * width, length, "serial", tuple(tail))]
-            for v in reversed(over[:-1]):
-                tail = [Loop(others[v], 0, v.hi + 1, "serial", tuple(tail))]
-            out += tail
-        return out, [(s, b.dtype, point.slot) for s, (_, b) in zip(sums, bodies, strict=True)]
-
     def start(self, acc: str, dtype: DType, size: int, monoid: Monoid) -> list[Stmt]:
         k = self.fresh("k", size - 1)
         return [Alloc(acc, dtype, size, "register"),
@@ -359,8 +325,10 @@ class Builder:
         return unroll_over(point, out) if out else []
 
     def loops(self, over: tuple[Var, ...], last: Var, width: int, chains: int,
-              update: Callable[[dict[Var, Index], Index], list[Stmt]]) -> list[Stmt]:
-        """Serial loops over `over`; `last` in whole blocks of `width`, `chains` of them at a time."""
+              update: Callable[[dict[Var, Index], Index], list[Stmt]],
+              before: Callable[[dict[Var, Index]], list[Stmt]] | None = None) -> list[Stmt]:
+        """Serial loops over `over`; `last` in whole blocks of `width`, `chains` of them at a time, with what stands
+        `before` those."""
         outer = [v for v in over if v is not last]
         at: dict[Var, Index] = {v: self.fresh(v.name, v.hi) for v in outer}
         blocks = (last.hi + 1) // width
@@ -374,6 +342,8 @@ class Builder:
                 body: list[Stmt] = [Loop(c, 0, chains, "unroll", tuple(update({**at, last: x * chains + c}, c)))]
             else:
                 body = update({**at, last: x}, 0)
+            if before is not None:
+                body = [*before({**at, last: x * chains}), *body]
             inner.append(Loop(x, 0, whole, kind, tuple(body)))
         if chains > 1 and (not isinstance(blocks, int) or blocks % chains):
             x = self.fresh(last.name, blocks - 1)

@@ -18,6 +18,7 @@ class Plan:
         independent accumulators
     unroll: reduction variables that are written out
     outer: the sum's outermost variables, around a factor that multiplies the sum over the others
+    ahead: vectors of the sum that make a line, while the same line of the next tile of order[0] is prefetched; or 0
     """
 
     strategy: str
@@ -29,6 +30,7 @@ class Plan:
     inner: tuple[tuple[str, int, int], ...] = ()
     unroll: tuple[str, ...] = ()
     outer: tuple[str, ...] = ()
+    ahead: int = 0
 
     def factor(self, name: str) -> int:
         return next((f for n, f in self.tile if n == name), 1)

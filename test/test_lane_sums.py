@@ -1,0 +1,93 @@
+"""Rows times a matrix whose rows lie along the sum: lanes go along it, and rows of a narrow type are fetched a tile
+ahead."""
+# Tests know their dims are ints.
+# mypy: disable-error-code="arg-type"
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_packed import AVX2, AVX512, NEON, arguments, equal_the_kernel, flat_kernel, rng, tensor
+
+from minigrad import Tensor
+from minigrad.codegen.ir.interpret import interpret_function
+from minigrad.codegen.ir.nodes import Function, Prefetch
+from minigrad.codegen.ir.walk import statements
+from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.render.llvm import render_llvm
+from minigrad.codegen.strategies.build import build
+from minigrad.codegen.strategies.choose import choose_plan
+from minigrad.codegen.strategies.plan import Plan, parse_plan
+from minigrad.codegen.transforms.unroll import unroll
+from minigrad.expr import evaluate, variables
+from minigrad.target import Target
+
+
+def halves(*shape: int) -> Tensor:
+    return tensor(*shape).cast("float16").contiguous().realize()
+
+
+def product(m: int, n: int, k: int, dtype: str) -> Kernel:
+    """[m, k] times the rows of a matrix [n, k] of another type, m = 0: one vector."""
+    w = Tensor(rng.integers(-9, 10, (n, k)).astype(np.float32), device="CPU").cast(dtype).contiguous().realize()
+    x = tensor(m, k) if m else tensor(k)
+    return flat_kernel(x @ w.transpose(0, 1), AVX512)
+
+
+def planned(kernel: Kernel, target: Target) -> Plan:
+    plan = choose_plan(kernel.nests[0], target)
+    assert isinstance(plan, Plan) and plan.strategy == "contraction" and plan.inner[0][0] == "r0"
+    return plan
+
+
+def fetches(function: Function) -> list[Prefetch]:
+    return [s for s in statements(function) if isinstance(s, Prefetch)]
+
+
+@pytest.mark.parametrize("target", [AVX512, AVX2, NEON], ids=lambda t: t.name)
+@pytest.mark.parametrize("m, n, k, dtype", [
+    (0, 30, 64, "float16"), (1, 26, 70, "bfloat16"), (3, 13, 80, "float16"), (5, 9, 64, "bfloat16"),
+    (0, 19, 211, "int8"),
+])
+def test_fetching_the_next_tile_changes_no_bit(m: int, n: int, k: int, dtype: str, target: Target) -> None:
+    """Sums are added up in the same order, whether whole lines are taken or single vectors are left."""
+    kernel = product(m, n, k, dtype)
+    plan = planned(kernel, target)
+    width = plan.inner[0][1]
+    arrays_of = arguments(kernel)
+    assert plan.ahead == 64 // (width * (1 if dtype == "int8" else 2)) and parse_plan(str(plan)) == plan
+    functions = [build(kernel, kernel.nests[0], p, "rows") for p in (plan, replace(plan, ahead=0))]
+    equal_the_kernel(kernel, functions[:1])
+    found = []
+    for function in functions:
+        arrays = {name: a.copy() for name, a in arrays_of.items()}
+        interpret_function(unroll(function), arrays, {})
+        found.append(arrays["o0"])
+    assert found[0].any() and found[0].tobytes() == found[1].tobytes()
+
+
+def test_rows_of_the_next_tile_are_fetched_line_by_line() -> None:
+    kernel = product(0, 60, 128, "float16")
+    plan = planned(kernel, AVX512)
+    function = build(kernel, kernel.nests[0], plan, "rows")
+    fetch, = fetches(function)
+    rows, k = plan.tile[0][1], 128
+    assert fetch.buffer == "p1" and not fetch.far
+    assert not fetches(build(kernel, kernel.nests[0], replace(plan, ahead=0), "rows"))
+    names = {v.name[0]: v.name for v in variables(fetch.offset)}
+    for tile, row, line in (0, 0, 0), (2, 1, 3):
+        at = {names["p"]: tile, names["u"]: row, names["r"]: line}
+        assert evaluate(fetch.offset, at) == ((tile + 1) * rows + row) * k + 32 * line
+    assert "i32 0, i32 3, i32 1" in render_llvm(function, AVX512).source
+
+
+@pytest.mark.parametrize("result, ahead", [
+    (lambda: tensor(1, 1500) @ tensor(900, 1500).transpose(0, 1), 0),
+    (lambda: tensor(1, 600) @ tensor(300, 600).transpose(0, 1), 0),
+    (lambda: tensor(1, 600) @ tensor(900, 600).transpose(0, 1), 1),
+    (lambda: tensor(1, 600) @ halves(4, 600).transpose(0, 1), 0),
+    (lambda: tensor(9, 600) @ halves(300, 600).transpose(0, 1), 2),
+    (lambda: tensor(3, 1, 600) @ halves(3, 300, 600).transpose(1, 2), 0),
+], ids=["long rows of float32", "in a cache", "short rows", "one tile", "float16", "a batch"])
+def test_matrices_that_stream_past_are_fetched(result: Callable[[], Tensor], ahead: int) -> None:
+    assert planned(flat_kernel(result(), AVX512), AVX512).ahead == ahead
