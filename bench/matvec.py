@@ -71,7 +71,7 @@ def _measure(bench: Bench, work: Work, dtype: str, k: int, n: int, count: int) -
         out = np.empty(n, np.float32)
         sides.append(Side("numpy", "dot", lambda: [np.dot(w, x, out=out)
                                                    for w, x in zip(arrays, vectors, strict=True)], count))
-    bench.measure(work, sides)
+    bench.measure(work, sides, stream=True)
 
 
 def _random_blocks(random: np.random.Generator, kind: str, n: int, k: int) -> QuantizedTensor:

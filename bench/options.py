@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench.peers import PEERS, Peers
-from bench.report import Report, Work
+from bench.report import STREAM, Report, Work
 from bench.timing import QUICK, Schedule, Side, interleave
 
 if TYPE_CHECKING:
@@ -70,9 +70,16 @@ class Bench:
         """False for works that `--only` leaves out: ask before preparing data."""
         return self.options.only is None or self.options.only in work.name
 
-    def measure(self, work: Work, sides: list[Side]) -> None:
-        """Runs the sides in turn and reports them."""
+    def measure(self, work: Work, sides: list[Side], stream: bool = False) -> None:
+        """Runs the sides in turn and reports them; with `stream`, a read stream takes turns with them."""
+        if self.probe is None:
+            interleave(sides, self.schedule)
+            self.report.add(work, sides)
+            return
+        if stream:
+            sides = [*sides, Side(STREAM, "read", self.probe.read, self.probe.read_bytes / work.bytes)]
         interleave(sides, self.schedule)
-        if self.probe is not None:
-            self.report.limits = self.probe.refresh()
+        if stream:
+            self.probe.saw(sides[-1].best_s * sides[-1].count)
+        self.report.limits = self.probe.refresh()
         self.report.add(work, sides)

@@ -2,7 +2,8 @@
 
 A row's fields are those that scripts of other frameworks' figures use too, so that equal `work` can be paired:
 peer, version, work, threads, best_s, median_s, runs, rates (gflops, gb_s, img_s, tok_s), variant, first_s, cores_used,
-omp_wait_policy, load_average. Rows of minigrad add share (of the measured limit), against, ratio_best, ratio_median.
+omp_wait_policy, load_average. Rows of minigrad add share (of the measured limit), against, ratio_best, ratio_median,
+and stream_best, stream_median where a read stream took turns with them: our rate over its own.
 """
 from __future__ import annotations
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from minigrad.runtime.limits import Limits
 
 OURS = "minigrad"
+STREAM = "stream"
+"""Reading alone, as many bytes as a work must: no peer, but what it can be at most."""
+
 SUSPECT = 4.0  # a ratio above it is likelier a peer that was disturbed than our merit
 
 
@@ -55,16 +59,21 @@ class Report:
 
     def add(self, work: Work, sides: list[Side]) -> None:
         """One row per side. The sides that are ours are compared with the best of the others."""
-        others = [side for side in sides if side.peer != OURS]
+        others = [side for side in sides if side.peer not in (OURS, STREAM)]
         best = min(others, key=lambda side: side.best_s, default=None)
+        stream = next((side for side in sides if side.peer == STREAM), None)
         for side in sides:
             row = self._row(work, side)
-            self.times[work.group, side.peer, side.variant].append((side.best_s, side.median_s))
+            if side.peer != STREAM:
+                self.times[work.group, side.peer, side.variant].append((side.best_s, side.median_s))
             if side.peer == OURS and best is not None:
                 ratio, median = best.best_s / side.best_s, best.median_s / side.median_s
                 row |= {"against": f"{best.peer} {best.variant}".strip(), "ratio_best": significant(ratio),
                         "ratio_median": significant(median)}
                 self.ratios[work.group, side.variant].append((ratio, median))
+            if side.peer == OURS and stream is not None:
+                row |= {"stream_best": significant(stream.best_s / side.best_s, 3),
+                        "stream_median": significant(stream.median_s / side.median_s, 3)}
             self._emit(row)
 
     def add_figure(self, name: str, seconds: list[float], unit_s: float, unit: str, **details: Any) -> None:
@@ -99,6 +108,8 @@ class Report:
                 "ratio_least": significant(least), "ratio_middle": significant(middle), "suspect": suspect}
 
     def _row(self, work: Work, side: Side) -> dict[str, Any]:
+        if side.peer == STREAM:
+            work = work._replace(flop=0, images=0, tokens=0)
         amounts = {"gflops": work.flop / 1e9, "gb_s": work.bytes / 1e9, "img_s": work.images, "tok_s": work.tokens}
         rates = {name: significant(amount / side.best_s) for name, amount in amounts.items() if amount}
         row = {"peer": side.peer, "version": version_of(side.peer), "work": work.name, "threads": self.threads,
@@ -124,6 +135,8 @@ class Report:
         self._record(row)
         rates = "  ".join(f"{row[name]:8.1f} {unit}" for name, unit in _UNITS.items() if name in row)
         share = f"  {row['share']:4.0%} of peak" if "share" in row else ""
+        if "stream_best" in row:
+            share += f", {row['stream_best']:.0%} of the stream beside (median {row['stream_median']:.0%})"
         ratio = (f"  {row['ratio_best']:.2f}x {row['against']} (median {row['ratio_median']:.2f}x)"
                  if "against" in row else "")
         self.say(f"{row['work']:<52} {row['peer']:<12} {row['variant']:<20} best {row['best_s'] * 1e3:10.4f} ms  "

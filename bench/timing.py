@@ -32,12 +32,13 @@ QUICK = Schedule(rounds=1, turn_s=0.0, pause_s=0.0, row_s=0.0)
 
 @dataclass
 class Side:
-    """One way of doing the work. `run` returns when its result is ready; it does the work `count` times."""
+    """One way of doing the work. `run` returns when its result is ready; it does the work `count` times, which for a
+    read stream may be a fraction."""
 
     peer: str
     variant: str
     run: Callable[[], object]
-    count: int = 1
+    count: float = 1
     seconds: list[float] = field(default_factory=list)
     first_s: float = 0.0
     repeats: int = 1

@@ -11,7 +11,7 @@ from bench.__main__ import BENCHMARKS, main, measure
 from bench.memory import RESET, resident
 from bench.options import common_parser
 from bench.peers import set_threads
-from bench.report import OURS, Report, Work
+from bench.report import OURS, STREAM, Report, Work
 from bench.timing import QUICK, Schedule, Side, interleave
 from bench.traffic import stage_bytes, table
 from minigrad import Tensor
@@ -28,7 +28,7 @@ EXPECTED = {
     "matmul": ("matmul 8x8x8 float32", {"gflops", "share"}),
     "conv": ("conv2d forward 8x6x6->5 k1 s1 batch 1", {"gflops", "share"}),
     "attention": ("attention forward causal 2x16x4", {"gflops", "share"}),
-    "matvec": ("matvec 32x48 Q4_0", {"gflops", "gb_s", "share"}),
+    "matvec": ("matvec 32x48 Q4_0", {"gflops", "gb_s", "share", "stream_best", "stream_median"}),
     "depthwise": ("conv2d forward 4x8x8->4 k3 s1 depthwise batch 1", {"gflops", "share"}),
     "rowops": ("softmax 3x5", {"gb_s", "share"}),
     "efficientnet": ("efficientnet quick train batch 2", {"img_s"}),
@@ -49,7 +49,7 @@ def test_each_benchmark_runs_and_prints_rows(name: str, tmp_path: Path, capsys: 
     assert main([name, "--quick", "--against", "none", "--threads", "2", "--json", str(path)]) == 0
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     work, rates = EXPECTED[name]
-    found = [row for row in rows if row["work"] == work]
+    found = [row for row in rows if row["work"] == work and row["peer"] != STREAM]
     assert found, [row["work"] for row in rows]
     for row in found:
         assert set(row) == FIELDS | rates
@@ -64,6 +64,17 @@ def test_products_of_other_types_stand_beside_float32() -> None:
         rows = [row for row in report.rows if row["work"] == f"matmul 8x8x8 {dtype}"]
         assert [row["peer"] for row in rows] == [OURS, OURS, "minigrad float32"]
         assert all(row["against"] == "minigrad float32 jit" for row in rows[:2])
+
+
+def test_a_read_stream_takes_turns_with_products_that_stream() -> None:
+    """Its bytes are those of the work, its rate counts among the limits, and it is no peer."""
+    report = measure("matvec", ["--quick", "--against", "none", "--dtypes", "float16", "Q8_0"])
+    for dtype in ("float16", "Q8_0"):
+        rows = {row["peer"]: row for row in report.rows if row["work"] == f"matvec 32x48 {dtype}"}
+        ours, stream = rows[OURS], rows[STREAM]
+        assert "against" not in ours and "gflops" not in stream and stream["share"] <= 1.01
+        assert ours["stream_best"] == pytest.approx(ours["gb_s"] / stream["gb_s"], rel=0.01)
+    assert not any(row["peer"] == STREAM for row in report.rows if row["work"].endswith("geometric mean"))
 
 
 def test_traffic_of_a_step_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

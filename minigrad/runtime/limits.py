@@ -65,7 +65,7 @@ class Probe:
         seed, data = cpu.alloc(64), cpu.alloc(nbytes)
         cpu.copy_in(seed, np.full(16, 0.5, np.float32))
         cpu.copy_in(data, np.ones(nbytes // 4, np.float32))
-        self._gflop, self._gb = 2.0 * lanes * chains * iterations / 1e9, nbytes / 1e9
+        self._gflop, self.read_bytes = 2.0 * lanes * chains * iterations / 1e9, nbytes
         programs = cpu.load([multiply_add(lanes, chains), read_stream(lanes)])
         self._multiply = cpu.prepare([Launch(programs[0], (seed,), iterations)])
         self._read = cpu.prepare([Launch(programs[1], (data,), nbytes // (STREAMS * lanes * 4))])
@@ -76,8 +76,18 @@ class Probe:
         """Measures `runs` times more; each takes a few milliseconds."""
         runs = 1 if self._quick else runs
         gflops = self._gflop / self._best_s(self._multiply, runs)
-        gb_s = self._gb / self._best_s(self._read, runs)
-        self.limits = Limits(max(self.limits.gflops, gflops), max(self.limits.gb_s, gb_s))
+        return self._saw(gflops, self._best_s(self._read, runs))
+
+    def read(self) -> None:
+        """Reads `read_bytes` bytes once, for those who let the stream take turns with what they measure."""
+        self._cpu.run(self._read)
+
+    def saw(self, seconds: float) -> Limits:
+        """Counts a `read` that took so long."""
+        return self._saw(0.0, seconds)
+
+    def _saw(self, gflops: float, seconds: float) -> Limits:
+        self.limits = Limits(max(self.limits.gflops, gflops), max(self.limits.gb_s, self.read_bytes / 1e9 / seconds))
         return self.limits
 
     def _best_s(self, prepared: Prepared, runs: int) -> float:
