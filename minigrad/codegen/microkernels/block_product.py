@@ -22,7 +22,7 @@ BLOCK, PANEL = 32, 16
 FEWEST_BLOCKS, FEWEST_PANELS = 2, 4
 """Of a call."""
 
-REQUIRES = frozenset({"amx-tile", "amx-int8", "avx512f", "avx512bw", "avx512vl", "f16c"})
+REQUIRES = frozenset({"amx-tile", "amx-int8", "avx512f", "avx512bw", "avx512vl", "avx512vbmi", "f16c"})
 _LIMIT = (1 << 31) - 1
 
 

@@ -23,6 +23,10 @@ Whatever x is, results are what the limbs are exactly: a chunk of which some ele
 largest of its block (36 powers of two apart), or is not finite, is multiplied in float32 (`slow`). The last group of
 panels reaches back over the one before it and stores what is its own; the last pair of an odd number of blocks reaches
 back by one block, whose limbs are zeros then and whose scales are not read.
+
+What a step costs: 32 lines stored, the nibbles and the sums, while the lines of the weights arrive where these are
+stored to; storing the sums keeps other instructions from being decoded; and beside AMX most shifts and floating-point
+operations have one port. Therefore a look-up, which has the other one, rather than a shift.
 """
 from __future__ import annotations
 
@@ -60,6 +64,7 @@ declare {W} @llvm.umax.v16i32({W}, {W})
 declare i1 @llvm.vector.reduce.or.v16i1(<16 x i1>)
 declare float @llvm.vector.reduce.fadd.v16f32(float, {F})
 declare {W} @llvm.x86.avx512.mask.cvttps2dq.512({F}, {W}, i16, i32)
+declare {B} @llvm.x86.avx512.permvar.qi.512({B}, {B})
 declare {H} @llvm.masked.load.v16f16.p0(ptr, i32, <16 x i1>, {H})
 declare void @llvm.masked.store.v16f32.p0({F}, ptr, i32, <16 x i1>)
 """
@@ -76,7 +81,8 @@ class _Text(Writer):
     def __init__(self, kind: str):
         super().__init__()
         self.bytes, self.least = kind == "q8", kind == "q4m"
-        self.signed = kind == "q4"
+        self.turned = 0x80 if kind == "q4" else 0
+        """A nibble less 8 is the nibble with its highest bit turned, in two's complement."""
         self.words = 8 if self.bytes else 4
         self.pair_bytes = 2 * self.words * 64
         self.halves = ("scales", "minimums") if self.least else ("scales",)
@@ -96,6 +102,8 @@ class _Text(Writer):
                  "unit": 8 * PAIRS, "total": 8 * PAIRS}
         self.put(*[f"%{memory} = alloca [{size} x i8], align 64" for memory, size in sizes.items()])
         self.configure()
+        lifted = [(place % 16 << 4) ^ self.turned for place in range(64)]  # a low nibble times 16, by a byte's low bits
+        self.put(f"%lifted = xor {order(lifted, 'i8')}, zeroinitializer")
         for part in parts:
             self.put(f"%{part}.step = mul i64 %{part}_pitch, {4 if part == 'words' else 2}",
                      f"%{part}.group = mul i64 %{part}.step, {PANELS}")
@@ -278,11 +286,12 @@ class _Text(Writer):
             return
         for k in range(self.pair_bytes // 64):
             word = self.load(W, self.at(words, 64 * k))
-            for h, v in enumerate((self.let(f"shl {W} {word}, splat (i32 4)"), word)):
-                if self.signed:  # a nibble less 8 is the nibble with its highest bit turned, in two's complement
-                    v = self.let(f"xor {W} {v}, splat (i32 {all_bytes(0x80)})")
-                v = self.let(f"and {W} {v}, splat (i32 {all_bytes(0xF0)})")
-                self.put(f"store {W} {v}, ptr {self.at('%b', REGISTER * i + 64 * (2 * k + h))}, align 64")
+            places = self.let(f"bitcast {W} {word} to {B}")
+            low = self.let(f"call {B} @llvm.x86.avx512.permvar.qi.512({B} %lifted, {B} {places})")
+            high = word if not self.turned else self.let(f"xor {W} {word}, splat (i32 {all_bytes(self.turned)})")
+            high = self.let(f"and {W} {high}, splat (i32 {all_bytes(0xF0)})")
+            for h, (kind, v) in enumerate(((B, low), (W, high))):
+                self.put(f"store {kind} {v}, ptr {self.at('%b', REGISTER * i + 64 * (2 * k + h))}, align 64")
 
     def ahead(self, part: str, i: int, block: str, distance: int) -> str:
         """What is used so many bytes after a block of panel i; beyond its end the start of that panel in the next
@@ -385,4 +394,4 @@ class _Text(Writer):
             return self.floats(self.let(f"ashr {W} {top}, splat (i32 24)"))
         low = self.let(f"lshr {W} {word}, splat (i32 {8 * (k % 4) + 4 * (k // 4)})")
         nibble = self.let(f"and {W} {low}, splat (i32 15)")
-        return self.floats(self.let(f"sub {W} {nibble}, splat (i32 8)") if self.signed else nibble)
+        return self.floats(self.let(f"sub {W} {nibble}, splat (i32 8)") if self.turned else nibble)

@@ -44,8 +44,9 @@ def splat(value: float) -> str:
     return f"splat (float 0x{struct.pack('>d', value).hex()})"
 
 
-def order(lanes: list[int]) -> str:
-    return f"<{len(lanes)} x i32> <{', '.join(f'i32 {k}' for k in lanes)}>"
+def order(lanes: list[int], kind: str = "i32") -> str:
+    """A vector of constants, with its type."""
+    return f"<{len(lanes)} x {kind}> <{', '.join(f'{kind} {k}' for k in lanes)}>"
 
 
 def all_bytes(byte: int) -> int:
