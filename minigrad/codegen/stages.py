@@ -6,12 +6,14 @@ The pipeline, each line with its reason:
     split_divisions   no division by a constant stays where extents divide
     flatten, collapse accesses are offsets; variables that step together are one: long inner loops, shared programs;
                       they are named by position: equal kernels of different origin become equal
+    take_bases        where a parameter is read from becomes an argument: `x[t]` is one program for all t
     lift_length       pointwise kernels of all lengths are one program
     split_reduction   a long sum with few outputs gets partial sums, by a tree that depends on shapes only
     turn_thin         a contraction with few columns reads its small operand along the sum
     split             so does a contraction with too few blocks for several workers, and attention of few rows
     choose_plans      by how the variables are used
     lift_sizes        layers that differ in sizes only are one program, where knowing the sizes gains nothing
+    lift_numbers      steps that differ in a number only are one program: masks, what is padded
     build             the loop nest
     lift_counts       windows over other numbers of planes are one program
 """
@@ -21,10 +23,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from minigrad.codegen.ir.nodes import Function, extent_of
+from minigrad.codegen.ir.walk import touched
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
+from minigrad.codegen.lowering.bases import add_bases, take_bases
 from minigrad.codegen.lowering.collapse import collapse, lift_length
 from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.lift import lift_sizes
+from minigrad.codegen.lowering.numbers import lift_numbers
 from minigrad.codegen.lowering.split import split_divisions, split_phases
 from minigrad.codegen.strategies import packed, panels, tiles, window_groups
 from minigrad.codegen.strategies.access import extent
@@ -101,14 +106,25 @@ class Staged:
 def stages_of(kernel: Kernel, target: Target) -> Staged:
     """How `kernel` runs on `target`."""
     flat = collapse(flatten(split_divisions(split_phases(kernel))))
+    flat, bases = take_bases(flat)
     flat, length = lift_length(flat)
     staged = _stages_of_flat(flat, target)
-    if length is None:
-        return staged
-    values = dict(zip(flat.dims, (length,), strict=True))
-    stages = [replace(s, dims=tuple([subs(e, values) for e in s.dims]), extent=subs(s.extent, values))
-              for s in staged.stages]
-    return replace(staged, stages=tuple(stages))
+    stages = staged.stages
+    if length is not None:
+        values = dict(zip(flat.dims, (length,), strict=True))
+        stages = tuple([replace(s, dims=tuple([subs(e, values) for e in s.dims]), extent=subs(s.extent, values))
+                        for s in stages])
+    if bases:
+        stages = tuple([_from_bases(s, bases) for s in stages])
+    return staged if stages is staged.stages else replace(staged, stages=stages)
+
+
+def _from_bases(stage: Stage, bases: dict[str, int]) -> Stage:
+    """The stage over whole parameters, of which it reads and writes what begins at these offsets."""
+    used = touched(stage.function)
+    own = {name: base for name, base in bases.items() if name in used}
+    function = add_bases(stage.function, tuple(own))
+    return replace(stage, function=function, dims=(*stage.dims, *own.values()))
 
 
 @lru_cache(maxsize=4096)
@@ -141,11 +157,12 @@ def _stages_of_flat(flat: Kernel, target: Target) -> Staged:
 def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, target: Target) -> Stage:
     """The loops of one launch, shared with other sizes where that is worth it."""
     if isinstance(plan, Plan) and len(nests) == 1 and shares_sizes(target):
-        lifted = lift_sizes(kernel, nests[0], plan)
-        if lifted is not None:
-            kernel, lengths = lifted
-            function = _loops_for_all_sizes(kernel, plan, name)
-            extent = subs(extent_of(function), dict(zip(kernel.dims, lengths, strict=True)))
+        lifted, lengths = lift_sizes(kernel, nests[0], plan) or (replace(kernel, nests=nests), kernel.dims)
+        lifted, numbers = lift_numbers(lifted, plan)
+        if lifted.dims is not kernel.dims:
+            lengths += numbers
+            function = _loops_for_all_sizes(lifted, plan, name)
+            extent = subs(extent_of(function), dict(zip(lifted.dims, lengths, strict=True)))
             return Stage(function, plan, nests, lengths, extent)
     if isinstance(plan, PanelPlan) and shares_sizes(target):
         general = build_shared(kernel, nests[0], plan, name)

@@ -1,0 +1,146 @@
+"""Where in its buffer a kernel begins to read or write becomes an argument: steps of a loop over `x[t]` share programs.
+
+    o0[i0] = p0[i0 + 330] * p1[i0]        ->        o0[i0] = p0[i0 + b0] * p1[i0]          b0 = 330
+
+`take_bases` takes the least offset off every parameter and leaves a buffer that ends where the last access does. What
+is planned and built then knows nothing of offsets, and is found again for other ones; `add_bases` puts them back into
+the loops, as dims. Parts of one buffer that are read together keep their distance.
+"""
+from __future__ import annotations
+
+from functools import lru_cache
+
+from minigrad.codegen.ir.nodes import BufferParam, Call, Function, If, Let, Loop, Prefetch, Stmt, Store
+from minigrad.codegen.ir.walk import Body, names
+from minigrad.codegen.kernel import Define, Kernel, Nest, Param
+from minigrad.codegen.kernel import Store as KernelStore
+from minigrad.codegen.lowering.flatten import replace_atoms
+from minigrad.codegen.lowering.rename import statements
+from minigrad.expr import Expr, Index, Var, bounds
+from minigrad.value import Value, ValueIndex, indices_of, rebuild, value_atoms, walk
+
+MAX_BASE = (1 << 31) - 1
+
+Bases = dict[str, Index]
+
+
+def take_bases(kernel: Kernel) -> tuple[Kernel, dict[str, int]]:
+    """The flat kernel without the offset that all accesses of a parameter have in common, and what it is."""
+    ends: dict[str, tuple[int, int]] = {}
+    for name, at in _accesses(kernel):
+        least, end = ends.get(name, (MAX_BASE, 0))
+        last = bounds(at)[1]
+        ends[name] = min(least, at if isinstance(at, int) else at.const), max(end, last if type(last) is int else 1 << 62)
+    bases: dict[str, int] = {}
+    params: list[Param] = []
+    for p in kernel.params:
+        least, last = ends.get(p.name, (0, 0))
+        size = p.shape[0]
+        if 0 < least < MAX_BASE and type(size) is int and p.layout is None:
+            bases[p.name] = least
+            p = Param(p.name, p.dtype, (min(size, last + 1) - least,), p.mode)
+        params.append(p)
+    if not bases:
+        return kernel, {}
+    mover = _Mover({name: -base for name, base in bases.items()})
+    return Kernel(kernel.name, tuple(params), kernel.scalars, kernel.dims, tuple(map(mover.nest, kernel.nests))), bases
+
+
+def _accesses(kernel: Kernel) -> list[tuple[str, Index]]:
+    """(parameter, offset) of all accesses, those inside indices too."""
+    found: list[tuple[str, Index]] = []
+    roots: list[Value] = []
+    for s in statements(kernel.nests):
+        if isinstance(s, KernelStore):
+            found.append((s.param, s.indices[0]))
+            roots += [a.value for a in value_atoms(s.indices[0])]
+        if not isinstance(s, Nest):
+            roots.append(s.value)
+    return found + [(v.attr[0], v.attr[1][0]) for v in walk(*roots) if v.op == "load"]  # type: ignore[index]
+
+
+@lru_cache(maxsize=4096)
+def add_bases(function: Function, parameters: tuple[str, ...]) -> Function:
+    """The function whose accesses of these parameters begin at further dims, in their order."""
+    used = names(function)
+    dims = []
+    for k in range(len(parameters)):
+        name = f"b{k}"
+        while name in used:
+            name += "_"
+        dims.append(Var(name, 1, MAX_BASE))
+    bases: Bases = dict(zip(parameters, dims, strict=True))
+    buffers = tuple([BufferParam(b.name, b.dtype, b.size + bases.get(b.name, 0), b.mode) for b in function.buffers])
+    return Function(function.name, buffers, function.scalars, (*function.dims, *dims), _Mover(bases).body(function.body))
+
+
+class _Mover:
+    """Adds to the offset of every access what its buffer is moved by."""
+
+    def __init__(self, by: Bases | dict[str, int]):
+        self.by = by
+        self.done: dict[Value, Value] = {}
+
+    # ---- of kernels ----
+
+    def nest(self, nest: Nest) -> Nest:
+        body: list[Define | KernelStore | Nest] = []
+        for s in nest.body:
+            if isinstance(s, Nest):
+                body.append(self.nest(s))
+            elif isinstance(s, Define):
+                body.append(Define(s.name, self.value(s.value)))
+            else:
+                at = tuple([self.index(e) + self.by.get(s.param, 0) for e in s.indices])
+                body.append(KernelStore(s.param, at, self.value(s.value), s.combine))
+        return Nest(nest.domain, tuple(body))
+
+    # ---- of loops ----
+
+    def body(self, body: Body) -> Body:
+        return tuple([self.statement(s) for s in body])
+
+    def statement(self, s: Stmt) -> Stmt:
+        if isinstance(s, Store):
+            offset = self.index(s.offset) + self.by.get(s.buffer, 0)
+            return Store(s.buffer, offset, self.value(s.value), self.indices(s.conditions))
+        if isinstance(s, Let):
+            return Let(s.name, self.value(s.value))
+        if isinstance(s, Loop):
+            return Loop(s.var, self.index(s.start), self.index(s.stop), s.kind, self.body(s.body))
+        if isinstance(s, If):
+            return If(self.indices(s.conditions), self.body(s.then), self.body(s.otherwise))
+        if isinstance(s, Prefetch):
+            return Prefetch(s.buffer, self.index(s.offset) + self.by.get(s.buffer, 0), s.far)
+        if isinstance(s, Call):
+            buffers = tuple([(name, self.index(offset) + self.by.get(name, 0)) for name, offset in s.buffers])
+            return Call(s.kernel, buffers, tuple(map(self.value, s.scalars)), self.indices(s.dims))
+        return s
+
+    # ---- of both ----
+
+    def value(self, root: Value) -> Value:
+        """The value with its loads moved, those inside indices too."""
+        if not root.loads:
+            return root
+        for v in walk(root):
+            if v in self.done:
+                continue
+            attr = v.attr
+            if v.op == "load":
+                name, at = v.attr  # type: ignore[misc]
+                attr = (name, tuple([self.index(e) + self.by.get(name, 0) for e in at]))
+            elif v.inner and v.op in ("guard", "index"):
+                attr = self.indices(v.attr) if v.op == "guard" else self.index(v.attr)  # type: ignore[arg-type]
+            self.done[v] = rebuild(v, tuple([self.done[a] for a in v.args]), attr)
+        return self.done[root]
+
+    def indices(self, indices: tuple[Index, ...]) -> tuple[Index, ...]:
+        return tuple([self.index(e) for e in indices])
+
+    def index(self, e: Index) -> Index:
+        """An index with the values in it moved."""
+        if not isinstance(e, Expr):
+            return e
+        atoms = value_atoms(e)
+        return replace_atoms(e, {a: ValueIndex(self.value(a.value), a.lo, a.hi) for a in atoms}) if atoms else e
