@@ -216,6 +216,10 @@ def test_recurrent_layers(name: str, batch: tuple[int, ...], options: dict[str, 
         check_recurrent(name, batch, options)
 
 
+def test_recurrent_layers_in_kernels() -> None:
+    check_recurrent("LSTM", (3,), {})
+
+
 def check_recurrent(name: str, batch: tuple[int, ...], options: dict[str, Any]) -> None:
     torch.manual_seed(0)
     theirs, ours = getattr(torch.nn, name)(4, 5, **options), getattr(nn, name)(4, 5, **options)

@@ -394,3 +394,12 @@ def test_a_row_without_elements_leaves_its_sums_to_others():
     Tensor.realize(none, some)
     np.testing.assert_allclose(some.numpy(), rows[2:4, 1:3], rtol=1e-5)
     assert none.numpy().shape == (8, 0)
+
+
+def test_a_row_keeps_no_sum_that_it_finds_a_part_of():
+    """The gates of an LSTM are parts of one product; a kernel that reads one of them stored that part alone."""
+    x = ready(3, 20, 7)
+    sums = x.sum(-1)
+    part, whole = x[:, :5] * sums[:, :5].unsqueeze(-1), (-sums).cat(sums, dim=1)
+    Tensor.realize(part, whole)
+    np.testing.assert_allclose(whole.numpy()[:, 20:], x.numpy().sum(-1), rtol=1e-5, atol=1e-6)

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from minigrad.expr import Index, Var
 from minigrad.scheduler.cost import cone, cores
 from minigrad.scheduler.graph import size
-from minigrad.scheduler.groups import Accesses, Fusion, Group, domain_size, is_contraction, used_variables
+from minigrad.scheduler.groups import Accesses, Fusion, Group, domain_size, is_contraction, used_variables, volume
 
 MAX_ROOTS = 6
 """Outputs of a row kernel."""
@@ -95,9 +95,10 @@ def host_row(state: Fusion, k: int, users: dict[int, Accesses]) -> int | None:
 
 
 def is_row(state: Fusion, k: int, group: Group, at: tuple[Index, ...]) -> bool:
-    """Whether a reduction that may join belongs to a row, not to the whole domain or to another sum."""
-    used = used_variables(at)
-    return used <= frozenset(group.domain) and state.graph.counts[k] != domain_size(group)
+    """Whether a reduction that may join belongs to a row, not to the whole domain or to another sum, and the rows find
+    all of it, not the part that the group reads."""
+    used, count = used_variables(at), state.graph.counts[k]
+    return used <= frozenset(group.domain) and count != domain_size(group) and count == volume(tuple(used))
 
 
 def shares_operand(state: Fusion, source: int, group: Group) -> bool:
