@@ -157,10 +157,10 @@ def _stages_of_flat(flat: Kernel, target: Target) -> Staged:
 def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, target: Target) -> Stage:
     """The loops of one launch, shared with other sizes where that is worth it."""
     if isinstance(plan, Plan) and len(nests) == 1 and shares_sizes(target):
-        lifted, lengths = lift_sizes(kernel, nests[0], plan) or (replace(kernel, nests=nests), kernel.dims)
+        lifted, sizes = lift_sizes(kernel, nests[0], plan) or (replace(kernel, nests=nests), ())
         lifted, numbers = lift_numbers(lifted, plan)
         if lifted.dims is not kernel.dims:
-            lengths += numbers
+            lengths: tuple[Index, ...] = (*(sizes or kernel.dims), *numbers)
             function = _loops_for_all_sizes(lifted, plan, name)
             extent = subs(extent_of(function), dict(zip(lifted.dims, lengths, strict=True)))
             return Stage(function, plan, nests, lengths, extent)
@@ -173,8 +173,8 @@ def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, ta
     function = build_any(kernel, nests, plan, name)
     extent = extent_of(function)
     shared = lift_counts(function) if isinstance(plan, WindowPlan) and shares_sizes(target) else None
-    function, sizes = shared or (function, kernel.dims)
-    return Stage(function, plan, nests, sizes, extent)
+    function, counts = shared or (function, kernel.dims)
+    return Stage(function, plan, nests, counts, extent)
 
 
 @lru_cache(maxsize=4096)

@@ -17,7 +17,7 @@ from minigrad.codegen.kernel import Store as KernelStore
 from minigrad.codegen.lowering.flatten import replace_atoms
 from minigrad.codegen.lowering.rename import statements
 from minigrad.expr import Expr, Index, Var, bounds
-from minigrad.value import Value, ValueIndex, indices_of, rebuild, value_atoms, walk
+from minigrad.value import Value, ValueIndex, rebuild, value_atoms, walk
 
 MAX_BASE = (1 << 31) - 1
 
@@ -29,8 +29,7 @@ def take_bases(kernel: Kernel) -> tuple[Kernel, dict[str, int]]:
     ends: dict[str, tuple[int, int]] = {}
     for name, at in _accesses(kernel):
         least, end = ends.get(name, (MAX_BASE, 0))
-        last = bounds(at)[1]
-        ends[name] = min(least, at if isinstance(at, int) else at.const), max(end, last if type(last) is int else 1 << 62)
+        ends[name] = min(least, at if isinstance(at, int) else at.const), max(end, bounds(at)[1])
     bases: dict[str, int] = {}
     params: list[Param] = []
     for p in kernel.params:
@@ -71,7 +70,8 @@ def add_bases(function: Function, parameters: tuple[str, ...]) -> Function:
         dims.append(Var(name, 1, MAX_BASE))
     bases: Bases = dict(zip(parameters, dims, strict=True))
     buffers = tuple([BufferParam(b.name, b.dtype, b.size + bases.get(b.name, 0), b.mode) for b in function.buffers])
-    return Function(function.name, buffers, function.scalars, (*function.dims, *dims), _Mover(bases).body(function.body))
+    body = _Mover(bases).body(function.body)
+    return Function(function.name, buffers, function.scalars, (*function.dims, *dims), body)
 
 
 class _Mover:

@@ -32,8 +32,8 @@ def lift_numbers(kernel: Kernel, plan: Plan) -> tuple[Kernel, tuple[int, ...]]:
 
 @dataclass(slots=True)
 class _Lifter:
-    """`found`: dims by what a number stands beside and the number. `indices`: whether those of conditions are lifted, and
-    of offsets behind them."""
+    """`found`: dims by what a number stands beside and the number. `indices`: whether those in conditions are lifted,
+    and offsets behind them."""
 
     indices: bool
     found: dict[tuple[object, int], Var] = field(default_factory=dict)
