@@ -15,6 +15,7 @@
                             an order of the device's own                                                   (0)
     MINIGRAD_JIT            0: functions under `jit` run eagerly                                           (1)
     MINIGRAD_PACKED_MB      memory for constants that `jit` packs once for faster products, 0: none       (256)
+    MINIGRAD_LAZY_MB        what values that nobody has read may keep in memory, before they are computed; 0: any (512)
     MINIGRAD_JIT_CHECK      1: compare each replay with an eager run                                       (0)
     MINIGRAD_DEBUG          0 silent, 1 one line per realize, 2 kernels, 3 loops, 4 source                 (0)
     MINIGRAD_TEST_DATA      data folder of the test suite                                       (../shared/data)
@@ -57,6 +58,7 @@ class Config:
     jit: bool = True
     jit_check: bool = False
     packed_mb: int = 256
+    lazy_mb: int = 512
     debug: int = 0
     test_data: Path = Path("../shared/data")
     test_devices: tuple[str, ...] = ()
@@ -71,7 +73,8 @@ class Config:
             if not isinstance(name, str) or not _DEVICE.fullmatch(name):
                 expected = "a device CPU, NUMPY, CL or CL:<index or part of a name>"
                 raise ConfigError(f"[config] expected {expected}, got {name!r}")
-        limits = (("threads", 1, 1024), ("cache_limit_mb", 0, 1 << 20), ("packed_mb", 0, 1 << 20), ("debug", 0, 4))
+        limits = (("threads", 1, 1024), ("cache_limit_mb", 0, 1 << 20), ("packed_mb", 0, 1 << 20),
+                  ("lazy_mb", 0, 1 << 20), ("debug", 0, 4))
         for field, lo, hi in limits:
             value = getattr(self, field)
             if type(value) is not int or not lo <= value <= hi:
@@ -143,6 +146,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "MINIGRAD_JIT": ("jit", _boolean),
     "MINIGRAD_JIT_CHECK": ("jit_check", _boolean),
     "MINIGRAD_PACKED_MB": ("packed_mb", _integer),
+    "MINIGRAD_LAZY_MB": ("lazy_mb", _integer),
     "MINIGRAD_DEBUG": ("debug", _integer),
     "MINIGRAD_TEST_DATA": ("test_data", _path),
     "MINIGRAD_TEST_DEVICES": ("test_devices", _names),

@@ -13,24 +13,23 @@ from minigrad.config import current
 from minigrad.dtype import BY_NAME, DType, to_dtype
 from minigrad.engine.leaves import buffer_node, leaf_of, next_id
 from minigrad.engine.observe import host_reads
+from minigrad.engine.pressure import expect_growth, is_long, keepers, pressure
 from minigrad.engine.realize import realize
+from minigrad.engine.stats import stats
 from minigrad.engine.transfer import download, wrap
 from minigrad.errors import DTypeError, MinigradError, ShapeError
 from minigrad.graph.autodiff import History, gradient
-from minigrad.handles import changed, changed_by_user, forget, handles, register, register_all
+from minigrad.handles import changed, changed_by_user, forget, handles, live, register, register_all
 from minigrad.mixins.base import Base, as_tensor, broadcast_shapes
 from minigrad.mixins.hooks import LeafHooks, passed
 from minigrad.mixins.modes import Within, modes
 from minigrad.mixins.protocols import ProtocolMixin
 from minigrad.ops import build as B
 from minigrad.ops.movement import EXPAND, RESHAPE
-from minigrad.ops.node import Node, apply, keep_history, live_count
-from minigrad.ops.op import Composite
+from minigrad.ops.node import Node, apply, keep_history
 from minigrad.ops.storage import ASSIGN, BUFFER, CONST, CONTIGUOUS, COPY, DETACH
 from minigrad.runtime.registry import canonical
 
-MAX_UNREALIZED = 10_000  # Nodes of one handle's graph; longer ones are realized when they are made
-COMPOSITE = 3  # what a composite counts as among them
 _leaves: dict[int, weakref.ref[Tensor]] = {}
 
 
@@ -66,6 +65,8 @@ class Tensor(ProtocolMixin):
             node = source._node if kind is None else B.cast(source._node, kind)
         else:
             node = leaf_of(data, kind, self._device(device))
+            if stats.mem_used > pressure.mark:
+                self._bound_memory()
         self._node, self._grad, self._requires_grad, self._before = node, None, False, None
         register(self)
         if isinstance(data, Tensor):
@@ -132,6 +133,8 @@ class Tensor(ProtocolMixin):
                 t._become_data(n, copy)
         for t in tensors:
             t._forget_history()
+        if stats.mem_used > pressure.mark and pending:
+            self._bound_memory()
         return self
 
     def _become_data(self, constant: Node, copy: Node) -> None:
@@ -157,21 +160,17 @@ class Tensor(ProtocolMixin):
         changed()
 
     def _bound_graph(self) -> None:
-        if live_count() * COMPOSITE <= MAX_UNREALIZED:
-            return
-        seen: set[Node] = {self._node}
-        stack, size = [self._node], 0
-        while stack:
-            node = stack.pop()
-            if node.storage is None:
-                fresh = [i for i in node.inputs if i not in seen]
-                seen.update(fresh)
-                stack.extend(fresh)
-                size += COMPOSITE if type(node.op.lower) is Composite else 1
-                if size > MAX_UNREALIZED:
-                    self._before = None
-                    self.realize()
-                    return
+        if is_long(self._node):
+            self._before = None
+            self.realize()
+
+    @staticmethod
+    def _bound_memory() -> None:
+        """Realizes what keeps too much in memory."""
+        found = keepers(live())
+        if found:
+            Tensor.realize(*found)
+            expect_growth()
 
     def numpy(self) -> np.ndarray:
         """The values as a numpy array of its own; bfloat16 as float32."""

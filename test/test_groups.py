@@ -246,7 +246,7 @@ def run_on(device: OpenCL, cases: dict[str, Callable[[], Tensor | tuple[Tensor, 
         for buffer, array in zip(buffers, arrays.values(), strict=True):
             device.copy_in(buffer, array)
         for s in k.stages:
-            device.launch([Launch(next(executables), (*buffers, *scalars.values()), s.extent)])
+            device.launch([Launch(next(executables), (*buffers, *scalars.values(), *s.dims), s.extent)])
         for buffer, (n, array) in zip(buffers, arrays.items(), strict=True):
             device.copy_out(buffer, array)
             tolerance = 1e-3 if array.dtype == np.float16 else 2e-4

@@ -8,8 +8,10 @@ import pytest
 from conftest import devices
 
 from minigrad import Tensor, config
+from minigrad.engine.observe import Observer, observing
+from minigrad.engine.pressure import MAX_UNREALIZED, pressure
+from minigrad.engine.stats import stats
 from minigrad.ops import toposort
-from minigrad.tensor import MAX_UNREALIZED
 
 
 @pytest.fixture(autouse=True)
@@ -89,3 +91,41 @@ def test_threads_share_a_device(device: str) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(work, range(12))) == [k * k * 50.0 * 2500 for k in range(12)]
+
+
+def test_lazy_sums_keep_a_bounded_part_of_their_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody reads is computed when it keeps too much in memory; values of their own size stay lazy."""
+    monkeypatch.setattr(pressure, "mark", 0)
+    batch = np.ones((64, 1024), np.float32)  # a quarter of a MiB
+    with config(device="CPU", lazy_mb=4):
+        total, rows = Tensor(0.0), []
+        before = most = stats.mem_used
+        plain = [Tensor(batch) + 1 for _ in range(4)]
+        for k in range(64):
+            x = Tensor(batch) * (k % 2)
+            total = total + x.sum()
+            rows.append(x.sum(1)[0])
+            most = max(most, stats.mem_used)
+        assert most - before < 8 << 20
+        assert all(p._node.storage is None for p in plain) and rows[0]._node.storage is not None
+        assert total.item() == 32 * 65536 and sum(r.item() for r in rows) == 32 * 1024
+
+
+@pytest.mark.parametrize("keeps", ["gradient", "capture", "no limit"])
+def test_what_has_a_gradient_or_is_captured_stays_lazy(keeps: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pressure, "mark", 0)
+    with config(device="CPU", lazy_mb=0 if keeps == "no limit" else 1):
+        total = Tensor(0.0, requires_grad=keeps == "gradient") * 1
+
+        def add() -> Tensor:
+            nonlocal total
+            for _ in range(8):
+                total = total + Tensor(np.ones((64, 1024), np.float32)).sum()
+            return total
+
+        if keeps == "capture":
+            with observing(Observer()):
+                add()
+        else:
+            add()
+        assert total._node.storage is None and total.item() == 8 * 65536

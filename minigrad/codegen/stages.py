@@ -25,7 +25,7 @@ from functools import lru_cache
 from minigrad.codegen.ir.nodes import Function, extent_of
 from minigrad.codegen.ir.walk import touched
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
-from minigrad.codegen.lowering.bases import add_bases, take_bases
+from minigrad.codegen.lowering.bases import add_bases, moved, take_bases
 from minigrad.codegen.lowering.collapse import collapse, lift_length
 from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.lift import lift_sizes
@@ -106,25 +106,28 @@ class Staged:
 def stages_of(kernel: Kernel, target: Target) -> Staged:
     """How `kernel` runs on `target`."""
     flat = collapse(flatten(split_divisions(split_phases(kernel))))
-    flat, bases = take_bases(flat)
+    whole = flat
+    flat, bases = take_bases(whole)
     flat, length = lift_length(flat)
     staged = _stages_of_flat(flat, target)
-    stages = staged.stages
     if length is not None:
         values = dict(zip(flat.dims, (length,), strict=True))
-        stages = tuple([replace(s, dims=tuple([subs(e, values) for e in s.dims]), extent=subs(s.extent, values))
-                        for s in stages])
-    if bases:
-        stages = tuple([_from_bases(s, bases) for s in stages])
-    return staged if stages is staged.stages else replace(staged, stages=stages)
+        stages = [replace(s, dims=tuple([subs(e, values) for e in s.dims]), extent=subs(s.extent, values))
+                  for s in staged.stages]
+        staged = replace(staged, stages=tuple(stages))
+    return _from_bases(staged, whole, bases) if bases else staged
 
 
-def _from_bases(stage: Stage, bases: dict[str, int]) -> Stage:
-    """The stage over whole parameters, of which it reads and writes what begins at these offsets."""
-    used = touched(stage.function)
-    own = {name: base for name, base in bases.items() if name in used}
-    function = add_bases(stage.function, tuple(own))
-    return replace(stage, function=function, dims=(*stage.dims, *own.values()))
+def _from_bases(staged: Staged, whole: Kernel, bases: dict[str, int]) -> Staged:
+    """The stages over whole parameters, of which they read and write what begins at these offsets."""
+    stages = []
+    for stage in staged.stages:
+        used = touched(stage.function)
+        own = {name: base for name, base in bases.items() if name in used}
+        stages.append(replace(stage, function=add_bases(stage.function, tuple(own)), nests=moved(stage.nests, own),
+                              dims=(*stage.dims, *own.values())))
+    params = (*whole.params, *staged.kernel.params[len(whole.params):])
+    return replace(staged, kernel=replace(whole, params=params), stages=tuple(stages))
 
 
 @lru_cache(maxsize=4096)

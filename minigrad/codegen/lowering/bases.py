@@ -25,11 +25,11 @@ Bases = dict[str, Index]
 
 
 def take_bases(kernel: Kernel) -> tuple[Kernel, dict[str, int]]:
-    """The flat kernel without the offset that all accesses of a parameter have in common, and what it is."""
+    """The flat kernel with every parameter from the first element that may be accessed on, and which one that is."""
     ends: dict[str, tuple[int, int]] = {}
     for name, at in _accesses(kernel):
-        least, end = ends.get(name, (MAX_BASE, 0))
-        ends[name] = min(least, at if isinstance(at, int) else at.const), max(end, bounds(at)[1])
+        (first, last), (least, end) = bounds(at), ends.get(name, (MAX_BASE, 0))
+        ends[name] = min(least, first), max(end, last)
     bases: dict[str, int] = {}
     params: list[Param] = []
     for p in kernel.params:
@@ -41,8 +41,13 @@ def take_bases(kernel: Kernel) -> tuple[Kernel, dict[str, int]]:
         params.append(p)
     if not bases:
         return kernel, {}
-    mover = _Mover({name: -base for name, base in bases.items()})
-    return Kernel(kernel.name, tuple(params), kernel.scalars, kernel.dims, tuple(map(mover.nest, kernel.nests))), bases
+    nests = moved(kernel.nests, {name: -base for name, base in bases.items()})
+    return Kernel(kernel.name, tuple(params), kernel.scalars, kernel.dims, nests), bases
+
+
+def moved(nests: tuple[Nest, ...], by: dict[str, int]) -> tuple[Nest, ...]:
+    """The nests with what is added to the offset of every access of a parameter."""
+    return tuple(map(_Mover(by).nest, nests))
 
 
 def _accesses(kernel: Kernel) -> list[tuple[str, Index]]:
