@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 ALIGNMENT = 256
 
 
@@ -28,10 +30,12 @@ def plan_memory(sizes: dict[int, int], uses: list[tuple[int, ...]]) -> Arena:
                 last[s] = t
     offsets: dict[int, int] = {}
     total = 0
-    placed: list[tuple[int, int, int]] = []
-    for s in sorted(first, key=lambda s: (-sizes[s], s)):
+    placed: list[tuple[int, int]] = []
+    begins, ends = np.empty(len(first), np.int64), np.empty(len(first), np.int64)  # when those are in use
+    for n, s in enumerate(sorted(first, key=lambda s: (-sizes[s], s))):
         nbytes = max(-(-sizes[s] // ALIGNMENT) * ALIGNMENT, ALIGNMENT)
-        busy = sorted((o, e) for o, e, other in placed if first[other] <= last[s] and first[s] <= last[other])
+        beside = np.flatnonzero((begins[:n] <= last[s]) & (ends[:n] >= first[s]))
+        busy = sorted([placed[k] for k in beside.tolist()])
         best: tuple[int, int] | None = None
         at = 0
         for o, e in busy:
@@ -40,6 +44,7 @@ def plan_memory(sizes: dict[int, int], uses: list[tuple[int, ...]]) -> Arena:
             at = max(at, e)
         where = best[1] if best is not None else at
         offsets[s] = where
-        placed.append((where, where + nbytes, s))
+        placed.append((where, where + nbytes))
+        begins[n], ends[n] = first[s], last[s]
         total = max(total, where + nbytes)
     return Arena(total, offsets)

@@ -30,8 +30,11 @@ def merge_siblings(state: Fusion, merger: Merger) -> None:
         pending = candidates[::-1]
         while pending:
             a = pending.pop()
+            apart = merger.touched(a).isdisjoint
             for b in candidates[max(place[a] - SIBLINGS, 0):place[a] + SIBLINGS]:
-                if a != b and state.groups[a].roots and state.groups[b].roots and merger.may_merge(a, b):
+                if a == b or apart(merger.touched(b)):
+                    continue
+                if state.groups[a].roots and state.groups[b].roots and merger.may_merge(a, b):
                     pending.append(merger.merge(a, b))
                     break
 
@@ -91,6 +94,7 @@ class Merger:
         self.above = ancestors(self.needs)
         self.merged: dict[int, int] = {}
         self.reads: dict[int, set[int]] = {}
+        self.touches: dict[int, set[int]] = {}
         self.reduces: dict[int, tuple | None] = {}
         self.joins: dict[int, int] = {}
         self.strangers: set[tuple[int, int, int, int]] = set()
@@ -114,6 +118,13 @@ class Merger:
             found = {i for m in self.state.groups[g].members for i in graph.inputs[m]
                      if graph.leaf[i] or group_of.get(i, g) != g}
             self.reads[g] = found
+        return found
+
+    def touched(self, g: int) -> set[int]:
+        """What a group reads and makes: groups that have nothing of it in common share no work."""
+        found = self.touches.get(g)
+        if found is None:
+            found = self.touches[g] = self.operands(g).union(self.state.groups[g].roots)
         return found
 
     def may_merge(self, a: int, b: int) -> bool:
@@ -234,6 +245,7 @@ class Merger:
         self.joins[first] = self.joins.get(first, 0) + 1
         self.needs[first] = self.current(self.needs[first] | self.needs[second]) - {first}
         self.reads.pop(first, None)
+        self.touches.pop(first, None)
         self.reduces.pop(first, None)
         both = 1 << first | 1 << second
         self.above[first] = (self.above[first] | self.above[second]) & ~both
