@@ -23,10 +23,11 @@ from minigrad.codegen.render.llvm import render_llvm
 from minigrad.codegen.stages import stages_of
 from minigrad.codegen.strategies import panel_form, panel_units
 from minigrad.codegen.strategies import panels as module
-from minigrad.codegen.strategies.access import extent
+from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.strategies.build_panels import build_panels, build_shared, contraction_of
 from minigrad.codegen.strategies.panels import plan
 from minigrad.codegen.strategies.plan import PanelPlan, parse_plan
+from minigrad.codegen.strategies.recognise import Contraction, with_row
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.errors import InternalError
 from minigrad.expr import Var
@@ -401,3 +402,13 @@ def test_sizes_around_those_of_tiles() -> None:
     random = np.random.default_rng(5)
     for m, n, k in random.choice(SIZES, (24, 3)):
         check(int(m), int(n), int(k), random)
+
+
+@pytest.mark.parametrize("target", [AVX512, AVX2], ids=["avx512", "avx2"])
+def test_an_operand_may_read_nothing(target: Target) -> None:
+    """As a table that is computed from its indices does."""
+    places = Tensor.arange(48).reshape(48, 1) - Tensor.arange(40)
+    kernel = flat_kernel(tensor(64, 48) @ places.cast("float32"), target)
+    found = with_row(kernel.nests[0])
+    assert isinstance(found, Contraction) and not value_accesses(found.b, ())
+    assert isinstance(plan(kernel.nests[0], target), PanelPlan)

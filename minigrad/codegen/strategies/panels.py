@@ -184,7 +184,7 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
     in_place = is_plain(c.b) and value_accesses(c.b, ())[0].step(c.n[-1]) == 1
     far_a = a == "place" and row_bytes(c.a, c.k) > c.a.dtype.itemsize
     block_k = k
-    far_b, narrow = row_bytes(c.b, c.k) >= FAR_STEP, target.registers <= FEW_REGISTERS
+    far_b, narrow = in_place and row_bytes(c.b, c.k) >= FAR_STEP, target.registers <= FEW_REGISTERS
     long = k * NEAR_VECTORS * target.vector_bytes > target.l1
     few = in_place and a == "place" and m <= STREAM_ROWS and long and 2 * b_bytes > target.l2
     if m == 1 and not few:
