@@ -20,7 +20,7 @@ from minigrad.engine.transfer import download, wrap
 from minigrad.errors import DTypeError, MinigradError, ShapeError
 from minigrad.graph.autodiff import History, gradient
 from minigrad.handles import changed, changed_by_user, forget, handles, live, register, register_all
-from minigrad.mixins.base import Base, as_tensor, broadcast_shapes
+from minigrad.mixins.base import Base, as_tensor, broadcast_shapes, flat
 from minigrad.mixins.hooks import LeafHooks, passed
 from minigrad.mixins.modes import Within, modes
 from minigrad.mixins.protocols import ProtocolMixin
@@ -31,18 +31,6 @@ from minigrad.ops.storage import ASSIGN, BUFFER, CONST, CONTIGUOUS, COPY, DETACH
 from minigrad.runtime.registry import canonical
 
 _leaves: dict[int, weakref.ref[Tensor]] = {}
-
-
-def flat(cls: type) -> type:
-    """The class with what it inherits from mixins as its own, over `Base` alone.
-
-    Python visits every base of an object's class, twice, when the object dies, and once when garbage is collected: of
-    thirty that takes longer than everything else about a handle, once a kernel has had the caches.
-    """
-    found: dict[str, Any] = {}
-    for c in reversed(cls.__mro__[:cls.__mro__.index(Base)]):
-        found.update(vars(c))
-    return type(cls)(cls.__name__, (Base,), found)
 
 
 @final

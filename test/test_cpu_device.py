@@ -339,6 +339,26 @@ def test_registry_names():
     registry.synchronize("CPU")
 
 
+def test_devices_that_queue_are_waited_for(monkeypatch):
+    """All that were opened, and one that is named; the CPU's launches return when they are done."""
+    waited = []
+
+    class Queueing(CPU):
+        queues = True
+
+        def synchronize(self):
+            waited.append(self)
+
+    for name, value in (("_opened", {}), ("_queueing", []), ("_canonical", {"CPU": "CPU"}),
+                        ("_open", lambda name: Queueing(1))):
+        monkeypatch.setattr(registry, name, value)
+    registry.synchronize()
+    device = registry.get_device("CPU")
+    registry.synchronize()
+    registry.synchronize("CPU")
+    assert waited == [device, device] and not CPU.queues
+
+
 def test_dropped_devices_are_collected():
     import weakref
 

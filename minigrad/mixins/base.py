@@ -256,3 +256,15 @@ class Base(metaclass=WithModes):
     def _as_float(self) -> Self:
         """This tensor, integers and bools as float32."""
         return self if self.dtype.is_float else self._wrap(B.cast(self._node, float32), self)
+
+
+def flat(cls: type) -> type:
+    """The class with what it inherits from mixins as its own, over `Base` alone.
+
+    Python visits every base of an object's class, twice, when the object dies, and once when garbage is collected: of
+    thirty that takes longer than everything else about a handle, once a kernel has had the caches.
+    """
+    found: dict[str, Any] = {}
+    for c in reversed(cls.__mro__[:cls.__mro__.index(Base)]):
+        found.update(vars(c))
+    return type(cls)(cls.__name__, (Base,), found)

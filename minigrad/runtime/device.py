@@ -70,9 +70,11 @@ def grouped(launches: Sequence[Launch]) -> list[list[Launch]]:
 
 
 class Device(ABC):
-    """A place that runs Programs. `name` is canonical ('CPU', 'CL:0')."""
+    """A place that runs Programs. `name` is canonical ('CPU', 'CL:0'); `queues` says whether `launch` may return before
+    the work is done."""
 
     name: str
+    queues = True
     _targets: dict[tuple[bool, ...], Target]
 
     @property

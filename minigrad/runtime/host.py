@@ -60,6 +60,8 @@ class HostMemory:
     Page faults of fresh memory cost as much as a pass over it, hence the pool.
     """
 
+    queues = False
+
     def __init__(self) -> None:
         self._free: dict[int, list[tuple[np.ndarray, int]]] = {}  # memory and its address, by size
         self._free_bytes = 0

@@ -11,6 +11,8 @@ from minigrad.runtime.device import Device
 
 _lock = threading.RLock()
 _opened: dict[str, Device] = {}
+_queueing: list[Device] = []
+"""Those whose launches return before their work is done."""
 _canonical: dict[str, str] = {"CPU": "CPU", "NUMPY": "NUMPY"}
 
 
@@ -31,14 +33,16 @@ def get_device(name: str) -> Device:
     known = canonical(name)
     with _lock:
         if known not in _opened:
-            _opened[known] = _open(known)
+            _opened[known] = opened = _open(known)
+            if opened.queues:
+                _queueing.append(opened)
         _opened[name] = _opened[known]
         return _opened[known]
 
 
 def synchronize(device: str | None = None) -> None:
     """Waits until everything queued on the device is done; on every opened device if none is named."""
-    for opened in [get_device(device)] if device is not None else tuple(_opened.values()):
+    for opened in _queueing if device is None else [get_device(device)]:
         opened.synchronize()
 
 
