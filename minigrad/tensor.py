@@ -11,7 +11,7 @@ import numpy as np
 
 from minigrad.config import current
 from minigrad.dtype import BY_NAME, DType, to_dtype
-from minigrad.engine.leaves import buffer_node, leaf_of, next_id
+from minigrad.engine.leaves import buffer_node, copy_of_constant, leaf_of, next_id
 from minigrad.engine.observe import host_reads
 from minigrad.engine.pressure import expect_growth, is_long, keepers, pressure
 from minigrad.engine.realize import realize
@@ -25,9 +25,8 @@ from minigrad.mixins.hooks import LeafHooks, passed
 from minigrad.mixins.modes import Within, modes
 from minigrad.mixins.protocols import ProtocolMixin
 from minigrad.ops import build as B
-from minigrad.ops.movement import EXPAND, RESHAPE
 from minigrad.ops.node import Node, apply, keep_history
-from minigrad.ops.storage import ASSIGN, BUFFER, CONST, CONTIGUOUS, COPY, DETACH
+from minigrad.ops.storage import ASSIGN, BUFFER, COPY, DETACH
 from minigrad.runtime.registry import canonical
 
 _leaves: dict[int, weakref.ref[Tensor]] = {}
@@ -110,42 +109,36 @@ class Tensor(ProtocolMixin):
         """Computes this tensor (and others in one plan) now."""
         tensors: tuple[Tensor, ...] = (self, *others)
         try:
-            pending = [t._node for t in tensors if t._node.storage is None]
+            pending = [t for t in tensors if t._node.storage is None]
         except AttributeError:
             raise DTypeError(f"[realize] expected Tensors one by one, got {tensors!r}") from None
+        copies = {id(t): copy for t in pending
+                  if (copy := copy_of_constant(t._node)) is not None and not t._has_history()}
         if pending:
-            constants = [(t, n, copy) for t in tensors if (copy := _own_copy(n := t._node)) is not None]
-            copies = {n: copy for _, n, copy in constants}
-            realize([copies.get(n, n) for n in pending] if copies else pending)
-            for t, n, copy in constants:
-                t._become_data(n, copy)
+            realize([copies.get(id(t), t._node) for t in pending])
         for t in tensors:
-            t._forget_history()
+            t._forget_history(copies.get(id(t)))
         if stats.mem_used > pressure.mark and pending:
             self._bound_memory()
         return self
 
-    def _become_data(self, constant: Node, copy: Node) -> None:
-        """Exchanges a constant for a leaf over the storage of its copy."""
-        if copy.storage is None or self._node is not constant:
-            return
-        self._node = buffer_node(copy.storage, constant.shape, constant.dtype, constant.device)
-        self._before = weakref.ref(constant) if self._requires_grad else None
-        changed()
-
-    def _forget_history(self) -> None:
-        """Exchanges a realized Node for a leaf over its storage, unless a gradient may have to pass through it."""
-        node = self._node
-        if node.storage is None or node.op is BUFFER or (self._requires_grad and not self._is_leaf()):
+    def _forget_history(self, copy: Node | None = None) -> None:
+        """Exchanges a realized Node, or a constant of which there is a `copy`, for a leaf, unless it has history."""
+        node, storage = self._node, (copy or self._node).storage
+        if storage is None or node.op is BUFFER or self._has_history():
             return
         if node.op is ASSIGN and not node.inputs:  # it has forgotten them already
             return
         if self._requires_grad:
             self._before = weakref.ref(node)
-        forgetful = buffer_node(node.storage, node.shape, node.dtype, node.device)
+        forgetful = buffer_node(storage, node.shape, node.dtype, node.device)
         if self._node is node:  # else another thread has given it another value meanwhile
             self._node = forgetful
         changed()
+
+    def _has_history(self) -> bool:
+        """Whether a gradient may have to pass through it."""
+        return bool(self._requires_grad) and not self._is_leaf()
 
     def _bound_graph(self) -> None:
         if is_long(self._node):
@@ -405,13 +398,3 @@ _node_gradients = gradient
 
 
 __all__ = ["Tensor"]
-
-
-def _own_copy(node: Node) -> Node | None:
-    """What is computed in place of a constant: a graph that has an equal one goes on to know its number. None for
-    anything else."""
-    while node.op is DETACH and node.storage is None:
-        node = node.inputs[0]
-    if node.storage is not None or not (node.op is CONST or node.op is EXPAND or node.op is RESHAPE):
-        return None
-    return apply(CONTIGUOUS, node) if B.constant_of(node) is not None else None

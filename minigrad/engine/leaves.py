@@ -13,8 +13,9 @@ from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Expr, Index
 from minigrad.ops import build as B
 from minigrad.ops.convert import convert
-from minigrad.ops.node import Node, leaf
-from minigrad.ops.storage import BUFFER
+from minigrad.ops.movement import EXPAND, RESHAPE
+from minigrad.ops.node import Node, apply, leaf
+from minigrad.ops.storage import BUFFER, CONST, CONTIGUOUS, DETACH
 from minigrad.runtime.device import Buffer
 
 _ids = count(1)
@@ -29,6 +30,16 @@ def buffer_node(buffer: Buffer, shape: Sequence[Index], dtype: DType, device: st
     """A Node whose value is what `buffer` holds."""
     shape = tuple(shape)
     return leaf(BUFFER, shape, dtype, device, buffer, {"id": next_id(), "extents": shape, "of": dtype})
+
+
+def copy_of_constant(node: Node) -> Node | None:
+    """What is computed in place of a constant that is asked for, so that a graph with an equal one goes on to know its
+    number; None for anything else."""
+    while node.op is DETACH and node.storage is None:
+        node = node.inputs[0]
+    if node.storage is not None or not (node.op is CONST or node.op is EXPAND or node.op is RESHAPE):
+        return None
+    return apply(CONTIGUOUS, node) if B.constant_of(node) is not None else None
 
 
 def leaf_of(data: Any, dtype: DType | None, device: str) -> Node:
