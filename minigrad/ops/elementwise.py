@@ -185,7 +185,8 @@ def _mod_reference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     if x.dtype.kind != "f":
         return np.mod(x, y)
     quotient = np.floor(x / y)
-    return np.where(quotient == 0, x, x - quotient * y)
+    rest = np.where(quotient == 0, x, x - quotient * y)
+    return np.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
 
 
 def _shift_reference(left: bool) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:

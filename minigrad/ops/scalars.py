@@ -51,11 +51,13 @@ def floordiv(a: Value, b: Value, *, dtype: DType) -> Value:
 
 
 def mod(a: Value, b: Value, *, dtype: DType) -> Value:
-    """a - floor(a/b)*b; a float `a` within [0, |b|) comes out unchanged, also for an infinite `b`."""
+    """a - floor(a/b)*b; a float `a` within [0, |b|) comes out unchanged, also for an infinite `b`. Where rounding
+    leaves a float rest of the other sign, b is added once more: a rest is never below 0 for a positive b."""
     if a.dtype.is_float:
         quotient = V.unary("floor", V.binary("div", a, b))
         rest = V.binary("sub", a, V.binary("mul", quotient, b))
-        return V.where(V.binary("eq", quotient, V.const(0, a.dtype)), a, rest)
+        rest = V.where(V.binary("eq", quotient, V.const(0, a.dtype)), a, rest)
+        return V.where(_rounds_down(rest, b), V.binary("add", rest, b), rest)
     safe, zero = _safe_divisor(b), V.const(0, a.dtype)
     remainder = V.binary("irem", a, safe)
     if a.dtype.kind == "i":
