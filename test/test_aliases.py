@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minigrad import Tensor, config
-from minigrad.errors import ShapeError
+from minigrad import Tensor, config, nn
+from minigrad.errors import DTypeError, ShapeError
 
 torch = pytest.importorskip("torch", reason="torch is the second opinion here")
 F = torch.nn.functional
@@ -95,3 +95,38 @@ def test_counts_and_closeness() -> None:
         Tensor.ones(1, 2, 3).trace()
     with pytest.raises(ShapeError, match="at most 2 axes"):
         Tensor.ones(1, 2, 3).t()
+
+
+def test_extremes_with_their_indices_and_masks_of_bools() -> None:
+    """`dim` by name gives values and indices, with gradients to the first of equal ones; triangles and filled masks of
+    bools stay bools, and integers are no masks of attention."""
+    x = np.array([[1, 3, 3], [np.nan, 5, np.inf], [-2, -2, -7]], np.float32)
+    for name in ("max", "min"):
+        for dim, keepdim in ((0, False), (-1, True)):
+            ours, theirs = Tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+            got = getattr(ours, name)(dim=dim, keepdim=keepdim)
+            want = getattr(theirs, name)(dim=dim, keepdim=keepdim)
+            np.testing.assert_array_equal(got.values.numpy(), want.values.detach().numpy())
+            np.testing.assert_array_equal(got.indices.numpy(), want.indices.numpy())
+            values, _ = got
+            (values * 2).sum().backward(), (want.values * 2).sum().backward()
+            np.testing.assert_array_equal(ours.grad.numpy(), theirs.grad.numpy())  # type: ignore[union-attr]
+    assert Tensor(3.0).max(dim=0).values.item() == 3 and Tensor(x).max(1).shape == (3,)
+    mask = Tensor.ones(3, 3, dtype="bool")
+    assert mask.tril().dtype.name == mask.triu(1).dtype.name == mask.masked_fill(mask, 0).dtype.name == "bool"
+    assert mask.tril().tolist() == np.tri(3, dtype=bool).tolist()
+    assert Tensor(x).flip(dims=(0,)).numpy()[0, 0] == -2
+    q = Tensor.ones(1, 3, 4)
+    with pytest.raises(DTypeError, match=r"a mask of bools, or of floats to add, got int32; use mask.bool"):
+        q.scaled_dot_product_attention(q, q, mask.int())
+    with pytest.raises(DTypeError, match=r"\[MultiheadAttention\] expected key_padding_mask of bools"):
+        nn.MultiheadAttention(4, 1)(q, q, q, key_padding_mask=Tensor.zeros(3, 1, dtype="int32"))
+
+
+def test_further_arguments_of_torch() -> None:
+    x = np.random.default_rng(5).standard_normal((4, 6)).astype(np.float32) * 30
+    for run in (lambda t: t.std(unbiased=False), lambda t: t.var(dim=1, unbiased=True), lambda t: t.round(decimals=1),
+                lambda t: t.round(decimals=-1), lambda t: t.split(split_size=3, dim=1)[1], lambda t: t.max(-t),
+                lambda t: t.min(t.flip(0))):
+        np.testing.assert_allclose(run(Tensor(x)).numpy(), run(torch.tensor(x)).numpy(), rtol=1e-5)
+    assert (Tensor(x) == None) is False and (Tensor(x) != None) is True  # noqa: E711

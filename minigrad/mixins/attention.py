@@ -5,7 +5,7 @@ import math
 from typing import Any, Self
 
 from minigrad.dtype import bool_
-from minigrad.errors import ShapeError
+from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Index, prove_nonneg
 from minigrad.mixins.base import as_number, as_tensor, broadcast_shapes
 from minigrad.mixins.label_losses import LabelLossMixin
@@ -36,6 +36,9 @@ class AttentionMixin(LabelLossMixin):
         if key.shape[-1] != width or key.shape[-2] != value.shape[-2]:
             raise ShapeError(f"[scaled_dot_product_attention] expected q [..., L, E], k [..., S, E], v [..., S, F], "
                              f"got {list(self.shape)}, {list(key.shape)}, {list(value.shape)}")
+        if attn_mask is not None and attn_mask.dtype is not bool_ and not attn_mask.dtype.is_float:
+            raise DTypeError(f"[scaled_dot_product_attention] expected a mask of bools, or of floats to add, got "
+                             f"{attn_mask.dtype}; use mask.bool()")
         if is_causal and attn_mask is not None:
             raise ShapeError("[scaled_dot_product_attention] expected a mask or is_causal, got both")
         grouped = enable_gqa and query.shape[-3] != key.shape[-3]

@@ -135,7 +135,8 @@ class CreationMixin(ReduceMixin):
         if self.ndim < 2 or place is None:
             raise ShapeError(f"[{name}] expected at least 2 axes and an integer diagonal, got {list(self.shape)} and "
                              f"{diagonal!r}")
-        return keeps(self._order(self.ndim - 1), self._order(self.ndim - 2) + place).where(self, 0)
+        kept = keeps(self._order(self.ndim - 1), self._order(self.ndim - 2) + place)
+        return kept.where(self, False if self.dtype is bool_ else 0)
 
     @classmethod
     def meshgrid(cls, *tensors: Self, indexing: str = "ij") -> tuple[Self, ...]:

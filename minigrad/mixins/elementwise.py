@@ -263,7 +263,9 @@ class ElementwiseMixin(Base):
         return self._wrap(B.where(B.expand(condition, shape), B.expand(x, shape), B.expand(y, shape)), *parents)
 
     def masked_fill(self, mask: Any, value: Any) -> Self:
-        """`value` where `mask` is True, else this tensor."""
+        """`value` where `mask` is True, else this tensor. A bool tensor takes any number as a bool, and stays one."""
+        if self.dtype is bool_ and isinstance(value, (int, float)):
+            value = bool(value)
         return as_tensor("masked_fill", self._operand(mask)).where(value, self)
 
     # Functions
@@ -336,8 +338,11 @@ class ElementwiseMixin(Base):
     def trunc(self) -> Self:
         return self._rounding(B.trunc)
 
-    def round(self) -> Self:
-        """To the nearest integer, halves to the even one."""
+    def round(self, *, decimals: Any = 0) -> Self:
+        """To the nearest integer, halves to the even one; or to so many decimals, as round(x * 10**n) / 10**n."""
+        if decimals and self.dtype.is_float:
+            scale = 10.0 ** abs(decimals)
+            return (self * scale).round() / scale if decimals > 0 else (self / scale).round() * scale
         return self._rounding(B.round_)
 
     # Operators
@@ -374,7 +379,7 @@ class ElementwiseMixin(Base):
     __gt__ = gt
     __le__ = le
     __ge__ = ge
-    __eq__ = eq  # type: ignore[assignment]
-    __ne__ = ne  # type: ignore[assignment]
+    def __eq__(self, other: Any) -> Any: return False if other is None else self.eq(other)
+    def __ne__(self, other: Any) -> Any: return True if other is None else self.ne(other)
 
     __hash__ = object.__hash__

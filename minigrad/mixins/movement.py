@@ -181,9 +181,10 @@ class MovementMixin(ActivationMixin):
             raise ShapeError(f"[shrink] expected integers as starts and stops, got {ranges}")
         return self._wrap(B.slice_(self._node, tuple([a for a, _ in full]), tuple([b for _, b in full])), self)
 
-    def flip(self, *axis: Any) -> Self:
+    def flip(self, *axis: Any, dims: Any = ()) -> Self:
         """Axes in reverse order."""
-        return self._wrap(B.flip(self._node, as_axes("flip", spread(axis), self.ndim)), self)
+        given = spread(axis) if dims == () else spread((dims,))
+        return self._wrap(B.flip(self._node, as_axes("flip", given, self.ndim)), self)
 
     def contiguous(self) -> Self:
         """The same values, kept in memory of their own."""
@@ -249,8 +250,10 @@ class MovementMixin(ActivationMixin):
         spaced = [p.unsqueeze(dim) for p in parts]
         return spaced[0].cat(*spaced[1:], dim=dim)
 
-    def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
+    def split(self, sizes: int | Sequence[int] | None = None, dim: int = 0, *,
+              split_size: int | Sequence[int] | None = None) -> tuple[Self, ...]:
         """Consecutive parts of the given sizes along an axis; one int gives equal parts and a shorter last one."""
+        sizes = split_size if sizes is None else sizes
         a = as_axis("split", dim, self.ndim)
         n: Any = self.shape[a]
         if is_index(sizes):

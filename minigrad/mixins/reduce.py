@@ -1,20 +1,27 @@
 """Reductions along axes: `axis` (or `dim`, as in PyTorch) is an int, several, or None for all; `keepdim` keeps them
-with length 1. `max` and `min` give values alone, so that they take no `dim`: with one, PyTorch's give indices too.
+with length 1. `max` and `min` give values alone with an `axis`, and values with their indices with a `dim`.
 """
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import Any, NamedTuple, Self, cast
 
 from minigrad.dtype import DType, bool_, int32, to_dtype, uint32
 from minigrad.errors import ShapeError
-from minigrad.mixins.base import as_axes, as_axis, as_count
+from minigrad.mixins.base import Base, as_axes, as_axis, as_count
 from minigrad.mixins.movement import MovementMixin
 from minigrad.ops import build as B
 from minigrad.ops import functions
 from minigrad.ops.node import Node
 
 Axis = int | Sequence[int] | None
+
+
+class Extreme(NamedTuple):
+    """The largest or smallest elements along an axis, and where they are."""
+
+    values: Any
+    indices: Any
 
 
 def accumulating(dtype: DType) -> DType:
@@ -50,14 +57,30 @@ class ReduceMixin(MovementMixin):
              dim: Axis = None) -> Self:
         return self._accumulating(dtype)._reduce("prod", B.prod, axis if dim is None else dim, keepdim)
 
-    def max(self, axis: Axis = None, keepdim: bool = False) -> Self:
-        """The largest element, NaN if there is one. Raises ShapeError over nothing."""
+    def max(self, axis: Axis = None, keepdim: bool = False, *, dim: int | None = None) -> Any:
+        """The largest element, NaN if there is one. With `dim`, PyTorch's name for one axis, as there: (values,
+        indices) of the first one, which its gradient goes to; else values alone. Of two tensors, `maximum`. Raises
+        ShapeError over nothing."""
+        if isinstance(axis, Base):
+            return cast(Any, self).maximum(axis)
+        if dim is not None:
+            return self._extreme(self.argmax(dim, keepdim=True), dim, keepdim)
         if self.dtype is bool_:
             return self.int()._reduce("max", B.max, axis, keepdim).bool()
         return self._reduce("max", B.max, axis, keepdim)
 
-    def min(self, axis: Axis = None, keepdim: bool = False) -> Self:
-        """The smallest element, NaN if there is one. Raises ShapeError over nothing."""
+    def _extreme(self, indices: Any, dim: int, keepdim: bool) -> Extreme:
+        if self.ndim == 0:
+            return Extreme(self, indices)
+        values = cast(Any, self).gather(dim, indices)
+        return Extreme(values, indices) if keepdim else Extreme(values.squeeze(dim), indices.squeeze(dim))
+
+    def min(self, axis: Axis = None, keepdim: bool = False, *, dim: int | None = None) -> Any:
+        """The smallest element, NaN if there is one, or (values, indices) with `dim`, as `max`."""
+        if isinstance(axis, Base):
+            return cast(Any, self).minimum(axis)
+        if dim is not None:
+            return self._extreme(self.argmin(dim, keepdim=True), dim, keepdim)
         if self.dtype is bool_:
             return self.int()._reduce("min", B.min, axis, keepdim).bool()
         return self._reduce("min", B.min, axis, keepdim)
@@ -72,15 +95,17 @@ class ReduceMixin(MovementMixin):
         """The mean; integers give float32. Of nothing: NaN."""
         return self._as_float()._reduce("mean", functions.mean, axis if dim is None else dim, keepdim)
 
-    def var(self, axis: Axis = None, keepdim: bool = False, correction: int = 1, *, dim: Axis = None) -> Self:
-        """Mean squared deviation, over count - correction."""
-        correction = as_count("var", "correction", correction)
+    def var(self, axis: Axis = None, keepdim: bool = False, correction: int = 1, *, dim: Axis = None,
+            unbiased: bool | None = None) -> Self:
+        """Mean squared deviation, over count - correction. `unbiased` says 1 or 0 for the correction."""
+        correction = as_count("var", "correction", correction if unbiased is None else int(unbiased))
         axis = axis if dim is None else dim
         return self._as_float()._reduce("var", lambda x, axes: functions.variance(x, axes, correction), axis, keepdim)
 
-    def std(self, axis: Axis = None, keepdim: bool = False, correction: int = 1, *, dim: Axis = None) -> Self:
+    def std(self, axis: Axis = None, keepdim: bool = False, correction: int = 1, *, dim: Axis = None,
+            unbiased: bool | None = None) -> Self:
         """The root of `var`; where it is 0, so is its gradient."""
-        return self.var(axis, keepdim, correction, dim=dim)._root()
+        return self.var(axis, keepdim, correction, dim=dim, unbiased=unbiased)._root()
 
     def var_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1, *, dim: Axis = None,
                  ) -> tuple[Self, Self]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 
 from minigrad.dtype import bool_
-from minigrad.errors import ShapeError
+from minigrad.errors import DTypeError, ShapeError
 from minigrad.mixins.attention import softmax_of_kept
 from minigrad.mixins.base import as_count, as_tensor
 from minigrad.nn.linear import Linear
@@ -87,6 +87,10 @@ class MultiheadAttention:
         """What broadcasts to [N, heads, L, S]: True where a key is kept, or numbers to add."""
         (batch, heads, rows, _), keys = q.shape, k.shape[2]
         given = []
+        for name, given_mask in (("key_padding_mask", padding), ("attn_mask", mask)):
+            if given_mask is not None and given_mask.dtype is not bool_ and not given_mask.dtype.is_float:
+                raise DTypeError(f"[MultiheadAttention] expected {name} of bools, or of floats to add, got "
+                                 f"{given_mask.dtype}; use {name}.bool()")
         if padding is not None:
             padding = padding if padding.ndim == 2 else padding.unsqueeze(0)
             if padding.shape != (batch, keys):
