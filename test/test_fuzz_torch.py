@@ -256,7 +256,8 @@ def index(p: Program, x: Any) -> Any:
         lambda t: t.take_along_dim(like(t, table), a), lambda t: like(t, mask).where(t, t * 0)
         if isinstance(t, Tensor) else torch.where(like(t, mask), t, t * 0)]
     if not p.smooth:
-        ordered += [lambda t: t.sort(dim=a)[0], lambda t: t if is_bool(t) else t.topk(min(2, n), dim=a)[0], lambda t: t[like(t, mask)],
+        ordered += [lambda t: t.sort(dim=a)[0],
+                    lambda t: t if is_bool(t) else t.topk(min(2, n), dim=a)[0], lambda t: t[like(t, mask)],
                     lambda t: t.cumsum(a), lambda t: t.argsort(dim=a, stable=True), lambda t: t.cummax(a)[0]
                     if not is_bool(t) else t, lambda t: t.unique() if not is_bool(t) else t]
     elif is_float(x):
