@@ -195,6 +195,8 @@ def test_groups_are_added_while_training() -> None:
 
 @pytest.mark.parametrize("kind, options, metrics", [
     ("StepLR", {"step_size": 2, "gamma": 0.5}, False), ("ReduceLROnPlateau", {"patience": 1, "factor": 0.5}, True),
+    ("MultiplicativeLR", {"lr_lambda": lambda n: 0.9 - n * 0.01}, False),
+    ("CyclicLR", {"base_lr": 0.01, "max_lr": 0.3, "step_size_up": 2}, False),
     ("LambdaLR", {"lr_lambda": [lambda n: 0.9 ** n, lambda n: 1 / (n + 1)]}, False)])
 def test_schedules_go_on(kind: str, options: dict[str, Any], metrics: bool) -> None:
     def made() -> tuple[Any, Any]:
@@ -323,6 +325,9 @@ def test_float64_is_not_rounded_on_the_way() -> None:
     (lambda o: o.load_state_dict({"state": {0: {"step": 1, "exp_avg": Tensor.ones(3), "exp_avg_sq": Tensor.ones(2)}},
                                   "param_groups": [{"params": [0], "lr": 1}]}),
      "[AdamW.load_state_dict] exp_avg of parameter 0: expected shape [2], got [3]"),
+    (lambda o: lr_scheduler.CyclicLR(o, 0.1, 0.2, mode="sine"), "[CyclicLR] expected mode 'triangular', 'triangular2' o"),
+    (lambda o: lr_scheduler.ChainedScheduler([]), "[ChainedScheduler] expected schedules of the same optimizer"),
+    (lambda o: lr_scheduler.MultiplicativeLR(o, 0.5), "[MultiplicativeLR] expected a function of the count of steps"),
     (lambda o: o.add_param_group([Tensor.ones(2)]), "[add_param_group] expected a dictionary with Tensors under"),
     (lambda o: nn.optim.swa_utils.get_ema_avg_fn(2), "[get_ema_avg_fn] expected a decay in 0..1, got 2"),
     (lambda o: nn.optim.swa_utils.AveragedModel(nn.Linear(1, 1)).update_parameters(nn.Sequential(nn.Linear(1, 1))),

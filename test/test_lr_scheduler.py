@@ -37,6 +37,11 @@ SCHEDULES: dict[str, Any] = {
     "one cycle": lambda m, o: m.OneCycleLR(o, 0.5, total_steps=14),
     "one cycle of lines": lambda m, o: m.OneCycleLR(o, 0.5, epochs=2, steps_per_epoch=7, pct_start=0.5,
                                                     anneal_strategy="linear", div_factor=10.0),
+    "multiplicative": lambda m, o: m.MultiplicativeLR(o, lambda count: 0.9 + count * 0.01),
+    "cycles": lambda m, o: m.CyclicLR(o, 0.01, 0.2, 3, 2),
+    "lower cycles": lambda m, o: m.CyclicLR(o, 0.01, 0.2, 2, mode="triangular2"),
+    "fading cycles": lambda m, o: m.CyclicLR(o, 0.01, 0.2, 2, mode="exp_range", gamma=0.8),
+    "chain": lambda m, o: m.ChainedScheduler([m.ConstantLR(o, 0.1, 4), m.ExponentialLR(o, 0.9)]),
     "warm-up": lambda m, o: m.SequentialLR(o, [m.LinearLR(o, 0.1, 1.0, 3), m.CosineAnnealingLR(o, 5),
                                               m.ExponentialLR(o, 0.5)], [3, 8]),
 }

@@ -206,6 +206,73 @@ class OneCycleLR(LRScheduler):
         return share * (stop - start) + start
 
 
+class MultiplicativeLR(LRScheduler):
+    """The present rate times lr_lambda(count) at each step. The function is one of LambdaLR's kind."""
+
+    def __init__(self, optimizer: Optimizer, lr_lambda: Factor):
+        if not callable(lr_lambda):
+            raise MinigradError(f"[MultiplicativeLR] expected a function of the count of steps, got {lr_lambda!r}")
+        self.lr_lambda, self.started = lr_lambda, False
+        super().__init__(optimizer)
+        self.started = True
+
+    def rate(self, count: Tensor, base: Tensor) -> Tensor:
+        factor: Any = self.lr_lambda(count.float())
+        return base * (factor if isinstance(factor, Tensor) else as_number("MultiplicativeLR", "a factor", factor))
+
+    def _rate_of(self, group: int, count: Tensor, member: Optimizer) -> Tensor:
+        return self.rate(count, member.lr.detach()) if self.started else member.initial_lr()
+
+
+class CyclicLR(LRScheduler):
+    """Lines from base_lr up to max_lr in step_size_up steps and down in step_size_down (as many by default), again and
+    again: for `mode` 'triangular' alike, for 'triangular2' half as high each time, for 'exp_range' gamma**count as
+    high. The optimizer's own rate does not count, and momenta stay as they are (PyTorch's change too, unless told).
+
+    Source: Smith 2017, https://arxiv.org/abs/1506.01186
+    """
+
+    def __init__(self, optimizer: Optimizer, base_lr: float, max_lr: float, step_size_up: int = 2000,
+                 step_size_down: int | None = None, mode: str = "triangular", gamma: float = 1.0):
+        self.base_lr, self.max_lr = as_number("CyclicLR", "base_lr", base_lr), as_number("CyclicLR", "max_lr", max_lr)
+        self.up = as_count("CyclicLR", "step_size_up", step_size_up, 1)
+        self.down = as_count("CyclicLR", "step_size_down", self.up if step_size_down is None else step_size_down, 1)
+        if mode not in ("triangular", "triangular2", "exp_range"):
+            raise MinigradError(f"[CyclicLR] expected mode 'triangular', 'triangular2' or 'exp_range', got {mode!r}")
+        self.mode, self.gamma = mode, as_number("CyclicLR", "gamma", gamma)
+        super().__init__(optimizer)
+
+    def rate(self, count: Tensor, base: Tensor) -> Tensor:
+        whole = self.up + self.down
+        at = (count % whole).float()
+        share = (at <= self.up).where(at / self.up, (whole - at) / self.down)
+        height = share * (self.max_lr - self.base_lr)
+        if self.mode == "triangular2":
+            height = height * 0.5 ** (count // whole).float()
+        elif self.mode == "exp_range":
+            height = height * self.gamma ** count.float()
+        return height + self.base_lr + base * 0
+
+
+class ChainedScheduler(LRScheduler):
+    """Schedules at once: each one's rate is the base of the next. Their own `step` must not be called.
+
+    Those that multiply the base compose as PyTorch's do. Raises MinigradError for schedules of other optimizers.
+    """
+
+    def __init__(self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None):
+        self.schedulers = list(schedulers)
+        found = optimizer or (self.schedulers[0].optimizer if self.schedulers else None)
+        if found is None or any(not isinstance(s, LRScheduler) or s.optimizer is not found for s in self.schedulers):
+            raise MinigradError("[ChainedScheduler] expected schedules of the same optimizer")
+        super().__init__(found)
+
+    def rate(self, count: Tensor, base: Tensor) -> Tensor:
+        for schedule in self.schedulers:
+            base = schedule.rate(count, base)
+        return base
+
+
 class SequentialLR(LRScheduler):
     """Schedules one after another: the next one from each milestone on, with a count of its own from 0.
 
@@ -243,5 +310,6 @@ def _milestones(name: str, given: Sequence[int]) -> list[int]:
     return counts
 
 
-__all__ = ["ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "ExponentialLR", "LRScheduler", "LambdaLR",
-           "LinearLR", "MultiStepLR", "OneCycleLR", "PolynomialLR", "ReduceLROnPlateau", "SequentialLR", "StepLR"]
+__all__ = ["ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "CyclicLR",
+           "ExponentialLR", "LRScheduler", "LambdaLR", "LinearLR", "MultiStepLR", "MultiplicativeLR", "OneCycleLR",
+           "PolynomialLR", "ReduceLROnPlateau", "SequentialLR", "StepLR"]
