@@ -325,7 +325,7 @@ def test_float64_is_not_rounded_on_the_way() -> None:
     (lambda o: o.load_state_dict({"state": {0: {"step": 1, "exp_avg": Tensor.ones(3), "exp_avg_sq": Tensor.ones(2)}},
                                   "param_groups": [{"params": [0], "lr": 1}]}),
      "[AdamW.load_state_dict] exp_avg of parameter 0: expected shape [2], got [3]"),
-    (lambda o: lr_scheduler.CyclicLR(o, 0.1, 0.2, mode="sine"), "[CyclicLR] expected mode 'triangular', 'triangular2' o"),
+    (lambda o: lr_scheduler.CyclicLR(o, 0.1, 0.2, mode="sine"), "[CyclicLR] expected mode 'triangular', 't"),
     (lambda o: lr_scheduler.ChainedScheduler([]), "[ChainedScheduler] expected schedules of the same optimizer"),
     (lambda o: lr_scheduler.MultiplicativeLR(o, 0.5), "[MultiplicativeLR] expected a function of the count of steps"),
     (lambda o: o.add_param_group([Tensor.ones(2)]), "[add_param_group] expected a dictionary with Tensors under"),
