@@ -3,6 +3,7 @@ import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -49,14 +50,36 @@ for m, n, k in ((3, 5, 7), (33, 47, 65), (64, 64, 64)):
 """
 
 
-@pytest.mark.parametrize("level, vector_bytes", [("x86-64-v2", 16), ("x86-64-v3", 32), ("x86-64-v4", 64)])
-def test_a_process_compiles_for_it(level: str, vector_bytes: int) -> None:
-    """Whole numbers: what is summed is exact, and halves are rounded once, at the end."""
+def skip_without(level: str) -> None:
+    """Skips where this processor lacks what a level has."""
     try:
         processor(level, "", {name: on for name, on in Jit().llvm.get_host_cpu_features().items()})
     except ConfigError as error:
         pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("level, vector_bytes", [("x86-64-v2", 16), ("x86-64-v3", 32), ("x86-64-v4", 64)])
+def test_a_process_compiles_for_it(level: str, vector_bytes: int) -> None:
+    """Whole numbers: what is summed is exact, and halves are rounded once, at the end."""
+    skip_without(level)
     environment = {**os.environ, "MINIGRAD_CPU": level, "MINIGRAD_DEVICE": "CPU"}
     done = subprocess.run([sys.executable, "-c", PRODUCTS.format(level=level, vector_bytes=vector_bytes)],
                           env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+TESTS = ("test_contractions.py::test_random_contractions_packed", "test_contractions.py::test_random_contractions",
+         "test_panels.py::test_sizes_around_those_of_tiles", "test_microkernels.py::test_tiles_multiply",
+         "test_window.py::test_infinities_and_nans_stay_where_they_are")
+"""What runs for older processors too whenever the suite runs; `MINIGRAD_CPU=x86-64-v3 make test` runs all of it."""
+
+
+@pytest.mark.parametrize("level", ["x86-64-v2", "x86-64-v3"])
+def test_tests_of_products_and_windows_pass_for_it(level: str) -> None:
+    skip_without(level)
+    here = Path(__file__).parent
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST")}
+    environment |= {"MINIGRAD_CPU": level, "MINIGRAD_TEST_DEVICES": "CPU,NUMPY"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *[str(here / test) for test in TESTS]]
+    done = subprocess.run(command, cwd=here.parent, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and " passed" in done.stdout, done.stdout + done.stderr

@@ -412,3 +412,25 @@ def test_an_operand_may_read_nothing(target: Target) -> None:
     found = with_row(kernel.nests[0])
     assert isinstance(found, Contraction) and not value_accesses(found.b, ())
     assert isinstance(plan(kernel.nests[0], target), PanelPlan)
+
+
+@pytest.mark.parametrize("size, tile", [((128, 128, 128), (6, 2, 1)), ((3136, 24, 96), (4, 3, 1)),
+                                        ((784, 40, 144), (6, 2, 2)), ((4, 2048, 2048), (4, 3, 1)),
+                                        ((6, 2048, 2048), (6, 2, 1))], ids=str)
+def test_tiles_of_sixteen_registers(size: tuple[int, int, int], tile: tuple[int, int, int]) -> None:
+    """Twelve sums in flight, and a row of B besides: (rows, vectors, steps of the sum in a vector)."""
+    m, n, k = size
+    made = plan(flat_kernel(tensor(m, k) @ tensor(k, n), AVX2).nests[0], AVX2)
+    assert isinstance(made, PanelPlan) and (made.rows, made.vectors, made.group) == tile
+
+
+def test_steps_that_are_arguments_are_added_up() -> None:
+    """A multiplication in the loop would take the port of multiply-adds, and what is loaded next would wait for it."""
+    kernel = flat_kernel(tensor(198, 480) @ tensor(480, 112), AVX2)
+    made = plan(kernel.nests[0], AVX2)
+    assert isinstance(made, PanelPlan) and made.b == "place"
+    shared = build_shared(kernel, kernel.nests[0], made, "f")
+    assert shared is not None
+    code = assembly(render_llvm(shared[0], AVX2).source, AVX2.cpu)
+    inner = [block for block in code.split("\n.LBB") if block.count("vfmadd231ps") >= made.rows * made.vectors]
+    assert inner and not any("imul" in block for block in inner)

@@ -231,7 +231,8 @@ class Jit:
             raise CompileError(f"[load] expected clang for {link.name}, which is in C, found none", link.source)
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "object.o")
-            command = [clang, "-x", "c", "-O2", "-march=native", "-ffp-contract=fast", "-fPIC", "-fno-unwind-tables",
+            level = config.current().cpu  # whose names clang knows too
+            command = [clang, "-x", "c", "-O2", f"-march={level}", "-ffp-contract=fast", "-fPIC", "-fno-unwind-tables",
                        "-fno-asynchronous-unwind-tables", "-c", "-o", path, "-"]
             done = subprocess.run(command, input=_renamed(link).encode(), capture_output=True)
             if done.returncode:
