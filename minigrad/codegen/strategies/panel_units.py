@@ -30,7 +30,7 @@ K and A is packed or not read along K."""
 UNIT_WORK = 1 << 19
 """Multiply-adds of a unit of parallel work worth having."""
 
-PAIR_ROWS = 392
+PAIR_ROWS = 200
 """Rows of a unit that is worth packing B in pairs of steps for; one worker does it once."""
 
 UNITS = 4
