@@ -81,6 +81,16 @@ def test_rows_of_the_next_tile_are_fetched_line_by_line() -> None:
     assert "i32 0, i32 3, i32 1" in render_llvm(function, AVX512).source
 
 
+def test_products_of_one_row_with_several_matrices_fetch_all_of_them() -> None:
+    """As a gated layer's: one kernel with two sums."""
+    x, gate, up = tensor(70), halves(14, 70), halves(14, 70)
+    kernel = flat_kernel((x @ gate.transpose(0, 1)).silu() * (x @ up.transpose(0, 1)), AVX512)
+    plan = planned(kernel, AVX512)
+    function = build(kernel, kernel.nests[0], plan, "gated")
+    assert plan.ahead == 2 and {s.buffer for s in fetches(function)} == {"p1", "p2"}
+    equal_the_kernel(kernel, [function])
+
+
 @pytest.mark.parametrize("result, ahead", [
     (lambda: tensor(1, 1500) @ tensor(900, 1500).transpose(0, 1), 0),
     (lambda: tensor(1, 600) @ tensor(300, 600).transpose(0, 1), 0),

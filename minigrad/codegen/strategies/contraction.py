@@ -65,16 +65,17 @@ def plan(nest: Nest, target: Target) -> Plan | None:
         counts.append(ceil(typical(v) / block))
     parallel = len(order) if small else parallel_prefix(counts, target)
     ahead = 0
-    if lane is not None and not on_domain and tile and len(over) == 1 and inner[0][2] == 1:
+    alike = lane is not None and all(len(r.over) == 1 and r.over[0].hi == lane.hi for r in reduced)
+    if lane is not None and not on_domain and tile and alike and inner[0][2] == 1:
         ahead = line_ahead(loads, order, blocks, lane, width, target)
     return Plan("contraction", tuple(v.name for v in order), parallel, tile,
                 lane.name if on_domain and lane is not None else "", width if on_domain else 1, tuple(inner), unroll,
                 ahead=ahead)
 
 
-def line_ahead(loads: list[Access], order: list[Var], blocks: dict[str, int], lane: Var, width: int, target: Target
-               ) -> int:
-    """`Plan.ahead`: vectors of a line of the operand that streams past, whose rows make tiles, in a narrow type or in
+def line_ahead(loads: list[Access], order: list[Var], blocks: dict[str, int], lane: Var, width: int,
+               target: Target) -> int:
+    """`Plan.ahead`: vectors of a line of what streams past, operands whose rows make tiles, in a narrow type or in
     short rows.
 
     Processors foresee lines of a row up to the end of a page, and compute the less far ahead the more instructions a
@@ -82,13 +83,13 @@ def line_ahead(loads: list[Access], order: list[Var], blocks: dict[str, int], la
     and a multiply-add: 1.05 for rows of a page or less unless the matrix is in a cache, nothing for longer ones.
     """
     rows = order[0]
-    streams = [a for a in dict.fromkeys(loads) if a.step(lane) == 1 and a.step(rows) == 2
+    streams = [a for a in dict.fromkeys(loads) if a.step(a.over[-1]) == 1 and a.step(rows) == 2
                and all(a.step(v) == 0 for v in order[1:])]
-    if len(streams) != 1 or extent(rows) <= blocks.get(rows.name, 1):
+    if len({a.bits for a in streams}) != 1 or extent(rows) <= blocks.get(rows.name, 1):
         return 0
     bits = streams[0].bits
     row_bytes = typical(lane) * bits // 8
-    if bits >= 32 and (row_bytes > PAGE or typical(rows) * row_bytes <= target.l2):
+    if bits >= 32 and (row_bytes > PAGE or typical(rows) * row_bytes * len(streams) <= target.l2):
         return 0
     return max(LINE * 8 // (bits * width), 1)
 
