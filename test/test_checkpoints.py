@@ -300,6 +300,31 @@ def test_a_sequential_has_the_methods_of_a_module() -> None:
         assert not np.array_equal(model(x).numpy(), model(x).numpy())
 
 
+def test_layers_have_the_methods_of_modules_for_their_parameters() -> None:
+    """Those of PyTorch's, by its names; freezing a part of a model, moving one, optimizing one."""
+    with config(device="CPU"):
+        made: list[Any] = [nn.Linear(4, 3), nn.Embedding(5, 3), nn.Conv2d(2, 3, 1), nn.ConvTranspose1d(2, 3, 2),
+                           nn.BatchNorm2d(3), nn.LayerNorm(4), nn.GroupNorm(1, 3), nn.LSTM(4, 3), nn.GRUCell(4, 3),
+                           nn.MultiheadAttention(4, 2), nn.Bilinear(2, 3, 4), nn.PReLU(), nn.RMSNorm(3),
+                           nn.TransformerEncoderLayer(4, 2, 8), nn.ModuleList([nn.Linear(2, 2)]),
+                           nn.ModuleDict({"a": nn.Linear(2, 2)}), nn.EmbeddingBag(5, 3)]
+        for layer in made:
+            assert list(layer.state_dict()) and all(p.requires_grad for p in layer.parameters()), type(layer)
+            assert [n for n, _ in layer.named_parameters()] == [
+                n for n in layer.state_dict() if "running" not in n and "tracked" not in n]
+            layer.load_state_dict(layer.half().float().requires_grad_(False).state_dict())
+            assert not any(p.requires_grad for p in layer.parameters())
+        model: Any = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+        for p in model[0].parameters():
+            p.requires_grad = False
+        before = [p.numpy().copy() for p in model.parameters()]
+        optimizer = nn.optim.SGD(model[1].parameters(), lr=0.1)
+        model(Tensor(X)).square().mean().backward()
+        optimizer.step()
+        changed = [not np.array_equal(p.numpy(), b) for p, b in zip(model.parameters(), before, strict=True)]
+        assert changed == [False, False, True, True]
+
+
 def test_float64_is_not_rounded_on_the_way() -> None:
     with config(device="CPU"):
         for kind, options in CASES.values():

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from minigrad.errors import DTypeError
 from minigrad.mixins.base import as_count, as_number, as_tensor
+from minigrad.nn.parts import Parts
 from minigrad.tensor import Tensor
 
 
@@ -148,7 +149,7 @@ class CELU(_InPlace):
         return as_tensor("CELU", x)._result("CELU", x.celu(self.alpha), self.inplace)
 
 
-class PReLU:
+class PReLU(Parts):
     """x where positive, else weight * x. `weight` [num_parameters] is learnt: one, or one per channel of [N, C, ...].
 
     Source: He et al. 2015, https://arxiv.org/abs/1502.01852

@@ -8,10 +8,11 @@ from minigrad.errors import DTypeError, ShapeError
 from minigrad.mixins.attention import softmax_of_kept
 from minigrad.mixins.base import as_count, as_tensor
 from minigrad.nn.linear import Linear
+from minigrad.nn.parts import Parts
 from minigrad.tensor import Tensor
 
 
-class MultiheadAttention:
+class MultiheadAttention(Parts):
     """Attention of `num_heads` heads between projections of query [L, N, E], key [S, N, E] and value [S, N, E], or
     [N, L, E] and [N, S, E] with `batch_first`, or without N; E is `embed_dim`.
 

@@ -8,6 +8,7 @@ from typing import Any
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.mixins.base import as_tensor
 from minigrad.nn.module import Module
+from minigrad.nn.parts import Parts
 from minigrad.tensor import Tensor
 
 Layer = Callable[[Any], Any]
@@ -58,7 +59,7 @@ class Sequential(Module):
         return Sequential(*layers) if isinstance(layers, list) else layers
 
 
-class ModuleList(list):
+class ModuleList(Parts, list):
     """A list of layers, which state names by their places: `blocks.0.weight`. So does any list; this one is called as
     PyTorch's is. It cannot be called itself: a model says in which order its layers are."""
 
@@ -81,7 +82,7 @@ class ModuleList(list):
         return ModuleList(found) if isinstance(index, slice) else found
 
 
-class ModuleDict(dict):
+class ModuleDict(Parts, dict):
     """Layers by name, which are parts of the names in their state: `heads.mask.weight`. So does any dictionary; this
     one is called as PyTorch's is."""
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_tensor, is_index
 from minigrad.mixins.linalg import per_axis
+from minigrad.nn.parts import Parts
 from minigrad.tensor import Tensor
 
 
@@ -22,7 +23,7 @@ def _check_groups(op: str, in_channels: int, out_channels: int, groups: int) -> 
         )
 
 
-class _Layer(ABC):
+class _Layer(Parts, ABC):
     """What convolutions over `axes` axes share: sizes per axis, and weight and bias uniform in +-1/sqrt(fan_in)."""
 
     axes: ClassVar[int]

@@ -5,6 +5,7 @@ import math
 
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_count, as_tensor
+from minigrad.nn.parts import Parts
 from minigrad.tensor import Tensor
 
 
@@ -28,7 +29,7 @@ class PairwiseDistance:
         return as_tensor("PairwiseDistance", x).pairwise_distance(other, self.p, self.eps, self.keepdim)
 
 
-class Bilinear:
+class Bilinear(Parts):
     """y[k] = x1 @ weight[k] @ x2 + bias[k], for x1 [..., in1_features] and x2 [..., in2_features].
 
     `weight` is [out_features, in1_features, in2_features] and `bias` [out_features] (None without), both uniform in

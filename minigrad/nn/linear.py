@@ -6,10 +6,11 @@ from typing import ClassVar
 
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_count, as_tensor, is_index
+from minigrad.nn.parts import Parts
 from minigrad.tensor import Tensor
 
 
-class Linear:
+class Linear(Parts):
     """y = x @ weight.T + bias, for x of shape [..., in_features]; y is [..., out_features].
 
     `weight` is [out_features, in_features] and `bias` [out_features] (None without), both uniform in
@@ -27,7 +28,7 @@ class Linear:
         return as_tensor("Linear", x).linear(self.weight.transpose(), self.bias)
 
 
-class Embedding:
+class Embedding(Parts):
     """Rows of a table: indices of any shape S give S + [embedding_dim].
 
     `weight` is [num_embeddings, embedding_dim], standard normal. Indices are integers in [0, num_embeddings). The row

@@ -4,11 +4,12 @@ from __future__ import annotations
 from minigrad.dtype import int64
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_count, as_shape, as_tensor, is_index
+from minigrad.nn.parts import Parts
 from minigrad.optim.statistics import note_moved
 from minigrad.tensor import Tensor
 
 
-class _ChannelNorm:
+class _ChannelNorm(Parts):
     """A scale and a shift per channel if `affine`, and running statistics of the channels if they are tracked."""
 
     _buffer_names = ("running_mean", "running_var", "num_batches_tracked")
@@ -79,7 +80,7 @@ BatchNorm2d = BatchNorm
 BatchNorm3d = BatchNorm
 
 
-class LayerNorm:
+class LayerNorm(Parts):
     """y = (x - mean) / sqrt(var + eps) * weight + bias over the last axes, which must equal `normalized_shape`.
 
     `weight` and `bias` have that shape (None with elementwise_affine=False; bias=False leaves out the bias).
@@ -118,7 +119,7 @@ class LayerNorm2d(LayerNorm):
         return super().__call__(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
-class RMSNorm:
+class RMSNorm(Parts):
     """y = x / sqrt(mean(x*x) + eps) * weight over the last axis, of size `dim`.
 
     Source: Zhang & Sennrich 2019, https://arxiv.org/abs/1910.07467
@@ -135,7 +136,7 @@ class RMSNorm:
         return x if self.weight is None else x * self.weight
 
 
-class GroupNorm:
+class GroupNorm(Parts):
     """LayerNorm over each of `num_groups` groups of channels and all positions, for x of shape [N, num_channels, ...];
     scale and shift per channel.
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_count, as_number, as_tensor
+from minigrad.nn.parts import Parts
 from minigrad.tensor import Tensor
 
 _PARTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -32,7 +33,7 @@ def _gru_step(of_input: Tensor, of_state: Tensor, h: Tensor) -> Tensor:
     return n + (zi + zh).sigmoid() * (h - n)
 
 
-class _Cell:
+class _Cell(Parts):
     """`weight_ih` [gates * hidden_size, input_size], `weight_hh` [gates * hidden_size, hidden_size], `bias_ih` and
     `bias_hh` [gates * hidden_size] (None without), all uniform in +-1/sqrt(hidden_size), as in PyTorch."""
 
@@ -127,7 +128,7 @@ class RNNCell(_Cell):
         return getattr(of_input + of_state, self.nonlinearity)()
 
 
-class _Layers:
+class _Layers(Parts):
     """`num_layers` recurrent layers over a sequence, each reading what the one before gave, both ways if
     `bidirectional`; while training, `dropout` is the share of that which is left out.
 

@@ -13,6 +13,7 @@ from minigrad.mixins.base import as_count
 from minigrad.nn.attention import MultiheadAttention
 from minigrad.nn.linear import Dropout, Linear
 from minigrad.nn.norm import LayerNorm
+from minigrad.nn.parts import Parts
 from minigrad.tensor import Tensor
 
 Activation = str | Callable[[Tensor], Tensor]
@@ -32,7 +33,7 @@ def _gelu(x: Tensor) -> Tensor:
     return x.gelu("none")
 
 
-class _Layer:
+class _Layer(Parts):
     """Attention `self_attn`, and `linear2(activation(linear1(x)))` of `dim_feedforward` features between, each added to
     its input and normalised after that, or with `norm_first` normalised before. While training, `dropout` is the share
     that is left out of each sum, of the attention's weights, and of the features between."""
@@ -96,7 +97,7 @@ class TransformerDecoderLayer(_Layer):
         return self._added(x, self.norm3, self._feed)
 
 
-class TransformerEncoder:
+class TransformerEncoder(Parts):
     """`num_layers` copies of a TransformerEncoderLayer, one after another, and then `norm`, if there is one. The copies
     start equal, as in PyTorch."""
 
@@ -113,7 +114,7 @@ class TransformerEncoder:
         return x if self.norm is None else self.norm(x)
 
 
-class TransformerDecoder:
+class TransformerDecoder(Parts):
     """`num_layers` copies of a TransformerDecoderLayer, one after another, and then `norm`, if there is one."""
 
     def __init__(self, decoder_layer: TransformerDecoderLayer, num_layers: int, norm: Any = None):
@@ -129,7 +130,7 @@ class TransformerDecoder:
         return x if self.norm is None else self.norm(x)
 
 
-class Transformer:
+class Transformer(Parts):
     """An encoder of `src` and a decoder of `tgt`, which reads what the encoder gave; see TransformerEncoderLayer."""
 
     def __init__(self, d_model: int = 512, nhead: int = 8, num_encoder_layers: int = 6, num_decoder_layers: int = 6,
