@@ -1,13 +1,15 @@
 """First hours of use: very long graphs, running totals, fork, threads."""
 import os
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 import pytest
 from conftest import devices
 
-from minigrad import Tensor, config
+from minigrad import Tensor, config, jit, nn
 from minigrad.engine.observe import Observer, observing
 from minigrad.engine.pressure import MAX_UNREALIZED, pressure
 from minigrad.engine.stats import stats
@@ -129,3 +131,40 @@ def test_what_has_a_gradient_or_is_captured_stays_lazy(keeps: str, monkeypatch: 
         else:
             add()
         assert total._node.storage is None and total.item() == 8 * 65536
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python has no way out of a callback
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timers on this system")
+def test_interrupted_work_is_done_again() -> None:
+    """Ctrl-C at any moment of planning, compiling, running or replaying leaves nothing half done."""
+    values = np.random.default_rng(0).standard_normal((48, 48)).astype(np.float32)
+    weight = Tensor(values, device="CPU", requires_grad=True)
+    optimizer = nn.optim.SGD([weight], lr=0.0)
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = (x @ weight).square().mean().backward()
+        optimizer.step()
+        return loss
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for k in range(7):
+            with suppress(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, 0.001 * 3**k / 2, 2)
+                while True:
+                    x = Tensor(values[:8 + k], device="CPU")
+                    step(x).item()
+                    (x.sin() * weight.detach()[:8 + k]).softmax(-1).sum(0).realize()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            x = Tensor(values[:8 + k], device="CPU")
+            np.testing.assert_allclose(step(x).item(), np.square(values[:8 + k] @ values).mean(), rtol=1e-4)
+            assert weight.grad is not None
+            np.testing.assert_allclose(weight.numpy(), values)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

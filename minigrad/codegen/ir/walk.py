@@ -83,6 +83,29 @@ def map_values(s: Stmt, fn: Callable[[Value], Value]) -> Stmt:
     return map_blocks(s, lambda body: tuple([map_values(inner, fn) for inner in body]))
 
 
+def map_all(body: Body, value: Callable[[Value], Value], index: Callable[[Index], Index],
+            offset: Callable[[str, Index], Index]) -> Body:
+    """Statements, and those inside them, with every value, index expression and `offset(buffer, index)` replaced."""
+    def statement(s: Stmt) -> Stmt:
+        if type(s) is Store:
+            return Store(s.buffer, offset(s.buffer, s.offset), value(s.value), tuple(map(index, s.conditions)))
+        if type(s) is Let:
+            return Let(s.name, value(s.value))
+        if isinstance(s, Loop):
+            return Loop(s.var, index(s.start), index(s.stop), s.kind, tuple(map(statement, s.body)))
+        if isinstance(s, If):
+            then, otherwise = tuple(map(statement, s.then)), tuple(map(statement, s.otherwise))
+            return If(tuple(map(index, s.conditions)), then, otherwise)
+        if isinstance(s, Prefetch):
+            return Prefetch(s.buffer, offset(s.buffer, s.offset), s.far)
+        if isinstance(s, Call):
+            buffers = tuple([(name, offset(name, at)) for name, at in s.buffers])
+            return Call(s.kernel, buffers, tuple(map(value, s.scalars)), tuple(map(index, s.dims)))
+        return s
+
+    return tuple(map(statement, body))
+
+
 def map_function(function: Function, fn: Callable[[Body], Body]) -> Function:
     """The function with another body."""
     return Function(function.name, function.buffers, function.scalars, function.dims, fn(function.body))

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from minigrad.codegen.ir.nodes import BufferParam, Call, Function, If, Let, Loop, Prefetch, Stmt, Store
-from minigrad.codegen.ir.walk import Body, names
-from minigrad.codegen.kernel import Define, Kernel, Nest, Param
-from minigrad.codegen.kernel import Store as KernelStore
+from minigrad.codegen.ir.nodes import BufferParam, Function
+from minigrad.codegen.ir.walk import map_all, names
+from minigrad.codegen.kernel import Kernel, Nest, Param, Store
 from minigrad.codegen.lowering.flatten import replace_atoms
-from minigrad.codegen.lowering.rename import statements
+from minigrad.codegen.lowering.rename import map_nest, statements
 from minigrad.expr import Expr, Index, Var, bounds
 from minigrad.value import Value, ValueIndex, rebuild, value_atoms, walk
 
@@ -47,7 +46,8 @@ def take_bases(kernel: Kernel) -> tuple[Kernel, dict[str, int]]:
 
 def moved(nests: tuple[Nest, ...], by: dict[str, int]) -> tuple[Nest, ...]:
     """The nests with what is added to the offset of every access of a parameter."""
-    return tuple(map(_Mover(by).nest, nests))
+    mover = _Mover(by)
+    return tuple([map_nest(nest, mover.value, mover.offset) for nest in nests])
 
 
 def _accesses(kernel: Kernel) -> list[tuple[str, Index]]:
@@ -55,7 +55,7 @@ def _accesses(kernel: Kernel) -> list[tuple[str, Index]]:
     found: list[tuple[str, Index]] = []
     roots: list[Value] = []
     for s in statements(kernel.nests):
-        if isinstance(s, KernelStore):
+        if isinstance(s, Store):
             found.append((s.param, s.indices[0]))
             roots += [a.value for a in value_atoms(s.indices[0])]
         if not isinstance(s, Nest):
@@ -75,7 +75,8 @@ def add_bases(function: Function, parameters: tuple[str, ...]) -> Function:
         dims.append(Var(name, 1, MAX_BASE))
     bases: Bases = dict(zip(parameters, dims, strict=True))
     buffers = tuple([BufferParam(b.name, b.dtype, b.size + bases.get(b.name, 0), b.mode) for b in function.buffers])
-    body = _Mover(bases).body(function.body)
+    mover = _Mover(bases)
+    body = map_all(function.body, mover.value, mover.index, mover.offset)
     return Function(function.name, buffers, function.scalars, (*function.dims, *dims), body)
 
 
@@ -86,43 +87,8 @@ class _Mover:
         self.by = by
         self.done: dict[Value, Value] = {}
 
-    # ---- of kernels ----
-
-    def nest(self, nest: Nest) -> Nest:
-        body: list[Define | KernelStore | Nest] = []
-        for s in nest.body:
-            if isinstance(s, Nest):
-                body.append(self.nest(s))
-            elif isinstance(s, Define):
-                body.append(Define(s.name, self.value(s.value)))
-            else:
-                at = tuple([self.index(e) + self.by.get(s.param, 0) for e in s.indices])
-                body.append(KernelStore(s.param, at, self.value(s.value), s.combine))
-        return Nest(nest.domain, tuple(body))
-
-    # ---- of loops ----
-
-    def body(self, body: Body) -> Body:
-        return tuple([self.statement(s) for s in body])
-
-    def statement(self, s: Stmt) -> Stmt:
-        if isinstance(s, Store):
-            offset = self.index(s.offset) + self.by.get(s.buffer, 0)
-            return Store(s.buffer, offset, self.value(s.value), self.indices(s.conditions))
-        if isinstance(s, Let):
-            return Let(s.name, self.value(s.value))
-        if isinstance(s, Loop):
-            return Loop(s.var, self.index(s.start), self.index(s.stop), s.kind, self.body(s.body))
-        if isinstance(s, If):
-            return If(self.indices(s.conditions), self.body(s.then), self.body(s.otherwise))
-        if isinstance(s, Prefetch):
-            return Prefetch(s.buffer, self.index(s.offset) + self.by.get(s.buffer, 0), s.far)
-        if isinstance(s, Call):
-            buffers = tuple([(name, self.index(offset) + self.by.get(name, 0)) for name, offset in s.buffers])
-            return Call(s.kernel, buffers, tuple(map(self.value, s.scalars)), self.indices(s.dims))
-        return s
-
-    # ---- of both ----
+    def offset(self, buffer: str, e: Index) -> Index:
+        return self.index(e) + self.by.get(buffer, 0)
 
     def value(self, root: Value) -> Value:
         """The value with its loads moved, those inside indices too."""
@@ -134,14 +100,13 @@ class _Mover:
             attr = v.attr
             if v.op == "load":
                 name, at = v.attr  # type: ignore[misc]
-                attr = (name, tuple([self.index(e) + self.by.get(name, 0) for e in at]))
-            elif v.inner and v.op in ("guard", "index"):
-                attr = self.indices(v.attr) if v.op == "guard" else self.index(v.attr)  # type: ignore[arg-type]
+                attr = (name, tuple([self.offset(name, e) for e in at]))
+            elif v.inner and v.op == "guard":
+                attr = tuple([self.index(e) for e in v.attr])  # type: ignore[union-attr]
+            elif v.inner:
+                attr = self.index(v.attr)  # type: ignore[arg-type]
             self.done[v] = rebuild(v, tuple([self.done[a] for a in v.args]), attr)
         return self.done[root]
-
-    def indices(self, indices: tuple[Index, ...]) -> tuple[Index, ...]:
-        return tuple([self.index(e) for e in indices])
 
     def index(self, e: Index) -> Index:
         """An index with the values in it moved."""

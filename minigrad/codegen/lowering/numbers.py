@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from minigrad.codegen.kernel import Define, Kernel, Nest, Store
+from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.lowering.rename import map_nest
 from minigrad.codegen.strategies.plan import Plan
 from minigrad.expr import Expr, Index, Var, varying
 from minigrad.value import Value, index, rebuild, walk
@@ -23,7 +24,7 @@ COMPARISONS = frozenset(("lt", "eq", "ne"))
 def lift_numbers(kernel: Kernel, plan: Plan) -> tuple[Kernel, tuple[int, ...]]:
     """The kernel, of one nest, with further dims, and what they are; itself where there are none."""
     lifter = _Lifter(plan.strategy == "pointwise")
-    nests = tuple(map(lifter.nest, kernel.nests))
+    nests = tuple([map_nest(nest, lifter.value, lambda _, e: e) for nest in kernel.nests])
     if not lifter.found:
         return kernel, ()
     dims = (*kernel.dims, *lifter.found.values())
@@ -37,17 +38,6 @@ class _Lifter:
 
     indices: bool
     found: dict[tuple[object, int], Var] = field(default_factory=dict)
-
-    def nest(self, nest: Nest) -> Nest:
-        body: list[Define | Store | Nest] = []
-        for s in nest.body:
-            if isinstance(s, Nest):
-                body.append(self.nest(s))
-            elif isinstance(s, Define):
-                body.append(Define(s.name, self.value(s.value)))
-            else:
-                body.append(Store(s.param, s.indices, self.value(s.value), s.combine))
-        return Nest(nest.domain, tuple(body))
 
     def value(self, root: Value) -> Value:
         order = walk(root)

@@ -1,7 +1,7 @@
 """Kernel -> Kernel: replace index variables everywhere; strip the values of bound symbolic dims."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
@@ -45,6 +45,19 @@ def rename_nest(nest: Nest, mapping: Mapping[Var, Index]) -> Nest:
             at = tuple(subs(e, inner) for e in s.indices)
             body.append(Store(s.param, at, rename_value(s.value, inner), s.combine))
     return Nest(tuple(own.get(v, v) for v in nest.domain), tuple(body))
+
+
+def map_nest(nest: Nest, value: Callable[[Value], Value], offset: Callable[[str, Index], Index]) -> Nest:
+    """The nest, and those inside it, with every value and `offset(parameter, index)` of a store replaced."""
+    body: list[Define | Store | Nest] = []
+    for s in nest.body:
+        if isinstance(s, Nest):
+            body.append(map_nest(s, value, offset))
+        elif isinstance(s, Define):
+            body.append(Define(s.name, value(s.value)))
+        else:
+            body.append(Store(s.param, tuple([offset(s.param, e) for e in s.indices]), value(s.value), s.combine))
+    return Nest(nest.domain, tuple(body))
 
 
 def kernel_dims(kernel: Kernel) -> tuple[Var, ...]:

@@ -10,8 +10,8 @@ text. An access whose place depends on nothing else is in bounds because it was 
 """
 from __future__ import annotations
 
-from minigrad.codegen.ir.nodes import Alloc, BufferParam, Call, Function, If, Let, Loop, Prefetch, Stmt, Store
-from minigrad.codegen.ir.walk import Body, names
+from minigrad.codegen.ir.nodes import BufferParam, Function, Loop
+from minigrad.codegen.ir.walk import map_all, names
 from minigrad.codegen.value_walk import below
 from minigrad.expr import Expr, FloorDiv, Index, Max, Min, Mod, Opaque, Var, emax, emin, variables, varying
 from minigrad.expr.core import Terms
@@ -28,8 +28,9 @@ def lift_counts(function: Function) -> tuple[Function, tuple[int, ...]] | None:
     lifter = _Lifter(loop.var, loop.stop, names(function))
     buffers = tuple([BufferParam(b.name, b.dtype, lifter.dim(b.name, b.size), b.mode) for b in function.buffers])
     try:
-        body = tuple([Loop(lifter.parallel, 0, lifter.stop, s.kind, lifter.body(s.body)) if s is loop else
-                      lifter.statement(s) for s in function.body])
+        body = map_all(function.body, lifter.value, lifter.index, lambda _, e: lifter.index(e))
+        body = tuple([Loop(lifter.parallel, 0, lifter.stop, s.kind, s.body) if isinstance(s, Loop) and s.var is loop.var
+                      else s for s in body])
     except _Computed:
         return None
     values = tuple([value for _, value in lifter.found])
@@ -64,37 +65,6 @@ class _Lifter:
                 name += "_"
             known = self.found[kind, number] = Var(name, 1, MAX_SIZE)
         return known
-
-    # ---- statements ----
-
-    def body(self, body: Body) -> Body:
-        return tuple([self.statement(s) for s in body])
-
-    def statement(self, s: Stmt) -> Stmt:
-        """The statement over the dims; itself where it does not depend on the iteration."""
-        if type(s) is Store:
-            value = self.value(s.value)
-            offset = s.offset if type(s.offset) is int else self.index(s.offset)
-            conditions = self.indices(s.conditions) if s.conditions else ()
-            same = offset is s.offset and value is s.value and conditions == s.conditions
-            return s if same else Store(s.buffer, offset, value, conditions)
-        if type(s) is Let:
-            value = self.value(s.value)
-            return s if value is s.value else Let(s.name, value)
-        if isinstance(s, Loop):
-            return Loop(s.var, self.index(s.start), self.index(s.stop), s.kind, self.body(s.body))
-        if isinstance(s, Prefetch):
-            offset = self.index(s.offset)
-            return s if offset is s.offset else Prefetch(s.buffer, offset, s.far)
-        if isinstance(s, If):
-            return If(self.indices(s.conditions), self.body(s.then), self.body(s.otherwise))
-        if isinstance(s, Call):
-            buffers = tuple([(name, self.index(offset)) for name, offset in s.buffers])
-            return Call(s.kernel, buffers, tuple([self.value(v) for v in s.scalars]), self.indices(s.dims))
-        assert isinstance(s, Alloc), s
-        return s
-
-    # ---- values and indices ----
 
     def value(self, root: Value) -> Value:
         if not root.indexed:
