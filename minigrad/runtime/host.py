@@ -5,8 +5,10 @@ the buffer's first byte, computed once.
 """
 from __future__ import annotations
 
+import os
 import sys
 import threading
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +21,8 @@ from minigrad.target import Target
 
 ALIGNMENT = 64
 POOL_LIMIT_BYTES = 1 << 30
+
+_memories: weakref.WeakSet[HostMemory] = weakref.WeakSet()
 
 
 def bucket_size(nbytes: int) -> int:
@@ -67,6 +71,7 @@ class HostMemory:
         self._free_bytes = 0
         # Reentrant: the garbage collector may free buffers while this thread allocates.
         self._free_lock = threading.RLock()
+        _memories.add(self)
 
     def alloc(self, nbytes: int) -> Buffer:
         """At least `nbytes` bytes, aligned to 64; contents undefined. Raises DeviceError when out of memory."""
@@ -166,3 +171,15 @@ def _check_fits(op: str, buffer: Buffer, array: np.ndarray) -> None:
     if array.nbytes > buffer.nbytes:
         raise DeviceError(f"[{op}] expected at most {buffer.nbytes} bytes, got {array.nbytes} "
                           f"(shape {array.shape}, {array.dtype})")
+
+
+def _after_fork() -> None:
+    """In a child process another thread's locks stay locked for good, and its pools may be half changed."""
+    global _large_pages
+    _large_pages = LargePages()
+    for memory in _memories:
+        memory._free, memory._free_bytes, memory._free_lock = {}, 0, threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
