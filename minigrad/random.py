@@ -11,6 +11,7 @@ from threading import Lock
 
 from minigrad.dtype import DType, float32, float64, uint32, uint64
 from minigrad.errors import MinigradError
+from minigrad.locks import free_in_children
 from minigrad.ops import build as B
 from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Shape
@@ -22,7 +23,7 @@ class _State:
         self.seed = int.from_bytes(os.urandom(8), "little")
         self.counter = 0
         self.starts = 0
-        self.lock = Lock()
+        self.lock = free_in_children(Lock())
 
 
 _state = _State()

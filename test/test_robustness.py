@@ -1,9 +1,12 @@
 """First hours of use: very long graphs, running totals, fork, threads."""
+import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pytest
@@ -131,6 +134,42 @@ def test_what_has_a_gradient_or_is_captured_stays_lazy(keeps: str, monkeypatch: 
         else:
             add()
         assert total._node.storage is None and total.item() == 8 * 65536
+
+
+def _load(batches: Any, count: int) -> None:
+    """A worker of a loader of data, in a process of its own."""
+    for k in range(count):
+        batches.put((Tensor(np.ones((64, 64), np.float32), device="CPU") * k).sum(0).numpy())
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork on this system")
+def test_loaders_of_data_that_are_forked_while_threads_compute() -> None:
+    """A lock that another thread holds when a process is forked is never given back there."""
+    context, stop = multiprocessing.get_context("fork"), threading.Event()
+
+    def compute() -> None:
+        x, k = Tensor(np.ones((128, 128), np.float32), device="CPU"), 0
+        while not stop.is_set():
+            k += 1
+            (x @ x + float(k)).softmax(-1).sum().item()
+
+    Tensor([1.0], device="CPU").exp().item()  # Python's own locks of modules stay held in a child: all are imported now
+    threads = [threading.Thread(target=compute) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(4):
+            batches = context.Queue()
+            worker = context.Process(target=_load, args=(batches, 3))
+            worker.start()
+            assert [batches.get(timeout=60)[0] for _ in range(3)] == [0, 64, 128]
+            worker.join(60)
+            assert worker.exitcode == 0
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python has no way out of a callback

@@ -8,13 +8,14 @@ from pathlib import Path
 from threading import Lock
 from weakref import WeakKeyDictionary
 
+from minigrad.locks import free_in_children
 from minigrad.ops import node as nodes
 from minigrad.ops.node import Node
 
 PACKAGE = str(Path(__file__).resolve().parent.parent)
 
 _lines: WeakKeyDictionary[Node, str] = WeakKeyDictionary()
-_lock = Lock()
+_lock = free_in_children(Lock())
 _wanted = 0
 
 

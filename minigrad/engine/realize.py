@@ -1,18 +1,17 @@
 """realize: from lazy Nodes to buffers, device by device."""
 from __future__ import annotations
 
-import os
-import sys
 from threading import RLock
 
 from minigrad.engine.observe import dry_runs, observers
 from minigrad.engine.transfer import cloned
+from minigrad.locks import free_in_children
 from minigrad.ops.kinds import copying
 from minigrad.ops.node import Node
 from minigrad.runtime.registry import get_device
 from minigrad.scheduler.graph import resolve
 
-_working = RLock()
+_working = free_in_children(RLock())
 """Held while Nodes are computed: two threads may want the same ones, and assigns overwrite what others read."""
 
 
@@ -22,16 +21,6 @@ def realize(nodes: list[Node]) -> None:
         waiting = [n for n in nodes if n.storage is None]
         if waiting:
             _compute(waiting)
-
-
-def _renew_lock() -> None:
-    """In a child process, where the thread that held it does not exist."""
-    global _working
-    _working = RLock()
-
-
-if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def _compute(waiting: list[Node]) -> None:

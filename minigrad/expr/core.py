@@ -14,6 +14,7 @@ from typing import Any, Union
 
 from minigrad.errors import ShapeError
 from minigrad.interned import Table, keep
+from minigrad.locks import free_in_children
 
 Monomial = tuple["Atom", ...]
 Terms = tuple[tuple[Monomial, int], ...]
@@ -138,7 +139,7 @@ class Atom(Expr):
 
 
 _atoms: Table = {}
-_interning = Lock()
+_interning = free_in_children(Lock())
 
 
 def intern(table: Table, key: tuple, new: Callable[..., Any], *args: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 from minigrad.config import current
 from minigrad.errors import DeviceError
+from minigrad.locks import free_in_children
 from minigrad.runtime.caches import cache_sizes
 from minigrad.runtime.figures import stored
 from minigrad.runtime.opencl_quirks import (
@@ -31,7 +32,7 @@ GPU_REGISTERS = 64
 MAX_VECTOR_BYTES = 64
 LOCAL_SHARE = 7, 8
 
-_lock = threading.RLock()
+_lock = free_in_children(threading.RLock())
 _found: list[DeviceInfo] | None = None
 _silent: list[str] = []
 

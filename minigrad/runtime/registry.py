@@ -7,9 +7,10 @@ from __future__ import annotations
 import threading
 
 from minigrad.errors import DeviceError
+from minigrad.locks import free_in_children
 from minigrad.runtime.device import Device
 
-_lock = threading.RLock()
+_lock = free_in_children(threading.RLock())
 _opened: dict[str, Device] = {}
 _queueing: list[Device] = []
 """Those whose launches return before their work is done."""
