@@ -397,7 +397,7 @@ def test_float_remainder_takes_the_sign_of_the_divisor(device):
     np.testing.assert_array_equal(remainder, np.mod(a, b))
     rng = np.random.default_rng(0)  # rounded quotients of multiples: no rest is below 0
     steps = rng.random(500).astype(np.float32) + np.float32(0.1)
-    rests = Tensor(steps * rng.integers(-9, 9, 500), device=device) % Tensor(steps, device=device)
+    rests = Tensor(steps * rng.integers(-9, 9, 500).astype(np.float32), device=device) % Tensor(steps, device=device)
     assert ((rests >= 0).all() & (rests <= Tensor(steps, device=device)).all()).item()
     infinite = Tensor([3.0, -3.0, 3.0, -3.0], device=device) % Tensor([np.inf, np.inf, -np.inf, -np.inf], device=device)
     assert infinite.tolist() == [3, np.inf, -np.inf, -3]
