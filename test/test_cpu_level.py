@@ -9,8 +9,8 @@ import pytest
 
 from minigrad.config import CPU_LEVELS
 from minigrad.errors import ConfigError
+from minigrad.runtime.cpu import shared_jit
 from minigrad.runtime.cpu_level import processor
-from minigrad.runtime.llvm_jit import Jit
 
 HOST = {name: True for name in ("avx", "avx2", "fma", "amx-tile", "avx512f")}
 
@@ -21,7 +21,7 @@ def test_native_is_the_host_as_it_is() -> None:
 
 @pytest.mark.parametrize("level", CPU_LEVELS[1:])
 def test_a_level_has_its_features_alone(level: str) -> None:
-    everything = dict.fromkeys(processor("native", "", Jit().llvm.get_host_cpu_features())[1], True)
+    everything = dict.fromkeys(processor("native", "", shared_jit().llvm.get_host_cpu_features())[1], True)
     if platform.machine() != "x86_64":
         pytest.skip("levels are those of x86-64")
     name, features = processor(level, "somelake", everything)
@@ -53,7 +53,7 @@ for m, n, k in ((3, 5, 7), (33, 47, 65), (64, 64, 64)):
 def skip_without(level: str) -> None:
     """Skips where this processor lacks what a level has."""
     try:
-        processor(level, "", {name: on for name, on in Jit().llvm.get_host_cpu_features().items()})
+        processor(level, "", {name: on for name, on in shared_jit().llvm.get_host_cpu_features().items()})
     except ConfigError as error:
         pytest.skip(str(error))
 

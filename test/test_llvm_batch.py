@@ -8,11 +8,12 @@ from cpu_programs import increment
 from minigrad.config import config
 from minigrad.errors import CompileError
 from minigrad.runtime import llvm_batch, llvm_emit
+from minigrad.runtime.cpu import shared_jit
 from minigrad.runtime.llvm_batch import Batch
 from minigrad.runtime.llvm_emit import Emitter
 from minigrad.runtime.llvm_jit import Jit, Unit
 
-HOST = Jit().processor
+HOST = shared_jit().processor
 
 
 @pytest.fixture(autouse=True)

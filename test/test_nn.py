@@ -102,16 +102,22 @@ def test_batchnorm_training(shape: tuple[int, ...]) -> None:
         assert_close(get_state_dict(ours)[name].numpy(), value, name)
 
 
-def test_batchnorm_running_statistics_move_and_are_used() -> None:
-    ours, theirs = nn.BatchNorm(3), torch.nn.BatchNorm2d(3)
+def moved_statistics(ours: nn.BatchNorm, step, theirs, batches: int) -> np.ndarray:
+    """The last of some batches that both have trained with: `step` is `ours`, or calls it. The statistics are alike."""
     random = np.random.default_rng(0)
-    for _ in range(3):
+    for _ in range(batches):
         x = random.standard_normal((4, 3, 2, 2), np.float32) * 3 - 1
         with Tensor.train():
-            ours(Tensor(x))
+            step(Tensor(x))
         theirs(torch.tensor(x))
     assert_close(ours.running_mean.numpy(), theirs.running_mean, "mean")
     assert_close(ours.running_var.numpy(), theirs.running_var, "variance")
+    return x
+
+
+def test_batchnorm_running_statistics_move_and_are_used() -> None:
+    ours, theirs = nn.BatchNorm(3), torch.nn.BatchNorm2d(3)
+    x = moved_statistics(ours, ours, theirs, 3)
     assert ours.num_batches_tracked.item() == 3
     theirs.eval()
     assert_close(ours(Tensor(x)).numpy(), theirs(torch.tensor(x)), "evaluation")
@@ -120,14 +126,7 @@ def test_batchnorm_running_statistics_move_and_are_used() -> None:
 
 def test_running_statistics_without_momentum_are_means_of_all_batches() -> None:
     ours, theirs = nn.BatchNorm(3, momentum=None), torch.nn.BatchNorm2d(3, momentum=None)
-    step, random = jit(lambda x: ours(x)), np.random.default_rng(0)
-    for _ in range(4):
-        x = random.standard_normal((4, 3, 2, 2), np.float32) * 3 - 1
-        with Tensor.train():
-            step(Tensor(x))
-        theirs(torch.tensor(x))
-    assert_close(ours.running_mean.numpy(), theirs.running_mean, "mean")
-    assert_close(ours.running_var.numpy(), theirs.running_var, "variance")
+    moved_statistics(ours, jit(lambda x: ours(x)), theirs, 4)
 
 
 def test_running_statistics_have_no_gradient() -> None:
