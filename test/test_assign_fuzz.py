@@ -94,7 +94,7 @@ def test_programs_of_assigns(seed: int, lazy: bool) -> None:
         np.testing.assert_array_equal(t.numpy(), a)
 
 
-@pytest.mark.parametrize("seed", range(200, 220))
+@pytest.mark.parametrize("seed", (*range(200, 220), 20100, 20308))
 def test_gradients_of_programs_of_assigns(seed: int) -> None:
     """They are the same whether values were computed on the way or not."""
     steps, arrays, found = program(seed), starts(seed), []

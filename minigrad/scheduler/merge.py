@@ -97,6 +97,8 @@ class Merger:
         self.touches: dict[int, set[int]] = {}
         self.reduces: dict[int, tuple | None] = {}
         self.joins: dict[int, int] = {}
+        self.elsewhere: set[int] = set()
+        """Groups that compute roots of theirs at other elements again."""
         self.strangers: set[tuple[int, int, int, int]] = set()
 
     def space(self, g: int) -> tuple | None:
@@ -203,8 +205,9 @@ class Merger:
         return found
 
     def updates_in_step(self, a: int, b: int) -> bool:
-        """What assigns replace, and what they write, may be read by the merged kernel at that element only. What is
-        replaced is not computed by it: old and new lie in one place."""
+        """What assigns replace, and what they write, may be read by the merged kernel at that element only, nor may it
+        compute a root, which may read that, elsewhere again. What is replaced is not computed by it: old and new lie
+        in one place."""
         state = self.state
         targets = []
         roots = {*state.groups[a].roots, *state.groups[b].roots}
@@ -217,7 +220,14 @@ class Merger:
                     targets += [old, k]
         if len(set(targets)) < len(targets):
             return False
+        if targets and (not self.elsewhere.isdisjoint((a, b)) or self.reads_elsewhere(a, b)):
+            return False
         return all(self.aligned(g, k) for k in targets for g in (a, b) if k in self.operands(g))
+
+    def reads_elsewhere(self, a: int, b: int) -> bool:
+        """Whether one of two groups reads a root of the other at another element than its own."""
+        return any(not self.aligned(g, k) for g, h in ((a, b), (b, a))
+                   for k in self.operands(g).intersection(self.state.groups[h].roots))
 
     def merge(self, a: int, b: int) -> int:
         """Joins two groups; the one that needs the other comes first. Gives the number of the joint group."""
@@ -227,6 +237,8 @@ class Merger:
         """Makes everything of the second group part of the first one, whose first root stays first."""
         state = self.state
         keep, gone = state.groups[first], state.groups[second]
+        if second in self.elsewhere or self.reads_elsewhere(first, second):
+            self.elsewhere.add(first)
         keep.roots += gone.roots
         keep.reductions += gone.reductions
         for m, at in gone.members.items():
