@@ -13,6 +13,7 @@ from minigrad.dtype import ALL, bool_, float32, int32, promote
 from minigrad.mixins.protocols import ProtocolMixin
 from minigrad.ops import build as B
 from minigrad.ops.node import Node
+from minigrad.runtime.registry import get_device
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +94,16 @@ def test_negative_zero_and_nan_constants() -> None:
     assert Tensor.full((2,), 1).dtype is int32 and Tensor.full((2,), True).dtype is bool_
     x = Tensor([-0.0])
     assert np.signbit((x * 1).numpy())[0] and not np.signbit((x + 0.0).numpy())[0] and np.signbit((x - 0.0).numpy())[0]
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", [d for d in ALL if d.is_float], ids=str)
+def test_signs_of_nan_count(device: str, dtype: Any) -> None:
+    if dtype is dtypes.float64 and device != "NUMPY" and "fp64" not in get_device(device).target.features:
+        pytest.skip(f"{device} has no float64")
+    x = Tensor([math.nan, -math.nan, 0.0, -0.0], dtype=dtype, device=device)
+    assert x.signbit().tolist() == [False, True, False, True]
+    assert Tensor([1.0] * 4, device=device).copysign(x.float()).tolist() == [1, -1, 1, -1]
 
 
 # Graph building
@@ -347,6 +358,7 @@ def test_numbers_become_integers_as_in_a_cast():
 def test_lists_of_tensors_are_joined():
     a, b = Tensor([[1, 2]]), Tensor([[3, 4]])
     assert Tensor.cat([a, b], dim=1).tolist() == Tensor.cat(a, b, dim=1).tolist() == [[1, 2, 3, 4]]
+    assert Tensor.cat([a[:0], a[:0].float()]).dtype is float32  # though there is nothing to join
     assert Tensor.stack((a, b)).tolist() == a.stack(b).tolist() == [[[1, 2]], [[3, 4]]]
 
 

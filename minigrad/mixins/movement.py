@@ -222,7 +222,7 @@ class MovementMixin(ActivationMixin):
                 raise ShapeError(f"[cat] expected shapes equal beside axis {a}, "
                                  f"got {' and '.join(str(list(x.shape)) for x in parts)}")
         common = _common_dtype(parts)
-        parts = [p.cast(common) for p in parts if p.shape[a] != 0] or parts[:1]
+        parts = [p.cast(common) for p in parts if p.shape[a] != 0] or [self.cast(common)]
         while len(parts) > _CAT_AT_ONCE:
             # Every element is computed from all parts at once: many parts are joined in memory, group by group.
             groups = [parts[i:i + _CAT_AT_ONCE] for i in range(0, len(parts), _CAT_AT_ONCE)]

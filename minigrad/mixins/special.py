@@ -95,10 +95,10 @@ class SpecialMixin(ElementwiseMixin):
         return -x.abs() if math.copysign(1, other) < 0 else x.abs()
 
     def signbit(self) -> Self:
-        """Whether x is negative, -0.0 too."""
+        """Whether the sign bit is set: of what is negative, of -0.0, and of NaN with that sign."""
         if not self.dtype.is_float:
             return self < 0
-        return (self < 0).bitwise_or(self.detach().reciprocal() < 0)
+        return self.detach().bitcast(f"int{8 * self.dtype.itemsize}") < 0
 
     def detach(self) -> Self:
         """The same values, without a gradient."""
