@@ -15,7 +15,8 @@ class Target:
     `features` such as 'fp64', 'fp16', 'avx2', 'avx512f', 'fma'; `cpu` the LLVM CPU name or the driver's device name.
     After `max_iterations` of all its loops together (0: never) a work-item's loops end, wherever they are. `gflops`,
     `gb_s` and `launch_us` are what the device was measured to do in float32, in copying and per launch, 0.0 if it was
-    not. `sub_group` is how many neighbouring work-items make a sub-group, 0 where that is not one number.
+    not. `sub_group` is how many neighbouring work-items make a sub-group, 0 where that is not one number. With
+    `long_streams` memory is read at full speed only in few streams each of which goes on for many pages.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Target:
     gb_s: float = 0.0
     launch_us: float = 0.0
     sub_group: int = 0
+    long_streams: bool = False
 
     @property
     def is_gpu(self) -> bool:

@@ -11,7 +11,7 @@ from test_packed import AVX2, AVX512, NEON, arguments, equal_the_kernel, flat_ke
 
 from minigrad import Tensor
 from minigrad.codegen.ir.interpret import interpret_function
-from minigrad.codegen.ir.nodes import Function, Prefetch
+from minigrad.codegen.ir.nodes import Function, Loop, Prefetch, Store
 from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.render.llvm import render_llvm
@@ -101,3 +101,55 @@ def test_products_of_one_row_with_several_matrices_fetch_all_of_them() -> None:
 ], ids=["long rows of float32", "in a cache", "short rows", "one tile", "float16", "a batch"])
 def test_matrices_that_stream_past_are_fetched(result: Callable[[], Tensor], ahead: int) -> None:
     assert planned(flat_kernel(result(), AVX512), AVX512).ahead == ahead
+
+
+@pytest.mark.parametrize("target", [AVX512, AVX2, NEON], ids=lambda t: t.name)
+@pytest.mark.parametrize("m, n, k, dtype", [
+    (0, 30, 64, "float16"), (1, 26, 70, "bfloat16"), (2, 22, 40, "int8"),
+    (5, 9, 64, "float16"), (0, 4, 33, "float32"), (0, 5, 80, "float16"),
+])
+def test_rows_apart_change_no_bit(m: int, n: int, k: int, dtype: str, target: Target) -> None:
+    """Each copy of a tile goes through a part of the rows; where the last part reaches back, all are stored once."""
+    kernel = product(m, n, k, dtype)
+    plan = planned(kernel, replace(target, long_streams=True))
+    beside, arrays_of = replace(plan, apart=""), arguments(kernel)
+    assert plan.apart == plan.order[0] and plan.block(plan.apart) > 1 and not plan.ahead
+    assert parse_plan(str(plan)) == plan
+    functions = [build(kernel, kernel.nests[0], p, "rows") for p in (plan, beside)]
+    equal_the_kernel(kernel, functions[:1])
+    found = []
+    for function in functions:
+        arrays = {name: a.copy() for name, a in arrays_of.items()}
+        interpret_function(unroll(function), arrays, {})
+        found.append(arrays["o0"])
+    assert found[0].any() and found[0].tobytes() == found[1].tobytes()
+
+
+def test_rows_apart_are_parts_of_all() -> None:
+    """11 rows in 4 tiles of 3: the last part is that of rows 7 to 10, of which row 7 is stored by the part before."""
+    kernel = product(0, 11, 64, "float16")
+    plan = planned(kernel, replace(AVX512, long_streams=True))
+    function = build(kernel, kernel.nests[0], plan, "rows")
+    loop, = (s for s in statements(function) if isinstance(s, Loop) and s.kind == "parallel")
+    assert plan.tile == (("i0", 3),) and loop.stop == 4
+    stored = [s for s in statements(function) if isinstance(s, Store) and s.buffer == "o0"]
+    plain, own = sorted(stored, key=lambda s: len(s.conditions))
+    rows = []
+    for tile in range(4):
+        for u in range(3):
+            at = {v: tile if v.name == "p" else u for v in variables(own.offset)}
+            kept = all(evaluate(c, {**at, **{v: at.get(v, 0) for v in variables(c)}}) >= 0 for c in own.conditions)
+            rows += [evaluate(own.offset, at)] if kept else []
+    assert sorted(rows) == list(range(11))
+
+
+def test_tiles_of_rows_apart_are_a_few_streams() -> None:
+    """Of all matrices together, unless there are so many rows of x that their products cost more."""
+    target = replace(AVX512, long_streams=True)
+    x = tensor(70)
+    gated = flat_kernel((x @ halves(14, 70).transpose(0, 1)).silu() * (x @ halves(14, 70).transpose(0, 1)), AVX512)
+    kernels = product(0, 60, 64, "float32"), gated, product(4, 60, 64, "float16")
+    plans = [planned(kernel, target) for kernel in kernels]
+    assert [dict(plan.tile)[plan.apart] for plan in plans] == [3, 2, 4]
+    batch = flat_kernel(tensor(3, 1, 600) @ halves(3, 300, 600).transpose(1, 2), AVX512)
+    assert not planned(batch, target).apart

@@ -59,6 +59,8 @@ class Jit:
 
         self.llvm = llvm
         host, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features()
+        self.host = host
+        """LLVM's name of the processor that we run on; `cpu` is the one to compile for."""
         self.cpu, self.features = processor(config.current().cpu, host, features)
         flags = ",".join(("+" if on else "-") + name for name, on in self.features.items())
         self.processor = self.cpu, flags

@@ -111,6 +111,8 @@ class Builder:
         if block == 1:
             return self.tile(k + 1, chosen, replace(point, at={**point.at, v: chosen[k]}))
         factor, length = plan.factor(v.name), v.hi + 1
+        if v.name == plan.apart and bounds(length)[0] >= block:
+            return self.tile(k + 1, chosen, self.apart(v, factor, chosen[k], point))
         whole = isinstance(length, int) and length % block == 0
         reaches_back = not whole and plan.strategy == "contraction" and bounds(length)[0] >= block
         position, unrolled, lane = emin(base, length - block) if reaches_back else base, point.unrolled, point.lane
@@ -134,6 +136,19 @@ class Builder:
         if bounds(length)[1] < block:
             return [tail]
         return [If((length - base - block,), tuple(tile), (tail,))]
+
+    def apart(self, v: Var, factor: int, chosen: Index, point: Point) -> Point:
+        """A tile whose copies each go through a part of `v`, one step per tile. The last part may reach back over the
+        one before it, whose elements it does not store."""
+        length = v.hi + 1
+        tiles = ceil_div(length, factor)
+        u = self.fresh("u", factor - 1)
+        first = emin(u * tiles, length - tiles)
+        here = replace(point, at={**point.at, v: first + chosen}, unrolled=(*point.unrolled, (u, factor)))
+        if isinstance(length, int) and length % factor == 0:
+            return replace(here, at={**point.at, v: u * tiles + chosen})
+        return replace(here, own=(*point.own, first + chosen - u * tiles),
+                       whole=(*point.whole, length - factor * tiles + chosen))
 
     # ---- one tile ----
 

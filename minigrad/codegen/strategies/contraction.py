@@ -26,6 +26,11 @@ SMALL_FACTORS = (1, 2, 4)
 """Multiply-adds up to which a few tiles do for all sizes, edges or not: layers of many sizes share programs. A vector
 times a matrix is as fast as memory with them, and faster than with wider ones, which read fewer rows at a time."""
 
+STREAMS, FEW_OTHERS = 3, 2
+"""Rows of matrices that a tile reads under `Target.long_streams`, unless it has more rows of the other operand than the
+second number, whose products then cost more than their stream. From memory two are as good, six 5-10% slower."""
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     cost: float
@@ -64,17 +69,29 @@ def plan(nest: Nest, target: Target) -> Plan | None:
         block = blocks.get(v.name, 1) * (width if on_domain and v is lane else 1)
         counts.append(ceil(typical(v) / block))
     parallel = len(order) if small else parallel_prefix(counts, target)
-    ahead = 0
+    ahead, apart = 0, ""
     alike = lane is not None and all(len(r.over) == 1 and r.over[0].hi == lane.hi for r in reduced)
     if lane is not None and not on_domain and tile and alike and inner[0][2] == 1:
-        ahead = line_ahead(loads, order, blocks, lane, width, target)
+        streams = streams_past(loads, order)
+        if target.long_streams and streams and blocks.get(order[0].name, 1) > 1:
+            apart = order[0].name
+            others = copies // blocks[apart]
+            rows = -(-STREAMS // len(streams)) if others <= FEW_OTHERS else blocks[apart]
+            tile = tuple((n, min(f, rows) if n == apart else f) for n, f in tile)
+        else:
+            ahead = line_ahead(streams, order[0], blocks, lane, width, target)
     return Plan("contraction", tuple(v.name for v in order), parallel, tile,
                 lane.name if on_domain and lane is not None else "", width if on_domain else 1, tuple(inner), unroll,
-                ahead=ahead)
+                ahead=ahead, apart=apart)
 
 
-def line_ahead(loads: list[Access], order: list[Var], blocks: dict[str, int], lane: Var, width: int,
-               target: Target) -> int:
+def streams_past(loads: list[Access], order: list[Var]) -> list[Access]:
+    """What lies along the sum and whose rows, those of the first variable, are read by one tile each."""
+    return [a for a in dict.fromkeys(loads) if a.step(a.over[-1]) == 1 and a.step(order[0]) == 2
+            and all(a.step(v) == 0 for v in order[1:])]
+
+
+def line_ahead(streams: list[Access], rows: Var, blocks: dict[str, int], lane: Var, width: int, target: Target) -> int:
     """`Plan.ahead`: vectors of a line of what streams past, operands whose rows make tiles, in a narrow type or in
     short rows.
 
@@ -82,9 +99,6 @@ def line_ahead(loads: list[Access], order: list[Var], blocks: dict[str, int], la
     line takes: 1.6 times as fast for rows of 1 KB of float16 and for int8, 1.1 for those of a page. float32 is a load
     and a multiply-add: 1.05 for rows of a page or less unless the matrix is in a cache, nothing for longer ones.
     """
-    rows = order[0]
-    streams = [a for a in dict.fromkeys(loads) if a.step(a.over[-1]) == 1 and a.step(rows) == 2
-               and all(a.step(v) == 0 for v in order[1:])]
     if len({a.bits for a in streams}) != 1 or extent(rows) <= blocks.get(rows.name, 1):
         return 0
     bits = streams[0].bits

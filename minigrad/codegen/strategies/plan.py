@@ -19,6 +19,7 @@ class Plan:
     unroll: reduction variables that are written out
     outer: the sum's outermost variables, around a factor that multiplies the sum over the others
     ahead: vectors of the sum that make a line, while the same line of the next tile of order[0] is prefetched; or 0
+    apart: the domain variable whose copies in a tile are as far apart as there are tiles, not side by side; or ''
     """
 
     strategy: str
@@ -31,6 +32,7 @@ class Plan:
     unroll: tuple[str, ...] = ()
     outer: tuple[str, ...] = ()
     ahead: int = 0
+    apart: str = ""
 
     def factor(self, name: str) -> int:
         return next((f for n, f in self.tile if n == name), 1)
