@@ -81,10 +81,18 @@ float32 = DType("float32", "f", 32, np.dtype(np.float32))
 float64 = DType("float64", "f", 64, np.dtype(np.float64))
 
 ALL = (bool_, int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, bfloat16, float32, float64)
-BY_NAME = {d.name: d for d in ALL} | {"half": float16, "float": float32, "double": float64}
+BY_NAME = {d.name: d for d in ALL} | {"half": float16, "float": float32, "double": float64,
+                                    "int": int32, "long": int64, "short": int16}
 BY_SHORT = {d.short: d for d in ALL}
 _BY_NUMPY = {d.np: d for d in ALL if d is not bfloat16}
 _SIGNED = {8: int8, 16: int16, 32: int32, 64: int64}
+
+
+def __getattr__(name: str) -> DType:
+    """`dtypes.float`, `dtypes.long` and `dtypes.bool`, which the language has other names for in here."""
+    if name not in BY_NAME:
+        raise AttributeError(f"module 'minigrad.dtype' has no attribute {name!r}")
+    return BY_NAME[name]
 
 
 def to_dtype(value: DType | str | np.dtype | type) -> DType:

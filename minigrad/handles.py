@@ -49,6 +49,17 @@ def changed_by_user(tensor: Any) -> None:
             mine.add(id(tensor))
 
 
+asked: dict[int, set[int]] = {}
+"""By the thread that captures a function: ids of the Tensors of which it asked whether they have or need a gradient."""
+
+
+def ask(tensor: Any) -> None:
+    """Notes that this thread asks for the gradient of a Tensor, or whether it needs one."""
+    mine = asked.get(get_ident())
+    if mine is not None:
+        mine.add(id(tensor))
+
+
 def register(tensor: Any) -> None:
     """Adds a Tensor; it leaves by itself when it dies."""
     handles[ref(tensor, forget)] = None

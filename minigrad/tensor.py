@@ -10,7 +10,7 @@ from weakref import ref
 import numpy as np
 
 from minigrad.config import current
-from minigrad.dtype import BY_NAME, DType, to_dtype
+from minigrad.dtype import DType, to_dtype
 from minigrad.engine.leaves import buffer_node, copy_of_constant, leaf_of, next_id
 from minigrad.engine.observe import host_reads
 from minigrad.engine.pressure import expect_growth, is_long, keepers, pressure
@@ -19,14 +19,15 @@ from minigrad.engine.stats import stats
 from minigrad.engine.transfer import download, wrap
 from minigrad.errors import DTypeError, MinigradError, ShapeError
 from minigrad.graph.autodiff import History, gradient
-from minigrad.handles import changed, changed_by_user, forget, handles, live, register, register_all
+from minigrad.handles import ask, asked, changed, changed_by_user, forget, handles, live, register, register_all
 from minigrad.mixins.base import Base, as_tensor, broadcast_shapes, flat
 from minigrad.mixins.hooks import LeafHooks, passed
+from minigrad.mixins.memory import datas, pass_on
 from minigrad.mixins.modes import Within, modes
 from minigrad.mixins.protocols import ProtocolMixin
 from minigrad.ops import build as B
 from minigrad.ops.node import Node, apply, keep_history
-from minigrad.ops.storage import ASSIGN, BUFFER, COPY, DETACH
+from minigrad.ops.storage import ASSIGN, BUFFER, DETACH
 from minigrad.runtime.registry import canonical
 
 _leaves: dict[int, weakref.ref[Tensor]] = {}
@@ -169,46 +170,9 @@ class Tensor(ProtocolMixin):
         """The values as nested lists of Python numbers."""
         return self.numpy().tolist()
 
-    def data(self) -> memoryview:
-        return self.numpy().data
-
     def clone(self) -> Self:
         """A copy whose assignments do not show here."""
         return self.contiguous()
-
-    def to(self, *target: Any, device: str | None = None, dtype: DType | str | None = None) -> Self:
-        """The same values on another device, in another type, or both: `to("CL")`, `to(dtypes.float16)` or
-        `to("float16")`, `to("CL", dtypes.float16)`, or `to(other)` for those of another tensor.
-        A device None is the configured one.
-        """
-        named = device is not None
-        for given in target:
-            if isinstance(given, Tensor):
-                device, dtype, named = given.device, given.dtype, True
-            elif isinstance(given, DType) or isinstance(given, str) and given in BY_NAME:
-                dtype = given
-            else:
-                device, named = given, True
-        if dtype is None:
-            name = self._device(device)
-            return self if name == self.device else self._wrap(apply(COPY, self._node, device=name), self)
-        kind = to_dtype(dtype)
-        moved = self.to(device) if named and kind.bits > self.dtype.bits else self  # the wider type is where it is kept
-        return moved.cast(kind).to(device) if named else moved.cast(kind)
-
-    def to_(self, *target: Any, device: str | None = None, dtype: DType | str | None = None) -> Self:
-        """`to`, of which this tensor is then the result: a leaf stays one, without the gradient that it had."""
-        moved = self.to(*target, device=device, dtype=dtype)
-        if moved is self:
-            return self
-        leaf = self._is_leaf()
-        if leaf and not moved.dtype.is_float:
-            raise DTypeError(f"[to_] expected a float type for a leaf with requires_grad=True, got {moved.dtype}")
-        self._node, self._before, self._grad = moved._node, None, None
-        if leaf:
-            self._node = apply(DETACH, self._node, id=next_id())
-        changed()
-        return self
 
     # Assignment
 
@@ -237,6 +201,8 @@ class Tensor(ProtocolMixin):
             if self._requires_grad:
                 keep_history(node)
         changed_by_user(self)
+        if datas:
+            pass_on(self)
         self._bound_graph_after(depth)
 
     def replace(self, other: Tensor) -> Self:
@@ -244,11 +210,16 @@ class Tensor(ProtocolMixin):
         as_tensor("replace", other)
         if other.shape != self.shape or other.dtype is not self.dtype:
             raise ShapeError(f"[replace] expected {self.dtype}{list(self.shape)}, got {other.dtype}{list(other.shape)}")
-        self._node, self._before = other._node, None
+        self._give(other)
+        changed_by_user(self)
+        if datas:
+            pass_on(self)
+        return self
+
+    def _give(self, value: Tensor) -> None:
+        self._node, self._before = value._node, None
         if self._is_leaf():
             self._node = apply(DETACH, self._node, id=next_id())
-        changed_by_user(self)
-        return self
 
     # Gradients
 
@@ -278,6 +249,8 @@ class Tensor(ProtocolMixin):
     @property
     def requires_grad(self) -> bool:
         """Whether gradients flow to it. Setting it is `requires_grad_`."""
+        if asked:
+            ask(self)
         return bool(self._requires_grad)
 
     @requires_grad.setter

@@ -35,7 +35,7 @@ from minigrad.config import Config, current
 from minigrad.engine.leaves import buffer_node
 from minigrad.engine.observe import dry_runs, observers, observing
 from minigrad.errors import MinigradError
-from minigrad.handles import live, rebound
+from minigrad.handles import asked, live, rebound
 from minigrad.mixins.modes import modes, of_modules
 from minigrad.tensor import Tensor
 
@@ -154,7 +154,7 @@ class Captures:
         journal = Journal(arguments.tensors)
         first, seed = random.counter(), random.seed()
         recorder = Recorder(journal.places, first)
-        rebound[get_ident()] = journal.mine
+        rebound[get_ident()], asked[get_ident()] = journal.mine, journal.asked
         called = of_modules.asked[get_ident()] = []
         try:
             with observing(recorder):
@@ -163,7 +163,7 @@ class Captures:
                 if pending:
                     Tensor.realize(*pending)
         finally:
-            del rebound[get_ident()], of_modules.asked[get_ident()]
+            del rebound[get_ident()], asked[get_ident()], of_modules.asked[get_ident()]
             switched, of_modules.switched = of_modules.switched, []
         del pending
         failure = recorder.failure

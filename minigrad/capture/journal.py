@@ -15,6 +15,7 @@ from minigrad.engine.storage import settle_down
 from minigrad.errors import MinigradError
 from minigrad.expr import Index, subs, variables
 from minigrad.handles import changed, live
+from minigrad.mixins.memory import datas, pass_on
 from minigrad.ops.node import Node
 from minigrad.ops.op import Shape
 from minigrad.ops.storage import ASSIGN, BUFFER
@@ -105,11 +106,13 @@ class Rebind:
 class Journal:
     """The Tensors at entry: arguments first (with their numbers as owners), then all others that live.
 
-    `mine` are ids of those that this thread changes meanwhile; `disturbed`: whether another thread has changed some.
+    `mine` are ids of those that this thread changes meanwhile, `asked` of those whose gradient it looks for;
+    `disturbed`: whether another thread has changed some.
     """
 
     inputs: list[Tensor]
     mine: set[int] = field(default_factory=set)
+    asked: set[int] = field(default_factory=set)
     disturbed: bool = False
     watched: list[Watched] = field(default_factory=list)
     places: dict[int, tuple[ref[Buffer], Place]] = field(default_factory=dict)
@@ -145,6 +148,11 @@ class Journal:
             before = None if w.grad is None else w.grad()
             found.update(id(x) for x in (t, before, None if t is None else t._grad) if x is not None)
         return found
+
+    def looked_at(self) -> list[Place]:
+        """Tensors that the function changed, or whose gradient it looked for: it may depend on there being none."""
+        ids = self.mine | self.asked
+        return [(owner, False) for owner, w in enumerate(self.watched) if id(w.tensor()) in ids]
 
     def changed(self) -> list[Tensor]:
         """Watched Tensors and gradients that are lazy now, because the function assigned them."""
@@ -267,6 +275,8 @@ def put(t: Tensor, buffer: Buffer, shape: Shape, dtype: DType, device: str) -> N
     """Makes `buffer` the value of `t`."""
     give(t, buffer, shape, dtype, device)
     changed()
+    if datas:
+        pass_on(t)
 
 
 def give(t: Tensor, buffer: Buffer, shape: Shape, dtype: DType, device: str) -> None:

@@ -93,7 +93,8 @@ class Capture:
         places = self.recording.places
         shared = [group for group in journal.shared.values() if any(p in group for p in places.values())]
         same = [o.place for o in self.output.same() if o.place is not None]
-        used = [*places.values(), *(r.place for r in self.rebinds), *same, *(p for g in shared for p in g)]
+        used = [*places.values(), *(r.place for r in self.rebinds), *same, *(p for g in shared for p in g),
+                *journal.looked_at()]
         count = len(journal.inputs)
         numbers = {owner: owner for owner in range(count)}
         self.guards: list[Guard] = []

@@ -25,6 +25,7 @@ from minigrad.capture.shortcut import MISS, Call, Expected, Kind, same_type, sho
 from minigrad.engine.prepared import PreparedPlan
 from minigrad.engine.storage import Spares
 from minigrad.handles import Changes, changes
+from minigrad.mixins.memory import datas, pass_on
 from minigrad.ops.kinds import type_of
 from minigrad.runtime.device import Buffer
 from minigrad.runtime.host import address_of
@@ -234,6 +235,8 @@ class Steady:
             owner, grad = rebind.place
             t: Any = owners[owner]._grad if grad else owners[owner]
             give(t, registers[rebind.register], rebind.shape, rebind.dtype, rebind.device)  # type: ignore
+            if datas:
+                pass_on(t)
         mark = object()
         if changes.mark is self.mark:  # no call between here and the next line, hence no other thread
             self.mark = mark

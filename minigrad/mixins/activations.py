@@ -77,14 +77,16 @@ class ActivationMixin(NumberMixin):
 
     def elu(self, alpha: Any = 1.0) -> Self:
         """x where positive, else alpha * (exp(x) - 1)."""
-        return (self > 0).where(self, (self.minimum(0).exp() - 1) * alpha)
+        above = self > 0  # not `minimum`, which shares the gradient at 0 with the number
+        return above.where(self, above.where(0, self).expm1() * alpha)
 
     def selu(self, alpha: Any = 1.6732632423543772, gamma: Any = 1.0507009873554805) -> Self:
         return self.elu(alpha) * gamma
 
     def celu(self, alpha: Any = 1.0) -> Self:
         """x where positive, else alpha * (exp(x / alpha) - 1)."""
-        return (self > 0).where(self, (self.minimum(0) * (1 / alpha)).expm1() * alpha)
+        above = self > 0
+        return above.where(self, (above.where(0, self) * (1 / alpha)).expm1() * alpha)
 
     def prelu(self, weight: Any) -> Self:
         """x where positive, else weight * x: one weight, or one per channel of [N, C, ...]."""

@@ -12,7 +12,7 @@ import numpy as np
 from minigrad.dtype import DType, bool_, float32, int32, promote
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Expr, Index, bounds
-from minigrad.handles import changed, changed_by_user, enter
+from minigrad.handles import ask, asked, changed, changed_by_user, enter
 from minigrad.mixins.modes import WithModes, modes
 from minigrad.ops import build as B
 from minigrad.ops.node import Node, apply
@@ -174,6 +174,8 @@ class Base(metaclass=WithModes):
     @property
     def grad(self) -> Self | None:
         """The gradient of a leaf, None until there is one."""
+        if asked:
+            ask(self)
         if self._grad is not None:
             changed()  # somebody may keep it
         return self._grad

@@ -213,8 +213,8 @@ class MovementMixin(ActivationMixin):
 
     def cat(self, *others: Any, dim: int = 0) -> Self:
         """Joined with other tensors along an axis; their other axes agree. Also `Tensor.cat(a, b, dim=1)`."""
-        if not isinstance(self, Base):  # Tensor.cat([a, b])
-            return _first("cat", self).cat(*self[1:], *others, dim=dim)
+        if not isinstance(self, Base):  # Tensor.cat([a, b]), Tensor.cat([a, b], 1)
+            return _first("cat", self).cat(*self[1:], dim=_positional(others, dim))
         parts = [self, *[as_tensor("cat", t) for t in spread(others)]]
         a = as_axis("cat", dim, self.ndim)
         for p in parts[1:]:
@@ -241,8 +241,8 @@ class MovementMixin(ActivationMixin):
 
     def stack(self, *others: Any, dim: int = 0) -> Self:
         """Joined with tensors of the same shape along a new axis."""
-        if not isinstance(self, Base):  # Tensor.stack([a, b])
-            return _first("stack", self).stack(*self[1:], *others, dim=dim)
+        if not isinstance(self, Base):  # Tensor.stack([a, b]), Tensor.stack([a, b], 1)
+            return _first("stack", self).stack(*self[1:], dim=_positional(others, dim))
         parts = [self, *[as_tensor("stack", t) for t in spread(others)]]
         dim = as_axis("stack", dim, self.ndim + 1)
         if any(p.shape != self.shape for p in parts):
@@ -321,6 +321,11 @@ def _first(name: str, tensors: Any) -> Any:
     if not isinstance(tensors, (tuple, list)) or not tensors or not all(isinstance(t, Base) for t in tensors):
         raise ShapeError(f"[{name}] expected tensors or a list of at least one, got {tensors!r}")
     return tensors[0]
+
+
+def _positional(rest: tuple[Any, ...], dim: int) -> Any:
+    """The axis, which may stand behind a list of tensors without its name."""
+    return rest[0] if len(rest) == 1 else dim if not rest else rest
 
 
 def _common_dtype(parts: Sequence[Base]) -> DType:

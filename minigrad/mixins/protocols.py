@@ -11,11 +11,11 @@ from minigrad.dtype import bfloat16, uint16
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Expr, Index, evaluate
 from minigrad.mixins.base import as_axis
-from minigrad.mixins.hooks import HookMixin
+from minigrad.mixins.memory import MemoryMixin
 from minigrad.ops import build as B
 
 
-class ProtocolMixin(HookMixin):
+class ProtocolMixin(MemoryMixin):
     """Methods that the language calls, written with `numpy` and `item`."""
 
     __slots__ = ()

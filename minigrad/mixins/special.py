@@ -83,8 +83,11 @@ class SpecialMixin(ElementwiseMixin):
     def fmod(self, other: Any) -> Self:
         """x - trunc(x / other) * other, of the sign of x; integers: remainder by 0 gives 0."""
         other = self._operand(other)
-        size = self.abs().mod(abs(other))
-        return (self < 0).where(-size, size) if self.dtype.kind != "u" else size
+        if self.dtype.kind == "u":
+            return self.mod(abs(other))
+        below = self < 0  # not `abs`, whose gradient at 0 is 0
+        size = below.where(-self, self).mod(abs(other))
+        return below.where(-size, size)
 
     def copysign(self, other: Any) -> Self:
         """|x| with the sign of `other`, that of its zeros too."""

@@ -3,11 +3,11 @@ from __future__ import annotations
 
 from minigrad.errors import DTypeError
 from minigrad.mixins.base import as_count, as_number, as_tensor
-from minigrad.nn.parts import Parts
+from minigrad.nn.module import Layer
 from minigrad.tensor import Tensor
 
 
-class _InPlace:
+class _InPlace(Layer):
     """With `inplace`, the input's handle gets the result too, as by a method that ends in `_`; it saves nothing."""
 
     def __init__(self, inplace: bool = False):
@@ -17,14 +17,14 @@ class _InPlace:
 class ReLU(_InPlace):
     """max(x, 0)."""
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("ReLU", x)._result("ReLU", x.relu(), self.inplace)
 
 
 class ReLU6(_InPlace):
     """min(max(x, 0), 6)."""
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("ReLU6", x)._result("ReLU6", x.relu6(), self.inplace)
 
 
@@ -35,7 +35,7 @@ class LeakyReLU(_InPlace):
         super().__init__(inplace)
         self.negative_slope = as_number("LeakyReLU", "negative_slope", negative_slope)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("LeakyReLU", x)._result("LeakyReLU", x.leaky_relu(self.negative_slope), self.inplace)
 
 
@@ -46,11 +46,11 @@ class ELU(_InPlace):
         super().__init__(inplace)
         self.alpha = as_number("ELU", "alpha", alpha)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("ELU", x)._result("ELU", x.elu(self.alpha), self.inplace)
 
 
-class GELU:
+class GELU(Layer):
     """x * P(normal <= x): exact with erf ("none"), or the "tanh" approximation.
 
     The default is PyTorch's, exact; that of `Tensor.gelu` is the approximation. Source: Hendrycks & Gimpel 2016,
@@ -62,79 +62,79 @@ class GELU:
             raise DTypeError(f"[GELU] expected approximate 'none' or 'tanh', got {approximate!r}")
         self.approximate = approximate
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("GELU", x).gelu(self.approximate)
 
 
 class SiLU(_InPlace):
     """x * sigmoid(x)."""
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("SiLU", x)._result("SiLU", x.silu(), self.inplace)
 
 
 class Mish(_InPlace):
     """x * tanh(softplus(x))."""
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("Mish", x)._result("Mish", x.mish(), self.inplace)
 
 
 class Hardswish(_InPlace):
     """x * relu6(x + 3) / 6."""
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("Hardswish", x)._result("Hardswish", x.hardswish(), self.inplace)
 
 
-class Softplus:
+class Softplus(Layer):
     """log(1 + exp(beta * x)) / beta."""
 
     def __init__(self, beta: float = 1.0):
         self.beta = as_number("Softplus", "beta", beta)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("Softplus", x).softplus(self.beta)
 
 
-class Sigmoid:
+class Sigmoid(Layer):
     """1 / (1 + exp(-x))."""
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("Sigmoid", x).sigmoid()
 
 
-class Tanh:
+class Tanh(Layer):
     """The hyperbolic tangent."""
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("Tanh", x).tanh()
 
 
-class Softmax:
+class Softmax(Layer):
     """exp(x) / sum(exp(x)) along the axis `dim`."""
 
     def __init__(self, dim: int = -1):
         self.dim = dim
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("Softmax", x).softmax(self.dim)
 
 
-class LogSoftmax:
+class LogSoftmax(Layer):
     """log(softmax(x)) along the axis `dim`."""
 
     def __init__(self, dim: int = -1):
         self.dim = dim
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("LogSoftmax", x).log_softmax(self.dim)
 
 
 class SELU(_InPlace):
     """elu(x, 1.6733) * 1.0507: it keeps mean 0 and variance 1 (Klambauer et al. 2017)."""
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("SELU", x)._result("SELU", x.selu(), self.inplace)
 
 
@@ -145,11 +145,11 @@ class CELU(_InPlace):
         super().__init__(inplace)
         self.alpha = as_number("CELU", "alpha", alpha)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("CELU", x)._result("CELU", x.celu(self.alpha), self.inplace)
 
 
-class PReLU(Parts):
+class PReLU(Layer):
     """x where positive, else weight * x. `weight` [num_parameters] is learnt: one, or one per channel of [N, C, ...].
 
     Source: He et al. 2015, https://arxiv.org/abs/1502.01852
@@ -159,17 +159,17 @@ class PReLU(Parts):
         count = as_count("PReLU", "num_parameters", num_parameters, 1)
         self.weight = Tensor.full((count,), as_number("PReLU", "init", init), requires_grad=True)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("PReLU", x).prelu(self.weight)
 
 
-class GLU:
+class GLU(Layer):
     """The first half of the axis `dim` times the sigmoid of the second."""
 
     def __init__(self, dim: int = -1):
         self.dim = dim
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("GLU", x).glu(self.dim)
 
 
@@ -180,55 +180,55 @@ class Hardtanh(_InPlace):
         super().__init__(inplace)
         self.min_val, self.max_val = min_val, max_val
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("Hardtanh", x)._result("Hardtanh", x.hardtanh(self.min_val, self.max_val), self.inplace)
 
 
 class Hardsigmoid(_InPlace):
     """relu6(x + 3) / 6."""
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("Hardsigmoid", x)._result("Hardsigmoid", x.hardsigmoid(), self.inplace)
 
 
-class Hardshrink:
+class Hardshrink(Layer):
     """0 within -lambd..lambd, else x."""
 
     def __init__(self, lambd: float = 0.5):
         self.lambd = as_number("Hardshrink", "lambd", lambd)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("Hardshrink", x).hardshrink(self.lambd)
 
 
-class Softshrink:
+class Softshrink(Layer):
     """0 within -lambd..lambd, else x moved towards 0 by lambd."""
 
     def __init__(self, lambd: float = 0.5):
         self.lambd = as_number("Softshrink", "lambd", lambd)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("Softshrink", x).softshrink(self.lambd)
 
 
-class Tanhshrink:
+class Tanhshrink(Layer):
     """x - tanh(x)."""
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("Tanhshrink", x).tanhshrink()
 
 
-class Softsign:
+class Softsign(Layer):
     """x / (1 + |x|)."""
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("Softsign", x).softsign()
 
 
-class LogSigmoid:
+class LogSigmoid(Layer):
     """log(sigmoid(x))."""
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("LogSigmoid", x).logsigmoid()
 
 
@@ -239,22 +239,22 @@ class Threshold(_InPlace):
         super().__init__(inplace)
         self.threshold, self.value = threshold, value
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("Threshold", x)._result("Threshold", x.threshold(self.threshold, self.value), self.inplace)
 
 
-class Softmin:
+class Softmin(Layer):
     """softmax(-x) along the axis `dim`."""
 
     def __init__(self, dim: int = -1):
         self.dim = dim
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("Softmin", x).softmin(self.dim)
 
 
-class Softmax2d:
+class Softmax2d(Layer):
     """softmax over the channels of images [N, C, H, W]."""
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("Softmax2d", x).softmax(-3)

@@ -8,11 +8,11 @@ from minigrad.errors import DTypeError, ShapeError
 from minigrad.mixins.attention import softmax_of_kept
 from minigrad.mixins.base import as_count, as_tensor
 from minigrad.nn.linear import Linear
-from minigrad.nn.parts import Parts
+from minigrad.nn.module import Layer
 from minigrad.tensor import Tensor
 
 
-class MultiheadAttention(Parts):
+class MultiheadAttention(Layer):
     """Attention of `num_heads` heads between projections of query [L, N, E], key [S, N, E] and value [S, N, E], or
     [N, L, E] and [N, S, E] with `batch_first`, or without N; E is `embed_dim`.
 
@@ -38,7 +38,7 @@ class MultiheadAttention(Parts):
         if bias:
             self.out_proj.bias = Tensor.zeros(embed_dim, requires_grad=True)
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None,
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None,
                  need_weights: bool = True, attn_mask: Tensor | None = None, average_attn_weights: bool = True,
                  is_causal: bool = False) -> tuple[Tensor, Tensor | None]:
         """(output of the query's shape, weights [N, L, S] or None without `need_weights`).

@@ -77,7 +77,7 @@ class EmbeddingBag(Embedding):
         super().__init__(num_embeddings, embedding_dim, padding_idx)
         self.mode, self.include_last_offset = mode, include_last_offset
 
-    def __call__(self, indices: Tensor, offsets: Tensor | None = None,  # type: ignore[override]
+    def forward(self, indices: Tensor, offsets: Tensor | None = None,  # type: ignore[override]
                  per_sample_weights: Tensor | None = None) -> Tensor:
         return embedding_bag(indices, self.weight, offsets, mode=self.mode, per_sample_weights=per_sample_weights,
                              include_last_offset=self.include_last_offset, padding_idx=self.padding_idx)

@@ -7,25 +7,22 @@ from typing import Any
 
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.mixins.base import as_tensor
-from minigrad.nn.module import Module
+from minigrad.nn.module import Layer
 from minigrad.nn.parts import Parts
 from minigrad.tensor import Tensor
 
-Layer = Callable[[Any], Any]
+Step = Callable[[Any], Any]
 
 
-class Sequential(Module):
-    """Layers called one after another, each with what the one before gives. A Module whose mode is that around the
-    call, until `train()` or `eval()` of it or of a Module that it is part of says otherwise.
+class Sequential(Layer):
+    """Layers called one after another, each with what the one before gives.
 
     Made of layers, or of one dictionary of named ones. A layer is anything that can be called with one argument,
     `Tensor.relu` too. They are attributes "0", "1", ... (or their names), so that state names are PyTorch's:
     `0.weight`. Raises DTypeError for what cannot be called.
     """
 
-    training = None
-
-    def __init__(self, *layers: Layer | Mapping[str, Layer]):
+    def __init__(self, *layers: Step | Mapping[str, Step]):
         given = layers[0] if len(layers) == 1 and isinstance(layers[0], Mapping) else dict(enumerate(layers))
         for name, layer in given.items():
             self._add(str(name), layer)
@@ -37,7 +34,7 @@ class Sequential(Module):
             raise DTypeError(f"[Sequential] expected a name of its own for each layer, got {name!r}")
         setattr(self, name, layer)
 
-    def append(self, layer: Layer) -> Sequential:
+    def append(self, layer: Step) -> Sequential:
         """Adds a layer at the end, named by its place."""
         self._add(str(len(self)), layer)
         return self
@@ -50,7 +47,7 @@ class Sequential(Module):
     def __len__(self) -> int:
         return len(list(iter(self)))
 
-    def __iter__(self) -> Iterator[Layer]:
+    def __iter__(self) -> Iterator[Step]:
         return iter([part for name, part in vars(self).items() if name != "training" and name[0] != "_"])
 
     def __getitem__(self, index: int | slice) -> Any:
@@ -99,17 +96,17 @@ def _listed(name: str, modules: Any) -> list[Any]:
     return list(modules)
 
 
-class Flatten:
+class Flatten(Layer):
     """Axes start_dim..end_dim as one; the first axis, that of the batch, stays by default."""
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1):
         self.start_dim, self.end_dim = start_dim, end_dim
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("Flatten", x).flatten(self.start_dim, self.end_dim)
 
 
-class Unflatten:
+class Unflatten(Layer):
     """One axis as several, of which one may be -1."""
 
     def __init__(self, dim: int, unflattened_size: tuple[int, ...]):
@@ -117,15 +114,15 @@ class Unflatten:
             raise ShapeError(f"[Unflatten] expected sizes of the new axes, got {unflattened_size!r}")
         self.dim, self.unflattened_size = dim, tuple(unflattened_size)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("Unflatten", x).unflatten(self.dim, self.unflattened_size)
 
 
-class Identity:
+class Identity(Layer):
     """Gives back its input. Takes and ignores the arguments of the layer that it stands for."""
 
     def __init__(self, *_: Any, **__: Any):
         pass
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return x

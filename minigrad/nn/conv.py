@@ -8,7 +8,7 @@ from typing import ClassVar
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_tensor, is_index
 from minigrad.mixins.linalg import per_axis
-from minigrad.nn.parts import Parts
+from minigrad.nn.module import Layer
 from minigrad.tensor import Tensor
 
 
@@ -23,7 +23,7 @@ def _check_groups(op: str, in_channels: int, out_channels: int, groups: int) -> 
         )
 
 
-class _Layer(Parts, ABC):
+class _Layer(Layer, ABC):
     """What convolutions over `axes` axes share: sizes per axis, and weight and bias uniform in +-1/sqrt(fan_in)."""
 
     axes: ClassVar[int]
@@ -91,7 +91,7 @@ class _Conv(_Layer):
         totals = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
         return tuple([p for total in totals[::-1] for p in (total // 2, total - total // 2)])
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         self._check(x, self.in_channels)
         inside = self.padding_mode == "zeros"
         x = x if inside else x.pad(self.padding, self.padding_mode)
@@ -146,7 +146,7 @@ class _ConvTranspose(_Layer):
         self.in_channels, self.groups = in_channels, groups
         self._start((in_channels, out_channels // groups, *self.kernel_size), out_channels, bias)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         self._check(x, self.in_channels)
         return x.conv_transpose2d(
             self.weight,

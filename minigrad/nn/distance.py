@@ -5,31 +5,31 @@ import math
 
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_count, as_tensor
-from minigrad.nn.parts import Parts
+from minigrad.nn.module import Layer
 from minigrad.tensor import Tensor
 
 
-class CosineSimilarity:
+class CosineSimilarity(Layer):
     """The cosine of the angle between vectors along the axis `dim`, whose norms are no less than `eps`."""
 
     def __init__(self, dim: int = 1, eps: float = 1e-8):
         self.dim, self.eps = dim, eps
 
-    def __call__(self, x: Tensor, other: Tensor) -> Tensor:
+    def forward(self, x: Tensor, other: Tensor) -> Tensor:
         return as_tensor("CosineSimilarity", x).cosine_similarity(other, self.dim, self.eps)
 
 
-class PairwiseDistance:
+class PairwiseDistance(Layer):
     """The p-norm of x - other + eps along the last axis."""
 
     def __init__(self, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False):
         self.p, self.eps, self.keepdim = p, eps, keepdim
 
-    def __call__(self, x: Tensor, other: Tensor) -> Tensor:
+    def forward(self, x: Tensor, other: Tensor) -> Tensor:
         return as_tensor("PairwiseDistance", x).pairwise_distance(other, self.p, self.eps, self.keepdim)
 
 
-class Bilinear(Parts):
+class Bilinear(Layer):
     """y[k] = x1 @ weight[k] @ x2 + bias[k], for x1 [..., in1_features] and x2 [..., in2_features].
 
     `weight` is [out_features, in1_features, in2_features] and `bias` [out_features] (None without), both uniform in
@@ -42,7 +42,7 @@ class Bilinear(Parts):
         self.weight = Tensor.uniform(*shape, low=-bound, high=bound, requires_grad=True)
         self.bias = Tensor.uniform(out_features, low=-bound, high=bound, requires_grad=True) if bias else None
 
-    def __call__(self, x1: Tensor, x2: Tensor) -> Tensor:
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
         return bilinear(x1, x2, self.weight, self.bias)
 
 

@@ -100,7 +100,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         0 if bias is None else bias)
 
 
-def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
+def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, *, sparse: bool = False) -> Tensor:
     """Rows of a table [V, D]; the row `padding_idx` gets no gradient."""
     found = as_tensor("embedding", weight).embedding(input)
     if padding_idx is None:

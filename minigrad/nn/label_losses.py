@@ -19,7 +19,7 @@ class CTCLoss(Loss):
         super().__init__(reduction=reduction)
         self.blank, self.zero_infinity = blank, zero_infinity
 
-    def __call__(self, log_probs: Tensor, targets: Any, input_lengths: Any, target_lengths: Any) -> Tensor:
+    def forward(self, log_probs: Tensor, targets: Any, input_lengths: Any, target_lengths: Any) -> Tensor:
         return as_tensor("CTCLoss", log_probs).ctc_loss(targets, input_lengths, target_lengths, self.blank,
                                                         self.reduction, self.zero_infinity)
 
@@ -31,7 +31,7 @@ class MultiMarginLoss(Loss):
         super().__init__(reduction=reduction)
         self.p, self.margin, self.weight = p, margin, weight
 
-    def __call__(self, x: Tensor, target: Any) -> Tensor:
+    def forward(self, x: Tensor, target: Any) -> Tensor:
         return as_tensor("MultiMarginLoss", x).multi_margin_loss(target, self.p, self.margin, self.weight,
                                                                  self.reduction)
 
@@ -39,7 +39,7 @@ class MultiMarginLoss(Loss):
 class MultiLabelMarginLoss(Loss):
     """Of scores and labels [N, C]; see `Tensor.multilabel_margin_loss`."""
 
-    def __call__(self, x: Tensor, target: Any) -> Tensor:
+    def forward(self, x: Tensor, target: Any) -> Tensor:
         return as_tensor("MultiLabelMarginLoss", x).multilabel_margin_loss(target, self.reduction)
 
 
@@ -50,7 +50,7 @@ class MultiLabelSoftMarginLoss(Loss):
         super().__init__(reduction=reduction)
         self.weight = weight
 
-    def __call__(self, x: Tensor, target: Any) -> Tensor:
+    def forward(self, x: Tensor, target: Any) -> Tensor:
         return as_tensor("MultiLabelSoftMarginLoss", x).multilabel_soft_margin_loss(target, self.weight, self.reduction)
 
 
@@ -73,6 +73,6 @@ class TripletMarginWithDistanceLoss(Loss):
         super().__init__(reduction=reduction)
         self.distance_function, self.margin, self.swap = distance_function, margin, swap
 
-    def __call__(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         return triplet_margin_with_distance_loss(anchor, positive, negative, distance_function=self.distance_function,
                                                  margin=self.margin, swap=self.swap, reduction=self.reduction)

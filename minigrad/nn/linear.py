@@ -2,15 +2,15 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from minigrad.errors import ShapeError
+from minigrad.errors import MinigradError, ShapeError
 from minigrad.mixins.base import as_count, as_tensor, is_index
-from minigrad.nn.parts import Parts
+from minigrad.nn.module import Layer
 from minigrad.tensor import Tensor
 
 
-class Linear(Parts):
+class Linear(Layer):
     """y = x @ weight.T + bias, for x of shape [..., in_features]; y is [..., out_features].
 
     `weight` is [out_features, in_features] and `bias` [out_features] (None without), both uniform in
@@ -24,18 +24,25 @@ class Linear(Parts):
         self.weight = Tensor.uniform(out_features, in_features, low=-bound, high=bound, requires_grad=True)
         self.bias = Tensor.uniform(out_features, low=-bound, high=bound, requires_grad=True) if bias else None
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("Linear", x).linear(self.weight.transpose(), self.bias)
 
 
-class Embedding(Parts):
+class Embedding(Layer):
     """Rows of a table: indices of any shape S give S + [embedding_dim].
 
     `weight` is [num_embeddings, embedding_dim], standard normal. Indices are integers in [0, num_embeddings). The row
-    `padding_idx`, if there is one, starts as zeros and gets no gradient. Raises ShapeError for one outside the table.
+    `padding_idx`, if there is one, starts as zeros and gets no gradient. Gradients are dense, also with `sparse`.
+    Raises ShapeError for a row outside the table, MinigradError for options that would change weights or gradients.
     """
 
-    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None):
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None,
+                 max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False,
+                 sparse: bool = False):
+        if max_norm is not None or scale_grad_by_freq:
+            raise MinigradError(f"[{type(self).__name__}] expected max_norm=None and scale_grad_by_freq=False, got "
+                                f"{max_norm!r} and {scale_grad_by_freq!r}: change rows with weight.data.renorm_(...), "
+                                "gradients with weight.register_hook(...)")
         self.num_embeddings, self.embedding_dim, self.padding_idx = num_embeddings, embedding_dim, padding_idx
         if padding_idx is None:
             self.weight = Tensor.randn(num_embeddings, embedding_dim, requires_grad=True)
@@ -48,14 +55,27 @@ class Embedding(Parts):
         start = rows.eq(self.padding_idx).where(0.0, Tensor.randn(num_embeddings, embedding_dim))
         self.weight = start.requires_grad_()
 
-    def __call__(self, indices: Tensor) -> Tensor:
+    @classmethod
+    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None,
+                        **options: Any) -> Any:
+        """A layer over the rows of `embeddings` [num_embeddings, embedding_dim], which no step changes with `freeze`.
+        """
+        if as_tensor("from_pretrained", embeddings).ndim != 2:
+            raise ShapeError(f"[from_pretrained] expected a table [num_embeddings, embedding_dim], got "
+                             f"{list(embeddings.shape)}")
+        rows, columns = (as_count("from_pretrained", "a length", n) for n in embeddings.shape)
+        made = cls(rows, columns, padding_idx=padding_idx, **options)
+        made.weight = embeddings.detach().clone().requires_grad_(not freeze)
+        return made
+
+    def forward(self, indices: Tensor) -> Tensor:
         found = self.weight.embedding(indices)
         if self.padding_idx is None:
             return found
         return as_tensor("Embedding", indices).eq(self.padding_idx).unsqueeze(-1).where(found.detach(), found)
 
 
-class Dropout:
+class Dropout(Layer):
     """While training, zeroes each element with probability `p` and scales the rest by 1/(1-p); else the identity.
 
     Source: Srivastava et al. 2014, https://jmlr.org/papers/v15/srivastava14a.html
@@ -64,11 +84,11 @@ class Dropout:
     def __init__(self, p: float = 0.5, inplace: bool = False):
         self.p, self.inplace = p, inplace
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("Dropout", x)._result("Dropout", x.dropout(self.p), self.inplace)
 
 
-class _PlaneDropout:
+class _PlaneDropout(Layer):
     """While training, zeroes whole channels with probability `p` and scales the rest by 1/(1-p)."""
 
     axes: ClassVar[int]
@@ -76,7 +96,7 @@ class _PlaneDropout:
     def __init__(self, p: float = 0.5, inplace: bool = False):
         self.p, self.inplace = p, inplace
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         if as_tensor(type(self).__name__, x).ndim < self.axes + 1:
             raise ShapeError(f"[{type(self).__name__}] expected [N, C, ...] with {self.axes} further axes, "
                              f"got {list(x.shape)}")

@@ -3,12 +3,13 @@ from __future__ import annotations
 
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_tensor
+from minigrad.nn.module import Layer
 from minigrad.tensor import Tensor
 
 REDUCTIONS = ("mean", "sum", "none")
 
 
-class Loss:
+class Loss(Layer):
     """`reduction` is 'mean', 'sum' or 'none'. It is given by name: PyTorch's arguments `size_average` and `reduce`,
     which stand before it, are gone here. Raises ShapeError for another one."""
 
@@ -29,7 +30,7 @@ class CrossEntropyLoss(Loss):
         super().__init__(reduction=reduction)
         self.weight, self.ignore_index, self.label_smoothing = weight, ignore_index, label_smoothing
 
-    def __call__(self, x: Tensor, target: Tensor) -> Tensor:
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return as_tensor("CrossEntropyLoss", x).cross_entropy(target, self.reduction, self.label_smoothing,
                                                               self.ignore_index, self.weight)
 
@@ -41,7 +42,7 @@ class NLLLoss(Loss):
         super().__init__(reduction=reduction)
         self.weight, self.ignore_index = weight, ignore_index
 
-    def __call__(self, x: Tensor, target: Tensor) -> Tensor:
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return as_tensor("NLLLoss", x).nll_loss(target, self.reduction, self.weight, self.ignore_index)
 
 
@@ -52,7 +53,7 @@ class BCELoss(Loss):
         super().__init__(reduction=reduction)
         self.weight = weight
 
-    def __call__(self, x: Tensor, target: Tensor) -> Tensor:
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
         _same_shape("BCELoss", x, target)
         return x.binary_crossentropy(target, self.reduction, self.weight)
 
@@ -65,7 +66,7 @@ class BCEWithLogitsLoss(Loss):
         super().__init__(reduction=reduction)
         self.weight, self.pos_weight = weight, pos_weight
 
-    def __call__(self, x: Tensor, target: Tensor) -> Tensor:
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
         _same_shape("BCEWithLogitsLoss", x, target)
         return x.binary_crossentropy_logits(target, self.reduction, self.weight, self.pos_weight)
 
@@ -73,14 +74,14 @@ class BCEWithLogitsLoss(Loss):
 class MSELoss(Loss):
     """Squared distances."""
 
-    def __call__(self, x: Tensor, target: Tensor) -> Tensor:
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return as_tensor("MSELoss", x).mse_loss(target, self.reduction)
 
 
 class L1Loss(Loss):
     """Absolute distances."""
 
-    def __call__(self, x: Tensor, target: Tensor) -> Tensor:
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return as_tensor("L1Loss", x).l1_loss(target, self.reduction)
 
 
@@ -91,7 +92,7 @@ class SmoothL1Loss(Loss):
         super().__init__(reduction=reduction)
         self.beta = beta
 
-    def __call__(self, x: Tensor, target: Tensor) -> Tensor:
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return as_tensor("SmoothL1Loss", x).smooth_l1_loss(target, self.reduction, self.beta)
 
 
@@ -102,7 +103,7 @@ class HuberLoss(Loss):
         super().__init__(reduction=reduction)
         self.delta = delta
 
-    def __call__(self, x: Tensor, target: Tensor) -> Tensor:
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return as_tensor("HuberLoss", x).huber_loss(target, self.reduction, self.delta)
 
 
@@ -114,7 +115,7 @@ class KLDivLoss(Loss):
         super().__init__(reduction=reduction)
         self.log_target = log_target
 
-    def __call__(self, x: Tensor, target: Tensor) -> Tensor:
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return as_tensor("KLDivLoss", x).kl_div(target, self.reduction, self.log_target)
 
 
@@ -125,7 +126,7 @@ class GaussianNLLLoss(Loss):
         super().__init__(reduction=reduction)
         self.full, self.eps = full, eps
 
-    def __call__(self, x: Tensor, target: Tensor, var: Tensor) -> Tensor:
+    def forward(self, x: Tensor, target: Tensor, var: Tensor) -> Tensor:
         return as_tensor("GaussianNLLLoss", x).gaussian_nll_loss(target, var, self.reduction, self.full, self.eps)
 
 
@@ -136,7 +137,7 @@ class PoissonNLLLoss(Loss):
         super().__init__(reduction=reduction)
         self.log_input, self.full, self.eps = log_input, full, eps
 
-    def __call__(self, x: Tensor, target: Tensor) -> Tensor:
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return as_tensor("PoissonNLLLoss", x).poisson_nll_loss(target, self.log_input, self.full, self.eps,
                                                                self.reduction)
 
@@ -148,7 +149,7 @@ class MarginRankingLoss(Loss):
         super().__init__(reduction=reduction)
         self.margin = margin
 
-    def __call__(self, x: Tensor, other: Tensor, target: Tensor) -> Tensor:
+    def forward(self, x: Tensor, other: Tensor, target: Tensor) -> Tensor:
         return as_tensor("MarginRankingLoss", x).margin_ranking_loss(other, target, self.margin, self.reduction)
 
 
@@ -159,14 +160,14 @@ class HingeEmbeddingLoss(Loss):
         super().__init__(reduction=reduction)
         self.margin = margin
 
-    def __call__(self, x: Tensor, target: Tensor) -> Tensor:
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return as_tensor("HingeEmbeddingLoss", x).hinge_embedding_loss(target, self.margin, self.reduction)
 
 
 class SoftMarginLoss(Loss):
     """log(1 + exp(-t * x)) for t of 1 or -1."""
 
-    def __call__(self, x: Tensor, target: Tensor) -> Tensor:
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return as_tensor("SoftMarginLoss", x).soft_margin_loss(target, self.reduction)
 
 
@@ -177,7 +178,7 @@ class CosineEmbeddingLoss(Loss):
         super().__init__(reduction=reduction)
         self.margin = margin
 
-    def __call__(self, x: Tensor, other: Tensor, target: Tensor) -> Tensor:
+    def forward(self, x: Tensor, other: Tensor, target: Tensor) -> Tensor:
         return as_tensor("CosineEmbeddingLoss", x).cosine_embedding_loss(other, target, self.margin, self.reduction)
 
 
@@ -190,7 +191,7 @@ class TripletMarginLoss(Loss):
         super().__init__(reduction=reduction)
         self.margin, self.p, self.eps, self.swap = margin, p, eps, swap
 
-    def __call__(self, x: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+    def forward(self, x: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         return as_tensor("TripletMarginLoss", x).triplet_margin_loss(
             positive, negative, self.margin, self.p, self.eps, self.swap, self.reduction)
 

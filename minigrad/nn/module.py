@@ -1,8 +1,8 @@
-"""`Module`: a base class for models that were written for PyTorch; models need none."""
+"""`Module`: the base class of layers, and of models that were written for PyTorch; others need none."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Self
+from typing import Any
 
 from minigrad.errors import DTypeError, MinigradError
 from minigrad.mixins.modes import of_modules
@@ -26,7 +26,8 @@ class Module(Parts):
         raise MinigradError(f"[{type(self).__name__}] expected a method forward")
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        of_modules.ask(self)
+        if of_modules.asked:
+            of_modules.ask(self)
         if self.training is None:
             return self.forward(*args, **options)
         with Tensor.train(self.training):
@@ -42,19 +43,6 @@ class Module(Parts):
         object.__setattr__(self, name, value)
         if before is not self.training:
             of_modules.switch(self)
-
-    # Modes
-
-    def train(self, mode: bool = True) -> Self:
-        """Sets the mode of this Module and of those inside it."""
-        for module in self.modules():
-            if isinstance(module, Module):
-                module.training = mode
-        return self
-
-    def eval(self) -> Self:
-        """Batch norm uses its running statistics, dropout leaves nothing out."""
-        return self.train(False)
 
     # Parts
 
@@ -116,6 +104,18 @@ class Module(Parts):
                  f"  ({name}): {type(part).__name__}" for name, part in self.named_children()]
         inner = "\n" + "\n".join(lines) + "\n" if lines else self.extra_repr()
         return f"{type(self).__name__}({inner})"
+
+
+class Layer(Module):
+    """A Module whose mode is that around the call, until `train()` or `eval()` of it or of a Module that it is part of
+    says otherwise."""
+
+    training = None
+
+    def extra_repr(self) -> str:
+        """The numbers and names that it keeps, by their names."""
+        return ", ".join(f"{name}={value!r}" for name, value in vars(self).items()
+                         if name[0] != "_" and name != "training" and isinstance(value, (bool, int, float, str, tuple)))
 
 
 def Parameter(data: Any, requires_grad: bool = True) -> Tensor:  # noqa: N802  (PyTorch's name)

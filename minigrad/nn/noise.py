@@ -6,6 +6,7 @@ import math
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_tensor
 from minigrad.mixins.modes import modes
+from minigrad.nn.module import Layer
 from minigrad.tensor import Tensor
 
 _FLOOR = -1.0507009873554805 * 1.6732632423543772  # what SELU tends to
@@ -53,27 +54,27 @@ def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: b
     return x._result("rrelu", (x >= 0).where(x, x * slope), inplace)
 
 
-class AlphaDropout:
+class AlphaDropout(Layer):
     """While training, `functional.alpha_dropout`; else the identity."""
 
     def __init__(self, p: float = 0.5, inplace: bool = False):
         self.p, self.inplace = p, inplace
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return alpha_dropout(x, self.p, modes.now.training, self.inplace)
 
 
-class FeatureAlphaDropout:
+class FeatureAlphaDropout(Layer):
     """While training, `functional.feature_alpha_dropout`; else the identity."""
 
     def __init__(self, p: float = 0.5, inplace: bool = False):
         self.p, self.inplace = p, inplace
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return feature_alpha_dropout(x, self.p, modes.now.training, self.inplace)
 
 
-class RReLU:
+class RReLU(Layer):
     """`functional.rrelu`, with random slopes while training.
 
     Source: Xu et al. 2015, https://arxiv.org/abs/1505.00853
@@ -82,5 +83,5 @@ class RReLU:
     def __init__(self, lower: float = 1 / 8, upper: float = 1 / 3, inplace: bool = False):
         self.lower, self.upper, self.inplace = lower, upper, inplace
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return rrelu(x, self.lower, self.upper, modes.now.training, self.inplace)

@@ -4,12 +4,12 @@ from __future__ import annotations
 from minigrad.dtype import int64
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_count, as_shape, as_tensor, is_index
-from minigrad.nn.parts import Parts
+from minigrad.nn.module import Layer
 from minigrad.optim.statistics import note_moved
 from minigrad.tensor import Tensor
 
 
-class _ChannelNorm(Parts):
+class _ChannelNorm(Layer):
     """A scale and a shift per channel if `affine`, and running statistics of the channels if they are tracked."""
 
     _buffer_names = ("running_mean", "running_var", "num_batches_tracked")
@@ -59,7 +59,7 @@ class BatchNorm(_ChannelNorm):
     ):
         super().__init__(num_features, eps, momentum, affine, track_running_stats)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         if as_tensor("BatchNorm", x).ndim < 2 or x.shape[1] != self.num_features:
             raise ShapeError(f"[BatchNorm] expected [N, {self.num_features}, ...], got {list(x.shape)}")
         if self.track_running_stats and not Tensor.training:
@@ -80,7 +80,7 @@ BatchNorm2d = BatchNorm
 BatchNorm3d = BatchNorm
 
 
-class LayerNorm(Parts):
+class LayerNorm(Layer):
     """y = (x - mean) / sqrt(var + eps) * weight + bias over the last axes, which must equal `normalized_shape`.
 
     `weight` and `bias` have that shape (None with elementwise_affine=False; bias=False leaves out the bias).
@@ -102,7 +102,7 @@ class LayerNorm(Parts):
         self.weight = Tensor.ones(*self.normalized_shape, requires_grad=True) if elementwise_affine else None
         self.bias = Tensor.zeros(*self.normalized_shape, requires_grad=True) if elementwise_affine and bias else None
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         if as_tensor("LayerNorm", x).shape[-len(self.normalized_shape):] != self.normalized_shape:
             expected = ", ".join(map(str, self.normalized_shape))
             raise ShapeError(f"[LayerNorm] expected [..., {expected}], got {list(x.shape)}")
@@ -115,11 +115,11 @@ class LayerNorm(Parts):
 class LayerNorm2d(LayerNorm):
     """LayerNorm over the channels of images [N, C, H, W]."""
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return super().__call__(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
-class RMSNorm(Parts):
+class RMSNorm(Layer):
     """y = x / sqrt(mean(x*x) + eps) * weight over the last axis, of size `dim`.
 
     Source: Zhang & Sennrich 2019, https://arxiv.org/abs/1910.07467
@@ -129,14 +129,14 @@ class RMSNorm(Parts):
         self.dim, self.eps = dim, eps
         self.weight = Tensor.ones(dim, requires_grad=True) if elementwise_affine else None
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         if as_tensor("RMSNorm", x).shape[-1:] != (self.dim,):
             raise ShapeError(f"[RMSNorm] expected [..., {self.dim}], got {list(x.shape)}")
         x = x.rmsnorm(eps=self.eps)
         return x if self.weight is None else x * self.weight
 
 
-class GroupNorm(Parts):
+class GroupNorm(Layer):
     """LayerNorm over each of `num_groups` groups of channels and all positions, for x of shape [N, num_channels, ...];
     scale and shift per channel.
 
@@ -152,7 +152,7 @@ class GroupNorm(Parts):
         self.weight = Tensor.ones(num_channels, requires_grad=True) if affine else None
         self.bias = Tensor.zeros(num_channels, requires_grad=True) if affine else None
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         if as_tensor("GroupNorm", x).ndim < 2 or x.shape[1] != self.num_channels:
             raise ShapeError(f"[GroupNorm] expected [N, {self.num_channels}, ...], got {list(x.shape)}")
         y = x.reshape(x.shape[0], self.num_groups, -1).layernorm(axis=-1, eps=self.eps).reshape(*x.shape)
@@ -176,7 +176,7 @@ class InstanceNorm(_ChannelNorm):
                  track_running_stats: bool = False):
         super().__init__(num_features, eps, momentum, affine, track_running_stats)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         if as_tensor("InstanceNorm", x).ndim < 3 or x.shape[1] != self.num_features:
             raise ShapeError(f"[InstanceNorm] expected [N, {self.num_features}, ...] with positions, "
                              f"got {list(x.shape)}")
@@ -197,7 +197,7 @@ InstanceNorm2d = InstanceNorm
 InstanceNorm3d = InstanceNorm
 
 
-class LocalResponseNorm:
+class LocalResponseNorm(Layer):
     """x / (k + alpha * mean)**beta, where the mean is that of the squares of `size` channels around each, zeros beyond
     the first and the last, for x [N, C, ...].
 
@@ -208,7 +208,7 @@ class LocalResponseNorm:
         size = as_count("LocalResponseNorm", "size", size, 1)
         self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return local_response_norm(x, self.size, self.alpha, self.beta, self.k)
 
 

@@ -5,10 +5,11 @@ from typing import ClassVar
 
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_number, as_tensor, is_index
+from minigrad.nn.module import Layer
 from minigrad.tensor import Tensor
 
 
-class _Pad:
+class _Pad(Layer):
     """`padding` is one integer for all sides, or (left, right, top, bottom, front, back), the last axis first; negative
     numbers cut. Raises ShapeError for another count."""
 
@@ -23,7 +24,7 @@ class _Pad:
                              f"got {padding!r}")
         self.padding = sides
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor(type(self).__name__, x).pad(self.padding, self.mode, self.value)
 
 

@@ -21,6 +21,7 @@ class Parts:
     """PyTorch's methods of what has parameters: the Tensors in attributes, in lists and dictionaries too, by the paths
     to them."""
 
+    training: bool | None = None
     _buffer_names: tuple[str, ...] = ()  # attributes with Tensors that are no parameters
     _transient: tuple[str, ...] = ()  # attributes that are no part of the state
 
@@ -50,6 +51,19 @@ class Parts:
         for module in [*self.modules()][::-1]:
             fn(module)
         return self
+
+    # Modes
+
+    def train(self, mode: bool = True) -> Self:
+        """Sets the mode of this Module and of those inside it."""
+        for module in self.modules():
+            if isinstance(module, Parts):
+                module.training = mode
+        return self
+
+    def eval(self) -> Self:
+        """Batch norm uses its running statistics, dropout leaves nothing out."""
+        return self.train(False)
 
     # State
 

@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_count, as_tensor
 from minigrad.mixins.linalg import per_axis
+from minigrad.nn.module import Layer
 from minigrad.tensor import Tensor
 
 Sizes = int | tuple[int, ...]
 
 
-class _Pool(ABC):
+class _Pool(Layer, ABC):
     """Windows of `kernel_size`, every `stride` (by default the kernel's size), over `padding` on both sides: one int
     or one per axis. Raises ShapeError for a padding of more than half the kernel, as in PyTorch."""
 
@@ -41,7 +42,7 @@ class _MaxPool(_Pool):
         self.dilation = per_axis(type(self).__name__, dilation, self.axes)
         self.return_indices, self.ceil_mode = return_indices, ceil_mode
 
-    def __call__(self, x: Tensor) -> Any:
+    def forward(self, x: Tensor) -> Any:
         x, padding = as_tensor(type(self).__name__, x), _flat(self.padding)
         return x.max_pool2d(self.kernel_size, self.stride, self.dilation, padding, self.ceil_mode, self.return_indices)
 
@@ -55,12 +56,12 @@ class _AvgPool(_Pool):
         self._sizes(kernel_size, stride, padding)
         self.count_include_pad, self.ceil_mode = count_include_pad, ceil_mode
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         x, padding = as_tensor(type(self).__name__, x), _flat(self.padding)
         return x.avg_pool2d(self.kernel_size, self.stride, 1, padding, self.count_include_pad, self.ceil_mode)
 
 
-class _Adaptive(ABC):
+class _Adaptive(Layer, ABC):
     """As many windows as `output_size` says: one int or one per axis; None keeps an axis."""
 
     axes: ClassVar[int]
@@ -76,14 +77,14 @@ class _Adaptive(ABC):
 class _AdaptiveAvg(_Adaptive):
     """Means over as many windows as `output_size` says: one int or one per axis; None keeps an axis."""
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor(type(self).__name__, x).adaptive_avg_pool2d(self.output_size)
 
 
 class _AdaptiveMax(_Adaptive):
     """The largest elements of as many windows as `output_size` says: one int or one per axis; None keeps an axis."""
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor(type(self).__name__, x).adaptive_max_pool2d(self.output_size)
 
 
@@ -93,7 +94,7 @@ class _MaxUnpool(_Pool):
     def __init__(self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0):
         self._sizes(kernel_size, stride, padding)
 
-    def __call__(self, x: Tensor, indices: Tensor, output_size: tuple[int, ...] | None = None) -> Tensor:
+    def forward(self, x: Tensor, indices: Tensor, output_size: tuple[int, ...] | None = None) -> Tensor:
         return as_tensor("MaxUnpool2d", x).max_unpool2d(indices, self.kernel_size, self.stride, _flat(self.padding),
                                                         output_size)
 
@@ -121,7 +122,7 @@ class _LPPool(_Pool):
         self._sizes(kernel_size, stride, 0)
         self.norm_type, self.ceil_mode = norm_type, ceil_mode
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return _LP_POOLS[self.axes - 1](x, self.norm_type, self.kernel_size, self.stride, self.ceil_mode)
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_count, as_number, as_tensor
-from minigrad.nn.parts import Parts
+from minigrad.nn.module import Layer
 from minigrad.tensor import Tensor
 
 _PARTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -33,7 +33,7 @@ def _gru_step(of_input: Tensor, of_state: Tensor, h: Tensor) -> Tensor:
     return n + (zi + zh).sigmoid() * (h - n)
 
 
-class _Cell(Parts):
+class _Cell(Layer):
     """`weight_ih` [gates * hidden_size, input_size], `weight_hh` [gates * hidden_size, hidden_size], `bias_ih` and
     `bias_hh` [gates * hidden_size] (None without), all uniform in +-1/sqrt(hidden_size), as in PyTorch."""
 
@@ -76,7 +76,7 @@ class LSTMCell(_Cell):
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True):
         super().__init__(input_size, hidden_size, bias, 4)
 
-    def __call__(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         if state is not None and not (isinstance(state, (tuple, list)) and len(state) == 2):
             raise ShapeError(f"[LSTMCell] expected a state (h, c), got {type(state).__name__}")
         h, c = (self._start(x), self._start(x)) if state is None else state
@@ -97,7 +97,7 @@ class GRUCell(_Cell):
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True):
         super().__init__(input_size, hidden_size, bias, 3)
 
-    def __call__(self, x: Tensor, h: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, h: Tensor | None = None) -> Tensor:
         h = self._start(x) if h is None else h
         self._checked(x, h)
         return _gru_step(*self._products(x, h), h)
@@ -121,14 +121,14 @@ class RNNCell(_Cell):
         self.nonlinearity = _nonlinear("RNNCell", nonlinearity)
         super().__init__(input_size, hidden_size, bias, 1)
 
-    def __call__(self, x: Tensor, h: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, h: Tensor | None = None) -> Tensor:
         h = self._start(x) if h is None else h
         self._checked(x, h)
         of_input, of_state = self._products(x, h)
         return getattr(of_input + of_state, self.nonlinearity)()
 
 
-class _Layers(Parts):
+class _Layers(Layer):
     """`num_layers` recurrent layers over a sequence, each reading what the one before gave, both ways if
     `bidirectional`; while training, `dropout` is the share of that which is left out.
 
@@ -230,7 +230,7 @@ class LSTM(_Layers):
     """
     gates, states = 4, 2
 
-    def __call__(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[
             Tensor, tuple[Tensor, Tensor]]:
         if state is not None and not (isinstance(state, (tuple, list)) and len(state) == 2):
             raise ShapeError(f"[LSTM] expected a state (h, c), got {type(state).__name__}")
@@ -247,7 +247,7 @@ class GRU(_Layers):
     """
     gates, states = 3, 1
 
-    def __call__(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
         output, (last,) = self._run(x, None if h is None else (h,))
         return output, last
 
@@ -266,7 +266,7 @@ class RNN(_Layers):
         self.nonlinearity = _nonlinear("RNN", nonlinearity)
         super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
 
-    def __call__(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
         output, (last,) = self._run(x, None if h is None else (h,))
         return output, last
 

@@ -5,12 +5,13 @@ from typing import Any
 
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_count, as_tensor
+from minigrad.nn.module import Layer
 from minigrad.tensor import Tensor
 
 Sizes = int | tuple[int, ...]
 
 
-class Upsample:
+class Upsample(Layer):
     """`Tensor.interpolate` to `size`, or to `scale_factor` times the lengths; see there for `mode`."""
 
     def __init__(self, size: Sizes | None = None, scale_factor: float | tuple[float, ...] | None = None,
@@ -19,7 +20,7 @@ class Upsample:
             raise ShapeError(f"[Upsample] expected size or scale_factor, got {size!r} and {scale_factor!r}")
         self.size, self.scale_factor, self.mode, self.align_corners = size, scale_factor, mode, bool(align_corners)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("Upsample", x).interpolate(self.size, self.mode, self.align_corners,
                                                     scale_factor=self.scale_factor)
 
@@ -38,48 +39,48 @@ class UpsamplingBilinear2d(Upsample):
         super().__init__(size, scale_factor, "bilinear", True)
 
 
-class PixelShuffle:
+class PixelShuffle(Layer):
     """[..., C * r * r, H, W] as [..., C, H * r, W * r] (Shi et al. 2016)."""
 
     def __init__(self, upscale_factor: int):
         self.upscale_factor = as_count("PixelShuffle", "upscale_factor", upscale_factor, 1)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("PixelShuffle", x).pixel_shuffle(self.upscale_factor)
 
 
-class PixelUnshuffle:
+class PixelUnshuffle(Layer):
     """[..., C, H * r, W * r] as [..., C * r * r, H, W]."""
 
     def __init__(self, downscale_factor: int):
         self.downscale_factor = as_count("PixelUnshuffle", "downscale_factor", downscale_factor, 1)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("PixelUnshuffle", x).pixel_unshuffle(self.downscale_factor)
 
 
-class ChannelShuffle:
+class ChannelShuffle(Layer):
     """Channels of [N, C, ...] in another order: the first of every group, the second of every group, ..."""
 
     def __init__(self, groups: int):
         self.groups = as_count("ChannelShuffle", "groups", groups, 1)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("ChannelShuffle", x).channel_shuffle(self.groups)
 
 
-class Unfold:
+class Unfold(Layer):
     """Windows of images [N, C, H, W] as columns [N, C * prod(kernel_size), number of windows]."""
 
     def __init__(self, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1):
         self.kernel_size: Any = kernel_size if isinstance(kernel_size, (tuple, list)) else (kernel_size,) * 2
         self.dilation, self.padding, self.stride = dilation, padding, stride
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("Unfold", x).im2col(self.kernel_size, self.dilation, self.padding, self.stride)
 
 
-class Fold:
+class Fold(Layer):
     """The transpose of `Unfold`: columns [N, C * prod(kernel_size), L] added where they came from, in images [N, C,
     *output_size]."""
 
@@ -88,5 +89,5 @@ class Fold:
         self.output_size, self.kernel_size = output_size, kernel_size
         self.dilation, self.padding, self.stride = dilation, padding, stride
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return as_tensor("Fold", x).col2im(self.output_size, self.kernel_size, self.dilation, self.padding, self.stride)

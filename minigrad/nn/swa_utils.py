@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from minigrad.errors import MinigradError
@@ -13,6 +13,9 @@ from minigrad.tensor import Tensor
 
 Average = Callable[[Tensor, Tensor, Tensor], Tensor]
 """The new average, of the old one, a parameter and how many were averaged (float32, shape ())."""
+
+Averages = Callable[[Sequence[Tensor], Sequence[Tensor], Tensor], Any]
+"""Gives averages their new values in place, of all of them, their parameters and how many were averaged."""
 
 
 def get_ema_avg_fn(decay: float = 0.999) -> Average:
@@ -36,12 +39,28 @@ def get_swa_avg_fn() -> Average:
     return average
 
 
-get_ema_multi_avg_fn, get_swa_multi_avg_fn = get_ema_avg_fn, get_swa_avg_fn
+def get_ema_multi_avg_fn(decay: float = 0.999) -> Averages:
+    """`get_ema_avg_fn` of lists, in place."""
+    return _of_each(get_ema_avg_fn(decay))
+
+
+def get_swa_multi_avg_fn() -> Averages:
+    """`get_swa_avg_fn` of lists, in place."""
+    return _of_each(get_swa_avg_fn())
+
+
+def _of_each(average: Average) -> Averages:
+    def averages(old: Sequence[Tensor], new: Sequence[Tensor], count: Tensor) -> None:
+        for a, b in zip(old, new, strict=True):
+            a.copy_(average(a, b, count.to(a.device)))
+
+    return averages
 
 
 class AveragedModel(Module):
     """A copy of a model whose float parameters are averages of the model's at each `update_parameters`: means, or what
-    `avg_fn` says. Before the first one they are the model's as they were. It is called as the model is.
+    `avg_fn` says of each, or `multi_avg_fn` makes of a list of averages in place. Before the first one they are the
+    model's as they were. It is called as the model is.
 
     Buffers are those of the model at the last update, or averages too with `use_buffers`. `update_parameters` may stand
     inside `jit`; it runs with what reads the averages, or when the next values are asked for. State names are
@@ -51,15 +70,16 @@ class AveragedModel(Module):
     """
 
     training = None
+    _buffer_names = ("n_averaged",)
 
-    def __init__(self, model: Any, avg_fn: Average | None = None, multi_avg_fn: Average | None = None,
+    def __init__(self, model: Any, avg_fn: Average | None = None, multi_avg_fn: Averages | None = None,
                  use_buffers: bool = False):
         if avg_fn is not None and multi_avg_fn is not None:
             raise MinigradError("[AveragedModel] expected avg_fn or multi_avg_fn, got both")
         self.module = copy.deepcopy(model)
         self.n_averaged = Tensor(0.0).contiguous().realize()
         self.use_buffers = use_buffers
-        self.avg_fn = avg_fn or multi_avg_fn or get_swa_avg_fn()
+        self.multi_avg_fn = multi_avg_fn or _of_each(avg_fn or get_swa_avg_fn())
 
     def forward(self, *args: Any, **options: Any) -> Any:
         return self.module(*args, **options)
@@ -71,16 +91,14 @@ class AveragedModel(Module):
         if own.keys() != given.keys():
             raise MinigradError(f"[AveragedModel] expected a model with {', '.join([*own][:4])}..., got one with "
                                 f"{', '.join([*given][:4])}...")
-        changed = []
+        pairs = [(t, given[name]) for name, t in {id(t): (name, t) for name, t in own.items()}.values()]
         with Tensor.no_grad():
+            averaged = [(t, p) for t, p in pairs if t.dtype.is_float and (self.use_buffers or p.requires_grad)]
+            old, new = [t.detach() for t, _ in averaged], [p.detach().to(t.device) for t, p in averaged]
+            self.multi_avg_fn(old, new, self.n_averaged)
             first = self.n_averaged.eq(0)
-            for name, t in {id(t): (name, t) for name, t in own.items()}.values():
-                new = given[name].detach().to(t.device)
-                if t.dtype.is_float and (self.use_buffers or given[name].requires_grad):
-                    average = self.avg_fn(t.detach(), new, self.n_averaged.to(t.device)).cast(t.dtype)
-                    new = first.to(t.device).where(new, average)
-                changed.append((t, new))
-            for t, new in changed:
-                t.assign(new)
+            averages = {id(t): first.to(t.device).where(n, o) for (t, _), o, n in zip(averaged, old, new, strict=True)}
+            for t, p in pairs:
+                t.assign(averages.get(id(t), p.detach()))
             self.n_averaged.assign(self.n_averaged + 1)
-        Tensor.realize(self.n_averaged, *[t for t, _ in changed])
+        Tensor.realize(self.n_averaged, *[t for t, _ in pairs])

@@ -12,8 +12,8 @@ from minigrad.errors import DTypeError
 from minigrad.mixins.base import as_count
 from minigrad.nn.attention import MultiheadAttention
 from minigrad.nn.linear import Dropout, Linear
+from minigrad.nn.module import Layer
 from minigrad.nn.norm import LayerNorm
-from minigrad.nn.parts import Parts
 from minigrad.tensor import Tensor
 
 Activation = str | Callable[[Tensor], Tensor]
@@ -33,7 +33,7 @@ def _gelu(x: Tensor) -> Tensor:
     return x.gelu("none")
 
 
-class _Layer(Parts):
+class _Layer(Layer):
     """Attention `self_attn`, and `linear2(activation(linear1(x)))` of `dim_feedforward` features between, each added to
     its input and normalised after that, or with `norm_first` normalised before. While training, `dropout` is the share
     that is left out of each sum, of the attention's weights, and of the features between."""
@@ -65,7 +65,7 @@ class _Layer(Parts):
 class TransformerEncoderLayer(_Layer):
     __doc__ = _Layer.__doc__
 
-    def __call__(self, src: Tensor, src_mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None,
+    def forward(self, src: Tensor, src_mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None,
                  is_causal: bool = False) -> Tensor:
         def attend(x: Tensor) -> Tensor:
             return self.dropout(self.self_attn(x, x, x, src_key_padding_mask, False, src_mask, is_causal=is_causal)[0])
@@ -82,7 +82,7 @@ class TransformerDecoderLayer(_Layer):
     def _normalise(self, d_model: int, eps: float, bias: bool) -> None:
         self.norm3 = LayerNorm(d_model, eps, bias=bias)
 
-    def __call__(self, tgt: Tensor, memory: Tensor, tgt_mask: Tensor | None = None, memory_mask: Tensor | None = None,
+    def forward(self, tgt: Tensor, memory: Tensor, tgt_mask: Tensor | None = None, memory_mask: Tensor | None = None,
                  tgt_key_padding_mask: Tensor | None = None, memory_key_padding_mask: Tensor | None = None,
                  tgt_is_causal: bool = False, memory_is_causal: bool = False) -> Tensor:
         def attend(x: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ class TransformerDecoderLayer(_Layer):
         return self._added(x, self.norm3, self._feed)
 
 
-class TransformerEncoder(Parts):
+class TransformerEncoder(Layer):
     """`num_layers` copies of a TransformerEncoderLayer, one after another, and then `norm`, if there is one. The copies
     start equal, as in PyTorch."""
 
@@ -106,7 +106,7 @@ class TransformerEncoder(Parts):
         self.layers = [deepcopy(encoder_layer) for _ in range(count)]
         self.norm = norm
 
-    def __call__(self, src: Tensor, mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None,
+    def forward(self, src: Tensor, mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None,
                  is_causal: bool = False) -> Tensor:
         x = src
         for layer in self.layers:
@@ -114,7 +114,7 @@ class TransformerEncoder(Parts):
         return x if self.norm is None else self.norm(x)
 
 
-class TransformerDecoder(Parts):
+class TransformerDecoder(Layer):
     """`num_layers` copies of a TransformerDecoderLayer, one after another, and then `norm`, if there is one."""
 
     def __init__(self, decoder_layer: TransformerDecoderLayer, num_layers: int, norm: Any = None):
@@ -122,7 +122,7 @@ class TransformerDecoder(Parts):
         self.layers = [deepcopy(decoder_layer) for _ in range(count)]
         self.norm = norm
 
-    def __call__(self, tgt: Tensor, memory: Tensor, **masks: Any) -> Tensor:
+    def forward(self, tgt: Tensor, memory: Tensor, **masks: Any) -> Tensor:
         """`masks` are the arguments of TransformerDecoderLayer behind `memory`, by name."""
         x = tgt
         for layer in self.layers:
@@ -130,7 +130,7 @@ class TransformerDecoder(Parts):
         return x if self.norm is None else self.norm(x)
 
 
-class Transformer(Parts):
+class Transformer(Layer):
     """An encoder of `src` and a decoder of `tgt`, which reads what the encoder gave; see TransformerEncoderLayer."""
 
     def __init__(self, d_model: int = 512, nhead: int = 8, num_encoder_layers: int = 6, num_decoder_layers: int = 6,
@@ -144,7 +144,7 @@ class Transformer(Parts):
         self.encoder = TransformerEncoder(TransformerEncoderLayer(**options), num_encoder_layers, norms[0])
         self.decoder = TransformerDecoder(TransformerDecoderLayer(**options), num_decoder_layers, norms[1])
 
-    def __call__(self, src: Tensor, tgt: Tensor, src_mask: Tensor | None = None, tgt_mask: Tensor | None = None,
+    def forward(self, src: Tensor, tgt: Tensor, src_mask: Tensor | None = None, tgt_mask: Tensor | None = None,
                  memory_mask: Tensor | None = None, **masks: Any) -> Tensor:
         """`masks` are `src_key_padding_mask`, `src_is_causal`, and those of TransformerDecoderLayer."""
         memory = self.encoder(src, src_mask, masks.pop("src_key_padding_mask", None), masks.pop("src_is_causal", False))

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from minigrad.errors import MinigradError
@@ -10,23 +11,37 @@ from minigrad.tensor import Tensor
 
 
 class Moments(Optimizer):
-    """Keeps running means and variances of the gradients, and `time`, how many steps were made, of shape ()."""
+    """Keeps running means and variances of the gradients, and `times`, how many steps were made of each parameter, of
+    shape (): one Tensor for those that had their gradients at the same steps."""
 
-    state_names = {"step": "time", "exp_avg": "means", "exp_avg_sq": "variances"}
+    state_names = {"step": "times", "exp_avg": "means", "exp_avg_sq": "variances"}
+    shared_names: tuple[str, ...] = ("times",)
 
     def __init__(self, params: Params, lr: float | Tensor, betas: tuple[float, float], **options: Any):
         check_betas(type(self).__name__, betas)
         super().__init__(params, lr, **options)
         self.betas = tuple(betas)
-        self.time = self._scalar(0.0)
+        self.times = [self._scalar(0.0)] * len(self.params)
         self.means, self.variances = self._zeros(), self._zeros()
-        Tensor.realize(self.time, *self.means, *self.variances)
+        Tensor.realize(*self.times, *self.means, *self.variances)
 
-    def _counted(self) -> tuple[Tensor, Tensor, Tensor]:
-        """(time, 1 - b1**time, 1 - b2**time) of this step, the latter without the cancellation of the difference."""
-        time = self.time + 1
-        c1, c2 = ((-(time * math.log(b)).expm1() if b else time * 0 + 1) for b in self.betas)
-        return time, c1, c2
+    def _counted(self, gradients: Gradients, terms: Callable[..., tuple[Any, ...]] | None = None) -> list[Any]:
+        """For each parameter with a gradient (1 - b1**time, 1 - b2**time) of this step, without the cancellation of the
+        difference, or `terms(time, *these, index)`, once for all that share a count; the counts are assigned."""
+        self._part_counts(gradients)
+        found: list[Any] = [None] * len(gradients)
+        known: dict[int, Any] = {}
+        for index, g in enumerate(gradients):
+            if g is None:
+                continue
+            count = self.times[index]
+            if id(count) not in known:
+                time = count + 1
+                c1, c2 = ((-(time * math.log(b)).expm1() if b else time * 0 + 1) for b in self.betas)
+                known[id(count)] = terms(time, c1, c2, index) if terms else (c1, c2)
+                count.assign(time)
+            found[index] = known[id(count)]
+        return found
 
     def _moved(self, g: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """The next mean and variance of one parameter's gradient, assigned."""
@@ -36,10 +51,8 @@ class Moments(Optimizer):
         variance.assign(v)
         return m, v
 
-    def _kept(self, time: Tensor) -> list[Tensor]:
-        """The state, with `time` assigned."""
-        self.time.assign(time)
-        return [self.time, *self.means, *self.variances]
+    def _kept(self) -> list[Tensor]:
+        return [*self.times, *self.means, *self.variances]
 
 
 class Adam(Moments):
@@ -72,9 +85,8 @@ class Adam(Moments):
             Tensor.realize(*self.largest)
 
     def _update(self, gradients: Gradients) -> list[Tensor]:
-        time, c1, c2 = self._counted()
-        states = self._each(gradients, self.means, self.variances, range(len(gradients)))
-        for p, g, mean, variance, index in states:
+        states = self._each(gradients, self.means, self.variances, self._counted(gradients), range(len(gradients)))
+        for p, g, mean, variance, (c1, c2), index in states:
             old = p.detach()
             if not self.decoupled_weight_decay:
                 g = self._decayed(g, old)
@@ -86,7 +98,7 @@ class Adam(Moments):
             if self.weight_decay and self.decoupled_weight_decay:
                 step = step + old * self.weight_decay
             p.assign(old.stepped(step, self._lr))
-        return [*self._kept(time), *self.largest]
+        return [*self._kept(), *self.largest]
 
 
 class AdamW(Adam):

@@ -19,26 +19,31 @@ class NAdam(Moments):
                  momentum_decay: float = 0.004, *, maximize: bool = False):
         super().__init__(params, lr, betas, eps=eps, weight_decay=weight_decay, momentum_decay=momentum_decay,
                          maximize=maximize)
-        self.product = self._scalar(1.0).realize()
+        self.products = [self._scalar(1.0).realize()] * len(self.params)
 
-    state_names = {**Moments.state_names, "mu_product": "product"}
+    state_names = {**Moments.state_names, "mu_product": "products"}
+    shared_names = ("times", "products")
     momentum_decay: float
 
     def _share(self, time: Tensor) -> Tensor:
         return (1 - 0.5 * 0.96 ** (time * self.momentum_decay)) * self.betas[0]
 
-    def _update(self, gradients: Gradients) -> list[Tensor]:
-        time, _, c2 = self._counted()
+    def _terms(self, time: Tensor, _: Tensor, c2: Tensor, index: int) -> tuple[Tensor, ...]:
+        """What multiplies the gradient and the mean, and c2."""
         share, following = self._share(time), self._share(time + 1)
-        product = self.product * share
-        of_gradient, of_mean = (1 - share) / (1 - product), following / (1 - product * following)
-        for p, g, mean, variance in self._each(gradients, self.means, self.variances):
+        product = self.products[index] * share
+        self.products[index].assign(product)
+        return (1 - share) / (1 - product), following / (1 - product * following), c2
+
+    def _update(self, gradients: Gradients) -> list[Tensor]:
+        terms = self._counted(gradients, self._terms)
+        for p, g, mean, variance, (of_gradient, of_mean, c2) in self._each(gradients, self.means, self.variances,
+                                                                           terms):
             old = p.detach()
             g = self._decayed(g, old)
             m, v = self._moved(g, mean, variance)
             p.assign(old.stepped((m * of_mean + g * of_gradient) / ((v / c2).sqrt() + self.eps), self._lr))
-        self.product.assign(product)
-        return [self.product, *self._kept(time)]
+        return [*self.products, *self._kept()]
 
 
 class RAdam(Moments):
@@ -54,19 +59,22 @@ class RAdam(Moments):
                  *, maximize: bool = False):
         super().__init__(params, lr, betas, eps=eps, weight_decay=weight_decay, maximize=maximize)
 
-    def _update(self, gradients: Gradients) -> list[Tensor]:
-        time, c1, c2 = self._counted()
+    def _terms(self, time: Tensor, c1: Tensor, c2: Tensor, _: int) -> tuple[Tensor, ...]:
+        """c1, whether the variance is known well enough, and r * sqrt(c2)."""
         most = 2 / (1 - self.betas[1]) - 1
         length = most - time * (1 - c2) / c2 * 2
         sure = length > 5
         safe = sure.where(length, 6.0)
         ratio = (safe - 4) * (safe - 2) * most / (safe * ((most - 4) * (most - 2)))
-        factor = ratio.sqrt() * c2.sqrt()
-        for p, g, mean, variance in self._each(gradients, self.means, self.variances):
+        return c1, sure, ratio.sqrt() * c2.sqrt()
+
+    def _update(self, gradients: Gradients) -> list[Tensor]:
+        terms = self._counted(gradients, self._terms)
+        for p, g, mean, variance, (c1, sure, factor) in self._each(gradients, self.means, self.variances, terms):
             old = p.detach()
             m, v = self._moved(self._decayed(g, old), mean, variance)
             p.assign(old.stepped(m / c1 * sure.where(factor / (v.sqrt() + self.eps), 1.0), self._lr))
-        return self._kept(time)
+        return self._kept()
 
 
 class Adamax(Moments):
@@ -75,7 +83,7 @@ class Adamax(Moments):
     Source: Kingma & Ba 2015, section 7.1, https://arxiv.org/abs/1412.6980
     """
 
-    state_names = {"step": "time", "exp_avg": "means", "exp_inf": "variances"}
+    state_names = {"step": "times", "exp_avg": "means", "exp_inf": "variances"}
 
     def __init__(self, params: Params, lr: float | Tensor = 0.002,
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0,
@@ -83,13 +91,12 @@ class Adamax(Moments):
         super().__init__(params, lr, betas, eps=eps, weight_decay=weight_decay, maximize=maximize)
 
     def _update(self, gradients: Gradients) -> list[Tensor]:
-        time, c1, _ = self._counted()
         b1, b2 = self.betas
-        for p, g, mean, most in self._each(gradients, self.means, self.variances):
+        for p, g, mean, most, (c1, _) in self._each(gradients, self.means, self.variances, self._counted(gradients)):
             old = p.detach()
             g = self._decayed(g, old)
             m, u = mean * b1 + g * (1 - b1), (most * b2).maximum(g.abs() + self.eps)
             mean.assign(m)
             most.assign(u)
             p.assign(old.stepped(m / c1 / u, self._lr))
-        return self._kept(time)
+        return self._kept()

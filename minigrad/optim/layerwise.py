@@ -28,13 +28,13 @@ class LAMB(Moments):
         super().__init__(params, lr, betas, eps=eps, weight_decay=weight_decay)
 
     def _update(self, gradients: Gradients) -> list[Tensor]:
-        time, c1, c2 = self._counted()
-        for p, g, mean, variance in self._each(gradients, self.means, self.variances):
+        counts = self._counted(gradients)
+        for p, g, mean, variance, (c1, c2) in self._each(gradients, self.means, self.variances, counts):
             old = p.detach()
             m, v = self._moved(g, mean, variance)
             step = self._decayed((m / c1) / ((v / c2).sqrt() + self.eps), old)
             p.assign(old.stepped(step * _trust(old, step), self._lr))
-        return self._kept(time)
+        return self._kept()
 
 
 class LARS(Optimizer):

@@ -17,15 +17,16 @@ Params = Iterable[Tensor | tuple[str, Tensor] | Mapping[str, Any]]
 """Parameters, alone or with their names, or groups of them with options of their own (see Optimizer)."""
 
 Gradients = list[Tensor | None]
-"""Of each parameter; None of those that are frozen: they had requires_grad when the optimizer was made."""
+"""Of each parameter; None of those that have none, or are frozen."""
 
 
 class Optimizer(ABC):
     """Updates the Tensors in `params` that have `requires_grad`; each is listed once, however often it is given.
 
     Running statistics that layers have moved since the last step are brought up to date in the same plan, as are
-    Tensors without `requires_grad` in `params`. A parameter that is frozen later (`requires_grad` is False) is left as
-    it is with its state; Adam's count of steps goes on. Everything that changes from step to step, the learning rate
+    Tensors without `requires_grad` in `params`. A parameter without a gradient, or that is frozen later
+    (`requires_grad` is False), is left as it is with its state. One that is unfrozen later is updated from then on, as
+    the last of `params`. Everything that changes from step to step, the learning rate
     included, is a Tensor made here, so that a captured step (`jit`) sees it; other options may be set too, and a
     captured step is then captured again. Raises MinigradError where there is nothing to update, and for options that
     are below 0.
@@ -44,7 +45,10 @@ class Optimizer(ABC):
 
     state_names: Mapping[str, str] = {}
     """PyTorch's names of what is kept for a parameter, and the attributes that have it: a list with a Tensor for each
-    parameter, or one Tensor for all of them."""
+    parameter."""
+
+    shared_names: tuple[str, ...] = ()
+    """Those of these attributes that count steps: a Tensor there is that of all parameters with the same steps."""
 
     def __new__(cls, params: Any = (), *args: Any, **options: Any) -> Self:
         if not isinstance(params, (tuple, list)) or not params or not all(isinstance(g, Mapping) for g in params):
@@ -82,8 +86,8 @@ class Optimizer(ABC):
     @property
     def captured_mode(self) -> Any:
         """What a captured step depends on besides Tensors."""
-        return tuple((type(m).__name__, *(repr(v) for v in options_of(m).values()), *map(id, m.params))
-                     for m in self.members)
+        return tuple((type(m).__name__, *(repr(v) for v in options_of(m).values()), *map(id, m.params),
+                      *(id(t) for name in m.shared_names for t in getattr(m, name))) for m in self.members)
 
     def _option(self, name: str, value: Any) -> Any:
         """An option as a Python number; others than bools are at least 0."""
@@ -159,11 +163,8 @@ class Optimizer(ABC):
             p.grad = None if set_to_none or p.grad is None else p.grad.zeros_like()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Updates the parameters from their gradients; forward, backward and update run as one plan. A `closure` is
-        called before, and what it returns is returned.
-
-        Raises MinigradError naming the first parameter with requires_grad that has no gradient.
-        """
+        """Updates the parameters that have a gradient; forward, backward and update run as one plan. A `closure` is
+        called before, and what it returns is returned."""
         result = None
         if closure is not None:
             with Tensor.enable_grad():
@@ -176,27 +177,33 @@ class Optimizer(ABC):
         of_modules.ask(self)
         late = [b for b in self.buffers if b.requires_grad]
         if late:
-            raise MinigradError(
-                f"[{type(self).__name__}.step] expected parameters that had requires_grad=True when this optimizer was "
-                f"made, got one of shape {list(late[0].shape)} that was frozen then: make an optimizer after unfreezing"
-            )
-        gradients: Gradients = []
-        for index, p in enumerate(self.params):
-            if not p.requires_grad:
-                gradients.append(None)
-                continue
-            if p.grad is None:
-                raise MinigradError(
-                    f"[{type(self).__name__}.step] expected a gradient for each of {len(self.params)} parameters, got "
-                    f"none for parameter {index} of shape {list(p.shape)}: call backward() on a loss that depends on "
-                    f"it, or freeze it with requires_grad_(False)"
-                )
-            gradients.append(-p.grad.detach() if self.maximize else p.grad.detach())
+            self._take_over(late)
+        gradients = [None if not p.requires_grad or p.grad is None else
+                     -p.grad.detach() if self.maximize else p.grad.detach() for p in self.params]
         changed = [*self.params, *self._update(gradients), *self.buffers, *take_moved()]
         return list({id(t): t for t in changed}.values())
 
+    def _take_over(self, late: list[Tensor]) -> None:
+        """Makes parameters of Tensors that were frozen when this optimizer was made."""
+        fresh = type(self)(late, self._lr, **options_of(self))  # type: ignore[arg-type]
+        for name in self.state_names.values():
+            setattr(self, name, [*getattr(self, name), *getattr(fresh, name)])
+        self.params = [*self.params, *late]
+        self.buffers = [b for b in self.buffers if not b.requires_grad]
+
+    def _part_counts(self, gradients: Gradients) -> None:
+        """Where some that share a count have a gradient and some have none, gives the latter a count of their own."""
+        for name in self.shared_names:
+            counts = getattr(self, name)
+            moved = {id(t) for t, g in zip(counts, gradients, strict=True) if g is not None}
+            left = {id(t): t for t, g in zip(counts, gradients, strict=True) if g is None and id(t) in moved}
+            if left:
+                own = {k: t.clone() for k, t in left.items()}
+                setattr(self, name, [t if g is not None else own.get(id(t), t)
+                                     for t, g in zip(counts, gradients, strict=True)])
+
     def _each(self, gradients: Gradients, *state: Any) -> Iterator[tuple[Any, ...]]:
-        """(parameter, gradient, what each of `state` has for it) of the parameters that are not frozen."""
+        """(parameter, gradient, what each of `state` has for it) of the parameters that have one."""
         return ((p, g, *kept) for p, g, *kept in zip(self.params, gradients, *state, strict=True) if g is not None)
 
     def _decayed(self, gradient: Tensor, p: Tensor) -> Tensor:
@@ -279,7 +286,10 @@ class OptimizerGroup(Optimizer):
     def schedule_step(self) -> list[Tensor]:
         """Assigns everything that a step changes, and returns it unrealized."""
         of_modules.ask(self)
-        return list({id(t): t for member in self._members for t in member.schedule_step()}.values())
+        changed = [t for member in self._members for t in member.schedule_step()]
+        if len(self.params) < sum(len(member.params) for member in self._members):
+            self.params = [p for member in self._members for p in member.params]
+        return list({id(t): t for t in changed}.values())
 
     def _update(self, gradients: Gradients) -> list[Tensor]:
         raise MinigradError("[OptimizerGroup] expected its members to update their own parameters")

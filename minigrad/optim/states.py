@@ -70,8 +70,7 @@ class ParamGroup(Mapping):
 def state_of(optimizer: Optimizer, index: int) -> dict[str, Tensor]:
     """What one optimizer keeps for its parameter at `index`."""
     found = {name: getattr(optimizer, attribute) for name, attribute in optimizer.state_names.items()}
-    return {name: kept[index] if isinstance(kept, list) else kept for name, kept in found.items()
-            if isinstance(kept, Tensor) or kept}
+    return {name: kept[index] for name, kept in found.items() if kept}
 
 
 def states_of(members: list[Optimizer]) -> dict[str, Any]:
@@ -98,9 +97,8 @@ def load_states(members: list[Optimizer], given: Mapping[str, Any]) -> None:
     if sizes != [len(m.params) for m in members]:
         raise MinigradError(f"[{name}.load_state_dict] expected groups of {[len(m.params) for m in members]} "
                             f"parameters, got {sizes}")
-    wanted: list[tuple[Tensor, Tensor]] = []
-    for member, group in zip(members, groups, strict=True):
-        wanted += _matched(name, member, [state.get(n, {}) for n in group["params"]])
+    wanted = [_matched(name, member, [state.get(n, {}) for n in group["params"]])
+              for member, group in zip(members, groups, strict=True)]
     for member, group in zip(members, groups, strict=True):
         known = options_of(member)
         for option, value in group.items():
@@ -109,40 +107,56 @@ def load_states(members: list[Optimizer], given: Mapping[str, Any]) -> None:
         member.lr = group["lr"]
         if "initial_lr" in group:
             ParamGroup(member)["initial_lr"] = group["initial_lr"]
-    for target, value in wanted:
-        target.assign(value)
-    if wanted:
-        Tensor.realize(*[target for target, _ in wanted])
+    for member, values in zip(members, wanted, strict=True):
+        _share_counts(member, values)
+        for k, new in enumerate(values):
+            for n, target in state_of(member, k).items():
+                target.assign(new[n])
+    changed = {id(t): t for member in members for k in range(len(member.params)) for t in state_of(member, k).values()}
+    if changed:
+        Tensor.realize(*changed.values())
 
 
-def _matched(name: str, member: Optimizer, given: list[Mapping[str, Any]]) -> list[tuple[Tensor, Tensor]]:
-    """(Tensor of ours, its new value, a copy of what was given) for everything that a member keeps."""
-    found: list[tuple[Tensor, Tensor]] = []
+def _matched(name: str, member: Optimizer, given: list[Mapping[str, Any]]) -> list[dict[str, Tensor]]:
+    """For each parameter of a member copies of what was given for it, by name; what a new one has where that is
+    nothing, as with PyTorch for those that never had a gradient."""
+    found: list[dict[str, Tensor]] = []
     for k, parameter in enumerate(member.params):
         own, new = state_of(member, k), {n: v for n, v in given[k].items() if v is not None}
         if "step" not in own:
             new.pop("step", None)  # PyTorch counts them everywhere
+        if not new and own:
+            like = parameter.detach().clone().requires_grad_()
+            new = state_of(type(member)([like], member.lr, **options_of(member)), 0)  # type: ignore[arg-type]
         if set(new) != set(own):
             raise MinigradError(f"[{name}.load_state_dict] expected {', '.join(own) or 'nothing'} for parameter {k} of "
                                 f"shape {list(parameter.shape)}, got {', '.join(new) or 'nothing'}")
+        found.append({})
         for n, target in own.items():
             value = new[n] if isinstance(new[n], Tensor) else Tensor(np.asarray(new[n]))
             if value.shape != target.shape and value.shape != ():
                 raise ShapeError(f"[{name}.load_state_dict] {n} of parameter {k}: expected shape "
                                  f"{list(target.shape)}, got {list(value.shape)}")
-            copy = value.detach().to(target.device).cast(target.dtype).expand(*target.shape).clone()
-            found.append((target, copy))
-    if found:
-        Tensor.realize(*[copy for _, copy in found])
-    return _with_one_count(name, found)
+            found[-1][n] = value.detach().to(target.device).cast(target.dtype).expand(*target.shape).clone()
+    copies = [copy for copies in found for copy in copies.values()]
+    if copies:
+        Tensor.realize(*copies)
+    return found
 
 
-def _with_one_count(name: str, found: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-    """Those of a Tensor that all parameters share must agree."""
-    by_target: dict[int, tuple[Tensor, Tensor]] = {}
-    for target, copy in found:
-        first = by_target.setdefault(id(target), (target, copy))[1]
-        if first is not copy and target.shape == () and first.item() != copy.item():
-            raise MinigradError(f"[{name}.load_state_dict] expected one count of steps for all parameters of a group, "
-                                f"got {first.item():g} and {copy.item():g}: make groups of those that were frozen")
-    return list(by_target.values())
+def _share_counts(member: Optimizer, values: list[dict[str, Tensor]]) -> None:
+    """Gives parameters that share a count of steps one each where their values are different."""
+    names = [n for n, attribute in member.state_names.items() if attribute in member.shared_names]
+    if not names:
+        return
+    steps = [tuple(new[n].item() for n in names) for new in values]
+    for attribute in member.shared_names:
+        before = getattr(member, attribute)
+        first: dict[int, Any] = {}
+        for count, at in zip(before, steps, strict=True):
+            first.setdefault(id(count), at)
+        own = {(id(count), at): count.clone().realize() for count, at in zip(before, steps, strict=True)
+               if first[id(count)] != at}
+        if own:
+            setattr(member, attribute, [own.get((id(count), at), count)
+                                        for count, at in zip(before, steps, strict=True)])

@@ -1,0 +1,157 @@
+"""What programs written for PyTorch ask of a tensor's memory: its data without history, where it is, its address."""
+from __future__ import annotations
+
+from typing import Any, NoReturn, Self
+from weakref import ref
+
+from minigrad.dtype import BY_NAME, DType, to_dtype
+from minigrad.engine.leaves import next_id
+from minigrad.errors import DeviceError, DTypeError, MinigradError
+from minigrad.handles import changed, changed_by_user
+from minigrad.mixins.base import Base, as_tensor
+from minigrad.mixins.hooks import HookMixin
+from minigrad.ops.node import apply
+from minigrad.ops.storage import COPY, DETACH
+
+datas: dict[int, tuple[ref[Any], ref[Any]]] = {}
+"""By the id of what `data` gave, that handle and the tensor that it is the data of."""
+
+
+def pass_on(tensor: Any) -> None:
+    """Gives the new value of a handle to the tensor that it is the data of, if it is, and to all others that are data
+    of the same one."""
+    entry = datas.get(id(tensor))
+    owner: Any = tensor if entry is None else entry[1]()
+    if owner is None:
+        return
+    if owner is not tensor:
+        _check_history("data", owner)
+        owner._give(tensor)
+        changed_by_user(owner)
+    others = [data() for data, of in datas.values() if of() is owner]
+    for found in others:
+        if found is not None and found is not tensor:
+            found._give(owner.detach())
+            changed_by_user(found)
+
+
+def _check_history(name: str, tensor: Any) -> None:
+    if tensor._requires_grad and not tensor._is_leaf():
+        raise MinigradError(f"[{name}] expected a leaf or a tensor without requires_grad to change the data of, got a "
+                            f"result of shape {list(tensor.shape)}: write x + (value - x).detach() for another value "
+                            "with the same history")
+
+
+class MemoryMixin(HookMixin):
+    __slots__ = ()
+
+    def detach(self) -> Self:
+        """The same values, without history."""
+        raise NotImplementedError
+
+    def _give(self, value: Any) -> None:
+        """Makes this handle, a leaf too, stand for another tensor's value."""
+        raise NotImplementedError
+
+    @property
+    def data(self) -> Self:
+        """The values without history, for changes that no gradient knows of: what a method in place makes of them
+        (`p.data.mul_(2)`, `p.data[0] = 1`) this tensor has too, and they have what is made of it. Set, it may have
+        another shape and type."""
+        data = self.detach()
+        number, entry = id(data), datas.get(id(self))
+        datas[number] = ref(data, lambda _: datas.pop(number, None)), ref(self) if entry is None else entry[1]
+        return data
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        as_tensor("data", value)
+        _check_history("data", self)
+        if self._is_leaf() and not value.dtype.is_float:
+            raise DTypeError(f"[data] expected a float type for a leaf with requires_grad=True, got {value.dtype}")
+        for number, (_, owner) in list(datas.items()):
+            if owner() is self:
+                datas.pop(number, None)  # its memory is no longer this tensor's
+        self._give(value.detach())
+        changed_by_user(self)
+
+    # Where it is
+
+    @classmethod
+    def _device(cls, device: str | None) -> str:
+        raise NotImplementedError
+
+    def to(self, *target: Any, device: str | None = None, dtype: DType | str | None = None,
+           non_blocking: bool = False) -> Any:
+        """The same values on another device, in another type, or both: `to("CL")`, `to(dtypes.float16)` or
+        `to("float16")`, `to("CL", dtypes.float16)`, or `to(other)` for those of another tensor.
+        A device None is the configured one; `non_blocking` changes nothing, as nothing waits before values are read."""
+        named = device is not None
+        for given in target:
+            if isinstance(given, Base):
+                device, dtype, named = given.device, given.dtype, True
+            elif isinstance(given, DType) or isinstance(given, str) and given in BY_NAME:
+                dtype = given
+            else:
+                device, named = given, True
+        if dtype is None:
+            name = self._device(device)
+            return self if name == self.device else self._wrap(apply(COPY, self._node, device=name), self)
+        kind = to_dtype(dtype)
+        moved = self.to(device) if named and kind.bits > self.dtype.bits else self  # the wider type is where it is kept
+        return moved.cast(kind).to(device) if named else moved.cast(kind)
+
+    def to_(self, *target: Any, device: str | None = None, dtype: DType | str | None = None) -> Self:
+        """`to`, of which this tensor is then the result: a leaf stays one, without the gradient that it had."""
+        moved = self.to(*target, device=device, dtype=dtype)
+        if moved is self:
+            return self
+        leaf = self._is_leaf()
+        if leaf and not moved.dtype.is_float:
+            raise DTypeError(f"[to_] expected a float type for a leaf with requires_grad=True, got {moved.dtype}")
+        self._node, self._before, self._grad = moved._node, None, None
+        if leaf:
+            self._node = apply(DETACH, self._node, id=next_id())
+        changed()
+        return self
+
+    def cuda(self, *_: Any, **__: Any) -> NoReturn:
+        """Raises DeviceError: there is no CUDA."""
+        raise DeviceError("[cuda] expected .to('CPU') or .to('CL'), got cuda(): GPUs are used through OpenCL; "
+                          "`python -m minigrad devices` lists what there is")
+
+    @property
+    def is_cuda(self) -> bool:
+        """False: GPUs are devices of OpenCL."""
+        return False
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether the host computes with it."""
+        return self.device in ("CPU", "NUMPY")
+
+    def get_device(self) -> int:
+        """-1 on the host, else the index of the OpenCL device."""
+        index = self.device.partition(":")[2]
+        return int(index) if index.isdecimal() else -1
+
+    def pin_memory(self, device: Any = None) -> Self:
+        """This tensor: there is no memory that copies start from faster."""
+        return self
+
+    def is_pinned(self, device: Any = None) -> bool:
+        """Whether `pin_memory` made it: never."""
+        return False
+
+    def is_shared(self) -> bool:
+        """Whether several processes see it: never."""
+        return False
+
+    def storage_offset(self) -> int:
+        """0: every tensor begins where its memory does."""
+        return 0
+
+    def data_ptr(self) -> NoReturn:
+        """Raises MinigradError: a lazy tensor's memory is another one from step to step."""
+        raise MinigradError("[data_ptr] expected x is y, or x.numpy().ctypes.data of a copy, got data_ptr(): values "
+                            "have no address of their own")

@@ -1,0 +1,225 @@
+"""What programs written for PyTorch do besides calling operations: parameters without gradients, frozen and unfrozen
+ones, `.data`, modes of single layers, averages of lists."""
+# mypy: disable-error-code="arg-type,attr-defined,union-attr"
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from test_optim import BIAS, CASES, INPUTS, WEIGHT, loss_of
+
+from minigrad import Tensor, config, jit, nn
+from minigrad.errors import DeviceError, DTypeError, MinigradError
+
+torch = pytest.importorskip("torch", reason="torch is the second opinion here")
+
+
+@pytest.fixture(autouse=True)
+def on_cpu() -> Iterator[None]:
+    with config(device="CPU"):
+        yield
+
+
+def test_a_parameter_without_a_gradient_is_left_as_it_is() -> None:
+    """With its momentum and its count of steps, by each optimizer; captured steps are made anew for others."""
+    for name in ("sgd momentum", "adam weight decay", "nadam", "radam", "adamax", "rmsprop momentum"):
+        kind, theirs, options = CASES[name]
+        for captured in (False, True):
+            mine: list[Any] = [Tensor(a, requires_grad=True) for a in (WEIGHT, BIAS)]
+            reference = [torch.tensor(a, requires_grad=True) for a in (WEIGHT, BIAS)]
+            ours, other = kind(mine, **options), getattr(torch.optim, theirs)(reference, **options)
+
+            def step(x: Any, optimizer: Any, parameters: Any, both: bool) -> None:
+                optimizer.zero_grad()
+                weight, bias = parameters
+                loss_of(x, weight, bias if both else 0.0).backward()
+                optimizer.step()
+
+            run = jit(lambda x, both: step(x, ours, mine, both)) if captured else (  # noqa: B023
+                lambda x, both: step(x, ours, mine, both))  # noqa: B023
+            for both in (True, True, False, False, True, False, True, True):
+                run(Tensor(INPUTS), both)
+                step(torch.tensor(INPUTS), other, reference, both)
+            for p, q in zip(mine, reference, strict=True):
+                np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=2e-5, atol=2e-6, err_msg=name)
+            if "step" in ours.state_names:
+                assert [ours.state[p]["step"].item() for p in mine] == [8, 5]
+
+
+def test_states_with_counts_of_their_own_are_loaded() -> None:
+    """Of PyTorch, where a parameter that never had a gradient has no state at all."""
+    for kind in ("Adam", "NAdam", "SGD"):
+        options = {"momentum": 0.5} if kind == "SGD" else {}
+        reference = [torch.tensor(a, requires_grad=True) for a in (WEIGHT, BIAS, BIAS * 2)]
+        other = getattr(torch.optim, kind)(reference, lr=0.1, **options)
+        mine: list[Any] = [Tensor(a, requires_grad=True) for a in (WEIGHT, BIAS, BIAS * 2)]
+        ours = getattr(nn.optim, kind)(mine, lr=0.1, **options)
+
+        def steps(parameters: Any, optimizer: Any, counts: tuple[int, int, int]) -> None:
+            for k in range(max(counts)):
+                optimizer.zero_grad()
+                sum((p * p * p).sum() for p, n in zip(parameters, counts, strict=True) if k < n).backward()
+                optimizer.step()
+
+        steps(reference, other, (3, 2, 0))
+        ours.load_state_dict({**other.state_dict(), "state": {
+            k: {n: Tensor(np.asarray(v)) for n, v in s.items()} for k, s in other.state_dict()["state"].items()}})
+        for p, q in zip(mine, reference, strict=True):
+            p.data.copy_(Tensor(q.detach().numpy()))
+        steps(mine, ours, (2, 3, 2))
+        steps(reference, other, (2, 3, 2))
+        for p, q in zip(mine, reference, strict=True):
+            np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_unfrozen_is_updated_from_then_on() -> None:
+    for name in ("adam", "sgd momentum", "rmsprop centered"):
+        kind, theirs, options = CASES[name]
+        mine: list[Any] = [Tensor(WEIGHT), Tensor(BIAS, requires_grad=True)]
+        reference = [torch.tensor(WEIGHT), torch.tensor(BIAS, requires_grad=True)]
+        ours, other = kind(mine, **options), getattr(torch.optim, theirs)(reference, **options)
+
+        def step(x: Any, optimizer: Any, parameters: Any) -> None:
+            optimizer.zero_grad()
+            loss_of(x, *parameters).backward()
+            optimizer.step()
+
+        run: Any = jit(lambda x: step(x, ours, mine))  # noqa: B023
+        for k in range(8):
+            if k == 3:
+                mine[0].requires_grad_(), reference[0].requires_grad_()
+            run(Tensor(INPUTS))
+            step(torch.tensor(INPUTS), other, reference)
+        assert len(ours.params) == 2 and not ours.buffers
+        for p, q in zip(mine, reference, strict=True):
+            np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_capture_holds_for_the_gradients_that_it_saw() -> None:
+    """A parameter that had none when the function was captured, and has one later."""
+    a, b = (Tensor([1.0, 2.0], requires_grad=True) for _ in range(2))
+    optimizer = nn.optim.SGD([a, b], lr=0.5)
+    clip = jit(lambda: nn.utils.clip_grad_norm_([a, b], 1.0))
+    update, forget = jit(optimizer.step), jit(lambda: optimizer.zero_grad())
+    for both in (False, False, True, True, False):
+        a.grad, b.grad = Tensor([3.0, 4.0]), Tensor([12.0, 0.0]) if both else None
+        assert clip().item() == pytest.approx(13.0 if both else 5.0)
+        before = [t.numpy() for t in (a, b)]
+        update()
+        assert (b.numpy() != before[1]).any() == both and (a.numpy() != before[0]).all()
+        forget()
+        assert a.grad is None and b.grad is None
+
+
+def test_data() -> None:
+    """Shared with the tensor in both directions, in captures too; gradients know nothing of it."""
+    p = Tensor([1.0, 2.0, 3.0], requires_grad=True)
+    p.data.mul_(2)
+    p.data -= 1
+    p.data[0] = 9
+    p.data.clamp_(-2, 4).add_(0.5)
+    assert p.tolist() == [4.5, 3.5, 4.5] and p.is_leaf and p.requires_grad
+    (p * p).sum().backward()
+    assert p.grad.tolist() == [9.0, 7.0, 9.0]
+    target, kept = Tensor([0.0, 0.0, 0.0]), p.data
+
+    @jit
+    def step(rate: Tensor) -> None:
+        target.data.copy_(p.data * rate + target.data * (1 - rate))
+        p.data.add_(1)
+
+    for k in range(5):
+        step(Tensor(0.5))
+        assert kept.tolist() == p.tolist() == [5.5 + k, 4.5 + k, 5.5 + k]
+    kept.zero_()
+    assert p.tolist() == [0.0] * 3 and target.numpy()[0] == pytest.approx(7.421875)
+    p.data = Tensor([1.0])
+    assert p.shape == (1,) and kept.shape == (3,) and p.requires_grad
+    result = p.exp()
+    for run, kind, message in (
+            (lambda: result.data.zero_(), MinigradError, "[data] expected a leaf or a tensor without requires_grad"),
+            (lambda: setattr(p, "data", Tensor([1])), DTypeError, "[data] expected a float type for a leaf"),
+            (lambda: p.cuda(), DeviceError, "[cuda] expected .to('CPU') or .to('CL')"),
+            (lambda: p.data_ptr(), MinigradError, "[data_ptr] expected x is y")):
+        with pytest.raises(kind) as caught:
+            run()
+        assert message in str(caught.value)
+    assert p.pin_memory() is p and not p.is_cuda and p.is_cpu and p.get_device() == -1
+    assert p.to("cpu", non_blocking=True) is p
+
+
+def test_every_layer_is_a_module() -> None:
+    """With a mode of its own, if one was set."""
+    for name in nn.__all__:
+        kind = getattr(nn, name)
+        assert not isinstance(kind, type) or issubclass(kind, (nn.Module, nn.ModuleList, nn.ModuleDict)), name
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            self.norm, self.drop, self.act = nn.BatchNorm1d(4), nn.Dropout(0.5), nn.ReLU()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.act(self.drop(self.norm(x)))
+
+    model = Model()
+    x = Tensor(INPUTS)
+    for frozen in (False, True):
+        model.train()
+        for m in model.modules():
+            if frozen and isinstance(m, (nn.BatchNorm1d, nn.Dropout)):
+                m.eval()
+        before = model.norm.running_mean.numpy()
+        run = jit(lambda x: model(x))
+        assert [np.array_equal(run(x).numpy(), run(x).numpy()) for _ in range(3)] == [frozen] * 3
+        assert np.array_equal(model.norm.running_mean.numpy(), before) == frozen
+    assert [type(m) for m in model.eval().modules()] == [Model, nn.BatchNorm1d, nn.Dropout, nn.ReLU]
+    assert model.act.train() is model.act and not list(model.act.parameters()) and model.act.to("cpu") is model.act
+    assert repr(nn.Dropout(0.5)) == "Dropout(p=0.5, inplace=False)"
+    alone = nn.BatchNorm1d(4).eval()
+    with Tensor.train():
+        alone(x).realize()
+    assert alone.running_mean.tolist() == [0.0] * 4
+
+
+def test_gradients_where_pieces_meet() -> None:
+    """At 0, where both sides of an activation agree, or PyTorch takes one."""
+    values = np.array([0.0, -0.0, 1.0, -1.0, 0.5, -1e-7, 1e-7, np.nan, np.inf, -np.inf], np.float32)
+    for run in (lambda f, x: f.elu(x), lambda f, x: f.elu(x, 0.5), lambda f, x: f.celu(x, 2.0), lambda f, x: f.selu(x),
+                lambda f, x: x.fmod(0.75)):
+        ours, theirs = Tensor(values, requires_grad=True), torch.tensor(values, requires_grad=True)
+        y, z = run(nn.functional, ours), run(torch.nn.functional, theirs)
+        y.sum().backward(), z.sum().backward()
+        np.testing.assert_allclose(y.numpy(), z.detach().numpy(), rtol=1e-6)
+        known = ~np.isnan(values)
+        np.testing.assert_allclose(ours.grad.numpy()[known], theirs.grad.numpy()[known], rtol=1e-6)
+
+
+def test_lists_of_tensors_with_an_axis() -> None:
+    a, b = np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((2, 3), np.float32)
+    for name in ("cat", "stack"):
+        both = [getattr(kind, name)([make(a), make(b)], 1) for kind, make in ((Tensor, Tensor), (torch, torch.tensor))]
+        assert np.array_equal(both[0].numpy(), both[1].numpy())
+    table = nn.Embedding.from_pretrained(Tensor(a))
+    assert table(Tensor([1])).tolist() == [a[1].tolist()] and not table.weight.requires_grad
+    with pytest.raises(MinigradError, match=r"\[Embedding\] expected max_norm=None and scale_grad_by_freq=False"):
+        nn.Embedding(2, 3, max_norm=1.0)
+
+
+def test_averages_of_lists() -> None:
+    model, theirs = nn.Linear(4, 3), torch.nn.Linear(4, 3)
+    theirs.load_state_dict({k: torch.tensor(t.numpy()) for k, t in model.state_dict().items()})
+
+    def mean(old: Any, new: Any, count: Any) -> None:
+        for a, b in zip(old, new, strict=True):
+            a.mul_(0.75).add_(b * 0.25 + count)
+
+    ours = nn.optim.swa_utils.AveragedModel(model, multi_avg_fn=mean)
+    reference = torch.optim.swa_utils.AveragedModel(theirs, multi_avg_fn=mean)
+    for k in range(3):
+        for averaged, m, full in ((ours, model, Tensor.full), (reference, theirs, torch.full)):
+            m.weight.data = full((3, 4), float(k))
+            averaged.update_parameters(m)
+    for p, q in zip(ours.parameters(), reference.parameters(), strict=True):
+        np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=1e-6)
