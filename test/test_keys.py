@@ -160,3 +160,20 @@ def test_positions_are_read_back_from_the_key() -> None:
     assert [n.op.name for n in graph.nodes] == ["buffer", "buffer", "mul", "add", "exp"]
     assert graph.inputs == [(), (), (0, 1), (2, 0), (1,)] and graph.leaf == [True, True, False, False, False]
     assert [a.op for a in graph.aliases] == [DETACH] and not set(graph.aliases) & set(graph.position)
+
+
+def test_a_graph_with_further_targets_is_the_one_of_all() -> None:
+    """Also where they look through aliases, read what was there already, or are part of it."""
+    x, y = buffer(3), buffer(4)
+    alias = apply(DETACH, B.exp(x), id=0)
+    first, shared = B.log(alias), B.mul(B.exp(x), B.exp(x))
+    for further in ([shared], [B.exp(x), B.neg(y)], [apply(DETACH, first, id=0), B.add(shared, alias)], [alias, x]):
+        whole = build_graph([first, *further])
+        whole.connect()
+        for connected in (False, True):
+            graph = build_graph([first])
+            if connected:
+                graph.connect()
+            graph.extend(further)
+            graph.connect()
+            assert graph == whole and graph.key() == whole.key()

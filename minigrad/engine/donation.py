@@ -59,9 +59,7 @@ def graph_with_assigns(targets: list[Node]) -> tuple[Graph, list[Node], set[Node
     graph.connect()
     beside = lazy_readers(graph, targets[0].device)
     if beside:
-        del graph  # it would be counted as another holder
-        graph = build_graph([*targets, *beside])
-        graph.connect()
+        graph.extend(beside)
     outside = outside_references(graph)
     shown = {resolve(a) for a in graph.aliases if outside[id(a)] > 0}
     found = [overwritten_leaf(graph.nodes[k], outside) for k in graph.assigns]

@@ -105,12 +105,50 @@ class Graph:
         positions = [self.position[resolve(n)] for n in further]
         self.targets = list(dict.fromkeys([*self.targets, *positions]))
 
-    def connect(self) -> None:
-        """Fills in `inputs` and `leaf`."""
+    def extend(self, targets: list[Node]) -> None:
+        """Asks for further Nodes: the graph is then what `build_graph` makes of all of them."""
+        roots = list(dict.fromkeys([resolve(t) for t in targets]))
+        position, nodes, words = self.position, self.nodes, self.words
+        place = position.__getitem__
+        stack = roots[::-1]  # of Nodes alone: tuples or iterators on it, one per Node, would wake the collector
+        for alias in self.aliases:
+            position[alias] = place(resolve(alias))
+        while stack:
+            node = stack.pop()
+            if node in position:
+                continue
+            if node.storage is not None:
+                self.add_leaf(node)
+                continue
+            for i in node.inputs:
+                if i in position:
+                    continue
+                stack.append(node)  # it comes again after its inputs
+                if len(node.inputs) > FEW:
+                    stack += node.inputs[::-1]
+                else:
+                    stack.append(i)
+                break
+            else:
+                kind: Any = node.kind
+                at = len(nodes)
+                if kind.special and self.note_special(at, node):
+                    at = place(node.inputs[0])
+                else:
+                    words.append(kind.number)
+                    words += map(place, node.inputs)
+                    nodes.append(node)
+                position[node] = at
+        for alias in self.aliases:
+            del position[alias]
+        self.targets = list(dict.fromkeys([*self.targets, *[position[r] for r in roots]]))
         if self.leaf:
-            return
-        words, at = self.words, 1
-        for node in self.nodes:
+            self.connect()
+
+    def connect(self) -> None:
+        """Fills in `inputs` and `leaf` for what has none yet."""
+        words, at = self.words, 1 + len(self.inputs) + sum(map(len, self.inputs))
+        for node in self.nodes[len(self.inputs):]:
             leaf = words[at - 1] < 0
             end = at if leaf else at + len(node.inputs)
             self.leaf.append(leaf)
@@ -146,42 +184,8 @@ def kind_of(node: Node) -> str:
 
 def build_graph(targets: list[Node]) -> Graph:
     """Everything that `targets` need, down to realized Nodes, iteratively; equal targets once."""
-    roots = list(dict.fromkeys([resolve(t) for t in targets]))
-    position: dict[Node, int] = {}
-    nodes: list[Node] = []
-    words: list[int] = []
-    graph = Graph(nodes, [], position, words, [])
-    place = position.__getitem__
-    stack = roots[::-1]  # of Nodes alone: tuples or iterators on it, one per Node, would wake the collector
-    while stack:
-        node = stack.pop()
-        if node in position:
-            continue
-        if node.storage is not None:
-            graph.add_leaf(node)
-            continue
-        for i in node.inputs:
-            if i in position:
-                continue
-            stack.append(node)  # it comes again after its inputs
-            if len(node.inputs) > FEW:
-                stack += node.inputs[::-1]
-            else:
-                stack.append(i)
-            break
-        else:
-            kind: Any = node.kind
-            at = len(nodes)
-            if kind.special and graph.note_special(at, node):
-                at = place(node.inputs[0])
-            else:
-                words.append(kind.number)
-                words += map(place, node.inputs)
-                nodes.append(node)
-            position[node] = at
-    for alias in graph.aliases:
-        del position[alias]
-    graph.targets = [position[r] for r in roots]
+    graph = Graph([], [], {}, [], [])
+    graph.extend(targets)
     return graph
 
 
