@@ -14,7 +14,7 @@ from test_places import both, i
 from test_resampling import normal
 
 from minigrad import Tensor, config, jit
-from minigrad.errors import DTypeError, MinigradError, ShapeError
+from minigrad.errors import DeviceError, DTypeError, MinigradError, ShapeError
 
 try:
     import torch
@@ -119,7 +119,13 @@ def test_to_the_bit(k: int, device: str) -> None:
     numbers = np.random.default_rng(0).integers(-9, 10, 30).astype(np.int32)
     expected = EXACT[k](torch.tensor(ODD), torch.tensor(numbers)).numpy()
     with config(device=device):
-        got = EXACT[k](Tensor(ODD), Tensor(numbers)).numpy()
+        result = EXACT[k](Tensor(ODD), Tensor(numbers))
+        try:
+            got = result.numpy()
+        except DeviceError as error:
+            if "no float64" not in str(error):
+                raise
+            pytest.skip(str(error))
     if device.startswith("CL") and got.dtype == np.float32:  # some flush subnormal numbers
         expected, got = (np.where(abs(a) < 2e-38, 0, a) for a in (expected, got))
     assert got.shape == expected.shape
@@ -152,6 +158,14 @@ def test_few_units_of_the_last_place(name: str, least: float, most: float, ulp: 
             right = exact(mpmath.mpf(float(v)))
             unit = np.spacing(kind(max(abs(float(right)), 1.0 if least < 0 and name != "erfc" else 0.0)))
             assert abs(mpmath.mpf(float(y)) - right) <= ulp * mpmath.mpf(float(unit)), (v, y, float(right))
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_nothing_outside_of_a_domain(kind: str) -> None:
+    with config(device="CPU"):
+        x = Tensor([-1e30, -1e10, -32768.0, -2.0, 0.5, -float("inf"), NAN], dtype=kind)
+        assert np.isnan(x.acosh().numpy()).all() and np.isnan((2 * x.minimum(-1)).logit().numpy()).all()
+        assert np.isnan(Tensor([-128, -5, 3], dtype="int8").logit().numpy()).all()
 
 
 def test_where_they_end() -> None:

@@ -158,7 +158,8 @@ class SpecialMixin(ElementwiseMixin):
 
     def logit(self, eps: float | None = None) -> Self:
         """log(x / (1 - x)), of x held within eps..1-eps if there is one."""
-        x = self if eps is None else self.clip(eps, 1 - as_number("logit", "eps", eps))
+        x = self._as_float()
+        x = x if eps is None else x.clip(eps, 1 - as_number("logit", "eps", eps))
         return (x / (1 - x)).log()
 
     def _root(self) -> Self:

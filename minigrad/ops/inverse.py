@@ -91,7 +91,8 @@ def _acosh(x: Node) -> Node:
     t = B.sub(x, _number(x, 1))
     near = log1p(B.add(t, B.sqrt(B.mul(t, B.add(t, _number(x, 2))))))
     far = B.add(B.log(x), _number(x, math.log(2)))
-    return B.where(B.lt(_number(x, _LARGE[x.dtype is float64]), x), far, near)
+    found = B.where(B.lt(_number(x, _LARGE[x.dtype is float64]), x), far, near)
+    return B.where(B.lt(x, _number(x, 1)), _number(x, math.nan), found)  # the root of t * (t + 2) is one below -1, too
 
 
 def _atanh(x: Node) -> Node:
