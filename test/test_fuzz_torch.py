@@ -147,7 +147,7 @@ def with_number(p: Program, x: Any) -> Any:
     kind = p.pick(("+", "-", "r-", "*", "/", "**", "r/", "<", "clamp"))
     if is_bool(x) and kind in ("-", "r-", "**", "clamp") or isinstance(n, bool) and kind in ("-", "r-"):
         kind = "*"
-    if kind == "**" and (isinstance(n, float) or n < 0):
+    if kind == "**" and (isinstance(n, float) or n < 0 or p.smooth and not n):  # x ** 0 is a constant here
         kind = "*"
     if p.smooth and kind in ("<", "/", "r/"):
         kind = "*"
@@ -189,6 +189,8 @@ def reduction(p: Program, x: Any) -> Any:
     name = p.pick(smooth if p.smooth else smooth + rough)
     if name in ("mean", "logsumexp", "var", "norm", "std") and not is_float(x):
         name = "sum"
+    if name in ("any", "all") and str(x.dtype).endswith("uint8"):  # uint8 in PyTorch
+        name = "count_nonzero"
     if not x.ndim or p.rng.random() < 0.2:
         if name in ("amax", "amin", "argmax", "argmin", "median", "logsumexp", "var", "std", "max") and x.numel() < 2:
             return None
