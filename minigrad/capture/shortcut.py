@@ -24,6 +24,7 @@ from minigrad.tensor import Tensor
 
 if TYPE_CHECKING:
     from minigrad.capture.steady import Steady
+    from minigrad.engine.prepared import QuickRun
 
 MISS = object()
 """What a replay returns when something is not as the last one left it."""
@@ -57,22 +58,17 @@ def shortcut(steady: Steady, expected: Expected) -> Call | None:
     It gives the result for arguments like those of the capture; else MISS with nothing done. None where the plan is
     not one for the CPU.
     """
-    step, kinds, spares, guards = steady.step, steady.kinds, steady.only, steady.guards
+    kinds, spares, guards = steady.kinds, steady.only, steady.guards
     quick = steady.prepared.quick(steady.all_slots)
     if kinds is None or spares is None or quick is None:
         return None
-    plan, slots, device, pointer, words, places, lasting = quick
+    launch = launcher(steady, quick, expected.threads)
     count, nodes, take, holds = len(kinds), spares.nodes, spares.take, steady.holds
     many = count != 2
-    launches, flops, nbytes = len(plan.table.rows), plan.plan.flops, plan.plan.bytes
-    same, overridden, threads = expected.same, expected.override, expected.threads
-    thread, mode = modes, expected.mode
-    pool, native, miss, alone = device.pool, device.pool.run, MISS, IN_A_LIST
-    new, tensor, place = object.__new__, Tensor, address_of
-    me, state, last = object(), None, list[int]()
+    same, overridden, mode, thread = expected.same, expected.override, expected.mode, modes
+    miss, alone, new, tensor, place = MISS, IN_A_LIST, object.__new__, Tensor, address_of
 
     def call(args: tuple, owner: object | None) -> Any:
-        nonlocal state, last
         if len(args) != count:
             return miss
         held, addresses, others = [], [], False  # values that are held are not overwritten
@@ -81,7 +77,7 @@ def shortcut(steady: Steady, expected: Expected) -> Call | None:
                 return miss
             node = t._node
             if node.type is not kind and not same_type(node.type, kind) or t._requires_grad is not requires_grad or \
-                    (t._grad is None) is not no_grad:
+                    (t._grad is None) is not no_grad or (buffer := node.storage) is None:
                 return miss
             if captured is None:
                 others = True
@@ -89,9 +85,6 @@ def shortcut(steady: Steady, expected: Expected) -> Call | None:
                 if before is not None:
                     return miss
                 others = True
-            buffer = node.storage
-            if buffer is None:
-                return miss
             held.append(buffer)
             addresses.append(buffer.address or place(buffer))
         if others and (len({*args}) < count if many else args[0] is args[-1]) or override() is not overridden or \
@@ -104,8 +97,28 @@ def shortcut(steady: Steady, expected: Expected) -> Call | None:
                 break
         else:
             made = take()
-            buffer = made.storage
-        addresses.append(buffer.address)
+        addresses.append(made.storage.address)
+        launch(addresses)
+        steady.uses += 1
+        result = new(tensor)  # `Tensor._over`, without the call
+        result._node = made
+        result._grad = result._before = None
+        result._requires_grad = False
+        handles[ref(result, forget)] = None
+        return result
+
+    return call
+
+
+def launcher(steady: Steady, quick: QuickRun, threads: int) -> Callable[[list[int]], None]:
+    """A run of the plan of a `Steady` with its slots at these addresses; what is as its last run left it stays."""
+    plan, slots, device, pointer, words, places, lasting = quick
+    step, launches, flops, nbytes = steady.step, len(plan.table.rows), plan.plan.flops, plan.plan.bytes
+    pool, native = device.pool, device.pool.run
+    me, state, last = object(), None, list[int]()
+
+    def launch(addresses: list[int]) -> None:
+        nonlocal state, last
         lock = pool.lock
         lock.acquire()
         try:
@@ -124,15 +137,8 @@ def shortcut(steady: Steady, expected: Expected) -> Call | None:
                 plan.runner, state, last = me if lasting else None, pool.state, addresses
         finally:
             lock.release()
-        steady.uses += 1
-        result = new(tensor)  # `Tensor._over`, without the call
-        result._node = made
-        result._grad = result._before = None
-        result._requires_grad = False
-        handles[ref(result, forget)] = None
-        return result
 
-    return call
+    return launch
 
 
 def same_type(a: Type, b: Type) -> bool:
