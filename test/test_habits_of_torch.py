@@ -97,6 +97,39 @@ def test_what_is_unfrozen_is_updated_from_then_on() -> None:
             np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
+def test_schedules_that_change_the_momentum() -> None:
+    """As PyTorch's do unless told: in the optimizer's steps, captured ones too, and in its groups."""
+    cycles: list[Any] = [
+        lambda m, o: m.OneCycleLR(o, 0.2, total_steps=7), lambda m, o: m.CyclicLR(o, 0.01, 0.1, 2, mode="triangular2")]
+    for name, options in (("SGD", {"momentum": 0.9, "nesterov": True}), ("SGD", {}), ("RMSprop", {"momentum": 0.5}),
+                          ("AdamW", {}), ("NAdam", {}), ("Adamax", {})):
+        for cycle in cycles:
+            mine, reference = Tensor(WEIGHT, requires_grad=True), torch.tensor(WEIGHT, requires_grad=True)
+            ours: Any = getattr(nn.optim, name)([mine], lr=0.1, **options)
+            other = getattr(torch.optim, name)([reference], lr=0.1, **options)
+            schedules = cycle(nn.optim.lr_scheduler, ours), cycle(torch.optim.lr_scheduler, other)
+
+            def step(x: Any, optimizer: Any, schedule: Any, weight: Any) -> None:
+                optimizer.zero_grad()
+                loss_of(x, weight, 0.1).backward()
+                optimizer.step()
+                schedule.step()
+
+            run: Any = jit(lambda x: step(x, ours, schedules[0], mine))  # noqa: B023
+            for _ in range(6):
+                run(Tensor(INPUTS))
+                step(torch.tensor(INPUTS), other, schedules[1], reference)
+                for key in ("momentum", "betas"):
+                    if key in other.param_groups[0] and key in ours.param_groups[0]:
+                        np.testing.assert_allclose(ours.param_groups[0][key], other.param_groups[0][key], rtol=1e-6)
+            assert run.captures <= 2
+            np.testing.assert_allclose(mine.numpy(), reference.detach().numpy(), rtol=2e-5, atol=2e-6, err_msg=name)
+    optimizer = nn.optim.Adagrad([mine])
+    with pytest.raises(MinigradError, match=r"\[OneCycleLR\] expected SGD, RMSprop or an Adam, whose momentum"):
+        nn.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, 10)
+    nn.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, 10, cycle_momentum=False)
+
+
 def test_a_capture_holds_for_the_gradients_that_it_saw() -> None:
     """A parameter that had none when the function was captured, and has one later."""
     a, b = (Tensor([1.0, 2.0], requires_grad=True) for _ in range(2))

@@ -37,15 +37,24 @@ class Moments(Optimizer):
             count = self.times[index]
             if id(count) not in known:
                 time = count + 1
-                c1, c2 = ((-(time * math.log(b)).expm1() if b else time * 0 + 1) for b in self.betas)
+                c1, c2 = (-(time * (b.log() if isinstance(b, Tensor) else math.log(b))).expm1()
+                          if isinstance(b, Tensor) or b else time * 0 + 1 for b in self._betas(count))
                 known[id(count)] = terms(time, c1, c2, index) if terms else (c1, c2)
                 count.assign(time)
             found[index] = known[id(count)]
         return found
 
+    def cycled(self) -> Tensor:
+        """The first of betas as a Tensor."""
+        return self._cycled_from(self.betas[0])
+
+    def _betas(self, like: Tensor) -> tuple[Any, float]:
+        """Betas for running means of the type of `like`."""
+        return self._inertia(self.betas[0], like), self.betas[1]
+
     def _moved(self, g: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """The next mean and variance of one parameter's gradient, assigned."""
-        b1, b2 = self.betas
+        b1, b2 = self._betas(mean)
         m, v = mean * b1 + g * (1 - b1), variance * b2 + g * g * (1 - b2)
         mean.assign(m)
         variance.assign(v)

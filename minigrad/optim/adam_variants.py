@@ -26,7 +26,7 @@ class NAdam(Moments):
     momentum_decay: float
 
     def _share(self, time: Tensor) -> Tensor:
-        return (1 - 0.5 * 0.96 ** (time * self.momentum_decay)) * self.betas[0]
+        return (1 - 0.5 * 0.96 ** (time * self.momentum_decay)) * self._betas(time)[0]
 
     def _terms(self, time: Tensor, _: Tensor, c2: Tensor, index: int) -> tuple[Tensor, ...]:
         """What multiplies the gradient and the mean, and c2."""
@@ -91,10 +91,10 @@ class Adamax(Moments):
         super().__init__(params, lr, betas, eps=eps, weight_decay=weight_decay, maximize=maximize)
 
     def _update(self, gradients: Gradients) -> list[Tensor]:
-        b1, b2 = self.betas
         for p, g, mean, most, (c1, _) in self._each(gradients, self.means, self.variances, self._counted(gradients)):
             old = p.detach()
             g = self._decayed(g, old)
+            b1, b2 = self._betas(mean)
             m, u = mean * b1 + g * (1 - b1), (most * b2).maximum(g.abs() + self.eps)
             mean.assign(m)
             most.assign(u)

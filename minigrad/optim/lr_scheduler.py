@@ -172,8 +172,9 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
 class OneCycleLR(LRScheduler):
     """From max_lr / div_factor up to max_lr in the first `pct_start` of the steps, then down to the start over
-    final_div_factor: along cosines, or lines for `anneal_strategy` 'linear'. The optimizer's own rate does not count,
-    and momenta stay as they are (PyTorch's change them too, unless told).
+    final_div_factor: along cosines, or lines for `anneal_strategy` 'linear'. The optimizer's own rate does not count.
+    The momentum, or the first of betas, goes down from max_momentum to base_momentum meanwhile, and up again, unless
+    `cycle_momentum` is False.
 
     There are `total_steps` steps, or epochs * steps_per_epoch; after them the rate stays.
 
@@ -182,6 +183,7 @@ class OneCycleLR(LRScheduler):
 
     def __init__(self, optimizer: Optimizer, max_lr: float, total_steps: int | None = None, epochs: int | None = None,
                  steps_per_epoch: int | None = None, pct_start: float = 0.3, anneal_strategy: str = "cos",
+                 cycle_momentum: bool = True, base_momentum: float = 0.85, max_momentum: float = 0.95,
                  div_factor: float = 25.0, final_div_factor: float = 1e4):
         if total_steps is None and epochs is not None and steps_per_epoch is not None:
             total_steps = epochs * steps_per_epoch
@@ -192,13 +194,21 @@ class OneCycleLR(LRScheduler):
                                 f"{pct_start!r} and {anneal_strategy!r}")
         self.cosine, self.first = anneal_strategy == "cos", self.max_lr / div_factor
         self.last, self.top = self.first / final_div_factor, pct_start * self.total_steps - 1
+        self.momenta = _momenta("OneCycleLR", cycle_momentum, base_momentum, max_momentum)
         super().__init__(optimizer)
 
     def rate(self, count: Tensor, base: Tensor) -> Tensor:
+        return self._at(count, self.first, self.max_lr, self.last)
+
+    def momentum(self, count: Tensor) -> Tensor | None:
+        """From the largest to the least and back."""
+        return None if self.momenta is None else self._at(count, self.momenta[1], *self.momenta)
+
+    def _at(self, count: Tensor, first: float, middle: float, last: float) -> Tensor:
         at = count.minimum(self.total_steps - 1).float()
-        up = self._between(self.first, self.max_lr, at / self.top if self.top > 0 else at * 0 + 1)
+        up = self._between(first, middle, at / self.top if self.top > 0 else at * 0 + 1)
         rest = self.total_steps - 1 - self.top
-        down = self._between(self.max_lr, self.last, (at - self.top) / rest if rest > 0 else at * 0 + 1)
+        down = self._between(middle, last, (at - self.top) / rest if rest > 0 else at * 0 + 1)
         return (at <= self.top).where(up, down)
 
     def _between(self, start: float, stop: float, share: Tensor) -> Tensor:
@@ -227,31 +237,52 @@ class MultiplicativeLR(LRScheduler):
 class CyclicLR(LRScheduler):
     """Lines from base_lr up to max_lr in step_size_up steps and down in step_size_down (as many by default), again and
     again: for `mode` 'triangular' alike, for 'triangular2' half as high each time, for 'exp_range' gamma**count as
-    high. The optimizer's own rate does not count, and momenta stay as they are (PyTorch's change too, unless told).
+    high. The optimizer's own rate does not count. The momentum, or the first of betas, goes from max_momentum down to
+    base_momentum where the rate goes up, as far, unless `cycle_momentum` is False.
 
     Source: Smith 2017, https://arxiv.org/abs/1506.01186
     """
 
     def __init__(self, optimizer: Optimizer, base_lr: float, max_lr: float, step_size_up: int = 2000,
-                 step_size_down: int | None = None, mode: str = "triangular", gamma: float = 1.0):
+                 step_size_down: int | None = None, mode: str = "triangular", gamma: float = 1.0,
+                 *, cycle_momentum: bool = True, base_momentum: float = 0.8, max_momentum: float = 0.9):
         self.base_lr, self.max_lr = as_number("CyclicLR", "base_lr", base_lr), as_number("CyclicLR", "max_lr", max_lr)
         self.up = as_count("CyclicLR", "step_size_up", step_size_up, 1)
         self.down = as_count("CyclicLR", "step_size_down", self.up if step_size_down is None else step_size_down, 1)
         if mode not in ("triangular", "triangular2", "exp_range"):
             raise MinigradError(f"[CyclicLR] expected mode 'triangular', 'triangular2' or 'exp_range', got {mode!r}")
         self.mode, self.gamma = mode, as_number("CyclicLR", "gamma", gamma)
+        self.momenta = _momenta("CyclicLR", cycle_momentum, base_momentum, max_momentum)
         super().__init__(optimizer)
 
     def rate(self, count: Tensor, base: Tensor) -> Tensor:
+        return self._height(count) * (self.max_lr - self.base_lr) + self.base_lr + base * 0
+
+    def momentum(self, count: Tensor) -> Tensor | None:
+        """From the largest down, as the rate goes up."""
+        return None if self.momenta is None else self._height(count) * (self.momenta[0] - self.momenta[1]) + \
+            self.momenta[1]
+
+    def _height(self, count: Tensor) -> Tensor:
+        """How far from the base, of 0..1."""
         whole = self.up + self.down
         at = (count % whole).float()
         share = (at <= self.up).where(at / self.up, (whole - at) / self.down)
-        height = share * (self.max_lr - self.base_lr)
         if self.mode == "triangular2":
-            height = height * 0.5 ** (count // whole).float()
-        elif self.mode == "exp_range":
-            height = height * self.gamma ** count.float()
-        return height + self.base_lr + base * 0
+            return share * 0.5 ** (count // whole).float()
+        return share * self.gamma ** count.float() if self.mode == "exp_range" else share
+
+
+def _momenta(name: str, cycle: bool, base: float, largest: float) -> tuple[float, float] | None:
+    """(least, largest), None unless they are cycled."""
+    if not cycle:
+        return None
+    return as_number(name, "base_momentum", base), as_number(name, "max_momentum", largest)
+
+
+def _without_momenta(name: str, schedules: Sequence[LRScheduler]) -> None:
+    if any(s.momentum(s.count) is not None for s in schedules):
+        raise MinigradError(f"[{name}] expected schedules of the rate alone, got one with cycle_momentum=True")
 
 
 class ChainedScheduler(LRScheduler):
@@ -265,6 +296,7 @@ class ChainedScheduler(LRScheduler):
         found = optimizer or (self.schedulers[0].optimizer if self.schedulers else None)
         if found is None or any(not isinstance(s, LRScheduler) or s.optimizer is not found for s in self.schedulers):
             raise MinigradError("[ChainedScheduler] expected schedules of the same optimizer")
+        _without_momenta("ChainedScheduler", self.schedulers)
         super().__init__(found)
 
     def rate(self, count: Tensor, base: Tensor) -> Tensor:
@@ -285,6 +317,7 @@ class SequentialLR(LRScheduler):
         if not self.schedulers or any(not isinstance(s, LRScheduler) or s.optimizer is not optimizer
                                       for s in self.schedulers):
             raise MinigradError("[SequentialLR] expected schedules of the same optimizer")
+        _without_momenta("SequentialLR", self.schedulers)
         if len(self.milestones) != len(self.schedulers) - 1:
             raise MinigradError(f"[SequentialLR] expected {len(self.schedulers) - 1} milestones for "
                                 f"{len(self.schedulers)} schedules, got {self.milestones}")

@@ -42,6 +42,7 @@ class Optimizer(ABC):
     eps: float
     params: list[Tensor]
     buffers: list[Tensor]
+    _cycled: Tensor | None = None  # the momentum, or the first of betas, where a schedule changes it
 
     state_names: Mapping[str, str] = {}
     """PyTorch's names of what is kept for a parameter, and the attributes that have it: a list with a Tensor for each
@@ -86,7 +87,7 @@ class Optimizer(ABC):
     @property
     def captured_mode(self) -> Any:
         """What a captured step depends on besides Tensors."""
-        return tuple((type(m).__name__, *(repr(v) for v in options_of(m).values()), *map(id, m.params),
+        return tuple((type(m).__name__, m._cycled is None, *map(repr, options_of(m).values()), *map(id, m.params),
                       *(id(t) for name in m.shared_names for t in getattr(m, name))) for m in self.members)
 
     def _option(self, name: str, value: Any) -> Any:
@@ -156,6 +157,21 @@ class Optimizer(ABC):
         if self._initial_lr is None:
             self._initial_lr = self._lr.clone().realize()
         return self._initial_lr
+
+    def cycled(self) -> Tensor | None:
+        """The momentum, or the first of betas, as a Tensor that steps read from now on in its place, of shape (); None
+        where there is neither."""
+        return None
+
+    def _cycled_from(self, value: float) -> Tensor:
+        if self._cycled is None:
+            self._cycled = self._scalar(value).realize()
+            of_modules.switch(self)
+        return self._cycled
+
+    def _inertia(self, value: float, like: Tensor) -> Any:
+        """What multiplies a running mean or sum such as `like`: `value`, or what a schedule made of it."""
+        return value if self._cycled is None else self._cycled.detach().cast(like.dtype)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets the gradients, or makes them zeros without `set_to_none`."""

@@ -38,6 +38,13 @@ class RMSprop(Optimizer):
         self.velocities = self._zeros() if momentum else []
         Tensor.realize(*self.squares, *self.means, *self.velocities)
 
+    def cycled(self) -> Tensor:
+        """The momentum as a Tensor."""
+        if not self.velocities:
+            self.velocities = self._zeros()
+            Tensor.realize(*self.velocities)
+        return self._cycled_from(self.momentum)
+
     def _update(self, gradients: Gradients) -> list[Tensor]:
         for p, g, square, index in self._each(gradients, self.squares, range(len(gradients))):
             old = p.detach()
@@ -50,7 +57,7 @@ class RMSprop(Optimizer):
                 size = v - m * m
             step = g / (size.sqrt() + self.eps)
             if self.velocities:
-                step = self.velocities[index] * self.momentum + step
+                step = self.velocities[index] * self._inertia(self.momentum, old) + step
                 self.velocities[index].assign(step)
             p.assign(old.stepped(step, self._lr))
         return [*self.squares, *self.means, *self.velocities]

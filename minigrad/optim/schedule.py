@@ -37,8 +37,18 @@ class LRScheduler(ABC):
         return [self.count, *self._set(self.count)]
 
     def _set(self, count: Tensor) -> list[Tensor]:
-        return [member.lr.assign(self._rate_of(group, count, member).cast(member.lr.dtype))
-                for group, member in enumerate(self.optimizer.members)]
+        members = self.optimizer.members
+        rates = [member.lr.assign(self._rate_of(group, count, member).cast(member.lr.dtype))
+                 for group, member in enumerate(members)]
+        momentum = self.momentum(count)
+        return rates if momentum is None else rates + [self._cycled(m).assign(momentum.to(m.device)) for m in members]
+
+    def _cycled(self, member: Optimizer) -> Tensor:
+        found = member.cycled()
+        if found is None:
+            raise MinigradError(f"[{type(self).__name__}] expected SGD, RMSprop or an Adam, whose momentum it changes, "
+                                f"or cycle_momentum=False, got {type(member).__name__}")
+        return found
 
     def _rate_of(self, group: int, count: Tensor, member: Optimizer) -> Tensor:
         """The rate of the `group`-th of the optimizer's members."""
@@ -57,6 +67,10 @@ class LRScheduler(ABC):
     def base_lrs(self) -> list[float]:
         """The rates that this schedule starts from, read, one for each group of parameters."""
         return [member.initial_lr().item() for member in self.optimizer.members]
+
+    def momentum(self, count: Tensor) -> Tensor | None:
+        """The momentum after `count` steps (int32, shape ()), or the first of betas; None where it stays as it is."""
+        return None
 
     def kept(self) -> dict[str, Tensor]:
         """What a schedule keeps from step to step, by PyTorch's names."""
@@ -83,6 +97,8 @@ class LRScheduler(ABC):
                                     f"groups, got {len(value)}")
         for name, t in kept.items():
             t.assign(Tensor(state[name], dtype=t.dtype, device=t.device)).realize()
+        if self.momentum(self.count) is not None:
+            Tensor.realize(*self._set(self.count))
         for member, base in zip(members, state.get("base_lrs") or [], strict=False):
             member.param_groups[0]["initial_lr"] = base
         for member, rate in zip(members, state.get("_last_lr") or [], strict=False):

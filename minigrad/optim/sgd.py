@@ -33,16 +33,25 @@ class SGD(Optimizer):
         if momentum:
             Tensor.realize(*self.velocities)
 
+    def cycled(self) -> Tensor:
+        """The momentum as a Tensor."""
+        if not self.velocities:
+            self.velocities = self._zeros()
+            Tensor.realize(*self.velocities)
+        return self._cycled_from(self.momentum)
+
     def _update(self, gradients: Gradients) -> list[Tensor]:
-        if self.momentum and not self.velocities:
+        moves = self._cycled is not None or self.momentum
+        if moves and not self.velocities:
             raise MinigradError("[SGD.step] expected a momentum of 0, with which this optimizer was made, got "
                                 f"{self.momentum!r}: there are no velocities")
         for p, g, index in self._each(gradients, range(len(gradients))):
             old = p.detach()
             g = self._decayed(g, old)
-            if self.momentum:
-                v = self.velocities[index] * self.momentum + g
+            if moves:
+                momentum = self._inertia(self.momentum, old)
+                v = self.velocities[index] * momentum + g
                 self.velocities[index].assign(v)
-                g = g + v * self.momentum if self.nesterov else v
+                g = g + v * momentum if self.nesterov else v
             p.assign(old.stepped(g, self._lr))
         return self.velocities

@@ -54,7 +54,10 @@ class ParamGroup(Mapping):
             raise KeyError(f"[param_groups] expected one of {', '.join(self)}, got {name!r}")
         if name in ("lr", "initial_lr"):
             return getattr(self._optimizer, f"_{name}").item()
-        return getattr(self._optimizer, name)
+        value, cycled = getattr(self._optimizer, name), self._optimizer._cycled
+        if cycled is not None and name in ("momentum", "betas"):
+            return cycled.item() if name == "momentum" else (cycled.item(), value[1])
+        return value
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name == "initial_lr":
