@@ -5,6 +5,10 @@ from dataclasses import dataclass
 
 MIN_LOCAL_MEMORY, MIN_GROUP = 16 * 1024, 64
 
+HALF_RATE = frozenset({"znver4", "cannonlake", "icelake-client", "tigerlake", "rocketlake"})
+"""Processors, by LLVM's names, that begin one multiply-add of 64 bytes in a cycle: their units have 32 bytes each,
+two of which take one together."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -41,6 +45,11 @@ class Target:
     def is_gpu(self) -> bool:
         """True where a work-item is one scalar lane and vectors are not worth writing out."""
         return self.vector_bytes <= 4
+
+    @property
+    def fma_rate(self) -> int:
+        """Multiply-adds of whole vectors that begin in a cycle, on a CPU: 2, or 1 where the widest take two units."""
+        return 1 if self.vector_bytes == 64 and self.cpu in HALF_RATE else 2
 
     @property
     def has_groups(self) -> bool:

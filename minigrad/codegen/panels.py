@@ -2,7 +2,8 @@
 
     y[m, n] = sum over k of x[m, k] * w[k, n]      ->      ... * p[n // 16, k, n % 16]      p: panels of w
 
-The sums keep their order, so that every bit of the result stays; see strategies/stream.py for how they are read.
+The sums keep their order, so that every bit of the result stays; see strategies/stream.py for how they are read. One
+row reads a matrix as fast where it lies, but not where processors want long streams.
 """
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def panelled(kernel: Kernel, constant: frozenset[str], target: Target) -> Panell
             continue
         nest = _in_panels(kernel.nests[0], param)
         rows, columns = param.shape
-        if nest is None or outputs == columns:  # one row reads the matrix as fast as it lies
+        if nest is None or outputs == columns and not target.long_streams:
             continue
         shape = (columns // PANEL, rows, PANEL)
         params = tuple(replace(p, shape=shape) if p is param else p for p in kernel.params)

@@ -20,7 +20,7 @@ from minigrad.codegen.ir.nodes import Store as IRStore
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.codegen.monoid import MONOIDS, Monoid
 from minigrad.codegen.strategies.build_lanes import lane_sums
-from minigrad.codegen.strategies.build_scaled import scaled_sums
+from minigrad.codegen.strategies.build_scaled import scaled_sums, stream_ahead
 from minigrad.codegen.strategies.launch import function_of
 from minigrad.codegen.strategies.plan import Plan
 from minigrad.codegen.value_walk import Rewriter
@@ -304,7 +304,7 @@ class Builder:
         def update(mapping: dict[Var, Index], chain: Index) -> list[Stmt]:
             return self.update(accs, bodies, point, mapping, point.slot * chains + chain)
 
-        out += self.loops(over, last, 1, chains, update)
+        out += self.loops(over, last, 1, chains, update, stream_ahead(bodies, point, self.plan.ahead))
         for acc, (monoid, body) in zip(accs, bodies, strict=True):
             out += self.join_chains(acc, body.dtype, monoid, point, chains)
         return out, [(a, b.dtype, point.slot * chains) for a, (_, b) in zip(accs, bodies, strict=True)]

@@ -10,6 +10,7 @@
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Loop, Prefetch, Stmt
@@ -90,6 +91,16 @@ def prefetches(point: Point, value: Value, unrolled: frozenset[Index], ahead: in
         place = subs(offset, {point.lane: ahead * 8 // v.dtype.bits})
         found += unroll_over(tile, [Prefetch(name, place)])
     return found
+
+
+def stream_ahead(bodies: list[tuple[Monoid, Value]], point: Point, ahead: int
+                 ) -> Callable[[dict[Var, Index]], list[Stmt]] | None:
+    """What prefetches a stream without factors so many bytes ahead, in each step of its sums; None for 0."""
+    def prefetch(step: dict[Var, Index]) -> list[Stmt]:
+        here = [substitute(body, {**point.at, **step}) for _, body in bodies]
+        return [s for value in here for s in prefetches(point, value, frozenset(), ahead)]
+
+    return prefetch if ahead and point.lane is not None else None
 
 
 def used_copies(point: Point, value: Value) -> tuple[Point, Index]:

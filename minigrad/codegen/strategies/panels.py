@@ -83,8 +83,9 @@ FEW_REGISTERS = 16
 bytes of B in a row. Tiles are narrow then: rows of B that are far apart cost more in place, up to 1.9 times in all.
 """
 
-NARROW = 0.25
-"""Part of a step that a tile of one vector takes longer, one of two half of it: rows of B come in shorter runs."""
+NARROW = {2: 0.25, 1: 0.12}
+"""Part of a step that a tile of one vector takes longer, one of two half of it, by multiply-adds per cycle: rows of B
+come in shorter runs."""
 
 L2_RATE, L2_RATE_FAR, L2_LOST = 40, 22, 0.1
 """Bytes per cycle from the second-level cache, where a panel of B does not stay in the first; likewise where rows of B
@@ -99,15 +100,17 @@ STREAM_ROWS, STREAM_K, STREAM_K_PACKED, STREAM_COLUMNS = 32, 16, 24, 256
 several of them are on their way at once. As many rows of A as may meet in a set are packed, for 4-10% at 8, and then
 blocks are longer: sums come from memory less often, for 2-8%."""
 
-STREAM_VECTORS = 4, 2
+STREAM_VECTORS, ROW_VECTORS, ROW_K = (4, 2), 8, 8
 """Vectors of a tile that streams B, the first number that registers have room for: 4 rather than 2 gain 3-10% with up
-to 6 rows of A, more than 4 nothing. With packed A 2, where they leave a quarter of the registers."""
+to 6 rows of A, more than 4 nothing. With packed A 2, where they leave a quarter of the registers. One row has 8 under
+`Target.long_streams`, and blocks of K half as long: longer runs of fewer rows gain 5-15% there."""
 
 NEAR_VECTORS = 4
 """Not where so many vectors of each row of B stay in the first-level cache."""
 
-PACK_ROWS = 48
-"""Rows of A from which packing B pays."""
+PACK_ROWS = {2: 48, 1: 512}
+"""Rows of A from which packing B pays, by multiply-adds per cycle: at one, rows of B in place arrive in time from the
+second-level cache, and packing them first lost 2-20% with 49 to 400 rows."""
 
 MAX_K, MAX_K_PACKED = 2048, 192
 """Steps of the sum per block, and where A is packed too or not read along K: the first-level cache holds both."""
@@ -118,9 +121,9 @@ MAX_DOTS, MAX_K_DOTS = 4, 2048
 ACROSS_CYCLES = 6.0
 """Cycles to add up the lanes of a vector."""
 
-PAIR_ADDED, PAIR_PACKED, PAIR_WORKERS = 1.5, 0.3, 2
-"""Two steps of the sum in a vector: cycles that adding up its 64 bytes takes, cycles to pack an element of B, and by
-how many workers, a number that is fixed as sums depend on it."""
+PAIR_LEAST, PAIR_ADDED, PAIR_PACKED, PAIR_WORKERS = 48, 1.5, 0.3, 2
+"""Two steps of the sum in a vector: least rows, cycles that adding up its 64 bytes takes, cycles to pack an element of
+B, and by how many workers, a number that is fixed as sums depend on it."""
 
 PAIR_VECTORS = 8
 """Vectors of columns up to which half of one counts more than one program for many sizes."""
@@ -192,7 +195,9 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
     if few:
         a, b = a if m < IN_PLACE_ROWS else packed_a, "place"
         block_k = STREAM_K if a == "place" else STREAM_K_PACKED
-    elif in_place and (m < PACK_ROWS or fits_in_place(c, b_bytes, target) and not far_a and not (
+        if m == 1 and target.long_streams:
+            block_k = ROW_K
+    elif in_place and (m < PACK_ROWS[target.fma_rate] or fits_in_place(c, b_bytes, target) and not far_a and not (
             m >= SHARED_ROWS and (far_b if long or far_b and narrow else is_crowded(c, target)))):
         b = "place"
     else:
@@ -202,7 +207,7 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
     streamed = b == "place" and block_k < k
     group = 1
     if few:
-        rows, vectors, dots = *stream_tile(m, a == "place", target), 0
+        rows, vectors, dots = *stream_tile(m, ceil(n / width), a == "place", target), 0
     else:
         rows, vectors, dots, cycles = register_tile(c, block_k, width, target, a == "place", b == "place",
                                                     a == "place" != b and not far_a)
@@ -247,12 +252,15 @@ def is_crowded(c: Contraction, target: Target) -> bool:
     return n > row and extent(c.k[-1]) * row > room
 
 
-def stream_tile(m: int, in_place: bool, target: Target) -> tuple[int, int]:
-    """Rows and vectors of the tiles that stream B: as many rows as can be, so that each line of B comes once."""
+def stream_tile(m: int, across: int, in_place: bool, target: Target) -> tuple[int, int]:
+    """Rows and vectors of the tiles that stream B, `across` vectors wide: as many rows as can be, so that each line of
+    B comes once."""
     room = target.registers - SPARE_REGISTERS
     if target.registers <= FEW_REGISTERS:
         tiles = [(even(m, most_rows(v, target)), v) for v in range(1, STREAM_VECTORS[0] + 1)]
         return min(tiles, key=lambda t: ceil(m / t[0]) * tile_step(t[0], t[1], target) / t[1])
+    if m == 1 and target.long_streams:
+        return 1, even(across, ROW_VECTORS)
     vectors = next((v for v in STREAM_VECTORS if (m + 1) * v <= room), STREAM_VECTORS[-1])
     if not in_place:
         vectors = STREAM_VECTORS[-1] if 4 * m * STREAM_VECTORS[-1] <= 3 * target.registers else 1
@@ -316,7 +324,8 @@ def tile_step(rows: int, vectors: int, target: Target) -> float:
     """Cycles of a register tile per step of the sum."""
     if target.registers <= FEW_REGISTERS:
         return step_cycles(rows, vectors)
-    return max(rows * vectors / 2, (rows + vectors) / LOADS, MIN_CHAINS / 2) * (1 + NARROW / vectors)
+    step = max(rows * vectors / target.fma_rate, (rows + vectors) / LOADS, MIN_CHAINS / 2)
+    return step * (1 + NARROW[target.fma_rate] / vectors)
 
 
 def stays_near(c: Contraction, rows: int, vectors: int, target: Target) -> bool:
@@ -324,7 +333,7 @@ def stays_near(c: Contraction, rows: int, vectors: int, target: Target) -> bool:
     the first one holds while rows of A pass by. Not where these would come from memory, in parts: 5-10% lost at
     1000x112x1000."""
     row, k = vectors * target.vector_bytes, extent(c.k[-1])
-    waits = row / L2_RATE > max(rows * vectors / 2, (rows + vectors) / LOADS) and k * row > target.l1
+    waits = row / L2_RATE > max(rows * vectors / target.fma_rate, (rows + vectors) / LOADS) and k * row > target.l1
     a_bytes = product(extent(v) for v in (*c.batch, *c.m, *c.k)) * c.a.dtype.itemsize
     return waits and extent(c.m[-1]) > NEAR_ROWS and a_bytes <= target.l2 // A_PART and k % 2 == 0 and (
         near_steps(c, rows, vectors, target) >= LEAST_NEAR)
@@ -346,18 +355,19 @@ def pair_tile(c: Contraction, width: int, target: Target) -> tuple[int, int, flo
     found = 1, 1, float("inf")
     few = half <= n <= PAIR_VECTORS * width and k <= MAX_K
     whole = n % width == 0 and n > width and target.registers > FEW_REGISTERS
-    if width < 4 or m < PACK_ROWS or not few or k % 2 or n % half or whole:
+    if width < 4 or m < PAIR_LEAST or not few or k % 2 or n % half or whole:
         return found
     packing = PAIR_WORKERS * PAIR_PACKED * k * n
     for vectors in [v for v in range(1, MAX_VECTORS + 1) if n % (v * half) == 0]:
         row = vectors * target.vector_bytes
         for rows in range(1, min(most_rows(vectors, target), IN_PLACE_ROWS, m) + 1):
             copies = rows * vectors
-            step = max(copies / 2, (rows + vectors) / LOADS, MIN_CHAINS / 2)
-            step = step if target.registers > FEW_REGISTERS else tile_step(rows, vectors, target)
+            step = tile_step(rows, vectors, target)
+            if target.registers > FEW_REGISTERS and target.fma_rate > 1:
+                step = max(copies / 2, (rows + vectors) / LOADS, MIN_CHAINS / 2)
             if k // 2 * (row + row // 4) > target.l1:
                 step = max(step, row / L2_RATE) + L2_LOST * row / L2_RATE
-            tile = step * k / 2 + TILE_CYCLES + copies * (1 + PAIR_ADDED * target.vector_bytes / 64)
+            tile = step * k / 2 + TILE_CYCLES + copies * (1 + PAIR_ADDED * target.vector_bytes / (32 * target.fma_rate))
             cycles = ceil(m / rows) * (n // (vectors * half)) * tile + packing
             if cycles <= found[2]:
                 found = rows, vectors, cycles

@@ -18,7 +18,8 @@ class Plan:
         independent accumulators
     unroll: reduction variables that are written out
     outer: the sum's outermost variables, around a factor that multiplies the sum over the others
-    ahead: vectors of the sum that make a line, while the same line of the next tile of order[0] is prefetched; or 0
+    ahead: vectors of the sum that make a line, while the same line of the next tile of order[0] is prefetched; in a
+        stream the bytes ahead at which it is prefetched; or 0
     apart: the domain variable whose copies in a tile are as far apart as there are tiles, not side by side; or ''
     """
 

@@ -1,0 +1,90 @@
+"""Processors that begin one multiply-add of whole vectors per cycle: their tiles, panels and streams."""
+from dataclasses import replace
+
+import pytest
+from test_packed import AVX2, AVX512, equal_the_kernel, flat_kernel, tensor
+from test_panels import planned
+from test_stream import computes, last_kernel, panels, streamed
+
+from minigrad import Tensor
+from minigrad.codegen.ir.nodes import Prefetch
+from minigrad.codegen.ir.walk import statements
+from minigrad.codegen.panels import panelled
+from minigrad.codegen.strategies.build_panels import build_panels
+from minigrad.codegen.strategies.panels import plan
+from minigrad.codegen.strategies.plan import PanelPlan, Plan
+from minigrad.target import Target
+
+HALF = replace(AVX512, name="half", cpu="znver4", long_streams=True)
+
+
+def test_which_processors_those_are() -> None:
+    assert (HALF.fma_rate, AVX512.fma_rate, AVX2.fma_rate) == (1, 2, 2)
+    assert replace(HALF, vector_bytes=32, registers=16).fma_rate == 2  # its units have 32 bytes each
+
+
+def made(m: int, n: int, k: int, target: Target) -> PanelPlan:
+    found = plan(flat_kernel(tensor(m, k) @ tensor(k, n), target).nests[0], target)
+    assert isinstance(found, PanelPlan), found
+    return found
+
+
+@pytest.mark.parametrize("m", [49, 96, 196])
+def test_rows_of_b_in_place_come_in_time(m: int) -> None:
+    """B is larger than the second-level cache, and used less often than packing it takes."""
+    sizes = m, 1280, 640
+    assert made(*sizes, HALF).b == "place" and made(*sizes, AVX512).b == "panels"
+
+
+def test_large_products_pack_b() -> None:
+    assert made(1024, 1024, 1024, HALF).b == "panels"
+
+
+def test_a_tile_of_one_vector_needs_no_pairs() -> None:
+    """Eight sums are enough in flight."""
+    whole, pairs = (made(12544, 16, 32, target) for target in (HALF, AVX512))
+    assert (whole.rows, whole.vectors, whole.group) == (8, 1, 1) and pairs.group == 2
+    assert made(3136, 24, 96, HALF).group == 2  # where half a vector of columns is left
+
+
+@pytest.mark.parametrize("columns, vectors", [(2048, 8), (1280, 8), (1040, 8), (1152, 8)])
+def test_one_row_streams_long_runs(columns: int, vectors: int) -> None:
+    found = made(1, columns, 2048, HALF)
+    assert (found.rows, found.vectors, found.block_k) == (1, vectors, 8)
+
+
+@pytest.mark.parametrize("product", [
+    lambda: tensor(19, 23) @ tensor(23, 16), lambda: (tensor(50, 12) @ tensor(12, 24) + tensor(24)).relu(),
+    lambda: tensor(33, 13).transpose(0, 1) @ tensor(33, 21), lambda: tensor(13, 33) @ tensor(21, 33).transpose(0, 1),
+])
+def test_products_equal_the_kernel(product, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN001
+    kernel = flat_kernel(product(), HALF)
+    chosen = planned(kernel, HALF, monkeypatch)
+    equal_the_kernel(kernel, [build_panels(kernel, kernel.nests[0], chosen, "panels")])
+
+
+@pytest.mark.parametrize("rows, columns, at_once, ahead", [
+    (8, 128 * 16, 2, 2048), (4, 128 * 16, 4, 0), (16, 128 * 16, 2, 2048), (8, 97 * 16, 3, 2048), (2, 96 * 16, 8, 0),
+])
+def test_tiles_of_a_stream_leave_no_panels(rows: int, columns: int, at_once: int, ahead: int) -> None:
+    """As many panels at a time as divide all of them, if sums are enough; prefetched where rows are many."""
+    stage = streamed(last_kernel(tensor(rows, 512) @ panels(columns, 512).transpose(), HALF), HALF)
+    assert isinstance(stage.plan, Plan) and dict(stage.plan.tile)["i1"] == at_once and stage.plan.ahead == ahead
+    fetches = [s for s in statements(stage.function) if isinstance(s, Prefetch)]
+    assert {s.buffer for s in fetches} == ({"p1"} if ahead else set())
+
+
+@pytest.mark.parametrize("result", [
+    lambda: tensor(8, 18) @ panels(97 * 16, 18).transpose(), lambda: tensor(9, 26) @ panels(160, 26).transpose(),
+    lambda: (tensor(1, 80) @ panels(96, 80).transpose() + tensor(96)).relu(),
+    lambda: tensor(8, 33) @ panels(128, 33, 32).transpose(),
+])
+def test_streams_equal_the_kernel(result) -> None:  # noqa: ANN001
+    kernel = last_kernel(result(), HALF)
+    computes(streamed(kernel, HALF), kernel, -8.0)
+
+
+def test_one_row_reads_a_constant_in_panels() -> None:
+    for target, packs in ((HALF, True), (AVX512, False)):
+        kernel = last_kernel(Tensor.zeros(1, 512).contiguous() @ tensor(512, 512), target)
+        assert (panelled(kernel, frozenset({"p0", "p1"}), target) is not None) is packs
