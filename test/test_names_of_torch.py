@@ -168,6 +168,26 @@ def test_nothing_outside_of_a_domain(kind: str) -> None:
         assert np.isnan(Tensor([-128, -5, 3], dtype="int8").logit().numpy()).all()
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_gradients_that_cancel_nothing(kind: Any) -> None:
+    """And what is finite though its exponential is not."""
+    most = 89.2 if kind is np.float32 else 710.2
+    x = np.array([1e-30, -1e-12, 1e-5, -1e-3, 0.02, 0.15, 0.159, 0.16, 0.4, -2.3, 7.0, 30.0], kind)
+    rows: list[tuple[str, Any, Any]] = [
+        ("sinc", mpmath.sincpi, lambda v: (mpmath.cospi(v) - mpmath.sincpi(v)) / v),
+        ("sinh", mpmath.sinh, mpmath.cosh), ("cosh", mpmath.cosh, mpmath.sinh)]
+    with config(device="CPU"), mpmath.workprec(400):
+        for name, value, slope in rows:
+            at = x if name == "sinc" else np.append(x, [most, -most]).astype(kind)
+            t = Tensor(at, requires_grad=True)
+            y = getattr(t, name)()
+            for got, exact in ((y, value), (y.sum().gradient(t)[0], slope)):
+                right = np.array([float(exact(mpmath.mpf(float(v)))) for v in at])
+                limit = np.finfo(kind).eps * (100 if name == "sinc" else 8)  # the sine of a rounded pi * x
+                np.testing.assert_allclose(got.numpy(), right, rtol=limit, atol=0 if name != "sinc" else limit)
+        assert Tensor([0.0, 1.0, float("inf")], dtype=str(np.dtype(kind))).sinc().tolist()[0] == 1
+
+
 def test_where_they_end() -> None:
     inf = float("inf")
     with config(device="CPU"):

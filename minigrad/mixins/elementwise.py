@@ -322,10 +322,6 @@ class ElementwiseMixin(Base):
     def tanh(self) -> Self:
         return self._float_unary(B.tanh)
 
-    def cosh(self) -> Self:
-        e = self.exp()
-        return (e + e.reciprocal()) * 0.5
-
     def erf(self) -> Self:
         return self._float_unary(B.erf)
 

@@ -1,5 +1,5 @@
-"""Inverses of trigonometric and hyperbolic functions and of erf, and exp(x) - 1, as composites whose gradients are
-written by hand.
+"""Inverses of trigonometric and hyperbolic functions and of erf, cosh, sinh, and exp(x) - 1, as composites whose
+gradients are written by hand.
 
 `atan` is a polynomial after its argument was reduced to +-(sqrt(2) - 1) (W. Cody and W. Waite, "Software manual for the
 elementary functions", 1980); the others are made of it and of `log1p`, in forms that cancel nothing. Half types compute
@@ -107,6 +107,28 @@ def _expm1(x: Node) -> Node:
     return B.where(near, B.div(B.add(t, t), B.sub(one, t)), B.sub(B.exp(x), one))
 
 
+def _cosh(x: Node) -> Node:
+    grown = _half_exp(B.abs_(x))
+    return B.add(grown, B.div(_number(x, 0.25), grown))
+
+
+def _sinh(x: Node) -> Node:
+    """Of e = exp(x) - 1 near 0."""
+    a, one = B.abs_(x), _number(x, 1)
+    near, grown = B.lt(a, one), _half_exp(a)
+    e = expm1(B.where(near, a, _number(x, 0)))
+    found = B.where(near, B.mul(_number(x, 0.5), B.add(e, B.div(e, B.add(e, one)))),
+                    B.sub(grown, B.div(_number(x, 0.25), grown)))
+    return _like_its_argument(x, found)
+
+
+def _half_exp(a: Node) -> Node:
+    """exp(a) / 2, also where only the half is a finite number."""
+    root = B.exp(B.mul(a, _number(a, 0.5)))
+    far = B.mul(B.mul(root, _number(a, 0.5)), root)
+    return B.where(B.lt(_number(a, 700 if a.dtype is float64 else 80), a), far, B.mul(B.exp(a), _number(a, 0.5)))
+
+
 _CENTRAL = (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503,
             -0.00417768164, 0.246640727, 1.50140941)
 _TAIL = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047,
@@ -167,6 +189,8 @@ ASINH = _unary("asinh", _asinh, lambda g, x, y: _over_root(g, B.add(_squared(x),
 ACOSH = _unary("acosh", _acosh, lambda g, x, y: _over_root(g, B.sub(_squared(x), _number(x, 1))))
 ATANH = _unary("atanh", _atanh, lambda g, x, y: B.div(g, B.sub(_number(x, 1), _squared(x))))
 EXPM1 = _unary("expm1", _expm1, lambda g, x, y: B.mul(g, B.add(y, _number(x, 1))))
+COSH = _unary("cosh", _cosh, lambda g, x, y: B.mul(g, sinh(x)))
+SINH = _unary("sinh", _sinh, lambda g, x, y: B.mul(g, cosh(x)))
 ERFINV = _unary("erfinv", _erfinv, lambda g, x, y: B.mul(B.mul(g, _number(x, math.sqrt(math.pi) / 2)),
                                                            B.exp(_squared(y))))
 ATAN2 = composite("atan2", lambda shapes, dtypes: (shapes[0], dtypes[0]), _atan2_expand, _atan2_vjp)
@@ -196,6 +220,14 @@ def atanh(x: Node) -> Node:
     return apply(ATANH, x)
 
 
+def cosh(x: Node) -> Node:
+    return apply(COSH, x)
+
+
+def sinh(x: Node) -> Node:
+    return apply(SINH, x)
+
+
 def expm1(x: Node) -> Node:
     return apply(EXPM1, x)
 
@@ -209,4 +241,4 @@ def atan2(y: Node, x: Node) -> Node:
     return apply(ATAN2, y, x)
 
 
-INVERSES = (ATAN, ASIN, ACOS, ASINH, ACOSH, ATANH, EXPM1, ERFINV, ATAN2)
+INVERSES = (ATAN, ASIN, ACOS, ASINH, ACOSH, ATANH, COSH, SINH, EXPM1, ERFINV, ATAN2)
