@@ -1,4 +1,4 @@
-"""Products of bfloat16 in matrix registers: as exact as those of float32, for every number there is."""
+"""Products of bfloat16 in matrix registers or vectors: as exact as those of float32, for every number there is."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -24,11 +24,14 @@ from minigrad.codegen.transforms.unroll import unroll
 from minigrad.dtype import bfloat16, uint32
 from minigrad.expr import Var
 from minigrad.runtime.cpu import host_target, shared_jit
+from minigrad.target import Target
 from minigrad.value import load
 
 AMX = replace(AVX512, name="amx", features=AVX512.features | {"avx512bw", "amx-tile", "amx-bf16"})
-MATRIX_REGISTERS = pytest.mark.skipif("amx-bf16" not in host_target(shared_jit(), 1).features,
-                                      reason="this processor has no matrix registers for bfloat16")
+DOTS = replace(AVX512, name="dots", features=AVX512.features | {"avx512bw", "avx512bf16"})
+TARGETS = pytest.mark.parametrize("target", [AMX, DOTS], ids=lambda t: t.name)
+PRODUCTS = pytest.mark.skipif(not host_target(shared_jit(), 1).features & {"amx-bf16", "avx512bf16"},
+                              reason="this processor has no instruction that multiplies bfloat16")
 rng = np.random.default_rng(17)
 
 
@@ -82,33 +85,36 @@ CASES: dict[str, Callable[[], Tensor]] = {
 }
 
 
-def plan_of(kernel: Kernel) -> PackedPlan:
+def plan_of(kernel: Kernel, target: Target) -> PackedPlan:
     found = recognise(kernel.nests[0])
     assert isinstance(found, Contraction), found
-    assert takes_bfloat16(found, AMX)
-    plan = packed(in_pairs(found), AMX, KIND)
+    assert takes_bfloat16(found, target) and not takes_bfloat16(found, AVX512)
+    plan = packed(in_pairs(found), target, KIND)
     assert parse_plan(str(plan)) == plan and f"tile_{KIND}_" in plan.microkernel
     return plan
 
 
+@TARGETS
 @pytest.mark.parametrize("case", CASES)
-def test_pairs_equal_the_kernel(case: str) -> None:
-    kernel = flat_kernel(CASES[case](), AMX)
-    equal_the_kernel(kernel, [build_packed(kernel, kernel.nests[0], plan_of(kernel), "packed")])
+def test_pairs_equal_the_kernel(case: str, target: Target) -> None:
+    kernel = flat_kernel(CASES[case](), target)
+    equal_the_kernel(kernel, [build_packed(kernel, kernel.nests[0], plan_of(kernel, target), "packed")])
 
 
-def test_blocks_end_within_a_register() -> None:
+@TARGETS
+def test_blocks_end_within_a_register(target: Target) -> None:
     """Blocks of 20 words, of which the last one has 11, over rows and columns that fill no tile."""
-    kernel = flat_kernel(of(18, 61) @ of(61, 40), AMX)
-    plan = replace(plan_of(kernel), k=(("r0", 20),))
+    kernel = flat_kernel(of(18, 61) @ of(61, 40), target)
+    plan = replace(plan_of(kernel, target), k=(("r0", 20),))
     equal_the_kernel(kernel, [build_packed(kernel, kernel.nests[0], plan, "packed")])
 
 
+@TARGETS
 @pytest.mark.parametrize("case", ["a @ b", "a.T @ b.T", "conv", "epilogue"])
-def test_sums_that_are_no_finite_numbers(case: str) -> None:
+def test_sums_that_are_no_finite_numbers(case: str, target: Target) -> None:
     """They are computed from the operands: infinite, NaN, or so large that the scale made them infinite."""
-    kernel = flat_kernel(CASES[case](), AMX)
-    function = unroll(build_packed(kernel, kernel.nests[0], plan_of(kernel), "packed"))
+    kernel = flat_kernel(CASES[case](), target)
+    function = unroll(build_packed(kernel, kernel.nests[0], plan_of(kernel, target), "packed"))
     verify_function(function)
     arrays = arguments(kernel)
     first, second, *_ = (arrays[p.name] for p in kernel.params if p.mode == "in")
@@ -125,7 +131,7 @@ def test_sums_that_are_no_finite_numbers(case: str) -> None:
             np.testing.assert_allclose(arrays[p.name], expected[p.name], rtol=3e-5, atol=3e-5)
 
 
-# ---- on processors that have the registers ----
+# ---- on processors that have the instructions ----
 
 def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Of what the operands are as bfloat16."""
@@ -148,7 +154,7 @@ SPECIAL: dict[str, list[tuple[float, float]]] = {
 }
 
 
-@MATRIX_REGISTERS
+@PRODUCTS
 @pytest.mark.parametrize("case", SPECIAL)
 def test_every_number_multiplies(case: str) -> None:
     """Some rows have pairs of special numbers, first alone, then among others."""
@@ -169,7 +175,7 @@ def test_every_number_multiplies(case: str) -> None:
         assert np.all(np.abs(got[~exact].astype(np.float64) - expected[~exact]) <= near[~exact])
 
 
-@MATRIX_REGISTERS
+@PRODUCTS
 @pytest.mark.parametrize("scale", [1e-38, 1e-30, 1.0, 1e18])
 def test_as_near_as_float32(scale: float) -> None:
     """To what float64 gives, of numbers of any size; the blocks of K end where no register does."""
@@ -184,7 +190,7 @@ def test_as_near_as_float32(scale: float) -> None:
     assert np.square(made - expected).mean() <= np.square(plain - expected).mean()
 
 
-@MATRIX_REGISTERS
+@PRODUCTS
 @pytest.mark.parametrize("m, n, k", [(300, 200, 130), (65, 700, 1030)])
 def test_threads_change_nothing(m: int, n: int, k: int) -> None:
     a, b = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), (k, n)))
@@ -199,7 +205,7 @@ def test_threads_change_nothing(m: int, n: int, k: int) -> None:
     assert found[0].tobytes() == found[1].tobytes()
 
 
-@MATRIX_REGISTERS
+@PRODUCTS
 def test_convolutions_of_bfloat16() -> None:
     x, w = (rng.standard_normal(s).astype(np.float32) for s in ((2, 40, 30, 30), (64, 40, 3, 3)))
     low = [Tensor(v, device="CPU").cast("bfloat16").realize() for v in (x, w)]

@@ -38,6 +38,7 @@ from minigrad.target import Target
 HOST = host_target(shared_jit(), 1)
 AVX512 = Target("avx512", "llvm", "icelake-server", 64, 32, 2,
                 features=frozenset("sse fma f16c avx2 avx512f avx512bw avx512vnni".split()))
+DOTS = replace(AVX512, name="dots", cpu="cooperlake", features=AVX512.features | {"avx512bf16"})
 AMX = replace(AVX512, name="amx", cpu="sapphirerapids",
               features=AVX512.features | {"amx-tile", "amx-int8", "amx-bf16"})
 AVX2 = Target("avx2", "llvm", "znver3", 32, 16, 2, features=frozenset("sse fma f16c avx2".split()))
@@ -357,7 +358,7 @@ def test_tiles_multiply(kind: str) -> None:
 
 def test_the_tallest_tile_has_no_sum_on_the_stack() -> None:
     """Which is what the strategy asks for."""
-    for target, kinds in ((AVX512, "f32 u8x4 i16x2"), (AVX2, "f32 i16x2"), (NEON, "f32 i8x4")):
+    for target, kinds in ((AVX512, "f32 u8x4 i16x2"), (DOTS, "bf16x2"), (AVX2, "f32 i16x2"), (NEON, "f32 i8x4")):
         for kind in kinds.split():
             for vectors in (1, 2, 3, 4):
                 rows = most_rows(kind, vectors, target)
@@ -369,8 +370,9 @@ def test_the_tallest_tile_has_no_sum_on_the_stack() -> None:
 
 
 BIG = [(AVX512, "f32", 14, 2), (AVX512, "f32", 8, 3), (AVX512, "f64", 14, 2), (AVX512, "i16x2", 12, 2),
-       (AVX512, "u8x4", 12, 2), (AVX2, "f32", 6, 2), (AVX2, "f32", 4, 3), (AVX2, "f64", 6, 2), (AVX2, "i16x2", 5, 2),
-       (NEON, "f32", 8, 3), (NEON, "f64", 8, 3), (NEON, "i8x4", 8, 3)]
+       (AVX512, "u8x4", 12, 2), (DOTS, "bf16x2", 14, 2), (DOTS, "bf16x2", 9, 3), (AVX2, "f32", 6, 2),
+       (AVX2, "f32", 4, 3), (AVX2, "f64", 6, 2), (AVX2, "i16x2", 5, 2), (NEON, "f32", 8, 3), (NEON, "f64", 8, 3),
+       (NEON, "i8x4", 8, 3)]
 
 
 @pytest.mark.parametrize("along", "km")
@@ -381,7 +383,7 @@ def test_no_accumulator_lives_on_the_stack(target: Target, kind: str, rows: int,
     assert kernel.implementation is not None and kernel.requires
     text = assembly(kernel.implementation, target.cpu, ARM if target is NEON else X86)
     assert not vectors_on_the_stack(text)
-    multiply = {"f": ("vfmadd", "fmla"), "i": ("vpmaddwd", "sdot"), "u": ("vpdpbusd",)}[kind[0]]
+    multiply = {"f": ("vfmadd", "fmla"), "i": ("vpmaddwd", "sdot"), "u": ("vpdpbusd",), "b": ("vdpbf16ps",)}[kind[0]]
     if kind == "i16x2" and target is AVX512:
         multiply = ("vpdpwssd",)  # which LLVM would take apart
     steps = sum(line.split()[0].startswith(multiply) for line in text.splitlines() if line.startswith("\t"))

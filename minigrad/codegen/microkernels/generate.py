@@ -57,6 +57,7 @@ _ALL = "f32 f64 i16x2 i8x4 u8x4"
 FORMS = (
     _form("amx", "amx-tile amx-int8", 64, "i8x4"),
     _form("amxbf16", "amx-tile amx-bf16", 64, "bf16x2"),
+    _form("avx512bf16", "avx512f avx512bf16", 64, "bf16x2"),
     _form("avx512vnni", "avx512f avx512bw avx512vnni", 64, "i16x2 u8x4"),
     _form("avx512", "avx512f avx512bw", 64, "f32 f64 i16x2"),
     _form("avxvnni", "avx2 avxvnni", 32, "i16x2 u8x4"),
@@ -106,6 +107,7 @@ class _Text:
         self.vectors = tile.columns // self.lanes
         self.scalar = _TYPES.get(tile.kind, "i32")
         self.vector = f"<{self.lanes} x {self.scalar}>"
+        self.sums = f"<{self.lanes} x {_TYPES.get(tile.sum.short, 'i32')}>"
         self.lines: list[str] = []
         self.declared: set[str] = set()
         self.count = 0
@@ -130,13 +132,13 @@ class _Text:
                   "  %x = phi i64 [ 0, %entry ], [ %x.next, %loop ]",
                   "  %b.x = phi ptr [ %b, %entry ], [ %b.next, %loop ]"]
         lines += [f"  %a{i}.x = phi ptr [ {p}, %entry ], [ %a{i}.next, %loop ]" for i, p in enumerate(starts)]
-        lines += [f"  {s} = phi {self.vector} [ zeroinitializer, %entry ], [ {s}.next, %loop ]" for s in sums + extra]
+        lines += [f"  {s} = phi {self.sums} [ zeroinitializer, %entry ], [ {s}.next, %loop ]" for s in sums + extra]
         self.step(sums, extra)
         down = str(self.size) if tile.a_along == "k" else "%ap"
         lines += [f"  %a{i}.next = getelementptr i8, ptr %a{i}.x, i64 {down}" for i in range(len(starts))]
         lines += ["  %b.next = getelementptr i8, ptr %b.x, i64 %bp", "  %x.next = add nuw nsw i64 %x, 1",
                   "  %more = icmp slt i64 %x.next, %k", "  br i1 %more, label %loop, label %done", "done:"]
-        lines += [f"  {s}.sum = phi {self.vector} [ zeroinitializer, %entry ], [ {s}.next, %loop ]"
+        lines += [f"  {s}.sum = phi {self.sums} [ zeroinitializer, %entry ], [ {s}.next, %loop ]"
                   for s in sums + extra]
         self.finish(sums, extra)
         params = ", ".join([f"ptr noalias {p}" for p in ("readonly %a", "readonly %b", "%c")]
@@ -180,12 +182,12 @@ class _Text:
                              f"<{self.lanes} x i32> zeroinitializer")
             for v in range(self.vectors):
                 s = sums[u * self.vectors + v]
-                self.lines.append(f"  {s}.next = bitcast {self.vector} {self.multiply_add(s, every, row[v])} "
-                                  f"to {self.vector}")
+                self.lines.append(f"  {s}.next = bitcast {self.sums} {self.multiply_add(s, every, row[v])} "
+                                  f"to {self.sums}")
 
     def finish(self, sums: list[str], extra: list[str]) -> None:
         """c = sums, or c + sums where %old is 1."""
-        add = "fadd" if self.scalar != "i32" else "add"
+        add = "fadd" if self.tile.sum.is_float else "add"
         total = [f"{s}.sum" for s in sums]
         if extra:
             total = [self.let(f"sub {self.vector} {t}, {extra[k % self.vectors]}.sum") for k, t in enumerate(total)]
@@ -197,11 +199,11 @@ class _Text:
                 places.append(self.let(f"getelementptr i8, ptr {p}, i64 {v * self.form.vector_bytes}") if v else p)
         self.lines += ["  %keep = icmp ne i64 %old, 0", "  br i1 %keep, label %add, label %put", "add:"]
         for p, t in zip(places, total, strict=True):
-            before = self.let(f"load {self.vector}, ptr {p}, align {self.size}")
-            after = self.let(f"{add} {self.vector} {before}, {t}")
-            self.lines.append(f"  store {self.vector} {after}, ptr {p}, align {self.size}")
+            before = self.let(f"load {self.sums}, ptr {p}, align {self.size}")
+            after = self.let(f"{add} {self.sums} {before}, {t}")
+            self.lines.append(f"  store {self.sums} {after}, ptr {p}, align {self.size}")
         self.lines += ["  ret void", "put:"]
-        self.lines += [f"  store {self.vector} {t}, ptr {p}, align {self.size}"
+        self.lines += [f"  store {self.sums} {t}, ptr {p}, align {self.size}"
                        for p, t in zip(places, total, strict=True)]
         self.lines.append("  ret void")
 
@@ -223,6 +225,9 @@ class _Text:
     def dot(self, total: str, a: str, b: str) -> str:
         """Instructions that multiply neighbours in a lane and add them."""
         bits = self.form.vector_bytes * 8
+        if self.tile.kind == "bf16x2":
+            return self.call(self.sums, "llvm.x86.avx512bf16.dpbf16ps.512", (self.sums, total),
+                             *(("<32 x bfloat>", self.cast(x, "<32 x bfloat>")) for x in (a, b)))
         if self.form.name == "neondot":
             return self.call(self.vector, "llvm.aarch64.neon.sdot.v4i32.v16i8", (self.vector, total),
                              *(("<16 x i8>", self.cast(x, "<16 x i8>")) for x in (a, b)))

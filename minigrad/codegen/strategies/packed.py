@@ -141,7 +141,7 @@ def option(c: Contraction, target: Target, words: str = "") -> tuple[float, Pack
     made = []
     for in_place in (True, False) if is_plain(c.a) else (False,):
         rows, vectors, cycles = register_tile(c, width, target, "" if in_place else a_along, words)
-        k = box(c.k, k_block(vectors * width, bits, target), bfloat16.STEPS if words == bfloat16.KIND else 1)
+        k = box(c.k, k_block(vectors * width, bits, target), bfloat16.step_multiple(words, target))
         if in_place and not (one_run(c.a, c.k, k) and (a_along == "k" or row_bytes(c.a, c.k) < PAGE)
                              and stays_near(c, k, rows, target)):
             continue
@@ -173,7 +173,7 @@ def called(tile: Tile, depth: int, target: Target) -> str:
 def blocks(c: Contraction, k: Box, rows: int, columns: int, target: Target, how: Packing) -> tuple[Box, Box, float]:
     """Blocks of M and N that fit the second-level cache with what they need of A, B and sums, and what they cost."""
     bits = max(c.a.dtype.bits, 32)
-    depth = bfloat16.whole_steps(product(p for _, p in k), how.words)
+    depth = bfloat16.whole_steps(product(p for _, p in k), how.words, target)
     room = target.l2 * 8 // bits
     best: tuple[float, Box, Box] | None = None
     for height in BLOCK_HEIGHTS:
@@ -205,8 +205,8 @@ def register_tile(c: Contraction, width: int, target: Target, along: str, words:
         kind = words or c.a.dtype.short
         for rows in [r for r in shapes(kind, along, width, vectors, target) if along or r <= IN_PLACE_ROWS]:
             tiles = ceil(m / rows) * ceil(n / (vectors * width))
-            cycles = kind_cycles(kind, rows, vectors, target) * bfloat16.whole_steps(k, words)
-            cycles += (TILE_CYCLES + (bfloat16.CALL_CYCLES if words == bfloat16.KIND else 0)) * ceil(k / depth)
+            cycles = kind_cycles(kind, rows, vectors, target) * bfloat16.whole_steps(k, words, target)
+            cycles += (TILE_CYCLES + bfloat16.call_cycles(words, target)) * ceil(k / depth)
             cycles *= tiles * size(c.batch)
             if cycles <= found[2]:
                 found = rows, vectors, cycles
@@ -217,6 +217,8 @@ def kind_cycles(kind: str, rows: int, vectors: int, target: Target) -> float:
     """Cycles of a tile per step of the sum, for any kind of panel."""
     if in_matrix_registers(kind, target):
         return rows * vectors / SIDE * (bfloat16.SLOWER if kind == bfloat16.KIND else 1)
+    if kind == bfloat16.KIND:
+        return bfloat16.dot_cycles(rows, vectors, target)
     return step_cycles(rows + (1 if kind == "u8x4" else 0), vectors)  # which has a row of sums of b beside
 
 
