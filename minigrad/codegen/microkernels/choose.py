@@ -43,7 +43,7 @@ def shapes(kind: str, along: str, width: int, vectors: int, target: Target) -> l
         tiles = [Tile(kind, rows, vectors * width, along) for rows in (SIDE, 2 * SIDE, 4 * SIDE)]
         rows = [tile.rows for tile in tiles if takes(tile)]
     else:
-        rows = list(range(1, most_rows(kind, vectors, target) + 1))
+        rows = list(range(1, most_rows(vectors, target) + 1))
     for kernel in registry.added():
         tile = tile_meant(kernel)
         if tile is not None and (tile.kind, tile.a_along, tile.columns) == (kind, along, vectors * width) \

@@ -75,11 +75,10 @@ def forms_of(tile: Tile, target: Target) -> Iterable[Form]:
             if f.fits(tile) and f.requires <= target.features and f.vector_bytes <= target.vector_bytes)
 
 
-def most_rows(kind: str, vectors: int, target: Target) -> int:
+def most_rows(vectors: int, target: Target) -> int:
     """How many rows of `vectors` vectors a tile can have with all its sums in registers."""
     arm = "neon" in target.features
-    beside = 2 * vectors + 1 if kind == "u8x4" else vectors
-    rows = (target.registers - beside - (SPARE_ARM if arm else SPARE)) // vectors
+    rows = (target.registers - vectors - (SPARE_ARM if arm else SPARE)) // vectors
     return min(rows, MOST_ROWS_ARM) if arm else rows
 
 
@@ -124,7 +123,6 @@ class _Text:
     def source(self, name: str) -> str:
         lines, tile = self.lines, self.tile
         sums = [f"%s{u}.{v}" for u in range(tile.rows) for v in range(self.vectors)]
-        extra = [f"%e{v}" for v in range(self.vectors)] if tile.kind == "u8x4" else []
         lines += ["entry:", f"  %ap = mul i64 %a_pitch, {self.size}", f"  %bp = mul i64 %b_pitch, {self.size}",
                   f"  %cp = mul i64 %c_pitch, {self.size}"]
         starts = self.row_pointers()
@@ -132,15 +130,14 @@ class _Text:
                   "  %x = phi i64 [ 0, %entry ], [ %x.next, %loop ]",
                   "  %b.x = phi ptr [ %b, %entry ], [ %b.next, %loop ]"]
         lines += [f"  %a{i}.x = phi ptr [ {p}, %entry ], [ %a{i}.next, %loop ]" for i, p in enumerate(starts)]
-        lines += [f"  {s} = phi {self.sums} [ zeroinitializer, %entry ], [ {s}.next, %loop ]" for s in sums + extra]
-        self.step(sums, extra)
+        lines += [f"  {s} = phi {self.sums} [ zeroinitializer, %entry ], [ {s}.next, %loop ]" for s in sums]
+        self.step(sums)
         down = str(self.size) if tile.a_along == "k" else "%ap"
         lines += [f"  %a{i}.next = getelementptr i8, ptr %a{i}.x, i64 {down}" for i in range(len(starts))]
         lines += ["  %b.next = getelementptr i8, ptr %b.x, i64 %bp", "  %x.next = add nuw nsw i64 %x, 1",
                   "  %more = icmp slt i64 %x.next, %k", "  br i1 %more, label %loop, label %done", "done:"]
-        lines += [f"  {s}.sum = phi {self.sums} [ zeroinitializer, %entry ], [ {s}.next, %loop ]"
-                  for s in sums + extra]
-        self.finish(sums, extra)
+        lines += [f"  {s}.sum = phi {self.sums} [ zeroinitializer, %entry ], [ {s}.next, %loop ]" for s in sums]
+        self.finish(sums)
         params = ", ".join([f"ptr noalias {p}" for p in ("readonly %a", "readonly %b", "%c")]
                            + [f"i64 %{p}" for p in ("k", "a_pitch", "b_pitch", "c_pitch", "old")])
         return "\n".join([*sorted(self.declared), f"define void @{name}({params}) nounwind {{", *lines, "}", ""])
@@ -163,16 +160,12 @@ class _Text:
         start, row = f"%a{u // ROWS_PER_POINTER}.x", u % ROWS_PER_POINTER
         return self.let(f"getelementptr i8, ptr {start}, i64 %ap{'' if row == 1 else row}") if row else start
 
-    def step(self, sums: list[str], extra: list[str]) -> None:
+    def step(self, sums: list[str]) -> None:
         """One step of k."""
         row = []
         for v in range(self.vectors):
             p = self.let(f"getelementptr i8, ptr %b.x, i64 {v * self.form.vector_bytes}") if v else "%b.x"
             row.append(self.let(f"load {self.vector}, ptr {p}, align {self.size}"))
-        for v, e in enumerate(extra):
-            bias = f"splat (i32 {int.from_bytes(bytes([128] * 4), 'little', signed=True)})"
-            self.lines.append(f"  {e}.next = bitcast {self.vector} {self.multiply_add(e, bias, row[v])} "
-                              f"to {self.vector}")
         for u in range(self.tile.rows):
             if self.form.name.startswith("neon") and u and u % FENCE == 0:
                 self.lines.append('  call void asm sideeffect "", "~{memory}"()')
@@ -185,12 +178,10 @@ class _Text:
                 self.lines.append(f"  {s}.next = bitcast {self.sums} {self.multiply_add(s, every, row[v])} "
                                   f"to {self.sums}")
 
-    def finish(self, sums: list[str], extra: list[str]) -> None:
+    def finish(self, sums: list[str]) -> None:
         """c = sums, or c + sums where %old is 1."""
         add = "fadd" if self.tile.sum.is_float else "add"
         total = [f"{s}.sum" for s in sums]
-        if extra:
-            total = [self.let(f"sub {self.vector} {t}, {extra[k % self.vectors]}.sum") for k, t in enumerate(total)]
         places = []
         for u in range(self.tile.rows):
             offset = self.let(f"mul i64 %cp, {u}")

@@ -7,8 +7,8 @@ x * b_pitch + j; c[u, j] at u * c_pitch + j. The order of the sum is x = 0, 1, .
 may round differently only as fused or separate multiply-adds do.
 
 `kind` says what an element of a panel is: 'f32' and 'f64' themselves; 'i16x2' two int16 in a uint32, low half first;
-'i8x4' four int8 in a uint32, low byte first; 'u8x4' the same, but bytes of a are a + 128. The latter three multiply and
-add pairwise into int32, which wraps. (Their steps of k are so many elements.)
+'i8x4' four int8 in a uint32, low byte first; 'u8x4' the same, but bytes of a are unsigned. The latter three multiply
+and add pairwise into int32, which wraps. (Their steps of k are so many elements.)
 
 'bf16x2' is two bfloat16 in a uint32, low half first, whose products are added up in float32.
 """
@@ -94,7 +94,7 @@ class Tile:
         total = "sum[u]"
         for t in range(self.group):
             shift = f" >> {bits * t}:u32" if t else ""
-            left = f"i32({a}{shift} & 255:u32) - 128" if self.kind == "u8x4" else f"i32(i{bits}({a}{shift}))"
+            left = f"i32({a}{shift} & 255:u32)" if self.kind == "u8x4" else f"i32(i{bits}({a}{shift}))"
             total = f"{total} + ({left}) * i32(i{bits}({b}{shift}))"
         return total
 

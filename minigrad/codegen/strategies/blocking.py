@@ -150,8 +150,9 @@ def lanes_of_a(c: Contraction, width: int) -> tuple[str, int]:
     return "m", min(4, width)
 
 
-def box(vs: tuple[Var, ...], limit: int, multiple: int) -> Box:
-    """Whole inner variables while they fit `limit`, then equal parts of the next, if possible of a multiple."""
+def box(vs: tuple[Var, ...], limit: int, multiple: int, beside: int = 0) -> Box:
+    """Whole inner variables while they fit `limit`, then equal parts of the next, if possible of a multiple, together
+    with what is `beside` each."""
     whole, parts, done = 1, [], False
     for v in reversed(vs):
         n = extent(v)
@@ -161,14 +162,15 @@ def box(vs: tuple[Var, ...], limit: int, multiple: int) -> Box:
             parts.append((v.name, n))
             whole *= n
         else:
-            parts.append((v.name, part(typical(v), max(limit // whole, 1), whole, multiple)))
+            parts.append((v.name, part(typical(v), max(limit // whole, 1), whole, multiple, beside)))
             done = True
     return tuple(reversed(parts))
 
 
 @lru_cache(maxsize=4096)
-def part(n: int, most: int, whole: int, multiple: int) -> int:
-    """The part of an extent `n`, at most `most`, that wastes least when blocks are rounded up to a multiple."""
+def part(n: int, most: int, whole: int, multiple: int, beside: int = 0) -> int:
+    """The part of an extent `n`, at most `most`, that wastes least when blocks, and what is beside each, are rounded up
+    to a multiple."""
     few = ceil(n / most)
     options = [min(ceil(n / few), most), most]
     if whole == 1 and most >= multiple:
@@ -177,7 +179,9 @@ def part(n: int, most: int, whole: int, multiple: int) -> int:
     best, least = most, float("inf")
     for p in options:
         blocks, rest = divmod(n, p)
-        rounded = blocks * -(-p * whole // multiple) + -(-rest * whole // multiple)
+        rounded = blocks * -(-(p * whole + beside) // multiple)
+        if rest:
+            rounded += -(-(rest * whole + beside) // multiple)
         cost = round(rounded * multiple / (n * whole) + 0.02 * ceil(n / p) / few, 3)
         if cost < least:
             best, least = p, cost

@@ -14,6 +14,7 @@ from minigrad.codegen.strategies.build import accumulate, ceil_div
 from minigrad.codegen.strategies.build_bfloat16 import over_words, unscaled
 from minigrad.codegen.strategies.build_turned import turned_block
 from minigrad.codegen.strategies.launch import function_of
+from minigrad.codegen.strategies.narrow import BIAS, bias_rows
 from minigrad.codegen.strategies.plan import Box, PackedPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.codegen.strategies.sides import (
@@ -35,6 +36,7 @@ from minigrad.codegen.strategies.sides import (
 )
 from minigrad.codegen.strategies.windows import axes_of, turned
 from minigrad.codegen.value_walk import Rewriter
+from minigrad.dtype import uint32
 from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, bounds, emax, emin, product
 from minigrad.value import Value, binary, bitcast, const, guard, load, substitute
@@ -58,6 +60,8 @@ class PackedBuilder:
         self.kernel, self.nest, self.plan = kernel, nest, plan
         self.elements, self.contraction = contraction, over_words(contraction, plan.words)
         self.sum = KINDS[plan.words][1] if plan.words else contraction.total
+        self.below = bias_rows(self.contraction, plan.words)
+        """Rows of a block of A beyond its own: one of 128s, whose sums are subtracted from those of the others."""
         self.count = 0
 
     def fresh(self, stem: str, last: Index) -> Var:
@@ -92,7 +96,7 @@ class PackedBuilder:
         c, plan = self.contraction, self.plan
         m, n = self.side(c.m, plan.m, at), self.side(c.n, plan.n, at)
         depth: int = product(part for _, part in plan.k)  # type: ignore[assignment]
-        rows = -(-m.most // plan.rows) * plan.rows
+        rows = -(-(m.most + self.below) // plan.rows) * plan.rows
         loops: list[tuple[Var, Index]] = []
         for v, part in parts_of(c.k, plan.k):
             t = self.fresh(v.name, tiles_of(v, part) - 1)
@@ -114,6 +118,8 @@ class PackedBuilder:
         inner: list[Stmt] = []
         if plan.a_along:
             inner += self.pack(a, c.a, *((k, m) if plan.a_along == "m" else (m, k)), plan.a_lanes)
+        if self.below:
+            inner += self.bias(a, m, k)
         inner += self.pack(b, c.b, k, n, plan.b_lanes) if isinstance(b, Block) else self.pack_boxes(b, c.b, k)
         inner += self.tiles(a, b, out, m, n, k, tuple(-t for t, _ in loops))
         after = [*unscaled(self, self.elements, out, m, n), *self.write_back(out, m, n)]
@@ -160,6 +166,17 @@ class PackedBuilder:
         elif len(column_runs) > 1:
             order[-2:] = [column_runs[-1], column_runs[-2]]
         return self.sweep(order, lane_run, lanes, at, body)
+
+    def bias(self, a: Block, m: Side, k: Side) -> list[Stmt]:
+        """The row of A below the others."""
+        word = const(BIAS, uint32)
+        if self.plan.a_along == "m":
+            x = self.fresh("x", k.count - 1)
+            return [Loop(x, 0, k.count, "serial", (Store(a.name, x * a.pitch + m.count, word),))]
+        width = self.plan.width
+        x, lane = self.fresh("x", ceil_div(k.count, width) - 1), self.fresh("l", width - 1)
+        fill = Loop(lane, 0, width, "vector", (Store(a.name, m.count * a.pitch + x * width + lane, word),))
+        return [Loop(x, 0, ceil_div(k.count, width), "serial", (fill,))]
 
     def pack_squares(self, block: Block, value: Value, rows: Run, columns: Run, at: dict[Var, Index]) -> list[Stmt]:
         """The same in squares that are read along the rows' run and transposed in registers; the last one of a column
@@ -228,8 +245,10 @@ class PackedBuilder:
         row, column = places_of(row_runs), places_of(column_runs)
 
         def body(at: dict[Var, Index], place: dict[Var, Index], conditions: tuple[Index, ...], lane: Var) -> list[Stmt]:
-            total = bitcast(load(out.name, (row(place) * out.pitch + column(place),), self.sum), c.total)
-            here = Rewriter(at, locals_={c.name: total})
+            total = load(out.name, (row(place) * out.pitch + column(place),), self.sum)
+            if self.below:
+                total = binary("sub", total, load(out.name, (m.count * out.pitch + column(place),), self.sum))
+            here = Rewriter(at, locals_={c.name: bitcast(total, c.total)})
             return [Store(s.param, here.index(s.indices[0]), here.value(s.value), conditions) for s in c.outputs]
 
         at = {**m.origin, **n.origin}
@@ -335,7 +354,7 @@ class PackedBuilder:
                 image = image + g * pitch
             count, offset, start = b.count, image * b.image_size + b.place(k_at), image * b.image_columns
         columns = plan.vectors * plan.width
-        across, down = ceil_div(count, columns), ceil_div(m.count, plan.rows)
+        across, down = ceil_div(count, columns), ceil_div(m.count + self.below, plan.rows)
         j, i = self.fresh("j", across - 1), self.fresh("i", down - 1)
         if plan.microkernel:
             corner = i * plan.rows * (1 if plan.a_along == "m" else a.pitch)

@@ -18,10 +18,13 @@ from minigrad.expr import Index, Var
 from minigrad.target import Target
 from minigrad.value import Value, binary, bitcast, cast, const, guard, substitute
 
-_TAKES: dict[str, tuple[DType, ...]] = {"i8x4": (int8,), "u8x4": (int8,), "i16x2": (int8, uint8, int16)}
-"""Types of both operands, the kinds with most products per instruction first."""
+_ANY = int8, uint8, int16
+_TAKES: dict[str, tuple[tuple[DType, ...], tuple[DType, ...]]] = {
+    "i8x4": ((int8,), (int8,)), "u8x4": ((int8, uint8), (int8,)), "i16x2": (_ANY, _ANY)}
+"""Types of a and of b, the kinds with most products per instruction first."""
 
-_BIAS = 0x80808080
+BIAS = 0x80808080
+"""A word of four times 128: added to bytes that are signed where an instruction takes them unsigned."""
 
 
 def narrow_kind(c: Contraction, target: Target) -> str:
@@ -29,10 +32,10 @@ def narrow_kind(c: Contraction, target: Target) -> str:
     a, b = narrowed(c.a), narrowed(c.b)
     if target.language != "llvm" or a is None or b is None or not any(isinstance(v.hi, int) for v in c.k):
         return ""
-    for kind, types in _TAKES.items():
+    for kind, (left, right) in _TAKES.items():
         known = any(kind in f.kinds and f.requires and f.requires <= target.features
                     and f.vector_bytes == target.vector_bytes for f in FORMS)
-        if known and a.dtype in types and b.dtype in types:
+        if known and a.dtype in left and b.dtype in right:
             return kind
     return ""
 
@@ -47,6 +50,11 @@ def narrowed(value: Value) -> Value | None:
     return None
 
 
+def bias_rows(c: Contraction, kind: str) -> int:
+    """1 where 128 was added to the bytes of words of a: a row of 128s beside them sums up what is to be subtracted."""
+    return int(kind == "u8x4" and c.a.op == "xor")
+
+
 def in_words(c: Contraction, kind: str) -> Contraction:
     """The contraction over words of `kind`: a variable of k counts groups of what it counted before.
 
@@ -56,8 +64,8 @@ def in_words(c: Contraction, kind: str) -> Contraction:
     k = min((v for v in reversed(c.k) if isinstance(v.hi, int)), key=lambda v: filled(v, group) / extent(v))
     words = Var(k.name, 0, filled(k, group) // group - 1)
     a, b = (_word(narrowed(x), k, words, group) for x in (c.a, c.b))
-    if kind == "u8x4":
-        a = binary("xor", a, const(_BIAS, uint32))
+    if kind == "u8x4" and narrowed(c.a).dtype is int8:  # type: ignore[union-attr]
+        a = binary("xor", a, const(BIAS, uint32))
     return replace(c, a=a, b=b, k=tuple(words if v is k else v for v in c.k))
 
 

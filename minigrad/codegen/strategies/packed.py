@@ -47,7 +47,7 @@ from minigrad.codegen.strategies.blocking import (
     steps_closely,
     stored_bytes,
 )
-from minigrad.codegen.strategies.narrow import in_words, narrow_kind
+from minigrad.codegen.strategies.narrow import bias_rows, in_words, narrow_kind
 from minigrad.codegen.strategies.plan import Box, PackedPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.codegen.strategies.stream import recognise_stream
@@ -174,14 +174,15 @@ def blocks(c: Contraction, k: Box, rows: int, columns: int, target: Target, how:
     """Blocks of M and N that fit the second-level cache with what they need of A, B and sums, and what they cost."""
     bits = max(c.a.dtype.bits, 32)
     depth = bfloat16.whole_steps(product(p for _, p in k), how.words, target)
+    below = bias_rows(c, how.words)
     room = target.l2 * 8 // bits
     best: tuple[float, Box, Box] | None = None
     for height in BLOCK_HEIGHTS:
         if how.packs_a:
-            m = box(c.m, max(height, rows), rows)
+            m = box(c.m, max(height, rows), rows, below)
         else:
             m = *((v.name, 1) for v in c.m[:-1]), *box(c.m[-1:], max(height, rows), rows)
-        mb = ceil(product(p for _, p in m) / rows) * rows
+        mb = ceil((product(p for _, p in m) + below) / rows) * rows
         wide = (room - mb * depth) // (mb + depth) - 2 * columns
         if best is not None and wide < MIN_TILES * columns:
             break
@@ -199,12 +200,12 @@ def register_tile(c: Contraction, width: int, target: Target, along: str, words:
     `along`: how A is packed, '' where it is read in place.
     """
     m, n, k = size(c.m), size(c.n), size(c.k)
-    found = 1, 1, float("inf")
+    below, found = bias_rows(c, words), (1, 1, float("inf"))
     for vectors in range(1, MAX_VECTORS + 1):
         depth = min(k, k_block(vectors * width, max(c.a.dtype.bits, 32), target))
         kind = words or c.a.dtype.short
         for rows in [r for r in shapes(kind, along, width, vectors, target) if along or r <= IN_PLACE_ROWS]:
-            tiles = ceil(m / rows) * ceil(n / (vectors * width))
+            tiles = ceil((m + below) / rows) * ceil(n / (vectors * width))
             cycles = kind_cycles(kind, rows, vectors, target) * bfloat16.whole_steps(k, words, target)
             cycles += (TILE_CYCLES + bfloat16.call_cycles(words, target)) * ceil(k / depth)
             cycles *= tiles * size(c.batch)
@@ -219,7 +220,7 @@ def kind_cycles(kind: str, rows: int, vectors: int, target: Target) -> float:
         return rows * vectors / SIDE * (bfloat16.SLOWER if kind == bfloat16.KIND else 1)
     if kind == bfloat16.KIND:
         return bfloat16.dot_cycles(rows, vectors, target)
-    return step_cycles(rows + (1 if kind == "u8x4" else 0), vectors)  # which has a row of sums of b beside
+    return step_cycles(rows, vectors)
 
 
 def block_cost(c: Contraction, m: Box, n: Box, rows: int, columns: int, target: Target, how: Packing) -> float:
@@ -232,7 +233,7 @@ def block_cost(c: Contraction, m: Box, n: Box, rows: int, columns: int, target: 
         cycles += size(c.m) * all_k * n_blocks * pack_cycles(c.a, near_a, how.a_turned, c.m)
     cycles += size(c.n) * all_k * m_blocks * pack_cycles(c.b, near_b, how.b_turned, c.k)
     work = size(c.m) * size(c.n) * all_k / (target.lanes(max(c.a.dtype.bits, 32)) * 2)
-    edges = ceil(mb / rows) * rows / mb * ceil(nb / columns) * columns / nb - 1
+    edges = ceil((mb + bias_rows(c, how.words)) / rows) * rows / mb * ceil(nb / columns) * columns / nb - 1
     units = m_blocks * n_blocks * size(c.batch)
     waiting = ceil(units / target.units) * target.units / units - 1
     return cycles + work * edges + (work + cycles) * waiting

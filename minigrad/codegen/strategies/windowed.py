@@ -96,7 +96,7 @@ def _tile(c: Contraction, columns: int, width: int, target: Target, in_place: bo
     found = 1, 1, float("inf"), float("inf")
     for vectors in range(1, MAX_VECTORS + 1):
         tiles = ceil(columns / (vectors * width))
-        most = most_rows("", vectors, target)
+        most = most_rows(vectors, target)
         for rows in range(1, min(most, IN_PLACE_ROWS if in_place else most) + 1):
             cycles = tiles * step_cycles(rows, vectors)
             total = ceil(size(c.m) / rows) * cycles
@@ -174,7 +174,7 @@ def _tap_tiles(taps: list[int], target: Target) -> Iterator[tuple[int, int]]:
     """(rows, vectors) of microkernels whose rows are all of the innermost taps."""
     for vectors in range(1, MAX_VECTORS + 1):
         for start in range(len(taps)):
-            if product(taps[start:]) <= most_rows("", vectors, target):
+            if product(taps[start:]) <= most_rows(vectors, target):
                 yield product(taps[start:]), vectors
                 break
 
