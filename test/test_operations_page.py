@@ -31,10 +31,11 @@ def test_methods_of_tensors() -> None:
 def test_layers() -> None:
     initial = {name for name, f in vars(nn.init).items() if inspect.isfunction(f) and f.__module__ == nn.init.__name__
                and not name.startswith("_")}
-    members = {*nn.state.__all__, *initial, "clip_grad_norm_", "clip_grad_value_", "parameters_to_vector",
-               "vector_to_parameters", "pad_sequence"}
-    assert listed("nn") == {*nn.__all__, *members}
-    assert all(hasattr(nn.utils, name) for name in members - set(nn.state.__all__) - initial)
+    of_utils = {name for name, f in vars(nn.utils).items() if inspect.isfunction(f) and not name.startswith("_")
+                and f.__module__.startswith(nn.utils.__name__)}
+    sequences = {name for name, f in vars(nn.utils.rnn).items() if getattr(f, "__module__", "") == nn.utils.rnn.__name__
+                 and not name.startswith("_")}
+    assert listed("nn") == {*nn.__all__, *nn.state.__all__, *initial, *of_utils, "rnn", *sequences}
 
 
 def test_optimizers() -> None:

@@ -3,11 +3,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_count, as_number, as_tensor
 from minigrad.nn.module import Layer
+from minigrad.nn.utils.rnn import PackedSequence
 from minigrad.tensor import Tensor
 
 _PARTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -136,7 +137,8 @@ class _Layers(Layer):
     last layer's states of all steps, as x with directions * hidden_size elements, and the states after the last step,
     [num_layers * directions, N, hidden_size] each (no N if x has none), which is also the form of the states before the
     first one, zeros unless given. Parameters are those of a cell, with `_l0`, `_l0_reverse`, `_l1`, ... added to their
-    names, as in PyTorch. Graphs and plans grow with T, which must be known.
+    names, as in PyTorch. Graphs and plans grow with T, which must be known. A PackedSequence gives one: each sequence
+    ends, and its states stay, after its length.
     """
 
     gates: ClassVar[int]
@@ -170,28 +172,35 @@ class _Layers(Layer):
         """The state after a step, h first, from the products with the weights, [N, gates * hidden_size]."""
         raise NotImplementedError
 
-    def _run(self, x: Tensor, state: Sequence[Tensor] | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def _run(self, x: Any, state: Sequence[Tensor] | None) -> tuple[Any, tuple[Tensor, ...]]:
+        if isinstance(x, PackedSequence):
+            inside = x.inside().unsqueeze(-1)
+            steps, last = self._all(inside.where(x.padded, 0), self._states(x.padded, x.padded, state), inside)
+            return PackedSequence(steps, x.lengths), last
         name = type(self).__name__
         if as_tensor(name, x).ndim not in (2, 3) or x.shape[-1] != self.input_size or not isinstance(
                 x.shape[self._time(x)], int) or not x.shape[self._time(x)]:
             raise ShapeError(f"[{name}] expected x {'[N, T' if self.batch_first else '[T, N'}, {self.input_size}] or "
                              f"[T, {self.input_size}] with T known and at least 1, got {list(x.shape)}")
         steps = x.unsqueeze(1) if x.ndim == 2 else x.transpose(0, 1) if self.batch_first else x
-        before = self._states(x, steps, state)
+        steps, last = self._all(steps, self._states(x, steps, state), None)
+        if x.ndim == 2:
+            return steps.squeeze(1), tuple([each.squeeze(1) for each in last])
+        return steps.transpose(0, 1) if self.batch_first else steps, last
+
+    def _all(self, steps: Tensor, before: list[Tensor], inside: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """(states h of the last layer, the last states of all); `inside` [T, N, 1]: which steps sequences have."""
         after: list[tuple[Tensor, ...]] = []
         suffixes = self._suffixes()
         for layer in range(self.num_layers):
             found = []
             for k in range(layer * self._directions(), (layer + 1) * self._directions()):
                 given = tuple([s[k] for s in before])
-                found.append(self._sequence(steps, suffixes[k], given, suffixes[k].endswith("reverse")))
+                found.append(self._sequence(steps, suffixes[k], given, suffixes[k].endswith("reverse"), inside))
             steps = found[0][0].cat(*[f[0] for f in found[1:]], dim=-1)
             after += [f[1] for f in found]
             steps = steps.dropout(self.dropout) if layer + 1 < self.num_layers else steps
-        last = [Tensor.stack(*each) for each in zip(*after, strict=True)]
-        if x.ndim == 2:
-            return steps.squeeze(1), tuple([each.squeeze(1) for each in last])
-        return steps.transpose(0, 1) if self.batch_first else steps, tuple(last)
+        return steps, tuple([Tensor.stack(*each) for each in zip(*after, strict=True)])
 
     def _time(self, x: Tensor) -> int:
         return 1 if self.batch_first and x.ndim == 3 else 0
@@ -210,17 +219,19 @@ class _Layers(Layer):
         return [state.reshape(*shape) for state in given]
 
     def _sequence(self, steps: Tensor, suffix: str, state: tuple[Tensor, ...],
-                  backward: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
+                  backward: bool, inside: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
         """(states h of all steps [T, N, hidden_size], the last state) of one layer in one direction."""
-        weight_ih, weight_hh, bias_ih, bias_hh = map(vars(self).get, [part + suffix for part in _PARTS])
+        weight_ih, weight_hh, bias_ih, bias_hh = [getattr(self, part + suffix, None) for part in _PARTS]
         assert weight_ih is not None and weight_hh is not None
         of_inputs = steps.linear(weight_ih.transpose(), bias_ih)
         weight, count = weight_hh.transpose(), len(steps)
         outputs = []
         for t in range(count):
-            of_input = of_inputs[count - 1 - t if backward else t]
-            state = self._step(of_input, state[0].linear(weight, bias_hh), state)
-            outputs.append(state[0])
+            at = count - 1 - t if backward else t
+            after = self._step(of_inputs[at], state[0].linear(weight, bias_hh), state)
+            state = after if inside is None else tuple(
+                [inside[at].where(new, old) for new, old in zip(after, state, strict=True)])
+            outputs.append(state[0] if inside is None else inside[at].where(state[0], 0))
         return Tensor.stack(*(outputs[::-1] if backward else outputs)), state
 
 
@@ -230,7 +241,7 @@ class LSTM(_Layers):
     """
     gates, states = 4, 2
 
-    def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[
+    def forward(self, x: Any, state: tuple[Tensor, Tensor] | None = None) -> tuple[
             Tensor, tuple[Tensor, Tensor]]:
         if state is not None and not (isinstance(state, (tuple, list)) and len(state) == 2):
             raise ShapeError(f"[LSTM] expected a state (h, c), got {type(state).__name__}")
@@ -247,7 +258,7 @@ class GRU(_Layers):
     """
     gates, states = 3, 1
 
-    def forward(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Any, h: Tensor | None = None) -> tuple[Any, Tensor]:
         output, (last,) = self._run(x, None if h is None else (h,))
         return output, last
 
@@ -266,7 +277,7 @@ class RNN(_Layers):
         self.nonlinearity = _nonlinear("RNN", nonlinearity)
         super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
 
-    def forward(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Any, h: Tensor | None = None) -> tuple[Any, Tensor]:
         output, (last,) = self._run(x, None if h is None else (h,))
         return output, last
 

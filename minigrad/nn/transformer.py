@@ -99,9 +99,10 @@ class TransformerDecoderLayer(_Layer):
 
 class TransformerEncoder(Layer):
     """`num_layers` copies of a TransformerEncoderLayer, one after another, and then `norm`, if there is one. The copies
-    start equal, as in PyTorch."""
+    start equal, as in PyTorch, whose last two options say how it computes and change nothing here."""
 
-    def __init__(self, encoder_layer: TransformerEncoderLayer, num_layers: int, norm: Any = None):
+    def __init__(self, encoder_layer: TransformerEncoderLayer, num_layers: int, norm: Any = None,
+                 enable_nested_tensor: bool = True, mask_check: bool = True):
         count = as_count("TransformerEncoder", "num_layers", num_layers)
         self.layers = [deepcopy(encoder_layer) for _ in range(count)]
         self.norm = norm
@@ -122,11 +123,11 @@ class TransformerDecoder(Layer):
         self.layers = [deepcopy(decoder_layer) for _ in range(count)]
         self.norm = norm
 
-    def forward(self, tgt: Tensor, memory: Tensor, **masks: Any) -> Tensor:
-        """`masks` are the arguments of TransformerDecoderLayer behind `memory`, by name."""
+    def forward(self, tgt: Tensor, memory: Tensor, *masks: Any, **named: Any) -> Tensor:
+        """`masks` are the arguments of TransformerDecoderLayer behind `memory`."""
         x = tgt
         for layer in self.layers:
-            x = layer(x, memory, **masks)
+            x = layer(x, memory, *masks, **named)
         return x if self.norm is None else self.norm(x)
 
 

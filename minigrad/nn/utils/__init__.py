@@ -1,5 +1,5 @@
 """Gradient clipping, between `backward` and an optimizer's step, which runs in the plan of the step; parameters as one
-vector, and sequences of unequal lengths."""
+vector, weights over their norms, and sequences of unequal lengths (`rnn`)."""
 from __future__ import annotations
 
 import math
@@ -8,6 +8,12 @@ from functools import reduce
 
 from minigrad.errors import MinigradError, ShapeError
 from minigrad.mixins.base import as_number, as_tensor
+from minigrad.nn.utils import rnn as rnn
+from minigrad.nn.utils.norms import remove_spectral_norm as remove_spectral_norm
+from minigrad.nn.utils.norms import remove_weight_norm as remove_weight_norm
+from minigrad.nn.utils.norms import spectral_norm as spectral_norm
+from minigrad.nn.utils.norms import weight_norm as weight_norm
+from minigrad.nn.utils.rnn import pad_sequence as pad_sequence
 from minigrad.tensor import Tensor
 
 
@@ -81,16 +87,3 @@ def vector_to_parameters(vector: Tensor, parameters: Iterable[Tensor]) -> None:
     with Tensor.no_grad():
         for t, part in zip(given, vector.detach().split(sizes), strict=True):
             t.assign(part.reshape(*t.shape))
-
-
-def pad_sequence(sequences: Iterable[Tensor], batch_first: bool = False, padding_value: float = 0.0) -> Tensor:
-    """Sequences [T, ...] of unequal lengths in one Tensor [longest, N, ...], or [N, longest, ...] with `batch_first`,
-    with `padding_value` behind the ends."""
-    given = [as_tensor("pad_sequence", t) for t in sequences]
-    if not given or any(t.ndim < 1 or t.shape[1:] != given[0].shape[1:] for t in given):
-        raise ShapeError(f"[pad_sequence] expected sequences [T, ...], equal but for T, got "
-                         f"{[list(t.shape) for t in given]}")
-    longest = max(len(t) for t in given)
-    rest = [(0, 0)] * (given[0].ndim - 1)
-    padded = [t.pad([(0, longest - len(t)), *rest], value=padding_value) for t in given]
-    return padded[0].stack(*padded[1:], dim=0 if batch_first else 1)
