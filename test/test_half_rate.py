@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 from test_packed import AVX2, AVX512, equal_the_kernel, flat_kernel, tensor
-from test_panels import planned
+from test_panels import planned, shared_equals_the_kernel, wide
 from test_stream import computes, last_kernel, panels, streamed
 
 from minigrad import Tensor
@@ -44,7 +44,13 @@ def test_a_tile_of_one_vector_needs_no_pairs() -> None:
     """Eight sums are enough in flight."""
     whole, pairs = (made(12544, 16, 32, target) for target in (HALF, AVX512))
     assert (whole.rows, whole.vectors, whole.group) == (8, 1, 1) and pairs.group == 2
-    assert made(3136, 24, 96, HALF).group == 2  # where half a vector of columns is left
+
+
+@pytest.mark.parametrize("n, width, group", [(24, 8, 1), (40, 8, 1), (32, 16, 1), (72, 16, 2)])
+def test_columns_that_are_odd_halves_of_vectors(n: int, width: int, group: int) -> None:
+    """They have tiles of such halves, two of which begin in a cycle."""
+    found = made(784, n, 144, HALF)
+    assert (found.width, found.group) == (width, group) and made(784, n, 144, AVX512).width == 16
 
 
 @pytest.mark.parametrize("columns, vectors", [(2048, 8), (1280, 8), (1040, 8), (1152, 8)])
@@ -55,12 +61,16 @@ def test_one_row_streams_long_runs(columns: int, vectors: int) -> None:
 
 @pytest.mark.parametrize("product", [
     lambda: tensor(19, 23) @ tensor(23, 16), lambda: (tensor(50, 12) @ tensor(12, 24) + tensor(24)).relu(),
-    lambda: tensor(33, 13).transpose(0, 1) @ tensor(33, 21), lambda: tensor(13, 33) @ tensor(21, 33).transpose(0, 1),
+    lambda: (tensor(51, 9) @ tensor(9, 40)).relu(), lambda: wide(50, 7) @ wide(7, 12),
+    lambda: tensor(3, 49, 10) @ tensor(3, 10, 24), lambda: tensor(33, 13).transpose(0, 1) @ tensor(33, 21),
+    lambda: tensor(13, 33) @ tensor(21, 33).transpose(0, 1),
 ])
 def test_products_equal_the_kernel(product, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN001
     kernel = flat_kernel(product(), HALF)
     chosen = planned(kernel, HALF, monkeypatch)
     equal_the_kernel(kernel, [build_panels(kernel, kernel.nests[0], chosen, "panels")])
+    if chosen.group == 1:
+        shared_equals_the_kernel(kernel, chosen)
 
 
 @pytest.mark.parametrize("rows, columns, at_once, ahead", [
