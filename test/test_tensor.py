@@ -87,6 +87,28 @@ def test_integer_powers() -> None:
     np.testing.assert_allclose((x**-1).numpy(), [-1 / 3, 0.5, 0.2], rtol=1e-6)
 
 
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", [d for d in ALL if d.is_int], ids=str)
+def test_powers_of_integers_wrap_and_lose_no_digit(dtype: Any, device: str) -> None:
+    bits, signed = 8 * dtype.itemsize, dtype.kind == "i"
+    bases, exponents = [0, 1, 2, 3, 7, 10, 113], [0, 1, 2, 5, 18, 39, 63, 64, 65, 100]
+    if signed:
+        bases, exponents = [*bases, -1, -2, -3, int(dtype.min)], [*exponents, -1, -2, int(dtype.min)]
+    def exact(b: int, e: int) -> int:
+        found = b ** e if e >= 0 else 1 if b == 1 or b == -1 and e % 2 == 0 else -int(b == -1)
+        found %= 1 << bits
+        return found - (1 << bits) if signed and found >> bits - 1 else found
+    x, y = Tensor(bases, dtype=dtype, device=device), Tensor(exponents, dtype=dtype, device=device)
+    found = x.reshape(-1, 1) ** y
+    assert found.dtype is dtype and found.tolist() == [[exact(b, e) for e in exponents] for b in bases]
+    assert (3 ** y).tolist() == [exact(3, e) for e in exponents] and (True ** y).tolist() == [1] * len(exponents)
+
+
+def test_powers_of_bools() -> None:
+    x, y = Tensor([False, False, True, True]), Tensor([False, True, False, True])
+    assert (x ** y).tolist() == [True, False, True, True] and (Tensor([True]) + 2**31).tolist() == [2**31 + 1]
+
+
 def test_negative_zero_and_nan_constants() -> None:
     assert np.signbit(Tensor([1.0]).full_like(-0.0).numpy()).all()
     assert not np.signbit(Tensor([1.0]).full_like(0.0).numpy()).any()

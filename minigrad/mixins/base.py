@@ -9,7 +9,7 @@ from weakref import ref
 
 import numpy as np
 
-from minigrad.dtype import DType, bool_, float32, int32, promote
+from minigrad.dtype import DType, bool_, float32, int32, int64, promote
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Expr, Index, bounds
 from minigrad.handles import ask, asked, changed, changed_by_user, enter
@@ -213,7 +213,9 @@ class Base(metaclass=WithModes):
             return dtype
         if isinstance(value, float):
             return float32
-        return int32 if dtype is bool_ else dtype
+        if dtype is not bool_:
+            return dtype
+        return int64 if type(value) is int and not -1 << 31 <= value < 1 << 31 else int32
 
     def _operand(self, other: Any) -> Any:
         """`other` as a handle on this tensor's device; Python numbers and symbolic ints stay as they are."""

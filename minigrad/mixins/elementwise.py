@@ -10,6 +10,7 @@ from minigrad.errors import DTypeError, ShapeError
 from minigrad.mixins.base import Base, Scalar, as_tensor, broadcast_shapes
 from minigrad.ops import build as B
 from minigrad.ops import functions
+from minigrad.ops.powers import power
 
 _POWER_LIMIT = 64  # larger integer exponents of float tensors go through `pow`
 
@@ -106,15 +107,19 @@ class ElementwiseMixin(Base):
         return self._arithmetic("mod", other, reverse, B.mod)
 
     def pow(self, other: Any, reverse: Any = False) -> Self:
-        """x ** other. Small integer exponents multiply; integers to negative or float powers become float32."""
+        """x ** other. Small integer exponents multiply; integers to negative or float powers become float32, to powers
+        in integer tensors they stay integers."""
         other = self._operand(other)
         if not reverse and isinstance(other, (int, float)):
             return self._power(other)
         if self.dtype.is_float or isinstance(other, float) or (isinstance(other, Base) and other.dtype.is_float):
             return self._as_float()._binary("pow", other, B.pow, reverse)
         x, y, parents = self._pair("pow", other)
-        exact = B.pow(B.cast(y if reverse else x, dtypes.float64), B.cast(x if reverse else y, dtypes.float64))
-        return self._wrap(B.cast(exact, x.dtype), *parents)
+        if reverse:
+            x, y = y, x
+        if x.dtype is bool_:
+            return self._wrap(B.or_(x, B.invert(y)), *parents)
+        return self._wrap(power(x, y), *parents)
 
     def _power(self, exponent: Scalar) -> Self:
         if exponent == 0.5 and self.dtype.is_float:

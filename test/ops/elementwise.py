@@ -114,6 +114,7 @@ def elementwise_cases() -> list[Case]:
     rows += [pair(n, run, twin, a, b, second=n != "mod") for n, run, twin, a, b in binary]
     rows += [pair(f"{n}_special", run, twin, S(50), S(50), grad=False) for n, run, twin, _, _ in binary if n != "mod"]
     rows.append(pair("gcd", lambda x, y: x.gcd(y), np.gcd, N(-60, 60, 40), N(-60, 60, 40), grad=False))
+    rows.append(pair("integer_power", lambda x, y: x ** y, np.power, N(-9, 10, 40), N(0, 12, 40), grad=False))
     rows.append(pair("hypot", lambda x, y: x.hypot(y), np.hypot, F(3, 5), F(5)))
     rows.append(pair("fmod", lambda x, y: x.fmod(y), np.fmod, A(31), A(31), grad=False))
     rows.append(pair("floordiv", lambda x, y: x // y, lambda x, y: np.floor(x / y), F(31), P(31), grad=False))
