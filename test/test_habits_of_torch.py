@@ -240,6 +240,30 @@ def test_lists_of_tensors_with_an_axis() -> None:
         nn.Embedding(2, 3, max_norm=1.0)
 
 
+def test_a_captured_step_that_sets_modes() -> None:
+    """It is kept where they are in the end what they were before."""
+    model: Any = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.5)).eval()
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        model.train()
+        model[1].eval()
+        y = model(x)
+        model.eval()
+        return y
+
+    for _ in range(3):
+        zeros = (step(Tensor(INPUTS)).numpy() == 0).mean()
+        assert 0.1 < zeros < 0.9 and not model[2].training
+    assert step.captures <= 2 and step.replays >= 1 and model[1].running_mean.tolist() == [0.0] * 3
+    turn = jit(lambda x: model.train()(x))
+    for _ in range(3):
+        model.eval()
+        turn(Tensor(INPUTS)).realize()
+        assert model[2].training
+    assert turn.replays == 0
+
+
 def test_averages_of_lists() -> None:
     model, theirs = nn.Linear(4, 3), torch.nn.Linear(4, 3)
     theirs.load_state_dict({k: torch.tensor(t.numpy()) for k, t in model.state_dict().items()})

@@ -36,7 +36,7 @@ from minigrad.engine.leaves import buffer_node
 from minigrad.engine.observe import dry_runs, observers, observing
 from minigrad.errors import MinigradError
 from minigrad.handles import asked, live, rebound
-from minigrad.mixins.modes import modes, of_modules
+from minigrad.mixins.modes import modes, of_modules, other_modes
 from minigrad.tensor import Tensor
 
 MAX_CAPTURES = 8
@@ -188,7 +188,7 @@ class Captures:
         result = transform(result, Tensor, lambda t: memo[id(t)])
         if journal.disturbed:
             self._note("not kept: another thread changed a tensor meanwhile")
-        elif any(r() is not None for r in switched):
+        elif other_modes(switched):
             self._note("not kept: the mode of a Module changed meanwhile")
         elif escaped(journal, memo.values()):
             self._note("not kept: a tensor made inside lives on outside; return it")

@@ -33,18 +33,20 @@ modes = _Modes()
 
 class OfModules:
     """What captures know of the modes of Modules: `mark` is another object after each change of one, `asked` has by the
-    thread that captures a function the Modules that it called, and `switched` those that changed meanwhile."""
+    thread that captures a function the Modules that it called, and `switched` those that changed meanwhile, with the
+    mode before."""
 
     def __init__(self) -> None:
         self.mark = object()
         self.asked: dict[int, list[Any]] = {}
-        self.switched: list[ref] = []
+        self.switched: list[tuple[ref, Any]] = []
 
-    def switch(self, module: Any) -> None:
-        """Notes that a Module has another mode now."""
+    def switch(self, module: Any, before: Any = ...) -> None:
+        """Notes that a Module has another mode now, and its `captured_mode` before if that may come back."""
         self.mark = object()
         if self.asked:
-            self.switched.append(ref(module))
+            self.switched.append((ref(module), before))
+
 
     def ask(self, module: Any) -> None:
         """Notes that a Module computes in its mode."""
@@ -55,6 +57,16 @@ class OfModules:
 
 
 of_modules = OfModules()
+
+
+def other_modes(switched: list[tuple[ref, Any]]) -> bool:
+    """Whether a Module that still lives has another mode than before its first switch."""
+    first: dict[int, tuple[Any, Any]] = {}
+    for r, before in switched:
+        module = r()
+        if module is not None:
+            first.setdefault(id(module), (module, before))
+    return any(before is ... or module.captured_mode != before for module, before in first.values())
 
 
 class Within(ContextDecorator):

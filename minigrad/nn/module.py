@@ -42,7 +42,7 @@ class Module(Parts):
         before = self.training
         object.__setattr__(self, name, value)
         if before is not self.training:
-            of_modules.switch(self)
+            of_modules.switch(self, before)
 
     # Parts
 
