@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from test_opencl_device import OPENCL_DEVICES, SCALE, fill
 
+from minigrad import Tensor
 from minigrad.runtime import opencl_devices
 from minigrad.runtime.device import Launch
 from minigrad.runtime.opencl import OpenCL, open_device
@@ -11,6 +12,8 @@ from minigrad.runtime.opencl_quirks import (
     FINISH_SKIPS_FLUSHED,
     GROUPS_GO_ON,
     LOOP_BUDGET,
+    NARROW_BYTES,
+    NARROW_CODE,
     OWN_CACHE,
     QUIRKS,
     SOFTWARE,
@@ -42,6 +45,7 @@ ABOUT = {
     OWN_CACHE: ([POCL], [LLVMPIPE, NVIDIA]),
     COMPILES_LATE: ([POCL], [LLVMPIPE, NVIDIA]),
     GROUPS_GO_ON: ([POCL], [LLVMPIPE, NVIDIA, (POCL[0], "NVIDIA H100", "PoCL HSTR: CUDA")]),
+    NARROW_CODE: ([POCL], [LLVMPIPE, NVIDIA, (*POCL[:2], "PoCL HSTR: pthread-x86_64-skylake-avx512")]),
     TRY_COMPILING: ([(*POCL[:2], "PoCL HSTR: pthread-x86_64-generic")], [POCL, NVIDIA]),
 }
 
@@ -85,3 +89,15 @@ def test_what_does_not_compile_is_not_listed(monkeypatch):
     monkeypatch.setattr(opencl_devices, "_compiles", lambda device: bool(made.append(device)))
     for info in opencl_devices.devices():
         assert opencl_devices._describe(info.handle) is None and made[-1] is info.handle
+
+
+def test_vectors_are_as_wide_as_the_drivers_code(device):
+    narrow = NARROW_CODE in device.info.quirks
+    assert device.target.vector_bytes <= (NARROW_BYTES if narrow else opencl_devices.MAX_VECTOR_BYTES)
+    if narrow:
+        assert device.target.registers == 16
+
+
+def test_whole_numbers_become_floats_at_every_width(device):
+    values = np.arange(-100, 157, dtype=np.int32)
+    np.testing.assert_array_equal(Tensor(values, device=device.name).cast("float32").numpy(), values.astype(np.float32))

@@ -16,6 +16,8 @@ from minigrad.runtime.opencl_quirks import (
     CORES,
     LOOP_BUDGET,
     LOOP_ITERATIONS,
+    NARROW_BYTES,
+    NARROW_CODE,
     SOFTWARE,
     SUPERSEDED,
     TRY_COMPILING,
@@ -203,7 +205,8 @@ def _describe(device: Any) -> DeviceInfo | None:
     kind = next((name for bit, name in KINDS.items() if device.type & bit), "other")
     vector_bytes, plans = 4, current().opencl_plans
     if plans == "cpu" or plans == "auto" and kind == "CPU":
-        vector_bytes = max(4, min(MAX_VECTOR_BYTES, 4 * device.native_vector_width_float))
+        widest = NARROW_BYTES if NARROW_CODE in quirks else MAX_VECTOR_BYTES
+        vector_bytes = max(4, min(widest, 4 * device.native_vector_width_float))
     sub_group = _sub_group(device)
     features = _features(device) | ({"sub-groups"} if sub_group else set())
     return DeviceInfo(

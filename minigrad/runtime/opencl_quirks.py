@@ -17,6 +17,7 @@ LOOP_BUDGET = "loop budget"
 GROUPS_GO_ON = "groups go on"
 UNITS_UNKNOWN = "units unknown"
 COMPILES_LATE = "compiles late"
+NARROW_CODE = "narrow code"
 LOOP_ITERATIONS = 65535
 """How many iterations LOOP_BUDGET leaves a work-item."""
 
@@ -53,7 +54,13 @@ QUIRKS = (
           "runs a work-group to its end on a thread of the operating system, so that one may wait for another"),
     Quirk(TRY_COMPILING, "portable computing language", "", "-generic$",
           "the LLVM inside does not know the processor; builds of pocl-binary-distribution then refuse every program"),
+    Quirk(NARROW_CODE, "portable computing language", "^pthread", r"-(znver[1-3]|haswell|broadwell|skylake)$",
+          "asks the processor for the width of its vectors, but an LLVM older than the processor compiles for one "
+          "without AVX-512: wider conversions of integers end the process (PoCL 3.1 with LLVM 14 on a Zen 4)"),
 )
+
+NARROW_BYTES = 32
+"""A vector register of the code that NARROW_CODE makes."""
 
 
 def quirks_of(platform: str, device: str, version: str) -> frozenset[str]:
