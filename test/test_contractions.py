@@ -52,10 +52,11 @@ def thresholds(values: tuple = PACK_ALL) -> Iterator[None]:
 
 
 class Case:
-    """One random contraction: `make()` is its lazy result, `expected` the same in float64."""
+    """One random contraction: `make()` is its lazy result, `expected` the same in float64. `narrow`: operands are
+    bfloat16, widened in the contraction."""
 
-    def __init__(self, seed: int):
-        self.rng = np.random.default_rng(seed)
+    def __init__(self, seed: int, narrow: bool = False):
+        self.rng, self.narrow = np.random.default_rng(seed), narrow
         self.words: list[str] = []
         kinds = (self.matmul, self.matmul, self.batched, self.einsum, self.conv, self.conv, self.data_gradient,
                  self.weight_gradient, self.weight_gradient)
@@ -68,7 +69,12 @@ class Case:
         return int(self.pick([n for n in LENGTHS if n <= most]))
 
     def array(self, *shape: int) -> np.ndarray:
-        return self.rng.standard_normal(shape).astype(np.float32)
+        x = self.rng.standard_normal(shape).astype(np.float32)
+        return (x.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32) if self.narrow else x
+
+    def tensor(self, x: np.ndarray) -> Tensor:
+        made = Tensor(x, device="CPU")
+        return made.cast("bfloat16").realize().float() if self.narrow else made
 
     def function(self, likely: float = 0.4):
         """A random elementwise function, mostly none."""
@@ -102,7 +108,7 @@ class Case:
         else:
             base, view = self.array(*shape), lambda t: t
         ours, theirs = self.function()
-        return lambda: ours(view(Tensor(base, device="CPU"))), theirs(view(base.astype(np.float64)))
+        return lambda: ours(view(self.tensor(base))), theirs(view(base.astype(np.float64)))
 
     def finish(self, make: Callable[[], Tensor], expected: np.ndarray):
         """An epilogue: a bias along one axis, a residual, a function."""
@@ -189,7 +195,7 @@ class Case:
         self.words.insert(0, f"gradient of {of}")
 
         def make() -> Tensor:
-            data, weight = Tensor(x, device="CPU"), Tensor(w, device="CPU")
+            data, weight = self.tensor(x), self.tensor(w)
             data.requires_grad = weight.requires_grad = True
             y = data.conv2d(weight, **options)
             return y.gradient(data if of == "data" else weight, gradient=g())[0]
@@ -237,9 +243,9 @@ def conv_gradients(x: np.ndarray, w: np.ndarray, g: np.ndarray, groups: int, str
     return dx[(..., *inner)], dw.reshape(w.shape)
 
 
-def check(seed: int) -> None:
+def check(seed: int, narrow: bool = False) -> None:
     """Runs one case with 1 and 2 threads. Raises AssertionError with the seed and the case."""
-    case = Case(seed)
+    case = Case(seed, narrow)
     found = []
     for threads in (1, 2):
         with config(threads=threads):
@@ -255,6 +261,13 @@ def test_random_contractions_packed(start: int) -> None:
     with thresholds():
         for seed in range(start, start + 10):
             check(seed)
+
+
+@pytest.mark.parametrize("start", range(0, 20, 10))
+def test_random_contractions_of_bfloat16(start: int) -> None:
+    with thresholds():
+        for seed in range(start, start + 10):
+            check(seed, narrow=True)
 
 
 @pytest.mark.parametrize("seed", (1851, 2022))
