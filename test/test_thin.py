@@ -10,12 +10,20 @@ from minigrad.codegen.stages import stages_of
 from minigrad.codegen.strategies.plan import Plan
 from minigrad.codegen.strategies.thin import turn_thin
 
+
+def half(*shape: int, dtype: str = "float16") -> Tensor:
+    """Numbers of a half type, widened where they are read."""
+    return tensor(*shape).cast(dtype).realize().float()
+
+
 CASES = {
     "a @ b": lambda: tensor(37, 64) @ tensor(64, 3),
     "batched": lambda: tensor(2, 33, 40) @ tensor(2, 40, 5),
     "one b for all": lambda: tensor(2, 17, 40) @ tensor(40, 5),
     "epilogue": lambda: (tensor(33, 70) @ tensor(70, 7) + tensor(7)).relu() * tensor(33, 1),
     "computed b": lambda: tensor(33, 70) @ (tensor(70, 2) * tensor(70, 1)).exp(),
+    "float16": lambda: half(37, 64) @ half(64, 3),
+    "bfloat16": lambda: half(2, 33, 70, dtype="bfloat16") @ half(2, 70, 5, dtype="bfloat16"),
     "of length 1": lambda: tensor(1, 33, 40, 1).reshape(33, 40) @ tensor(40, 5).reshape(1, 40, 5),
 }
 
@@ -49,10 +57,12 @@ def test_lanes_go_along_the_sum_and_the_long_operand_is_read_once() -> None:
     assert product.plan.inner[0][1] == 16 and product.plan.order == ("i0", "i1")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("m, n, k", [(512, 4, 512), (50, 15, 130), (33, 2, 64), (40, 7, 100)])
-def test_on_the_cpu(m: int, n: int, k: int) -> None:
+def test_on_the_cpu(m: int, n: int, k: int, dtype: str) -> None:
     random = np.random.default_rng(0)
-    a, b = random.standard_normal((m, k), np.float32), random.standard_normal((k, n), np.float32)
-    result = (Tensor(a, device="CPU") @ Tensor(b, device="CPU")).numpy()
+    x, y = (Tensor(random.standard_normal(shape, np.float32), device="CPU").cast(dtype) for shape in ((m, k), (k, n)))
+    a, b = x.float().numpy(), y.float().numpy()
+    result = x.realize().matmul(y.realize(), dtype="float32").numpy()
     exact = a.astype(np.float64) @ b
     assert (np.abs(result - exact) <= 4e-7 * (np.abs(a) @ np.abs(b)) + 1e-7).all()

@@ -11,9 +11,10 @@ from minigrad.codegen.kernel import Define, Nest, Param, Store
 from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.strategies.packed import is_plain, size
 from minigrad.codegen.strategies.recognise import Contraction, recognise
+from minigrad.dtype import bfloat16, float16
 from minigrad.expr import Index
 from minigrad.target import Target
-from minigrad.value import binary, free_variables, load, reduce
+from minigrad.value import Value, binary, free_variables, load, reduce
 
 MIN_ROWS = 32
 """Rows of A from which turning B is little beside them."""
@@ -39,11 +40,16 @@ def turn_thin(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
             Nest(nest.domain, tuple(turned if s is total else s for s in nest.body))]
 
 
+def as_stored(value: Value) -> Value:
+    """What a value is widened from where it is a half one, as wide vectors read at no cost; else itself."""
+    return value.args[0] if value.op == "cast" and value.args[0].dtype in (float16, bfloat16) else value
+
+
 def is_thin(c: Contraction, target: Target) -> bool:
     """Whether A is in memory along the sum and B is not, and B has few columns for many rows of A."""
     if target.language != "llvm" or not c.a.dtype.is_float or not c.m or len(c.n) != 1 or len(c.k) != 1:
         return False
-    if any(not isinstance(v.hi, int) for v in (*c.batch, *c.m, *c.n, *c.k)) or not is_plain(c.a):
+    if any(not isinstance(v.hi, int) for v in (*c.batch, *c.m, *c.n, *c.k)) or not is_plain(as_stored(c.a)):
         return False
     width, k = target.lanes(c.a.dtype.bits), c.k[-1]
     if not 1 < extent(c.n[0]) < width or extent(k) < MIN_VECTORS * width or size(c.m) < MIN_ROWS:
