@@ -52,6 +52,7 @@ def elementwise_cases() -> list[Case]:
         ("digamma", lambda x: (x * 4).digamma(), None, P(17)),
         ("polygamma", lambda x: x.polygamma(2), None, P(17)),
         ("sinh", lambda x: (x * 2).sinh(), lambda x: np.sinh(x * 2), F(17)),
+        ("cosh", lambda x: (x * 2).cosh(), lambda x: np.cosh(x * 2), F(17)),
         ("celu", lambda x: x.celu(0.7), None, A(9)),
         ("elu", lambda x: x.elu(), lambda x: np.where(x > 0, x, np.exp(x) - 1), A(9)),
     ]
@@ -90,6 +91,7 @@ def elementwise_cases() -> list[Case]:
             ("acosh", np.arccosh),
             ("atanh", np.arctanh),
             ("sinh", np.sinh),
+            ("cosh", np.cosh),
             ("expm1", np.expm1),
             ("erfc", None),
             ("lgamma", None),
