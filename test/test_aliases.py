@@ -130,3 +130,8 @@ def test_further_arguments_of_torch() -> None:
                 lambda t: t.min(t.flip(0))):
         np.testing.assert_allclose(run(Tensor(x)).numpy(), run(torch.tensor(x)).numpy(), rtol=1e-5)
     assert (Tensor(x) == None) is False and (Tensor(x) != None) is True  # noqa: E711
+
+
+def test_nothing_to_unbind() -> None:
+    assert Tensor.zeros(0, 3).unbind() == () and Tensor.zeros(2, 0).unbind(-1) == ()
+    assert [part.shape for part in Tensor.zeros(2, 0).unbind()] == [(0,), (0,)]

@@ -49,8 +49,8 @@ class AliasMixin(PatternMixin):
         return self.shrink(tuple([(start, start + length) if i == a else (0, n) for i, n in enumerate(self.shape)]))
 
     def unbind(self, dim: int = 0) -> tuple[Self, ...]:
-        """All slices along an axis, without it."""
-        return tuple([part.squeeze(dim) for part in self.split(1, dim)])
+        """All slices along an axis, without it; none where it is empty."""
+        return tuple([part.squeeze(dim) for part in self.split(1, dim) if part.shape[dim] != 0])
 
     def tile(self, *repeats: Any) -> Self:
         """`repeat`, where fewer counts than axes mean the last ones."""
