@@ -53,6 +53,12 @@ def test_columns_that_are_odd_halves_of_vectors(n: int, width: int, group: int) 
     assert (found.width, found.group) == (width, group) and made(784, n, 144, AVX512).width == 16
 
 
+def test_short_sums_write_long_runs() -> None:
+    wide_tile, usual = made(512, 512, 4, HALF), made(512, 512, 12, HALF)
+    assert (wide_tile.rows, wide_tile.vectors) == (2, 8) and usual.vectors < 8
+    assert made(512, 512, 4, AVX512).vectors < 8 and made(512, 500, 4, HALF).vectors < 8
+
+
 @pytest.mark.parametrize("columns, vectors", [(2048, 8), (1280, 8), (1040, 8), (1152, 8)])
 def test_one_row_streams_long_runs(columns: int, vectors: int) -> None:
     found = made(1, columns, 2048, HALF)
@@ -62,6 +68,7 @@ def test_one_row_streams_long_runs(columns: int, vectors: int) -> None:
 @pytest.mark.parametrize("product", [
     lambda: tensor(19, 23) @ tensor(23, 16), lambda: (tensor(50, 12) @ tensor(12, 24) + tensor(24)).relu(),
     lambda: (tensor(51, 9) @ tensor(9, 40)).relu(), lambda: wide(50, 7) @ wide(7, 12),
+    lambda: tensor(19, 6) @ tensor(6, 128) + tensor(128),
     lambda: tensor(3, 49, 10) @ tensor(3, 10, 24), lambda: tensor(33, 13).transpose(0, 1) @ tensor(33, 21),
     lambda: tensor(13, 33) @ tensor(21, 33).transpose(0, 1),
 ])
