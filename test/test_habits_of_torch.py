@@ -264,6 +264,38 @@ def test_a_captured_step_that_sets_modes() -> None:
     assert turn.replays == 0
 
 
+def test_hooks_of_modules() -> None:
+    """Before and after, changing what goes in and out; captures notice when they come and go."""
+    model: Any = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    x, seen = Tensor(INPUTS), []
+    run = jit(lambda x: model(x))
+    plain = run(x).numpy()
+    noting = model[1].register_forward_hook(lambda m, args, y: seen.append((type(m), args[0].shape, y.shape)))
+    zeroing = model[2].register_forward_pre_hook(lambda m, args: (args[0] * 0,))
+    for _ in range(3):
+        np.testing.assert_allclose(run(x).numpy(), np.tile(model[2].bias.numpy(), (8, 1)), rtol=1e-6)
+    assert seen[0] == (nn.ReLU, (8, 4), (8, 4)) and list(model.state_dict()) == [
+        "0.weight", "0.bias", "2.weight", "2.bias"]
+    zeroing.remove()
+    with model.register_forward_hook(lambda m, args, y: y * 2):
+        np.testing.assert_allclose(run(x).numpy(), plain * 2, rtol=1e-6)
+    noting.remove()
+    assert np.array_equal(run(x).numpy(), plain)
+    for whole in (nn.Linear(2, 2), nn.ModuleList([nn.Linear(2, 2)])):
+        with pytest.raises(DeviceError, match=r"\[cuda\] expected"):
+            whole.cuda()
+
+
+def test_layers_are_made_after_others() -> None:
+    """From the attributes that PyTorch's have."""
+    linear, conv = nn.Linear(3, 5), nn.Conv2d(2, 4, 3, stride=2, padding=(1, 0))
+    assert nn.Linear(linear.in_features, linear.out_features).weight.shape == (5, 3)
+    like = nn.Conv2d(conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride, conv.padding, conv.dilation,
+                     conv.groups)
+    assert like(Tensor.ones(1, 2, 8, 8)).shape == (1, 4, 4, 3) and nn.Conv2d(1, 1, 3, padding="same").padding == "same"
+    assert repr(linear) == "Linear(in_features=3, out_features=5)" and nn.BatchNorm2d(3).affine
+
+
 def test_averages_of_lists() -> None:
     model, theirs = nn.Linear(4, 3), torch.nn.Linear(4, 3)
     theirs.load_state_dict({k: torch.tensor(t.numpy()) for k, t in model.state_dict().items()})

@@ -73,8 +73,9 @@ class _Conv(_Layer):
             raise ShapeError(f"[{type(self).__name__}] expected padding_mode 'zeros', 'reflect', 'replicate' or "
                              f"'circular', got {padding_mode!r}")
         self.kernel_size, self.stride, self.dilation = map(self._each, (kernel_size, stride, dilation))
-        self.in_channels, self.groups, self.padding_mode = in_channels, groups, padding_mode
-        self.padding = self._padding(padding)
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.padding_mode, self._pads = padding_mode, self._padding(padding)
+        self.padding = padding if isinstance(padding, str) else self._each(padding)
         self._start((out_channels, in_channels // groups, *self.kernel_size), out_channels, bias)
 
     def _padding(self, padding: int | tuple[int, ...] | str) -> tuple[int, ...]:
@@ -94,14 +95,14 @@ class _Conv(_Layer):
     def forward(self, x: Tensor) -> Tensor:
         self._check(x, self.in_channels)
         inside = self.padding_mode == "zeros"
-        x = x if inside else x.pad(self.padding, self.padding_mode)
+        x = x if inside else x.pad(self._pads, self.padding_mode)
         return x.conv2d(
             self.weight,
             self.bias,
             groups=self.groups,
             stride=self.stride,
             dilation=self.dilation,
-            padding=self.padding if inside else 0,
+            padding=self._pads if inside else 0,
         )
 
 
@@ -143,7 +144,7 @@ class _ConvTranspose(_Layer):
         _check_groups(type(self).__name__, in_channels, out_channels, groups)
         self.kernel_size, self.stride, self.dilation = map(self._each, (kernel_size, stride, dilation))
         self.padding, self.output_padding = map(self._each, (padding, output_padding))
-        self.in_channels, self.groups = in_channels, groups
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self._start((in_channels, out_channels // groups, *self.kernel_size), out_channels, bias)
 
     def forward(self, x: Tensor) -> Tensor:

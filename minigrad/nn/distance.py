@@ -38,6 +38,7 @@ class Bilinear(Layer):
 
     def __init__(self, in1_features: int, in2_features: int, out_features: int, bias: bool = True):
         shape = [as_count("Bilinear", "features", n, 1) for n in (out_features, in1_features, in2_features)]
+        self.out_features, self.in1_features, self.in2_features = shape
         bound = 1 / math.sqrt(in1_features)
         self.weight = Tensor.uniform(*shape, low=-bound, high=bound, requires_grad=True)
         self.bias = Tensor.uniform(out_features, low=-bound, high=bound, requires_grad=True) if bias else None

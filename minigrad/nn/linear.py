@@ -20,6 +20,7 @@ class Linear(Layer):
     def __init__(self, in_features: int, out_features: int, bias: bool = True):
         in_features = as_count("Linear", "in_features", in_features)
         out_features = as_count("Linear", "out_features", out_features)
+        self.in_features, self.out_features = in_features, out_features
         bound = 1 / math.sqrt(in_features) if in_features > 0 else 0.0
         self.weight = Tensor.uniform(out_features, in_features, low=-bound, high=bound, requires_grad=True)
         self.bias = Tensor.uniform(out_features, low=-bound, high=bound, requires_grad=True) if bias else None

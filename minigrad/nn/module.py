@@ -1,14 +1,18 @@
 """`Module`: the base class of layers, and of models that were written for PyTorch; others need none."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import count
 from typing import Any
 
 from minigrad.errors import DTypeError, MinigradError
+from minigrad.mixins.hooks import HookHandle
 from minigrad.mixins.modes import of_modules
 from minigrad.nn.parts import Parts
 from minigrad.state.tree import children_of
 from minigrad.tensor import Tensor
+
+_numbers = count()
 
 
 class Module(Parts):
@@ -20,6 +24,7 @@ class Module(Parts):
     """
 
     training: bool | None = True
+    _hooks: Mapping[int, tuple[str, Callable[..., Any]]] = {}  # 'before' or 'after' forward
 
     def forward(self, *args: Any, **options: Any) -> Any:
         """What the model computes."""
@@ -28,21 +33,58 @@ class Module(Parts):
     def __call__(self, *args: Any, **options: Any) -> Any:
         if of_modules.asked:
             of_modules.ask(self)
+        forward = self._between_hooks if self._hooks else self.forward
         if self.training is None:
-            return self.forward(*args, **options)
+            return forward(*args, **options)
         with Tensor.train(self.training):
-            return self.forward(*args, **options)
+            return forward(*args, **options)
 
     @property
     def captured_mode(self) -> Any:
         """What a function that was captured calling this Module depends on besides Tensors."""
-        return self.training
+        return (self.training, *self._hooks) if self._hooks else self.training
 
     def __setattr__(self, name: str, value: Any) -> None:
         before = self.training
         object.__setattr__(self, name, value)
         if before is not self.training:
             of_modules.switch(self, before)
+
+    # Hooks
+
+    def register_forward_pre_hook(self, hook: Callable[..., Any]) -> HookHandle:
+        """Calls `hook(module, args)` before each `forward`: what it returns, unless that is None, takes the place of
+        the arguments without a name. `remove()` of the result takes it away."""
+        return self._register("before", hook)
+
+    def register_forward_hook(self, hook: Callable[..., Any]) -> HookHandle:
+        """Calls `hook(module, args, output)` after each `forward`: what it returns, unless that is None, takes the
+        place of the output. `remove()` of the result takes it away. Inside `jit` hooks run when the function does."""
+        return self._register("after", hook)
+
+    def _register(self, place: str, hook: Callable[..., Any]) -> HookHandle:
+        if not callable(hook):
+            raise MinigradError(f"[register_forward_hook] expected a function, got {hook!r}")
+        number = next(_numbers)
+
+        def change(hooks: dict[int, Any]) -> None:
+            before = self.captured_mode
+            self._hooks = hooks
+            self._transient = (*[n for n in self._transient if n != "_hooks"], "_hooks")
+            of_modules.switch(self, before)
+
+        change({**self._hooks, number: (place, hook)})
+        return HookHandle(lambda: change({k: h for k, h in self._hooks.items() if k != number}))
+
+    def _between_hooks(self, *args: Any, **options: Any) -> Any:
+        for place, hook in list(self._hooks.values()):
+            found = hook(self, args) if place == "before" else None
+            args = args if found is None else found if isinstance(found, tuple) else (found,)
+        output = self.forward(*args, **options)
+        for place, hook in list(self._hooks.values()):
+            found = hook(self, args, output) if place == "after" else None
+            output = output if found is None else found
+        return output
 
     # Parts
 

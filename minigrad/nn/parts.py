@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 from minigrad.dtype import DType
 from minigrad.state import get_parameters, get_state_dict, load_state_dict
@@ -138,3 +138,7 @@ class Parts:
 
     def cpu(self) -> Self:
         return self.to("CPU")
+
+    def cuda(self, *_: Any) -> NoReturn:
+        """Raises DeviceError: GPUs are devices of OpenCL."""
+        Tensor(0).cuda()
