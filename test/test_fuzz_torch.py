@@ -120,6 +120,8 @@ def unary(p: Program, x: Any) -> Any:
         name = p.pick(floats if p.smooth else floats + rough)
         if name == "softsign":
             return lambda t: t / (1 + t.abs())
+        if name == "signbit":  # processors give computed NaN a sign
+            return lambda t: t.signbit().logical_and(t.isnan().logical_not())
     else:
         name = p.pick(("logical_not", "bitwise_not", "sum", "long", "float") if is_bool(x) else
                       ("abs", "neg", "square", "bitwise_not", "float", "sign", "logical_not", "exp", "sqrt"))
