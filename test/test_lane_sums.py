@@ -2,7 +2,7 @@
 ahead."""
 # Tests know their dims are ints.
 # mypy: disable-error-code="arg-type"
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -44,6 +44,16 @@ def fetches(function: Function) -> list[Prefetch]:
     return [s for s in statements(function) if isinstance(s, Prefetch)]
 
 
+def equal_unrolled(functions: Sequence[Function], given: Mapping[str, np.ndarray]) -> None:
+    """Two functions give the same bits, and not zeros alone, as they run."""
+    found = []
+    for function in functions:
+        arrays = {name: a.copy() for name, a in given.items()}
+        interpret_function(unroll(function), arrays, {})
+        found.append(arrays["o0"])
+    assert found[0].any() and found[0].tobytes() == found[1].tobytes()
+
+
 @pytest.mark.parametrize("target", [AVX512, AVX2, NEON], ids=lambda t: t.name)
 @pytest.mark.parametrize("m, n, k, dtype", [
     (0, 30, 64, "float16"), (1, 26, 70, "bfloat16"), (3, 13, 80, "float16"), (5, 9, 64, "bfloat16"),
@@ -58,12 +68,7 @@ def test_fetching_the_next_tile_changes_no_bit(m: int, n: int, k: int, dtype: st
     assert plan.ahead == 64 // (width * (1 if dtype == "int8" else 2)) and parse_plan(str(plan)) == plan
     functions = [build(kernel, kernel.nests[0], p, "rows") for p in (plan, replace(plan, ahead=0))]
     equal_the_kernel(kernel, functions[:1])
-    found = []
-    for function in functions:
-        arrays = {name: a.copy() for name, a in arrays_of.items()}
-        interpret_function(unroll(function), arrays, {})
-        found.append(arrays["o0"])
-    assert found[0].any() and found[0].tobytes() == found[1].tobytes()
+    equal_unrolled(functions, arrays_of)
 
 
 def test_rows_of_the_next_tile_are_fetched_line_by_line() -> None:
@@ -117,12 +122,7 @@ def test_rows_apart_change_no_bit(m: int, n: int, k: int, dtype: str, target: Ta
     assert parse_plan(str(plan)) == plan
     functions = [build(kernel, kernel.nests[0], p, "rows") for p in (plan, beside)]
     equal_the_kernel(kernel, functions[:1])
-    found = []
-    for function in functions:
-        arrays = {name: a.copy() for name, a in arrays_of.items()}
-        interpret_function(unroll(function), arrays, {})
-        found.append(arrays["o0"])
-    assert found[0].any() and found[0].tobytes() == found[1].tobytes()
+    equal_unrolled(functions, arrays_of)
 
 
 def test_rows_apart_are_parts_of_all() -> None:
