@@ -2,6 +2,7 @@
 # Tests know their dims are ints.
 # mypy: disable-error-code="arg-type,type-var"
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,8 +13,8 @@ from minigrad import Tensor, config, microkernels, show
 from minigrad.codegen.ir.text import meaning_of, parse_function, print_function
 from minigrad.codegen.ir.verify import verify_meaning
 from minigrad.codegen.kernel import Kernel
-from minigrad.codegen.microkernels import limbs
-from minigrad.codegen.microkernels.block_product import KINDS, REQUIRES
+from minigrad.codegen.microkernels import limbs, limbs_vnni
+from minigrad.codegen.microkernels.block_product import KINDS, REQUIRES, REQUIRES_VNNI, VNNI, suffix_for
 from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.stages import Stage, stages_of
 from minigrad.codegen.strategies.plan import Plan, QuantizedPlan, parse_plan
@@ -27,8 +28,9 @@ from minigrad.target import Target
 from minigrad.value import binary, cast, const, local, where
 
 AMX = Target("amx", "llvm", "sapphirerapids", 64, 32, 2, features=REQUIRES | {"sse", "fma", "avx2"})
-LACKS = sorted(REQUIRES - get_device("CPU").target.features)
-on_amx = pytest.mark.skipif(bool(LACKS), reason=f"this processor lacks {LACKS}")
+ZEN = Target("zen", "llvm", "znver4", 64, 32, 2, features=REQUIRES_VNNI | {"sse", "fma", "avx2"})
+FEATURES = get_device("CPU").target.features
+here = pytest.mark.skipif(suffix_for(FEATURES) is None, reason="this processor has neither AMX nor VNNI with AVX-512")
 FORMATS = {"Q8_0": "q8", "Q4_0": "q4", "Q4_1": "q4m"}
 
 rng = np.random.default_rng(12)
@@ -65,12 +67,13 @@ CASES: dict[str, tuple[int, Callable[[], Tensor]]] = {
 }
 
 
+@pytest.mark.parametrize("target", [AMX, ZEN], ids=lambda t: t.name)
 @pytest.mark.parametrize("case", CASES)
-def test_the_loops_equal_their_kernel(case: str) -> None:
+def test_the_loops_equal_their_kernel(case: str, target: Target) -> None:
     sums, make = CASES[case]
-    kernel, stage = staged(make())
+    kernel, stage = staged(make(), target)
     assert isinstance(stage.plan, QuantizedPlan) and parse_plan(str(stage.plan)) == stage.plan
-    assert len(stage.plan.kernels) == sums
+    assert len(stage.plan.kernels) == sums and all(k.endswith(VNNI) == (target is ZEN) for k in stage.plan.kernels)
     computes(stage, kernel, 0.75)
 
 
@@ -84,8 +87,8 @@ def test_what_streams_as_before(make: Callable[[], Tensor]) -> None:
     assert isinstance(staged(make())[1].plan, Plan)
 
 
-def test_without_matrix_registers_it_streams_as_before() -> None:
-    target = Target("avx512", "llvm", "icelake-server", 64, 32, 2, features=AMX.features - {"amx-int8"})
+def test_without_byte_products_it_streams_as_before() -> None:
+    target = Target("avx512", "llvm", "skylake-avx512", 64, 32, 2, features=ZEN.features - {"avx512vnni"})
     assert isinstance(staged(quantized("Q4_0", 64, 64).linear(tensor(64)), target)[1].plan, Plan)
 
 
@@ -104,17 +107,29 @@ def test_constants_are_folded() -> None:
     assert folded(cast(binary("mul", const(3, int32), const(-2, int32)), float32)) is const(-6.0, float32)
 
 
+@pytest.mark.parametrize("suffix", ["", VNNI])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_microkernel_does_what_it_means(kind: str) -> None:
-    kernel = find(KINDS[kind].name)
+def test_the_microkernel_does_what_it_means(kind: str, suffix: str) -> None:
+    kernel = find(KINDS[kind].name + suffix)
     assert kernel is not None
     verify_meaning(kernel)
     assert parse_function(print_function(meaning_of(kernel))) == meaning_of(kernel)
-    text = assembly(str(kernel.implementation), AMX.cpu)
-    product = "tdpbsud" if kind == "q4m" else "tdpbssd"
-    assert text.count(product) == limbs.PANELS and text.count("ldtilecfg") == text.count("tilerelease") == 1
-    if not LACKS:
+    text = assembly(str(kernel.implementation), ZEN.cpu if suffix else AMX.cpu)
+    if suffix:
+        per_block = limbs_vnni.PANELS * limbs_vnni.LIMBS * 8
+        assert per_block <= text.count("vpdpbusd") <= per_block + 4
+    else:
+        product = "tdpbsud" if kind == "q4m" else "tdpbssd"
+        assert text.count(product) == limbs.PANELS and text.count("ldtilecfg") == text.count("tilerelease") == 1
+    if kernel.requires <= FEATURES:
         assert microkernels.check(kernel, trials=1) == []
+
+
+@pytest.mark.parametrize("threads, panels, units", [(2, 36, 4), (2, 352, 4), (8, 352, 16), (64, 36, 9), (2, 3072, 32)])
+def test_units_are_as_many_as_threads_share(threads: int, panels: int, units: int) -> None:
+    w = QuantizedTensor.from_blocks("Q4_0", (16 * panels, 64), np.zeros((32 * panels, 18), np.uint8), device="CPU")
+    plan = staged(w.linear(tensor(64)), replace(ZEN, units=threads))[1].plan
+    assert isinstance(plan, QuantizedPlan) and plan.units == units
 
 
 def products(kind: str, rows: int, x: np.ndarray, zeros: slice = slice(0, 0)) -> tuple[np.ndarray, np.ndarray]:
@@ -133,7 +148,7 @@ def products(kind: str, rows: int, x: np.ndarray, zeros: slice = slice(0, 0)) ->
         return found[0], w.dequantize().numpy().astype(np.float64) @ x.astype(np.float64)
 
 
-@on_amx
+@here
 @pytest.mark.parametrize("rows, columns", [(64, 64), (208, 96), (1216, 2048), (80, 2080), (96, 4128), (64, 2112)])
 @pytest.mark.parametrize("kind", FORMATS)
 def test_products_are_exact_to_float32(kind: str, rows: int, columns: int) -> None:
@@ -142,7 +157,7 @@ def test_products_are_exact_to_float32(kind: str, rows: int, columns: int) -> No
     np.testing.assert_allclose(found, exact, rtol=0, atol=1e-6 * np.abs(exact).max())
 
 
-@on_amx
+@here
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("scale", [1e-44, 1e-40, 1e-38, 1e-20, 1e20, 3e36])
 def test_tiny_and_huge_numbers(kind: str, scale: float) -> None:
@@ -151,21 +166,22 @@ def test_tiny_and_huge_numbers(kind: str, scale: float) -> None:
     np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-5 * np.abs(exact).max() + 3e-45)
 
 
-@on_amx
+@here
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
-def test_numbers_far_apart_in_a_block(kind: str) -> None:
+@pytest.mark.parametrize("small", [1e20, 1e-10, 1e-30, 1e-38])
+def test_numbers_far_apart_in_a_block(kind: str, small: float) -> None:
     """A huge number that is multiplied by zeros hides nothing of those beside it."""
-    x = (rng.uniform(0.5, 1, 128) * 1e-10).astype(np.float32)
+    x = (rng.uniform(0.5, 1, 128) * small).astype(np.float32)
     x[40:44] = 1e30
     found, exact = products(kind, 64, x, slice(40, 44))
-    assert np.abs(exact).max() < 1
+    assert np.abs(exact).max() < 100 * small
     np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-5 * np.abs(exact).max())
     wide = (rng.standard_normal(2112) * np.exp2(rng.integers(-45, 1, 2112))).astype(np.float32)
     found, exact = products(kind, 64, wide)
     np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-6 * np.abs(exact).max())
 
 
-@on_amx
+@here
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("place", [5, 2100])
 @pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
@@ -181,7 +197,7 @@ def test_what_is_not_finite_stays_so(kind: str, place: int, number: float) -> No
     np.testing.assert_array_equal(found, exact)
 
 
-@on_amx
+@here
 @pytest.mark.parametrize("kind", FORMATS)
 def test_scales_that_are_not_finite_reach_only_their_rows(kind: str) -> None:
     w = quantized(kind, 64, 96)

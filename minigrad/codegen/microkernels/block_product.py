@@ -7,22 +7,25 @@ Panels p of 16 rows lie `pitch` elements apart. Of a block a panel has 16 words 
 signed bytes, the lowest first) or 8 columns ('q4', 'q4m': the low halves of the four bytes, then the high halves), and
 16 float16 scales. q is the byte; for 'q4' the nibble less 8; for 'q4m' the nibble itself, with the minimum beside.
 
-Implementations may add up in another order and more exactly; see `limbs.py` for ours.
+Implementations may add up in another order and more exactly; see `limbs.py` for ours by AMX, `limbs_vnni.py` for those
+by VNNI, whose names end in '_vnni'.
 """
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minigrad.codegen.microkernels.limbs import limbs_text
+from minigrad.codegen.microkernels import limbs, limbs_vnni
 from minigrad.codegen.microkernels.microkernel import Microkernel
 from minigrad.dtype import DType, float32, int32, uint32
 from minigrad.value import Value, binary, cast, const
 
 BLOCK, PANEL = 32, 16
 FEWEST_BLOCKS, FEWEST_PANELS = 2, 4
-"""Of a call."""
+"""Of a product, whatever the implementation."""
 
-REQUIRES = frozenset({"amx-tile", "amx-int8", "avx512f", "avx512bw", "avx512vl", "avx512vbmi", "f16c"})
+_AVX512 = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512vbmi", "f16c"})
+REQUIRES = _AVX512 | {"amx-tile", "amx-int8"}
+REQUIRES_VNNI = _AVX512 - {"avx512vbmi"} | {"avx512vnni"}
 _LIMIT = (1 << 31) - 1
 
 
@@ -92,7 +95,7 @@ class BlockProduct:
         return "\n".join([
             f"func {name or self.name}(in x: f32[{BLOCK} * blocks], {', '.join(buffers)}, "
             f"out c: f32[{PANEL} * panels], blocks: index in {FEWEST_BLOCKS}..{_LIMIT}, "
-            f"panels: index in {FEWEST_PANELS}..{_LIMIT}, {', '.join(pitches)})",
+            f"panels: index in {panels_at_once(name)}..{_LIMIT}, {', '.join(pitches)})",
             "  for p in 0..panels serial:",
             f"    for l in 0..{PANEL} vector:",
             "      alloc sum: f32[1] register",
@@ -109,9 +112,24 @@ class BlockProduct:
 KINDS = {kind: BlockProduct(kind) for kind in ("q8", "q4", "q4m")}
 
 
+VNNI = "_vnni"
+
+
+def suffix_for(features: frozenset[str]) -> str | None:
+    """What names of the implementations that run with these features end in; None where none does."""
+    return "" if REQUIRES <= features else VNNI if REQUIRES_VNNI <= features else None
+
+
+def panels_at_once(name: str) -> int:
+    """How many panels the implementation of that name takes at a time."""
+    return limbs_vnni.PANELS if name.endswith(VNNI) else limbs.PANELS
+
+
 def block_microkernel(name: str) -> Microkernel | None:
-    """The microkernel of such a name, as in 'block_product_q4'."""
-    found = next((p for p in KINDS.values() if p.name == name), None)
+    """The microkernel of such a name, as in 'block_product_q4' and 'block_product_q4_vnni'."""
+    found = next((p for p in KINDS.values() if p.name == name.removesuffix(VNNI)), None)
     if found is None:
         return None
-    return Microkernel(name, found.meaning(), REQUIRES, limbs_text(found.kind, name))
+    if name.endswith(VNNI):
+        return Microkernel(name, found.meaning(name), REQUIRES_VNNI, limbs_vnni.limbs_text(found.kind, name))
+    return Microkernel(name, found.meaning(), REQUIRES, limbs.limbs_text(found.kind, name))

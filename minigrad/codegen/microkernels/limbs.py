@@ -30,7 +30,8 @@ operations have one port. Therefore a look-up, which has the other one, rather t
 """
 from __future__ import annotations
 
-from minigrad.codegen.microkernels.writer import B, F, H, W, Writer, all_bytes, order, splat
+from minigrad.codegen.microkernels.block_writer import BlockWriter
+from minigrad.codegen.microkernels.writer import B, F, H, W, all_bytes, order, splat
 
 PANELS, PAIRS, LIMBS = 4, 32, 8
 """Panels at a time; pairs of blocks in a chunk, whose limbs take 1 KB each."""
@@ -75,21 +76,8 @@ def limbs_text(kind: str, name: str) -> str:
     return _Text(kind).source(name)
 
 
-class _Text(Writer):
-    """Writes one implementation. Of a pair of blocks a panel has `pair_bytes` bytes of words."""
-
-    def __init__(self, kind: str):
-        super().__init__()
-        self.bytes, self.least = kind == "q8", kind == "q4m"
-        self.turned = 0x80 if kind == "q4" else 0
-        """A nibble less 8 is the nibble with its highest bit turned, in two's complement."""
-        self.words = 8 if self.bytes else 4
-        self.pair_bytes = 2 * self.words * 64
-        self.halves = ("scales", "minimums") if self.least else ("scales",)
-
-    def block_bytes(self, part: str) -> int:
-        """Of a block, in a panel."""
-        return 64 * self.words if part == "words" else 32
+class _Text(BlockWriter):
+    """Writes one implementation."""
 
     # ---- the function ----
 
@@ -149,9 +137,6 @@ class _Text(Writer):
                 panel = self.at(panel, f"%{part}.step")
         self.put("br label %split")
 
-    def prefetch(self, pointer: str) -> None:
-        self.put(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
-
     def split(self) -> None:
         """The limbs of each block, its unit, and for minimums its sum; then on to `group`, or to `slow`."""
         self.put("split:", "%t = phi i64 [ 0, %chunk ], [ %t.next, %split ]",
@@ -183,8 +168,8 @@ class _Text(Writer):
         beside = self.at(to, self.let(f"sub i64 32, {self.times(half, 64)}"))
         for k in range(LIMBS):
             self.put(f"store <32 x i8> zeroinitializer, ptr {self.at(beside, 64 * k)}, align 32")
-        self.put_limbs(rest, to, 0)
-        self.put_limbs(whole, to, LIMBS // 2)
+        self.put_limbs(rest, to, 64)
+        self.put_limbs(whole, self.at(to, 64 * LIMBS // 2), 64)
         place = self.let(f"add i64 {self.times(pair, 8)}, {self.times(half, 4)}")
         self.put(f"store i32 {unit}, ptr {self.at('%unit', place)}, align 4")
         if self.least:
@@ -199,23 +184,6 @@ class _Text(Writer):
     def truncated(self, v: str) -> str:
         """Floats as whole numbers; what has none gives one that differs."""
         return self.let(f"call {W} @llvm.x86.avx512.mask.cvttps2dq.512({F} {v}, {W} zeroinitializer, i16 -1, i32 4)")
-
-    def floats(self, v: str) -> str:
-        return self.let(f"sitofp {W} {v} to {F}")
-
-    def put_limbs(self, numbers: list[str], to: str, first: int) -> None:
-        """Four signed bytes of each of 32 numbers below 2**30, in rows from `first` on: adding 128 to a byte carries
-        into the next one exactly where it is to be negative."""
-        signed = []
-        for v in numbers:
-            carried = self.let(f"add {W} {v}, splat (i32 8421504)")
-            signed.append(self.let(f"bitcast {W} {self.let(f'xor {W} {carried}, splat (i32 8421504)')} to {B}"))
-        for k in (0, 2):
-            places = [4 * lane + limb for limb in (k, k + 1) for lane in range(32)]
-            two = self.let(f"shufflevector {B} {signed[0]}, {B} {signed[1]}, {order(places)}")
-            for h in range(2):
-                row = self.let(f"shufflevector {B} {two}, {B} poison, {order(list(range(32 * h, 32 * h + 32)))}")
-                self.put(f"store <32 x i8> {row}, ptr {self.at(to, 64 * (first + k + h))}, align 32")
 
     # ---- groups of panels ----
 
@@ -386,12 +354,3 @@ class _Text(Writer):
                  "%n.more = icmp slt i64 %n.next, %size", "br i1 %n.more, label %slow.block, label %slow.panel",
                  "slow.panel:", f"store {F} %slow.sum.next, ptr {c}, align 4", "%q.next = add i64 %q, 1",
                  "%q.more = icmp slt i64 %q.next, %panels", "br i1 %q.more, label %slow, label %done")
-
-    def number(self, word: str, k: int) -> str:
-        """Column k of a word as floats."""
-        if self.bytes:
-            top = self.let(f"shl {W} {word}, splat (i32 {24 - 8 * k})")
-            return self.floats(self.let(f"ashr {W} {top}, splat (i32 24)"))
-        low = self.let(f"lshr {W} {word}, splat (i32 {8 * (k % 4) + 4 * (k // 4)})")
-        nibble = self.let(f"and {W} {low}, splat (i32 15)")
-        return self.floats(self.let(f"sub {W} {nibble}, splat (i32 8)") if self.turned else nibble)

@@ -5,7 +5,7 @@ from minigrad.codegen.ir.nodes import Alloc, Call, Function, Let, Loop, Stmt
 from minigrad.codegen.ir.nodes import Store as IRStore
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.codegen.lowering.collapse import coefficient
-from minigrad.codegen.microkernels.block_product import BLOCK, FEWEST_PANELS, PANEL
+from minigrad.codegen.microkernels.block_product import BLOCK, PANEL, VNNI, panels_at_once
 from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.launch import function_of
@@ -21,20 +21,22 @@ from minigrad.value import Value, load, local, substitute
 def build_quantized(kernel: Kernel, nest: Nest, plan: QuantizedPlan, name: str) -> Function:
     """The loop nest of products with quantised blocks."""
     found = recognise_quantized(nest)
-    if found is None or [s.product.name for s in found.sums] != list(plan.kernels):
+    if found is None or [s.product.name for s in found.sums] != [k.removesuffix(VNNI) for k in plan.kernels]:
         raise InternalError(f"[build] expected products with quantised blocks for {plan}, got another nest")
     p = Var("p", 0, plan.units - 1)
-    groups, left = divmod(extent(found.panel), FEWEST_PANELS)
-    first = p * groups // plan.units * FEWEST_PANELS
-    here = (p + 1) * groups // plan.units * FEWEST_PANELS - first + (p + 1) // plan.units * left
-    most = -(-groups // plan.units) * FEWEST_PANELS + left
+    together = panels_at_once(plan.kernels[0])
+    groups, left = divmod(extent(found.panel), together)
+    first = p * groups // plan.units * together
+    here = (p + 1) * groups // plan.units * together - first + (p + 1) // plan.units * left
+    most = -(-groups // plan.units) * together + left
     body: list[Stmt] = []
     rows: dict[Value, tuple[str, Index]] = {}
     for k, s in enumerate(found.sums):
         if s.x not in rows:
             rows[s.x], statements = row(s, f"x_{k}")
             body += statements
-        body += [Alloc(f"c_{k}", float32, PANEL * most, "scratch"), call(s, rows[s.x], f"c_{k}", first, here)]
+        body += [Alloc(f"c_{k}", float32, PANEL * most, "scratch"),
+                 call(plan.kernels[k], s, rows[s.x], f"c_{k}", first, here)]
     body.append(epilogue(nest, found, first, here, most))
     return function_of(kernel, name, Loop(p, 0, plan.units, "parallel", tuple(body)))
 
@@ -52,9 +54,9 @@ def row(s: Blocks, name: str) -> tuple[tuple[str, Index], list[Stmt]]:
     return (name, 0), [Alloc(name, float32, extent(s.k), "scratch"), loop]
 
 
-def call(s: Blocks, x: tuple[str, Index], out: str, first: Index, count: Index) -> Call:
+def call(name: str, s: Blocks, x: tuple[str, Index], out: str, first: Index, count: Index) -> Call:
     """The sums of `count` panels from the panel `first` on."""
-    kernel = find(s.product.name)
+    kernel = find(name)
     assert kernel is not None
     buffers = (x, *((part.buffer, first * part.pitch + part.offset) for part in s.parts), (out, 0))
     return Call(kernel, buffers, (), (extent(s.k) // BLOCK, count, *(part.pitch for part in s.parts)))

@@ -28,9 +28,10 @@ from minigrad.value import Value, const, expressions, free_variables, rebuild, s
 
 _LANES = Target("16 lanes", "llvm", "", 4 * PANEL, 32, 1)
 
-UNITS, UNIT_PANELS = 4, 32
+UNITS, UNIT_PANELS, UNIT_PANELS_VNNI = 4, 32, 64
 """Units of work worth having of a small matrix, and panels of one otherwise: each splits x anew, which takes as long as
-two or three panels. Their number is a power of two where there are more, which two, four or eight threads share evenly.
+two or three panels, and starts its streams. Their number is a power of two where there are more, which two, four or
+eight threads share evenly, and twice that of threads at least.
 """
 
 
@@ -66,15 +67,17 @@ class Quantized:
 
 def plan(nest: Nest, target: Target) -> QuantizedPlan | None:
     """None for everything but products of one row with blocks, and where no microkernel knows them."""
-    if target.language != "llvm" or target.has_groups or not block_product.REQUIRES <= target.features:
+    suffix = block_product.suffix_for(target.features)
+    if target.language != "llvm" or target.has_groups or suffix is None:
         return None
     found = recognise_quantized(nest)
     if found is None:
         return None
     panels = extent(found.panel)
-    units = min(max(UNITS, 1 << (panels // UNIT_PANELS).bit_length() >> 1), panels // FEWEST_PANELS)
-    return QuantizedPlan("quantized", found.panel.name, found.lane.name, units,
-                         tuple(s.product.name for s in found.sums))
+    parts = panels // (UNIT_PANELS_VNNI if suffix else UNIT_PANELS)
+    units = max(UNITS, 1 << (2 * target.units - 1).bit_length(), 1 << parts.bit_length() >> 1)
+    return QuantizedPlan("quantized", found.panel.name, found.lane.name, min(units, panels // FEWEST_PANELS),
+                         tuple(s.product.name + suffix for s in found.sums))
 
 
 def recognise_quantized(nest: Nest) -> Quantized | None:
