@@ -39,6 +39,17 @@ def test_a_row_times_a_large_matrix_streams_it(product, monkeypatch: pytest.Monk
     assert "stays near" in str(plan(kernel.nests[0], AVX2))
 
 
+@pytest.mark.parametrize("rows", [9, 12, 16, 17, 20])
+def test_squares_of_a_end_within_its_memory(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 24 steps are turned in squares of 16: the last one stores 8 steps that the next block has."""
+    near = replace(AVX512, l1=1 << 11, l2=6 << 10)
+    kernel = flat_kernel(tensor(rows, 77) @ tensor(77, 64), near)
+    made = planned(kernel, near, monkeypatch)
+    assert made.a == "turned" and made.block_k % made.width
+    equal_the_kernel(kernel, [build_panels(kernel, kernel.nests[0], made, "panels")])
+    shared_equals_the_kernel(kernel, made)
+
+
 @pytest.mark.parametrize("n, k", [(112, 480), (112, 112)])
 def test_wide_tiles_meet_blocks_of_k_that_stay_near(n: int, k: int) -> None:
     """Where they would wait for rows of B from the second-level cache; each of those comes once for many rows."""

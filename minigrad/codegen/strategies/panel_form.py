@@ -142,8 +142,9 @@ def form_of(c: Contraction, plan: PanelPlan) -> Form:
     ahead = plan.b == "place" and is_plain(c.b) and (split or not blocks and (
         row_bytes(c.b, c.k) >= PAGE or k * n * c.b.dtype.itemsize >= FAR_B))
     steps, pitch = ceil(k / width) * width, ceil(rows / width) * width
+    beyond = -plan.block_k % width if split and plan.a == "turned" else 0  # the last square of a block ends there
     memory = (((panels if blocks else 1) * plan.block_k + width * plan.group) * columns,
-              (tiles * plan.block_k + width + 1) * pitch,
+              (tiles * plan.block_k + beyond + width + 1) * pitch,
               panels * ceil(plan.unit_m / plan.block_m) * tiles * rows * columns,
               plan.dots * steps, plan.dots * (rows + ceil(plan.unit_m / width) * width))
     used = plan.b != "place", plan.a != "place", split, plan.dots > 0, plan.dots > 0
