@@ -115,6 +115,18 @@ CASES = [
         for u in 0..16 unroll:
           y[l+16*u+256*p] if n-1-16*p-l >= 0 = a[640*p+40*l+u+16]
 """, {"n": 21}, data={"y": [0.0] * 512}),
+    Case("few_columns", """func few_columns(in a: f32[143], out y: f32[64])
+  for p in 0..1 parallel:
+    for l in 0..16 vector:
+      for u in 0..4 unroll:
+        y[l+16*u] = a[9*l+2*u+1]
+"""),
+    Case("square_at_the_end", """func square_at_the_end(in a: f32[144], out y: f32[144])
+  for p in 0..1 parallel:
+    for l in 0..16 vector:
+      for u in 0..9 unroll:
+        y[l+16*u] = a[9*l+u]
+"""),
     Case("no_loop", """func no_loop(in x: f32[3], out y: f32[1])
   y[0] = x[0] + x[1] * x[2]
 """),

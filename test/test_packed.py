@@ -29,6 +29,7 @@ from minigrad.codegen.strategies.packed import PackedPlan, packed, plan
 from minigrad.codegen.strategies.plan import parse_plan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.codegen.strategies.windowed import windowed, windowed_turned
+from minigrad.codegen.strategies.windows import turned
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.dtype import bfloat16, float32_to_bfloat16
 from minigrad.scheduler.graph import build_graph
@@ -191,6 +192,25 @@ def test_windows_are_packed_once_per_element(case: str, target: Target) -> None:
         made = (windowed_turned if "weight gradient" in case else windowed)(found, target.lanes(32), target)
         plans.append(made[1] if made is not None else packed(found, target))
     assert any(p.windows for p in plans) or target is TINY
+    check_plans(kernel, plans)
+
+
+@pytest.mark.parametrize("case", [
+    "conv without padding", "strided conv", "stride 3", "dilated conv", "1 dimension", "prologue", "data gradient"])
+def test_convolutions_with_lanes_along_channels(case: str) -> None:
+    """Rows of a tile are columns of the image, parts of its rows are blocks."""
+    kernel = flat_kernel(WINDOWS[case](), AVX2)
+    plans = []
+    for nest in kernel.nests:
+        found = recognise(nest)
+        assert isinstance(found, Contraction), found
+        made = windowed_turned(found, 8, AVX2)
+        assert made is not None
+        outer, inner = next(tap for _, tap in made[1].windows), made[1].m[-1][0]
+        sizes = {v.name: v.hi + 1 for v in turned(found).m}  # type: ignore[operator]
+        cut, last = (max(d for d in range(1, sizes[v] // 2 + 1) if sizes[v] % d == 0) for v in (outer, inner))
+        m = tuple((name, cut if name == outer else part) for name, part in made[1].m)
+        plans.append(replace(made[1], m=m, rows=last))
     check_plans(kernel, plans)
 
 

@@ -5,12 +5,17 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from minigrad.codegen.ir.nodes import Function, Loop, Stmt, Store
 from minigrad.codegen.ir.walk import indices, values
-from minigrad.codegen.render.llvm_memory import LlvmMemory
+from minigrad.codegen.render.llvm_memory import LlvmMemory, stores_masked
+from minigrad.codegen.render.llvm_text import memory_type
 from minigrad.codegen.render.place import Memory, Ref
 from minigrad.codegen.value_walk import Conditions, guarded_loads
+from minigrad.dtype import bool_
 from minigrad.expr import Index
 from minigrad.target import Target
 from minigrad.value import value_atoms, values_inside
+
+NEAR = 4
+"""Columns of a square that a load of each row has, where few are wanted."""
 
 Corner = tuple[str, Index]
 """The buffer of a square, and where it begins there."""
@@ -20,7 +25,7 @@ class LlvmSquares(LlvmMemory):
     """`vectors`: the present vector loop; `sums_up`: it has accumulators; `inside`: the block around what is emitted,
     of which all statements run.
 
-    `squares`: how many columns of squares the vector loop reads. `whole`: of which squares the block reads all columns,
+    `squares`: which columns of squares the vector loop reads. `whole`: of which squares the block reads all columns,
     each under the same conditions. Both are found once somebody asks.
     """
 
@@ -29,7 +34,7 @@ class LlvmSquares(LlvmMemory):
         self.vectors: Loop | None = None
         self.sums_up = False
         self.inside: Sequence[Stmt] = ()
-        self.squares: dict[Corner, int] | None = None
+        self.squares: dict[Corner, set[int]] | None = None
         self.whole: dict[Corner, list[Conditions]] | None = None
 
     def region(self, body: Sequence[Stmt]) -> None:
@@ -49,6 +54,12 @@ class LlvmSquares(LlvmMemory):
         corner = start - column
         here = self.copy
         self.copy = dict(here)
+        group = self.neighbours((memory.name, corner), column) if mask is None and not self.sums_up else []
+        self.copy = here
+        few = self.load_few(memory, corner, stride, column, group, floor)
+        if few is not None:
+            return few
+        self.copy = dict(here)
         masks = self.masks_of_rows(memory, corner, stride, mask)
         self.copy = here
         if masks is None:
@@ -59,14 +70,56 @@ class LlvmSquares(LlvmMemory):
             result.zero_outside = mask
         return result
 
+    def neighbours(self, place: Corner, column: int) -> list[int]:
+        """The columns that one load of each row has with this one, where the loop wants few columns of the square and
+        the processor has permutations of two vectors; else empty."""
+        columns = sorted(self.columns_of(place))
+        if "avx512f" not in self.target.features or not 2 <= len(columns) <= NEAR:
+            return []
+        group: list[int] = []
+        for c in columns:
+            if group and c >= group[0] + NEAR:
+                if column in group:
+                    break
+                group = []
+            group.append(c)
+        return group
+
+    def load_few(self, memory: Memory, corner: Index, stride: Index, column: int, group: list[int], floor: int
+                 ) -> Ref | None:
+        """A column of a square of which the loop wants few: `NEAR` elements of each row are a load, those of as many
+        rows a vector, and three permutations take a column from these."""
+        width = self.width
+        if not group or width != NEAR * NEAR or memory.dtype.itemsize != 4:
+            return None
+        start = next((s for s in range(group[-1] - NEAR + 1, group[0] + 1) if self.in_bounds(memory, corner + s) and
+                      self.in_bounds(memory, corner + s + NEAR - 1 + stride * (width - 1))), None)
+        if start is None:
+            return None
+        kind, align, parts = memory_type(memory.dtype), memory.dtype.itemsize, list[Ref]()
+        for i in range(width):
+            p = self.pointer(memory, corner + start + stride * i)
+            parts.append(self.fetch(memory, f"load <{NEAR} x {kind}>, ptr {p.text}, align {align}", NEAR, (p,), floor,
+                                    None))
+        while len(parts) > NEAR:
+            parts = [self.shuffle(x, y, range(2 * x.lanes)) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+        halves = [self.shuffle(x, y, range(column - start, 2 * width, NEAR))
+                  for x, y in zip(parts[::2], parts[1::2], strict=True)]
+        return self.shuffle(halves[0], halves[1], range(width))
+
     def masks_of_rows(self, memory: Memory, corner: Index, stride: Index, mask: Ref | None) -> list[Ref | None] | None:
         """The mask of each row, or None where rows are not to be read."""
         width, place = self.width, (memory.name, corner)
         if width not in (4, 8, 16) or self.sums_up:
             return None
-        if mask is None and self.wanted(place) and self.in_bounds(memory, corner) \
-                and self.in_bounds(memory, corner + (stride + 1) * (width - 1)):
-            return [None] * width
+        if mask is None and self.wanted(place) and self.in_bounds(memory, corner):
+            if self.in_bounds(memory, corner + (stride + 1) * (width - 1)):
+                return [None] * width
+            last = max(self.columns_of(place))
+            if stores_masked(memory.dtype, self.target) and self.in_bounds(
+                    memory, corner + last + stride * (width - 1)):
+                lanes = ", ".join(f"i1 {'true' if lane <= last else 'false'}" for lane in range(width))
+                return [Ref(f"<{lanes}>", bool_, width)] * width
         if self.whole is None:
             self.whole = self.whole_squares()
         for conditions in self.whole.get(place, ()):
@@ -76,13 +129,16 @@ class LlvmSquares(LlvmMemory):
 
     def wanted(self, place: Corner) -> bool:
         """Whether the vector loop reads a quarter of the columns or more."""
+        return 4 * len(self.columns_of(place)) >= self.width
+
+    def columns_of(self, place: Corner) -> set[int]:
+        """Which columns of a square the vector loop reads."""
         if self.squares is None:
             assert self.vectors is not None
             self.squares = {}
-            seen = {(name, corner, at) for name, corner, at, _ in self.columns(self.everywhere(self.vectors.body))}
-            for name, corner, _ in seen:
-                self.squares[name, corner] = self.squares.get((name, corner), 0) + 1
-        return 4 * self.squares.get(place, 0) >= self.width
+            for name, corner, at, _ in self.columns(self.everywhere(self.vectors.body)):
+                self.squares.setdefault((name, corner), set()).add(at)
+        return self.squares.get(place, set())
 
     def whole_squares(self) -> dict[Corner, list[Conditions]]:
         """The squares of which the block reads all columns under the same conditions, those of their rows."""

@@ -18,6 +18,9 @@ MAX_VECTORS = 4
 CHAINS, MISSING_CHAIN = 12, 0.18
 """Independent multiply-adds in flight that hide their latency, and cycles lost per step of K for each one missing."""
 
+CHAINS_ONE = 5
+"""Multiply-adds in flight where there is one a cycle: loads are not what a tile waits for then."""
+
 LOADS = 1.9
 """Loads per cycle; multiply-adds are two."""
 
@@ -55,9 +58,11 @@ ROWS_APART = 1.1
 """A tile's cycles where rows of B are far from each other, over those where they lie side by side."""
 
 
-def step_cycles(rows: int, vectors: int) -> float:
-    """Cycles of a microkernel per step of the sum."""
+def step_cycles(rows: int, vectors: int, rate: int = 2) -> float:
+    """Cycles of a microkernel per step of the sum, with so many multiply-adds a cycle."""
     copies = rows * vectors
+    if rate == 1:
+        return max(copies, rows / 2 + vectors, CHAINS_ONE)
     return max(copies / 2, (rows + vectors) / LOADS) + MISSING_CHAIN * max(CHAINS - copies, 0)
 
 
@@ -139,6 +144,11 @@ def steps_closely(value: Value, along: tuple[Var, ...]) -> bool:
     steps = [coefficient(a.offset, along[-1]) if along and a.step(along[-1]) is not None else None
              for a in value_accesses(value, ())]
     return all(isinstance(s, int) and 0 <= s <= MAX_STRIDE for s in steps)
+
+
+def steps_back(value: Value, along: Var) -> bool:
+    """Whether the value's loads read whole vectors along a variable, from their ends."""
+    return all(a.step(along) is not None and coefficient(a.offset, along) == -1 for a in value_accesses(value, ()))
 
 
 def lanes_of_a(c: Contraction, width: int) -> tuple[str, int]:

@@ -12,6 +12,7 @@ from minigrad.codegen.microkernels.tile import KINDS
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.build import accumulate, ceil_div
 from minigrad.codegen.strategies.build_bfloat16 import over_words, unscaled
+from minigrad.codegen.strategies.build_squares import pack_squares
 from minigrad.codegen.strategies.build_turned import turned_block
 from minigrad.codegen.strategies.launch import function_of
 from minigrad.codegen.strategies.narrow import BIAS, bias_rows
@@ -28,10 +29,11 @@ from minigrad.codegen.strategies.sides import (
     divides,
     expressions_of,
     fill,
+    further,
     parts_of,
     places_of,
+    runs_in_squares,
     runs_of,
-    steps_in_squares,
     tiles_of,
 )
 from minigrad.codegen.strategies.windows import axes_of, turned
@@ -39,7 +41,7 @@ from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import uint32
 from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, bounds, emax, emin, product
-from minigrad.value import Value, binary, bitcast, const, guard, load, substitute
+from minigrad.value import Value, binary, bitcast, const, load, substitute
 
 MAX_UNROLLED = 256
 """Multiply-adds written out per step of the loops over a sum."""
@@ -148,8 +150,9 @@ class PackedBuilder:
         """block[row * pitch + column] = value; where it is read across lanes, rows are the innermost loop."""
         expressions, width = expressions_of(value), self.plan.width
         row_runs, column_runs = runs_of(rows, expressions), runs_of(columns, expressions)
-        if lanes < width and steps_in_squares(value, row_runs, column_runs, width):
-            return self.pack_squares(block, value, row_runs[0], column_runs[0], {**rows.origin, **columns.origin})
+        squares = runs_in_squares(value, row_runs, column_runs, width) if lanes < width else []
+        if squares:
+            return pack_squares(self, block, value, (row_runs, column_runs, squares), {**rows.origin, **columns.origin})
         row, column = places_of(row_runs), places_of(column_runs)
         at = {**rows.origin, **columns.origin}
 
@@ -160,8 +163,9 @@ class PackedBuilder:
         # The conditions on lanes are computed once per block of lanes if the next outer variable is inside its loop.
         # What a block stores beyond its run is overwritten by blocks to the left: from the right, further runs later.
         lane_run = column_runs[-1] if column_runs else None
+        # Rows that lie further apart than columns are no inner loop: each step would be a page.
         order = [*row_runs, *column_runs]
-        if lanes < width:
+        if lanes < width and not further(value, row_runs, column_runs):
             order = [*column_runs, *row_runs]
         elif len(column_runs) > 1:
             order[-2:] = [column_runs[-1], column_runs[-2]]
@@ -178,26 +182,6 @@ class PackedBuilder:
         fill = Loop(lane, 0, width, "vector", (Store(a.name, m.count * a.pitch + x * width + lane, word),))
         return [Loop(x, 0, ceil_div(k.count, width), "serial", (fill,))]
 
-    def pack_squares(self, block: Block, value: Value, rows: Run, columns: Run, at: dict[Var, Index]) -> list[Stmt]:
-        """The same in squares that are read along the rows' run and transposed in registers; the last one of a column
-        reaches back over the one before it."""
-        width = self.plan.width
-        down, across = ceil_div(rows.count, width), ceil_div(columns.count, width)
-        x, y = self.fresh(rows.last.name, down - 1), self.fresh(columns.last.name, across - 1)
-        u, lane = self.fresh("u", width - 1), self.fresh("l", width - 1)
-        row, column = emin(x * width, rows.count - width) + u, y * width + lane
-        here = substitute(value, {**at, rows.last: at[rows.last] + row, columns.last: at[columns.last] + column})
-        place = row * rows.stride * block.pitch + column * columns.stride
-        zero = const(0, here.dtype)
-        whole, edge = (Loop(u, 0, width, "unroll", (Store(block.name, place, guard(here, zero, inside)),))
-                       for inside in ((), (columns.count - 1 - column,)))
-        body: Stmt = whole
-        if not isinstance(columns.count, int) or columns.count % width:
-            body = If((columns.count - (y + 1) * width,), (whole,), (edge,))
-        for var, stop, kind in ((lane, width, "vector"), (x, down, "serial"), (y, across, "serial")):
-            body = Loop(var, 0, stop, kind, (body,))
-        return [body]
-
     def pack_boxes(self, b: Boxes, value: Value, k: Side) -> list[Stmt]:
         """The boxes of a block, one plane after the other: each element of the operand is read once."""
         found: list[Stmt] = []
@@ -210,7 +194,9 @@ class PackedBuilder:
     def pack_plane(self, b: Boxes, value: Value, k: Side, plane: int, taps: list[list[int]]) -> list[Stmt]:
         """One plane: what the given taps of each axis reach."""
         axes, expressions = b.layout.axes, expressions_of(value)
-        at = {**k.origin, **{a.tap: t[0] for a, t in zip(axes, taps, strict=True) if a.tap is not None}}
+        lanes = self.plan.a_lanes if self.plan.turned else self.plan.b_lanes
+        at = dict(k.origin)
+        at |= {a.tap: at[a.tap] + t[0] for a, t in zip(axes, taps, strict=True) if a.tap is not None}
         image_runs, step_runs = runs_of(b.images, expressions), runs_of(b.steps, expressions)
         image, step = places_of(image_runs), places_of(step_runs)
         places: list[Var] = []
@@ -230,12 +216,12 @@ class PackedBuilder:
                 inside = inside + at[q] * pitch
                 here[a.x] = at[a.x] + at[q] - a.shift(some[0])
             offset = image(place) * b.image_size + step(place) + inside
-            return fill(b.name, offset, substitute(value, here), conditions, lane, self.plan.b_lanes)
+            return fill(b.name, offset, substitute(value, here), conditions, lane, lanes)
 
         order = [*image_runs, *step_runs, *box_runs]
         if len(box_runs) > 1:
             order[-2:] = [box_runs[-1], box_runs[-2]]
-        return self.sweep(order, box_runs[-1], self.plan.b_lanes, at, body)
+        return self.sweep(order, box_runs[-1], lanes, at, body)
 
     def write_back(self, out: Block, m: Side, n: Side) -> list[Stmt]:
         """The stores of the nest over one block of sums."""

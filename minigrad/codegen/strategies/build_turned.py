@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, cast
 
 from minigrad.codegen.ir.nodes import Loop, Stmt
 from minigrad.codegen.strategies.build import ceil_div
+from minigrad.codegen.strategies.build_squares import write_squares
 from minigrad.codegen.strategies.sides import Block, Boxes, Side, boxes
-from minigrad.codegen.strategies.windows import axes_of_a
+from minigrad.codegen.strategies.windows import axes_of_a, within
 from minigrad.expr import Index, Var
 from minigrad.value import load
 
@@ -24,12 +25,12 @@ def turned_block(builder: PackedBuilder, m: Side, n: Side, k: Side, loops: list[
     """One iteration of the parallel loop; `loops` are those over blocks of K."""
     c, plan = builder.contraction, builder.plan
     builder.count += 1
-    a = boxes(f"a_{builder.count}", axes_of_a(c), k, m, 1, c.a.dtype.itemsize)
+    a = boxes(f"a_{builder.count}", within(axes_of_a(c), plan.m), k, m, 1, c.a.dtype.itemsize)
     b = builder.memory("b", k.most, n.most, plan.vectors)
-    out = builder.memory("c", m.most, n.most, plan.vectors)
+    out = builder.memory("c", m.most + plan.width - 1, n.most, plan.vectors)
     inner = [*builder.pack_boxes(a, c.a, m), *builder.pack(b, c.b, k, n, plan.b_lanes),
              *_tiles(builder, a, b, out, m, n, k, tuple(-t for t, _ in loops))]
-    return builder.whole((a, b), out, loops, inner, builder.write_back(out, m, n))
+    return builder.whole((a, b), out, loops, inner, write_squares(builder, out, m, n))
 
 
 def _tiles(builder: PackedBuilder, a: Boxes, b: Block, out: Block, m: Side, n: Side, k: Side, first: tuple[Index, ...]
@@ -44,12 +45,17 @@ def _tiles(builder: PackedBuilder, a: Boxes, b: Block, out: Block, m: Side, n: S
     taps: dict[Var, Index] = {}
     row, inside = cast(Index, 0), 1
     for var, part, count, pitch in reversed(m.inside()):
-        if inside < plan.rows:
+        here = min(part, plan.rows // inside)
+        if here == part:
             taps[var] = u // inside % part
-            inside *= part
+        elif here > 1:
+            x = builder.fresh(var.name, part // here - 1)
+            down.insert(0, (x, part // here))
+            taps[var] = x * here + u // inside
         else:
             taps[var] = x = builder.fresh(var.name, count - 1)
             down.insert(0, (x, count))
+        inside *= here
         row = row + taps[var] * pitch
     place, step = a.place(taps), cast(Index, 0)
     steps: list[tuple[Var, Index, str]] = []

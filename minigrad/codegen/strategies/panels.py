@@ -56,6 +56,9 @@ MIN_K = 4
 MAX_WASTE = 1.35
 """Tiles may cover so much more than the output: beyond, variables belong together."""
 
+MAX_WASTE_ONE = 1.12
+"""Likewise where there is one multiply-add a cycle: packing takes less time beside them."""
+
 MAX_VECTORS = 7
 SPARE_REGISTERS = 2
 """Besides accumulators and a row of B: with fewer, LLVM keeps some on the stack."""
@@ -230,7 +233,8 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
     columns, n = vectors * width // group, n - dots
     if dots and not lanes_along_rows(c):
         block_k = k
-    if ceil(m / rows) * rows * ceil(n / columns) * columns > MAX_WASTE * m * n and len(c.m) + len(c.n) > 2:
+    waste = MAX_WASTE if target.fma_rate > 1 else MAX_WASTE_ONE
+    if ceil(m / rows) * rows * ceil(n / columns) * columns > waste * m * n and len(c.m) + len(c.n) > 2:
         return f"no panels: tiles of {rows} x {columns} waste too much of {m} x {n}"
     passed = b != "place" and a == "place" and not far_a
     if streamed:

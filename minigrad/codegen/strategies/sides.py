@@ -170,13 +170,39 @@ def _together(outer: Var, run: Run, expressions: list[Index]) -> bool:
     return True
 
 
-def steps_in_squares(value: Value, rows: list[Run], columns: list[Run], width: int) -> bool:
-    """Whether loads are contiguous along one run of rows, at least `width` long, and go along one run of columns."""
-    if len(rows) != 1 or len(columns) != 1 or bounds(rows[0].count)[0] < width:
-        return False
+def runs_in_squares(value: Value, rows: list[Run], columns: list[Run], width: int) -> list[Run]:
+    """The innermost runs of rows that squares are read along, lanes going along the innermost run of columns: a
+    contiguous one, at least `width` long, or some whose steps are all inside so many elements. Empty where loads do not
+    go like that."""
     offsets = [v.attr[1][0] for v in walk(with_words(value)) if v.op == "load"]  # type: ignore[index]
-    return all(coefficient(e, rows[0].last) == 1 and isinstance(coefficient(e, columns[0].last), int)
-               and coefficient(e, columns[0].last) > width for e in offsets)  # type: ignore[operator]
+    across = _step(offsets, columns[-1]) if columns else 0
+    if not rows or not across or across <= 0:
+        return []
+    if bounds(rows[-1].count)[0] >= width:
+        return rows[-1:] if _step(offsets, rows[-1]) == 1 and across > width else []
+    found: list[Run] = []
+    span = 1
+    for run in reversed(rows):
+        step = _step(offsets, run)
+        if not isinstance(run.count, int) or not step or span + abs(step) * (run.count - 1) > min(width, across):
+            break
+        span += abs(step) * (run.count - 1)
+        found.insert(0, run)
+    return found
+
+
+def further(value: Value, rows: list[Run], columns: list[Run]) -> bool:
+    """Whether loads step further along the innermost run of rows than along that of columns."""
+    offsets = [v.attr[1][0] for v in walk(value) if v.op == "load"]  # type: ignore[index]
+    row, column = (_step(offsets, runs[-1]) if runs else None for runs in (rows, columns))
+    return row is not None and column is not None and abs(row) > abs(column)
+
+
+def _step(offsets: list[Index], run: Run) -> int | None:
+    """How far loads step along a run, if it is the same for all of them."""
+    steps = {coefficient(e, run.last) for e in offsets}
+    step = steps.pop() if len(steps) == 1 else None
+    return step if isinstance(step, int) else None
 
 
 def places_of(runs: list[Run]) -> Callable[[dict[Var, Index]], Index]:

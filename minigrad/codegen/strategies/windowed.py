@@ -4,11 +4,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
+from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.microkernels.generate import most_rows
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.blocking import (
     BLOCK_HEIGHTS,
     IN_PLACE_ROWS,
+    MAX_STRIDE,
     MAX_VECTORS,
     PAGE,
     TILE_CYCLES,
@@ -21,21 +23,28 @@ from minigrad.codegen.strategies.blocking import (
     size,
     stays_near,
     step_cycles,
+    steps_back,
     steps_closely,
 )
 from minigrad.codegen.strategies.plan import Box, PackedPlan
 from minigrad.codegen.strategies.recognise import Contraction
-from minigrad.codegen.strategies.windows import Axis, Layout, axes_of, axes_of_a, layout, turned
+from minigrad.codegen.strategies.windows import Axis, Layout, axes_of, axes_of_a, layout, turned, within
+from minigrad.expr import Var
 from minigrad.target import Target
 
 STREAMED = 0.4
 """Cycles to read an element of A in place where A is in no cache of a core."""
 
-SCATTER = 2.0
-"""Cycles to write an element of the output where lanes do not go along it."""
+SCATTER, SQUARES = 2.0, 0.6
+"""Cycles to write an element of the output where lanes do not go along it: one by one, and in squares that are turned.
+"""
 
-SHARES = (1, 2, 4)
-"""Into how many blocks the columns of a turned window are cut, for as many workers."""
+SHARES, TAP_SHARES = (1, 2, 4), (1, 2, 4, 8, 16)
+"""Into how many blocks the columns of a turned window are cut, for as many workers, and its outermost taps."""
+
+USUAL_VECTORS = 2
+"""Vectors of a tile for which a block of a turned window's sum stays in the first-level cache, whatever the tile: how
+many workers there are may decide that, and not what is added up to what. Blocks twice as long gained nothing."""
 
 COLUMNS = tuple(base << shift for shift in range(9) for base in (32, 48))
 """Limits of columns in a block that are tried."""
@@ -98,7 +107,7 @@ def _tile(c: Contraction, columns: int, width: int, target: Target, in_place: bo
         tiles = ceil(columns / (vectors * width))
         most = most_rows(vectors, target)
         for rows in range(1, min(most, IN_PLACE_ROWS if in_place else most) + 1):
-            cycles = tiles * step_cycles(rows, vectors)
+            cycles = tiles * step_cycles(rows, vectors, target.fma_rate)
             total = ceil(size(c.m) / rows) * cycles
             if total <= found[3]:
                 found = rows, vectors, cycles, total
@@ -128,57 +137,92 @@ def _packing(c: Contraction, elements: int, rows: int, in_place: bool, width: in
 
 
 def windowed_turned(c: Contraction, width: int, target: Target) -> tuple[float, PackedPlan] | None:
-    """The best plan for a weight gradient, where the operand with windows has its taps in the output: lanes go along
-    the other operand, rows of a tile are taps, and each of them reads a shift of the same box."""
+    """The best plan where the operand with windows has its taps in the output: lanes go along the other operand, rows
+    of a tile are taps, and each of them reads a shift of the same box. A weight gradient; or a convolution, whose image
+    has so few or such odd columns that lanes along channels cover it better."""
     t = turned(c)
     axes = axes_of_a(t)
-    taps = {a.tap.name: len(a.taps) for a in axes if a.tap is not None}
-    suffix = tuple(v.name for v in t.m[len(t.m) - len(taps):])
+    taps = [a.tap for a in axes if a.tap is not None]
+    others, suffix = t.m[:len(t.m) - len(taps)], t.m[len(t.m) - len(taps):]
     if not taps or set(suffix) != set(taps) or not t.n:
         return None
     bits = max(t.a.dtype.bits, 32)
+    a_lanes = width if steps_closely(t.a, t.k) or steps_back(t.a, t.k[-1]) else min(4, width)
     b_lanes = width if steps_closely(t.b, t.n) else min(4, width)
     names = tuple((a.x.name, a.tap.name) for a in axes if a.tap is not None)
-    others = t.m[:len(t.m) - len(taps)]
+    k = _whole_rows(t, axes, target.l1 * 8 * 2 // 3 // (USUAL_VECTORS * width * bits))
     best: tuple[float, PackedPlan] | None = None
-    for rows, vectors in _tap_tiles([taps[name] for name in suffix], target):
-        columns = vectors * width
-        k = _whole_rows(t, axes, target.l1 * 8 * 2 // 3 // (columns * bits))
-        depth = product(part for _, part in k)
-        lay = layout(axes, k)
-        tiles = ceil(size(t.n) / columns)
-        for height, share in ((h, s) for h in BLOCK_HEIGHTS for s in SHARES):
-            m = (*box(others, height, 1), *((name, taps[name]) for name in suffix))
-            mb = product(part for _, part in m)
-            boxes = mb // product(taps.values()) * lay.plane * lay.planes
-            room = (target.l2 * 8 // bits - boxes) // (mb + depth)
-            n = box(t.n, max(min(room, ceil(size(t.n) / share)), columns), columns)
-            nb = product(part for _, part in n)
-            if boxes + ceil(nb / columns) * columns * (mb + depth) > target.l2 * 8 // bits:
-                continue
-            m_blocks, n_blocks = ceil(size(t.m) / mb), ceil(size(t.n) / nb)
-            units = m_blocks * n_blocks * size(t.batch)
-            blocks = ceil(size(t.k) / depth)
-            work = tiles / n_blocks * mb / rows * (step_cycles(rows, vectors) * size(t.k) + TILE_CYCLES * blocks)
-            work += boxes * blocks * pack_cycles(t.a, True, False)
-            work += nb * size(t.k) * pack_cycles(t.b, True, b_lanes < width)
-            work += mb * nb * SCATTER
-            cost = work * ceil(units / target.units) * target.units
-            if best is None or cost < best[0]:
-                best = cost, PackedPlan("packed", tuple(v.name for v in t.batch), m, n, k, rows, vectors, width,
-                                        "k", width, b_lanes, windows=names, turned=True)
+    for parts in _tap_parts([extent(v) for v in suffix]):
+        inside = tuple((v.name, part) for v, part in zip(suffix, parts, strict=True))
+        lay = layout(within(axes, inside), k)
+        for rows, vectors in _tap_tiles(parts, target):
+            for m, n in _turned_blocks(t, others, inside, lay, k, vectors * width, target.l2 * 8 // bits):
+                cost = _turned_cycles(t, m, n, k, lay, rows, vectors, b_lanes < width, width, target)
+                if best is None or cost < best[0]:
+                    best = cost, PackedPlan("packed", tuple(v.name for v in t.batch), m, n, k, rows, vectors, width,
+                                            "k", a_lanes, b_lanes, windows=names, turned=True)
     return best
 
 
+def _turned_blocks(t: Contraction, others: tuple[Var, ...], taps: Box, lay: Layout, k: Box, columns: int, memory: int
+                   ) -> Iterator[tuple[Box, Box]]:
+    """Blocks of M and N that leave room for each other and the outputs in `memory` elements."""
+    depth = product(part for _, part in k)
+    for some in dict.fromkeys(box(others, height, 1) for height in BLOCK_HEIGHTS):
+        m = (*some, *taps)
+        mb = product(part for _, part in m)
+        boxes = product(part for _, part in some) * product(part for name, part in k if name not in {
+            a.x.name for a in lay.axes}) * lay.plane * lay.planes
+        room = (memory - boxes) // (2 * mb + depth)
+        for n in dict.fromkeys(box(t.n, max(min(room, ceil(size(t.n) / share)), columns), columns) for share in SHARES):
+            nb = product(part for _, part in n)
+            if boxes + ceil(nb / columns) * columns * (2 * mb + depth) <= memory:
+                yield m, n
+
+
+def _turned_cycles(t: Contraction, m: Box, n: Box, k: Box, lay: Layout, rows: int, vectors: int, across: bool,
+                   width: int, target: Target) -> float:
+    """Cycles of such a plan."""
+    mb, nb, depth = (product(part for _, part in b) for b in (m, n, k))
+    m_blocks, n_blocks = ceil(size(t.m) / mb), ceil(size(t.n) / nb)
+    units, blocks = m_blocks * n_blocks * size(t.batch), ceil(size(t.k) / depth)
+    work = ceil(size(t.n) / (vectors * width)) / n_blocks * mb / rows * (
+        step_cycles(rows, vectors, target.fma_rate) * size(t.k) + TILE_CYCLES * blocks)
+    taps = product(len(a.taps) for a in lay.axes)
+    inside = {a.x.name for a in lay.axes}
+    boxes = mb // taps * product(part for name, part in k if name not in inside) * lay.plane * lay.planes
+    work += boxes * blocks * pack_cycles(t.a, True, False)
+    work += nb * size(t.k) * pack_cycles(t.b, True, across)
+    work += mb * nb * (SQUARES if along_rows(t, t.m[-1]) else SCATTER)
+    return work * ceil(units / target.units) * target.units
+
+
+def along_rows(t: Contraction, row: Var) -> bool:
+    """Whether outputs follow each other along rows, closely enough for whole vectors."""
+    steps = [coefficient(s.indices[0], row) for s in t.outputs]
+    return all(isinstance(step, int) and 1 <= step <= MAX_STRIDE for step in steps)
+
+
+def _tap_parts(taps: list[int]) -> list[list[int]]:
+    """Which parts of the taps a block may have: the outermost in equal parts, the others whole."""
+    return [[taps[0] // parts, *taps[1:]] for parts in TAP_SHARES if taps[0] % parts == 0]
+
+
 def _tap_tiles(taps: list[int], target: Target) -> Iterator[tuple[int, int]]:
-    """(rows, vectors) of microkernels whose rows are all of the innermost taps."""
+    """(rows, vectors) of microkernels whose rows are whole innermost taps, and as many of the next as divide them."""
     for vectors in range(1, MAX_VECTORS + 1):
-        for start in range(len(taps)):
-            if product(taps[start:]) <= most_rows(vectors, target):
-                yield product(taps[start:]), vectors
+        rows, most = 1, most_rows(vectors, target)
+        for count in reversed(taps):
+            here = max(d for d in range(1, count + 1) if count % d == 0 and rows * d <= most)
+            rows *= here
+            if here < count:
                 break
+        yield rows, vectors
 
 
 def _whole_rows(t: Contraction, axes: tuple[Axis, ...], depth: int) -> Box:
-    """About `depth` steps of K: the innermost axis whole."""
-    return box(t.k, max(depth, len(range(extent(axes[-1].x)))), 1)
+    """About `depth` steps of K: the innermost axis whole, parts that divide their variable where half of them do: of
+    what is whole, squares are known to be inside the operand."""
+    found = box(t.k, max(depth, extent(axes[-1].x)), 1)
+    return tuple((name, max((d for d in range(part // 2 + 1, part) if extent(v) % d == 0), default=part)
+                  if extent(v) % part else part) for v, (name, part) in zip(t.k, found, strict=True))

@@ -29,17 +29,18 @@ MAX_LANES = 16
 class Axis:
     """A variable, and the tap that it steps with: everything depends on stride * x + dilation * tap only.
 
-    An axis without a tap (None) is a plain variable.
+    An axis without a tap (None) is a plain variable. `part`: how many taps a block has, 0 for all of them.
     """
 
     x: Var
     tap: Var | None = None
     stride: int = 1
     dilation: int = 1
+    part: int = 0
 
     @property
     def taps(self) -> range:
-        return range(1 if self.tap is None else extent(self.tap))
+        return range(1 if self.tap is None else self.part or extent(self.tap))
 
     def place(self, tap: Index) -> Index:
         """The position of a tap for x = 0; the least is 0."""
@@ -93,7 +94,7 @@ class Layout:
         total: Index = 0
         plane: Index = 0
         for a, pitch in zip(self.axes, self.pitches, strict=True):
-            tap = taps[a.tap] if a.tap is not None else 0
+            tap = taps.get(a.tap, 0) if a.tap is not None else 0
             total = total + a.shift(tap) * pitch
             plane = plane * a.stride + a.residue(tap)
         return total + plane * self.plane
@@ -125,6 +126,12 @@ def axes_of(c: Contraction) -> tuple[Axis, ...]:
 def axes_of_a(c: Contraction) -> tuple[Axis, ...]:
     """Likewise the innermost variables of K whose taps are in M, of A."""
     return _axes(c.a, c.k, c.m)
+
+
+def within(axes: tuple[Axis, ...], parts: Box) -> tuple[Axis, ...]:
+    """The axes of a block that has only parts of the taps."""
+    sizes = dict(parts)
+    return tuple(a if a.tap is None else replace(a, part=sizes[a.tap.name]) for a in axes)
 
 
 def _axes(value: Value, xs: tuple[Var, ...], taps: tuple[Var, ...]) -> tuple[Axis, ...]:

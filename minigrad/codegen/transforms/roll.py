@@ -96,8 +96,8 @@ class _Roller:
             return [s]
         made: list[Stmt] = []
         moved: dict[Value, Value] = {}
-        squares = self.squares(stores, loops) if copies >= self.width else {}
-        if squares:
+        squares = self.squares(stores, loops) if 4 * copies >= self.width else {}
+        if squares and (copies >= self.width or not any(squares.values())):
             if len(stores) > 1 or len(squares) > 1 or lines - GATHER * self.width < LIGHT:
                 return [s]
             (read, conditions), = squares.items()
