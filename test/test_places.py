@@ -55,7 +55,8 @@ SAME: list[Callable[[Any, Any], Any]] = [
     lambda x, y: x[:, :4].matrix_power(0),
     lambda x, y: x.reshape(2, 2, 5).baddbmm(y.reshape(2, 2, 5), y[0].diag().reshape(1, 5, 5).expand(2, 5, 5), alpha=2),
     lambda x, y: x.fmax(y), lambda x, y: x.fmin(y), lambda x, y: x.hypot(y), lambda x, y: x.atan2(y),
-    lambda x, y: x.exp().xlogy(y.exp()), lambda x, y: (x * 9).fmod(y), lambda x, y: x.sinc(),
+    lambda x, y: x.exp().xlogy(y.exp()), lambda x, y: x.xlogy(3),
+    lambda x, y: x.double().xlogy(y.abs().int() + 3), lambda x, y: (x * 9).fmod(y), lambda x, y: x.sinc(),
     lambda x, y: (x / (y - y[0])).nan_to_num(1.0, 2.0, 3.0), lambda x, y: x.deg2rad(), lambda x, y: x.rad2deg(),
     lambda x, y: x.sigmoid().logit(0.3), lambda x, y: x.copysign(-1.0), lambda x, y: x.add(y, alpha=3),
 ]

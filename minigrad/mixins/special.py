@@ -4,9 +4,9 @@ from __future__ import annotations
 import math
 from typing import Any, Self
 
-from minigrad.dtype import bool_
+from minigrad.dtype import bool_, float32, promote
 from minigrad.errors import DTypeError
-from minigrad.mixins.base import Base, as_number, as_tensor
+from minigrad.mixins.base import Base, as_number
 from minigrad.mixins.elementwise import ElementwiseMixin
 from minigrad.ops import build as B
 from minigrad.ops import inverse
@@ -123,10 +123,14 @@ class SpecialMixin(ElementwiseMixin):
         return self.isnan().where(y, y.isnan().where(self, getattr(self, name)(y)))
 
     def xlogy(self, other: Any) -> Self:
-        """x * log(other), 0 where x is 0 unless `other` is NaN."""
-        y = as_tensor("xlogy", self._operand(other))
-        plain = self.eq(0).bitwise_and(y.eq(y))
-        return plain.where(0, self * plain.where(1, y).log())
+        """x * log(other), 0 where x is 0 unless `other` is NaN. Integers take the type of a float operand."""
+        y: Any = self._operand(other)
+        y = y if isinstance(y, Base) else self._wrap(B.full_like(self._as_float()._node, y))
+        common = promote(self.dtype, y.dtype)
+        common = common if common.is_float else float32
+        x, y = self.cast(common), y.cast(common)
+        plain = x.eq(0).bitwise_and(y.eq(y))
+        return plain.where(0, x * plain.where(1, y).log())
 
     def heaviside(self, values: Any) -> Self:
         """0 where x is negative, `values` where it is 0, else 1; NaN stays NaN."""
