@@ -81,7 +81,7 @@ def test_products_equal_the_kernel(product, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("rows, columns, at_once, ahead", [
-    (8, 128 * 16, 2, 2048), (4, 128 * 16, 4, 0), (16, 128 * 16, 2, 2048), (8, 97 * 16, 3, 2048), (2, 96 * 16, 8, 0),
+    (8, 128 * 16, 2, 2048), (4, 128 * 16, 4, 0), (16, 128 * 16, 2, 2048), (8, 97 * 16, 3, 2048), (2, 96 * 16, 4, 0),
 ])
 def test_tiles_of_a_stream_leave_no_panels(rows: int, columns: int, at_once: int, ahead: int) -> None:
     """As many panels at a time as divide all of them, if sums are enough; prefetched where rows are many."""
@@ -91,7 +91,15 @@ def test_tiles_of_a_stream_leave_no_panels(rows: int, columns: int, at_once: int
     assert {s.buffer for s in fetches} == ({"p1"} if ahead else set())
 
 
+@pytest.mark.parametrize("rows, long, short", [(1, 4, 8), (2, 4, 8), (3, 6, 6)])
+def test_few_rows_read_few_long_streams(rows: int, long: int, short: int) -> None:
+    kernel = last_kernel(tensor(rows, 512) @ panels(96 * 16, 512).transpose(), HALF)
+    found = [streamed(kernel, replace(HALF, long_streams=few)).plan for few in (True, False)]
+    assert [dict(plan.tile)["i1" if rows > 1 else "i0"] for plan in found] == [long, short]  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("result", [
+    lambda: (tensor(2, 70) @ panels(98 * 16, 70).transpose()).relu(),
     lambda: tensor(8, 18) @ panels(97 * 16, 18).transpose(), lambda: tensor(9, 26) @ panels(160, 26).transpose(),
     lambda: (tensor(1, 80) @ panels(96, 80).transpose() + tensor(96)).relu(),
     lambda: tensor(8, 33) @ panels(128, 33, 32).transpose(),

@@ -41,6 +41,10 @@ MIN_INNER = 8
 STREAMS = 8
 """Panels of w read side by side, at most: enough to keep memory busy, and to hide the latency of the sums."""
 
+LONG_STREAMS, LONG_ROWS = 4, 2
+"""Likewise under `Target.long_streams` with so few rows, which wait for memory, where each step takes lines: 2-20%.
+More rows wait for multiply-adds, and lost 1-2%."""
+
 FEW_LEFT = 32
 """Part of all panels that may be left by tiles of several, and go one by one: 3 panels at a time rather than 2 gain
 2-5% with 8 rows."""
@@ -159,7 +163,8 @@ def plan(nest: Nest, target: Target) -> Plan | None:
         room = (target.registers - SPARE_REGISTERS - len(found.rows)) // (copies + sums * vectors)
         streamed = extent(found.lane) * tiles * prod(typical(v) for v in found.over)
         least = FEW_TILES if streamed < SMALL_STREAM else MIN_TILES
-        factor = max(1, min(STREAMS // (vectors * sums), room, tiles // least, typical(panel)))
+        most = streams_at_once(found, nest, target) // (vectors * sums)
+        factor = max(1, min(most, room, tiles // least, typical(panel)))
         factor = whole_tiles(panel, factor, copies, target)
         if factor > 1:
             tile.append((panel.name, factor))
@@ -185,6 +190,12 @@ def takes_lines(found: Streamed, nest: Nest) -> bool:
     """Whether a step of the sum takes a whole line, or several, of each panel."""
     loads = [a for body in found.bodies for a in value_accesses(body, nest.domain)]
     return all(extent(found.lane) * a.bits // 8 >= LINE for a in loads if a.step(found.lane) == 1)
+
+
+def streams_at_once(found: Streamed, nest: Nest, target: Target) -> int:
+    """Panels that are read side by side, at most."""
+    waits = prod(map(typical, found.rows)) <= LONG_ROWS
+    return LONG_STREAMS if target.long_streams and waits and takes_lines(found, nest) else STREAMS
 
 
 def whole_tiles(panel: Var, most: int, copies: int, target: Target) -> int:
