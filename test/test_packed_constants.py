@@ -6,6 +6,8 @@ import pytest
 
 from minigrad import Tensor, config, jit
 from minigrad.capture.constants import MOST_CHANGES, derived_bytes
+from minigrad.engine import compiled
+from minigrad.engine.stats import stats
 from minigrad.errors import ConfigError
 
 rng = np.random.default_rng(4)
@@ -35,6 +37,35 @@ def test_replays_equal_eager_bit_for_bit(rows: int) -> None:
         x = tensor(rows, 256)
         assert step(x).numpy().tobytes() == product(x, w).numpy().tobytes()
     assert derived_bytes() - before in (0, NBYTES) and (rows not in (2, 4, 8) or derived_bytes() - before == NBYTES)
+
+
+def packed_bytes(w: Tensor, x: Tensor) -> int:
+    """What a new capture of a product by `w` packs; its replays equal what is computed without it."""
+    before, expected = derived_bytes(), product(x, w).numpy()
+    step = jit(lambda x: product(x, w).contiguous().realize())
+    for _ in range(4):
+        assert step(x).numpy().tobytes() == expected.tobytes()
+    return derived_bytes() - before
+
+
+def test_plans_from_disk_are_packed_too(tmp_path) -> None:  # noqa: ANN001
+    """They have no kernels: a capture has those made again, once; without one such plans are loaded."""
+    w, x = tensor(256, 320), tensor(4, 256)
+    with config(disk_cache=True, verify=False, cache_dir=tmp_path):
+        for again in (False, True, True):
+            compiled.forget_plans()
+            before = stats.snapshot()
+            product(x, w).contiguous().realize()
+            first = stats.snapshot() - before
+            assert (first.schedules, first.plan_loads) == ((0, 1) if again else (1, 0))
+            gc.collect()
+            assert packed_bytes(w, x) == NBYTES
+            gc.collect()
+        compiled.forget_plans()
+        before = stats.snapshot()
+        with config(packed_mb=0):
+            assert packed_bytes(w, x) == 0
+        assert (stats.snapshot() - before).schedules == 0
 
 
 def test_a_constant_that_changes_is_packed_again() -> None:

@@ -154,6 +154,8 @@ class Recorder(Observer):
     ones are held all the same, because a replay needs their data as it was.
     """
 
+    wants_kernels = True
+
     def __init__(self, places: dict[int, tuple[ref[Buffer], Place]], counter: int):
         self.recording = Recording()
         self.failure: str | None = None

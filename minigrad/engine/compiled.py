@@ -114,23 +114,27 @@ def forget_plans() -> None:
 
 
 def find_plan(graph: Graph, donated: frozenset[int], device: str) -> ExecutionPlan:
-    """The plan for this structure on this device: known, on disk, or made now."""
+    """The plan for this structure on this device: known, on disk, or made now.
+
+    One from disk that `packs` is made now where somebody who observes wants its kernels, to have constants in panels.
+    """
+    kernels = current().packed_mb > 0 and any([observer.wants_kernels for observer in observers])
     key = (device, current().units, donated, graph.key())
     plan = _plans.get(key)
-    if plan is not None:
+    if plan is not None and not (kernels and plan.packs):
         stats.plan_hits += 1
         return plan
     opened = get_device(device)
     with collector_paused():
         stored = plan_key(structure(graph), donated, opened)
-        plan = stored_plan(stored, opened) if stored is not None else None
-        if plan is not None:
+        plan = known = stored_plan(stored, opened) if stored is not None else None
+        if plan is not None and not (kernels and plan.packs):
             stats.plan_loads += 1
         else:
             plan = new_plan(graph, donated, opened)
-            if stored is not None:
+            if stored is not None and known is None:
                 store_plan(stored, plan)
-    if len(_plans) >= MAX_PLANS:
+    if len(_plans) >= MAX_PLANS and key not in _plans:
         del _plans[next(iter(_plans))]
     _plans[key] = plan
     return plan

@@ -26,10 +26,11 @@ class Ran:
 class Observer:
     """Override what is of interest. Everything is called in the thread that does the work.
 
-    With `times_launches`, launches run and are timed one by one.
+    With `times_launches`, launches run and are timed one by one. With `wants_kernels`, plans are to have their kernels
+    where those may read constants in another form.
     """
 
-    times_launches = False
+    times_launches = wants_kernels = False
 
     def ran(self, run: Ran) -> None:
         """A plan was launched; its results are not handed out yet."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.panels import panelled
 from minigrad.engine.hoisting import OncePart
 from minigrad.engine.plan import ExecutionPlan, make_plan
@@ -10,11 +11,30 @@ from minigrad.expr import product
 from minigrad.scheduler.schedule import Schedule, Slot, Step
 
 
+def packable(plan: ExecutionPlan) -> tuple[int, ...]:
+    """Leaves (positions) that kernels of the plan would read in packed form if they were constants."""
+    if plan.device.target.language != "llvm":
+        return ()
+    slots, found = plan.schedule.slots, set[int]()
+    known: dict[tuple[Kernel, str], bool] = {}
+    for step in plan.schedule.steps:
+        for param, slot in zip(step.kernel.params, step.values, strict=True):
+            leaf, key = slots[slot].leaf, (step.kernel, param.name)
+            if leaf is None or leaf in plan.schedule.donated:
+                continue
+            if key not in known:
+                known[key] = panelled(step.kernel, frozenset({param.name}), plan.device.target) is not None
+            if known[key]:
+                found.add(leaf)
+    return tuple(sorted(found))
+
+
 def with_packed_constants(plan: ExecutionPlan, constants: frozenset[int], room: int
                           ) -> tuple[ExecutionPlan, list[OncePart]]:
     """The plan with constant leaves (positions) in packed form where kernels gain by that, within `room` bytes.
 
-    Leaves of packed forms have negative positions. A plan from disk has no kernels any more, and stays as it is.
+    Leaves of packed forms have negative positions. A plan from disk has no kernels any more, and stays as it is: where
+    it says that it `packs`, a capture has it made anew (`compiled.find_plan`).
     """
     device, slots = plan.device, list(plan.schedule.slots)
     slot_of = {slot.leaf: k for k, slot in enumerate(slots) if slot.leaf is not None}

@@ -66,6 +66,7 @@ class ExecutionPlan:
     """What one realize runs. `sizes` are bytes per slot, those of scratch last; `lines` says for items where in the
     user's program they came from, as far as a profile has seen it.
 
+    `packs` are leaves that kernels would read in panels were they constants, of a plan from disk, which has no kernels.
     `read` are (slot, leaf position), `made` the slots of outputs that are no leaf's. `prepared` is the plan in the form
     that its device keeps from run to run (engine.prepared), from the second run on, where there is one.
     """
@@ -81,6 +82,7 @@ class ExecutionPlan:
     lines: dict[int, str] = field(default_factory=dict)
     runs: int = 0
     prepared: Any = None
+    packs: tuple[int, ...] = ()
     read: tuple[tuple[int, int], ...] = field(init=False)
     made: tuple[int, ...] = field(init=False)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from minigrad.engine.packing import packable
 from minigrad.engine.plan import ExecutionPlan, Item, Row
 from minigrad.expr import Expr, Index, Var, parse, to_text, unbind, variables
 from minigrad.program import Link, Program
@@ -39,7 +40,7 @@ def write_plan(plan: ExecutionPlan) -> str:
         "slots": [[writer.index(s.nbytes), s.leaf] for s in plan.schedule.slots],
         "sizes": [writer.index(s) for s in plan.sizes],
         "outputs": plan.schedule.outputs, "donated": sorted(plan.schedule.donated), "temporary": plan.temporary,
-        "flops": plan.flops, "bytes": plan.bytes,
+        "packs": plan.packs or packable(plan), "flops": plan.flops, "bytes": plan.bytes,
         "arenas": [[key, a.nbytes, list(a.offsets.items())] for key, a in plan.arenas.items()],
         "programs": [[p.name, p.language, "" if p.language == "llvm" else p.source, p.arguments, p.scratch, p.group,
                       [link.symbol for link in p.links], p.identity() if p.language == "llvm" else ""]
@@ -72,7 +73,7 @@ def read_plan(text: str, device: Device) -> ExecutionPlan:
     schedule = Schedule((), slots, tuple(t["outputs"]), frozenset(t["donated"]))
     arenas = {tuple(key): Arena(nbytes, dict(offsets)) for key, nbytes, offsets in t["arenas"]}
     return ExecutionPlan(schedule, device, items, [index(s) for s in t["sizes"]], t["temporary"], arenas, t["flops"],
-                         t["bytes"])
+                         t["bytes"], packs=tuple(t["packs"]))
 
 
 class _Writer:
