@@ -16,6 +16,14 @@ class BlockWriter(Writer):
         self.pair_bytes = 2 * self.words * 64
         self.halves = ("scales", "minimums") if self.least else ("scales",)
 
+    def begin(self, name: str) -> tuple[str, ...]:
+        """Writes the head of the function; gives the parts of blocks that it has buffers and pitches of."""
+        parts = ("words", *self.halves)
+        buffers = [f"ptr noalias readonly %{b}" for b in ("x", *parts)]
+        dims = [f"i64 %{d}" for d in ("blocks", "panels", *(f"{part}_pitch" for part in parts))]
+        self.put(f"define void @{name}({', '.join([*buffers, 'ptr noalias %c', *dims])}) nounwind {{", "entry:")
+        return parts
+
     def block_bytes(self, part: str) -> int:
         """Of a block, in a panel."""
         return 64 * self.words if part == "words" else 32

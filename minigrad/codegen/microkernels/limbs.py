@@ -82,10 +82,7 @@ class _Text(BlockWriter):
     # ---- the function ----
 
     def source(self, name: str) -> str:
-        parts = ("words", *self.halves)
-        buffers = [f"ptr noalias readonly %{b}" for b in ("x", *parts)]
-        dims = [f"i64 %{d}" for d in ("blocks", "panels", *(f"{part}_pitch" for part in parts))]
-        self.put(f"define void @{name}({', '.join([*buffers, 'ptr noalias %c', *dims])}) nounwind {{", "entry:")
+        parts = self.begin(name)
         sizes = {"config": 64, "a": PAIRS * REGISTER, "b": PANELS * REGISTER, "r": PANELS * REGISTER,
                  "unit": 8 * PAIRS, "total": 8 * PAIRS}
         self.put(*[f"%{memory} = alloca [{size} x i8], align 64" for memory, size in sizes.items()])

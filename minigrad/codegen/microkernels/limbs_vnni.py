@@ -65,10 +65,7 @@ class _Text(BlockWriter):
     """Writes one implementation."""
 
     def source(self, name: str) -> str:
-        parts = ("words", *self.halves)
-        buffers = [f"ptr noalias readonly %{b}" for b in ("x", *parts)]
-        dims = [f"i64 %{d}" for d in ("blocks", "panels", *(f"{part}_pitch" for part in parts))]
-        self.put(f"define void @{name}({', '.join([*buffers, 'ptr noalias %c', *dims])}) nounwind {{", "entry:")
+        parts = self.begin(name)
         for memory, size in (("limbs", LIMB_BYTES), ("sums", SUM_BYTES), ("rests", REST_BYTES)):
             self.put(f"%{memory} = alloca [{BLOCKS * size} x i8], align 64")
         for part in parts:
