@@ -1,5 +1,5 @@
-"""Layers: plain classes that hold Tensors and are called. A model needs no base class, as `nn.state` finds the
-parameters; `Module` is one for models that were written for PyTorch. Layers with parameters have its methods for them.
+"""Layers: Modules that hold Tensors and are called. A model of them needs no base class, as `nn.state` finds the
+parameters; `Module` is one for models that were written for PyTorch.
 
 Parameters have `requires_grad=True`; running statistics have `requires_grad=False`. Weights start as in PyTorch.
 """

@@ -171,13 +171,19 @@ def _turned_blocks(t: Contraction, others: tuple[Var, ...], taps: Box, lay: Layo
     for some in dict.fromkeys(box(others, height, 1) for height in BLOCK_HEIGHTS):
         m = (*some, *taps)
         mb = product(part for _, part in m)
-        boxes = product(part for _, part in some) * product(part for name, part in k if name not in {
-            a.x.name for a in lay.axes}) * lay.plane * lay.planes
+        boxes = _boxes(some, lay, k)
         room = (memory - boxes) // (2 * mb + depth)
         for n in dict.fromkeys(box(t.n, max(min(room, ceil(size(t.n) / share)), columns), columns) for share in SHARES):
             nb = product(part for _, part in n)
             if boxes + ceil(nb / columns) * columns * (2 * mb + depth) <= memory:
                 yield m, n
+
+
+def _boxes(others: Box, lay: Layout, k: Box) -> int:
+    """Elements of the boxes of a block, for its rows beside the taps and its steps of the sum."""
+    inside = {a.x.name for a in lay.axes}
+    return product(part for _, part in others) * product(
+        part for name, part in k if name not in inside) * lay.plane * lay.planes
 
 
 def _turned_cycles(t: Contraction, m: Box, n: Box, k: Box, lay: Layout, rows: int, vectors: int, across: bool,
@@ -188,9 +194,8 @@ def _turned_cycles(t: Contraction, m: Box, n: Box, k: Box, lay: Layout, rows: in
     units, blocks = m_blocks * n_blocks * size(t.batch), ceil(size(t.k) / depth)
     work = ceil(size(t.n) / (vectors * width)) / n_blocks * mb / rows * (
         step_cycles(rows, vectors, target.fma_rate) * size(t.k) + TILE_CYCLES * blocks)
-    taps = product(len(a.taps) for a in lay.axes)
-    inside = {a.x.name for a in lay.axes}
-    boxes = mb // taps * product(part for name, part in k if name not in inside) * lay.plane * lay.planes
+    taps = {a.tap.name for a in lay.axes if a.tap is not None}
+    boxes = _boxes(tuple((name, part) for name, part in m if name not in taps), lay, k)
     work += boxes * blocks * pack_cycles(t.a, True, False)
     work += nb * size(t.k) * pack_cycles(t.b, True, across)
     work += mb * nb * (SQUARES if along_rows(t, t.m[-1]) else SCATTER)

@@ -102,7 +102,8 @@ def spectral_norm(module: Any, name: str = "weight", n_power_iterations: int = 1
                 for _ in range(steps):
                     along = m.T.mv(new).normalize(dim=0, eps=eps)
                     new = m.mv(along).normalize(dim=0, eps=eps)
-                u.assign(new), v.assign(along)
+                u.assign(new)
+                v.assign(along)
             note_moved(u, v)
         return super(made, layer).__call__(*args, **options)
 
