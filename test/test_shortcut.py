@@ -230,3 +230,65 @@ def test_the_builtin_that_runs_tables_takes_addresses_alone():
     for wrong in (None, "table", 1.5):
         with pytest.raises((TypeError, ctypes.ArgumentError)):
             run(wrong)
+
+
+def test_the_builtin_that_writes_addresses_takes_as_many_as_it_is_told():
+    f, x = product(), Tensor(random(4, 4)).realize()
+    settled(f, x, Tensor(random(4, 4, seed=1)).realize())
+    assert short(f)
+    native = f._own._kept[0].steady.prepared.quick(f._own._kept[0].steady.all_slots).native
+    for wrong in ((), (1, 2), (1, 2, 3, 4), ("a", 1, 2), (1, 2, None)):
+        with pytest.raises(TypeError):
+            native(*wrong)
+
+
+# ---- handles on results that are handed out again ----
+
+
+def test_a_result_that_nobody_has_comes_again():
+    f, x, y = product(), Tensor(random(4, 4)).realize(), Tensor(random(4, 4, seed=1)).realize()
+    settled(f, x, y)
+    f(x, y)
+    assert len({id(f(x, y)) for _ in range(5)}) == 1
+    held = [f(x, y) for _ in range(5)]
+    assert len({id(t) for t in held}) == len({id(t._node) for t in held}) == 5
+
+
+@pytest.mark.parametrize("change", ["weak reference", "replaced", "in place", "lazy", "data", "gradient", "leaf",
+                                    "Node"])
+def test_a_result_that_was_used_does_not_come_again(change):
+    f, x, y = product(), Tensor(random(4, 4)).realize(), Tensor(random(4, 4, seed=1)).realize()
+    settled(f, x, y)
+    expected, other = x.numpy() @ y.numpy(), Tensor(random(4, 4, seed=2)).realize()
+    kept = value = None
+    for _ in range(6):
+        result = f(x, y)
+        if change == "weak reference":
+            kept = ref(result)
+        elif change == "replaced":
+            result.replace(other)
+        elif change == "in place":
+            result += 1
+            kept, value = result._node, expected + 1
+        elif change == "lazy":
+            kept, value = result + 1, expected + 1
+        elif change == "data":
+            kept, value = result.data, expected
+        elif change == "gradient":
+            result.grad = other
+        elif change == "leaf":
+            result.requires_grad_()
+        else:
+            kept = result.lazydata
+        del result
+        again = f(Tensor(random(4, 4, seed=3)).realize(), y)
+        assert again._grad is None and not again._requires_grad
+        np.testing.assert_allclose(again.numpy(), random(4, 4, seed=3) @ y.numpy(), rtol=1e-4, atol=1e-5)
+        if change == "weak reference":
+            assert kept() is None or kept() is not again
+        elif change == "Node":
+            assert kept is not again._node
+        elif value is not None:
+            found = kept.numpy() if isinstance(kept, Tensor) else Tensor._wrap(kept).numpy()
+            np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(other.numpy(), random(4, 4, seed=2))

@@ -204,9 +204,14 @@ class Surroundings:
     def watch(self, keys: tuple) -> Callable[[object | None], bool]:
         """A function of the owner: whether `values` would say these very keys, as it just did, for a call with as many
         arguments."""
-        if self.plain is None:
-            return _always
+        if self.plain is None or self._sees_nothing(self.plain):
+            return always
         return self._watched if self._keys is keys else _never
+
+    def _sees_nothing(self, plain: FunctionType) -> bool:
+        """Whether it reads its arguments alone."""
+        return not (self._cells or self.globals or self.attributes or self._modules or plain.__defaults__ or
+                    plain.__kwdefaults__)
 
     def _remember(self, plain: FunctionType, keys: tuple, values: list[Any], owner: object | None,
                   mark: object) -> None:
@@ -301,7 +306,8 @@ def _scopes(plain: FunctionType, owner: object | None) -> tuple[dict[str, Any], 
     return plain.__globals__, getattr(owner, "__dict__", _EMPTY), plain.__kwdefaults__ or _EMPTY
 
 
-def _always(_: object | None) -> bool:
+def always(_: object | None) -> bool:
+    """What `watch` gives where there is nothing to look at."""
     return True
 
 

@@ -4,7 +4,6 @@ Memory that comes back from the pool mostly lies where it lay before, so that a 
 """
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
@@ -21,7 +20,7 @@ from minigrad.engine.plan import (
 )
 from minigrad.engine.storage import arena, arenas
 from minigrad.expr import Expr
-from minigrad.runtime.commands import Encoder
+from minigrad.runtime.commands import Encoder, Prepared
 from minigrad.runtime.cpu import CPU
 from minigrad.runtime.device import Buffer
 from minigrad.runtime.host import address_of
@@ -41,18 +40,16 @@ MANY = 24
 class QuickRun(NamedTuple):
     """What a run of a prepared plan on the CPU consists of, for who does it himself.
 
-    With the pool's `lock` held: `plan.run_locked(...)` once, then note oneself as `plan.runner`, and the pool's
-    `state`. Where the table is `lasting`, as no temporaries move, it is from then on enough, as long as both are the
-    same and `device.timed` is not set, to write addresses[k] to words[at] for the `places`, to note (slots, addresses)
-    as `plan.last`, and to call `device.pool.run(pointer)`.
+    With the pool's `lock` held: `plan.run_locked(...)` once, then, where the table is `lasting`, as no temporaries
+    move, `plan.follow(oneself)`. From then on it is enough to call `native` with the addresses of the slots, as long as
+    `plan.runner` is that, `table.admitted` the pool's `state`, and `device.timed` not set.
     """
 
     plan: PreparedPlan
     slots: tuple[int, ...]
     device: CPU
-    pointer: int
-    words: array
-    places: list[tuple[int, int]]
+    table: Prepared
+    native: Callable[..., None]
     lasting: bool
 
 
@@ -76,8 +73,8 @@ class PreparedPlan:
         temporary = set(plan.temporary)
         self._lasting = {k: tuple(p) for k, p in self._slots.items() if k not in temporary}
         self._temporary = [(k, tuple(p)) for k, p in self._slots.items() if k in temporary]
-        self._addresses = dict.fromkeys(self._lasting, 0)
-        self._slots_lasting = tuple(self._lasting)
+        self.lasting = tuple(self._lasting)
+        """The slots that `run` gives addresses for, in order."""
         self._few: tuple[tuple[int, ...], list[tuple[int, ...]]] = (), []
         """Slots and where each one's words stand: for `_patch`."""
         none = np.empty(0, np.int64)
@@ -91,8 +88,8 @@ class PreparedPlan:
         self._varies = bool(self._temporary or self._numbers or self._dims or self._extents)
         self.runner: object = None
         """Who ran last with a `quick`, if no other run came after it."""
-        self.last: tuple[tuple[int, ...], Addresses] = (), []
-        """Slots and addresses that were written last."""
+        self._last: tuple[tuple[int, ...], Addresses] = (), []
+        """Slots and addresses that were written last, if they are what stands in the table."""
 
     def _find_arguments(self) -> None:
         """Where in the table each slot, number, dim and symbolic extent stands."""
@@ -120,10 +117,10 @@ class PreparedPlan:
     def run(self, leaves: dict[int, Buffer], numbers: dict[int, float], values: dict[str, int],
             highest: dict[str, int]) -> list[Any] | None:
         """Buffers by slot like `run_plan`; None, with nothing done, where some launch has no iterations."""
-        if not self.runs_with(values):
+        if self._extents and not self.runs_with(values):
             return None
         buffers = lasting_buffers(self.plan, leaves, values)
-        self.run_patched(self._slots_lasting, [buffers[k].address or address_of(buffers[k]) for k in self._lasting],
+        self.run_patched(self.lasting, [buffers[k].address or address_of(buffers[k]) for k in self._lasting],
                          numbers, values, highest)
         return buffers
 
@@ -144,7 +141,7 @@ class PreparedPlan:
                    values: dict[str, int], highest: dict[str, int], threads: int) -> None:
         """`run_patched`, for who holds the pool's lock."""
         self.runner = memory = None
-        if self.last[0] is not slots or type(addresses) is tuple or addresses != self.last[1]:
+        if self._last[0] is not slots or type(addresses) is tuple or addresses != self._last[1]:
             self._patch(slots, addresses)
         if self._varies:
             memory = self._patch_others(numbers, values, highest)
@@ -155,7 +152,12 @@ class PreparedPlan:
     def quick(self, slots: tuple[int, ...]) -> QuickRun:
         """For runs that differ in where these slots lie alone."""
         places = [(at, k) for k, slot in enumerate(slots) for at in self._lasting.get(slot, ())]
-        return QuickRun(self, slots, self.device, self.table.pointer, self.table.words, places, not self._temporary)
+        native = self._pool.runner(self.table, places, len(slots))
+        return QuickRun(self, slots, self.device, self.table, native, not self._temporary)
+
+    def follow(self, runner: object) -> None:
+        """Says who ran, and will write addresses to the table himself."""
+        self.runner, self._last = runner, ((), [])
 
     def _patch_others(self, numbers: dict[int, float], values: dict[str, int], highest: dict[str, int]
                       ) -> Buffer | None:
@@ -178,36 +180,26 @@ class PreparedPlan:
             return
         if slots is not self._few[0]:
             self._few = slots, [self._lasting.get(k, ()) for k in slots]
-        if slots is not self.last[0]:
-            self._read()
         words = self.table.words
         for places, address in zip(self._few[1], addresses, strict=True):
             for at in places:
                 words[at] = address
-        self.last = slots, addresses
+        self._last = slots, addresses
 
     def _patch_all(self, slots: tuple[int, ...], addresses: Addresses) -> None:
         """Writes all words at once."""
         if self._bulk[0] is not slots:
             places = [(i, p) for i, k in enumerate(slots) for p in self._lasting.get(k, ())]
             self._bulk = slots, np.array([i for i, _ in places]), np.array([p for _, p in places])
-        if slots is not self.last[0]:
-            self._read()
         _, which, positions = self._bulk
         words = np.concatenate(addresses) if type(addresses) is tuple else np.array(addresses, np.uint64)
         self.table.scatter(positions, words[which])
-        self.last = slots, addresses
-
-    def _read(self) -> None:
-        """Notes what was written last."""
-        slots, addresses = self.last
-        words: Any = np.concatenate(addresses).tolist() if type(addresses) is tuple else addresses
-        self._addresses.update(zip(slots, words, strict=True))
+        self._last = slots, addresses
 
     def address(self, slot: int) -> int:
         """Where a lasting slot lay in the last run; 0 for one that no argument names."""
-        self._read()
-        return self._addresses.get(slot, 0)
+        places = self._lasting.get(slot)
+        return self.table.words[places[0]] if places else 0
 
     def _patch_temporaries(self, values: dict[str, int], highest: dict[str, int]) -> Buffer | None:
         layout = arena_for(self.plan, values, highest)

@@ -12,12 +12,11 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from minigrad.runtime import executor_ir
-from minigrad.runtime.builtin_call import builtin
+from minigrad.runtime import builtin_call, executor_ir
 from minigrad.runtime.commands import Prepared
 from minigrad.runtime.executor_system import has_futex
 from minigrad.runtime.host import allocate_aligned
@@ -39,9 +38,11 @@ class Pool:
 
     def __init__(self, jit: Jit, threads: int) -> None:
         """`threads` >= 1. On systems without a known way to sleep only the caller works."""
-        entries = "run", "work", "spin", "stop", "bind", "call"
-        run, work, spin, stop, bind, call = jit.addresses([Unit(entries, executor_ir.emit_executor(jit.triple))])[0]
-        self.run = builtin("run", run, bind, call)
+        entries = "run", "work", "spin", "stop", *builtin_call.ENTRIES
+        found = jit.addresses([Unit(entries, executor_ir.emit_executor(jit.triple))])[0]
+        self._run, work, spin, stop = found[:4]
+        self._entries = builtin_call.Entries(*found[4:])
+        self.run = builtin_call.builtin("run", self._run, self._entries)
         """Executes the commands of a table that `admit` has seen; returns when all are done."""
         self._work, self._spin, self._stop = _WORK(work), _SPIN(spin), _STOP(stop)
         self.lock = threading.Lock()
@@ -51,6 +52,13 @@ class Pool:
         self._scratch_bytes = 0
         self._fresh_state()
         _pools.add(self)
+
+    def runner(self, table: Prepared, places: Sequence[tuple[int, int]], count: int) -> Callable[..., None]:
+        """`run` of a table as a function of `count` words that it writes first: for each of the `places`, (position in
+        the table, which of the words). It must not outlive the table."""
+        base = table.pointer
+        written = [(base + 8 * at, k) for at, k in places]
+        return builtin_call.writing_builtin("run_with", self._run, base, written, count, self._entries)
 
     def admit(self, table: Prepared) -> None:
         """Gets ready for a table: threads if a command has several chunks, scratch memory. No command may be running.
