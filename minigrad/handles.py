@@ -65,13 +65,6 @@ def register(tensor: Any) -> None:
     handles[ref(tensor, forget)] = None
 
 
-def enter(tensor: Any) -> None:
-    """`register`, and `changed`: it holds a Node that others may hold."""
-    handle = ref(tensor, forget)
-    handles[handle] = None
-    changes.mark = handle  # another object than any before
-
-
 class _Together:
     """Tensors that were made at once. They are known without being told of their deaths one by one."""
 

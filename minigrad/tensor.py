@@ -11,7 +11,7 @@ import numpy as np
 
 from minigrad.config import current
 from minigrad.dtype import DType, to_dtype
-from minigrad.engine.leaves import buffer_node, copy_of_constant, leaf_of, next_id
+from minigrad.engine.leaves import buffer_node, copy_of_constant, leaf_of, leaf_of_same, next_id
 from minigrad.engine.observe import host_reads
 from minigrad.engine.pressure import expect_growth, is_long, keepers, pressure
 from minigrad.engine.realize import realize
@@ -113,26 +113,29 @@ class Tensor(ProtocolMixin):
             pending = [t for t in tensors if t._node.storage is None]
         except AttributeError:
             raise DTypeError(f"[realize] expected Tensors one by one, got {tensors!r}") from None
-        copies = {id(t): copy for t in pending
-                  if (copy := copy_of_constant(t._node)) is not None and not t._has_history()}
         if pending:
-            realize([copies.get(id(t), t._node) for t in pending])
-        for t in tensors:
-            t._forget_history(copies.get(id(t)))
-        if stats.mem_used > pressure.mark and pending:
-            self._bound_memory()
+            copies = {id(t): copy for t in pending
+                      if (copy := copy_of_constant(t._node)) is not None and not t._has_history()}
+            realize([copies.get(id(t), t._node) for t in pending] if copies else [t._node for t in pending])
+            for t in pending:
+                t._forget_history(copies.get(id(t)))
+            if stats.mem_used > pressure.mark:
+                self._bound_memory()
+        if len(pending) < len(tensors):
+            for t in tensors:
+                t._forget_history()
         return self
 
     def _forget_history(self, copy: Node | None = None) -> None:
         """Exchanges a realized Node, or a constant of which there is a `copy`, for a leaf, unless it has history."""
         node, storage = self._node, (copy or self._node).storage
-        if storage is None or node.op is BUFFER or self._has_history():
+        if storage is None or node.op is BUFFER or self._requires_grad and not self._is_leaf():
             return
         if node.op is ASSIGN and not node.inputs:  # it has forgotten them already
             return
         if self._requires_grad:
             self._before = weakref.ref(node)
-        forgetful = buffer_node(storage, node.shape, node.dtype, node.device)
+        forgetful = leaf_of_same(node, storage)
         if self._node is node:  # else another thread has given it another value meanwhile
             self._node = forgetful
         changed()

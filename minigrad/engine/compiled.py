@@ -16,6 +16,8 @@ from minigrad.engine.observe import Ran, dry_runs, is_timing, observers
 from minigrad.engine.plan import ExecutionPlan, run_plan, schedule_and_plan
 from minigrad.engine.plan_store import plan_key, store_plan, stored_plan
 from minigrad.engine.prepared import prepare
+from minigrad.engine.realize import direct
+from minigrad.engine.single import note_single
 from minigrad.engine.stats import stats
 from minigrad.expr import bounds, variables
 from minigrad.ops.node import Node, sever
@@ -26,6 +28,7 @@ from minigrad.scheduler.graph import Graph, bindings, build_graph, expressions, 
 
 MAX_PLANS = 512
 _plans: dict[tuple, ExecutionPlan] = {}
+_NONE: frozenset[int] = frozenset()
 
 
 def run_compiled(targets: list[Node], device: str) -> None:
@@ -36,11 +39,11 @@ def run_compiled(targets: list[Node], device: str) -> None:
         graph, further, donatable = graph_with_assigns(targets)
     else:
         graph, further, donatable = build_graph(targets), [], set()
-    donated = frozenset([graph.position[n] for n in donatable])
+    donated = frozenset([graph.position[n] for n in donatable]) if donatable else _NONE
     plan = find_plan(graph, donated, device) if dry is None else dry.plan(graph, donated, get_device(device))
     values = bindings(graph) if graph.symbolic else {}
     leaves = {k: graph.nodes[k].storage for k in graph.leaves}
-    numbers = {k: graph.nodes[k].params["value"] for k in graph.scalars}
+    numbers = {k: graph.nodes[k].params["value"] for k in graph.scalars} if graph.scalars else {}
     highest = {}
     if values:
         highest = {v.name: bounds(v)[1] for n in graph.nodes for e in expressions(n) for v in variables(e)}
@@ -60,6 +63,8 @@ def run_compiled(targets: list[Node], device: str) -> None:
         tell_run(graph, device, new, stats.launches - launches, planned - start, launched - planned)
     for observer in observers:
         observer.ran(Ran(plan, graph, leaves, numbers, values, highest, buffers))
+    if len(leaves) + 1 == len(graph.nodes) and plan.prepared is not None and dry is None:
+        note_single(plan, graph, current())
     for k in plan.schedule.donated:
         leaves[k].version += 1
         graph.nodes[k].storage = None
@@ -85,7 +90,7 @@ def run_again(plan: ExecutionPlan, leaves: dict[int, Buffer], numbers: dict[int,
     plan.runs += 1
     if plan.runs == 2 and isinstance(plan.device, CPU):
         plan.prepared = prepare(plan, numbers, values)
-    if plan.prepared is not None and not is_timing():
+    if plan.prepared is not None and not (observers and is_timing()):
         buffers = plan.prepared.run(leaves, numbers, values, highest)
         if buffers is not None:
             return buffers
@@ -111,6 +116,7 @@ def collector_paused() -> Iterator[None]:
 def forget_plans() -> None:
     """Drops every plan in memory: what code generation decides has changed."""
     _plans.clear()
+    direct.clear()
 
 
 def find_plan(graph: Graph, donated: frozenset[int], device: str) -> ExecutionPlan:
@@ -118,8 +124,9 @@ def find_plan(graph: Graph, donated: frozenset[int], device: str) -> ExecutionPl
 
     One from disk that `packs` is made now where somebody who observes wants its kernels, to have constants in panels.
     """
-    kernels = current().packed_mb > 0 and any([observer.wants_kernels for observer in observers])
-    key = (device, current().units, donated, graph.key())
+    settings = current()
+    kernels = bool(observers) and settings.packed_mb > 0 and any([observer.wants_kernels for observer in observers])
+    key = (device, settings.allow_tf32, settings.sub_groups, donated, graph.key())
     plan = _plans.get(key)
     if plan is not None and not (kernels and plan.packs):
         stats.plan_hits += 1

@@ -9,6 +9,7 @@ from minigrad.dtype import float32
 from minigrad.engine.transfer import cloned
 from minigrad.handles import live
 from minigrad.ops.elementwise import NEG
+from minigrad.ops.kinds import type_of
 from minigrad.ops.node import Node, apply, leaf
 from minigrad.ops.storage import BUFFER, DETACH
 from minigrad.scheduler.graph import Graph, build_graph, resolve
@@ -35,7 +36,7 @@ _OWN_REFERENCES = _OWN_REFERENCES_OF_ALIASES = 0
 
 def _calibrate() -> tuple[int, int]:
     """References that graph and count hold themselves, measured on a leaf and an alias that nothing else holds."""
-    inner = leaf(BUFFER, (), float32, "CPU", object(), {})
+    inner = leaf(BUFFER, type_of((), float32, "CPU"), object(), {})
     alias = apply(DETACH, inner, id=-1)
     keys = id(inner), id(alias)
     graph = build_graph([apply(NEG, alias)])

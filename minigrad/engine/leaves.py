@@ -13,6 +13,7 @@ from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Expr, Index
 from minigrad.ops import build as B
 from minigrad.ops.convert import convert
+from minigrad.ops.kinds import Type, type_of
 from minigrad.ops.movement import EXPAND, RESHAPE
 from minigrad.ops.node import Node, apply, leaf
 from minigrad.ops.storage import BUFFER, CONST, CONTIGUOUS, DETACH
@@ -28,8 +29,16 @@ def next_id() -> int:
 
 def buffer_node(buffer: Buffer, shape: Sequence[Index], dtype: DType, device: str) -> Node:
     """A Node whose value is what `buffer` holds."""
-    shape = tuple(shape)
-    return leaf(BUFFER, shape, dtype, device, buffer, {"id": next_id(), "extents": shape, "of": dtype})
+    return _leaf(buffer, type_of(tuple(shape), dtype, device))
+
+
+def leaf_of_same(node: Node, buffer: Buffer) -> Node:
+    """A leaf of the type of a Node, whose value is what `buffer` holds."""
+    return _leaf(buffer, node.type)
+
+
+def _leaf(buffer: Buffer, what: Type) -> Node:
+    return leaf(BUFFER, what, buffer, {"id": next(_ids), "extents": what.shape, "of": what.dtype})
 
 
 def copy_of_constant(node: Node) -> Node | None:

@@ -12,7 +12,7 @@ import numpy as np
 from minigrad.dtype import DType, bool_, float32, int32, int64, promote
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Expr, Index, bounds
-from minigrad.handles import ask, asked, changed, changed_by_user, enter
+from minigrad.handles import ask, asked, changed, changed_by_user, changes, forget, handles
 from minigrad.mixins.modes import WithModes, modes
 from minigrad.ops import build as B
 from minigrad.ops.node import Node, apply
@@ -152,7 +152,9 @@ class Base(metaclass=WithModes):
                 if not records and node.dtype.is_float:  # gradients of what is made of it end here
                     self._node = apply(DETACH, node, id=0)
                 break
-        enter(self)
+        handle = ref(self, forget)  # `handles.register` and `changed`, without the calls
+        handles[handle] = None
+        changes.mark = handle  # another object than any before
         if parents and node.depth > _CHECK_EVERY:
             self._bound_graph_after(max([p._node.depth for p in parents]))
         return self

@@ -37,21 +37,23 @@ class LinalgMixin(PlacesMixin):
 
     def dot(self, other: Any, dtype: DType | str | None = None) -> Self:
         """Matrix product of the last two axes, with batch axes that broadcast; a 1-D operand is a vector."""
-        other = self._operand(other)
-        if not isinstance(other, Base) or self.ndim == 0 or other.ndim == 0:
+        if not isinstance(other, Base):
+            other = self._operand(other)
+        if not isinstance(other, Base) or not self._node.shape or not other._node.shape:
             raise ShapeError(f"[matmul] expected operands of at least one axis, got {list(self.shape)} and "
                              f"{list(getattr(other, 'shape', []))}")
-        x, w = self, other
-        inner = w.shape[-2] if w.ndim > 1 else w.shape[0]
+        x, w = self._node, other._node
+        inner = w.shape[-2] if len(w.shape) > 1 else w.shape[0]
         if x.shape[-1] != inner:
             raise ShapeError(f"[matmul] expected [..., M, K] and [..., K, N] with equal K, "
                              f"got {list(x.shape)} and {list(w.shape)}")
         common = promote(x.dtype, w.dtype)
         wide = accumulating(common) if dtype is None else to_dtype(dtype)
-        if w.ndim == 1:
-            return (self.cast(common).cast(wide) * w.cast(common).cast(wide)).sum(-1)  # type: ignore[attr-defined]
-        x_node, w_node = B.cast(B.cast(x._node, common), wide), B.cast(B.cast(w._node, common), wide)
-        return self._wrap(products.matmul(x_node, w_node, wide), x, w)  # type: ignore[arg-type]
+        if len(w.shape) == 1:
+            return (self.cast(common).cast(wide) * other.cast(common).cast(wide)).sum(-1)  # type: ignore[attr-defined]
+        if x.dtype is not wide or w.dtype is not wide:
+            x, w = B.cast(B.cast(x, common), wide), B.cast(B.cast(w, common), wide)
+        return self._wrap(products.matmul(x, w, wide), self, other)
 
     matmul = dot
 

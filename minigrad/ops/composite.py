@@ -81,7 +81,7 @@ def expanded(roots: Iterable[Node], rewrite: Rewrite | None = None, keep: Callab
 def _rebuilt(node: Node, image: dict[Node, Node]) -> Node:
     """The same operation over the images of its inputs, or a leaf over the same storage."""
     if node.storage is not None:
-        return leaf(BUFFER, node.shape, node.dtype, node.device, node.storage, {})
+        return leaf(BUFFER, node.type, node.storage, {})
     inputs = tuple([image[i] for i in node.inputs])
     if inputs and inputs == node.inputs:
         return node

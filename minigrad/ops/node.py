@@ -11,7 +11,7 @@ from minigrad.dtype import DType
 from minigrad.expr import Index
 from minigrad.handles import changes
 from minigrad.interned import Interned, drop
-from minigrad.ops.kinds import Kind, Type, kind_of, kinds, type_of
+from minigrad.ops.kinds import Kind, Type, kind_of, kinds
 from minigrad.ops.op import Op
 
 
@@ -121,14 +121,22 @@ def _forget(dead: Interned) -> None:
         drop(dead)
 
 
-def leaf(op: Op, shape: tuple[Index, ...], dtype: DType, device: str, storage: Any, params: dict[str, Any]) -> Node:
+def leaf(op: Op, what: Type, storage: Any, params: dict[str, Any]) -> Node:
     """A Node without inputs over `storage`. Its params tell it from all others, so that nobody will look for it."""
     global _elsewhere
     _elsewhere += 1
     node = Node()
-    node.op, node.inputs, node.params, node.kind = op, (), params, None
-    node.shape, node.dtype, node.device, node.type = shape, dtype, device, type_of(shape, dtype, device)
-    node.storage, node.depth, node.serial = storage, 1, next(_serials)
+    node.op = op
+    node.inputs = ()
+    node.params = params
+    node.kind = None
+    node.shape = what.shape
+    node.dtype = what.dtype
+    node.device = what.device
+    node.type = what
+    node.storage = storage
+    node.depth = 1
+    node.serial = next(_serials)
     if created is not None:
         created(node)
     return node

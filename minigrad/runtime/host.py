@@ -6,13 +6,15 @@ the buffer's first byte, computed once.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Iterable
+from functools import lru_cache
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from minigrad.errors import DeviceError, InternalError
 from minigrad.runtime.device import Buffer, Device, Launch, Program
@@ -25,6 +27,7 @@ POOL_LIMIT_BYTES = 1 << 30
 _memories: weakref.WeakSet[HostMemory] = weakref.WeakSet()
 
 
+@lru_cache(maxsize=4096)
 def bucket_size(nbytes: int) -> int:
     """The size really allocated for `nbytes`: steps of an eighth of the power of two below, at least 64.
 
@@ -95,11 +98,12 @@ class HostMemory:
     def free(self, buffer: Buffer) -> None:
         """Gives the memory to the pool, unless it belongs to something else or an array still looks at it."""
         handle, address, buffer.handle, buffer.address = buffer.handle, buffer.address, None, 0
-        if handle is None or buffer.base is not None or buffer.offset or not isinstance(handle.base, np.ndarray):
+        if handle is None or buffer.base is not None or buffer.offset:
             return
         # A numpy view of the handle refers to the handle or to the array below it: count who holds either one
-        # (here: our variable, the call's argument; the handle's `base`, the attribute's value, the call's argument).
-        if sys.getrefcount(handle) > 2 or sys.getrefcount(handle.base) > 2:
+        # (here: our variable, the call's argument; and the handle's `base`).
+        below = handle.base
+        if not isinstance(below, ndarray) or getrefcount(handle) > 2 or getrefcount(below) > 3:
             return
         size = handle.nbytes
         with self._free_lock:

@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from minigrad.expr import Expr, Index, bounds, variables
@@ -51,7 +52,7 @@ class Graph:
 
     `symbolic`: whether anything depends on symbolic dims. `leaves`, `scalars` and `assigns` are the positions of such
     Nodes; `aliases` the identities that were looked through. `words`: a leaf's type, negated; else a kind and the
-    positions of its inputs. `connect` fills in what a plan that is found by its key mostly does not need: `inputs[k]`
+    positions of its inputs. `connect` makes what a plan that is found by its key mostly does not need: `inputs[k]`
     are positions, `leaf[k]` says whether it is one; `look_around` the rest. `counts` and `sizes`: elements and bytes;
     `kinds`: 'leaf', 'free', 'move', 'elementwise', 'reduce' or 'special'.
     """
@@ -61,16 +62,16 @@ class Graph:
     position: dict[Node, int]
     words: list[int]
     leaves: list[int]
+    scalars: list[int]
+    assigns: list[int]
+    aliases: list[Node]
     symbolic: bool = False
-    scalars: list[int] = field(default_factory=list)
-    assigns: list[int] = field(default_factory=list)
-    aliases: list[Node] = field(default_factory=list)
-    inputs: list[tuple[int, ...]] = field(default_factory=list)
-    leaf: list[bool] = field(default_factory=list)
-    users: list[list[int]] = field(default_factory=list)
-    kinds: list[str] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
+    inputs: Sequence[tuple[int, ...]] = ()
+    leaf: Sequence[bool] = ()
+    users: Sequence[list[int]] = ()
+    kinds: Sequence[str] = ()
+    counts: Sequence[int] = ()
+    sizes: Sequence[int] = ()
 
     def key(self) -> bytes:
         """What stands for the structure: everything but buffers, run-time numbers and the values of symbolic dims."""
@@ -123,6 +124,9 @@ class Graph:
             for i in node.inputs:
                 if i in position:
                     continue
+                if i.storage is not None:
+                    self.add_leaf(i)
+                    continue
                 stack.append(node)  # it comes again after its inputs
                 if len(node.inputs) > FEW:
                     stack += node.inputs[::-1]
@@ -141,19 +145,21 @@ class Graph:
                 position[node] = at
         for alias in self.aliases:
             del position[alias]
-        self.targets = list(dict.fromkeys([*self.targets, *[position[r] for r in roots]]))
+        self.targets = list(dict.fromkeys([*self.targets, *map(place, roots)]))
         if self.leaf:
             self.connect()
 
     def connect(self) -> None:
         """Fills in `inputs` and `leaf` for what has none yet."""
         words, at = self.words, 1 + len(self.inputs) + sum(map(len, self.inputs))
-        for node in self.nodes[len(self.inputs):]:
+        leaves, inputs = list(self.leaf), list(self.inputs)
+        for node in self.nodes[len(inputs):]:
             leaf = words[at - 1] < 0
             end = at if leaf else at + len(node.inputs)
-            self.leaf.append(leaf)
-            self.inputs.append(tuple(words[at:end]))
+            leaves.append(leaf)
+            inputs.append(tuple(words[at:end]))
             at = end + 1
+        self.leaf, self.inputs = leaves, inputs
 
     def look_around(self) -> None:
         """Fills in all that scheduling looks at."""
@@ -161,10 +167,11 @@ class Graph:
         self.counts = [numel(n.shape) for n in self.nodes]
         self.sizes = [count * n.dtype.itemsize for count, n in zip(self.counts, self.nodes, strict=True)]
         self.kinds = ["leaf" if leaf else kind_of(n) for n, leaf in zip(self.nodes, self.leaf, strict=True)]
-        self.users = [[] for _ in self.nodes]
+        users: list[list[int]] = [[] for _ in self.nodes]
         for k, ins in enumerate(self.inputs):
             for i in ins:
-                self.users[i].append(k)
+                users[i].append(k)
+        self.users = users
 
 
 def kind_of(node: Node) -> str:
@@ -184,7 +191,7 @@ def kind_of(node: Node) -> str:
 
 def build_graph(targets: list[Node]) -> Graph:
     """Everything that `targets` need, down to realized Nodes, iteratively; equal targets once."""
-    graph = Graph([], [], {}, [], [])
+    graph = Graph([], [], {}, [], [], [], [], [])
     graph.extend(targets)
     return graph
 
