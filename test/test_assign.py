@@ -1,5 +1,6 @@
 """Versions and assign (ALGORITHMS 9): a slice is a value, old versions stay readable, in place where that is safe."""
 import gc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -380,3 +381,39 @@ def test_a_value_without_axes_is_replaced(device):
     total = Tensor(count(3)).sum()
     total.assign(total * 2 + 1)
     assert total.item() == 7
+
+
+def _sums(w: Tensor, v: Tensor, g: Tensor) -> list[Tensor]:
+    new = w * 0.5 + g.sum(1, keepdim=True)
+    w.assign(new)
+    return [new]
+
+
+def _both_read_both(w: Tensor, v: Tensor, g: Tensor) -> list[Tensor]:
+    total = g.sum(1, keepdim=True)
+    a, b = w - total, v + w * total
+    w.assign(a), v.assign(b)
+    return [a, b]
+
+
+def _product(w: Tensor, v: Tensor, g: Tensor) -> list[Tensor]:
+    new = w * 0.5 + v @ g
+    w.assign(new)
+    return [new]
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("update", [_sums, _both_read_both, _product])
+def test_what_a_sum_updates_is_read_before_by_its_other_outputs(device: str, update: Any) -> None:
+    """One kernel writes the buffer and a copy, or two buffers that read each other's old values."""
+    for n in (1, 4, 5, 64):
+        shapes = [(1, n), (1, n), (n, n)] if update is _product else [(n, 1), (n, 1), (n, 3)]
+        arrays = [np.random.default_rng(k).standard_normal(shape).astype(np.float32) for k, shape in enumerate(shapes)]
+        found: list[list[np.ndarray]] = []
+        for at in (device, "NUMPY"):
+            w, v, g = (Tensor(a, device=at).realize() for a in arrays)
+            new = update(w, v, g)
+            Tensor.realize(w, v, *new)
+            found.append([t.numpy() for t in (w, v, *new)])
+        for ours, expected in zip(*found, strict=True):
+            np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)

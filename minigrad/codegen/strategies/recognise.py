@@ -19,7 +19,7 @@ from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var, bounds, subs, variables
-from minigrad.value import Value, binary, const, free_variables, guard, unary
+from minigrad.value import Value, binary, const, free_variables, guard, unary, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,11 @@ def _recognise(nest: Nest, alone: bool = False) -> Contraction:
 
 
 def written_out(nest: Nest, total: Define, single: dict[Var, Index]) -> tuple[Value, tuple[Store, ...]]:
-    """The body of `total` and the stores, without other definitions and without variables of extent 1."""
+    """The body of `total` and the stores, without other definitions and without variables of extent 1.
+
+    A store into a buffer comes after those whose values read what was there: definitions, which did before any store,
+    are gone.
+    """
     names: dict[str, Value] = {}
     body, outputs = None, []
     for s in nest.body:
@@ -126,7 +130,21 @@ def written_out(nest: Nest, total: Define, single: dict[Var, Index]) -> tuple[Va
     assert body is not None
     if body.reduces:
         raise Refused("a reduction inside the sum")
-    return body, tuple(outputs)
+    return body, _reads_first(outputs)
+
+
+def _reads_first(stores: list[Store]) -> tuple[Store, ...]:
+    if len(stores) == 1:
+        return tuple(stores)
+    left = [(s, {v.attr[0] for v in walk(s.value) if v.op == "load"}) for s in stores]  # type: ignore[index]
+    ordered: list[Store] = []
+    while left:
+        k = next((k for k, (s, _) in enumerate(left)
+                  if not any(s.param in read for other, read in left if other is not s)), None)
+        if k is None:
+            raise Refused("outputs that read each other's old values")
+        ordered.append(left.pop(k)[0])
+    return tuple(ordered)
 
 
 def factors_of(body: Value) -> tuple[list[_Factor], tuple[Index, ...]]:
