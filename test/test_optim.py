@@ -11,7 +11,22 @@ import minigrad.tensor
 from minigrad import Tensor, jit, nn
 from minigrad.engine.stats import stats
 from minigrad.errors import MinigradError
-from minigrad.nn.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, Lion, NAdam, Optimizer, RAdam, RMSprop
+from minigrad.nn.optim import (
+    ASGD,
+    SGD,
+    Adadelta,
+    Adafactor,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    Lion,
+    NAdam,
+    Optimizer,
+    RAdam,
+    RMSprop,
+    Rprop,
+)
 from minigrad.nn.state import get_parameters, get_state_dict, load_state_dict
 from minigrad.ops.node import Node
 
@@ -20,6 +35,7 @@ CASES: dict[str, tuple[type[Optimizer], str, dict[str, Any]]] = {
     "sgd weight decay": (SGD, "SGD", {"lr": 0.1, "weight_decay": 0.1}),
     "sgd momentum": (SGD, "SGD", {"lr": 0.05, "momentum": 0.9}),
     "sgd nesterov": (SGD, "SGD", {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01, "nesterov": True}),
+    "sgd dampening": (SGD, "SGD", {"lr": 0.05, "momentum": 0.9, "dampening": 0.3, "weight_decay": 0.1}),
     "adam": (Adam, "Adam", {"lr": 0.01}),
     "adam weight decay": (Adam, "Adam", {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1}),
     "adamw": (AdamW, "AdamW", {"lr": 0.01}),
@@ -32,8 +48,31 @@ CASES: dict[str, tuple[type[Optimizer], str, dict[str, Any]]] = {
     "nadam": (NAdam, "NAdam", {"lr": 0.01, "weight_decay": 0.1}),
     "radam": (RAdam, "RAdam", {"lr": 0.01, "betas": (0.9, 0.99), "weight_decay": 0.1}),
     "adamax": (Adamax, "Adamax", {"lr": 0.01, "weight_decay": 0.1}),
+    "nadam decoupled": (NAdam, "NAdam", {"lr": 0.01, "weight_decay": 0.1, "decoupled_weight_decay": True}),
+    "radam decoupled": (RAdam, "RAdam", {"lr": 0.01, "weight_decay": 0.1, "decoupled_weight_decay": True}),
+    "adagrad decay": (Adagrad, "Adagrad", {"lr": 0.05, "lr_decay": 0.5}),
+    "adafactor": (Adafactor, "Adafactor", {"lr": 0.05}),
+    "adafactor decay": (Adafactor, "Adafactor", {"lr": 0.05, "beta2_decay": -0.5, "eps": (1e-4, 1e-2), "d": 1.5,
+                                                 "weight_decay": 0.1}),
+    "rprop": (Rprop, "Rprop", {"lr": 0.01}),
+    "rprop bounds": (Rprop, "Rprop", {"lr": 0.05, "etas": (0.7, 1.5), "step_sizes": (0.02, 0.1)}),
+    "asgd": (ASGD, "ASGD", {"lr": 0.1, "lambd": 0.1, "weight_decay": 0.1}),
+    "asgd averages": (ASGD, "ASGD", {"lr": 0.5, "lambd": 0.2, "alpha": 0.6, "t0": 3}),
     "adagrad from": (Adagrad, "Adagrad", {"lr": 0.05, "initial_accumulator_value": 0.5}),
 }
+FIGURES: dict[str, tuple[float, float, float]] = {
+    "sgd dampening": (0.401216, -0.490067, -0.499624),
+    "nadam decoupled": (0.466158, -0.494693, -0.350209),
+    "radam decoupled": (0.416159, -0.544319, -0.315309),
+    "adagrad decay": (0.529403, -0.433409, -0.410736),
+    "adafactor": (0.484348, -0.376315, -0.589780),
+    "adafactor decay": (0.472942, -0.368856, -0.579105),
+    "rprop": (0.676802, -0.289684, -0.561639),
+    "rprop bounds": (0.672215, 0.375729, -1.227052),
+    "asgd": (0.375738, -0.461985, -0.450591),
+    "asgd averages": (0.281847, -0.136357, -0.874548),
+}
+"""Of PyTorch after the ten steps: two weights and a bias."""
 INPUTS = np.random.default_rng(0).standard_normal((8, 4), np.float32)
 WEIGHT = np.random.default_rng(1).standard_normal((4, 3), np.float32)
 BIAS = np.random.default_rng(2).standard_normal(3, np.float32)
@@ -65,6 +104,28 @@ def test_ten_steps_equal_torchs(name: str) -> None:
         np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("device", devices())
+def test_ten_steps_give_figures(name: str, device: str) -> None:
+    """Captured, with a new learning rate in between."""
+    kind, _, options = CASES[name]
+    weight, bias, x = (Tensor(a, device=device) for a in (WEIGHT, BIAS, INPUTS))
+    optimizer = kind([weight.requires_grad_(), bias.requires_grad_()], **options)
+
+    @jit
+    def step(x: Tensor) -> None:
+        optimizer.zero_grad()
+        loss_of(x, weight, bias).backward()
+        optimizer.step()
+
+    for k in range(10):
+        if k == 5:
+            optimizer.lr = options["lr"] / 4
+        step(x)
+    found = weight.numpy()[1, 2], weight.numpy()[3, 0], bias.numpy()[1]
+    np.testing.assert_allclose(found, FIGURES[name], rtol=2e-5, atol=5e-6)
+
+
 def test_lion_takes_steps_of_one_size() -> None:
     p, b1, b2, decay, lr = Tensor(WEIGHT, requires_grad=True), 0.9, 0.99, 0.2, 0.01
     optimizer = Lion([p], lr=lr, weight_decay=decay)
@@ -81,6 +142,13 @@ def test_lion_takes_steps_of_one_size() -> None:
 @pytest.mark.parametrize("make, message", [
     (lambda p: Lion(p, betas=(1.0, 0.9)), r"\[Lion\] expected two betas in 0..1, below 1, got \(1.0, 0.9\)"),
     (lambda p: RMSprop(p, alpha=2), r"\[RMSprop\] expected an alpha in 0..1, got 2"),
+    (lambda p: SGD(p, 0.1, 0.9, 0.5, 0.0, True), r"\[SGD\] expected a dampening of 0 with nesterov=True, got 0.5"),
+    (lambda p: Rprop(p, etas=(1.2, 0.5)), r"\[Rprop\] expected two etas, the smaller one first"),
+    (lambda p: Rprop(p, etas=(1.1, 1.2)), r"\[Rprop\] expected etas below and above 1"),
+    (lambda p: Adafactor(p, beta2_decay=1), r"\[Adafactor\] expected a beta2_decay of at most 0, got 1"),
+    (lambda p: Adafactor(p, eps=1e-8),  # type: ignore[arg-type]
+     r"\[Adafactor\] expected eps as None or a number and a number"),
+    (lambda p: Adafactor(p, d=0.5), r"\[Adafactor\] expected a d of at least 1, got 0.5"),
 ])
 def test_mistakes(make: Any, message: str) -> None:
     with pytest.raises(MinigradError, match=message):

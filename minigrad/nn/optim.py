@@ -1,10 +1,13 @@
 """`minigrad.optim` under the name that PyTorch and tinygrad users expect."""
 from minigrad.nn import swa_utils
 from minigrad.optim import (
+    ASGD,
     LAMB,
     LARS,
+    LBFGS,
     SGD,
     Adadelta,
+    Adafactor,
     Adagrad,
     Adam,
     Adamax,
@@ -16,8 +19,10 @@ from minigrad.optim import (
     OptimizerGroup,
     RAdam,
     RMSprop,
+    Rprop,
     lr_scheduler,
 )
 
-__all__ = ["LAMB", "LARS", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Lion", "Muon", "NAdam",
-           "Optimizer", "OptimizerGroup", "RAdam", "RMSprop", "lr_scheduler", "swa_utils"]
+__all__ = ["ASGD", "LAMB", "LARS", "LBFGS", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax",
+           "Lion", "Muon", "NAdam", "Optimizer", "OptimizerGroup", "RAdam", "RMSprop", "Rprop", "lr_scheduler",
+           "swa_utils"]

@@ -16,33 +16,25 @@ class Moments(Optimizer):
 
     state_names = {"step": "times", "exp_avg": "means", "exp_avg_sq": "variances"}
     shared_names: tuple[str, ...] = ("times",)
+    decoupled_weight_decay: bool
 
     def __init__(self, params: Params, lr: float | Tensor, betas: tuple[float, float], **options: Any):
         check_betas(type(self).__name__, betas)
         super().__init__(params, lr, **options)
         self.betas = tuple(betas)
-        self.times = [self._scalar(0.0)] * len(self.params)
+        self._begin_counts()
         self.means, self.variances = self._zeros(), self._zeros()
-        Tensor.realize(*self.times, *self.means, *self.variances)
+        Tensor.realize(*self.means, *self.variances)
 
     def _counted(self, gradients: Gradients, terms: Callable[..., tuple[Any, ...]] | None = None) -> list[Any]:
         """For each parameter with a gradient (1 - b1**time, 1 - b2**time) of this step, without the cancellation of the
-        difference, or `terms(time, *these, index)`, once for all that share a count; the counts are assigned."""
-        self._part_counts(gradients)
-        found: list[Any] = [None] * len(gradients)
-        known: dict[int, Any] = {}
-        for index, g in enumerate(gradients):
-            if g is None:
-                continue
-            count = self.times[index]
-            if id(count) not in known:
-                time = count + 1
-                c1, c2 = (-(time * (b.log() if isinstance(b, Tensor) else math.log(b))).expm1()
-                          if isinstance(b, Tensor) or b else time * 0 + 1 for b in self._betas(count))
-                known[id(count)] = terms(time, c1, c2, index) if terms else (c1, c2)
-                count.assign(time)
-            found[index] = known[id(count)]
-        return found
+        difference, or `terms(time, *these, index)`; see `_by_time`."""
+        def of_step(time: Tensor, index: int) -> tuple[Any, ...]:
+            c1, c2 = (-(time * (b.log() if isinstance(b, Tensor) else math.log(b))).expm1()
+                      if isinstance(b, Tensor) or b else time * 0 + 1 for b in self._betas(time))
+            return terms(time, c1, c2, index) if terms else (c1, c2)
+
+        return self._by_time(gradients, of_step)
 
     def cycled(self) -> Tensor:
         """The first of betas as a Tensor."""
@@ -59,6 +51,12 @@ class Moments(Optimizer):
         mean.assign(m)
         variance.assign(v)
         return m, v
+
+    def _with_decay(self, p: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+        """The parameter that the step starts from and its gradient, one of them with weight decay."""
+        if self.weight_decay and self.decoupled_weight_decay:
+            return p * (1 - self._lr * self.weight_decay).cast(p.dtype), g
+        return p, self._decayed(g, p)
 
     def _kept(self) -> list[Tensor]:
         return [*self.times, *self.means, *self.variances]

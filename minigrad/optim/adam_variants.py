@@ -16,9 +16,9 @@ class NAdam(Moments):
 
     def __init__(self, params: Params, lr: float | Tensor = 0.002,
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0,
-                 momentum_decay: float = 0.004, *, maximize: bool = False):
+                 momentum_decay: float = 0.004, decoupled_weight_decay: bool = False, *, maximize: bool = False):
         super().__init__(params, lr, betas, eps=eps, weight_decay=weight_decay, momentum_decay=momentum_decay,
-                         maximize=maximize)
+                         decoupled_weight_decay=decoupled_weight_decay, maximize=maximize)
         self.products = [self._scalar(1.0).realize()] * len(self.params)
 
     state_names = {**Moments.state_names, "mu_product": "products"}
@@ -39,8 +39,7 @@ class NAdam(Moments):
         terms = self._counted(gradients, self._terms)
         for p, g, mean, variance, (of_gradient, of_mean, c2) in self._each(gradients, self.means, self.variances,
                                                                            terms):
-            old = p.detach()
-            g = self._decayed(g, old)
+            old, g = self._with_decay(p.detach(), g)
             m, v = self._moved(g, mean, variance)
             p.assign(old.stepped((m * of_mean + g * of_gradient) / ((v / c2).sqrt() + self.eps), self._lr))
         return [*self.products, *self._kept()]
@@ -56,8 +55,9 @@ class RAdam(Moments):
 
     def __init__(self, params: Params, lr: float | Tensor = 0.001,
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0,
-                 *, maximize: bool = False):
-        super().__init__(params, lr, betas, eps=eps, weight_decay=weight_decay, maximize=maximize)
+                 decoupled_weight_decay: bool = False, *, maximize: bool = False):
+        super().__init__(params, lr, betas, eps=eps, weight_decay=weight_decay,
+                         decoupled_weight_decay=decoupled_weight_decay, maximize=maximize)
 
     def _terms(self, time: Tensor, c1: Tensor, c2: Tensor, _: int) -> tuple[Tensor, ...]:
         """c1, whether the variance is known well enough, and r * sqrt(c2)."""
@@ -71,8 +71,8 @@ class RAdam(Moments):
     def _update(self, gradients: Gradients) -> list[Tensor]:
         terms = self._counted(gradients, self._terms)
         for p, g, mean, variance, (c1, sure, factor) in self._each(gradients, self.means, self.variances, terms):
-            old = p.detach()
-            m, v = self._moved(self._decayed(g, old), mean, variance)
+            old, g = self._with_decay(p.detach(), g)
+            m, v = self._moved(g, mean, variance)
             p.assign(old.stepped(m / c1 * sure.where(factor / (v.sqrt() + self.eps), 1.0), self._lr))
         return self._kept()
 

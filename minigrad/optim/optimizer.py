@@ -42,6 +42,7 @@ class Optimizer(ABC):
     eps: float
     params: list[Tensor]
     buffers: list[Tensor]
+    times: list[Tensor]
     _cycled: Tensor | None = None  # the momentum, or the first of betas, where a schedule changes it
 
     state_names: Mapping[str, str] = {}
@@ -217,6 +218,27 @@ class Optimizer(ABC):
                 own = {k: t.clone() for k, t in left.items()}
                 setattr(self, name, [t if g is not None else own.get(id(t), t)
                                      for t, g in zip(counts, gradients, strict=True)])
+
+    def _begin_counts(self) -> None:
+        """Keeps how many steps were made of each parameter: one Tensor, for they had them together so far."""
+        self.times = [self._scalar(0.0).realize()] * len(self.params)
+
+    def _by_time(self, gradients: Gradients, terms: Callable[[Tensor, int], Any]) -> list[Any]:
+        """For each parameter with a gradient `terms(number of this step, index)`, once for all that share a count; the
+        counts are assigned."""
+        self._part_counts(gradients)
+        found: list[Any] = [None] * len(gradients)
+        known: dict[int, Any] = {}
+        for index, g in enumerate(gradients):
+            if g is None:
+                continue
+            count = self.times[index]
+            if id(count) not in known:
+                time = count + 1
+                known[id(count)] = terms(time, index)
+                count.assign(time)
+            found[index] = known[id(count)]
+        return found
 
     def _each(self, gradients: Gradients, *state: Any) -> Iterator[tuple[Any, ...]]:
         """(parameter, gradient, what each of `state` has for it) of the parameters that have one."""

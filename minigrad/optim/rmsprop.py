@@ -64,37 +64,48 @@ class RMSprop(Optimizer):
 
 
 class Adagrad(Optimizer):
-    """v += g*g;  p -= lr * g / (sqrt(v) + eps), with g += weight_decay * p first and v = initial_accumulator_value.
+    """v += g*g;  p -= lr / (1 + (t-1) * lr_decay) * g / (sqrt(v) + eps) at step t, with g += weight_decay * p first and
+    v = initial_accumulator_value.
 
     Source: Duchi et al. 2011, https://jmlr.org/papers/v12/duchi11a.html
     """
 
     state_names = {"sum": "squares"}
     initial_accumulator_value: float
+    lr_decay: float
 
     def __init__(
         self,
         params: Params,
         lr: float | Tensor = 0.01,
+        lr_decay: float = 0.0,
         weight_decay: float = 0.0,
         initial_accumulator_value: float = 0.0,
         eps: float = 1e-10,
         *,
         maximize: bool = False,
     ):
-        super().__init__(params, lr, weight_decay=weight_decay, initial_accumulator_value=initial_accumulator_value,
-                         eps=eps, maximize=maximize)
+        super().__init__(params, lr, lr_decay=lr_decay, weight_decay=weight_decay,
+                         initial_accumulator_value=initial_accumulator_value, eps=eps, maximize=maximize)
+        if lr_decay:
+            self.state_names, self.shared_names = {"step": "times", **self.state_names}, ("times",)
+            self._begin_counts()
         self.squares = [(z + self.initial_accumulator_value).contiguous() for z in self._zeros()]
         Tensor.realize(*self.squares)
 
     def _update(self, gradients: Gradients) -> list[Tensor]:
-        for p, g, square in self._each(gradients, self.squares):
+        if self.lr_decay and not self.shared_names:
+            raise MinigradError("[Adagrad.step] expected an lr_decay of 0, with which this optimizer was made, got "
+                                f"{self.lr_decay!r}: steps were not counted")
+        rates = self._by_time(gradients, lambda time, _: self._lr / ((time - 1) * self.lr_decay + 1)) if (
+            self.lr_decay) else [self._lr] * len(gradients)
+        for p, g, square, rate in self._each(gradients, self.squares, rates):
             old = p.detach()
             g = self._decayed(g, old)
             v = square + g * g
             square.assign(v)
-            p.assign(old.stepped(g / (v.sqrt() + self.eps), self._lr))
-        return self.squares
+            p.assign(old.stepped(g / (v.sqrt() + self.eps), rate))
+        return [*self.squares, *(self.times if self.shared_names else ())]
 
 
 class Adadelta(Optimizer):

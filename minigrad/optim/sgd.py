@@ -1,4 +1,4 @@
-"""Stochastic gradient descent."""
+"""Stochastic gradient descent, and its average."""
 from __future__ import annotations
 
 from minigrad.errors import MinigradError
@@ -7,37 +7,48 @@ from minigrad.tensor import Tensor
 
 
 class SGD(Optimizer):
-    """p -= lr * v, where g += weight_decay * p; v = momentum * v + g; with `nesterov` g + momentum * v instead of v;
-    with `maximize` -g instead of g.
+    """p -= lr * v, where g += weight_decay * p; v = momentum * v + (1 - dampening) * g, at a parameter's first step g;
+    with `nesterov` g + momentum * v instead of v; with `maximize` -g instead of g.
 
     Source: Sutskever et al. 2013, http://proceedings.mlr.press/v28/sutskever13.html, with PyTorch's conventions.
     """
 
     state_names = {"momentum_buffer": "velocities"}
+    dampening: float
 
     def __init__(
         self,
         params: Params,
         lr: float | Tensor = 0.001,
         momentum: float = 0.0,
+        dampening: float = 0.0,
         weight_decay: float = 0.0,
         nesterov: bool = False,
         *,
         maximize: bool = False,
     ):
-        super().__init__(params, lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov,
-                         maximize=maximize)
+        super().__init__(params, lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay,
+                         nesterov=nesterov, maximize=maximize)
         if nesterov and not momentum:
             raise MinigradError("[SGD] expected a momentum above 0 with nesterov=True, got 0")
-        self.velocities = self._zeros() if momentum else []
+        if nesterov and dampening:
+            raise MinigradError(f"[SGD] expected a dampening of 0 with nesterov=True, got {dampening!r}")
+        self.velocities: list[Tensor] = []
         if momentum:
-            Tensor.realize(*self.velocities)
+            self._begin()
+
+    def _begin(self) -> None:
+        """Makes velocities of 0, and counts the steps where the first is another than those that follow."""
+        self.velocities = self._zeros()
+        Tensor.realize(*self.velocities)
+        if self.dampening:
+            self.state_names, self.shared_names = {"step": "times", **self.state_names}, ("times",)
+            self._begin_counts()
 
     def cycled(self) -> Tensor:
         """The momentum as a Tensor."""
         if not self.velocities:
-            self.velocities = self._zeros()
-            Tensor.realize(*self.velocities)
+            self._begin()
         return self._cycled_from(self.momentum)
 
     def _update(self, gradients: Gradients) -> list[Tensor]:
@@ -45,13 +56,58 @@ class SGD(Optimizer):
         if moves and not self.velocities:
             raise MinigradError("[SGD.step] expected a momentum of 0, with which this optimizer was made, got "
                                 f"{self.momentum!r}: there are no velocities")
-        for p, g, index in self._each(gradients, range(len(gradients))):
+        if moves and self.dampening and not self.shared_names:
+            raise MinigradError("[SGD.step] expected a dampening of 0, with which this optimizer was made, got "
+                                f"{self.dampening!r}: steps were not counted")
+        kept = self._by_time(gradients, lambda time, _: (time > 1).where(1 - self.dampening, 1.0)) if (
+            moves and self.dampening) else [None] * len(gradients)
+        for p, g, share, index in self._each(gradients, kept, range(len(gradients))):
             old = p.detach()
             g = self._decayed(g, old)
             if moves:
                 momentum = self._inertia(self.momentum, old)
-                v = self.velocities[index] * momentum + g
+                v = self.velocities[index] * momentum + (g if share is None else g * share.cast(g.dtype))
                 self.velocities[index].assign(v)
                 g = g + v * momentum if self.nesterov else v
             p.assign(old.stepped(g, self._lr))
-        return self.velocities
+        return [*self.velocities, *(self.times if self.shared_names else ())]
+
+
+class ASGD(Optimizer):
+    """p -= eta * g after p *= 1 - lambd * eta, with g += weight_decay * p before and eta = lr / (1 + lambd * lr *
+    t)**alpha of step t before. `averages` are those of the parameters since step t0: a += (p - a) / max(1, t - 1 - t0).
+
+    Source: Polyak & Juditsky 1992, https://doi.org/10.1137/0330046, with PyTorch's conventions.
+    """
+
+    state_names = {"step": "times", "eta": "rates", "mu": "shares", "ax": "averages"}
+    shared_names = ("times", "rates", "shares")
+    lambd: float
+    alpha: float
+    t0: float
+
+    def __init__(self, params: Params, lr: float | Tensor = 0.01, lambd: float = 1e-4, alpha: float = 0.75,
+                 t0: float = 1e6, weight_decay: float = 0.0, *, maximize: bool = False):
+        super().__init__(params, lr, lambd=lambd, alpha=alpha, t0=t0, weight_decay=weight_decay, maximize=maximize)
+        self._begin_counts()
+        self.rates = [self._lr.clone().realize()] * len(self.params)
+        self.shares = [self._scalar(1.0).realize()] * len(self.params)
+        self.averages = self._zeros()
+        Tensor.realize(*self.averages)
+
+    def _terms(self, time: Tensor, index: int) -> tuple[Tensor, Tensor]:
+        """The rate and the average's share of this step; those of the next are assigned."""
+        rate, share = (time == 1).where(self._lr, self.rates[index]), self.shares[index].detach()
+        self.rates[index].assign(self._lr / (1 + self._lr * self.lambd * time) ** self.alpha)
+        self.shares[index].assign(1 / (time - self.t0).maximum(1.0))
+        return rate, share
+
+    def _update(self, gradients: Gradients) -> list[Tensor]:
+        for p, g, average, (rate, share) in self._each(gradients, self.averages,
+                                                       self._by_time(gradients, self._terms)):
+            old = p.detach()
+            g = self._decayed(g, old)
+            new = (old * (1 - rate * self.lambd).cast(old.dtype)).stepped(g, rate)
+            p.assign(new)
+            average.assign((share == 1).where(new, average + (new - average) * share.cast(old.dtype)))
+        return [*self.times, *self.rates, *self.shares, *self.averages]

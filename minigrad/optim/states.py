@@ -73,7 +73,7 @@ class ParamGroup(Mapping):
 def state_of(optimizer: Optimizer, index: int) -> dict[str, Tensor]:
     """What one optimizer keeps for its parameter at `index`."""
     found = {name: getattr(optimizer, attribute) for name, attribute in optimizer.state_names.items()}
-    return {name: kept[index] for name, kept in found.items() if kept}
+    return {name: kept[index] for name, kept in found.items() if kept and kept[index] is not None}
 
 
 def states_of(members: list[Optimizer]) -> dict[str, Any]:
@@ -128,6 +128,8 @@ def _matched(name: str, member: Optimizer, given: list[Mapping[str, Any]]) -> li
         own, new = state_of(member, k), {n: v for n, v in given[k].items() if v is not None}
         if "step" not in own:
             new.pop("step", None)  # PyTorch counts them everywhere
+        elif new and "step" not in type(member).state_names:
+            new.setdefault("step", 1)  # not SGD's, of which only the first is another
         if not new and own:
             like = parameter.detach().clone().requires_grad_()
             new = state_of(type(member)([like], member.lr, **options_of(member)), 0)  # type: ignore[arg-type]
