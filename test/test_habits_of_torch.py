@@ -216,6 +216,44 @@ def test_every_layer_is_a_module() -> None:
     assert alone.running_mean.tolist() == [0.0] * 4
 
 
+def test_a_sequential_starts_in_training() -> None:
+    """As any Module of one's own: its mode counts inside, whatever stands around the call, until `eval()`."""
+    model: Any = nn.Sequential(nn.Dropout(0.5), nn.Sequential(nn.BatchNorm1d(4)))
+    assert model.training and model[1].training
+    assert (model[0:1](Tensor.ones(50, 4)).numpy() == 0).any()
+    model(Tensor(INPUTS)).realize()
+    moved = model[1][0].running_mean.numpy()
+    assert (moved != 0).any()
+    run = jit(lambda x: model(x))
+    run(Tensor(INPUTS)), run(Tensor(INPUTS))
+    assert not model.eval().training
+    for x in (Tensor.ones(8, 4), Tensor(INPUTS)):
+        moved, variance = model[1][0].running_mean.numpy(), model[1][0].running_var.numpy()
+        np.testing.assert_allclose(run(x).numpy(), (x.numpy() - moved) / np.sqrt(variance + 1e-5), rtol=1e-5, atol=1e-6)
+        assert np.array_equal(model[1][0].running_mean.numpy(), moved)
+
+
+def test_numbers_have_an_axis() -> None:
+    """0 or -1 where PyTorch takes it; and x**0 has a gradient."""
+    for run in (lambda x: x.squeeze(0), lambda x: x.squeeze(-1), lambda x: x.transpose(0, -1),
+                lambda x: x.movedim(0, 0), lambda x: x.swapaxes(-1, 0)):
+        x = Tensor(3.0, requires_grad=True)
+        assert run(torch.tensor(3.0)).shape == run(x).shape == ()
+        (run(x) * 2).backward()
+        assert x.grad.item() == 2.0
+    for wrong in (lambda x: x.transpose(0, 1), lambda x: x.squeeze(1)):
+        with pytest.raises(MinigradError, match="expected an axis in -1..0, got 1"):
+            wrong(Tensor(3.0))
+    with pytest.raises(MinigradError, match=r"\[roll\] expected a tensor with axes, got one of shape \[\] and axis 0"):
+        Tensor(3.0).roll(1, 0)
+    values = np.array([0.0, -0.0, 2.0, -1.0, np.nan, np.inf], np.float32)
+    for exponent in (0, 0.0):
+        ours, theirs = Tensor(values, requires_grad=True), torch.tensor(values, requires_grad=True)
+        y, z = ours ** exponent, theirs ** exponent
+        y.sum().backward(), z.sum().backward()
+        assert y.tolist() == z.tolist() == [1.0] * 6 and ours.grad.tolist() == theirs.grad.tolist() == [0.0] * 6
+
+
 def test_gradients_where_pieces_meet() -> None:
     """At 0, where both sides of an activation agree, or PyTorch takes one."""
     values = np.array([0.0, -0.0, 1.0, -1.0, 0.5, -1e-7, 1e-7, np.nan, np.inf, -np.inf], np.float32)

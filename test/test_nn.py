@@ -24,6 +24,8 @@ def check_layer(ours, theirs, x: np.ndarray, training: bool = False) -> None:
     assert set(state) == set(theirs.state_dict())
     load_state_dict(ours, {name: Tensor(value.numpy()) for name, value in theirs.state_dict().items()})
     theirs.train(training)
+    if ours.training is not None:
+        ours.train(training)
     floats = x.dtype.kind == "f"
     xt = torch.tensor(x, requires_grad=floats)
     xo = Tensor(x, requires_grad=floats)

@@ -66,6 +66,8 @@ def as_axis(name: str, axis: int, rank: int) -> int:
     """One axis counted from 0."""
     place = as_index(axis)
     if not isinstance(place, int) or not -rank <= place < rank:
+        if not rank:
+            raise ShapeError(f"[{name}] expected a tensor with axes, got one of shape [] and axis {axis!r}")
         raise ShapeError(f"[{name}] expected an axis in {-rank}..{rank - 1}, got {axis!r}")
     return place % rank
 

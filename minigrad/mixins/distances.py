@@ -157,7 +157,7 @@ class DistanceMixin(LinalgMixin):
     def movedim(self, source: Any, destination: Any) -> Self:
         """One axis moved to another place, or several to as many, the others in their order."""
         sides = [v if isinstance(v, (tuple, list)) else (v,) for v in (source, destination)]
-        starts, stops = ([as_axis("movedim", a, self.ndim) for a in side] for side in sides)
+        starts, stops = ([as_axis("movedim", a, self.ndim or 1) for a in side] for side in sides)
         if len(starts) != len(stops) or len(set(starts)) != len(starts) or len(set(stops)) != len(stops):
             raise ShapeError(f"[movedim] expected as many axes as places, each once, got {source!r} and "
                              f"{destination!r}")

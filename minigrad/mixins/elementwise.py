@@ -128,7 +128,8 @@ class ElementwiseMixin(Base):
             return self.rsqrt()
         whole = float(exponent).is_integer()
         count = abs(int(exponent)) if whole else 0
-        if not whole or (count > _POWER_LIMIT and self.dtype.is_float):
+        followed = not count and self._requires_grad  # x**0 has a gradient, of zeros
+        if not whole or followed or (count > _POWER_LIMIT and self.dtype.is_float):
             return self._as_float()._binary("pow", exponent, B.pow)
         if exponent < 0:
             return self._power(-exponent).reciprocal()

@@ -50,10 +50,10 @@ class MovementMixin(ActivationMixin):
 
     def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
         """Two axes exchanged."""
-        a, b = as_axis("transpose", dim0, self.ndim), as_axis("transpose", dim1, self.ndim)
-        order = list(range(self.ndim))
+        a, b = as_axis("transpose", dim0, self.ndim or 1), as_axis("transpose", dim1, self.ndim or 1)
+        order = list(range(self.ndim or 1))
         order[a], order[b] = b, a
-        return self.permute(*order)
+        return self.permute(*order[:self.ndim])
 
     @property
     def T(self) -> Self:
@@ -90,8 +90,8 @@ class MovementMixin(ActivationMixin):
             return self.reshape(*[d for a, d in enumerate(self.shape) if a not in axes or d != 1])
         if dim is None:
             return self.reshape(*[d for d in self.shape if d != 1])
-        a = as_axis("squeeze", dim, self.ndim)
-        return self.reshape(*self.shape[:a], *self.shape[a + 1:]) if self.shape[a] == 1 else self
+        a = as_axis("squeeze", dim, self.ndim or 1)
+        return self.reshape(*self.shape[:a], *self.shape[a + 1:]) if self.shape[a:a + 1] == (1,) else self
 
     def unsqueeze(self, dim: int) -> Self:
         """With an axis of length 1 before `dim`."""

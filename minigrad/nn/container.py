@@ -19,8 +19,10 @@ class Sequential(Layer):
 
     Made of layers, or of one dictionary of named ones. A layer is anything that can be called with one argument,
     `Tensor.relu` too. They are attributes "0", "1", ... (or their names), so that state names are PyTorch's:
-    `0.weight`. Raises DTypeError for what cannot be called.
+    `0.weight`. It starts in training, as a Module of one's own does. Raises DTypeError for what cannot be called.
     """
+
+    training = True
 
     def __init__(self, *layers: Step | Mapping[str, Step]):
         given = layers[0] if len(layers) == 1 and isinstance(layers[0], Mapping) else dict(enumerate(layers))

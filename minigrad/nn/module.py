@@ -152,7 +152,7 @@ class Layer(Module):
     """A Module whose mode is that around the call, until `train()` or `eval()` of it or of a Module that it is part of
     says otherwise."""
 
-    training = None
+    training: bool | None = None
 
     def extra_repr(self) -> str:
         """The numbers and names that it keeps, by their names."""
