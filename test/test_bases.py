@@ -122,7 +122,7 @@ def test_loops_compile_no_program_a_step(loop: Callable[[int], Tensor]):
     loop(8)
     before = stats.programs
     result = loop(24)
-    assert stats.programs - before <= 2
+    assert stats.programs - before <= 4  # of two kernels a step at most, at offset 0 and at others
     assert np.isfinite(result.numpy()).all()
 
 

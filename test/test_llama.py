@@ -401,6 +401,7 @@ def test_ctrl_c_stops_an_answer(turns: chat.Chat, monkeypatch: pytest.MonkeyPatc
             os.kill(os.getpid(), signal.SIGINT)
         return add(decoder, token)
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started us ignoring it
     monkeypatch.setattr(chat.StreamDecoder, "add", press)
     turns.answer("Hello")
     assert len(calls) == 3

@@ -434,3 +434,16 @@ def test_float64_division_and_square_root(device):
     quotient, root = computed(x / y, x.sqrt())
     same_bits(quotient, a / b)
     same_bits(root, np.sqrt(a))
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int16, np.int32, np.uint32])
+def test_integers_that_were_widened_are_compared_with_numbers(device, kind):
+    """`(long)x < 0` was always false on rusticl."""
+    limits = np.iinfo(kind)
+    x = np.concatenate([np.arange(-9, 10), [limits.min, limits.max]]).astype(kind)
+    wide, ours = x.astype(np.int64), Tensor(x, device=device).cast("int64")
+    for compare in (lambda v: v < 0, lambda v: v <= -3, lambda v: v > 3, lambda v: v >= int(limits.max),
+                    lambda v: v < 2**40, lambda v: v == 3, lambda v: abs(v)):
+        np.testing.assert_array_equal(compare(ours).numpy(), compare(wide))
+    flags = Tensor(x, device=device).eq(3).cast("int64")
+    np.testing.assert_array_equal((flags > 0).numpy(), x == 3)

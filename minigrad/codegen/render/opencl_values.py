@@ -293,6 +293,8 @@ class OpenclValues(Emitter):
             return self.pure(text if dtype is int32 else f"convert_{name}({text})", dtype, lanes, (x,))
         if self.kind(source, lanes) == name:
             return self.relabel(x, dtype)
+        if lanes == 1 and dtype is int64 and self.kind(source, 1) == "int":  # a driver compares (long)int wrongly
+            return self.pure(f"(((long){text} << 32) >> 32)", dtype, lanes, (x,))
         return self.pure(f"({name}){text}" if lanes == 1 else f"convert_{name}({text})", dtype, lanes, (x,))
 
     def saturated(self, x: Ref, dtype: DType) -> Ref:
