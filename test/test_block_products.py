@@ -116,7 +116,7 @@ def test_the_microkernel_does_what_it_means(kind: str, suffix: str) -> None:
     assert parse_function(print_function(meaning_of(kernel))) == meaning_of(kernel)
     text = assembly(str(kernel.implementation), ZEN.cpu if suffix else AMX.cpu)
     if suffix:
-        per_block = limbs_vnni.PANELS * limbs_vnni.LIMBS * 8
+        per_block = limbs_vnni.PANELS * (8 * limbs_vnni.LIMBS if kind == "q8" else 4 * (2 * limbs_vnni.LIMBS - 1))
         assert per_block <= text.count("vpdpbusd") <= per_block + 4
     else:
         product = "tdpbsud" if kind == "q4m" else "tdpbssd"
@@ -179,6 +179,18 @@ def test_numbers_far_apart_in_a_block(kind: str, small: float) -> None:
     wide = (rng.standard_normal(2112) * np.exp2(rng.integers(-45, 1, 2112))).astype(np.float32)
     found, exact = products(kind, 64, wide)
     np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-6 * np.abs(exact).max())
+
+
+@here
+@pytest.mark.parametrize("kind, small, large", [("Q8_0", 3, 7), ("Q4_0", 3, 7), ("Q4_0", 7, 3), ("Q4_0", 3, 8)])
+def test_each_of_two_numbers_is_exact_beside_the_other(kind: str, small: int, large: int) -> None:
+    """In block b the other one is 2**b as large, and multiplied by zeros: in 4 bits the two may share a limb."""
+    blocks = 48
+    numbers = (rng.uniform(1, 2, (2, blocks)) * rng.choice([-1, 1], (2, blocks))).astype(np.float32)
+    x = np.zeros(32 * blocks, np.float32)
+    x[small::32], x[large::32] = numbers[0], np.ldexp(numbers[1], np.arange(blocks))
+    found, exact = products(kind, 64, x, slice(large, None, 32))
+    np.testing.assert_allclose(found, exact, rtol=0, atol=2e-6 * np.abs(exact).max())
 
 
 @here
