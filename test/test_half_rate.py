@@ -10,12 +10,14 @@ from minigrad import Tensor
 from minigrad.codegen.ir.nodes import Prefetch
 from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.panels import panelled
+from minigrad.codegen.render.llvm import render_llvm
 from minigrad.codegen.strategies.build_panels import build_panels
 from minigrad.codegen.strategies.panels import plan
 from minigrad.codegen.strategies.plan import PanelPlan, Plan
 from minigrad.target import Target
 
 HALF = replace(AVX512, name="half", cpu="znver4", long_streams=True)
+CODE = replace(HALF, features=HALF.features | {"sse"})
 
 
 def test_which_processors_those_are() -> None:
@@ -81,7 +83,7 @@ def test_products_equal_the_kernel(product, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("rows, columns, at_once, ahead", [
-    (8, 128 * 16, 2, 2048), (4, 128 * 16, 4, 0), (16, 128 * 16, 2, 2048), (8, 97 * 16, 3, 2048), (2, 96 * 16, 4, 0),
+    (8, 128 * 16, 2, 4096), (4, 128 * 16, 4, 0), (16, 128 * 16, 2, 4096), (8, 97 * 16, 3, 4096), (2, 96 * 16, 4, 0),
 ])
 def test_tiles_of_a_stream_leave_no_panels(rows: int, columns: int, at_once: int, ahead: int) -> None:
     """As many panels at a time as divide all of them, if sums are enough; prefetched where rows are many."""
@@ -113,3 +115,18 @@ def test_one_row_reads_a_constant_in_panels() -> None:
     for target, packs in ((HALF, True), (AVX512, False)):
         kernel = last_kernel(Tensor.zeros(1, 512).contiguous() @ tensor(512, 512), target)
         assert (panelled(kernel, frozenset({"p0", "p1"}), target) is not None) is packs
+
+
+def test_sums_begin_with_their_first_products() -> None:
+    """Not of few rows, which a stream may replace that begins with zeros, nor where blocks of K add to what is kept."""
+    assert made(50, 48, 24, HALF).begun and made(50, 24, 24, HALF).begun
+    assert not made(16, 48, 24, HALF).begun and not made(50, 48, 24, AVX512).begun
+    assert not made(1024, 1024, 4096, HALF).begun
+
+
+def test_a_tile_loads_its_first_row_itself() -> None:
+    """What panels of B share is not kept in registers, or on the stack, from one of them to the next."""
+    kernel = flat_kernel(tensor(512, 24) @ tensor(24, 144), HALF)
+    text = render_llvm(build_panels(kernel, kernel.nests[0], made(512, 144, 24, HALF), "panels"), CODE).source
+    before, _, tile = text.partition("asm sideeffect")
+    assert "load" not in before and tile.count("load float") == 2 * made(512, 144, 24, HALF).rows

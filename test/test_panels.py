@@ -337,7 +337,7 @@ def test_short_sums_write_whole_rows(m: int, n: int, k: int, ahead: bool) -> Non
     """The output is not prefetched where a unit writes it front to back, but for the shortest sums."""
     stage = stages_of(flat_kernel(tensor(m, k) @ tensor(k, n), AVX512), AVX512).stages[0]
     made = stage.plan
-    assert isinstance(made, PanelPlan) and made.block_m == made.rows and made.unit_n >= n
+    assert isinstance(made, PanelPlan) and made.unit_n >= n and (made.block_m == made.rows or n == made.columns)
     written = {b.name for b in stage.function.buffers if b.mode != "in"}
     assert any(isinstance(s, Prefetch) and s.buffer in written for s in statements(stage.function)) == ahead
 

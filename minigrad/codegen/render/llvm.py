@@ -115,8 +115,14 @@ class LlvmEmitter(LlvmRegisters):
         if self.is_big(tile):
             clobbered = ",".join(f"~{{xmm{i}}}" for i in range(self.target.registers))
             self.line(f'call void asm sideeffect "", "{clobbered}"()')
+            self.least_level = len(self.scopes) - 1
         self.vectors, self.squares, self.sums_up = s, None, tile > 0
         super().vector_body(s)
+        self.least_level = 0
+
+    def load_floor(self, memory: Memory, proven: bool) -> int:
+        """What a big tile loads, it loads itself: before it there are no registers to keep it in."""
+        return max(super().load_floor(memory, proven), self.least_level)
 
     def slots_of(self, body: tuple[Stmt, ...]) -> int:
         """Elements of the register buffers of a block."""

@@ -22,6 +22,7 @@ from minigrad.codegen.render.llvm_text import (
 from minigrad.codegen.render.place import INDEX, Ref
 from minigrad.dtype import DType, bfloat16, bool_, float16, float32, int32, uint8, uint16
 from minigrad.errors import InternalError
+from minigrad.expr import bounds
 from minigrad.program import Link
 from minigrad.target import Target
 from minigrad.value import Value
@@ -39,7 +40,8 @@ _INTRINSICS = {"abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", 
 
 class LlvmValues(Emitter):
     """Values to instructions. `in_tile`: in a loop that sums up a register tile; `counted` its variable, if that begins
-    at 0, and `strides` what is added up there in each iteration, by the sum so far."""
+    at 0, and `strides` what is added up there in each iteration, by the sum so far. `least_level`: the outermost that a
+    load may move to. `positive`: arguments that may be divided by anywhere."""
 
     def __init__(self, function: Function, target: Target):
         super().__init__(function)
@@ -48,7 +50,8 @@ class LlvmValues(Emitter):
         self.zeros = 0
         self.links: dict[str, Link] = {}
         self.declarations: dict[str, list[str]] = {}
-        self.in_tile = False
+        self.in_tile, self.least_level = False, 0
+        self.positive = frozenset(f"%{d.name}" for d in function.dims if bounds(d)[0] >= 1)
         self.counted = ""
         self.strides: dict[Ref, Ref] = {}
         self.templates: dict[tuple[str, DType, int], str] = {}
@@ -140,7 +143,7 @@ class LlvmValues(Emitter):
         if op in ("fdiv", "fmod"):
             return self.floor_division(op, x, y)
         code = "udiv" if op == "div" else "urem"
-        floor = 0 if y.literal is not None else self.safe_floor()
+        floor = 0 if y.literal is not None or y.text in self.positive else self.safe_floor()
         if not small:
             return self.pure(f"{code} i64 {x.text}, {y.text}", INDEX, 1, (x, y), "i", floor)
         a = self.pure(f"trunc i64 {x.text} to i32", int32, 1, (x,), "i")

@@ -215,19 +215,24 @@ class PanelBuilder:
         j, i = self.fresh("j", across - 1), self.fresh("i", down - 1)
         count = block.k_count // (form.steps * form.group)
         x, t, lane = self.fresh("k", count - 1), self.fresh("t", form.steps - 1), self.fresh("l", form.width - 1)
-        step = x * form.steps + t
         u, v = self.fresh("u", form.rows - 1), self.fresh("v", form.vectors - 1)
         row, column = block.row0 + i * self.rows, block.n0 + j * self.columns
         panel = j if block.ib is not None else 0
-        left = self.left(i, self.row(row) + u, u, block.k0, step if form.group == 1 else
-                         step * form.group + lane % form.group)
-        right = self.right(panel, self.column(column) + v * form.width + lane, v * form.width + lane, block.k0, step)
         slot = u * form.vectors + v
         old = load("acc", (slot,), self.dtype)
-        term = accumulate(MONOIDS["sum"], old, binary("mul", left, right))
 
         def each(s: Stmt) -> tuple[Stmt, ...]:
             return (Loop(u, 0, form.rows, "unroll", (Loop(v, 0, form.vectors, "unroll", (s,)),)),)
+
+        def terms(step: Index, begin: bool = False) -> tuple[Stmt, ...]:
+            """What a step of the sum adds to the accumulators, or sets them to."""
+            left = self.left(i, self.row(row) + u, u, block.k0, step if form.group == 1 else
+                             step * form.group + lane % form.group)
+            right = self.right(panel, self.column(column) + v * form.width + lane, v * form.width + lane, block.k0,
+                               step)
+            term = binary("mul", left, right)
+            return (*self.ahead(block, i, row, column, step),
+                    *each(Store("acc", slot, term if begin else accumulate(MONOIDS["sum"], old, term))))
 
         stores = self.finish(row, column, u, v, lane) if form.group == 1 else [keep_sums(self, u, v, lane)]
         before = self.announce(row, column, u, v)
@@ -240,11 +245,11 @@ class PanelBuilder:
             last = sizes.parts - 1
             stores = [If((block.kb - last,), tuple(stores), keep)]
             before = [If((block.kb - 1,), kept), *([If((block.kb - last,), tuple(before))] if before else [])]
-        tile = (Alloc("acc", self.dtype, form.rows * form.vectors, "register"),
-                *each(Store("acc", slot, const(0, self.dtype))),
-                *before, Loop(x, 0, count, "serial", (
-                    *self.next_rows(row, x), Loop(t, 0, form.steps, "unroll", (
-                        *self.ahead(block, i, row, column, step), *each(Store("acc", slot, term)))))), *stores)
+        begin = (*before, *self.next_rows(row, 0), *terms(0, True)) if form.begun else (
+            *each(Store("acc", slot, const(0, self.dtype))), *before)
+        tile = (Alloc("acc", self.dtype, form.rows * form.vectors, "register"), *begin,
+                Loop(x, int(form.begun), count, "serial", (
+                    *self.next_rows(row, x), Loop(t, 0, form.steps, "unroll", terms(x * form.steps + t)))), *stores)
         inner: list[Stmt] = [Loop(lane, 0, form.width, "vector", tile)]
         if form.group > 1:
             memory, write = write_sums(self, row, column)

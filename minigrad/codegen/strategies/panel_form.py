@@ -19,7 +19,9 @@ from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.blocking import PAGE, is_plain, row_bytes
 from minigrad.codegen.strategies.plan import PanelPlan
 from minigrad.codegen.strategies.recognise import Contraction
+from minigrad.codegen.strategies.stream import MAX_ROWS
 from minigrad.expr import Index, Var
+from minigrad.target import Target
 from minigrad.value import Value, rebuild, walk
 
 MAX_SIZE = (1 << 31) - 1
@@ -82,6 +84,7 @@ class Form:
     """The decisions of a plan that are no sizes (see PanelPlan), and what the text takes from sizes.
 
     steps: of the sum, or groups of them, in one iteration of the microkernel's loop
+    begun: sums begin with their first products, not with zeros
     blocks: several blocks of rows in a unit; by_rows: each of one tile; split: several blocks of K
     announced: what a tile will store is prefetched
     edge_m, edge_n: whole tiles leave rows or columns; low, narrow: fewer rows than a vector has lanes, or columns than
@@ -100,6 +103,7 @@ class Form:
     dots: int
     group: int
     steps: int
+    begun: bool
     blocks: bool
     by_rows: bool
     announced: bool
@@ -149,7 +153,8 @@ def form_of(c: Contraction, plan: PanelPlan) -> Form:
               plan.dots * steps, plan.dots * (rows + ceil(plan.unit_m / width) * width))
     used = plan.b != "place", plan.a != "place", split, plan.dots > 0, plan.dots > 0
     return Form(plan.outer, rows, plan.vectors, width, plan.a, plan.b, plan.dots, plan.group,
-                steps_at_once(m * n * k, k, plan), blocks, by_rows, not by_rows or is_announced(m * n, k), split,
+                steps_at_once(m * n * k, k, plan), plan.begun, blocks, by_rows,
+                not (by_rows or panels == 1) or is_announced(m * n, k), split,
                 m % rows > 0, n % columns > 0, k % width > 0, m < width, n < columns, k < width,
                 ceil(plan.vectors / tiles) if ahead else 0,
                 ahead and (split or k * columns * c.b.dtype.itemsize > NEAR_PANEL),
@@ -159,11 +164,17 @@ def form_of(c: Contraction, plan: PanelPlan) -> Form:
 
 def steps_at_once(work: int, k: int, plan: PanelPlan) -> int:
     """Steps of the sum in one iteration, of so many multiply-adds and k steps in all."""
-    if plan.b == "place" and plan.block_k < min(k, LEAST_NEAR):
+    if plan.begun or plan.b == "place" and plan.block_k < min(k, LEAST_NEAR):
         return 1
     most = MAX_STEPS_IN_PLACE if plan.b == "place" else STEPS[0][1]
     return next((steps for least, steps in STEPS if work >= least and steps <= most and
                  k % (steps * plan.group) == plan.block_k % (steps * plan.group) == 0), 1)
+
+
+def begins_at_once(c: Contraction, block_k: int, target: Target) -> bool:
+    """Whether sums begin with their first products. Not of few rows, which `codegen/panels.py` may replace by a plan
+    that begins with zeros: a sum of nothing but -0.0 would differ."""
+    return target.fma_rate == 1 and block_k == extent(c.k[-1]) and extent(c.m[-1]) > MAX_ROWS
 
 
 def is_announced(outputs: int, k: int) -> bool:

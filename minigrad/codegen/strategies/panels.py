@@ -28,7 +28,7 @@ from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.strategies.bfloat16 import takes_bfloat16
 from minigrad.codegen.strategies.build_dots import dot_groups, lanes_along_rows
 from minigrad.codegen.strategies.packed import is_plain, product, row_bytes, step_cycles, steps_closely
-from minigrad.codegen.strategies.panel_form import LEAST_NEAR, form_of
+from minigrad.codegen.strategies.panel_form import LEAST_NEAR, begins_at_once, form_of
 from minigrad.codegen.strategies.panel_units import (
     FAR_STEP,
     NEAR_ROWS,
@@ -217,7 +217,8 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
     streamed = b == "place" and block_k < k
     group = 1
     if a == "place" and not far_a and b != "turned" and block_k == k and fits_halves(c, width, target):
-        return panels(c, width // 2, replace(target, vector_bytes=target.vector_bytes // 2))
+        made = panels(c, width // 2, replace(target, vector_bytes=target.vector_bytes // 2))
+        return made if isinstance(made, str) else replace(made, begun=begins_at_once(c, made.block_k, target))
     if few:
         rows, vectors, dots = *stream_tile(m, ceil(n / width), a == "place", target), 0
     else:
@@ -244,11 +245,11 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
         unit_m, unit_n = tall_units(c, n, rows, columns, block_k, target)
     else:
         unit_m, unit_n = units(c, n, rows, columns, block_k, b == "place", target, group > 1, near)
-    by_rows = passed or unit_n >= n and writes_rows(c, unit_n, block_k, b == "place", target)
+    by_rows = passed or unit_n >= n > columns and writes_rows(c, unit_n, block_k, b == "place", target)
     outer = tuple(v.name for v in (*c.batch, *c.m[:-1], *c.n[:-1]))
     block_m = rows if by_rows else unit_m
-    return PanelPlan("panels", outer, unit_m, unit_n, block_m, block_k, rows, vectors, width, a, b, dots,
-                     group)
+    return PanelPlan("panels", outer, unit_m, unit_n, block_m, block_k, rows, vectors, width, a, b, dots, group,
+                     begins_at_once(c, block_k, target))
 
 
 def fits_in_place(c: Contraction, b_bytes: int, target: Target) -> bool:

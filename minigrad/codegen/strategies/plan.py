@@ -282,6 +282,7 @@ class PanelPlan:
         that is read along k, in squares that are transposed in registers
     dots: columns after the last tile, fewer than a vector, by dot products with lanes along K
     group: steps of the sum beside each other in a vector of packed B, which has so many times fewer columns then
+    begun: whether sums begin with their first products, not with zeros
     """
 
     strategy: str
@@ -297,6 +298,7 @@ class PanelPlan:
     b: str
     dots: int = 0
     group: int = 1
+    begun: bool = False
 
     @property
     def columns(self) -> int:

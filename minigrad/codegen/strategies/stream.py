@@ -53,7 +53,7 @@ ENOUGH_SUMS = 16
 """Sums in flight that keep multiply-adds busy and few loads beside them, where one begins per cycle: 2 panels of 128
 with 8 rows, 4 with 4 rows, without any that is left, were 2-4% faster than 3 and 6."""
 
-AHEAD, AHEAD_ROWS, LINE = 2048, 8, 64
+AHEAD, AHEAD_ROWS, LINE = 4096, 8, 64
 """Bytes ahead at which panels are prefetched where each step takes lines of them and multiply-adds begin one by one, so
 that instructions in flight do not reach far: with so many rows 4-15%. Fewer wait for memory, where prefetches take the
 places of what the processor fetches by itself: up to 1.8 times as long."""
