@@ -11,7 +11,7 @@ PAGE = (Path(__file__).parents[1] / "docs" / "operations.md").read_text(encoding
 UNLISTED = {"batchnorm_train", "dequantized", "device", "dim", "dot_bytes", "dtype", "element_size",
             "cuda", "data_ptr", "get_device", "is_cpu", "is_cuda", "is_pinned", "is_shared", "pin_memory",
             "storage_offset", "is_complex", "is_floating_point",
-            "is_same_size", "is_signed", "itemsize", "lazydata", "moved", "nbytes",
+            "gru_step", "is_same_size", "is_signed", "itemsize", "lazydata", "lstm_step", "moved", "nbytes",
             "ndim", "ndimension", "nelement", "numel", "rmsnorm",
             "sequential", "shape", "size", "stepped"}
 """Sizes and types, what layers and optimizers call, and what tinygrad calls otherwise."""

@@ -3,12 +3,13 @@ from __future__ import annotations
 
 from typing import Any, Self
 
+from minigrad.dtype import promote
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_axis, as_number
 from minigrad.mixins.decompositions import DecompositionMixin
 from minigrad.mixins.modes import modes
 from minigrad.mixins.reduce import Axis
-from minigrad.ops import functions
+from minigrad.ops import functions, recurrent
 
 
 class NNMixin(DecompositionMixin):
@@ -76,6 +77,35 @@ class NNMixin(DecompositionMixin):
             raise ShapeError(f"[glu] expected an even length along axis {dim}, got {list(self.shape)}")
         first, second = self.split([n // 2, n // 2], dim)
         return first * second.sigmoid()
+
+    # Steps of recurrent layers
+
+    def lstm_step(self, c: Self) -> tuple[Self, Self]:
+        """(h', c') [..., H] of this tensor, gates [..., 4 * H] in the order i, f, g, o, and of c [..., H]:
+        c' = sigmoid(f) * c + sigmoid(i) * tanh(g), h' = sigmoid(o) * tanh(c').
+        """
+        gates, c = self._step_operands("lstm_step", 4, c, self)
+        c = self._wrap(recurrent.lstm_memory(gates._node, c._node), gates, c)
+        return self._wrap(recurrent.lstm_output(gates._node, c._node), gates, c), c
+
+    def gru_step(self, of_state: Self, h: Self) -> Self:
+        """h' [..., H] of this tensor and `of_state`, products [..., 3 * H] of input and state in the order r, z, n, and
+        of h [..., H]: h' = n + sigmoid(zx + zh) * (h - n) with n = tanh(nx + sigmoid(rx + rh) * nh).
+        """
+        x, s, h = self._step_operands("gru_step", 3, h, self, of_state)
+        return self._wrap(recurrent.gru(x._node, s._node, h._node), x, s, h)
+
+    def _step_operands(self, name: str, gates: int, state: Self, *products: Self) -> list[Self]:
+        """All of them in one type, products first. Raises ShapeError."""
+        wanted = (*state.shape[:-1], gates * state.shape[-1]) if state.ndim else None
+        for given in products:
+            if given.shape != wanted:
+                raise ShapeError(f"[{name}] expected {list(wanted or ())} for a state {list(state.shape)}, "
+                                 f"got {list(given.shape)}")
+        dtype = state.dtype
+        for given in products:
+            dtype = promote(dtype, given.dtype)
+        return [t.cast(dtype)._as_float() for t in (*products, state)]
 
     def softmin(self, axis: Axis = -1, *, dim: Axis = None) -> Self:
         """softmax(-x)."""

@@ -20,20 +20,6 @@ def _uniform(hidden_size: int, *shape: int) -> Tensor:
     return Tensor.uniform(*shape, low=-bound, high=bound, requires_grad=True)
 
 
-def _lstm_step(of_input: Tensor, of_state: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """(h', c') of the products of input and state with their weights, [N, 4 * hidden_size]."""
-    i, f, g, o = (of_input + of_state).chunk(4, -1)
-    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-    return o.sigmoid() * c.tanh(), c
-
-
-def _gru_step(of_input: Tensor, of_state: Tensor, h: Tensor) -> Tensor:
-    """h' of the products of input and state with their weights, [N, 3 * hidden_size]."""
-    (ri, zi, ni), (rh, zh, nh) = of_input.chunk(3, -1), of_state.chunk(3, -1)
-    n = (ni + (ri + rh).sigmoid() * nh).tanh()
-    return n + (zi + zh).sigmoid() * (h - n)
-
-
 class _Cell(Layer):
     """`weight_ih` [gates * hidden_size, input_size], `weight_hh` [gates * hidden_size, hidden_size], `bias_ih` and
     `bias_hh` [gates * hidden_size] (None without), all uniform in +-1/sqrt(hidden_size), as in PyTorch."""
@@ -82,7 +68,8 @@ class LSTMCell(_Cell):
             raise ShapeError(f"[LSTMCell] expected a state (h, c), got {type(state).__name__}")
         h, c = (self._start(x), self._start(x)) if state is None else state
         self._checked(x, h, c)
-        return _lstm_step(*self._products(x, h), c)
+        of_input, of_state = self._products(x, h)
+        return (of_input + of_state).lstm_step(c)
 
 
 class GRUCell(_Cell):
@@ -101,7 +88,8 @@ class GRUCell(_Cell):
     def forward(self, x: Tensor, h: Tensor | None = None) -> Tensor:
         h = self._start(x) if h is None else h
         self._checked(x, h)
-        return _gru_step(*self._products(x, h), h)
+        of_input, of_state = self._products(x, h)
+        return of_input.gru_step(of_state, h)
 
 
 def _nonlinear(name: str, nonlinearity: str) -> str:
@@ -249,7 +237,7 @@ class LSTM(_Layers):
         return output, (h, c)
 
     def _step(self, of_input: Tensor, of_state: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return _lstm_step(of_input, of_state, state[1])
+        return (of_input + of_state).lstm_step(state[1])
 
 
 class GRU(_Layers):
@@ -263,7 +251,7 @@ class GRU(_Layers):
         return output, last
 
     def _step(self, of_input: Tensor, of_state: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (_gru_step(of_input, of_state, state[0]),)
+        return (of_input.gru_step(of_state, state[0]),)
 
 
 class RNN(_Layers):

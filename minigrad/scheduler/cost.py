@@ -1,7 +1,7 @@
 """Recompute or store: what evaluating an elementwise Node inside its users costs, against writing and reading it."""
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, inf
 
 from minigrad.expr import FloorDiv, Index, Mod, Var, subs, variables
 from minigrad.ops.op import Elementwise, Generate
@@ -73,7 +73,8 @@ def measure_axes(state: Fusion) -> None:
 
 
 def cone(state: Fusion, k: int) -> tuple[float, list[int]]:
-    """What recomputing a node from memory takes: operations, each shared one counted once, and the nodes to read."""
+    """What recomputing a node from memory takes: operations, each shared one counted once, and the nodes to read.
+    Infinitely many operations, and some of the nodes, where more than `MAX_CONE` are looked at."""
     found = state.cones.get(k)
     if found is None:
         found = state.cones[k] = measure_cone(state, k)
@@ -94,7 +95,7 @@ def measure_cone(state: Fusion, k: int) -> tuple[float, list[int]]:
             if j not in seen:
                 seen.add(j)
                 stack.append(j)
-    return flops, sources
+    return inf if stack else flops, sources
 
 
 def widens(graph: Graph, k: int) -> bool:
@@ -138,6 +139,8 @@ def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str
     if len(users) == 1 and evaluations <= count:
         return None
     flops, sources = cone(state, k)
+    if flops == inf:
+        return f"more than {MAX_CONE} operations would be repeated"
     size_of = state.graph.sizes
     read = sum([size_of[i] for i in sources])
     if not read and flops <= 2 * LOAD_FLOPS * count:

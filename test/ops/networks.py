@@ -133,6 +133,22 @@ def conv_twin(
     return y.astype(x.dtype)
 
 
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def _lstm_step(gates: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    i, f, g, o = np.split(gates, 4, -1)
+    c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
+    return _sigmoid(o) * np.tanh(c), c
+
+
+def _gru_step(x: np.ndarray, s: np.ndarray, h: np.ndarray) -> np.ndarray:
+    (rx, zx, nx), (rh, zh, nh) = np.split(x, 3, -1), np.split(s, 3, -1)
+    n, z = np.tanh(nx + _sigmoid(rx + rh) * nh), _sigmoid(zx + zh)
+    return (1 - z) * n + z * h
+
+
 def networks_cases() -> list[Case]:
     labels = N(0, 4, 6)
     return [
@@ -169,6 +185,22 @@ def networks_cases() -> list[Case]:
             None,
             second=True,
             tolerance=3,
+        ),
+        Case(
+            "lstm_step",
+            lambda x, c: sum(x.lstm_step(c)),
+            (F(3, 20), F(3, 5)),
+            lambda x, c: sum(_lstm_step(x, c)),
+            second=True,
+            tolerance=2,
+        ),
+        Case(
+            "gru_step",
+            lambda x, s, h: x.gru_step(s, h),
+            (F(3, 15), F(3, 15), F(3, 5)),
+            _gru_step,
+            second=True,
+            tolerance=2,
         ),
         Case("batchnorm", lambda x, m, v: x.batchnorm(None, None, m, v), (F(3, 4, 5), F(4), P(4)), None),
         Case(
