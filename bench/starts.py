@@ -31,7 +31,15 @@ from minigrad.engine.stats import stats
 print(done, stats.schedule_s + stats.lower_s + stats.render_s, stats.kernels, stats.programs)
 """
 """A training step; when it was done, by the clock of the whole system, and what it took."""
-MATMULS = ((512, 512, 512), (384, 640, 768), (1000, 300, 700), (64, 1024, 1024))
+MATMULS = (
+    (512, 512, 512, ""), (384, 640, 768, ""), (1000, 300, 700, ""), (64, 1024, 1024, ""), (4096, 256, 24, ""),
+    (6272, 144, 24, ""), (784, 240, 40, ""), (49, 1152, 192, ""), (3136, 16, 96, ""), (200, 300, 200, ""),
+    (33, 45, 67, ""), (64, 64, 64, ""), (10, 17, 5, ""), (1, 1024, 1024, ""), (2, 2048, 2048, ""), (8, 1024, 1024, ""),
+    (512, 512, 512, "A"), (512, 512, 512, "B"), (100, 700, 300, "B"))
+"""Rows, depth, columns and what is transposed in memory: one new form of the programs after the other, and one that is
+known, 1000x300x700. Tall and narrow, few rows, B in place, sizes as constants, small, and operands along the sum."""
+
+Shape = tuple[int, int, int, str]
 
 
 def measure_starts(bench: Bench, name: str, batch: int, size: int) -> None:
@@ -82,14 +90,15 @@ def _measure_matmuls(bench: Bench, environment: dict[str, str]) -> None:
     shapes = MATMULS[:1] if bench.quick else MATMULS
     code = f"import json; from bench.starts import matmul_seconds; print(json.dumps(matmul_seconds({shapes})))"
     found = json.loads(_process(code, environment)[3])
-    for k, ((rows, depth, columns), seconds) in enumerate(zip(shapes, found, strict=True)):
+    for k, ((rows, depth, columns, turned), seconds) in enumerate(zip(shapes, found, strict=True)):
         which = "new matmul" if k == 0 else "further matmul"
-        bench.report.add_figure(f"{which} {rows}x{depth} @ {depth}x{columns}", [seconds], 1e-3, "ms")
+        how = f", {turned} transposed" if turned else ""
+        bench.report.add_figure(f"{which} {rows}x{depth} @ {depth}x{columns}{how}", [seconds], 1e-3, "ms")
 
 
-def matmul_seconds(shapes: tuple[tuple[int, int, int], ...]) -> list[float]:
-    """Seconds that the first call of a matmul takes beyond the second, for rows, depth and columns: planning, rendering
-    and compiling."""
+def matmul_seconds(shapes: tuple[Shape, ...]) -> list[float]:
+    """Seconds that the first call of a matmul takes beyond the second, for rows, depth, columns and the operand that is
+    transposed: planning, rendering and compiling."""
     import numpy as np
 
     from minigrad import Tensor, config
@@ -97,8 +106,10 @@ def matmul_seconds(shapes: tuple[tuple[int, int, int], ...]) -> list[float]:
     (Tensor(np.ones((3, 3), np.float32)) + 1).realize()
     found = []
     with config(disk_cache=False):
-        for rows, depth, columns in shapes:
-            a, b = (Tensor(np.ones(shape, np.float32)).realize() for shape in ((rows, depth), (depth, columns)))
+        for rows, depth, columns, turned in shapes:
+            a, b = (Tensor(np.ones(shape[::-1] if name in turned else shape, np.float32)).realize()
+                    for name, shape in (("A", (rows, depth)), ("B", (depth, columns))))
+            a, b = a.T if "A" in turned else a, b.T if "B" in turned else b
             spent = []
             for _ in range(2):
                 start = time.perf_counter()

@@ -5,6 +5,7 @@ import time
 import pytest
 from cpu_programs import increment
 
+from minigrad.codegen.render.llvm import QUICK
 from minigrad.config import config
 from minigrad.errors import CompileError
 from minigrad.runtime import llvm_batch, llvm_emit
@@ -45,6 +46,22 @@ def answered(batch: Batch, groups: int) -> list[tuple[dict, bytes]]:
             break
         time.sleep(0.01)
     return list(batch._done)
+
+
+def test_quick_units_are_in_groups_of_their_own():
+    """How a unit is compiled does not depend on its neighbours."""
+    assert QUICK == llvm_emit.QUICK
+    units = {key: (entries, f"{QUICK}\n{text}" if key in ("key1", "key4") else text)
+             for key, (entries, text) in sources(6).items()}
+    batch = Batch(Emitter(*HOST).emit, HOST)
+    try:
+        with config(threads=1):
+            for key, source in units.items():
+                batch.add(key, source)
+            groups = [list(group) for group, _ in batch.finish()]
+    finally:
+        batch.close()
+    assert sorted(groups) == [["key0", "key2"], ["key1", "key4"], ["key3", "key5"]]
 
 
 def test_the_helper_makes_the_same_objects():

@@ -44,8 +44,8 @@ class Batch:
         `about` how many units will come, where somebody can say: for many, help gets ready at once.
         """
         self._emit, self._processor = emit, processor
-        self._filling: Group = {}
-        self._chars = 0
+        self._filling: dict[bool, Group] = {}  # those that are quick in groups of their own
+        self._chars = dict.fromkeys((False, True), 0)
         self._waiting: deque[Group] = deque()
         self._waiting_chars = 0
         self._sent: deque[Group] = deque()
@@ -59,16 +59,18 @@ class Batch:
 
     def add(self, key: str, source: Source) -> None:
         """Puts a unit into the group that is being filled."""
-        self._filling[key] = source
-        self._chars += len(source[1])
+        quick = llvm_emit.is_quick(source[1])
+        group = self._filling.setdefault(quick, {})
+        group[key] = source
+        self._chars[quick] += len(source[1])
         idle = self._helper is not None and not self._sent
-        if len(self._filling) >= GROUP_UNITS or self._chars >= (FIRST_CHARS if idle else GROUP_CHARS):
-            self._close_group()
+        if len(group) >= GROUP_UNITS or self._chars[quick] >= (FIRST_CHARS if idle else GROUP_CHARS):
+            self._close_group(quick)
 
     def finish(self) -> Iterator[tuple[Group, bytes]]:
         """Compiles what the helper has not begun with. Raises Refused."""
-        if self._filling:
-            self._close_group()
+        for quick in list(self._filling):
+            self._close_group(quick)
         with self._more:
             self._ended = True
         while (group := self._take()) is not None:
@@ -111,11 +113,11 @@ class Batch:
                 return self._waiting.pop()
             return self._sent.pop() if len(self._sent) > 1 else None
 
-    def _close_group(self) -> None:
+    def _close_group(self, quick: bool) -> None:
         with self._more:
-            self._waiting.append(self._filling)
-            self._waiting_chars += self._chars
-            self._filling, self._chars = {}, 0
+            self._waiting.append(self._filling.pop(quick))
+            self._waiting_chars += self._chars[quick]
+            self._chars[quick] = 0
             if self._reader is None and self._waiting_chars >= HELP_CHARS:
                 self._call_help()
             self._send()

@@ -10,13 +10,22 @@ from __future__ import annotations
 import json
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from queue import SimpleQueue
 from threading import Thread
 from typing import IO, Any
 
 Source = tuple[tuple[str, ...], str]
 """The names of the entries, which get the key appended, and the IR text that defines them."""
+
+QUICK = "; quick"
+"""How a source begins whose code is generated without strength reduction of addresses and without a second scheduling:
+a quarter of the time. It is its renderer that knows that the code is as good."""
+
+
+def is_quick(source: str) -> bool:
+    return source.startswith(QUICK)
 
 
 class Refused(Exception):  # noqa: N818  (the caller makes a CompileError of it)
@@ -40,11 +49,11 @@ class Emitter:
         self.llvm = llvm
         self.triple = llvm.get_process_triple()
         self.cpu, self.flags = cpu, flags
-        self.machine = self.new_machine()
+        self.machine, self.quick_machine = self.new_machine(), self.new_machine(1)
 
-    def new_machine(self) -> Any:
+    def new_machine(self, level: int = 2) -> Any:
         target = self.llvm.Target.from_triple(self.triple)
-        return target.create_target_machine(cpu=self.cpu, features=self.flags, opt=2, jit=True)
+        return target.create_target_machine(cpu=self.cpu, features=self.flags, opt=level, jit=True)
 
     def emit(self, sources: Mapping[str, Source]) -> bytes:
         """One object of all sources by key. They are parsed one by one, so that an error names its source."""
@@ -56,13 +65,35 @@ class Emitter:
                 whole = module
             else:
                 whole.link_in(module)
-        return self.finish(whole)
+        return self.finish(whole, all(is_quick(source) for _, source in sources.values()))
 
-    def finish(self, module: Any) -> bytes:
+    def finish(self, module: Any, quick: bool = False) -> bytes:
         """The object of a module, after our passes."""
         self.run_passes(module)
-        code: bytes = self.machine.emit_object(module)
+        with self.generator(quick) as machine:
+            code: bytes = machine.emit_object(module)
         return code
+
+    def assembly(self, source: str) -> str:
+        """The assembly of a source, likewise."""
+        module = self.parse(source)
+        self.run_passes(module)
+        with self.generator(is_quick(source)) as machine:
+            text: str = machine.emit_assembly(module)
+        return text
+
+    @contextmanager
+    def generator(self, quick: bool) -> Iterator[Any]:
+        """The machine that generates code, `quick` without strength reduction. That option is LLVM's, of the whole
+        process, which others may use LLVM in."""
+        if not quick:
+            yield self.machine
+            return
+        self.llvm.set_option("", "-disable-lsr=true")
+        try:
+            yield self.quick_machine
+        finally:
+            self.llvm.set_option("", "-disable-lsr=false")
 
     def parse(self, source: str) -> Any:
         try:

@@ -30,7 +30,7 @@ from minigrad.runtime.llvm_emit import Emitter, Refused, Source
 # What the loader may resolve from the process: LLVM turns copies and fills into these by itself.
 LIBRARY_SYMBOLS = frozenset({"memcpy", "memmove", "memset"})
 # Part of every key: raise it when the passes of `Emitter` change.
-PIPELINE = "sroa,instcombine,simplifycfg;O2;1"
+PIPELINE = "sroa,instcombine,simplifycfg;O2;2"
 
 # LLVM takes one caller at a time anyway. A fork waits for it, so that the child never inherits it locked.
 _lock = threading.RLock()
@@ -136,12 +136,9 @@ class Jit:
         """The assembly of one IR text after our passes, for reading."""
         with _lock:
             try:
-                module = self._emitter.parse(source)
+                return self._emitter.assembly(source)
             except Refused as e:
                 raise CompileError(f"[load] {e}", e.source) from None
-            self._emitter.run_passes(module)
-            text: str = self._emitter.machine.emit_assembly(module)
-            return text
 
     def _fetch(self, key: str, unit: Unit) -> bool:
         """Loads the unit from disk; False if no usable object holds it."""

@@ -219,7 +219,7 @@ def generalise(kernel: Kernel, c: Contraction, plan: PanelPlan) -> General | Non
     units = (*(lifter.dim(f"units{k}", count) for k, count in enumerate(here.units[:-2])),
              *(lifter.count(name, count) for name, count in zip(("units_m", "units_n"), here.units[-2:], strict=True)))
     block_k = lifter.dim("block_k", here.block_k) if form.split else None
-    k = lifter.dim("k", here.k)
+    k = lifter.dim("k", here.k, least=form.steps + form.begun)
     sizes = Sizes(lifter.dim("m", here.m), lifter.dim("n", here.n), k, unit_m, lifter.dim("unit_n", here.unit_n), units,
                   form.rows if form.by_rows else unit_m, k if block_k is None else block_k,
                   lifter.dim("parts", here.parts))
@@ -258,13 +258,13 @@ class _Lifter:
         self.found: dict[object, tuple[Var, int]] = {}
         self.steps = 0
 
-    def dim(self, name: str, value: Index, key: object = None) -> Index:
-        """The argument for a length; 0 and 1, which code relies on, stay what they are."""
+    def dim(self, name: str, value: Index, key: object = None, least: int = 1) -> Index:
+        """The argument for a length, at least that; 0 and 1, which code relies on, stay what they are."""
         if not isinstance(value, int) or abs(value) > MAX_SIZE:
             raise NotShared
         if abs(value) <= 1:
             return value
-        known = self.found.setdefault(key or name, (Var(name, 1, MAX_SIZE), abs(value)))[0]
+        known = self.found.setdefault(key or name, (Var(name, least, MAX_SIZE), abs(value)))[0]
         return known if value > 0 else -known
 
     def count(self, name: str, value: Index) -> Index:
