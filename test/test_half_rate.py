@@ -130,3 +130,11 @@ def test_a_tile_loads_its_first_row_itself() -> None:
     text = render_llvm(build_panels(kernel, kernel.nests[0], made(512, 144, 24, HALF), "panels"), CODE).source
     before, _, tile = text.partition("asm sideeffect")
     assert "load" not in before and tile.count("load float") == 2 * made(512, 144, 24, HALF).rows
+
+
+@pytest.mark.parametrize("n, few", [(24, True), (40, True), (48, False)])
+def test_factors_of_half_vectors_are_in_the_first_registers(n: int, few: bool) -> None:
+    """Instructions that name no others are shorter; those of whole vectors never are."""
+    kernel, chosen = flat_kernel(tensor(512, 96) @ tensor(96, n), HALF), made(512, n, 96, HALF)
+    text = render_llvm(build_panels(kernel, kernel.nests[0], chosen, "panels"), CODE).source
+    assert text.count('asm "", "=x,0"') == (chosen.rows + chosen.vectors if few else 0)

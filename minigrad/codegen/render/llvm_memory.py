@@ -109,7 +109,8 @@ class LlvmMemory(LlvmValues):
         p, align = self.pointer(memory, start), memory.dtype.itemsize
         if mask is None or mask.lanes == 1:
             p = self.safe_pointer(memory, p, mask, width)
-            return self.fetch(memory, f"load <{width} x {kind}>, ptr {p.text}, align {align}", width, (p,), floor, mask)
+            text = f"load <{width} x {kind}>, ptr {p.text}, align {align}"
+            return self.in_first(self.fetch(memory, text, width, (p,), floor, mask))
         text = (f"call <{width} x {kind}> @llvm.masked.load.{mangled(kind, width)}.p0(ptr align {align} {p.text}, "
                 f"{typed(mask)}, <{width} x {kind}> zeroinitializer)")
         return self.fetch(memory, text, width, (p, mask), floor, mask)
