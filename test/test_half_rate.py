@@ -59,6 +59,8 @@ def test_short_sums_write_long_runs() -> None:
     wide_tile, usual = made(512, 512, 4, HALF), made(512, 512, 12, HALF)
     assert (wide_tile.rows, wide_tile.vectors) == (2, 8) and usual.vectors < 8
     assert made(512, 512, 4, AVX512).vectors < 8 and made(512, 500, 4, HALF).vectors < 8
+    alone = made(512, 512, 4, replace(HALF, units=1))
+    assert (alone.rows, alone.vectors) == (8, 2) and made(4, 4096, 4, replace(HALF, units=1)).rows == 2
 
 
 @pytest.mark.parametrize("columns, vectors", [(2048, 8), (1280, 8), (1040, 8), (1152, 8)])

@@ -148,3 +148,10 @@ def cut(count: int, most: int) -> list[int]:
 def even(count: int, most: int) -> int:
     """`count` in equal parts of at most `most`."""
     return ceil(count / ceil(count / most))
+
+
+def part(k: int, most: int, multiple: int) -> int:
+    """Steps of the sum per block: all of them, or equal parts of a multiple."""
+    if k <= most:
+        return k
+    return ceil(ceil(k / ceil(k / most)) / multiple) * multiple

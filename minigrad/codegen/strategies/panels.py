@@ -34,6 +34,7 @@ from minigrad.codegen.strategies.panel_units import (
     NEAR_ROWS,
     SHARED_ROWS,
     even,
+    part,
     tall_units,
     units,
     writes_rows,
@@ -79,9 +80,10 @@ USUAL_ROWS, USUAL = 6, 0.98
 """Rows of the register tile that is taken where others gain less than this, so that products of many sizes share its
 programs; its vectors are an eighth of the registers. Not where rows of B in place are pages apart."""
 
-SHORTEST_K, WIDE = 8, (2, 8)
+SHORTEST_K, WIDE, TALL = 8, (2, 8), (8, 2)
 """Steps of the sum up to which a tile of so many rows and vectors writes longer runs of the output, at one multiply-add
-per cycle: 0-13%, 1.1-1.2 times as fast on two threads; nothing for 12 steps, 4% lost at 1000x128x6."""
+per cycle: 0-13%, 1.1-1.2 times as fast on two threads; nothing for 12 steps. Alone a worker is faster with the second
+tile, 0-10%: its sums are the same."""
 
 FAR_CYCLES = 1.5
 """Cycles added to a step where rows of B in place are pages apart: a page's address is looked up for each."""
@@ -281,13 +283,6 @@ def stream_tile(m: int, across: int, in_place: bool, target: Target) -> tuple[in
     return even(m, (room - vectors) // vectors), vectors
 
 
-def part(k: int, most: int, multiple: int) -> int:
-    """Steps of the sum per block: all of them, or equal parts of a multiple."""
-    if k <= most:
-        return k
-    return ceil(ceil(k / ceil(k / most)) / multiple) * multiple
-
-
 def register_tile(c: Contraction, block_k: int, width: int, target: Target, a_in_place: bool, b_in_place: bool,
                   passed: bool) -> tuple[int, int, int, float]:
     """Rows and vectors of the microkernel with the fewest cycles over the whole output, edges included, how many
@@ -303,7 +298,7 @@ def register_tile(c: Contraction, block_k: int, width: int, target: Target, a_in
     dots = 0 if streamed or not along_rows and not width <= k <= MAX_K_DOTS else MAX_DOTS
     usual = (0, 0) if ahead else (USUAL_ROWS, target.registers // 8)
     if target.fma_rate == 1 and b_in_place and k <= SHORTEST_K and m > 1 and n % (WIDE[1] * width) == 0:
-        return *WIDE, 0, 0.0
+        return *(TALL if target.units == 1 and m >= TALL[0] else WIDE), 0, 0.0
     found = 1, 1, 0, float("inf")
     for vectors in range(1, min(STREAM_VECTORS[-1] if streamed else MAX_VECTORS, ceil(n / width)) + 1):
         most = most_rows(vectors, target)
