@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_tensor, is_index
@@ -40,10 +41,14 @@ class _Layer(Layer, ABC):
         self.weight = Tensor.uniform(*shape, low=-bound, high=bound, requires_grad=True)
         self.bias = Tensor.uniform(out_channels, low=-bound, high=bound, requires_grad=True) if bias else None
 
-    def _check(self, x: Tensor, channels: int) -> None:
-        if as_tensor(type(self).__name__, x).ndim != self.axes + 2 or x.shape[1] != channels:
+    def _of_batch(self, x: Tensor, channels: int, run: Callable[[Tensor], Tensor]) -> Tensor:
+        """What `run` makes of x [N, channels, ...]; or of the one image of x [channels, ...], without the axis N."""
+        one = as_tensor(type(self).__name__, x).ndim == self.axes + 1
+        batch = x.unsqueeze(0) if one else x
+        if batch.ndim != self.axes + 2 or batch.shape[1] != channels:
             raise ShapeError(f"[{type(self).__name__}] expected [N, {channels}, {', '.join('DHW'[-self.axes:])}], "
                              f"got {list(x.shape)}")
+        return run(batch).squeeze(0) if one else run(batch)
 
 
 class _Conv(_Layer):
@@ -93,7 +98,9 @@ class _Conv(_Layer):
         return tuple([p for total in totals[::-1] for p in (total // 2, total - total // 2)])
 
     def forward(self, x: Tensor) -> Tensor:
-        self._check(x, self.in_channels)
+        return self._of_batch(x, self.in_channels, self._run)
+
+    def _run(self, x: Tensor) -> Tensor:
         inside = self.padding_mode == "zeros"
         x = x if inside else x.pad(self._pads, self.padding_mode)
         return x.conv2d(
@@ -147,17 +154,31 @@ class _ConvTranspose(_Layer):
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self._start((in_channels, out_channels // groups, *self.kernel_size), out_channels, bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        self._check(x, self.in_channels)
-        return x.conv_transpose2d(
+    def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
+        """`output_size`, of the last axes or of all, takes the place of output_padding: each is less than a stride more
+        than without. Raises ShapeError for others."""
+        sizes = None if output_size is None else list(output_size)
+        return self._of_batch(x, self.in_channels, lambda batch: batch.conv_transpose2d(
             self.weight,
             self.bias,
             groups=self.groups,
             stride=self.stride,
             dilation=self.dilation,
             padding=self.padding,
-            output_padding=self.output_padding,
-        )
+            output_padding=self.output_padding if sizes is None else self._extra(batch.shape[2:], sizes),
+        ))
+
+    def _extra(self, lengths: tuple[Any, ...], output_size: list[int]) -> tuple[int, ...]:
+        """The output_padding that gives an output of these sizes."""
+        least = [(n - 1) * s - 2 * p + d * (k - 1) + 1 for n, s, p, d, k in zip(
+            lengths, self.stride, self.padding, self.dilation, self.kernel_size, strict=True)]
+        extra = tuple([have - n for have, n in zip(output_size[-self.axes:], least, strict=False)])
+        if not self.axes <= len(output_size) <= self.axes + 2 or any(
+                not 0 <= e < s for e, s in zip(extra, self.stride, strict=True)):
+            most = [n + s - 1 for n, s in zip(least, self.stride, strict=True)]
+            raise ShapeError(f"[{type(self).__name__}] expected an output_size from {least} to {most}, "
+                             f"got {output_size}")
+        return extra
 
 
 class ConvTranspose1d(_ConvTranspose):
