@@ -1,6 +1,6 @@
 """What programs written for PyTorch do besides calling operations: parameters without gradients, frozen and unfrozen
 ones, `.data`, modes of single layers, averages of lists."""
-# mypy: disable-error-code="arg-type,attr-defined,union-attr"
+# mypy: disable-error-code="arg-type,attr-defined,call-arg,union-attr"
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -252,6 +252,68 @@ def test_numbers_have_an_axis() -> None:
         y, z = ours ** exponent, theirs ** exponent
         y.sum().backward(), z.sum().backward()
         assert y.tolist() == z.tolist() == [1.0] * 6 and ours.grad.tolist() == theirs.grad.tolist() == [0.0] * 6
+
+
+def test_what_orders_has_values_and_indices() -> None:
+    """By name, as a pair, captured, and `median` with a `dim`."""
+    x = np.random.default_rng(0).integers(0, 4, (3, 5)).astype(np.float32)
+    x[1, 2] = np.nan
+    for name, options in (("sort", {"dim": 1}), ("topk", {"k": 2, "dim": 0}), ("kthvalue", {"k": 2, "dim": 1}),
+                          ("cummax", {"dim": 1}), ("cummin", {"dim": 0}), ("max", {"dim": 1}), ("median", {"dim": 1}),
+                          ("nanmedian", {"dim": 0, "keepdim": True})):
+        def run(t: Any) -> Any:
+            return getattr(t, name)(**options)  # noqa: B023
+
+        expected = run(torch.tensor(x))
+        for found in (run(Tensor(x)), jit(run)(Tensor(x))):
+            values, indices = found
+            assert np.array_equal(values.numpy(), expected.values.numpy(), equal_nan=True), name
+            at = {"axis": options["dim"]}
+            place = indices.numpy() if indices.ndim == 2 else np.expand_dims(indices.numpy(), options["dim"])
+            taken = np.take_along_axis(x, place, **at)
+            assert np.array_equal(taken.reshape(values.shape), values.numpy(), equal_nan=True), name
+        assert run(Tensor(x)).values.shape == run(Tensor(x)).indices.shape == tuple(expected.indices.shape)
+    assert Tensor(x).median(1).shape == (3,) and Tensor(3.0).median(dim=0).indices.item() == 0
+    assert Tensor(x).reshape(-1)[:4].mode().values.shape == ()
+
+
+def test_convolutions_of_one_image() -> None:
+    """Without an axis of batches, and transposed ones that are told the size of their output."""
+    for kind, shape in (("Conv1d", (3, 9)), ("Conv2d", (3, 7, 8)), ("ConvTranspose2d", (3, 4, 5)),
+                        ("ConvTranspose1d", (3, 6))):
+        ours, theirs = (getattr(n, kind)(3, 4, 3, stride=2, padding=1) for n in (nn, torch.nn))
+        theirs.load_state_dict({k: torch.tensor(t.numpy()) for k, t in ours.state_dict().items()})
+        x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+        cases: list[Any] = [()]
+        if "Transpose" in kind:
+            largest = [2 * n for n in shape[1:]]
+            cases += [(largest,), ([n - 1 for n in largest],), ([4, *largest],)]
+        for case in cases:
+            for a in [x] if case and len(case[0]) == len(shape) else [x, x[None]]:
+                y, z = ours(Tensor(a), *case), theirs(torch.tensor(a), *case)
+                np.testing.assert_allclose(y.numpy(), z.detach().numpy(), rtol=1e-4, atol=1e-5)
+    with pytest.raises(MinigradError, match=r"\[ConvTranspose1d\] expected an output_size from \[11\] to \[12\], got"):
+        ours(Tensor(x), [13])
+    with pytest.raises(MinigradError, match=r"\[ConvTranspose1d\] expected \[N, 3, W\], got \[4, 6\]"):
+        ours(Tensor.ones(4, 6), [13])
+
+
+def test_options_that_only_say_how() -> None:
+    """Of optimizers; and the places of EmbeddingBag's."""
+    model = nn.EmbeddingBag(6, 3, None, 2.0, False, "sum", True, padding_idx=1)
+    reference = torch.nn.EmbeddingBag(6, 3, None, 2.0, False, "sum", True, padding_idx=1)
+    reference.load_state_dict({"weight": torch.tensor(model.weight.numpy())})
+    index = np.array([[0, 1, 5], [2, 2, 1]])
+    np.testing.assert_allclose(model(Tensor(index)).numpy(), reference(torch.tensor(index)).detach().numpy(), rtol=1e-5)
+    with pytest.raises(MinigradError, match=r"\[EmbeddingBag\] expected max_norm=None and scale_grad_by_freq=False"):
+        nn.EmbeddingBag(6, 3, max_norm=1.0)
+    optimizer: Any = nn.optim.AdamW([{"params": model.parameters(), "fused": True}], lr=0.1, foreach=False,
+                                    capturable=True)
+    assert "fused" not in optimizer.param_groups[0] and len(optimizer.params) == 1
+    with pytest.raises(TypeError, match="unexpected keyword argument 'fast'"):
+        nn.optim.SGD(model.parameters(), lr=0.1, fast=True)
+    with pytest.raises(DTypeError, match=r"\[Linear\] expected a Tensor, got a torch.Tensor"):
+        nn.Linear(2, 2)(torch.ones(2, 2))
 
 
 def test_gradients_where_pieces_meet() -> None:

@@ -92,7 +92,9 @@ def check_shape(name: str, shape: Shape) -> Shape:
 def as_tensor(name: str, value: Any) -> Any:
     """`value`, which must be a tensor. Raises DTypeError."""
     if not isinstance(value, Base):
-        raise DTypeError(f"[{name}] expected a Tensor, got {type(value).__name__}")
+        kind = type(value)
+        other = kind.__name__ if kind.__name__ != "Tensor" else f"a {kind.__module__.partition('.')[0]}.Tensor"
+        raise DTypeError(f"[{name}] expected a Tensor, got {other}")
     return value
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from minigrad.dtype import float64, int32, int64, promote, uint32, uint64
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_axis, as_count, as_tensor
+from minigrad.mixins.reduce import Extreme
 from minigrad.mixins.scan import ScanMixin
 from minigrad.ops import build as B
 
@@ -31,7 +32,7 @@ class OrderingMixin(ScanMixin):
 
     __slots__ = ()
 
-    def sort(self, dim: int = -1, descending: bool = False, stable: bool = True) -> tuple[Self, Self]:
+    def sort(self, dim: int = -1, descending: bool = False, stable: bool = True) -> Extreme:
         """(values, indices) in ascending order along an axis, both of this shape: values == gather(dim, indices).
 
         Stable, whatever `stable` says: equal elements keep their order, in descending order too. NaN is larger than
@@ -39,24 +40,24 @@ class OrderingMixin(ScanMixin):
         elements along the axis. Raises ShapeError for an axis out of range or of symbolic length.
         """
         indices = self._in_order("sort", dim, descending)
-        return self._chosen(dim, indices), indices
+        return Extreme(self._chosen(dim, indices), indices)
 
     def argsort(self, dim: int = -1, descending: bool = False, stable: bool = True) -> Self:
         """The indices of `sort`, int32."""
         return self._in_order("argsort", dim, descending)
 
-    def topk(self, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Self, Self]:
+    def topk(self, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Extreme:
         """(values, indices) of the k largest elements along an axis (or smallest), the best first; of equal ones the
         first. NaN is larger than everything. Cheaper than `sort` for a small k: no more is kept of each run.
         They are in order whatever `sorted` says. Raises ShapeError unless 0 <= k <= the length of the axis.
         """
         k = self._count_along("topk", k, dim, 0)
         if not self.ndim:
-            return (self, self._in_order("topk", dim, largest)) if k else self.reshape(1).topk(0)
+            return Extreme(self, self._in_order("topk", dim, largest)) if k else self.reshape(1).topk(0)
         indices = self._in_order("topk", dim, largest, k)
-        return self._chosen(dim, indices), indices
+        return Extreme(self._chosen(dim, indices), indices)
 
-    def kthvalue(self, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Self, Self]:
+    def kthvalue(self, k: int, dim: int = -1, keepdim: bool = False) -> Extreme:
         """(value, index) of the k-th smallest element along an axis, counted from 1; NaN is larger than everything.
 
         Raises ShapeError unless 1 <= k <= the length of the axis.
@@ -65,46 +66,49 @@ class OrderingMixin(ScanMixin):
         order = self._in_order("kthvalue", dim, False, k)
         index = order.narrow(dim, k - 1, 1) if self.ndim else order  # type: ignore[attr-defined]
         value = self._chosen(dim, index)
-        return (value, index) if keepdim or not self.ndim else (value.squeeze(dim), index.squeeze(dim))
+        return Extreme(value, index) if keepdim or not self.ndim else Extreme(value.squeeze(dim), index.squeeze(dim))
 
-    def median(self, axis: int | None = None, keepdim: bool = False) -> Self:
+    def median(self, axis: int | None = None, keepdim: bool = False, *, dim: int | None = None) -> Any:
         """The middle element in order, of an even count the lower one, NaN if there is one; of all without an axis.
 
-        Values alone, as `max`: with `dim`, PyTorch's gives indices too. Raises ShapeError over nothing.
+        Values alone with an `axis`; (values, indices) with a `dim`. Raises ShapeError over nothing.
         """
-        return self._middle("median", axis, keepdim, False)
+        return self._middle("median", axis, keepdim, False, dim)
 
-    def nanmedian(self, axis: int | None = None, keepdim: bool = False) -> Self:
+    def nanmedian(self, axis: int | None = None, keepdim: bool = False, *, dim: int | None = None) -> Any:
         """`median` of what is not NaN; NaN where everything is."""
-        return self._middle("nanmedian", axis, keepdim, True)
+        return self._middle("nanmedian", axis, keepdim, True, dim)
 
-    def _middle(self, name: str, axis: int | None, keepdim: bool, without_nan: bool) -> Self:
-        if axis is None:
+    def _middle(self, name: str, axis: int | None, keepdim: bool, without_nan: bool, dim: int | None = None) -> Any:
+        along = axis if dim is None else dim
+        if along is None:
             flat = self.flatten()._middle(name, 0, False, without_nan)
             return flat.reshape(*[1] * self.ndim) if keepdim else flat
+        a = as_axis(name, along, self.ndim or 1)
         if not self.ndim:
-            return self
-        a = as_axis(name, axis, self.ndim)
+            return self if dim is None else Extreme(self, self.zeros(dtype=int32, device=self.device))
         n: Any = self.shape[a]
         if n == 0:
-            raise ShapeError(f"[{name}] expected at least one element along axis {axis}, got {list(self.shape)}")
+            raise ShapeError(f"[{name}] expected at least one element along axis {a}, got {list(self.shape)}")
         order = self._in_order(name, a, False)
         if without_nan:
             index = order.gather(a, ((self.eq(self).sum(a, keepdim=True) - 1) // 2).maximum(0))
         else:
             middle, last = order._cut(a, (n - 1) // 2, (n - 1) // 2 + 1), order._cut(a, n - 1, n)
             index = self.isnan().any(a, keepdim=True).where(last, middle)
-        value = self._chosen(a, index)
-        return value if keepdim else value.squeeze(a)
+        found = Extreme(self._chosen(a, index), index)
+        if not keepdim:
+            found = Extreme(*[t.squeeze(a) for t in found])
+        return found.values if dim is None else found
 
-    def mode(self, dim: int = -1, keepdim: bool = False) -> tuple[Self, Self]:
+    def mode(self, dim: int = -1, keepdim: bool = False) -> Extreme:
         """(the most frequent value along an axis, the smallest of several; the last index where it is, int32).
 
         Raises ShapeError over nothing.
         """
         a = as_axis("mode", dim, max(self.ndim, 1))
         if not self.ndim:
-            return self, self.zeros(dtype=int32, device=self.device)
+            return Extreme(self, self.zeros(dtype=int32, device=self.device))
         n = self._known_length("mode", a)
         if n == 0:
             raise ShapeError(f"[mode] expected at least one element along axis {dim}, got {list(self.shape)}")
@@ -116,7 +120,7 @@ class OrderingMixin(ScanMixin):
         start = first.where(places, 0).cummax(-1)[0]  # of the run of equal elements
         index = order.gather(-1, (places - start).argmax(-1, keepdim=True)).transpose(a, -1)
         value = self.gather(a, index)
-        return (value, index) if keepdim else (value.squeeze(a), index.squeeze(a))
+        return Extreme(value, index) if keepdim else Extreme(value.squeeze(a), index.squeeze(a))
 
     def msort(self) -> Self:
         """The values of `sort` along the first axis."""

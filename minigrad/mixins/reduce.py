@@ -18,7 +18,7 @@ Axis = int | Sequence[int] | None
 
 
 class Extreme(NamedTuple):
-    """The largest or smallest elements along an axis, and where they are."""
+    """Elements along an axis, such as the largest ones, and where they are."""
 
     values: Any
     indices: Any

@@ -13,6 +13,7 @@ from typing import Any, Self
 from minigrad.dtype import bool_, int32
 from minigrad.mixins.base import as_axis
 from minigrad.mixins.indexing import IndexingMixin
+from minigrad.mixins.reduce import Extreme
 from minigrad.ops import build as B
 
 _BLOCK = 256
@@ -49,20 +50,20 @@ class ScanMixin(IndexingMixin):
         scan = _Scan(lambda x: x.logsumexp(-1), lambda x, y: x.logaddexp(y), -math.inf)
         return self._as_float()._scan("logcumsumexp", axis if dim is None else dim, scan)
 
-    def cummax(self, axis: int = 0, *, dim: int | None = None) -> tuple[Self, Self]:
+    def cummax(self, axis: int = 0, *, dim: int | None = None) -> Extreme:
         """(running maxima along an axis, their indices as int32): of ties the last so far, and NaN from the first one
         on. The gradient goes to the elements that the indices name."""
         return self._records("cummax", axis if dim is None else dim, False)
 
-    def cummin(self, axis: int = 0, *, dim: int | None = None) -> tuple[Self, Self]:
+    def cummin(self, axis: int = 0, *, dim: int | None = None) -> Extreme:
         """(running minima along an axis, their indices as int32): as `cummax`."""
         return self._records("cummin", axis if dim is None else dim, True)
 
-    def _records(self, name: str, axis: int, least: bool) -> tuple[Self, Self]:
+    def _records(self, name: str, axis: int, least: bool) -> Extreme:
         """A running extreme is where the last record was: an element that no earlier one exceeds."""
         a = as_axis(name, axis, max(self.ndim, 1))
         if self.ndim == 0 or 0 in self.shape:
-            return self, self.zeros(*self.shape, dtype=int32, device=self.device)
+            return Extreme(self, self.zeros(*self.shape, dtype=int32, device=self.device))
         x = self._wrap(self._node)
         x = x.int() if x.dtype is bool_ else x
         highest = _Scan(lambda x: x.max(-1), lambda x, y: x.maximum(y), x.dtype.min)
@@ -73,7 +74,7 @@ class ScanMixin(IndexingMixin):
         records = x.eq(extreme).bitwise_or(x.isnan()).where(places, 0)
         last = _Scan(lambda x: x.max(-1), lambda x, y: x.maximum(y), 0)
         indices = records._scan(name, a, last)
-        return self.gather(a, indices), indices
+        return Extreme(self.gather(a, indices), indices)
 
     def _scan(self, name: str, axis: int, scan: _Scan) -> Self:
         a = as_axis(name, axis, max(self.ndim, 1))

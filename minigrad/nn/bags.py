@@ -68,13 +68,15 @@ def _reduced_segments(rows: Tensor, counts: Tensor, offsets: Tensor, mode: str, 
 
 class EmbeddingBag(Embedding):
     """`functional.embedding_bag` with a table `weight` [num_embeddings, embedding_dim], standard normal; the row
-    `padding_idx` starts as zeros."""
+    `padding_idx` starts as zeros. Options that would change weights or gradients are refused as those of `Embedding`.
+    """
 
-    def __init__(self, num_embeddings: int, embedding_dim: int, mode: str = "mean", include_last_offset: bool = False,
-                 padding_idx: int | None = None):
+    def __init__(self, num_embeddings: int, embedding_dim: int, max_norm: float | None = None, norm_type: float = 2.0,
+                 scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, *,
+                 include_last_offset: bool = False, padding_idx: int | None = None):
         if mode not in MODES:
             raise ShapeError(f"[EmbeddingBag] expected mode among {', '.join(MODES)}, got {mode!r}")
-        super().__init__(num_embeddings, embedding_dim, padding_idx)
+        super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
         self.mode, self.include_last_offset = mode, include_last_offset
 
     def forward(self, indices: Tensor, offsets: Tensor | None = None,  # type: ignore[override]

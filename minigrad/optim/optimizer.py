@@ -1,7 +1,7 @@
 """What all optimizers share: the parameters, the learning rate, their state, and one realize per step."""
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
@@ -20,7 +20,17 @@ Gradients = list[Tensor | None]
 """Of each parameter; None of those that have none, or are frozen."""
 
 
-class Optimizer(ABC):
+_MEANS_OF_TORCH = ("foreach", "fused", "capturable")
+
+
+class _Made(ABCMeta):
+    """Optimizers are made without those of PyTorch's options that say how it computes a step."""
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        return super().__call__(*args, **{k: v for k, v in options.items() if k not in _MEANS_OF_TORCH})
+
+
+class Optimizer(metaclass=_Made):
     """Updates the Tensors in `params` that have `requires_grad`; each is listed once, however often it is given.
 
     Running statistics that layers have moved since the last step are brought up to date in the same plan, as are
@@ -31,8 +41,9 @@ class Optimizer(ABC):
     captured step is then captured again. Raises MinigradError where there is nothing to update, and for options that
     are below 0.
 
-    As in PyTorch, `params` may be a list of dictionaries: Tensors under 'params', and options that differ for them from
-    the others. What is made then is an OptimizerGroup.
+    PyTorch's `foreach`, `fused` and `capturable` are taken and change nothing: each step is one plan, and can be
+    captured. As in PyTorch, `params` may be a list of dictionaries: Tensors under 'params', and options that differ for
+    them from the others. What is made then is an OptimizerGroup.
     """
 
     weight_decay: float = 0.0
