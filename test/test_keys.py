@@ -177,3 +177,20 @@ def test_a_graph_with_further_targets_is_the_one_of_all() -> None:
             graph.extend(further)
             graph.connect()
             assert graph == whole and graph.key() == whole.key()
+
+
+def test_constants_that_come_again_are_one_node() -> None:
+    """Both zeros, NaN, and numbers of other types and shapes are others; those of an expansion are apart."""
+    from minigrad.dtype import float32, int32
+    from minigrad.ops.composite import _apart
+
+    asked: list[tuple[Any, Any, tuple[int, ...]]] = [
+        (0.0, float32, (2,)), (-0.0, float32, (2,)), (1.0, float32, (2,)), (1, int32, (2,)), (True, int32, (3,)),
+        (2.5, float32, ()), (2.5, float32, (0,)), (float("nan"), float32, (2,)), (float("inf"), float32, (2,))]
+    made = [B.full(value, shape, dtype, "CPU") for value, dtype, shape in asked]
+    for node, (value, dtype, shape) in zip(made, asked, strict=True):
+        assert B.full(value, shape, dtype, "CPU") is node and node.shape == shape and node.dtype is dtype
+        assert repr(B.constant_of(node)) == repr(float(value) if dtype is float32 else int(value))
+        with _apart():
+            assert B.full(value, shape, dtype, "CPU") is not node
+    assert len(set(made)) == len(made)

@@ -30,6 +30,8 @@ class IndexingMixin(CreationMixin):
     __slots__ = ()
 
     def __getitem__(self, key: Any) -> Self:
+        if type(key) is int and self._node.shape:
+            return self._row(key)
         parts, drops, news, tensors = self._parse("getitem", key)
         x = self._slice(parts)
         axes = [a for a in range(self.ndim) if a not in drops]
@@ -39,6 +41,13 @@ class IndexingMixin(CreationMixin):
             axes.insert(at, -1)
         x = x.reshape(*shape) if drops or news else x
         return x._take_tensors({axes.index(a): t for a, t in tensors.items()}) if tensors else x
+
+    def _row(self, index: int) -> Self:
+        """What `[index]` is: loops over the steps of a sequence are full of it."""
+        node = self._node
+        at, (_, *rest) = self._position("getitem", index, 0), node.shape
+        part = B.slice_(node, (at, *[0] * len(rest)), (at + 1, *rest))
+        return self._wrap(B.reshape(part, tuple(rest)), self)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         value = self._operand(value)
@@ -153,6 +162,8 @@ class IndexingMixin(CreationMixin):
 
     def _position(self, name: str, item: Index, axis: int) -> Index:
         n = self.shape[axis]
+        if type(n) is type(item) is int and 0 <= item < n:
+            return item
         place = n + item if isinstance(item, int) and item < 0 else item
         if bounds(place)[1] < 0 or bounds(place - n)[0] >= 0:
             raise ShapeError(f"[{name}] expected an index in {-n}..{n - 1} along axis {axis} of {list(self.shape)}, "

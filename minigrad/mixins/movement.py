@@ -11,6 +11,7 @@ from minigrad.mixins.activations import ActivationMixin
 from minigrad.mixins.base import Base, as_axes, as_axis, as_count, as_index, as_number, as_shape, as_tensor, is_index
 from minigrad.ops import build as B
 from minigrad.ops.node import apply
+from minigrad.ops.op import Shape
 from minigrad.ops.storage import CONTIGUOUS
 
 _CAT_AT_ONCE = 8
@@ -23,7 +24,14 @@ class MovementMixin(ActivationMixin):
 
     def reshape(self, *shape: Any) -> Self:
         """The same elements in row-major order in another shape. One dim may be -1; None keeps a dim."""
-        given = tuple([self.shape[i] if d is None and i < self.ndim else d for i, d in enumerate(spread(shape))])
+        plain = spread(shape)
+        if not all([type(d) is int and d >= 0 for d in plain]):
+            plain = self._whole_shape(plain)
+        return self._wrap(B.reshape(self._node, plain), self)
+
+    def _whole_shape(self, plain: tuple[Any, ...]) -> Shape:
+        """The shape that is meant by one with -1 or None. Raises ShapeError."""
+        given = tuple([self.shape[i] if d is None and i < self.ndim else d for i, d in enumerate(plain)])
         to = list(as_shape((given,)))
         unknown = [i for i, d in enumerate(to) if isinstance(d, int) and d == -1]
         if len(unknown) == 1:
@@ -34,7 +42,7 @@ class MovementMixin(ActivationMixin):
             to[unknown[0]] = self.numel() // known
         if len(unknown) > 1 or any(isinstance(d, int) and d < 0 for d in to):
             raise ShapeError(f"[reshape] expected dims of 0 or more and at most one -1, got {to}")
-        return self._wrap(B.reshape(self._node, tuple(to)), self)
+        return tuple(to)
 
     def view(self, *shape: Any) -> Self:
         return self.reshape(*shape)

@@ -7,6 +7,7 @@ constants, stands in build_movement.py.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from minigrad.ops.build_movement import (  # noqa: F401
     window_is_reshape,
 )
 from minigrad.ops.convert import rounded
-from minigrad.ops.node import Node, apply
+from minigrad.ops.node import Node, apply, here
 from minigrad.ops.op import Op, Shape
 
 Number = int | float | bool
@@ -49,11 +50,20 @@ def const(value: Index | float, dtype: DType, device: str) -> Node:
 
 
 def full(value: Index | float, shape: Shape, dtype: DType, device: str) -> Node:
+    """A number, rounded to `dtype`, or an integer Index, of this shape."""
+    if here.world:
+        return expand(const(value, dtype, device), shape)
+    return _full(value, value == 0 and str(value), shape, dtype, device)
+
+
+@lru_cache(maxsize=256, typed=True)
+def _full(value: Index | float, zero: str | bool, shape: Shape, dtype: DType, device: str) -> Node:
+    """Those that were asked for last stay: constants come again and again. `zero` tells zeros of both signs apart."""
     return expand(const(value, dtype, device), shape)
 
 
 def full_like(x: Node, value: float) -> Node:
-    return expand(const(value, x.dtype, x.device), x.shape)
+    return full(value, x.shape, x.dtype, x.device)
 
 
 def iota(size: Index, device: str) -> Node:
@@ -171,6 +181,8 @@ def invert(x: Node) -> Node:
 
 def add(x: Node, y: Node) -> Node:
     result = _binary(E.ADD, x, y)
+    if x.op not in _CONSTANT and y.op not in _CONSTANT:
+        return result
     negative = x.dtype.is_float
     if _is(y, 0, negative):
         return x
@@ -184,6 +196,8 @@ def sub(x: Node, y: Node) -> Node:
 
 def mul(x: Node, y: Node) -> Node:
     result = _binary(E.MUL, x, y)
+    if x.op not in _CONSTANT and y.op not in _CONSTANT:
+        return result
     if _is(y, 1):
         return x
     return y if _is(x, 1) else result

@@ -10,7 +10,7 @@ from weakref import ref
 from minigrad.dtype import DType
 from minigrad.expr import Index
 from minigrad.handles import changes
-from minigrad.interned import Interned, drop
+from minigrad.interned import Interned
 from minigrad.ops.kinds import Kind, Type, kind_of, kinds
 from minigrad.ops.op import Op
 
@@ -118,7 +118,8 @@ def _forget(dead: Interned) -> None:
     global _elsewhere
     if _elsewhere is not None:
         _elsewhere += 1
-        drop(dead)
+        if dead.table.get(dead.key) is dead:  # `interned.drop`, without the call
+            del dead.table[dead.key]
 
 
 def leaf(op: Op, what: Type, storage: Any, params: dict[str, Any]) -> Node:
