@@ -30,7 +30,7 @@ from minigrad.runtime.llvm_emit import Emitter, Refused, Source
 # What the loader may resolve from the process: LLVM turns copies and fills into these by itself.
 LIBRARY_SYMBOLS = frozenset({"memcpy", "memmove", "memset"})
 # Part of every key: raise it when the passes of `Emitter` change.
-PIPELINE = "sroa,instcombine,simplifycfg;O2;2"
+PIPELINE = "sroa,instcombine,simplifycfg;O2;3"
 
 # LLVM takes one caller at a time anyway. A fork waits for it, so that the child never inherits it locked.
 _lock = threading.RLock()
