@@ -28,10 +28,11 @@ from minigrad.value import Value, const, expressions, free_variables, rebuild, s
 
 _LANES = Target("16 lanes", "llvm", "", 4 * PANEL, 32, 1)
 
-UNITS, UNIT_PANELS, UNIT_PANELS_VNNI = 4, 32, 64
+UNITS, UNIT_PANELS, UNIT_PANELS_VNNI = 4, 32, 128
 """Units of work worth having of a small matrix, and panels of one otherwise: each splits x anew, which takes as long as
-two or three panels, and starts its streams. Their number is a power of two where there are more, which two, four or
-eight threads share evenly, and twice that of threads at least.
+two or three panels, and starts its streams. On AMX their number is a power of two where there are more, which two, four
+or eight threads share evenly, and twice that of threads at least. On VNNI it is that of threads, or so many times that
+a unit has 128 panels or more: on Zen 4 two units of 176 panels are 3% faster from memory than four of 88.
 """
 
 
@@ -74,8 +75,11 @@ def plan(nest: Nest, target: Target) -> QuantizedPlan | None:
     if found is None:
         return None
     panels = extent(found.panel)
-    parts = panels // (UNIT_PANELS_VNNI if suffix else UNIT_PANELS)
-    units = max(UNITS, 1 << (2 * target.units - 1).bit_length(), 1 << parts.bit_length() >> 1)
+    if suffix:
+        units = target.units << max(0, (panels // UNIT_PANELS_VNNI // target.units).bit_length() - 1)
+    else:
+        parts = panels // UNIT_PANELS
+        units = max(UNITS, 1 << (2 * target.units - 1).bit_length(), 1 << parts.bit_length() >> 1)
     return QuantizedPlan("quantized", found.panel.name, found.lane.name, min(units, panels // FEWEST_PANELS),
                          tuple(s.product.name + suffix for s in found.sums))
 
