@@ -10,6 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 
+from minigrad import Tensor
 from minigrad.codegen.ir.text import parse_function
 from minigrad.codegen.render.llvm import render_llvm
 from minigrad.codegen.transforms.math import FUNCTIONS, expanded
@@ -201,3 +202,16 @@ def test_wide_vectors_scale_by_one_instruction_with_equal_results():
     ((address,),) = shared_jit().addresses([Unit((program.name,), program.source)])
     ENTRY(address)(ctypes.addressof(words), 0, len(x) // 16, None)
     assert np.array_equal(y.view(np.uint32), apply("exp", x).view(np.uint32))
+
+
+@pytest.mark.parametrize("factor", [
+    lambda t, c: c.exp(), lambda t, c: t.sigmoid(), lambda t, c: ((c.cast("int32") & 15) - 8).cast("float32")],
+    ids=["power", "sigmoid", "table"])
+@pytest.mark.parametrize("columns", [1, 4, 7])
+def test_one_instruction_for_lanes_gives_one_value_where_lanes_agree(factor, columns):
+    """One row times few columns: lanes go along the sum, and what is made of it is the same in all."""
+    rng = np.random.default_rng(columns)
+    a, b, c = (rng.standard_normal(shape, np.float32) * 2 for shape in ((1, 96), (96, columns), (1, columns)))
+    found, expected = [(lambda t: (t * factor(t, Tensor(c, device=device))).numpy())(
+        Tensor(a, device=device) @ Tensor(b, device=device)) for device in ("CPU", "NUMPY")]
+    assert np.allclose(found, expected, rtol=1e-5, atol=1e-5)

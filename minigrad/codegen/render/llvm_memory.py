@@ -4,8 +4,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minigrad.codegen.ir.nodes import Alloc
+from minigrad.codegen.render.llvm_instructions import LlvmInstructions
 from minigrad.codegen.render.llvm_text import mangled, memory_type, typed
-from minigrad.codegen.render.llvm_values import LlvmValues
 from minigrad.codegen.render.place import Memory, Ref
 from minigrad.dtype import DType, bool_, uint8
 from minigrad.expr import Index, varying
@@ -25,7 +25,7 @@ def stores_masked(dtype: DType, target: Target) -> bool:
     return "avx512bw" in target.features or "avx" in target.features and dtype.itemsize in (4, 8)
 
 
-class LlvmMemory(LlvmValues):
+class LlvmMemory(LlvmInstructions):
     """Loads and stores to instructions."""
 
     def pointer(self, memory: Memory, offset: Index, lane: int | None = None) -> Ref:
