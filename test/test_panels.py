@@ -25,6 +25,7 @@ from minigrad.codegen.strategies import panel_form, panel_units
 from minigrad.codegen.strategies import panels as module
 from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.strategies.build_panels import build_panels, build_shared, contraction_of
+from minigrad.codegen.strategies.panel_tiles import SPARE_REGISTERS
 from minigrad.codegen.strategies.panels import plan
 from minigrad.codegen.strategies.plan import PanelPlan, parse_plan
 from minigrad.codegen.strategies.recognise import Contraction, with_row
@@ -238,7 +239,7 @@ def test_what_is_packed(m: int, n: int, k: int, a: str, b: str, whole: bool) -> 
     made = plan(flat_kernel(tensor(m, k) @ tensor(k, n), AVX512).nests[0], AVX512)
     assert isinstance(made, PanelPlan)
     assert (made.a, made.b, made.block_k == k) == (a, b, whole)
-    assert (made.rows + 1) * made.vectors + module.SPARE_REGISTERS <= AVX512.registers
+    assert (made.rows + 1) * made.vectors + SPARE_REGISTERS <= AVX512.registers
 
 
 @pytest.mark.parametrize("result, reason", [

@@ -26,14 +26,28 @@ from minigrad.codegen.kernel import Nest
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.strategies.bfloat16 import takes_bfloat16
-from minigrad.codegen.strategies.build_dots import dot_groups, lanes_along_rows
-from minigrad.codegen.strategies.packed import is_plain, product, row_bytes, step_cycles, steps_closely
+from minigrad.codegen.strategies.build_dots import lanes_along_rows
+from minigrad.codegen.strategies.packed import is_plain, product, row_bytes, steps_closely
 from minigrad.codegen.strategies.panel_form import LEAST_NEAR, begins_at_once, form_of
+from minigrad.codegen.strategies.panel_tiles import (
+    FEW_REGISTERS,
+    HALVES,
+    IN_PLACE_ROWS,
+    L2_RATE,
+    LOADS,
+    MAX_K,
+    MAX_K_PACKED,
+    PAGE,
+    PAIR_LEAST,
+    ROW_K,
+    pair_tile,
+    register_tile,
+    stream_tile,
+)
 from minigrad.codegen.strategies.panel_units import (
     FAR_STEP,
     NEAR_ROWS,
     SHARED_ROWS,
-    even,
     part,
     tall_units,
     units,
@@ -60,48 +74,6 @@ MAX_WASTE = 1.35
 MAX_WASTE_ONE = 1.12
 """Likewise where there is one multiply-add a cycle: packing takes less time beside them."""
 
-MAX_VECTORS = 7
-SPARE_REGISTERS = 2
-"""Besides accumulators and a row of B: with fewer, LLVM keeps some on the stack."""
-
-IN_PLACE_ROWS = 8
-"""Rows of A read side by side: a power of two apart they meet in one set of the first-level cache, of so many ways."""
-
-MIN_CHAINS = 8
-"""Independent multiply-adds in flight that hide their latency."""
-
-TILE_CYCLES = 20.0
-"""Cycles that a tile costs besides its multiply-adds and stores."""
-
-LOADS = 1.7
-"""Loads per cycle, rows of B and broadcast elements of A alike, while two multiply-adds run in each."""
-
-USUAL_ROWS, USUAL = 6, 0.98
-"""Rows of the register tile that is taken where others gain less than this, so that products of many sizes share its
-programs; its vectors are an eighth of the registers. Not where rows of B in place are pages apart."""
-
-SHORTEST_K, WIDE, TALL = 8, (2, 8), (8, 2)
-"""Steps of the sum up to which a tile of so many rows and vectors writes longer runs of the output, at one multiply-add
-per cycle: 0-13%, 1.1-1.2 times as fast on two threads; nothing for 12 steps. Alone a worker is faster with the second
-tile, 0-10%: its sums are the same."""
-
-FAR_CYCLES = 1.5
-"""Cycles added to a step where rows of B in place are pages apart: a page's address is looked up for each."""
-
-FEW_REGISTERS = 16
-"""With so many a tile has few sums, and what counts is that there are enough of them in flight; with more of them it is
-bytes of B in a row. Tiles are narrow then: rows of B that are far apart cost more in place, up to 1.9 times in all.
-"""
-
-NARROW = {2: 0.25, 1: 0.12}
-"""Part of a step that a tile of one vector takes longer, one of two half of it, by multiply-adds per cycle: rows of B
-come in shorter runs."""
-
-L2_RATE, L2_RATE_FAR, L2_LOST = 40, 22, 0.1
-"""Bytes per cycle from the second-level cache, where a panel of B does not stay in the first; likewise where rows of B
-in place are far from each other; the part of that time that multiply-adds do not hide, for packed panels where it is
-as long as theirs, less where it is shorter."""
-
 A_PART = 3
 """Part of the second-level cache that A takes at most where blocks of B are to stay in the first."""
 
@@ -110,38 +82,12 @@ STREAM_ROWS, STREAM_K, STREAM_K_PACKED, STREAM_COLUMNS = 32, 16, 24, 256
 several of them are on their way at once. As many rows of A as may meet in a set are packed, for 4-10% at 8, and then
 blocks are longer: sums come from memory less often, for 2-8%."""
 
-STREAM_VECTORS, ROW_VECTORS, ROW_K = (4, 2), 8, 8
-"""Vectors of a tile that streams B, the first number that registers have room for: 4 rather than 2 gain 3-10% with up
-to 6 rows of A, more than 4 nothing. With packed A 2, where they leave a quarter of the registers. One row has 8 under
-`Target.long_streams`, and blocks of K half as long: longer runs of fewer rows gain 5-15% there."""
-
 NEAR_VECTORS = 4
 """Not where so many vectors of each row of B stay in the first-level cache."""
 
 PACK_ROWS = {2: 48, 1: 512}
 """Rows of A from which packing B pays, by multiply-adds per cycle: at one, rows of B in place arrive in time from the
 second-level cache, and packing them first lost 2-20% with 49 to 400 rows."""
-
-MAX_K, MAX_K_PACKED = 2048, 192
-"""Steps of the sum per block, and where A is packed too or not read along K: the first-level cache holds both."""
-
-MAX_DOTS, MAX_K_DOTS = 4, 2048
-"""Columns that are left by dot products, and steps of the sum that then are one block."""
-
-ACROSS_CYCLES = 6.0
-"""Cycles to add up the lanes of a vector."""
-
-PAIR_LEAST, PAIR_ADDED, PAIR_PACKED, PAIR_WORKERS = 48, 1.5, 0.3, 2
-"""Two steps of the sum in a vector: least rows, cycles that adding up its 64 bytes takes, cycles to pack an element of
-B, and by how many workers, a number that is fixed as sums depend on it."""
-
-PAIR_VECTORS, HALVES = 8, 4
-"""Vectors of columns up to which half of one counts more than one program for many sizes; and up to which tiles are of
-half vectors where these have twice the rate: 0-5% over pairs of steps, 1.2-1.5 times as fast for short or odd sums; up
-to 9% were lost at 104 columns."""
-
-PAGE = 4096
-
 
 @lru_cache(maxsize=256)
 def plan(nest: Nest, target: Target) -> PanelPlan | str:
@@ -192,30 +138,14 @@ def writes_along(c: Contraction, v: Var) -> bool:
 def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
     """Where operands are read, the register tile, blocks of K, units of work."""
     m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
-    itemsize = max(c.a.dtype.itemsize, 4)
-    packed_a = "panels" if steps_closely(c.a, c.m[-1:]) else "turned"
-    a = "place" if is_plain(c.a) else packed_a
-    b_bytes = k * n * itemsize
     in_place = is_plain(c.b) and value_accesses(c.b, ())[0].step(c.n[-1]) == 1
-    far_a = a == "place" and row_bytes(c.a, c.k) > c.a.dtype.itemsize
-    block_k = k
-    far_b, narrow = in_place and row_bytes(c.b, c.k) >= FAR_STEP, target.registers <= FEW_REGISTERS
     long = k * NEAR_VECTORS * target.vector_bytes > target.l1
-    few = in_place and a == "place" and m <= STREAM_ROWS and long and 2 * b_bytes > target.l2
+    b_bytes = k * n * max(c.a.dtype.itemsize, 4)
+    few = in_place and is_plain(c.a) and m <= STREAM_ROWS and long and 2 * b_bytes > target.l2
     if m == 1 and not few:
         return "no panels: a vector times a matrix that stays near"
-    if few:
-        a, b = a if m < IN_PLACE_ROWS else packed_a, "place"
-        block_k = STREAM_K if a == "place" else STREAM_K_PACKED
-        if m == 1 and target.long_streams:
-            block_k = ROW_K
-    elif in_place and (m < PACK_ROWS[target.fma_rate] or fits_in_place(c, b_bytes, target) and not far_a and not (
-            m >= SHARED_ROWS and (far_b if long or far_b and narrow else is_crowded(c, target)))):
-        b = "place"
-    else:
-        b = "panels" if steps_closely(c.b, c.n[-1:]) else "turned"
-    if not few and (a != "place" or b != "place"):
-        block_k = part(k, MAX_K if a == "place" and not far_a else MAX_K_PACKED, width)
+    a, b, block_k = streamed_operands(c, target) if few else operands(c, width, target, in_place, long)
+    far_a = a == "place" and row_bytes(c.a, c.k) > c.a.dtype.itemsize
     streamed = b == "place" and block_k < k
     group = 1
     if a == "place" and not far_a and b != "turned" and block_k == k and fits_halves(c, width, target):
@@ -254,6 +184,37 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
                      begins_at_once(c, block_k, target))
 
 
+def streamed_operands(c: Contraction, target: Target) -> tuple[str, str, int]:
+    """How A and B are read where few rows of A, plain in memory, use a large B, and the steps of the sum per block."""
+    m = extent(c.m[-1])
+    if m >= IN_PLACE_ROWS:
+        return packed_form(c), "place", STREAM_K_PACKED
+    return "place", "place", ROW_K if m == 1 and target.long_streams else STREAM_K
+
+
+def operands(c: Contraction, width: int, target: Target, in_place: bool, long: bool) -> tuple[str, str, int]:
+    """How A and B are read elsewhere, and the steps of the sum per block. `in_place`: B may be; `long`: a few vectors
+    of each of its rows are more than the first-level cache holds."""
+    m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
+    a = "place" if is_plain(c.a) else packed_form(c)
+    far_a = a == "place" and row_bytes(c.a, c.k) > c.a.dtype.itemsize
+    far_b, narrow = in_place and row_bytes(c.b, c.k) >= FAR_STEP, target.registers <= FEW_REGISTERS
+    near = in_place and fits_in_place(c, k * n * max(c.a.dtype.itemsize, 4), target)
+    if in_place and (m < PACK_ROWS[target.fma_rate] or near and not far_a and not (
+            m >= SHARED_ROWS and (far_b if long or far_b and narrow else is_crowded(c, target)))):
+        b = "place"
+    else:
+        b = "panels" if steps_closely(c.b, c.n[-1:]) else "turned"
+    if a == b == "place":
+        return a, b, k
+    return a, b, part(k, MAX_K if a == "place" and not far_a else MAX_K_PACKED, width)
+
+
+def packed_form(c: Contraction) -> str:
+    """How A is packed."""
+    return "panels" if steps_closely(c.a, c.m[-1:]) else "turned"
+
+
 def fits_in_place(c: Contraction, b_bytes: int, target: Target) -> bool:
     """Whether B stays in the second-level cache, its rows whole lines long and spread over the sets of the first."""
     step = row_bytes(c.b, c.k)
@@ -266,77 +227,6 @@ def is_crowded(c: Contraction, target: Target) -> bool:
     row, n = NEAR_VECTORS * target.vector_bytes, extent(c.n[-1]) * c.b.dtype.itemsize
     room = target.l1 * row // max(row, gcd(row_bytes(c.b, c.k), PAGE))
     return n > row and extent(c.k[-1]) * row > room
-
-
-def stream_tile(m: int, across: int, in_place: bool, target: Target) -> tuple[int, int]:
-    """Rows and vectors of the tiles that stream B, `across` vectors wide: as many rows as can be, so that each line of
-    B comes once."""
-    room = target.registers - SPARE_REGISTERS
-    if target.registers <= FEW_REGISTERS:
-        tiles = [(even(m, most_rows(v, target)), v) for v in range(1, STREAM_VECTORS[0] + 1)]
-        return min(tiles, key=lambda t: ceil(m / t[0]) * tile_step(t[0], t[1], target) / t[1])
-    if m == 1 and target.long_streams:
-        return 1, even(across, ROW_VECTORS)
-    vectors = next((v for v in STREAM_VECTORS if (m + 1) * v <= room), STREAM_VECTORS[-1])
-    if not in_place:
-        vectors = STREAM_VECTORS[-1] if 4 * m * STREAM_VECTORS[-1] <= 3 * target.registers else 1
-    return even(m, (room - vectors) // vectors), vectors
-
-
-def register_tile(c: Contraction, block_k: int, width: int, target: Target, a_in_place: bool, b_in_place: bool,
-                  passed: bool) -> tuple[int, int, int, float]:
-    """Rows and vectors of the microkernel with the fewest cycles over the whole output, edges included, how many
-    columns are dot products instead of an edge, and those cycles.
-
-    `passed`: rows of A pass by several panels of B, all of which the first-level cache would have to hold.
-    """
-    m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
-    along_rows = lanes_along_rows(c)
-    streamed = b_in_place and block_k < k
-    far_b = b_in_place and not streamed and row_bytes(c.b, c.k) > FAR_STEP
-    ahead = far_b and row_bytes(c.b, c.k) >= PAGE  # the next tile's columns are being prefetched
-    dots = 0 if streamed or not along_rows and not width <= k <= MAX_K_DOTS else MAX_DOTS
-    usual = (0, 0) if ahead else (USUAL_ROWS, target.registers // 8)
-    if target.fma_rate == 1 and b_in_place and k <= SHORTEST_K and m > 1 and n % (WIDE[1] * width) == 0:
-        return *(TALL if target.units == 1 and m >= TALL[0] else WIDE), 0, 0.0
-    found = 1, 1, 0, float("inf")
-    for vectors in range(1, min(STREAM_VECTORS[-1] if streamed else MAX_VECTORS, ceil(n / width)) + 1):
-        most = most_rows(vectors, target)
-        across, left = divmod(n, vectors * width)
-        for rows in range(1, min(most, IN_PLACE_ROWS if a_in_place else most, m) + 1):
-            copies = rows * vectors
-            step = tile_step(rows, vectors, target) + (FAR_CYCLES if ahead else 0)
-            row = vectors * target.vector_bytes
-            beside = row if ahead else IN_PLACE_ROWS * c.a.dtype.itemsize if far_b else row // 4
-            near = max(across, 1) * row if passed else row
-            if block_k * (near + beside) > target.l1 and m > rows:
-                fetch = row / (L2_RATE_FAR if far_b else L2_RATE)
-                step = max(step, fetch) + L2_LOST * fetch * (fetch / step if passed else 1)
-            tile = step * k + (TILE_CYCLES + copies) * ceil(k / block_k)
-            edge = (0.0, 0) if left == 0 else (tile, 0)
-            if across and 0 < left <= dots and not (along_rows and rows not in (width // 2, width)):
-                edge = min(edge, (dot_cycles(rows, left, k, width, along_rows), left))
-            cycles = ceil(m / rows) * (across * tile + edge[0])
-            if (rows, vectors) == usual:
-                cycles *= USUAL
-            if cycles <= found[3]:
-                found = rows, vectors, edge[1], cycles
-    return found
-
-
-def most_rows(vectors: int, target: Target) -> int:
-    """Rows of a tile of so many vectors that fit the registers. Of 16 one is enough to spare, for an element of A
-    in all lanes: 4 rows of 3 vectors."""
-    spare = 1 if target.registers <= FEW_REGISTERS else SPARE_REGISTERS
-    return (target.registers - vectors - spare) // vectors
-
-
-def tile_step(rows: int, vectors: int, target: Target) -> float:
-    """Cycles of a register tile per step of the sum."""
-    if target.registers <= FEW_REGISTERS:
-        return step_cycles(rows, vectors)
-    step = max(rows * vectors / target.fma_rate, (rows + vectors) / LOADS, MIN_CHAINS / 2)
-    return step * (1 + NARROW[target.fma_rate] / vectors)
 
 
 def stays_near(c: Contraction, rows: int, vectors: int, target: Target) -> bool:
@@ -362,38 +252,3 @@ def fits_halves(c: Contraction, width: int, target: Target) -> bool:
     """Whether the columns are an odd number of half vectors, which are as fast: no packing, no sums to be added up."""
     m, n = (extent(vs[-1]) for vs in (c.m, c.n))
     return target.fma_rate == 1 and m >= PAIR_LEAST and n % width == width // 2 and n < HALVES * width
-
-
-def pair_tile(c: Contraction, width: int, target: Target) -> tuple[int, int, float]:
-    """Rows and vectors of a tile with two steps of the sum in a vector, and its cycles over the whole output, packing
-    included; infinitely many where whole vectors of columns fit as well."""
-    m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
-    half = width // 2
-    found = 1, 1, float("inf")
-    few = half <= n <= PAIR_VECTORS * width and k <= MAX_K
-    whole = n % width == 0 and n > width and target.registers > FEW_REGISTERS
-    if width < 4 or m < PAIR_LEAST or not few or k % 2 or n % half or whole:
-        return found
-    packing = PAIR_WORKERS * PAIR_PACKED * k * n
-    for vectors in [v for v in range(1, MAX_VECTORS + 1) if n % (v * half) == 0]:
-        row = vectors * target.vector_bytes
-        for rows in range(1, min(most_rows(vectors, target), IN_PLACE_ROWS, m) + 1):
-            copies = rows * vectors
-            step = tile_step(rows, vectors, target)
-            if target.registers > FEW_REGISTERS and target.fma_rate > 1:
-                step = max(copies / 2, (rows + vectors) / LOADS, MIN_CHAINS / 2)
-            if k // 2 * (row + row // 4) > target.l1:
-                step = max(step, row / L2_RATE) + L2_LOST * row / L2_RATE
-            tile = step * k / 2 + TILE_CYCLES + copies * (1 + PAIR_ADDED * target.vector_bytes / (32 * target.fma_rate))
-            cycles = ceil(m / rows) * (n // (vectors * half)) * tile + packing
-            if cycles <= found[2]:
-                found = rows, vectors, cycles
-    return found
-
-
-def dot_cycles(rows: int, columns: int, k: int, width: int, along_rows: bool) -> float:
-    """Cycles of the dot products of a tile's rows."""
-    if along_rows:
-        return k * (1 + columns) / 2 + TILE_CYCLES
-    return sum(ceil(k / width) * max(rows * count, rows + count, MIN_CHAINS) / 2 + TILE_CYCLES
-               + rows * count * ACROSS_CYCLES for count in dot_groups(rows, columns))
