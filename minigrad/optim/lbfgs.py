@@ -75,9 +75,10 @@ class LBFGS(Optimizer):
                     break
                 start = self._flat([p.detach() for p in self.params])
                 if self.line_search_fn:
-                    point, made = strong_wolfe(lambda at: self._at(closure, start, at), Point(0, loss, gradient, slope),  # noqa: B023
-                                               kept["t"], self.max_eval - calls, _largest(direction),
-                                               self.tolerance_change)
+                    point, made = strong_wolfe(
+                        lambda at: self._at(closure, start, at),  # noqa: B023
+                        Point(0, loss, gradient, slope), kept["t"], self.max_eval - calls, _largest(direction),
+                        self.tolerance_change)
                     kept["t"], loss, gradient = point.at, point.value, point.gradient
                     calls += made
                     self._move(start, kept["t"])

@@ -15,7 +15,7 @@ from minigrad.codegen.render.llvm_text import (
     typed,
     vector,
 )
-from minigrad.codegen.render.place import INDEX, Ref
+from minigrad.codegen.render.place import INDEX, Ref, folded
 from minigrad.dtype import DType, bfloat16, bool_, float16, float32, int32, uint8, uint16
 from minigrad.errors import InternalError
 from minigrad.expr import bounds
@@ -111,7 +111,8 @@ class LlvmValues(Emitter):
     def in_first(self, x: Ref) -> Ref:
         """A factor of a tile's products, of 32 bytes where there are 32 registers, in one of the first 16 of them:
         instructions are a byte shorter then where sums are there too, and processors take more of them at a time."""
-        if not self.in_tile or self.target.registers <= 16 or x.lanes * x.dtype.bits != 256:
+        if not self.in_tile or self.target.registers <= 16 or x.lanes * x.dtype.bits != 256 or (
+                "sse" not in self.target.features):  # 32 bytes are no register elsewhere
             return x
         kind = vector(scalar_type(x.dtype), x.lanes)
         return self.pure(f'call {kind} asm "", "=x,0"({kind} {x.text})', x.dtype, x.lanes, (x,))
@@ -345,14 +346,3 @@ class LlvmValues(Emitter):
         if mask.lanes == 1:
             return mask
         return self.pure(f"call i1 @llvm.vector.reduce.or.v{mask.lanes}i1({typed(mask)})", bool_, 1, (mask,), "any")
-
-
-def folded(op: str, x: Ref, y: Ref) -> Ref | int | None:
-    """x + y or x * y of indices, where it is a constant or one of them."""
-    a, b = x.literal, y.literal
-    if a is not None and b is not None:
-        return int(a + b if op == "add" else a * b)
-    if op == "mul" and 0 in (a, b):
-        return 0
-    nothing = 0 if op == "add" else 1
-    return y if a == nothing and a is not None else x if b == nothing and b is not None else None

@@ -313,3 +313,14 @@ class Placer(ABC):
         while top > 0 and self.scopes[top].crossable:
             top -= 1
         return top
+
+
+def folded(op: str, x: Ref, y: Ref) -> Ref | int | None:
+    """x + y or x * y of indices, where it is a constant or one of them."""
+    a, b = x.literal, y.literal
+    if a is not None and b is not None:
+        return int(a + b if op == "add" else a * b)
+    if op == "mul" and 0 in (a, b):
+        return 0
+    nothing = 0 if op == "add" else 1
+    return y if a == nothing and a is not None else x if b == nothing and b is not None else None
