@@ -80,6 +80,10 @@ print(read(x, np.float32, 6).tolist(), compiled)
 """
 
 
+WRITES_LOST = 4
+"""Entries that processes one after the other may not have written in time: a process has two or three to write."""
+
+
 def test_binaries_serve_a_fresh_process(device, tmp_path):
     tests = os.path.dirname(__file__)
     code = FRESH.format(tests=tests, selector=device.name.partition(":")[2])
@@ -100,9 +104,14 @@ def test_binaries_serve_a_fresh_process(device, tmp_path):
 
     values = "[1.0, 3.0, 5.0, 7.0, 9.0, 11.0]"
     assert run() == f"{values} ['scale']"
-    files = kept_by_the_driver()
-    assert run() == f"{values} []"
-    assert kept_by_the_driver() == files
+    # Mesa writes its cache in a thread, and a process that ends first leaves an entry to the next one.
+    for _ in range(WRITES_LOST + 1):
+        files = kept_by_the_driver()
+        assert run() == f"{values} []"
+        if kept_by_the_driver() == files:
+            break
+    else:
+        pytest.fail(f"the driver compiled something in each of {WRITES_LOST + 1} processes that had our binaries")
     for path in set(tmp_path.rglob("*")) - files:
         if path.is_file():
             path.write_bytes(path.read_bytes()[:-1] + b"?")
