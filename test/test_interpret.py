@@ -315,7 +315,7 @@ HEAD = "func f(in x: f32[4], inout y: f32[4])\n"
     ("  for v in 0..4 vector:\n    y[v] if -v+2 >= 0 = x[v+2]\n", r"load x\[v\+2\]"),
     ("  for v in 0..4 vector:\n    y[v+1] = x[v]\n", r"store y\[v\+1\] at .*: outside 0..3"),
     ("  x[0] = 1.0\n", "store to the input x"),
-    ("  for p in 0..4 parallel:\n    y[p//2] = x[p]\n", "iterations 0 and 1 of the parallel loop both store to y"),
+    ("  for p in 0..4 parallel:\n    y[p//2] = x[p]\n", "iterations 0 and 1 of the parallel loop store different"),
     ("  for p in 0..4 parallel:\n    y[p] = (y[p-1] else 0.0 if p-1 >= 0)\n", "another iteration stores it"),
     ("  for v in 0..4 vector:\n    y[0] = x[v]\n", "lanes store different values"),
     ("  for v in 0..4 vector:\n    if v-1 >= 0:\n      y[v] = 1.0\n", "expected a condition equal for all lanes"),
@@ -331,6 +331,12 @@ def test_faults_under_guards_and_false_conditions_are_fine():
     loops(HEAD + "  for v in 0..4 vector:\n    y[v] = (x[v+2] else -1.0 if -v+1 >= 0)\n"
                  "  y[0] if 0-1 >= 0 = x[9]\n", {"x": x, "y": y})
     assert y.tolist() == [2, 3, -1, -1]
+
+
+def test_iterations_may_store_the_same_value_to_the_same_place():
+    x, y = np.array([np.nan, np.nan, 2, 2], np.float32), np.zeros(4, np.float32)
+    loops(HEAD + "  for p in 0..4 parallel:\n    y[p//2] = x[p]\n", {"x": x, "y": y})
+    assert np.isnan(y[0]) and y[1:].tolist() == [2, 0, 0]
 
 
 def test_arguments_must_fit():

@@ -184,10 +184,12 @@ class _Run:
             raise InternalError(f"[interpret] store to {s.buffer}: expected {buffer.dtype.name}, "
                                 f"got {s.value.dtype.name}")
         if self.lanes is None:
+            self._claim(buffer, at, stored, s.offset)
             buffer.data[at] = stored
         else:
             where, at, stored, mask = np.broadcast_arrays(np.arange(self.lanes), at, stored, mask)
             where, at, stored = where[mask], at[mask], stored[mask]
+            self._claim(buffer, at, stored, s.offset)
             if buffer.lanes:
                 buffer.data[at, where] = stored
             else:
@@ -196,7 +198,6 @@ class _Run:
                 buffer.data[at] = stored
                 if buffer.data[at].tobytes() != stored.tobytes():
                     raise InternalError(f"[interpret] lanes store different values at {s.buffer}[{to_text(s.offset)}]")
-        self._claim(buffer, at, s.offset)
 
     def _call(self, s: Call) -> None:
         """Runs the meaning on the parts of our buffers that the call names; for work-items as if it stood here."""
@@ -221,12 +222,14 @@ class _Run:
             run.buffers[name].owner = owner
         run.block(meaning.body)
 
-    def _claim(self, buffer: _Buffer, at: Any, offset: Index) -> None:
+    def _claim(self, buffer: _Buffer, at: Any, stored: Array, offset: Index) -> None:
+        """Before a store of this iteration: another one may have stored the same there, and nothing else."""
         if buffer.owner is not None and self.iteration is not None:
             owner = buffer.owner[at]
-            if np.any((owner != -1) & (owner != self.iteration)):
+            foreign = (owner != -1) & (owner != self.iteration)
+            if np.any(foreign) and buffer.data[at][foreign].tobytes() != np.asarray(stored)[foreign].tobytes():
                 raise InternalError(f"[interpret] iterations {np.max(owner)} and {self.iteration} of the parallel loop "
-                                    f"both store to {buffer.name}[{to_text(offset)}] at {at}")
+                                    f"store different values to {buffer.name}[{to_text(offset)}] at {at}")
             buffer.owner[at] = self.iteration
 
     # ---- values ----

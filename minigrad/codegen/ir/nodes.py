@@ -18,7 +18,8 @@
 
 Rules, checked by `verify`:
   - a function has at most one parallel loop; it is outermost, runs from 0, and its iterations are independent: devices
-    run any sub-range of it (CPU: `begin..end` of the ABI; OpenCL: one work-item per iteration);
+    run any sub-range of it (CPU: `begin..end` of the ABI; OpenCL: one work-item per iteration). None reads what another
+    one stores; two may store to the same place if it is the same value;
   - a group loop stands in place of the parallel one where iterations are work-groups: its body may allocate local
     buffers and holds an item loop, 0..W with constant W, whose iterations are the work-items of one group. Work-items
     share local buffers, everything else allocated in an item loop is one per work-item. Bounds and conditions inside

@@ -26,7 +26,7 @@ class LlvmSquares(LlvmMemory):
     of which all statements run.
 
     `squares`: which columns of squares the vector loop reads. `whole`: of which squares the block reads all columns,
-    each under the same conditions. Both are found once somebody asks.
+    each under the same conditions; `parts`: of which it reads `NEAR` columns. They are found once somebody asks.
     """
 
     def __init__(self, function: Function, target: Target):
@@ -36,12 +36,13 @@ class LlvmSquares(LlvmMemory):
         self.inside: Sequence[Stmt] = ()
         self.squares: dict[Corner, set[int]] | None = None
         self.whole: dict[Corner, list[Conditions]] | None = None
+        self.parts: dict[Corner, list[Conditions]] | None = None
 
     def region(self, body: Sequence[Stmt]) -> None:
-        outer = self.inside, self.whole
-        self.inside, self.whole = body, None
+        outer = self.inside, self.whole, self.parts
+        self.inside, self.whole, self.parts = body, None, None
         super().region(body)
-        self.inside, self.whole = outer
+        self.inside, self.whole, self.parts = outer
 
     def load_square(self, memory: Memory, start: Index, stride: Index, mask: Ref | None, floor: int) -> Ref | None:
         """A column of a square of rows `stride` apart, transposed in registers: its other columns share the work.
@@ -60,13 +61,21 @@ class LlvmSquares(LlvmMemory):
         if few is not None:
             return few
         self.copy = dict(here)
-        masks = self.masks_of_rows(memory, corner, stride, mask)
+        at = column % NEAR
+        masks = self.masks_of_parts(memory, corner, start - at, mask)
         self.copy = here
-        if masks is None:
-            return None
-        rows = [self.load_block(memory, corner + stride * i, m, floor) for i, m in enumerate(masks)]
-        result = self.transposed(rows, column)
-        if mask is not None and rows[0].zero_outside is not None:
+        if masks is not None:
+            rows = self.load_parts(memory, start - at, stride, masks, floor)
+            result = self.four(rows, at)
+        else:
+            self.copy = dict(here)
+            masks = self.masks_of_rows(memory, corner, stride, mask)
+            self.copy = here
+            if masks is None:
+                return None
+            rows = [self.load_block(memory, corner + stride * i, m, floor) for i, m in enumerate(masks)]
+            result = self.transposed(rows, column)
+        if mask is not None and masks[0] is not None:
             result.zero_outside = mask
         return result
 
@@ -96,16 +105,32 @@ class LlvmSquares(LlvmMemory):
                       self.in_bounds(memory, corner + s + NEAR - 1 + stride * (width - 1))), None)
         if start is None:
             return None
-        kind, align, parts = memory_type(memory.dtype), memory.dtype.itemsize, list[Ref]()
-        for i in range(width):
-            p = self.pointer(memory, corner + start + stride * i)
-            parts.append(self.fetch(memory, f"load <{NEAR} x {kind}>, ptr {p.text}, align {align}", NEAR, (p,), floor,
-                                    None))
-        while len(parts) > NEAR:
-            parts = [self.shuffle(x, y, range(2 * x.lanes)) for x, y in zip(parts[::2], parts[1::2], strict=True)]
-        halves = [self.shuffle(x, y, range(column - start, 2 * width, NEAR))
-                  for x, y in zip(parts[::2], parts[1::2], strict=True)]
-        return self.shuffle(halves[0], halves[1], range(width))
+        return self.four(self.load_parts(memory, corner + start, stride, [None] * width, floor), column - start)
+
+    def load_parts(self, memory: Memory, corner: Index, stride: Index, masks: list[Ref | None], floor: int
+                   ) -> list[Ref]:
+        """`NEAR` elements of each row: those of row 4b + r are lanes 4b.. of vector r."""
+        kind, align, rows = memory_type(memory.dtype), memory.dtype.itemsize, list[Ref]()
+        for i, m in enumerate(masks):
+            p = self.safe_pointer(memory, self.pointer(memory, corner + stride * i), m, NEAR)
+            rows.append(self.fetch(memory, f"load <{NEAR} x {kind}>, ptr {p.text}, align {align}", NEAR, (p,), floor,
+                                   None))
+        made = []
+        for r in range(NEAR):
+            parts = rows[r::NEAR]
+            while len(parts) > 1:
+                parts = [self.shuffle(x, y, range(2 * x.lanes)) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+            made += parts
+        return made
+
+    def masks_of_parts(self, memory: Memory, corner: Index, part: Index, mask: Ref | None) -> list[Ref | None] | None:
+        """The mask of each row of a square of which the loop wants `NEAR` columns and the block reads them all, from
+        `part` on; else None."""
+        if self.width not in (8, 16) or self.sums_up or len(self.columns_of((memory.name, corner))) > NEAR:
+            return None
+        if self.parts is None:
+            self.parts = self.read_whole(NEAR)
+        return self.masks_in(self.parts, (memory.name, part), mask)
 
     def masks_of_rows(self, memory: Memory, corner: Index, stride: Index, mask: Ref | None) -> list[Ref | None] | None:
         """The mask of each row, or None where rows are not to be read."""
@@ -121,10 +146,15 @@ class LlvmSquares(LlvmMemory):
                 lanes = ", ".join(f"i1 {'true' if lane <= last else 'false'}" for lane in range(width))
                 return [Ref(f"<{lanes}>", bool_, width)] * width
         if self.whole is None:
-            self.whole = self.whole_squares()
-        for conditions in self.whole.get(place, ()):
+            self.whole = self.read_whole(width)
+        return self.masks_in(self.whole, place, mask)
+
+    def masks_in(self, found: dict[Corner, list[Conditions]], place: Corner, mask: Ref | None
+                 ) -> list[Ref | None] | None:
+        """The masks of the rows of a square that is read under conditions which make this mask of a column."""
+        for conditions in found.get(place, ()):
             if self.conditions(conditions) is mask:
-                return [self.conditions(conditions, lane) for lane in range(width)]
+                return [self.conditions(conditions, lane) for lane in range(self.width)]
         return None
 
     def wanted(self, place: Corner) -> bool:
@@ -140,14 +170,15 @@ class LlvmSquares(LlvmMemory):
                 self.squares.setdefault((name, corner), set()).add(at)
         return self.squares.get(place, set())
 
-    def whole_squares(self) -> dict[Corner, list[Conditions]]:
-        """The squares of which the block reads all columns under the same conditions, those of their rows."""
+    def read_whole(self, count: int) -> dict[Corner, list[Conditions]]:
+        """Where the block reads `count` columns beside each other under the same conditions, those of their rows."""
         columns: dict[tuple[Corner, Conditions], set[int]] = {}
         for name, corner, at, conditions in self.columns(self.straight(self.inside)):
-            columns.setdefault(((name, corner), conditions), set()).add(at)
+            place = name, corner + at // count * count
+            columns.setdefault((place, conditions), set()).add(at % count)
         found: dict[Corner, list[Conditions]] = {}
         for (place, conditions), read in columns.items():
-            if len(read) == self.width and not any([value_atoms(c) for c in conditions]):
+            if len(read) == count and not any([value_atoms(c) for c in conditions]):
                 found.setdefault(place, []).append(conditions)
         return found
 
@@ -166,19 +197,19 @@ class LlvmSquares(LlvmMemory):
                     at = (start if isinstance(start, int) else start.const) % self.width
                     yield name, start - at, at, conditions
 
-    def transposed(self, rows: list[Ref], column: int) -> Ref:
-        """A column of a square, given its rows."""
+    def four(self, rows: list[Ref], column: int) -> Ref:
+        """Four rows transposed in each block of four lanes: a column of them."""
         width = self.width
         pairs = [i // 2 + i % 2 * width + i // 4 * 2 for i in range(width)]  # 0, w, 1, w + 1; 4, ...
         twos = [i % 2 + i // 2 % 2 * width + i // 4 * 4 for i in range(width)]  # 0, 1, w, w + 1; 4, ...
+        high, second = 2 * (column // 2 % 2), 2 * (column % 2)
+        x, y = (self.shuffle(rows[r], rows[r + 1], [p + high for p in pairs]) for r in (0, 2))
+        return self.shuffle(x, y, [p + second for p in twos])
 
-        def four(g: int) -> Ref:
-            """Rows 4g..4g+3 in each block of four lanes, at the wanted column of that block."""
-            high, second = 2 * (column // 2 % 2), 2 * (column % 2)
-            x, y = (self.shuffle(rows[4 * g + r], rows[4 * g + r + 1], [p + high for p in pairs]) for r in (0, 2))
-            return self.shuffle(x, y, [p + second for p in twos])
-
-        parts, block = [four(g) for g in range(width // 4)], column // 4
+    def transposed(self, rows: list[Ref], column: int) -> Ref:
+        """A column of a square, given its rows."""
+        width = self.width
+        parts, block = [self.four(rows[g:g + 4], column) for g in range(0, width, 4)], column // 4
         while len(parts) > 1:
             # Of two parts the even or the odd blocks, so that the wanted one stays among fewer and fewer.
             chosen = [4 * b + i for b in range(block % 2, width // 4, 2) for i in range(4)]

@@ -57,7 +57,7 @@ def write_sums(b: PanelBuilder, row: Index, column: Index) -> tuple[Alloc, Stmt]
             Loop(v, 0, vectors, "unroll", stores),))
 
     stores: Stmt = loop(())
-    if form.edge_m:
+    if form.edge_m and not b.repeats:
         stores = If((b.sizes.m - form.rows - row,), (stores,), (loop((first + u - row,)),))
     # The last vector of a row may read beyond it.
     memory = Alloc("pairs", b.dtype, form.rows * form.vectors * width + width * group, "scratch")

@@ -13,7 +13,7 @@ from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.build import accumulate
 from minigrad.codegen.strategies.build_dots import Dots, is_short, lanes_along_rows, when
 from minigrad.codegen.strategies.build_pairs import keep_sums, pack_group, write_sums
-from minigrad.codegen.strategies.panel_form import Form, Sizes, form_of, generalise, sizes_of
+from minigrad.codegen.strategies.panel_form import TURNED, Form, Sizes, form_of, generalise, sizes_of
 from minigrad.codegen.strategies.panel_units import SHORT_K
 from minigrad.codegen.strategies.plan import PanelPlan
 from minigrad.codegen.strategies.recognise import Contraction, with_row
@@ -53,8 +53,8 @@ def contraction_of(nest: Nest, plan: PanelPlan) -> Contraction:
     found = with_row(nest)
     if isinstance(found, str):
         raise InternalError(f"[build] expected a contraction for {plan}, got: {found}")
-    if plan.block_k < min(plan.width, extent(found.k[-1])) and "turned" in (plan.a, plan.b):
-        raise InternalError(f"[build] expected blocks of K of at least {plan.width} steps, which are turned at a time, "
+    if plan.block_k < min(TURNED, extent(found.k[-1])) and "turned" in (plan.a, plan.b):
+        raise InternalError(f"[build] expected blocks of K of at least {TURNED} steps, which are turned at a time, "
                             f"got {plan}")
     return found
 
@@ -93,6 +93,7 @@ class Pack:
 
 class PanelBuilder:
     """`rows`, `columns`: of a register tile. `at` says what each outer variable is in the present unit of work.
+    `repeats`: nothing reads what is stored, so that a tile that reaches back may store what is there already.
 
     Packed memory starts some steps of K late (`lead` for A, the width for B): a square that reaches back over the one
     before it, where a last block of K is shorter than a square, stores there or in steps that this block has not.
@@ -105,6 +106,7 @@ class PanelBuilder:
         self.rows, self.columns = form.rows, form.columns
         self.lead = form.width + 1
         self.dtype = c.a.dtype
+        self.repeats = False
         self.count = 0
         self.at: dict[Var, Index] = {}
 
@@ -116,6 +118,9 @@ class PanelBuilder:
     def function(self, name: str, params: tuple[Param, ...], scalars: tuple[Scalar, ...], dims: tuple[Var, ...]
                  ) -> Function:
         c, sizes = self.contraction, self.sizes
+        buffers = tuple(BufferParam(b.name, b.dtype, b.shape[0], b.mode) for b in params)
+        stored = {s.param for s in c.outputs}
+        self.repeats = all(b.mode == "out" for b in buffers if b.name in stored)
         own = {v.name: v for v in (*c.batch, *c.m, *c.n)}
         steps = [*((own[name], 1) for name in self.form.outer), (self.m, sizes.unit_m), (self.n, sizes.unit_n)]
         total = product(sizes.units)
@@ -126,7 +131,6 @@ class PanelBuilder:
             self.at[v] = (here % count if x else here) * size
             after = after * count
         body = self.unit(self.at.pop(self.m), self.at.pop(self.n))
-        buffers = tuple(BufferParam(b.name, b.dtype, b.shape[0], b.mode) for b in params)
         arguments = tuple(ScalarParam(s.name, s.dtype) for s in scalars)
         return Function(name, buffers, arguments, dims, (Loop(p, 0, total, "parallel", tuple(body)),))
 
@@ -200,12 +204,12 @@ class PanelBuilder:
             body: Stmt = Store(to.panels, to.start + x * to.pitch, guard(here, const(0, here.dtype), to.inside))
             body = Loop(to.lane, 0, width, "vector", (Loop(v, 0, vectors, "unroll", (body,)),))
             return Loop(x, 0, k_count, "serial", (body,))
-        steps = _ceil(k_count, width)
-        x, u = self.fresh("k", steps - 1), self.fresh("u", width - 1)
-        first = emin(k0 + x * width, 0 if short else k - width)
+        steps = _ceil(k_count, TURNED)
+        x, u = self.fresh("k", steps - 1), self.fresh("u", TURNED - 1)
+        first = emin(k0 + x * TURNED, 0 if short else k - TURNED)
         here = substitute(value, {**self.at, to.along: to.place, self.k: first + u})
         body = Store(to.panels, to.start + (first - k0 + u) * to.pitch, guard(here, const(0, here.dtype), to.inside))
-        square = Loop(to.lane, 0, width, "vector", (Loop(u, 0, k if short else width, "unroll", (body,)),))
+        square = Loop(to.lane, 0, width, "vector", (Loop(u, 0, k if short else TURNED, "unroll", (body,)),))
         return Loop(v, 0, vectors, "serial", (Loop(x, 0, steps, "serial", (square,)),))
 
     def zero_outside(self, value: Value, column: Index) -> Value:
@@ -335,17 +339,19 @@ class PanelBuilder:
     def finish(self, row: Index, column: Index, u: Var, v: Var, lane: Var) -> list[Stmt]:
         """The nest's stores for the tile at (row, column), from its accumulators."""
         form, c, sizes = self.form, self.contraction, self.sizes
+        back_m, back_n = form.edge_m and not self.repeats, form.edge_n and not (self.repeats or form.narrow)
         whole: list[Index] = []
-        if form.edge_m:
+        if back_m:
             whole.append(sizes.m - self.rows - row)
-        if form.edge_n:
+        if back_n:
             whole.append(sizes.n - self.columns - column)
         first, left = self.row(row), self.column(column)
 
         def stores(own: bool, u: Index, total: Value) -> tuple[Stmt, ...]:
             here_row, here_column = first + u, left + v * form.width + lane
-            conditions = () if own else (*((first + u - row,) if form.edge_m else ()), *self.inside(here_column),
-                                         *((here_column - column,) if form.edge_n and not form.narrow else ()))
+            conditions = self.inside(here_column)
+            if not own:
+                conditions += (*((first + u - row,) if back_m else ()), *((here_column - column,) if back_n else ()))
             here = Rewriter({**self.at, self.m: here_row, self.n: here_column}, locals_={c.name: total})
             return tuple(Store(s.param, here.index(s.indices[0]), here.value(s.value), conditions) for s in c.outputs)
 

@@ -54,6 +54,10 @@ SHORTEST, SHORT, BEYOND_CACHES = 4, 8, 3 << 18
 where an output of so many elements leaves the second-level cache, 3-25%. With longer sums, or outputs that stay, it
 costs 2-10%: the lines come in time by themselves, and loads wait."""
 
+TURNED = 4
+"""Steps of the sum of an operand across it that are transposed at a time. 16 by 16 at a time would read rows that lie
+multiples of 4 KB apart once, and take 100 lines more of a program: 10 ms of compiling."""
+
 LEAST_STEPS, LEAST_MEMORY = 2304, (1 << 11, 1 << 12, 1 << 9, 1 << 8)
 """Memory of a worker's own where sizes are arguments: steps of panels of B, and vectors of the rest as in
 `Form.memory`. What is not touched costs nothing."""
@@ -88,7 +92,7 @@ class Form:
     blocks: several blocks of rows in a unit; by_rows: each of one tile; split: several blocks of K
     announced: what a tile will store is prefetched
     edge_m, edge_n: whole tiles leave rows or columns; low, narrow: fewer rows than a vector has lanes, or columns than
-        a tile; edge_k: whole vectors leave steps of the sum; short: they are fewer than a vector
+        a tile; edge_k: whole vectors leave steps of the sum; short: they are fewer than are turned
     ahead: vectors of the next tile's columns of B to prefetch per tile, if `far` to the second-level cache only;
         together: the next tile's rows of A are, too
     memory: elements of packed B, packed A, sums, packed columns for dot products, and their sums
@@ -146,7 +150,7 @@ def form_of(c: Contraction, plan: PanelPlan) -> Form:
     ahead = plan.b == "place" and is_plain(c.b) and (split or not blocks and (
         row_bytes(c.b, c.k) >= PAGE or k * n * c.b.dtype.itemsize >= FAR_B))
     steps, pitch = ceil(k / width) * width, ceil(rows / width) * width
-    beyond = -plan.block_k % width if split and plan.a == "turned" else 0  # the last square of a block ends there
+    beyond = -plan.block_k % TURNED if split and plan.a == "turned" else 0  # the last square of a block ends there
     memory = (((panels if blocks else 1) * plan.block_k + width * plan.group) * columns,
               (tiles * plan.block_k + beyond + width + 1) * pitch,
               panels * ceil(plan.unit_m / plan.block_m) * tiles * rows * columns,
@@ -155,7 +159,7 @@ def form_of(c: Contraction, plan: PanelPlan) -> Form:
     return Form(plan.outer, rows, plan.vectors, width, plan.a, plan.b, plan.dots, plan.group,
                 steps_at_once(m * n * k, k, plan), plan.begun, blocks, by_rows,
                 not (by_rows or panels == 1) or is_announced(m * n, k), split,
-                m % rows > 0, n % columns > 0, k % width > 0, m < width, n < columns, k < width,
+                m % rows > 0, n % columns > 0, k % width > 0, m < width, n < columns, k < TURNED,
                 ceil(plan.vectors / tiles) if ahead else 0,
                 ahead and (split or k * columns * c.b.dtype.itemsize > NEAR_PANEL),
                 plan.a == "place" and not split and rows_together(c),
