@@ -13,6 +13,7 @@ from minigrad.runtime.registry import synchronize
 from minigrad.tensor import Tensor
 
 if TYPE_CHECKING:
+    from minigrad import autograd as autograd
     from minigrad import microkernels as microkernels
     from minigrad import nn as nn
     from minigrad import optim as optim
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from minigrad.engine.profile import profile as profile
     from minigrad.engine.show import show as show
 
-_LATER = {"microkernels": ("minigrad.microkernels", None), "nn": ("minigrad.nn", None),
-          "optim": ("minigrad.optim", None), "jit": ("minigrad.capture.jit", "jit"),
+_LATER = {"autograd": ("minigrad.autograd", None), "microkernels": ("minigrad.microkernels", None),
+          "nn": ("minigrad.nn", None), "optim": ("minigrad.optim", None), "jit": ("minigrad.capture.jit", "jit"),
           "TinyJit": ("minigrad.capture.jit", "TinyJit"), "show": ("minigrad.engine.show", "show"),
           "plan": ("minigrad.capture.estimate", "plan"), "profile": ("minigrad.engine.profile", "profile")}
 
@@ -39,5 +40,5 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-__all__ = ["Tensor", "TinyJit", "Variable", "config", "dtypes", "errors", "jit", "manual_seed", "microkernels", "nn",
-           "optim", "plan", "profile", "show", "synchronize"]
+__all__ = ["Tensor", "TinyJit", "Variable", "autograd", "config", "dtypes", "errors", "jit", "manual_seed",
+           "microkernels", "nn", "optim", "plan", "profile", "show", "synchronize"]

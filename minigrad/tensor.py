@@ -26,7 +26,7 @@ from minigrad.mixins.memory import datas, pass_on
 from minigrad.mixins.modes import Within, modes
 from minigrad.mixins.protocols import ProtocolMixin
 from minigrad.ops import build as B
-from minigrad.ops.node import Node, apply, keep_history
+from minigrad.ops.node import Node, apply, hooked, keep_history
 from minigrad.ops.storage import ASSIGN, BUFFER, DETACH
 from minigrad.runtime.registry import canonical
 
@@ -292,10 +292,9 @@ class Tensor(ProtocolMixin):
         leaves = [t for t in (r() for r in list(_leaves.values())) if t is not None]
         found = [(t, [n for n in t._gradient_nodes() if n in made_from]) for t in leaves]
         found = [(t, nodes) for t, nodes in found if nodes]
-        if not found:
-            raise MinigradError("[backward] expected a result of some tensor with requires_grad=True, got none; what "
-                                "`jit` returns has no history: call backward inside")
         targets = [n for _, nodes in found for n in nodes]
+        if not found:
+            targets = self._hooked_before(made_from)
         parts = iter(_node_gradients(made_from, targets, seed))
         for t, nodes in found:
             total = _hooked_sum(t, [next(parts) for _ in nodes])
@@ -305,6 +304,18 @@ class Tensor(ProtocolMixin):
                 for hook in list(t._requires_grad.after.values()):
                     hook(t)
         return self
+
+    def _hooked_before(self, made_from: History) -> list[Node]:
+        """The results with hooks that this one, which no leaf's gradient comes from, was made from."""
+        if not self._requires_grad:
+            raise MinigradError("[backward] expected a result of some tensor with requires_grad=True, got none; what "
+                                "`jit` returns has no history: call backward inside")
+        found = [n for n in made_from.order if ref(n) in hooked]
+        if not found:
+            raise MinigradError("[backward] expected a tensor with requires_grad=True that this result was made from, "
+                                "got none: it is gone (keep a reference to it), has another value by now, or is "
+                                "reached only through detach, comparisons or integers")
+        return found
 
     def gradient(self, *targets: Tensor, gradient: Tensor | None = None, materialize_grads: bool = False,
                  ) -> list[Tensor]:

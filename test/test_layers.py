@@ -11,7 +11,8 @@ LAYERS = [
     {"ops"},
     {"graph"},
     {"codegen", "scheduler", "runtime"},
-    {"engine", "tensor", "mixins", "random", "capture", "microkernels"},
+    {"engine", "tensor", "mixins", "random", "capture", "microkernels",
+     "autograd"},
     {"tune"},
     {"nn", "optim", "state", "onnx", "data", "distributed"},
     {"viz", "cli", "__main__"},
@@ -23,6 +24,7 @@ SIDEWAYS = {
     ("mixins", "random"), ("mixins", "tensor"), ("random", "tensor"), ("capture", "engine"), ("capture", "tensor"),
     ("capture", "mixins"), ("capture", "random"), ("nn", "optim"), ("nn", "state"), ("optim", "nn"),
     ("cli", "viz"), ("__main__", "cli"), ("microkernels", "engine"),
+    ("autograd", "tensor"), ("autograd", "mixins"),
 }
 # The runtime knows Programs: nothing that has a Node or a Kernel in it.
 FORBIDDEN = {("runtime", "ops"), ("runtime", "graph"), ("runtime", "codegen"), ("codegen", "graph")}

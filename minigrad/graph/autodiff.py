@@ -6,6 +6,7 @@ from weakref import ref
 
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.ops import build as B
+from minigrad.ops.calls import CALL, OUTPUT
 from minigrad.ops.composite import expand
 from minigrad.ops.node import Node, hooked
 from minigrad.ops.storage import DETACH
@@ -42,6 +43,8 @@ class History:
                 if node.op.vjp is None:
                     body = self.bodies[node] = expand(node, node.inputs)
                     stack.append(body)
+                elif node.op is OUTPUT:
+                    stack.append(node.inputs[0])
                 else:
                     stack += node.inputs[::-1]
 
@@ -82,14 +85,20 @@ def _accumulate(made_from: History, seed: Node, targets: set[Node]) -> dict[Node
             if not on_path.isdisjoint((bodies[node],) if node in bodies else node.inputs):
                 on_path.add(node)
     grads: dict[Node, Node] = {made_from.output: seed}
+    of_results: dict[Node, dict[int, Node]] = {}  # by CALL
     for node in reversed(order):
+        if node.op is CALL and node in of_results:
+            _by_rule(grads, node, of_results.pop(node), on_path)
         grad = grads.get(node)
         if grad is None or node not in on_path:
             continue
         if hooked and ref(node) in hooked:
             grad = grads[node] = node.hooks(grad)
         body = bodies.get(node)
-        if body is not None:
+        if node.op is OUTPUT:
+            if node.inputs[0] in on_path:
+                of_results.setdefault(node.inputs[0], {})[node.params["number"]] = grad
+        elif body is not None:
             if body in on_path:
                 _add(grads, body, grad)
         elif not on_path.isdisjoint(node.inputs):
@@ -100,6 +109,14 @@ def _accumulate(made_from: History, seed: Node, targets: set[Node]) -> dict[Node
         if node not in targets:
             del grads[node]
     return grads
+
+
+def _by_rule(grads: dict[Node, Node], call: Node, of_results: dict[int, Node], on_path: set[Node]) -> None:
+    """Adds what a CALL's rule makes of the gradients of its results, all of which there are by now."""
+    needed = [source in on_path for source in call.inputs]
+    for source, part in zip(call.inputs, call.rule(call, of_results, needed), strict=True):
+        if part is not None and source in on_path:
+            _add(grads, source, part)
 
 
 def _add(grads: dict[Node, Node], node: Node, part: Node) -> None:

@@ -22,11 +22,12 @@ class Node:
     Node's meaning: the runtime Buffer that holds the value (row-major) once it was realized, else None. Only `engine`
     writes it. `depth` is the longest path to a leaf or to what was realized when the Node was made: a cheap bound that
     tells when a graph has grown long. `serial` grows from Node to Node: inputs have smaller ones than their users.
-    `hooks` is there where `hooked` has the Node: what makes another gradient of its gradient.
+    `hooks` is there where `hooked` has the Node: what makes another gradient of its gradient. `rule` is there in a CALL
+    (calls.py): what makes gradients of its inputs.
     """
 
     __slots__ = ("op", "inputs", "params", "shape", "dtype", "device", "kind", "type", "storage", "depth", "serial",
-                 "hooks", "__weakref__")
+                 "hooks", "rule", "__weakref__")
     op: Op
     inputs: tuple[Node, ...]
     params: dict[str, Any]
@@ -39,6 +40,7 @@ class Node:
     depth: int
     serial: int
     hooks: Callable[[Node], Node]
+    rule: Any
 
     def __repr__(self) -> str:
         params = "".join(f", {k}={v}" for k, v in self.params.items())
@@ -86,6 +88,11 @@ def apply(op: Op, *inputs: Node, device: str | None = None, **params: Any) -> No
         if node is not None:
             return node
     return _new(kind, inputs, params, place)
+
+
+def apply_once(op: Op, *inputs: Node, **params: Any) -> Node:
+    """The Node `op(*inputs, **params)`, which no other equals."""
+    return _new(kind_of(op, None, tuple([i.type for i in inputs]), params), inputs, params, (*inputs, object()))
 
 
 def _new(kind: Kind, inputs: tuple[Node, ...], params: dict[str, Any], place: tuple) -> Node:

@@ -1,0 +1,49 @@
+"""Where gradients are the user's own: results of a function whose backward somebody else wrote (`minigrad.autograd`).
+
+A call is one Node CALL over the inputs that gradients may go to, and each of its results an OUTPUT over it and what was
+computed. Both are gone once a plan is made. What makes gradients stands in the CALL's `rule`, so that it goes with it.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from minigrad.dtype import DType, float32
+from minigrad.ops import build as B
+from minigrad.ops.composite import composite
+from minigrad.ops.node import Node, apply, apply_once
+from minigrad.ops.op import Shape
+
+Rule = Callable[[Node, Mapping[int, Node], Sequence[bool]], Sequence[Node | None]]
+"""(the CALL, gradients of its results by number, which inputs need one) -> a gradient or None per input."""
+
+
+def _call_infer(shapes: Sequence[Shape], dtypes: Sequence[DType]) -> tuple[Shape, DType]:
+    return (), float32
+
+
+def _output_infer(shapes: Sequence[Shape], dtypes: Sequence[DType], *, number: int) -> tuple[Shape, DType]:
+    return shapes[1], dtypes[1]
+
+
+def _by_rule(node: Node, g: Node) -> tuple[Node | None, ...]:
+    raise NotImplementedError("[function] graph.autodiff gathers the gradients of all results of a call")
+
+
+CALL = composite("call", _call_infer, lambda *inputs: B.full(0.0, (), float32, inputs[0].device), _by_rule)
+"""A number nobody looks at, which depends on the inputs of a function."""
+
+OUTPUT = composite("output", _output_infer, lambda call, value, *, number: value, _by_rule)
+"""(a CALL, a value): the value, as result `number` of the call."""
+
+FUNCTION = (CALL, OUTPUT)
+
+
+def call(rule: Rule, *inputs: Node) -> Node:
+    """A CALL that equals no other."""
+    made = apply_once(CALL, *inputs)
+    made.rule = rule
+    return made
+
+
+def output(of: Node, value: Node, number: int) -> Node:
+    return apply(OUTPUT, of, value, number=number)
