@@ -196,7 +196,7 @@ ROWS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: x(4, 4).pad((-1, 1), mode="circular"), ShapeError, "pads of 0..4, got 'circular' and (-1, 1) for [4, 4]"),
     (lambda: x().cross_entropy(x()), ShapeError, "[cross_entropy] expected logits [N, C, ...] or [C], got shape []"),
     (lambda: nn.Conv2d(3, 4, 3)(np.ones((1, 3, 4, 4))), DTypeError, "[Conv2d] expected a Tensor, got ndarray"),
-    (lambda: nn.BatchNorm2d(3)([1, 2]), DTypeError, "[BatchNorm] expected a Tensor, got list"),
+    (lambda: nn.BatchNorm2d(3)([1, 2]), DTypeError, "[BatchNorm2d] expected a Tensor, got list"),
     (lambda: nn.ReLU()(3), DTypeError, "[ReLU] expected a Tensor, got int"),
     (lambda: nn.MaxPool2d(2)("a"), DTypeError, "[MaxPool2d] expected a Tensor, got str"),
     (lambda: nn.RMSNorm(3)(x()), ShapeError, "[RMSNorm] expected [..., 3], got []"),

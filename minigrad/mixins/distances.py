@@ -118,7 +118,8 @@ class DistanceMixin(LinalgMixin):
         return self._quantiles("nanquantile", q, dim, keepdim, True)
 
     def _quantiles(self, name: str, q: Any, dim: int | None, keepdim: bool, without_nan: bool) -> Self:
-        if dim is None:
+        if dim is None or not self.ndim:
+            as_axis(name, dim or 0, max(self.ndim, 1))
             flat = self.flatten()._quantiles(name, q, 0, False, without_nan)
             return flat.reshape(*flat.shape, *[1] * self.ndim) if keepdim else flat
         a = as_axis(name, dim, self.ndim)

@@ -281,9 +281,16 @@ class IndexingMixin(CreationMixin):
         return index
 
     def gather(self, dim: int, index: Any) -> Self:
-        """out[.., i, ..] = x[.., index[.., i, ..], ..] along `dim`; out has the index's shape."""
-        a = as_axis("gather", dim, self.ndim)
-        return self._wrap(B.gather(self._node, self._indices("gather", index)._node, a), self)
+        """out[.., i, ..] = x[.., index[.., i, ..], ..] along `dim`; out has the index's shape. A number and a vector of
+        one element are the same here."""
+        index, x = self._indices("gather", index), self._as_vector()
+        a = as_axis("gather", dim, x.ndim)
+        found = self._wrap(B.gather(x._node, index._as_vector()._node, a), self)
+        return found if index.ndim else found.reshape(())
+
+    def _as_vector(self) -> Self:
+        """This tensor, or the one element of a tensor without axes as a vector."""
+        return self if self.ndim else self.reshape(1)
 
     def scatter(self, dim: int, index: Any, src: Any, reduce: str | None = None) -> Self:
         """x with src[.., i, ..] put at [.., index[.., i, ..], ..] along `dim`; `reduce`: 'add' to what is there, or
@@ -297,11 +304,14 @@ class IndexingMixin(CreationMixin):
         return self._scatter(dim, index, src, "add")
 
     def _scatter(self, dim: int, index: Any, src: Any, reduction: str) -> Self:
+        if not self.ndim:
+            return self.reshape(1)._scatter(dim, index, src, reduction).reshape(())
         a = as_axis("scatter", dim, self.ndim)
-        index, src = self._indices("scatter", index), self._operand(src)
+        index, src = self._indices("scatter", index)._as_vector(), self._operand(src)
         if not isinstance(src, Base):
             value = B.full(src, index.shape, self.dtype, self.device)
             return self._wrap(B.scatter(self._node, index._node, value, a, reduction), self)
+        src = src._as_vector()  # type: ignore[attr-defined]
         if src.shape != index.shape:
             if src.ndim != index.ndim or any(bounds(s - i)[1] < 0 for s, i in zip(src.shape, index.shape, strict=True)):
                 raise ShapeError(f"[scatter] expected a source of at least the index's shape {list(index.shape)}, "
@@ -331,10 +341,14 @@ class IndexingMixin(CreationMixin):
         return self._rows(self._indices("embedding", index))
 
     def index_select(self, dim: int, index: Any) -> Self:
-        """Slices of one axis, in the order of a 1-D index."""
-        a, index = as_axis("index_select", dim, self.ndim), self._indices("index_select", index)
-        if index.ndim != 1:
-            raise ShapeError(f"[index_select] expected an index of one axis, got {list(index.shape)}")
+        """Slices of one axis, in the order of a 1-D index, or the one at an index without axes. A tensor without axes
+        is its own slice, for one index."""
+        a, index = as_axis("index_select", dim, max(self.ndim, 1)), self._indices("index_select", index)._as_vector()
+        if index.ndim != 1 or (not self.ndim and index.shape != (1,)):
+            expected = "an index of one axis" if self.ndim else "one index for a tensor without axes"
+            raise ShapeError(f"[index_select] expected {expected}, got {list(index.shape)}")
+        if not self.ndim:
+            return self.gather(0, index.reshape(()))
         return self.transpose(a, 0)._rows(index).transpose(a, 0)
 
 

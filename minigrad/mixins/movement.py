@@ -282,9 +282,11 @@ class MovementMixin(ActivationMixin):
 
     def unfold(self, dim: int, size: int, step: int = 1) -> Self:
         """Windows of `size` elements every `step` along an axis, in a new last axis."""
-        a = as_axis("unfold", dim, self.ndim)
+        a = as_axis("unfold", dim, max(self.ndim, 1))
         size = as_count("unfold", "size", size, 1)
         step = as_count("unfold", "step", step, 1)
+        if not self.ndim:
+            return self.reshape(1).unfold(0, size, step).squeeze(0)
         return self._wrap(B.window(self._node, (a,), (size,), (step,), (1,), ((0, 0),)), self)
 
     def roll(self, shifts: Any, dims: Any = None) -> Self:

@@ -49,10 +49,10 @@ class PlacesMixin(SamplingMixin):
 
     def index_fill(self, dim: int, index: Any, value: Any) -> Self:
         """x with a number in place of the slices that a 1-D index names along `dim`."""
-        a = as_axis("index_fill", dim, self.ndim)
+        a = as_axis("index_fill", dim, max(self.ndim, 1))
         index = self._indices("index_fill", index).flatten()
-        shape = [index.shape[0] if i == a else d for i, d in enumerate(self.shape)]
-        wide = index.reshape(*[-1 if i == a else 1 for i in range(self.ndim)]).expand(*shape)
+        shape = [index.shape[0] if i == a else d for i, d in enumerate(self.shape or (1,))]
+        wide = index.reshape(*[-1 if i == a else 1 for i in range(len(shape))]).expand(*shape)
         return self.scatter(a, wide, as_number("index_fill", "value", value))
 
     def index_reduce(self, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True) -> Self:
@@ -119,13 +119,15 @@ class PlacesMixin(SamplingMixin):
 
     def _slices(self, name: str, dim: int, index: Any, source: Any) -> tuple[int, Self, Self]:
         """(the axis, the index in the shape of the source, the source)."""
-        a = as_axis(name, dim, self.ndim)
+        a = as_axis(name, dim, max(self.ndim, 1))
         index, source = self._indices(name, index).flatten(), as_tensor(name, self._operand(source))
-        expected = tuple([index.shape[0] if i == a else d for i, d in enumerate(self.shape)])
+        expected = tuple([index.shape[0] if i == a else d for i, d in enumerate(self.shape or (1,))])
+        if expected == (1,):
+            source = source._as_vector()
         if source.shape != expected:
             raise ShapeError(f"[{name}] expected a source {list(expected)} for {list(self.shape)} and "
                              f"{index.shape[0]} indices along axis {a}, got {list(source.shape)}")
-        return a, index.reshape(*[-1 if i == a else 1 for i in range(self.ndim)]).expand(*expected), source
+        return a, index.reshape(*[-1 if i == a else 1 for i in range(len(expected))]).expand(*expected), source
 
     def scatter_reduce(self, dim: int, index: Any, src: Self, reduce: str, *, include_self: bool = True) -> Self:
         """x with src combined into it by 'sum', 'prod', 'mean', 'amax' or 'amin'; without `include_self`, what is

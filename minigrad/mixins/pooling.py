@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from minigrad.dtype import int32
 from minigrad.errors import ShapeError
-from minigrad.mixins.base import as_count
+from minigrad.mixins.base import as_count, as_shape
 from minigrad.mixins.distances import DistanceMixin
 from minigrad.mixins.linalg import per_axis, spatial_padding
 from minigrad.ops import build as B
@@ -65,7 +65,8 @@ class PoolingMixin(DistanceMixin):
     def max_unpool2d(self, indices: Any, kernel_size: Any = (2, 2), stride: Any = None, padding: Any = 0,
                      output_size: Sequence[int] | None = None) -> Self:
         """The elements put where `max_pool2d` with `return_indices` found them, 0 elsewhere. The last axes are
-        `output_size`, which may be a whole shape, or (n - 1) * stride - 2 * padding + kernel."""
+        (n - 1) * stride - 2 * padding + kernel, or `output_size`, which may be a whole shape: each less than a stride
+        from that. Raises ShapeError for others."""
         kernel = self._kernel("max_unpool2d", kernel_size)
         n = len(kernel)
         indices = self._indices("max_unpool2d", indices)
@@ -73,10 +74,15 @@ class PoolingMixin(DistanceMixin):
             raise ShapeError(f"[max_unpool2d] expected indices {list(self.shape)}, got {list(indices.shape)}")
         steps = per_axis("max_unpool2d", kernel if stride is None else stride, n)
         pads = spatial_padding("max_unpool2d", padding, n)
-        if output_size is None:
-            rows: Any = zip(self.shape[-n:], steps, pads, kernel, strict=True)
-            output_size = [(size - 1) * s - lo - hi + k for size, s, (lo, hi), k in rows]
-        plane = tuple(output_size)[-n:]
+        rows: Any = zip(self.shape[-n:], steps, pads, kernel, strict=True)
+        plane = tuple([(size - 1) * s - lo - hi + k for size, s, (lo, hi), k in rows])
+        if output_size is not None:
+            given = as_shape(tuple(output_size))
+            if len(given) not in (n, self.ndim) or any(not e - s < d < e + s for d, e, s in zip(  # type: ignore[operator]
+                    given[-n:], plane, steps, strict=True)):
+                raise ShapeError(f"[max_unpool2d] expected an output_size of the last {n} axes or of all {self.ndim}, "
+                                 f"less than a stride of {list(steps)} from {list(plane)}, got {list(given)}")
+            plane = given[-n:]
         batch = self.shape[:-n]
         flat = self.zeros(*batch, B.numel(plane), dtype=self.dtype, device=self.device)
         places = indices.flatten(-n) if n > 1 else indices

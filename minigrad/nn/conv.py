@@ -156,8 +156,11 @@ class _ConvTranspose(_Layer):
 
     def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         """`output_size`, of the last axes or of all, takes the place of output_padding: each is less than a stride more
-        than without. Raises ShapeError for others."""
+        than without. Raises ShapeError for others, and for more or fewer of them."""
         sizes = None if output_size is None else list(output_size)
+        if sizes is not None and len(sizes) not in (self.axes, as_tensor(type(self).__name__, x).ndim):
+            raise ShapeError(f"[{type(self).__name__}] expected an output_size of the last {self.axes} axes or of all "
+                             f"{x.ndim}, got {sizes} for {list(x.shape)}")
         return self._of_batch(x, self.in_channels, lambda batch: batch.conv_transpose2d(
             self.weight,
             self.bias,
@@ -172,9 +175,8 @@ class _ConvTranspose(_Layer):
         """The output_padding that gives an output of these sizes."""
         least = [(n - 1) * s - 2 * p + d * (k - 1) + 1 for n, s, p, d, k in zip(
             lengths, self.stride, self.padding, self.dilation, self.kernel_size, strict=True)]
-        extra = tuple([have - n for have, n in zip(output_size[-self.axes:], least, strict=False)])
-        if not self.axes <= len(output_size) <= self.axes + 2 or any(
-                not 0 <= e < s for e, s in zip(extra, self.stride, strict=True)):
+        extra = tuple([have - n for have, n in zip(output_size[-self.axes:], least, strict=True)])
+        if any(not 0 <= e < s for e, s in zip(extra, self.stride, strict=True)):
             most = [n + s - 1 for n, s in zip(least, self.stride, strict=True)]
             raise ShapeError(f"[{type(self).__name__}] expected an output_size from {least} to {most}, "
                              f"got {output_size}")

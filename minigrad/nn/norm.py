@@ -1,6 +1,8 @@
 """Normalisation layers. Statistics are of the input's own axes; scale and shift are learnt per feature."""
 from __future__ import annotations
 
+from typing import ClassVar
+
 from minigrad.dtype import int64
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_count, as_shape, as_tensor, is_index
@@ -10,8 +12,10 @@ from minigrad.tensor import Tensor
 
 
 class _ChannelNorm(Layer):
-    """A scale and a shift per channel if `affine`, and running statistics of the channels if they are tracked."""
+    """A scale and a shift per channel if `affine`, and running statistics of the channels if they are tracked.
+    `positions`: how many further axes an input may have, any number for none."""
 
+    positions: ClassVar[tuple[int, ...]] = ()
     _buffer_names = ("running_mean", "running_var", "num_batches_tracked")
 
     def __init__(self, num_features: int, eps: float, momentum: float | None, affine: bool, track_running_stats: bool):
@@ -23,6 +27,17 @@ class _ChannelNorm(Layer):
             self.running_mean = Tensor.zeros(num_features, requires_grad=False).contiguous()
             self.running_var = Tensor.ones(num_features, requires_grad=False).contiguous()
             self.num_batches_tracked = Tensor.zeros(dtype=int64, requires_grad=False).contiguous()
+
+    def _check(self, x: Tensor, least: int) -> None:
+        """Raises ShapeError unless x is [N, num_features, ...] of as many axes as `positions` says, `least` or more."""
+        name = type(self).__name__
+        further = as_tensor(name, x).ndim - 2
+        fits = further in self.positions if self.positions else further >= least
+        if not fits or x.shape[1] != self.num_features:
+            kinds = [[*"DHW"[3 - n:]] if n > 1 else ["L"] * n for n in self.positions] or [["..."]]
+            expected = " or ".join([f"[{', '.join(['N', str(self.num_features), *axes])}]" for axes in kinds])
+            further_axes = " with positions" if least and not self.positions else ""
+            raise ShapeError(f"[{name}] expected {expected}{further_axes}, got {list(x.shape)}")
 
     def _by_running(self, x: Tensor) -> Tensor:
         """x normalised by the running statistics."""
@@ -60,13 +75,13 @@ class BatchNorm(_ChannelNorm):
         super().__init__(num_features, eps, momentum, affine, track_running_stats)
 
     def forward(self, x: Tensor) -> Tensor:
-        if as_tensor("BatchNorm", x).ndim < 2 or x.shape[1] != self.num_features:
-            raise ShapeError(f"[BatchNorm] expected [N, {self.num_features}, ...], got {list(x.shape)}")
+        self._check(x, 0)
         if self.track_running_stats and not Tensor.training:
             return self._by_running(x)
         count = x.numel() // self.num_features
         if isinstance(count, int) and count < 2:
-            raise ShapeError(f"[BatchNorm] expected more than one value per channel in training, got {list(x.shape)}")
+            raise ShapeError(f"[{type(self).__name__}] expected more than one value per channel in training, got "
+                             f"{list(x.shape)}")
         y, mean, var = x.batchnorm_train(self.weight, self.bias, self.eps, correction=1)
         if self.track_running_stats:
             self._move(mean, var)
@@ -75,9 +90,19 @@ class BatchNorm(_ChannelNorm):
         return y
 
 
-BatchNorm1d = BatchNorm
-BatchNorm2d = BatchNorm
-BatchNorm3d = BatchNorm
+class BatchNorm1d(BatchNorm):
+    """`BatchNorm` of [N, C] and signals [N, C, L]. Raises ShapeError for others."""
+    positions = (0, 1)
+
+
+class BatchNorm2d(BatchNorm):
+    """`BatchNorm` of images [N, C, H, W]. Raises ShapeError for others."""
+    positions = (2,)
+
+
+class BatchNorm3d(BatchNorm):
+    """`BatchNorm` of volumes [N, C, D, H, W]. Raises ShapeError for others."""
+    positions = (3,)
 
 
 class LayerNorm(Layer):
@@ -177,9 +202,10 @@ class InstanceNorm(_ChannelNorm):
         super().__init__(num_features, eps, momentum, affine, track_running_stats)
 
     def forward(self, x: Tensor) -> Tensor:
-        if as_tensor("InstanceNorm", x).ndim < 3 or x.shape[1] != self.num_features:
-            raise ShapeError(f"[InstanceNorm] expected [N, {self.num_features}, ...] with positions, "
-                             f"got {list(x.shape)}")
+        as_tensor(type(self).__name__, x)
+        if self.positions and x.ndim == self.positions[0] + 1 and x.shape[0] == self.num_features:
+            return self.forward(x.unsqueeze(0)).squeeze(0)
+        self._check(x, 1)
         if self.track_running_stats and not Tensor.training:
             return self._by_running(x)
         flat = x.flatten(2)
@@ -192,9 +218,19 @@ class InstanceNorm(_ChannelNorm):
         return y if self.bias is None else y + self.bias.reshape(*per_channel)
 
 
-InstanceNorm1d = InstanceNorm
-InstanceNorm2d = InstanceNorm
-InstanceNorm3d = InstanceNorm
+class InstanceNorm1d(InstanceNorm):
+    """`InstanceNorm` of signals [N, C, L], or of one [C, L]. Raises ShapeError for others."""
+    positions = (1,)
+
+
+class InstanceNorm2d(InstanceNorm):
+    """`InstanceNorm` of images [N, C, H, W], or of one [C, H, W]. Raises ShapeError for others."""
+    positions = (2,)
+
+
+class InstanceNorm3d(InstanceNorm):
+    """`InstanceNorm` of volumes [N, C, D, H, W], or of one [C, D, H, W]. Raises ShapeError for others."""
+    positions = (3,)
 
 
 class LocalResponseNorm(Layer):
