@@ -239,3 +239,34 @@ class DistanceMixin(LinalgMixin):
             square = square.dot(square) if count else square
         size: Any = self.shape[-1]
         return self.eye(size, dtype=self.dtype, device=self.device).expand(*self.shape) if result is None else result
+
+    def matrix_exp(self) -> Self:
+        """The exponential of square matrices [..., M, M] of floats: the sum of A**k / k!. Integers become float32, half
+        types compute in it.
+
+        Matrices are halved until their norm is small, at most 20 times; of these a polynomial of degree 16 is taken,
+        and squared as often. Nothing is read, so that each squaring is computed for all matrices.
+
+        Source: Bader, Blanes & Casas 2019, https://arxiv.org/abs/1710.10989 (section 2: Taylor with scaling)
+        """
+        if self.ndim < 2 or self.shape[-1] != self.shape[-2]:
+            raise ShapeError(f"[matrix_exp] expected square matrices, got {list(self.shape)}")
+        given = self._as_float()
+        a = given.cast(given.dtype.compute)
+        if 0 in a.shape:
+            return given
+        limit = 0.5 if a.dtype.name == "float64" else 1.0
+        size = a.detach().abs().sum(-2).max(-1).reshape(*a.shape[:-2], 1, 1)
+        halvings = (size > limit).where((size / limit).log2().ceil(), 0).clip(0, 20)
+        a = a * (-halvings).exp2()
+        n: Any = a.shape[-1]
+        one = self.eye(n, dtype=a.dtype, device=a.device)
+        powers = [one, a, a.dot(a)]
+        powers += [powers[2].dot(a), powers[2].dot(powers[2])]
+        result = powers[4] * (1 / math.factorial(16))
+        for k in (12, 8, 4, 0):  # by blocks of four: Paterson and Stockmeyer
+            block = sum( [powers[j] * (1 / math.factorial(k + j)) for j in range(4)], start=0.0)
+            result = (result if k == 12 else result.dot(powers[4])) + block
+        for k in range(20):
+            result = (halvings > k).where(result.dot(result), result)
+        return result.cast(given.dtype)

@@ -51,12 +51,31 @@ from minigrad.nn.distance import (
     CosineSimilarity,
     PairwiseDistance,
 )
+from minigrad.nn.fractional import (
+    FractionalMaxPool2d,
+    FractionalMaxPool3d,
+)
 from minigrad.nn.label_losses import (
     CTCLoss,
     MultiLabelMarginLoss,
     MultiLabelSoftMarginLoss,
     MultiMarginLoss,
     TripletMarginWithDistanceLoss,
+)
+from minigrad.nn.lazy import (
+    LazyBatchNorm1d,
+    LazyBatchNorm2d,
+    LazyBatchNorm3d,
+    LazyConv1d,
+    LazyConv2d,
+    LazyConv3d,
+    LazyConvTranspose1d,
+    LazyConvTranspose2d,
+    LazyConvTranspose3d,
+    LazyInstanceNorm1d,
+    LazyInstanceNorm2d,
+    LazyInstanceNorm3d,
+    LazyLinear,
 )
 from minigrad.nn.linear import (
     Dropout,
@@ -85,6 +104,7 @@ from minigrad.nn.loss import (
     TripletMarginLoss,
 )
 from minigrad.nn.module import (
+    Buffer,
     Module,
     Parameter,
     ParameterDict,
@@ -191,6 +211,7 @@ __all__ = [
     "BatchNorm2d",
     "BatchNorm3d",
     "Bilinear",
+    "Buffer",
     "CELU",
     "CTCLoss",
     "ChannelShuffle",
@@ -219,6 +240,8 @@ __all__ = [
     "FeatureAlphaDropout",
     "Flatten",
     "Fold",
+    "FractionalMaxPool2d",
+    "FractionalMaxPool3d",
     "GELU",
     "GLU",
     "GRU",
@@ -245,6 +268,19 @@ __all__ = [
     "LSTMCell",
     "LayerNorm",
     "LayerNorm2d",
+    "LazyBatchNorm1d",
+    "LazyBatchNorm2d",
+    "LazyBatchNorm3d",
+    "LazyConv1d",
+    "LazyConv2d",
+    "LazyConv3d",
+    "LazyConvTranspose1d",
+    "LazyConvTranspose2d",
+    "LazyConvTranspose3d",
+    "LazyInstanceNorm1d",
+    "LazyInstanceNorm2d",
+    "LazyInstanceNorm3d",
+    "LazyLinear",
     "LeakyReLU",
     "Linear",
     "LocalResponseNorm",

@@ -15,8 +15,14 @@ from minigrad.mixins.base import as_count, as_tensor
 from minigrad.mixins.linalg import per_axis
 from minigrad.nn.bags import embedding_bag as embedding_bag
 from minigrad.nn.distance import bilinear as bilinear
+from minigrad.nn.fractional import fractional_max_pool2d as fractional_max_pool2d
+from minigrad.nn.fractional import fractional_max_pool3d as fractional_max_pool3d
 from minigrad.nn.label_losses import triplet_margin_with_distance_loss as triplet_margin_with_distance_loss
 from minigrad.nn.noise import alpha_dropout as alpha_dropout
+from minigrad.nn.noise import dropout as dropout
+from minigrad.nn.noise import dropout1d as dropout1d
+from minigrad.nn.noise import dropout2d as dropout2d
+from minigrad.nn.noise import dropout3d as dropout3d
 from minigrad.nn.noise import feature_alpha_dropout as feature_alpha_dropout
 from minigrad.nn.noise import rrelu as rrelu
 from minigrad.nn.norm import local_response_norm as local_response_norm
@@ -89,6 +95,19 @@ def softmin(input: Tensor, dim: int) -> Tensor:
 
 
 gumbel_softmax = Tensor.gumbel_softmax
+
+
+def _in_place(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def changing(input: Tensor, *args: Any, **options: Any) -> Tensor:
+        return function(input, *args, inplace=True, **options)
+
+    changing.__name__ = f"{function.__name__}_"
+    changing.__doc__ = f"`{function.__name__}`, whose result `input` itself gets."
+    return changing
+
+
+relu_, selu_, elu_, celu_ = (_in_place(f) for f in (relu, selu, elu, celu))
+leaky_relu_, hardtanh_, threshold_, rrelu_ = (_in_place(f) for f in (leaky_relu, hardtanh, threshold, rrelu))
 
 # Products
 
@@ -230,8 +249,6 @@ def _max_unpool(axes: int) -> Callable[..., Tensor]:
 
 max_unpool1d, max_unpool2d, max_unpool3d = (_max_unpool(n) for n in (1, 2, 3))
 
-# Resampling
-
 
 def interpolate(input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
                 align_corners: bool | None = None) -> Tensor:
@@ -327,21 +344,6 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
 
 
 cosine_similarity, pairwise_distance, pdist = Tensor.cosine_similarity, Tensor.pairwise_distance, Tensor.pdist
-
-# Dropout
-
-
-def _dropout(axes: int) -> Callable[..., Tensor]:
-    def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-        """In training, zeroes each element (or channel) with probability p and scales the rest by 1/(1-p)."""
-        with Tensor.train(training):
-            return input._result("dropout", input._dropped_channels(p, axes), inplace)
-
-    dropout.__name__ = f"dropout{axes}d" if axes else "dropout"
-    return dropout
-
-
-dropout, dropout1d, dropout2d, dropout3d = (_dropout(n) for n in (0, 1, 2, 3))
 
 # Losses
 

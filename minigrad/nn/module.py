@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any
+from weakref import ref
 
 from minigrad.errors import DTypeError, MinigradError
 from minigrad.mixins.hooks import HookHandle
@@ -45,6 +46,8 @@ class Module(Parts):
         return (self.training, *self._hooks) if self._hooks else self.training
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if _buffers and (entry := _buffers.get(id(value))) is not None and entry[0]() is value:
+            note_buffer(self, name, entry[1])
         before = self.training
         object.__setattr__(self, name, value)
         if before is not self.training:
@@ -128,9 +131,7 @@ class Module(Parts):
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """A Tensor that is no parameter as an attribute; it is computed here. One that is not `persistent` is no part
         of the state."""
-        self._buffer_names = (*self._buffer_names, name)
-        if not persistent:
-            self._transient = (*self._transient, name)
+        note_buffer(self, name, persistent)
         setattr(self, name, tensor if tensor is None else tensor.realize())
 
     def register_parameter(self, name: str, param: Tensor | None) -> None:
@@ -158,6 +159,25 @@ class Layer(Module):
         """The numbers and names that it keeps, by their names."""
         return ", ".join(f"{name}={value!r}" for name, value in vars(self).items()
                          if name[0] != "_" and name != "training" and isinstance(value, (bool, int, float, str, tuple)))
+
+
+def note_buffer(module: Parts, name: str, persistent: bool) -> None:
+    """Makes an attribute one of a buffer."""
+    module._buffer_names = (*[n for n in module._buffer_names if n != name], name)
+    module._transient = (*[n for n in module._transient if n != name], *([] if persistent else [name]))
+
+
+_buffers: dict[int, tuple[ref[Tensor], bool]] = {}
+"""What `Buffer` made, and whether it is part of the state."""
+
+
+def Buffer(data: Any, persistent: bool = True) -> Tensor:  # noqa: N802  (PyTorch's name)
+    """A Tensor that is no parameter of the Module that it becomes an attribute of; one that is not `persistent` is no
+    part of the state: `self.mask = nn.Buffer(mask)` is `self.register_buffer("mask", mask)`."""
+    made = (data.detach() if isinstance(data, Tensor) else Tensor(data)).realize()
+    number = id(made)
+    _buffers[number] = ref(made, lambda _: _buffers.pop(number, None) and None), persistent
+    return made
 
 
 def Parameter(data: Any, requires_grad: bool = True) -> Tensor:  # noqa: N802  (PyTorch's name)

@@ -1,7 +1,8 @@
-"""Activations that draw numbers in training: dropout for self-normalising networks, and ReLU with random slopes."""
+"""What draws numbers in training: dropout as functions, also for self-normalising networks; ReLU with random slopes."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_tensor
@@ -10,6 +11,19 @@ from minigrad.nn.module import Layer
 from minigrad.tensor import Tensor
 
 _FLOOR = -1.0507009873554805 * 1.6732632423543772  # what SELU tends to
+
+
+def _dropout(axes: int) -> Callable[..., Tensor]:
+    def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        """In training, zeroes each element (or channel) with probability p and scales the rest by 1/(1-p)."""
+        with Tensor.train(training):
+            return input._result("dropout", input._dropped_channels(p, axes), inplace)
+
+    dropout.__name__ = f"dropout{axes}d" if axes else "dropout"
+    return dropout
+
+
+dropout, dropout1d, dropout2d, dropout3d = (_dropout(n) for n in (0, 1, 2, 3))
 
 
 def _alpha_dropout(name: str, x: Tensor, p: float, whole: bool) -> Tensor:

@@ -1,7 +1,7 @@
 """What layers and Modules have in common: their parts, their state, and where and in what type it is."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn, Self
 
 from minigrad.dtype import DType
@@ -67,26 +67,27 @@ class Parts:
 
     # State
 
-    def parameters(self) -> Iterator[Tensor]:
-        """The float Tensors inside that are no buffers, each once: frozen ones too, no running statistics."""
-        return (t for _, t in self.named_parameters())
+    def parameters(self, recurse: bool = True) -> Iterator[Tensor]:
+        """The float Tensors inside that are no buffers, each once: frozen ones too, no running statistics. Without
+        `recurse` those in attributes of this Module alone."""
+        return (t for _, t in self.named_parameters(recurse=recurse))
 
-    def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    def named_parameters(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
         """(path, Tensor) of `parameters()`; the first path of each."""
         buffers = {id(t) for t in self._buffers_inside().values()}
-        found = {id(t): (name, t) for name, t in reversed(get_state_dict(self, prefix).items())
+        found = {id(t): (name, t) for name, t in reversed(get_state_dict(self).items())
                  if t.dtype.is_float and id(t) not in buffers}
-        return reversed(found.values())
+        return _under(prefix, recurse, reversed(found.values()))
 
-    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+    def named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
         """(path, Tensor) of running statistics, of what `register_buffer` was given, and of what is not float."""
         parameters = {id(t) for t in self.parameters()}
         state = {name: t for name, t in get_state_dict(self).items() if id(t) not in parameters}
-        return iter((state | self._buffers_inside()).items())
+        return _under(prefix, recurse, (state | self._buffers_inside()).items())
 
-    def buffers(self) -> Iterator[Tensor]:
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
         """The Tensors inside that are no parameters."""
-        return (t for _, t in self.named_buffers())
+        return (t for _, t in self.named_buffers(recurse=recurse))
 
     def _buffers_inside(self) -> dict[str, Tensor]:
         """What layers name as buffers, by path: those that are no part of the state, too."""
@@ -94,9 +95,9 @@ class Parts:
                  for name in getattr(part, "_buffer_names", ())]
         return {path: t for path, t in owned if isinstance(t, Tensor)}
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Every Tensor inside by its path."""
-        return get_state_dict(self)
+    def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
+        """Every Tensor inside by its path, behind `prefix` as it stands: 'encoder.'."""
+        return {prefix + name: t for name, t in get_state_dict(self).items()}
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
         """Gives the Tensors inside the values in `state`; see `nn.state.load_state_dict`. Returned are the names that
@@ -142,3 +143,9 @@ class Parts:
     def cuda(self, *_: Any) -> NoReturn:
         """Raises DeviceError: GPUs are devices of OpenCL."""
         Tensor(0).cuda()
+
+
+def _under(prefix: str, recurse: bool, named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """With `prefix` and a dot before the names, those with a dot only with `recurse`."""
+    start = f"{prefix.rstrip('.')}." if prefix else ""
+    return ((start + name, t) for name, t in named if recurse or "." not in name)

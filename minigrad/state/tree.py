@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.errors import DTypeError, FormatError, ShapeError
+from minigrad.errors import DTypeError, FormatError, MinigradError, ShapeError
 from minigrad.state.gguf import GGUFTensor
 from minigrad.tensor import Tensor
 
@@ -31,13 +31,16 @@ def children_of(obj: Any) -> list[tuple[str, Any]]:
 
 
 def get_state_dict(obj: Any, prefix: str = "") -> dict[str, Tensor]:
-    """Every Tensor inside `obj` by its path, in the order of definition; a Tensor reached twice is listed twice."""
+    """Every Tensor inside `obj` by its path, in the order of definition; a Tensor reached twice is listed twice. Raises
+    MinigradError for a layer that has none yet (`nn.LazyLinear`)."""
     found: dict[str, Tensor] = {}
     pending: list[tuple[str, Any, frozenset[int]]] = [(prefix.rstrip("."), obj, frozenset())]
     while pending:
         path, value, above = pending.pop()
         if isinstance(value, Tensor):
             found[path] = value
+        elif (why := getattr(type(value), "without_state", None)) is not None:
+            raise MinigradError(f"[state] expected Tensors at {path!r}, but {why.__get__(value)}")
         elif id(value) not in above:  # an object that holds one it is part of
             inner = above | {id(value)}
             parts = [(f"{path}.{name}" if path else name, part, inner) for name, part in children_of(value)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from functools import reduce
+from typing import Any
 
 from minigrad.errors import MinigradError, ShapeError
 from minigrad.mixins.base import as_number, as_tensor
@@ -17,36 +18,62 @@ from minigrad.nn.utils.rnn import pad_sequence as pad_sequence
 from minigrad.tensor import Tensor
 
 
-def clip_grad_norm_(parameters: Iterable[Tensor] | Tensor, max_norm: float | Tensor, norm_type: float = 2.0) -> Tensor:
+def clip_grad_norm_(parameters: Iterable[Tensor] | Tensor, max_norm: float | Tensor, norm_type: float = 2.0,
+                    error_if_nonfinite: bool = False) -> Tensor:
     """Scales the gradients of `parameters` together so that their norm is at most `max_norm`; gives the norm before.
 
-    The norm, of shape () and float32, is that of all gradients as one vector: (sum |g|**p)**(1/p) for p = `norm_type`,
-    or the largest |g| for infinity. The factor is min(1, max_norm / (norm + 1e-6)), as in PyTorch: not a number where
-    the norm is none. Tensors without a gradient are left out; without any the norm is 0. `max_norm` may be a Tensor,
-    which a captured step reads. Raises MinigradError for anything but Tensors and for a norm_type that is not positive.
+    `get_total_norm` of the gradients, and `clip_grads_with_norm_`. Tensors without a gradient are left out; without any
+    the norm is 0. Raises MinigradError for anything but Tensors and for a norm_type that is not positive.
     """
     given = _with_gradients("clip_grad_norm_", parameters)
-    p = float(as_number("clip_grad_norm_", "norm_type", norm_type))
+    norm = _norm_of("clip_grad_norm_", [t.grad for t in given], norm_type, error_if_nonfinite)
+    _scaled_to("clip_grad_norm_", given, max_norm, norm)
+    return norm
+
+
+def get_total_norm(tensors: Iterable[Tensor] | Tensor, norm_type: float = 2.0,
+                   error_if_nonfinite: bool = False) -> Tensor:
+    """The norm of all elements of some tensors as one vector, of shape () and float32: (sum |x|**p)**(1/p) for p =
+    `norm_type`, or the largest |x| for infinity; 0 without any. With `error_if_nonfinite` it is read, and MinigradError
+    raised if it is NaN or infinite. Raises MinigradError for a norm_type that is not positive."""
+    several = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    return _norm_of("get_total_norm", several, norm_type, error_if_nonfinite)
+
+
+def _norm_of(name: str, tensors: list[Any], norm_type: float, error_if_nonfinite: bool) -> Tensor:
+    p = float(as_number(name, "norm_type", norm_type))
     if not p > 0:
-        raise MinigradError(f"[clip_grad_norm_] expected a norm_type above 0, got {norm_type!r}")
-    limit = max_norm if isinstance(max_norm, Tensor) else as_number("clip_grad_norm_", "max_norm", max_norm)
-    if not given:
+        raise MinigradError(f"[{name}] expected a norm_type above 0, got {norm_type!r}")
+    if not tensors:
         return Tensor(0.0)
-    device = given[0].device
-    gradients = [t.grad.detach().to(device).float() for t in given if t.grad is not None]
+    device = as_tensor(name, tensors[0]).device
+    wide = [as_tensor(name, t).detach().to(device).float() for t in tensors]
     if math.isinf(p):
-        largest = [g.abs().max() for g in gradients if 0 not in g.shape]
+        largest = [g.abs().max() for g in wide if 0 not in g.shape]
         norm = reduce(Tensor.maximum, largest) if largest else Tensor(0.0, device=device)
     else:
-        sums = [(g.square() if p == 2 else g.abs() ** p).sum() for g in gradients]
+        sums = [(g.square() if p == 2 else g.abs() ** p).sum() for g in wide]
         total = reduce(Tensor.add, sums)
         norm = total.sqrt() if p == 2 else total ** (1 / p)
-    limit = limit.detach().to(device) if isinstance(limit, Tensor) else limit
-    factor = (limit / (norm + 1e-6)).minimum(1.0).reshape(())
+    if error_if_nonfinite and not norm.isfinite().item():
+        raise MinigradError(f"[{name}] expected a finite norm, got {norm.item()}")
+    return norm
+
+
+def clip_grads_with_norm_(parameters: Iterable[Tensor] | Tensor, max_norm: float | Tensor, total_norm: Tensor) -> None:
+    """Scales the gradients of `parameters` by min(1, max_norm / (total_norm + 1e-6)), as in PyTorch: not a number where
+    the norm is none. `max_norm` may be a Tensor, which a captured step reads; `total_norm` is one of shape ()."""
+    given = _with_gradients("clip_grads_with_norm_", parameters)
+    _scaled_to("clip_grads_with_norm_", given, max_norm, as_tensor("clip_grads_with_norm_", total_norm))
+
+
+def _scaled_to(name: str, given: list[Tensor], max_norm: float | Tensor, norm: Tensor) -> None:
+    limit = max_norm if isinstance(max_norm, Tensor) else as_number(name, "max_norm", max_norm)
+    limit = limit.detach().to(norm.device) if isinstance(limit, Tensor) else limit
+    factor = (limit / (norm.detach() + 1e-6)).minimum(1.0).reshape(())
     for t in given:
         if t.grad is not None:
             t.grad = (t.grad.detach() * factor.to(t.grad.device)).cast(t.grad.dtype)
-    return norm
 
 
 def clip_grad_value_(parameters: Iterable[Tensor] | Tensor, clip_value: float) -> None:
