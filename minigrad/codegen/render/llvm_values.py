@@ -39,9 +39,9 @@ _INTRINSICS = {"abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", 
 
 
 class LlvmValues(Emitter):
-    """Values to instructions. `in_tile`: in a loop that sums up a register tile (`had_tile`: there was one,
-    `deep_tile`: one of several loops); `counted` its variable, if that begins at 0, and `strides` what is added up
-    there in each iteration, by the sum so far.
+    """Values to instructions. `in_tile`: in a loop that sums up a register tile (`had_tile`: there was one, `odd_tile`:
+    one of several loops, or not of rows and columns); `counted` its variable, if that begins at 0, and `strides` what
+    is added up there in each iteration, by the sum so far.
     `least_level`: the outermost that a load may move to. `positive`: arguments that may be divided by anywhere."""
 
     def __init__(self, function: Function, target: Target):
@@ -51,7 +51,7 @@ class LlvmValues(Emitter):
         self.zeros = 0
         self.links: dict[str, Link] = {}
         self.declarations: dict[str, list[str]] = {}
-        self.in_tile, self.had_tile, self.deep_tile, self.least_level = False, False, False, 0
+        self.in_tile, self.had_tile, self.odd_tile, self.least_level = False, False, False, 0
         self.positive = frozenset(f"%{d.name}" for d in function.dims if bounds(d)[0] >= 1)
         self.counted = ""
         self.strides: dict[Ref, Ref] = {}
