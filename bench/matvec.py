@@ -17,11 +17,14 @@ PEERS = ["torch", "numpy"]
 DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}
 BLOCK_BYTES = {"Q8_0": 34, "Q4_0": 18, "Q4_1": 20}  # of 32 weights
 FORMATS = (*DTYPES, *BLOCK_BYTES)
+ACTIVATIONS = ("exact", "bytes")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtypes", nargs="+", choices=FORMATS, default=list(FORMATS), metavar="DTYPE",
                         help=f"of the weights, among {', '.join(FORMATS)} (default: all)")
+    parser.add_argument("--activations", nargs="+", choices=ACTIVATIONS, default=list(ACTIVATIONS), metavar="KIND",
+                        help="with weights in blocks: exact, or rounded to bytes (quantize_activations); default: both")
     parser.add_argument("--shape", type=int, nargs=2, default=[2048, 5632], metavar=("K", "N"))
     parser.add_argument("--megabytes", type=int, default=256, help="of distinct weights, at least (default 256)")
 
@@ -31,13 +34,16 @@ def run(bench: Bench) -> None:
     wanted = 4096 if bench.quick else bench.options.megabytes << 20
     for dtype in bench.options.dtypes:
         nbytes = k * n * DTYPES[dtype] if dtype in DTYPES else k * n // 32 * BLOCK_BYTES[dtype]
-        work = Work(f"matvec {k}x{n} {dtype}", "matvec", flop=2 * k * n, bytes=nbytes)
-        if bench.wants(work):
-            _measure(bench, work, dtype, k, n, -(-wanted // nbytes))
+        for activations in bench.options.activations if dtype in BLOCK_BYTES else ("exact",):
+            name = f"matvec {k}x{n} {dtype}" + (", x in bytes" if activations == "bytes" else "")
+            work = Work(name, "matvec", flop=2 * k * n, bytes=nbytes)
+            if bench.wants(work):
+                _measure(bench, work, dtype, k, n, -(-wanted // nbytes), activations == "bytes")
 
 
-def _measure(bench: Bench, work: Work, dtype: str, k: int, n: int, count: int) -> None:
-    """`count` weights [n, k], each with a vector of its own: one step goes through them all."""
+def _measure(bench: Bench, work: Work, dtype: str, k: int, n: int, count: int, rounded: bool) -> None:
+    """`count` weights [n, k], each with a vector of its own: one step goes through them all. `rounded`: the vectors
+    are, to bytes."""
     random = np.random.default_rng(0)
     vectors = [random.standard_normal(k, np.float32) for _ in range(count)]
     inputs = [Tensor(vector).realize() for vector in vectors]
@@ -50,7 +56,8 @@ def _measure(bench: Bench, work: Work, dtype: str, k: int, n: int, count: int) -
 
     @jit
     def step(inputs: list[Tensor]) -> list[Tensor]:
-        results = [(x @ w.transpose() if isinstance(w, Tensor) else w.linear(x)).contiguous()
+        results = [(x @ w.transpose() if isinstance(w, Tensor) else
+                    w.linear(x, quantize_activations=rounded)).contiguous()
                    for x, w in zip(inputs, weights, strict=True)]
         Tensor.realize(*results)
         return results

@@ -10,8 +10,10 @@ import pytest
 
 from minigrad import Tensor, config
 from minigrad.codegen.ir.interpret import interpret_function
+from minigrad.codegen.ir.nodes import Alloc
 from minigrad.codegen.ir.text import parse_function, print_function
 from minigrad.codegen.ir.verify import verify_function
+from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.lowering.collapse import collapse
@@ -21,10 +23,12 @@ from minigrad.codegen.render.llvm import render_llvm
 from minigrad.codegen.render.llvm_dots import dot_of
 from minigrad.codegen.render.llvm_tables import table_of
 from minigrad.codegen.stages import Stage, stages_of
+from minigrad.codegen.strategies.build_scaled import is_exact_in_integers
 from minigrad.codegen.strategies.plan import Plan, parse_plan
 from minigrad.codegen.strategies.stream import recognise_stream, scaled_terms
 from minigrad.codegen.transforms.unroll import unroll
-from minigrad.dtype import float32, int32, uint32
+from minigrad.codegen.value_interval import interval
+from minigrad.dtype import float32, float64, int32, uint8, uint32
 from minigrad.expr import Var
 from minigrad.ops.scalars import dot_bytes
 from minigrad.scheduler.graph import build_graph
@@ -192,8 +196,34 @@ def test_byte_products_are_one_instruction() -> None:
     vnni = replace(AVX512, features=AVX512.features | {"avx512vnni"})
     result = quantized("Q4_0", 192, 96).linear(tensor(96), quantize_activations=True)
     function = streamed(last_kernel(result, vnni), vnni).function
-    assert "vpdpbusd.512" in render_llvm(function, vnni).source
+    source = render_llvm(function, vnni).source
+    assert "vpdpbusd.512" in source and " add <16 x i32>" not in source  # which adds to the sums, too
     assert "vpdpbusd" not in render_llvm(function, AVX512).source
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+def test_integers_are_added_up_as_integers_panel_by_panel(kind: str) -> None:
+    target = replace(AVX512, long_streams=True)
+    kernel = last_kernel(quantized(kind, 192, 96).linear(tensor(96), quantize_activations=True), target)
+    stage = streamed(kernel, target)
+    assert isinstance(stage.plan, Plan) and stage.plan.tile == () and stage.plan.ahead
+    parts = [s for s in statements(stage.function.body) if isinstance(s, Alloc) and s.name.startswith("part")]
+    assert int32 in [s.dtype for s in parts]
+    computes(stage, kernel, -8.0)
+
+
+def test_intervals_hold_what_values_can_be() -> None:
+    w, x = local("w", int32), local("x", int32)
+    byte, signed = binary("and", w, const(255, int32)), binary("shr", x, const(24, int32))
+    cases = {byte: (0, 255), signed: (-128, 127), binary("mul", byte, signed): (-32640, 32385),
+             binary("sub", signed, byte): (-383, 127), cast(local("b", uint8), int32): (0, 255),
+             binary("add", w, const(1, int32)): (int32.min, int32.max),
+             binary("mul", binary("shr", w, const(8, int32)), byte): (-(1 << 23) * 255, ((1 << 23) - 1) * 255),
+             binary("mul", binary("shr", w, const(7, int32)), byte): (int32.min, int32.max)}
+    assert {v: interval(v) for v in cases} == cases
+    assert is_exact_in_integers(cast(binary("mul", byte, signed), float32), 514)
+    assert not is_exact_in_integers(cast(binary("mul", byte, signed), float32), 515)
+    assert not is_exact_in_integers(cast(w, float32), 1) and not is_exact_in_integers(cast(byte, float64), 1)
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1"])

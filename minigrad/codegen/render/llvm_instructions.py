@@ -27,10 +27,13 @@ class LlvmInstructions(LlvmValues):
                 if scale is not None:
                     return scale, lambda v, mask, args: self.in_lanes(self.scaled, args)
         elif v.op == "add" and v.dtype is int32:
-            need = {16: "avx512vnni", 8: "avxvnni"}.get(self.width)
-            dot = dot_of(v) if need in self.target.features else None
-            if dot is not None:
-                return dot, lambda v, mask, args: self.in_lanes(self.dot, args)
+            if {16: "avx512vnni", 8: "avxvnni"}.get(self.width) in self.target.features:
+                dot = dot_of(v)
+                if dot is not None:
+                    return dot, lambda v, mask, args: self.in_lanes(self.dot, args)
+                dot = dot_of(v.args[1])
+                if dot is not None:
+                    return (*dot, v.args[0]), lambda v, mask, args: self.in_lanes(self.dot, args)
         return super().parts_of(v)
 
     @property
@@ -59,11 +62,12 @@ class LlvmInstructions(LlvmValues):
         text = f"call <16 x float> @llvm.x86.avx512.permvar.sf.512(<16 x float> {table.text}, {typed(x)})"
         return self.pure(text, float32, 16, (x,))
 
-    def dot(self, w: Ref, x: Ref) -> Ref:
-        """In each lane the sum of the products of the unsigned bytes of `w` and the signed bytes of `x`."""
+    def dot(self, w: Ref, x: Ref, before: Ref | None = None) -> Ref:
+        """In each lane the sum of the products of the unsigned bytes of `w` and the signed bytes of `x`, and of what
+        there was `before`."""
         sums, kind = type_of(w), f"<{4 * w.lanes} x i8>"
         words = [self.pure(f"bitcast {typed(r)} to {kind}", r.dtype, r.lanes, (r,), "bytes") for r in (w, x)]
-        zero = self.every(0, int32, w.lanes)
-        text = (f"call {sums} @llvm.x86.avx512.vpdpbusd.{32 * w.lanes}({sums} {zero.text}, {kind} {words[0].text}, "
+        before = before or self.every(0, int32, w.lanes)
+        text = (f"call {sums} @llvm.x86.avx512.vpdpbusd.{32 * w.lanes}({sums} {before.text}, {kind} {words[0].text}, "
                 f"{kind} {words[1].text})")
-        return self.pure(text, int32, w.lanes, (w, x, *words), "dot")
+        return self.pure(text, int32, w.lanes, (w, x, before, *words), "dot")

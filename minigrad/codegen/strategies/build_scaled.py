@@ -4,9 +4,11 @@
       prefetch what scales load AHEAD_SCALES bytes on
       part[u] = 0
       for c serial:
-        prefetch what inner loads AHEAD bytes on
+        prefetch what inner loads AHEAD bytes on, or Plan.ahead, once per outermost c
         part[u] += inner(b, c)                  for all copies u of the tile, and all terms
       acc[u] = fma(scale(b), part[u], acc[u])
+
+Integers that were made floats are added up as integers, where their sum is so small that floats would be exact too.
 """
 from __future__ import annotations
 
@@ -17,9 +19,10 @@ from minigrad.codegen.ir.nodes import Loop, Prefetch, Stmt
 from minigrad.codegen.ir.nodes import Store as IRStore
 from minigrad.codegen.monoid import Monoid
 from minigrad.codegen.strategies.stream import scaled_terms
-from minigrad.dtype import DType
-from minigrad.expr import Index, Var, subs, variables
-from minigrad.value import Value, binary, free_variables, load, substitute, walk
+from minigrad.codegen.value_interval import interval
+from minigrad.dtype import DType, float32, int32
+from minigrad.expr import Index, Var, product, subs, variables
+from minigrad.value import Value, binary, cast, free_variables, load, substitute, walk
 
 AHEAD, AHEAD_SCALES = 512, 192
 """Bytes from what is used to what is prefetched: some iterations of unpacking bits; likewise of scales, some blocks. Of
@@ -41,8 +44,10 @@ def scaled_sums(builder: Builder, over: tuple[Var, ...], bodies: list[tuple[Mono
     block: list[Stmt] = []
     updates: list[Stmt] = []
     ahead: list[Stmt] = []
+    each: list[Stmt] = []
     early: list[Stmt] = []
     unrolled = frozenset(at[v] for v in inner if v.name in builder.plan.unroll)
+    deeper = frozenset(at[v] for v in inner[1:])
     after: list[Stmt] = []
     results: list[tuple[str, DType, Index]] = []
     for monoid, body in bodies:
@@ -55,25 +60,42 @@ def scaled_sums(builder: Builder, over: tuple[Var, ...], bodies: list[tuple[Mono
             early += [s for s in prefetches(point, scale, frozenset(), AHEAD_SCALES) if s not in early]
             part = builder.name("part")
             tile, slot = used_copies(point, rest)
-            block += builder.start(part, dtype, tile.copies, monoid)
-            old = load(part, (slot,), dtype)
+            if monoid.name == "sum" and is_exact_in_integers(rest, product(v.hi + 1 for v in inner)):
+                rest = rest.args[0]
+            block += builder.start(part, rest.dtype, tile.copies, monoid)
+            old = load(part, (slot,), rest.dtype)
             updates += unroll_over(tile, [IRStore(part, slot, accumulate(monoid, old, rest))])
-            ahead += [s for s in prefetches(point, rest, unrolled, AHEAD) if s not in ahead]
+            if not builder.plan.ahead:
+                ahead += [s for s in prefetches(point, rest, unrolled, AHEAD) if s not in ahead]
+            else:
+                far = prefetches(point, rest, deeper, builder.plan.ahead)
+                each += [s for s in far if s not in each]
+            old = old if rest.dtype is dtype else cast(old, dtype)
             whole = accumulate(monoid, load(total, (point.slot,), dtype), binary("mul", scale, old))
             after += unroll_over(point, [IRStore(total, point.slot, whole)])
-    for v in reversed(inner):
-        kind = "unroll" if v.name in builder.plan.unroll else "serial"
-        if kind == "serial":
-            updates, ahead = [*ahead, *updates], []
-        updates = [Loop(at[v], 0, v.hi + 1, kind, tuple(updates))]  # type: ignore[arg-type]
-    loops = [*early, *block, *ahead, *updates, *after]
+    loops = [*early, *block, *_inner_loops(builder, inner, at, updates, ahead, each), *after]
     for v in reversed(outer):
         loops = [Loop(at[v], 0, v.hi + 1, "serial", tuple(loops))]  # type: ignore[arg-type]
     return [*start, *loops], results
 
 
+def _inner_loops(builder: Builder, inner: list[Var], at: dict[Var, Index], updates: list[Stmt], ahead: list[Stmt],
+                 each: list[Stmt]) -> list[Stmt]:
+    """The sums below the factors, with prefetches in the innermost loop that is one in the text, or before all, and
+    those in `each` iteration of the outermost."""
+    for v in reversed(inner):
+        kind = "unroll" if v.name in builder.plan.unroll else "serial"
+        if kind == "serial":
+            updates, ahead = [*ahead, *updates], []
+        if v is inner[0]:
+            updates = [*each, *updates]
+        updates = [Loop(at[v], 0, v.hi + 1, kind, tuple(updates))]  # type: ignore[arg-type,list-item]
+    return [*ahead, *updates]
+
+
 def prefetches(point: Point, value: Value, unrolled: frozenset[Index], ahead: int) -> list[Stmt]:
-    """Prefetches of what the value will load along the lanes `ahead` bytes on, once per copy that reads elsewhere.
+    """Prefetches of what the value will load along the lanes `ahead` bytes on, once per copy that reads elsewhere; not
+    of loads that move with `unrolled` variables.
 
     Where a load moves with unrolled steps of the sum, its streams are dense enough for the processor to see them.
     """
@@ -101,6 +123,13 @@ def stream_ahead(bodies: list[tuple[Monoid, Value]], point: Point, ahead: int
         return [s for value in here for s in prefetches(point, value, frozenset(), ahead)]
 
     return prefetch if ahead and point.lane is not None else None
+
+
+def is_exact_in_integers(value: Value, count: Index) -> bool:
+    """Whether a sum of so many of a value, an int32 cast to float32, has no rounding in either type."""
+    if value.op != "cast" or value.dtype is not float32 or value.args[0].dtype is not int32:
+        return False
+    return isinstance(count, int) and count * max(map(abs, interval(value.args[0]))) <= 1 << 24
 
 
 def used_copies(point: Point, value: Value) -> tuple[Point, Index]:
