@@ -186,7 +186,7 @@ class PanelBuilder:
 
     def pack_a(self, block: Block, i: Index, row: Index) -> Stmt:
         """The rows of a tile as a_panels[i][k][row], `pitch` apart. Lanes without a row store where nobody reads."""
-        form, c, m, width = self.form, self.contraction, self.sizes.m, self.form.width
+        form, c, m, width = self.form, self.contraction, self.sizes.m, self.form.lanes
         v, lane = self.fresh("v", form.pitch // width - 1), self.fresh("l", width - 1)
         row = self.row(row) + v * width
         first = emin(row, 0 if form.low else m - width)
@@ -197,7 +197,7 @@ class PanelBuilder:
 
     def pack(self, to: Pack, value: Value, v: Var, vectors: int, k0: Index, k_count: Index, turned: bool) -> Stmt:
         """One panel of an operand. `turned`: in squares, read along K and transposed in registers."""
-        k, width, short = self.sizes.k, self.form.width, self.form.short
+        k, width, short = self.sizes.k, to.lane.hi + 1, self.form.short
         if not turned:
             x = self.fresh("k", k_count - 1)
             here = substitute(value, {**self.at, to.along: to.place, self.k: k0 + x})

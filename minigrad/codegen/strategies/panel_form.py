@@ -91,8 +91,8 @@ class Form:
     begun: sums begin with their first products, not with zeros
     blocks: several blocks of rows in a unit; by_rows: each of one tile; split: several blocks of K
     announced: what a tile will store is prefetched
-    edge_m, edge_n: whole tiles leave rows or columns; low, narrow: fewer rows than a vector has lanes, or columns than
-        a tile; edge_k: whole vectors leave steps of the sum; short: they are fewer than are turned
+    edge_m, edge_n: whole tiles leave rows or columns; low, narrow: fewer rows than are packed at a time, or columns
+        than a tile; edge_k: whole vectors leave steps of the sum; short: they are fewer than are turned
     ahead: vectors of the next tile's columns of B to prefetch per tile, if `far` to the second-level cache only;
         together: the next tile's rows of A are, too
     memory: elements of packed B, packed A, sums, packed columns for dot products, and their sums
@@ -128,9 +128,22 @@ class Form:
         return self.vectors * self.width // self.group
 
     @property
+    def lanes(self) -> int:
+        """Rows of A that are packed at a time."""
+        return lanes_of(self.rows, self.width)
+
+    @property
     def pitch(self) -> int:
         """Rows of a packed tile of A, whole vectors."""
-        return ceil(self.rows / self.width) * self.width
+        return ceil(self.rows / self.lanes) * self.lanes
+
+
+def lanes_of(rows: int, width: int) -> int:
+    """A vector's lanes, or half or a quarter of them where a tile has no more rows: 16 took 8 rows from outside it."""
+    lanes = width
+    while lanes > TURNED and lanes // 2 >= rows:
+        lanes //= 2
+    return lanes
 
 
 def sizes_of(c: Contraction, plan: PanelPlan) -> Sizes:
@@ -149,17 +162,17 @@ def form_of(c: Contraction, plan: PanelPlan) -> Form:
     panels, tiles = ceil(plan.unit_n / columns), ceil(plan.block_m / rows)
     ahead = plan.b == "place" and is_plain(c.b) and (split or not blocks and (
         row_bytes(c.b, c.k) >= PAGE or k * n * c.b.dtype.itemsize >= FAR_B))
-    steps, pitch = ceil(k / width) * width, ceil(rows / width) * width
+    steps, lanes = ceil(k / width) * width, lanes_of(rows, width)
     beyond = -plan.block_k % TURNED if split and plan.a == "turned" else 0  # the last square of a block ends there
     memory = (((panels if blocks else 1) * plan.block_k + width * plan.group) * columns,
-              (tiles * plan.block_k + beyond + width + 1) * pitch,
+              (tiles * plan.block_k + beyond + width + 1) * ceil(rows / lanes) * lanes,
               panels * ceil(plan.unit_m / plan.block_m) * tiles * rows * columns,
               plan.dots * steps, plan.dots * (rows + ceil(plan.unit_m / width) * width))
     used = plan.b != "place", plan.a != "place", split, plan.dots > 0, plan.dots > 0
     return Form(plan.outer, rows, plan.vectors, width, plan.a, plan.b, plan.dots, plan.group,
                 steps_at_once(m * n * k, k, plan), plan.begun, blocks, by_rows,
                 not (by_rows or panels == 1) or is_announced(m * n, k), split,
-                m % rows > 0, n % columns > 0, k % width > 0, m < width, n < columns, k < TURNED,
+                m % rows > 0, n % columns > 0, k % width > 0, m < lanes, n < columns, k < TURNED,
                 ceil(plan.vectors / tiles) if ahead else 0,
                 ahead and (split or k * columns * c.b.dtype.itemsize > NEAR_PANEL),
                 plan.a == "place" and not split and rows_together(c),
