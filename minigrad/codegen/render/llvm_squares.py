@@ -111,8 +111,8 @@ class LlvmSquares(LlvmMemory):
                    ) -> list[Ref]:
         """`NEAR` elements of each row: those of row 4b + r are lanes 4b.. of vector r."""
         kind, align, rows = memory_type(memory.dtype), memory.dtype.itemsize, list[Ref]()
-        for i, m in enumerate(masks):
-            p = self.safe_pointer(memory, self.pointer(memory, corner + stride * i), m, NEAR)
+        for m, p in zip(masks, self.row_pointers(memory, corner, stride), strict=True):
+            p = self.safe_pointer(memory, p, m, NEAR)
             rows.append(self.fetch(memory, f"load <{NEAR} x {kind}>, ptr {p.text}, align {align}", NEAR, (p,), floor,
                                    None))
         made = []
@@ -121,6 +121,22 @@ class LlvmSquares(LlvmMemory):
             while len(parts) > 1:
                 parts = [self.shuffle(x, y, range(2 * x.lanes)) for x, y in zip(parts[::2], parts[1::2], strict=True)]
             made += parts
+        return made
+
+    def row_pointers(self, memory: Memory, corner: Index, stride: Index) -> list[Ref]:
+        """Where each row of a square begins. Of a stride that is an argument, multiples up to `NEAR` are enough: more
+        of them than there are registers would be read from the stack in each iteration."""
+        if isinstance(stride, int):
+            return [self.pointer(memory, corner + stride * i) for i in range(self.width)]
+        kind, steps = memory_type(memory.dtype), [self.index(stride * i) for i in range(1, NEAR + 1)]
+
+        def after(p: Ref, step: Ref) -> Ref:
+            text = f"getelementptr {kind}, ptr {p.text}, i64 {step.text}"
+            return self.pure(text, memory.dtype, 1, (p, step), "p")
+
+        made = [self.pointer(memory, corner)]
+        while len(made) < self.width:
+            made.append(after(made[-1 - (len(made) - 1) % NEAR], steps[(len(made) - 1) % NEAR]))
         return made
 
     def masks_of_parts(self, memory: Memory, corner: Index, part: Index, mask: Ref | None) -> list[Ref | None] | None:
