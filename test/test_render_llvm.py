@@ -11,7 +11,7 @@ import render_cases
 from render_cases import CASES, Case
 
 from minigrad.codegen.ir.text import parse_function
-from minigrad.codegen.render.llvm import render_llvm
+from minigrad.codegen.render.llvm import QUICK, render_llvm
 from minigrad.errors import InternalError
 from minigrad.runtime.cpu import host_target, shared_jit
 from minigrad.runtime.llvm_jit import Unit, undefined_symbols
@@ -135,6 +135,29 @@ def test_register_buffers_are_values() -> None:
     source = render_llvm(parse_function(TILE), TARGET).source
     assert "alloca" not in source
     assert source.count("phi <16 x float>") == 6
+
+
+def test_quick_programs_are_one_function_and_step_from_row_to_row():
+    text = """func f(out c: f32[z], in a: f32[k], in b: f32[k], z: index in 1..99, k: index in 2..99, s: index in 2..9)
+  for i in 0..4 parallel:
+    for l in 0..8 vector:
+      alloc acc: f32[24] register
+      for u in 0..24 unroll:
+        acc[u] = 0.0
+      for p in 0..k serial:
+        for u in 0..8 unroll:
+          for v in 0..3 unroll:
+            acc[3*u + v] = fma(a[s*u + p], b[24*p + 8*v + l], acc[3*u + v])
+      for u in 0..8 unroll:
+        for v in 0..3 unroll:
+          c[8*s*i + s*u + 8*v + l] = acc[3*u + v]
+"""
+    target = replace(TARGET, features=TARGET.features | {"sse"}, registers=32)
+    source = render_llvm(parse_function(text), target).source
+    assert source.startswith(QUICK) and source.count("define") == 1
+    assert "%k = load i64" in source and "%z" not in source  # what is not used is not loaded
+    stores = source[source.index("store"):]
+    assert sum("getelementptr" in line and line.endswith("i64 %s") for line in stores.splitlines()) == 7
 
 
 def test_stores_in_steps_are_parts_of_vectors():

@@ -1,16 +1,17 @@
 """Loop IR to LLVM IR text (LLVM 22, opaque pointers) with explicit vectors.
 
 A program is two functions: `name`, which has the ABI of CPU programs and unpacks the argument table, and `name.body`,
-whose pointer parameters are `noalias`. Vector loops become vector types; what differs by lane under a condition is
-read and written by masked loads and stores, a scalar under a condition is read from a block of zeros instead. Register
-buffers are values (`llvm_registers.py`). Floating-point arithmetic may be contracted into fused multiply-adds and is
-never reassociated. Passes wanted on the result: instcombine, simplifycfg; sroa for microkernels that have variables.
+whose pointer parameters are `noalias`; or one that is both where the rest of LLVM's work is little (`QUICK`). Vector
+loops become vector types; what differs by lane under a condition is read and written by masked loads and stores, a
+scalar under a condition is read from a block of zeros instead. Register buffers are values (`llvm_registers.py`).
+Floating-point arithmetic may be contracted into fused multiply-adds and is never reassociated. Passes wanted on the
+result: instcombine, simplifycfg; sroa for microkernels that have variables.
 """
 from __future__ import annotations
 
 from functools import lru_cache
 
-from minigrad.codegen.ir.nodes import Alloc, BufferParam, Call, Function, Loop, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, BufferParam, Call, Function, Loop, ScalarParam, Stmt, Store
 from minigrad.codegen.ir.text import meaning_of
 from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.microkernels.microkernel import Microkernel, symbol_of
@@ -21,9 +22,12 @@ from minigrad.codegen.transforms.read_words import read_words
 from minigrad.codegen.transforms.roll import roll
 from minigrad.dtype import bool_
 from minigrad.errors import InternalError
-from minigrad.expr import Index, bounds, variables
+from minigrad.expr import Index, Var, bounds, variables
 from minigrad.program import Link, Program
 from minigrad.target import Target
+
+WORK = "i64 %begin.", "i64 %end.", "ptr %scratch."
+"""The parameters that say what to do of a program, and its memory."""
 
 LEAST_TILE = 8
 """Sums in registers whose rows have pointers of their own."""
@@ -67,20 +71,31 @@ class LlvmEmitter(LlvmRegisters):
     # ---- the whole text ----
 
     def render(self) -> str:
-        """The program."""
-        lines = self.render_body()
+        """The program: `void name(const u64 *args, i64 begin, i64 end, u8 *scratch)`."""
+        self.emit_body()
+        name, body = self.function.name, self.scopes[0].lines
+        head = f"define void @{name}(ptr %args., {', '.join(WORK)}) nounwind {{"
+        if self.is_quick:
+            lines = [QUICK, *self.head(), head, "entry:", *self.unpacked("\n".join(body)), *body, "  ret void", "}"]
+        else:
+            passed = [*(f"{kind} %{p.name}" for p, kind in self.argument_types()), *WORK]
+            lines = [*self.body_function(), head, *self.unpacked(),
+                     f"  call void @{name}.body({', '.join(passed)})", "  ret void", "}"]
         lines += [f"declare void @{symbol}({', '.join(types)})" for symbol, types in self.declarations.items()]
-        return "\n".join([*lines, *self.entry_point(), ""])
+        return "\n".join([*lines, ""])
 
     def render_callable(self, name: str) -> str:
         """A function to be called with the parameters themselves, for one that has no parallel loop."""
-        lines, own = self.render_body(), len(self.function.scalars) + len(self.function.dims)
+        self.emit_body()
+        lines = [*([QUICK] if self.is_quick else []), *self.body_function()]
+        own = len(self.function.scalars) + len(self.function.dims)
         params = self.parameters()[:len(self.function.buffers) + own]
         passed = [*(p.replace("noalias ", "").replace("readonly ", "") for p in params), "i64 0", "i64 1", "ptr null"]
         return "\n".join([*lines, f"define void @{name}({', '.join(params)}) nounwind {{",
                           f"  call void @{self.function.name}.body({', '.join(passed)})", "  ret void", "}", ""])
 
-    def render_body(self) -> list[str]:
+    def emit_body(self) -> None:
+        """Fills the outermost scope."""
         f = self.function
         for b in f.buffers:
             self.memory[b.name] = Memory(b.name, b.dtype, b.size, b.mode, f"%{b.name}")
@@ -92,34 +107,49 @@ class LlvmEmitter(LlvmRegisters):
         for d in f.dims:
             self.variables[d] = Ref(f"%{d.name}", INDEX)
         self.block(f.body)
-        quick = self.had_tile and (f.dims or not self.odd_tile) and self.target.registers > 16
-        lines = [QUICK] if quick else []
-        lines += [f"; func {f.name}"]
+
+    @property
+    def is_quick(self) -> bool:
+        """What `QUICK` says."""
+        simple = len(self.function.dims) > 0 or not self.odd_tile
+        return self.had_tile and simple and self.target.registers > 16
+
+    def head(self) -> list[str]:
+        """What stands before the functions."""
+        f = self.function
+        lines = [f"; func {f.name}"]
         if self.zeros:
             block = f"[{self.zeros} x i8] zeroinitializer, align 64"
             lines.append(f"@{f.name}.zeros = private unnamed_addr constant {block}")
-        lines += [f"define internal void @{f.name}.body({', '.join(self.parameters())}) nounwind {{", "entry:"]
-        return [*lines, *self.scopes[0].lines, "  ret void", "}", ""]
+        return lines
+
+    def body_function(self) -> list[str]:
+        """`name.body`, with what stands before it."""
+        start = f"define internal void @{self.function.name}.body({', '.join(self.parameters())}) nounwind {{"
+        return [*self.head(), start, "entry:", *self.scopes[0].lines, "  ret void", "}", ""]
 
     def parameters(self) -> list[str]:
         f = self.function
         buffers = [f"ptr noalias{' readonly' if b.mode == 'in' else ''} %{b.name}" for b in f.buffers]
         scalars = [f"{memory_type(s.dtype)} %{s.name}" for s in f.scalars]
         dims = [f"i64 %{d.name}" for d in f.dims]
-        return [*buffers, *scalars, *dims, "i64 %begin.", "i64 %end.", "ptr noalias %scratch."]
+        return [*buffers, *scalars, *dims, *WORK[:2], "ptr noalias %scratch."]
 
-    def entry_point(self) -> list[str]:
-        """`void name(const u64 *args, i64 begin, i64 end, u8 *scratch)`."""
+    def argument_types(self) -> list[tuple[BufferParam | ScalarParam | Var, str]]:
+        """Each argument with its type in the table."""
         f = self.function
-        lines = [f"define void @{f.name}(ptr %args, i64 %begin, i64 %end, ptr %scratch) nounwind {{"]
-        passed = []
-        for i, p in enumerate((*f.buffers, *f.scalars, *f.dims)):
-            kind = "ptr" if isinstance(p, BufferParam) else memory_type(p.dtype) if hasattr(p, "dtype") else "i64"
-            lines += [f"  %at{i} = getelementptr i64, ptr %args, i64 {i}",
-                      f"  %arg{i} = load {kind}, ptr %at{i}, align 8"]
-            passed.append(f"{kind} %arg{i}")
-        passed += ["i64 %begin", "i64 %end", "ptr %scratch"]
-        return [*lines, f"  call void @{f.name}.body({', '.join(passed)})", "  ret void", "}"]
+        return [*((b, "ptr") for b in f.buffers), *((s, memory_type(s.dtype)) for s in f.scalars),
+                *((d, "i64") for d in f.dims)]
+
+    def unpacked(self, body: str = "") -> list[str]:
+        """Loads of the arguments by name, of those that occur in the body where there is one: most lengths of buffers
+        do not."""
+        lines = []
+        for i, (p, kind) in enumerate(self.argument_types()):
+            if not body or f"%{p.name}" in body:
+                lines += [f"  %at.{i} = getelementptr i64, ptr %args., i64 {i}",
+                          f"  %{p.name} = load {kind}, ptr %at.{i}, align 8"]
+        return lines
 
     # ---- control ----
 

@@ -66,7 +66,7 @@ class GpuLlvmEmitter(LlvmEmitter):
         return f"ptr addrspace({self.dialect.private})" if self.dialect.private else "ptr"
 
     def render(self) -> str:
-        self.render_body()
+        self.emit_body()
         f, d = self.function, self.dialect
         size = group_size(f) or GROUP
         body, parameters = [], []

@@ -8,7 +8,7 @@ from minigrad.codegen.render.llvm_instructions import LlvmInstructions
 from minigrad.codegen.render.llvm_text import mangled, memory_type, typed
 from minigrad.codegen.render.place import Memory, Ref
 from minigrad.dtype import DType, bool_, uint8
-from minigrad.expr import Index, varying
+from minigrad.expr import Atom, Index, Var, product, varying
 from minigrad.target import Target
 from minigrad.value import value_atoms
 
@@ -42,13 +42,18 @@ class LlvmMemory(LlvmInstructions):
         found = self.memo.get(key)
         if found is None:
             p = Ref(memory.text, memory.dtype)
-            sums, extra = self.sums(offset, lane)
-            if len(sums) > 1 and sums[0].level == 0:
-                sums = [*sums[1:-1], sums[0], sums[-1]] if self.in_tile else [*sums[1:], sums[0]]
-            for k, part in enumerate(sums):
-                if self.in_tile and k and sums[k - 1].level == 0 and memory.place == "in":
+            row = self.row_of(whole) if self.least_level else None
+            sums, extra = self.sums(offset if row is None else row[0] + offset.const, lane)  # type: ignore[union-attr]
+            if row is not None or len(sums) > 1 and sums[0].level == 0:
+                last = len(sums) - self.in_tile
+                for part in sums[row is None:last]:
+                    p = self.moved(p, part)
+                p = self.moved(p, sums[0]) if row is None else self.row_pointer(p, *row[1])
+                if self.in_tile and memory.place == "in":
                     p = self.pure(f'call ptr asm "", "=r,0"(ptr {p.text})', memory.dtype, 1, (p,), "p")
-                p = self.pure(f"getelementptr {kind}, ptr {p.text}, i64 {part.text}", memory.dtype, 1, (p, part), "p")
+                sums = sums[last:]
+            for part in sums:
+                p = self.moved(p, part)
             known: dict[int, Ref] = {}
             found = p, extra - constant, known
             if not value_atoms(offset):
@@ -62,6 +67,31 @@ class LlvmMemory(LlvmInstructions):
             text = f"getelementptr {kind}, ptr {p.text}, i64 {constant}"
             there = known[constant] = self.pure(text, memory.dtype, 1, (p,), "p")
         return there
+
+    def moved(self, p: Ref, by: Ref) -> Ref:
+        text = f"getelementptr {memory_type(p.dtype)}, ptr {p.text}, i64 {by.text}"
+        return self.pure(text, p.dtype, 1, (p, by), "p")
+
+    def row_of(self, e: Index) -> tuple[Index, tuple[tuple[Atom, ...], int]] | None:
+        """(rest, term) with e = rest + term, which is all that is made of arguments alone; None if there is no such."""
+        if type(e) is int:
+            return None
+        fixed = [t for t in e.terms  # type: ignore[union-attr]
+                 if all([type(a) is Var and a in self.variables and self.variables[a].level == 0 for a in t[0]])]
+        if len(fixed) != 1 or len(e.terms) == 1 or fixed[0][1] < 1:  # type: ignore[union-attr]
+            return None
+        return e - product(fixed[0][0]) * fixed[0][1], fixed[0]
+
+    def row_pointer(self, p: Ref, step: tuple[Atom, ...], count: int) -> Ref:
+        """The pointer `count` steps after p: one step after the one before it, where that is known, whose multiples
+        would be kept from outside all loops."""
+        key = "rows", p.text, step
+        rows = self.memo.setdefault(key, {0: p})
+        if count not in rows:
+            near = count - 1 in rows
+            rows[count] = self.moved(rows[count - 1 if near else 0], self.term(step, 1 if near else count, None))
+        found: Ref = rows[count]
+        return found
 
     def safe_pointer(self, memory: Memory, p: Ref, mask: Ref | None, lanes: int) -> Ref:
         """The pointer where the scalar mask is true, else that of a block of zeros."""

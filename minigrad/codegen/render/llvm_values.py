@@ -18,7 +18,7 @@ from minigrad.codegen.render.llvm_text import (
 from minigrad.codegen.render.place import INDEX, Ref, folded
 from minigrad.dtype import DType, bfloat16, bool_, float16, float32, int32, uint8, uint16
 from minigrad.errors import InternalError
-from minigrad.expr import bounds
+from minigrad.expr import Atom, bounds
 from minigrad.program import Link
 from minigrad.target import Target
 from minigrad.value import Value
@@ -161,6 +161,13 @@ class LlvmValues(Emitter):
         q = self.pure(f"{code} i32 {a.text}, {b.text}", int32, 1, (a, b), "i", floor)
         return self.pure(f"zext i32 {q.text} to i64", INDEX, 1, (q,), "i")
 
+    def term(self, monomial: tuple[Atom, ...], coefficient: int, lane: int | None) -> Ref:
+        """Outside vectors -x is made of x, which addresses have use for too."""
+        if coefficient != -1 or len(monomial) < 2 or self.lane is not None:
+            return super().term(monomial, coefficient, lane)
+        x = super().term(monomial, 1, lane)
+        return self.pure(f"sub nsw i64 0, {x.text}", INDEX, 1, (x,), "i")
+
     def stride(self, x: Ref, level: int) -> Ref:
         """x times the variable of the tile's loop, as a sum that goes along with it. Multiplications of indices would
         wait for a port that multiply-adds of 32 bytes need too, and what is loaded next for them."""
@@ -172,7 +179,7 @@ class LlvmValues(Emitter):
         return known[key]
 
     def floor_division(self, op: str, x: Ref, y: Ref) -> Ref:
-        floor = self.safe_floor()
+        floor = 0 if y.literal is not None or y.text in self.positive else self.safe_floor()
         r = self.pure(f"srem i64 {x.text}, {y.text}", INDEX, 1, (x, y), "i", floor)
         below = self.pure(f"icmp slt i64 {r.text}, 0", bool_, 1, (r,), "c")
         if op == "fmod":

@@ -20,7 +20,7 @@ from minigrad.codegen.strategies.recognise import Contraction, with_row
 from minigrad.codegen.strategies.sides import LINE
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError
-from minigrad.expr import Index, Var, bounds, emin, product, subs
+from minigrad.expr import Index, Var, bounds, emax, emin, product, subs
 from minigrad.value import Value, binary, const, guard, load, substitute, value_atoms
 
 ANNOUNCED = 8
@@ -274,15 +274,16 @@ class PanelBuilder:
         return [Loop(j, 0, across, "serial", tuple(inner))]
 
     def announce(self, row: Index, column: Index, u: Var, v: Var) -> list[Stmt]:
-        """Prefetches of what a tile will store: its lines arrive while the sums are computed."""
+        """Prefetches of what a tile will store, from where it does: its lines arrive while the sums are computed."""
         s, form = self.contraction.outputs[0], self.form
         if value_atoms(s.indices[0]) or not form.announced:
             return []
-        kind, lines, k = "unroll", ceil(form.vectors / form.group), self.sizes.k
+        apart = max(LINE // (self.dtype.itemsize * form.width), 1)
+        kind, lines, k = "unroll", ceil(form.vectors / (form.group * apart)), self.sizes.k
         if form.rows * lines > ANNOUNCED and not (isinstance(k, int) and k <= SHORT_K):
             u = self.fresh("u", form.rows - 1)
             kind = "serial"
-        at = {**self.at, self.m: row + u, self.n: column + v * form.width}
+        at = {**self.at, self.m: self.row(row) + u, self.n: self.column(column) + v * apart * form.width}
         each = Loop(v, 0, lines, "unroll", (Prefetch(s.param, subs(s.indices[0], at)),))
         return [Loop(u, 0, form.rows, kind, (each,))]
 
@@ -293,12 +294,12 @@ class PanelBuilder:
         form, c = self.form, self.contraction
         found = []
         if form.a == "place" and lanes_along_rows(c):
-            found.append((c.a, {self.m: row + LINE // self.dtype.itemsize}))
-        found += [(c.b, {self.n: column + self.columns + (i * form.ahead + v) % form.vectors * form.width})
+            found.append((c.a, {self.m: self.row(row) + LINE // self.dtype.itemsize}))
+        found += [(c.b, {self.n: self.column(column) + self.columns + (i * form.ahead + v) % form.vectors * form.width})
                   for v in range(form.ahead)]
         streamed = form.b == "place" and block.kb is not None and form.ahead > 0
         if streamed:  # one row is done with a block before the next one could arrive
-            found = [(c.b, {self.n: column + (i * form.ahead + v) % form.vectors * form.width,
+            found = [(c.b, {self.n: self.column(column) + (i * form.ahead + v) % form.vectors * form.width,
                             self.k: block.k0 + x + self.sizes.block_k}) for v in range(form.ahead) if form.rows > 1]
         made: list[Stmt] = []
         for operand, where in found:
@@ -312,7 +313,7 @@ class PanelBuilder:
         if not form.together:
             return []
         name, indices = self.contraction.a.attr  # type: ignore[misc]
-        start = subs(indices[0], {**self.at, self.m: row + form.rows, self.k: 0})
+        start = subs(indices[0], {**self.at, self.m: self.row(row) + form.rows, self.k: 0})
         piece = form.rows * form.steps * form.group
         lines = ceil(piece * self.dtype.itemsize / LINE)
         return [Prefetch(name, start + x * piece + piece * line // lines) for line in range(lines)]
@@ -378,10 +379,10 @@ def _unrolled(u: Var, rows: int, v: Var, vectors: int, body: tuple[Stmt, ...]) -
 
 
 def _part(start: Index, size: Index, total: Index) -> Index:
-    """How many of `size` from `start` on exist."""
+    """How many of `size` from `start` on exist: one at least, which spares loops their tests and signed divisions."""
     if isinstance(size, int) and isinstance(total, int):
         return total if size >= total else size if total % size == 0 else emin(size, total - start)
-    return total if size is total else emin(size, total - start)
+    return total if size is total else emin(size, emax(total - start, 1))
 
 
 def _ceil(count: Index, part: Index) -> Index:
