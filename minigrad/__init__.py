@@ -14,6 +14,7 @@ from minigrad.tensor import Tensor
 
 if TYPE_CHECKING:
     from minigrad import autograd as autograd
+    from minigrad import distributions as distributions
     from minigrad import microkernels as microkernels
     from minigrad import nn as nn
     from minigrad import optim as optim
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from minigrad.engine.show import show as show
 
 _LATER = {"autograd": ("minigrad.autograd", None), "microkernels": ("minigrad.microkernels", None),
+          "distributions": ("minigrad.distributions", None),
           "nn": ("minigrad.nn", None), "optim": ("minigrad.optim", None), "jit": ("minigrad.capture.jit", "jit"),
           "TinyJit": ("minigrad.capture.jit", "TinyJit"), "show": ("minigrad.engine.show", "show"),
           "plan": ("minigrad.capture.estimate", "plan"), "profile": ("minigrad.engine.profile", "profile")}
@@ -40,5 +42,5 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-__all__ = ["Tensor", "TinyJit", "Variable", "autograd", "config", "dtypes", "errors", "jit", "manual_seed",
-           "microkernels", "nn", "optim", "plan", "profile", "show", "synchronize"]
+__all__ = ["Tensor", "TinyJit", "Variable", "autograd", "config", "distributions", "dtypes", "errors", "jit",
+           "manual_seed", "microkernels", "nn", "optim", "plan", "profile", "show", "synchronize"]

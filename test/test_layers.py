@@ -14,7 +14,7 @@ LAYERS = [
     {"engine", "tensor", "mixins", "random", "capture", "microkernels",
      "autograd"},
     {"tune"},
-    {"nn", "optim", "state", "onnx", "data", "distributed"},
+    {"nn", "optim", "state", "onnx", "data", "distributed", "distributions"},
     {"viz", "cli", "__main__"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

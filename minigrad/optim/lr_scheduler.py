@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from minigrad.dtype import int32
-from minigrad.errors import MinigradError, ShapeError
+from minigrad.errors import CaptureError, MinigradError, ShapeError
 from minigrad.mixins.base import as_count, as_number, as_tensor
 from minigrad.optim.optimizer import Optimizer
 from minigrad.optim.plateau import ReduceLROnPlateau
@@ -46,7 +46,12 @@ class LambdaLR(LRScheduler):
         return self._scaled(function, count, member.initial_lr())
 
     def _scaled(self, function: Factor, count: Tensor, base: Tensor) -> Tensor:
-        factor: Any = function(count.float())
+        try:
+            factor: Any = function(count.float())
+        except CaptureError as error:
+            raise CaptureError("[LambdaLR] expected a function that computes with Tensors inside jit, such as "
+                               "(count / 10).minimum(1) for min(count / 10, 1); or call step() of the schedule "
+                               f"outside: {error}") from None
         if isinstance(factor, Tensor) and factor.shape != ():
             raise ShapeError(f"[LambdaLR] expected a factor of shape [], got {list(factor.shape)}")
         return base * (factor if isinstance(factor, Tensor) else as_number("LambdaLR", "a factor", factor))
