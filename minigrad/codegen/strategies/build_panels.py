@@ -1,7 +1,6 @@
 """Contraction + PanelPlan -> loop IR. The nest is the one in panels.py."""
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
@@ -12,7 +11,8 @@ from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.build import accumulate
 from minigrad.codegen.strategies.build_dots import Dots, is_short, lanes_along_rows, when
-from minigrad.codegen.strategies.build_pairs import keep_sums, pack_group, write_sums
+from minigrad.codegen.strategies.build_pairs import keep_sums, write_sums
+from minigrad.codegen.strategies.build_panel_packs import pack_a, pack_b
 from minigrad.codegen.strategies.panel_form import TURNED, Form, Sizes, form_of, generalise, sizes_of
 from minigrad.codegen.strategies.panel_units import SHORT_K
 from minigrad.codegen.strategies.plan import PanelPlan
@@ -76,19 +76,6 @@ class Block:
     ib: Var | None
     kb: Var | None
     dots: Dots | None
-
-
-@dataclass(frozen=True, slots=True)
-class Pack:
-    """Where a panel goes, and what of the operand: panels[start + k * pitch] = value, `along` at `place` in lanes."""
-
-    panels: str
-    start: Index
-    pitch: int
-    along: Var
-    place: Index
-    inside: tuple[Index, ...]
-    lane: Var
 
 
 class PanelBuilder:
@@ -171,47 +158,6 @@ class PanelBuilder:
         """The condition under which a column exists, if there may be others."""
         return (self.sizes.n - 1 - column,) if self.form.narrow else ()
 
-    # ---- packing ----
-
-    def pack_b(self, block: Block, j: Index, column: Index) -> Stmt:
-        """The panel of columns from `column` on, as b_panels[j][k][column]."""
-        form, c, width = self.form, self.contraction, self.form.width
-        if form.group > 1:
-            return pack_group(self, block, j, column)
-        v, lane = self.fresh("v", form.vectors - 1), self.fresh("l", width - 1)
-        place = self.column(column) + v * width + lane
-        start = (j * self.sizes.block_k + width) * self.columns + v * width + lane
-        pack = Pack("b_panels", start, self.columns, self.n, place, self.inside(place), lane)
-        return self.pack(pack, c.b, v, form.vectors, block.k0, block.k_count, form.b == "turned")
-
-    def pack_a(self, block: Block, i: Index, row: Index) -> Stmt:
-        """The rows of a tile as a_panels[i][k][row], `pitch` apart. Lanes without a row store where nobody reads."""
-        form, c, m, width = self.form, self.contraction, self.sizes.m, self.form.lanes
-        v, lane = self.fresh("v", form.pitch // width - 1), self.fresh("l", width - 1)
-        row = self.row(row) + v * width
-        first = emin(row, 0 if form.low else m - width)
-        start = (i * self.sizes.block_k + self.lead) * form.pitch + v * width + first - row + lane
-        inside = (m - 1 - first - lane,) if form.low else ()
-        pack = Pack("a_panels", start, form.pitch, self.m, first + lane, inside, lane)
-        return self.pack(pack, c.a, v, form.pitch // width, block.k0, block.k_count, form.a == "turned")
-
-    def pack(self, to: Pack, value: Value, v: Var, vectors: int, k0: Index, k_count: Index, turned: bool) -> Stmt:
-        """One panel of an operand. `turned`: in squares, read along K and transposed in registers."""
-        k, width, short = self.sizes.k, to.lane.hi + 1, self.form.short
-        if not turned:
-            x = self.fresh("k", k_count - 1)
-            here = substitute(value, {**self.at, to.along: to.place, self.k: k0 + x})
-            body: Stmt = Store(to.panels, to.start + x * to.pitch, guard(here, const(0, here.dtype), to.inside))
-            body = Loop(to.lane, 0, width, "vector", (Loop(v, 0, vectors, "unroll", (body,)),))
-            return Loop(x, 0, k_count, "serial", (body,))
-        steps = _ceil(k_count, TURNED)
-        x, u = self.fresh("k", steps - 1), self.fresh("u", TURNED - 1)
-        first = emin(k0 + x * TURNED, 0 if short else k - TURNED)
-        here = substitute(value, {**self.at, to.along: to.place, self.k: first + u})
-        body = Store(to.panels, to.start + (first - k0 + u) * to.pitch, guard(here, const(0, here.dtype), to.inside))
-        square = Loop(to.lane, 0, width, "vector", (Loop(u, 0, k if short else TURNED, "unroll", (body,)),))
-        return Loop(v, 0, vectors, "serial", (Loop(x, 0, steps, "serial", (square,)),))
-
     def zero_outside(self, value: Value, column: Index) -> Value:
         return guard(value, const(0, value.dtype), self.inside(column))
 
@@ -243,17 +189,11 @@ class PanelBuilder:
             return (*self.ahead(block, i, row, column, step),
                     *each(Store("acc", slot, term if begin else accumulate(MONOIDS["sum"], old, term))))
 
-        stores = self.finish(row, column, u, v, lane) if form.group == 1 else [keep_sums(self, u, v, lane)]
         before = self.announce(row, column, u, v)
         if block.kb is not None:
-            tiles, blocks = _ceil(sizes.block_m, self.rows), _ceil(sizes.unit_m, sizes.block_m) if form.blocks else 1
-            number = (j * blocks + (0 if block.ib is None else block.ib)) * tiles + i
-            place = number * (self.rows * self.columns) + slot * form.width + lane
-            kept = each(Store("acc", slot, load("sums", (place,), self.dtype)))
-            keep = each(Store("sums", place, old))
-            last = sizes.parts - 1
-            stores = [If((block.kb - last,), tuple(stores), keep)]
-            before = [If((block.kb - 1,), kept), *([If((block.kb - last,), tuple(before))] if before else [])]
+            before, stores = self.continued(block, (i, j), (row, column), (u, v, lane), before)
+        else:
+            stores = self.finish(row, column, u, v, lane) if form.group == 1 else [keep_sums(self, u, v, lane)]
         begin = (*before, *self.next_rows(row, 0), *terms(0, True)) if form.begun else (
             *each(Store("acc", slot, const(0, self.dtype))), *before)
         tile = (Alloc("acc", self.dtype, form.rows * form.vectors, "register"), *begin,
@@ -264,14 +204,36 @@ class PanelBuilder:
             memory, write = write_sums(self, row, column)
             inner = [memory, *inner, write]
         if form.a != "place":
-            inner.insert(0, If((-j,), (self.pack_a(block, i, row),)))
+            inner.insert(0, If((-j,), (pack_a(self, block, i, row),)))
         if block.dots is not None:
             inner += when((column + self.columns - sizes.n,), list(block.dots.sums(block, i, row)))
         inner = [Loop(i, 0, down, "serial", tuple(inner))]
         if form.b != "place":
-            packing: Stmt = self.pack_b(block, panel, column)
+            packing: Stmt = pack_b(self, block, panel, column)
             inner.insert(0, packing if block.ib is None else If((-block.ib,), (packing,)))
         return [Loop(j, 0, across, "serial", tuple(inner))]
+
+    def continued(self, block: Block, tile: tuple[Index, Index], at: tuple[Index, Index], variables: tuple[Var, ...],
+                  before: list[Stmt]) -> tuple[list[Stmt], list[Stmt]]:
+        """What stands before and after a tile's part of a sum: the accumulators come from memory and go there. Of a
+        streamed B there are many parts, and the last one's sums are read again by the nest's stores in a loop over
+        rows, which are few lines of a program."""
+        form, sizes, (i, j), (row, column), (u, v, lane) = self.form, self.sizes, tile, at, variables
+        assert block.kb is not None
+        tiles, blocks = _ceil(sizes.block_m, self.rows), _ceil(sizes.unit_m, sizes.block_m) if form.blocks else 1
+        number = (j * blocks + (0 if block.ib is None else block.ib)) * tiles + i
+        first, last = number * (self.rows * self.columns) + v * form.width + lane, sizes.parts - 1
+        place, slot = first + u * (form.vectors * form.width), u * form.vectors + v
+        here, old = load("sums", (place,), self.dtype), load("acc", (slot,), self.dtype)
+        kept, keep = (_unrolled(u, form.rows, v, form.vectors, (s,))
+                      for s in (Store("acc", slot, here), Store("sums", place, old)))
+        before = [If((block.kb - 1,), (kept,)), *([If((block.kb - last,), tuple(before))] if before else [])]
+        if form.b != "place":
+            stores = self.finish(row, column, u, v, lane) if form.group == 1 else [keep_sums(self, u, v, lane)]
+            return before, [If((block.kb - last,), tuple(stores), (keep,))]
+        t = self.fresh("t", form.rows - 1)
+        total = load("sums", (first + t * (form.vectors * form.width),), self.dtype)
+        return before, [keep, If((block.kb - last,), tuple(self.stored(row, column, t, v, lane, total)))]
 
     def announce(self, row: Index, column: Index, u: Var, v: Var) -> list[Stmt]:
         """Prefetches of what a tile will store, from where it does: its lines arrive while the sums are computed."""
@@ -339,39 +301,36 @@ class PanelBuilder:
 
     def finish(self, row: Index, column: Index, u: Var, v: Var, lane: Var) -> list[Stmt]:
         """The nest's stores for the tile at (row, column), from its accumulators."""
+        form, slot = self.form, u * self.form.vectors + v
+        total = load("acc", (slot,), self.dtype)
+        if not self.is_long():
+            return self.stored(row, column, u, v, lane, total, "unroll")
+        keep = _unrolled(u, form.rows, v, form.vectors, (Store("tile", slot, total),))
+        t = self.fresh("t", form.rows - 1)
+        total = load("tile", (t * form.vectors + v,), self.dtype)
+        return [Alloc("tile", self.dtype, form.rows * form.vectors, "scratch"), keep,
+                *self.stored(row, column, t, v, lane, total)]
+
+    def stored(self, row: Index, column: Index, u: Var, v: Var, lane: Var, total: Value, kind: str = "serial"
+               ) -> list[Stmt]:
+        """The nest's stores for the tile at (row, column) whose sums are `total` at row u and vector v, in a loop over
+        rows of that kind."""
         form, c, sizes = self.form, self.contraction, self.sizes
         back_m, back_n = form.edge_m and not self.repeats, form.edge_n and not (self.repeats or form.narrow)
-        whole: list[Index] = []
-        if back_m:
-            whole.append(sizes.m - self.rows - row)
-        if back_n:
-            whole.append(sizes.n - self.columns - column)
         first, left = self.row(row), self.column(column)
+        whole = (*((sizes.m - self.rows - row,) if back_m else ()),
+                 *((sizes.n - self.columns - column,) if back_n else ()))
 
-        def stores(own: bool, u: Index, total: Value) -> tuple[Stmt, ...]:
+        def stores(own: bool) -> Loop:
             here_row, here_column = first + u, left + v * form.width + lane
             conditions = self.inside(here_column)
             if not own:
                 conditions += (*((first + u - row,) if back_m else ()), *((here_column - column,) if back_n else ()))
             here = Rewriter({**self.at, self.m: here_row, self.n: here_column}, locals_={c.name: total})
-            return tuple(Store(s.param, here.index(s.indices[0]), here.value(s.value), conditions) for s in c.outputs)
+            each = tuple(Store(s.param, here.index(s.indices[0]), here.value(s.value), conditions) for s in c.outputs)
+            return Loop(u, 0, form.rows, kind, (Loop(v, 0, form.vectors, "unroll", each),))
 
-        slot = u * form.vectors + v
-        if not self.is_long():
-            total = load("acc", (slot,), self.dtype)
-            return _choose(whole, [_unrolled(u, form.rows, v, form.vectors, stores(own, u, total))
-                                   for own in (True, False)])
-        keep = _unrolled(u, form.rows, v, form.vectors, (Store("tile", slot, load("acc", (slot,), self.dtype)),))
-        t = self.fresh("t", form.rows - 1)
-        total = load("tile", (t * form.vectors + v,), self.dtype)
-        loops = [Loop(t, 0, form.rows, "serial", (Loop(v, 0, form.vectors, "unroll", stores(own, t, total)),))
-                 for own in (True, False)]
-        return [Alloc("tile", self.dtype, form.rows * form.vectors, "scratch"), keep, *_choose(whole, loops)]
-
-
-def _choose(whole: Sequence[Index], ways: list[Loop]) -> list[Stmt]:
-    """The first way for whole tiles, the second for those at an edge."""
-    return [If(tuple(whole), (ways[0],), (ways[1],))] if whole else [ways[0]]
+        return [If(whole, (stores(True),), (stores(False),))] if whole else [stores(True)]
 
 
 def _unrolled(u: Var, rows: int, v: Var, vectors: int, body: tuple[Stmt, ...]) -> Loop:
