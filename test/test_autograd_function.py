@@ -134,7 +134,7 @@ def theirs(row: Callable[[Any, Any, Any], Any], twice: bool) -> list[np.ndarray]
 
 def ours(row: Callable[[Any, Any, Any], Any], twice: bool, x: Any, w: Any) -> list[Tensor]:
     y = row(functions(autograd.Function), x, w)
-    found = autograd.grad(y, (x, w), create_graph=twice)
+    found: Any = autograd.grad(y, (x, w), create_graph=twice)
     if twice:
         found = autograd.grad(sum((g * g).sum() for g in found), (x, w), materialize_grads=True)
     return [y, *found]
@@ -166,6 +166,7 @@ def test_training_inside_jit(device: str) -> None:
             w.grad = None
             loss = f["Scaled"](x, 2.0, f["Exp"](w), "").square().mean()
             loss.backward()
+            assert w.grad is not None
             w.assign(w.detach() - 0.01 * w.grad)
             return loss
 

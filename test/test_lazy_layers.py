@@ -210,8 +210,8 @@ def test_fractional_pooling(device: str) -> None:
             np.testing.assert_allclose(a.grad.numpy(), t.grad.numpy(), rtol=1e-6)
             assert nn.state.get_parameters(ours) == []
         drawn = jit(lambda x: F.fractional_max_pool2d(x, 2, 5))
-        x = Tensor(normal(1, 1, 16, 16))
-        assert len({drawn(x).numpy().tobytes() for _ in range(8)}) > 1
+        image = Tensor(normal(1, 1, 16, 16))
+        assert len({drawn(image).numpy().tobytes() for _ in range(8)}) > 1
     for run, message in [
             (lambda x: F.fractional_max_pool2d(x, 2), "expected either an output_size or an output_ratio, got None"),
             (lambda x: nn.FractionalMaxPool2d(2, 3, 0.5), "[FractionalMaxPool2d] expected either"),

@@ -22,11 +22,15 @@ def numbers(*shape: int) -> np.ndarray:
     return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
 
 
+def layer(kind: str, *args: Any, **options: Any) -> Callable[[Any], Any]:
+    """What makes that layer of a module, ours or torch's."""
+    return lambda m: getattr(m, kind)(*args, **options)
+
+
 LAYERS: dict[str, Callable[[Any], Any]] = {
-    **{f"{kind}{n}d": lambda m, kind=kind, n=n: getattr(m, f"{kind}{n}d")(3, affine=True)
+    **{f"{kind}{n}d": layer(f"{kind}{n}d", 3, affine=True)
        for kind in ("BatchNorm", "InstanceNorm") for n in (1, 2, 3)},
-    **{f"{kind}{n}d": lambda m, kind=kind, n=n: getattr(m, f"{kind}{n}d")(3, 2, 2)
-       for kind in ("Conv", "ConvTranspose") for n in (1, 2, 3)},
+    **{f"{kind}{n}d": layer(f"{kind}{n}d", 3, 2, 2) for kind in ("Conv", "ConvTranspose") for n in (1, 2, 3)},
 }
 
 
@@ -91,9 +95,9 @@ def test_sizes_of_outputs() -> None:
                                        theirs(torch.tensor(x), size).detach().numpy(), rtol=1e-4, atol=1e-5)
         y, places = nn.MaxPool1d(2, return_indices=True)(Tensor(x))
         v, where = torch.nn.MaxPool1d(2, return_indices=True)(torch.tensor(x))
-        for size in ((5,), (2, 3, 5), (4,), None):
-            np.testing.assert_array_equal(nn.MaxUnpool1d(2)(y, places, size).numpy(),
-                                          torch.nn.MaxUnpool1d(2)(v, where, size).numpy())
+        for sizes in ((5,), (2, 3, 5), (4,), None):
+            np.testing.assert_array_equal(nn.MaxUnpool1d(2)(y, places, sizes).numpy(),
+                                          torch.nn.MaxUnpool1d(2)(v, where, sizes).numpy())
 
 
 ROWS: list[Callable[[Any, Any, Any], Any]] = [
