@@ -76,8 +76,10 @@ class ResamplingMixin(PoolingMixin):
                              Fraction(1 / s).limit_denominator(_FINEST) for s in scales]
 
     def _nearest(self, axis: int, n: int, ratio: Fraction, exact: bool) -> Self:
-        order = type(self).arange(n, device=self.device)
         p, q = ratio.numerator, ratio.denominator
+        if p == 1 and n == self.shape[axis] * q:  # whole scales are movement, and their gradients sums
+            return self.repeat_interleave(q, axis)
+        order = type(self).arange(n, device=self.device)
         index = ((order * 2 + 1) * p) // (2 * q) if exact else (order * p) // q
         last: Any = self.shape[axis] - 1  # type: ignore[operator]
         return self.index_select(axis, index.minimum(last))

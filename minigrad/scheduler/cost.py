@@ -3,10 +3,11 @@ from __future__ import annotations
 
 from math import ceil, inf
 
-from minigrad.expr import FloorDiv, Index, Mod, Var, subs, variables
+from minigrad.expr import Index, Var, subs, variables
 from minigrad.ops.op import Elementwise, Generate
 from minigrad.scheduler.graph import Graph, numel, size
 from minigrad.scheduler.groups import Accesses, Fusion, Group, used_variables, volume
+from minigrad.scheduler.windows import is_digit, is_scattered
 from minigrad.target import Target
 
 LAUNCH_SECONDS = 2e-6
@@ -130,12 +131,11 @@ def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str
     """Compares recomputing in every user with one write and a read per user."""
     if any(is_inside_reduction(state.groups[g], at) for g, at in users.items()) and finishes_reduction(state, k):
         return "it is what follows a reduction that is kept anyway"
-    node = state.graph.nodes[k]
     count = state.graph.counts[k]
     evaluations = 0.0
     for g, accesses in users.items():
         for at in distinct(accesses):
-            evaluations += evaluations_at(state, state.groups[g], at, node.shape)
+            evaluations += evaluations_at(state, k, state.groups[g], at)
     if len(users) == 1 and evaluations <= count:
         return None
     flops, sources = cone(state, k)
@@ -158,6 +158,21 @@ def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str
     return f"recomputing costs {extra * 1e6:.0f} us, keeping it {saved * 1e6:.0f} us"
 
 
+def refuse_movement(state: Fusion, k: int, users: dict[int, Accesses]) -> str | None:
+    """Compares loading from the places behind node `k`, element by element, with one copy of it for its windows."""
+    scattered = [(g, at) for g, accesses in users.items() for at in accesses
+                 if is_scattered(state, k, state.groups[g], at)]
+    if not scattered:
+        return None
+    evaluations = sum([evaluations_at(state, k, state.groups[g], at) for g, at in scattered])
+    peak, bandwidth, launch = rates(state.target)
+    extra = evaluations * LOAD_FLOPS / peak
+    saved = launch + state.graph.sizes[k] * (1 + len(users)) / bandwidth
+    if extra <= saved:
+        return None
+    return f"loading it element by element costs {extra * 1e6:.0f} us, keeping it {saved * 1e6:.0f} us"
+
+
 def is_row_of_reduction(state: Fusion, k: int, sources: list[int]) -> bool:
     """Whether node `k` is computed from a reduction over what it reads: one kernel finds both, and reads that once."""
     graph = state.graph
@@ -176,14 +191,6 @@ def read_beside(state: Fusion, k: int, g: int) -> set[int]:
         elif i != k and i not in members:
             found.update(cone(state, i)[1])
     return found
-
-
-def is_digit(e: Index) -> bool:
-    """Whether an index is a number, a variable, or what a reshape makes of one: digits of it, by // and %."""
-    if isinstance(e, (int, Var)):
-        return True
-    return len(e.terms) == 1 and not e.const and len(e.terms[0][0]) == 1 and e.terms[0][1] == 1 and (
-        isinstance(e.terms[0][0][0], (Var, FloorDiv, Mod)) and len(variables(e)) == 1)
 
 
 def distinct(accesses: Accesses) -> Accesses:
@@ -234,18 +241,21 @@ def leads_only_to(graph: Graph, start: int, end: int, cone: set[int]) -> bool:
     return True
 
 
-def evaluations_at(state: Fusion, group: Group, at: tuple[Index, ...], shape: tuple[Index, ...]) -> float:
-    """`count_evaluations`, once for each place in groups of one kind."""
-    key = group.domain, group.row, group.contraction, at, shape
+def evaluations_at(state: Fusion, k: int, group: Group, at: tuple[Index, ...]) -> float:
+    """`count_evaluations` of node `k`, once for each place in groups of one kind."""
+    shape, scattered = state.graph.nodes[k].shape, is_scattered(state, k, group, at)
+    key = group.domain, group.row, group.contraction, at, shape, scattered
     found = state.evaluations.get(key)
     if found is None:
-        found = state.evaluations[key] = count_evaluations(group, at, shape, state.target)
+        found = state.evaluations[key] = count_evaluations(group, at, shape, scattered, state.target)
     return found
 
 
-def count_evaluations(group: Group, at: tuple[Index, ...], shape: tuple[Index, ...], target: Target) -> float:
+def count_evaluations(group: Group, at: tuple[Index, ...], shape: tuple[Index, ...], scattered: bool,
+                      target: Target) -> float:
     """How often an expression of `shape` is evaluated at index `at`: once per iteration of the loops down to its
-    deepest one; in a contraction once per staged row of whole vectors, packed block or register tile."""
+    deepest one; in a contraction once per staged row of whole vectors, packed block or register tile. What is read from
+    `scattered` places is neither staged nor loaded as vectors: each lane counts."""
     used = used_variables(at)
     inner = used - frozenset(group.domain)
     depth = max((k for k, v in enumerate(group.domain) if v in used), default=-1)
@@ -255,6 +265,8 @@ def count_evaluations(group: Group, at: tuple[Index, ...], shape: tuple[Index, .
     total = volume((*around, *inner))
     if not (inner and group.contraction):
         return total
+    if scattered:
+        return total * target.lanes(32)
     if not all(map(is_digit, at)):  # a window
         outside = volume(tuple(v for v in group.domain if v not in used))
         columns, lanes = size(shape[-1]), target.lanes(32)

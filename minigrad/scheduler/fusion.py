@@ -3,7 +3,8 @@
 Nodes are met users first. Each one either joins the group of the kernel that uses it, or is materialised: it becomes
 the root of a group of its own. What decides is how it is accessed there, as index expressions over the root's domain:
 
-    movement, constants        always part of the user
+    constants                  always part of the user
+    movement                   likewise, but for a window over what lies scattered in memory
     elementwise                part of all users if evaluating it there costs less than writing and reading it
     reduction                  at the whole domain: its users are the epilogue
                                at a prefix of the domain: a definition of the row (softmax, norms)
@@ -14,7 +15,7 @@ Every refusal keeps its reason in `Group.reasons`, which `show(stage="kernels")`
 """
 from __future__ import annotations
 
-from minigrad.scheduler.cost import measure_axes, refuse_elementwise
+from minigrad.scheduler.cost import measure_axes, refuse_elementwise, refuse_movement
 from minigrad.scheduler.graph import Graph
 from minigrad.scheduler.groups import (
     ATTENTIONS,
@@ -83,8 +84,10 @@ def moved(graph: Graph, k: int) -> int:
 
 def refusal(state: Fusion, k: int, kind: str, users: dict[int, Accesses]) -> str | None:
     """Why node `k` cannot be computed inside its users, None if it can."""
-    if kind in ("free", "move"):
+    if kind == "free":
         return None
+    if kind == "move":
+        return refuse_movement(state, k, users)
     if any(state.groups[g].size >= MAX_MEMBERS for g in users):
         return f"its kernel already has {MAX_MEMBERS} operations"
     if any(len(at) > MAX_ACCESSES for at in users.values()):

@@ -39,8 +39,8 @@ class Group:
 class Fusion:
     """The state and result of the pass: `group_of[k]` for materialised nodes, `inside[k]` the groups that compute k.
 
-    `varying` and `work` are by node, `cones`, `reads`, `contractions` and `evaluations` memos of `cost.cone`,
-    `operand_accesses`, `is_contraction` and `cost.count_evaluations`.
+    `varying` and `work` are by node, `cones`, `reads`, `contractions`, `evaluations` and `scattered` memos of
+    `cost.cone`, `operand_accesses`, `is_contraction`, `cost.count_evaluations` and `windows.is_scattered`.
     """
 
     graph: Graph
@@ -54,6 +54,7 @@ class Fusion:
     reads: dict[tuple[int, int, tuple[Index, ...]], Accesses] = field(default_factory=dict)
     contractions: dict[int, bool] = field(default_factory=dict)
     evaluations: dict[tuple, float] = field(default_factory=dict)
+    scattered: dict[tuple[int, tuple[int, ...]], bool] = field(default_factory=dict)
 
 
 def peeled(graph: Graph, k: int) -> int:

@@ -32,6 +32,8 @@ def refuse_reduction(state: Fusion, k: int, group: Group, accesses: Accesses) ->
     if any(not isinstance(e, Var) for e in plain) and not bijective(state, k, at, group):
         return "a reduction read through a non-trivial index"
     contraction = is_contraction(state, k)
+    if contraction and state.graph.nodes[group.roots[0]].op.name == "scatter":
+        return "a contraction, whose elements are put into places"
     if used == domain and state.graph.counts[k] == domain_size(group):
         if group.row is not None:
             return "its users work row by row"

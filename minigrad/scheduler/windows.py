@@ -1,0 +1,78 @@
+"""How windows read their operands: a plan stages what moves along with the window, one band of memory per operand."""
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.expr import FloorDiv, Index, Mod, Var, variables
+from minigrad.scheduler.groups import Fusion, Group, operand_accesses, used_variables
+
+MAX_PLACES = 32
+"""Places of an operand's sources that are looked at."""
+
+
+def is_digit(e: Index) -> bool:
+    """Whether an index is a number, a variable, or what a reshape makes of one: digits of it, by // and %."""
+    if isinstance(e, (int, Var)):
+        return True
+    return len(e.terms) == 1 and not e.const and len(e.terms[0][0]) == 1 and e.terms[0][1] == 1 and (
+        isinstance(e.terms[0][0][0], (Var, FloorDiv, Mod)) and len(variables(e)) == 1)
+
+
+def window_axes(group: Group, at: tuple[Index, ...]) -> tuple[int, ...]:
+    """The axes along which a contraction reads an operand, at index `at`, by a window: by sums of variables."""
+    if not group.contraction or used_variables(at) <= frozenset(group.domain):
+        return ()
+    return tuple([d for d, e in enumerate(at) if not is_digit(e)])
+
+
+def is_scattered(state: Fusion, k: int, group: Group, at: tuple[Index, ...]) -> bool:
+    """Whether a window over node `k` reads places in memory that do not move along with it.
+
+    So it is for images that were padded by reflection, of which one element is read from either side of the border,
+    for upsampled ones, and for rows that were gathered.
+    """
+    axes = window_axes(group, at)
+    if not axes:
+        return False
+    found = state.scattered.get((k, axes))
+    if found is None:
+        found = state.scattered[k, axes] = not moves_along(state, k, axes)
+    return found
+
+
+def moves_along(state: Fusion, k: int, axes: tuple[int, ...]) -> bool:
+    """Whether everything that node `k` is computed from is read at places that are linear in its index along `axes`,
+    with one coefficient for each."""
+    graph = state.graph
+    at = tuple([Var(f"w{d}", 0, e - 1) for d, e in enumerate(graph.nodes[k].shape)])
+    along = [at[d] for d in axes]
+    places: dict[int, set[tuple[Index, ...]]] = {k: {at}}
+    steps: dict[Var, int] = {}
+    left, seen = [-k], 0
+    while left:
+        i = -heappop(left)
+        here = places.pop(i)
+        seen += len(here)
+        if seen > MAX_PLACES:
+            return False
+        if graph.kinds[i] in ("leaf", "reduce", "special"):
+            if not all([_is_linear(e, v, steps) for index in here for e in index for v in along]):
+                return False
+        elif graph.nodes[i].op.name == "gather" and any([used_variables(index) & set(along) for index in here]):
+            return False
+        else:
+            for j in dict.fromkeys(graph.inputs[i]):
+                if j not in places:
+                    places[j] = set()
+                    heappush(left, -j)
+                places[j].update([p for index in here for p in operand_accesses(state, i, j, index)])
+    return True
+
+
+def _is_linear(e: Index, v: Var, steps: dict[Var, int]) -> bool:
+    """Whether an index does not use `v`, or moves along with it as those before did."""
+    if isinstance(e, int) or v not in variables(e):
+        return True
+    step = coefficient(e, v)
+    return isinstance(step, int) and step == steps.setdefault(v, step)
