@@ -26,7 +26,7 @@ from minigrad.mixins.memory import datas, pass_on
 from minigrad.mixins.modes import Within, modes
 from minigrad.mixins.protocols import ProtocolMixin
 from minigrad.ops import build as B
-from minigrad.ops.node import Node, apply, hooked, keep_history
+from minigrad.ops.node import Node, apply, here, hooked, keep_history
 from minigrad.ops.storage import ASSIGN, BUFFER, DETACH
 from minigrad.runtime.registry import canonical
 
@@ -145,7 +145,7 @@ class Tensor(ProtocolMixin):
         return bool(self._requires_grad) and not self._is_leaf()
 
     def _bound_graph(self) -> None:
-        if is_long(self._node):
+        if not here.world and is_long(self._node):
             self._before = None
             self.realize()
 

@@ -182,7 +182,7 @@ def test_a_graph_with_further_targets_is_the_one_of_all() -> None:
 def test_constants_that_come_again_are_one_node() -> None:
     """Both zeros, NaN, and numbers of other types and shapes are others; those of an expansion are apart."""
     from minigrad.dtype import float32, int32
-    from minigrad.ops.composite import _apart
+    from minigrad.ops.composite import apart
 
     asked: list[tuple[Any, Any, tuple[int, ...]]] = [
         (0.0, float32, (2,)), (-0.0, float32, (2,)), (1.0, float32, (2,)), (1, int32, (2,)), (True, int32, (3,)),
@@ -191,6 +191,6 @@ def test_constants_that_come_again_are_one_node() -> None:
     for node, (value, dtype, shape) in zip(made, asked, strict=True):
         assert B.full(value, shape, dtype, "CPU") is node and node.shape == shape and node.dtype is dtype
         assert repr(B.constant_of(node)) == repr(float(value) if dtype is float32 else int(value))
-        with _apart():
+        with apart():
             assert B.full(value, shape, dtype, "CPU") is not node
     assert len(set(made)) == len(made)

@@ -20,7 +20,7 @@ from minigrad.runtime.device import Device
 
 KIND = "plan"
 _LANGUAGES = ("llvm", "opencl")
-_MAKERS = ("codegen", "engine", "expr", "ops", "runtime", "scheduler")
+_MAKERS = ("codegen", "engine", "expr", "graph", "ops", "runtime", "scheduler")
 """Folders of the modules that decide what is in a plan, beside those at the top."""
 
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_count, as_number, as_tensor
+from minigrad.mixins.blocks import as_block
 from minigrad.nn.module import Layer
 from minigrad.nn.utils.rnn import PackedSequence
 from minigrad.tensor import Tensor
@@ -211,16 +212,36 @@ class _Layers(Layer):
         """(states h of all steps [T, N, hidden_size], the last state) of one layer in one direction."""
         weight_ih, weight_hh, bias_ih, bias_hh = [getattr(self, part + suffix, None) for part in _PARTS]
         assert weight_ih is not None and weight_hh is not None
-        of_inputs = steps.linear(weight_ih.transpose(), bias_ih)
-        weight, count = weight_hh.transpose(), len(steps)
+        given = {"inputs": steps.linear(weight_ih.transpose(), bias_ih), "weight": weight_hh, "bias": bias_hh,
+                 "inside": inside, **dict(zip("hc", state, strict=False))}
+        there = {name: t for name, t in given.items() if t is not None}
+        key = type(self), self._kind(), backward, *there
+        count = len(steps)
+
+        def unrolled(*operands: Tensor) -> list[Tensor]:
+            return [self._unrolled(backward, **dict(zip(there, operands, strict=True)))]
+
+        states, = as_block(type(self).__name__.lower(), key, unrolled, *there.values())
+        return states[:count], tuple([states[count + k] for k in range(self.states)])
+
+    def _unrolled(self, backward: bool, inputs: Tensor, weight: Tensor, h: Tensor, c: Tensor | None = None,
+                  bias: Tensor | None = None, inside: Tensor | None = None) -> Tensor:
+        """The states h of all steps, and then the last state, [T + states, N, hidden_size], of products of the input
+        [T, N, gates * hidden_size]: one result, whose gradient is one as well."""
+        state: tuple[Tensor, ...] = (h,) if c is None else (h, c)
+        weight, count = weight.transpose(), len(inputs)
         outputs = []
         for t in range(count):
             at = count - 1 - t if backward else t
-            after = self._step(of_inputs[at], state[0].linear(weight, bias_hh), state)
+            after = self._step(inputs[at], state[0].linear(weight, bias), state)
             state = after if inside is None else tuple(
                 [inside[at].where(new, old) for new, old in zip(after, state, strict=True)])
             outputs.append(state[0] if inside is None else inside[at].where(state[0], 0))
-        return Tensor.stack(*(outputs[::-1] if backward else outputs)), state
+        return Tensor.stack(*(outputs[::-1] if backward else outputs), *state)
+
+    def _kind(self) -> str:
+        """The function of a step, where a class has several."""
+        return ""
 
 
 class LSTM(_Layers):
@@ -264,6 +285,9 @@ class RNN(_Layers):
                  bias: bool = True, batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False):
         self.nonlinearity = _nonlinear("RNN", nonlinearity)
         super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
+
+    def _kind(self) -> str:
+        return self.nonlinearity
 
     def forward(self, x: Any, h: Tensor | None = None) -> tuple[Any, Tensor]:
         output, (last,) = self._run(x, None if h is None else (h,))

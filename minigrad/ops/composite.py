@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -50,7 +51,7 @@ def expanded(roots: Iterable[Node], rewrite: Rewrite | None = None, keep: Callab
     image: dict[Node, Node] = {}
     bodies: dict[Node, Node] = {}
     stack = list(roots)
-    with _apart():
+    with apart():
         while stack:
             node = stack[-1]
             if node in image:
@@ -68,7 +69,7 @@ def expanded(roots: Iterable[Node], rewrite: Rewrite | None = None, keep: Callab
                 elif rewrite is not None:
                     body = rewrite(node, inputs)
             if body is None:
-                made = image[node] = _rebuilt(node, image)
+                made = image[node] = rebuilt(node, image)
                 image[made] = made
             elif body in image:
                 image[node] = image[body]
@@ -78,7 +79,7 @@ def expanded(roots: Iterable[Node], rewrite: Rewrite | None = None, keep: Callab
     return image
 
 
-def _rebuilt(node: Node, image: dict[Node, Node]) -> Node:
+def rebuilt(node: Node, image: dict[Node, Node]) -> Node:
     """The same operation over the images of its inputs, or a leaf over the same storage."""
     if node.storage is not None:
         return leaf(BUFFER, node.type, node.storage, {})
@@ -89,11 +90,30 @@ def _rebuilt(node: Node, image: dict[Node, Node]) -> Node:
     return apply(node.op, *inputs, device=node.device if own_device else None, **node.params)
 
 
+class _World:
+    """What Nodes that are made apart belong to; `made` is what functions of `once` gave."""
+
+    def __init__(self) -> None:
+        self.made: dict[tuple, Any] = {}
+
+
+def once(function: Callable[..., Any], *nodes: Node) -> Any:
+    """What `function` makes of these Nodes, made once while a graph is expanded."""
+    if not here.world:
+        return function(*nodes)
+    made = here.world[0].made
+    if (function, nodes) not in made:
+        made[function, nodes] = function(*nodes)
+    return made[function, nodes]
+
+
 @contextmanager
-def _apart() -> Iterator[None]:
+def apart() -> Iterator[None]:
     """Nodes without inputs that are made meanwhile equal none that are there, hence nothing made of them does."""
-    before, here.world = here.world, (object(),)
+    before, world = here.world, _World()
+    here.world = (world,)
     try:
         yield
     finally:
         here.world = before
+        world.made.clear()  # the tables of Nodes know the world, and must not keep those

@@ -92,20 +92,25 @@ class Adam(Moments):
             Tensor.realize(*self.largest)
 
     def _update(self, gradients: Gradients) -> list[Tensor]:
+        cycled = () if self._cycled is None else (self._cycled.detach(),)
         states = self._each(gradients, self.means, self.variances, self._counted(gradients), range(len(gradients)))
-        for p, g, mean, variance, (c1, c2), index in states:
-            old = p.detach()
-            if not self.decoupled_weight_decay:
-                g = self._decayed(g, old)
-            m, v = self._moved(g, mean, variance)
-            if self.largest:
-                v = self.largest[index].maximum(v)
-                self.largest[index].assign(v)
-            step = (m / c1) / ((v / c2).sqrt() + self.eps)
-            if self.weight_decay and self.decoupled_weight_decay:
-                step = step + old * self.weight_decay
-            p.assign(old.stepped(step, self._lr))
+        for p, g, mean, variance, counted, index in states:
+            kept = mean, variance, *self.largest[index:index + 1]
+            self._advance(self._next, p, kept, g, *counted, self._lr, *cycled)
         return [*self._kept(), *self.largest]
+
+    def _next(self, p: Tensor, mean: Tensor, variance: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+        """The parameter, the mean, the variance and the largest one, if it is kept, after a step."""
+        largest, (g, c1, c2, rate, *cycled) = others[:self.amsgrad], others[self.amsgrad:]
+        if not self.decoupled_weight_decay:
+            g = self._decayed(g, p)
+        b1, b2 = cycled[0].cast(mean.dtype) if cycled else self.betas[0], self.betas[1]
+        m, v = mean * b1 + g * (1 - b1), variance * b2 + g * g * (1 - b2)
+        kept = (v, *[before.maximum(v) for before in largest])
+        step = (m / c1) / ((kept[-1] / c2).sqrt() + self.eps)
+        if self.weight_decay and self.decoupled_weight_decay:
+            step = step + p * self.weight_decay
+        return p.stepped(step, rate), m, *kept
 
 
 class AdamW(Adam):

@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from minigrad import dtype as dtypes
 from minigrad.errors import MinigradError, ShapeError
 from minigrad.mixins.base import as_number
+from minigrad.mixins.blocks import as_block
 from minigrad.mixins.modes import of_modules
 from minigrad.optim.states import ParamGroup, given_parameters, load_states, options_of, state_of, states_of
 from minigrad.optim.statistics import take_moved
@@ -254,6 +255,17 @@ class Optimizer(metaclass=_Made):
     def _each(self, gradients: Gradients, *state: Any) -> Iterator[tuple[Any, ...]]:
         """(parameter, gradient, what each of `state` has for it) of the parameters that have one."""
         return ((p, g, *kept) for p, g, *kept in zip(self.params, gradients, *state, strict=True) if g is not None)
+
+    def _advance(self, function: Callable[..., Sequence[Tensor]], p: Tensor, kept: Sequence[Tensor], *operands: Tensor,
+                 ) -> None:
+        """Assigns to a parameter and what is kept for it what `function(parameter, *kept, *operands)` gives for each.
+
+        It reads of this optimizer its options alone: one graph serves all parameters of one shape, and all steps.
+        """
+        key = type(self), *options_of(self).values(), self._cycled is None
+        new = as_block(type(self).__name__.lower(), key, function, p.detach(), *kept, *operands)
+        for t, value in zip((p, *kept), new, strict=True):
+            t.assign(value)
 
     def _decayed(self, gradient: Tensor, p: Tensor) -> Tensor:
         """The gradient with that of weight_decay/2 times the sum of squares."""

@@ -1,6 +1,8 @@
 """Stochastic gradient descent, and its average."""
 from __future__ import annotations
 
+from typing import Any
+
 from minigrad.errors import MinigradError
 from minigrad.optim.optimizer import Gradients, Optimizer, Params
 from minigrad.tensor import Tensor
@@ -61,16 +63,22 @@ class SGD(Optimizer):
                                 f"{self.dampening!r}: steps were not counted")
         kept = self._by_time(gradients, lambda time, _: (time > 1).where(1 - self.dampening, 1.0)) if (
             moves and self.dampening) else [None] * len(gradients)
+        cycled = () if self._cycled is None else (self._cycled.detach(),)
         for p, g, share, index in self._each(gradients, kept, range(len(gradients))):
-            old = p.detach()
-            g = self._decayed(g, old)
-            if moves:
-                momentum = self._inertia(self.momentum, old)
-                v = self.velocities[index] * momentum + (g if share is None else g * share.cast(g.dtype))
-                self.velocities[index].assign(v)
-                g = g + v * momentum if self.nesterov else v
-            p.assign(old.stepped(g, self._lr))
+            shares = () if share is None else (share,)
+            self._advance(self._next, p, self.velocities[index:index + 1], g, self._lr, *shares, *cycled)
         return [*self.velocities, *(self.times if self.shared_names else ())]
+
+    def _next(self, p: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+        """The parameter, and its velocity if it has one, after a step."""
+        moves = bool(self.velocities)
+        velocity, (g, rate, *further) = others[:moves], others[moves:]
+        g = self._decayed(g, p)
+        if not velocity:
+            return (p.stepped(g, rate),)
+        momentum: Any = self.momentum if self._cycled is None else further.pop().cast(p.dtype)
+        v = velocity[0] * momentum + (g * further[0].cast(g.dtype) if further else g)
+        return p.stepped(g + v * momentum if self.nesterov else v, rate), v
 
 
 class ASGD(Optimizer):

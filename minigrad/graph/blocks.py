@@ -1,0 +1,100 @@
+"""Blocks: functions of Nodes as composites with a gradient, so that a whole layer is one Node while a program runs.
+
+A Block is found by a key that says everything its function depends on besides the types of its operands. The function
+runs once, over operands that stand for any; what it made is made again over the real ones where a plan is made.
+Gradients are Blocks too. As operands are variables there, it shows in no result which of them are equal or constants.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+
+from minigrad.errors import InternalError
+from minigrad.graph.autodiff import History, gradient
+from minigrad.ops.composite import apart, composite, once, rebuilt
+from minigrad.ops.kinds import Type, clean
+from minigrad.ops.node import Node, apply, leaf, toposort
+from minigrad.ops.op import Op
+from minigrad.ops.storage import BUFFER
+
+Body = Callable[..., Sequence[Node]]
+"""Makes result Nodes of operand Nodes, and no leaf of its own."""
+
+MOST = 512
+"""Blocks that are kept; programs whose shapes change all the time would add to them without end."""
+_blocks: dict[tuple, Block] = {}
+
+
+class Block:
+    """`body` over operands of `types`. `text` says which, in every process; None: the operations that it makes."""
+
+    def __init__(self, name: str, body: Body, types: Sequence[Type], text: str | None = None):
+        self.name, self.types = name, tuple(types)
+        self._operands = [leaf(BUFFER, t, None, {}) for t in types]
+        with apart():
+            self._results = list(body(*self._operands))
+        operands = set(self._operands)
+        self._order = [n for n in toposort(*self._results) if n not in operands]
+        beside = next((n for n in self._order if n.storage is not None), None)
+        if beside is not None:
+            raise InternalError(f"[block {name}] expected a function of its operands, got one that reads {beside}")
+        self._text = self._operations() if text is None else text
+        digest = sha256(self._text.encode()).hexdigest()[:16]
+        self._backwards: dict[int, Block] = {}
+        self._ops = [self._op(k, f"{name}.{digest}.{k}") for k in range(len(self._results))]
+
+    def __call__(self, *operands: Node) -> list[Node]:
+        """The results, a Node each."""
+        return [apply(op, *operands) for op in self._ops]
+
+    def made_of(self, *operands: Node) -> list[Node]:
+        """The results as the operations of the body."""
+        image = dict(zip(self._operands, operands, strict=True))
+        for node in self._order:
+            image[node] = rebuilt(node, image)
+        return [image[n] for n in self._results]
+
+    def _op(self, k: int, name: str) -> Op:
+        result = self._results[k].shape, self._results[k].dtype
+        return composite(name, lambda shapes, dtypes: result, lambda *operands: once(self.made_of, *operands)[k],
+                         lambda node, grad: self._gradients(k, node, grad))
+
+    def _gradients(self, k: int, node: Node, grad: Node) -> tuple[Node | None, ...]:
+        made = iter(self._backward(k)(*node.inputs, grad))
+        return tuple([next(made) if t.dtype.is_float else None for t in self.types])
+
+    def _backward(self, k: int) -> Block:
+        """The gradients by float operands of result k, over the operands and the gradient of the result."""
+        if k not in self._backwards:
+            def body(*operands: Node) -> list[Node]:
+                floats = [n for n in operands[:-1] if n.dtype.is_float]
+                return gradient(History(self.made_of(*operands[:-1])[k]), floats, operands[-1])
+
+            self._backwards[k] = Block(f"{self.name}_gradient", body, (*self.types, self._results[k].type),
+                                       f"gradient {k} of {self._text}")
+        return self._backwards[k]
+
+    def _operations(self) -> str:
+        """The operations that make the results of the operands, one a line."""
+        place = {n: f"${k}" for k, n in enumerate(self._operands)}
+        lines = [str([(t.dtype.name, t.shape, t.device) for t in self.types])]
+        for node in self._order:
+            place[node] = f"%{len(lines)}"
+            params = [clean(p, []) for p in node.params.values()]
+            lines.append(f"{node.op.name} {node.device} {' '.join([place[i] for i in node.inputs])} {params}")
+        return "\n".join([*lines, *[place[r] for r in self._results]])
+
+
+def block(name: str, key: tuple, body: Body, operands: Sequence[Node]) -> list[Node]:
+    """What `body` makes of the operands, as Nodes of one Block. `key` is hashable and says which function it is: equal
+    keys, over operands of equal types, stand for equal functions. Over symbolic dims the body itself is called."""
+    types = tuple([n.type for n in operands])
+    found = _blocks.get((name, key, types))
+    if found is None:
+        if any([t.symbolic for t in types]):
+            return list(body(*operands))
+        found = Block(name, body, types)
+        if len(_blocks) >= MOST:
+            del _blocks[next(iter(_blocks))]
+        _blocks[name, key, types] = found
+    return found(*operands)

@@ -1,0 +1,152 @@
+"""Blocks: a function of Tensors as one Node per result is what its operations are, differentiated or not."""
+# mypy: disable-error-code="misc, union-attr"
+import gc
+
+import numpy as np
+import pytest
+from conftest import devices, needs_torch
+
+from minigrad import Tensor, jit, nn, optim
+from minigrad.config import config
+from minigrad.errors import InternalError
+from minigrad.graph import blocks
+from minigrad.mixins.blocks import as_block
+from minigrad.ops.node import live_count, toposort
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    return Tensor(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+
+
+def mixed(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    h = (x * y).tanh()
+    return h.sum(0) * x, h + 2 * y.exp()
+
+
+def as_operations(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    return mixed(x, y)
+
+
+def as_nodes(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    return as_block("mixed", 0, mixed, x, y)
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
+def test_blocks_are_their_operations_forward_and_twice_backward(device: str, used: tuple[int, ...]):
+    found = []
+    with config(device=device):
+        for function in (as_operations, as_nodes):
+            x, y = numbers(3, 5).requires_grad_(), numbers(3, 5, seed=1).requires_grad_()
+            results = function(x, y)
+            total = sum([(results[k] * results[k]).sum() for k in used])
+            first = total.gradient(x, y)
+            second = sum([(g * g).sum() for g in first]).gradient(x, y)
+            found.append([t.numpy() for t in (*results, *first, *second)])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("y", [lambda x: x, lambda x: x * 1, lambda x: Tensor.ones(3, 5), lambda x: x.exp()])
+def test_operands_that_are_equal_or_made_of_each_other_have_gradients_of_their_own(y):
+    found = []
+    for function in (as_operations, as_nodes):
+        x = numbers(3, 5).requires_grad_()
+        results = function(x, y(x))
+        gradient, = sum([r.sum() for r in results]).gradient(x)
+        found.append([gradient.numpy(), *[r.numpy() for r in results]])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-6, atol=2e-6)
+
+
+def test_a_step_of_a_known_block_makes_a_node_per_result():
+    x, y = numbers(3, 5), numbers(3, 5, seed=1)
+    as_nodes(x, y)
+    before = live_count()
+    made = as_nodes(x * 2, y)
+    assert live_count() - before <= 6
+    assert len(toposort(*[t._node for t in made])) == 7  # x, 2 repeated, x * 2, y, and the results
+
+
+def test_equal_functions_are_one_block_and_other_types_another():
+    x = numbers(4)
+    as_block("twice", 1, lambda t: (t * 2,), x)
+    count = len(blocks._blocks)
+    as_block("twice", 1, lambda t: (t * 2,), numbers(4, seed=3))
+    assert len(blocks._blocks) == count
+    as_block("twice", 1, lambda t: (t * 2,), numbers(5))
+    as_block("twice", 2, lambda t: (t + t,), x)
+    assert len(blocks._blocks) == count + 2
+
+
+def test_blocks_over_symbolic_dims_are_their_operations():
+    from minigrad import Variable
+
+    n = Variable("n", 1, 8).bind(3)
+    x = numbers(8)[:n]
+    y, = as_block("twice", 1, lambda t: (t * 2,), x)
+    np.testing.assert_array_equal(y.numpy(), x.numpy() * 2)
+
+
+def test_functions_that_read_others_than_their_operands_are_refused():
+    beside = numbers(4).realize()
+    with pytest.raises(InternalError, match="block beside.*operands"):
+        as_block("beside", 0, lambda t: (t + beside,), numbers(4, seed=1))
+
+
+def test_operands_are_not_kept():
+    x = numbers(1000)
+    y, = as_block("kept", 0, lambda t: (t.exp(),), x)
+    from weakref import ref
+
+    node = ref(x._node)
+    y.realize()
+    del x, y
+    gc.collect()
+    assert node() is None
+
+
+@needs_torch
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_gradients_through_both_results_of_recurrent_layers_are_torchs(kind: str, bidirectional: bool):
+    import torch
+
+    theirs = getattr(torch.nn, kind)(5, 7, num_layers=2, bidirectional=bidirectional)
+    ours = getattr(nn, kind)(5, 7, num_layers=2, bidirectional=bidirectional)
+    ours.load_state_dict({k: v.detach().numpy() for k, v in theirs.state_dict().items()})
+    x = np.random.default_rng(0).standard_normal((4, 3, 5)).astype(np.float32)
+    a, b = Tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+
+    def loss(output, last):
+        states = last if isinstance(last, tuple) else (last,)
+        return (output * output).sum() + sum([(k + 2) * (s * s * s).sum() for k, s in enumerate(states)])
+
+    loss(*ours(a)).backward()
+    loss(*theirs(b)).backward()
+    np.testing.assert_allclose(a.grad.numpy(), b.grad.numpy(), rtol=1e-4, atol=1e-5)
+    for name, p in theirs.named_parameters():
+        np.testing.assert_allclose(dict(ours.named_parameters())[name].grad.numpy(), p.grad.numpy(), rtol=1e-4,
+                                   atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("make", [lambda p: optim.Adam(p, lr=0.1), lambda p: optim.SGD(p, lr=0.1, momentum=0.9)])
+def test_options_that_change_between_steps_count(make):
+    """Eager steps see another option at once, and captured ones equal them."""
+    results = []
+    for captured in (False, True):
+        x = Tensor([1.0, -2.0, 3.0], requires_grad=True)
+        o = make([x])
+
+        def step(x=x, o=o):
+            o.zero_grad()
+            (x * x).sum().backward()
+            o.step()
+            return x.sum()
+
+        run = jit(step) if captured else step
+        for k in range(6):
+            o.weight_decay = 0.0 if k < 3 else 0.5
+            run()
+        results.append(x.numpy())
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-6)
