@@ -23,6 +23,8 @@ BENCHMARKS = {
     "attention": "bench.attention",
     "efficientnet": "bench.efficientnet",
     "llama": "bench.llama",
+    "scripts": "bench.scripts.run",
+    "networks": "bench.networks",
     "device": "bench.device",
     "node": "bench.host",
 }
@@ -35,6 +37,8 @@ DESCRIPTIONS = {
     "attention": "scaled dot-product attention: 12 heads of 64, forward and gradients",
     "efficientnet": "EfficientNet-B0: inference and a training step",
     "llama": "SmolLM2: prefill and decoding",
+    "scripts": "training steps of twelve kinds of public scripts, captured and eager",
+    "networks": "training steps of random small networks, captured and eager: the distribution of ratios",
     "device": "one device for a report: copies, products, launches, networks, compile times",
     "node": "the host's costs: nodes, import, starts, Python per kernel, a warm step",
 }
@@ -47,8 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"usage: python -m bench NAME [OPTIONS...]\n\n{names}\n\nOptions: python -m bench NAME --help",
               file=sys.stderr)
         return 2
-    measure(words[0], words[1:])
-    return 0
+    return 1 if measure(words[0], words[1:]).failures else 0
 
 
 def measure(name: str, arguments: list[str]) -> Report:

@@ -70,15 +70,17 @@ class Bench:
         """False for works that `--only` leaves out: ask before preparing data."""
         return self.options.only is None or self.options.only in work.name
 
-    def measure(self, work: Work, sides: list[Side], stream: bool = False) -> None:
-        """Runs the sides in turn and reports them; with `stream`, a read stream takes turns with them."""
+    def measure(self, work: Work, sides: list[Side], stream: bool = False, schedule: Schedule | None = None) -> None:
+        """Runs the sides in turn and reports them; with `stream`, a read stream takes turns with them. `schedule` is
+        for works that are slow or many."""
+        schedule = schedule or self.schedule
         if self.probe is None:
-            interleave(sides, self.schedule)
+            interleave(sides, schedule)
             self.report.add(work, sides)
             return
         if stream:
             sides = [*sides, Side(STREAM, "read", self.probe.read, self.probe.read_bytes / work.bytes)]
-        interleave(sides, self.schedule)
+        interleave(sides, schedule)
         if stream:
             self.probe.saw(sides[-1].best_s * sides[-1].count)
         self.report.limits = self.probe.refresh()

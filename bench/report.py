@@ -44,18 +44,24 @@ class Work(NamedTuple):
 
 @dataclass
 class Report:
-    """Prints rows as they come and keeps the ratios. `rows` are the JSON objects so far."""
+    """Prints rows as they come and keeps the ratios. `rows` are the JSON objects so far, `failures` wrong results."""
 
     threads: int
     limits: Limits | None = None
     stream: TextIO | None = None
     lines: TextIO = field(default_factory=lambda: sys.stdout)
     rows: list[dict[str, Any]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
     ratios: dict[tuple[str, str], list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     times: dict[tuple[str, str, str], list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
 
     def say(self, text: str) -> None:
         print(text, file=self.lines, flush=True)
+
+    def fail(self, text: str) -> None:
+        """Notes a wrong result: the process exits with 1."""
+        self.failures.append(text)
+        self.say(f"WRONG {text}")
 
     def add(self, work: Work, sides: list[Side]) -> None:
         """One row per side. The sides that are ours are compared with the best of the others."""

@@ -78,8 +78,10 @@ def _enough(done: int, spent: float, schedule: Schedule) -> bool:
 
 
 def _prepare(side: Side) -> None:
-    """The first call, which compiles and captures, is kept apart; the second shows how long a call takes."""
-    side.first_s = _elapsed(side.run) / side.count
+    """The first call, which compiles and captures, is kept apart (unless it was made before, and timed); the second
+    shows how long a call takes."""
+    first_s = _elapsed(side.run) / side.count
+    side.first_s = side.first_s or first_s
     side.repeats = max(1, math.ceil(SAMPLE_S / max(_elapsed(side.run), 1e-9)))
     if side.repeats > 1:  # the second call may still have been a slow one
         begin = time.perf_counter()

@@ -35,6 +35,8 @@ EXPECTED = {
     "llama": ("llama quick decode after 6", {"tok_s"}),
     "device": ("matmul 16x16x16 float16", {"gflops"}),
     "node": ("node made", set()),
+    "scripts": ("script vae", set()),
+    "networks": ("network quick rows", set()),
 }
 
 
@@ -112,7 +114,7 @@ def test_gradients_run(wanted: str) -> None:
         f"conv2d {passes[wanted]} mobilenet batch 1, geometric mean"]
 
 
-@pytest.mark.parametrize("name", ["matmul", "depthwise", "matvec", "rowops", "efficientnet"])
+@pytest.mark.parametrize("name", ["matmul", "depthwise", "matvec", "rowops", "efficientnet", "scripts", "networks"])
 def test_each_peer_does_the_same_work(name: str) -> None:
     pytest.importorskip("torch", reason="torch is a peer, not a dependency")
     rows = measure(name, ["--quick", "--against", "torch", "--threads", "1"]).rows
