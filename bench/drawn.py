@@ -165,7 +165,8 @@ SPATIAL = (_convolution, _convolution, _convolution, _transposed, _pad, _pool, _
 
 def _spatial(axes: int, sizes: tuple[int, int]) -> Callable[[Random, str], Network]:
     def draw(r: Random, name: str) -> Network:
-        shape = (r.choice([1, 2, 3, 4, 8, 8, 16]), r.choice([1, 3, 3, 8, 16, 32]), *(r.randint(*sizes) for _ in range(axes)))
+        batch, channels = r.choice([1, 2, 3, 4, 8, 8, 16]), r.choice([1, 3, 3, 8, 16, 32])
+        shape = (batch, channels, *(r.randint(*sizes) for _ in range(axes)))
         first = layer(f"Conv{axes}d", shape[1], _channels(r, 32), 3, padding=1)
         layers, out = _grow(r, after(first, shape), r.randint(3, 8), SPATIAL)
         layers = [first, *layers]

@@ -1,5 +1,5 @@
-"""Training steps of one program (bench/frameworks.py) beside torch's: first checked, then timed in turn; and what many of
-them come to together."""
+"""Training steps of one program (bench/frameworks.py) beside torch's: first checked, then timed in turn; and what many
+of them come to together."""
 from __future__ import annotations
 
 import os
@@ -124,8 +124,8 @@ def gradients_differ(torch: Any, build: Build, weights: Weights) -> list[str]:
 
 def _difference(name: str, exact: Any, theirs: Any, ours: Any) -> list[str]:
     if exact is None or ours is None:
-        return [] if (exact is None or not exact.any()) and (ours is None or not ours.any()) else [
-            f"gradient of {name}: {'none' if ours is None else 'one'} here, torch has {'none' if exact is None else 'one'}"]
+        is_zero = (exact is None or not exact.any()) and (ours is None or not ours.any())
+        return [] if is_zero else [f"gradient of {name}: only {'torch has' if ours is None else 'minigrad has'} one"]
     allowed = 1e-4 * np.abs(exact).max(initial=0) + 20 * np.abs(theirs - exact).max(initial=0) + 1e-7
     error = np.abs(ours - exact).max(initial=0)
     return [] if error <= allowed else [f"gradient of {name}: differs by {error:.2g}, at most {allowed:.2g} expected "

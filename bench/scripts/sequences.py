@@ -70,8 +70,8 @@ def seq2seq(m: Any, batch: int = 16, length: int = 10, vocabulary: int = 1000, w
         def __init__(self):
             super().__init__()
             self.embedding, self.gru = m.nn.Embedding(vocabulary, width), m.nn.GRU(2 * width, width, batch_first=True)
-            self.query, self.key, self.score = m.nn.Linear(width, width), m.nn.Linear(width, width), m.nn.Linear(width, 1)
-            self.out = m.nn.Linear(width, vocabulary)
+            self.query, self.key = m.nn.Linear(width, width), m.nn.Linear(width, width)
+            self.score, self.out = m.nn.Linear(width, 1), m.nn.Linear(width, vocabulary)
 
         def forward(self, word: Any, hidden: Any, read: Any) -> Any:
             score = self.score(m.M.tanh(self.query(hidden.permute(1, 0, 2)) + self.key(read))).squeeze(2).unsqueeze(1)
