@@ -12,7 +12,8 @@ import pytest
 from conftest import devices
 from test_nn import assert_close, check_layer
 
-from minigrad import Tensor, config, nn
+from minigrad import Tensor, config, nn, profile
+from minigrad.errors import ShapeError
 from minigrad.nn.state import get_state_dict, load_state_dict
 
 torch = pytest.importorskip("torch", reason="torch is not installed: nothing to compare with")
@@ -93,6 +94,35 @@ def test_adaptive_means_do_not_mix_windows(device: str) -> None:
     expected = torch.nn.functional.adaptive_avg_pool2d(torch.tensor(x), 3).numpy()
     np.testing.assert_allclose(got, expected, rtol=1e-5)
     assert Tensor.zeros(2, 0, 5, 4, device=device).adaptive_avg_pool2d(2).shape == (2, 0, 2, 2)
+
+
+@pytest.mark.parametrize("kind", ["avg", "max"])
+@pytest.mark.parametrize("length, count", [(1, 1), (1, 4), (5, 7), (7, 5), (12, 8), (17, 16), (16, 17), (40, 3)])
+def test_adaptive_windows_of_any_number(kind: str, length: int, count: int) -> None:
+    """Lengths that the number of windows divides, that share a factor with it, or none."""
+    x, weights = normal(2, 3, length), normal(2, 3, count, seed=1)
+    ours, theirs = Tensor(x, device="NUMPY", requires_grad=True), torch.tensor(x, requires_grad=True)
+    got, expected = (getattr(F, f"adaptive_{kind}_pool1d") for F in (nn.functional, torch.nn.functional))
+    y, z = got(ours, count), expected(theirs, count)
+    np.testing.assert_allclose(y.numpy(), z.detach().numpy(), rtol=1e-5, atol=1e-6)
+    (y * Tensor(weights, device="NUMPY")).sum().backward()
+    (z * torch.tensor(weights)).sum().backward()
+    assert ours.grad is not None and theirs.grad is not None
+    np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["avg", "max"])
+def test_adaptive_windows_look_at_what_is_in_them(kind: str) -> None:
+    """Their work grows with the number of elements, not with that times the number of windows."""
+    x = Tensor(normal(2, 3, 331), device="CPU", requires_grad=True)
+    with profile() as profiled, config(device="CPU"):
+        y = getattr(nn.functional, f"adaptive_{kind}_pool1d")(x, 227)
+        y.sum().backward()
+        Tensor.realize(y, x.grad)
+    assert sum(run.flops for run in profiled.runs) < 60 * (x.numel() + y.numel())
+    with pytest.raises(ShapeError, match="adaptive_pool.* expected elements along axis 2"):
+        getattr(nn.functional, f"adaptive_{kind}_pool1d")(Tensor.zeros(2, 3, 0), 4)
+    assert getattr(nn.functional, f"adaptive_{kind}_pool1d")(x, 0).numpy().shape == (2, 3, 0)
 
 
 ATTENTIONS: dict[str, dict[str, Any]] = {

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import gcd
 from typing import Any, Self
 
 from minigrad.dtype import int32
@@ -119,26 +120,27 @@ class PoolingMixin(DistanceMixin):
                 for i, n in enumerate(sizes) if n is not None]
 
     def _mean_windows(self, n: int, axis: int) -> Self:
-        length: Any = self.shape[axis]
-        if n and length % n == 0 and length:
-            return self.unflatten(axis, (n, length // n)).mean(axis + 1)
-        inside, count = self._inside_windows(n, length)
-        sums = inside.where(self.transpose(axis, -1).unsqueeze(-2), 0).sum(-1)
-        return (sums / count).transpose(axis, -1)
+        windows, count = self._adapted_windows(n, axis, 0)
+        return windows.mean(axis + 1) if count is None else windows.sum(axis + 1) / count
 
     def _max_windows(self, n: int, axis: int) -> Self:
-        length: Any = self.shape[axis]
-        if n and length % n == 0 and length:
-            return self.unflatten(axis, (n, length // n)).max(axis + 1)
-        inside, _ = self._inside_windows(n, length)
-        return inside.where(self.transpose(axis, -1).unsqueeze(-2), self.dtype.min).max(-1).transpose(axis, -1)
+        return self._adapted_windows(n, axis, self.dtype.min)[0].max(axis + 1)
 
-    def _inside_windows(self, n: int, length: Any) -> tuple[Self, Self]:
-        """(whether an element is in a window [n, length], how many are [n])."""
-        i = type(self).arange(n, device=self.device).reshape(n, 1)
-        place = type(self).arange(length, device=self.device)
-        start, stop = i * length // n if n else i, ((i + 1) * length + n - 1) // n if n else i
-        return (place >= start).bitwise_and(place < stop), (stop - start).reshape(n)
+    def _adapted_windows(self, n: int, axis: int, fill: Any) -> tuple[Self, Self | None]:
+        """(the elements of each window behind `axis`, up to the longest with `fill`; how many they are, along `axis`,
+        None where all windows have as many)."""
+        length: Any = self.shape[axis]
+        if length == 0:
+            raise ShapeError(f"[adaptive_pool] expected elements along axis {axis}, got {list(self.shape)}")
+        if n == 0 or length % n == 0:
+            return self._cut(axis, 0, 0).unsqueeze(axis + 1) if n == 0 else self.unflatten(axis, (n, length // n)), None
+        order = type(self).arange(n, device=self.device)
+        start, stop = order * length // n, ((order + 1) * length + n - 1) // n
+        longest = (length + 2 * n - 1 - (gcd(length, n) if isinstance(length, int) else 1)) // n
+        place = start.unsqueeze(1) + type(self).arange(longest, device=self.device)
+        inside = (place < stop.unsqueeze(1)).reshape(n, longest, *[1] * (self.ndim - axis - 1))
+        found = self.index_select(axis, place.minimum(length - 1).flatten()).unflatten(axis, (n, longest))
+        return inside.where(found, fill), (stop - start).reshape(n, *[1] * (self.ndim - axis - 1))
 
     # Windows as columns
 
