@@ -2,6 +2,13 @@
 
 Messages read `[op] expected ..., got ...`, name the shapes and are raised where the user wrote the operation.
 """
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+_T = TypeVar("_T")
 
 
 class MinigradError(Exception):
@@ -45,4 +52,38 @@ class CaptureError(MinigradError, RuntimeError):
 
 
 class InternalError(Exception):
-    """A bug of ours: a broken invariant, a failed verification. Please report it with its message."""
+    """A bug of ours: a broken invariant, a failed verification. `str` of it says so, and how to report it.
+
+    `kernel`: the text of the kernel at which it was found, "" where there is none or `reporting` will fill it in.
+    """
+
+    def __init__(self, message: str, kernel: str = ""):
+        super().__init__(message, kernel)
+        self.message, self.kernel = message, kernel
+
+    def __str__(self) -> str:
+        lines = [self.message, "This is an error of minigrad itself, not of the program that met it. Please report it "
+                               "with this text, what `python -m minigrad devices` prints, and the program, if you can."]
+        return "\n".join(lines + [f"The kernel:\n{self.kernel}"] if self.kernel else lines)
+
+
+def present(value: _T | None, what: str) -> _T:
+    """`value`, which other parts of minigrad have seen to. Raises InternalError where it is None, which says `what` was
+    expected."""
+    if value is None:
+        raise InternalError(f"{what}, got None")
+    return value
+
+
+@contextmanager
+def reporting(kernel: Callable[[], str]) -> Iterator[None]:
+    """What fails inside by no mistake of a user's is an InternalError with the text that `kernel` gives."""
+    try:
+        yield
+    except InternalError as e:
+        e.kernel = e.kernel or kernel()
+        raise
+    except (MinigradError, MemoryError):
+        raise
+    except Exception as e:
+        raise InternalError(f"[internal] {type(e).__name__}: {e}", kernel()) from e

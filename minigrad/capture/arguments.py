@@ -17,7 +17,7 @@ from weakref import ref
 
 import numpy as np
 
-from minigrad.errors import ShapeError
+from minigrad.errors import ShapeError, present
 from minigrad.expr import Expr, Index, unbind
 from minigrad.mixins.modes import of_modules
 from minigrad.tensor import Tensor
@@ -266,8 +266,7 @@ class Surroundings:
 
     def _look(self, owner: object | None) -> list[Any]:
         """The values of everything in sight, in the order of `_names`."""
-        function = self.plain
-        assert function is not None
+        function = present(self.plain, "[jit] expected a function of Python")
         found: list[Any] = []
         for cell in self._cells:
             try:
@@ -280,13 +279,11 @@ class Surroundings:
 
     def _named(self, owner: object | None) -> tuple[list[str], list[str], list[str]]:
         """Names of the globals, attributes and keywords with a default."""
-        function = self.plain
-        assert function is not None
+        function = present(self.plain, "[jit] expected a function of Python")
         return self.globals, self.attributes if owner is not None else [], list(function.__kwdefaults__ or ())
 
     def _names(self, owner: object | None) -> list[str]:
-        function = self.plain
-        assert function is not None
+        function = present(self.plain, "[jit] expected a function of Python")
         plain, attributes, keywords = self._named(owner)
         return [*function.__code__.co_freevars, *plain, *(f"self.{name}" for name in attributes), *keywords,
                 *["a default"] * len(function.__defaults__ or ())]

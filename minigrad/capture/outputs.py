@@ -10,6 +10,7 @@ from minigrad.capture.journal import with_dims
 from minigrad.capture.recorder import Place
 from minigrad.dtype import DType
 from minigrad.engine.leaves import buffer_node
+from minigrad.errors import present
 from minigrad.ops.node import Node
 from minigrad.ops.op import Shape
 from minigrad.tensor import Tensor
@@ -40,9 +41,9 @@ class Output:
         value = registers[self.register]
         if type(value) is Node:
             return Tensor._over(value)
-        assert self.dtype is not None
+        dtype = present(self.dtype, "[replay] expected a type of a result")
         shape = with_dims(self.shape, dims) if dims else self.shape
-        return Tensor._over(buffer_node(value, shape, self.dtype, self.device))
+        return Tensor._over(buffer_node(value, shape, dtype, self.device))
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from minigrad.capture.shortcut import Call
 from minigrad.capture.steady import Steady
 from minigrad.engine.leaves import buffer_node
 from minigrad.engine.transfer import cloned
+from minigrad.errors import present
 from minigrad.runtime.device import Buffer
 from minigrad.tensor import Tensor
 
@@ -107,8 +108,8 @@ class Capture:
         for rebind in self.rebinds:
             rebind.place = (numbers[rebind.place[0]], rebind.place[1])
         for output in self.output.same():
-            assert output.place is not None
-            output.place = (numbers[output.place[0]], output.place[1])
+            owner, grad = present(output.place, "[capture] expected the place of a result that was there before")
+            output.place = numbers[owner], grad
         self.shared = [[(numbers[o], g) for o, g in group] for group in shared]
 
     def signature(self) -> tuple:
@@ -212,16 +213,16 @@ class Capture:
         if rebind.register is None:
             owners[owner].grad = None
             return
-        assert rebind.dtype is not None
+        dtype = present(rebind.dtype, "[replay] expected a type of what a step puts in place")
         buffer = registers[rebind.register]
         shape = with_dims(rebind.shape, dims) if dims else rebind.shape
         if rebind.fresh and not reusable_gradient(owners[owner]):
-            owners[owner].grad = Tensor._wrap(buffer_node(buffer, shape, rebind.dtype, rebind.device))
+            owners[owner].grad = Tensor._wrap(buffer_node(buffer, shape, dtype, rebind.device))
         else:
-            put(at(owners, (owner, grad)), buffer, shape, rebind.dtype, rebind.device)
+            put(at(owners, (owner, grad)), buffer, shape, dtype, rebind.device)
 
 
 def at(owners: list[Tensor], place: Place) -> Tensor:
+    """The tensor, or its gradient."""
     found = owners[place[0]]._grad if place[1] else owners[place[0]]
-    assert found is not None
-    return found
+    return present(found, "[replay] expected a gradient where the captured step found one")

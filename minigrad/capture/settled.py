@@ -12,6 +12,7 @@ from minigrad.capture.steady import Steady
 from minigrad.dtype import uint8
 from minigrad.engine.plan import number
 from minigrad.engine.storage import Spares, settle_down
+from minigrad.errors import present
 from minigrad.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -83,8 +84,8 @@ class _Sorter:
         return all(r in self.known and r not in constants for r in used)
 
     def _rebind(self, rebind: Rebind) -> bool:
-        r, place, cell = rebind.register, rebind.place, self.cells.get(rebind.place)
-        assert r is not None
+        r = present(rebind.register, "[jit] expected a register of what a step puts in place")
+        place, cell = rebind.place, self.cells.get(rebind.place)
         if self._is_argument(rebind):
             return True
         slot = self.made.get(r)
@@ -115,7 +116,7 @@ class _Sorter:
         outputs = [o for o in self.capture.output.fresh() if o.register == r]
         is_output = len(outputs) == self.uses[r] == 1
         shape, dtype = (outputs[0].shape, outputs[0].dtype) if is_output else ((nbytes,), uint8)
-        assert dtype is not None
+        dtype = present(dtype, "[jit] expected a type of a result")
         spares = Spares(self.step.plan.device, nbytes, shape, dtype, is_output and self.capture.donate)
         self.steady.fresh.append((r, spares, is_output))
         self.steady.slots += (slot,)

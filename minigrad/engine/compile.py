@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import length_hint
 from time import perf_counter
 from typing import Any
 
 from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.kernel_text import print_kernel
 from minigrad.codegen.stages import Staged, stages_of
 from minigrad.config import current
 from minigrad.engine.stats import stats
+from minigrad.errors import reporting
 from minigrad.program import Program
 from minigrad.runtime.device import Device
 from minigrad.target import Target
@@ -94,9 +96,10 @@ class _Maker:
         for kernel in self.kernels:
             start = perf_counter()
             self.wait_s += start - waiting
-            staged = stages_of(kernel, self.device.target)
-            if current().verify:
-                verify([kernel], [staged])
+            with reporting(partial(print_kernel, kernel)):
+                staged = stages_of(kernel, self.device.target)
+                if current().verify:
+                    verify([kernel], [staged])
             self.staged.append(staged)
             self.lower_s += perf_counter() - start
             for function in [s.function for s in staged.stages]:
@@ -108,7 +111,8 @@ class _Maker:
                     continue
                 self.new[function] = None
                 start = perf_counter()
-                program = render(function, self.device.target)
+                with reporting(partial(print_kernel, kernel)):
+                    program = render(function, self.device.target)
                 self.render_s += perf_counter() - start
                 yield program
             waiting = perf_counter()

@@ -9,6 +9,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 from minigrad.engine.plan import ExecutionPlan, Item
+from minigrad.errors import InternalError
 from minigrad.scheduler.schedule import Slot
 
 
@@ -102,7 +103,8 @@ class _Once:
 
     def bytes_of(self, slot: int) -> int:
         nbytes = self.plan.sizes[slot]
-        assert isinstance(nbytes, int)
+        if not isinstance(nbytes, int):
+            raise InternalError(f"[hoist] expected a value of a known size, got {nbytes} bytes")
         return nbytes
 
     def _closed(self, barred: set[int]) -> set[int]:

@@ -7,6 +7,7 @@ from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.panels import panelled
 from minigrad.engine.hoisting import OncePart
 from minigrad.engine.plan import ExecutionPlan, make_plan
+from minigrad.errors import InternalError, present
 from minigrad.expr import product
 from minigrad.scheduler.schedule import Schedule, Slot, Step
 
@@ -49,13 +50,13 @@ def with_packed_constants(plan: ExecutionPlan, constants: frozenset[int], room: 
             steps.append(step)
             continue
         at = next(k for k, p in enumerate(step.kernel.params) if p.name == made.param)
-        source = slots[step.values[at]].leaf
-        assert source is not None
+        source = present(slots[step.values[at]].leaf, "[pack] expected a leaf as packed operand")
         key = source, made.pack
         if key not in known:
             out = made.pack.params[0]
             nbytes = product(out.shape) * out.dtype.itemsize
-            assert isinstance(nbytes, int)
+            if not isinstance(nbytes, int):
+                raise InternalError(f"[pack] expected panels of a known size, got {nbytes} bytes")
             if nbytes > room:
                 steps.append(step)
                 continue

@@ -12,6 +12,7 @@ from minigrad.engine.compile import Compiled, compile_kernels
 from minigrad.engine.observe import is_timing, run_timed
 from minigrad.engine.stats import stats
 from minigrad.engine.storage import allocate, arena
+from minigrad.errors import present
 from minigrad.expr import Index, bounds, evaluate, subs
 from minigrad.runtime.device import Buffer, Device, Launch
 from minigrad.scheduler.graph import Graph
@@ -273,8 +274,8 @@ def run_plan(plan: ExecutionPlan, leaves: dict[int, Buffer], numbers: dict[int, 
     memory = arena(device, layout.nbytes) if layout.nbytes else None
     buffers = lasting_buffers(plan, leaves, values)
     for k, offset in layout.offsets.items():
-        assert memory is not None
-        buffers[k] = Buffer(device, number(plan.sizes[k], values), memory.handle, memory.offset + offset, memory)
+        within = present(memory, "[plan] expected memory for temporaries")
+        buffers[k] = Buffer(device, number(plan.sizes[k], values), within.handle, within.offset + offset, within)
     launches = launches_of(plan, buffers, numbers, values)
     if launches:
         if is_timing():

@@ -19,6 +19,7 @@ from minigrad.engine.plan import (
     number,
 )
 from minigrad.engine.storage import arena, arenas
+from minigrad.errors import InternalError, present
 from minigrad.expr import Expr
 from minigrad.runtime.commands import Encoder, Prepared
 from minigrad.runtime.cpu import CPU
@@ -57,7 +58,8 @@ class PreparedPlan:
     """One plan on the CPU, for many runs. `run` gives what `run_plan` does, without buffers for temporaries."""
 
     def __init__(self, plan: ExecutionPlan, numbers: dict[int, float], values: dict[str, int]):
-        assert isinstance(plan.device, CPU)
+        if not isinstance(plan.device, CPU):
+            raise InternalError(f"[prepare] expected a plan for the CPU, got one for {plan.device.name}")
         self.plan, self.device = plan, plan.device
         # Every argument is patched before the first run: addresses of this stand-in are never used.
         stand_in = Buffer(plan.device, 0, None, 0, None, 1)
@@ -100,8 +102,7 @@ class PreparedPlan:
                     self._slots.setdefault(slot, []).append(start + at)
                 scalars = len(row.values) + len(row.scalars)
                 for at, argument in enumerate((*row.scalars, *row.dims), len(row.values)):
-                    encode = encoders[at]
-                    assert encode is not None
+                    encode = present(encoders[at], "[prepare] expected a number after the buffers of a launch")
                     if at < scalars:
                         if type(argument) is int:
                             self._numbers.setdefault(argument, []).append((start + at, encode))

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from weakref import ref
 
-from minigrad.errors import DTypeError, ShapeError
+from minigrad.errors import DTypeError, ShapeError, present
 from minigrad.ops import build as B
 from minigrad.ops.calls import CALL, OUTPUT
 from minigrad.ops.composite import expand
@@ -102,8 +102,8 @@ def _accumulate(made_from: History, seed: Node, targets: set[Node]) -> dict[Node
             if body in on_path:
                 _add(grads, body, grad)
         elif not on_path.isdisjoint(node.inputs):
-            assert node.op.vjp is not None
-            for source, part in zip(node.inputs, node.op.vjp(node, grad), strict=True):
+            vjp = present(node.op.vjp, f"[gradient] expected a rule of {node.op.name}")
+            for source, part in zip(node.inputs, vjp(node, grad), strict=True):
                 if part is not None and source in on_path:
                     _add(grads, source, part)
         if node not in targets:

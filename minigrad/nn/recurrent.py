@@ -210,8 +210,8 @@ class _Layers(Layer):
     def _sequence(self, steps: Tensor, suffix: str, state: tuple[Tensor, ...],
                   backward: bool, inside: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
         """(states h of all steps [T, N, hidden_size], the last state) of one layer in one direction."""
-        weight_ih, weight_hh, bias_ih, bias_hh = [getattr(self, part + suffix, None) for part in _PARTS]
-        assert weight_ih is not None and weight_hh is not None
+        weights: list[Any] = [getattr(self, part + suffix, None) for part in _PARTS]
+        weight_ih, weight_hh, bias_ih, bias_hh = weights
         given = {"inputs": steps.linear(weight_ih.transpose(), bias_ih), "weight": weight_hh, "bias": bias_hh,
                  "inside": inside, **dict(zip("hc", state, strict=False))}
         there = {name: t for name, t in given.items() if t is not None}

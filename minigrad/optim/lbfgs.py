@@ -211,7 +211,8 @@ def _number(value: Any, _: int) -> Any:
 def _size(parameter: Tensor) -> int:
     """The number of its elements."""
     count = parameter.numel()
-    assert isinstance(count, int)
+    if not isinstance(count, int):
+        raise MinigradError(f"[LBFGS] expected parameters of a size that is known, got {list(parameter.shape)}")
     return count
 
 
