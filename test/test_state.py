@@ -292,10 +292,12 @@ BAD_GGUF = [
     ({"tensors": [("w", (33,), 8, bytes(68))]}, "have 33 weights, expected a multiple of 32 for Q8_0"),
     ({"tensors": [("w", (1,), 0, bytes(4))] * 2}, "tensor 'w' is there twice"),
     ({"tensors": [("w", (1,) * 9, 0, bytes(4))]}, "rank 9, expected at most 8"),
-    ({"tensors": [("w", (1 << 40, 1 << 40), 0, b"")]}, "tensor 'w' takes bytes"),
+    ({"tensors": [("w", (1 << 40, 1 << 40), 0, b"")]}, "the shape of tensor 'w' to be at most 32 sizes of 0 to"),
+    ({"tensors": [("w", (0, 1 << 62), 0, b"")]}, "the shape of tensor 'w' to be at most 32 sizes of 0 to"),
+    ({"tensors": [("w", (1 << 40,), 0, b"")]}, "tensor 'w' takes bytes"),
     ({"metadata": [("k", 13, b"")]}, "the value of 'k' has type 13, expected 0 to 12"),
     ({"metadata": [("k", 9, struct.pack("<IQ", 9, 0))]}, "array of type 9"),
-    ({"metadata": [("general.alignment", 4, bytes(4))]}, "general.alignment is 0, expected a positive integer"),
+    ({"metadata": [("general.alignment", 4, bytes(4))]}, "expected 'general.alignment' to be an integer from 1 to"),
     ({"version": 1}, "expected GGUF version 2 or 3, got 1; convert"),
     ({"version": 3 << 24}, "the file is big-endian"),
 ]
@@ -405,7 +407,7 @@ def test_torch_load_of_other_zip_files(tmp_path: Path) -> None:
     path = tmp_path / "a.pth"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("readme.txt", "hello")
-    with pytest.raises(FormatError, match="expected a PyTorch checkpoint .*found readme.txt"):
+    with pytest.raises(FormatError, match="expected a PyTorch checkpoint .*found .'readme.txt'"):
         torch_load(path)
     write_torch_zip(path, {"a": View(np.zeros(2, np.float32), 0, (2,), (1,))}, compression=zipfile.ZIP_DEFLATED)
     with pytest.raises(FormatError, match="is compressed or encrypted"):

@@ -16,6 +16,7 @@ import numpy as np
 
 from minigrad.dtype import bfloat16, float16, float32
 from minigrad.errors import FormatError
+from minigrad.state.fields import Fields, shape_of
 from minigrad.state.gguf_quants import KINDS, UNREAD, QuantKind
 from minigrad.state.mapped import MappedFile, as_tensor
 
@@ -61,7 +62,7 @@ class GGUFTensor:
         from minigrad.state.quantized import KINDS as QUANTIZED
         from minigrad.state.quantized import QuantizedTensor
 
-        if self.kind.name in QUANTIZED and len(self.shape) == 2:
+        if self.kind.name in QUANTIZED and len(self.shape) == 2 and 0 not in self.shape:
             return QuantizedTensor.from_blocks(self.kind.name, self.shape, self.raw, device)
         half = {"F16": float16, "BF16": bfloat16}.get(self.kind.name)
         if half is None:
@@ -81,12 +82,13 @@ class _Reader:
     """Reads the header front to back; every length is checked before it is believed."""
 
     def __init__(self, file: MappedFile):
-        self.file, self.at = file, 0
+        self.file, self.at, self.bytes = file, 0, memoryview(file.data)
 
-    def take(self, nbytes: int, what: str) -> bytes:
-        part = self.file.part(self.at, nbytes, what)
-        self.at += nbytes
-        return part.tobytes()
+    def take(self, nbytes: int, what: str) -> memoryview:
+        start, self.at = self.at, self.at + nbytes
+        if self.at > len(self.bytes):
+            self.file.part(start, nbytes, what)  # raises
+        return self.bytes[start:self.at]
 
     def scalar(self, form: str, what: str) -> Any:
         return struct.unpack(form, self.take(struct.calcsize(form), what))[0]
@@ -94,15 +96,15 @@ class _Reader:
     def count(self, smallest: int, what: str) -> int:
         """A u64 count of things of at least `smallest` bytes each: more than the file could hold is corruption."""
         value = self.scalar("<Q", what)
-        if value * smallest > len(self.file.data) - self.at:
+        if value * smallest > len(self.bytes) - self.at:
             raise FormatError(f"{self.file.path}: truncated or corrupt: {what} says {value}, more than the rest of the "
-                              f"file holds ({len(self.file.data) - self.at} bytes); download it again")
+                              f"file holds ({len(self.bytes) - self.at} bytes); download it again")
         return value
 
     def string(self, what: str) -> str:
         raw = self.take(self.count(1, what), what)
         # Vocabularies hold pieces of characters now and then; surrogateescape keeps their bytes.
-        return raw.decode("utf-8", errors="surrogateescape")
+        return str(raw, "utf-8", "surrogateescape")
 
     def value(self, kind: int, what: str) -> Any:
         if kind in _SCALARS:
@@ -126,7 +128,7 @@ class _Reader:
 
     def strings(self, count: int, what: str) -> list[str]:
         """`count` strings at once: vocabularies have 100,000, so this reads them without a call each."""
-        data, at, size = self.file.data.data, self.at, len(self.file.data)
+        data, at, size = self.bytes, self.at, len(self.bytes)
         unpack = struct.Struct("<Q").unpack_from
         out = []
         for _ in range(count):
@@ -142,7 +144,7 @@ class _Reader:
 def _read_start(reader: _Reader) -> tuple[int, int]:
     """Checks magic and version; returns the numbers of tensors and of metadata entries."""
     path = reader.file.path
-    magic = reader.take(4, "the magic word")
+    magic = bytes(reader.take(4, "the magic word"))
     if magic != b"GGUF":
         raise FormatError(f"{path}: expected a GGUF file (starting with b'GGUF'), got {magic!r}; check the path")
     version = reader.scalar("<I", "the version")
@@ -171,7 +173,7 @@ def _locate(file: MappedFile, name: str, shape: tuple[int, ...], form: int, offs
         known = ", ".join(k.name for k in KINDS.values())
         raise FormatError(f"{file.path}: tensor {name!r} is quantised as {UNREAD.get(form, f'format {form}')}; "
                           f"expected one of {known}; use a file in one of these")
-    count = math.prod(shape)
+    count = math.prod(shape_of(shape, file.path, f"the shape of tensor {name!r}"))
     row = shape[-1] if shape else 1
     if row % kind.block:
         raise FormatError(f"{file.path}: corrupt: rows of tensor {name!r} have {row} weights, expected a multiple of "
@@ -193,13 +195,15 @@ def gguf_load(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, GGUFTe
         key = reader.string("a metadata key")
         metadata[key] = reader.value(reader.scalar("<I", f"the type of {key!r}"), f"the value of {key!r}")
     records = [_read_record(reader) for _ in range(tensor_count)]
-    alignment = metadata.get("general.alignment", 32)
-    if not isinstance(alignment, int) or alignment < 1:
-        raise FormatError(f"{file.path}: corrupt: general.alignment is {alignment!r}, expected a positive integer")
+    alignment = Fields(metadata, file.path).count("general.alignment", default=32)
     start = -(-reader.at // alignment) * alignment
     tensors: dict[str, GGUFTensor] = {}
     for name, shape, form, offset in records:
         if name in tensors:
             raise FormatError(f"{file.path}: corrupt: tensor {name!r} is there twice; download it again")
         tensors[name] = _locate(file, name, shape, form, start + offset)
+    taken = sum([tensor.raw.nbytes for tensor in tensors.values()])
+    if taken > len(file.data):  # a small file could otherwise stand for any number of large tensors
+        raise FormatError(f"{file.path}: corrupt: expected tensors that do not overlap, got {taken} bytes of them in a "
+                          f"file of {len(file.data)}; download it again")
     return metadata, tensors

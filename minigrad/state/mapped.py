@@ -15,6 +15,7 @@ import numpy as np
 
 from minigrad.dtype import DType
 from minigrad.errors import FormatError
+from minigrad.state.fields import shape_of
 
 if TYPE_CHECKING:
     from minigrad.tensor import Tensor
@@ -37,7 +38,7 @@ class MappedFile:
         file = Path(path)
         if file.stat().st_size == 0:
             raise FormatError(f"{file}: the file is empty; download it again")
-        return MappedFile(file, np.memmap(file, dtype=np.uint8, mode="c"))
+        return MappedFile(file, np.memmap(file, dtype=np.uint8, mode="c").view(np.ndarray))  # quicker to cut
 
     def part(self, offset: int, nbytes: int, what: str) -> np.ndarray:
         """Bytes [offset, offset + nbytes) as a view; `what` names them in the FormatError for a file that is too short.
@@ -45,10 +46,12 @@ class MappedFile:
         if offset < 0 or nbytes < 0 or offset + nbytes > len(self.data):
             raise FormatError(f"{self.path}: truncated or corrupt: {what} takes bytes {offset} to {offset + nbytes}, "
                               f"the file has {len(self.data)}; download it again")
-        return self.data[offset:offset + nbytes].view(np.ndarray)
+        return self.data[offset:offset + nbytes]
 
     def array(self, offset: int, dtype: DType, shape: tuple[int, ...], what: str) -> np.ndarray:
-        """A view of `shape` elements in storage type `dtype.np`; a copy only where the offset is not aligned for it."""
+        """A view of `shape` elements in storage type `dtype.np`; a copy only where the offset is not aligned for it.
+        Raises FormatError for impossible shapes."""
+        shape = shape_of(shape, self.path, what)
         part = self.part(offset, math.prod(shape) * dtype.itemsize, what)
         return np.require(part.view(dtype.np), requirements="A").reshape(shape)
 

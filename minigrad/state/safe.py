@@ -18,6 +18,7 @@ from minigrad.dtype import DType
 from minigrad.errors import DTypeError, FormatError
 from minigrad.expr import evaluate
 from minigrad.mixins.base import Base
+from minigrad.state.fields import Fields, parse_json
 from minigrad.state.mapped import MappedFile, as_tensor, atomic_file
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _DTYPES: dict[str, DType] = {"BOOL": dtypes.bool_, "I8": dtypes.int8, "I16": dty
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
-def _checked_header(file: MappedFile) -> tuple[dict[str, Any], int]:
+def _checked_header(file: MappedFile) -> tuple[Fields, int]:
     """The header and where the data starts, after the library has accepted the file."""
     from safetensors import SafetensorError, safe_open
     try:
@@ -40,7 +41,7 @@ def _checked_header(file: MappedFile) -> tuple[dict[str, Any], int]:
         raise FormatError(f"{file.path}: truncated or corrupt, expected a safetensors file: {error}; "
                           "download it again") from None
     length = int.from_bytes(file.part(0, 8, "the header's length").tobytes(), "little")
-    return json.loads(file.part(8, length, "the header").tobytes()), 8 + length
+    return parse_json(file.part(8, length, "the header").tobytes(), file.path), 8 + length
 
 
 def safe_load(path: str | os.PathLike, device: str | None = None) -> dict[str, Tensor]:
@@ -51,14 +52,16 @@ def safe_load(path: str | os.PathLike, device: str | None = None) -> dict[str, T
     file = MappedFile.open(path)
     header, start = _checked_header(file)
     tensors: dict[str, Tensor] = {}
-    for name, entry in header.items():
+    for name in header:
         if name == "__metadata__":
             continue
-        dtype = _DTYPES.get(entry["dtype"])
+        entry = header.inner(name)
+        dtype = _DTYPES.get(entry.text("dtype"))
         if dtype is None:
-            raise FormatError(f"{file.path}: tensor {name!r} has type {entry['dtype']}; expected one of "
+            raise FormatError(f"{file.path}: tensor {name!r} has type {entry.text('dtype')!r}; expected one of "
                               f"{', '.join(_DTYPES)}; convert the model to one of these")
-        array = file.array(start + entry["data_offsets"][0], dtype, tuple(entry["shape"]), f"tensor {name!r}")
+        begin, _ = entry.items("data_offsets", int, length=2)
+        array = file.array(start + begin, dtype, tuple(entry.items("shape", int)), f"tensor {name!r}")
         tensors[name] = as_tensor(array, dtype, device)
     return tensors
 

@@ -7,6 +7,7 @@ key a u64 count of elements and the elements.
 from __future__ import annotations
 
 import io
+import mmap
 import os
 import zipfile
 from typing import Any
@@ -15,8 +16,9 @@ import numpy as np
 
 from minigrad.dtype import DType
 from minigrad.errors import FormatError
+from minigrad.state.fields import brief
 from minigrad.state.mapped import MappedFile
-from minigrad.state.torch_pickle import Storage, unpickle
+from minigrad.state.torch_pickle import Storage, TensorBuilder, unpickle
 
 _MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001
 
@@ -33,45 +35,53 @@ def torch_load(path: str | os.PathLike) -> Any:
     return _load_stream(file)
 
 
-def _load_zip(file: MappedFile) -> Any:
+def _members(file: MappedFile) -> dict[str, zipfile.ZipInfo]:
     try:
         with zipfile.ZipFile(file.path) as archive:
-            members = {info.filename: info for info in archive.infolist()}
-    except (zipfile.BadZipFile, NotImplementedError) as error:
-        raise FormatError(f"{file.path}: truncated or corrupt, expected a zip file of PyTorch: {error}; "
+            return {info.filename: info for info in archive.infolist()}
+    except Exception as error:  # for what a directory may say, zipfile has no closed list of exceptions
+        raise FormatError(f"{file.path}: truncated or corrupt, expected a zip file of PyTorch: {brief(str(error))}; "
                           "download it again") from None
+
+
+def _load_zip(file: MappedFile) -> Any:
+    members = _members(file)
     description = next((name for name in members if name == "data.pkl" or name.endswith("/data.pkl")), None)
     if description is None:
         raise FormatError(f"{file.path}: expected a PyTorch checkpoint (a zip file with data.pkl in it), found "
-                          f"{', '.join(list(members)[:3]) or 'nothing'}; check the path")
+                          f"{brief(list(members)) if members else 'nothing'}; check the path")
     prefix = description.removesuffix("data.pkl")
     order = members.get(f"{prefix}byteorder")
     if order is not None and _member(file, order).tobytes() != b"little":
         raise FormatError(f"{file.path}: expected little-endian tensors; save the model on a little-endian machine")
+    build = TensorBuilder(file.path, len(file.data))
+    found: dict[tuple[str, DType], Storage] = {}
 
     def storage(key: str, dtype: DType, count: int) -> Storage:
         info = members.get(f"{prefix}data/{key}")
         if info is None:
-            raise FormatError(f"storage {key!r} is missing")
+            raise FormatError(f"storage {brief(key)} is missing")
         raw = _member(file, info)
         if count * dtype.itemsize != len(raw):
-            raise FormatError(f"storage {key!r} has {len(raw)} bytes, expected {count} elements of {dtype}")
-        return Storage(key, dtype, np.require(raw.view(dtype.np), requirements="A"))
+            raise FormatError(f"storage {brief(key)} has {len(raw)} bytes, expected {count} elements of {dtype}")
+        if (key, dtype) not in found:
+            found[key, dtype] = Storage(key, dtype, build.usable(raw.view(dtype.np), "A"))
+        return found[key, dtype]
 
-    return unpickle(io.BytesIO(_member(file, members[description]).tobytes()), file.path, storage)
+    return unpickle(io.BytesIO(_member(file, members[description])), file.path, storage, build)
 
 
 def _member(file: MappedFile, info: zipfile.ZipInfo) -> np.ndarray:
     """The bytes of an uncompressed member, mapped: its local header says how long its own name and extra field are."""
+    name = brief(info.filename)
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
-        raise FormatError(f"{file.path}: member {info.filename} is compressed or encrypted, expected it plain; "
+        raise FormatError(f"{file.path}: member {name} is compressed or encrypted, expected it plain; "
                           "save the model with torch.save")
-    header = file.part(info.header_offset, 30, f"the header of {info.filename}").tobytes()
+    header = file.part(info.header_offset, 30, f"the header of {name}").tobytes()
     if header[:4] != b"PK\x03\x04":
-        raise FormatError(f"{file.path}: corrupt: no member {info.filename} where the directory says; "
-                          "download it again")
+        raise FormatError(f"{file.path}: corrupt: no member {name} where the directory says; download it again")
     skip = 30 + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
-    return file.part(info.header_offset + skip, info.file_size, info.filename)
+    return file.part(info.header_offset + skip, info.file_size, name)
 
 
 def _load_stream(file: MappedFile) -> Any:
@@ -85,23 +95,30 @@ def _load_stream(file: MappedFile) -> Any:
 
     def look_up(key: str, dtype: DType, count: int) -> Storage:
         if key not in found:
-            raise FormatError(f"storage {key!r} is missing")
+            raise FormatError(f"storage {brief(key)} is missing")
         return found[key]
 
-    with open(file.path, "rb") as stream:
-        head = [unpickle(stream, file.path, declare) for _ in range(2)]
-        if head != [_MAGIC, _VERSION]:
+    # Mapped, as a file would make room for as many bytes as a string in it says it has.
+    with open(file.path, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        stream: Any = mapped
+
+        def plain() -> Any:
+            return unpickle(stream, file.path, declare, lambda *_arguments: None)
+
+        head = [plain() for _ in range(2)]
+        if not all(type(number) is int for number in head) or head != [_MAGIC, _VERSION]:
             raise FormatError(f"{file.path}: expected a PyTorch checkpoint (zip, or the stream of version {_VERSION}); "
                               "check the path")
-        facts = unpickle(stream, file.path, declare)
-        if not (isinstance(facts, dict) and facts.get("little_endian", True)):
+        facts = plain()
+        if not (isinstance(facts, dict) and facts.get("little_endian", True) is True):
             raise FormatError(f"{file.path}: expected little-endian tensors; save the model on a little-endian machine")
         description = stream.tell()
-        unpickle(stream, file.path, declare, lambda *_arguments: None)
-        keys = unpickle(stream, file.path, declare)
+        plain()
+        keys = plain()
+        build = TensorBuilder(file.path, len(file.data))
         _find_storages(file, keys, stream.tell(), declared, found)
         stream.seek(description)
-        return unpickle(stream, file.path, look_up)
+        return unpickle(stream, file.path, look_up, build)
 
 
 def _find_storages(file: MappedFile, keys: Any, at: int, declared: dict[str, tuple[DType, int]],

@@ -1,29 +1,30 @@
-"""An unpickler for PyTorch checkpoints that runs nothing from the file.
+"""What PyTorch checkpoints have in their pickles: tensors over storages, and nothing else that is not plain data.
 
-A pickle is a program: it may name any importable function and call it. This one resolves only the names in `_REBUILD`
-and `_ALLOWED`, all of them functions of this module, element types or OrderedDict, none of which does more than
-describe a tensor.
+The names in `_STORAGES`, `_REBUILD` and `TorchPickle.functions` are all that such a file may use, and none does more
+than describe a tensor.
 """
 from __future__ import annotations
 
-import pickle
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 
 from minigrad import dtype as dtypes
 from minigrad.dtype import DType
 from minigrad.errors import FormatError
+from minigrad.state.fields import MAX_ELEMENTS, brief, shape_of
 from minigrad.state.mapped import as_tensor
+from minigrad.state.pickle_machine import Function, Machine
 
 _STORAGES: dict[str, DType] = {
     "BoolStorage": dtypes.bool_, "CharStorage": dtypes.int8, "ByteStorage": dtypes.uint8, "ShortStorage": dtypes.int16,
     "IntStorage": dtypes.int32, "LongStorage": dtypes.int64, "HalfStorage": dtypes.float16,
     "BFloat16Storage": dtypes.bfloat16, "FloatStorage": dtypes.float32, "DoubleStorage": dtypes.float64}
+_COPIES = 8
+"""How many times a file's size its tensors may take that cannot be mapped, as they are transposed or not aligned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,80 +36,90 @@ class Storage:
     array: np.ndarray
 
 
-def rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_ignored: Any) -> Any:
-    """The Tensor that views `storage` with these strides (in elements); every index is checked to be inside."""
-    if not isinstance(storage, Storage):
-        raise FormatError("a tensor without a storage")
-    numbers = (offset, *shape, *strides)
-    if len(shape) != len(strides) or not all(isinstance(n, int) and n >= 0 for n in numbers):
-        raise FormatError(f"a tensor with offset {offset}, shape {shape} and strides {strides}")
-    last = offset + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
-    if 0 in shape:
-        return as_tensor(np.empty(shape, storage.dtype.np), storage.dtype)
-    if last >= len(storage.array):
-        raise FormatError(f"a tensor of shape {tuple(shape)} that reaches element {last} of storage {storage.key!r}, "
-                          f"which has {len(storage.array)}")
-    size = storage.dtype.itemsize
-    view = np.lib.stride_tricks.as_strided(storage.array[offset:], shape, [stride * size for stride in strides])
-    return as_tensor(np.require(view, requirements=["C", "A"]), storage.dtype)
+class TensorBuilder:
+    """Makes the tensors of one file of `size` bytes, which are views of it wherever they can be."""
+
+    def __init__(self, path: Path, size: int):
+        self.path, self.size, self.copied = path, size, 0
+
+    def usable(self, array: np.ndarray, *requirements: str) -> np.ndarray:
+        """The array, copied if it is not as required ("A": aligned, "C": contiguous). Any number of tensors can share
+        the bytes of a small file, so that the sum of copies has a limit."""
+        needed = np.require(array, requirements=requirements)
+        if needed is not array and not np.may_share_memory(needed, array):
+            self.copied += needed.nbytes
+        if self.copied > _COPIES * self.size:
+            raise FormatError(f"tensors of {self.copied} bytes in views of a file of {self.size}")
+        return needed
+
+    def __call__(self, storage: Any, offset: Any, sizes: Any, strides: Any, *_ignored: Any) -> Any:
+        """The Tensor that views `storage` with these strides (in elements); every index is checked to be inside."""
+        if not isinstance(storage, Storage):
+            raise FormatError("a tensor without a storage")
+        shape = shape_of(sizes, self.path, "a tensor's shape")
+        if type(strides) not in (list, tuple) or len(strides) != len(shape) or not all(
+                [type(n) is int and 0 <= n <= MAX_ELEMENTS for n in (offset, *strides)]):
+            raise FormatError(f"a tensor with offset {brief(offset)}, shape {shape} and strides {brief(strides)}")
+        if 0 in shape:
+            return as_tensor(np.empty(shape, storage.dtype.np), storage.dtype)
+        last = offset + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+        if last >= len(storage.array):
+            raise FormatError(f"a tensor of shape {shape} that reaches element {last} of storage {storage.key!r}, "
+                              f"which has {len(storage.array)}")
+        # An axis of stride 0 has one element, however long it is.
+        once = [1 if stride == 0 else extent for extent, stride in zip(shape, strides, strict=True)]
+        steps = [stride * storage.dtype.itemsize for stride in strides]
+        view = np.lib.stride_tricks.as_strided(storage.array[offset:], once, steps)
+        tensor = as_tensor(self.usable(view, "C", "A"), storage.dtype)
+        return tensor if tuple(once) == shape else tensor.expand(*shape)
 
 
-def _rebuild_parameter(data: Any, *_ignored: Any) -> Any:
-    return data
+def unpickle(stream: IO[bytes], path: Path, storage: Callable[[str, DType, int], Storage],
+             rebuild: Callable[..., Any]) -> Any:
+    """One object from `stream`; whatever goes wrong in the file's program is a FormatError in one line.
 
-
-def _shape(sizes: Any = ()) -> tuple:
-    return tuple(sizes)
-
-
-_REBUILD = {("torch._utils", "_rebuild_tensor"), ("torch._utils", "_rebuild_tensor_v2")}
-_ALLOWED: dict[tuple[str, str], Any] = {
-    ("collections", "OrderedDict"): OrderedDict,
-    ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
-    ("torch._utils", "_rebuild_parameter_with_state"): _rebuild_parameter,
-    ("torch", "Size"): _shape,
-    **{("torch", name): dtype for name, dtype in _STORAGES.items()},
-}
-
-
-class TensorUnpickler(pickle.Unpickler):
-    """Unpickles tensors and plain containers. `storage(key, dtype, count)` supplies a storage's elements."""
-
-    def __init__(self, stream: BinaryIO, path: Path, storage: Callable[[str, DType, int], Storage],
-                 rebuild: Callable[..., Any]):
-        super().__init__(stream, encoding="utf-8")
-        self.path, self.storage, self.rebuild = path, storage, rebuild
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _REBUILD:
-            return self.rebuild
-        try:
-            return _ALLOWED[module, name]
-        except KeyError:
-            raise FormatError(f"{self.path}: refused: the checkpoint asks for {module}.{name}, which could run code; "
-                              "expected tensors in plain containers; save the model's state_dict instead") from None
-
-    def persistent_load(self, saved: Any) -> Storage:
-        if not (isinstance(saved, tuple) and len(saved) >= 5 and saved[0] == "storage" and isinstance(saved[1], DType)
-                and isinstance(saved[2], str) and isinstance(saved[4], int)):
-            raise FormatError(f"a storage described by {saved!r}")
-        if len(saved) > 5 and saved[5] is not None:
-            raise FormatError(f"storage {saved[2]!r}, which is a view of another (a file of before PyTorch 0.4)")
-        return self.storage(saved[2], saved[1], saved[4])
-
-
-def unpickle(stream: BinaryIO, path: Path, storage: Callable[[str, DType, int], Storage],
-             rebuild: Callable[..., Any] = rebuild_tensor) -> Any:
-    """One object from `stream`; whatever goes wrong in the file's program is a FormatError in one line."""
+    `storage(key, dtype, count)` supplies a storage's elements, `rebuild` makes tensors of them.
+    """
+    machine = Machine(lambda module, name: _find(module, name, machine, rebuild),
+                      lambda saved: _find_storage(saved, storage))
     try:
-        return TensorUnpickler(stream, path, storage, rebuild).load()
+        return machine.run(stream)
     except FormatError as error:
         if str(error).startswith(str(path)):
             raise
         raise FormatError(f"{path}: corrupt: {error}; download it again") from None
-    except (MemoryError, RecursionError):
+    except MemoryError:
         raise
-    except Exception as error:  # the unpickler raises nearly any type for bytes that are no pickle
+    except Exception as error:  # bytes that are no pickle can fail in many ways
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise FormatError(f"{path}: truncated or corrupt, expected a PyTorch checkpoint: {reason}; "
                           "download it again") from error
+
+
+def _find(module: str, name: str, machine: Machine, rebuild: Callable[..., Any]) -> Function | DType:
+    """What the file may know under this name."""
+    if module == "torch" and name in _STORAGES:
+        return _STORAGES[name]
+    functions: dict[tuple[str, str], Callable[..., Any]] = {
+        ("collections", "OrderedDict"): machine.ordered_dict,
+        ("torch", "Size"): lambda sizes=(): shape_of(sizes, "", "a torch.Size"),
+        ("torch._utils", "_rebuild_tensor"): rebuild,
+        ("torch._utils", "_rebuild_tensor_v2"): rebuild,
+        ("torch._utils", "_rebuild_parameter"): lambda data, *_: data,
+        ("torch._utils", "_rebuild_parameter_with_state"): lambda data, *_: data,
+    }
+    if (module, name) not in functions:
+        raise FormatError(f"refused: the checkpoint asks for {module}.{name}, which could run code; expected tensors "
+                          "in plain containers; save the model's state_dict instead")
+    return Function(functions[module, name])
+
+
+def _find_storage(saved: Any, storage: Callable[[str, DType, int], Storage]) -> Storage:
+    """The storage that a file refers to by a tuple of facts."""
+    if not (type(saved) is tuple and len(saved) >= 5 and type(saved[0]) is str and saved[0] == "storage"
+            and isinstance(saved[1], DType) and type(saved[2]) is str
+            and type(saved[4]) is int and 0 <= saved[4] <= MAX_ELEMENTS):
+        raise FormatError(f"a storage described by {brief(saved)}")
+    if len(saved) > 5 and saved[5] is not None:
+        raise FormatError(f"storage {brief(saved[2])}, which is a view of another (a file of before PyTorch 0.4)")
+    return storage(saved[2], saved[1], saved[4])

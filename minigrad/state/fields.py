@@ -1,0 +1,148 @@
+"""What a file says about itself - JSON, GGUF metadata, numbers of a header - checked field by field where it is read.
+
+Nothing in a file can be relied on: a float may stand where a list belongs, an infinity or 10^18 where a count does.
+Every reader takes its fields from here, so that each error names the file, the field, what was expected and what was
+found.
+"""
+from __future__ import annotations
+
+import json
+import math
+import reprlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from minigrad.errors import FormatError
+
+class _Brief(reprlib.Repr):
+    """Values in errors: two levels deep, a few elements of each, and no integers of thousands of digits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxother = 2, 60, 60
+
+    def repr_int(self, x: int, level: int) -> str:
+        return repr(x) if x.bit_length() <= 128 else f"<an integer of {x.bit_length()} bits>"
+
+
+brief: Final = _Brief().repr
+MAX_RANK = 32
+MAX_ELEMENTS = 1 << 48
+MAX_COUNT = (1 << 31) - 1
+REQUIRED: Final[Any] = object()
+"""The default of a field that has to be there."""
+
+
+class Fields:
+    """The fields of one object in a file; `source` says which, as errors start with it. A field that is None is absent.
+
+    Every method raises FormatError where the field is not what it returns, and where it is absent without `default`.
+    """
+
+    def __init__(self, content: Any, source: str | Path):
+        if not isinstance(content, Mapping):
+            raise wrong(source, "its description", "an object with fields", content)
+        self.content, self.source = content, source
+
+    def __contains__(self, key: str) -> bool:
+        return self.content.get(key) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.content)
+
+    def count(self, key: str, least: int = 1, most: int = MAX_COUNT, default: int = REQUIRED) -> int:
+        """An integer from `least` to `most`, or a float that is one."""
+        value = self._value(key, f"an integer from {least} to {most}", default)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise wrong(self.source, repr(key), f"an integer from {least} to {most}", value)
+        return value
+
+    def real(self, key: str, least: float, most: float, default: float = REQUIRED) -> float:
+        """A number from `least` to `most`; never NaN."""
+        value = self._value(key, f"a number from {least:g} to {most:g}", default)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
+            raise wrong(self.source, repr(key), f"a number from {least:g} to {most:g}", value)
+        return float(value)
+
+    def flag(self, key: str, default: bool = REQUIRED) -> bool:
+        """True or False."""
+        value = self._value(key, "true or false", default)
+        if not isinstance(value, bool):
+            raise wrong(self.source, repr(key), "true or false", value)
+        return value
+
+    def text(self, key: str, default: str = REQUIRED) -> str:
+        """A string."""
+        value = self._value(key, "a string", default)
+        if not isinstance(value, str):
+            raise wrong(self.source, repr(key), "a string", value)
+        return value
+
+    def items(self, key: str, *kinds: type, length: int | None = None, default: Sequence = REQUIRED) -> list:
+        """A list whose elements are all of the exact types `kinds`, as many as `length` if given."""
+        names = " or ".join([kind.__name__ for kind in kinds])
+        expected = f"a list of {names}" if length is None else f"a list of {length} of {names}"
+        value = self._value(key, expected, default)
+        if not isinstance(value, list | tuple) or length not in (None, len(value)):
+            raise wrong(self.source, repr(key), expected, value)
+        if not set(map(type, value)) <= set(kinds):
+            raise wrong(self.source, repr(key), expected, next(each for each in value if type(each) not in kinds))
+        return list(value)
+
+    def inner(self, key: str) -> Fields:
+        """The fields of an object inside this one; those of an empty one where it is absent."""
+        value = self.content.get(key)
+        if value is not None and not isinstance(value, Mapping):
+            raise wrong(self.source, repr(key), "an object with fields", value)
+        return Fields(value or {}, f"{self.source}: {key}")
+
+    def _value(self, key: str, expected: str, default: Any) -> Any:
+        value = self.content.get(key)
+        value = default if value is None else value
+        if value is REQUIRED:
+            raise FormatError(f"{self.source}: expected {key!r} to be {expected}, but it is missing; "
+                              "get the file again")
+        return value
+
+
+def wrong(source: str | Path, field: str, expected: str, found: Any) -> FormatError:
+    """The error where `field` - its name in quotes, or words for it - is not as expected; `found` is shortened."""
+    return FormatError(f"{source}: expected {field} to be {expected}, got {brief(found)}; "
+                       "the file is corrupt or of another kind; get it again")
+
+
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file. Raises FormatError for other bytes, OSError where the system refuses."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path}: expected a text in UTF-8: {error}; get the file again") from None
+
+
+def read_json(path: Path) -> Fields:
+    """The object in a JSON file. Raises FormatError for everything else, OSError where the system refuses."""
+    return parse_json(path.read_bytes(), path)
+
+
+def parse_json(text: bytes, source: str | Path) -> Fields:
+    """The object in a JSON text. Raises FormatError for everything else."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{source}: expected JSON: {error}; get the file again") from None
+    return Fields(content, source)
+
+
+def shape_of(sizes: Any, source: str | Path, what: str) -> tuple[int, ...]:
+    """Sizes from a file as a shape: at most 32 of 0 or more, whose product - without zeros - is a possible size."""
+    expected = f"at most {MAX_RANK} sizes of 0 to {MAX_ELEMENTS} elements in all"
+    if not isinstance(sizes, list | tuple) or len(sizes) > MAX_RANK:
+        raise wrong(source, what, expected, sizes)
+    if not all([type(n) is int and 0 <= n <= MAX_ELEMENTS for n in sizes]):
+        raise wrong(source, what, expected, sizes)
+    if math.prod([max(n, 1) for n in sizes]) > MAX_ELEMENTS:
+        raise wrong(source, what, expected, sizes)
+    return tuple(sizes)
