@@ -22,12 +22,13 @@ from examples.llama.checkpoint import Checkpoint
 from examples.llama.generate import ContextFull, Sampler, Session
 from examples.llama.model import Llama
 from examples.llama.tokenizer_files import gguf_tokenizer, load_tokenizer
-from examples.llama.weights import _hf_rope_factors, load_checkpoint
+from examples.llama.weights import _rope_factors, load_checkpoint
 from minigrad import Tensor
 from minigrad.config import config
 from minigrad.engine.stats import stats
 from minigrad.errors import FormatError
 from minigrad.state import gguf_load, safe_load, safe_save
+from minigrad.state.fields import Fields
 
 COMPILED = [name for name in devices() if name != "NUMPY"]
 FAST = [name for name in COMPILED if name != "CL:rusticl"]  # where a model of 135 million weights is no wait
@@ -202,7 +203,7 @@ def test_untied_output(tmp_path: Path, stories: Path, arrays: dict[str, np.ndarr
 def test_llama3_rope_factors(tmp_path: Path) -> None:
     scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                "original_max_position_embeddings": 8192}
-    factors = _hf_rope_factors(scaling, 500000.0, 128, tmp_path)
+    factors = _rope_factors(Fields(scaling, tmp_path), 500000.0, 128)
     assert factors is not None
     for pair, factor in enumerate(factors):
         wavelength = 2 * np.pi * 500000.0 ** (pair / 64)
@@ -212,10 +213,10 @@ def test_llama3_rope_factors(tmp_path: Path) -> None:
             assert factor == 8
         else:
             assert 1 <= factor <= 8
-    assert _hf_rope_factors(None, 1e4, 64, tmp_path) is None
-    assert _hf_rope_factors({"type": "linear", "factor": 2}, 1e4, 8, tmp_path) == (2.0,) * 4
+    assert _rope_factors(Fields({}, tmp_path), 1e4, 64) is None
+    assert _rope_factors(Fields({"type": "linear", "factor": 2}, tmp_path), 1e4, 8) == (2.0,) * 4
     with pytest.raises(FormatError, match="scaled by 'yarn'; expected 'llama3' or 'linear'"):
-        _hf_rope_factors({"type": "yarn"}, 1e4, 64, tmp_path)
+        _rope_factors(Fields({"type": "yarn"}, tmp_path), 1e4, 64)
 
 
 # SmolLM2

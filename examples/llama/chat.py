@@ -23,7 +23,7 @@ if not __package__:  # run as a script: examples and minigrad are found from the
 from examples.llama import templates
 from examples.llama.checkpoint import DTYPES, Checkpoint, converted
 from examples.llama.generate import ContextFull, Sampler, Session, Timing
-from examples.llama.model import Llama
+from examples.llama.model import DEFAULT_CONTEXT, Llama
 from examples.llama.tokenizer import StreamDecoder, Tokenizer
 from examples.llama.tokenizer_files import gguf_tokenizer, load_tokenizer
 from examples.llama.weights import load_checkpoint
@@ -31,8 +31,7 @@ from minigrad.cli.outcome import OneLineParser, finish
 from minigrad.config import config
 from minigrad.errors import FormatError, MinigradError
 from minigrad.state import fetch_member
-
-DEFAULT_CONTEXT = 2048  # tokens that the cache holds, where the model allows as many
+from minigrad.state.fields import Fields
 
 
 def default_model() -> Path:
@@ -113,7 +112,9 @@ class Chat:
         if size > known:
             raise FormatError(f"the tokenizer has {size} tokens and the model {known}; expected the tokenizer that the "
                               "model was trained with; name it with --tokenizer")
-        self.template = templates.detect(checkpoint.metadata.get("tokenizer.chat_template"), self.tokenizer)
+        described = Fields(checkpoint.metadata, checkpoint.source)
+        template = described.text("tokenizer.chat_template") if "tokenizer.chat_template" in described else None
+        self.template = templates.detect(template, self.tokenizer)
         if options.system is not None and self.template is None:
             print("(this model has no chat format: it continues texts, without a system message)", file=sys.stderr)
         tensors = checkpoint.tensors

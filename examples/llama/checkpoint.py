@@ -5,8 +5,7 @@ llama2.c keep the two of a pair side by side, so the rows of their query and key
 """
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,15 @@ import numpy as np
 from minigrad import Tensor
 from minigrad.errors import FormatError
 from minigrad.state import QuantizedTensor
+from minigrad.state.fields import brief
 
 Weight = Tensor | QuantizedTensor
 DTYPES = ("float32", "float16", "bfloat16", "Q8_0", "Q4_0", "Q4_1")
 """What weight matrices can be converted to."""
+MAX_HEADS = 16
+"""How many times as wide as the model all heads can be together."""
+FACTORS = (1e-6, 1e6)
+"""Between these are the divisors of rotary frequencies."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,14 @@ class Config:
         if self.heads % self.kv_heads or self.head_size % 2:
             raise FormatError(f"expected heads divisible by key heads and an even head size, got {self.heads}, "
                               f"{self.kv_heads} and {self.head_size}; download the model again")
+        if self.heads * self.head_size > MAX_HEADS * self.width:  # the cache would be out of proportion to the file
+            raise FormatError(f"expected {self.heads} heads of {self.head_size} to be at most {MAX_HEADS} times as "
+                              f"wide as the model, which has {self.width}; download the model again")
+        factors, (least, most) = self.rope_factors, FACTORS
+        if factors is not None and not (
+                len(factors) == self.head_size // 2 and all(least <= factor <= most for factor in factors)):
+            raise FormatError(f"expected {self.head_size // 2} factors of rotary frequencies from {least:g} to "
+                              f"{most:g}, got {brief(factors)}; download the model again")
 
 
 @dataclass(frozen=True)
@@ -82,8 +94,12 @@ GGUF, HF, META = range(3)
 _LAYER_PREFIX = ("blk", "model.layers", "layers")
 
 
-def names_of(layers: int, kind: int) -> dict[str, str]:
-    """Our name -> the name in a checkpoint of this kind, for every tensor of the model."""
+def names_of(layers: int, kind: int, stored: Collection[str], source: Path) -> dict[str, str]:
+    """Our name -> the name in a checkpoint of this kind, for every tensor of the model. Raises FormatError for more
+    layers than the tensors that are `stored` in `source` can be."""
+    if layers > len(stored):
+        raise FormatError(f"{source}: expected {len(_LAYER_NAMES)} tensors for each of {layers} layers, got "
+                          f"{len(stored)} in all; download the model again")
     names = {ours: theirs[kind] + ".weight" for ours, theirs in _OUTER_NAMES.items()}
     for layer in range(layers):
         for ours, theirs in _LAYER_NAMES.items():
@@ -119,24 +135,3 @@ def reorder(tensors: dict[str, Weight], config: Config) -> dict[str, Weight]:
             if full in tensors and tensors[full].shape == (heads * config.head_size, config.width):
                 tensors[full] = _adjacent_to_halves(tensors[full], heads)
     return tensors
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise FormatError(f"{path}: expected JSON: {error}; download it again") from None
-    if not isinstance(content, dict):
-        raise FormatError(f"{path}: expected a JSON object, got {type(content).__name__}; download it again")
-    return content
-
-
-def number(content: Mapping[str, Any], key: str, path: Path, default: Any = None, kind: type = int) -> Any:
-    """A positive number of a model's description, as `kind`; its absence without a default is a FormatError."""
-    value = content.get(key)
-    value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise FormatError(f"{path}: expected the positive number {key!r} in the model's description, got {value!r}; "
-                          "use a LLaMA model")
-    return kind(value)

@@ -108,6 +108,9 @@ class Session:
             padded[:len(tokens)] = tokens
             logits = self._prefill(Tensor(padded), self.model.length.bind(len(tokens)), position)
         values = logits.numpy()
+        if not np.isfinite(values.max()):  # nor is it with a NaN
+            raise MinigradError("the model answers with infinities or NaN instead of scores; its weights are damaged: "
+                                "download the model again")
         self.position += len(tokens)
         return values
 

@@ -14,6 +14,9 @@ from minigrad.errors import FormatError
 from minigrad.expr import Index, evaluate
 from minigrad.state import QuantizedTensor
 
+DEFAULT_CONTEXT = 2048
+"""Tokens that the cache holds, where the model allows as many: some claim millions."""
+
 
 def rotary_table(config: Config, capacity: int) -> tuple[Tensor, Tensor]:
     """Cosines and sines [capacity, head_size] by which position p turns pair i: p / base^(2i / head_size) radians.
@@ -59,8 +62,7 @@ class Weights:
 
     def vector(self, name: str, size: int) -> Tensor:
         weight = self._take(name, (size,))
-        assert isinstance(weight, Tensor)
-        return weight
+        return weight if isinstance(weight, Tensor) else weight.dequantize().reshape(size)
 
     def _take(self, name: str, shape: tuple[int, ...]) -> Weight:
         full = self.prefix + name
@@ -71,6 +73,9 @@ class Weights:
         if tensor.shape != shape:
             raise FormatError(f"the model's {full} has shape {list(tensor.shape)}; expected {list(shape)} by its own "
                               "description; download the model again")
+        if isinstance(tensor, Tensor) and not tensor.dtype.is_float:
+            raise FormatError(f"the model's {full} has elements of {tensor.dtype}; expected floats; download the model "
+                              "again")
         return tensor
 
 
@@ -142,9 +147,9 @@ class Layer:
 class Llama:
     """The whole model. `capacity` is the longest conversation that the cache holds, at most the model's own context."""
 
-    def __init__(self, config: Config, tensors: dict[str, Weight], capacity: int | None = None):
+    def __init__(self, config: Config, tensors: dict[str, Weight], capacity: int = DEFAULT_CONTEXT):
         self.config = config
-        self.capacity = min(config.context, capacity or config.context)
+        self.capacity = min(config.context, capacity)
         weights = Weights(tensors)
         self.embedding = weights.matrix("embedding", config.vocabulary, config.width)
         self.layers = [Layer(config, Weights(tensors, f"layers.{layer}."), self.capacity)

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from examples.llama.checkpoint import GGUF, HF, META, Checkpoint, Config, Weight, names_of, number, read_json, reorder
+from examples.llama.checkpoint import FACTORS, GGUF, HF, META, Checkpoint, Config, Weight, names_of, reorder
 from minigrad import Tensor
 from minigrad.dtype import float32
 from minigrad.errors import FormatError
 from minigrad.expr import evaluate
 from minigrad.state import GGUFTensor, gguf_load, safe_load, torch_load
+from minigrad.state.fields import Fields, brief, read_json, read_text
 from minigrad.state.mapped import MappedFile, as_tensor
 
 
@@ -29,8 +30,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
             return _load_hf(path, None)
         single = sorted(path.glob("*.gguf"))
         if len(single) != 1:
-            raise FormatError(f"{path}: expected config.json, params.json or one .gguf file in the folder, found none; "
-                              "check --model")
+            raise FormatError(f"{path}: expected config.json, params.json or one .gguf file in the folder, found "
+                              f"{len(single)}; check --model")
         path = single[0]
     if not path.is_file():
         raise FormatError(f"{path}: there is no such model; expected a .gguf, .safetensors or .bin file or a folder; "
@@ -47,35 +48,46 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 def _load_gguf(path: Path) -> Checkpoint:
     metadata, stored = gguf_load(path)
-    architecture = metadata.get("general.architecture")
+    fields = Fields(metadata, path)
+    architecture = fields.text("general.architecture")
     if architecture != "llama":
-        raise FormatError(f"{path}: the model's architecture is {architecture!r}; expected 'llama'; use another model")
+        raise FormatError(f"{path}: the model's architecture is {brief(architecture)}; expected 'llama'; use another "
+                          "model")
     if "token_embd.weight" not in stored:
         raise FormatError(f"{path}: expected the tensor token_embd.weight, found {len(stored)} others; it holds only a "
                           "vocabulary, use a file with weights")
-
-    def field(key: str, default: Any = None, kind: type = int) -> Any:
-        return number(metadata, f"llama.{key}", path, default, kind)
-
-    width, heads = field("embedding_length"), field("attention.head_count")
-    head_size = field("attention.key_length", width // heads)
-    factors = stored.get("rope_freqs.weight")
-    config = Config(width, field("feed_forward_length"), field("block_count"), heads,
-                    field("attention.head_count_kv", heads), stored["token_embd.weight"].shape[0],
-                    field("context_length"), head_size, field("attention.layer_norm_rms_epsilon", 1e-5, float),
-                    field("rope.freq_base", 10000.0, float),
-                    None if factors is None else tuple(factors.numpy().reshape(-1).tolist()))
-    scaling = metadata.get("llama.rope.scaling.type", "none")
+    width, heads = fields.count("llama.embedding_length"), fields.count("llama.attention.head_count")
+    head_size = fields.count("llama.attention.key_length", default=width // heads)
+    scaling = fields.text("llama.rope.scaling.type", "none")
     if scaling != "none":
-        raise FormatError(f"{path}: the rotary embedding is scaled by {scaling!r}; expected none or factors in the "
-                          "file; use another model")
-    return Checkpoint(config, reorder(_gguf_tensors(stored, config), config), path, metadata)
+        raise FormatError(f"{path}: the rotary embedding is scaled by {brief(scaling)}; expected none or factors in "
+                          "the file; use another model")
+    factors = stored.get("rope_freqs.weight")
+    if factors is not None and factors.shape != (head_size // 2,):
+        raise FormatError(f"{path}: expected {head_size // 2} factors in rope_freqs.weight, got shape "
+                          f"{list(factors.shape)}; download it again")
+    rows = stored["token_embd.weight"].shape
+    config = Config(width, fields.count("llama.feed_forward_length"), fields.count("llama.block_count"), heads,
+                    fields.count("llama.attention.head_count_kv", default=heads),
+                    rows[0] if rows else 0, fields.count("llama.context_length"), head_size,
+                    _epsilon(fields, "llama.attention.layer_norm_rms_epsilon", 1e-5),
+                    _rope_base(fields, "llama.rope.freq_base"),
+                    None if factors is None else tuple(factors.numpy().tolist()))
+    return Checkpoint(config, reorder(_gguf_tensors(stored, config, path), config), path, metadata)
 
 
-def _gguf_tensors(stored: Mapping[str, GGUFTensor], config: Config) -> dict[str, Weight]:
+def _gguf_tensors(stored: Mapping[str, GGUFTensor], config: Config, path: Path) -> dict[str, Weight]:
     """Half and block-quantised matrices as the file has them: products read them so."""
-    names = names_of(config.layers, GGUF)
+    names = names_of(config.layers, GGUF, stored, path)
     return {ours: stored[theirs].stored() for ours, theirs in names.items() if theirs in stored}
+
+
+def _epsilon(fields: Fields, key: str, default: float) -> float:
+    return fields.real(key, 0, 1, default)
+
+
+def _rope_base(fields: Fields, key: str) -> float:
+    return fields.real(key, 1, 1e12, 10000.0)
 
 
 # Hugging Face
@@ -87,24 +99,25 @@ def _load_hf(folder: Path, single: Path | None) -> Checkpoint:
     if not path.is_file():
         raise FormatError(f"{path}: there is no such file; expected the model's description beside its weights; "
                           "copy it there")
-    settings = read_json(path)
-    if settings.get("model_type") not in ("llama", "mistral"):
-        raise FormatError(f"{path}: the model's type is {settings.get('model_type')!r}; expected 'llama' or 'mistral'; "
-                          "use another model")
-    width, heads = number(settings, "hidden_size", path), number(settings, "num_attention_heads", path)
-    head_size = number(settings, "head_dim", path, width // heads)
-    base = number(settings, "rope_theta", path, 10000.0, float)
-    config = Config(width, number(settings, "intermediate_size", path), number(settings, "num_hidden_layers", path),
-                    heads, number(settings, "num_key_value_heads", path, heads), number(settings, "vocab_size", path),
-                    number(settings, "max_position_embeddings", path, 2048), head_size,
-                    number(settings, "rms_norm_eps", path, 1e-6, float), base,
-                    _hf_rope_factors(settings.get("rope_scaling"), base, head_size, path))
+    fields = read_json(path)
+    kind = fields.text("model_type")
+    if kind not in ("llama", "mistral"):
+        raise FormatError(f"{path}: the model's type is {brief(kind)}; expected 'llama' or 'mistral'; use another "
+                          "model")
+    width, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
+    head_size = fields.count("head_dim", default=width // heads)
+    base = _rope_base(fields, "rope_theta")
     stored: dict[str, Tensor] = {}
     for file in [single] if single else _hf_files(folder):
         stored |= safe_load(file)
-    tensors: dict[str, Weight] = {ours: stored[theirs] for ours, theirs in names_of(config.layers, HF).items()
-                                  if theirs in stored}
-    if settings.get("tie_word_embeddings"):
+    names = names_of(fields.count("num_hidden_layers"), HF, stored, path)
+    config = Config(width, fields.count("intermediate_size"), fields.count("num_hidden_layers"), heads,
+                    fields.count("num_key_value_heads", default=heads), fields.count("vocab_size"),
+                    fields.count("max_position_embeddings", default=2048), head_size,
+                    _epsilon(fields, "rms_norm_eps", 1e-6), base,
+                    _rope_factors(fields.inner("rope_scaling"), base, head_size))
+    tensors: dict[str, Weight] = {ours: stored[theirs] for ours, theirs in names.items() if theirs in stored}
+    if fields.flag("tie_word_embeddings", False):
         tensors.pop("output", None)
     return Checkpoint(config, tensors, folder, _chat_template(folder))
 
@@ -112,21 +125,21 @@ def _load_hf(folder: Path, single: Path | None) -> Checkpoint:
 def _chat_template(folder: Path) -> dict[str, Any]:
     """The template in a file of its own or in tokenizer_config.json, which may list several by name."""
     if (folder / "chat_template.jinja").is_file():
-        return {"tokenizer.chat_template": (folder / "chat_template.jinja").read_text(encoding="utf-8")}
+        return {"tokenizer.chat_template": read_text(folder / "chat_template.jinja")}
     settings = folder / "tokenizer_config.json"
-    template = read_json(settings).get("chat_template") if settings.is_file() else None
-    if isinstance(template, list):
-        template = next((entry.get("template") for entry in template if entry.get("name") == "default"), None)
-    return {"tokenizer.chat_template": template} if isinstance(template, str) else {}
+    fields = read_json(settings) if settings.is_file() else Fields({}, settings)
+    if isinstance(fields.content.get("chat_template"), list):
+        named = [Fields(entry, settings) for entry in fields.items("chat_template", dict)]
+        fields = Fields({"chat_template": next((entry.text("template") for entry in named
+                                                if entry.text("name") == "default"), None)}, settings)
+    return {"tokenizer.chat_template": fields.text("chat_template")} if "chat_template" in fields else {}
 
 
 def _hf_files(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        names = read_json(index).get("weight_map")
-        if not isinstance(names, dict):
-            raise FormatError(f"{index}: expected 'weight_map' in it; download it again")
-        files = [folder / name for name in sorted(set(names.values()))]
+        weights = read_json(index).inner("weight_map")
+        files = [folder / name for name in sorted({weights.file_name(tensor) for tensor in weights})]
     else:
         files = [folder / "model.safetensors"]
     missing = [file for file in files if not file.is_file()]
@@ -136,21 +149,22 @@ def _hf_files(folder: Path) -> list[Path]:
     return files
 
 
-def _hf_rope_factors(scaling: Any, base: float, head_size: int, path: Path) -> tuple[float, ...] | None:
+def _rope_factors(scaling: Fields, base: float, head_size: int) -> tuple[float, ...] | None:
     """The divisors of the rotary frequencies: LLaMA 3.1's stretch of the long wavelengths, or a plain linear one."""
-    if not scaling:
+    if not list(scaling):
         return None
-    kind = scaling.get("rope_type", scaling.get("type"))
+    kind = scaling.text("rope_type" if "rope_type" in scaling else "type")
     if kind == "default":
         return None
-    pairs = head_size // 2
+    if kind not in ("linear", "llama3"):
+        raise FormatError(f"{scaling.source}: the rotary embedding is scaled by {brief(kind)}; expected 'llama3' or "
+                          "'linear'; use another model")
+    pairs, factor = head_size // 2, scaling.real("factor", *FACTORS)
     if kind == "linear":
-        return (number(scaling, "factor", path, kind=float),) * pairs
-    if kind != "llama3":
-        raise FormatError(f"{path}: the rotary embedding is scaled by {kind!r}; expected 'llama3' or 'linear'; "
-                          "use another model")
-    factor, low, high, original = (number(scaling, key, path, kind=float) for key in (
-        "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"))
+        return (factor,) * pairs
+    low = scaling.real("low_freq_factor", *FACTORS)
+    high = scaling.real("high_freq_factor", low + FACTORS[0], 2 * FACTORS[1])
+    original = scaling.count("original_max_position_embeddings")
     turns = original * base ** (-np.arange(pairs) / pairs) / (2 * np.pi)  # that each pair makes in the original context
     smooth = np.clip((turns - low) / (high - low), 0, 1)
     return tuple((1 / ((1 - smooth) / factor + smooth)).tolist())
@@ -162,28 +176,42 @@ def _hf_rope_factors(scaling: Any, base: float, head_size: int, path: Path) -> t
 def _load_meta(folder: Path) -> Checkpoint:
     """params.json and consolidated.*.pth; with several files each holds a slice of every matrix."""
     path = folder / "params.json"
-    params = read_json(path)
+    fields = read_json(path)
     files = sorted(folder.glob("consolidated.*.pth"))
     if not files:
         raise FormatError(f"{folder}: expected consolidated.00.pth beside params.json, found none; copy it there")
-    shards = [torch_load(file) for file in files]
-    names = names_of(number(params, "n_layers", path), META)
+    shards = [_meta_shard(file) for file in files]
+    names = names_of(fields.count("n_layers"), META, shards[0], files[0])
     for file, shard in zip(files, shards, strict=True):
-        if not isinstance(shard, dict) or not all(isinstance(shard.get(name), Tensor) for name in names.values()):
-            raise FormatError(f"{file}: expected the {len(names)} tensors of a LLaMA model; download it again")
-    width, heads = number(params, "dim", path), number(params, "n_heads", path)
+        if not all([theirs in shard and len(shard[theirs].shape) == (1 if ours.endswith("norm") else 2)
+                    for ours, theirs in names.items()]):
+            raise FormatError(f"{file}: expected the {len(names)} matrices and vectors of a LLaMA model of "
+                              f"{fields.count('n_layers')} layers; download it again")
+    width, heads = fields.count("dim"), fields.count("n_heads")
+    head_size = width // heads
     tensors: dict[str, Weight] = {ours: _join([shard[theirs] for shard in shards], ours, width)
                                   for ours, theirs in names.items()}
-    scaled = params.get("use_scaled_rope")
-    base = number(params, "rope_theta", path, 10000.0, float)
+    base = _rope_base(fields, "rope_theta")
     scaling = {"type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
-               "original_max_position_embeddings": 8192} if scaled else None
+               "original_max_position_embeddings": 8192} if fields.flag("use_scaled_rope", False) else {}
     hidden, vocabulary = (evaluate(tensors[name].shape[0], {}) for name in ("layers.0.gate", "embedding"))
-    config = Config(width, hidden, params["n_layers"], heads, number(params, "n_kv_heads", path, heads), vocabulary,
-                    number(params, "max_seq_len", path, 2048), width // heads,
-                    number(params, "norm_eps", path, 1e-5, float), base,
-                    _hf_rope_factors(scaling, base, width // heads, path))
+    config = Config(width, hidden, fields.count("n_layers"), heads, fields.count("n_kv_heads", default=heads),
+                    vocabulary, fields.count("max_seq_len", default=2048), head_size,
+                    _epsilon(fields, "norm_eps", 1e-5), base, _rope_factors(Fields(scaling, path), base, head_size))
     return Checkpoint(config, reorder(tensors, config), folder, {})
+
+
+def _meta_shard(file: Path) -> dict[str, Tensor]:
+    """The tensors of a checkpoint, which are no larger together than the file: a view can have more elements."""
+    loaded = torch_load(file)
+    if not isinstance(loaded, dict):
+        raise FormatError(f"{file}: expected a dictionary of tensors, got {type(loaded).__name__}; download it again")
+    tensors = {name: tensor for name, tensor in loaded.items() if isinstance(tensor, Tensor)}
+    elements, size = sum([evaluate(tensor.numel(), {}) for tensor in tensors.values()]), file.stat().st_size
+    if elements > size:
+        raise FormatError(f"{file}: expected the weights of a file of {size} bytes, got views of {elements} elements; "
+                          "download it again")
+    return tensors
 
 
 def _join(parts: list[Tensor], name: str, width: int) -> Tensor:

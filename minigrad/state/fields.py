@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from minigrad.errors import FormatError
 
+
 class _Brief(reprlib.Repr):
     """Values in errors: two levels deep, a few elements of each, and no integers of thousands of digits."""
 
@@ -81,6 +82,14 @@ class Fields:
             raise wrong(self.source, repr(key), "a string", value)
         return value
 
+    def file_name(self, key: str) -> str:
+        """The name of a file beside this one: no path leads out of the folder."""
+        name = self.text(key)
+        usual = name.isprintable() and len(name.encode()) <= 255  # so no surrogates and no zeros
+        if not usual or name in ("", ".", "..") or "/" in name or "\\" in name:
+            raise wrong(self.source, brief(key), "the name of a file in the same folder", name)
+        return name
+
     def items(self, key: str, *kinds: type, length: int | None = None, default: Sequence = REQUIRED) -> list:
         """A list whose elements are all of the exact types `kinds`, as many as `length` if given."""
         names = " or ".join([kind.__name__ for kind in kinds])
@@ -97,7 +106,7 @@ class Fields:
         value = self.content.get(key)
         if value is not None and not isinstance(value, Mapping):
             raise wrong(self.source, repr(key), "an object with fields", value)
-        return Fields(value or {}, f"{self.source}: {key}")
+        return Fields(value or {}, f"{self.source}: {brief(key)}")
 
     def _value(self, key: str, expected: str, default: Any) -> Any:
         value = self.content.get(key)

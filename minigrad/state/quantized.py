@@ -50,7 +50,7 @@ class QuantizedTensor:
     def from_blocks(cls, kind: str, shape: tuple[int, ...], blocks: np.ndarray, device: str | None = None
                     ) -> QuantizedTensor:
         """From the bytes of a GGUF tensor, uint8 of N * K/32 blocks, row by row. Raises ShapeError."""
-        if kind not in KINDS or len(shape) != 2 or shape[1] % BLOCK:
+        if kind not in KINDS or len(shape) != 2 or 0 in shape or shape[1] % BLOCK:
             raise ShapeError(f"[quantized] expected a matrix with rows of a multiple of {BLOCK} weights in one of "
                              f"{', '.join(KINDS)}, got {list(shape)} in {kind}")
         rows, columns = shape
@@ -150,10 +150,15 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def quantize_blocks(values: np.ndarray, kind: str) -> np.ndarray:
     """float32 [N, K] -> the bytes of its blocks, uint8 [N, K/32, block bytes]. Raises ShapeError."""
-    if kind not in KINDS or values.ndim != 2 or values.shape[1] % BLOCK:
+    if kind not in KINDS or values.ndim != 2 or 0 in values.shape or values.shape[1] % BLOCK:
         raise ShapeError(f"[quantize] expected a matrix with rows of a multiple of {BLOCK} numbers and one of "
                          f"{', '.join(KINDS)}, got {list(values.shape)} and {kind}")
-    blocks = values.reshape(values.shape[0], -1, BLOCK)
+    with np.errstate(all="ignore"):  # of NaN and infinities nothing is asked
+        return _quantized(values.reshape(values.shape[0], -1, BLOCK), kind)
+
+
+def _quantized(blocks: np.ndarray, kind: str) -> np.ndarray:
+    """float32 [N, K/32, 32] -> the blocks' bytes."""
     if kind == "Q8_0":
         scale = np.abs(blocks).max(-1, keepdims=True) / np.float32(127)
         quants = np.rint(blocks * _inverse(scale)).astype(np.int8).view(np.uint8)

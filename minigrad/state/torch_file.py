@@ -39,6 +39,8 @@ def _members(file: MappedFile) -> dict[str, zipfile.ZipInfo]:
     try:
         with zipfile.ZipFile(file.path) as archive:
             return {info.filename: info for info in archive.infolist()}
+    except MemoryError:
+        raise
     except Exception as error:  # for what a directory may say, zipfile has no closed list of exceptions
         raise FormatError(f"{file.path}: truncated or corrupt, expected a zip file of PyTorch: {brief(str(error))}; "
                           "download it again") from None
