@@ -12,6 +12,7 @@ A factor that depends on outer variables of the sum only (the scale of a block) 
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
@@ -75,7 +76,7 @@ MAX_UNROLLED = 64
 class Streamed:
     """What a nest streams: the lane variable, the other variables of w's rows, those of x's rows, and the sums'.
 
-    `bodies` are those of all sums, over the variables of the first one.
+    `bodies` are those of all sums, over the variables of the first one; `spaces` are the variables of each.
     """
 
     lane: Var
@@ -83,6 +84,11 @@ class Streamed:
     rows: tuple[Var, ...]
     over: tuple[Var, ...]
     bodies: tuple[Value, ...]
+    spaces: tuple[tuple[Var, ...], ...]
+
+    def everywhere(self, chosen: Sequence[Var]) -> tuple[str, ...]:
+        """The names of these variables of the first sum, and of those in their places in the others."""
+        return tuple([space[self.over.index(v)].name for space in dict.fromkeys(self.spaces) for v in chosen])
 
 
 def recognise_stream(nest: Nest, target: Target) -> Streamed | None:
@@ -118,7 +124,7 @@ def recognise_stream(nest: Nest, target: Target) -> Streamed | None:
         many *= typical(v) if isinstance(v.hi, int) else MAX_ROWS + 1
     if many > MAX_ROWS or count < MIN_STREAM or not all(is_product(body, lane) for body in bodies):
         return None
-    return Streamed(lane, panels, rows, over, bodies)
+    return Streamed(lane, panels, rows, over, bodies, tuple([r.over for r in reduced]))
 
 
 def lane_width(lane: Var, body: Value, target: Target) -> int:
@@ -177,16 +183,17 @@ def plan(nest: Nest, target: Target) -> Plan | None:
     order = [*[v for v in order if v not in first and v is not found.lane], *first, found.lane]
     blocks = dict(tile)
     counts = [ceil(typical(v) / (blocks.get(v.name, 1) * (width if v is found.lane else 1))) for v in order]
-    unroll, steps = [], 1
+    short: list[Var] = []
+    steps = 1
     for v in reversed(found.over[len(outer):]):
         steps *= typical(v)
         if not isinstance(v.hi, int) or steps > SHORT and steps * copies > MAX_UNROLLED:
             break
-        unroll.append(v.name)
+        short.append(v)
     slow = target.fma_rate == 1 and prod(blocks.get(v.name, 1) for v in found.rows) >= AHEAD_ROWS
-    ahead = AHEAD if alone or slow and not outer and not unroll and takes_lines(found, nest) else 0
+    ahead = AHEAD if alone or slow and not outer and not short and takes_lines(found, nest) else 0
     return Plan("stream", tuple(v.name for v in order), parallel_prefix(counts, target), tuple(sorted(tile)),
-                found.lane.name, width, (), tuple(unroll), tuple(v.name for v in outer), ahead)
+                found.lane.name, width, (), found.everywhere(short), found.everywhere(outer), ahead)
 
 
 def takes_lines(found: Streamed, nest: Nest) -> bool:
