@@ -3,6 +3,7 @@
 The pipeline, each line with its reason:
 
     split_phases      a strided gradient becomes dense nests, one per phase
+    split_borders     what is put together of parts, such as padded images, becomes one nest per part
     split_divisions   no division by a constant stays where extents divide
     flatten, collapse accesses are offsets; variables that step together are one: long inner loops, shared programs;
                       they are named by position: equal kernels of different origin become equal
@@ -26,6 +27,7 @@ from minigrad.codegen.ir.nodes import Function, extent_of
 from minigrad.codegen.ir.walk import touched
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.lowering.bases import add_bases, moved, take_bases
+from minigrad.codegen.lowering.borders import split_borders
 from minigrad.codegen.lowering.collapse import collapse, lift_length
 from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.lift import lift_sizes
@@ -105,7 +107,7 @@ class Staged:
 @lru_cache(maxsize=4096)
 def stages_of(kernel: Kernel, target: Target) -> Staged:
     """How `kernel` runs on `target`."""
-    flat = collapse(flatten(split_divisions(split_phases(kernel))))
+    flat = collapse(flatten(split_divisions(split_borders(split_phases(kernel)))))
     whole = flat
     flat, bases = take_bases(whole)
     flat, length = lift_length(flat)

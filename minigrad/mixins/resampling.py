@@ -82,7 +82,13 @@ class ResamplingMixin(PoolingMixin):
         order = type(self).arange(n, device=self.device)
         index = ((order * 2 + 1) * p) // (2 * q) if exact else (order * p) // q
         last: Any = self.shape[axis] - 1  # type: ignore[operator]
-        return self.index_select(axis, index.minimum(last))
+        return self._looked_up(axis, index.minimum(last))
+
+    def _looked_up(self, axis: int, index: Self) -> Self:
+        """The elements at an index [n] of one axis, without a change of the order in memory."""
+        shape: list[Any] = list(self.shape)
+        shape[axis] = index.shape[0]
+        return self.gather(axis, index.reshape(*[-1 if a == axis else 1 for a in range(self.ndim)]).expand(*shape))
 
     def _weighed(self, axis: int, n: int, ratio: Fraction, cubic: bool, aligned: bool) -> Self:
         length: Any = self.shape[axis]
@@ -98,7 +104,7 @@ class ResamplingMixin(PoolingMixin):
             *[n if a == axis else 1 for a in range(self.ndim)])
 
         def at(k: int) -> Any:
-            return self.index_select(axis, (first + k).clip(0, length - 1))
+            return self._looked_up(axis, (first + k).clip(0, length - 1))
 
         if not cubic:
             return at(0) * (1 - share) + at(1) * share

@@ -37,6 +37,9 @@ UNIT_RATE, UNIT_BANDWIDTH = 1e11, 1e10
 LOAD_FLOPS = 2
 """What one more load per element counts as."""
 
+GATHER_FLOPS = 8
+"""What a load counts as whose place is looked up: each lane has its own."""
+
 MAX_CONE = 96
 """Nodes that are looked at to see what one costs."""
 
@@ -65,12 +68,20 @@ def measure_axes(state: Fusion) -> None:
     for k, node in enumerate(graph.nodes):
         varying = varying_axes(state, k, graph.kinds[k])
         state.varying.append(varying)
-        lower, work = node.op.lower, 0.0
-        if graph.kinds[k] != "leaf" and isinstance(lower, (Elementwise, Generate)) and not widens(graph, k):
-            distinct = graph.counts[k] if all(varying) else \
-                numel(tuple([e for e, v in zip(node.shape, varying, strict=True) if v]))
-            work = float(lower.flops) * distinct
-        state.work.append(work)
+        flops = flops_of(graph, k)
+        distinct = graph.counts[k] if not flops or all(varying) else \
+            numel(tuple([e for e, v in zip(node.shape, varying, strict=True) if v]))
+        state.work.append(float(flops) * distinct)
+
+
+def flops_of(graph: Graph, k: int) -> int:
+    """Operations for one element of a node."""
+    lower = graph.nodes[k].op.lower
+    if graph.kinds[k] == "leaf" or widens(graph, k):
+        return 0
+    if graph.nodes[k].op.name == "gather":
+        return GATHER_FLOPS
+    return lower.flops if isinstance(lower, (Elementwise, Generate)) else 0
 
 
 def cone(state: Fusion, k: int) -> tuple[float, list[int]]:
@@ -243,7 +254,8 @@ def leads_only_to(graph: Graph, start: int, end: int, cone: set[int]) -> bool:
 
 def evaluations_at(state: Fusion, k: int, group: Group, at: tuple[Index, ...]) -> float:
     """`count_evaluations` of node `k`, once for each place in groups of one kind."""
-    shape, scattered = state.graph.nodes[k].shape, is_scattered(state, k, group, at)
+    shape, root = state.graph.nodes[k].shape, state.graph.nodes[group.roots[0]]
+    scattered = root.op.name == "scatter" or is_scattered(state, k, group, at)
     key = group.domain, group.row, group.contraction, at, shape, scattered
     found = state.evaluations.get(key)
     if found is None:
@@ -255,7 +267,7 @@ def count_evaluations(group: Group, at: tuple[Index, ...], shape: tuple[Index, .
                       target: Target) -> float:
     """How often an expression of `shape` is evaluated at index `at`: once per iteration of the loops down to its
     deepest one; in a contraction once per staged row of whole vectors, packed block or register tile. What is read from
-    `scattered` places is neither staged nor loaded as vectors: each lane counts."""
+    or put into `scattered` places is neither staged nor in vectors: each lane counts."""
     used = used_variables(at)
     inner = used - frozenset(group.domain)
     depth = max((k for k, v in enumerate(group.domain) if v in used), default=-1)
@@ -263,16 +275,16 @@ def count_evaluations(group: Group, at: tuple[Index, ...], shape: tuple[Index, .
     if inner:
         around = group.domain if group.row is None else tuple(v for v in group.domain if v in group.row)
     total = volume((*around, *inner))
+    lanes = target.lanes(32)
+    each = lanes if scattered else 1
     if not (inner and group.contraction):
-        return total
-    if scattered:
-        return total * target.lanes(32)
+        return total * each
     if not all(map(is_digit, at)):  # a window
         outside = volume(tuple(v for v in group.domain if v not in used))
-        columns, lanes = size(shape[-1]), target.lanes(32)
+        columns = size(shape[-1])
         staged = HALO * numel(shape) / max(columns, 1) * ceil(columns / lanes) * lanes * max(outside / BLOCK_REUSE, 1)
-        return total if target.is_gpu else min(staged, total)
+        return total * each if target.is_gpu or scattered else min(staged, total)
     rows = total / max(volume(tuple(used)), 1)
     evaluations = min(total, rows * numel(shape))  # loops over digits that are not used are inside of it
     packed = rows >= MIN_ROWS and total >= PACKED_WORK
-    return evaluations / min(rows, BLOCK_REUSE) if packed else evaluations / TILE_REUSE
+    return each * evaluations / (min(rows, BLOCK_REUSE) if packed else TILE_REUSE)

@@ -1,11 +1,11 @@
-"""How windows read their operands: a plan stages what moves along with the window, one band of memory per operand."""
+"""How sums read their operands: a plan stages, or loads in vectors, what moves along with their variables."""
 from __future__ import annotations
 
 from heapq import heappop, heappush
 
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.expr import FloorDiv, Index, Mod, Var, variables
-from minigrad.scheduler.groups import Fusion, Group, operand_accesses, used_variables
+from minigrad.scheduler.groups import Fusion, Group, operand_accesses, used_variables, volume
 
 MAX_PLACES = 32
 """Places of an operand's sources that are looked at."""
@@ -19,20 +19,25 @@ def is_digit(e: Index) -> bool:
         isinstance(e.terms[0][0][0], (Var, FloorDiv, Mod)) and len(variables(e)) == 1)
 
 
-def window_axes(group: Group, at: tuple[Index, ...]) -> tuple[int, ...]:
-    """The axes along which a contraction reads an operand, at index `at`, by a window: by sums of variables."""
-    if not group.contraction or used_variables(at) <= frozenset(group.domain):
+def summed_axes(state: Fusion, k: int, group: Group, at: tuple[Index, ...]) -> tuple[int, ...]:
+    """The axes along which a contraction reads its operand `k` at index `at`: those that a sum runs over, or a window.
+    None of what is as large as the products, and of what only repeats elements, whose source is the operand."""
+    graph = state.graph
+    if not group.contraction or graph.kinds[k] == "move" and graph.counts[graph.inputs[k][0]] < graph.counts[k]:
         return ()
-    return tuple([d for d, e in enumerate(at) if not is_digit(e)])
+    domain = frozenset(group.domain)
+    if 2 * graph.counts[k] > volume((*group.domain, *(used_variables(at) - domain))):
+        return ()
+    return tuple([d for d, e in enumerate(at) if type(e) is not int and not variables(e) <= domain])
 
 
 def is_scattered(state: Fusion, k: int, group: Group, at: tuple[Index, ...]) -> bool:
-    """Whether a window over node `k` reads places in memory that do not move along with it.
+    """Whether a sum over node `k` reads places in memory that do not move along with it.
 
     So it is for images that were padded by reflection, of which one element is read from either side of the border,
     for upsampled ones, and for rows that were gathered.
     """
-    axes = window_axes(group, at)
+    axes = summed_axes(state, k, group, at)
     if not axes:
         return False
     found = state.scattered.get((k, axes))

@@ -1,0 +1,104 @@
+"""Borders: guards out of elementwise loops. What is put together of parts becomes one nest per part.
+
+Before:  for i<10: y[i] = (x[-i+1] else -0.0 if -i >= 0) + (x[i-1] else -0.0 if ...) + (x[-i+15] else -0.0 if i-9 >= 0)
+After:   for i<1:  y[0]   = x[1]
+         for i<8:  y[i+1] = x[i]
+         for i<1:  y[9]   = x[6]
+
+So it is for images that are padded by reflection, with the gradients of such, and for what is joined or rolled.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from minigrad.codegen.kernel import Define, Kernel, Nest, Store
+from minigrad.codegen.lowering.rename import rename_nest
+from minigrad.expr import Index, Var, product, variables
+from minigrad.value import Value, rebuild, walk
+
+FEW_GUARDS = 3
+"""Guards up to which masks are as fast: one less."""
+
+FEW_ELEMENTS = 1 << 12
+MOST_PARTS = 16
+
+
+def split_borders(kernel: Kernel) -> Kernel:
+    """Elementwise nests whose guards compare one variable each, as one nest between each two places where a guard
+    changes; other nests stay. The outermost variable is split first, and then the next one in the longest part."""
+    return kernel.with_nests(tuple([part for nest in kernel.nests for part in _parts(nest)]))
+
+
+def _parts(nest: Nest) -> list[Nest]:
+    count = product(v.hi + 1 for v in nest.domain)
+    if not isinstance(count, int) or count < FEW_ELEMENTS or not _is_elementwise(nest):
+        return [nest]
+    if len({v for v in _values(nest) if v.op == "guard"}) < FEW_GUARDS:
+        return [nest]
+    found: list[Nest] = []
+    whole = nest
+    for v in nest.domain:
+        ends = [0, *_cuts(whole, v), v.hi + 1]
+        parts = [_between(whole, v, a, b) for a, b in zip(ends, ends[1:], strict=False)]
+        longest = max(range(len(parts)), key=lambda k: ends[k + 1] - ends[k])
+        found += parts[:longest] + parts[longest + 1:]
+        whole = parts[longest]
+    return [whole, *found] if len(found) < MOST_PARTS else [nest]
+
+
+def _is_elementwise(nest: Nest) -> bool:
+    return all([isinstance(s, Define) or isinstance(s, Store) and not s.combine for s in nest.body]) and not any(
+        [v.op == "reduce" for v in _values(nest)])
+
+
+def _values(nest: Nest) -> Iterator[Value]:
+    for s in nest.body:
+        if not isinstance(s, Nest):
+            yield from walk(s.value)
+
+
+def _cuts(nest: Nest, v: Var) -> list[int]:
+    """Where conditions on `v` alone change, in order."""
+    found = set()
+    for value in _values(nest):
+        if value.op == "guard":
+            found |= {_change(c, v) for c in value.attr}  # type: ignore[attr-defined]
+    return sorted([at for at in found if at is not None and 0 < at <= v.hi])
+
+
+def _change(condition: Index, v: Var) -> int | None:
+    """The value of `v` from which a condition, k * v + c >= 0, holds or does not hold any more."""
+    if isinstance(condition, int) or variables(condition) != {v} or len(condition.terms) != 1:
+        return None
+    (atoms, k), = condition.terms
+    if atoms != (v,):
+        return None
+    return -(condition.const // k) if k > 0 else condition.const // -k + 1
+
+
+def _between(nest: Nest, v: Var, start: int, stop: int) -> Nest:
+    """The nest for start <= v < stop."""
+    inner = Var(v.name, 0, stop - start - 1)
+    mapping: dict[Var, Index] = {v: inner + start}
+    domain = tuple([inner if u is v else u for u in nest.domain])
+    body = rename_nest(Nest((), nest.body), mapping).body
+    return Nest(domain, tuple([s if isinstance(s, Nest) else replace(s, value=_without_zeros(s.value)) for s in body]))
+
+
+def _without_zeros(root: Value) -> Value:
+    """`root` without sums with -0.0, which change nothing."""
+    done: dict[Value, Value] = {}
+    for v in walk(root):
+        args = tuple([done[a] for a in v.args])
+        if v.op == "add" and _is_negative_zero(args[0]):
+            done[v] = args[1]
+        elif v.op == "add" and _is_negative_zero(args[1]):
+            done[v] = args[0]
+        else:
+            done[v] = rebuild(v, args, v.attr)
+    return done[root]
+
+
+def _is_negative_zero(v: Value) -> bool:
+    return v.op == "const" and str(v.attr) == "-0.0"
