@@ -7,7 +7,7 @@ from minigrad.expr import Index, Var, subs, variables
 from minigrad.ops.op import Elementwise, Generate
 from minigrad.scheduler.graph import Graph, numel, size
 from minigrad.scheduler.groups import Accesses, Fusion, Group, used_variables, volume
-from minigrad.scheduler.windows import is_digit, is_scattered
+from minigrad.scheduler.windows import is_digit, is_scattered, is_spread
 from minigrad.target import Target
 
 LAUNCH_SECONDS = 2e-6
@@ -147,7 +147,7 @@ def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str
     for g, accesses in users.items():
         for at in distinct(accesses):
             evaluations += evaluations_at(state, k, state.groups[g], at)
-    if len(users) == 1 and evaluations <= count:
+    if len(users) == 1 and evaluations <= count or is_spread(state, k):
         return None
     flops, sources = cone(state, k)
     if flops == inf:

@@ -5,7 +5,7 @@ from heapq import heappop, heappush
 
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.expr import FloorDiv, Index, Mod, Var, variables
-from minigrad.scheduler.groups import Fusion, Group, operand_accesses, used_variables, volume
+from minigrad.scheduler.groups import Fusion, Group, operand_accesses, used_variables
 
 MAX_PLACES = 32
 """Places of an operand's sources that are looked at."""
@@ -19,16 +19,13 @@ def is_digit(e: Index) -> bool:
         isinstance(e.terms[0][0][0], (Var, FloorDiv, Mod)) and len(variables(e)) == 1)
 
 
-def summed_axes(state: Fusion, k: int, group: Group, at: tuple[Index, ...]) -> tuple[int, ...]:
-    """The axes along which a contraction reads its operand `k` at index `at`: those that a sum runs over, or a window.
-    None of what is as large as the products, and of what only repeats elements, whose source is the operand."""
-    graph = state.graph
-    if not group.contraction or graph.kinds[k] == "move" and graph.counts[graph.inputs[k][0]] < graph.counts[k]:
-        return ()
-    domain = frozenset(group.domain)
-    if 2 * graph.counts[k] > volume((*group.domain, *(used_variables(at) - domain))):
-        return ()
-    return tuple([d for d, e in enumerate(at) if type(e) is not int and not variables(e) <= domain])
+def is_spread(state: Fusion, k: int) -> bool:
+    """Whether a node has more elements than anything that it is computed from, as the products of a sum have: all of
+    its operands are repeated along some axis. They may be kept, it is not."""
+    graph, varying = state.graph, state.varying
+    long = [d for d, e in enumerate(graph.nodes[k].shape) if e != 1]
+    operands = [k] if graph.kinds[k] == "move" else [i for i in graph.inputs[k] if graph.kinds[i] != "free"]
+    return bool(operands) and not any([all([varying[i][d] for d in long]) for i in operands])
 
 
 def is_scattered(state: Fusion, k: int, group: Group, at: tuple[Index, ...]) -> bool:
@@ -37,8 +34,9 @@ def is_scattered(state: Fusion, k: int, group: Group, at: tuple[Index, ...]) -> 
     So it is for images that were padded by reflection, of which one element is read from either side of the border,
     for upsampled ones, and for rows that were gathered.
     """
-    axes = summed_axes(state, k, group, at)
-    if not axes:
+    domain = frozenset(group.domain)
+    axes = tuple([d for d, e in enumerate(at) if type(e) is not int and not variables(e) <= domain])
+    if not axes or not group.contraction or is_spread(state, k):
         return False
     found = state.scattered.get((k, axes))
     if found is None:
