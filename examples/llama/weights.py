@@ -57,7 +57,7 @@ def _load_gguf(path: Path) -> Checkpoint:
         raise FormatError(f"{path}: expected the tensor token_embd.weight, found {len(stored)} others; it holds only a "
                           "vocabulary, use a file with weights")
     width, heads = fields.count("llama.embedding_length"), fields.count("llama.attention.head_count")
-    head_size = fields.count("llama.attention.key_length", default=width // heads)
+    head_size = _head_size(fields, "llama.attention.key_length", width, heads)
     scaling = fields.text("llama.rope.scaling.type", "none")
     if scaling != "none":
         raise FormatError(f"{path}: the rotary embedding is scaled by {brief(scaling)}; expected none or factors in "
@@ -80,6 +80,10 @@ def _gguf_tensors(stored: Mapping[str, GGUFTensor], config: Config, path: Path) 
     """Half and block-quantised matrices as the file has them: products read them so."""
     names = names_of(config.layers, GGUF, stored, path)
     return {ours: stored[theirs].stored() for ours, theirs in names.items() if theirs in stored}
+
+
+def _head_size(fields: Fields, key: str, width: int, heads: int) -> int:
+    return fields.count(key, 2, 1 << 16, default=width // heads)
 
 
 def _epsilon(fields: Fields, key: str, default: float) -> float:
@@ -105,7 +109,7 @@ def _load_hf(folder: Path, single: Path | None) -> Checkpoint:
         raise FormatError(f"{path}: the model's type is {brief(kind)}; expected 'llama' or 'mistral'; use another "
                           "model")
     width, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
-    head_size = fields.count("head_dim", default=width // heads)
+    head_size = _head_size(fields, "head_dim", width, heads)
     base = _rope_base(fields, "rope_theta")
     stored: dict[str, Tensor] = {}
     for file in [single] if single else _hf_files(folder):
@@ -188,7 +192,7 @@ def _load_meta(folder: Path) -> Checkpoint:
             raise FormatError(f"{file}: expected the {len(names)} matrices and vectors of a LLaMA model of "
                               f"{fields.count('n_layers')} layers; download it again")
     width, heads = fields.count("dim"), fields.count("n_heads")
-    head_size = width // heads
+    head_size = _head_size(fields, "head_dim", width, heads)
     tensors: dict[str, Weight] = {ours: _join([shard[theirs] for shard in shards], ours, width)
                                   for ours, theirs in names.items()}
     base = _rope_base(fields, "rope_theta")

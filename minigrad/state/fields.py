@@ -26,8 +26,18 @@ class _Brief(reprlib.Repr):
     def repr_int(self, x: int, level: int) -> str:
         return repr(x) if x.bit_length() <= 128 else f"<an integer of {x.bit_length()} bits>"
 
+    def repr_instance(self, x: Any, level: int) -> str:
+        return repr(x) if isinstance(x, float | bool | None) else f"<{type(x).__name__}>"
+
 
 brief: Final = _Brief().repr
+
+
+def one_line(text: str) -> str:
+    """The text with escapes for what would not show in one line."""
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
 MAX_RANK = 32
 MAX_ELEMENTS = 1 << 48
 MAX_COUNT = (1 << 31) - 1

@@ -39,15 +39,14 @@ class Machine:
         self.steps = self.copied = 0
         for opcode, argument, _ in pickletools.genops(stream):
             self.steps += 1
-            if opcode.name in _LITERALS:
-                self.stack.append(argument)
-            elif opcode.name in _MAKES:
-                made = _MAKES[opcode.name](self, argument)
+            name = opcode.name
+            if name in _MAKES:
+                made = _MAKES[name](self, argument)
                 self.stack.append(made)
-            elif opcode.name in _CHANGES:
-                _CHANGES[opcode.name](self, argument)
-            elif opcode.name != "STOP":
-                raise FormatError(f"the instruction {opcode.name}, which no checkpoint needs")
+            elif name in _CHANGES:
+                _CHANGES[name](self, argument)
+            elif name != "STOP":
+                raise FormatError(f"the instruction {name}, which no checkpoint needs")
         return self.stack.pop()
 
     def mark(self) -> None:
@@ -131,11 +130,10 @@ def _python2_text(text: str) -> str:
     return text.encode("latin-1").decode("utf-8")
 
 
-_LITERALS = frozenset("""INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT STRING UNICODE BINUNICODE
-    SHORT_BINUNICODE BINUNICODE8 BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8""".split())
-"""Instructions that push their argument."""
-
+_LITERALS = """INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT STRING UNICODE BINUNICODE SHORT_BINUNICODE
+    BINUNICODE8 BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8""".split()
 _MAKES: dict[str, Callable[[Machine, Any], Any]] = {
+    **dict.fromkeys(_LITERALS, lambda m, literal: literal),
     "NONE": lambda m, _: None,
     "NEWTRUE": lambda m, _: True,
     "NEWFALSE": lambda m, _: False,

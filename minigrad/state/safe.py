@@ -18,7 +18,7 @@ from minigrad.dtype import DType
 from minigrad.errors import DTypeError, FormatError
 from minigrad.expr import evaluate
 from minigrad.mixins.base import Base
-from minigrad.state.fields import Fields, parse_json
+from minigrad.state.fields import Fields, one_line, parse_json
 from minigrad.state.mapped import MappedFile, as_tensor, atomic_file
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _checked_header(file: MappedFile) -> tuple[Fields, int]:
         with safe_open(str(file.path), framework="numpy"):
             pass
     except SafetensorError as error:
-        raise FormatError(f"{file.path}: truncated or corrupt, expected a safetensors file: {error}; "
+        raise FormatError(f"{file.path}: truncated or corrupt, expected a safetensors file: {one_line(str(error))}; "
                           "download it again") from None
     length = int.from_bytes(file.part(0, 8, "the header's length").tobytes(), "little")
     return parse_json(file.part(8, length, "the header").tobytes(), file.path), 8 + length

@@ -16,7 +16,7 @@ import numpy as np
 
 from minigrad.dtype import DType
 from minigrad.errors import FormatError
-from minigrad.state.fields import brief
+from minigrad.state.fields import brief, one_line
 from minigrad.state.mapped import MappedFile
 from minigrad.state.torch_pickle import Storage, TensorBuilder, unpickle
 
@@ -42,7 +42,7 @@ def _members(file: MappedFile) -> dict[str, zipfile.ZipInfo]:
     except MemoryError:
         raise
     except Exception as error:  # for what a directory may say, zipfile has no closed list of exceptions
-        raise FormatError(f"{file.path}: truncated or corrupt, expected a zip file of PyTorch: {brief(str(error))}; "
+        raise FormatError(f"{file.path}: truncated or corrupt, expected a zip file of PyTorch: {one_line(str(error))}; "
                           "download it again") from None
 
 

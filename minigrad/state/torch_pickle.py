@@ -15,7 +15,7 @@ import numpy as np
 from minigrad import dtype as dtypes
 from minigrad.dtype import DType
 from minigrad.errors import FormatError
-from minigrad.state.fields import MAX_ELEMENTS, brief, shape_of
+from minigrad.state.fields import MAX_ELEMENTS, brief, one_line, shape_of
 from minigrad.state.mapped import as_tensor
 from minigrad.state.pickle_machine import Function, Machine
 
@@ -80,7 +80,7 @@ def unpickle(stream: IO[bytes], path: Path, storage: Callable[[str, DType, int],
 
     `storage(key, dtype, count)` supplies a storage's elements, `rebuild` makes tensors of them.
     """
-    machine = Machine(lambda module, name: _find(module, name, machine, rebuild),
+    machine = Machine(lambda module, name: _find(module, name, path, machine, rebuild),
                       lambda saved: _find_storage(saved, storage))
     try:
         return machine.run(stream)
@@ -91,26 +91,26 @@ def unpickle(stream: IO[bytes], path: Path, storage: Callable[[str, DType, int],
     except MemoryError:
         raise
     except Exception as error:  # bytes that are no pickle can fail in many ways
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise FormatError(f"{path}: truncated or corrupt, expected a PyTorch checkpoint: {reason}; "
+        reason = f"{type(error).__name__}: {error}"
+        raise FormatError(f"{path}: truncated or corrupt, expected a PyTorch checkpoint: {one_line(reason)}; "
                           "download it again") from error
 
 
-def _find(module: str, name: str, machine: Machine, rebuild: Callable[..., Any]) -> Function | DType:
+def _find(module: str, name: str, path: Path, machine: Machine, rebuild: Callable[..., Any]) -> Function | DType:
     """What the file may know under this name."""
     if module == "torch" and name in _STORAGES:
         return _STORAGES[name]
     functions: dict[tuple[str, str], Callable[..., Any]] = {
         ("collections", "OrderedDict"): machine.ordered_dict,
-        ("torch", "Size"): lambda sizes=(): shape_of(sizes, "", "a torch.Size"),
+        ("torch", "Size"): lambda sizes=(): shape_of(sizes, path, "a torch.Size"),
         ("torch._utils", "_rebuild_tensor"): rebuild,
         ("torch._utils", "_rebuild_tensor_v2"): rebuild,
         ("torch._utils", "_rebuild_parameter"): lambda data, *_: data,
         ("torch._utils", "_rebuild_parameter_with_state"): lambda data, *_: data,
     }
     if (module, name) not in functions:
-        raise FormatError(f"refused: the checkpoint asks for {module}.{name}, which could run code; expected tensors "
-                          "in plain containers; save the model's state_dict instead")
+        raise FormatError(f"{path}: refused: the checkpoint asks for {one_line(f'{module}.{name}')}, which could run "
+                          "code; expected tensors in plain containers; save the model's state_dict instead")
     return Function(functions[module, name])
 
 
