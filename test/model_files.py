@@ -56,8 +56,10 @@ class TorchPickler(_PythonPickler):
     def persistent_id(self, obj: Any) -> Any:
         if isinstance(obj, np.ndarray) and obj.ndim == 1:
             name = {np.float32: "FloatStorage", np.int64: "LongStorage", np.uint16: "BFloat16Storage"}[obj.dtype.type]
-            self.storages.append(obj)
-            return ("storage", Ref("torch", name), str(len(self.storages) - 1), "cpu", obj.size)
+            if not any([obj is known for known in self.storages]):
+                self.storages.append(obj)
+            key = next(k for k, known in enumerate(self.storages) if obj is known)
+            return ("storage", Ref("torch", name), str(key), "cpu", obj.size)
         return None
 
     def save(self, obj: Any, save_persistent_id: bool = True) -> None:

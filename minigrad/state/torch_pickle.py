@@ -45,12 +45,12 @@ class TensorBuilder:
     def usable(self, array: np.ndarray, *requirements: str) -> np.ndarray:
         """The array, copied if it is not as required ("A": aligned, "C": contiguous). Any number of tensors can share
         the bytes of a small file, so that the sum of copies has a limit."""
-        needed = np.require(array, requirements=requirements)
-        if needed is not array and not np.may_share_memory(needed, array):
-            self.copied += needed.nbytes
+        if all([array.flags[requirement] for requirement in requirements]):
+            return array
+        self.copied += array.nbytes
         if self.copied > _COPIES * self.size:
             raise FormatError(f"tensors of {self.copied} bytes in views of a file of {self.size}")
-        return needed
+        return np.require(array, requirements=requirements)
 
     def __call__(self, storage: Any, offset: Any, sizes: Any, strides: Any, *_ignored: Any) -> Any:
         """The Tensor that views `storage` with these strides (in elements); every index is checked to be inside."""
