@@ -260,8 +260,8 @@ def arrays_sample() -> dict[str, np.ndarray]:
 
 def gguf_tensors() -> Sample:
     from minigrad.state.gguf_quants import KINDS
-    tensors = {f"t{form}": ((2, kind.block), form, bytes(range(256))[:kind.block_bytes] * 2)
-               for form, kind in KINDS.items()}
+    tensors: dict[str, tuple[tuple[int, ...], int, bytes]] = {
+        f"t{form}": ((2, kind.block), form, bytes(range(256))[:kind.block_bytes] * 2) for form, kind in KINDS.items()}
     values: list[tuple[str, int, Any]] = [(f"k{kind}", kind, 1) for kind in SCALARS]
     values += [("s", 8, "x"), ("l", 9, (8, ["a", "b"])), ("n", 9, (6, [1.0, 2.0]))]
     return {"a.gguf": gguf_part(values, tensors)}

@@ -114,7 +114,8 @@ def test_small_pickles_take_little(tmp_path: Path, name: str, zipped: bool) -> N
     def load() -> Any:
         if zipped:
             return load_program(tmp_path, b"\x80\x02" + program)
-        facts = [pickle.dumps(part, 2) for part in (0x1950A86A20F9469CFC6C, 1001, {})]
+        parts: list[Any] = [0x1950A86A20F9469CFC6C, 1001, {}]
+        facts = [pickle.dumps(part, 2) for part in parts]
         (tmp_path / "a.pth").write_bytes(b"".join(facts) + program + pickle.dumps([], 2))
         return torch_load(tmp_path / "a.pth")
 
@@ -300,10 +301,10 @@ def test_calls_with_arguments_of_every_type(tmp_path: Path) -> None:
                     torch_load(tmp_path / "a.pth")
                 except FormatError as error:
                     assert str(error).isprintable()
-    view = [np.zeros(4, np.float32), 0, (2, 2), (2, 1)]
-    for at in range(1, 4):
+    view = View(np.zeros(4, np.float32), 0, (2, 2), (2, 1))
+    for part in ("offset", "shape", "strides"):
         for value in odd:
-            write_torch_zip(tmp_path / "a.pth", [View(*view[:at], value, *view[at + 1:])])  # type: ignore[arg-type]
+            write_torch_zip(tmp_path / "a.pth", [view._replace(**{part: value})])
             try:
                 torch_load(tmp_path / "a.pth")[0].numpy()
             except FormatError as error:

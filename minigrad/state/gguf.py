@@ -82,7 +82,7 @@ class _Reader:
     """Reads the header front to back; every length is checked before it is believed."""
 
     def __init__(self, file: MappedFile):
-        self.file, self.at, self.bytes = file, 0, memoryview(file.data)
+        self.file, self.at, self.bytes = file, 0, file.data.data
 
     def take(self, nbytes: int, what: str) -> memoryview:
         start, self.at = self.at, self.at + nbytes

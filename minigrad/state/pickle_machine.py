@@ -71,8 +71,9 @@ class Machine:
 
     def extend(self, kind: type, items: list[Any]) -> None:
         """Adds to the list or set on top of the stack."""
-        target = self.stack[-1]
-        if type(target) is not kind:
+        target: Any = self.stack[-1]
+        fits = type(target) is kind
+        if not fits:
             raise FormatError(f"elements for a {type(target).__name__}, expected a {kind.__name__}")
         target.extend(items) if kind is list else target.update(hashable(items))
 

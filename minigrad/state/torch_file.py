@@ -67,10 +67,10 @@ def _load_zip(file: MappedFile) -> Any:
         if count * dtype.itemsize != len(raw):
             raise FormatError(f"storage {brief(key)} has {len(raw)} bytes, expected {count} elements of {dtype}")
         if (key, dtype) not in found:
-            found[key, dtype] = Storage(key, dtype, build.usable(raw.view(dtype.np), "A"))
+            found[key, dtype] = Storage(key, dtype, build.usable(raw.view(dtype.np)))
         return found[key, dtype]
 
-    return unpickle(io.BytesIO(_member(file, members[description])), file.path, storage, build)
+    return unpickle(io.BytesIO(_member(file, members[description]).data), file.path, storage, build)
 
 
 def _member(file: MappedFile, info: zipfile.ZipInfo) -> np.ndarray:

@@ -42,15 +42,15 @@ class TensorBuilder:
     def __init__(self, path: Path, size: int):
         self.path, self.size, self.copied = path, size, 0
 
-    def usable(self, array: np.ndarray, *requirements: str) -> np.ndarray:
-        """The array, copied if it is not as required ("A": aligned, "C": contiguous). Any number of tensors can share
-        the bytes of a small file, so that the sum of copies has a limit."""
-        if all([array.flags[requirement] for requirement in requirements]):
+    def usable(self, array: np.ndarray) -> np.ndarray:
+        """The array, copied if it is not contiguous and aligned. Any number of tensors can share the bytes of a small
+        file, so that the sum of copies has a limit."""
+        if array.flags.c_contiguous and array.flags.aligned:
             return array
         self.copied += array.nbytes
         if self.copied > _COPIES * self.size:
             raise FormatError(f"tensors of {self.copied} bytes in views of a file of {self.size}")
-        return np.require(array, requirements=requirements)
+        return np.require(array, requirements=["C", "A"])
 
     def __call__(self, storage: Any, offset: Any, sizes: Any, strides: Any, *_ignored: Any) -> Any:
         """The Tensor that views `storage` with these strides (in elements); every index is checked to be inside."""
@@ -70,7 +70,7 @@ class TensorBuilder:
         once = [1 if stride == 0 else extent for extent, stride in zip(shape, strides, strict=True)]
         steps = [stride * storage.dtype.itemsize for stride in strides]
         view = np.lib.stride_tricks.as_strided(storage.array[offset:], once, steps)
-        tensor = as_tensor(self.usable(view, "C", "A"), storage.dtype)
+        tensor = as_tensor(self.usable(view), storage.dtype)
         return tensor if tuple(once) == shape else tensor.expand(*shape)
 
 
