@@ -24,6 +24,7 @@ from hashlib import blake2b
 from typing import Any
 
 from minigrad.dtype import DType, bool_
+from minigrad.errors import present
 from minigrad.expr import Atom, Expr, Index, Var, bounds, subs, variables
 from minigrad.interned import Table, keep
 
@@ -292,8 +293,7 @@ def summary(root: Value) -> str:
                 if len(inner) > MAX_TEXT:
                     inner = "#" + blake2b(inner.encode(), digest_size=16).hexdigest()
                 v._text = f"{v.op}:{v.dtype.short}({inner})"
-    assert root._text is not None
-    return root._text
+    return present(root._text, "[value] expected the text of a value")
 
 
 def rebuild(v: Value, args: tuple[Value, ...], attr: object) -> Value:

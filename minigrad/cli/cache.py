@@ -23,11 +23,12 @@ def run(options: argparse.Namespace) -> int:
     """Does one action; models in the same folder are left alone."""
     if (options.file is not None) is not (options.action in ("pack", "load")):
         raise MinigradError(f"[cache] expected {'no FILE' if options.file else 'a FILE'} for {options.action}")
-    actions = {"list": _list, "verify": _verify, "clear": _clear, "pack": _pack, "load": _load}
-    return actions[options.action](options.file)
+    if options.file is not None:
+        return {"pack": _pack, "load": _load}[options.action](options.file)
+    return {"list": _list, "verify": _verify, "clear": _clear}[options.action]()
 
 
-def _list(_: Path | None) -> int:
+def _list() -> int:
     kinds: dict[str, list[int]] = {}
     for entry in disk_cache.entries():
         kinds.setdefault(entry.kind, []).append(_size(entry))
@@ -38,7 +39,7 @@ def _list(_: Path | None) -> int:
     return 0
 
 
-def _verify(_: Path | None) -> int:
+def _verify() -> int:
     """Status 1 where an entry was damaged."""
     damaged = count = 0
     for entry in list(disk_cache.entries()):
@@ -50,23 +51,21 @@ def _verify(_: Path | None) -> int:
     return 1 if damaged else 0
 
 
-def _clear(_: Path | None) -> int:
+def _clear() -> int:
     removed = [size for entry in list(disk_cache.entries()) if (size := _size(entry)) and disk_cache.remove(entry)]
     folder = os.path.join(current().cache_dir, disk_cache.FOLDER)
     print(f"removed {len(removed)} entries, {size_text(sum(removed))}, from {folder}")
     return 0
 
 
-def _pack(path: Path | None) -> int:
-    assert path is not None
+def _pack(path: Path) -> int:
     count, nbytes = cache_pack.pack(path, _identity())
     print(f"packed {count} entries, {size_text(nbytes)}, into {path}")
     return 0
 
 
-def _load(path: Path | None) -> int:
+def _load(path: Path) -> int:
     """Status 1 where some entry could not be stored."""
-    assert path is not None
     count, stored = cache_pack.unpack(path, _identity())
     print(f"loaded {stored} of {count} entries from {path}")
     return 0 if stored == count else 1

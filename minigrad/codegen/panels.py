@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.stages import stages_of
 from minigrad.codegen.strategies.plan import PanelPlan, Plan
+from minigrad.errors import InternalError
 from minigrad.expr import Var, product
 from minigrad.target import Target
 from minigrad.value import Value, load, rebuild, walk
@@ -62,7 +63,8 @@ def in_order(kernel: Kernel, target: Target) -> bool:
 def pack_kernel(param: Param) -> Kernel:
     """o0[q, k, l] = p0[k, 16 * q + l]."""
     rows, columns = param.shape
-    assert isinstance(rows, int) and isinstance(columns, int)
+    if not isinstance(rows, int) or not isinstance(columns, int):
+        raise InternalError(f"[pack] expected a matrix of known sizes, got {rows} x {columns}")
     q, k, lane = Var("i0", 0, columns // PANEL - 1), Var("i1", 0, rows - 1), Var("i2", 0, PANEL - 1)
     value = load("p0", (k + 0, PANEL * q + lane), param.dtype)
     out = Param("o0", param.dtype, (columns // PANEL, rows, PANEL), "out")
@@ -82,7 +84,8 @@ def _in_panels(nest: Nest, param: Param) -> Nest | None:
     """The nest with every load of the param from panels; None if one is not w[reduction variable, domain variable]."""
     body: list[Define | Store | Nest] = []
     for s in nest.body:
-        assert not isinstance(s, Nest)
+        if isinstance(s, Nest):
+            return None
         done: dict[Value, Value] = {}
         for v in walk(s.value):
             if v.op == "load" and v.attr[0] == param.name:  # type: ignore[index]

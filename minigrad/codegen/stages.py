@@ -26,6 +26,7 @@ from functools import lru_cache
 from minigrad.codegen.ir.nodes import Function, extent_of
 from minigrad.codegen.ir.walk import touched
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
+from minigrad.codegen.kernel_text import print_kernel
 from minigrad.codegen.lowering.bases import add_bases, moved, take_bases
 from minigrad.codegen.lowering.borders import split_borders
 from minigrad.codegen.lowering.collapse import collapse, lift_length
@@ -72,6 +73,7 @@ from minigrad.codegen.strategies.split_k import split_k
 from minigrad.codegen.strategies.thin import turn_thin
 from minigrad.codegen.transforms.lift_counts import lift_counts
 from minigrad.dtype import DType
+from minigrad.errors import reporting
 from minigrad.expr import Index, Var, product, subs
 from minigrad.target import Target
 from minigrad.value import cast, load, local, reduce, substitute, walk
@@ -106,7 +108,13 @@ class Staged:
 
 @lru_cache(maxsize=4096)
 def stages_of(kernel: Kernel, target: Target) -> Staged:
-    """How `kernel` runs on `target`."""
+    """How `kernel` runs on `target`. All that is run or shown comes from here: what fails is an InternalError with the
+    kernel's text."""
+    with reporting(lambda: print_kernel(kernel)):
+        return _stages_of(kernel, target)
+
+
+def _stages_of(kernel: Kernel, target: Target) -> Staged:
     flat = collapse(flatten(split_divisions(split_borders(split_phases(kernel)))))
     whole = flat
     flat, bases = take_bases(whole)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from operator import length_hint
 from time import perf_counter
 from typing import Any
 
 from minigrad.codegen.ir.nodes import Function
+from minigrad.codegen.ir.text import print_function
 from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.kernel_text import print_kernel
 from minigrad.codegen.stages import Staged, stages_of
@@ -37,7 +38,12 @@ class Compiled:
 
 @lru_cache(maxsize=4096)
 def render(function: Function, target: Target) -> Program:
-    """The source of one stage for a target, cached."""
+    """The source of one stage for a target, cached. What fails is an InternalError with the stage's loops."""
+    with reporting(lambda: print_function(function)):
+        return _render(function, target)
+
+
+def _render(function: Function, target: Target) -> Program:
     if target.language == "llvm":
         from minigrad.codegen.render.llvm import render_llvm
 
@@ -96,10 +102,9 @@ class _Maker:
         for kernel in self.kernels:
             start = perf_counter()
             self.wait_s += start - waiting
-            with reporting(partial(print_kernel, kernel)):
-                staged = stages_of(kernel, self.device.target)
-                if current().verify:
-                    verify([kernel], [staged])
+            staged = stages_of(kernel, self.device.target)
+            if current().verify:
+                verify(kernel, staged)
             self.staged.append(staged)
             self.lower_s += perf_counter() - start
             for function in [s.function for s in staged.stages]:
@@ -111,21 +116,19 @@ class _Maker:
                     continue
                 self.new[function] = None
                 start = perf_counter()
-                with reporting(partial(print_kernel, kernel)):
-                    program = render(function, self.device.target)
+                program = render(function, self.device.target)
                 self.render_s += perf_counter() - start
                 yield program
             waiting = perf_counter()
         self.wait_s += perf_counter() - waiting
 
 
-def verify(kernels: list[Kernel], staged: list[Staged]) -> None:
+def verify(kernel: Kernel, staged: Staged) -> None:
     """Checks the rules of the kernel form and of loop IR; on in the tests."""
     from minigrad.codegen.ir.verify import verify_function
     from minigrad.codegen.kernel_verify import verify_kernel
 
-    for kernel in kernels:
+    with reporting(lambda: print_kernel(kernel)):
         verify_kernel(kernel)
-    for k in staged:
-        for s in k.stages:
+        for s in staged.stages:
             verify_function(s.function)

@@ -33,7 +33,8 @@ def _never(*_: np.ndarray, **__: object) -> np.ndarray:
 def expand(node: Node, inputs: Sequence[Node]) -> Node:
     """What computes a composite, over these inputs."""
     lower = node.op.lower
-    assert isinstance(lower, Composite)
+    if not isinstance(lower, Composite):
+        raise InternalError(f"[expand] expected an operation made of others, got {node.op.name}")
     made = lower.expand(*inputs, **node.params)
     if made.shape != node.shape or made.dtype is not node.dtype:
         raise InternalError(f"[{node.op.name}] expected to expand to {node}, got {made}")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from minigrad.errors import present
 from minigrad.ops import build as B
 from minigrad.ops.composite import composite
 from minigrad.ops.node import Node, apply
@@ -30,8 +31,7 @@ def _joined(parts: dict[int, Node], count: int) -> Node:
         size: Any = part.shape[-1]
         placed = B.pad(part, (*[(0, 0)] * (len(part.shape) - 1), (k * size, (count - 1 - k) * size)))
         total = placed if total is None else B.add(total, placed)
-    assert total is not None
-    return total
+    return present(total, "[recurrent] expected parts to join")
 
 
 def _rest(x: Node) -> Node:

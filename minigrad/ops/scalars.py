@@ -95,13 +95,12 @@ def dot_bytes(w: Value, x: Value, *, dtype: DType) -> Value:
     def number(n: int) -> Value:
         return V.const(n, dtype)
 
-    total: Value | None = None
+    total = number(0)
     for j in range(4):
         unsigned = V.binary("and", V.binary("shr", w, number(8 * j)) if j else w, number(255))
         raised = V.binary("shl", x, number(24 - 8 * j)) if j < 3 else x
         product = V.binary("mul", unsigned, V.binary("shr", raised, number(24)))
-        total = product if total is None else V.binary("add", total, product)
-    assert total is not None
+        total = V.binary("add", total, product) if j else product
     return total
 
 

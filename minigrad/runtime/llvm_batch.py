@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import IO
 
 from minigrad import config
+from minigrad.errors import present
 from minigrad.runtime import llvm_emit
 from minigrad.runtime.llvm_emit import Source
 
@@ -30,6 +31,7 @@ IN_LINE = 2
 """Groups that the helper has: one at work, and the next. Python's lock goes from thread to thread in steps of 5 ms: it
 would wait for several of those between two groups."""
 PIPE_BYTES = 1 << 20
+_PIPES = "[llvm] expected a pipe to the helper"
 """What a pipe should hold: whole requests and answers, so that neither side waits for the other one to read."""
 
 Group = dict[str, Source]
@@ -95,9 +97,8 @@ class Batch:
             self._reader.join()
         if self._helper is not None:
             for stream in (self._helper.stdin, self._helper.stdout):
-                assert stream is not None
                 try:
-                    stream.close()
+                    present(stream, _PIPES).close()
                 except OSError:
                     pass
 
@@ -143,9 +144,8 @@ class Batch:
         """Hands groups to the helper, the oldest first, until it has enough in line. `_more` is held."""
         helper = self._helper
         while helper is not None and not self._failed and self._waiting and len(self._sent) < IN_LINE:
-            assert helper.stdin is not None
             try:
-                llvm_emit.write_request(helper.stdin, self._waiting[0])
+                llvm_emit.write_request(present(helper.stdin, _PIPES), self._waiting[0])
             except OSError:
                 self._failed = True
             else:
@@ -154,15 +154,14 @@ class Batch:
 
     def _read(self) -> None:
         """Takes the helper's answers, and gives it more, until there is no more or it fails."""
-        helper = self._helper
-        assert helper is not None and helper.stdout is not None
+        answers = present(present(self._helper, "[llvm] expected a helper").stdout, _PIPES)
         while True:
             with self._more:
                 self._more.wait_for(lambda: self._sent or self._ended)
                 if not self._sent:
                     return
             try:
-                code = llvm_emit.read_answer(helper.stdout)
+                code = llvm_emit.read_answer(answers)
             except OSError:
                 code = None
             with self._more:
@@ -185,7 +184,6 @@ def _enlarge(stream: IO[bytes] | None) -> None:
     try:
         import fcntl
 
-        assert stream is not None
-        fcntl.fcntl(stream.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        fcntl.fcntl(present(stream, _PIPES).fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     except (ImportError, AttributeError, OSError):
         pass

@@ -158,13 +158,13 @@ class Jit:
         needed = undefined_symbols(code) - LIBRARY_SYMBOLS - self._linked
         if not needed:
             return True
-        stored = disk_cache.get("llvm-links", name) or b""
-        keys = dict(line.split(" ") for line in stored.decode("ascii", "replace").splitlines() if line.count(" ") == 1)
-        found = {symbol: disk_cache.get("llvm-object", keys[symbol]) for symbol in needed if symbol in keys}
-        if set(found) != needed or any(object_code is None for object_code in found.values()):
+        links = disk_cache.get("llvm-links", name) or b""
+        keys = dict(line.split(" ") for line in links.decode("ascii", "replace").splitlines() if line.count(" ") == 1)
+        stored = {symbol: disk_cache.get("llvm-object", keys[symbol]) for symbol in needed if symbol in keys}
+        found = {symbol: object_code for symbol, object_code in stored.items() if object_code is not None}
+        if set(found) != needed:
             return False
         for symbol, object_code in found.items():
-            assert object_code is not None
             self._load(keys[symbol], object_code)
             self._linked.add(symbol)
         return True

@@ -11,7 +11,7 @@ from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.lowering.attention import lower_attention, lower_gradient
 from minigrad.codegen.lowering.lower import Lowered, computed, lower_group, lower_scatter
 from minigrad.codegen.lowering.repeated import Lowerings
-from minigrad.errors import InternalError
+from minigrad.errors import InternalError, present
 from minigrad.expr import Index, product
 from minigrad.ops import storage
 from minigrad.ops.node import Node, apply
@@ -305,8 +305,7 @@ class Scheduler:
 def lower_copy(source: Node, node: Node) -> Lowered:
     """Elementwise copy of a buffer."""
     same = apply(storage.CONTIGUOUS, source)
-    lowered = lower_group((same,), lambda n: n is source, "copy")
-    assert lowered is not None
+    lowered = present(lower_group((same,), lambda n: n is source, "copy"), "[schedule] expected a kernel that copies")
     return replace(lowered, nodes=(node, *lowered.nodes[1:]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from minigrad.codegen.kernel import Define, Nest, Store
+from minigrad.errors import present
 from minigrad.expr import Var, variables
 from minigrad.value import Value, free_variables, walk
 
@@ -47,7 +48,7 @@ def arrange(domain: tuple[Var, ...], definitions: Iterable[Define], stores: list
             continue
         body = tuple(bodies[k]) + ((nest,) if nest is not None else ()) + ends
         nest = Nest(own, body)
-    assert nest is not None
+    nest = present(nest, "[lower] expected statements of a nest")
     if not any(not isinstance(s, Nest) for s in nest.body) and len(nest.body) == 1 and isinstance(nest.body[0], Nest):
         inner = nest.body[0]
         nest = Nest(nest.domain + inner.domain, inner.body)

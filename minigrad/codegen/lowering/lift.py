@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.lowering.rename import statements
 from minigrad.codegen.strategies.plan import Plan
+from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, product
 from minigrad.value import Value, rebuild, reductions_in, walk
 
@@ -49,7 +50,8 @@ def lift_sizes(kernel: Kernel, nest: Nest, plan: Plan) -> tuple[Kernel, tuple[in
         return None
     sizes = _Sizes()
     for v, kind in bound(nest).items():
-        assert isinstance(v.hi, int)
+        if not isinstance(v.hi, int):
+            raise InternalError(f"[lift] expected a known extent of {v.name}, got {v.hi + 1}")
         tile = plan.block(v.name) if plan.strategy == "contraction" else 1
         last = v.hi if v.name in plan.unroll else sizes.dim(kind, v.hi + 1, tile) - 1
         sizes.renamed[v] = Var(v.name, 0, last)

@@ -14,6 +14,7 @@ from math import gcd, lcm, prod
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.codegen.lowering.rename import rename_nest, statements
 from minigrad.codegen.monoid import MONOIDS
+from minigrad.errors import present
 from minigrad.expr import Index, Mod, Var, bounds, subs, variables
 from minigrad.value import (
     Value,
@@ -207,8 +208,7 @@ def _solvable(body: Value, over: list[Var], identity: Value) -> tuple[Index, Mod
 
 def _solutions(m: Mod, k: Var) -> tuple[int, int, int] | None:
     """(start, step, count) of the k in its range with m == 0, None where there are none."""
-    step, last = _period(m, k), bounds(k)[1]
-    assert step is not None
+    step, last = present(_period(m, k), "[lower] expected a condition that repeats"), bounds(k)[1]
     for start in range(min(step, last + 1)):
         if subs(m, {k: start}) == 0:
             return start, step, (last - start) // step + 1

@@ -1,6 +1,7 @@
 """Where movement reads its operand: the fusion pass and lowering ask for the same places, and layers repeat."""
 from __future__ import annotations
 
+from minigrad.errors import InternalError
 from minigrad.expr import Index
 from minigrad.ops.node import Node
 from minigrad.ops.op import IndexMap, Mapped
@@ -17,7 +18,8 @@ def read_at(node: Node, source: Node, at: tuple[Index, ...]) -> Mapped:
     found = _known.get(key)
     if found is None:
         lower = node.op.lower
-        assert isinstance(lower, IndexMap)
+        if not isinstance(lower, IndexMap):
+            raise InternalError(f"[lower] expected an operation of movement, got {node.op.name}")
         if len(_known) >= MOST:
             _known.clear()
         found = _known[key] = lower.source(at, in_shape=source.shape, **node.params)

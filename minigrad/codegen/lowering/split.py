@@ -14,6 +14,7 @@ from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.codegen.lowering.flatten import flatten_buffers, offset
 from minigrad.codegen.lowering.phases import split_phases
 from minigrad.codegen.lowering.rename import statements
+from minigrad.errors import InternalError
 from minigrad.expr import FloorDiv, Index, Mod, Var, exact_quotient, product, subs, variables
 from minigrad.value import Value, map_indices, reductions_in, walk
 from minigrad.value import expressions as index_expressions
@@ -183,7 +184,8 @@ def _split_nest(nest: Nest, names: set[str]) -> Nest:
 
 def _quotient(extent: Index, divisor: Index) -> Index:
     result = exact_quotient(extent, divisor)
-    assert result is not None
+    if result is None:
+        raise InternalError(f"[split] expected a multiple of {divisor}, got {extent}")
     return result
 
 

@@ -214,11 +214,8 @@ class Emitter(ValueEmitter):
             return
         self.brief = {}
         memo = self.memo
-        sides: list[Scope | None] = []
-        for body in (then, otherwise):
-            if not body and sides:
-                sides.append(None)
-                continue
+        sides: list[Scope] = []
+        for body in (then, otherwise) if otherwise else (then,):
             self.epoch += 1
             self.scopes.append(Scope(crossable=False, label=self.name("branch."), held=self.scope.held))
             self.memo = dict(memo)
@@ -226,5 +223,4 @@ class Emitter(ValueEmitter):
             sides.append(self.scopes.pop())
         self.memo = memo
         self.epoch += 1
-        assert sides[0] is not None
-        self.close_if(mask, sides[0], sides[1])
+        self.close_if(mask, sides[0], sides[1] if otherwise else None)

@@ -75,11 +75,11 @@ class IndexEmitter(CopyEmitter):
         factors = [self.atom(a, lane) for a in monomial]
         if len(factors) > 1:
             factors.sort(key=lambda r: r.level)
-        product = factors[0] if coefficient == 1 else None
-        for f in factors if product is None else factors[1:]:
-            left = self.constant(coefficient, INDEX) if product is None else product
-            product = self.integer("mul", left, f)
-        assert product is not None
+        if coefficient != 1:
+            factors.insert(0, self.constant(coefficient, INDEX))
+        product = factors[0]
+        for f in factors[1:]:
+            product = self.integer("mul", product, f)
         return product
 
     def total(self, parts: list[Ref], constant: int) -> Ref:

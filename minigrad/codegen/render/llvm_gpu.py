@@ -16,6 +16,7 @@ from minigrad.codegen.render.llvm_text import memory_type, scalar_type, typed, v
 from minigrad.codegen.render.place import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
 from minigrad.codegen.transforms.inline import inline_calls
 from minigrad.dtype import bool_, int32
+from minigrad.errors import present
 from minigrad.program import GROUP, Program
 from minigrad.target import Target
 
@@ -152,9 +153,8 @@ class GpuLlvmEmitter(LlvmEmitter):
 
     def close_loop(self, s: Loop, inner: Scope, state: OpenLoop) -> None:
         if s.kind == "parallel":
-            assert state.some is not None
-            label = state.name
-            self.line(f"br i1 {state.some.text}, label %{label}.body, label %{label}.end")
+            some, label = present(state.some, "[render] expected a condition of a parallel loop"), state.name
+            self.line(f"br i1 {some.text}, label %{label}.body, label %{label}.end")
             self.scope.lines += [f"{label}.body:", *inner.lines, f"  br label %{label}.end", f"{label}.end:"]
             self.scope.label = f"{label}.end"
         elif s.kind in ("group", "item"):
@@ -165,8 +165,8 @@ class GpuLlvmEmitter(LlvmEmitter):
 
     def call_microkernel(self, s: Call) -> None:
         """A call of a function in the module: pointers to local memory and to each register, dims."""
-        assert s.kernel.implementation is not None
-        self.functions[s.kernel.name] = s.kernel.implementation
+        text = present(s.kernel.implementation, f"[render] expected the source of {s.kernel.name}")
+        self.functions[s.kernel.name] = text
         args: list[str] = []
         for (name, offset), param in zip(s.buffers, meaning_of(s.kernel).buffers, strict=True):
             memory = self.memory[name]

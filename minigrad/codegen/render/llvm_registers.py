@@ -8,6 +8,7 @@ from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.render.llvm_squares import LlvmSquares
 from minigrad.codegen.render.llvm_text import register_type
 from minigrad.codegen.render.place import Memory, OpenLoop, Ref, Scope
+from minigrad.errors import present
 
 POISON = "poison"
 
@@ -88,8 +89,8 @@ class LlvmRegisters(LlvmSquares):
 
     def join(self, slot: str, x: Ref | None, x_label: str, y: Ref | None, y_label: str) -> None:
         """A slot holds x if control comes from one block, y from the other."""
-        some, first, second = x or y, POISON if x is None else x.text, POISON if y is None else y.text
-        assert some is not None
+        some = present(x or y, "[render] expected a value from one of two blocks")
+        first, second = POISON if x is None else x.text, POISON if y is None else y.text
         if first != second:
             text = f"phi {register_type(some.dtype, some.lanes)} [ {first}, %{x_label} ], [ {second}, %{y_label} ]"
             some = self.define(text, some.dtype, some.lanes, len(self.scopes) - 1, "phi")

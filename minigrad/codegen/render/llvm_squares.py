@@ -10,6 +10,7 @@ from minigrad.codegen.render.llvm_text import memory_type
 from minigrad.codegen.render.place import Memory, Ref
 from minigrad.codegen.value_walk import Conditions, guarded_loads
 from minigrad.dtype import bool_
+from minigrad.errors import present
 from minigrad.expr import Index
 from minigrad.target import Target
 from minigrad.value import value_atoms, values_inside
@@ -180,9 +181,9 @@ class LlvmSquares(LlvmMemory):
     def columns_of(self, place: Corner) -> set[int]:
         """Which columns of a square the vector loop reads."""
         if self.squares is None:
-            assert self.vectors is not None
+            vectors = present(self.vectors, "[render] expected a vector loop around squares")
             self.squares = {}
-            for name, corner, at, _ in self.columns(self.everywhere(self.vectors.body)):
+            for name, corner, at, _ in self.columns(self.everywhere(vectors.body)):
                 self.squares.setdefault((name, corner), set()).add(at)
         return self.squares.get(place, set())
 

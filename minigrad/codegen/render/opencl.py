@@ -22,7 +22,7 @@ from minigrad.codegen.render.place import INDEX, Memory, OpenLoop, Ref, Scope, a
 from minigrad.codegen.transforms.budget import iterations, limit_iterations
 from minigrad.codegen.transforms.inline import inline_calls
 from minigrad.dtype import DType, bool_, float32
-from minigrad.errors import DeviceError
+from minigrad.errors import DeviceError, present
 from minigrad.expr import Index, bounds
 from minigrad.program import Program
 from minigrad.target import Target
@@ -175,8 +175,7 @@ class OpenclEmitter(OpenclMemory):
     def implementation(self, s: Call) -> str:
         """The name of the function that a call calls: a copy of the text for each set of address spaces of its buffers.
         That of scratch memory is known in the end, when its size is: OWN stands for it."""
-        text = s.kernel.implementation
-        assert text is not None
+        text = present(s.kernel.implementation, f"[render] expected the source of {s.kernel.name}")
         if "SPACE_" not in text:
             self.functions[s.kernel.name] = text
             return s.kernel.name

@@ -11,7 +11,7 @@ from minigrad.codegen.render.place import Memory, Ref
 from minigrad.codegen.transforms.math import FUNCTIONS, expanded
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import bool_
-from minigrad.errors import InternalError
+from minigrad.errors import InternalError, present
 from minigrad.expr import Index, to_text
 from minigrad.value import BINARY, UNARY, Value
 
@@ -92,8 +92,7 @@ class ValueEmitter(HalfEmitter):
                 stack.pop()
                 refs.reverse()
                 ref = table[key] = step.make(step.value, m, refs)
-        assert ref is not None
-        return ref
+        return present(ref, "[render] expected a value")
 
     def at_once(self, v: Value, mask: Ref | None) -> Ref | None:
         """A local, a load, or one operation on locals and register buffers: nothing is to be known or remembered of

@@ -17,6 +17,7 @@ from minigrad.codegen.lowering.attention import shift_of
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.attention import Attention, Mix, identity_of, recognise, reduced
 from minigrad.codegen.strategies.plan import AttentionFewPlan
+from minigrad.errors import InternalError, present
 from minigrad.expr import Index, Var, bounds, product, subs
 from minigrad.target import Target
 from minigrad.value import Value, binary, free_variables, guard, load, local, reduce, substitute, unary
@@ -74,7 +75,8 @@ def split_keys(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
     top, total = (s for s in nest.body[:2] if isinstance(s, Define))
     inner = next(s for s in nest.body if isinstance(s, Nest))
     mixed = inner.body[0]
-    assert isinstance(mixed, Define)
+    if not isinstance(mixed, Define):
+        raise InternalError(f"[split] expected a sum over keys, got {type(mixed).__name__}")
     count: Index = (found.key.hi + PART) // PART
     part, dtype = Var("part", 0, count - 1), found.q.dtype
     outputs = product(v.hi + 1 for v in nest.domain)
@@ -100,9 +102,7 @@ def _places(place: Index, outputs: Index, mix: Mix, part: Index) -> tuple[Index,
 
 def in_part(value: Value, key: Var, part: Var) -> Value:
     """A reduction over keys, over those of a part."""
-    found = reduced(value)
-    assert found is not None
-    monoid, _, body, conditions = found
+    monoid, _, body, conditions = present(reduced(value), "[split] expected a reduction over keys")
     inside = Var(key.name, 0, PART - 1)
     number = part * PART + inside
     length = key.hi + 1
@@ -114,17 +114,16 @@ def in_part(value: Value, key: Var, part: Var) -> Value:
 
 def _combination(nest: Nest, found: Attention, kept: list[str], place: Index, outputs: Index, count: Index) -> Nest:
     """The nest with its reductions over what the parts have kept."""
-    assert found.mix is not None
-    dtype = found.q.dtype
+    mix, dtype = present(found.mix, "[split] expected values to mix"), found.q.dtype
     parts = [Var(f"q{n}", 0, count - 1) for n in range(3)]
     loads = [[load(name, (e,), dtype) for name, e in
-              zip(kept, _places(place, outputs, found.mix, p), strict=True)] for p in parts]
+              zip(kept, _places(place, outputs, mix, p), strict=True)] for p in parts]
 
     def scaled(n: int) -> Value:
         """What part `parts[n]` adds to the n-th result."""
         return binary("mul", loads[n][n], unary("exp", binary("sub", loads[n][0], shift_of(local(found.top, dtype)))))
 
-    mixed = Define(found.mix.name, reduce("sum", (parts[2],), scaled(2)))
+    mixed = Define(mix.name, reduce("sum", (parts[2],), scaled(2)))
     return Nest(nest.domain, (Define(found.top, reduce("max", (parts[0],), loads[0][0])),
                               Define(found.total, reduce("sum", (parts[1],), scaled(1))), *found.stores,
-                              Nest((found.mix.column,), (mixed, found.mix.store))))
+                              Nest((mix.column,), (mixed, mix.store))))

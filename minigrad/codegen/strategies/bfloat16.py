@@ -17,6 +17,7 @@ from minigrad.codegen.strategies.blocking import step_cycles
 from minigrad.codegen.strategies.narrow import filled
 from minigrad.codegen.strategies.recognise import Contraction
 from minigrad.dtype import bfloat16, float32, uint16, uint32
+from minigrad.errors import present
 from minigrad.expr import Var
 from minigrad.target import Target
 from minigrad.value import Value, binary, bitcast, cast, const, guard, substitute
@@ -93,7 +94,7 @@ def in_pairs(c: Contraction) -> Contraction:
 
 
 def _pair(value: Value | None, k: Var, words: Var) -> Value:
-    assert value is not None
+    value = present(value, "[build] expected an operand of products of pairs")
     zero, places = const(0, value.dtype), [words * GROUP + t for t in range(GROUP)]
     return word_of(*(guard(substitute(value, {k: place}), zero, (k.hi - place,)) for place in places))
 

@@ -17,6 +17,7 @@ from minigrad.codegen.ir.nodes import Alloc, Loop, Prefetch, Stmt
 from minigrad.codegen.ir.nodes import Store as IRStore
 from minigrad.codegen.monoid import Monoid
 from minigrad.dtype import DType
+from minigrad.errors import present
 from minigrad.expr import Index, Var, subs, variables
 from minigrad.value import Value, across, load, walk
 
@@ -30,8 +31,7 @@ def lane_sums(builder: Builder, over: tuple[Var, ...], bodies: list[tuple[Monoid
     statements, and where the results are: (register, dtype, slot)."""
     from minigrad.codegen.strategies.build import unroll_over
 
-    r = builder.lane_variable(over)
-    assert r is not None
+    r = present(builder.lane_variable(over), "[build] expected a variable across lanes")
     width, chains = builder.plan.inner_of(r.name)
     over = tuple(v for v in over if v is not r) + (r,)
     sums = [builder.name("s") for _ in bodies]

@@ -19,7 +19,7 @@ from minigrad.codegen.strategies.plan import PanelPlan
 from minigrad.codegen.strategies.recognise import Contraction, with_row
 from minigrad.codegen.strategies.sides import LINE
 from minigrad.codegen.value_walk import Rewriter
-from minigrad.errors import InternalError
+from minigrad.errors import InternalError, present
 from minigrad.expr import Index, Var, bounds, emax, emin, product, subs
 from minigrad.value import Value, binary, const, guard, load, substitute, value_atoms
 
@@ -219,7 +219,7 @@ class PanelBuilder:
         streamed B there are many parts, and the last one's sums are read again by the nest's stores in a loop over
         rows, which are few lines of a program."""
         form, sizes, (i, j), (row, column), (u, v, lane) = self.form, self.sizes, tile, at, variables
-        assert block.kb is not None
+        kb = present(block.kb, "[build] expected a loop over blocks of a sum")
         tiles, blocks = _ceil(sizes.block_m, self.rows), _ceil(sizes.unit_m, sizes.block_m) if form.blocks else 1
         number = (j * blocks + (0 if block.ib is None else block.ib)) * tiles + i
         first, last = number * (self.rows * self.columns) + v * form.width + lane, sizes.parts - 1
@@ -227,13 +227,13 @@ class PanelBuilder:
         here, old = load("sums", (place,), self.dtype), load("acc", (slot,), self.dtype)
         kept, keep = (_unrolled(u, form.rows, v, form.vectors, (s,))
                       for s in (Store("acc", slot, here), Store("sums", place, old)))
-        before = [If((block.kb - 1,), (kept,)), *([If((block.kb - last,), tuple(before))] if before else [])]
+        before = [If((kb - 1,), (kept,)), *([If((kb - last,), tuple(before))] if before else [])]
         if form.b != "place":
             stores = self.finish(row, column, u, v, lane) if form.group == 1 else [keep_sums(self, u, v, lane)]
-            return before, [If((block.kb - last,), tuple(stores), (keep,))]
+            return before, [If((kb - last,), tuple(stores), (keep,))]
         t = self.fresh("t", form.rows - 1)
         total = load("sums", (first + t * (form.vectors * form.width),), self.dtype)
-        return before, [keep, If((block.kb - last,), tuple(self.stored(row, column, t, v, lane, total)))]
+        return before, [keep, If((kb - last,), tuple(self.stored(row, column, t, v, lane, total)))]
 
     def announce(self, row: Index, column: Index, u: Var, v: Var) -> list[Stmt]:
         """Prefetches of what a tile will store, from where it does: its lines arrive while the sums are computed."""

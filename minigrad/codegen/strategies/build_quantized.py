@@ -13,7 +13,7 @@ from minigrad.codegen.strategies.plan import QuantizedPlan
 from minigrad.codegen.strategies.quantized import Blocks, Quantized, recognise_quantized
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import float32
-from minigrad.errors import InternalError
+from minigrad.errors import InternalError, present
 from minigrad.expr import Index, Var, subs
 from minigrad.value import Value, load, local, substitute
 
@@ -56,8 +56,7 @@ def row(s: Blocks, name: str) -> tuple[tuple[str, Index], list[Stmt]]:
 
 def call(name: str, s: Blocks, x: tuple[str, Index], out: str, first: Index, count: Index) -> Call:
     """The sums of `count` panels from the panel `first` on."""
-    kernel = find(name)
-    assert kernel is not None
+    kernel = present(find(name), f"[build] expected the microkernel {name}")
     buffers = (x, *((part.buffer, first * part.pitch + part.offset) for part in s.parts), (out, 0))
     return Call(kernel, buffers, (), (extent(s.k) // BLOCK, count, *(part.pitch for part in s.parts)))
 

@@ -21,6 +21,7 @@ from minigrad.codegen.monoid import Monoid
 from minigrad.codegen.strategies.stream import scaled_terms
 from minigrad.codegen.value_interval import interval
 from minigrad.dtype import DType, float32, int32
+from minigrad.errors import present
 from minigrad.expr import Index, Var, product, subs, variables
 from minigrad.value import Value, binary, cast, free_variables, load, substitute, walk
 
@@ -55,8 +56,8 @@ def scaled_sums(builder: Builder, over: tuple[Var, ...], bodies: list[tuple[Mono
         start += builder.start(total, dtype, point.copies, monoid)
         results.append((total, dtype, point.slot))
         for scale, rest in scaled_terms(body, tuple(inner)):
-            assert scale is not None
-            scale, rest = substitute(scale, at), substitute(rest, at)
+            scale = substitute(present(scale, "[build] expected a factor in each term of a scaled sum"), at)
+            rest = substitute(rest, at)
             early += [s for s in prefetches(point, scale, frozenset(), AHEAD_SCALES) if s not in early]
             part = builder.name("part")
             tile, slot = used_copies(point, rest)

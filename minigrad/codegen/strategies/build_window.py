@@ -20,6 +20,7 @@ from minigrad.codegen.strategies.sides import LINE
 from minigrad.codegen.strategies.stage_window import ceil_div
 from minigrad.codegen.strategies.window import CHAINS
 from minigrad.codegen.strategies.window_builder import WindowBuilder
+from minigrad.errors import present
 from minigrad.expr import Index, Var, subs
 from minigrad.value import (
     Value,
@@ -132,8 +133,7 @@ class TapsBuilder(WindowBuilder):
         """The taps' weights side by side, in whole vectors where they are so already."""
         rows, columns = phase.rows, phase.columns
         count = len(rows.taps) * len(columns.taps)
-        assert phase.other is not None
-        value = substitute(phase.other, at)
+        value = substitute(present(phase.other, "[build] expected weights of a window's taps"), at)
         run = self.run_of(value, rows.tap, columns.tap)
         if run is None:
             made: list[Stmt] = []
@@ -270,8 +270,8 @@ class TapsBuilder(WindowBuilder):
         if copied:
             return load(copied, (row * len(phase.columns.taps) + column,), self.dtype)
         taps: dict[Var | None, Index] = {phase.rows.tap: row, phase.columns.tap: column}
-        assert phase.other is not None
-        return substitute(phase.other, {**at, **{v: i for v, i in taps.items() if v is not None}})
+        other = present(phase.other, "[build] expected weights of a window's taps")
+        return substitute(other, {**at, **{v: i for v, i in taps.items() if v is not None}})
 
     def sums(self, acc: str, taps: Taps, first: Index, rows: int, j: Index, count: int, lane: Var, ahead: Ahead
              ) -> list[Stmt]:

@@ -24,6 +24,7 @@ from minigrad.codegen.strategies.window_groups import (
     taps_of,
 )
 from minigrad.codegen.value_walk import Rewriter
+from minigrad.errors import present
 from minigrad.expr import Index, Var, bounds, product
 from minigrad.value import Value, binary, const, guard, load, substitute
 
@@ -176,14 +177,12 @@ class TapsBuilder(GroupBuilder):
     def stage_weights(self, number: int, phase: Phase, own: tuple[Var, ...], again: tuple[Var, ...], repeats: int,
                       first: Index) -> Loop:
         """The taps' weights of the group's planes side by side."""
-        assert phase.other is not None
-        taps = taps_of(phase)
+        other, taps = present(phase.other, "[build] expected weights of a window's taps"), taps_of(phase)
 
         def copy(place: Index, conditions: tuple[Index, ...]) -> Store:
             plane = first + place // (taps * repeats)
             here = {**counted(own, plane), **counted(again, place // taps % repeats), **at_tap(phase, place % taps)}
-            value = guard(substitute(phase.other, here), const(0, self.dtype),  # type: ignore[arg-type]
-                          self.inside(own, plane))
+            value = guard(substitute(other, here), const(0, self.dtype), self.inside(own, plane))
             return Store(f"w_{number}", place, value, conditions)
 
         return self.in_turn("d", self.plan.deep * repeats * taps, copy)
@@ -273,13 +272,14 @@ class PlaneBuilder(GroupBuilder):
     def other(self, at: dict[Var, Index], first: Index, row: Index, column: Index) -> Value:
         """A at a place of the image, 0 outside."""
         window, phase = self.window, self.window.phase
-        assert phase.other is not None and phase.columns.image is not None
+        other = present(phase.other, "[build] expected a gradient of a window")
+        image = present(phase.columns.image, "[build] expected columns of an image")
         number = first + self.deep
-        here = {**at, **counted(window.extra, number), phase.columns.image: column}
+        here = {**at, **counted(window.extra, number), image: column}
         if phase.rows.image is not None:
             here[phase.rows.image] = row
         conditions = (*self.inside(window.extra, number), *self.beyond(phase, row, column))
-        return guard(substitute(phase.other, here), const(0, self.dtype), conditions)
+        return guard(substitute(other, here), const(0, self.dtype), conditions)
 
     def join(self, at: dict[Var, Index], count: int, size: int) -> list[Stmt]:
         """Adds up what the work-items have of each tap, as many taps at a time as the tile's memory has room for, and

@@ -6,6 +6,7 @@ from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.build import accumulate_product
 from minigrad.codegen.strategies.window_builder import WindowBuilder
+from minigrad.errors import present
 from minigrad.expr import Index, Var, bounds
 from minigrad.value import Value, across, const, guard, load, local, substitute
 
@@ -102,10 +103,10 @@ class PlaneBuilder(WindowBuilder):
         image = band * (self.plan.band * self.plan.height) + first
         made: list[Stmt] = []
         others: list[Value] = []
-        assert phase.other is not None and phase.columns.image is not None
-        other = substitute(phase.other, at)
+        across = present(phase.columns.image, "[build] expected columns of an image")
+        other = substitute(present(phase.other, "[build] expected weights of a window's taps"), at)
         for r in range(rows):
-            here: dict[Var, Index] = {phase.columns.image: column}
+            here: dict[Var, Index] = {across: column}
             if phase.rows.image is not None:
                 here[phase.rows.image] = image + r
             let = self.names.name("a")

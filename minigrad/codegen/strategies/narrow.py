@@ -14,6 +14,7 @@ from minigrad.codegen.microkernels.tile import KINDS
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.recognise import Contraction
 from minigrad.dtype import DType, int8, int16, int32, uint8, uint16, uint32
+from minigrad.errors import present
 from minigrad.expr import Index, Var
 from minigrad.target import Target
 from minigrad.value import Value, binary, bitcast, cast, const, guard, substitute
@@ -74,9 +75,9 @@ def filled(v: Var, group: int) -> int:
 
 
 def _word(value: Value | None, k: Var, words: Var, group: int) -> Value:
-    assert value is not None
+    value = present(value, "[build] expected an operand of products of words")
     bits = 32 // group
-    word: Value | None = None
+    word: Value = const(0, uint32)
     for t in range(group):
         place: Index = words * group + t
         part = guard(substitute(value, {k: place}), const(0, value.dtype), (k.hi - place,))
@@ -84,6 +85,5 @@ def _word(value: Value | None, k: Var, words: Var, group: int) -> Value:
         part = cast(part, uint32)
         if t:
             part = binary("shl", part, const(bits * t, uint32))
-        word = part if word is None else binary("or", word, part)
-    assert word is not None
+        word = binary("or", word, part) if t else part
     return word

@@ -52,6 +52,7 @@ from minigrad.codegen.strategies.plan import Box, PackedPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.codegen.strategies.stream import recognise_stream
 from minigrad.codegen.strategies.windowed import windowed, windowed_turned
+from minigrad.errors import present
 from minigrad.target import Target
 
 MIN_WORK = 1 << 18
@@ -190,8 +191,8 @@ def blocks(c: Contraction, k: Box, rows: int, columns: int, target: Target, how:
         cost = block_cost(c, m, n, rows, columns, target, how)
         if best is None or cost < best[0]:
             best = cost, m, n
-    assert best is not None
-    return best[1], best[2], best[0]
+    cost, m, n = present(best, "[plan] expected a block of a contraction")
+    return m, n, cost
 
 
 def register_tile(c: Contraction, width: int, target: Target, along: str, words: str) -> tuple[int, int, float]:

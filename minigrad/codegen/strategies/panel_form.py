@@ -20,6 +20,7 @@ from minigrad.codegen.strategies.blocking import PAGE, is_plain, row_bytes
 from minigrad.codegen.strategies.plan import PanelPlan
 from minigrad.codegen.strategies.recognise import Contraction
 from minigrad.codegen.strategies.stream import MAX_ROWS
+from minigrad.errors import InternalError
 from minigrad.expr import Index, Var
 from minigrad.target import Target
 from minigrad.value import Value, rebuild, walk
@@ -286,7 +287,8 @@ class _Lifter:
 
     def count(self, name: str, value: Index) -> Index:
         """The argument for how often something is done, once included."""
-        assert isinstance(value, int)
+        if not isinstance(value, int):
+            raise InternalError(f"[panels] expected a known count of {name}, got {value}")
         return self.found.setdefault(name, (Var(name, 1, MAX_SIZE), value))[0]
 
     def contraction(self, c: Contraction) -> Contraction:

@@ -18,6 +18,7 @@ from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import DType
+from minigrad.errors import present
 from minigrad.expr import Index, Var, bounds, subs, variables
 from minigrad.value import Value, binary, const, free_variables, guard, unary, walk
 
@@ -127,7 +128,7 @@ def written_out(nest: Nest, total: Define, single: dict[Var, Index]) -> tuple[Va
             raise Refused("a scatter")
         else:
             outputs.append(Store(s.param, tuple(subs(e, single) for e in s.indices), value))
-    assert body is not None
+    body = present(body, f"[plan] expected the sum {total.name} in its nest")
     if body.reduces:
         raise Refused("a reduction inside the sum")
     return body, _reads_first(outputs)

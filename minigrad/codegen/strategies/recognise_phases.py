@@ -27,7 +27,7 @@ from minigrad.codegen.strategies.recognise_window import (
     window_of,
 )
 from minigrad.codegen.value_walk import Rewriter
-from minigrad.errors import InternalError
+from minigrad.errors import InternalError, present
 from minigrad.expr import Index, Var, bounds, subs, variables
 from minigrad.value import Value, const, free_variables, guard, local, substitute
 
@@ -190,9 +190,7 @@ def _groups(phases: list[_Shifted]) -> tuple[Rows, ...]:
 
 
 def _image(phase: _Shifted) -> Var:
-    image = phase.phase.columns.image
-    assert image is not None
-    return image
+    return present(phase.phase.columns.image, "[plan] expected columns of an image")
 
 
 def _constant(e: Index) -> int:

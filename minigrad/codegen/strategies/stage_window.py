@@ -23,6 +23,7 @@ from minigrad.codegen.strategies.recognise_window import Window
 from minigrad.codegen.strategies.sides import LINE
 from minigrad.codegen.transforms.roll import HEAVY
 from minigrad.codegen.value_walk import replace_values
+from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, bounds, emin, subs, variables
 from minigrad.value import Value, const, free_variables, guard, load, local, substitute, value_atoms, walk
 
@@ -181,7 +182,8 @@ class Staging:
         if isinstance(residue, int):
             start: Index = residue * self.segment + self.segments[residue].shift
         else:
-            assert self.shifts_evenly()
+            if not self.shifts_evenly():
+                raise InternalError(f"[build] expected segments that shift evenly under a tap of {offset}")
             zero, one = (s.shift for s in self.segments)
             start = residue * (self.segment + one - zero) + zero
         return row * self.pitch + start + offset // self.stride + vector * self.width + lane

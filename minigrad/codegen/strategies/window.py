@@ -24,6 +24,7 @@ from minigrad.codegen.strategies.lanes import MIN_PARALLEL
 from minigrad.codegen.strategies.plan import WindowPlan
 from minigrad.codegen.strategies.recognise_phases import recognise_any
 from minigrad.codegen.strategies.recognise_window import Window
+from minigrad.errors import present
 from minigrad.target import Target
 
 MAX_TERMS = {"taps": 400, "plane": 100}
@@ -99,8 +100,7 @@ def make_plan(window: Window, target: Target) -> WindowPlan:
             cycles *= vectors / count
             if best is None or cycles < best[0] * 0.99:
                 best = cycles, rows, count
-    assert best is not None
-    _, rows, count = best
+    _, rows, count = present(best, "[plan] expected a tile of a window")
     pitch = (vectors + 1) * width * phase.columns.stride * window.value.dtype.itemsize
     band = max(1, (target.l1 // 2 // pitch - kernel[0]) // (stride * rows))
     tiles = ceil(height / rows)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from minigrad.codegen.ir.nodes import BufferParam, Function, Loop
 from minigrad.codegen.ir.walk import map_all, names
 from minigrad.codegen.value_walk import below
+from minigrad.errors import InternalError
 from minigrad.expr import Expr, FloorDiv, Index, Max, Min, Mod, Opaque, Var, emax, emin, variables, varying
 from minigrad.expr.core import Terms
 from minigrad.value import Value, ValueIndex, free_variables, rebuild, value_atoms
@@ -130,7 +131,8 @@ class _Lifter:
             return self.parallel if a is self.old else a
         if isinstance(a, ValueIndex | Opaque):
             raise _Computed
-        assert isinstance(a, FloorDiv | Mod | Min | Max)
+        if not isinstance(a, FloorDiv | Mod | Min | Max):
+            raise InternalError(f"[lift] expected an index of operations that are known, got {a}")
         if isinstance(a, Min | Max):
             x, y = self.index(a.a), self.index(a.b)
             return emin(x, y) if isinstance(a, Min) else emax(x, y)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from minigrad.codegen.ir.nodes import Alloc, Function, If, Loop, Stmt, Store
 from minigrad.codegen.ir.walk import Body, indices, map_blocks, map_function, names, statements
 from minigrad.codegen.value_walk import guarded_loads, replace_values
+from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, product, variables
 from minigrad.value import Value, const, guard, load, value_atoms, walk
 
@@ -138,11 +139,13 @@ class _Roller:
         """Loops from the outermost on made serial until what is left to be written out is short."""
         if isinstance(s, Loop):
             count = s.stop - s.start
-            assert isinstance(count, int)
+            if not isinstance(count, int):
+                raise InternalError(f"[roll] expected a known number of copies, got {count}")
             kind = "serial" if lines > most // 2 else "unroll"
             left = lines // max(count, 1) if kind == "serial" else lines
             return Loop(s.var, s.start, s.stop, kind, tuple([self.serial(x, left, most, moved) for x in s.body]))
-        assert isinstance(s, Store)
+        if not isinstance(s, Store):
+            raise InternalError(f"[roll] expected loops around stores, got {type(s).__name__}")
         return Store(s.buffer, s.offset, replace_values(s.value, moved), s.conditions)
 
     def squares(self, stores: list[Store], loops: list[Loop]) -> dict[Value, tuple[Index, ...]]:
