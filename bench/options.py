@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ def common_parser(name: str, description: str) -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=_positive, default=_cores(), help="ours and theirs (default: all cores)")
     parser.add_argument("--json", metavar="FILE", help="write rows as JSON lines; - writes them to stdout")
     parser.add_argument("--rounds", type=_positive, default=None, help="turns of each side (default: about a second's)")
+    parser.add_argument("--cpu-time", action="store_true",
+                        help="samples in processor time: where other processes take the cores, with --threads 1")
     parser.add_argument("--only", metavar="TEXT", help="only works whose names contain this")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, one round: shows that it works")
     return parser
@@ -64,7 +67,8 @@ class Bench:
 
     @property
     def schedule(self) -> Schedule:
-        return QUICK if self.quick else Schedule(rounds=self.options.rounds)
+        schedule = QUICK if self.quick else Schedule(rounds=self.options.rounds)
+        return schedule._replace(clock=time.process_time) if self.options.cpu_time else schedule
 
     def wants(self, work: Work) -> bool:
         """False for works that `--only` leaves out: ask before preparing data."""

@@ -14,12 +14,14 @@ from typing import NamedTuple
 
 
 class Schedule(NamedTuple):
-    """How long one row may take. `rounds` None: as many as fit in `row_s`, between `FEWEST` and `MOST`."""
+    """How long one row may take. `rounds` None: as many as fit in `row_s`, between `FEWEST` and `MOST`. `clock` times
+    the samples: time.process_time leaves out what other processes take, and is for one thread."""
 
     rounds: int | None = None
     turn_s: float = 0.02
     pause_s: float = 0.03
     row_s: float = 1.2
+    clock: Callable[[], float] = time.perf_counter
 
 
 FEWEST, MOST = 5, 30
@@ -63,7 +65,7 @@ class Side:
 def interleave(sides: list[Side], schedule: Schedule) -> None:
     """Fills in the samples of all sides, in turn."""
     for side in sides:
-        _prepare(side)
+        _prepare(side, schedule.clock)
     start, done = time.perf_counter(), 0
     while not _enough(done, time.perf_counter() - start, schedule):
         for side in sides:
@@ -77,17 +79,17 @@ def _enough(done: int, spent: float, schedule: Schedule) -> bool:
     return done >= MOST or done >= FEWEST and spent >= schedule.row_s
 
 
-def _prepare(side: Side) -> None:
+def _prepare(side: Side, clock: Callable[[], float]) -> None:
     """The first call, which compiles and captures, is kept apart (unless it was made before, and timed); the second
     shows how long a call takes."""
-    first_s = _elapsed(side.run) / side.count
+    first_s = _elapsed(side.run, clock) / side.count
     side.first_s = side.first_s or first_s
-    side.repeats = max(1, math.ceil(SAMPLE_S / max(_elapsed(side.run), 1e-9)))
+    side.repeats = max(1, math.ceil(SAMPLE_S / max(_elapsed(side.run, clock), 1e-9)))
     if side.repeats > 1:  # the second call may still have been a slow one
-        begin = time.perf_counter()
+        begin = clock()
         for _ in range(min(side.repeats, 3)):
             side.run()
-        call_s = (time.perf_counter() - begin) / min(side.repeats, 3)
+        call_s = (clock() - begin) / min(side.repeats, 3)
         side.repeats = max(1, math.ceil(SAMPLE_S / max(call_s, 1e-9)))
 
 
@@ -98,10 +100,10 @@ def _turn(side: Side, schedule: Schedule, alone: bool) -> None:
         side.run()
     spent = 0.0
     while True:
-        wall, cpu = time.perf_counter(), time.process_time()
+        wall, cpu = schedule.clock(), time.process_time()
         for _ in range(side.repeats):
             side.run()
-        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        wall, cpu = schedule.clock() - wall, time.process_time() - cpu
         side.seconds.append(wall / side.repeats / side.count)
         side.wall_s += wall
         side.cpu_s += cpu
@@ -120,7 +122,7 @@ def _settle(pause_s: float) -> None:
             return
 
 
-def _elapsed(run: Callable[[], object]) -> float:
-    begin = time.perf_counter()
+def _elapsed(run: Callable[[], object], clock: Callable[[], float]) -> float:
+    begin = clock()
     run()
-    return time.perf_counter() - begin
+    return clock() - begin

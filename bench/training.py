@@ -16,7 +16,7 @@ from bench.frameworks import Build, Ours, torch_framework
 from bench.options import Bench
 from bench.report import OURS, Report, Work
 from bench.starts import run_process, with_bytecode
-from bench.timing import QUICK, Schedule, Side
+from bench.timing import Schedule, Side
 from minigrad import Tensor, jit
 
 STEPS = 3
@@ -42,13 +42,14 @@ def compare(bench: Bench, work: Work, build: Build, check: Callable[[Weights], l
 def _schedule(bench: Bench, seconds: float) -> Schedule:
     if bench.options.rounds is not None or bench.quick:
         return bench.schedule
-    return QUICK._replace(rounds=3, pause_s=0.03) if seconds > SLOW_S else Schedule(row_s=0.8)
+    return bench.schedule._replace(rounds=3 if seconds > SLOW_S else None, row_s=0.8)
 
 
 def _sides(bench: Bench, build: Build, check: Callable[[Weights], list[str]] | None,
            ) -> tuple[list[tuple[Side, float]], list[str]]:
     """The sides, each with the seconds of a later step, and what is wrong."""
     weights: Weights | None = None
+    clock = bench.schedule.clock
     sides, losses, wrong = [], {}, []
     if "torch" in bench.peers:
         framework = torch_framework(bench.peers.torch)
@@ -56,7 +57,7 @@ def _sides(bench: Bench, build: Build, check: Callable[[Weights], list[str]] | N
         program = build(framework)
         weights = [{name: array.detach().numpy().copy() for name, array in module.state_dict().items()}
                    for module in program.modules]
-        run, found, seconds = _started(framework, program.step, program.draw)
+        run, found, seconds = _started(framework, program.step, program.draw, clock)
         sides.append((Side("torch", "eager", run, first_s=seconds[0]), min(seconds)))
         losses["torch"] = found
     for variant in ("jit", "eager"):
@@ -67,7 +68,8 @@ def _sides(bench: Bench, build: Build, check: Callable[[Weights], list[str]] | N
         for module, state in zip(program.modules, weights, strict=True):
             module.load_state_dict(state)
             Tensor.realize(*module.state_dict().values())
-        run, found, seconds = _started(Ours, jit(program.step) if variant == "jit" else program.step, program.draw)
+        step = jit(program.step) if variant == "jit" else program.step
+        run, found, seconds = _started(Ours, step, program.draw, clock)
         sides.append((Side(OURS, variant, run, first_s=seconds[0]), min(seconds)))
         losses[variant] = found
     expected = next(iter(losses.values()))
@@ -80,16 +82,16 @@ def _sides(bench: Bench, build: Build, check: Callable[[Weights], list[str]] | N
 
 
 def _started(framework: Any, step: Callable[..., Any], draw: Callable[..., tuple[np.ndarray, ...]],
-             ) -> tuple[Callable[[], float], list[float], list[float]]:
+             clock: Callable[[], float]) -> tuple[Callable[[], float], list[float], list[float]]:
     """What runs a step and reads its loss, the losses of the first steps, and their seconds."""
     rng = np.random.default_rng(0)
     losses, seconds = [], []
     for _ in range(STEPS):
         batch = [framework.tensor(array) for array in draw(rng)]
-        begin = time.perf_counter()
+        begin = clock()
         losses.append(step(*batch).item())
         minigrad.synchronize()
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(clock() - begin)
 
     def run() -> float:
         loss: float = step(*batch).item()
@@ -149,7 +151,7 @@ def first_step(build: Build) -> float:
     program = build(Ours)
     for module in program.modules:
         Tensor.realize(*module.state_dict().values())
-    return _started(Ours, jit(program.step), program.draw)[2][0]
+    return _started(Ours, jit(program.step), program.draw, time.perf_counter)[2][0]
 
 
 def distribution(report: Report, group: str, describe: Callable[[str], str] = str) -> list[str]:
