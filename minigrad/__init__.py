@@ -1,6 +1,7 @@
 """minigrad: lazy tensors, fused kernels on CPU and OpenCL, and the networks that run on them."""
 from __future__ import annotations
 
+import builtins
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from minigrad.config import config
 from minigrad.expr import Variable
 from minigrad.random import manual_seed
 from minigrad.runtime.registry import synchronize
-from minigrad.tensor import Tensor
+from minigrad.tensor import Tensor, tensor
 
 if TYPE_CHECKING:
     from minigrad import autograd as autograd
@@ -21,26 +22,53 @@ if TYPE_CHECKING:
     from minigrad.capture.estimate import plan as plan
     from minigrad.capture.jit import TinyJit as TinyJit
     from minigrad.capture.jit import jit as jit
+    from minigrad.dtype import bfloat16 as bfloat16
+    from minigrad.dtype import float16 as float16
+    from minigrad.dtype import float32 as float32
+    from minigrad.dtype import float64 as float64
+    from minigrad.dtype import int8 as int8
+    from minigrad.dtype import int16 as int16
+    from minigrad.dtype import int32 as int32
+    from minigrad.dtype import int64 as int64
+    from minigrad.dtype import uint8 as uint8
     from minigrad.engine.profile import profile as profile
     from minigrad.engine.show import show as show
+    from minigrad.functions import *  # noqa: F403
+    from minigrad.methods import *  # noqa: F403
 
 _LATER = {"autograd": ("minigrad.autograd", None), "microkernels": ("minigrad.microkernels", None),
           "distributions": ("minigrad.distributions", None),
           "nn": ("minigrad.nn", None), "optim": ("minigrad.optim", None), "jit": ("minigrad.capture.jit", "jit"),
           "TinyJit": ("minigrad.capture.jit", "TinyJit"), "show": ("minigrad.engine.show", "show"),
-          "plan": ("minigrad.capture.estimate", "plan"), "profile": ("minigrad.engine.profile", "profile")}
+          "plan": ("minigrad.capture.estimate", "plan"), "profile": ("minigrad.engine.profile", "profile"),
+          **{name: (f"minigrad.{name}", None) for name in ("backends", "cuda", "fft", "functions", "special")}}
 
 
 def __getattr__(name: str) -> Any:
-    """What is imported on first use."""
-    if name not in _LATER:
+    """What is imported on first use: modules, types by PyTorch's names, and functions over Tensors."""
+    value = None if name.startswith("_") else _found(name)
+    if value is None:
         raise AttributeError(f"module 'minigrad' has no attribute {name!r}")
-    module, attribute = _LATER[name]
-    loaded = import_module(module)
-    value = loaded if attribute is None else getattr(loaded, attribute)
-    globals()[name] = value
+    if not hasattr(builtins, name):  # this module uses those
+        globals()[name] = value
     return value
 
 
+def _found(name: str) -> Any:
+    if name in _LATER:
+        module, attribute = _LATER[name]
+        loaded = import_module(module)
+        return loaded if attribute is None else getattr(loaded, attribute)
+    if name in dtypes.BY_NAME:
+        return dtypes.BY_NAME[name]
+    functions, methods = import_module("minigrad.functions"), import_module("minigrad.methods")
+    return getattr(functions if name in functions.__all__ else methods, name, None)
+
+
+def __dir__() -> list[str]:
+    functions, methods = import_module("minigrad.functions"), import_module("minigrad.methods")
+    return sorted({*globals(), *_LATER, *dtypes.BY_NAME, *functions.__all__, *vars(methods)})
+
+
 __all__ = ["Tensor", "TinyJit", "Variable", "autograd", "config", "distributions", "dtypes", "errors", "jit",
-           "manual_seed", "microkernels", "nn", "optim", "plan", "profile", "show", "synchronize"]
+           "manual_seed", "microkernels", "nn", "optim", "plan", "profile", "show", "synchronize", "tensor"]

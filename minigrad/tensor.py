@@ -23,7 +23,7 @@ from minigrad.handles import ask, asked, changed, changed_by_user, forget, handl
 from minigrad.mixins.base import Base, as_tensor, broadcast_shapes, flat
 from minigrad.mixins.hooks import LeafHooks, passed
 from minigrad.mixins.memory import datas, pass_on
-from minigrad.mixins.modes import Within, modes
+from minigrad.mixins.modes import GradSwitch, Within, modes
 from minigrad.mixins.protocols import ProtocolMixin
 from minigrad.ops import build as B
 from minigrad.ops.node import Node, apply, here, hooked, keep_history
@@ -354,9 +354,9 @@ class Tensor(ProtocolMixin):
         return Within("grad_enabled", True)
 
     @staticmethod
-    def set_grad_enabled(mode: bool) -> Within:
-        """`enable_grad` or `no_grad`, as `mode` says; a context alone."""
-        return Within("grad_enabled", mode)
+    def set_grad_enabled(mode: bool) -> GradSwitch:
+        """`enable_grad` or `no_grad`, as `mode` says: from now on, or in a context until it ends."""
+        return GradSwitch(mode)
 
     @staticmethod
     def is_grad_enabled() -> bool:
@@ -384,4 +384,12 @@ def _hooked_sum(tensor: Tensor, parts: Sequence[Node]) -> Node:
 _node_gradients = gradient
 
 
-__all__ = ["Tensor"]
+def tensor(data: Any, *, dtype: DType | str | None = None, device: str | None = None,
+           requires_grad: bool | None = None) -> Tensor:
+    """A new Tensor of numbers, nested lists, an array, or the values of another Tensor: `Tensor(...)` under PyTorch's
+    name, without history."""
+    given = data.detach().clone() if isinstance(data, Tensor) else data
+    return Tensor(given, dtype, device, requires_grad or None)
+
+
+__all__ = ["Tensor", "tensor"]

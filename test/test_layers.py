@@ -14,7 +14,8 @@ LAYERS = [
     {"engine", "tensor", "mixins", "random", "capture", "microkernels",
      "autograd"},
     {"tune"},
-    {"nn", "optim", "state", "onnx", "data", "distributed", "distributions"},
+    {"nn", "optim", "state", "onnx", "data", "distributed", "distributions", "kinds", "unbound", "methods", "functions",
+     "special", "fft", "cuda", "backends"},
     {"viz", "cli", "__main__"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
@@ -24,7 +25,9 @@ SIDEWAYS = {
     ("mixins", "random"), ("mixins", "tensor"), ("random", "tensor"), ("capture", "engine"), ("capture", "tensor"),
     ("capture", "mixins"), ("capture", "random"), ("nn", "optim"), ("nn", "state"), ("optim", "nn"),
     ("cli", "viz"), ("__main__", "cli"), ("microkernels", "engine"),
-    ("autograd", "tensor"), ("autograd", "mixins"),
+    ("autograd", "tensor"), ("autograd", "mixins"), ("functions", "kinds"), ("functions", "nn"), ("functions", "state"),
+    ("functions", "unbound"),
+    ("methods", "unbound"), ("special", "functions"), ("special", "methods"),
 }
 # The runtime knows Programs: nothing that has a Node or a Kernel in it.
 FORBIDDEN = {("runtime", "ops"), ("runtime", "graph"), ("runtime", "codegen"), ("codegen", "graph")}

@@ -91,6 +91,24 @@ class Within(ContextDecorator):
             modes.now = before
 
 
+class GradSwitch(Within):
+    """Sets whether gradients are recorded at once; as a context or a decorator until it ends, as PyTorch's
+    `set_grad_enabled`."""
+
+    def __init__(self, value: bool):
+        super().__init__("grad_enabled", value)
+        self.found = modes.now.grad_enabled
+        _assign("grad_enabled", value)
+
+    def __enter__(self) -> None:
+        _assign("grad_enabled", self.found)
+        super().__enter__()
+
+    def __call__(self, function: Any) -> Any:
+        _assign("grad_enabled", self.found)
+        return super().__call__(function)
+
+
 class WithModes(type):
     """The fields of the mode as attributes of a class."""
 

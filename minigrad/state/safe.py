@@ -93,10 +93,10 @@ def safe_save(tensors: dict[str, Tensor], path: str | os.PathLike, metadata: dic
     with atomic_file(Path(path)) as out:
         out.write(_header(ordered, metadata))
         for tensor in ordered.values():
-            out.write(_storage(tensor).data)
+            out.write(elements(tensor).data)
 
 
-def _storage(tensor: Tensor) -> np.ndarray:
+def elements(tensor: Tensor) -> np.ndarray:
     """The tensor's stored elements, flat; bfloat16 as its uint16 bits."""
     if tensor.dtype is dtypes.bfloat16:
         tensor = tensor.bitcast(dtypes.uint16)

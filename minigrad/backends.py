@@ -1,0 +1,13 @@
+"""What scripts ask or set in `torch.backends`: none of these libraries is here, and their settings change nothing."""
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+
+def _absent(**settings: Any) -> SimpleNamespace:
+    return SimpleNamespace(is_available=lambda: False, **settings)
+
+
+cudnn = _absent(enabled=False, benchmark=False, deterministic=False)
+mps = _absent(is_built=lambda: False)

@@ -1,0 +1,27 @@
+"""What scripts ask `torch.cuda` before they choose a device: there is none here, GPUs are OpenCL devices ("CL")."""
+from __future__ import annotations
+
+from typing import Any
+
+from minigrad.runtime.registry import synchronize as synchronize
+
+
+def is_available() -> bool:
+    """False."""
+    return False
+
+
+def device_count() -> int:
+    """0."""
+    return 0
+
+
+def manual_seed(seed: int) -> None:
+    """Nothing: `minigrad.manual_seed` is for every device."""
+
+
+manual_seed_all = manual_seed
+
+
+def empty_cache(*_: Any) -> None:
+    """Nothing: memory that is free is given to the next tensor that needs it."""
