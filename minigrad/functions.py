@@ -17,6 +17,7 @@ from minigrad.kinds import Size, can_cast, device, finfo, iinfo, promote_types, 
 from minigrad.mixins.base import as_shape
 from minigrad.mixins.base import broadcast_shapes as _broadcast
 from minigrad.mixins.modes import Within
+from minigrad.mixins.printing import set_printoptions
 from minigrad.nn.functional import (
     adaptive_avg_pool1d,
     adaptive_max_pool1d,
@@ -61,7 +62,7 @@ __all__ = [
     "group_norm", "iinfo", "inference_mode", "initial_seed", "is_tensor", "layer_norm", "load", "manual_seed",
     "max", "max_pool1d", "max_pool2d", "max_pool3d", "median", "min", "nanmedian", "no_grad", "normal",
     "polygamma", "promote_types", "randint", "relu", "result_type", "rms_norm", "row_stack", "rrelu", "rrelu_",
-    "save", "scalar_tensor", "selu", "selu_", "stack", "threshold", "threshold_", "where"]
+    "save", "scalar_tensor", "selu", "selu_", "set_printoptions", "stack", "threshold", "threshold_", "where"]
 
 
 

@@ -350,7 +350,7 @@ def test_protocols() -> None:
     assert float(x[0, 0]) == 1.5 and int(Tensor(3)) == 3 and bool(Tensor([1])) and not Tensor([0.0])
     assert [10, 20, 30][Tensor(1)] == 20
     assert np.asarray(x).tolist() == [[1.5, 2.0]] and x.tolist() == [[1.5, 2.0]]
-    assert repr(x) == "<Tensor float32[1, 2] on NUMPY, realized>" and "lazy" in repr(x + 1)
+    assert repr(x) == "tensor([[1.5000, 2.0000]])" and "lazy" in repr(x + 1)
     assert x.numel() == 2 and x.nbytes() == 8 and x.size(1) == 2 and x.size() == (1, 2) and x.element_size() == 4
     assert len({x, x, Tensor(1)}) == 2
     assert (np.float32(2) * Tensor([1.0])).tolist() == [2.0]

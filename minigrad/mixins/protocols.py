@@ -7,12 +7,15 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from minigrad.dtype import bfloat16, uint16
+from minigrad.config import current
+from minigrad.dtype import bfloat16, bool_, float32, int32, uint16
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Expr, Index, evaluate
 from minigrad.mixins.base import as_axis
 from minigrad.mixins.memory import MemoryMixin
+from minigrad.mixins.printing import text_of
 from minigrad.ops import build as B
+from minigrad.runtime.registry import canonical
 
 
 class ProtocolMixin(MemoryMixin):
@@ -107,15 +110,27 @@ class ProtocolMixin(MemoryMixin):
         return float(self.item())
 
     def __format__(self, spec: str) -> str:
-        """`f"{loss:.4f}"` shows the value of a tensor of one element."""
+        """`f"{loss}"` and `f"{loss:.4f}"` show the number in a tensor of shape []."""
         if spec and any(d != 1 for d in self.shape):
             raise ShapeError(f"[format] expected one element for the format {spec!r}, got shape {list(self.shape)}")
-        return format(self.item(), spec) if spec else repr(self)
+        return format(self.item(), spec) if spec or not self.shape else repr(self)
 
     def __repr__(self) -> str:
-        state = "realized" if self._node.storage is not None else "lazy"
-        grad = ", requires_grad=True" if self._requires_grad else ""
-        return f"<Tensor {self.dtype}{list(self.shape)} on {self.device}, {state}{grad}>"
+        """The values where they are computed already, else the shape: nothing is computed to be shown."""
+        values = self._known_values()
+        unknown, empty = values is None, values is not None and not values.size
+        usual = (float32,) if empty else (float32, int32, bool_)
+        facts = {f"device={self.device!r}": unknown or self.device != canonical(current().device),
+                 f"size={tuple(self.shape)}": unknown or (empty and self.ndim != 1),
+                 f"dtype={self.dtype}": unknown or self.dtype not in usual,
+                 "lazy": self._node.storage is None,
+                 f"grad_fn=<{self._node.op.name}>": self._requires_grad and not self._is_leaf(),
+                 "requires_grad=True": self._requires_grad and self._is_leaf()}
+        return text_of(values, [fact for fact, shown in facts.items() if shown])
+
+    def _known_values(self) -> np.ndarray | None:
+        """The values if they are there, None inside a capture."""
+        raise NotImplementedError
 
     # Arrays
 
