@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from conftest import needs_torch
 
 import minigrad
-from minigrad import Tensor, config, jit
+from minigrad import Tensor, config, jit, nn
 from minigrad.engine.stats import stats
 from minigrad.errors import ShapeError
 
@@ -46,9 +47,14 @@ def ours_and_torchs(array: np.ndarray) -> tuple[str, str]:
 
     theirs = torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))
     usual = {"int32": torch.int64, "int64": torch.int32}.get(str(array.dtype))
-    if usual is None or not array.size:
-        return repr(Tensor(array)), repr(theirs).replace("torch.", "")
-    return repr(Tensor(array)), repr(theirs.to(usual)).replace("torch.int32", "int64")
+    text = repr(theirs if usual is None or not array.size else theirs.to(usual))
+    text = text.replace("torch.int32", "int64" if array.size else "int32").replace("torch.", "")
+    return _in_one_line(repr(Tensor(array))), _in_one_line(text)
+
+
+def _in_one_line(text: str) -> str:
+    """With the type behind the last row, whether it fits there or not: the names are shorter here."""
+    return re.sub(r",\n +dtype", ", dtype", text)
 
 
 @needs_torch
@@ -119,3 +125,94 @@ def test_text_inside_a_captured_function() -> None:
         for k in range(3):
             np.testing.assert_array_equal(step(Tensor([1.0, k]).realize()).numpy(), [2.0, 2.0 * k])
     assert seen and all(text.startswith("tensor(") for text in seen)
+
+
+OTHER_TEXTS = {"LogSoftmax", "Softmax", "Softmin", "RMSNorm", "Softplus", "TripletMarginWithDistanceLoss"}
+"""Layers with another default, which is what they show, and without a layer for what is a function."""
+
+
+def layers() -> Iterator[tuple[str, Any, tuple[Any, ...], dict[str, Any]]]:
+    """Layers of PyTorch that can be made with some arguments: name, layer, arguments."""
+    import torch.nn as theirs
+
+    given: list[tuple[Any, ...]] = [(), (2,), (4, 4), (2, 4, 3), (0.5,), (2, 2, 2), (2, 4, 3, 0.5), (2, (2, 2)),
+                                    (4, 6, 5, 1)]
+    named: list[dict[str, Any]] = [
+        {}, {"bias": False}, {"inplace": True}, {"padding": 1, "dilation": 2}, {"num_layers": 2}, {"padding_idx": 1},
+        {"bidirectional": True, "batch_first": True}, {"affine": False}, {"reduction": "sum"}, {"scale_factor": 2.0},
+        {"size": (3, 4)}, {"elementwise_affine": False}, {"padding": "same"}, {"dim": 1},
+        {"groups": 2, "padding_mode": "reflect"}]
+    for name in nn.__all__:
+        if isinstance(getattr(nn, name), type) and hasattr(theirs, name) and not name.startswith("Transformer"):
+            for args, options in itertools.product(given, named):
+                if (name.endswith("Cell") and len(args) > 2) or (
+                        name[:-2] != "Conv" and options.get("padding") == "same"):
+                    continue  # which PyTorch takes there, whatever it is
+                try:
+                    yield name, getattr(theirs, name)(*args, **options), args, options
+                except Exception:
+                    continue
+
+
+@needs_torch
+@pytest.mark.filterwarnings("ignore")
+def test_layers_are_shown_as_pytorch_shows_them() -> None:
+    compared = set()
+    for name, theirs, args, options in layers():
+        try:
+            ours = getattr(nn, name)(*args, **options)
+        except Exception:
+            continue  # what is refused here is another test's
+        wanted = repr(theirs).replace("NonDynamicallyQuantizableLinear", "Linear")
+        if name not in OTHER_TEXTS:
+            assert repr(ours) == wanted
+        compared.add(name)
+    assert len(compared) > 100
+
+
+@needs_torch
+def test_models_are_shown_as_pytorch_shows_them() -> None:
+    import torch.nn as theirs
+
+    def made(of: Any) -> Any:
+        class Block(of.Module):  # type: ignore[misc]
+            def __init__(self, width: int):
+                super().__init__()
+                self.norm, self.act = of.LayerNorm(width), of.ReLU(inplace=True)
+                self.layers = of.ModuleList([of.Linear(width, width) for _ in range(3)] + [of.Dropout(0.1)])
+                self.none = of.ModuleList([])
+                self.heads = of.ModuleDict({"a": of.Linear(width, 1), "b": of.Identity()})
+
+            def extra_repr(self) -> str:
+                return "a block"
+
+        class Odd(of.Module):  # type: ignore[misc]
+            def extra_repr(self) -> str:
+                return "first\nsecond"
+
+        return of.Sequential(of.Embedding(5, 4), Block(4), of.Sequential(), Odd(), of.LSTM(4, 4, 2))
+
+    assert repr(made(nn)) == repr(made(theirs))
+
+
+def test_layers_that_are_no_modules() -> None:
+    class Plain:
+        def __call__(self, x: Tensor) -> Tensor:
+            return x
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            self.blocks = [nn.Linear(2, 3), Plain()]
+            self.sizes, self.weight, self.act = (1, 2), Tensor.zeros(2), Tensor.relu
+
+    assert repr(Model()) == ("Model(\n  (blocks): list(\n    (0): Linear(in_features=2, out_features=3, bias=True)\n"
+                             "    (1): Plain()\n  )\n)")
+    class Square(nn.Linear):
+        def __init__(self, size: int):
+            super().__init__(size, size, bias=False)
+
+    assert repr(Square(4)) == "Square(in_features=4, out_features=4, bias=False)"
+    lazy = nn.LazyLinear(3)
+    assert repr(lazy) == "LazyLinear(in_features=0, out_features=3, bias=True)"
+    lazy(Tensor.zeros(2, 5))
+    assert repr(lazy) == "Linear(in_features=5, out_features=3, bias=True)"

@@ -9,6 +9,7 @@ from minigrad.errors import DTypeError, ShapeError
 from minigrad.mixins.base import as_tensor
 from minigrad.nn.module import Layer
 from minigrad.nn.parts import Parts
+from minigrad.nn.text import folded, structure, text_of_part
 from minigrad.tensor import Tensor
 
 Step = Callable[[Any], Any]
@@ -80,6 +81,9 @@ class ModuleList(Parts, list):
         found = super().__getitem__(index)
         return ModuleList(found) if isinstance(index, slice) else found
 
+    def __repr__(self) -> str:
+        return structure(type(self).__name__, "", folded(self))
+
 
 class ModuleDict(Parts, dict):
     """Layers by name, which are parts of the names in their state: `heads.mask.weight`. So does any dictionary; this
@@ -90,6 +94,9 @@ class ModuleDict(Parts, dict):
         wrong = [name for name in self if not isinstance(name, str) or "." in name or not name]
         if wrong:
             raise DTypeError(f"[ModuleDict] expected names without a dot, got {wrong[0]!r}")
+
+    def __repr__(self) -> str:
+        return structure(type(self).__name__, "", [(name, text_of_part(part)) for name, part in self.items()])
 
 
 def _listed(name: str, modules: Any) -> list[Any]:

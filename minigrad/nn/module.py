@@ -3,13 +3,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
-from typing import Any
+from types import FunctionType
+from typing import Any, Self
 from weakref import ref
 
 from minigrad.errors import DTypeError, MinigradError
 from minigrad.mixins.hooks import HookHandle
 from minigrad.mixins.modes import of_modules
 from minigrad.nn.parts import Parts
+from minigrad.nn.text import structure, text_of_layer, text_of_part
 from minigrad.state.tree import children_of
 from minigrad.tensor import Tensor
 
@@ -94,7 +96,8 @@ class Module(Parts):
     def named_children(self) -> Iterator[tuple[str, Any]]:
         """(name, layer) of the layers, lists and dictionaries in attributes."""
         return iter([(name, value) for name, value in vars(self).items()
-                     if name[0] != "_" and not isinstance(value, Tensor) and (children_of(value) or callable(value))])
+                     if name[0] != "_" and not isinstance(value, Tensor) and (
+                         isinstance(value, Parts) or children_of(value) or callable(value))])
 
     def children(self) -> Iterator[Any]:
         """The layers, lists and dictionaries in attributes."""
@@ -139,14 +142,12 @@ class Module(Parts):
         setattr(self, name, param)
 
     def extra_repr(self) -> str:
-        """What stands between the brackets of a Module without layers."""
+        """What stands between the brackets when it is printed, before its layers."""
         return ""
 
     def __repr__(self) -> str:
-        lines = [f"  ({name}): " + repr(part).replace("\n", "\n  ") if isinstance(part, Module) else
-                 f"  ({name}): {type(part).__name__}" for name, part in self.named_children()]
-        inner = "\n" + "\n".join(lines) + "\n" if lines else self.extra_repr()
-        return f"{type(self).__name__}({inner})"
+        parts = [(name, text_of_part(part)) for name, part in self.named_children() if _has_layers(part)]
+        return structure(type(self).__name__, self.extra_repr(), parts)
 
 
 class Layer(Module):
@@ -154,11 +155,33 @@ class Layer(Module):
     says otherwise."""
 
     training: bool | None = None
+    _made_with: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Keeps the plain arguments, which are what is shown of it."""
+        self = super().__new__(cls)
+        object.__setattr__(self, "_made_with", (tuple([_plain(v) for v in args]),
+                                                {name: _plain(v) for name, v in options.items()}))
+        return self
 
     def extra_repr(self) -> str:
-        """The numbers and names that it keeps, by their names."""
-        return ", ".join(f"{name}={value!r}" for name, value in vars(self).items()
-                         if name[0] != "_" and name != "training" and isinstance(value, (bool, int, float, str, tuple)))
+        """The arguments that PyTorch shows."""
+        return text_of_layer(self)
+
+
+def _plain(value: Any) -> Any:
+    """A number, a name or several; None for anything else."""
+    if isinstance(value, (tuple, list)):
+        return tuple([_plain(v) for v in value])
+    return value if isinstance(value, (bool, int, float, str)) else None
+
+
+def _has_layers(part: Any) -> bool:
+    """Whether it is a layer, or a list or dictionary with one in it."""
+    if isinstance(part, (list, tuple, dict)):
+        return isinstance(part, Parts) or any(_has_layers(p) for p in (
+            part.values() if isinstance(part, dict) else part))
+    return not isinstance(part, (Tensor, FunctionType)) and callable(part)
 
 
 def note_buffer(module: Parts, name: str, persistent: bool) -> None:
