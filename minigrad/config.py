@@ -17,6 +17,7 @@
     MINIGRAD_PACKED_MB      memory for constants that `jit` packs once for faster products, 0: none       (256)
     MINIGRAD_LAZY_MB        what values that nobody has read may keep in memory, before they are computed; 0: any (512)
     MINIGRAD_JIT_CHECK      1: compare each replay with an eager run                                       (0)
+    MINIGRAD_CHECK_INDICES  1: read index tensors and refuse what is out of range; nothing is captured then (0)
     MINIGRAD_DEBUG          0 silent, 1 one line per realize, 2 kernels, 3 loops, 4 source                 (0)
     MINIGRAD_TEST_DATA      data folder of the test suite                                       (../shared/data)
     MINIGRAD_TEST_DEVICES   comma separated devices that the test suite may use                            (all found)
@@ -57,6 +58,7 @@ class Config:
     sub_groups: bool = False
     jit: bool = True
     jit_check: bool = False
+    check_indices: bool = False
     packed_mb: int = 256
     lazy_mb: int = 512
     debug: int = 0
@@ -79,7 +81,8 @@ class Config:
             value = getattr(self, field)
             if type(value) is not int or not lo <= value <= hi:
                 raise ConfigError(f"[config] expected {field} to be an integer in {lo}..{hi}, got {value!r}")
-        for field in ("disk_cache", "verify", "allow_tf32", "sub_groups", "jit", "jit_check"):
+        for field in ("disk_cache", "verify", "allow_tf32", "sub_groups", "jit", "jit_check",
+                      "check_indices"):
             value = getattr(self, field)
             if type(value) is not bool:
                 raise ConfigError(f"[config] expected {field} to be True or False, got {value!r}")
@@ -145,6 +148,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "MINIGRAD_SUB_GROUPS": ("sub_groups", _boolean),
     "MINIGRAD_JIT": ("jit", _boolean),
     "MINIGRAD_JIT_CHECK": ("jit_check", _boolean),
+    "MINIGRAD_CHECK_INDICES": ("check_indices", _boolean),
     "MINIGRAD_PACKED_MB": ("packed_mb", _integer),
     "MINIGRAD_LAZY_MB": ("lazy_mb", _integer),
     "MINIGRAD_DEBUG": ("debug", _integer),

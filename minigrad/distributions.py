@@ -11,6 +11,7 @@ from typing import Any
 
 from minigrad.errors import MinigradError, ShapeError
 from minigrad.mixins.base import as_count, as_shape, as_tensor, broadcast_shapes
+from minigrad.mixins.ranges import check_indices
 from minigrad.tensor import Tensor
 
 _EPS = {"float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -77,10 +78,11 @@ class Categorical(Distribution):
 
     def log_prob(self, value: Any) -> Tensor:
         """The logarithm of the probability of classes, integers that broadcast with `batch_shape`."""
-        value = _of("log_prob", self.logits, value).int()
+        given, value = value, _of("log_prob", self.logits, value).int()
+        check_indices("log_prob", value, self.logits.shape[-1], given=given)
         shape = broadcast_shapes("log_prob", value.shape, self.batch_shape)
         logits = self.logits.expand(*shape, self.logits.shape[-1])
-        return logits.gather(-1, value.expand(*shape).unsqueeze(-1)).squeeze(-1)
+        return logits._gather(-1, value.expand(*shape).unsqueeze(-1)).squeeze(-1)
 
     def entropy(self) -> Tensor:
         """-sum p log p; a class that cannot be adds nothing."""

@@ -19,6 +19,10 @@ class ShapeError(MinigradError, ValueError):
     """Shapes that an operation cannot take."""
 
 
+class OutOfRangeError(ShapeError, IndexError):
+    """An index or an axis that a tensor does not have."""
+
+
 class DTypeError(MinigradError, TypeError):
     """Element types that an operation cannot take."""
 

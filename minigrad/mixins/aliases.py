@@ -5,8 +5,11 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
-from minigrad.dtype import DType, int8, int16, to_dtype, uint8
-from minigrad.errors import ShapeError
+import numpy as np
+
+from minigrad.dtype import DType, bool_, int8, int16, to_dtype, uint8
+from minigrad.errors import OutOfRangeError, ShapeError
+from minigrad.expr import bounds
 from minigrad.mixins.base import as_axis, as_count, as_index, as_shape, as_tensor, is_index
 from minigrad.mixins.patterns import PatternMixin
 from minigrad.mixins.reduce import Axis
@@ -42,10 +45,17 @@ class AliasMixin(PatternMixin):
     def swapaxes(self, axis0: int, axis1: int) -> Self:
         return self.transpose(axis0, axis1)
 
-    def narrow(self, dim: int, start: int, length: int) -> Self:
-        """`length` elements of an axis from `start` on."""
-        a = as_axis("narrow", dim, self.ndim)
-        start, length = as_count("narrow", "start", start), as_count("narrow", "length", length)
+    def narrow(self, dim: int, start: Any, length: int) -> Self:
+        """`length` elements of an axis from `start` on, which counts from the end where it is negative. Raises
+        OutOfRangeError."""
+        a, length = as_axis("narrow", dim, self.ndim), as_count("narrow", "length", length)
+        n, given, start = self.shape[a], start, as_index(start)
+        if start is None:
+            raise ShapeError(f"[narrow] expected start as an integer, got {given!r}")
+        start = n + start if isinstance(start, int) and start < 0 else start
+        if bounds(start)[1] < 0 or bounds(n - start)[1] < 0 or bounds(n - start - length)[1] < 0:
+            raise OutOfRangeError(f"[narrow] expected start in {-n}..{n} and no more than the {n} elements along axis "
+                                  f"{a} of {list(self.shape)}, got start {given} and length {length}")
         return self.shrink(tuple([(start, start + length) if i == a else (0, n) for i, n in enumerate(self.shape)]))
 
     def unbind(self, dim: int = 0) -> tuple[Self, ...]:
@@ -61,11 +71,17 @@ class AliasMixin(PatternMixin):
         """One slice along an axis, without it."""
         return self[(*[slice(None)] * as_axis("select", dim, self.ndim), index)]
 
-    def diff(self, dim: int = -1) -> Self:
-        """Each element less the one before it along an axis."""
-        a = as_axis("diff", dim, self.ndim)
-        n: Any = self.shape[a]
-        return self._cut(a, 1, n) - self._cut(a, 0, n - 1) if n != 0 else self
+    def diff(self, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Self:
+        """Each element less the one before it along an axis, `n` times, of bools whether the two differ; with other
+        tensors joined before and behind the axis first, where n is not 0."""
+        a, count = as_axis("diff", dim, self.ndim), as_count("diff", "n", n)
+        ends = [() if t is None else (as_tensor("diff", self._operand(t)),) for t in (prepend, append)]
+        parts = [*ends[0], self, *ends[1]]
+        x = parts[0].cat(*parts[1:], dim=a) if count and len(parts) > 1 else self
+        while count and x.shape[a] != 0:
+            after, before = x._cut(a, 1, x.shape[a]), x._cut(a, 0, x.shape[a] - 1)
+            x, count = after.ne(before) if x.dtype is bool_ else after - before, count - 1
+        return x
 
     def flipud(self) -> Self:
         return self.flip(0)
@@ -174,8 +190,9 @@ class AliasMixin(PatternMixin):
 
     def tensor_split(self, sections: Any, dim: int = 0) -> tuple[Self, ...]:
         """As many parts along an axis, the first ones longer by one where it does not divide, or parts that end before
-        each of some indices."""
+        each of some indices. A tensor of one or the other is read."""
         n: Any = self.shape[as_axis("tensor_split", dim, self.ndim)]
+        sections = self._sections("tensor_split", sections)
         if is_index(sections):
             count = as_count("tensor_split", "sections", sections, 1)
             return self.split([n // count + (i < n % count) for i in range(count)], dim)
@@ -185,10 +202,22 @@ class AliasMixin(PatternMixin):
         starts = [0, *ends]
         return tuple([self.narrow(dim, s, max(e - s, 0)) for s, e in zip(starts, [*ends, n], strict=True)])
 
+    def _sections(self, name: str, sections: Any) -> Any:
+        """Sections or indices, those of an array or a tensor as Python's integers."""
+        if not isinstance(sections, (np.ndarray, type(self))):
+            return sections
+        sections = self._indices(name, sections)
+        if sections.ndim > 1:
+            raise ShapeError(f"[{name}] expected a number of sections or indices [k], got {list(sections.shape)}")
+        return sections.numpy().tolist()
+
     def select_scatter(self, source: Self, dim: int, index: int) -> Self:
-        """x with `source` as one slice of an axis."""
+        """x with `source` as one slice of an axis. Raises OutOfRangeError."""
         a = as_axis("select_scatter", dim, self.ndim)
-        return self.slice_scatter(source.unsqueeze(a), a, index, index + 1)
+        if not is_index(index):
+            raise ShapeError(f"[select_scatter] expected an integer index, got {index!r}")
+        place: Any = self._position("select_scatter", as_index(index), a)
+        return self.slice_scatter(source.unsqueeze(a), a, place, place + 1)
 
     def slice_scatter(self, source: Self, dim: int = 0, start: int | None = None, end: int | None = None,
                       step: int = 1) -> Self:
@@ -274,17 +303,19 @@ class AliasMixin(PatternMixin):
         other = self._operand(other)
         return other.ne(0) if isinstance(other, type(self)) else bool(other)
 
-    def isclose(self, other: Any, rtol: Any = 1e-5, atol: Any = 1e-8) -> Self:
-        """abs(x - other) <= atol + rtol * abs(other), or equal; NaN is close to nothing."""
+    def isclose(self, other: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False) -> Self:
+        """abs(x - other) <= atol + rtol * abs(other), or equal; NaN is close to NaN with `equal_nan`, else to nothing.
+        """
         other = self._operand(other)
         distance = (self - other).abs()
-        return self.eq(other).bitwise_or((distance <= abs(other) * rtol + atol).bitwise_and(distance.isfinite()))
+        close = self.eq(other).bitwise_or((distance <= abs(other) * rtol + atol).bitwise_and(distance.isfinite()))
+        return close.bitwise_or(self.ne(self).bitwise_and(other != other)) if equal_nan else close  # noqa: PLR0124
 
     def equal(self, other: Any) -> Any:
         """Whether shapes and all elements are equal, as a Python bool: it reads the values."""
         other = as_tensor("equal", self._operand(other))
         return other.shape == self.shape and bool(self.eq(other).all())  # type: ignore[call-overload]
 
-    def allclose(self, other: Any, rtol: Any = 1e-5, atol: Any = 1e-8) -> Any:
+    def allclose(self, other: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False) -> Any:
         """Whether all elements are close, as a Python bool: it reads the values."""
-        return bool(self.isclose(other, rtol, atol).all())  # type: ignore[call-overload]
+        return bool(self.isclose(other, rtol, atol, equal_nan).all())  # type: ignore[call-overload]

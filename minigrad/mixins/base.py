@@ -10,7 +10,7 @@ from weakref import ref
 import numpy as np
 
 from minigrad.dtype import DType, bool_, float32, int32, int64, promote
-from minigrad.errors import DTypeError, ShapeError
+from minigrad.errors import DTypeError, OutOfRangeError, ShapeError
 from minigrad.expr import Expr, Index, bounds
 from minigrad.handles import ask, asked, changed, changed_by_user, changes, forget, handles
 from minigrad.mixins.modes import WithModes, modes
@@ -48,7 +48,7 @@ def _broadcast(shapes: tuple[Shape, ...]) -> Shape | None:
 
 
 def as_axes(name: str, axis: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
-    """Sorted axes from 0, all of them for None. Raises ShapeError for axes out of range or named twice."""
+    """Sorted axes from 0, all of them for None. Raises OutOfRangeError, and ShapeError for axes named twice."""
     if axis is None:
         return tuple(range(rank))
     try:
@@ -57,18 +57,21 @@ def as_axes(name: str, axis: int | Sequence[int] | None, rank: int) -> tuple[int
         raise ShapeError(f"[{name}] expected an integer or several as axis, got {axis!r}") from None
     count = max(rank, 1)  # of a number, axis 0 and -1 are none
     axes = tuple(sorted([a + count if a < 0 else a for a in given]))
-    if any(not 0 <= a < count for a in axes) or len(set(axes)) != len(axes):
-        raise ShapeError(f"[{name}] expected distinct axes in {-count}..{count - 1}, got {axis}")
+    outside = any(not 0 <= a < count for a in axes)
+    if outside or len(set(axes)) != len(axes):
+        error = OutOfRangeError if outside else ShapeError
+        raise error(f"[{name}] expected distinct axes in {-count}..{count - 1}, got {axis}")
     return axes if rank else ()
 
 
 def as_axis(name: str, axis: int, rank: int) -> int:
-    """One axis counted from 0."""
+    """One axis counted from 0. Raises OutOfRangeError, and ShapeError for what is no integer."""
     place = as_index(axis)
     if not isinstance(place, int) or not -rank <= place < rank:
+        error = OutOfRangeError if isinstance(place, int) else ShapeError
         if not rank:
-            raise ShapeError(f"[{name}] expected a tensor with axes, got one of shape [] and axis {axis!r}")
-        raise ShapeError(f"[{name}] expected an axis in {-rank}..{rank - 1}, got {axis!r}")
+            raise error(f"[{name}] expected a tensor with axes, got one of shape [] and axis {axis!r}")
+        raise error(f"[{name}] expected an axis in {-rank}..{rank - 1}, got {axis!r}")
     return place % rank
 
 

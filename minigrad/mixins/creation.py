@@ -10,6 +10,7 @@ from minigrad.dtype import DType, bool_, float32, int32, int64, to_dtype, uint64
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Expr, Index, dim, prove_nonneg
 from minigrad.mixins.base import as_count, as_index, as_number, as_shape, as_tensor, check_shape, join_shapes
+from minigrad.mixins.movement import spread
 from minigrad.mixins.reduce import ReduceMixin
 from minigrad.ops import build as B
 from minigrad.ops.node import Node
@@ -139,13 +140,14 @@ class CreationMixin(ReduceMixin):
         return kept.where(self, False if self.dtype is bool_ else 0)
 
     @classmethod
-    def meshgrid(cls, *tensors: Self, indexing: str = "ij") -> tuple[Self, ...]:
-        """Coordinate grids of 1-D tensors, matrix ('ij') or Cartesian ('xy') order."""
+    def meshgrid(cls, *tensors: Any, indexing: str = "ij") -> tuple[Self, ...]:
+        """Coordinate grids of vectors, matrix ('ij') or Cartesian ('xy') order. A number is a vector of one."""
         if indexing not in ("ij", "xy"):
             raise ShapeError(f"[meshgrid] expected indexing 'ij' or 'xy', got {indexing!r}")
-        order = [as_tensor("meshgrid", t) for t in tensors]
-        if any(t.ndim != 1 for t in order):
+        order = [as_tensor("meshgrid", t) for t in spread(tensors)]
+        if any(t.ndim > 1 for t in order):
             raise ShapeError(f"[meshgrid] expected tensors of one axis, got {join_shapes([t.shape for t in order])}")
+        order = [t if t.ndim else t.reshape(1) for t in order]
         if indexing == "xy" and len(order) > 1:
             order[0], order[1] = order[1], order[0]
         shape = [t.shape[0] for t in order]

@@ -139,7 +139,7 @@ class DistanceMixin(LinalgMixin):
         index = low.int()
         after = (index + 1).minimum(last)
         if without_nan:
-            below, above = ordered.gather(-1, index), ordered.gather(-1, after)
+            below, above = ordered._gather(-1, index), ordered._gather(-1, after)
         else:
             below, above = ordered.index_select(-1, index), ordered.index_select(-1, after)
         found = below.lerp(above, (place - low).cast(x.dtype))

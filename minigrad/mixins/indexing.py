@@ -2,9 +2,8 @@
 
 Ints and slices are slices of the graph. Integer tensors gather with numpy's meaning: they broadcast together, and the
 result's axes stand where the first of them stood if they are adjacent, else in front. Negative indices count from the
-end; ints out of range are errors, elements of index tensors out of range are clamped. A bool mask stands for the
-integer tensors of its `nonzero`, whose length is known by reading its values; no value is read where `x[mask] = y` puts
-the same y at every place.
+end; what is out of range is said in ranges.py. A bool mask stands for the integer tensors of its `nonzero`, whose
+length is known by reading its values; no value is read where `x[mask] = y` puts the same y at every place.
 """
 from __future__ import annotations
 
@@ -15,17 +14,17 @@ from typing import Any, Self
 import numpy as np
 
 from minigrad.dtype import bool_, int32
-from minigrad.errors import DTypeError, ShapeError
+from minigrad.errors import DTypeError, OutOfRangeError, ShapeError
 from minigrad.expr import Expr, Index, bounds, dim, emin
-from minigrad.mixins.base import Base, as_axis, as_tensor, broadcast_shapes, is_index
-from minigrad.mixins.creation import CreationMixin
+from minigrad.mixins.base import Base, as_tensor, broadcast_shapes
+from minigrad.mixins.gathering import GatheringMixin, is_mask
 from minigrad.ops import build as B
 
 _Part = tuple[Index, Index, int]  # start, stop, step (never 0) of one axis
 
 
-class IndexingMixin(CreationMixin):
-    """`x[...]`, `x[...] = value`, gather, scatter and what is built on them."""
+class IndexingMixin(GatheringMixin):
+    """`x[...]` and `x[...] = value`."""
 
     __slots__ = ()
 
@@ -53,9 +52,9 @@ class IndexingMixin(CreationMixin):
         value = self._operand(value)
         if not isinstance(value, type(self)):
             value = type(self).full((), value, dtype=self.dtype, device=self.device)
-        if not (isinstance(key, tuple) or _is_mask(key)):
+        if isinstance(key, (list, np.ndarray)):
             key = self._index_item("setitem", key)
-        if _is_mask(key) and value.ndim <= self.ndim - key.ndim:
+        if is_mask(key) and value.ndim <= self.ndim - key.ndim:
             self._check_mask("setitem", key, 0)
             rest = self.shape[key.ndim:]
             chosen = key.reshape(*key.shape, *[1] * len(rest)).where(_fitted(value, rest).cast(self.dtype), self)
@@ -94,15 +93,15 @@ class IndexingMixin(CreationMixin):
         """(one part per axis, axes that ints drop, places of new axes, index tensors by axis)."""
         items = list(key) if isinstance(key, tuple) else [key]
         items = [self._index_item(name, i) for i in items]
-        used = sum(i.ndim if _is_mask(i) else 1 for i in items if i is not None and i is not Ellipsis)
+        used = sum(i.ndim if is_mask(i) else 1 for i in items if i is not None and i is not Ellipsis)
         if used > self.ndim or sum(1 for i in items if i is Ellipsis) > 1:
-            raise ShapeError(f"[{name}] expected at most {self.ndim} indices and one ..., got {used} "
-                             f"for {list(self.shape)}")
+            raise OutOfRangeError(f"[{name}] expected at most {self.ndim} indices and one ..., got {used} "
+                                  f"for {list(self.shape)}")
         if not any(i is Ellipsis for i in items):
             items.append(Ellipsis)
         at = next(n for n, i in enumerate(items) if i is Ellipsis)
         items[at:at + 1] = [slice(None)] * (self.ndim - used)
-        advanced = any(isinstance(i, Base) for i in items)
+        advanced = any(isinstance(i, (Base, np.ndarray)) for i in items)
         parts: list[_Part] = []
         drops: list[int] = []
         news: list[int] = []
@@ -113,14 +112,14 @@ class IndexingMixin(CreationMixin):
                 news.append(axis - len(drops) + len(news))
             elif isinstance(item, slice):
                 parts.append(self._slice_part(name, item, axis))
-            elif isinstance(item, type(self)):
-                found: list[Any] = [item]
-                if _is_mask(item):
-                    self._check_mask(name, item, axis)
-                    places = item.nonzero()
-                    found = [places[:, k] for k in range(item.ndim)]
-                tensors.update(enumerate(found, axis))
-                parts += [(0, n, 1) for n in self.shape[axis:axis + len(found)]]
+            elif is_mask(item):
+                self._check_mask(name, item, axis)
+                places = item.nonzero()
+                tensors.update({axis + k: places[:, k] for k in range(item.ndim)})
+                parts += [(0, n, 1) for n in self.shape[axis:axis + item.ndim]]
+            elif isinstance(item, (Base, np.ndarray)):
+                tensors[axis] = self._indices(name, item, self.shape[axis], negative=True)
+                parts.append((0, self.shape[axis], 1))
             else:
                 start = self._position(name, item, axis)
                 parts.append((start, start + 1, 1))
@@ -130,35 +129,11 @@ class IndexingMixin(CreationMixin):
                     tensors[axis] = type(self).zeros(dtype=int32, device=self.device)
         return parts, [] if advanced else drops, news, tensors
 
-    def _index_item(self, name: str, item: Any) -> Any:
-        if item is None or item is Ellipsis or isinstance(item, Expr):
-            return item
-        if isinstance(item, slice):
-            if not all([end is None or is_index(end) for end in (item.start, item.stop, item.step)]):
-                raise DTypeError(f"[{name}] expected a slice of integers, got {item}")
-            return item
-        if isinstance(item, (list, np.ndarray)):
-            array = np.asarray(item)
-            empty = not array.size and array.dtype != np.bool_
-            item = type(self)._from_data(array.astype(np.int32) if empty else array, None, self.device)
-        if isinstance(item, Base):
-            if not item.dtype.is_int and not (_is_mask(item) and item.ndim):
-                raise DTypeError(f"[{name}] expected integer indices or a bool mask, got {item.dtype} "
-                                 f"{list(item.shape)}")
-            return item
-        try:
-            if isinstance(item, (bool, np.bool_)):
-                raise TypeError
-            return int(operator.index(item))
-        except TypeError:
-            raise DTypeError(f"[{name}] expected ints, slices, None, ..., tensors or Variables, "
-                             f"got {type(item).__name__}") from None
-
     def _check_mask(self, name: str, mask: Base, axis: int) -> None:
         covered = self.shape[axis:axis + mask.ndim]
         if mask.shape != covered:
-            raise ShapeError(f"[{name}] expected a mask {list(covered)} from axis {axis} of {list(self.shape)}, "
-                             f"got {list(mask.shape)}")
+            raise OutOfRangeError(f"[{name}] expected a mask {list(covered)} from axis {axis} of {list(self.shape)}, "
+                                  f"got {list(mask.shape)}")
 
     def _position(self, name: str, item: Index, axis: int) -> Index:
         n = self.shape[axis]
@@ -166,8 +141,8 @@ class IndexingMixin(CreationMixin):
             return item
         place = n + item if isinstance(item, int) and item < 0 else item
         if bounds(place)[1] < 0 or bounds(place - n)[0] >= 0:
-            raise ShapeError(f"[{name}] expected an index in {-n}..{n - 1} along axis {axis} of {list(self.shape)}, "
-                             f"got {item}")
+            raise OutOfRangeError(f"[{name}] expected an index in {-n}..{n - 1} along axis {axis} of "
+                                  f"{list(self.shape)}, got {item}")
         return place
 
     def _slice_part(self, name: str, item: slice, axis: int) -> _Part:
@@ -211,9 +186,8 @@ class IndexingMixin(CreationMixin):
         common = broadcast_shapes("getitem", *[t.shape for t in tensors.values()])
         flat: Any = None
         for t, n in zip(tensors.values(), shape, strict=True):
-            wrapped = t if t.dtype.kind == "u" else (t < 0).where(t + n, t)
-            inside = wrapped.clip(0, n - 1) if len(tensors) > 1 else wrapped
-            inside = inside.cast(int32)
+            place = t._counted_from_end(n)
+            inside = place.clip(0, n - 1).cast(int32) if len(tensors) > 1 else place
             flat = inside if flat is None else flat * n + inside
         return flat.expand(*common), common
 
@@ -251,8 +225,6 @@ class IndexingMixin(CreationMixin):
         done = rows._scatter(0, wide, flat, reduction).reshape(*x.shape)
         return done.permute(*sorted(range(self.ndim), key=order.__getitem__))
 
-    # Named operations
-
     def numpy(self) -> np.ndarray:
         """The values as a numpy array."""
         raise NotImplementedError
@@ -271,89 +243,6 @@ class IndexingMixin(CreationMixin):
         # A tensor without axes has one element, taken or not.
         x, mask = self.expand(*shape).reshape(*shape or (1,)), mask.expand(*shape).reshape(*shape or (1,))
         return x[mask]
-
-    def _indices(self, name: str, index: Any) -> Self:
-        """`index` as a tensor of integers; lists and arrays become one."""
-        if isinstance(index, (int, list, np.ndarray, np.integer)):
-            index = self._index_item(name, np.asarray(index))
-        if not as_tensor(name, index).dtype.is_int:
-            raise DTypeError(f"[{name}] expected an integer index, got {index.dtype}")
-        return index
-
-    def gather(self, dim: int, index: Any) -> Self:
-        """out[.., i, ..] = x[.., index[.., i, ..], ..] along `dim`; out has the index's shape. A number and a vector of
-        one element are the same here."""
-        index, x = self._indices("gather", index), self._as_vector()
-        a = as_axis("gather", dim, x.ndim)
-        found = self._wrap(B.gather(x._node, index._as_vector()._node, a), self)
-        return found if index.ndim else found.reshape(())
-
-    def _as_vector(self) -> Self:
-        """This tensor, or the one element of a tensor without axes as a vector."""
-        return self if self.ndim else self.reshape(1)
-
-    def scatter(self, dim: int, index: Any, src: Any, reduce: str | None = None) -> Self:
-        """x with src[.., i, ..] put at [.., index[.., i, ..], ..] along `dim`; `reduce`: 'add' to what is there, or
-        'multiply' it."""
-        known = {None: "set", "add": "add", "multiply": "mul"}
-        if reduce not in known:
-            raise ShapeError(f"[scatter] expected reduce None, 'add' or 'multiply', got {reduce!r}")
-        return self._scatter(dim, index, src, known[reduce])
-
-    def scatter_add(self, dim: int, index: Any, src: Any) -> Self:
-        return self._scatter(dim, index, src, "add")
-
-    def _scatter(self, dim: int, index: Any, src: Any, reduction: str) -> Self:
-        if not self.ndim:
-            return self.reshape(1)._scatter(dim, index, src, reduction).reshape(())
-        a = as_axis("scatter", dim, self.ndim)
-        index, src = self._indices("scatter", index)._as_vector(), self._operand(src)
-        if not isinstance(src, Base):
-            value = B.full(src, index.shape, self.dtype, self.device)
-            return self._wrap(B.scatter(self._node, index._node, value, a, reduction), self)
-        src = src._as_vector()  # type: ignore[attr-defined]
-        if src.shape != index.shape:
-            if src.ndim != index.ndim or any(bounds(s - i)[1] < 0 for s, i in zip(src.shape, index.shape, strict=True)):
-                raise ShapeError(f"[scatter] expected a source of at least the index's shape {list(index.shape)}, "
-                                 f"got {list(src.shape)}")
-            # As in PyTorch, the index may cover a leading part of the source.
-            src = src.shrink(tuple([(0, n) for n in index.shape]))  # type: ignore[attr-defined]
-        value = B.cast(src._node, self.dtype)
-        return self._wrap(B.scatter(self._node, index._node, value, a, reduction), self, src)
-
-    def take(self, index: Any) -> Self:
-        """The elements of the flattened tensor at integers of any shape, which the result has. Negative ones count from
-        the end; out of range is clamped."""
-        index = self._indices("take", index)
-        place = index if index.dtype.kind == "u" else (index < 0).where(index + self.numel(), index)
-        return self.flatten()._rows(place)
-
-    def _rows(self, index: Self) -> Self:
-        """x[index] along the first axis for an integer tensor of any shape; out of range is clamped."""
-        rest, count = self.shape[1:], index.numel()
-        wide = index.reshape(count, *[1] * len(rest)).expand(count, *rest)
-        return self.gather(0, wide).reshape(*index.shape, *rest)
-
-    def embedding(self, index: Any) -> Self:
-        """Rows of this [V, D] table: index [...] gives [..., D]."""
-        if self.ndim != 2:
-            raise ShapeError(f"[embedding] expected a table [V, D], got {list(self.shape)}")
-        return self._rows(self._indices("embedding", index))
-
-    def index_select(self, dim: int, index: Any) -> Self:
-        """Slices of one axis, in the order of a 1-D index, or the one at an index without axes. A tensor without axes
-        is its own slice, for one index."""
-        a, index = as_axis("index_select", dim, max(self.ndim, 1)), self._indices("index_select", index)._as_vector()
-        if index.ndim != 1 or (not self.ndim and index.shape != (1,)):
-            expected = "an index of one axis" if self.ndim else "one index for a tensor without axes"
-            raise ShapeError(f"[index_select] expected {expected}, got {list(index.shape)}")
-        if not self.ndim:
-            return self.gather(0, index.reshape(()))
-        return self.transpose(a, 0)._rows(index).transpose(a, 0)
-
-
-def _is_mask(item: Any) -> bool:
-    return isinstance(item, Base) and item.dtype is bool_
 
 
 def _fitted(value: Any, shape: Sequence[Index]) -> Any:

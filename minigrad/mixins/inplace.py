@@ -81,7 +81,9 @@ class InPlaceMixin(SpectrumMixin):
     def fill_(self, value: Any) -> Self:
         """All elements `value`, a number or a tensor of shape ()."""
         self._check_in_place("fill_")
-        return self._become("fill_", self.full_like(as_number("fill_", "value", value)))
+        filled = self._number_or_tensor("fill_", value, self.shape)
+        return self._become("fill_", filled.cast(self.dtype) if isinstance(filled, type(self)) else self.full_like(
+            filled))
 
     def copy_(self, source: Any) -> Self:
         """The values of `source`, which broadcasts and is cast, from whatever device."""

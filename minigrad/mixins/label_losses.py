@@ -6,10 +6,12 @@ from typing import Any, Self
 
 import numpy as np
 
+from minigrad.config import current
 from minigrad.dtype import int32
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_count, as_tensor
 from minigrad.mixins.losses import LossMixin, reduced
+from minigrad.mixins.ranges import check_indices
 
 _NEVER = -1e30  # the logarithm of the probability of what cannot be: finite, so that it has a gradient
 
@@ -47,6 +49,9 @@ class LabelLossMixin(LossMixin):
         if labels.ndim != 2 or {labels.shape[0], *times.shape, *sizes.shape} != {batch}:
             raise ShapeError(f"[ctc_loss] expected targets [{batch}, S] and lengths [{batch}], got "
                              f"{list(labels.shape)}, {list(times.shape)} and {list(sizes.shape)}")
+        if current().check_indices:
+            counted = labels._order(1) < sizes.unsqueeze(1)
+            check_indices("ctc_loss", counted.where(labels, blank), classes)
         loss = -self._log_probability(labels.cast(int32), times, sizes, blank, steps)
         impossible = loss > -_NEVER / 2
         loss = impossible.where(0.0 if zero_infinity else math.inf, loss).cast(self.dtype)
@@ -60,7 +65,7 @@ class LabelLossMixin(LossMixin):
                              f"{counts.tolist()}")
         starts = np.cumsum(counts) - counts
         places = starts[:, None] + np.arange(max(counts.max(initial=0), 1))
-        return self.gather(0, self._indices("ctc_loss", np.minimum(places, max(counts.sum() - 1, 0)).ravel())).reshape(
+        return self._gather(0, self._indices("ctc_loss", np.minimum(places, max(counts.sum() - 1, 0)).ravel())).reshape(
             *places.shape) if self.shape[0] else self.zeros(len(counts), 0, dtype=int32, device=self.device)
 
     def _log_probability(self, labels: Self, times: Self, sizes: Self, blank: int, steps: int) -> Self:
@@ -74,7 +79,7 @@ class LabelLossMixin(LossMixin):
         jump = other.where(0.0, _NEVER).unsqueeze(-1).pad((0, 2))  # [N, 2S + 1, 3]: two before, one before, itself
         wide = self.cast(self.dtype.compute)
         places = states.reshape(1, batch, count).expand(steps, batch, count)
-        emitted = wide.gather(2, places).maximum(_NEVER).contiguous()
+        emitted = wide._gather(2, places).maximum(_NEVER).contiguous()
         order = type(self).arange(count, device=self.device)
         reached = order.eq(0).where(0.0, _NEVER).cast(wide.dtype).expand(batch, count).contiguous()
         jump = jump.cast(wide.dtype).contiguous()
@@ -82,7 +87,7 @@ class LabelLossMixin(LossMixin):
             come = (reached.pad((2, 0), value=_NEVER).unfold(1, 3) + jump).logsumexp(-1) + emitted[t]
             reached = (times > t).unsqueeze(-1).where(come, reached).contiguous()
         last = sizes.reshape(-1, 1) * 2
-        ends = reached.gather(1, last).cat(sizes.reshape(-1, 1).eq(0).where(_NEVER, reached.gather(
+        ends = reached._gather(1, last).cat(sizes.reshape(-1, 1).eq(0).where(_NEVER, reached._gather(
             1, (last - 1).maximum(0))), dim=1)
         return ends.logsumexp(1)
 
@@ -93,23 +98,23 @@ class LabelLossMixin(LossMixin):
         """Of scores [N, C] and classes [N]: the mean over the other classes i of max(0, margin - x[class] + x[i])**p,
         times the class's `weight` [C], with C as the number of them."""
         if self.ndim == 1:
-            row = self.unsqueeze(0).multi_margin_loss(self._indices("multi_margin_loss", target).reshape(1), p, margin,
-                                                      weight, reduction)
+            target = self._indices("multi_margin_loss", target, self.shape[0]).reshape(1)
+            row = self.unsqueeze(0).multi_margin_loss(target, p, margin, weight, reduction)
             return row.reshape(()) if reduction == "none" else row
-        target = self._indices("multi_margin_loss", target)
+        target = self._indices("multi_margin_loss", target, self.shape[-1] if self.ndim else None)
         if self.ndim != 2 or target.shape != self.shape[:1] or p not in (1, 2):
             raise ShapeError(f"[multi_margin_loss] expected scores [N, C], classes [N] and p of 1 or 2, got "
                              f"{list(self.shape)}, {list(target.shape)} and {p}")
         own = target.unsqueeze(1)
-        loss = (self - self.gather(1, own) + margin).relu() ** p
-        loss = loss if weight is None else loss * as_tensor("multi_margin_loss", weight).gather(0, target).unsqueeze(1)
+        loss = (self - self._gather(1, own) + margin).relu() ** p
+        loss = loss if weight is None else loss * as_tensor("multi_margin_loss", weight)._gather(0, target).unsqueeze(1)
         other = self._order(1).ne(own)
         return reduced(other.where(loss, 0).mean(1), reduction)
 
     def multilabel_margin_loss(self, target: Any, reduction: str = "mean") -> Self:
         """Of scores [N, C] and labels [N, C], of which those before the first -1 count: the sum of
         max(0, 1 - (x[label] - x[i])) over labels and over i that are none, over C."""
-        target = self._indices("multilabel_margin_loss", target)
+        target = self._indices("multilabel_margin_loss", target, self.shape[-1] if self.ndim else None, ignored=-1)
         if self.ndim not in (1, 2) or target.shape != self.shape:
             raise ShapeError(f"[multilabel_margin_loss] expected scores and labels [N, C], got {list(self.shape)} and "
                              f"{list(target.shape)}")
@@ -117,7 +122,7 @@ class LabelLossMixin(LossMixin):
         place = target.maximum(0)
         chosen = place.unsqueeze(-1).eq(self._order(self.ndim - 1).unsqueeze(-2)).bitwise_and(counts.unsqueeze(-1))
         chosen = chosen.any(-2)
-        pairs = (1 - self.gather(-1, place).unsqueeze(-1) + self.unsqueeze(-2)).relu()
+        pairs = (1 - self._gather(-1, place).unsqueeze(-1) + self.unsqueeze(-2)).relu()
         kept = counts.unsqueeze(-1).bitwise_and(chosen.logical_not().unsqueeze(-2))
         return reduced(kept.where(pairs, 0).sum((-2, -1)) / self.shape[-1], reduction)
 

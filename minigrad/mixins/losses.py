@@ -8,9 +8,10 @@ import math
 import warnings
 from typing import Any, Self
 
-from minigrad.errors import DTypeError, ShapeError
+from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_axis, as_number, as_tensor, broadcast_shapes
 from minigrad.mixins.nn_functional import NNMixin
+from minigrad.mixins.ranges import check_indices
 from minigrad.ops import functions
 
 
@@ -26,10 +27,10 @@ class LossMixin(NNMixin):
         """Of logits [N, C, ...] with class indices [N, ...] or probabilities [N, C, ...].
 
         Rows of the class `ignore_index` do not count (PyTorch's is -100 unless told; here none is). Other indices
-        must be in 0..C-1, which nothing checks: values are not there yet. `weight` [C] scales the loss of each class;
-        the mean over class indices is one weighted by it.
+        must be in 0..C-1 (see ranges.py). `weight` [C] scales the loss of each class; the mean over class indices is
+        one weighted by it.
         """
-        target = as_tensor("cross_entropy", self._operand(target))
+        given, target = target, as_tensor("cross_entropy", self._operand(target))
         if not 0 <= as_number("cross_entropy", "label_smoothing", label_smoothing) <= 1:
             raise ShapeError(f"[cross_entropy] expected a label_smoothing in 0..1, got {label_smoothing}")
         if not self.ndim:
@@ -37,9 +38,10 @@ class LossMixin(NNMixin):
         axis = 1 if self.ndim > 1 else 0
         weight = self._class_weight("cross_entropy", weight, axis)
         if target.dtype.is_int and target.ndim == self.ndim - 1:
+            check_indices("cross_entropy", target, self.shape[axis], given=given, ignored=ignore_index)
             if weight is not None:
                 return self._weighted_cross_entropy(target, reduction, label_smoothing, ignore_index, weight)
-            return self.sparse_categorical_crossentropy(target, ignore_index, label_smoothing, reduction, axis)
+            return self._class_cross_entropy(target, ignore_index, label_smoothing, reduction, axis)
         if target.shape != self.shape:
             raise ShapeError(f"[cross_entropy] expected class indices or probabilities for logits {list(self.shape)}, "
                              f"got {target.dtype} {list(target.shape)}")
@@ -78,23 +80,26 @@ class LossMixin(NNMixin):
                              f"got {list(self.shape)} and {list(target.shape)}")
         index = target.unsqueeze(axis)
         counts = self.full((), 1, dtype=self.dtype, device=self.device).expand(*rows) if weight is None else \
-            weight.expand(*self.shape).gather(axis, index).squeeze(axis)
+            weight.expand(*self.shape)._gather(axis, index).squeeze(axis)
         if ignore_index is not None:
             counts = target.ne(ignore_index).where(counts, 0)
-        loss = -self.gather(axis, index).squeeze(axis)
+        loss = -self._gather(axis, index).squeeze(axis)
         return counts.eq(0).where(0, loss * counts) if ignore_index is not None else loss * counts, counts
 
     def sparse_categorical_crossentropy(self, target: Self, ignore_index: int | None = -1, label_smoothing: float = 0.0,
                                         reduction: str = "mean", axis: int = -1) -> Self:
         """Cross-entropy of logits with class indices along `axis`; rows labelled `ignore_index` do not count."""
-        target = as_tensor("cross_entropy", self._operand(target))
         axis = as_axis("cross_entropy", axis, self.ndim)
+        target = self._indices("cross_entropy", target, self.shape[axis], ignored=ignore_index)
+        return self._class_cross_entropy(target, ignore_index, label_smoothing, reduction, axis)
+
+    def _class_cross_entropy(self, target: Self, ignore_index: int | None, label_smoothing: float, reduction: str,
+                             axis: int) -> Self:
+        """`cross_entropy` of classes that are in range."""
         rows = tuple([d for a, d in enumerate(self.shape) if a != axis])
         if target.shape != rows:
             raise ShapeError(f"[cross_entropy] expected class indices {list(rows)} for logits {list(self.shape)}, "
                              f"got {list(target.shape)}")
-        if not target.dtype.is_int:
-            raise DTypeError(f"[cross_entropy] expected integer class indices, got {target.dtype}")
         x = self._as_float()
         x = x.cast(x.dtype.compute)
         loss = self._wrap(functions.cross_entropy(x._node, target._node, axis, label_smoothing), self)
@@ -108,7 +113,8 @@ class LossMixin(NNMixin):
                  ignore_index: int | None = None) -> Self:
         """Negative log likelihood of log-probabilities [N, C, ...] and class indices [N, ...]; `weight` and
         `ignore_index` are those of `cross_entropy`."""
-        target = self._indices("nll_loss", target)
+        target = self._indices("nll_loss", target, self.shape[min(self.ndim - 1, 1)] if self.ndim else None,
+                               ignored=ignore_index)
         weight = self._class_weight("nll_loss", weight, 1 if self.ndim > 1 else 0)
         loss, counts = self._picked("nll_loss", target, ignore_index, weight)
         if reduction == "mean" and (weight is not None or ignore_index is not None):

@@ -53,7 +53,7 @@ class MovementMixin(ActivationMixin):
         places = [as_index(a) for a in given]
         if None in places:
             raise ShapeError(f"[permute] expected an order of {self.ndim} axes for {list(self.shape)}, got {given}")
-        axes = tuple([a + self.ndim if a < 0 else a for a in places])
+        axes = tuple([as_axis("permute", a, self.ndim) for a in places])
         return self._wrap(B.permute(self._node, axes), self)
 
     def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
@@ -208,16 +208,6 @@ class MovementMixin(ActivationMixin):
         wide = [d for n, d in zip(counts, shape, strict=True) for d in (n, d)]
         final = [n * d for n, d in zip(counts, shape, strict=True)]
         return self.reshape(*apart).expand(*wide).reshape(*final)
-
-    def repeat_interleave(self, repeats: int, dim: int | None = None) -> Self:
-        """Each element along `dim` repeated; flattened first without one."""
-        if dim is None:
-            return self.flatten().repeat_interleave(repeats, 0)
-        a = as_axis("repeat_interleave", dim, self.ndim)
-        repeats = as_count("repeat_interleave", "repeats", repeats)
-        x = self.unsqueeze(a + 1)
-        wide = [*self.shape[:a + 1], repeats, *self.shape[a + 1:]]
-        return x.expand(*wide).flatten(a, a + 1)
 
     def cat(self, *others: Any, dim: int = 0) -> Self:
         """Joined with other tensors along an axis; their other axes agree. Also `Tensor.cat(a, b, dim=1)`."""

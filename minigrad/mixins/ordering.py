@@ -1,4 +1,4 @@
-"""Sorting and searching: sort, argsort, topk, kthvalue, median, searchsorted, bucketize, unique.
+"""Sorting and searching: sort, argsort, topk, kthvalue, median, searchsorted, bucketize.
 
 Every element gets an integer key of the same order, NaN last and -0.0 equal to 0.0, and below it in one int64 its
 place, so that no two are equal and the order is stable. Blocks of `_BLOCK` are put in order by counting, for each
@@ -11,8 +11,6 @@ go back the same way.
 from __future__ import annotations
 
 from typing import Any, Self
-
-import numpy as np
 
 from minigrad.dtype import float64, int32, int64, promote, uint32, uint64
 from minigrad.errors import ShapeError
@@ -92,7 +90,7 @@ class OrderingMixin(ScanMixin):
             raise ShapeError(f"[{name}] expected at least one element along axis {a}, got {list(self.shape)}")
         order = self._in_order(name, a, False)
         if without_nan:
-            index = order.gather(a, ((self.eq(self).sum(a, keepdim=True) - 1) // 2).maximum(0))
+            index = order._gather(a, ((self.eq(self).sum(a, keepdim=True) - 1) // 2).maximum(0))
         else:
             middle, last = order._cut(a, (n - 1) // 2, (n - 1) // 2 + 1), order._cut(a, n - 1, n)
             index = self.isnan().any(a, keepdim=True).where(last, middle)
@@ -113,13 +111,13 @@ class OrderingMixin(ScanMixin):
         if n == 0:
             raise ShapeError(f"[mode] expected at least one element along axis {dim}, got {list(self.shape)}")
         order = self.argsort(a).transpose(a, -1).contiguous()
-        ordered = self.transpose(a, -1).gather(-1, order)
+        ordered = self.transpose(a, -1)._gather(-1, order)
         places = type(self).arange(n, device=self.device)
         last = self.ndim - 1
         first = ordered._cut(last, 1, n).ne(ordered._cut(last, 0, n - 1)).pad((1, 0), value=1)
         start = first.where(places, 0).cummax(-1)[0]  # of the run of equal elements
-        index = order.gather(-1, (places - start).argmax(-1, keepdim=True)).transpose(a, -1)
-        value = self.gather(a, index)
+        index = order._gather(-1, (places - start).argmax(-1, keepdim=True)).transpose(a, -1)
+        value = self._gather(a, index)
         return Extreme(value, index) if keepdim else Extreme(value.squeeze(a), index.squeeze(a))
 
     def msort(self) -> Self:
@@ -158,51 +156,6 @@ class OrderingMixin(ScanMixin):
             raise ShapeError(f"[bucketize] expected boundaries [n], got {list(boundaries.shape)}")
         return boundaries.searchsorted(self, right)
 
-    # How many results there are, their values say
-
-    def unique(self, return_inverse: bool = False, return_counts: bool = False) -> Any:
-        """The distinct elements in ascending order, [count], every NaN as one of its own and last; then, as asked for,
-        the place of each element among them, of this shape, and how often each occurs, both int32. Reads the values."""
-        values = self.numpy()
-        found = np.unique(values, return_inverse=True, return_counts=True, equal_nan=False)
-        made = [type(self)._from_data(array, kind, self.device) for array, kind in zip(
-            (found[0], found[1].astype(np.int32).reshape(values.shape), found[2].astype(np.int32)),
-            (self.dtype, int32, int32), strict=True)]
-        kept = [t for t, wanted in zip(made, (True, return_inverse, return_counts), strict=True) if wanted]
-        return tuple(kept) if len(kept) > 1 else kept[0]
-
-    def unique_consecutive(self, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None,
-                           ) -> Any:
-        """Without what equals the one before it, of the flattened tensor or of slices along an axis; then, as asked
-        for, the place of each among them and how many each stands for, both int32. Reads the values."""
-        values = self.numpy()
-        a = 0 if dim is None else as_axis("unique_consecutive", dim, self.ndim)
-        along = values.reshape(-1) if dim is None else np.moveaxis(values, a, 0)
-        rows = along.reshape(along.shape[0], -1) if along.size else np.zeros((along.shape[0], 1))
-        first = np.append(True, (rows[1:] != rows[:-1]).any(1))[:len(rows)]
-        inverse = np.cumsum(first) - 1
-        counts = np.diff(np.append(np.nonzero(first)[0], len(rows)))
-        made = [type(self)._from_data(np.ascontiguousarray(array), kind, self.device) for array, kind in (
-            (along[first] if dim is None else np.moveaxis(along[first], 0, a), self.dtype),
-            ((inverse.reshape(values.shape) if dim is None else inverse).astype(np.int32), int32),
-            (counts.astype(np.int32), int32))]
-        wanted = [t for t, asked in zip(made, (True, return_inverse, return_counts), strict=True) if asked]
-        return tuple(wanted) if len(wanted) > 1 else wanted[0]
-
-    def bincount(self, minlength: int = 0) -> Self:
-        """How often each number from 0 on occurs in integers [n], int32 [max + 1], or `minlength` if that is more.
-
-        Reads the largest and the smallest. Raises ShapeError for negative numbers.
-        """
-        if self.ndim != 1 or not self.dtype.is_int:
-            raise ShapeError(f"[bincount] expected integers [n], got {self.dtype} {list(self.shape)}")
-        least, most = (0, -1) if self.shape[0] == 0 else (self.min().numpy().item(), self.max().numpy().item())
-        if least < 0:
-            raise ShapeError(f"[bincount] expected no negative numbers, got {least}")
-        count = max(most + 1, as_count("bincount", "minlength", minlength))
-        counts = self.zeros(count, dtype=int32, device=self.device)
-        return counts.scatter_add(0, self, self.ones(*self.shape, dtype=int32, device=self.device))
-
     # Arguments
 
     def _known_length(self, name: str, axis: int) -> int:
@@ -219,7 +172,7 @@ class OrderingMixin(ScanMixin):
         return int(k)
 
     def _chosen(self, dim: int, indices: Self) -> Self:
-        return self.gather(dim, indices) if self.ndim else self
+        return self._gather(dim, indices) if self.ndim else self
 
     # Orders
 
@@ -256,8 +209,8 @@ class OrderingMixin(ScanMixin):
             return self._with_places()._sorted(keep)._places()
         lower = self.bitwise_and(_LOWER) + int(int32.min)
         first = lower._with_places()._sorted(self._known_length("sort", 1))._places().contiguous()
-        upper = self.rshift(32).gather(1, first)
-        return first.gather(1, upper._with_places()._sorted(keep)._places())
+        upper = self.rshift(32)._gather(1, first)
+        return first._gather(1, upper._with_places()._sorted(keep)._places())
 
     def _with_places(self) -> Self:
         """Keys of the range of int32 in the upper half, and places in the lower half of an int64."""
@@ -300,7 +253,7 @@ class OrderingMixin(ScanMixin):
     def _put(self, places: Self) -> Self:
         """[rows, n] at other places of their rows. Those that share a place are padding, of which there is enough."""
         filler = self.full(self.shape, _LAST, dtype=int64, device=self.device)
-        return filler.scatter(1, places.contiguous(), self)
+        return filler._scatter(1, places.contiguous(), self, "set")
 
     def _count_before(self, wanted: Self, equal: bool = False) -> Self:
         """For each of `wanted` [..., k], how many of [..., n] in order are less (or equal), int32; n is a power of two.
@@ -309,7 +262,7 @@ class OrderingMixin(ScanMixin):
         found = self.zeros(*wanted.shape, dtype=int32, device=self.device)
         while step:
             half = step // 2
-            probe = self.gather(axis, found + (half - 1 if half else 0))
+            probe = self._gather(axis, found + (half - 1 if half else 0))
             found = found + (probe <= wanted if equal else probe < wanted).where(max(half, 1), 0)
             step, count = half, count + 1
             found = found.contiguous() if step and count % _STEPS == 0 else found

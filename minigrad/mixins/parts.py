@@ -40,6 +40,7 @@ class PartsMixin(AliasMixin):
     def _split_evenly(self, name: str, sections: Any, axis: int, least: int) -> tuple[Self, ...]:
         if self.ndim < least:
             raise ShapeError(f"[{name}] expected at least {least} axes, got {list(self.shape)}")
+        sections = self._sections(name, sections)
         if is_index(sections) and (sections < 1 or self.shape[axis] % sections != 0):
             raise ShapeError(f"[{name}] expected sections that divide {self.shape[axis]}, got {sections}")
         return self.tensor_split(sections, axis)
@@ -132,7 +133,7 @@ class PartsMixin(AliasMixin):
             places = places.reshape(*[-1 if i == a else 1 for i in range(self.ndim)])
         if places.shape[a] != n:
             raise ShapeError(f"[trapezoid] expected {n} places along axis {dim}, got {list(places.shape)}")
-        return (pairs * places.diff(a)).sum(a) * 0.5
+        return (pairs * places.diff(dim=a)).sum(a) * 0.5
 
     def adjoint(self) -> Self:
         """The last two axes exchanged: of real matrices the conjugate transpose."""

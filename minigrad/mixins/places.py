@@ -1,6 +1,6 @@
-"""Reading and writing at indices along an axis, diagonals and triangles, histograms.
+"""Reading and writing at indices along an axis, diagonals and triangles.
 
-Index tensors hold integers from 0 on, along one axis; out of range they are clamped (see indexing.py).
+Which indices an operation accepts, and what those out of range do, stands in ranges.py.
 """
 from __future__ import annotations
 
@@ -13,73 +13,80 @@ from minigrad.dtype import bool_, int32
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import emin
 from minigrad.mixins.base import as_axis, as_count, as_index, as_number, as_shape, as_tensor, broadcast_shapes, is_index
+from minigrad.mixins.movement import spread
+from minigrad.mixins.ranges import check_indices
 from minigrad.mixins.sampling import SamplingMixin
 
 
 class PlacesMixin(SamplingMixin):
-    """None of these reads values, but for `one_hot` where it must count classes."""
+    """None of these reads values."""
 
     __slots__ = ()
 
     # Along an axis
 
     def take_along_dim(self, indices: Any, dim: int | None = None) -> Self:
-        """out[.., i, ..] = x[.., indices[.., i, ..], ..] along `dim`, where the other axes broadcast; of the flattened
-        tensor without one."""
-        indices = self._indices("take_along_dim", indices)
+        """out[.., i, ..] = x[.., indices[.., i, ..], ..] along `dim`, where the other axes broadcast and indices count
+        modulo its length, as in PyTorch; of the flattened tensor without one, where they are 0 or more."""
         if dim is None:
-            return self.flatten().gather(0, indices.flatten())
+            return self.flatten()._gather(0, self._indices("take_along_dim", indices, self.numel()).flatten())
+        indices = self._indices("take_along_dim", indices)
         a = as_axis("take_along_dim", dim, self.ndim)
         if indices.ndim != self.ndim:
             raise ShapeError(f"[take_along_dim] expected indices of {self.ndim} axes for {list(self.shape)}, "
                              f"got {list(indices.shape)}")
         common = broadcast_shapes("take_along_dim", *[t.shape[:a] + t.shape[a + 1:] for t in (self, indices)])
         x, index = (t.expand(*common[:a], t.shape[a], *common[a:]) for t in (self, indices))
-        return x.gather(a, index)
+        n: Any = x.shape[a]
+        index = index.cast(int32) if index.dtype.bits < 32 else index
+        return x._gather(a, index % n if n != 0 else index)
 
     def index_add(self, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Self:
         """x with alpha * source[.., i, ..] added to the slice index[i] along `dim`."""
         a, wide, source = self._slices("index_add", dim, index, source)
-        return self.scatter_add(a, wide, source if alpha == 1 else source * alpha)
+        return self._scatter(a, wide, source if alpha == 1 else source * alpha, "add")
 
     def index_copy(self, dim: int, index: Any, source: Any) -> Self:
         """x with source[.., i, ..] in place of the slice index[i] along `dim`."""
         a, wide, source = self._slices("index_copy", dim, index, source)
-        return self.scatter(a, wide, source)
+        return self._scatter(a, wide, source, "set")
 
     def index_fill(self, dim: int, index: Any, value: Any) -> Self:
-        """x with a number in place of the slices that a 1-D index names along `dim`."""
-        a = as_axis("index_fill", dim, max(self.ndim, 1))
-        index = self._indices("index_fill", index).flatten()
+        """x with a number, or a tensor of shape (), in place of the slices that a 1-D index names along `dim`."""
+        a, n = as_axis("index_fill", dim, max(self.ndim, 1)), self._length_along("index_fill", dim)
+        index = self._indices("index_fill", index, n, negative=True).flatten()._counted_from_end(n)
         shape = [index.shape[0] if i == a else d for i, d in enumerate(self.shape or (1,))]
         wide = index.reshape(*[-1 if i == a else 1 for i in range(len(shape))]).expand(*shape)
-        return self.scatter(a, wide, as_number("index_fill", "value", value))
+        return self._scatter(a, wide, self._number_or_tensor("index_fill", value, shape), "set")
+
+    def _number_or_tensor(self, name: str, value: Any, shape: Sequence[Any]) -> Any:
+        """A number, or a tensor of shape () expanded to `shape`, which keeps its gradient."""
+        if isinstance(value, type(self)) and not value.ndim:
+            return value.expand(*shape)
+        return as_number(name, "value", value)
 
     def index_reduce(self, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True) -> Self:
         """x with source[.., i, ..] combined into the slice index[i] along `dim`; `reduce` is as in `scatter_reduce`."""
         a, wide, source = self._slices("index_reduce", dim, index, source)
-        return self.scatter_reduce(a, wide, source, reduce, include_self=include_self)
+        return self._scatter_reduce("index_reduce", a, wide, source, reduce, include_self)
 
     def index_put(self, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Self:
         """x after x[indices] = values, or with them added; None among the indices stands for a whole axis."""
-        key = tuple([slice(None) if i is None else i for i in indices])
-        if not accumulate:
-            result = self._wrap(self._node, self)
-            result[key] = values
-            return result
-        _, drops, _, tensors = self._parse("index_put", key)
+        _, drops, _, tensors = self._parse("index_put", tuple([slice(None) if i is None else i for i in indices]))
         if drops or not tensors:
             raise ShapeError(f"[index_put] expected tensors, lists or None as indices, got {indices!r}")
-        return self._put_tensors(tensors, as_tensor("index_put", self._operand(np.asarray(values) if isinstance(
-            values, (bool, int, float)) else values)), "add")
+        values = self._operand(np.asarray(values) if isinstance(values, (bool, int, float)) else values)
+        return self._put_tensors(tensors, as_tensor("index_put", values), "add" if accumulate else "set")
 
     def put(self, index: Any, source: Any, accumulate: bool = False) -> Self:
         """x with the elements of `source` at places of the flattened tensor, or added there."""
-        index, source = self._indices("put", index).flatten(), as_tensor("put", self._operand(source)).flatten()
+        n = self.numel()
+        index = self._indices("put", index, n, negative=True).flatten()
+        source = as_tensor("put", self._operand(source)).flatten()
         if index.shape != source.shape:
             raise ShapeError(f"[put] expected as many elements as indices, got {list(source.shape)} and "
                              f"{list(index.shape)}")
-        place = (index < 0).where(index + self.numel(), index)
+        place = index._counted_from_end(n)
         return self.flatten()._scatter(0, place, source, "add" if accumulate else "set").reshape(*self.shape)
 
     def as_strided(self, size: Sequence[int], stride: Sequence[int], storage_offset: int = 0) -> Self:
@@ -98,7 +105,7 @@ class PlacesMixin(SamplingMixin):
         for a, (n, s) in enumerate(zip(shape, steps, strict=True)):
             order = type(self).arange(n, device=self.device).reshape(*[-1 if i == a else 1 for i in range(len(shape))])
             place = place + order * s
-        return self.flatten().gather(0, place.flatten()).reshape(*shape)
+        return self.flatten()._gather(0, place.flatten()).reshape(*shape)
 
     def nonzero_static(self, *, size: int, fill_value: int = -1) -> Self:
         """The first `size` rows of `nonzero`, int32 [size, ndim], with `fill_value` where there are no more. Reads no
@@ -108,7 +115,8 @@ class PlacesMixin(SamplingMixin):
         place = chosen.cumsum() - 1
         place = chosen.bitwise_and(place < count).where(place, count)
         found = self.full((count + 1,), -1, dtype=int32, device=self.device)
-        found = found.scatter(0, place, type(self).arange(self.numel(), device=self.device))._cut(0, 0, count)
+        order = type(self).arange(self.numel(), device=self.device)
+        found = found._scatter(0, place, order, "set")._cut(0, 0, count)
         columns, step = [], self.numel()
         for n in self.shape:
             step = step // n if n != 0 else 1  # type: ignore[operator]
@@ -120,7 +128,8 @@ class PlacesMixin(SamplingMixin):
     def _slices(self, name: str, dim: int, index: Any, source: Any) -> tuple[int, Self, Self]:
         """(the axis, the index in the shape of the source, the source)."""
         a = as_axis(name, dim, max(self.ndim, 1))
-        index, source = self._indices(name, index).flatten(), as_tensor(name, self._operand(source))
+        index = self._indices(name, index, self._length_along(name, dim)).flatten()
+        source = as_tensor(name, self._operand(source))
         expected = tuple([index.shape[0] if i == a else d for i, d in enumerate(self.shape or (1,))])
         if expected == (1,):
             source = source._as_vector()
@@ -132,13 +141,18 @@ class PlacesMixin(SamplingMixin):
     def scatter_reduce(self, dim: int, index: Any, src: Self, reduce: str, *, include_self: bool = True) -> Self:
         """x with src combined into it by 'sum', 'prod', 'mean', 'amax' or 'amin'; without `include_self`, what is
         written to counts as if it was not there."""
+        index = self._indices("scatter_reduce", index, self._length_along("scatter_reduce", dim))
+        return self._scatter_reduce("scatter_reduce", dim, index, src, reduce, include_self)
+
+    def _scatter_reduce(self, name: str, dim: int, index: Self, src: Self, reduce: str, include_self: bool) -> Self:
+        """`scatter_reduce` by indices that are in range."""
         known = {"sum": "add", "prod": "mul", "mean": "add", "amax": "max", "amin": "min"}
         if reduce not in known:
-            raise ShapeError(f"[scatter_reduce] expected reduce among {', '.join(known)}, got {reduce!r}")
+            raise ShapeError(f"[{name}] expected reduce among {', '.join(known)}, got {reduce!r}")
         base = self
-        ones = self.full((), 1, dtype=int32, device=self.device).expand(*self._indices("scatter_reduce", index).shape)
+        ones = self.full((), 1, dtype=int32, device=self.device).expand(*index.shape)
         start = self.full(self.shape, 1 if include_self else 0, dtype=int32, device=self.device)
-        counts = start.scatter_add(dim, index, ones) if reduce == "mean" or not include_self else start
+        counts = start._scatter(dim, index, ones, "add") if reduce == "mean" or not include_self else start
         if not include_self:
             identity = {"prod": 1, "amax": self.dtype.min, "amin": self.dtype.max}.get(reduce, 0)
             base = (counts > 0).where(identity, self)
@@ -149,17 +163,22 @@ class PlacesMixin(SamplingMixin):
         return result / counts.cast(self.dtype) if self.dtype.is_float else result // counts.cast(self.dtype)
 
     def masked_scatter(self, mask: Any, source: Any) -> Self:
-        """x with the elements of `source`, in order, where a bool `mask` that broadcasts is True."""
+        """x with the elements of `source`, in order, where a bool `mask` is True; x and the mask broadcast. A source
+        with fewer elements has its last one repeated, and is refused under `check_indices`."""
         mask, source = as_tensor("masked_scatter", self._operand(mask)), as_tensor(
             "masked_scatter", self._operand(source))
         if mask.dtype is not bool_:
             raise DTypeError(f"[masked_scatter] expected a bool mask, got {mask.dtype}")
-        chosen = mask.expand(*self.shape)
-        if 0 in self.shape or source.numel() == 0:
-            return self
-        order = (chosen.flatten().cumsum() - 1).maximum(0)
-        taken = source.cast(self.dtype).flatten().gather(0, order.clip(0, source.numel() - 1))
-        return chosen.where(taken.reshape(*self.shape), self)
+        shape = broadcast_shapes("masked_scatter", self.shape, mask.shape)
+        x, chosen, count = self.expand(*shape), mask.expand(*shape), source.numel()
+        if 0 in shape:
+            return x
+        order = chosen.flatten().cumsum() - 1
+        check_indices("masked_scatter", order, count, ignored=-1)
+        if count == 0:
+            return x
+        taken = source.cast(self.dtype).flatten()._gather(0, order)
+        return chosen.where(taken.reshape(*shape), x)
 
     # Diagonals and triangles
 
@@ -247,76 +266,15 @@ class PlacesMixin(SamplingMixin):
 
     @classmethod
     def block_diag(cls, *matrices: Self) -> Self:
-        """A matrix of matrices along its diagonal, 0 elsewhere."""
-        parts = [as_tensor("block_diag", m) for m in matrices]
-        if not parts or any(m.ndim != 2 for m in parts):
-            raise ShapeError(f"[block_diag] expected at least one matrix and matrices alone, got "
+        """A matrix of matrices along its diagonal, 0 elsewhere. Vectors are rows, and numbers are 1 by 1."""
+        parts = [as_tensor("block_diag", m) for m in spread(matrices)]
+        if not parts or any(m.ndim > 2 for m in parts):
+            raise ShapeError(f"[block_diag] expected at least one matrix, and at most 2 axes, got "
                              f"{[list(m.shape) for m in parts]}")
+        parts = [m if m.ndim == 2 else m.reshape(1, -1 if m.ndim else 1) for m in parts]
         width = sum(m.shape[1] for m in parts)
         rows, left = [], 0
         for m in parts:
             rows.append(m.pad((left, width - left - m.shape[1], 0, 0)))
             left += m.shape[1]
         return rows[0].cat(*rows[1:], dim=0)
-
-    # Counts
-
-    def histc(self, bins: int = 100, min: float = 0, max: float = 0) -> Self:
-        """How many elements are in each of `bins` equal ranges of min..max, both ends included, in this type [bins];
-        min and max are those of the elements where they are equal. NaN is in none."""
-        bins = as_count("histc", "bins", bins, 1)
-        least, most = as_number("histc", "min", min), as_number("histc", "max", max)
-        if least > most or not self.dtype.is_float:
-            raise ShapeError(f"[histc] expected floats and min <= max, got {self.dtype}, {min} and {max}")
-        if self.numel() == 0:
-            return self.zeros(bins, dtype=self.dtype, device=self.device)
-        x = self.flatten().cast(self.dtype.compute)
-        low: Any = x.min() if least == most else least
-        high: Any = x.max() if least == most else most
-        if least == most:
-            low, high = low.eq(high).where(low - 1, low), low.eq(high).where(high + 1, high)
-        inside = (x >= low).bitwise_and(x <= high)
-        place = inside.where((x - low) / (high - low) * bins, 0).int().clip(0, bins - 1)
-        empty = self.zeros(bins, dtype=int32, device=self.device)
-        return empty.scatter_add(0, place, inside.int()).cast(self.dtype)
-
-    def histogram(self, bins: Any, *, range: tuple[float, float] | None = None, weight: Any = None,
-                  density: bool = False) -> tuple[Self, Self]:
-        """(how many elements are in each bin, its edges) of floats: `bins` equal ones of `range`, which is that of the
-        elements unless told, or those between ascending edges [bins + 1]. A bin has its lower edge, and the last one
-        both. Elements count as `weight`, of this shape; `density` divides by their total and the bins' widths."""
-        if not self.dtype.is_float:
-            raise ShapeError(f"[histogram] expected floats, got {self.dtype}")
-        x = self.flatten().cast(self.dtype.compute).detach()
-        edges: Any = bins if isinstance(bins, type(self)) else self._equal_edges(x, bins, range)
-        if edges.ndim != 1 or edges.shape[0] < 2:
-            raise ShapeError(f"[histogram] expected edges [bins + 1], got {list(edges.shape)}")
-        count = edges.shape[0] - 1
-        kept = (x >= edges[0]).bitwise_and(x <= edges[count])
-        place = (edges.cast(x.dtype).searchsorted(x, right=True) - 1).clip(0, count - 1)
-        one = x.ones_like() if weight is None else as_tensor("histogram", self._operand(weight)).flatten()
-        total = self.zeros(count, dtype=x.dtype, device=self.device).scatter_add(0, place, kept.where(one, 0))
-        if density:
-            total = total / total.sum() / (edges._cut(0, 1, count + 1) - edges._cut(0, 0, count))
-        return total.cast(self.dtype), edges.cast(self.dtype)
-
-    def _equal_edges(self, x: Self, bins: int, ends: tuple[float, float] | None) -> Self:
-        count = as_count("histogram", "bins", bins, 1)
-        if ends is None and x.numel() == 0:
-            ends = (0.0, 1.0)
-        low, high = (x.min(), x.max()) if ends is None else [
-            self.full((), float(as_number("histogram", "range", e)), dtype=x.dtype, device=self.device) for e in ends]
-        same = low.eq(high)
-        low, high = same.where(low - 0.5, low), same.where(high + 0.5, high)
-        order = type(self).arange(count + 1, device=self.device).cast(x.dtype)
-        return order.eq(count).where(high, low + order * ((high - low) / count))
-
-    def one_hot(self, num_classes: int | None = None) -> Self:
-        """A new last axis with 1 at each class and 0 elsewhere, as int32. Without a number of classes there is one more
-        than the largest, which is read."""
-        if not self.dtype.is_int:
-            raise DTypeError(f"[one_hot] expected integer classes, got {self.dtype}")
-        if num_classes is None:
-            num_classes = int(self.max().numpy()) + 1
-        classes = type(self).arange(as_count("one_hot", "num_classes", num_classes, 1), device=self.device)
-        return self.cast(int32).unsqueeze(-1).eq(classes).cast(int32)

@@ -10,6 +10,7 @@ from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_count, as_shape
 from minigrad.mixins.distances import DistanceMixin
 from minigrad.mixins.linalg import per_axis, spatial_padding
+from minigrad.mixins.ranges import check_indices
 from minigrad.ops import build as B
 
 Pads = tuple[tuple[int, int], ...]
@@ -70,7 +71,7 @@ class PoolingMixin(DistanceMixin):
         from that. Raises ShapeError for others."""
         kernel = self._kernel("max_unpool2d", kernel_size)
         n = len(kernel)
-        indices = self._indices("max_unpool2d", indices)
+        listed, indices = indices, self._indices("max_unpool2d", indices)
         if indices.shape != self.shape:
             raise ShapeError(f"[max_unpool2d] expected indices {list(self.shape)}, got {list(indices.shape)}")
         steps = per_axis("max_unpool2d", kernel if stride is None else stride, n)
@@ -85,9 +86,10 @@ class PoolingMixin(DistanceMixin):
                                  f"less than a stride of {list(steps)} from {list(plane)}, got {list(given)}")
             plane = given[-n:]
         batch = self.shape[:-n]
+        check_indices("max_unpool2d", indices, B.numel(plane), given=listed)
         flat = self.zeros(*batch, B.numel(plane), dtype=self.dtype, device=self.device)
-        places = indices.flatten(-n) if n > 1 else indices
-        return flat.scatter(len(batch), places, self.flatten(-n) if n > 1 else self).reshape(*batch, *plane)
+        places, values = (t.flatten(-n) if n > 1 else t for t in (indices, self))
+        return flat._scatter(len(batch), places, values, "set").reshape(*batch, *plane)
 
     # Windows whose number is given
 

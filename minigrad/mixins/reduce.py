@@ -72,7 +72,7 @@ class ReduceMixin(MovementMixin):
     def _extreme(self, indices: Any, dim: int, keepdim: bool) -> Extreme:
         if self.ndim == 0:
             return Extreme(self, indices)
-        values = cast(Any, self).gather(dim, indices)
+        values = cast(Any, self)._gather(dim, indices)
         return Extreme(values, indices) if keepdim else Extreme(values.squeeze(dim), indices.squeeze(dim))
 
     def min(self, axis: Axis = None, keepdim: bool = False, *, dim: int | None = None) -> Any:

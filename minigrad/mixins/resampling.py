@@ -146,7 +146,7 @@ class ResamplingMixin(PoolingMixin):
             x <= width - 1)  # type: ignore[operator]
         flat = inside.where(y, 0).int() * width + inside.where(x, 0).int()
         index = flat.flatten(1).unsqueeze(1).expand(batch, channels, -1)
-        found = self.flatten(2).gather(2, index).reshape(batch, channels, *flat.shape[1:])
+        found = self.flatten(2)._gather(2, index).reshape(batch, channels, *flat.shape[1:])
         return inside.unsqueeze(1).where(found, 0)
 
     def affine_grid(self, size: Sequence[int], align_corners: bool = False) -> Self:

@@ -7,12 +7,12 @@ from minigrad import random
 from minigrad.dtype import DType, float32, int32
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.mixins.base import as_count
-from minigrad.mixins.ordering import OrderingMixin
+from minigrad.mixins.counting import CountingMixin
 
 _LEAST = 1e-30  # of a waiting time, so that 0 divided by it is 0
 
 
-class SamplingMixin(OrderingMixin):
+class SamplingMixin(CountingMixin):
     """None of these has a gradient, but for `bernoulli`, whose gradient is 0."""
 
     __slots__ = ()

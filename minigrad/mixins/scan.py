@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from minigrad.dtype import bool_, int32
+from minigrad.dtype import DType, bool_, int32
 from minigrad.mixins.base import as_axis
 from minigrad.mixins.indexing import IndexingMixin
 from minigrad.mixins.reduce import Extreme
@@ -37,13 +37,13 @@ class ScanMixin(IndexingMixin):
 
     __slots__ = ()
 
-    def cumsum(self, axis: int = 0, *, dim: int | None = None) -> Self:
-        """Running sums along an axis; bool and small integers give int32 (uint32)."""
-        return self._accumulating(None)._scan("cumsum", axis if dim is None else dim, _SUM)
+    def cumsum(self, axis: int = 0, *, dim: int | None = None, dtype: DType | str | None = None) -> Self:
+        """Running sums along an axis; bool and small integers give int32 (uint32). With `dtype`, of that type."""
+        return self._accumulating(dtype)._scan("cumsum", axis if dim is None else dim, _SUM)
 
-    def cumprod(self, axis: int = 0, *, dim: int | None = None) -> Self:
-        """Running products along an axis; bool and small integers give int32 (uint32)."""
-        return self._accumulating(None)._scan("cumprod", axis if dim is None else dim, _PROD)
+    def cumprod(self, axis: int = 0, *, dim: int | None = None, dtype: DType | str | None = None) -> Self:
+        """Running products along an axis; bool and small integers give int32 (uint32). With `dtype`, of that type."""
+        return self._accumulating(dtype)._scan("cumprod", axis if dim is None else dim, _PROD)
 
     def logcumsumexp(self, axis: int = 0, *, dim: int | None = None) -> Self:
         """Logarithms of running sums of exponentials along an axis, without overflow."""
@@ -74,7 +74,7 @@ class ScanMixin(IndexingMixin):
         records = x.eq(extreme).bitwise_or(x.isnan()).where(places, 0)
         last = _Scan(lambda x: x.max(-1), lambda x, y: x.maximum(y), 0)
         indices = records._scan(name, a, last)
-        return Extreme(self.gather(a, indices), indices)
+        return Extreme(self._gather(a, indices), indices)
 
     def _scan(self, name: str, axis: int, scan: _Scan) -> Self:
         a = as_axis(name, axis, max(self.ndim, 1))

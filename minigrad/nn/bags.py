@@ -6,6 +6,7 @@ from typing import Any
 from minigrad.dtype import int32
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_tensor
+from minigrad.mixins.ranges import check_indices
 from minigrad.nn.linear import Embedding
 from minigrad.tensor import Tensor
 
@@ -29,8 +30,8 @@ def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, 
         raise ShapeError(f"[embedding_bag] expected indices [bags, N], or [N] and offsets, and a table [V, D], got "
                          f"{list(index.shape)}, {None if offsets is None else list(offsets.shape)} and "
                          f"{list(table.shape)}")
-    rows = table.embedding(index)
-    row = padding_idx + int(table.shape[0]) if padding_idx is not None and padding_idx < 0 else padding_idx
+    rows = table._rows(table._indices("embedding_bag", index, table.shape[0]))
+    row = padding_idx if padding_idx is None else table._position("embedding_bag", padding_idx, 0)
     counts = index.full_like(1).int() if row is None else index.ne(row).int()
     rows = rows if per_sample_weights is None else rows * per_sample_weights.unsqueeze(-1)
     if offsets is None:
@@ -55,14 +56,16 @@ def _reduced_segments(rows: Tensor, counts: Tensor, offsets: Tensor, mode: str, 
     bags: Any = offsets.shape[0] - (1 if ends else 0)  # type: ignore[operator]
     if bags == 0 or n == 0:
         return rows.sum(0, keepdim=True).expand(bags, width) * 0 if bags else rows.reshape(-1, width)[:0]
+    check_indices("embedding_bag", offsets, n + 1)
     place = (offsets[:bags].searchsorted(Tensor.arange(n, device=rows.device), right=True) - 1).maximum(0)
     wide, kept = place.unsqueeze(-1).expand(n, width), counts.eq(1).unsqueeze(-1)
-    number = Tensor.zeros(bags, dtype=int32, device=rows.device).scatter_add(0, place, counts).unsqueeze(-1)
+    number = Tensor.zeros(bags, dtype=int32, device=rows.device)._scatter(0, place, counts, "add").unsqueeze(-1)
     start = Tensor.zeros(bags, width, dtype=rows.dtype, device=rows.device)
     if mode == "max":
-        found = start.scatter_reduce(0, wide, kept.where(rows, rows.dtype.min), "amax", include_self=False)
+        rows = kept.where(rows, rows.dtype.min)
+        found = start._scatter_reduce("embedding_bag", 0, wide, rows, "amax", include_self=False)
         return number.eq(0).where(0, found)
-    total = start.scatter_add(0, wide, kept.where(rows, 0))
+    total = start._scatter(0, wide, kept.where(rows, 0), "add")
     return total if mode == "sum" else total / number.maximum(1)
 
 

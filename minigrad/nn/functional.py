@@ -124,7 +124,7 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, *, 
     found = as_tensor("embedding", weight).embedding(input)
     if padding_idx is None:
         return found
-    row = padding_idx + weight.shape[0] if padding_idx < 0 else padding_idx
+    row = weight._position("embedding", padding_idx, 0)
     return input.eq(row).unsqueeze(-1).where(found.detach(), found)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from minigrad.errors import MinigradError, ShapeError
+from minigrad.errors import MinigradError, OutOfRangeError, ShapeError
 from minigrad.mixins.base import as_count, as_tensor, is_index
 from minigrad.nn.module import Layer
 from minigrad.tensor import Tensor
@@ -49,8 +49,8 @@ class Embedding(Layer):
             self.weight = Tensor.randn(num_embeddings, embedding_dim, requires_grad=True)
             return
         if not is_index(padding_idx) or not -num_embeddings <= padding_idx < num_embeddings:
-            raise ShapeError(f"[Embedding] expected a padding_idx in {-num_embeddings}..{num_embeddings - 1}, "
-                             f"got {padding_idx}")
+            raise OutOfRangeError(f"[Embedding] expected a padding_idx in {-num_embeddings}..{num_embeddings - 1}, "
+                                  f"got {padding_idx}")
         self.padding_idx = padding_idx % num_embeddings
         rows = Tensor.arange(num_embeddings).reshape(-1, 1)
         start = rows.eq(self.padding_idx).where(0.0, Tensor.randn(num_embeddings, embedding_dim))
