@@ -53,7 +53,7 @@ class GatheringMixin(CreationMixin):
                  ignored: int | None = None) -> Self:
         """`index` as a tensor of integers; lists and arrays become one. Of an axis of `size`, they are checked as
         `check_indices` says."""
-        given = index
+        given = None
         if isinstance(index, (int, list, np.ndarray, np.integer)):
             given = self._index_item(name, np.asarray(index))
             index = given if isinstance(given, Base) else type(self)._from_data(given, None, self.device)

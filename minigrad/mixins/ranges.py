@@ -28,10 +28,9 @@ def check_indices(name: str, index: Any, size: Index, *, given: Any = None, nega
 
     Values are read under `check_indices` alone; those of `given`, where it is a list or an array, and of constants are
     at hand."""
-    constant = B.constant_of(index._node)
-    if isinstance(given, (int, list, tuple, np.ndarray, np.integer)):
+    if given is not None and isinstance(given, (int, list, tuple, np.ndarray, np.integer)):
         values = np.asarray(given)
-    elif constant is not None and 0 not in index.shape:
+    elif (constant := B.constant_of(index._node)) is not None and 0 not in index.shape:
         values = np.asarray(constant)
     elif current().check_indices and not dry_runs:
         values = _read(name, index)

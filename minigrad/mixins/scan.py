@@ -28,8 +28,8 @@ class _Scan:
     identity: Any
 
 
-_SUM = _Scan(lambda x: x.sum(-1), lambda x, y: x + y, 0)
-_PROD = _Scan(lambda x: x.prod(-1), lambda x, y: x * y, 1)
+_SUM = _Scan(lambda x: x.sum(-1, dtype=x.dtype), lambda x, y: x + y, 0)
+_PROD = _Scan(lambda x: x.prod(-1, dtype=x.dtype), lambda x, y: x * y, 1)
 
 
 class ScanMixin(IndexingMixin):
