@@ -20,8 +20,10 @@ def test_defaults_come_from_the_machine() -> None:
 def test_environment() -> None:
     c = from_environment({
         "MINIGRAD_DEVICE": "CL:pocl", "MINIGRAD_THREADS": "3", "MINIGRAD_CACHE": "/x", "MINIGRAD_VERIFY": "yes",
-        "MINIGRAD_DISK_CACHE": "0", "MINIGRAD_TEST_DEVICES": "CPU, CL:pocl", "MINIGRAD_DEBUG": ""})
+        "MINIGRAD_DISK_CACHE": "0", "MINIGRAD_TEST_DEVICES": "CPU, CL:pocl", "MINIGRAD_DEBUG": "",
+        "MINIGRAD_CHECK_INDICES": "1"})
     assert c.device == "CL:pocl" and c.threads == 3 and c.cache_dir == Path("/x") and c.verify and not c.disk_cache
+    assert c.check_indices and not Config().check_indices
     assert c.test_devices == ("CPU", "CL:pocl") and c.debug == 0
 
 

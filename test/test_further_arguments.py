@@ -10,7 +10,8 @@ import pytest
 from conftest import devices
 
 from minigrad import Tensor, config, jit
-from minigrad.errors import MinigradError, ShapeError
+from minigrad.errors import DTypeError, MinigradError, ShapeError
+from minigrad.nn import functional
 
 torch = pytest.importorskip("torch", reason="torch is the second opinion here")
 
@@ -47,11 +48,22 @@ CASES: list[Callable[[Any, Any], Any]] = [
     lambda x, k: k("int64", [1, 2, 2, 0]).bincount(x[:, 0].detach()), lambda x, k: k("int64", [1, 3]).bincount(
         k("int64", [2, 3]), 6), lambda x, k: k("int32", [1, 1]).bincount(weights=k("float16", [0.5, 2])),
     lambda x, k: k("int64", []).bincount(k("float32", []), minlength=2),
+    lambda x, k: (x > 0).nonzero(as_tuple=True)[1], lambda x, k: (x[0, 0] > -9).nonzero(as_tuple=True)[0],
+    lambda x, k: (x > 0).nonzero(as_tuple=False), lambda x, k: (x > 0).isclose(x > 1, equal_nan=True),
+    lambda x, k: k.searchsorted(k("int64", [1, 3, 3, 5]), k("int64", [0, 3, 6]), side="right"),
+    lambda x, k: k.searchsorted(k("int64", [3, 5, 1, 3]), k("int64", [0, 3, 6]), sorter=k("int64", [2, 0, 3, 1])),
+    lambda x, k: k.searchsorted(k("int64", [1, 3]), k("int64", [[3], [4]]), side="left", out_int32=True),
+    lambda x, k: x.gather(1, k("int64", np.zeros((2, 0)))), lambda x, k: x[0].gather(0, k("int64", np.zeros((2, 0)))),
+    lambda x, k: x.scatter(0, k("int64", np.zeros((0, 3))), x.detach()), lambda x, k: x[0, 0].unique(True, True)[1],
+    lambda x, k: x[0, 0].unique_consecutive(True)[1], lambda x, k: x.index_fill(0, k("int64", []), 1.0),
+    lambda x, k: k.losses.multi_margin_loss(x[0, 0], k("int64", 0)), lambda x, k: k.losses.multi_margin_loss(
+        x[0], k("int64", 2), reduction="none"),
 ]
 
 
 class Ours:
     own, float32, float64, int32, int8 = Tensor, "float32", "float64", "int32", "int8"
+    searchsorted, losses = staticmethod(Tensor.searchsorted), functional
 
     def __call__(self, dtype: str, data: Any) -> Any:
         return Tensor(np.array(data, dtype))
@@ -59,6 +71,7 @@ class Ours:
 
 class Theirs:
     own, float32, float64, int32, int8 = torch, torch.float32, torch.float64, torch.int32, torch.int8
+    searchsorted, losses = torch.searchsorted, torch.nn.functional
 
     def __call__(self, dtype: str, data: Any) -> Any:
         return torch.from_numpy(np.array(data, dtype))
@@ -123,8 +136,36 @@ def test_repeats_whose_sum_is_given_are_not_read() -> None:
     (lambda x: x.narrow(0, 2, 3), "[narrow] expected start in -4..4 and no more than the 4 elements along axis 0"),
     (lambda x: x.narrow(0, -5, 0), "[narrow] expected start in -4..4"),
     (lambda x: x.select_scatter(x[0], 0, 1.0), "[select_scatter] expected an integer index, got 1.0"),
+    (lambda x: x.isclose(x, rtol=-1), "[isclose] expected rtol and atol of 0 or more, got -1 and 1e-08"),
+    (lambda x: x.isclose(x.double()), "[isclose] expected tensors of the same type, got float32 and float64"),
+    (lambda x: x[0].searchsorted(x, True, side="left"), "[searchsorted] expected side 'left' or 'right' that agrees"),
+    (lambda x: x[0].searchsorted(x, sorter=[0, 1]), "[searchsorted] expected a sorter [3], got [2]"),
+    (lambda x: x[0].searchsorted(x, sorter=[0, 1, 3]), "[searchsorted] expected indices in 0..2 for an axis of 3"),
+    (lambda x: x.unsqueeze(0).diag(), "[diag] expected a vector or a matrix, got [1, 4, 3]"),
+    (lambda x: x.rot90(1, (1, -1)), "[rot90] expected two axes, got 1 and -1 of [4, 3]"),
+    (lambda x: x.masked_fill(x > 0, x[0]), "[masked_fill] expected a number or a tensor of shape (), got [3]"),
 ])
 def test_mistakes(run: Callable[[Tensor], Any], message: str) -> None:
     with config(device="NUMPY"), pytest.raises(MinigradError) as caught:
         run(Tensor(X))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("name, run", [
+    ("scatter", lambda x, i, s: x.scatter(0, i, s)), ("scatter_add", lambda x, i, s: x.scatter_add(0, i, s)),
+    ("scatter_reduce", lambda x, i, s: x.scatter_reduce(0, i, s, "sum")), ("put", lambda x, i, s: x.put(i, s)),
+    ("index_add", lambda x, i, s: x.index_add(0, i, s)), ("index_copy", lambda x, i, s: x.index_copy(0, i, s)),
+    ("index_reduce", lambda x, i, s: x.index_reduce(0, i, s, "amax")),
+    ("index_put", lambda x, i, s: x.index_put((i,), s)), ("masked_scatter", lambda x, i, s: x.masked_scatter(x > 9, s)),
+])
+def test_sources_have_the_type_of_what_they_are_written_to(name: str, run: Callable[..., Any]) -> None:
+    """As in PyTorch; lists and arrays, and what `x[index] = y` assigns, are cast."""
+    with config(device="NUMPY"):
+        x, i = Tensor(X[:, 0]), Tensor([2, 0])
+        for wrong in (Tensor([1, 2]), Tensor([1.0, 2.0], dtype="float64"), Tensor([True, False])):
+            with pytest.raises(DTypeError, match=rf"\[{name}\] expected a source of float32, got {wrong.dtype}"):
+                run(x, i, wrong)
+        for right in ([1, 2], np.array([1, 2]), Tensor([1.0, 2.0])):
+            assert run(x, i, right).dtype.name == "float32"
+        x[i] = Tensor([7, 8])
+        assert x[2].item() == 7

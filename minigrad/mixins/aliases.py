@@ -8,9 +8,9 @@ from typing import Any, Self
 import numpy as np
 
 from minigrad.dtype import DType, bool_, int8, int16, to_dtype, uint8
-from minigrad.errors import OutOfRangeError, ShapeError
+from minigrad.errors import DTypeError, OutOfRangeError, ShapeError
 from minigrad.expr import bounds
-from minigrad.mixins.base import as_axis, as_count, as_index, as_shape, as_tensor, is_index
+from minigrad.mixins.base import as_axis, as_count, as_index, as_number, as_shape, as_tensor, is_index
 from minigrad.mixins.patterns import PatternMixin
 from minigrad.mixins.reduce import Axis
 
@@ -183,7 +183,7 @@ class AliasMixin(PatternMixin):
         k, given = as_index(k), k
         if k is None or not isinstance(dims, (tuple, list)) or len(dims) != 2:
             raise ShapeError(f"[rot90] expected k as an integer and two axes, got {given!r} and {dims!r}")
-        a, b = (as_axis("rot90", d, self.ndim) for d in dims)
+        a, b = self._two_axes("rot90", dims[0], dims[1], self.ndim)
         turns: list[Callable[[], Self]] = [lambda: self, lambda: self.flip(b).transpose(a, b),
                                            lambda: self.flip(a, b), lambda: self.flip(a).transpose(a, b)]
         return turns[k % 4]()
@@ -305,8 +305,14 @@ class AliasMixin(PatternMixin):
 
     def isclose(self, other: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False) -> Self:
         """abs(x - other) <= atol + rtol * abs(other), or equal; NaN is close to NaN with `equal_nan`, else to nothing.
-        """
+        Tensors have the same type."""
         other = self._operand(other)
+        if as_number("isclose", "rtol", rtol) < 0 or as_number("isclose", "atol", atol) < 0:
+            raise ShapeError(f"[isclose] expected rtol and atol of 0 or more, got {rtol} and {atol}")
+        if isinstance(other, type(self)) and other.dtype is not self.dtype:
+            raise DTypeError(f"[isclose] expected tensors of the same type, got {self.dtype} and {other.dtype}")
+        if self.dtype is bool_:
+            return self.eq(other)
         distance = (self - other).abs()
         close = self.eq(other).bitwise_or((distance <= abs(other) * rtol + atol).bitwise_and(distance.isfinite()))
         return close.bitwise_or(self.ne(self).bitwise_and(other != other)) if equal_nan else close  # noqa: PLR0124

@@ -56,7 +56,7 @@ class CountingMixin(OrderingMixin):
         counts = np.diff(np.append(np.nonzero(first)[0], len(rows))).astype(np.int32)
         found = along[first] if axis is None else np.moveaxis(along[first], 0, axis)
         inverse = inverse.reshape(shape) if axis is None else inverse
-        made = [type(self)._from_data(np.ascontiguousarray(array), kind, self.device) for array, kind in (
+        made = [type(self)._from_data(np.array(array, order="C"), kind, self.device) for array, kind in (
             (found, self.dtype), (inverse, int32), (counts, int32))]
         kept = [t for t, is_wanted in zip(made, (True, *wanted), strict=True) if is_wanted]
         return tuple(kept) if len(kept) > 1 else kept[0]

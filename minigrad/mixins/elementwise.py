@@ -272,6 +272,8 @@ class ElementwiseMixin(Base):
         """`value` where `mask` is True, else this tensor. A bool tensor takes any number as a bool, and stays one."""
         if self.dtype is bool_ and isinstance(value, (int, float)):
             value = bool(value)
+        if isinstance(value, Base) and value.ndim:
+            raise ShapeError(f"[masked_fill] expected a number or a tensor of shape (), got {list(value.shape)}")
         return as_tensor("masked_fill", self._operand(mask)).where(value, self)
 
     # Functions

@@ -70,6 +70,13 @@ class GatheringMixin(CreationMixin):
 
     # Along an axis
 
+    def _source(self, name: str, source: Any) -> Self:
+        """What is written into this tensor: a tensor of its type, or a list or an array, which is cast to it."""
+        found = as_tensor(name, self._operand(source))
+        if found.dtype is not self.dtype and isinstance(source, Base):
+            raise DTypeError(f"[{name}] expected a source of {self.dtype}, got {found.dtype}")
+        return found.cast(self.dtype)
+
     def _length_along(self, name: str, dim: int) -> Index:
         """The length of an axis; 1 of a tensor without axes."""
         a = as_axis(name, dim, max(self.ndim, 1))
@@ -84,6 +91,8 @@ class GatheringMixin(CreationMixin):
         """`gather` by indices that are in range, or whose results do not count where they are not."""
         x = self._as_vector()
         a = as_axis("gather", dim, x.ndim)
+        if 0 in index.shape and index.ndim != x.ndim:  # as in PyTorch, no index has any shape
+            return x.flatten()._cut(0, 0, 0).reshape(*index.shape)
         found = self._wrap(B.gather(x._node, index._as_vector()._node, a), self)
         return found if index.ndim else found.reshape(())
 
@@ -97,19 +106,23 @@ class GatheringMixin(CreationMixin):
         known = {None: "set", "add": "add", "multiply": "mul"}
         if reduce not in known:
             raise ShapeError(f"[scatter] expected reduce None, 'add' or 'multiply', got {reduce!r}")
-        return self._scatter(dim, self._indices("scatter", index, self._length_along("scatter", dim)), src,
-                             known[reduce])
+        index = self._indices("scatter", index, self._length_along("scatter", dim))
+        src = self._operand(src) if isinstance(src, np.generic) else src
+        src = src if isinstance(src, (bool, int, float, Expr)) else self._source("scatter", src)
+        return self._scatter(dim, index, src, known[reduce])
 
     def scatter_add(self, dim: int, index: Any, src: Any) -> Self:
         """x with src[.., i, ..] added at [.., index[.., i, ..], ..] along `dim`."""
-        return self._scatter(dim, self._indices("scatter_add", index, self._length_along("scatter_add", dim)), src,
-                             "add")
+        index = self._indices("scatter_add", index, self._length_along("scatter_add", dim))
+        return self._scatter(dim, index, self._source("scatter_add", src), "add")
 
     def _scatter(self, dim: int, index: Self, src: Any, reduction: str) -> Self:
         """`scatter` by indices that are in range."""
         if not self.ndim:
             return self.reshape(1)._scatter(dim, index, src, reduction).reshape(())
         a = as_axis("scatter", dim, self.ndim)
+        if 0 in index.shape:
+            return self
         index, src = index._as_vector(), self._operand(src)
         if not isinstance(src, Base):
             value = B.full(src, index.shape, self.dtype, self.device)

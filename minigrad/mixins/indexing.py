@@ -229,10 +229,12 @@ class IndexingMixin(GatheringMixin):
         """The values as a numpy array."""
         raise NotImplementedError
 
-    def nonzero(self) -> Self:
-        """The indices of the elements that are not 0, in the order of memory: int32 [count, ndim]. Reads the values."""
-        places = np.argwhere(self.numpy()).astype(np.int32)
-        return type(self)._from_data(places, int32, self.device)
+    def nonzero(self, *, as_tuple: bool = False) -> Any:
+        """The indices of the elements that are not 0, in the order of memory: int32 [count, ndim], or one [count] per
+        axis, of a number as of a vector. Reads the values."""
+        found = np.argwhere(self.numpy().reshape(-1) if as_tuple and not self.ndim else self.numpy()).astype(np.int32)
+        places = type(self)._from_data(found, int32, self.device)
+        return tuple([places[:, k] for k in range(found.shape[1])]) if as_tuple else places
 
     def masked_select(self, mask: Any) -> Self:
         """The elements where a bool `mask` that broadcasts with this tensor is true, [count]. Reads the mask."""

@@ -97,11 +97,11 @@ class LabelLossMixin(LossMixin):
                           reduction: str = "mean") -> Self:
         """Of scores [N, C] and classes [N]: the mean over the other classes i of max(0, margin - x[class] + x[i])**p,
         times the class's `weight` [C], with C as the number of them."""
-        if self.ndim == 1:
-            target = self._indices("multi_margin_loss", target, self.shape[0]).reshape(1)
-            row = self.unsqueeze(0).multi_margin_loss(target, p, margin, weight, reduction)
+        if self.ndim < 2:
+            target = self._indices("multi_margin_loss", target, self.numel()).reshape(1)
+            row = self.reshape(1, -1).multi_margin_loss(target, p, margin, weight, reduction)
             return row.reshape(()) if reduction == "none" else row
-        target = self._indices("multi_margin_loss", target, self.shape[-1] if self.ndim else None)
+        target = self._indices("multi_margin_loss", target, self.shape[-1])
         if self.ndim != 2 or target.shape != self.shape[:1] or p not in (1, 2):
             raise ShapeError(f"[multi_margin_loss] expected scores [N, C], classes [N] and p of 1 or 2, got "
                              f"{list(self.shape)}, {list(target.shape)} and {p}")

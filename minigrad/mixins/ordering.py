@@ -124,9 +124,11 @@ class OrderingMixin(ScanMixin):
         """The values of `sort` along the first axis."""
         return self.sort(0)[0]
 
-    def searchsorted(self, values: Any, right: bool = False) -> Self:
+    def searchsorted(self, values: Any, right: bool = False, *, side: str | None = None, sorter: Any = None,
+                     out_int32: bool = True) -> Self:
         """Where each value would be inserted into this sorted tensor so that it stays sorted, as int32 of the values'
-        shape: before elements equal to it, or behind them with `right`. NaN is larger than everything.
+        shape: before elements equal to it, or behind them with `right` or the `side` 'right'. NaN is larger than
+        everything. `sorter`: the indices that sort this tensor, which need not be sorted then.
 
         This tensor is [n], or [..., n] with values [..., m] of the same leading axes. log2(n) comparisons per value.
         Raises ShapeError for other shapes. Whether it is sorted is not checked.
@@ -134,6 +136,13 @@ class OrderingMixin(ScanMixin):
         values = self._operand(values)
         if not isinstance(values, type(self)):
             values = self.full((), values, device=self.device)
+        if side not in (None, "left", "right") or (right and side == "left"):
+            raise ShapeError(f"[searchsorted] expected side 'left' or 'right' that agrees with right, got {side!r}")
+        if sorter is not None:
+            order = self._indices("searchsorted", sorter, self._length_along("searchsorted", -1))
+            if order.shape != self.shape:
+                raise ShapeError(f"[searchsorted] expected a sorter {list(self.shape)}, got {list(order.shape)}")
+            return self._gather(-1, order).searchsorted(values, right, side=side)
         n = self._known_length("searchsorted", self.ndim - 1) if self.ndim else 0
         if not self.ndim or (self.ndim > 1 and self.shape[:-1] != values.shape[:-1]):
             raise ShapeError(f"[searchsorted] expected [n], or [..., n] and values [..., m] with equal leading axes, "
@@ -144,9 +153,9 @@ class OrderingMixin(ScanMixin):
         runs, wanted = self.cast(common)._keys(), values.cast(common)._keys()
         runs = runs.pad((0, _power_of_two(n) - n), value=runs.dtype.max).contiguous()
         flat = wanted.flatten() if self.ndim == 1 else wanted
-        return runs._count_before(flat, right).minimum(n).reshape(*values.shape)
+        return runs._count_before(flat, right or side == "right").minimum(n).reshape(*values.shape)
 
-    def bucketize(self, boundaries: Any, right: bool = False) -> Self:
+    def bucketize(self, boundaries: Any, right: bool = False, *, out_int32: bool = True) -> Self:
         """The bucket of each element among sorted boundaries [n], 0..n as int32: `boundaries.searchsorted(x, right)`.
 
         An element equal to a boundary belongs below it, or above it with `right`.

@@ -75,14 +75,14 @@ class PlacesMixin(SamplingMixin):
         _, drops, _, tensors = self._parse("index_put", tuple([slice(None) if i is None else i for i in indices]))
         if drops or not tensors:
             raise ShapeError(f"[index_put] expected tensors, lists or None as indices, got {indices!r}")
-        values = self._operand(np.asarray(values) if isinstance(values, (bool, int, float)) else values)
-        return self._put_tensors(tensors, as_tensor("index_put", values), "add" if accumulate else "set")
+        values = self._source("index_put", np.asarray(values) if isinstance(values, (bool, int, float)) else values)
+        return self._put_tensors(tensors, values, "add" if accumulate else "set")
 
     def put(self, index: Any, source: Any, accumulate: bool = False) -> Self:
         """x with the elements of `source` at places of the flattened tensor, or added there."""
         n = self.numel()
         index = self._indices("put", index, n, negative=True).flatten()
-        source = as_tensor("put", self._operand(source)).flatten()
+        source = self._source("put", source).flatten()
         if index.shape != source.shape:
             raise ShapeError(f"[put] expected as many elements as indices, got {list(source.shape)} and "
                              f"{list(index.shape)}")
@@ -129,7 +129,7 @@ class PlacesMixin(SamplingMixin):
         """(the axis, the index in the shape of the source, the source)."""
         a = as_axis(name, dim, max(self.ndim, 1))
         index = self._indices(name, index, self._length_along(name, dim)).flatten()
-        source = as_tensor(name, self._operand(source))
+        source = self._source(name, source)
         expected = tuple([index.shape[0] if i == a else d for i, d in enumerate(self.shape or (1,))])
         if expected == (1,):
             source = source._as_vector()
@@ -142,6 +142,7 @@ class PlacesMixin(SamplingMixin):
         """x with src combined into it by 'sum', 'prod', 'mean', 'amax' or 'amin'; without `include_self`, what is
         written to counts as if it was not there."""
         index = self._indices("scatter_reduce", index, self._length_along("scatter_reduce", dim))
+        src = self._source("scatter_reduce", src)
         return self._scatter_reduce("scatter_reduce", dim, index, src, reduce, include_self)
 
     def _scatter_reduce(self, name: str, dim: int, index: Self, src: Self, reduce: str, include_self: bool) -> Self:
@@ -165,8 +166,7 @@ class PlacesMixin(SamplingMixin):
     def masked_scatter(self, mask: Any, source: Any) -> Self:
         """x with the elements of `source`, in order, where a bool `mask` is True; x and the mask broadcast. A source
         with fewer elements has its last one repeated, and is refused under `check_indices`."""
-        mask, source = as_tensor("masked_scatter", self._operand(mask)), as_tensor(
-            "masked_scatter", self._operand(source))
+        mask, source = as_tensor("masked_scatter", self._operand(mask)), self._source("masked_scatter", source)
         if mask.dtype is not bool_:
             raise DTypeError(f"[masked_scatter] expected a bool mask, got {mask.dtype}")
         shape = broadcast_shapes("masked_scatter", self.shape, mask.shape)
@@ -177,7 +177,7 @@ class PlacesMixin(SamplingMixin):
         check_indices("masked_scatter", order, count, ignored=-1)
         if count == 0:
             return x
-        taken = source.cast(self.dtype).flatten()._gather(0, order)
+        taken = source.flatten()._gather(0, order)
         return chosen.where(taken.reshape(*shape), x)
 
     # Diagonals and triangles
@@ -240,6 +240,8 @@ class PlacesMixin(SamplingMixin):
 
     def diag(self, diagonal: int = 0) -> Self:
         """A diagonal of a matrix, or a matrix that is 0 beside a diagonal."""
+        if not 1 <= self.ndim <= 2:
+            raise ShapeError(f"[diag] expected a vector or a matrix, got {list(self.shape)}")
         return self.diag_embed(diagonal) if self.ndim == 1 else self.diagonal(diagonal)
 
     def diagflat(self, offset: int = 0) -> Self:
