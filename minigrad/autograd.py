@@ -3,9 +3,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
+from weakref import ref
 
 from minigrad.errors import DTypeError, MinigradError, ShapeError
 from minigrad.graph.autodiff import History
+from minigrad.handles import changed
 from minigrad.mixins.base import as_tensor, broadcast_shapes
 from minigrad.ops import build as B
 from minigrad.ops.calls import call, output
@@ -30,7 +32,7 @@ class Context:
         """Keeps arguments, results or what else was computed for `saved_tensors` in `backward`, with the values that
         they have now. Gradients of gradients go through arguments and results. Raises DTypeError for others than
         Tensors and None."""
-        self.saved_tensors = tuple([t if t is None else Tensor._wrap(as_tensor("save_for_backward", t)._node)
+        self.saved_tensors = tuple([t if t is None else Tensor._over(as_tensor("save_for_backward", t)._node)
                                     for t in tensors])
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
@@ -102,6 +104,7 @@ class Function:
         of = call(rule, *nodes)
         made = [Tensor._wrap(output(of, r._node, k), *[a for _, a in given]) if rule.differentiable[k] else r
                 for k, r in enumerate(found)]
+        rule.made = {k: ref(r._node) for k, r in enumerate(made) if rule.differentiable[k]}
         return tuple(made) if several else made[0]
 
 
@@ -111,6 +114,7 @@ class _Rule:
     def __init__(self, kind: type[Function], ctx: Context, args: Sequence[Any], places: list[int],
                  results: Sequence[Any]):
         self.kind, self.ctx, self.places, self.count = kind, ctx, places, len(args)
+        self.made: dict[int, ref[Node]] = {}
         self.results = [r._node if isinstance(r, Tensor) else None for r in results]
         self.differentiable = [n is not None and n.dtype.is_float and n not in ctx._ended for n in self.results]
 
@@ -137,7 +141,7 @@ class _Rule:
         ctx = object.__new__(type(self.ctx))
         ctx.__dict__.update(self.ctx.__dict__)
         ctx.needs_input_grad = needed
-        ctx.saved_tensors = tuple([t if t is None else _flowing(self._seen(of, t._node))
+        ctx.saved_tensors = tuple([t if t is None else _flowing(Tensor._over(self._seen(of, t._node)))
                                    for t in self.ctx.saved_tensors])
         return ctx
 
@@ -146,12 +150,15 @@ class _Rule:
         if saved in of.inputs or saved not in self.results:
             return saved
         number = self.results.index(saved)
-        return output(of, saved, number) if self.differentiable[number] else saved
+        if not self.differentiable[number]:
+            return saved
+        result = self.made[number]()
+        return output(of, saved, number) if result is None else result
 
     def _gradient(self, number: int, gradients: Mapping[int, Node]) -> Tensor | None:
         node, found = self.results[number], gradients.get(number)
         if found is not None:
-            return _flowing(found)
+            return _flowing(Tensor._wrap(found))
         return Tensor._wrap(B.full_like(node, 0)) if node is not None and self.ctx._materialize else None
 
     def _fitted(self, part: Any, source: Node) -> Node | None:
@@ -172,10 +179,10 @@ class _Rule:
         return part.to(source.device).cast(source.dtype)._node
 
 
-def _flowing(node: Node) -> Tensor:
-    """A result that gradients go through."""
-    made = Tensor._wrap(node)
-    made._requires_grad = node.dtype.is_float
+def _flowing(made: Tensor) -> Tensor:
+    """It, as a result that gradients go through."""
+    made._requires_grad = made.dtype.is_float
+    changed()
     return made
 
 

@@ -26,6 +26,7 @@ from minigrad.mixins.memory import datas, pass_on
 from minigrad.mixins.modes import GradSwitch, Within, modes
 from minigrad.mixins.protocols import ProtocolMixin
 from minigrad.ops import build as B
+from minigrad.ops.identity import own
 from minigrad.ops.node import Node, apply, here, hooked, keep_history
 from minigrad.ops.storage import ASSIGN, BUFFER, DETACH
 from minigrad.runtime.registry import canonical
@@ -50,7 +51,7 @@ class Tensor(ProtocolMixin):
         kind = None if dtype is None else to_dtype(dtype)
         if isinstance(data, Tensor):
             source = data if device is None else data.to(device)
-            node = source._node if kind is None else B.cast(source._node, kind)
+            node = own(source._node if kind is None else B.cast(source._node, kind))
         else:
             node = leaf_of(data, kind, self._device(device))
             if stats.mem_used > pressure.mark:
@@ -63,7 +64,7 @@ class Tensor(ProtocolMixin):
 
     @classmethod
     def _over(cls, node: Node) -> Self:
-        """A handle on a realized leaf that no other handle stands for."""
+        """A handle on this very Node, mostly a realized leaf that no other handle stands for."""
         self = object.__new__(cls)
         self._node = node
         self._grad = self._before = None
@@ -102,7 +103,7 @@ class Tensor(ProtocolMixin):
         if kind.np != array.dtype:
             raise DTypeError(f"[from_blob] expected an array of {kind.np} for {kind}, got {array.dtype}")
         name = cls._device(device)
-        return cls._wrap(buffer_node(wrap(array, name), array.shape, kind, name))
+        return cls._over(buffer_node(wrap(array, name), array.shape, kind, name))
 
     # Values
 
@@ -133,7 +134,7 @@ class Tensor(ProtocolMixin):
             return
         if node.op is ASSIGN and not node.inputs:  # it has forgotten them already
             return
-        if self._requires_grad:
+        if node.dtype.is_float:
             self._before = weakref.ref(node)
         forgetful = leaf_of_same(node, storage)
         if self._node is node:  # else another thread has given it another value meanwhile
@@ -206,9 +207,9 @@ class Tensor(ProtocolMixin):
         return self
 
     def _rebind(self, node: Node, value: Base) -> None:
-        own, depth = self._is_leaf(), max(self._node.depth, value._node.depth)
-        self._node, self._before = node, None
-        if not own and modes.now.grad_enabled:
+        leaf, depth = self._is_leaf(), max(self._node.depth, value._node.depth)
+        self._node, self._before = own(node), None
+        if not leaf and modes.now.grad_enabled:
             self._requires_grad = self._requires_grad or bool(value._requires_grad)
             if self._requires_grad:
                 keep_history(node)
@@ -229,9 +230,8 @@ class Tensor(ProtocolMixin):
         return self
 
     def _give(self, value: Tensor) -> None:
-        self._node, self._before = value._node, None
-        if self._is_leaf():
-            self._node = apply(DETACH, self._node, id=next_id())
+        leaf = self._is_leaf()
+        self._node, self._before = apply(DETACH, value._node, id=next_id()) if leaf else own(value._node), None
 
     # Gradients
 
@@ -278,13 +278,15 @@ class Tensor(ProtocolMixin):
         """The same values, without a gradient. What is realized is not tied to what it was made from any more."""
         node = self._node
         if not self._requires_grad:
-            return self._wrap(node)
-        if node.storage is not None and node.inputs and not self._is_leaf():
-            return self._wrap(buffer_node(node.storage, node.shape, node.dtype, node.device))
+            if not node.dtype.is_float:
+                return self._wrap(node)
+        if node.storage is not None and not self._is_leaf():
+            changed()
+            return self._over(leaf_of_same(node, node.storage))
         return self._wrap(apply(DETACH, node, id=0))
 
     def _gradient_nodes(self) -> list[Node]:
-        """The Nodes that have stood for this leaf's present value."""
+        """The Nodes that have stood for the present value."""
         before = None if self._before is None else self._before()
         return [self._node] if before is None else [self._node, before]
 
@@ -341,7 +343,9 @@ class Tensor(ProtocolMixin):
         floats = all(t.dtype.is_float for t in (self, *targets))  # if not, the rules below raise a better error
         unused = [t for t, nodes in zip(targets, groups, strict=True) if not any([n in made_from for n in nodes])]
         if floats and unused and not materialize_grads:
-            raise MinigradError(f"[gradient] expected targets that the result was made from, got {unused[0]!r}")
+            raise MinigradError("[gradient] expected targets that the result was made from, with the values that they "
+                                f"have now, got {unused[0]!r}; keep it as a variable by requires_grad=True before it "
+                                "is used")
         seed = None if gradient is None else as_tensor("gradient", gradient)._node
         parts = iter(_node_gradients(made_from, [n for nodes in groups for n in nodes], seed))
         return [self._wrap(_hooked_sum(target, [next(parts) for _ in nodes]), self, target)

@@ -7,8 +7,10 @@ import pytest
 from test_scheduler import ready
 
 from minigrad import Tensor, nn
+from minigrad.dtype import float32
 from minigrad.engine.show import show
 from minigrad.ops import OPS
+from minigrad.ops import build as B
 from minigrad.ops.composite import expanded
 from minigrad.ops.node import live_count, toposort
 from minigrad.ops.op import Composite
@@ -112,8 +114,8 @@ def test_threads_expand_apart() -> None:
         found = []
         for _ in range(20):
             image = expanded([(x.softmax() * 2.0)._node])
-            mine = Tensor.full((3,), 0.25 + k)
-            found.append(mine._node is Tensor.full((3,), 0.25 + k)._node and mine._node not in image)
+            mine = B.full(0.25 + k, (3,), float32, "CPU")
+            found.append(mine is B.full(0.25 + k, (3,), float32, "CPU") and mine not in image)
         return found
 
     with ThreadPoolExecutor(4) as pool:

@@ -136,13 +136,22 @@ def leaf(*shape: int) -> Node:
 
 
 def test_equal_graphs_are_one_object() -> None:
-    x = Tensor([1.0, 2.0])
-    assert (x + 1)._node is (x + 1)._node and (x + 1)._node is (x + 1.0)._node
+    x = leaf(2)
+
+    def by(value: float) -> Node:
+        return B.mul(x, B.full_like(x, value))
+
+    nan = float("nan")
+    assert by(2) is by(2.0) and by(0.0) is not by(-0.0) and by(nan) is by(nan + 1)
     numbers = [Tensor(v)._node for v in (1, True, 1.0, -0.0, 0.0, 0, False)]
     assert len(set(numbers)) == len(numbers)
-    assert (x * 0.0)._node is not (x * -0.0)._node
-    nan = float("nan")
-    assert (x * nan)._node is (x * (nan + 1))._node
+
+
+def test_floats_of_handles_are_apart() -> None:
+    x = Tensor([1.0, 2.0])
+    y = x + 1
+    assert (x + 1)._node is not y._node and B.add(x._node, B.full_like(x._node, 1)) is not y._node
+    assert (x > 1)._node is (x > 1)._node and x.int()._node is x.int()._node
 
 
 def test_local_rewrites() -> None:

@@ -32,10 +32,10 @@ from minigrad.capture.recorder import Recorder, capturing
 from minigrad.capture.replay import PATIENCE, Capture
 from minigrad.capture.shortcut import MISS, Call, Expected
 from minigrad.config import Config, current
-from minigrad.engine.leaves import buffer_node
+from minigrad.engine.leaves import leaf_of_same
 from minigrad.engine.observe import dry_runs, observers, observing
 from minigrad.errors import MinigradError
-from minigrad.handles import asked, live, rebound
+from minigrad.handles import asked, changed, live, rebound
 from minigrad.mixins.modes import modes, of_modules, other_modes
 from minigrad.tensor import Tensor
 
@@ -235,7 +235,8 @@ class Captures:
 
 def _without_history(t: Tensor) -> Tensor:
     node = t._node
-    return Tensor._wrap(buffer_node(node.storage, node.shape, node.dtype, node.device))
+    changed()  # another handle over the same buffer
+    return Tensor._over(leaf_of_same(node, node.storage))
 
 
 class Jit:

@@ -11,7 +11,7 @@ from minigrad.handles import live
 from minigrad.ops.elementwise import NEG
 from minigrad.ops.kinds import type_of
 from minigrad.ops.node import Node, apply, leaf
-from minigrad.ops.storage import BUFFER, DETACH
+from minigrad.ops.storage import ALIASES, BUFFER, DETACH
 from minigrad.scheduler.graph import Graph, build_graph, resolve
 
 
@@ -77,7 +77,7 @@ def graph_with_assigns(targets: list[Node]) -> tuple[Graph, list[Node], set[Node
 def overwritten_leaf(assign: Node, outside: dict[int, int]) -> Node | None:
     """The realized Node that an assign may overwrite, if nobody else holds it; it gets a buffer of its own for that."""
     old = assign.inputs[0]
-    while old.op is DETACH and old.storage is None:
+    while old.op in ALIASES and old.storage is None:
         if outside[id(old)] > 0:
             return None
         old = old.inputs[0]

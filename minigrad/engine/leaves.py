@@ -13,10 +13,11 @@ from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Expr, Index
 from minigrad.ops import build as B
 from minigrad.ops.convert import convert
+from minigrad.ops.identity import own
 from minigrad.ops.kinds import Type, type_of
 from minigrad.ops.movement import EXPAND, RESHAPE
 from minigrad.ops.node import Node, apply, leaf
-from minigrad.ops.storage import BUFFER, CONST, CONTIGUOUS, DETACH
+from minigrad.ops.storage import ALIASES, BUFFER, CONST, CONTIGUOUS
 from minigrad.runtime.device import Buffer
 
 _ids = count(1)
@@ -44,22 +45,22 @@ def _leaf(buffer: Buffer, what: Type) -> Node:
 def copy_of_constant(node: Node) -> Node | None:
     """What is computed in place of a constant that is asked for, so that a graph with an equal one goes on to know its
     number; None for anything else."""
-    while node.op is DETACH and node.storage is None:
+    while node.op in ALIASES and node.storage is None:
         node = node.inputs[0]
     if node.storage is not None or not (node.op is CONST or node.op is EXPAND or node.op is RESHAPE):
         return None
-    return apply(CONTIGUOUS, node) if B.constant_of(node) is not None else None
+    return apply(CONTIGUOUS, node) if B.number_of(node) is not None else None
 
 
 def leaf_of(data: Any, dtype: DType | None, device: str) -> Node:
     """The Node of new data: a constant for a number, else a buffer with a copy of it."""
     if isinstance(data, Expr):
-        return B.const(data, dtype or int32, device)
+        return own(B.const(data, dtype or int32, device))
     if isinstance(data, (bool, int, float)) and not isinstance(data, np.generic):
         kind = bool_ if isinstance(data, bool) else float32 if isinstance(data, float) else int32
         if kind is int32 and not -(1 << 31) <= data < 1 << 31:
             kind = int64
-        return B.const(data, dtype or kind, device)
+        return own(B.const(data, dtype or kind, device))
     array = _as_array(data, dtype)
     array = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     kind = dtype or to_dtype(array.dtype)

@@ -6,7 +6,7 @@ Gradients are Blocks too. As operands are variables there, it shows in no result
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 
 from minigrad.errors import InternalError
@@ -43,9 +43,9 @@ class Block:
         self._backwards: dict[int, Block] = {}
         self._ops = [self._op(k, f"{name}.{digest}.{k}") for k in range(len(self._results))]
 
-    def __call__(self, *operands: Node) -> list[Node]:
-        """The results, a Node each."""
-        return [apply(op, *operands) for op in self._ops]
+    def __call__(self, *operands: Node) -> Iterator[Node]:
+        """The results, a Node each, made when it is asked for."""
+        return (apply(op, *operands) for op in self._ops)
 
     def made_of(self, *operands: Node) -> list[Node]:
         """The results as the operations of the body."""
@@ -60,7 +60,7 @@ class Block:
                          lambda node, grad: self._gradients(k, node, grad))
 
     def _gradients(self, k: int, node: Node, grad: Node) -> tuple[Node | None, ...]:
-        made = iter(self._backward(k)(*node.inputs, grad))
+        made = self._backward(k)(*node.inputs, grad)
         return tuple([next(made) if t.dtype.is_float else None for t in self.types])
 
     def _backward(self, k: int) -> Block:
@@ -85,14 +85,14 @@ class Block:
         return "\n".join([*lines, *[place[r] for r in self._results]])
 
 
-def block(name: str, key: tuple, body: Body, operands: Sequence[Node]) -> list[Node]:
+def block(name: str, key: tuple, body: Body, operands: Sequence[Node]) -> Iterator[Node]:
     """What `body` makes of the operands, as Nodes of one Block. `key` is hashable and says which function it is: equal
     keys, over operands of equal types, stand for equal functions. Over symbolic dims the body itself is called."""
     types = tuple([n.type for n in operands])
     found = _blocks.get((name, key, types))
     if found is None:
         if any([t.symbolic for t in types]):
-            return list(body(*operands))
+            return iter(body(*operands))
         found = Block(name, body, types)
         if len(_blocks) >= MOST:
             del _blocks[next(iter(_blocks))]

@@ -32,7 +32,7 @@ class AliasMixin(PatternMixin):
         """The transpose of a matrix; fewer axes stay as they are."""
         if self.ndim > 2:
             raise ShapeError(f"[t] expected at most 2 axes, got {list(self.shape)}; use transpose or mT")
-        return self.transpose(0, 1) if self.ndim == 2 else self
+        return self.transpose(0, 1) if self.ndim == 2 else self._wrap(self._node, self)
 
     @property
     def mT(self) -> Self:  # noqa: N802  (PyTorch's name)

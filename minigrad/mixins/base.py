@@ -15,6 +15,7 @@ from minigrad.expr import Expr, Index, bounds
 from minigrad.handles import ask, asked, changed, changed_by_user, changes, forget, handles
 from minigrad.mixins.modes import WithModes, modes
 from minigrad.ops import build as B
+from minigrad.ops.identity import own
 from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Shape
 from minigrad.ops.storage import DETACH
@@ -135,7 +136,7 @@ def as_number(name: str, what: str, value: Any) -> Any:
 
 class Base(metaclass=WithModes):
     """A handle on a Node. `_requires_grad`: whether gradients flow to it; `grad`: a leaf's gradient, once there;
-    `_before`: the Node that stood for the present value of a leaf until it was realized.
+    `_before`: the Node that stood for the present value until it was realized.
 
     Whatever changes these fields of a handle that others know calls `handles.changed` afterwards.
     """
@@ -150,6 +151,10 @@ class Base(metaclass=WithModes):
     def _wrap(cls, node: Node, *parents: Base) -> Self:
         """A handle on the result of an operation over `parents`."""
         self = object.__new__(cls)
+        if changes.mark is node.serial:  # `own`, without the call
+            node.owned = True
+        else:
+            node = own(node)
         self._node = node
         self._grad = self._before = None
         self._requires_grad = False
@@ -157,7 +162,7 @@ class Base(metaclass=WithModes):
             if p._requires_grad:
                 self._requires_grad = records = modes.now.grad_enabled
                 if not records and node.dtype.is_float:  # gradients of what is made of it end here
-                    self._node = apply(DETACH, node, id=0)
+                    self._node = own(apply(DETACH, node, id=0))
                 break
         handle = ref(self, forget)  # `handles.register` and `changed`, without the calls
         handles[handle] = None

@@ -134,6 +134,8 @@ class ElementwiseMixin(Base):
         if exponent < 0:
             return self._power(-exponent).reciprocal()
         base = self if isinstance(exponent, int) else self._as_float()
+        if count == 1:
+            return base._wrap(base._node, base)
         result = None
         while count:
             if count & 1:

@@ -83,9 +83,9 @@ class HookMixin(InPlaceMixin):
         """Calls `hook` with the gradient of this tensor whenever `backward` or `gradient` has it complete; a tensor
         that it returns takes its place, for `.grad` and for what this tensor was made from.
 
-        Of a result the hook is one of its value: where an equal expression was written twice, of both, and not of what
-        a method in place makes of it later. Inside `jit` it runs when the function does, and a replay computes what it
-        computed. Raises MinigradError for a tensor without requires_grad.
+        Of a result the hook is one of its value, and not of what a method in place makes of it later. Inside `jit` it
+        runs when the function does, and a replay computes what it computed. Raises MinigradError for a tensor without
+        requires_grad.
         """
         return self._hook("register_hook", hook, "before")
 

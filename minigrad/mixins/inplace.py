@@ -14,6 +14,7 @@ from minigrad.errors import DTypeError, MinigradError, ShapeError
 from minigrad.mixins.base import as_number
 from minigrad.mixins.modes import modes
 from minigrad.mixins.spectra import SpectrumMixin
+from minigrad.ops import build as B
 from minigrad.ops.storage import ASSIGN, BUFFER
 
 
@@ -61,7 +62,7 @@ class InPlaceMixin(SpectrumMixin):
         node = self._node
         if node.storage is None and node.op is not ASSIGN and node.op is not BUFFER and not self._is_leaf():
             # Nothing is in memory yet: the new value need not take the old one's place there.
-            self._rebind(value.cast(self.dtype)._node, value)
+            self._rebind(B.cast(value._node, self.dtype), value)
             return self
         return self.assign(value)
 

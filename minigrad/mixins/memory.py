@@ -10,6 +10,7 @@ from minigrad.errors import DeviceError, DTypeError, MinigradError
 from minigrad.handles import changed, changed_by_user
 from minigrad.mixins.base import Base, as_tensor
 from minigrad.mixins.hooks import HookMixin
+from minigrad.ops.identity import own
 from minigrad.ops.node import apply
 from minigrad.ops.storage import COPY, DETACH
 
@@ -109,9 +110,8 @@ class MemoryMixin(HookMixin):
         leaf = self._is_leaf()
         if leaf and not moved.dtype.is_float:
             raise DTypeError(f"[to_] expected a float type for a leaf with requires_grad=True, got {moved.dtype}")
-        self._node, self._before, self._grad = moved._node, None, None
-        if leaf:
-            self._node = apply(DETACH, self._node, id=next_id())
+        self._node = apply(DETACH, moved._node, id=next_id()) if leaf else own(moved._node)
+        self._before = self._grad = None
         changed()
         return self
 

@@ -66,7 +66,7 @@ class MovementMixin(ActivationMixin):
     @property
     def T(self) -> Self:
         """The transpose of a matrix; the last two axes of more dims."""
-        return self.transpose(-2, -1) if self.ndim > 1 else self
+        return self.transpose(-2, -1) if self.ndim > 1 else self._wrap(self._node, self)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
         """Axes start_dim..end_dim as one."""
@@ -99,7 +99,7 @@ class MovementMixin(ActivationMixin):
         if dim is None:
             return self.reshape(*[d for d in self.shape if d != 1])
         a = as_axis("squeeze", dim, self.ndim or 1)
-        return self.reshape(*self.shape[:a], *self.shape[a + 1:]) if self.shape[a:a + 1] == (1,) else self
+        return self.reshape(*self.shape[:a], *self.shape[a + (self.shape[a:a + 1] == (1,)):])
 
     def unsqueeze(self, dim: int) -> Self:
         """With an axis of length 1 before `dim`."""
@@ -298,7 +298,7 @@ class MovementMixin(ActivationMixin):
             raise ShapeError(f"[roll] expected shifts as an integer, got {shifts!r}")
         n: Any = self.shape[a]
         k = shift % n if n else 0
-        return self._cut(a, n - k, n).cat(self._cut(a, 0, n - k), dim=a) if k else self
+        return self._cut(a, n - k, n).cat(self._cut(a, 0, n - k), dim=a) if k else self._wrap(self._node, self)
 
 
 def spread(args: Sequence[Any]) -> tuple[Any, ...]:

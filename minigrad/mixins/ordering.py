@@ -84,7 +84,8 @@ class OrderingMixin(ScanMixin):
             return flat.reshape(*[1] * self.ndim) if keepdim else flat
         a = as_axis(name, along, self.ndim or 1)
         if not self.ndim:
-            return self if dim is None else Extreme(self, self.zeros(dtype=int32, device=self.device))
+            value = self._wrap(self._node, self)
+            return value if dim is None else Extreme(value, self.zeros(dtype=int32, device=self.device))
         n: Any = self.shape[a]
         if n == 0:
             raise ShapeError(f"[{name}] expected at least one element along axis {a}, got {list(self.shape)}")
@@ -181,7 +182,7 @@ class OrderingMixin(ScanMixin):
         return int(k)
 
     def _chosen(self, dim: int, indices: Self) -> Self:
-        return self._gather(dim, indices) if self.ndim else self
+        return self._gather(dim, indices) if self.ndim else self._wrap(self._node, self)
 
     # Orders
 

@@ -78,7 +78,9 @@ class ScanMixin(IndexingMixin):
 
     def _scan(self, name: str, axis: int, scan: _Scan) -> Self:
         a = as_axis(name, axis, max(self.ndim, 1))
-        return self.transpose(a, -1)._scan_last(scan).transpose(a, -1) if self.ndim else self
+        if not self.ndim:
+            return self._wrap(self._node, self)
+        return self.transpose(a, -1)._scan_last(scan).transpose(a, -1)
 
     def _scan_last(self, scan: _Scan) -> Self:
         n = self.shape[-1]

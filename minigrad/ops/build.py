@@ -1,18 +1,20 @@
 """Graph building: one function per primitive, with the cheap local rewrites that never change a value.
 
 Rewrites keep IEEE results: x - 0.0, x + -0.0, x * 1 and x / 1 are x; x + 0.0 (it loses -0.0) and x * 0 (NaN) stay.
-Operands are already of one shape and dtype. Equal subgraphs are one object anyway (node.py). Movement, which needs no
-constants, stands in build_movement.py.
+None looks through a variable (identity.py). Operands are already of one shape and dtype. Equal subgraphs are one object
+anyway (node.py). Movement, which needs no constants, stands in build_movement.py.
 """
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
 
 from minigrad.dtype import DType, bfloat16, bool_, float32, int64
 from minigrad.expr import Index
+from minigrad.handles import changed
 from minigrad.ops import elementwise as E
 from minigrad.ops import indexed, movement, storage
 from minigrad.ops import reduce as R
@@ -29,7 +31,7 @@ from minigrad.ops.build_movement import (  # noqa: F401
     window_is_reshape,
 )
 from minigrad.ops.convert import rounded
-from minigrad.ops.node import Node, apply, here
+from minigrad.ops.node import Node, apply, here, is_variable
 from minigrad.ops.op import Op, Shape
 
 Number = int | float | bool
@@ -59,7 +61,9 @@ def full(value: Index | float, shape: Shape, dtype: DType, device: str) -> Node:
 @lru_cache(maxsize=256, typed=True)
 def _full(value: Index | float, zero: str | bool, shape: Shape, dtype: DType, device: str) -> Node:
     """Those that were asked for last stay: constants come again and again. `zero` tells zeros of both signs apart."""
-    return expand(const(value, dtype, device), shape)
+    made = expand(const(value, dtype, device), shape)
+    changed()  # it is nobody's own
+    return made
 
 
 def full_like(x: Node, value: float) -> Node:
@@ -79,10 +83,17 @@ _CONSTANT = frozenset({storage.CONST, movement.EXPAND, movement.RESHAPE})
 
 
 def constant_of(x: Node) -> Number | None:
-    """The number that every element of `x` is, where the graph says so."""
+    """The number that every element of `x` is, where the graph says so and no gradient may be asked by it."""
+    return number_of(x, is_variable)
+
+
+def number_of(x: Node, hidden: Callable[[Node], bool] = lambda x: False) -> Number | None:
+    """The number that every element of `x` is, where the graph says so without a look through what is `hidden`."""
     while x.op is movement.EXPAND or x.op is movement.RESHAPE:
+        if hidden(x):
+            return None
         x = x.inputs[0]
-    if x.op is storage.CONST:
+    if x.op is storage.CONST and not hidden(x):
         value = x.params["value"]
         if isinstance(value, (int, float)):
             return value
@@ -120,7 +131,7 @@ def _binary(op: Op, x: Node, y: Node) -> Node:
 
 
 def neg(x: Node) -> Node:
-    return x.inputs[0] if x.op is E.NEG else _unary(E.NEG, x)
+    return x.inputs[0] if x.op is E.NEG and not is_variable(x) else _unary(E.NEG, x)
 
 
 def abs_(x: Node) -> Node:
@@ -292,7 +303,8 @@ def cast(x: Node, to: DType) -> Node:
     """`x` in another type. A cast of an exact (widening) cast is one cast."""
     if x.dtype is to:
         return x
-    if x.op is E.CAST and _exact(x.inputs[0].dtype, x.dtype) and x.inputs[0].dtype is not bool_:
+    if x.op is E.CAST and _exact(x.inputs[0].dtype, x.dtype) and x.inputs[0].dtype is not bool_ and \
+            not is_variable(x):
         return cast(x.inputs[0], to)
     result = apply(E.CAST, x, to=to)
     return result if constant_of(x) is None else _folded(E.CAST, (x,), result)
@@ -360,3 +372,14 @@ def assign(target: Node, value: Node, region: storage.Region | None = None) -> N
     """The target with a region replaced, all of it unless told."""
     return apply(storage.ASSIGN, target, value, region=region or ((0, 1),) * len(target.shape))
 
+
+SIMPLIFIED: dict[Op, Callable[..., Node]] = {
+    movement.RESHAPE: reshape, movement.EXPAND: expand, movement.PERMUTE: permute, movement.SLICE: slice_,
+    E.NEG: neg, E.CAST: cast, E.ADD: add, E.SUB: sub, E.MUL: mul, E.DIV: div,
+}
+"""Those of these functions that may give something simpler than the operation, which no variable hides from a plan."""
+
+
+def is_simple(op: Op, inputs: Sequence[Node]) -> bool:
+    """Whether no rewrite of `SIMPLIFIED` could apply to the operation over these."""
+    return op not in SIMPLIFIED or not any([i.op is op or number_of(i) is not None for i in inputs])

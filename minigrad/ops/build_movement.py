@@ -6,7 +6,7 @@ import math
 from minigrad.expr import Index, dim, product
 from minigrad.ops import movement
 from minigrad.ops.convert import rounded
-from minigrad.ops.node import Node, apply
+from minigrad.ops.node import Node, apply, is_variable
 from minigrad.ops.op import Shape
 
 
@@ -14,13 +14,17 @@ def numel(shape: Shape) -> Index:
     return dim(product(shape))
 
 
+def _repeats_a_number(x: Node) -> bool:
+    return x.op is movement.EXPAND and x.inputs[0].shape == () and not is_variable(x)
+
+
 def reshape(x: Node, to: Shape) -> Node:
     if x.shape == to:
         return x
-    if x.op is movement.RESHAPE:
+    if x.op is movement.RESHAPE and not is_variable(x):
         return reshape(x.inputs[0], to)
     result = apply(movement.RESHAPE, x, to=to)
-    return expand(x.inputs[0], to) if x.op is movement.EXPAND and x.inputs[0].shape == () else result
+    return expand(x.inputs[0], to) if _repeats_a_number(x) else result
 
 
 def expand(x: Node, to: Shape) -> Node:
@@ -28,17 +32,17 @@ def expand(x: Node, to: Shape) -> Node:
     if x.shape == to:
         return x
     result = apply(movement.EXPAND, x, to=to)
-    return apply(movement.EXPAND, x.inputs[0], to=to) if x.op is movement.EXPAND else result
+    return apply(movement.EXPAND, x.inputs[0], to=to) if x.op is movement.EXPAND and not is_variable(x) else result
 
 
 def permute(x: Node, order: tuple[int, ...]) -> Node:
     if order == tuple(range(len(x.shape))):
         return x
-    if x.op is movement.PERMUTE:
+    if x.op is movement.PERMUTE and not is_variable(x):
         first = x.params["order"]
         return permute(x.inputs[0], tuple([first[a] for a in order]))
     result = apply(movement.PERMUTE, x, order=order)
-    return expand(x.inputs[0], result.shape) if x.op is movement.EXPAND and x.inputs[0].shape == () else result
+    return expand(x.inputs[0], result.shape) if _repeats_a_number(x) else result
 
 
 def slice_(x: Node, starts: tuple[Index, ...], stops: tuple[Index, ...], steps: tuple[int, ...] | None = None) -> Node:
@@ -47,7 +51,7 @@ def slice_(x: Node, starts: tuple[Index, ...], stops: tuple[Index, ...], steps: 
     result = apply(movement.SLICE, x, starts=starts, stops=stops, steps=steps)
     if stops == x.shape and all(s == 0 for s in starts) and all(s == 1 for s in steps):
         return x
-    return expand(x.inputs[0], result.shape) if x.op is movement.EXPAND and x.inputs[0].shape == () else result
+    return expand(x.inputs[0], result.shape) if _repeats_a_number(x) else result
 
 
 def flip(x: Node, axes: tuple[int, ...]) -> Node:

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from minigrad.errors import InternalError
+from minigrad.ops import build as B
 from minigrad.ops.node import Node, apply, here, leaf
 from minigrad.ops.op import Composite, Op
-from minigrad.ops.storage import BUFFER
+from minigrad.ops.storage import ALIASES, BUFFER
 
 Rewrite = Callable[[Node, Sequence[Node]], Node | None]
 """What computes a Node over these inputs; None: the Node itself."""
@@ -81,10 +82,15 @@ def expanded(roots: Iterable[Node], rewrite: Rewrite | None = None, keep: Callab
 
 
 def rebuilt(node: Node, image: dict[Node, Node]) -> Node:
-    """The same operation over the images of its inputs, or a leaf over the same storage."""
+    """The same operation over the images of its inputs, simplified as if these were nobody's variables; or a leaf over
+    the same storage."""
     if node.storage is not None:
         return leaf(BUFFER, node.type, node.storage, {})
     inputs = tuple([image[i] for i in node.inputs])
+    if node.op in ALIASES:
+        return inputs[0]
+    if node.op in B.SIMPLIFIED:
+        return B.SIMPLIFIED[node.op](*inputs, **node.params)
     if inputs and inputs == node.inputs:
         return node
     own_device = not inputs or node.device != inputs[0].device

@@ -40,7 +40,8 @@ class Type:
 
 class Kind:
     """An operation with its params over operands of certain types, checked: all that Nodes have in common that differ
-    in their inputs alone. `type` is that of the result, `nodes` are the Nodes there are, by their inputs.
+    in their inputs alone. `type` is that of the result, `nodes` are the Nodes there are, by the serials of their
+    inputs, so that the table keeps nothing alive.
 
     `number` is the same for all types of operands: what a plan's key has of an operation.
     `special` is the rule of an operation that is more than its inputs' values (ops.op.Storage) or has symbolic params,

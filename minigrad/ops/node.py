@@ -10,7 +10,7 @@ from weakref import ref
 from minigrad.dtype import DType
 from minigrad.expr import Index
 from minigrad.handles import changes
-from minigrad.interned import Interned
+from minigrad.interned import Interned, Table
 from minigrad.ops.kinds import Kind, Type, kind_of, kinds
 from minigrad.ops.op import Op
 
@@ -23,11 +23,11 @@ class Node:
     writes it. `depth` is the longest path to a leaf or to what was realized when the Node was made: a cheap bound that
     tells when a graph has grown long. `serial` grows from Node to Node: inputs have smaller ones than their users.
     `hooks` is there where `hooked` has the Node: what makes another gradient of its gradient. `rule` is there in a CALL
-    (calls.py): what makes gradients of its inputs.
+    (calls.py): what makes gradients of its inputs. `owned`: one handle alone stands for it (identity.py).
     """
 
     __slots__ = ("op", "inputs", "params", "shape", "dtype", "device", "kind", "type", "storage", "depth", "serial",
-                 "hooks", "rule", "__weakref__")
+                 "hooks", "rule", "owned", "__weakref__")
     op: Op
     inputs: tuple[Node, ...]
     params: dict[str, Any]
@@ -41,6 +41,7 @@ class Node:
     serial: int
     hooks: Callable[[Node], Node]
     rule: Any
+    owned: bool
 
     def __repr__(self) -> str:
         params = "".join(f", {k}={v}" for k, v in self.params.items())
@@ -66,33 +67,45 @@ created: Callable[[Node], None] | None = None
 
 
 def apply(op: Op, *inputs: Node, device: str | None = None, **params: Any) -> Node:
-    """The Node `op(*inputs, **params)`: the existing equal one, or a new one.
+    """The Node `op(*inputs, **params)`: the existing equal one, or a new one. A float that a handle owns is not found.
 
     Shapes and dtypes are inferred and checked here, once for operands of the same types: `kind_of`. `device` is needed
     where there are no inputs, and overrides theirs for `copy`. Params must be hashable, and always passed in the same
     order for one op.
     """
+    types: tuple[Type, ...]
+    place: tuple
     if len(inputs) == 2:  # tuples of known length are made three times as fast, and most Nodes have one or two inputs
-        types: tuple[Type, ...] = (inputs[0].type, inputs[1].type)
+        x, y = inputs
+        types, place = (x.type, y.type), (x.serial, y.serial)
     elif len(inputs) == 1:
-        types = (inputs[0].type,)
+        x, = inputs
+        types, place = (x.type,), (x.serial,)
     else:
-        types = tuple([i.type for i in inputs])
+        types, place = tuple([i.type for i in inputs]), tuple([i.serial for i in inputs]) or here.world
     kind = kinds.get((op, device, types, *params.values()) if params else (op, device, types))
     if kind is None or kind.has_zero:
         kind = kind_of(op, device, types, params)
-    place = inputs or here.world
     found = kind.nodes.get(place)
     if found is not None:
         node = found()
-        if node is not None:
+        if node is not None and not (node.owned and node.dtype.is_float):
+            if changes.mark is node.serial:
+                changes.mark = object()  # another thread made it, and has it no longer to himself
             return node
+        if node is not None:
+            _leave(node, kind.nodes, place)
     return _new(kind, inputs, params, place)
 
 
 def apply_once(op: Op, *inputs: Node, **params: Any) -> Node:
     """The Node `op(*inputs, **params)`, which no other equals."""
-    return _new(kind_of(op, None, tuple([i.type for i in inputs]), params), inputs, params, (*inputs, object()))
+    return _new(kind_of(op, None, tuple([i.type for i in inputs]), params), inputs, params, (object(),))
+
+
+def is_variable(node: Node) -> bool:
+    """Whether a handle owns it, by which a gradient may be asked: rewrites do not look through it."""
+    return node.owned and node.dtype.is_float
 
 
 def _new(kind: Kind, inputs: tuple[Node, ...], params: dict[str, Any], place: tuple) -> Node:
@@ -110,6 +123,7 @@ def _new(kind: Kind, inputs: tuple[Node, ...], params: dict[str, Any], place: tu
     node.kind = kind
     node.type = result
     node.storage = None
+    node.owned = False
     node.depth = depth + 1
     entry = kind.nodes[place] = Interned(node, _forget)
     entry.table = kind.nodes
@@ -129,6 +143,15 @@ def _forget(dead: Interned) -> None:
             del dead.table[dead.key]
 
 
+def _leave(node: Node, table: Table, place: tuple) -> None:
+    """Takes a Node that lives on out of its table."""
+    global _elsewhere
+    found = table.get(place)
+    if found is not None and found() is node:
+        _elsewhere += 1
+        del table[place]
+
+
 def leaf(op: Op, what: Type, storage: Any, params: dict[str, Any]) -> Node:
     """A Node without inputs over `storage`. Its params tell it from all others, so that nobody will look for it."""
     global _elsewhere
@@ -143,6 +166,7 @@ def leaf(op: Op, what: Type, storage: Any, params: dict[str, Any]) -> Node:
     node.device = what.device
     node.type = what
     node.storage = storage
+    node.owned = True
     node.depth = 1
     node.serial = next(_serials)
     if created is not None:
@@ -203,9 +227,8 @@ def sever(node: Node) -> None:
 
     Without it the versions of a parameter would keep each other, and every value ever assigned, alive.
     """
-    global _elsewhere
     if differentiable and ref(node) in differentiable:
         return
-    if node.kind is not None and node.kind.nodes.pop(node.inputs, None) is not None:
-        _elsewhere += 1
+    if node.kind is not None:
+        _leave(node, node.kind.nodes, tuple([i.serial for i in node.inputs]))
     node.inputs = ()

@@ -187,4 +187,10 @@ def _assign_reference(target: np.ndarray, value: np.ndarray, *, region: tuple[tu
 ASSIGN = Op("assign", _assign_infer, _assign_vjp, _assign_reference, Storage("assign"))
 """The target with a region replaced: per axis (start, step), the value's shape gives the lengths. A new version."""
 
-STORAGE = (BUFFER, CONST, SCALAR, IOTA, RANDOM_BITS, COPY, CONTIGUOUS, DETACH, ASSIGN)
+SAME = Op("same", _same, lambda n, g: (g,), lambda x, *, shape, dtype: x, Storage("alias"))
+"""The same value and gradient, as another variable (identity.py)."""
+
+ALIASES = frozenset({DETACH, SAME})
+"""What only autodiff tells from its input."""
+
+STORAGE = (BUFFER, CONST, SCALAR, IOTA, RANDOM_BITS, COPY, CONTIGUOUS, DETACH, SAME, ASSIGN)

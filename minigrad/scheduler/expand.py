@@ -10,6 +10,7 @@ from minigrad.errors import InternalError
 from minigrad.expr import bounds
 from minigrad.ops.attention import ATTENTION, attention_by_table
 from minigrad.ops.attention_gradient import ATTENTION_GRADIENT, ATTENTION_SUMS
+from minigrad.ops.build import is_simple
 from minigrad.ops.composite import expanded
 from minigrad.ops.node import Node
 from minigrad.ops.op import Composite
@@ -44,7 +45,8 @@ class Expanded:
 
 
 def expand_graph(graph: Graph, target: Target) -> Expanded | None:
-    """None where there is nothing to expand: composites, and attention that the target has no strategy for."""
+    """None where there is nothing to expand (composites, and attention that the target has no strategy for), to merge
+    or to simplify."""
 
     def is_kernel(node: Node) -> bool:
         if node.op is ATTENTION:
@@ -56,7 +58,7 @@ def expand_graph(graph: Graph, target: Target) -> Expanded | None:
 
     graph.connect()
     if not any(not leaf and (n.op is ATTENTION or isinstance(n.op.lower, Composite)) and not is_kernel(n)
-               for n, leaf in zip(graph.nodes, graph.leaf, strict=True)):
+               for n, leaf in zip(graph.nodes, graph.leaf, strict=True)) and _is_settled(graph):
         return None
     targets = [graph.nodes[k] for k in graph.targets]
     image = expanded(targets, rewrite, is_kernel)
@@ -74,6 +76,20 @@ def expand_graph(graph: Graph, target: Target) -> Expanded | None:
         raise InternalError(f"[expand] {missing} comes from no Node of the graph")
     place = {plain.nodes[k]: i for i, k in enumerate(plain.targets)}
     return Expanded(plain, [owner[n] for n in plain.nodes], [place[resolve(image[t])] for t in targets])
+
+
+def _is_settled(graph: Graph) -> bool:
+    """Whether its operations are all different, and none is simpler than it was written: variables keep those apart
+    that are equal (ops/identity.py)."""
+    seen: set[tuple] = set()
+    for node, inputs, leaf in zip(graph.nodes, graph.inputs, graph.leaf, strict=True):
+        if leaf:
+            continue
+        key = (node.kind, inputs)
+        if key in seen or not is_simple(node.op, [graph.nodes[i] for i in inputs if not graph.leaf[i]]):
+            return False
+        seen.add(key)
+    return True
 
 
 FEW_ROWS = 8

@@ -10,7 +10,7 @@ from minigrad.expr import Expr, Index, bounds, variables
 from minigrad.ops.kinds import clean
 from minigrad.ops.node import Node
 from minigrad.ops.op import Elementwise, Generate, IndexMap, Reduction
-from minigrad.ops.storage import DETACH, SCALAR
+from minigrad.ops.storage import ALIASES, SCALAR
 
 TYPICAL = 256
 """What a symbolic dim counts as in estimates, or its upper bound if that is less."""
@@ -21,7 +21,7 @@ FEW = 8
 
 def resolve(node: Node) -> Node:
     """The Node that has the value: identities that only matter to autodiff are looked through."""
-    while node.op is DETACH and node.storage is None:
+    while node.op in ALIASES and node.storage is None:
         node = node.inputs[0]
     return node
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from minigrad.codegen.lowering.reads import read_at
 from minigrad.expr import Index, Var, variables
-from minigrad.ops.build import constant_of
+from minigrad.ops.build import number_of
 from minigrad.ops.op import Elementwise, Generate, IndexMap
 from minigrad.scheduler.graph import Graph, size
 from minigrad.target import Target
@@ -64,7 +64,7 @@ def peeled(graph: Graph, k: int) -> int:
     """
     while not graph.leaf[k] and graph.nodes[k].op.name in ("reshape", "contiguous"):
         below = graph.inputs[k][0]
-        if graph.nodes[k].op.name == "contiguous" and not graph.leaf[below] and constant_of(
+        if graph.nodes[k].op.name == "contiguous" and not graph.leaf[below] and number_of(
                 graph.nodes[below]) is not None:
             break
         k = below

@@ -97,14 +97,14 @@ class Scheduling:
 def _scheduled(graph: Graph, donatable: frozenset[int], target: Target) -> Generator[Kernel, None, Schedule]:
     expanded = expand_graph(graph, target)
     if expanded is not None:
-        made = yield from _scheduled(expanded.graph, expanded.donatable(donatable), target)
-        return expanded.restored(made)
+        graph, donatable = expanded.graph, expanded.donatable(donatable)
     state = fuse(graph, set(), target)
     merger = Merger(state)
     merge_attentions(state, merger)
     merge_tails(state, merger)
     merge_siblings(state, merger)
-    return (yield from Scheduler(state, donatable).run())
+    made = yield from Scheduler(state, donatable).run()
+    return made if expanded is None else expanded.restored(made)
 
 
 class Scheduler:
