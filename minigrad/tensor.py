@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import Any, Self, final
 from weakref import ref
@@ -18,7 +18,9 @@ from minigrad.engine.realize import realize
 from minigrad.engine.stats import stats
 from minigrad.engine.transfer import download, wrap
 from minigrad.errors import CaptureError, DTypeError, MinigradError, ShapeError
-from minigrad.graph.autodiff import History, gradient
+from minigrad.graph.autodiff import History, check_seed
+from minigrad.graph.autodiff import gradient as gradient_nodes
+from minigrad.graph.trace import Trace, trace
 from minigrad.handles import ask, asked, changed, changed_by_user, forget, handles, live, register, register_all
 from minigrad.mixins.base import Base, as_tensor, broadcast_shapes, flat
 from minigrad.mixins.hooks import LeafHooks, passed
@@ -299,14 +301,15 @@ class Tensor(ProtocolMixin):
         `.grad` too. Nothing is freed: `retain_graph` changes nothing. Raises MinigradError without such a leaf.
         """
         seed = None if gradient is None else as_tensor("backward", gradient)._node
-        made_from = History(self._node)
+        known = None if create_graph else trace(self._node)
+        made_from = known or History(self._node)
         leaves = [t for t in (r() for r in list(_leaves.values())) if t is not None]
         found = [(t, [n for n in t._gradient_nodes() if n in made_from]) for t in leaves]
         found = [(t, nodes) for t, nodes in found if nodes]
         targets = [n for _, nodes in found for n in nodes]
         if not found:
             targets = self._hooked_before(made_from)
-        parts = iter(_node_gradients(made_from, targets, seed))
+        parts = _gradients(made_from, targets, seed)
         for t, nodes in found:
             total = _hooked_sum(t, [next(parts) for _ in nodes])
             parents = (self, t, *(() if t._grad is None else (t._grad,))) if create_graph else ()
@@ -316,7 +319,7 @@ class Tensor(ProtocolMixin):
                     hook(t)
         return self
 
-    def _hooked_before(self, made_from: History) -> list[Node]:
+    def _hooked_before(self, made_from: History | Trace) -> list[Node]:
         """The results with hooks that this one, which no leaf's gradient comes from, was made from."""
         if not self._requires_grad:
             raise MinigradError("[backward] expected a result of some tensor with requires_grad=True, got none; what "
@@ -347,7 +350,7 @@ class Tensor(ProtocolMixin):
                                 f"have now, got {unused[0]!r}; keep it as a variable by requires_grad=True before it "
                                 "is used")
         seed = None if gradient is None else as_tensor("gradient", gradient)._node
-        parts = iter(_node_gradients(made_from, [n for nodes in groups for n in nodes], seed))
+        parts = iter(gradient_nodes(made_from, [n for nodes in groups for n in nodes], seed))
         return [self._wrap(_hooked_sum(target, [next(parts) for _ in nodes]), self, target)
                 for target, nodes in zip(targets, groups, strict=True)]
 
@@ -394,7 +397,14 @@ def _hooked_sum(tensor: Tensor, parts: Sequence[Node]) -> Node:
     return passed(hooks.before, Tensor._wrap(total))._node if type(hooks) is LeafHooks else total
 
 
-_node_gradients = gradient
+def _gradients(made_from: History | Trace, targets: list[Node], seed: Node | None) -> Iterator[Node]:
+    """The gradients by the targets: of a graph that was seen before where it can be known."""
+    if isinstance(made_from, Trace):
+        check_seed(made_from.output, seed)
+        if all([n in made_from.operands for n in targets]):
+            return made_from.gradients(targets, seed)
+        made_from = History(made_from.output)
+    return iter(gradient_nodes(made_from, targets, seed))
 
 
 def tensor(data: Any, *, dtype: DType | str | None = None, device: str | None = None,

@@ -65,7 +65,7 @@ def test_a_step_of_a_known_block_makes_a_node_per_result():
     before = live_count()
     made = as_nodes(x * 2, y)
     assert live_count() - before <= 6
-    assert len(toposort(*[t._node for t in made])) == 7  # x, 2 repeated, x * 2, y, and the results
+    assert len(toposort(*[t._node for t in made])) == 8  # x, 2 repeated, x * 2, y, the call and its results
 
 
 def test_equal_functions_are_one_block_and_other_types_another():

@@ -45,7 +45,7 @@ CONSTANTS: dict[str, Callable[[], Tensor]] = {
 """Tensors whose values depend on nothing; two of them are equal, or as if they might be."""
 
 
-def by_constants(make: Callable[[], Tensor]) -> list[tuple[Tensor, Tensor]]:
+def by_constants(make: Callable[[], Tensor]) -> list[tuple[Any, Any]]:
     """(gradient, what it is by hand), first and second, by two tensors made alike."""
     a, b = make(), make()
     by_a, by_b = (a * 2 + b * 3 + a * a * b).sum().gradient(a, b)
@@ -54,7 +54,7 @@ def by_constants(make: Callable[[], Tensor]) -> list[tuple[Tensor, Tensor]]:
     return [(by_a, 2 + 2 * a * b), (by_b, 3 + a * a), (of_a, 2 * b), (of_b, 2 * a), (five, a.full_like(5))]
 
 
-def same(pairs: list[tuple[Tensor, Tensor]]) -> None:
+def same(pairs: list[tuple[Any, Any]]) -> None:
     for got, wanted in pairs:
         assert got.shape == wanted.shape and got.dtype is wanted.dtype
         np.testing.assert_allclose(got.numpy(), wanted.numpy(), rtol=1e-2 if got.dtype.itemsize == 2 else 1e-5)

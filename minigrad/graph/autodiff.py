@@ -60,18 +60,24 @@ def gradient(made_from: History, targets: Sequence[Node], seed: Node | None = No
     DTypeError for an output or targets that are no floats, ShapeError for a missing or misshapen seed.
     """
     output = made_from.output
-    for node in (output, *targets):
+    for node in targets:
         if not node.dtype.is_float:
             raise DTypeError(f"[gradient] expected float tensors, got {node.dtype} of shape {list(node.shape)}")
-    if seed is None:
-        if any(d != 1 for d in output.shape):
-            raise ShapeError(f"[gradient] expected an output of one element or a seed, got shape {list(output.shape)}")
-        seed = B.full_like(output, 1)
-    if seed.shape != output.shape or seed.dtype is not output.dtype:
-        raise ShapeError(f"[gradient] expected a seed {output.dtype}{list(output.shape)} like the output, "
-                         f"got {seed.dtype}{list(seed.shape)}")
+    check_seed(output, seed)
+    seed = B.full_like(output, 1) if seed is None else seed
     grads = _accumulate(made_from, seed, set(targets))
     return [grads.get(t) or B.full_like(t, 0) for t in targets]
+
+
+def check_seed(output: Node, seed: Node | None) -> None:
+    """Raises DTypeError for an output that is no float, ShapeError for a seed that it lacks or that is not like it."""
+    if not output.dtype.is_float:
+        raise DTypeError(f"[gradient] expected float tensors, got {output.dtype} of shape {list(output.shape)}")
+    if seed is None and any([d != 1 for d in output.shape]):
+        raise ShapeError(f"[gradient] expected an output of one element or a seed, got shape {list(output.shape)}")
+    if seed is not None and (seed.shape != output.shape or seed.dtype is not output.dtype):
+        raise ShapeError(f"[gradient] expected a seed {output.dtype}{list(output.shape)} like the output, "
+                         f"got {seed.dtype}{list(seed.shape)}")
 
 
 def _accumulate(made_from: History, seed: Node, targets: set[Node]) -> dict[Node, Node]:

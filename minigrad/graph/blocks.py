@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
+from typing import NoReturn
 
+from minigrad.dtype import DType, bool_
 from minigrad.errors import InternalError
 from minigrad.graph.autodiff import History, gradient
 from minigrad.ops.composite import apart, composite, once, rebuilt
 from minigrad.ops.kinds import Type, clean
 from minigrad.ops.node import Node, apply, leaf, toposort
-from minigrad.ops.op import Op
+from minigrad.ops.op import Op, Shape, Storage
 from minigrad.ops.storage import BUFFER
 
 Body = Callable[..., Sequence[Node]]
@@ -26,7 +28,10 @@ _blocks: dict[tuple, Block] = {}
 
 
 class Block:
-    """`body` over operands of `types`. `text` says which, in every process; None: the operations that it makes."""
+    """`body` over operands of `types`. `text` says which, in every process; None: the operations that it makes.
+
+    One result is one Node over the operands. Several are one each over a Node that has the operands, the call.
+    """
 
     def __init__(self, name: str, body: Body, types: Sequence[Type], text: str | None = None):
         self.name, self.types = name, tuple(types)
@@ -39,12 +44,19 @@ class Block:
         if beside is not None:
             raise InternalError(f"[block {name}] expected a function of its operands, got one that reads {beside}")
         self._text = self._operations() if text is None else text
-        digest = sha256(self._text.encode()).hexdigest()[:16]
-        self._backwards: dict[int, Block] = {}
-        self._ops = [self._op(k, f"{name}.{digest}.{k}") for k in range(len(self._results))]
+        name = f"{name}.{sha256(self._text.encode()).hexdigest()[:16]}"
+        self._gradient: Block | None = None
+        self._call: Op | None = None
+        if len(self._results) == 1:
+            self._ops = [composite(name, self._infer(0), lambda *operands: once(self.made_of, *operands)[0], self._vjp)]
+        else:
+            self._call = Op(name, lambda shapes, dtypes: ((), bool_), None, _uncomputed, Storage("call"))
+            self._ops = [self._part(k, f"{name}.{k}") for k in range(len(self._results))]
 
     def __call__(self, *operands: Node) -> Iterator[Node]:
         """The results, a Node each, made when it is asked for."""
+        if self._call is not None:
+            operands = (apply(self._call, *operands),)
         return (apply(op, *operands) for op in self._ops)
 
     def made_of(self, *operands: Node) -> list[Node]:
@@ -54,25 +66,25 @@ class Block:
             image[node] = rebuilt(node, image)
         return [image[n] for n in self._results]
 
-    def _op(self, k: int, name: str) -> Op:
+    def _infer(self, k: int) -> Callable[..., tuple[Shape, DType]]:
         result = self._results[k].shape, self._results[k].dtype
-        return composite(name, lambda shapes, dtypes: result, lambda *operands: once(self.made_of, *operands)[k],
-                         lambda node, grad: self._gradients(k, node, grad))
+        return lambda shapes, dtypes: result
 
-    def _gradients(self, k: int, node: Node, grad: Node) -> tuple[Node | None, ...]:
-        made = self._backward(k)(*node.inputs, grad)
-        return tuple([next(made) if t.dtype.is_float else None for t in self.types])
+    def _part(self, k: int, name: str) -> Op:
+        """The operation that gives result k of a call. Gradients go through what it is made of."""
+        return composite(name, self._infer(k), lambda call: once(self.made_of, *call.inputs)[k], None)
 
-    def _backward(self, k: int) -> Block:
-        """The gradients by float operands of result k, over the operands and the gradient of the result."""
-        if k not in self._backwards:
+    def _vjp(self, node: Node, grad: Node) -> tuple[Node | None, ...]:
+        """The gradients by float operands, as a Block over the operands and the gradient of the only result."""
+        if self._gradient is None:
             def body(*operands: Node) -> list[Node]:
                 floats = [n for n in operands[:-1] if n.dtype.is_float]
-                return gradient(History(self.made_of(*operands[:-1])[k]), floats, operands[-1])
+                return gradient(History(self.made_of(*operands[:-1])[0]), floats, operands[-1])
 
-            self._backwards[k] = Block(f"{self.name}_gradient", body, (*self.types, self._results[k].type),
-                                       f"gradient {k} of {self._text}")
-        return self._backwards[k]
+            self._gradient = Block(f"{self.name}_gradient", body, (*self.types, self._results[0].type),
+                                   f"gradient of {self._text}")
+        made = self._gradient(*node.inputs, grad)
+        return tuple([next(made) if t.dtype.is_float else None for t in self.types])
 
     def _operations(self) -> str:
         """The operations that make the results of the operands, one a line."""
@@ -83,6 +95,10 @@ class Block:
             params = [clean(p, []) for p in node.params.values()]
             lines.append(f"{node.op.name} {node.device} {' '.join([place[i] for i in node.inputs])} {params}")
         return "\n".join([*lines, *[place[r] for r in self._results]])
+
+
+def _uncomputed(*_: object, **__: object) -> NoReturn:
+    raise InternalError("[block] expected a call to be made of its operations before anything is computed")
 
 
 def block(name: str, key: tuple, body: Body, operands: Sequence[Node]) -> Iterator[Node]:

@@ -22,4 +22,5 @@ def as_block(name: str, key: Hashable, function: Callable[..., Sequence[T]], *op
     def body(*nodes: Node) -> list[Node]:
         return [t._node for t in function(*[kind._wrap(n) for n in nodes])]
 
-    return tuple([kind._wrap(n, *operands) for n in block(name, (key,), body, [t._node for t in operands])])
+    parents = {max(operands, key=lambda t: t._node.depth), *[t for t in operands if t._requires_grad][:1]}
+    return tuple([kind._wrap(n, *parents) for n in block(name, (key,), body, [t._node for t in operands])])

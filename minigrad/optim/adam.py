@@ -92,11 +92,11 @@ class Adam(Moments):
             Tensor.realize(*self.largest)
 
     def _update(self, gradients: Gradients) -> list[Tensor]:
-        cycled = () if self._cycled is None else (self._cycled.detach(),)
+        cycled = () if self._cycled is None else (self._cycled,)
         states = self._each(gradients, self.means, self.variances, self._counted(gradients), range(len(gradients)))
-        for p, g, mean, variance, counted, index in states:
-            kept = mean, variance, *self.largest[index:index + 1]
-            self._advance(self._next, p, kept, g, *counted, self._lr, *cycled)
+        self._advance(self._next, [
+            (p, (mean, variance, *self.largest[index:index + 1]), (g, *counted, self._lr, *cycled))
+            for p, g, mean, variance, counted, index in states])
         return [*self._kept(), *self.largest]
 
     def _next(self, p: Tensor, mean: Tensor, variance: Tensor, *others: Tensor) -> tuple[Tensor, ...]:

@@ -7,9 +7,10 @@ from typing import Any, Self
 
 from minigrad import dtype as dtypes
 from minigrad.errors import MinigradError, ShapeError
+from minigrad.graph.blocks import block
 from minigrad.mixins.base import as_number
-from minigrad.mixins.blocks import as_block
 from minigrad.mixins.modes import of_modules
+from minigrad.ops.node import Node
 from minigrad.optim.states import ParamGroup, given_parameters, load_states, options_of, state_of, states_of
 from minigrad.optim.statistics import take_moved
 from minigrad.tensor import Tensor
@@ -256,16 +257,25 @@ class Optimizer(metaclass=_Made):
         """(parameter, gradient, what each of `state` has for it) of the parameters that have one."""
         return ((p, g, *kept) for p, g, *kept in zip(self.params, gradients, *state, strict=True) if g is not None)
 
-    def _advance(self, function: Callable[..., Sequence[Tensor]], p: Tensor, kept: Sequence[Tensor], *operands: Tensor,
-                 ) -> None:
-        """Assigns to a parameter and what is kept for it what `function(parameter, *kept, *operands)` gives for each.
+    def _advance(self, function: Callable[..., Sequence[Tensor]],
+                 steps: Iterable[tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]]) -> None:
+        """Of each (parameter, what is kept for it, further operands) assigns to the parameter and to what is kept what
+        `function(parameter, *kept, *operands)` gives for them.
 
-        It reads of this optimizer its options alone: one graph serves all parameters of one shape, and all steps.
+        It reads of this optimizer its options alone: all of it is one Block.
         """
-        key = type(self), *options_of(self).values(), self._cycled is None
-        new = as_block(type(self).__name__.lower(), key, function, p.detach(), *kept, *operands)
-        for t, value in zip((p, *kept), new, strict=True):
-            t.assign(value)
+        places: dict[Node, int] = {}
+        wanted = [(p, kept, tuple([places.setdefault(t._node, len(places)) for t in (p, *kept, *operands)]))
+                  for p, kept, operands in steps]
+
+        def body(*nodes: Node) -> list[Node]:
+            given = [Tensor._wrap(n) for n in nodes]
+            return [t._node for _, _, at in wanted for t in function(*[given[k] for k in at])]
+
+        key = type(self), *options_of(self).values(), self._cycled is None, *[at for _, _, at in wanted]
+        new = block(type(self).__name__.lower(), key, body, list(places))
+        for t, node in zip([t for p, kept, _ in wanted for t in (p, *kept)], new, strict=True):
+            t.assign(Tensor._wrap(node))
 
     def _decayed(self, gradient: Tensor, p: Tensor) -> Tensor:
         """The gradient with that of weight_decay/2 times the sum of squares."""

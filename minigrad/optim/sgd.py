@@ -63,10 +63,10 @@ class SGD(Optimizer):
                                 f"{self.dampening!r}: steps were not counted")
         kept = self._by_time(gradients, lambda time, _: (time > 1).where(1 - self.dampening, 1.0)) if (
             moves and self.dampening) else [None] * len(gradients)
-        cycled = () if self._cycled is None else (self._cycled.detach(),)
-        for p, g, share, index in self._each(gradients, kept, range(len(gradients))):
-            shares = () if share is None else (share,)
-            self._advance(self._next, p, self.velocities[index:index + 1], g, self._lr, *shares, *cycled)
+        cycled = () if self._cycled is None else (self._cycled,)
+        self._advance(self._next, [
+            (p, self.velocities[index:index + 1], (g, self._lr, *(() if share is None else (share,)), *cycled))
+            for p, g, share, index in self._each(gradients, kept, range(len(gradients)))])
         return [*self.velocities, *(self.times if self.shared_names else ())]
 
     def _next(self, p: Tensor, *others: Tensor) -> tuple[Tensor, ...]:

@@ -7,8 +7,11 @@ from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.expr import FloorDiv, Index, Mod, Var, variables
 from minigrad.scheduler.groups import Fusion, Group, operand_accesses, used_variables
 
-MAX_PLACES = 32
-"""Places of an operand's sources that are looked at."""
+MAX_PLACES = 4
+"""Places at which one node may be read for one element of an operand; beyond that it counts as scattered."""
+
+MAX_LOOKED_AT = 256
+"""Nodes behind an operand that are looked at; one with more counts as moving along."""
 
 
 def is_digit(e: Index) -> bool:
@@ -46,23 +49,23 @@ def is_scattered(state: Fusion, k: int, group: Group, at: tuple[Index, ...]) -> 
 
 def moves_along(state: Fusion, k: int, axes: tuple[int, ...]) -> bool:
     """Whether everything that node `k` is computed from is read at places that are linear in its index along `axes`,
-    with one coefficient for each."""
+    with one coefficient for each. Numbers that are taken out of integers, such as quantised weights, count as that."""
     graph = state.graph
     at = tuple([Var(f"w{d}", 0, e - 1) for d, e in enumerate(graph.nodes[k].shape)])
     along = [at[d] for d in axes]
     places: dict[int, set[tuple[Index, ...]]] = {k: {at}}
     steps: dict[Var, int] = {}
-    left, seen = [-k], 0
+    left, linear = [-k], True
     while left:
         i = -heappop(left)
-        here = places.pop(i)
-        seen += len(here)
-        if seen > MAX_PLACES:
+        here, node = places[i], graph.nodes[i]
+        if len(here) > MAX_PLACES:
             return False
         if graph.kinds[i] in ("leaf", "reduce", "special"):
-            if not all([_is_linear(e, v, steps) for index in here for e in index for v in along]):
-                return False
-        elif graph.nodes[i].op.name == "gather" and any([used_variables(index) & set(along) for index in here]):
+            if node.dtype.is_int:
+                return True
+            linear = linear and all([_is_linear(e, v, steps) for index in here for e in index for v in along])
+        elif node.op.name == "gather" and any([used_variables(index) & set(along) for index in here]):
             return False
         else:
             for j in dict.fromkeys(graph.inputs[i]):
@@ -70,7 +73,9 @@ def moves_along(state: Fusion, k: int, axes: tuple[int, ...]) -> bool:
                     places[j] = set()
                     heappush(left, -j)
                 places[j].update([p for index in here for p in operand_accesses(state, i, j, index)])
-    return True
+        if len(places) > MAX_LOOKED_AT:
+            return True
+    return linear
 
 
 def _is_linear(e: Index, v: Var, steps: dict[Var, int]) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.codegen.lowering.rename import rename_nest
@@ -39,7 +40,8 @@ def _parts(nest: Nest) -> list[Nest]:
     found: list[Nest] = []
     whole = nest
     for v in nest.domain:
-        ends = [0, *_cuts(whole, v), v.hi + 1]
+        last: Any = v.hi
+        ends = [0, *_cuts(whole, v, last), last + 1]
         parts = [_between(whole, v, a, b) for a, b in zip(ends, ends[1:], strict=False)]
         longest = max(range(len(parts)), key=lambda k: ends[k + 1] - ends[k])
         found += parts[:longest] + parts[longest + 1:]
@@ -58,13 +60,13 @@ def _values(nest: Nest) -> Iterator[Value]:
             yield from walk(s.value)
 
 
-def _cuts(nest: Nest, v: Var) -> list[int]:
-    """Where conditions on `v` alone change, in order."""
+def _cuts(nest: Nest, v: Var, last: int) -> list[int]:
+    """Where conditions on `v` alone change, up to its last value, in order."""
     found = set()
     for value in _values(nest):
         if value.op == "guard":
             found |= {_change(c, v) for c in value.attr}  # type: ignore[attr-defined]
-    return sorted([at for at in found if at is not None and 0 < at <= v.hi])
+    return sorted([at for at in found if at is not None and 0 < at <= last])
 
 
 def _change(condition: Index, v: Var) -> int | None:

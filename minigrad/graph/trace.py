@@ -1,0 +1,103 @@
+"""The gradients of a graph that was seen before: one Block of all that a loss was made from.
+
+A training step makes an equal graph each time. What leads from the operands to the loss is named by numbers in one
+pass; by them the Block of its gradients is found, so that no rule of an operation runs a second time.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from minigrad.graph.autodiff import History, gradient
+from minigrad.graph.blocks import Block
+from minigrad.ops.calls import FUNCTION
+from minigrad.ops.composite import rebuilt
+from minigrad.ops.node import Node, hooked
+from minigrad.ops.storage import CONST, DETACH, IOTA, SAME
+
+MOST = 256
+"""Graphs whose gradients are known."""
+_known: dict[tuple, Block] = {}
+
+
+class Trace:
+    """What `output` was made from, as `History` has it, with a name for its structure.
+
+    `operands` are where gradients end: leaves, what is detached and what is no float. `order` is everything, inputs
+    first, and `words` says what each is: minus the number of an operand's type, or that of its kind and the places of
+    its inputs.
+    """
+
+    __slots__ = ("output", "operands", "order", "places", "words")
+
+    def __init__(self, output: Node):
+        self.output = output
+        self.operands: dict[Node, None] = {}
+        self.order: list[Node] = []
+        self.words: list[int] = []
+        self.places: dict[Node, int] = {}
+
+    def __contains__(self, node: Node) -> bool:
+        return node in self.places
+
+    def gradients(self, targets: Sequence[Node], seed: Node | None) -> Iterator[Node]:
+        """The gradients of sum(output * seed) with respect to operands, made when they are asked for."""
+        key = (*self.words, *[self.places[t] for t in targets], -1 if seed is None else -seed.type.number)
+        found = _known.get(key)
+        if found is None:
+            if len(_known) >= MOST:
+                del _known[next(iter(_known))]
+            found = _known[key] = self._block(targets, seed)
+        return found(*self.operands, *(() if seed is None else (seed,)))
+
+    def _block(self, targets: Sequence[Node], seed: Node | None) -> Block:
+        operands = [*self.operands, *(() if seed is None else (seed,))]
+
+        def body(*apart: Node) -> list[Node]:
+            image = dict(zip(self.operands, apart, strict=False))
+            for node in self.order:
+                if node not in image:
+                    image[node] = rebuilt(node, image)
+            made_from = History(image[self.output])
+            return gradient(made_from, [image[t] for t in targets], None if seed is None else apart[-1])
+
+        return Block("backward", body, [n.type for n in operands])
+
+
+def trace(output: Node) -> Trace | None:
+    """The Trace of a Node; None where a gradient may be asked in between (hooks, functions with gradients of their
+    own), where there are values in between that need not be computed again, and over symbolic dims."""
+    if hooked or not output.dtype.is_float:
+        return None
+    made = Trace(output)
+    places, order, words = made.places, made.order, made.words
+    stack: list[Node] = [output]
+    device = output.device
+    while stack:
+        node = stack[-1]
+        if node in places:
+            stack.pop()
+            continue
+        inputs = node.inputs
+        if not inputs or node.op is DETACH or not node.dtype.is_float:
+            if node.type.symbolic or node.device != device:
+                return None
+            if node.kind is not None and (node.op is CONST or node.op is IOTA) and not node.owned:
+                words.append(node.kind.number)
+            else:
+                words.append(-node.type.number)
+                made.operands[node] = None
+        else:
+            waiting = [i for i in inputs if i not in places]
+            if waiting:
+                stack += waiting
+                continue
+            kind = node.kind
+            if kind is None or kind.symbolic or node.op in FUNCTION or (
+                    node.storage is not None and node is not output) or node.device != device:
+                return None
+            words.append(0 if node.op is SAME else kind.number)
+            words += [places[i] for i in inputs]
+        places[node] = len(order)
+        order.append(node)
+        stack.pop()
+    return made
