@@ -1,6 +1,7 @@
 """Blocks: a function of Tensors as one Node per result is what its operations are, differentiated or not."""
 # mypy: disable-error-code="misc, union-attr"
 import gc
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -150,3 +151,46 @@ def test_options_that_change_between_steps_count(make):
             run()
         results.append(x.numpy())
     np.testing.assert_allclose(results[0], results[1], rtol=1e-6)
+
+
+ONE_NODE: dict[str, Callable[[Tensor], Tensor]] = {
+    **{name: getattr(Tensor, name) for name in (
+        "relu", "relu6", "gelu", "quick_gelu", "softplus", "logsigmoid", "softsign", "mish", "hardtanh", "hardsigmoid",
+        "hardswish", "leaky_relu", "elu", "selu", "celu", "tanhshrink", "hardshrink", "softshrink")},
+    "upsampled": lambda x: x.interpolate(scale_factor=1.5, mode="bilinear"),
+    "upsampled to a size": lambda x: x.interpolate((9, 4), "nearest"),
+    "reflected": lambda x: x.pad((1, 2, 0, 3), "reflect"), "circular": lambda x: x.pad((2, 1), "circular"),
+    "adaptive maxima": lambda x: nn.functional.adaptive_max_pool1d(x, 4),
+    "adaptive means": lambda x: nn.functional.adaptive_avg_pool1d(x, 7),
+    "local response": lambda x: nn.functional.local_response_norm(x, 3)}
+
+
+@pytest.mark.parametrize("name", ONE_NODE)
+def test_a_method_is_one_node_with_the_numbers_of_what_it_is_made_of(
+        name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    values, function = rng.standard_normal((2, 3, 6, 5)).astype(np.float32), ONE_NODE[name]
+    found = []
+    for whole in (True, False):
+        if not whole:
+            monkeypatch.setattr("minigrad.mixins.blocks.as_block",
+                                lambda name, key, body, *operands: tuple(body(*operands)))
+        x = Tensor(values, device="NUMPY", requires_grad=True)
+        y = function(x)
+        assert (len(list(toposort(y._node))) == 2) is whole
+        g, = (y * y).sum().gradient(x)
+        found.append((y.numpy(), g.numpy()))
+    for one, made in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, made)
+
+
+def test_arguments_of_one_node_that_are_equal_and_not_the_same() -> None:
+    """1, 1.0 and True, 0.0 and -0.0 are other arguments; Tensors among them are operands of what it is made of."""
+    x = Tensor([-3, 0, 2], device="NUMPY")
+    assert x.threshold(1, 0).dtype.is_int and x.threshold(1, 0.0).dtype.is_float
+    assert x.threshold(1, 0).dtype.is_int
+    signs = [np.signbit(Tensor([-1.0], device="NUMPY").threshold(0, zero).numpy())[0] for zero in (0.0, -0.0, 0.0)]
+    assert signs == [False, True, False]
+    slope = Tensor(0.5, device="NUMPY", requires_grad=True)
+    x.float().leaky_relu(slope).sum().backward()
+    assert slope.grad is not None and slope.grad.item() == -3

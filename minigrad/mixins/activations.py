@@ -5,6 +5,7 @@ import math
 from typing import Any, Self
 
 from minigrad.errors import DTypeError
+from minigrad.mixins.blocks import as_one_node
 from minigrad.mixins.numbers import NumberMixin
 from minigrad.ops import build as B
 from minigrad.ops import functions
@@ -15,10 +16,12 @@ class ActivationMixin(NumberMixin):
 
     __slots__ = ()
 
+    @as_one_node
     def relu(self) -> Self:
         """max(x, 0) with gradient 0 at 0."""
         return (self <= 0).where(0, self)
 
+    @as_one_node
     def relu6(self) -> Self:
         """min(max(x, 0), 6)."""
         return (self >= 6).where(6, self.relu())
@@ -32,6 +35,7 @@ class ActivationMixin(NumberMixin):
 
     swish = silu
 
+    @as_one_node
     def gelu(self, approximate: str = "tanh") -> Self:
         """Gaussian error linear unit: 'tanh' approximation, or 'none' for the exact one with erf."""
         if approximate not in ("tanh", "none"):
@@ -40,49 +44,61 @@ class ActivationMixin(NumberMixin):
             return self * 0.5 * ((self * (1 / math.sqrt(2))).erf() + 1)
         return self * 0.5 * ((math.sqrt(2 / math.pi) * (self + 0.044715 * self * self * self)).tanh() + 1)
 
+    @as_one_node
     def quick_gelu(self) -> Self:
         """x * sigmoid(1.702 x)."""
         return self * (self * 1.702).sigmoid()
 
+    @as_one_node
     def softplus(self, beta: Any = 1.0) -> Self:
         """log(1 + exp(beta*x)) / beta, without overflow."""
         x = self * beta
         return (x.maximum(0) + (-x.abs()).exp().log1p()) * (1 / beta)
 
+    @as_one_node
     def logsigmoid(self) -> Self:
         """log(sigmoid(x))."""
         return -(-self).softplus()
 
+    @as_one_node
     def softsign(self) -> Self:
         """x / (1 + |x|)."""
         return self / (self.abs() + 1)
 
+    @as_one_node
     def mish(self) -> Self:
         """x * tanh(softplus(x))."""
         return self * self.softplus().tanh()
 
+    @as_one_node
     def hardtanh(self, min_val: Any = -1, max_val: Any = 1) -> Self:
         return (self <= min_val).where(min_val, (self >= max_val).where(max_val, self))
 
+    @as_one_node
     def hardsigmoid(self) -> Self:
         """relu6(x + 3) / 6."""
         return (self + 3).relu6() * (1 / 6)
 
+    @as_one_node
     def hardswish(self) -> Self:
         """x * relu6(x + 3) / 6."""
         return self * self.hardsigmoid()
 
+    @as_one_node
     def leaky_relu(self, neg_slope: Any = 0.01) -> Self:
         return (self > 0).where(self, self * neg_slope)
 
+    @as_one_node
     def elu(self, alpha: Any = 1.0) -> Self:
         """x where positive, else alpha * (exp(x) - 1)."""
         above = self > 0  # not `minimum`, which shares the gradient at 0 with the number
         return above.where(self, above.where(0, self).expm1() * alpha)
 
+    @as_one_node
     def selu(self, alpha: Any = 1.6732632423543772, gamma: Any = 1.0507009873554805) -> Self:
         return self.elu(alpha) * gamma
 
+    @as_one_node
     def celu(self, alpha: Any = 1.0) -> Self:
         """x where positive, else alpha * (exp(x / alpha) - 1)."""
         above = self > 0
@@ -94,18 +110,22 @@ class ActivationMixin(NumberMixin):
             weight = weight.reshape(-1, *[1] * (self.ndim - 2))
         return (self > 0).where(self, self * weight)
 
+    @as_one_node
     def threshold(self, threshold: Any, value: Any) -> Self:
         """x above the threshold, else `value`."""
         return (self <= threshold).where(value, self)
 
+    @as_one_node
     def hardshrink(self, lambd: Any = 0.5) -> Self:
         """0 within -lambd..lambd, else x."""
         return (self.abs() <= lambd).where(0, self)
 
+    @as_one_node
     def softshrink(self, lambd: Any = 0.5) -> Self:
         """0 within -lambd..lambd, else x moved towards 0 by lambd."""
         return (self.abs() <= lambd).where(0, self - (self < 0).where(-lambd, lambd))
 
+    @as_one_node
     def tanhshrink(self) -> Self:
         """x - tanh(x)."""
         return self - self.tanh()

@@ -2,13 +2,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import TypeVar
+from functools import wraps
+from typing import Any, TypeVar
 
 from minigrad.graph.blocks import block
 from minigrad.mixins.base import Base
 from minigrad.ops.node import Node
 
 T = TypeVar("T", bound=Base)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def as_block(name: str, key: Hashable, function: Callable[..., Sequence[T]], *operands: T) -> tuple[T, ...]:
@@ -22,5 +24,27 @@ def as_block(name: str, key: Hashable, function: Callable[..., Sequence[T]], *op
     def body(*nodes: Node) -> list[Node]:
         return [t._node for t in function(*[kind._wrap(n) for n in nodes])]
 
-    parents = {max(operands, key=lambda t: t._node.depth), *[t for t in operands if t._requires_grad][:1]}
+    parents = operands if len(operands) == 1 else (  # those that matter to a handle
+        max(operands, key=lambda t: t._node.depth), *[t for t in operands if t._requires_grad][:1])
     return tuple([kind._wrap(n, *parents) for n in block(name, (key,), body, [t._node for t in operands])])
+
+
+def as_one_node(method: F) -> F:
+    """A method of one Tensor that gives one, as a Block for each set of arguments that are numbers, words, and tuples
+    or lists of those. With others, such as Tensors, it is what it is made of."""
+    name = method.__name__
+
+    @wraps(method)
+    def whole(self: Any, *args: Any, **options: Any) -> Any:
+        if not all(map(_is_plain, args)) or not all(map(_is_plain, options.values())):
+            return method(self, *args, **options)
+        # In words 1, 1.0 and True differ, as do 0.0 and -0.0.
+        key = repr((args, options)) if args or options else ""
+        return as_block(name, key, lambda x: [method(x, *args, **options)], self)[0]
+
+    return whole  # type: ignore[return-value]
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in (int, float, bool, str, type(None)) or (
+        isinstance(value, (tuple, list)) and all(map(_is_plain, value)))

@@ -8,6 +8,7 @@ from typing import Any, Self
 from minigrad.dtype import int32
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_count, as_shape
+from minigrad.mixins.blocks import as_one_node
 from minigrad.mixins.distances import DistanceMixin
 from minigrad.mixins.linalg import per_axis, spatial_padding
 from minigrad.mixins.ranges import check_indices
@@ -121,10 +122,12 @@ class PoolingMixin(DistanceMixin):
         return [(self.ndim - len(sizes) + i, as_count(name, "an output size", n))
                 for i, n in enumerate(sizes) if n is not None]
 
+    @as_one_node
     def _mean_windows(self, n: int, axis: int) -> Self:
         windows, count = self._adapted_windows(n, axis, 0)
         return windows.mean(axis + 1) if count is None else windows.sum(axis + 1) / count
 
+    @as_one_node
     def _max_windows(self, n: int, axis: int) -> Self:
         return self._adapted_windows(n, axis, self.dtype.min)[0].max(axis + 1)
 

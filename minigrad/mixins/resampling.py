@@ -12,6 +12,7 @@ from typing import Any, Self
 from minigrad.errors import ShapeError
 from minigrad.expr import divides
 from minigrad.mixins.base import as_count, as_number, as_tensor
+from minigrad.mixins.blocks import as_one_node
 from minigrad.mixins.pooling import PoolingMixin
 
 _LINEAR = {"linear": 1, "bilinear": 2, "trilinear": 3}
@@ -25,6 +26,7 @@ class ResamplingMixin(PoolingMixin):
 
     __slots__ = ()
 
+    @as_one_node
     def interpolate(self, size: Any = None, mode: str = "nearest", align_corners: bool = False, *,
                     scale_factor: Any = None) -> Self:
         """The last axes resampled to `size`, or to `scale_factor` times their lengths: one number for all axes behind

@@ -6,6 +6,7 @@ from typing import ClassVar
 from minigrad.dtype import int64
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_count, as_shape, as_tensor, is_index
+from minigrad.mixins.blocks import as_one_node
 from minigrad.nn.module import Layer
 from minigrad.optim.statistics import note_moved
 from minigrad.tensor import Tensor
@@ -248,6 +249,7 @@ class LocalResponseNorm(Layer):
         return local_response_norm(x, self.size, self.alpha, self.beta, self.k)
 
 
+@as_one_node
 def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
     """`LocalResponseNorm` of [N, C, ...]."""
     if as_tensor("LocalResponseNorm", input).ndim < 3:
