@@ -104,6 +104,7 @@ class ActivationMixin(NumberMixin):
         above = self > 0
         return above.where(self, (above.where(0, self) * (1 / alpha)).expm1() * alpha)
 
+    @as_one_node
     def prelu(self, weight: Any) -> Self:
         """x where positive, else weight * x: one weight, or one per channel of [N, C, ...]."""
         if getattr(weight, "ndim", 0) == 1 and self.ndim > 1 and weight.shape[0] != 1:

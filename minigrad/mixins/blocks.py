@@ -30,17 +30,26 @@ def as_block(name: str, key: Hashable, function: Callable[..., Sequence[T]], *op
 
 
 def as_one_node(method: F) -> F:
-    """A method of one Tensor that gives one, as a Block for each set of arguments that are numbers, words, and tuples
-    or lists of those. With others, such as Tensors, it is what it is made of."""
+    """A method that gives one Tensor, as a Block of the Tensors among its arguments for each set of others: numbers,
+    words, and tuples or lists of those. With further ones, such as arrays, it is what it is made of."""
     name = method.__name__
 
     @wraps(method)
     def whole(self: Any, *args: Any, **options: Any) -> Any:
-        if not all(map(_is_plain, args)) or not all(map(_is_plain, options.values())):
+        given = (*args, *options.values())
+        operands = [self, *(a for a in given if isinstance(a, Base))]
+        others = [a for a in given if not isinstance(a, Base)]
+        if not all(map(_is_plain, others)):
             return method(self, *args, **options)
-        # In words 1, 1.0 and True differ, as do 0.0 and -0.0.
-        key = repr((args, options)) if args or options else ""
-        return as_block(name, key, lambda x: [method(x, *args, **options)], self)[0]
+
+        def body(*tensors: Any) -> list[Any]:
+            rest = iter(tensors)
+            first, *values = [next(rest) if isinstance(a, Base) else a for a in (self, *given)]
+            return [method(first, *values[:len(args)], **dict(zip(options, values[len(args):], strict=True)))]
+
+        # In words 1, 1.0 and True differ, as do 0.0 and -0.0; a Tensor is told apart by its place.
+        key = (*(isinstance(a, Base) for a in given), *options, repr(others)) if given else ()
+        return as_block(name, key, body, *operands)[0]
 
     return whole  # type: ignore[return-value]
 

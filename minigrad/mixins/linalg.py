@@ -9,6 +9,7 @@ from minigrad.dtype import DType, promote, to_dtype
 from minigrad.errors import ShapeError
 from minigrad.expr import Index
 from minigrad.mixins.base import Base, as_count, as_index, as_tensor
+from minigrad.mixins.blocks import as_one_node
 from minigrad.mixins.movement import spread
 from minigrad.mixins.places import PlacesMixin
 from minigrad.mixins.reduce import accumulating
@@ -158,6 +159,7 @@ class LinalgMixin(PlacesMixin):
         y = self._wrap(node, self, weight) if inside is None else self._wrap(node, self, weight, inside)
         return y if bias is None or bias is inside else y + bias.reshape(1, -1, *[1] * n)
 
+    @as_one_node
     def conv_transpose2d(self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Any = 1,
                          dilation: Any = 1, padding: Any = 0, output_padding: Any = 0) -> Self:
         """The gradient of conv2d by its input: x [N, Cin, *spatial], weight [Cin, Cout/groups, *kernel]."""
