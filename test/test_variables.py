@@ -51,6 +51,7 @@ def by_constants(make: Callable[[], Tensor]) -> list[tuple[Any, Any]]:
     by_a, by_b = (a * 2 + b * 3 + a * a * b).sum().gradient(a, b)
     (of_a,), (of_b,) = autograd.grad(by_a.sum(), a), autograd.grad(by_a.sum(), [b])
     five, = (a * 5).sum().gradient(a)
+    assert of_a is not None and of_b is not None
     return [(by_a, 2 + 2 * a * b), (by_b, 3 + a * a), (of_a, 2 * b), (of_b, 2 * a), (five, a.full_like(5))]
 
 

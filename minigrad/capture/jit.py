@@ -24,13 +24,14 @@ from typing import Any
 from weakref import ref
 
 from minigrad import random
-from minigrad.capture.arguments import Arguments, Surroundings
+from minigrad.capture.arguments import Arguments
 from minigrad.capture.check import checked_replay
 from minigrad.capture.journal import Journal, escaped, settle
 from minigrad.capture.outputs import returned_iterator, tensors_in, transform
 from minigrad.capture.recorder import Recorder, capturing
 from minigrad.capture.replay import PATIENCE, Capture
 from minigrad.capture.shortcut import MISS, Call, Expected
+from minigrad.capture.surroundings import Surroundings
 from minigrad.config import Config, current
 from minigrad.engine.leaves import leaf_of_same
 from minigrad.engine.observe import dry_runs, observers, observing
@@ -182,6 +183,7 @@ class Captures:
         called.clear()  # what the function has made is gone now
         if is_new:
             key = (key[0], self._surroundings.values(owner), *key[2:])
+            self._seen[-1] = self._named(args, kwargs, arguments, key[1])
         capture = Capture(key, journal, recorder, random.counter() - first, result, self.donate)
         there = journal.alive()
         memo = {id(t): t if id(t) in there else _without_history(t) for t in tensors_in(result)}
@@ -189,7 +191,7 @@ class Captures:
         if journal.disturbed:
             self._note("not kept: another thread changed a tensor meanwhile")
         elif other_modes(switched):
-            self._note("not kept: the mode of a Module changed meanwhile")
+            self._note("not kept: the mode or a number of a Module changed meanwhile")
         elif escaped(journal, memo.values()):
             self._note("not kept: a tensor made inside lives on outside; return it")
         else:
@@ -322,9 +324,10 @@ class Method:
 def jit(function: Callable | None = None, *, limit: int = MAX_CAPTURES, donate: bool = False) -> Any:
     """A function that is captured on its first call with arguments of a kind, and replayed afterwards.
 
-    Numbers and strings that it reads by a name (arguments, closure, globals, attributes of its own object) are part of
-    the kind, and so are the modes of the Modules that it calls. What other functions read, and what lists,
-    dictionaries, arrays and other objects hold, stays as it was when the function was captured.
+    Numbers and strings that it reads by names and constants alone (arguments, closure, globals, `self.rate`,
+    `options["rate"]`) are part of the kind, those that your functions, methods and Modules read which it names or calls
+    too, and so are the modes of the Modules. What is reached otherwise (`rates[k]`, `getattr`, loops over a list), and
+    what arrays and objects of other libraries hold, stays as it was when the function was captured.
 
     Returned Tensors carry no history for gradients: backward belongs inside. At most `limit` captures are kept; further
     kinds of arguments run eagerly, with a warning. Reading a Tensor's values inside raises CaptureError.

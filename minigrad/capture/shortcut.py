@@ -12,7 +12,7 @@ from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 from weakref import getweakrefcount
 
-from minigrad.capture.arguments import Surroundings, always
+from minigrad.capture.surroundings import Surroundings, always
 from minigrad.config import Config, override
 from minigrad.engine.observe import dry_runs, observers
 from minigrad.engine.stats import stats

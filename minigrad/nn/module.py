@@ -7,6 +7,7 @@ from types import FunctionType
 from typing import Any, Self
 from weakref import ref
 
+from minigrad.capture.arguments import is_plain
 from minigrad.errors import DTypeError, MinigradError
 from minigrad.mixins.hooks import HookHandle
 from minigrad.mixins.modes import of_modules
@@ -44,16 +45,21 @@ class Module(Parts):
 
     @property
     def captured_mode(self) -> Any:
-        """What a function that was captured calling this Module depends on besides Tensors."""
-        return (self.training, *self._hooks) if self._hooks else self.training
+        """What a function that was captured calling this Module depends on besides Tensors: its mode and hooks, and the
+        numbers and strings in attributes."""
+        plain = [(name, repr(v)) for name, v in vars(self).items() if is_plain(v) and name != "training"]
+        return self.training, *self._hooks, *plain
 
     def __setattr__(self, name: str, value: Any) -> None:
         if _buffers and (entry := _buffers.get(id(value))) is not None and entry[0]() is value:
             note_buffer(self, name, entry[1])
-        before = self.training
-        object.__setattr__(self, name, value)
-        if before is not self.training:
+        old = getattr(self, name, None)
+        if (is_plain(old) or is_plain(value)) and (type(old) is not type(value) or old != value):
+            before = self.captured_mode if of_modules.asked else ...
+            object.__setattr__(self, name, value)
             of_modules.switch(self, before)
+        else:
+            object.__setattr__(self, name, value)
 
     # Hooks
 
