@@ -1,6 +1,7 @@
 """GPUs that are compiled for and not run: what the object says, what LLVM says, waves, PTX."""
 import re
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from minigrad.engine.compile import render
 from minigrad.engine.occupancy import occupancy
 from minigrad.errors import CompileError, ConfigError, DeviceError
 from minigrad.program import Program
+from minigrad.runtime import inspected
 from minigrad.runtime.device import Launch
-from minigrad.runtime.gpu_objects import AMD, Resources, amd_resources, max_waves, unpack
+from minigrad.runtime.gpu_objects import AMD, NVIDIA, Resources, amd_resources, max_warps, max_waves, unpack
 from minigrad.runtime.inspected import InspectedGpu
 from minigrad.runtime.registry import get_device
 
@@ -127,6 +129,32 @@ def test_what_is_refused(gpu: InspectedGpu) -> None:
         config(device="AMD")
 
 
+@pytest.mark.parametrize("registers, local, group, processor, warps", [
+    (32, 0, 256, "86", 48), (33, 0, 256, "86", 48), (41, 0, 256, "86", 40), (64, 0, 256, "86", 32),
+    (128, 0, 256, "86", 16), (255, 0, 256, "86", 8), (255, 0, 257, "86", 0), (16, 0, 32, "86", 16),
+    (16, 0, 64, "86", 32), (16, 0, 1024, "86", 32), (32, 16 << 10, 128, "86", 20),
+    (32, 48 << 10, 128, "86", 8), (32, 0, 1024, "80", 64),
+    (33, 0, 1024, "80", 32), (32, 48 << 10, 256, "80", 24), (32, 48 << 10, 256, "90", 32), (16, 0, 32, "89", 24),
+    (16, 0, 32, "75", 16), (64, 0, 64, "75", 32), (32, 48 << 10, 512, "70", 32), (37, 33_000, 96, "120", 9),
+])
+def test_warps_are_those_of_nvidias_calculator(registers: int, local: int, group: int, processor: str, warps: int,
+                                               ) -> None:
+    assert max_warps(Resources(registers, 0, 0, local, 0, group, 32), NVIDIA[processor]) == warps
+
+
+def test_what_is_not_known_of_nvidia_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lines(processor: str) -> list[str]:
+        return occupancy(f"NV:{processor}", lambda: lambda: WORK["pointwise"]().realize()).histogram()
+
+    counts = "Used 40 registers, 2048 bytes smem"
+    monkeypatch.setattr(inspected.shutil, "which", lambda _: "ptxas")
+    monkeypatch.setattr(inspected.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=0, stderr=counts))
+    assert lines("sm_86") == ["      1 Max Waves: 32"]
+    assert lines("sm_60") == ["      1 Max Waves: not known, what a multiprocessor of sm_60 holds is not known here"]
+    monkeypatch.setattr(inspected.shutil, "which", lambda _: None)
+    assert lines("sm_86") == ["      1 Max Waves: not known, ptxas is not installed, which counts registers"]
+
+
 def test_nvidia() -> None:
     found = occupancy("NV:sm_80", lambda: lambda: WORK["softmax"]().realize())
     (kernel, launches), = found.kernels
@@ -134,4 +162,4 @@ def test_nvidia() -> None:
     assert isinstance(device, InspectedGpu)
     text = device.assembly(kernel.program)
     assert launches == 1 and ".visible .entry" in text and "bar.sync" in text and "ld.global" in text
-    assert (kernel.resources is None) == (shutil.which("ptxas") is None)
+    assert (kernel.resources is None) == (kernel.waves is None) == (shutil.which("ptxas") is None)

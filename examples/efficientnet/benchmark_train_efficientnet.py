@@ -85,7 +85,7 @@ def parse_settings(arguments: list[str]) -> argparse.Namespace:
                             help=f"{meaning} (default {default})")
     parser.add_argument("--device", help="CPU, CL, CL:<name>, NUMPY (default: MINIGRAD_DEVICE, else CPU)")
     parser.add_argument("--occupancy", metavar="GPU", help="compile the kernels of a step for gfx1031, gfx1100, ... "
-                        "and print how many waves a SIMD holds of each; nothing is run")
+                        "and print how many waves a SIMD (NVIDIA: a multiprocessor) holds of each; nothing is run")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     settings = parser.parse_args(arguments)
     for name, (default, meaning) in SETTINGS.items():
@@ -199,10 +199,9 @@ def inspect(settings: argparse.Namespace) -> None:
     found = occupancy(f"{family}:{settings.occupancy}", prepare)
     used = [k.resources for k, _ in found.kernels if k.resources is not None]
     print(f"{found.device}: {len(found.kernels)} kernels, {sum(n for _, n in found.kernels)} launches")
-    if not used:
-        print("ptxas is not installed: registers and waves are not known")
-        return
     print("\n".join(found.histogram()))
+    if not used:
+        return
     print(f"{sum(r.spills > 0 for r in used)} kernels spill, {sum(r.local > 0 for r in used)} use local memory; "
           f"at most {max(r.vgprs for r in used)} vector registers")
 

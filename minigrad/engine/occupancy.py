@@ -22,9 +22,12 @@ class Occupancy:
     kernels: tuple[tuple[Inspected, int], ...]
 
     def histogram(self) -> list[str]:
-        """Lines such as '    126 Max Waves: 16': how many kernels let a SIMD hold so many waves, most first."""
-        counts = Counter(k.waves for k, _ in self.kernels)
-        return [f"{n:7d} Max Waves: {waves}" for waves, n in sorted(counts.items(), reverse=True)]
+        """Lines such as '    126 Max Waves: 16': how many kernels let a SIMD, a multiprocessor of NVIDIA, hold so many
+        waves, most first; then of how many that is not known, and why."""
+        counts = Counter(k.waves for k, _ in self.kernels if k.waves is not None)
+        missing = Counter(k.missing for k, _ in self.kernels if k.waves is None)
+        return [f"{n:7d} Max Waves: {waves}" for waves, n in sorted(counts.items(), reverse=True)] + [
+            f"{n:7d} Max Waves: not known, {reason}" for reason, n in missing.items()]
 
 
 def occupancy(device: str, prepare: Callable[[], Callable[[], object]]) -> Occupancy:

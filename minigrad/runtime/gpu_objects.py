@@ -1,7 +1,8 @@
 """What a GPU's compiler made of a kernel, read from its object file: registers, spills, local and private memory.
 
 AMD's objects carry a note in msgpack (LLVM's AMDGPU usage guide, code object metadata). From it and the processor's
-register file follows how many waves a SIMD holds at once.
+register file follows how many waves a SIMD holds at once. Of NVIDIA, ptxas says what a kernel takes (inspected.py), and
+the CUDA programming guide what a multiprocessor has, by compute capability.
 """
 from __future__ import annotations
 
@@ -62,6 +63,46 @@ def max_waves(used: Resources, processor: Processor) -> int:
     if in_group > 1:
         groups = min(groups, MOST_GROUPS)
     return -(-groups * in_group // SIMDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Multiprocessor:
+    """What one of NVIDIA holds at once: `warps`, `groups` and `local` bytes of memory, handed out `granule` at a time,
+    of which each group takes `reserved` besides its own."""
+
+    warps: int
+    groups: int
+    local: int
+    reserved: int = 1024
+    granule: int = 128
+
+
+NVIDIA = {
+    "70": Multiprocessor(64, 32, 96 << 10, 0, 256), "72": Multiprocessor(64, 32, 96 << 10, 0, 256),
+    "75": Multiprocessor(32, 16, 64 << 10, 0, 256), "80": Multiprocessor(64, 32, 164 << 10),
+    "86": Multiprocessor(48, 16, 100 << 10), "87": Multiprocessor(48, 16, 164 << 10),
+    "89": Multiprocessor(48, 24, 100 << 10), "90": Multiprocessor(64, 32, 228 << 10),
+    "100": Multiprocessor(64, 32, 228 << 10), "103": Multiprocessor(64, 32, 228 << 10),
+    "110": Multiprocessor(48, 24, 228 << 10), "120": Multiprocessor(48, 24, 100 << 10),
+    "121": Multiprocessor(48, 24, 100 << 10),
+}
+"""By compute capability, without the point."""
+PARTS, PART_REGISTERS, WARP_GRANULE = 4, 16 << 10, 256
+"""Parts of a multiprocessor between which warps are divided, the registers of one, and the steps in which a warp gets
+them."""
+
+
+def max_warps(used: Resources, processor: Multiprocessor) -> int:
+    """How many warps of the kernel a multiprocessor holds at once, of whole groups: warps, groups, registers and local
+    memory decide. 0 if a group does not fit."""
+    in_group = -(-used.group // used.wave)
+    of_warp = _up(max(used.vgprs, 1) * used.wave, WARP_GRANULE)
+    if of_warp * _up(in_group, PARTS) > PART_REGISTERS * PARTS:
+        return 0
+    warps = min(processor.warps, PART_REGISTERS // of_warp * PARTS)
+    groups = min(warps // in_group, processor.groups)
+    local = _up(used.local + processor.reserved, processor.granule)  # per group
+    return (min(groups, processor.local // local) if local else groups) * in_group
 
 
 def _up(n: int, step: int) -> int:

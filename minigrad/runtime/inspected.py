@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from minigrad.errors import CompileError, DeviceError
+from minigrad.program import GROUP
 from minigrad.runtime.device import Device, Launch, Program
-from minigrad.runtime.gpu_objects import AMD, Resources, amd_resources, max_waves
+from minigrad.runtime.gpu_objects import AMD, NVIDIA, Resources, amd_resources, max_warps, max_waves
 from minigrad.runtime.host import HostMemory
 from minigrad.target import Target
 
@@ -25,11 +26,13 @@ NV_UNITS = 30
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """What became of a program. `waves` per SIMD, 0 where it is not known."""
+    """What became of a program. `waves` of it that a SIMD of AMD, a multiprocessor of NVIDIA holds at once: None where
+    that is not known, and `missing` says why."""
 
     program: Program
     resources: Resources | None
-    waves: int
+    waves: int | None
+    missing: str = ""
 
 
 class InspectedGpu(HostMemory, Device):
@@ -60,7 +63,13 @@ class InspectedGpu(HostMemory, Device):
             code = compiler(self.family, self.processor)[1].emit_object(self._optimized(program))
             found = amd_resources(code)[program.name]
             return Inspected(program, found, max_waves(found, AMD[self.processor]))
-        return Inspected(program, ptx_resources(self.assembly(program), self.processor, program.group), 0)
+        found = ptx_resources(self.assembly(program), self.processor, program.group or GROUP)
+        if found is None:
+            return Inspected(program, None, None, "ptxas is not installed, which counts registers")
+        processor = NVIDIA.get(self.processor.removeprefix("sm_").rstrip("af"))
+        if processor is None:
+            return Inspected(program, found, None, f"what a multiprocessor of {self.processor} holds is not known here")
+        return Inspected(program, found, max_warps(found, processor))
 
     def assembly(self, program: Program) -> str:
         """The assembly of a program, PTX for NVIDIA."""
