@@ -63,13 +63,14 @@ class InspectedGpu(HostMemory, Device):
             code = compiler(self.family, self.processor)[1].emit_object(self._optimized(program))
             found = amd_resources(code)[program.name]
             return Inspected(program, found, max_waves(found, AMD[self.processor]))
-        found = ptx_resources(self.assembly(program), self.processor, program.group or GROUP)
-        if found is None:
+        counted = ptx_resources(self.assembly(program), self.processor, program.group or GROUP)
+        if counted is None:
             return Inspected(program, None, None, "ptxas is not installed, which counts registers")
         processor = NVIDIA.get(self.processor.removeprefix("sm_").rstrip("af"))
         if processor is None:
-            return Inspected(program, found, None, f"what a multiprocessor of {self.processor} holds is not known here")
-        return Inspected(program, found, max_warps(found, processor))
+            reason = f"what a multiprocessor of {self.processor} holds is not known here"
+            return Inspected(program, counted, None, reason)
+        return Inspected(program, counted, max_warps(counted, processor))
 
     def assembly(self, program: Program) -> str:
         """The assembly of a program, PTX for NVIDIA."""
