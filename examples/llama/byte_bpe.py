@@ -3,24 +3,23 @@ rank.
 """
 from __future__ import annotations
 
-import heapq
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from examples.llama.tokenizer import Tokenizer
+from examples.llama.bpe import BPETokenizer, Rules
 from minigrad.errors import FormatError
 
 _GPT2 = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+", re.ASCII)
 _LLAMA3 = (r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\nA-Za-z0-9]?[A-Za-z]+|[0-9]{DIGITS}"
            r"| ?[^\sA-Za-z0-9]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
-_DIGIT = re.compile(r"[0-9]|[^0-9]+")
+DIGIT, DIGITS = re.compile(r"[0-9]|[^0-9]+"), re.compile(r"[0-9]+|[^0-9]+")
 
 # How each kind of vocabulary cuts text: patterns applied one inside the other, over the shadow that `_shadow` makes.
 SPLITS: dict[str, tuple[re.Pattern, ...]] = {
     "gpt-2": (_GPT2,),
-    "smollm": (_DIGIT, _GPT2),
+    "smollm": (DIGIT, _GPT2),
     "llama-bpe": (re.compile(_LLAMA3.replace("DIGITS", "1,3"), re.ASCII),),
     "qwen2": (re.compile(_LLAMA3.replace("DIGITS", "1"), re.ASCII),),
 }
@@ -43,8 +42,11 @@ _NAME_BYTES = {name: byte for byte, name in enumerate(BYTE_NAMES)}
 def _shadow_character(character: str) -> str:
     """An ASCII character of the same class: the vocabularies' patterns ask for Unicode's letters, numbers and spaces.
 
-    ASCII stands for itself; other letters become "A" and "a" is in no contraction, numbers "0", white space a tab.
+    ASCII stands for itself; other letters become "a", which is in no contraction, numbers "0", white space a tab. The
+    long s is an "s" where case does not matter, as in LLaMA 3's contractions.
     """
+    if character == "\u017f":
+        return "S"
     category = unicodedata.category(character)
     if category[0] in "LN":
         return "a" if category[0] == "L" else "0"
@@ -71,11 +73,22 @@ def split_words(text: str, patterns: Iterable[re.Pattern]) -> list[str]:
     return [text[start:end] for start, end in spans]
 
 
-class ByteBPETokenizer(Tokenizer):
-    """`vocabulary` maps pieces (in GPT-2's byte names) to ids, `merges` lists pairs of pieces, best first.
+def byte_names(word: str) -> str:
+    """The printable characters that stand for the bytes of a word."""
+    return "".join([BYTE_NAMES[byte] for byte in word.encode(errors="replace")])
 
-    `special` are control tokens by name, `added` further tokens in plain text, matched before words are cut; `split`
-    names a row of SPLITS; with `whole_words` a word that is a piece is taken whole, whatever the merges say (LLaMA 3).
+
+def named_bytes(piece: str) -> bytes:
+    """The bytes that a piece stands for; its own where it is not written in their names."""
+    found = [_NAME_BYTES.get(character, -1) for character in piece]
+    return piece.encode(errors="replace") if -1 in found else bytes(found)
+
+
+class ByteBPETokenizer(BPETokenizer):
+    """A vocabulary in GPT-2's byte names, whose words are cut as `split`, a row of SPLITS, says.
+
+    Bytes that the vocabulary does not have are left out. With `whole_words` a word that is a piece is taken whole,
+    whatever the merges say (LLaMA 3).
     """
 
     def __init__(self, vocabulary: Mapping[str, int], merges: Iterable[tuple[str, str]], special: dict[str, int],
@@ -84,74 +97,9 @@ class ByteBPETokenizer(Tokenizer):
         if split not in SPLITS:
             raise FormatError(f"the tokenizer cuts words as {split!r}; expected one of {', '.join(SPLITS)}; "
                               "use a model with one of these")
-        self.vocabulary, self.special, self.bos, self.whole_words = vocabulary, special, bos, whole_words
-        self.missing = frozenset(byte for byte, name in enumerate(BYTE_NAMES) if name not in vocabulary)
-        self.ranks = {pair: rank for rank, pair in enumerate(merges)}
-        unknown = next((a + b for a, b in self.ranks if a + b not in vocabulary), None)
-        if unknown is not None:
-            raise FormatError(f"the tokenizer merges into {unknown!r}, which is not in its vocabulary; get it again")
-        self.patterns = SPLITS[split]
-        self.added = dict(added or {})
-        longest_first = sorted(self.added, key=len, reverse=True)
-        self.added_pattern = re.compile(f"({'|'.join(map(re.escape, longest_first))})") if self.added else None
-        self.pieces = {token: piece for piece, token in vocabulary.items()}
-        self.plain = {token: text.encode() for text, token in self.added.items()}
-        self.size = 1 + max([*self.pieces, *self.plain, *special.values()], default=-1)
-        self.control = frozenset(special.values())
-        self.ends = self._find_ends(eos)
-        self._encode_word = lru_cache(maxsize=16384)(self._merge_word)
 
-    def encode(self, text: str) -> list[int]:
-        tokens: list[int] = []
-        for part in self.added_pattern.split(text) if self.added_pattern else [text]:
-            if part in self.added:
-                tokens.append(self.added[part])
-            else:
-                tokens += [token for word in split_words(part, self.patterns) for token in self._encode_word(word)]
-        return tokens
+        def cut(text: str, _: bool) -> list[str]:
+            return [byte_names(word) for word in split_words(text, SPLITS[split])]
 
-    def token_bytes(self, token: int) -> bytes:
-        if token in self.plain:
-            return self.plain[token]
-        if token in self.control or token not in self.pieces:
-            return b""
-        return bytes([_NAME_BYTES[c] for c in self.pieces[token] if c in _NAME_BYTES])
-
-    def _merge_word(self, word: str) -> tuple[int, ...]:
-        # A byte that the vocabulary does not have is left out, as the reference implementations do.
-        symbols = [BYTE_NAMES[byte] for byte in word.encode(errors="replace") if byte not in self.missing]
-        if self.whole_words and (token := self.vocabulary.get("".join(symbols))) is not None:
-            return (token,)
-        return tuple([self.vocabulary[symbol] for symbol in merge(symbols, self.ranks)])
-
-
-def merge(symbols: list[str], ranks: Mapping[tuple[str, str], int]) -> list[str]:
-    """Joins neighbouring symbols, always the pair of lowest rank, leftmost first, until no pair has a rank.
-
-    A heap of candidate pairs over a linked list: n log n for a word of n bytes.
-    """
-    symbols = list(symbols)
-    after = [*range(1, len(symbols)), -1]
-    before = list(range(-1, len(symbols) - 1))
-    heap: list[tuple[int, int, str, str]] = []
-
-    def offer(left: int) -> None:
-        if left >= 0 and after[left] >= 0:
-            pair = (symbols[left], symbols[after[left]])
-            if (rank := ranks.get(pair)) is not None:
-                heapq.heappush(heap, (rank, left, *pair))
-
-    for index in range(len(symbols)):
-        offer(index)
-    while heap:
-        _, left, first, second = heapq.heappop(heap)
-        right = after[left]
-        if right < 0 or symbols[left] != first or symbols[right] != second:
-            continue  # one of the two was merged since
-        symbols[left], symbols[right] = first + second, ""
-        after[left] = after[right]
-        if after[right] >= 0:
-            before[after[right]] = left
-        offer(before[left])
-        offer(left)
-    return [symbol for symbol in symbols if symbol]
+        super().__init__(vocabulary, merges, special, Rules(str, cut, named_bytes, whole_words=whole_words), bos, eos,
+                         added)

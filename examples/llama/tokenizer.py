@@ -118,24 +118,29 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def sentencepiece_model(pieces: Sequence[str], scores: Sequence[float], kinds: Sequence[int], bos: int, eos: int,
-                        unknown: int, add_prefix: bool = True) -> bytes:
-    """The ModelProto (protobuf) of a BPE vocabulary: pieces with scores and kinds, nothing normalised but the spaces.
+                        unknown: int, add_prefix: bool = True, squeeze: bool = False) -> bytes:
+    """The ModelProto (protobuf) of a BPE vocabulary: pieces with scores and kinds, nothing normalised but the spaces;
+    with `squeeze`, of several only one is kept, and none at the start and the end.
 
     https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto gives the fields' numbers.
     """
     out = bytearray()
     for index, (piece, score, kind) in enumerate(zip(pieces, scores, kinds, strict=True)):
         kind = Kind.UNKNOWN if index == unknown else kind if kind != Kind.UNKNOWN else Kind.UNUSED
-        entry = _bytes(1, piece.encode(errors="surrogateescape")) + b"\x15" + struct.pack("<f", score) + _int(3, kind)
+        entry = _bytes(1, _utf8(piece)) + b"\x15" + struct.pack("<f", score) + _int(3, kind)
         out += _bytes(1, entry)
     has_bytes = any(kind == Kind.BYTE for kind in kinds)
     trainer = (_int(3, 2) + _int(4, len(pieces)) + _int(35, has_bytes) + _int(40, unknown) + _int(41, bos)
-               + _int(42, eos) + _int(43, -1) + _bytes(45, pieces[unknown].encode()))
+               + _int(42, eos) + _int(43, -1) + _bytes(45, _utf8(pieces[unknown])))
     for field, token in ((46, bos), (47, eos)):
         if token >= 0:
-            trainer += _bytes(field, pieces[token].encode())
-    normalizer = _bytes(1, b"identity") + _int(3, add_prefix) + _int(4, False) + _int(5, True)
+            trainer += _bytes(field, _utf8(pieces[token]))
+    normalizer = _bytes(1, b"identity") + _int(3, add_prefix) + _int(4, squeeze) + _int(5, True)
     return bytes(out + _bytes(2, trainer) + _bytes(3, normalizer))
+
+
+def _utf8(piece: str) -> bytes:
+    return piece.encode(errors="surrogateescape")
 
 
 def _varint(value: int) -> bytes:
