@@ -201,7 +201,7 @@ def mutated(sample: Sample, rng: random.Random) -> Sample:
     part = copy.deepcopy(sample[name])
     if rng.random() < 0.02:
         return {other: kept for other, kept in sample.items() if other != name}
-    change = FIELDS[name[name.rindex("."):]]
+    change = change_bytes if isinstance(part.content, bytes) else FIELDS[name[name.rindex("."):]]
     if rng.random() < 0.65:
         for _ in range(rng.choice([1, 1, 1, 2, 4])):
             part.content = change(part.content, rng)

@@ -1,7 +1,7 @@
 """Reads damaged files within bounds on time and memory, and says what became of it.
 
     python test/file_outcomes.py COUNT [SEED]      damages COUNT files and prints the outcomes by format; one of them
-                                                   is made again by mutated(SAMPLES[format](), random.Random(number))
+                                                   is made again by mutated(ALL[format](), random.Random(number))
 """
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ if __name__ == "__main__":
 
 from file_mutations import mutated
 from file_samples import SAMPLES, scratch, tokenizer, write
+from tokenizer_samples import TOKENIZERS, read_tokenizer
 
 from examples.llama import chat
 from examples.llama.checkpoint import Checkpoint
@@ -71,7 +72,8 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "torch zip": read_torch, "torch stream": read_torch, "safetensors": read_safetensors, "gguf": read_gguf,
     "hugging face": load_model, "meta": load_model, "gguf model": lambda folder: load_model(folder / "model.gguf"),
     "llama2c 0": lambda folder: load_model(folder / "model.bin"),
-    "llama2c 1": lambda folder: load_model(folder / "model.bin")}
+    "llama2c 1": lambda folder: load_model(folder / "model.bin"), **dict.fromkeys(TOKENIZERS, read_tokenizer)}
+ALL = {**SAMPLES, **TOKENIZERS}
 
 
 class TooSlow(BaseException):
@@ -141,7 +143,7 @@ OPTIONS = [[], ["--temperature", "1"], ["--quantize-activations"], ["--weights-d
 
 def outcomes(name: str, numbers: Iterable[int], through_chat: bool = False) -> Iterator[tuple[int, str]]:
     """Damages a sample of this format once for each number, reads it, and yields the number and the outcome."""
-    sample = SAMPLES[name]()
+    sample = ALL[name]()
     with scratch() as parent, config(device="NUMPY"):
         vocabulary = Path(parent) / "tok.bin"
         vocabulary.write_bytes(tokenizer())

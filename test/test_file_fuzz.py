@@ -7,17 +7,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from file_outcomes import CHAT, OPTIONS, READERS, chat_outcome, outcome, outcomes
-from file_samples import SAMPLES, tokenizer, write
+from file_outcomes import ALL, CHAT, OPTIONS, READERS, chat_outcome, outcome, outcomes
+from file_samples import tokenizer, write
 
 from minigrad import config
 
 FINE = {"loaded", "refused"}
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", ALL)
 def test_whole_files_are_loaded(name: str, tmp_path: Path) -> None:
-    write(SAMPLES[name](), tmp_path)
+    write(ALL[name](), tmp_path)
     with config(device="NUMPY"):
         assert outcome(READERS[name], tmp_path) == "loaded"
         if name in CHAT:
@@ -26,7 +26,7 @@ def test_whole_files_are_loaded(name: str, tmp_path: Path) -> None:
             assert {chat_outcome(tmp_path, tmp_path / CHAT[name], vocabulary, *more) for more in OPTIONS} == {"loaded"}
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", ALL)
 def test_damaged_files_are_loaded_or_refused(name: str) -> None:
     found = list(outcomes(name, range(200)))
     assert [(number, result) for number, result in found if result not in FINE] == []

@@ -13,6 +13,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from minigrad.errors import FormatError
+from minigrad.state.fields import brief
 
 SPACE = "\u2581"  # how SentencePiece writes a space inside a piece
 _END_NAMES = ("</s>", "<|im_end|>", "<|eot_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>")
@@ -85,13 +86,13 @@ class SentencePieceTokenizer(Tokenizer):
     def __init__(self, model: bytes, source: str, bos: int | None = None, ends: Sequence[int] = ()):
         from sentencepiece import SentencePieceProcessor
         try:
-            self.processor = SentencePieceProcessor(model_proto=model)
-        except RuntimeError as error:
-            reason = str(error).splitlines()[-1]
+            processor = self.processor = SentencePieceProcessor(model_proto=model or b"an empty file")
+            self.size = processor.get_piece_size()
+            self.pieces: list[str] = processor.id_to_piece(list(range(self.size)))
+        except (RuntimeError, UnicodeDecodeError) as error:
+            reason = brief(str(error).splitlines()[-1])
             raise FormatError(f"{source}: expected a SentencePiece model: {reason}; get the tokenizer again") from None
-        processor = self.processor
-        self.size = processor.get_piece_size()
-        self.special = {processor.id_to_piece(i): i for i in range(self.size) if processor.is_control(i)}
+        self.special = {piece: i for i, piece in enumerate(self.pieces) if processor.is_control(i)}
         self.bos = bos if bos is not None else processor.bos_id() if processor.bos_id() >= 0 else None
         self.ends = self._find_ends(processor.eos_id(), *ends)
         # A word encodes with the prefix iff the model adds one.
@@ -111,7 +112,7 @@ class SentencePieceTokenizer(Tokenizer):
     def token_bytes(self, token: int) -> bytes:
         if self.processor.is_control(token):
             return b""
-        piece = self.processor.id_to_piece(token)
+        piece = self.pieces[token]
         if self.processor.is_byte(token):
             return bytes([int(piece[3:5], 16)])  # <0x0A>
         return piece.replace(SPACE, " ").encode()
