@@ -19,6 +19,9 @@ from minigrad.errors import FormatError
 Cut = Callable[[str, bool], list[str]]
 """A text, and whether it is the start of what was asked for, to words."""
 
+LONGEST_KNOWN = 64
+"""Characters of words that are remembered with their tokens: some tokenizers take a whole text as one."""
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -66,7 +69,7 @@ class BPETokenizer(Tokenizer):
         self.size = 1 + max([*self.pieces, *self.plain, *special.values()], default=-1)
         self.control = frozenset(special.values())
         self.ends = self._find_ends(eos)
-        self._encode_word = lru_cache(maxsize=16384)(self._merge_word)
+        self._known_word = lru_cache(maxsize=16384)(self._merge_word)
 
     def encode(self, text: str) -> list[int]:
         tokens: list[int] = []
@@ -75,8 +78,11 @@ class BPETokenizer(Tokenizer):
                 tokens.append(known)
                 continue
             for at, section, token in self.late.sections(self.rules.normalize(raw)):
-                words = [] if token is not None else self.rules.cut(section, start == at == 0)
-                tokens += [t for word in words for t in self._encode_word(word)] if token is None else [token]
+                if token is not None:
+                    tokens.append(token)
+                    continue
+                for word in self.rules.cut(section, start == at == 0):
+                    tokens += self._known_word(word) if len(word) <= LONGEST_KNOWN else self._merge_word(word)
         return tokens
 
     def token_bytes(self, token: int) -> bytes:

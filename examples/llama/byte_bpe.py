@@ -36,6 +36,7 @@ def _byte_names() -> list[str]:
 
 BYTE_NAMES = _byte_names()
 _NAME_BYTES = {name: byte for byte, name in enumerate(BYTE_NAMES)}
+_ASCII_NAMES = dict(enumerate(BYTE_NAMES[:128]))
 
 
 @lru_cache(maxsize=65536)
@@ -75,6 +76,8 @@ def split_words(text: str, patterns: Iterable[re.Pattern]) -> list[str]:
 
 def byte_names(word: str) -> str:
     """The printable characters that stand for the bytes of a word."""
+    if word.isascii():
+        return word.translate(_ASCII_NAMES)
     return "".join([BYTE_NAMES[byte] for byte in word.encode(errors="replace")])
 
 
