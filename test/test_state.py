@@ -329,9 +329,11 @@ def test_torch_load(tmp_path: Path, write: Any) -> None:
     bits = np.array([0x3F80, 0x4000], np.uint16)
     content = {"model": collections.OrderedDict(a=View(storage, 0, (4, 6), (6, 1)), b=View(storage, 2, (3, 2), (1, 6))),
                "half": View(bits, 0, (2,), (1,)), "count": View(np.array([7]), 0, (), ()), "epoch": 3,
-               "shape": Call(Ref("torch", "Size"), ((1, 2),)), "none": View(storage, 0, (0, 2), (2, 1))}
+               "shape": Call(Ref("torch", "Size"), ((1, 2),)), "none": View(storage, 0, (0, 2), (2, 1)),
+               (1, ("x", 2.5), None): "a key"}
     write(tmp_path / "a.pth", content)
     loaded = torch_load(tmp_path / "a.pth")
+    assert loaded[1, ("x", 2.5), None] == "a key"
     assert loaded["epoch"] == 3 and loaded["shape"] == (1, 2) and loaded["none"].shape == (0, 2)
     assert isinstance(loaded["model"], collections.OrderedDict)
     np.testing.assert_array_equal(loaded["model"]["a"].numpy(), storage.reshape(4, 6))

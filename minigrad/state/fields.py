@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ class _Brief(reprlib.Repr):
 
     def __init__(self) -> None:
         super().__init__()
-        self.maxlevel, self.maxstring, self.maxother = 2, 60, 60
+        self.maxlevel, self.maxstring, self.maxother = 2, 80, 80
 
     def repr_int(self, x: int, level: int) -> str:
         return repr(x) if x.bit_length() <= 128 else f"<an integer of {x.bit_length()} bits>"
@@ -51,10 +51,15 @@ class Fields:
     Every method raises FormatError where the field is not what it returns, and where it is absent without `default`.
     """
 
-    def __init__(self, content: Any, source: str | Path):
-        if not isinstance(content, Mapping):
-            raise wrong(source, "its description", "an object with fields", content)
-        self.content, self.source = content, source
+    def __init__(self, content: Any, source: str | Path, name: str = ""):
+        if not isinstance(content, dict):
+            raise wrong(source, brief(name) if name else "its description", "an object with fields", content)
+        self.content, self.file, self.name = content, source, name
+
+    @property
+    def source(self) -> str:
+        """The file, and the object in it."""
+        return f"{self.file}: {brief(self.name)}" if self.name else str(self.file)
 
     def __contains__(self, key: str) -> bool:
         return self.content.get(key) is not None
@@ -64,32 +69,32 @@ class Fields:
 
     def count(self, key: str, least: int = 1, most: int = MAX_COUNT, default: int = REQUIRED) -> int:
         """An integer from `least` to `most`, or a float that is one."""
-        value = self._value(key, f"an integer from {least} to {most}", default)
-        if isinstance(value, float) and value.is_integer():
+        value = self._value(key, default)
+        if type(value) is float and value.is_integer():
             value = int(value)
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise wrong(self.source, repr(key), f"an integer from {least} to {most}", value)
+        if type(value) is not int or not least <= value <= most:
+            raise self._wrong(key, f"an integer from {least} to {most}", value)
         return value
 
     def real(self, key: str, least: float, most: float, default: float = REQUIRED) -> float:
         """A number from `least` to `most`; never NaN."""
-        value = self._value(key, f"a number from {least:g} to {most:g}", default)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
-            raise wrong(self.source, repr(key), f"a number from {least:g} to {most:g}", value)
+        value = self._value(key, default)
+        if type(value) not in (int, float) or not least <= value <= most:
+            raise self._wrong(key, f"a number from {least:g} to {most:g}", value)
         return float(value)
 
     def flag(self, key: str, default: bool = REQUIRED) -> bool:
         """True or False."""
-        value = self._value(key, "true or false", default)
-        if not isinstance(value, bool):
-            raise wrong(self.source, repr(key), "true or false", value)
+        value = self._value(key, default)
+        if type(value) is not bool:
+            raise self._wrong(key, "true or false", value)
         return value
 
     def text(self, key: str, default: str = REQUIRED) -> str:
         """A string."""
-        value = self._value(key, "a string", default)
-        if not isinstance(value, str):
-            raise wrong(self.source, repr(key), "a string", value)
+        value = self._value(key, default)
+        if type(value) is not str:
+            raise self._wrong(key, "a string", value)
         return value
 
     def file_name(self, key: str) -> str:
@@ -97,40 +102,37 @@ class Fields:
         name = self.text(key)
         usual = name.isprintable() and len(name.encode()) <= 255  # so no surrogates and no zeros
         if not usual or name in ("", ".", "..") or "/" in name or "\\" in name:
-            raise wrong(self.source, brief(key), "the name of a file in the same folder", name)
+            raise self._wrong(key, "the name of a file in the same folder", name)
         return name
 
     def items(self, key: str, *kinds: type, length: int | None = None, default: Sequence = REQUIRED) -> list:
         """A list whose elements are all of the exact types `kinds`, as many as `length` if given."""
-        names = " or ".join([kind.__name__ for kind in kinds])
-        expected = f"a list of {names}" if length is None else f"a list of {length} of {names}"
-        value = self._value(key, expected, default)
-        if not isinstance(value, list | tuple) or length not in (None, len(value)):
-            raise wrong(self.source, repr(key), expected, value)
-        if not set(map(type, value)) <= set(kinds):
-            raise wrong(self.source, repr(key), expected, next(each for each in value if type(each) not in kinds))
+        value = self._value(key, default)
+        listed = type(value) in (list, tuple) and length in (None, len(value))
+        if not listed or not set(map(type, value)) <= set(kinds):
+            names = " or ".join([kind.__name__ for kind in kinds])
+            raise self._wrong(key, f"a list of {'' if length is None else f'{length} of '}{names}", value if (
+                not listed) else next(each for each in value if type(each) not in kinds))
         return list(value)
 
     def inner(self, key: str) -> Fields:
         """The fields of an object inside this one; those of an empty one where it is absent."""
         value = self.content.get(key)
-        if value is not None and not isinstance(value, Mapping):
-            raise wrong(self.source, repr(key), "an object with fields", value)
-        return Fields(value or {}, f"{self.source}: {brief(key)}")
+        return Fields({} if value is None else value, self.source, key)
 
-    def _value(self, key: str, expected: str, default: Any) -> Any:
+    def _value(self, key: str, default: Any) -> Any:
         value = self.content.get(key)
-        value = default if value is None else value
-        if value is REQUIRED:
-            raise FormatError(f"{self.source}: expected {key!r} to be {expected}, but it is missing; "
-                              "get the file again")
-        return value
+        return default if value is None else value
+
+    def _wrong(self, key: str, expected: str, found: Any) -> FormatError:
+        return wrong(self.source, brief(key), expected, found)
 
 
 def wrong(source: str | Path, field: str, expected: str, found: Any) -> FormatError:
     """The error where `field` - its name in quotes, or words for it - is not as expected; `found` is shortened."""
-    return FormatError(f"{source}: expected {field} to be {expected}, got {brief(found)}; "
-                       "the file is corrupt or of another kind; get it again")
+    what = "but it is missing" if found is REQUIRED else f"got {brief(found)}"
+    return FormatError(f"{source}: expected {field} to be {expected}, {what}; the file is corrupt or of another kind; "
+                       "get it again")
 
 
 def read_text(path: Path) -> str:

@@ -114,9 +114,12 @@ class Machine:
 def hashable(items: list[Any]) -> list[Any]:
     """The items, each of which is quickly hashed: a tuple of tuples of tuples can take for ever."""
     for item in items:
-        for part in item if type(item) is tuple and len(item) <= MAX_RANK else (item,):
-            if not (part is None or type(part) in (str, bytes, float, bool)
-                    or type(part) is int and part.bit_length() <= 64):
+        parts = [item]
+        for part in parts:  # which grows
+            if type(part) is tuple and len(parts) + len(part) <= MAX_RANK:
+                parts.extend(part)
+            elif not (part is None or type(part) in (str, bytes, float, bool)
+                      or type(part) is int and part.bit_length() <= 64):
                 raise FormatError(f"{brief(item)} as a key, expected a string, a number or a few of them")
     return items
 
