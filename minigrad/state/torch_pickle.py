@@ -1,7 +1,6 @@
 """What PyTorch checkpoints have in their pickles: tensors over storages, and nothing else that is not plain data.
 
-The names in `_STORAGES`, `_REBUILD` and `TorchPickle.functions` are all that such a file may use, and none does more
-than describe a tensor.
+The names in `_STORAGES` and in `_find` are all that such a file may use, and none does more than describe a tensor.
 """
 from __future__ import annotations
 
