@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from file_outcomes import bounded, load_model
-from file_samples import SAMPLES, Sample, gguf_part, write
+from conftest import devices
+from file_outcomes import OPTIONS, bounded, chat_outcome, load_model
+from file_samples import SAMPLES, WIDTH, Sample, gguf_part, tokenizer, write
 from model_files import Call, Ref, View, write_gguf, write_torch_stream, write_torch_zip
 
 from minigrad import Tensor
@@ -309,3 +310,20 @@ def test_calls_with_arguments_of_every_type(tmp_path: Path) -> None:
                 torch_load(tmp_path / "a.pth")[0].numpy()
             except FormatError as error:
                 assert str(error).isprintable()
+
+
+# Weights
+
+
+@pytest.mark.parametrize("device", [name for name in devices() if name in ("CPU", "NUMPY")])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 3e38])
+def test_weights_that_are_not_finite(tmp_path: Path, device: str, value: float) -> None:
+    """Their answers are no text: one line says that the weights are damaged, whatever chooses among the tokens."""
+    sample = SAMPLES["llama2c 1"]()
+    content = sample["model.bin"].content
+    content["data"] = struct.pack("<f", value) * WIDTH + content["data"][4 * WIDTH:]
+    write(sample, tmp_path)
+    (tmp_path / "tok.bin").write_bytes(tokenizer())
+    for more in OPTIONS:
+        said = chat_outcome(tmp_path, tmp_path / "model.bin", tmp_path / "tok.bin", "--device", device, *more)
+        assert said == "refused" or value == 3e38 and said == "loaded"
