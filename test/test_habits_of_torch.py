@@ -393,7 +393,7 @@ def test_layers_are_made_after_others() -> None:
     like = nn.Conv2d(conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride, conv.padding, conv.dilation,
                      conv.groups)
     assert like(Tensor.ones(1, 2, 8, 8)).shape == (1, 4, 4, 3) and nn.Conv2d(1, 1, 3, padding="same").padding == "same"
-    assert repr(linear) == "Linear(in_features=3, out_features=5)" and nn.BatchNorm2d(3).affine
+    assert repr(linear) == "Linear(in_features=3, out_features=5, bias=True)" and nn.BatchNorm2d(3).affine
 
 
 def test_averages_of_lists() -> None:

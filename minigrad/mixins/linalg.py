@@ -233,10 +233,15 @@ def _check_bias(name: str, bias: Base | None, channels: Index) -> None:
         raise ShapeError(f"[{name}] expected a bias [{channels}], got {list(bias.shape)}")
 
 
+def _as_size(value: Any) -> Any:
+    """An integer that is no bool, else None."""
+    return None if isinstance(value, bool) else as_index(value)
+
+
 def per_axis(name: str, value: Any, n: int) -> tuple[int, ...]:
     """One int per spatial axis, from one int or n of them."""
     values = tuple(value) if isinstance(value, (tuple, list)) else (value,) * n
-    found = tuple([as_index(v) for v in values])
+    found = tuple([_as_size(v) for v in values])
     if len(found) != n or None in found:
         raise ShapeError(f"[{name}] expected one integer or {n} of them, got {value!r}")
     return found
@@ -244,9 +249,10 @@ def per_axis(name: str, value: Any, n: int) -> tuple[int, ...]:
 
 def spatial_padding(name: str, padding: Any, n: int) -> tuple[tuple[int, int], ...]:
     """(before, after) per spatial axis, from one int, n of them, or 2n flat ones with the last axis first."""
-    if isinstance(padding, int):
+    if type(padding) is int:
         return ((padding, padding),) * n
-    flat = tuple([as_index(p) for p in padding]) if isinstance(padding, (tuple, list)) else (as_index(padding),) * n
+    given = padding if isinstance(padding, (tuple, list)) else (padding,) * n
+    flat = tuple([_as_size(p) for p in given])
     if len(flat) not in (n, 2 * n) or None in flat:
         raise ShapeError(f"[{name}] expected padding as one int, {n} or {2 * n} of them, got {padding!r}")
     if len(flat) == n:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 
 from minigrad.dtype import bool_
-from minigrad.errors import DTypeError, ShapeError
+from minigrad.errors import DTypeError, MinigradError, ShapeError
 from minigrad.mixins.attention import softmax_of_kept
 from minigrad.mixins.base import as_count, as_tensor
 from minigrad.nn.linear import Linear
@@ -18,13 +18,18 @@ class MultiheadAttention(Layer):
 
     `in_proj_weight` [3E, E] and `in_proj_bias` [3E] are those of query, key and value, one after another, `out_proj` is
     a Linear. Weights start uniform in +-sqrt(6 / (4E)), biases at 0. While training, weights of attention are dropped
-    with the probability `dropout`.
+    with the probability `dropout`. Raises MinigradError for PyTorch's options about keys and values of other sizes, and
+    further ones.
 
     Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
     """
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True,
-                 batch_first: bool = False):
+                 add_bias_kv: bool = False, add_zero_attn: bool = False, kdim: int | None = None,
+                 vdim: int | None = None, batch_first: bool = False):
+        if add_bias_kv or add_zero_attn or {kdim, vdim} - {None, embed_dim}:
+            raise MinigradError("[MultiheadAttention] expected add_bias_kv=False, add_zero_attn=False, kdim and vdim "
+                                f"as None or embed_dim, got {add_bias_kv}, {add_zero_attn}, {kdim} and {vdim}")
         embed_dim = as_count("MultiheadAttention", "embed_dim", embed_dim, 1)
         num_heads = as_count("MultiheadAttention", "num_heads", num_heads, 1)
         if embed_dim % num_heads:

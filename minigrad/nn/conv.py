@@ -17,6 +17,8 @@ def _check_groups(op: str, in_channels: int, out_channels: int, groups: int) -> 
     if not all(is_index(n) for n in (in_channels, out_channels, groups)):
         raise ShapeError(f"[{op}] expected channels and groups as integers, got {in_channels!r}, {out_channels!r} and "
                          f"{groups!r}")
+    if out_channels < 1:
+        raise ShapeError(f"[{op}] expected out_channels of 1 or more, got {out_channels}")
     if groups < 1 or in_channels % groups or out_channels % groups:
         raise ShapeError(
             f"[{op}] expected channels divisible by groups, got in_channels={in_channels}, "
@@ -32,7 +34,10 @@ class _Layer(Layer, ABC):
     bias: Tensor | None
 
     def _each(self, value: int | tuple[int, ...]) -> tuple[int, ...]:
-        return per_axis(type(self).__name__, value, self.axes)
+        found = per_axis(type(self).__name__, value, self.axes)
+        if any(v < 0 for v in found):
+            raise ShapeError(f"[{type(self).__name__}] expected sizes of 0 or more, got {value!r}")
+        return found
 
     def _start(self, shape: tuple[int, ...], out_channels: int, bias: bool) -> None:
         """`shape` of the weight: (channels, channels per group of the other side, *kernel)."""

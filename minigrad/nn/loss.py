@@ -99,7 +99,7 @@ class SmoothL1Loss(Loss):
 class HuberLoss(Loss):
     """d*d / 2 of a distance d up to delta, else delta * (d - delta/2)."""
 
-    def __init__(self, *, reduction: str = "mean", delta: float = 1.0):
+    def __init__(self, reduction: str = "mean", delta: float = 1.0):
         super().__init__(reduction=reduction)
         self.delta = delta
 

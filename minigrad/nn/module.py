@@ -11,6 +11,7 @@ from minigrad.capture.arguments import is_plain
 from minigrad.errors import DTypeError, MinigradError
 from minigrad.mixins.hooks import HookHandle
 from minigrad.mixins.modes import of_modules
+from minigrad.nn.arguments import check_arguments
 from minigrad.nn.parts import Parts
 from minigrad.nn.text import structure, text_of_layer, text_of_part
 from minigrad.state.tree import children_of
@@ -164,7 +165,8 @@ class Layer(Module):
     _made_with: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
-        """Keeps the plain arguments, which are what is shown of it."""
+        """Checks the arguments and keeps the plain ones, which are what is shown of it."""
+        check_arguments(cls, args, options)
         self = super().__new__(cls)
         object.__setattr__(self, "_made_with", (tuple([_plain(v) for v in args]),
                                                 {name: _plain(v) for name, v in options.items()}))

@@ -3,11 +3,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from minigrad.dtype import int64
+import numpy as np
+
+from minigrad.dtype import bfloat16, int64
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_count, as_shape, as_tensor, is_index
 from minigrad.mixins.blocks import as_one_node
 from minigrad.nn.module import Layer
+from minigrad.ops.op import Shape
 from minigrad.optim.statistics import note_moved
 from minigrad.tensor import Tensor
 
@@ -20,6 +23,8 @@ class _ChannelNorm(Layer):
     _buffer_names = ("running_mean", "running_var", "num_batches_tracked")
 
     def __init__(self, num_features: int, eps: float, momentum: float | None, affine: bool, track_running_stats: bool):
+        if eps <= 0:
+            raise ShapeError(f"[{type(self).__name__}] expected eps above 0, got {eps!r}")
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
         self.weight = Tensor.ones(num_features, requires_grad=True) if affine else None
@@ -121,8 +126,7 @@ class LayerNorm(Layer):
         elementwise_affine: bool = True,
         bias: bool = True,
     ):
-        self.normalized_shape = as_shape(
-            tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,))
+        self.normalized_shape = _sizes(normalized_shape)
         self.axis = tuple(range(-len(self.normalized_shape), 0))
         self.eps = eps
         self.weight = Tensor.ones(*self.normalized_shape, requires_grad=True) if elementwise_affine else None
@@ -146,20 +150,30 @@ class LayerNorm2d(LayerNorm):
 
 
 class RMSNorm(Layer):
-    """y = x / sqrt(mean(x*x) + eps) * weight over the last axis, of size `dim`.
+    """y = x / sqrt(mean(x*x) + eps) * weight over the last axes, of the sizes `normalized_shape`; an `eps` of None is
+    what 1 is away from the next number of x's type.
 
     Source: Zhang & Sennrich 2019, https://arxiv.org/abs/1910.07467
     """
 
-    def __init__(self, dim: int, eps: float = 1e-6, elementwise_affine: bool = True):
-        self.dim, self.eps = dim, eps
-        self.weight = Tensor.ones(dim, requires_grad=True) if elementwise_affine else None
+    def __init__(self, normalized_shape: int | tuple[int, ...], eps: float | None = None,
+                 elementwise_affine: bool = True):
+        self.normalized_shape, self.eps = _sizes(normalized_shape), eps
+        self.weight = Tensor.ones(*self.normalized_shape, requires_grad=True) if elementwise_affine else None
 
     def forward(self, x: Tensor) -> Tensor:
-        if as_tensor("RMSNorm", x).shape[-1:] != (self.dim,):
-            raise ShapeError(f"[RMSNorm] expected [..., {self.dim}], got {list(x.shape)}")
-        x = x.rmsnorm(eps=self.eps)
+        rank = len(self.normalized_shape)
+        if as_tensor("RMSNorm", x).shape[x.ndim - rank:] != self.normalized_shape or x.ndim < rank:
+            raise ShapeError(f"[RMSNorm] expected [..., {', '.join(map(str, self.normalized_shape))}], "
+                             f"got {list(x.shape)}")
+        eps = (2.0 ** -7 if x.dtype is bfloat16 else float(np.finfo(x.dtype.np).eps)) if self.eps is None else self.eps
+        x = x.rms_norm(tuple(range(-rank, 0)), eps)
         return x if self.weight is None else x * self.weight
+
+
+def _sizes(shape: int | tuple[int, ...]) -> Shape:
+    """The lengths of the last axes, of one if it is a number."""
+    return as_shape(tuple(shape) if isinstance(shape, (tuple, list)) else (shape,))
 
 
 class GroupNorm(Layer):

@@ -19,7 +19,7 @@ class _Pad(Layer):
 
     def __init__(self, padding: int | tuple[int, ...]):
         sides = tuple(padding) if isinstance(padding, (tuple, list)) else (padding,) * (2 * self.axes)
-        if len(sides) != 2 * self.axes or not all(is_index(p) for p in sides):
+        if len(sides) != 2 * self.axes or not all(is_index(p) and not isinstance(p, bool) for p in sides):
             raise ShapeError(f"[{type(self).__name__}] expected one integer or {2 * self.axes} of them, "
                              f"got {padding!r}")
         self.padding = sides

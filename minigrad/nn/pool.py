@@ -120,6 +120,8 @@ class _LPPool(_Pool):
 
     def __init__(self, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False):
         self._sizes(kernel_size, stride, 0)
+        if norm_type == 0:
+            raise ShapeError(f"[{type(self).__name__}] expected a norm_type other than 0")
         self.norm_type, self.ceil_mode = norm_type, ceil_mode
 
     def forward(self, x: Tensor) -> Tensor:

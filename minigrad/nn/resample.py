@@ -5,6 +5,7 @@ from typing import Any
 
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_count, as_tensor
+from minigrad.nn.arguments import as_sizes
 from minigrad.nn.module import Layer
 from minigrad.tensor import Tensor
 
@@ -69,12 +70,18 @@ class ChannelShuffle(Layer):
         return as_tensor("ChannelShuffle", x).channel_shuffle(self.groups)
 
 
+def _check_windows(name: str, **sizes: Any) -> None:
+    for what, value in sizes.items():
+        as_sizes(name, what, value, 0 if what == "padding" else 1)
+
+
 class Unfold(Layer):
     """Windows of images [N, C, H, W] as columns [N, C * prod(kernel_size), number of windows]."""
 
     def __init__(self, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1):
         self.kernel_size: Any = kernel_size if isinstance(kernel_size, (tuple, list)) else (kernel_size,) * 2
         self.dilation, self.padding, self.stride = dilation, padding, stride
+        _check_windows("Unfold", kernel_size=kernel_size, dilation=dilation, padding=padding, stride=stride)
 
     def forward(self, x: Tensor) -> Tensor:
         return as_tensor("Unfold", x).im2col(self.kernel_size, self.dilation, self.padding, self.stride)
@@ -86,6 +93,8 @@ class Fold(Layer):
 
     def __init__(self, output_size: Sizes, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0,
                  stride: Sizes = 1):
+        _check_windows("Fold", output_size=output_size, kernel_size=kernel_size, dilation=dilation, padding=padding,
+                       stride=stride)
         self.output_size, self.kernel_size = output_size, kernel_size
         self.dilation, self.padding, self.stride = dilation, padding, stride
 

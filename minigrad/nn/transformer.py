@@ -41,7 +41,7 @@ class _Layer(Layer):
     def __init__(self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
                  activation: Activation = "relu", layer_norm_eps: float = 1e-5, batch_first: bool = False,
                  norm_first: bool = False, bias: bool = True):
-        self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first)
+        self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first)
         self._attend(d_model, nhead, dropout, bias, batch_first)
         self.linear1, self.linear2 = Linear(d_model, dim_feedforward, bias), Linear(dim_feedforward, d_model, bias)
         self.activation, self.norm_first = _activation(type(self).__name__, activation), norm_first
@@ -77,7 +77,7 @@ class TransformerDecoderLayer(_Layer):
     __doc__ = (_Layer.__doc__ or "") + """ Between both stands `multihead_attn` over `memory`, what an encoder gave."""
 
     def _attend(self, d_model: int, nhead: int, dropout: float, bias: bool, batch_first: bool) -> None:
-        self.multihead_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first)
+        self.multihead_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first)
 
     def _normalise(self, d_model: int, eps: float, bias: bool) -> None:
         self.norm3 = LayerNorm(d_model, eps, bias=bias)
@@ -136,14 +136,20 @@ class Transformer(Layer):
 
     def __init__(self, d_model: int = 512, nhead: int = 8, num_encoder_layers: int = 6, num_decoder_layers: int = 6,
                  dim_feedforward: int = 2048, dropout: float = 0.1, activation: Activation = "relu",
-                 layer_norm_eps: float = 1e-5, batch_first: bool = False, norm_first: bool = False, bias: bool = True):
+                 custom_encoder: Any = None, custom_decoder: Any = None, layer_norm_eps: float = 1e-5,
+                 batch_first: bool = False, norm_first: bool = False, bias: bool = True):
+        for name, given in (("custom_encoder", custom_encoder), ("custom_decoder", custom_decoder)):
+            if given is not None and not callable(given):
+                raise DTypeError(f"[Transformer] expected {name} as a layer or None, got {given!r}")
         options: dict[str, Any] = {
             "d_model": d_model, "nhead": nhead, "dim_feedforward": dim_feedforward, "dropout": dropout,
             "activation": activation, "layer_norm_eps": layer_norm_eps, "batch_first": batch_first,
             "norm_first": norm_first, "bias": bias}
         norms = [LayerNorm(d_model, layer_norm_eps, bias=bias) for _ in range(2)]
-        self.encoder = TransformerEncoder(TransformerEncoderLayer(**options), num_encoder_layers, norms[0])
-        self.decoder = TransformerDecoder(TransformerDecoderLayer(**options), num_decoder_layers, norms[1])
+        self.encoder = custom_encoder or TransformerEncoder(
+            TransformerEncoderLayer(**options), num_encoder_layers, norms[0])
+        self.decoder = custom_decoder or TransformerDecoder(
+            TransformerDecoderLayer(**options), num_decoder_layers, norms[1])
 
     def forward(self, src: Tensor, tgt: Tensor, src_mask: Tensor | None = None, tgt_mask: Tensor | None = None,
                  memory_mask: Tensor | None = None, **masks: Any) -> Tensor:

@@ -79,7 +79,7 @@ class Muon(Optimizer):
     state_names = {"momentum_buffer": "velocities"}
 
     def __init__(self, params: Params, lr: float | Tensor = 0.001, weight_decay: float = 0.1,
-                 momentum: float = 0.95, nesterov: bool = True, ns_steps: int = 5, eps: float = 1e-7):
+                 momentum: float = 0.95, nesterov: bool = True, *, ns_steps: int = 5, eps: float = 1e-7):
         self.momentum = as_number("Muon", "momentum", momentum)
         if not 0 <= self.momentum < 1:
             raise MinigradError(f"[Muon] expected a momentum in 0..1, below 1, got {momentum}")

@@ -1,7 +1,7 @@
 """What all schedules of learning rates share (see lr_scheduler.py)."""
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABCMeta, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +11,18 @@ from minigrad.optim.optimizer import Optimizer
 from minigrad.tensor import Tensor
 
 
-class LRScheduler(ABC):
+class _Made(ABCMeta):
+    """Schedules are made without PyTorch's `last_epoch`, which says where one goes on."""
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        last = options.pop("last_epoch", -1)
+        if last != -1:
+            raise MinigradError(f"[{cls.__name__}] expected last_epoch=-1, got {last!r}: a schedule goes on after "
+                                "load_state_dict")
+        return super().__call__(*args, **options)
+
+
+class LRScheduler(metaclass=_Made):
     """`count`: how many steps were made, int32 of shape (). `rate` says what the learning rate is after so many."""
 
     def __init__(self, optimizer: Optimizer):
