@@ -12,6 +12,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from minigrad.capture.advice import advice_for
 from minigrad.engine.lines import call_of_user
 from minigrad.engine.observe import Observer, Ran, is_timing, observers
 from minigrad.engine.plan import ExecutionPlan, run_plan
@@ -207,7 +208,7 @@ class Recorder(Observer):
         if get_ident() == self._thread:
             what, where = call_of_user()
             raise CaptureError(f"[jit] expected no value on the host while a function is captured, "
-                               f"got {what} at {where}; return the tensor and read it outside")
+                               f"got {what} at {where}; {advice_for(what)}")
 
     # Buffers to registers
 

@@ -1,0 +1,71 @@
+"""Reading values in a captured function raises an error that says what to do instead, and that works."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from minigrad import Tensor, config, jit, nn, optim
+from minigrad.errors import CaptureError
+
+
+@pytest.fixture(autouse=True)
+def on_cpu() -> Iterator[None]:
+    with config(device="CPU"):
+        yield
+
+
+def chosen(x: Tensor) -> Tensor:
+    if x.sum() > 2:
+        return x * 2
+    return x
+
+
+def repeated(x: Tensor) -> Tensor:
+    while x.sum() < 10:
+        x = x * 2
+    return x
+
+
+READS: list[tuple[Callable[[Tensor], object], str]] = [
+    (lambda x: x * x.sum().item(), "return the tensor and read it outside"),
+    (lambda x: Tensor(x.numpy()), "return the tensor and read it outside"),
+    (lambda x: Tensor(x.tolist()), "return the tensor and read it outside"),
+    (lambda x: x * float(x.sum()), "return the tensor and read it outside"),
+    (lambda x: f"{x.sum()}", "show it outside"),
+    (lambda x: x[:int(x.sum())], "keep it a Tensor"),
+    (chosen, r"choose with condition.where\(a, b\)"), (repeated, r"choose with condition.where\(a, b\)"),
+    (lambda x: x if x.equal(x) else x + 1, r"choose with condition.where\(a, b\)"),
+    (lambda x: x if x.allclose(x) else x + 1, r"choose with condition.where\(a, b\)"),
+    (lambda x: x[x > 1], "keep the shape"), (lambda x: x.nonzero(), "keep the shape"),
+    (lambda x: x.masked_select(x > 1), "keep the shape"), (lambda x: x.int().unique(), "keep the shape"),
+    (lambda x: x.int().bincount(), "keep the shape")]
+
+
+@pytest.mark.parametrize("function, advice", READS)
+def test_a_read_is_refused_with_advice(function: Callable[[Tensor], object], advice: str) -> None:
+    captured = jit(function)
+    with pytest.raises(CaptureError, match=rf"(?s)\[jit\] expected no value.*test_capture_advice.py:\d+; .*{advice}"):
+        for _ in range(3):
+            captured(Tensor([1.0, 2.0]).realize())
+
+
+def test_lbfgs_goes_outside_and_its_closure_may_be_captured() -> None:
+    model, x = nn.Linear(2, 1), Tensor([[1.0, 2.0], [3.0, -1.0], [0.5, 0.5]]).realize()
+    optimizer = optim.LBFGS(list(model.parameters()), lr=0.5)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = (model(x) - 1).square().mean()
+        loss.backward()
+        return loss
+
+    step = jit(lambda: optimizer.step(closure))
+    with pytest.raises(CaptureError, match=r"LBFGS.step\(\).*call step\(closure\) outside.*such as Adam"):
+        for _ in range(3):
+            step()
+
+    captured = jit(closure)
+    losses = [float(optimizer.step(captured)) for _ in range(4)]
+    assert losses[-1] < 1e-3 < losses[0] and np.isfinite(losses).all()
