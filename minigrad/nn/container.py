@@ -95,6 +95,12 @@ class ModuleDict(Parts, dict):
         if wrong:
             raise DTypeError(f"[ModuleDict] expected names without a dot, got {wrong[0]!r}")
 
+    def __getattr__(self, name: str) -> Any:
+        """The layer of that name: `model.transformer.wte`."""
+        if name in self:
+            return self[name]
+        raise AttributeError(f"{type(self).__name__!r} has no layer or attribute {name!r}")
+
     def __repr__(self) -> str:
         return structure(type(self).__name__, "", [(name, text_of_part(part)) for name, part in self.items()])
 
