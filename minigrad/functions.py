@@ -32,7 +32,6 @@ from minigrad.nn.functional import (
     conv_transpose2d,
     conv_transpose3d,
     dropout,
-    embedding_bag,
     feature_alpha_dropout,
     group_norm,
     layer_norm,
@@ -58,11 +57,11 @@ __all__ = [
     "Size", "adaptive_avg_pool1d", "adaptive_max_pool1d", "alpha_dropout", "as_tensor", "asarray", "avg_pool1d",
     "bernoulli", "bilinear", "broadcast_shapes", "can_cast", "cat", "celu_", "concat", "concatenate", "conv1d",
     "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "device", "dropout",
-    "embedding_bag", "enable_grad", "feature_alpha_dropout", "finfo", "from_numpy", "get_default_dtype",
-    "group_norm", "iinfo", "inference_mode", "initial_seed", "is_tensor", "layer_norm", "load", "manual_seed",
-    "max", "max_pool1d", "max_pool2d", "max_pool3d", "median", "min", "nanmedian", "no_grad", "normal",
-    "polygamma", "promote_types", "randint", "relu", "result_type", "rms_norm", "row_stack", "rrelu", "rrelu_",
-    "save", "scalar_tensor", "selu", "selu_", "set_printoptions", "stack", "threshold", "threshold_", "where"]
+    "enable_grad", "feature_alpha_dropout", "finfo", "from_numpy", "get_default_dtype", "group_norm", "iinfo",
+    "inference_mode", "initial_seed", "is_tensor", "layer_norm", "load", "manual_seed", "max", "max_pool1d",
+    "max_pool2d", "max_pool3d", "median", "min", "nanmedian", "no_grad", "normal", "polygamma", "promote_types",
+    "randint", "relu", "result_type", "rms_norm", "row_stack", "rrelu", "rrelu_", "save", "scalar_tensor", "selu",
+    "selu_", "set_printoptions", "stack", "threshold", "threshold_", "where"]
 
 
 
