@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +128,18 @@ def test_every_function_of_torch_that_names_a_method_is_here() -> None:
              and callable(getattr(Tensor, n, None))}
     assert len(named) > 400
     assert {n for n in named if not callable(getattr(minigrad, n, None))} == set()
+
+
+@needs_torch
+def test_the_page_lists_what_is_missing() -> None:
+    import torch
+
+    page = (Path(__file__).parents[1] / "docs" / "operations.md").read_text(encoding="utf-8")
+    listed = re.findall(r"`([\w*]+)`", page.split("Not there are, of PyTorch's")[1].split("\n## ")[0])
+    here = set(dir(minigrad))
+    missing = [n for n in dir(torch) if not n.startswith("_") and n not in here and inspect.getdoc(getattr(torch, n))
+               and callable(getattr(torch, n)) and not isinstance(getattr(torch, n), type)]
+    assert [n for n in missing if not any(fnmatchcase(n, pattern) for pattern in listed)] == []
 
 
 def test_a_function_is_its_method() -> None:
