@@ -1,0 +1,96 @@
+"""What stands for an entry of OpInfo in minigrad: found by its name, or in a table where name or call differ."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import minigrad
+from minigrad import Tensor
+from minigrad.nn import functional as F
+
+Call = Callable[..., Any]
+
+
+def _by_name(method: Call) -> Call:
+    """A reduction that gives values and indices where its axis is given by name."""
+    def call(x: Tensor, *args: Any, **options: Any) -> Any:
+        if args and not isinstance(args[0], Tensor):
+            options = dict(zip(("dim", "keepdim"), args, strict=False)) | options
+            args = ()
+        return method(x, *args, **options)
+    return call
+
+
+TABLE: dict[str, Call | None] = {
+    "where": lambda x, condition, other: condition.where(x, other),
+    "max": _by_name(Tensor.max), "min": _by_name(Tensor.min),
+    "median": _by_name(Tensor.median), "nanmedian": _by_name(Tensor.nanmedian),
+    "bool": Tensor.bool, "float": Tensor.float, "int": Tensor.int,
+    "__rdiv__": Tensor.__rtruediv__,
+    "rsub": lambda x, other, alpha=1: other - x * alpha,
+    "einsum": lambda tensors, formula: Tensor.einsum(formula, *tensors),
+    "trapz": Tensor.trapezoid,
+    "polygamma": Tensor.polygamma, "special_polygamma": Tensor.polygamma,
+    "nn.functional.embedding": lambda table, indices, **options: F.embedding(indices, table, **options),
+    "nn.functional.embedding_bag": lambda table, indices, **options: F.embedding_bag(indices, table, **options),
+    "uniform": Tensor.uniform_, "normal_in_place": Tensor.normal_, "exponential": Tensor.exponential_,
+    "cauchy": Tensor.cauchy_, "geometric": Tensor.geometric_, "log_normal": Tensor.log_normal_, "fill": Tensor.fill_,
+    "linalg.inv": Tensor.inverse, "linalg.pinv": Tensor.pinverse,
+    "gradient": None,  # Tensor.gradient is that of autograd
+    "to_sparse": None,
+}
+"""By formatted name (`max_binary`) or name, where what is found under it is none, or is called in another
+way; None: nothing here stands for it."""
+
+INDICES = {"argmax", "argmin", "argsort", "sort", "topk", "kthvalue", "mode", "median", "nanmedian", "max", "min",
+           "cummax", "cummin", "aminmax", "searchsorted", "bucketize", "nonzero", "nonzero_static", "argwhere",
+           "unique", "unique_consecutive", "bincount", "count_nonzero", "msort", "multinomial", "randint", "arange",
+           "tril_indices", "triu_indices", "nn.functional.max_pool1d", "nn.functional.max_pool2d",
+           "nn.functional.max_pool3d", "nn.functional.adaptive_max_pool1d", "nn.functional.adaptive_max_pool2d",
+           "nn.functional.adaptive_max_pool3d", "nn.functional.fractional_max_pool2d", "nn.functional.one_hot",
+           "nn.functional.fractional_max_pool3d", "randperm", "full"}
+"""Operations whose results are positions or counts, or Python's integers: int32 here where PyTorch has int64."""
+
+RANDOM = {"bernoulli", "cauchy", "empty", "empty_like", "exponential", "geometric", "log_normal", "multinomial",
+          "new_empty", "normal", "rand_like", "randint", "randint_like", "randn", "randn_like", "uniform",
+          "nn.functional.dropout", "nn.functional.dropout2d", "nn.functional.dropout3d",
+          "nn.functional.alpha_dropout", "nn.functional.feature_alpha_dropout", "nn.functional.rrelu",
+          "nn.functional.fractional_max_pool2d", "nn.functional.fractional_max_pool3d"}
+"""Operations whose values are drawn, or do not matter: shapes and types are compared."""
+
+_PACKAGES = ("linalg", "special", "fft", "masked")
+
+
+def counterpart(entry: Any) -> Call | None:
+    """What is called in place of an entry's `op`, with the same arguments; None where there is nothing."""
+    for name in (entry.formatted_name, entry.name):
+        if name in TABLE:
+            return TABLE[name]
+    *packages, name = entry.name.split(".")
+    if packages == ["nn", "functional"]:
+        return getattr(F, name, None)
+    if packages:
+        return _of_package(packages, name)
+    found = getattr(minigrad, name, None)
+    if callable(found) and not isinstance(found, ModuleType):
+        return found
+    found = getattr(Tensor, name, None)
+    if isinstance(found, property):
+        return found.fget
+    return found if callable(found) else None
+
+
+def _of_package(packages: list[str], name: str) -> Call | None:
+    """A function of `minigrad.linalg` and its like, or the method of Tensor with that name."""
+    if packages[0] not in _PACKAGES or len(packages) > 1:
+        return None
+    try:
+        module = import_module(f"minigrad.{packages[0]}")
+    except ImportError:
+        module = None
+    found = getattr(module, name, None)
+    if found is None and packages[0] in ("linalg", "special"):
+        found = getattr(Tensor, name, None)
+    return found if callable(found) else None
