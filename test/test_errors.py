@@ -164,7 +164,7 @@ ROWS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: Tensor.einsum("...ij->ij", x(2)), ShapeError, "[einsum] expected one term per operand and one letter per"),
     (lambda: Tensor.full((2,), "a"), DTypeError, "[full] expected fill_value as a number, got 'a'"),
     (lambda: Tensor.arange(float("nan")), ShapeError, "[arange] expected finite numbers, got 0, nan and 1"),
-    (lambda: Tensor.arange("a"), DTypeError, "[arange] expected start, stop and step as a number, got 'a'"),
+    (lambda: Tensor.arange("a"), DTypeError, "[arange] expected start, end and step as a number, got 'a'"),
     (lambda: Tensor.linspace(0, 1, 1.5), ShapeError, "[linspace] expected steps as an integer of 0 or more, got 1.5"),
     (lambda: Tensor.eye("a"), ShapeError, "[eye] expected n as an integer of 0 or more, got 'a'"),
     (lambda: Tensor.uniform(3, low=2, high=1), ShapeError, "[uniform] expected low <= high, got 2 and 1"),

@@ -7,12 +7,22 @@ from typing import Any, Self
 
 import numpy as np
 
-from minigrad.dtype import DType, bool_, int8, int16, to_dtype, uint8
+from minigrad.dtype import DType, bool_, int8, int16, promote, to_dtype, uint8
 from minigrad.errors import DTypeError, OutOfRangeError, ShapeError
 from minigrad.expr import bounds
-from minigrad.mixins.base import as_axis, as_count, as_index, as_number, as_shape, as_tensor, is_index
+from minigrad.mixins.base import (
+    as_axis,
+    as_count,
+    as_index,
+    as_number,
+    as_shape,
+    as_tensor,
+    broadcast_shapes,
+    is_index,
+)
 from minigrad.mixins.patterns import PatternMixin
 from minigrad.mixins.reduce import Axis
+from minigrad.mixins.rounding import rounded_once
 
 
 class AliasMixin(PatternMixin):
@@ -84,10 +94,10 @@ class AliasMixin(PatternMixin):
         return x
 
     def flipud(self) -> Self:
-        return self.flip(0)
+        return self.flip(as_axis("flipud", 0, self.ndim))
 
     def fliplr(self) -> Self:
-        return self.flip(1)
+        return self.flip(as_axis("fliplr", 1, self.ndim))
 
     def sequential(self, layers: Iterable[Callable[[Any], Any]]) -> Any:
         """What the layers give, called one after another."""
@@ -159,15 +169,34 @@ class AliasMixin(PatternMixin):
 
     def addmv(self, matrix: Self, vector: Self, *, beta: Any = 1, alpha: Any = 1) -> Self:
         """beta * x + alpha * (matrix @ vector)."""
-        return self * beta + matrix.dot(vector) * alpha
+        return self._plus_product("addmv", matrix, vector, beta, alpha)
 
+    @rounded_once
     def addr(self, left: Self, right: Self, *, beta: Any = 1, alpha: Any = 1) -> Self:
-        """beta * x + alpha * the products of all pairs of two vectors."""
-        return self * beta + left.outer(right) * alpha
+        """beta * x + alpha * the products of all pairs of two vectors; of bools, by or and and."""
+        return self._blended(as_tensor("addr", left).outer(right), beta, alpha)
 
     def addmm(self, left: Self, right: Self, *, beta: Any = 1, alpha: Any = 1) -> Self:
         """beta * x + alpha * (left @ right)."""
-        return self * beta + as_tensor("addmm", left).dot(right) * alpha
+        return self._plus_product("addmm", left, right, beta, alpha)
+
+    def _plus_product(self, name: str, left: Any, right: Any, beta: Any, alpha: Any, batches: bool = False) -> Self:
+        """beta * x + alpha * (left @ right), the product summed over the first axis if `batches` says so; half types
+        are rounded once, integers multiply by integers."""
+        kind = promote(as_tensor(name, left).dtype, as_tensor(name, right).dtype)
+        product = left.dot(right, dtype=kind.compute if kind.is_float else kind)
+        product = product.sum(0, dtype=product.dtype) if batches else product
+        return self.cast(self.dtype.compute)._blended(product, beta, alpha).cast(promote(self.dtype, kind))
+
+    def _blended(self, other: Self, beta: Any, alpha: Any) -> Self:
+        """beta * x + alpha * other; x does not count, be it NaN, where beta is 0."""
+        kind = promote(self.dtype, other.dtype)
+        if not kind.is_float:  # of bools, these are or and and
+            beta, alpha = (bool(v) if kind is bool_ else int(v) for v in (beta, alpha))
+        x, y = self.cast(kind), other.cast(kind)
+        added = y if alpha == 1 else y * alpha
+        return added.expand(*broadcast_shapes("add", x.shape, y.shape)) if beta == 0 else (
+            added + (x if beta == 1 else x * beta))
 
     def mm(self, other: Any) -> Self:
         return self.dot(other)
@@ -239,13 +268,17 @@ class AliasMixin(PatternMixin):
         """How many elements are not 0, as int32."""
         return self.ne(0).sum(axis, dim=dim)
 
-    def nansum(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Self:
+    def nansum(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None, *,
+               dim: Axis = None) -> Self:
         """The sum without NaN."""
-        return self.isnan().where(0, self).sum(axis, keepdim, dim=dim)
+        x = self.isnan().where(0, self) if self.dtype.is_float else self
+        return x.sum(axis, keepdim, dtype, dim=dim)
 
-    def nanmean(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Self:
+    def nanmean(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None, *,
+                dim: Axis = None) -> Self:
         """The mean of what is not NaN."""
-        return self.nansum(axis, keepdim, dim=dim) / self.eq(self).sum(axis, keepdim, dim=dim)
+        x = self._as_float() if dtype is None else self.cast(dtype)
+        return x.nansum(axis, keepdim, dim=dim) / self.eq(self).sum(axis, keepdim, dim=dim)
 
     def trace(self) -> Self:
         """The sum of a matrix's diagonal."""
@@ -272,10 +305,12 @@ class AliasMixin(PatternMixin):
     def clamp_max(self, max: Any) -> Self:
         return self.clip(None, max)
 
+    @rounded_once
     def addcmul(self, left: Any, right: Any, *, value: Any = 1) -> Self:
         """x + value * left * right."""
         return self + left * right * value
 
+    @rounded_once
     def addcdiv(self, left: Any, right: Any, *, value: Any = 1) -> Self:
         """x + value * left / right."""
         return self + left / right * value

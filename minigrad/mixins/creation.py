@@ -6,10 +6,20 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from minigrad import random
-from minigrad.dtype import DType, bool_, float32, int32, int64, to_dtype, uint64
+from minigrad.dtype import DType, bool_, float32, float64, int32, int64, to_dtype, uint64
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Expr, Index, dim, prove_nonneg
-from minigrad.mixins.base import as_count, as_index, as_number, as_shape, as_tensor, check_shape, join_shapes
+from minigrad.mixins.base import (
+    Base,
+    as_count,
+    as_index,
+    as_number,
+    as_shape,
+    as_tensor,
+    broadcast_shapes,
+    check_shape,
+    join_shapes,
+)
 from minigrad.mixins.movement import spread
 from minigrad.mixins.reduce import ReduceMixin
 from minigrad.ops import build as B
@@ -65,26 +75,31 @@ class CreationMixin(ReduceMixin):
         """A tensor whose values do not matter (they are 0)."""
         return cls.zeros(*shape, dtype=dtype, device=device, requires_grad=requires_grad)
 
-    def full_like(self, fill_value: Any, *, dtype: DType | str | None = None,
+    def full_like(self, fill_value: Any, *, dtype: DType | str | None = None, device: str | None = None,
                   requires_grad: bool | None = None) -> Self:
-        return self.full(self.shape, fill_value, dtype=dtype or self.dtype, device=self.device,
+        """Of this shape, type and device unless told; every element is `fill_value`."""
+        return self.full(self.shape, fill_value, dtype=dtype or self.dtype, device=device or self.device,
                          requires_grad=requires_grad)
 
-    def zeros_like(self, *, dtype: DType | str | None = None, requires_grad: bool | None = None) -> Self:
-        return self.full_like(0, dtype=dtype, requires_grad=requires_grad)
+    def zeros_like(self, *, dtype: DType | str | None = None, device: str | None = None,
+                   requires_grad: bool | None = None) -> Self:
+        return self.full_like(0, dtype=dtype, device=device, requires_grad=requires_grad)
 
-    def ones_like(self, *, dtype: DType | str | None = None, requires_grad: bool | None = None) -> Self:
-        return self.full_like(1, dtype=dtype, requires_grad=requires_grad)
+    def ones_like(self, *, dtype: DType | str | None = None, device: str | None = None,
+                  requires_grad: bool | None = None) -> Self:
+        return self.full_like(1, dtype=dtype, device=device, requires_grad=requires_grad)
 
     # Counted
 
     @classmethod
-    def arange(cls, start: Any, stop: Any = None, step: Any = 1, *, dtype: DType | str | None = None,
+    def arange(cls, start: Any, end: Any = None, step: Any = 1, *, dtype: DType | str | None = None,
                device: str | None = None, requires_grad: bool | None = None) -> Self:
-        """start, start + step, ... below stop (above it for a negative step); int32 unless a number is a float."""
-        start, stop, step = _arange_ends(start, stop, step)
+        """start, start + step, ... below end (above it for a negative step); int32 unless a number is a float. Raises
+        ShapeError for a step that leads away from the end."""
+        start, stop, step = _arange_ends(start, end, step)
         kind = float32 if any(isinstance(v, float) for v in (start, stop, step)) else int32
         kind = kind if dtype is None else to_dtype(dtype)
+        start, stop, step = (v if isinstance(v, Expr) else _as_held(kind, v) for v in (start, stop, step))
         count: Index
         if isinstance(start, Expr) or isinstance(stop, Expr):
             count = dim((stop - start + step - 1) // step)
@@ -100,13 +115,14 @@ class CreationMixin(ReduceMixin):
                  device: str | None = None, requires_grad: bool | None = None) -> Self:
         """`steps` evenly spaced numbers, both ends included."""
         steps = as_count("linspace", "steps", steps)
-        start, stop = as_number("linspace", "start", start), as_number("linspace", "stop", stop)
+        kind = to_dtype(dtype)
+        start, stop = (_as_held(kind, as_number("linspace", "start and stop", v)) for v in (start, stop))
         gap = (stop - start) / max(steps - 1, 1)
-        order = cls._wrap(B.iota(steps, cls._device(device)))
+        order, wide = cls._wrap(B.iota(steps, cls._device(device))), float64 if kind.is_int else float32
         # From the nearer end, so that both ends are exact.
-        upper = stop - (steps - 1 - order).cast(float32) * gap
-        x = (order * 2 < steps).where(start + order.cast(float32) * gap, upper)
-        return x.cast(to_dtype(dtype))._set_requires_grad(requires_grad)
+        upper = stop - (steps - 1 - order).cast(wide) * gap
+        x = (order * 2 < steps).where(start + order.cast(wide) * gap, upper)
+        return x.cast(kind)._set_requires_grad(requires_grad)
 
     @classmethod
     def eye(cls, n: int, m: int | None = None, *, dtype: DType | str = float32, device: str | None = None,
@@ -197,15 +213,30 @@ class CreationMixin(ReduceMixin):
         return x.cast(kind)._set_requires_grad(requires_grad)
 
     @classmethod
-    def normal(cls, *shape: Any, mean: float = 0.0, std: float = 1.0, dtype: DType | str = float32,
+    def normal(cls, *shape: Any, mean: Any = 0.0, std: Any = 1.0, dtype: DType | str = float32,
                device: str | None = None, requires_grad: bool | None = None) -> Self:
+        """Normal numbers. As in PyTorch, `normal(mean, std)` of tensors, one of which may be a number, draws one for
+        each of their elements, and `normal(mean, std, size)` takes two numbers and a shape as a list."""
+        if len(shape) == 3 and isinstance(shape[2], (tuple, list)):
+            mean, std, shape = shape[0], shape[1], (shape[2],)
+        elif any(isinstance(v, Base) for v in (*shape, mean, std)):
+            mean, std, *_ = *shape, *(mean, std)[len(shape):]
+            shapes = [v.shape for v in (mean, std) if isinstance(v, Base)]
+            like = mean if isinstance(mean, Base) else std
+            shape, dtype, device = (broadcast_shapes("normal", *shapes),), like.dtype, like.device
+        if not isinstance(std, Base) and as_number("normal", "std", std) < 0:
+            raise ShapeError(f"[normal] expected std of 0 or more, got {std}")
         x = cls.randn(*shape, dtype=dtype, device=device) * std + mean
         return x._set_requires_grad(requires_grad)
 
     @classmethod
     def randint(cls, *shape: Any, low: int = 0, high: int = 10, dtype: DType | str = int32, device: str | None = None,
                 requires_grad: bool | None = None) -> Self:
-        """Integers in [low, high), where high - low is at most 2**32."""
+        """Integers in [low, high), where high - low is at most 2**32. As in PyTorch, `randint(high, size)` and
+        `randint(low, high, size)` take the shape as a list behind the bounds."""
+        if 2 <= len(shape) <= 3 and isinstance(shape[-1], (tuple, list)):
+            low, high = shape[:2] if len(shape) == 3 else (0, shape[0])
+            shape = (shape[-1],)
         ends = as_index(low), as_index(high)
         if None in ends or not ends[0] < ends[1] or ends[1] - ends[0] > 1 << 32:
             raise ShapeError(f"[randint] expected low < high, at most 2**32 apart, got {low!r} and {high!r}")
@@ -259,6 +290,11 @@ class CreationMixin(ReduceMixin):
         return cls.normal(*shape, std=math.sqrt(2 / (1 + a * a) / max(1, _fans(shape)[0])), **options)
 
 
+def _as_held(dtype: DType, number: Any) -> Any:
+    """A number as a type holds it: integers are truncated."""
+    return number if dtype.is_float else int(number)
+
+
 def _fans(shape: tuple[Any, ...]) -> tuple[int, int]:
     """Inputs of one output and outputs of one input."""
     dims: Any = as_shape(shape)
@@ -271,12 +307,14 @@ def _fans(shape: tuple[Any, ...]) -> tuple[int, int]:
 def _arange_ends(start: Any, stop: Any, step: Any) -> tuple[Any, Any, Any]:
     """(start, stop, step), numbers or symbolic; `stop` is the first of them where there is only one."""
     start, stop = (0, start) if stop is None else (start, stop)
-    ends = [v if isinstance(v, Expr) else as_number("arange", "start, stop and step", v)
-            for v in (start, stop, step)]
+    ends: list[Any] = [v if isinstance(v, Expr) else as_number("arange", "start, end and step", v)
+                       for v in (start, stop, step)]
     if ends[2] == 0:
         raise ShapeError("[arange] expected a step other than 0")
     if not all(isinstance(v, Expr) or math.isfinite(v) for v in ends):
         raise ShapeError(f"[arange] expected finite numbers, got {start}, {stop} and {step}")
+    if not any(isinstance(v, Expr) for v in ends) and (ends[1] - ends[0]) * ends[2] < 0:
+        raise ShapeError(f"[arange] expected a step from {start} towards {stop}, got {step}")
     return ends[0], ends[1], ends[2]
 
 

@@ -1,32 +1,44 @@
-"""Norms, distances and products of pairs of vectors, and statistics of variables."""
+"""Norms, distances and products of pairs of vectors."""
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import Any, Self, cast
 
+from minigrad.dtype import DType
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_axes, as_axis, as_count, as_number, as_tensor, broadcast_shapes
-from minigrad.mixins.linalg import LinalgMixin
 from minigrad.mixins.reduce import Axis
+from minigrad.mixins.rounding import rounded_once
+from minigrad.mixins.statistics import StatisticsMixin
 from minigrad.ops import build as B
 
 
-class DistanceMixin(LinalgMixin):
+class DistanceMixin(StatisticsMixin):
     """The gradient of a norm or distance is 0 where it is 0."""
 
     __slots__ = ()
 
-    def norm(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None, p: Any = None) -> Self:
+    def norm(self, p: Any = "fro", dim: Axis = None, keepdim: bool = False, dtype: DType | str | None = None, *,
+             axis: Axis = None) -> Self:
         """(sum |x|**p)**(1/p) over axes, of all without them; p is 2 unless told, may be infinite, and 0 counts what is
-        not 0. Beside `dim`, the first argument is p, as in PyTorch: `x.norm(1, dim=0)`."""
-        if dim is not None and axis is not None and p is None:
-            axis, p = None, axis
-        if isinstance(p, str):
-            if p != "fro":
-                raise ShapeError(f"[norm] expected p as a number or 'fro', got {p!r}")
-            p = 2
-        return self._norm("norm", 2 if p is None else p, axis if dim is None else dim, keepdim)
+        not 0. 'nuc': the sum of singular values of matrices, which are the last two axes unless told."""
+        x = self if dtype is None else self.cast(dtype)
+        dim = axis if dim is None else dim
+        if p == "nuc":
+            return x._nuclear_norm(dim, keepdim)
+        if isinstance(p, str) and p != "fro":
+            raise ShapeError(f"[norm] expected p as a number, 'fro' or 'nuc', got {p!r}")
+        return x._norm("norm", 2 if p is None or p == "fro" else p, dim, keepdim)
 
+    def _nuclear_norm(self, dim: Axis, keepdim: bool) -> Self:
+        axes = as_axes("norm", (-2, -1) if dim is None else dim, self.ndim)
+        if len(axes) != 2:
+            raise ShapeError(f"[norm] expected two axes for p = 'nuc', got {dim!r} of {list(self.shape)}")
+        total = cast(Any, self.movedim(axes, (-2, -1))).svd()[1].sum(-1)
+        shape: Any = [1 if a in axes else n for a, n in enumerate(self.shape)]
+        return total.reshape(*shape) if keepdim else total
+
+    @rounded_once
     def _norm(self, name: str, p: Any, axis: Axis, keepdim: bool) -> Self:
         p = as_number(name, "p", p)
         axes = as_axes(name, axis, self.ndim)
@@ -45,40 +57,46 @@ class DistanceMixin(LinalgMixin):
         still = total.eq(0).bitwise_or(total.isinf())
         return still.where((total if p > 0 else 1 / total), still.where(1, total).pow(1 / p))
 
+    @rounded_once
     def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Self:
         """x over its norm along an axis, which is no less than `eps`."""
-        a = as_axis("normalize", dim, self.ndim)
+        a = as_axis("normalize", dim, max(self.ndim, 1))
         return self / self._norm("normalize", p, a, True).maximum(as_number("normalize", "eps", eps))
 
+    @rounded_once
     def cosine_similarity(self, other: Self, dim: int = 1, eps: float = 1e-8) -> Self:
         """The cosine of the angle between vectors along an axis, whose norms are no less than `eps`; shapes broadcast.
         """
         other = as_tensor("cosine_similarity", self._operand(other))
         shape = broadcast_shapes("cosine_similarity", self.shape, other.shape)
-        a = as_axis("cosine_similarity", dim, len(shape))
+        a = as_axis("cosine_similarity", dim, max(len(shape), 1))
         x, y = self.expand(*shape)._as_float(), other.expand(*shape)._as_float()
         least = as_number("cosine_similarity", "eps", eps)
         lengths = x._norm("norm", 2, a, False).maximum(least) * y._norm("norm", 2, a, False).maximum(least)
         return (x * y).sum(a) / lengths
 
+    @rounded_once
     def pairwise_distance(self, other: Self, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Self:
         """The p-norm of x - other + eps along the last axis; shapes broadcast."""
         return (self - as_tensor("pairwise_distance", self._operand(other)) + eps)._norm(
             "pairwise_distance", p, -1, keepdim)
 
+    @rounded_once
     def dist(self, other: Self, p: float = 2.0) -> Self:
         """The p-norm of x - other over all elements."""
         return (self - as_tensor("dist", self._operand(other)))._norm("dist", p, None, False)
 
-    def cdist(self, other: Self, p: float = 2.0) -> Self:
+    @rounded_once
+    def cdist(self, other: Self, p: float = 2.0, compute_mode: str | None = None) -> Self:
         """All distances between rows of x [..., P, D] and other [..., R, D]: p-norms [..., P, R]. Each is computed from
-        differences, without the cancellation of a product."""
+        differences, without the cancellation of a product, whatever `compute_mode` says."""
         other = as_tensor("cdist", self._operand(other))
         if self.ndim < 2 or other.ndim < 2 or self.shape[-1] != other.shape[-1]:
             raise ShapeError(f"[cdist] expected x [..., P, D] and other [..., R, D] with equal D, got "
                              f"{list(self.shape)} and {list(other.shape)}")
         return (self.unsqueeze(-2) - other.unsqueeze(-3))._norm("cdist", p, -1, False)
 
+    @rounded_once
     def pdist(self, p: float = 2.0) -> Self:
         """The distances of `cdist` between different rows of [N, D], each pair once: [N * (N - 1) / 2]."""
         if self.ndim != 2:
@@ -87,66 +105,7 @@ class DistanceMixin(LinalgMixin):
         pairs = self.triu_indices(rows, rows, 1, device=self.device)
         return (self.index_select(0, pairs[0]) - self.index_select(0, pairs[1]))._norm("pdist", p, -1, False)
 
-    # Statistics of variables
-
-    def cov(self, *, correction: int = 1) -> Self:
-        """Covariances of variables [V, N], N observations of each: [V, V], over N - correction. Of one variable [N]:
-        its variance, of shape ()."""
-        if self.ndim > 2:
-            raise ShapeError(f"[cov] expected variables [V, N], or [N] of one, got {list(self.shape)}")
-        x = self._as_float().reshape(1, -1) if self.ndim < 2 else self._as_float()
-        centred = x - x.mean(1, keepdim=True)
-        free: Any = x.shape[1] - as_count("cov", "correction", correction)  # type: ignore[operator]
-        result = centred.dot(centred.transpose(0, 1)) / (max(free, 0) if isinstance(free, int) else free)
-        return result if self.ndim == 2 else result.reshape(())
-
-    def corrcoef(self) -> Self:
-        """Pearson's coefficients of variables [V, N], held within -1..1: [V, V]; of one variable 1, of shape ()."""
-        c = self.cov()
-        if self.ndim < 2:
-            return c / c
-        scale = c.diagonal().sqrt()
-        return (c / scale.reshape(-1, 1) / scale.reshape(1, -1)).clip(-1, 1)
-
-    def quantile(self, q: Any, dim: int | None = None, keepdim: bool = False) -> Self:
-        """The value below which a share q of the elements along an axis lie, between two of them in proportion; of all
-        without an axis. NaN if there is one. q is in 0..1: a number, or a tensor [Q], whose axis comes first."""
-        return self._quantiles("quantile", q, dim, keepdim, False)
-
-    def nanquantile(self, q: Any, dim: int | None = None, keepdim: bool = False) -> Self:
-        """`quantile` of what is not NaN; NaN where everything is."""
-        return self._quantiles("nanquantile", q, dim, keepdim, True)
-
-    def _quantiles(self, name: str, q: Any, dim: int | None, keepdim: bool, without_nan: bool) -> Self:
-        if dim is None or not self.ndim:
-            as_axis(name, dim or 0, max(self.ndim, 1))
-            flat = self.flatten()._quantiles(name, q, 0, False, without_nan)
-            return flat.reshape(*flat.shape, *[1] * self.ndim) if keepdim else flat
-        a = as_axis(name, dim, self.ndim)
-        n: Any = self.shape[a]
-        shares = self._operand(q)
-        if isinstance(shares, (bool, int, float)) and not 0 <= shares <= 1:
-            raise ShapeError(f"[{name}] expected q in 0..1, got {q}")
-        if n == 0 or getattr(shares, "ndim", 0) > 1:
-            raise ShapeError(f"[{name}] expected at least one element and q as a number or [Q], got "
-                             f"{list(self.shape)} along axis {dim} and {q!r}")
-        x = self._as_float().transpose(a, -1)
-        ordered = x.sort(-1)[0]
-        shares = shares if isinstance(shares, type(self)) else self.full((), float(shares), device=self.device)
-        last: Any = (x.eq(x).sum(-1, keepdim=True) - 1).maximum(0) if without_nan else n - 1
-        place = (shares.flatten() * last).minimum(last).maximum(0)
-        low = place.floor()
-        index = low.int()
-        after = (index + 1).minimum(last)
-        if without_nan:
-            below, above = ordered._gather(-1, index), ordered._gather(-1, after)
-        else:
-            below, above = ordered.index_select(-1, index), ordered.index_select(-1, after)
-        found = below.lerp(above, (place - low).cast(x.dtype))
-        found = (found if without_nan else x.isnan().any(-1, keepdim=True).where(math.nan, found)).transpose(a, -1)
-        found = found.movedim(a, 0) if not keepdim else found.unsqueeze(0).transpose(0, a + 1)
-        return found.squeeze(0) if shares.ndim == 0 else found
-
+    @rounded_once
     def renorm(self, p: float, dim: int, maxnorm: float) -> Self:
         """With slices along an axis whose p-norm is larger than `maxnorm` scaled down to it."""
         a = as_axis("renorm", dim, self.ndim)
@@ -224,7 +183,7 @@ class DistanceMixin(LinalgMixin):
 
     def baddbmm(self, left: Self, right: Self, *, beta: Any = 1, alpha: Any = 1) -> Self:
         """beta * x + alpha * (left @ right)."""
-        return self * beta + as_tensor("baddbmm", left).dot(right) * alpha
+        return cast(Any, self)._plus_product("baddbmm", left, right, beta, alpha)
 
     def matrix_power(self, n: int) -> Self:
         """The product of n copies of square matrices [..., M, M], the identity for 0."""

@@ -1,13 +1,15 @@
-"""Elementwise arithmetic, comparison and conversion. Operands broadcast and promote (dtype.py)."""
+"""Elementwise arithmetic and comparison. Operands broadcast and promote (dtype.py)."""
 from __future__ import annotations
 
 import math
 from typing import Any, Self
 
 from minigrad import dtype as dtypes
-from minigrad.dtype import DType, bool_, float32, to_dtype
+from minigrad.dtype import bool_, float32
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.mixins.base import Base, Scalar, as_tensor, broadcast_shapes
+from minigrad.mixins.functions import FunctionMixin
+from minigrad.mixins.rounding import rounded_once
 from minigrad.ops import build as B
 from minigrad.ops import functions
 from minigrad.ops.powers import power
@@ -15,41 +17,10 @@ from minigrad.ops.powers import power
 _POWER_LIMIT = 64  # larger integer exponents of float tensors go through `pow`
 
 
-class ElementwiseMixin(Base):
+class ElementwiseMixin(FunctionMixin):
     """Operators and functions of one or two tensors. Comparisons give bool tensors."""
 
     __slots__ = ()
-
-    # Conversion
-
-    def cast(self, dtype: DType | str) -> Self:
-        """The same values in another type. Float to integer truncates, saturates, and takes NaN to 0."""
-        return self._wrap(B.cast(self._node, to_dtype(dtype)), self)
-
-    def bitcast(self, dtype: DType | str) -> Self:
-        """The same bits read as another type of equal width."""
-        return self._wrap(B.bitcast(self._node, to_dtype(dtype)))
-
-    def float(self) -> Self:
-        return self.cast(float32)
-
-    def half(self) -> Self:
-        return self.cast(dtypes.float16)
-
-    def bfloat16(self) -> Self:
-        return self.cast(dtypes.bfloat16)
-
-    def double(self) -> Self:
-        return self.cast(dtypes.float64)
-
-    def int(self) -> Self:
-        return self.cast(dtypes.int32)
-
-    def long(self) -> Self:
-        return self.cast(dtypes.int64)
-
-    def bool(self) -> Self:
-        return self.cast(bool_)
 
     # Arithmetic
 
@@ -76,6 +47,7 @@ class ElementwiseMixin(Base):
         """x * other; of two bools, their and."""
         return self._arithmetic("mul", other, reverse, B.mul, B.and_)
 
+    @rounded_once
     def div(self, other: Any, reverse: Any = False, *, rounding_mode: str | None = None) -> Self:
         """True division; integers become float32. `rounding_mode`: 'floor' as `floordiv`, 'trunc' towards 0."""
         if rounding_mode is not None:
@@ -102,10 +74,12 @@ class ElementwiseMixin(Base):
         """floor(x / other); integers: division by 0 gives 0."""
         return self._arithmetic("floordiv", other, reverse, B.floordiv)
 
+    @rounded_once
     def mod(self, other: Any, reverse: Any = False) -> Self:
         """x - floor(x / other) * other, of the sign of `other`; integers: remainder by 0 gives 0."""
         return self._arithmetic("mod", other, reverse, B.mod)
 
+    @rounded_once
     def pow(self, other: Any, reverse: Any = False) -> Self:
         """x ** other. Small integer exponents multiply; integers to negative or float powers become float32, to powers
         in integer tensors they stay integers."""
@@ -133,7 +107,7 @@ class ElementwiseMixin(Base):
             return self._as_float()._binary("pow", exponent, B.pow)
         if exponent < 0:
             return self._power(-exponent).reciprocal()
-        base = self if isinstance(exponent, int) else self._as_float()
+        base = self._as_float() if not isinstance(exponent, int) else self.long() if self.dtype is bool_ else self
         if count == 1:
             return base._wrap(base._node, base)
         result = None
@@ -145,8 +119,10 @@ class ElementwiseMixin(Base):
         return self._wrap(B.full_like(base._node, 1)) if result is None else result
 
     def neg(self) -> Self:
-        """-x; of bools, their not."""
-        return self._unary(B.invert if self.dtype is bool_ else B.neg)
+        """-x. Raises DTypeError for bool."""
+        if self.dtype is bool_:
+            raise DTypeError("[neg] expected a number type, got bool; use logical_not")
+        return self._unary(B.neg)
 
     def abs(self) -> Self:
         return self if self.dtype.kind in "bu" else self._unary(B.abs_)
@@ -174,9 +150,13 @@ class ElementwiseMixin(Base):
 
     clamp = clip
 
+    @rounded_once
     def lerp(self, end: Any, weight: Any) -> Self:
-        """x + (end - x) * weight."""
-        return self + (end - self) * weight
+        """x + (end - x) * weight, from the nearer end: x for a weight of 0, `end` for 1."""
+        gap, weight = end - self, self._operand(weight)
+        if isinstance(weight, (int, float)):
+            return self + gap * weight if weight < 0.5 else end - gap * (1 - weight)
+        return (weight < 0.5).where(self + gap * weight, end - gap * (1 - weight))
 
     def moved(self, end: Self, share: Any) -> Self:
         """x * (1 - share) + end * share, for an `end` of the same shape and a number `share`: a running average."""
@@ -280,15 +260,7 @@ class ElementwiseMixin(Base):
 
     # Functions
 
-    def _float_unary(self, build: Any) -> Self:
-        return self._as_float()._unary(build)
-
-    def _rounding(self, build: Any) -> Self:
-        return self._unary(build) if self.dtype.is_float else self
-
-    def sqrt(self) -> Self:
-        return self._float_unary(B.sqrt)
-
+    @rounded_once
     def rsqrt(self) -> Self:
         """1 / sqrt(x)."""
         return self.sqrt().reciprocal()
@@ -298,52 +270,28 @@ class ElementwiseMixin(Base):
         return self.div(1.0, reverse=True)
 
     def square(self) -> Self:
-        return self * self
+        """x * x; of bools as int64."""
+        x = self.long() if self.dtype is bool_ else self
+        return x * x
 
-    def exp(self) -> Self:
-        return self._float_unary(B.exp)
-
+    @rounded_once
     def exp2(self) -> Self:
         """2 ** x."""
         return self._as_float()._binary("pow", 2.0, B.pow, reverse=True)
 
-    def log(self) -> Self:
-        return self._float_unary(B.log)
-
+    @rounded_once
     def log2(self) -> Self:
         return self.log() * (1 / math.log(2))
 
+    @rounded_once
     def log10(self) -> Self:
         return self.log() * (1 / math.log(10))
 
-    def log1p(self) -> Self:
-        """log(1 + x), accurate near 0."""
-        return self._float_unary(functions.log1p)
-
-    def sin(self) -> Self:
-        return self._float_unary(B.sin)
-
-    def cos(self) -> Self:
-        return self._float_unary(B.cos)
-
+    @rounded_once
     def tan(self) -> Self:
         return self.sin() / self.cos()
 
-    def tanh(self) -> Self:
-        return self._float_unary(B.tanh)
-
-    def erf(self) -> Self:
-        return self._float_unary(B.erf)
-
-    def floor(self) -> Self:
-        return self._rounding(B.floor)
-
-    def ceil(self) -> Self:
-        return self._rounding(B.ceil)
-
-    def trunc(self) -> Self:
-        return self._rounding(B.trunc)
-
+    @rounded_once
     def round(self, *, decimals: Any = 0) -> Self:
         """To the nearest integer, halves to the even one; or to so many decimals, as round(x * 10**n) / 10**n."""
         if decimals and self.dtype.is_float:

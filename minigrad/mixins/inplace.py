@@ -106,8 +106,9 @@ class InPlaceMixin(SpectrumMixin):
     def exponential_(self, lambd: float = 1.0) -> Self:
         """Exponential numbers of the mean 1 / lambd, all above 0."""
         self._check_in_place("exponential_")
+        rate = _above_zero("exponential_", "lambd", lambd)
         x = -(1 - self.rand(*self.shape, dtype=self.dtype.compute, device=self.device)).log().minimum(-1e-30)
-        return self._become("exponential_", (x * (1 / as_number("exponential_", "lambd", lambd))).cast(self.dtype))
+        return self._become("exponential_", (x * (1 / rate)).cast(self.dtype))
 
     def bernoulli_(self, p: float = 0.5) -> Self:
         """1 with probability p, else 0."""
@@ -135,12 +136,14 @@ class InPlaceMixin(SpectrumMixin):
     def log_normal_(self, mean: float = 1.0, std: float = 2.0) -> Self:
         """exp of normal numbers."""
         self._check_in_place("log_normal_")
+        _above_zero("log_normal_", "std", std)
         return self._become("log_normal_", self.normal(*self.shape, mean=mean, std=std, dtype=self.dtype,
                                                        device=self.device).exp())
 
     def cauchy_(self, median: float = 0.0, sigma: float = 1.0) -> Self:
         """Numbers of Cauchy's distribution."""
         self._check_in_place("cauchy_")
+        _above_zero("cauchy_", "sigma", sigma)
         angle = (self.rand(*self.shape, dtype=self.dtype.compute, device=self.device) - 0.5) * math.pi
         return self._become("cauchy_", (angle.tan() * sigma + median).cast(self.dtype))
 
@@ -239,6 +242,13 @@ class InPlaceMixin(SpectrumMixin):
     __ifloordiv__, __imod__, __ipow__ = floor_divide_, remainder_, pow_
     __iand__, __ior__, __ixor__ = bitwise_and_, bitwise_or_, bitwise_xor_
     __ilshift__, __irshift__ = bitwise_left_shift_, bitwise_right_shift_
+
+
+def _above_zero(name: str, what: str, value: Any) -> Any:
+    number = as_number(name, what, value)
+    if not number > 0:
+        raise ShapeError(f"[{name}] expected {what} above 0, got {value}")
+    return number
 
 
 def _holds(dtype: DType, other: DType) -> bool:

@@ -12,6 +12,7 @@ from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_count, as_tensor
 from minigrad.mixins.losses import LossMixin, reduced
 from minigrad.mixins.ranges import check_indices
+from minigrad.mixins.rounding import rounded_once
 
 _NEVER = -1e30  # the logarithm of the probability of what cannot be: finite, so that it has a gradient
 
@@ -93,6 +94,7 @@ class LabelLossMixin(LossMixin):
 
     # Of several labels
 
+    @rounded_once
     def multi_margin_loss(self, target: Any, p: int = 1, margin: float = 1.0, weight: Self | None = None,
                           reduction: str = "mean") -> Self:
         """Of scores [N, C] and classes [N]: the mean over the other classes i of max(0, margin - x[class] + x[i])**p,
@@ -111,10 +113,13 @@ class LabelLossMixin(LossMixin):
         other = self._order(1).ne(own)
         return reduced(other.where(loss, 0).mean(1), reduction)
 
+    @rounded_once
     def multilabel_margin_loss(self, target: Any, reduction: str = "mean") -> Self:
         """Of scores [N, C] and labels [N, C], of which those before the first -1 count: the sum of
         max(0, 1 - (x[label] - x[i])) over labels and over i that are none, over C."""
         target = self._indices("multilabel_margin_loss", target, self.shape[-1] if self.ndim else None, ignored=-1)
+        if not self.ndim and not target.ndim:
+            return self.reshape(1).multilabel_margin_loss(target.reshape(1), reduction).reshape(())
         if self.ndim not in (1, 2) or target.shape != self.shape:
             raise ShapeError(f"[multilabel_margin_loss] expected scores and labels [N, C], got {list(self.shape)} and "
                              f"{list(target.shape)}")
@@ -126,6 +131,7 @@ class LabelLossMixin(LossMixin):
         kept = counts.unsqueeze(-1).bitwise_and(chosen.logical_not().unsqueeze(-2))
         return reduced(kept.where(pairs, 0).sum((-2, -1)) / self.shape[-1], reduction)
 
+    @rounded_once
     def multilabel_soft_margin_loss(self, target: Any, weight: Any = None, reduction: str = "mean") -> Self:
         """Of logits [N, C] and targets of 0 and 1: the mean over classes of binary cross-entropies, times `weight`."""
         loss = self.binary_crossentropy_logits(target, "none", weight)

@@ -51,7 +51,8 @@ class LinalgMixin(PlacesMixin):
         common = promote(x.dtype, w.dtype)
         wide = accumulating(common) if dtype is None else to_dtype(dtype)
         if len(w.shape) == 1:
-            return (self.cast(common).cast(wide) * other.cast(common).cast(wide)).sum(-1)  # type: ignore[attr-defined]
+            a, b = (as_tensor("matmul", t).cast(common).cast(wide.compute) for t in (self, other))
+            return (a * b).sum(-1, dtype=wide.compute).cast(wide)
         if x.dtype is not wide or w.dtype is not wide:
             x, w = B.cast(B.cast(x, common), wide), B.cast(B.cast(w, common), wide)
         return self._wrap(products.matmul(x, w, wide), self, other)
@@ -118,7 +119,7 @@ class LinalgMixin(PlacesMixin):
             aligned = ordered.reshape(*[next(dims) if c in term else 1 for c in letters])
             aligned = aligned._accumulating(dtype) if summed or dtype is not None else aligned
             product = aligned if product is None else product * aligned
-        return product.sum(summed) if summed else product
+        return product.sum(summed, dtype=product.dtype) if summed else product
 
     def _diagonals(self, term: str) -> tuple[str, Self]:
         """A term of einsum and its operand [one axis per letter] with each letter once."""
@@ -181,7 +182,8 @@ class LinalgMixin(PlacesMixin):
         depth = in_channels // groups
         x = self.reshape(self.shape[0], groups, depth, 1, *positions, *[1] * n)
         w = weight.reshape(1, groups, depth, per_group, *[1] * n, *kernel)
-        taps = (x._accumulating(None) * w._accumulating(None)).sum(2)
+        taps = x._accumulating(None) * w._accumulating(None)
+        taps = taps.sum(2, dtype=taps.dtype)
         ends = tuple([(lo, hi - e) for (lo, hi), e in zip(pads, extra, strict=True)])
         lengths = tuple([(i - 1) * s - lo - hi + d * (k - 1) + 1 for i, s, d, k, (lo, hi) in
                          zip(positions, strides, dilations, kernel, ends, strict=True)])

@@ -12,6 +12,7 @@ from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_axis, as_number, as_tensor, broadcast_shapes
 from minigrad.mixins.nn_functional import NNMixin
 from minigrad.mixins.ranges import check_indices
+from minigrad.mixins.rounding import rounded_once
 from minigrad.ops import functions
 
 
@@ -22,6 +23,7 @@ class LossMixin(NNMixin):
 
     # Of classes
 
+    @rounded_once
     def cross_entropy(self, target: Any, reduction: str = "mean", label_smoothing: float = 0.0,
                       ignore_index: int | None = None, weight: Self | None = None) -> Self:
         """Of logits [N, C, ...] with class indices [N, ...] or probabilities [N, C, ...].
@@ -86,6 +88,7 @@ class LossMixin(NNMixin):
         loss = -self._gather(axis, index).squeeze(axis)
         return counts.eq(0).where(0, loss * counts) if ignore_index is not None else loss * counts, counts
 
+    @rounded_once
     def sparse_categorical_crossentropy(self, target: Self, ignore_index: int | None = -1, label_smoothing: float = 0.0,
                                         reduction: str = "mean", axis: int = -1) -> Self:
         """Cross-entropy of logits with class indices along `axis`; rows labelled `ignore_index` do not count."""
@@ -100,15 +103,14 @@ class LossMixin(NNMixin):
         if target.shape != rows:
             raise ShapeError(f"[cross_entropy] expected class indices {list(rows)} for logits {list(self.shape)}, "
                              f"got {list(target.shape)}")
-        x = self._as_float()
-        x = x.cast(x.dtype.compute)
-        loss = self._wrap(functions.cross_entropy(x._node, target._node, axis, label_smoothing), self)
+        loss = self._wrap(functions.cross_entropy(self._as_float()._node, target._node, axis, label_smoothing), self)
         if ignore_index is None:
             return reduced(loss, reduction)
         counted = target.ne(ignore_index)
         loss = counted.where(loss, 0)
         return loss.sum() / counted.sum() if reduction == "mean" else reduced(loss, reduction)
 
+    @rounded_once
     def nll_loss(self, target: Any, reduction: str = "mean", weight: Self | None = None,
                  ignore_index: int | None = None) -> Self:
         """Negative log likelihood of log-probabilities [N, C, ...] and class indices [N, ...]; `weight` and
@@ -121,6 +123,7 @@ class LossMixin(NNMixin):
             return loss.sum() / counts.sum()
         return reduced(loss, reduction)
 
+    @rounded_once
     def binary_crossentropy(self, target: Any, reduction: str = "mean", weight: Any = None) -> Self:
         """Of probabilities with targets in 0..1; logarithms are no less than -100, so that 0 and 1 are finite. `weight`
         scales elements."""
@@ -128,15 +131,16 @@ class LossMixin(NNMixin):
         loss = self._wrap(functions.binary_cross_entropy(x, y), *parents)
         return reduced(loss if weight is None else loss * weight, reduction)
 
+    @rounded_once
     def binary_crossentropy_logits(self, target: Any, reduction: str = "mean", weight: Any = None,
                                    pos_weight: Any = None) -> Self:
         """Of logits with targets in 0..1, without overflow. `weight` scales elements, `pos_weight` their positive part.
         """
         if pos_weight is None:
-            loss = self.maximum(0) - self * target + (-self.abs()).exp().log1p()
+            loss = self._softplus() - self * target
         else:
             share = self._operand(target) * (self._operand(pos_weight) - 1) + 1
-            loss = self * (1 - target) + share * ((-self.abs()).exp().log1p() + (-self).maximum(0))
+            loss = self * (1 - target) + share * (-self)._softplus()
         return reduced(loss if weight is None else loss * weight, reduction)
 
     binary_cross_entropy, binary_cross_entropy_with_logits = binary_crossentropy, binary_crossentropy_logits
@@ -150,17 +154,20 @@ class LossMixin(NNMixin):
         if difference.shape != self.shape and difference.shape != getattr(target, "shape", ()):
             warnings.warn(f"[{name}] expected a target that broadcasts to {list(self.shape)} or predictions that do to "
                           f"its shape, got {list(target.shape)}: differences are {list(difference.shape)}",
-                          UserWarning, stacklevel=3)
+                          UserWarning, stacklevel=4)
         return difference
 
+    @rounded_once
     def mse_loss(self, target: Any, reduction: str = "mean") -> Self:
         """Squared distance. Warns, as the others do, where both shapes broadcast: [N, 1] and [N] make [N, N]."""
         return reduced(self._less("mse_loss", target).square(), reduction)
 
+    @rounded_once
     def l1_loss(self, target: Any, reduction: str = "mean") -> Self:
         """Absolute distance."""
         return reduced(self._less("l1_loss", target).abs(), reduction)
 
+    @rounded_once
     def smooth_l1_loss(self, target: Any, reduction: str = "mean", beta: float = 1.0) -> Self:
         """d*d / (2 beta) of a distance d below beta, else d - beta/2 (Girshick 2015)."""
         if as_number("smooth_l1_loss", "beta", beta) < 0:
@@ -170,6 +177,7 @@ class LossMixin(NNMixin):
         d = self._less("smooth_l1_loss", target).abs()
         return reduced((d < beta).where(d * d * (0.5 / beta), d - 0.5 * beta), reduction)
 
+    @rounded_once
     def huber_loss(self, target: Any, reduction: str = "mean", delta: float = 1.0) -> Self:
         """d*d / 2 of a distance d up to delta, else delta * (d - delta/2) (Huber 1964)."""
         if as_number("huber_loss", "delta", delta) <= 0:
@@ -179,6 +187,7 @@ class LossMixin(NNMixin):
 
     # Of distributions
 
+    @rounded_once
     def kl_div(self, target: Any, reduction: str = "mean", log_target: bool = False) -> Self:
         """t * (log(t) - x) of log-probabilities x and probabilities t, or their logarithms with `log_target`; 0 where t
         is 0. `reduction` may be 'batchmean': the sum over the length of the first axis, the divergence itself."""
@@ -190,15 +199,25 @@ class LossMixin(NNMixin):
             raise ShapeError("[kl_div] expected a first axis for reduction 'batchmean', got shape []")
         return loss.sum() / self.shape[0]
 
+    @rounded_once
     def gaussian_nll_loss(self, target: Any, var: Any, reduction: str = "mean", full: bool = False,
                           eps: float = 1e-6) -> Self:
         """(log(var) + (x - t)**2 / var) / 2 of means x and variances no less than eps; `full` adds log(2 pi) / 2."""
         least = as_number("gaussian_nll_loss", "eps", eps)
-        var = as_tensor("gaussian_nll_loss", self._operand(var))
+        if least <= 0:
+            raise ShapeError(f"[gaussian_nll_loss] expected eps above 0, got {eps}")
+        var = self.full_like(var) if isinstance(var, (int, float)) else as_tensor("gaussian_nll_loss",
+                                                                                  self._operand(var))
+        if var.shape == self.shape[:-1] != self.shape:
+            var = var.unsqueeze(-1)  # one for all of a row
+        if var.shape != self.shape and var.shape != (*self.shape[:-1], 1):
+            raise ShapeError(f"[gaussian_nll_loss] expected variances {list(self.shape)}, one for each row or one "
+                             f"number, got {list(var.shape)}")
         var = var + (var.maximum(least) - var).detach()
         loss = (var.log() + (self - target).square() / var) * 0.5
         return reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
 
+    @rounded_once
     def poisson_nll_loss(self, target: Any, log_input: bool = True, full: bool = False, eps: float = 1e-8,
                          reduction: str = "mean") -> Self:
         """exp(x) - t*x of logarithms x of rates, or x - t*log(x + eps) of rates; `full` adds Stirling's log(t!) for
@@ -213,19 +232,24 @@ class LossMixin(NNMixin):
 
     # Of pairs
 
+    @rounded_once
     def margin_ranking_loss(self, other: Any, target: Any, margin: float = 0.0, reduction: str = "mean") -> Self:
         """max(0, margin - t * (x - other)): t is 1 where x should be larger, -1 where `other` should."""
         return reduced((margin - (self - other) * target).relu(), reduction)
 
+    @rounded_once
     def hinge_embedding_loss(self, target: Any, margin: float = 1.0, reduction: str = "mean") -> Self:
-        """Of distances x: x itself where t is 1, max(0, margin - x) where it is -1."""
+        """Of distances x: x itself where t is 1, max(0, margin - x) where it is -1, else their sum."""
         target = as_tensor("hinge_embedding_loss", self._operand(target))
-        return reduced(target.eq(1).where(self, (margin - self).relu()), reduction)
+        rest = target.ne(1).where((margin - self).relu(), 0)
+        return reduced(rest + target.ne(-1).where(self, 0), reduction)
 
+    @rounded_once
     def soft_margin_loss(self, target: Any, reduction: str = "mean") -> Self:
         """log(1 + exp(-t * x)) for t of 1 or -1."""
-        return reduced((-(self * target)).softplus(), reduction)
+        return reduced((-(self * target))._softplus(), reduction)
 
+    @rounded_once
     def cosine_embedding_loss(self, other: Self, target: Any, margin: float = 0.0, reduction: str = "mean") -> Self:
         """Of vectors [N, D]: 1 - cos where t is 1, max(0, cos - margin) where it is -1."""
         target = as_tensor("cosine_embedding_loss", self._operand(target))
@@ -233,10 +257,13 @@ class LossMixin(NNMixin):
         broadcast_shapes("cosine_embedding_loss", cos.shape, target.shape)
         return reduced(target.eq(1).where(1 - cos, (cos - margin).relu()), reduction)
 
+    @rounded_once
     def triplet_margin_loss(self, positive: Self, negative: Self, margin: float = 1.0, p: float = 2.0,
                             eps: float = 1e-6, swap: bool = False, reduction: str = "mean") -> Self:
         """max(0, d(x, positive) - d(x, negative) + margin) with `pairwise_distance` d; `swap` takes the smaller of the
         negative's distances to both (Schroff et al. 2015)."""
+        if as_number("triplet_margin_loss", "margin", margin) <= 0:
+            raise ShapeError(f"[triplet_margin_loss] expected a margin above 0, got {margin}")
         near, far = self.pairwise_distance(positive, p, eps), self.pairwise_distance(negative, p, eps)
         far = far.minimum(positive.pairwise_distance(negative, p, eps)) if swap else far
         return reduced((near - far + margin).relu(), reduction)

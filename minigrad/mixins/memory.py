@@ -83,12 +83,15 @@ class MemoryMixin(HookMixin):
         raise NotImplementedError
 
     def to(self, *target: Any, device: str | None = None, dtype: DType | str | None = None,
-           non_blocking: bool = False) -> Any:
+           non_blocking: bool = False, copy: bool = False) -> Any:
         """The same values on another device, in another type, or both: `to("CL")`, `to(dtypes.float16)` or
         `to("float16")`, `to("CL", dtypes.float16)`, or `to(other)` for those of another tensor.
-        A device None is the configured one; `non_blocking` changes nothing, as nothing waits before values are read."""
+        A device None is the configured one. `non_blocking` and `copy`, which may follow as positions, change nothing:
+        nothing waits before values are read, and no handle sees what is assigned to another."""
         named = device is not None
         for given in target:
+            if isinstance(given, bool):
+                continue
             if isinstance(given, Base):
                 device, dtype, named = given.device, given.dtype, True
             elif isinstance(given, DType) or isinstance(given, str) and given in BY_NAME:

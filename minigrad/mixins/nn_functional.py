@@ -3,12 +3,13 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from minigrad.dtype import promote
+from minigrad.dtype import DType, promote
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_axis, as_number
 from minigrad.mixins.decompositions import DecompositionMixin
 from minigrad.mixins.modes import modes
 from minigrad.mixins.reduce import Axis
+from minigrad.mixins.rounding import rounded_once
 from minigrad.ops import functions, recurrent
 
 
@@ -70,6 +71,7 @@ class NNMixin(DecompositionMixin):
 
     # Gates
 
+    @rounded_once
     def glu(self, dim: int = -1) -> Self:
         """The first half of an axis times the sigmoid of the second."""
         n: Any = self.shape[as_axis("glu", dim, self.ndim)]
@@ -107,9 +109,9 @@ class NNMixin(DecompositionMixin):
             dtype = promote(dtype, given.dtype)
         return [t.cast(dtype)._as_float() for t in (*products, state)]
 
-    def softmin(self, axis: Axis = -1, *, dim: Axis = None) -> Self:
+    def softmin(self, axis: Axis = -1, dtype: DType | str | None = None, *, dim: Axis = None) -> Self:
         """softmax(-x)."""
-        return (-self).softmax(axis if dim is None else dim)
+        return (-self).softmax(axis if dim is None else dim, dtype)
 
     def gumbel_softmax(self, tau: float = 1.0, hard: bool = False, dim: int = -1) -> Self:
         """softmax((x + g) / tau) along an axis, with g of Gumbel's distribution (Jang et al. 2017); `hard`: 1 at the

@@ -7,6 +7,7 @@ from typing import Any, Self
 from minigrad.dtype import DType, float32, float64, int16, int32, int64
 from minigrad.errors import DTypeError
 from minigrad.mixins.base import as_count
+from minigrad.mixins.rounding import rounded_once
 from minigrad.mixins.special import SpecialMixin
 from minigrad.ops import build as B
 from minigrad.ops import divisors, gamma
@@ -40,6 +41,7 @@ class NumberMixin(SpecialMixin):
         n = as_count("polygamma", "n", n)
         return self._float_unary(lambda x: gamma.polygamma(x, n)) if n else self.digamma()
 
+    @rounded_once
     def mvlgamma(self, p: int) -> Self:
         """The logarithm of the gamma function of p dimensions, for x > (p - 1) / 2."""
         p = as_count("mvlgamma", "p", p, 1)
@@ -48,11 +50,10 @@ class NumberMixin(SpecialMixin):
             total = total + (self - k / 2).lgamma()
         return total
 
+    @rounded_once
     def logaddexp2(self, other: Any) -> Self:
         """log2(2**x + 2**other), without overflow."""
-        larger = self.maximum(other)
-        distance = (self - other).abs()
-        return larger.isinf().where(larger, larger + (-distance).exp2().log1p() * (1 / math.log(2)))
+        return (self * math.log(2)).logaddexp(self._operand(other) * math.log(2)) * (1 / math.log(2))
 
     def float_power(self, exponent: Any) -> Self:
         """x ** exponent in float64, whatever the types."""
@@ -61,6 +62,7 @@ class NumberMixin(SpecialMixin):
 
     # Parts of numbers
 
+    @rounded_once
     def ldexp(self, other: Any) -> Self:
         """x * 2**other, rounded once, for an integer exponent; for another one the product with `exp2` of it."""
         x, other = self._as_float(), self._operand(other)

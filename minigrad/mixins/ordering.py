@@ -91,7 +91,7 @@ class OrderingMixin(ScanMixin):
             raise ShapeError(f"[{name}] expected at least one element along axis {a}, got {list(self.shape)}")
         order = self._in_order(name, a, False)
         if without_nan:
-            index = order._gather(a, ((self.eq(self).sum(a, keepdim=True) - 1) // 2).maximum(0))
+            index = order._gather(a, ((self.eq(self).sum(a, True, int32) - 1) // 2).maximum(0))
         else:
             middle, last = order._cut(a, (n - 1) // 2, (n - 1) // 2 + 1), order._cut(a, n - 1, n)
             index = self.isnan().any(a, keepdim=True).where(last, middle)
@@ -251,7 +251,7 @@ class OrderingMixin(ScanMixin):
     def _sorted_by_counting(self) -> Self:
         """[rows, n] in order: each element goes to the place that is the number of those before it."""
         keys = self.contiguous()
-        return keys._put((keys.unsqueeze(-2) < keys.unsqueeze(-1)).sum(-1))
+        return keys._put((keys.unsqueeze(-2) < keys.unsqueeze(-1)).sum(-1, dtype=int32))
 
     def _merged(self) -> Self:
         """[rows, 2, m], two runs in order, as one [rows, 2 * m]."""

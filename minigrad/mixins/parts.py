@@ -169,13 +169,13 @@ class PartsMixin(AliasMixin):
         if extra < 0 or broadcast_shapes("sum_to_size", self.shape, to) != self.shape:
             raise ShapeError(f"[sum_to_size] expected a size that broadcasts to {list(self.shape)}, got {list(to)}")
         axes = [a for a, n in enumerate(self.shape) if a < extra or (to[a - extra] == 1 and n != 1)]
-        return (self.sum(tuple(axes)) if axes else self).reshape(*to)
+        return self if to == self.shape else (self.sum(tuple(axes)) if axes else self._summing(None)).reshape(*to)
 
     # Products
 
     def addbmm(self, left: Self, right: Self, *, beta: Any = 1, alpha: Any = 1) -> Self:
         """beta * x + alpha * the sum of left @ right over the batch."""
-        return self * beta + left.dot(right).sum(0) * alpha
+        return self._plus_product("addbmm", left, right, beta, alpha, batches=True)
 
     def ger(self, other: Self) -> Self:
         return self.outer(other)
@@ -187,6 +187,8 @@ class PartsMixin(AliasMixin):
                  device: str | None = None, requires_grad: bool | None = None) -> Self:
         """base ** of `steps` evenly spaced exponents, both ends included; computed in float64 beforehand."""
         first, last = (as_number("logspace", "start and stop", v) for v in (start, stop))
+        if to_dtype(dtype).is_int:
+            first, last = int(first), int(last)
         values = float(base) ** np.linspace(first, last, as_count("logspace", "steps", steps))
         made = cls._from_data(values.astype(np.float32), None, cls._device(device)) if to_dtype(dtype) is float32 else \
             cls._from_data(values, None, cls._device(device)).cast(dtype)

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from minigrad.dtype import bool_, int32
+from minigrad.dtype import DType, bool_, int32
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import emin
 from minigrad.mixins.base import as_axis, as_count, as_index, as_number, as_shape, as_tensor, broadcast_shapes, is_index
@@ -112,7 +112,7 @@ class PlacesMixin(SamplingMixin):
         values."""
         count = as_count("nonzero_static", "size", size)
         chosen = self.flatten().ne(0)
-        place = chosen.cumsum() - 1
+        place = chosen.cumsum(dtype=int32) - 1
         place = chosen.bitwise_and(place < count).where(place, count)
         found = self.full((count + 1,), -1, dtype=int32, device=self.device)
         order = type(self).arange(self.numel(), device=self.device)
@@ -156,7 +156,7 @@ class PlacesMixin(SamplingMixin):
         counts = start._scatter(dim, index, ones, "add") if reduce == "mean" or not include_self else start
         if not include_self:
             identity = {"prod": 1, "amax": self.dtype.min, "amin": self.dtype.max}.get(reduce, 0)
-            base = (counts > 0).where(identity, self)
+            base = (counts > 0).where(bool(identity) if self.dtype is bool_ else identity, self)
         result = base._scatter(dim, index, src, known[reduce])
         if reduce != "mean":
             return result
@@ -173,7 +173,7 @@ class PlacesMixin(SamplingMixin):
         x, chosen, count = self.expand(*shape), mask.expand(*shape), source.numel()
         if 0 in shape:
             return x
-        order = chosen.flatten().cumsum() - 1
+        order = chosen.flatten().cumsum(dtype=int32) - 1
         check_indices("masked_scatter", order, count, ignored=-1)
         if count == 0:
             return x
@@ -249,14 +249,17 @@ class PlacesMixin(SamplingMixin):
         return self.flatten().diag_embed(offset)
 
     @classmethod
-    def tril_indices(cls, row: int, col: int, offset: int = 0, *, device: str | None = None) -> Self:
-        """(rows, columns) of the lower triangle of a matrix, row by row: int32 [2, count]."""
-        return cls._triangle_indices("tril_indices", np.tri, row, col, offset, device)
+    def tril_indices(cls, row: int, col: int, offset: int = 0, *, dtype: DType | str = int32,
+                     device: str | None = None) -> Self:
+        """(rows, columns) of the lower triangle of a matrix, row by row: [2, count]."""
+        return cls._triangle_indices("tril_indices", np.tri, row, col, offset, device).cast(dtype)
 
     @classmethod
-    def triu_indices(cls, row: int, col: int, offset: int = 0, *, device: str | None = None) -> Self:
-        """(rows, columns) of the upper triangle of a matrix, row by row: int32 [2, count]."""
-        return cls._triangle_indices("triu_indices", lambda m, n, k: 1 - np.tri(m, n, k - 1), row, col, offset, device)
+    def triu_indices(cls, row: int, col: int, offset: int = 0, *, dtype: DType | str = int32,
+                     device: str | None = None) -> Self:
+        """(rows, columns) of the upper triangle of a matrix, row by row: [2, count]."""
+        return cls._triangle_indices("triu_indices", lambda m, n, k: 1 - np.tri(m, n, k - 1), row, col, offset,
+                                     device).cast(dtype)
 
     @classmethod
     def _triangle_indices(cls, name: str, inside: Any, row: int, col: int, offset: int, device: str | None) -> Self:

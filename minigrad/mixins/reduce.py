@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self, cast
 
-from minigrad.dtype import DType, bool_, int32, to_dtype, uint32
+from minigrad.dtype import DType, bool_, int32, int64, to_dtype, uint8, uint32, uint64
 from minigrad.errors import ShapeError
-from minigrad.mixins.base import Base, as_axes, as_axis, as_count
+from minigrad.mixins.base import Base, as_axes, as_axis, as_number
 from minigrad.mixins.movement import MovementMixin
+from minigrad.mixins.rounding import rounded_once
 from minigrad.ops import build as B
 from minigrad.ops import functions
 from minigrad.ops.node import Node
@@ -25,10 +26,15 @@ class Extreme(NamedTuple):
 
 
 def accumulating(dtype: DType) -> DType:
-    """The type that sums are made in: small integers and bool give 32-bit ones."""
+    """The type that products of matrices are summed in: small integers and bool give 32-bit ones."""
     if dtype is bool_ or (dtype.is_int and dtype.bits < 32):
         return uint32 if dtype.kind == "u" else int32
     return dtype
+
+
+def summing(dtype: DType) -> DType:
+    """The type of sums and products of elements: int64 for bool and all integers but uint64."""
+    return dtype if dtype.is_float or dtype is uint64 else int64
 
 
 class ReduceMixin(MovementMixin):
@@ -44,18 +50,30 @@ class ReduceMixin(MovementMixin):
         return self._wrap(result, self)
 
     def _accumulating(self, dtype: DType | str | None) -> Self:
-        """In the type that sums are made in: small integers and bool give 32-bit ones."""
+        """In the type that products of matrices are summed in."""
         kind = accumulating(self.dtype) if dtype is None else to_dtype(dtype)
+        return self if kind is self.dtype else self.cast(kind)
+
+    def _summing(self, dtype: DType | str | None) -> Self:
+        """In the type that elements are summed in."""
+        kind = summing(self.dtype) if dtype is None else to_dtype(dtype)
         return self if kind is self.dtype else self.cast(kind)
 
     def sum(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None, *,
             dim: Axis = None) -> Self:
-        """Half types accumulate in float32; bool and small integers give int32 (uint32)."""
-        return self._accumulating(dtype)._reduce("sum", B.sum, axis if dim is None else dim, keepdim)
+        """Half types accumulate in float32; bool and integers give int64, unless `dtype` says otherwise."""
+        return self._summing(dtype)._reduce("sum", B.sum, axis if dim is None else dim, keepdim)
 
     def prod(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None, *,
              dim: Axis = None) -> Self:
-        return self._accumulating(dtype)._reduce("prod", B.prod, axis if dim is None else dim, keepdim)
+        """The product, of the type of `sum`."""
+        if dtype is not None and to_dtype(dtype) is bool_:
+            return self.all(axis, keepdim, dim=dim)
+        return self._summing(dtype)._prod(axis if dim is None else dim, keepdim)
+
+    @rounded_once
+    def _prod(self, axis: Axis, keepdim: bool) -> Self:
+        return self._reduce("prod", B.prod, axis, keepdim)
 
     def max(self, axis: Axis = None, keepdim: bool = False, *, dim: int | None = None) -> Any:
         """The largest element, NaN if there is one. With `dim`, PyTorch's name for one axis, as there: (values,
@@ -86,34 +104,58 @@ class ReduceMixin(MovementMixin):
         return self._reduce("min", B.min, axis, keepdim)
 
     def any(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Self:
-        return self.bool().sum(axis, keepdim, dim=dim).ne(0)
+        """Whether an element is not 0, as bool; of uint8, as PyTorch, as uint8."""
+        return self._truth_like(self.bool().sum(axis, keepdim, int32, dim=dim).ne(0))
 
     def all(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Self:
-        return self.bool().logical_not().sum(axis, keepdim, dim=dim).eq(0)
+        """Whether no element is 0, as bool; of uint8, as PyTorch, as uint8."""
+        return self._truth_like(self.bool().logical_not().sum(axis, keepdim, int32, dim=dim).eq(0))
 
-    def mean(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Self:
+    def _truth_like(self, truth: Self) -> Self:
+        return truth.cast(uint8) if self.dtype is uint8 else truth
+
+    def mean(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None, *,
+             dim: Axis = None) -> Self:
         """The mean; integers give float32. Of nothing: NaN."""
-        return self._as_float()._reduce("mean", functions.mean, axis if dim is None else dim, keepdim)
+        x = self._as_float() if dtype is None else self.cast(dtype)
+        return x._mean(axis if dim is None else dim, keepdim)
 
-    def var(self, axis: Axis = None, keepdim: bool = False, correction: int = 1, *, dim: Axis = None,
-            unbiased: bool | None = None) -> Self:
-        """Mean squared deviation, over count - correction. `unbiased` says 1 or 0 for the correction."""
-        correction = as_count("var", "correction", correction if unbiased is None else int(unbiased))
-        axis = axis if dim is None else dim
-        return self._as_float()._reduce("var", lambda x, axes: functions.variance(x, axes, correction), axis, keepdim)
+    @rounded_once
+    def _mean(self, axis: Axis, keepdim: bool) -> Self:
+        return self._reduce("mean", functions.mean, axis, keepdim)
 
-    def std(self, axis: Axis = None, keepdim: bool = False, correction: int = 1, *, dim: Axis = None,
-            unbiased: bool | None = None) -> Self:
+    def var(self, axis: Axis | bool = None, unbiased: bool | None = None, keepdim: bool = False, *, dim: Axis = None,
+            correction: float | None = None) -> Self:
+        """Mean squared deviation, over count - correction, which is 1. `unbiased`, which may come first, says 1 or 0
+        for the correction."""
+        if isinstance(axis, bool):
+            axis, unbiased = None, axis
+        free = as_number("var", "correction", 1 if correction is None else correction)
+        return self._as_float()._variance(axis if dim is None else dim, free if unbiased is None else int(unbiased),
+                                          keepdim)
+
+    @rounded_once
+    def _variance(self, axis: Axis, correction: float, keepdim: bool) -> Self:
+        return self._reduce("var", lambda x, axes: functions.variance(x, axes, correction), axis, keepdim)
+
+    @rounded_once
+    def std(self, axis: Axis | bool = None, unbiased: bool | None = None, keepdim: bool = False, *, dim: Axis = None,
+            correction: float | None = None) -> Self:
         """The root of `var`; where it is 0, so is its gradient."""
-        return self.var(axis, keepdim, correction, dim=dim, unbiased=unbiased)._root()
+        return self.var(axis, unbiased, keepdim, dim=dim, correction=correction)._root()
 
-    def var_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1, *, dim: Axis = None,
-                 ) -> tuple[Self, Self]:
-        return self.var(axis, keepdim, correction, dim=dim), self.mean(axis, keepdim, dim=dim)
+    def var_mean(self, axis: Axis | bool = None, unbiased: bool | None = None, keepdim: bool = False, *,
+                 dim: Axis = None, correction: float | None = None) -> tuple[Self, Self]:
+        return self._and_mean(self.var, axis, unbiased, keepdim, dim, correction)
 
-    def std_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1, *, dim: Axis = None,
-                 ) -> tuple[Self, Self]:
-        return self.std(axis, keepdim, correction, dim=dim), self.mean(axis, keepdim, dim=dim)
+    def std_mean(self, axis: Axis | bool = None, unbiased: bool | None = None, keepdim: bool = False, *,
+                 dim: Axis = None, correction: float | None = None) -> tuple[Self, Self]:
+        return self._and_mean(self.std, axis, unbiased, keepdim, dim, correction)
+
+    def _and_mean(self, spread: Callable[..., Self], axis: Any, unbiased: Any, keepdim: bool, dim: Axis,
+                  correction: Any) -> tuple[Self, Self]:
+        along = None if isinstance(axis, bool) else axis
+        return spread(axis, unbiased, keepdim, dim=dim, correction=correction), self.mean(along, keepdim, dim=dim)
 
     def argmax(self, axis: int | None = None, keepdim: bool = False, *, dim: int | None = None) -> Self:
         """Index of the first largest element (the first NaN, if any) as int32; into the flat tensor without an axis."""
@@ -123,7 +165,8 @@ class ReduceMixin(MovementMixin):
         if axis is None:
             return self.flatten().argmax(0).reshape(*([1] * self.ndim if keepdim else []))
         a = as_axis("argmax", axis, max(self.ndim, 1))
-        x = self.int() if self.dtype is bool_ else self.reshape(1) if self.ndim == 0 else self
+        x = self.int() if self.dtype is bool_ else self
+        x = x if x.ndim else x.reshape(1)
         if x.shape[a] == 0:
             raise ShapeError(f"[argmax] expected at least one element along axis {axis}, got {list(self.shape)}")
         hit = x.eq(x.max(a, keepdim=True)).bitwise_or(x.isnan())
@@ -134,28 +177,33 @@ class ReduceMixin(MovementMixin):
 
     def argmin(self, axis: int | None = None, keepdim: bool = False, *, dim: int | None = None) -> Self:
         """Index of the first smallest element (the first NaN, if any) as int32."""
-        if self.dtype.is_float or self.dtype is bool_:
+        if self.dtype.is_float:
             return (-self).argmax(axis, keepdim, dim=dim)
         return self.bitwise_not().argmax(axis, keepdim, dim=dim)
 
     def logsumexp(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Self:
         """log(sum(exp(x))), without overflow; of nothing: -inf."""
-        axis, x = axis if dim is None else dim, self._as_float()
-        if 0 in [x.shape[a] for a in as_axes("logsumexp", axis, x.ndim)]:
-            return x.sum(axis, keepdim).log()
-        return x._reduce("logsumexp", functions.logsumexp, axis, keepdim)
+        return self._as_float()._logsumexp(axis if dim is None else dim, keepdim)
+
+    @rounded_once
+    def _logsumexp(self, axis: Axis, keepdim: bool) -> Self:
+        if 0 in [self.shape[a] for a in as_axes("logsumexp", axis, self.ndim)]:
+            return self.sum(axis, keepdim).log()
+        return self._reduce("logsumexp", functions.logsumexp, axis, keepdim)
 
     def softmax(self, axis: Axis = -1, dtype: DType | str | None = None, *, dim: Axis = None) -> Self:
-        """exp(x) / sum(exp(x)) along an axis, without overflow."""
-        x = self._as_float() if dtype is None else self.cast(dtype)
-        axes = as_axes("softmax", axis if dim is None else dim, self.ndim)
-        return x if 0 in self.shape else x._unary(lambda node: functions.softmax(node, axes))
+        """exp(x) / sum(exp(x)) along an axis, without overflow; half types compute in float32."""
+        return self._over_axes("softmax", functions.softmax, axis if dim is None else dim, dtype)
 
     def log_softmax(self, axis: Axis = -1, dtype: DType | str | None = None, *, dim: Axis = None) -> Self:
-        """log(softmax(x)), accurate."""
+        """log(softmax(x)), accurate; half types compute in float32."""
+        return self._over_axes("log_softmax", functions.log_softmax, axis if dim is None else dim, dtype)
+
+    def _over_axes(self, name: str, build: Callable[[Node, tuple[int, ...]], Node], axis: Axis,
+                   dtype: DType | str | None) -> Self:
         x = self._as_float() if dtype is None else self.cast(dtype)
-        axes = as_axes("log_softmax", axis if dim is None else dim, self.ndim)
-        return x if 0 in self.shape else x._unary(lambda node: functions.log_softmax(node, axes))
+        axes = as_axes(name, axis, self.ndim)
+        return x if 0 in self.shape else x._normalise(lambda node: build(node, axes))
 
     def layernorm(self, axis: Axis = -1, eps: float = 1e-5) -> Self:
         """(x - mean) / sqrt(var + eps) over the axes; half types compute in float32."""

@@ -14,6 +14,7 @@ from minigrad.dtype import DType, bool_, int32
 from minigrad.mixins.base import as_axis
 from minigrad.mixins.indexing import IndexingMixin
 from minigrad.mixins.reduce import Extreme
+from minigrad.mixins.rounding import rounded_once
 from minigrad.ops import build as B
 
 _BLOCK = 256
@@ -37,13 +38,13 @@ class ScanMixin(IndexingMixin):
 
     __slots__ = ()
 
-    def cumsum(self, axis: int = 0, *, dim: int | None = None, dtype: DType | str | None = None) -> Self:
-        """Running sums along an axis; bool and small integers give int32 (uint32). With `dtype`, of that type."""
-        return self._accumulating(dtype)._scan("cumsum", axis if dim is None else dim, _SUM)
+    def cumsum(self, axis: int = 0, dtype: DType | str | None = None, *, dim: int | None = None) -> Self:
+        """Running sums along an axis; bool and integers give int64, unless `dtype` says otherwise."""
+        return self._summing(dtype)._scan("cumsum", axis if dim is None else dim, _SUM)
 
-    def cumprod(self, axis: int = 0, *, dim: int | None = None, dtype: DType | str | None = None) -> Self:
-        """Running products along an axis; bool and small integers give int32 (uint32). With `dtype`, of that type."""
-        return self._accumulating(dtype)._scan("cumprod", axis if dim is None else dim, _PROD)
+    def cumprod(self, axis: int = 0, dtype: DType | str | None = None, *, dim: int | None = None) -> Self:
+        """Running products along an axis, of the type of `cumsum`."""
+        return self._summing(dtype)._scan("cumprod", axis if dim is None else dim, _PROD)
 
     def logcumsumexp(self, axis: int = 0, *, dim: int | None = None) -> Self:
         """Logarithms of running sums of exponentials along an axis, without overflow."""
@@ -76,6 +77,7 @@ class ScanMixin(IndexingMixin):
         indices = records._scan(name, a, last)
         return Extreme(self._gather(a, indices), indices)
 
+    @rounded_once
     def _scan(self, name: str, axis: int, scan: _Scan) -> Self:
         a = as_axis(name, axis, max(self.ndim, 1))
         if not self.ndim:

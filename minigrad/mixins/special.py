@@ -2,14 +2,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Self
 
 from minigrad.dtype import bool_, float32, promote
 from minigrad.errors import DTypeError
 from minigrad.mixins.base import Base, as_number
 from minigrad.mixins.elementwise import ElementwiseMixin
+from minigrad.mixins.rounding import rounded_once
 from minigrad.ops import build as B
-from minigrad.ops import inverse
+from minigrad.ops import functions, inverse
 
 
 class SpecialMixin(ElementwiseMixin):
@@ -31,6 +33,7 @@ class SpecialMixin(ElementwiseMixin):
         """The angle in -pi/2..pi/2 whose tangent is x."""
         return self._float_unary(inverse.atan)
 
+    @rounded_once
     def atan2(self, other: Any) -> Self:
         """The angle in -pi..pi of the point (other, x), as C's: the signs of zeros count."""
         x = self._as_float()
@@ -68,19 +71,22 @@ class SpecialMixin(ElementwiseMixin):
 
     # Pairs
 
+    @rounded_once
     def hypot(self, other: Any) -> Self:
         """sqrt(x*x + other*other), without overflow."""
         x, y = self._as_float(), self._operand(other)
+        infinite = x.isinf().bitwise_or(abs(y) == math.inf)
         larger = x.abs().maximum(abs(y))
         larger = self._wrap(larger._node)
         scale = larger.eq(0).bitwise_or(larger.isinf()).where(1, larger)
-        return ((x / scale).square() + (y / scale) * (y / scale)).sqrt() * scale
+        return infinite.where(math.inf, ((x / scale).square() + (y / scale) * (y / scale)).sqrt() * scale)
 
+    @rounded_once
     def logaddexp(self, other: Any) -> Self:
         """log(exp(x) + exp(other)), without overflow."""
-        larger = self.maximum(other)
-        distance = (self - other).abs()
-        return larger.isinf().where(larger, larger + (-distance).exp().log1p())
+        other = self._operand(other)
+        y = other._as_float() if isinstance(other, Base) else other
+        return self._as_float()._binary("logaddexp", y, functions.logaddexp)
 
     def fmod(self, other: Any) -> Self:
         """x - trunc(x / other) * other, of the sign of x; integers: remainder by 0 gives 0."""
@@ -109,19 +115,22 @@ class SpecialMixin(ElementwiseMixin):
         """The same values, without a gradient."""
         raise NotImplementedError
 
+    @rounded_once
     def fmax(self, other: Any) -> Self:
-        """The larger of both; of a NaN and a number the number."""
-        return self._without_nan(other, "maximum")
+        """The larger of both, which its gradient goes to, x if they are equal; of a NaN and a number the number."""
+        return self._without_nan(other, lambda x, y: x >= y)
 
+    @rounded_once
     def fmin(self, other: Any) -> Self:
-        """The smaller of both; of a NaN and a number the number."""
-        return self._without_nan(other, "minimum")
+        """The smaller of both, as `fmax`."""
+        return self._without_nan(other, lambda x, y: x <= y)
 
-    def _without_nan(self, other: Any, name: str) -> Any:
+    def _without_nan(self, other: Any, first: Callable[[Any, Any], Any]) -> Any:
         y: Any = self._operand(other)
         y = y if isinstance(y, Base) else self._wrap(B.full(y, (), self._scalar_dtype(y), self.device))
-        return self.isnan().where(y, y.isnan().where(self, getattr(self, name)(y)))
+        return y.isnan().bitwise_or(first(self, y)).where(self, y)
 
+    @rounded_once
     def xlogy(self, other: Any) -> Self:
         """x * log(other), 0 where x is 0 unless `other` is NaN. Integers take the type of a float operand."""
         y: Any = self._operand(other)
@@ -133,9 +142,8 @@ class SpecialMixin(ElementwiseMixin):
         return plain.where(0, x * plain.where(1, y).log())
 
     def heaviside(self, values: Any) -> Self:
-        """0 where x is negative, `values` where it is 0, else 1; NaN stays NaN."""
-        sides = (self > 0).where(self._wrap(B.full_like(self._node, 1)), self * 0)
-        return self.eq(0).where(values, sides)
+        """1 where x is positive, `values` where it is 0, else 0, of NaN too."""
+        return self.eq(0).where(values, (self > 0).cast(self.dtype))
 
     # Of one
 
@@ -156,6 +164,7 @@ class SpecialMixin(ElementwiseMixin):
     def rad2deg(self) -> Self:
         return self * (180 / math.pi)
 
+    @rounded_once
     def sinc(self) -> Self:
         """sin(pi x) / (pi x), 1 at 0."""
         x = self * math.pi
@@ -167,6 +176,7 @@ class SpecialMixin(ElementwiseMixin):
         far = near.where(1, x)
         return near.where(series + 1, far.sin() / far)
 
+    @rounded_once
     def logit(self, eps: float | None = None) -> Self:
         """log(x / (1 - x)), of x held within eps..1-eps if there is one."""
         x = self._as_float()

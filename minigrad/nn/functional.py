@@ -75,8 +75,8 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """log(1 + exp(beta*x)) / beta. It does not overflow; `threshold` changes nothing here."""
-    return input.softplus(beta)
+    """log(1 + exp(beta*x)) / beta, x itself where beta*x is above the threshold."""
+    return input.softplus(beta, threshold)
 
 
 def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
@@ -89,9 +89,9 @@ def log_softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
     return input.log_softmax(dim, dtype)
 
 
-def softmin(input: Tensor, dim: int) -> Tensor:
+def softmin(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
     """softmax(-x) along an axis."""
-    return input.softmin(dim)
+    return input.softmin(dim, dtype)
 
 
 gumbel_softmax = Tensor.gumbel_softmax

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_tensor
 from minigrad.mixins.losses import reduced
 from minigrad.nn.loss import Loss
@@ -59,6 +60,8 @@ def triplet_margin_with_distance_loss(anchor: Tensor, positive: Tensor, negative
                                       swap: bool = False, reduction: str = "mean") -> Tensor:
     """max(0, d(x, positive) - d(x, negative) + margin), where d is `pairwise_distance` unless told; `swap` takes the
     smaller of the negative's distances to both."""
+    if not margin > 0:
+        raise ShapeError(f"[triplet_margin_with_distance_loss] expected a margin above 0, got {margin}")
     distance: Distance = Tensor.pairwise_distance if distance_function is None else distance_function
     far = distance(anchor, negative)
     far = far.minimum(distance(positive, negative)) if swap else far

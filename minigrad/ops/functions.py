@@ -60,7 +60,7 @@ def _spread_mean(x: Node, axes: Axes) -> Node:
     return B.expand_reduced(_mean(x, axes), x.shape, axes)
 
 
-def _variance(x: Node, axes: Axes, correction: int) -> Node:
+def _variance(x: Node, axes: Axes, correction: float) -> Node:
     deviation = B.sub(x, _spread_mean(x, axes))
     total = B.sum(B.mul(deviation, deviation), axes)
     count = _count(x, axes)
@@ -78,7 +78,7 @@ def mean(x: Node, axes: Axes) -> Node:
     return apply(MEAN, x, axes=axes)
 
 
-def variance(x: Node, axes: Axes, correction: int) -> Node:
+def variance(x: Node, axes: Axes, correction: float) -> Node:
     """The squared deviation from the mean, summed over axes, over their number of elements less `correction`."""
     return apply(VARIANCE, x, axes=axes, correction=correction)
 
@@ -132,6 +132,43 @@ LOG1P = composite("log1p", _same, _log1p, _log1p_vjp)
 def log1p(x: Node) -> Node:
     """log(1 + x), accurate near 0."""
     return apply(LOG1P, x)
+
+
+# softplus and logaddexp
+
+
+def _softplus(x: Node) -> Node:
+    return B.add(B.maximum(x, B.full_like(x, 0)), log1p(B.exp(B.neg(B.abs_(x)))))
+
+
+def _softplus_vjp(node: Node, g: Node) -> tuple[Node]:
+    return (B.mul(g, B.sigmoid(node.inputs[0])),)
+
+
+def _logaddexp(x: Node, y: Node) -> Node:
+    larger = B.maximum(x, y)
+    infinite = B.eq(B.abs_(larger), B.full_like(x, float("inf")))
+    return B.where(infinite, larger, B.add(larger, log1p(B.exp(B.neg(B.abs_(B.sub(x, y)))))))
+
+
+def _logaddexp_vjp(node: Node, g: Node) -> tuple[Node, Node]:
+    x, y = node.inputs
+    gap = B.sub(x, y)
+    return B.mul(g, B.sigmoid(gap)), B.mul(g, B.sigmoid(B.neg(gap)))
+
+
+SOFTPLUS = composite("softplus", _same, _softplus, _softplus_vjp)
+LOGADDEXP = composite("logaddexp", _same, _logaddexp, _logaddexp_vjp)
+
+
+def softplus(x: Node) -> Node:
+    """log(1 + exp(x)), without overflow. Its gradient is sigmoid(x), smooth at 0 as well."""
+    return apply(SOFTPLUS, x)
+
+
+def logaddexp(x: Node, y: Node) -> Node:
+    """log(exp(x) + exp(y)), without overflow."""
+    return apply(LOGADDEXP, x, y)
 
 
 # softmax and log_softmax
@@ -370,6 +407,6 @@ def stepped(old: Node, direction: Node, rate: Node) -> Node:
     return apply(STEPPED, old, direction, rate)
 
 
-FUNCTIONS = (MEAN, MEAN_GRADIENT, VARIANCE, SILU, SILU_GRADIENT, LOG1P, SOFTMAX, LOG_SOFTMAX,
+FUNCTIONS = (MEAN, MEAN_GRADIENT, VARIANCE, SILU, SILU_GRADIENT, LOG1P, SOFTPLUS, LOGADDEXP, SOFTMAX, LOG_SOFTMAX,
              LOGSUMEXP, CROSS_ENTROPY, BINARY_CROSS_ENTROPY, STANDARDIZE, STANDARDIZE_GRADIENT, BATCH_NORM,
              BATCH_NORM_GRADIENT, BATCH_NORM_SCALE_GRADIENT, RMS_NORM, MOVED, STEPPED)

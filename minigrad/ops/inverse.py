@@ -178,7 +178,8 @@ def _atan2_expand(y: Node, x: Node) -> Node:
 
 def _atan2_vjp(node: Node, g: Node) -> tuple[Node, Node]:
     y, x = node.inputs
-    share = B.div(g, B.add(_squared(x), _squared(y)))
+    square, zero = B.add(_squared(x), _squared(y)), _number(x, 0)
+    share = B.where(B.eq(square, zero), zero, B.div(g, square))  # at the origin, as in PyTorch
     return B.mul(share, x), B.neg(B.mul(share, y))
 
 

@@ -4,6 +4,7 @@ Half types accumulate in float32 and round once; integers wrap.
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -45,7 +46,8 @@ def _sum_vjp(node: Node, g: Node) -> tuple[Node]:
 
 
 def _prod_vjp(node: Node, g: Node) -> tuple[Node | None]:
-    """The product of the other elements, also where one of them is 0."""
+    """The product of the other elements, also where some of them are 0: these are factors, so that the gradient of the
+    gradient is right as well."""
     x, axes = node.inputs[0], node.params["axes"]
     if not x.dtype.is_float:
         return (None,)
@@ -54,9 +56,13 @@ def _prod_vjp(node: Node, g: Node) -> tuple[Node | None]:
     nonzero = B.where(is_zero, one, x)
     others = B.expand_reduced(B.prod(nonzero, axes), x.shape, axes)
     zeros = B.expand_reduced(B.sum(B.where(is_zero, one, zero), axes), x.shape, axes)
-    at_zero = B.where(B.eq(zeros, one), others, zero)
-    elsewhere = B.where(B.eq(zeros, zero), B.div(others, nonzero), zero)
-    return (B.mul(B.expand_reduced(g, x.shape, axes), B.where(is_zero, at_zero, elsewhere)),)
+    none = B.sum(B.where(is_zero, x, zero), axes)
+    none = B.where(B.lt(B.abs_(others), B.full_like(x, math.inf)), B.expand_reduced(none, x.shape, axes), zero)
+    two = B.full_like(x, 2)
+    at_zero = B.where(B.eq(zeros, one), one, B.where(B.eq(zeros, two), B.sub(none, x), zero))
+    elsewhere = B.where(B.eq(zeros, zero), one, B.where(B.eq(zeros, one), none, zero))
+    share = B.mul(B.where(is_zero, others, B.div(others, nonzero)), B.where(is_zero, at_zero, elsewhere))
+    return (B.mul(B.expand_reduced(g, x.shape, axes), share),)
 
 
 def _extreme_vjp(node: Node, g: Node) -> tuple[Node | None]:

@@ -130,7 +130,7 @@ class QuantizedTensor:
             w, offset = w.reshape(1, panels, PANEL, blocks, 8), -8.0
         fours = numbers.reshape(-1, 1, 1, blocks, 8, 4)
         places = Tensor.arange(0, 32, 8, dtype=int32, device=w.device)
-        x, sums = ((fours & 255) << places).sum(-1), fours.sum(-1).float()
+        x, sums = ((fours & 255) << places).sum(-1, dtype=int32), fours.sum(-1, dtype=int32).float()
         total = w.dot_bytes(x).float() * factors
         least = factors * offset if self.minimums is None else (
             self.minimums.transpose(1, 2).float().reshape(1, panels, PANEL, blocks, 1))

@@ -49,8 +49,13 @@ def reduces_cases() -> list[Case]:
             grad=False,
         ),
         Case(
-            "sum_int32_wraps", lambda x: x.sum(), (N(1 << 30, 1 << 30, 9),), lambda x: x.sum(dtype=np.int32), grad=False
+            "sum_in_int32_wraps",
+            lambda x: x.sum(dtype="int32"),
+            (N(1 << 30, 1 << 30, 9),),
+            lambda x: x.sum(dtype=np.int32),
+            grad=False,
         ),
+        Case("sum_int32", lambda x: x.sum(), (N(1 << 30, 1 << 30, 9),), lambda x: x.sum(dtype=np.int64), grad=False),
         Case("prod_int", lambda x: x.prod(0), (N(-3, 3, 5, 4),), lambda x: x.prod(0).astype(np.int32), grad=False),
         Case("max_int", lambda x: x.max(0), (N(-99, 99, 5, 4),), lambda x: x.max(0), grad=False),
         Case("any", lambda x: x.any(0), (M(2, 9),), lambda x: x.any(0), grad=False),
