@@ -39,7 +39,7 @@ def from_torch(t: torch.Tensor, device: str, leaf: bool = False) -> Tensor:
 
 def to_torch(t: Tensor) -> torch.Tensor:
     """The values and type of a result."""
-    return torch.from_numpy(np.array(t.numpy())).to(getattr(torch, t.dtype.name)).reshape(tuple(map(int, t.shape)))
+    return torch.from_numpy(np.array(t.numpy())).to(getattr(torch, t.dtype.name)).reshape(list(t.numpy().shape))
 
 
 def argument(value: Any, device: str, tensor: Callable[[torch.Tensor], Any]) -> Any:

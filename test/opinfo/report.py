@@ -13,9 +13,15 @@ from typing import Any
 
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import BinaryUfuncInfo, ReductionOpInfo, UnaryUfuncInfo
 
 from .check import Count, applicable, check
 from .counterparts import counterpart
+
+
+def simple(entry: Any) -> bool:
+    """Whether an entry is an elementwise operation or a reduction."""
+    return isinstance(entry, (UnaryUfuncInfo, BinaryUfuncInfo, ReductionOpInfo))
 
 
 def entries(names: Sequence[str] = (), shard: tuple[int, int] = (0, 1)) -> list[int]:
