@@ -13,7 +13,7 @@ from minigrad.mixins.base import as_axis, as_number, as_tensor, broadcast_shapes
 from minigrad.mixins.nn_functional import NNMixin
 from minigrad.mixins.ranges import check_indices
 from minigrad.mixins.rounding import rounded_once
-from minigrad.ops import functions
+from minigrad.ops.cross_entropy import binary_cross_entropy, cross_entropy
 
 
 class LossMixin(NNMixin):
@@ -103,7 +103,7 @@ class LossMixin(NNMixin):
         if target.shape != rows:
             raise ShapeError(f"[cross_entropy] expected class indices {list(rows)} for logits {list(self.shape)}, "
                              f"got {list(target.shape)}")
-        loss = self._wrap(functions.cross_entropy(self._as_float()._node, target._node, axis, label_smoothing), self)
+        loss = self._wrap(cross_entropy(self._as_float()._node, target._node, axis, label_smoothing), self)
         if ignore_index is None:
             return reduced(loss, reduction)
         counted = target.ne(ignore_index)
@@ -128,7 +128,7 @@ class LossMixin(NNMixin):
         """Of probabilities with targets in 0..1; logarithms are no less than -100, so that 0 and 1 are finite. `weight`
         scales elements."""
         x, y, parents = self._as_float()._pair("binary_cross_entropy", target)
-        loss = self._wrap(functions.binary_cross_entropy(x, y), *parents)
+        loss = self._wrap(binary_cross_entropy(x, y), *parents)
         return reduced(loss if weight is None else loss * weight, reduction)
 
     @rounded_once

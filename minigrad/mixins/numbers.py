@@ -10,7 +10,7 @@ from minigrad.mixins.base import as_count
 from minigrad.mixins.rounding import rounded_once
 from minigrad.mixins.special import SpecialMixin
 from minigrad.ops import build as B
-from minigrad.ops import divisors, gamma
+from minigrad.ops import divisors, functions, gamma
 
 _LAYOUT = {"float32": (int32, 23, 127), "float64": (int64, 52, 1023)}
 """By type: the integers of its width, the bits of its fraction, and the bias of its exponent."""
@@ -92,8 +92,9 @@ class NumberMixin(SpecialMixin):
         return self.ldexp(-exponent), exponent
 
     def nextafter(self, other: Any) -> Self:
-        """The number of this type next to x towards `other`, which is x itself where they are equal. No gradient."""
-        x, y, _ = self._pair("nextafter", other)
+        """The number of this type next to x towards `other`, which is x itself where they are equal. Its gradient is
+        that of x."""
+        x, y, parents = self._pair("nextafter", other)
         if not x.dtype.is_float:
             raise DTypeError(f"[nextafter] expected floats, got {x.dtype}")
         here, there = self._wrap(x), self._wrap(y)
@@ -101,7 +102,8 @@ class NumberMixin(SpecialMixin):
         bits = here.bitcast(whole) + (there > here).eq(here > 0).where(1, -1).cast(whole)
         least = (there > 0).where(1, int(whole.min) + 1).cast(whole)
         moved = here.eq(0).where(least, bits).bitcast(x.dtype)
-        return here.eq(there).where(there, (here.isnan().bitwise_or(there.isnan())).where(math.nan, moved))
+        found = here.eq(there).where(there, (here.isnan().bitwise_or(there.isnan())).where(math.nan, moved))
+        return self._wrap(functions.passed(x, found._node), *parents)
 
     # Integers
 

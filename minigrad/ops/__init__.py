@@ -1,6 +1,7 @@
 """What each tensor operation means. Read op.py, then elementwise.py; `build` makes graphs of them."""
 from minigrad.ops.attention import ATTENTION
 from minigrad.ops.attention_gradient import ATTENTION_GRADIENT, ATTENTION_SUMS
+from minigrad.ops.cross_entropy import CROSS_ENTROPIES
 from minigrad.ops.decompositions import DECOMPOSITIONS
 from minigrad.ops.divisors import GCD
 from minigrad.ops.eigen import EIGEN
@@ -18,7 +19,7 @@ from minigrad.ops.reduce import REDUCE
 from minigrad.ops.storage import STORAGE
 
 OPS: dict[str, Op] = {op.name: op for op in (*STORAGE, *ELEMENTWISE, *REDUCE, *MOVEMENT, *INDEXED, ATTENTION,
-                                             ATTENTION_SUMS, ATTENTION_GRADIENT, *FUNCTIONS, *INVERSES,
-                                             *GAMMAS, GCD, POWER, EIGEN, *DECOMPOSITIONS, *PRODUCTS)}
+                                             ATTENTION_SUMS, ATTENTION_GRADIENT, *FUNCTIONS, *CROSS_ENTROPIES,
+                                             *INVERSES, *GAMMAS, GCD, POWER, EIGEN, *DECOMPOSITIONS, *PRODUCTS)}
 
 __all__ = ["OPS", "Node", "Op", "apply", "toposort"]

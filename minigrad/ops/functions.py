@@ -19,12 +19,12 @@ Shapes = Sequence[Shape]
 DTypes = Sequence[DType]
 
 
-def _same(shapes: Shapes, dtypes: DTypes, **_: Any) -> tuple[Shape, DType]:
+def same_type(shapes: Shapes, dtypes: DTypes, **_: Any) -> tuple[Shape, DType]:
     """Of the first operand's shape and dtype."""
     return shapes[0], dtypes[0]
 
 
-def _reduced(shapes: Shapes, dtypes: DTypes, *, axes: Axes, **_: Any) -> tuple[Shape, DType]:
+def reduced_type(shapes: Shapes, dtypes: DTypes, *, axes: Axes, **_: Any) -> tuple[Shape, DType]:
     """Of the first operand's shape without the axes."""
     return tuple([d for i, d in enumerate(shapes[0]) if i not in axes]), dtypes[0]
 
@@ -68,9 +68,9 @@ def _variance(x: Node, axes: Axes, correction: float) -> Node:
     return B.div(total, B.full(free, total.shape, x.dtype, x.device))
 
 
-MEAN = composite("mean", _reduced, _mean, _mean_vjp)
+MEAN = composite("mean", reduced_type, _mean, _mean_vjp)
 MEAN_GRADIENT = composite("mean_gradient", lambda shapes, dtypes, *, to, axes: (to, dtypes[0]), _mean_gradient, None)
-VARIANCE = composite("variance", _reduced, _variance, None)
+VARIANCE = composite("variance", reduced_type, _variance, None)
 
 
 def mean(x: Node, axes: Axes) -> Node:
@@ -99,8 +99,8 @@ def _silu_gradient(x: Node, g: Node) -> Node:
     return B.add(B.mul(g, s), B.mul(B.mul(g, x), B.mul(s, B.sub(B.full_like(s, 1), s))))
 
 
-SILU = composite("silu", _same, _silu, _silu_vjp)
-SILU_GRADIENT = composite("silu_gradient", _same, _silu_gradient, None)
+SILU = composite("silu", same_type, _silu, _silu_vjp)
+SILU_GRADIENT = composite("silu_gradient", same_type, _silu_gradient, None)
 
 
 def silu(x: Node) -> Node:
@@ -126,7 +126,7 @@ def _log1p_vjp(node: Node, g: Node) -> tuple[Node]:
     return (B.div(g, B.add(B.full_like(x, 1), x)),)
 
 
-LOG1P = composite("log1p", _same, _log1p, _log1p_vjp)
+LOG1P = composite("log1p", same_type, _log1p, _log1p_vjp)
 
 
 def log1p(x: Node) -> Node:
@@ -157,8 +157,8 @@ def _logaddexp_vjp(node: Node, g: Node) -> tuple[Node, Node]:
     return B.mul(g, B.sigmoid(gap)), B.mul(g, B.sigmoid(B.neg(gap)))
 
 
-SOFTPLUS = composite("softplus", _same, _softplus, _softplus_vjp)
-LOGADDEXP = composite("logaddexp", _same, _logaddexp, _logaddexp_vjp)
+SOFTPLUS = composite("softplus", same_type, _softplus, _softplus_vjp)
+LOGADDEXP = composite("logaddexp", same_type, _logaddexp, _logaddexp_vjp)
 
 
 def softplus(x: Node) -> Node:
@@ -212,9 +212,9 @@ def _logsumexp_vjp(node: Node, g: Node) -> tuple[Node]:
     return (B.mul(softmax(x, axes), B.expand_reduced(g, x.shape, axes)),)
 
 
-SOFTMAX = composite("softmax", _same, _softmax, _softmax_vjp)
-LOG_SOFTMAX = composite("log_softmax", _same, _log_softmax, _log_softmax_vjp)
-LOGSUMEXP = composite("logsumexp", _reduced, _logsumexp, _logsumexp_vjp)
+SOFTMAX = composite("softmax", same_type, _softmax, _softmax_vjp)
+LOG_SOFTMAX = composite("log_softmax", same_type, _log_softmax, _log_softmax_vjp)
+LOGSUMEXP = composite("logsumexp", reduced_type, _logsumexp, _logsumexp_vjp)
 
 
 def softmax(x: Node, axes: Axes) -> Node:
@@ -230,71 +230,6 @@ def log_softmax(x: Node, axes: Axes) -> Node:
 def logsumexp(x: Node, axes: Axes) -> Node:
     """log(sum(exp(x))) over axes, which are gone from the shape."""
     return apply(LOGSUMEXP, x, axes=axes)
-
-
-# Cross-entropy with class indices
-
-
-def _is_class(x: Node, labels: Node, axis: int) -> Node:
-    """True at each row's label along the class axis; labels lack that axis."""
-    order = B.reshape(B.iota(x.shape[axis], x.device), tuple([d if a == axis else 1 for a, d in enumerate(x.shape)]))
-    wanted = B.expand_reduced(B.cast(labels, order.dtype), x.shape, (axis,))
-    return B.eq(B.expand(order, x.shape), wanted)
-
-
-def _cross_entropy(x: Node, labels: Node, axis: int, smoothing: float) -> Node:
-    hit = B.where(_is_class(x, labels, axis), x, B.full_like(x, 0))
-    target = B.sum(hit, (axis,))
-    if smoothing:
-        count = B.full(x.shape[axis], target.shape, x.dtype, x.device)
-        mean = B.div(B.sum(x, (axis,)), count)
-        target = B.add(B.mul(B.full_like(target, 1 - smoothing), target), B.mul(B.full_like(mean, smoothing), mean))
-    return B.sub(logsumexp(x, (axis,)), target)
-
-
-def _cross_entropy_vjp(node: Node, g: Node) -> tuple[Node, None]:
-    (x, labels), axis, smoothing = node.inputs, node.params["axis"], node.params["smoothing"]
-    target = B.cast(_is_class(x, labels, axis), x.dtype)
-    if smoothing:
-        share = B.div(B.full_like(x, smoothing), B.full(x.shape[axis], x.shape, x.dtype, x.device))
-        target = B.add(B.mul(B.full_like(x, 1 - smoothing), target), share)
-    return B.mul(B.sub(softmax(x, (axis,)), target), B.expand_reduced(g, x.shape, (axis,))), None
-
-
-CROSS_ENTROPY = composite("cross_entropy", lambda shapes, dtypes, *, axis, smoothing: _reduced(
-    shapes, dtypes, axes=(axis,)), _cross_entropy, _cross_entropy_vjp)
-
-
-def cross_entropy(x: Node, labels: Node, axis: int, smoothing: float) -> Node:
-    """Per row: logsumexp(x) - (1 - smoothing) * x[label] - smoothing * mean(x)."""
-    return apply(CROSS_ENTROPY, x, labels, axis=axis, smoothing=smoothing)
-
-
-# Cross-entropy of probabilities
-
-
-def _binary_cross_entropy(x: Node, target: Node) -> Node:
-    """-(t * log(x) + (1 - t) * log(1 - x)), logarithms no less than -100."""
-    least, one = B.full_like(x, -100), B.full_like(x, 1)
-    yes, no = B.maximum(B.log(x), least), B.maximum(B.log(B.sub(one, x)), least)
-    return B.neg(B.add(B.mul(target, yes), B.mul(B.sub(one, target), no)))
-
-
-def _binary_cross_entropy_vjp(node: Node, g: Node) -> tuple[Node, Node]:
-    """(x - t) / (x * (1 - x)), the denominator no less than 1e-12; by the target log(1 - x) - log(x)."""
-    x, target = node.inputs
-    least, one = B.full_like(x, -100), B.full_like(x, 1)
-    spread = B.maximum(B.mul(x, B.sub(one, x)), B.full_like(x, 1e-12))
-    odds = B.sub(B.maximum(B.log(B.sub(one, x)), least), B.maximum(B.log(x), least))
-    return B.mul(g, B.div(B.sub(x, target), spread)), B.mul(g, odds)
-
-
-BINARY_CROSS_ENTROPY = composite("binary_cross_entropy", _same, _binary_cross_entropy, _binary_cross_entropy_vjp)
-
-
-def binary_cross_entropy(x: Node, target: Node) -> Node:
-    """Per element, of a probability and a target in 0..1: finite at 0 and 1 too."""
-    return apply(BINARY_CROSS_ENTROPY, x, target)
 
 
 # Normalisation by statistics of the tensor itself
@@ -357,12 +292,12 @@ def _rms_norm_vjp(node: Node, g: Node) -> tuple[Node]:
     return (B.mul(_inverse_deviation(x, axes, eps), centred),)
 
 
-STANDARDIZE = composite("standardize", _same, _standardize, _standardize_vjp)
-STANDARDIZE_GRADIENT = composite("standardize_gradient", _same, _standardize_gradient, None)
-BATCH_NORM = composite("batch_norm", _same, _batch_norm, _batch_norm_vjp)
-BATCH_NORM_GRADIENT = composite("batch_norm_gradient", _same, _batch_norm_gradient, None)
-BATCH_NORM_SCALE_GRADIENT = composite("batch_norm_scale_gradient", _reduced, _batch_norm_scale_gradient, None)
-RMS_NORM = composite("rms_norm", _same, _rms_norm, _rms_norm_vjp)
+STANDARDIZE = composite("standardize", same_type, _standardize, _standardize_vjp)
+STANDARDIZE_GRADIENT = composite("standardize_gradient", same_type, _standardize_gradient, None)
+BATCH_NORM = composite("batch_norm", same_type, _batch_norm, _batch_norm_vjp)
+BATCH_NORM_GRADIENT = composite("batch_norm_gradient", same_type, _batch_norm_gradient, None)
+BATCH_NORM_SCALE_GRADIENT = composite("batch_norm_scale_gradient", reduced_type, _batch_norm_scale_gradient, None)
+RMS_NORM = composite("rms_norm", same_type, _rms_norm, _rms_norm_vjp)
 
 
 def standardize(x: Node, axes: Axes, eps: float) -> Node:
@@ -380,6 +315,16 @@ def rms_norm(x: Node, axes: Axes, eps: float) -> Node:
     return apply(RMS_NORM, x, axes=axes, eps=eps)
 
 
+# Gradients of another
+
+PASSED = composite("passed", same_type, lambda x, value: value, lambda node, g: (g, None))
+
+
+def passed(x: Node, value: Node) -> Node:
+    """`value`, whose gradient is that of x."""
+    return apply(PASSED, x, value)
+
+
 # Updates
 
 
@@ -393,8 +338,8 @@ def _stepped(old: Node, direction: Node, rate: Node) -> Node:
     return B.sub(old, B.cast(step, old.dtype))
 
 
-MOVED = composite("moved", _same, _moved, None)
-STEPPED = composite("stepped", _same, _stepped, None)
+MOVED = composite("moved", same_type, _moved, None)
+STEPPED = composite("stepped", same_type, _stepped, None)
 
 
 def moved(old: Node, new: Node, share: float) -> Node:
@@ -408,5 +353,5 @@ def stepped(old: Node, direction: Node, rate: Node) -> Node:
 
 
 FUNCTIONS = (MEAN, MEAN_GRADIENT, VARIANCE, SILU, SILU_GRADIENT, LOG1P, SOFTPLUS, LOGADDEXP, SOFTMAX, LOG_SOFTMAX,
-             LOGSUMEXP, CROSS_ENTROPY, BINARY_CROSS_ENTROPY, STANDARDIZE, STANDARDIZE_GRADIENT, BATCH_NORM,
-             BATCH_NORM_GRADIENT, BATCH_NORM_SCALE_GRADIENT, RMS_NORM, MOVED, STEPPED)
+             LOGSUMEXP, STANDARDIZE, STANDARDIZE_GRADIENT, BATCH_NORM,
+             BATCH_NORM_GRADIENT, BATCH_NORM_SCALE_GRADIENT, RMS_NORM, PASSED, MOVED, STEPPED)

@@ -68,7 +68,6 @@ RANDOM = {"bernoulli", "cauchy", "empty", "empty_like", "exponential", "geometri
 
 WRONG: dict[str, str] = {
     "erfinv": "the second gradient is off by 2e-6 of the result in float32",
-    "nextafter": "has no gradient here; PyTorch passes the result's to x",
     "nn_functional_ctc_loss": "the gradient is that by the argument; PyTorch's is that by the logits of a log_softmax "
                               "before it, behind which both are the same",
     "nn_functional_poisson_nll_loss": "PyTorch's gradient by a target is NaN where Stirling's term is not taken",
