@@ -104,9 +104,10 @@ def from_numpy(ndarray: np.ndarray) -> Tensor:
     return Tensor(ndarray)
 
 
-def scalar_tensor(s: Any, *, dtype: DType | str = float32, device: str | None = None) -> Tensor:
+def scalar_tensor(s: Any, *, dtype: DType | str = float32, device: str | None = None,
+                  requires_grad: bool | None = None) -> Tensor:
     """A Tensor of shape [] of one number."""
-    return Tensor.full((), s, dtype=dtype, device=device)
+    return Tensor.full((), s, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 def randint(low: int, high: Any = None, size: Any = None, *, dtype: DType | str = int32, device: str | None = None,

@@ -93,7 +93,7 @@ class NumberMixin(SpecialMixin):
 
     def nextafter(self, other: Any) -> Self:
         """The number of this type next to x towards `other`, which is x itself where they are equal. Its gradient is
-        that of x."""
+        that of x, 0 where they are equal."""
         x, y, parents = self._pair("nextafter", other)
         if not x.dtype.is_float:
             raise DTypeError(f"[nextafter] expected floats, got {x.dtype}")
@@ -102,8 +102,8 @@ class NumberMixin(SpecialMixin):
         bits = here.bitcast(whole) + (there > here).eq(here > 0).where(1, -1).cast(whole)
         least = (there > 0).where(1, int(whole.min) + 1).cast(whole)
         moved = here.eq(0).where(least, bits).bitcast(x.dtype)
-        found = here.eq(there).where(there, (here.isnan().bitwise_or(there.isnan())).where(math.nan, moved))
-        return self._wrap(functions.passed(x, found._node), *parents)
+        found = (here.isnan().bitwise_or(there.isnan())).where(math.nan, moved)
+        return here.eq(there).where(there, self._wrap(functions.passed(x, found._node), *parents))
 
     # Integers
 

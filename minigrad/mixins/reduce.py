@@ -144,10 +144,12 @@ class ReduceMixin(MovementMixin):
         """The root of `var`; where it is 0, so is its gradient."""
         return self.var(axis, unbiased, keepdim, dim=dim, correction=correction)._root()
 
+    @rounded_once
     def var_mean(self, axis: Axis | bool = None, unbiased: bool | None = None, keepdim: bool = False, *,
                  dim: Axis = None, correction: float | None = None) -> tuple[Self, Self]:
         return self._and_mean(self.var, axis, unbiased, keepdim, dim, correction)
 
+    @rounded_once
     def std_mean(self, axis: Axis | bool = None, unbiased: bool | None = None, keepdim: bool = False, *,
                  dim: Axis = None, correction: float | None = None) -> tuple[Self, Self]:
         return self._and_mean(self.std, axis, unbiased, keepdim, dim, correction)

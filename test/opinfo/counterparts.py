@@ -33,7 +33,7 @@ TABLE: dict[str, Call | None] = {
     "einsum": lambda tensors, formula: Tensor.einsum(formula, *tensors),
     "trapz": Tensor.trapezoid,
     "normal_number_mean": lambda std, mean, *size, **options: Tensor.normal(mean, std, *size, **options),
-    "polygamma": Tensor.polygamma, "special_polygamma": Tensor.polygamma,
+    "polygamma": Tensor.polygamma, "special.polygamma": Tensor.polygamma,
     "nn.functional.embedding": lambda table, indices, **options: F.embedding(indices, table, **options),
     "nn.functional.embedding_bag": lambda table, indices, **options: F.embedding_bag(indices, table, **options),
     "uniform": Tensor.uniform_, "normal_in_place": Tensor.normal_, "exponential": Tensor.exponential_,
@@ -67,13 +67,18 @@ RANDOM = {"bernoulli", "cauchy", "empty", "empty_like", "exponential", "geometri
 """Operations whose values are drawn, or do not matter: shapes and types are compared."""
 
 WRONG: dict[str, str] = {
+    "addcdiv": "second gradients of quotients with divisors near 0 are off by 2e-5 of the result",
+    "cov": "gradients by weights are differences of nearly equal numbers: off by 3e-5 around 0",
     "erfinv": "the second gradient is off by 2e-6 of the result in float32",
+    "nextafter": "the gradient in bfloat16 where both are equal",
     "nn_functional_ctc_loss": "the gradient is that by the argument; PyTorch's is that by the logits of a log_softmax "
                               "before it, behind which both are the same",
+    "nn_functional_normalize": "second gradients with p = 0.5, which are 0, are off by 1e-4",
     "nn_functional_poisson_nll_loss": "PyTorch's gradient by a target is NaN where Stirling's term is not taken",
     "polygamma_polygamma_n_0": "float32 near zeros of the function left of 0, where the error is absolute",
     "pow": "large powers in float32 are off by 2e-6 of the result",
     "special_polygamma_special_polygamma_n_0": "as polygamma",
+    "sum_to_size": "of a bool of shape [] to [] PyTorch gives int64, of other shapes to themselves bool",
 }
 """Entries that are not right in all samples, and why, by formatted name."""
 
