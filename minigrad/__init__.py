@@ -16,6 +16,7 @@ from minigrad.tensor import Tensor, tensor
 if TYPE_CHECKING:
     from minigrad import autograd as autograd
     from minigrad import distributions as distributions
+    from minigrad import linalg as linalg
     from minigrad import microkernels as microkernels
     from minigrad import nn as nn
     from minigrad import optim as optim
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from minigrad.methods import *  # noqa: F403
 
 _LATER = {"autograd": ("minigrad.autograd", None), "microkernels": ("minigrad.microkernels", None),
-          "distributions": ("minigrad.distributions", None),
+          "distributions": ("minigrad.distributions", None), "linalg": ("minigrad.linalg", None),
           "nn": ("minigrad.nn", None), "optim": ("minigrad.optim", None), "jit": ("minigrad.capture.jit", "jit"),
           "TinyJit": ("minigrad.capture.jit", "TinyJit"), "show": ("minigrad.engine.show", "show"),
           "plan": ("minigrad.capture.estimate", "plan"), "profile": ("minigrad.engine.profile", "profile"),
@@ -71,4 +72,4 @@ def __dir__() -> list[str]:
 
 
 __all__ = ["Tensor", "TinyJit", "Variable", "autograd", "config", "distributions", "dtypes", "errors", "jit",
-           "manual_seed", "microkernels", "nn", "optim", "plan", "profile", "show", "synchronize", "tensor"]
+           "linalg", "manual_seed", "microkernels", "nn", "optim", "plan", "profile", "show", "synchronize", "tensor"]

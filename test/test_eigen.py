@@ -129,7 +129,7 @@ def test_equal_eigenvalues_have_gradients_of_values_alone() -> None:
 
 
 @pytest.mark.parametrize("run, message", [
-    (lambda x: x.eigh(), "[eigh] expected square matrices, got [2, 3]"),
+    (lambda x: x.eigh(), "[eigh] expected square matrices and UPLO 'L' or 'U', got [2, 3]"),
     (lambda x: x[0].svd(), "[svd] expected matrices, got [3]"),
 ])
 def test_mistakes(run: Callable[[Tensor], object], message: str) -> None:

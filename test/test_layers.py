@@ -15,7 +15,7 @@ LAYERS = [
      "autograd"},
     {"tune"},
     {"nn", "optim", "state", "onnx", "data", "distributed", "distributions", "kinds", "unbound", "methods", "functions",
-     "special", "fft", "cuda", "backends"},
+     "special", "fft", "linalg", "cuda", "backends"},
     {"viz", "cli", "__main__"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

@@ -276,7 +276,7 @@ def test_lists_and_dictionaries_of_layers() -> None:
     (lambda x: x.cross(x[:, :2]), "[cross] expected shapes that broadcast, got [2, 3] and [2, 2]"),
     (lambda x: x.quantile(1.5), "[quantile] expected q in 0..1, got 1.5"),
     (lambda x: x.tensordot(x, 1), "[tensordot] expected equal lengths, got [3] of [2, 3] and [2] of [2, 3]"),
-    (lambda x: x.matrix_power(2), "[matrix_power] expected square matrices, got [2, 3]"),
+    (lambda x: x.matrix_power(2), "[matrix_power] expected square matrices and n as an integer, got [2, 3]"),
     (lambda x: x.norm(p="max"), "[norm] expected p as a number, 'fro' or 'nuc', got 'max'"),
     (lambda x: x.glu(), "[glu] expected an even length along axis -1, got [2, 3]"),
     (lambda x: x.reshape(1, 2, 3).cov(), "[cov] expected variables [V, N], or [N] of one, got [1, 2, 3]"),

@@ -10,12 +10,14 @@ import math
 from collections.abc import Callable
 from typing import Any, Self
 
+from minigrad.dtype import DType
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_tensor
 from minigrad.mixins.resampling import ResamplingMixin
 from minigrad.ops import build as B
 from minigrad.ops import decompositions as D
 from minigrad.ops.eigen import eigen
+from minigrad.ops.factors import pseudo_inverse
 from minigrad.ops.node import Node
 
 
@@ -51,55 +53,92 @@ class DecompositionMixin(ResamplingMixin):
         result = self._of_matrices("cholesky", D.cholesky)
         return result.transpose(-1, -2) if upper else result
 
-    def qr(self) -> tuple[Self, Self]:
+    def qr(self, some: bool = True) -> tuple[Self, Self]:
         """(Q, R) of matrices [..., M, N] = Q @ R: K = min(M, N) orthonormal columns [..., M, K], and [..., K, N] that
-        is 0 below the diagonal. Its gradient is there for M >= N with columns that do not depend on each other. Signs
-        are LAPACK's."""
-        x = self
-        if self.ndim > 1 and self._known_length("qr", self.ndim - 2) < self._known_length("qr", self.ndim - 1):
-            x = self.detach()
-        return x._of_matrices("qr", D.q_of, square=False), x._of_matrices("qr", D.r_of, square=False)
+        is 0 below the diagonal; without `some` M columns, and [..., M, N]. Gradients are there where the first K
+        columns of x do not depend on each other, and not for more columns than those. Signs are LAPACK's."""
+        rows, columns = self._sizes_of_matrices("qr")
+        if rows < columns and 0 not in self.shape:  # those of the first columns, and the others as seen from them
+            last = self.ndim - 1
+            q, r = self._cut(last, 0, rows).qr()
+            return q, r.cat(q.transpose(-1, -2).dot(self._cut(last, rows, columns)), dim=-1)
+        q, r = self._of_matrices("qr", D.q_of, square=False), self._of_matrices("qr", D.r_of, square=False)
+        if some or rows <= columns:
+            return q, r
+        if columns == 0:
+            return self.eye(rows, dtype=q.dtype, device=self.device).expand(*self.shape[:-2], rows, rows), \
+                self._as_float()
+        more = self.detach().pad((0, rows - columns))._of_matrices("qr", D.q_of)._cut(self.ndim - 1, columns, rows)
+        return q.cat(more, dim=-1), r.pad((0, 0, 0, rows - columns))
 
-    def solve(self, other: Any) -> Self:
-        """X of x @ X = other, for square matrices x [..., N, N] and other [..., N, K], or [N]: by the inverse."""
+    def solve(self, other: Any, *, left: bool = True) -> Self:
+        """X of x @ X = other, for square matrices x [..., N, N] and other [..., N, K] or vectors: [N], or [..., N] of
+        as many as there are matrices. Without `left`, X of X @ x = other [..., K, N]. By the inverse."""
         other = as_tensor("solve", self._operand(other))
-        if self.ndim < 2 or self.shape[-2:-1] != (other.shape[-2:-1] if other.ndim > 1 else other.shape):
-            raise ShapeError(f"[solve] expected [..., N, N] and [..., N, K] or [N], got {list(self.shape)} and "
+        vectors = other.ndim == 1 or (other.ndim == self.ndim - 1 and other.shape == self.shape[:-1])
+        right = other.unsqueeze(-1) if vectors else other
+        place = -2 if left else -1
+        if min(self.ndim, right.ndim) < 2 or self.shape[-1] != right.shape[place] or (vectors and not left):
+            wanted = "[..., N, K] or [..., N]" if left else "[..., K, N]"
+            raise ShapeError(f"[solve] expected [..., N, N] and {wanted}, got {list(self.shape)} and "
                              f"{list(other.shape)}")
-        return self.inverse().dot(other)
+        found = self.inverse().dot(right) if left else right.dot(self.inverse())
+        return found.squeeze(-1) if vectors else found
 
-    def eigh(self) -> tuple[Self, Self]:
+    def eigh(self, UPLO: str = "L") -> tuple[Self, Self]:  # noqa: N803  (PyTorch's name)
         """(eigenvalues [..., N] in ascending order, orthonormal eigenvectors as columns [..., N, N]) of symmetric
-        matrices, of which the lower triangle is read. Errors are some units of rounding of the largest eigenvalue. The
-        gradient is symmetric, and of vectors there where their eigenvalues differ from all others; signs are free.
+        matrices, of which the lower triangle is read, or the upper one for 'U'. Errors are some units of rounding of
+        the largest eigenvalue. The gradient is symmetric, and of vectors there where their eigenvalues differ from all
+        others; signs are free.
 
         By Jacobi's rotations, in N * (3 + log2(N)) rounds, 6 for 3 in float64, of two launches: for N of tens.
         """
-        if self.ndim < 2 or self.shape[-1] != self.shape[-2]:
-            raise ShapeError(f"[eigh] expected square matrices, got {list(self.shape)}")
+        if self.ndim < 2 or self.shape[-1] != self.shape[-2] or str(UPLO).upper() not in ("L", "U"):
+            raise ShapeError(f"[eigh] expected square matrices and UPLO 'L' or 'U', got {list(self.shape)} and "
+                             f"{UPLO!r}")
         if 0 in self.shape:
             none = self._as_float()
             return none.sum(-1), none
-        both = self._of_matrices("eigh", eigen)
+        both = (self if UPLO.upper() == "L" else self.transpose(-1, -2))._of_matrices("eigh", eigen)
         rows = both.ndim - 2
         n: Any = self.shape[-1]
         return both._cut(rows, 0, 1).squeeze(rows), both._cut(rows, 1, n + 1)
 
-    def eigvalsh(self) -> Self:
+    def eigvalsh(self, UPLO: str = "L") -> Self:  # noqa: N803  (PyTorch's name)
         """The eigenvalues of `eigh`."""
-        return self.eigh()[0]
+        return self.eigh(UPLO)[0]
 
-    def svd(self) -> tuple[Self, Self, Self]:
+    def svd(self, some: bool = True, compute_uv: bool = True) -> tuple[Self, Self, Self]:
         """(U [..., M, K], S [..., K] in descending order, V [..., N, K]) of matrices [..., M, N] = U @ diag(S) @ V.T,
-        with K = min(M, N) orthonormal columns: `eigh` of [[0, x], [x.T, 0]], whose eigenvalues are S and -S.
+        with K = min(M, N) orthonormal columns: `eigh` of [[0, x], [x.T, 0]], whose eigenvalues are S and -S. Without
+        `some`, U [..., M, M] and V [..., N, N] are whole bases; without `compute_uv` they are zeros of these shapes.
 
-        Columns that belong to singular values of 0 are not orthonormal. The gradient of vectors is there where their
-        singular values differ from all others and from 0.
+        With `some`, columns that belong to singular values of 0 are not orthonormal. The gradient of vectors is there
+        where their singular values differ from all others and from 0.
         """
-        if self.ndim < 2:
-            raise ShapeError(f"[svd] expected matrices, got {list(self.shape)}")
+        rows, columns = self._sizes_of_matrices("svd")
+        u, s, v = self._singular(rows, columns)
+        if not compute_uv:
+            return (self.zeros(*self.shape[:-2], rows, rows, dtype=s.dtype, device=self.device), s,
+                    self.zeros(*self.shape[:-2], columns, columns, dtype=s.dtype, device=self.device))
+        if some:
+            return u, s, v
+        rounding = 8 * max(rows, columns) * epsilon(s.dtype.compute)
+        least = s._cut(s.ndim - 1, 0, 1) * rounding if min(rows, columns) else s
+        return u._whole_basis(s > least), s, v._whole_basis(s > least)
+
+    def _whole_basis(self, counts: Self) -> Self:
+        """These columns [..., N, K], of which those that count are orthonormal and come first, and behind them others
+        up to N, in the place of those that do not count too: what reflections that give these make of others."""
+        n, k = self._sizes_of_matrices("svd")
+        if n == 0 or k == 0 or 0 in self.shape[:-2]:
+            return self.eye(n, dtype=self.dtype, device=self.device).expand(*self.shape[:-2], n, n)
+        seen = counts.unsqueeze(-2).where(self, 0).detach().pad((0, n - k))
+        known = counts.unsqueeze(-2).pad((0, n - k), value=0)
+        return known.where(self.pad((0, n - k)), seen._of_matrices("svd", D.q_of))
+
+    def _singular(self, rows: int, columns: int) -> tuple[Self, Self, Self]:
         x = self._as_float()
-        rows, columns = (self._known_length("svd", self.ndim - k) for k in (2, 1))
         count, size = min(rows, columns), rows + columns
         if 0 in self.shape:
             batch = self.shape[:-2]
@@ -112,14 +151,39 @@ class DecompositionMixin(ResamplingMixin):
                 values._cut(self.ndim - 2, size - count, size).flip(-1).maximum(0),
                 largest._cut(self.ndim - 2, rows, size))
 
-    def pinverse(self, rcond: float = 1e-6) -> Self:
+    def pinverse(self, rcond: Any = 1e-6, hermitian: bool = False) -> Self:
         """The pseudo-inverse [..., N, M] of matrices [..., M, N] by `svd`: singular values of at most `rcond` times the
-        largest count as 0."""
-        u, s, v = self.svd()
+        largest count as 0. `hermitian` ones are symmetric, and read below the diagonal alone."""
+        return self._pseudo_inverse(0.0, rcond, hermitian)
+
+    def _pseudo_inverse(self, atol: Any, rtol: Any, hermitian: bool) -> Self:
+        """`pinverse`, where singular values of at most max(atol, rtol * the largest) count as 0. The gradient is that
+        of matrices of the same rank."""
+        self._sizes_of_matrices("pinverse")
+        x = self._as_float()
         if 0 in self.shape:
-            return v.dot(u.transpose(-1, -2))
-        small = s <= s._cut(self.ndim - 2, 0, 1) * rcond
-        return (v * small.where(0, 1 / small.where(1, s)).unsqueeze(-2)).dot(u.transpose(-1, -2))
+            return x.transpose(-1, -2)
+        large, s, u, v = x.detach()._large_singular_values(atol, rtol, hermitian)
+        found = (v * large.where(1 / large.where(s, 1), 0).unsqueeze(-2)).dot(u.transpose(-1, -2))
+        return x._with_pseudo_inverse(found)
+
+    def _with_pseudo_inverse(self, found: Self) -> Self:
+        """`found`, which was computed apart as the pseudo-inverse of these matrices, with its gradient."""
+        rows, columns = self._sizes_of_matrices("pinverse")
+        wide, batch = self.dtype.compute, B.numel(self.shape[:-2])
+        source = self.cast(wide).reshape(batch, rows, columns)
+        node = pseudo_inverse(source._node, found.cast(wide).reshape(batch, columns, rows)._node)
+        return self._wrap(node, source).reshape(*self.shape[:-2], columns, rows).cast(self.dtype)
+
+    def _large_singular_values(self, atol: Any, rtol: Any, hermitian: bool) -> tuple[Self, Self, Self, Self]:
+        """(which of S are more than max(atol, rtol * the largest), S, U, V); eigenvalues of `hermitian` matrices."""
+        u, s, v = self._singular(*self._sizes_of_matrices("pinverse")) if not hermitian else (self, self, self)
+        if hermitian:
+            s, u = self.eigh()
+            v = u
+        size = s.abs()
+        bounds = [b.unsqueeze(-1) if isinstance(b, type(self)) and b.ndim else b for b in (atol, rtol)]
+        return size > (size.max(-1, keepdim=True) * bounds[1]).maximum(bounds[0]), s, u, v
 
     def cholesky_solve(self, factor: Any, upper: bool = False) -> Self:
         """X of A @ X = x, for x [..., N, K] and the Cholesky factor [..., N, N] of A: two triangular solutions."""
@@ -136,20 +200,28 @@ class DecompositionMixin(ResamplingMixin):
             self, upper)
 
     def lstsq(self, other: Any) -> Self:
-        """X for which |x @ X - other| is least, for x [..., M, N], M >= N, with columns that do not depend on each
-        other, and other [..., M, K] or [M]: R^-1 @ Q.T @ other."""
+        """X for which |x @ X - other| is least, for x [..., M, N] with columns, or rows where these are fewer, that do
+        not depend on each other, and other [..., M, K] or [M]: (R^-1 @ Q.T) @ other. Of many such X the shortest."""
         other = as_tensor("lstsq", self._operand(other))
-        if self.ndim < 2 or self.shape[-2] < self.shape[-1] or self.shape[-2:-1] != (  # type: ignore[operator]
-                other.shape[-2:-1] if other.ndim > 1 else other.shape):
-            raise ShapeError(f"[lstsq] expected [..., M, N] with M >= N and [..., M, K] or [M], got "
-                             f"{list(self.shape)} and {list(other.shape)}")
-        q, r = self.qr()
-        return r.solve_triangular(q.transpose(-1, -2).dot(other), upper=True)
+        if self.ndim < 2 or self.shape[-2:-1] != (other.shape[-2:-1] if other.ndim > 1 else other.shape):
+            raise ShapeError(f"[lstsq] expected [..., M, N] and [..., M, K] or [M], got {list(self.shape)} and "
+                             f"{list(other.shape)}")
+        rows, columns = self._sizes_of_matrices("lstsq")
+        x = self.detach()
+        q, r = (x if rows >= columns else x.transpose(-1, -2)).qr()
+        inverse = r.solve_triangular(q.transpose(-1, -2), upper=True)
+        found = inverse if rows >= columns else inverse.transpose(-1, -2)
+        return self._as_float()._with_pseudo_inverse(found).dot(other)
 
-    def solve_triangular(self, other: Any, *, upper: bool, unitriangular: bool = False) -> Self:
+    def solve_triangular(self, other: Any, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Self:
         """X of x @ X = other, for x [..., N, N] of which one triangle counts, with ones on the diagonal if
-        `unitriangular`, and other [..., N, K] or [N]. In log2(N) steps: inverses of twice as large diagonal blocks."""
+        `unitriangular`, and other [..., N, K] or [N]; without `left`, X of X @ x = other [..., K, N]. In log2(N) steps:
+        inverses of twice as large diagonal blocks."""
         other = as_tensor("solve_triangular", self._operand(other))
+        if not left and min(self.ndim, other.ndim) > 1:
+            across = self.transpose(-1, -2).solve_triangular(other.transpose(-1, -2), upper=not upper,
+                                                             unitriangular=unitriangular)
+            return across.transpose(-1, -2)
         if self.ndim < 2 or self.shape[-1] != self.shape[-2] or self.shape[-2:-1] != (
                 other.shape[-2:-1] if other.ndim > 1 else other.shape):
             raise ShapeError(f"[solve_triangular] expected [..., N, N] and [..., N, K] or [N], got {list(self.shape)} "
@@ -181,6 +253,12 @@ class DecompositionMixin(ResamplingMixin):
             s *= 2
         return blocks.reshape(*batch, size, size)._cut(self.ndim - 1, 0, n)._cut(self.ndim - 2, 0, n)
 
+    def _sizes_of_matrices(self, name: str) -> tuple[int, int]:
+        """(M, N) of [..., M, N]. Raises ShapeError."""
+        if self.ndim < 2:
+            raise ShapeError(f"[{name}] expected matrices, got {list(self.shape)}")
+        return self._known_length(name, self.ndim - 2), self._known_length(name, self.ndim - 1)
+
     def _of_matrices(self, name: str, build: Callable[[Node], Node], square: bool = True, matrix: bool = True) -> Self:
         """A function of matrices [batch, m, n] that gives as many matrices, or rows without `matrix`."""
         if self.ndim < 2 or (square and self.shape[-1] != self.shape[-2]):
@@ -195,3 +273,8 @@ class DecompositionMixin(ResamplingMixin):
             return self.zeros(*shape[:None if matrix else -1], dtype=x.dtype, device=x.device)
         found = self._wrap(build(wide._node), wide).cast(x.dtype)
         return found.reshape(*x.shape[:-2], *found.shape[1:])
+
+
+def epsilon(dtype: DType) -> float:
+    """The distance of 1 to the next number of a float type."""
+    return {"float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}.get(dtype.name, 2.0**-23)

@@ -6,14 +6,14 @@ from typing import Any, Self
 from minigrad.dtype import DType, promote
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_axis, as_number
-from minigrad.mixins.decompositions import DecompositionMixin
+from minigrad.mixins.factors import FactorMixin
 from minigrad.mixins.modes import modes
 from minigrad.mixins.reduce import Axis
 from minigrad.mixins.rounding import rounded_once
 from minigrad.ops import functions, recurrent
 
 
-class NNMixin(DecompositionMixin):
+class NNMixin(FactorMixin):
     """Functions of layers; `minigrad.nn` holds their parameters."""
 
     __slots__ = ()
@@ -56,17 +56,17 @@ class NNMixin(DecompositionMixin):
 
     def dropout(self, p: float = 0.5) -> Self:
         """While training, each element is 0 with probability p and the rest are scaled by 1/(1-p)."""
-        return self._dropped_channels(p, 0)
+        return self._dropped_channels(p, self.ndim)
 
-    def _dropped_channels(self, p: float, axes: int) -> Self:
-        """`dropout` of whole planes: the last `axes` axes are kept or not as one."""
+    def _dropped_channels(self, p: float, leading: int) -> Self:
+        """`dropout` of whole planes: the axes behind the first `leading` ones are kept or not as one."""
         if not 0 <= as_number("dropout", "p", p) <= 1:
             raise ShapeError(f"[dropout] expected a probability in 0..1, got {p!r}")
         if not modes.now.training or p == 0:
             return self
         if p == 1:
             return self * 0
-        planes = (*self.shape[:self.ndim - axes], *[1] * axes)
+        planes = (*self.shape[:leading], *[1] * (self.ndim - leading))
         return (self.rand(*planes, device=self.device) >= p).where(self * (1 / (1 - p)), 0)
 
     # Gates

@@ -1,6 +1,7 @@
 """Tensors joined and split by PyTorch's further names, windows of signals, and what a tensor is."""
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Self
@@ -8,9 +9,9 @@ from typing import Any, Self
 import numpy as np
 
 from minigrad.dtype import DType, float32, to_dtype
-from minigrad.errors import ShapeError
+from minigrad.errors import DTypeError, ShapeError
 from minigrad.mixins.aliases import AliasMixin
-from minigrad.mixins.base import as_axis, as_count, as_number, as_tensor, broadcast_shapes, is_index
+from minigrad.mixins.base import Base, as_axis, as_count, as_number, as_shape, as_tensor, broadcast_shapes, is_index
 from minigrad.mixins.movement import spread
 
 
@@ -24,6 +25,8 @@ class PartsMixin(AliasMixin):
     def split_with_sizes(self, sizes: Sequence[int], dim: int = 0) -> tuple[Self, ...]:
         """Consecutive parts of these sizes along an axis."""
         return self.split(list(sizes), dim)
+
+    unsafe_chunk, unsafe_split = AliasMixin.chunk, AliasMixin.split
 
     def hsplit(self, sections: Any) -> tuple[Self, ...]:
         """As many equal parts along the second axis (of a vector the first), or parts that end before some indices."""
@@ -78,16 +81,22 @@ class PartsMixin(AliasMixin):
             raise ShapeError(f"[{name}] expected at least one tensor, got none")
         return parts
 
-    def atleast_1d(self) -> Self:
-        """A number as a vector; else this tensor."""
+    def atleast_1d(self, *others: Any) -> Any:
+        """A number as a vector; else this tensor. Of several tensors, or of a list, as many."""
+        if others or not isinstance(self, Base):
+            return tuple([t.atleast_1d() for t in _several("atleast_1d", self, others)])
         return self if self.ndim else self.reshape(1)
 
-    def atleast_2d(self) -> Self:
+    def atleast_2d(self, *others: Any) -> Any:
         """A vector as a row; else as `atleast_1d`."""
+        if others or not isinstance(self, Base):
+            return tuple([t.atleast_2d() for t in _several("atleast_2d", self, others)])
         return self if self.ndim > 1 else self.reshape(1, -1)
 
-    def atleast_3d(self) -> Self:
-        """A vector [N] as [1, N, 1], a matrix [M, N] as [M, N, 1]."""
+    def atleast_3d(self, *others: Any) -> Any:
+        """A vector [N] as [1, N, 1], a matrix [M, N] as [M, N, 1]; else as `atleast_1d`."""
+        if others or not isinstance(self, Base):
+            return tuple([t.atleast_3d() for t in _several("atleast_3d", self, others)])
         return self if self.ndim > 2 else self.atleast_2d().unsqueeze(-1)
 
     @classmethod
@@ -123,17 +132,44 @@ class PartsMixin(AliasMixin):
 
     def trapezoid(self, x: Any = None, *, dx: float = 1.0, dim: int = -1) -> Self:
         """The integral along an axis by trapezoids, of samples `dx` apart or at `x`: a vector, or of this shape."""
-        a = as_axis("trapezoid", dim, self.ndim)
+        return self._trapezoids("trapezoid", x, dx, dim).sum(as_axis("trapezoid", dim, self.ndim))
+
+    def cumulative_trapezoid(self, x: Any = None, *, dx: float = 1.0, dim: int = -1) -> Self:
+        """`trapezoid` up to each sample but the first."""
+        return self._trapezoids("cumulative_trapezoid", x, dx, dim).cumsum(dim)
+
+    def _trapezoids(self, name: str, x: Any, dx: float, dim: int) -> Self:
+        a = as_axis(name, dim, self.ndim)
         n: Any = self.shape[a]
         pairs = self._cut(a, 1, n) + self._cut(a, 0, max(n - 1, 0)) if n else self
         if x is None:
-            return pairs.sum(a) * (dx / 2)
-        places = as_tensor("trapezoid", self._operand(x))
+            return pairs * (dx / 2)
+        places = as_tensor(name, self._operand(x))
         if places.ndim == 1:
             places = places.reshape(*[-1 if i == a else 1 for i in range(self.ndim)])
         if places.shape[a] != n:
-            raise ShapeError(f"[trapezoid] expected {n} places along axis {dim}, got {list(places.shape)}")
-        return (pairs * places.diff(dim=a)).sum(a) * 0.5
+            raise ShapeError(f"[{name}] expected {n} places along axis {dim}, got {list(places.shape)}")
+        return pairs * places.diff(dim=a) * 0.5
+
+    def combinations(self, r: int = 2, with_replacement: bool = False) -> Self:
+        """All choices of r elements of a vector, in their order: [count, r]; an element may be chosen again
+        `with_replacement`."""
+        if self.ndim != 1 or as_count("combinations", "r", r) == 0:
+            raise ShapeError(f"[combinations] expected a vector and r above 0, got {list(self.shape)} and {r}")
+        choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+        places = np.array([*choose(range(self._known_length("combinations", 0)), r)], np.int32).reshape(-1, r)
+        return self[self._from_data(places, None, self.device)]
+
+    def unravel_index(self, shape: Any) -> tuple[Self, ...]:
+        """The indices along each axis of `shape` of indices into a flattened tensor of it."""
+        lengths, rest = as_shape((shape,) if not isinstance(shape, (tuple, list)) else (tuple(shape),)), self
+        if not self.dtype.is_int:
+            raise DTypeError(f"[unravel_index] expected integers, got {self.dtype}")
+        found = []
+        for n in lengths[::-1]:
+            found.append(rest % n)
+            rest = rest // n
+        return tuple(found[::-1])
 
     def adjoint(self) -> Self:
         """The last two axes exchanged: of real matrices the conjugate transpose."""
@@ -230,3 +266,8 @@ class PartsMixin(AliasMixin):
         if options:
             raise TypeError(f"{name}() expected dtype, device and requires_grad by name, got {next(iter(options))!r}")
         return made._set_requires_grad(requires_grad)
+
+
+def _several(name: str, first: Any, others: tuple[Any, ...]) -> list[Any]:
+    """The tensors of `f(a, b)` or `f([a, b])`."""
+    return [as_tensor(name, t) for t in ((first, *others) if isinstance(first, Base) else spread((first, *others)))]

@@ -6,7 +6,9 @@ from typing import Any, ClassVar
 
 from minigrad.errors import MinigradError, OutOfRangeError, ShapeError
 from minigrad.mixins.base import as_count, as_tensor, is_index
+from minigrad.mixins.modes import modes
 from minigrad.nn.module import Layer
+from minigrad.nn.noise import dropout1d, dropout2d, dropout3d
 from minigrad.tensor import Tensor
 
 
@@ -98,10 +100,8 @@ class _PlaneDropout(Layer):
         self.p, self.inplace = p, inplace
 
     def forward(self, x: Tensor) -> Tensor:
-        if as_tensor(type(self).__name__, x).ndim < self.axes + 1:
-            raise ShapeError(f"[{type(self).__name__}] expected [N, C, ...] with {self.axes} further axes, "
-                             f"got {list(x.shape)}")
-        return x._result(type(self).__name__, x._dropped_channels(self.p, self.axes), self.inplace)
+        dropped = (dropout1d, dropout2d, dropout3d)[self.axes - 1]
+        return dropped(x, self.p, modes.now.training, self.inplace)
 
 
 class Dropout1d(_PlaneDropout):

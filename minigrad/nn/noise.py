@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 
 from minigrad.errors import ShapeError
@@ -16,11 +17,29 @@ _FLOOR = -1.0507009873554805 * 1.6732632423543772  # what SELU tends to
 def _dropout(axes: int) -> Callable[..., Tensor]:
     def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         """In training, zeroes each element (or channel) with probability p and scales the rest by 1/(1-p)."""
+        leading = _own_axes(name, as_tensor(name, input), axes)
         with Tensor.train(training):
-            return input._result("dropout", input._dropped_channels(p, axes), inplace)
+            return input._result(name, input._dropped_channels(p, leading), inplace)
 
-    dropout.__name__ = f"dropout{axes}d" if axes else "dropout"
+    name = f"dropout{axes}d" if axes else "dropout"
+    dropout.__name__ = name
     return dropout
+
+
+def _own_axes(name: str, x: Tensor, axes: int) -> int:
+    """How many first axes of x number what is kept or dropped as one, as PyTorch reads shapes: it warns of others than
+    [N, C, ...] and [C, ...], and takes [C, H, W] for signals [N, C, L]."""
+    if axes == 0:
+        return x.ndim
+    if x.ndim < (1 if axes == 3 else 2) or (axes == 1 and x.ndim > 3):
+        raise ShapeError(f"[{name}] expected [N, C, ...] with {axes} further axes, or [C, ...], got {list(x.shape)}")
+    if axes == 2 and x.ndim == 3:
+        warnings.warn(f"[{name}] takes {list(x.shape)} for [N, C, L]: use dropout1d for that, and a batch axis for one "
+                      "image", UserWarning, stacklevel=3)
+    elif x.ndim not in (axes + 1, axes + 2):
+        warnings.warn(f"[{name}] expected [N, C, ...] with {axes} further axes, got {list(x.shape)}: use dropout",
+                      UserWarning, stacklevel=3)
+    return 2 if axes == 2 or x.ndim == axes + 2 else 1
 
 
 dropout, dropout1d, dropout2d, dropout3d = (_dropout(n) for n in (0, 1, 2, 3))

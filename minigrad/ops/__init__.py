@@ -6,6 +6,7 @@ from minigrad.ops.decompositions import DECOMPOSITIONS
 from minigrad.ops.divisors import GCD
 from minigrad.ops.eigen import EIGEN
 from minigrad.ops.elementwise import ELEMENTWISE
+from minigrad.ops.factors import FACTORS
 from minigrad.ops.functions import FUNCTIONS
 from minigrad.ops.gamma import GAMMAS
 from minigrad.ops.indexed import INDEXED
@@ -20,6 +21,7 @@ from minigrad.ops.storage import STORAGE
 
 OPS: dict[str, Op] = {op.name: op for op in (*STORAGE, *ELEMENTWISE, *REDUCE, *MOVEMENT, *INDEXED, ATTENTION,
                                              ATTENTION_SUMS, ATTENTION_GRADIENT, *FUNCTIONS, *CROSS_ENTROPIES,
-                                             *INVERSES, *GAMMAS, GCD, POWER, EIGEN, *DECOMPOSITIONS, *PRODUCTS)}
+                                             *INVERSES, *GAMMAS, GCD, POWER, EIGEN, *DECOMPOSITIONS, *FACTORS,
+                                             *PRODUCTS)}
 
 __all__ = ["OPS", "Node", "Op", "apply", "toposort"]

@@ -7,45 +7,32 @@ four launches.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from minigrad.dtype import DType, int32
+from minigrad.dtype import DType
 from minigrad.ops import build as B
 from minigrad.ops.composite import composite
-from minigrad.ops.matrices import cut, filled, identity, kept, lower, mirrored, product, ramp, transposed
+from minigrad.ops.matrices import (
+    after,
+    at,
+    cut,
+    filled,
+    from_,
+    identity,
+    is_,
+    kept,
+    lower,
+    mirrored,
+    product,
+    ramp,
+    steps,
+    transposed,
+)
 from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Shape
 
 Matrices = Sequence[Shape]
-
-
-def _steps(x: Node, count: int) -> Iterator[Node]:
-    """0, 1, ... as int32 [1, 1, 1], each counted from the one before it."""
-    k = kept(B.full(0, (1, 1, 1), int32, x.device))
-    for _ in range(count):
-        yield k
-        k = kept(B.add(k, B.full_like(k, 1)))
-
-
-def _at(x: Node, k: Node, axis: int) -> Node:
-    """The slice k of one axis, of length 1 there."""
-    return B.gather(x, B.expand(k, tuple([1 if a == axis else d for a, d in enumerate(x.shape)])), axis)
-
-
-def _is(x: Node, k: Node, axis: int) -> Node:
-    """Where the index along an axis is k."""
-    return B.eq(ramp(x, axis), B.expand(k, x.shape))
-
-
-def _from(x: Node, k: Node, axis: int) -> Node:
-    """Where the index along an axis is k or more."""
-    return B.le(B.expand(k, x.shape), ramp(x, axis))
-
-
-def _after(x: Node, k: Node, axis: int) -> Node:
-    """Where the index along an axis is more than k."""
-    return B.lt(B.expand(k, x.shape), ramp(x, axis))
 
 
 def _joined(x: Node, y: Node) -> Node:
@@ -58,34 +45,34 @@ def _joined(x: Node, y: Node) -> Node:
 # Elimination
 
 
-def _pivot(m: Node, k: Node, n: int) -> tuple[Node, Node, Node]:
+def pivot_of(m: Node, k: Node, n: int) -> tuple[Node, Node, Node]:
     """(the row of rows k..n-1 with the largest element in column k, int32 [batch, 1, 1]; that row; row k)."""
-    column = B.abs_(_at(m, k, 2))
+    column = B.abs_(at(m, k, 2))
     order = ramp(column, 1)
-    eligible = B.and_(_from(column, k, 1), B.lt(order, filled(order, n)))
+    eligible = B.and_(from_(column, k, 1), B.lt(order, filled(order, n)))
     score = B.where(eligible, column, filled(column, -1))
     best = B.expand_reduced(B.max(score, (1,)), score.shape, (1,))
     first = B.min(B.where(B.eq(score, best), order, filled(order, n - 1)), (1,))
     place = kept(B.reshape(first, (m.shape[0], 1, 1)))
     row = B.gather(m, B.expand(place, (m.shape[0], 1, m.shape[2])), 1)
-    return place, row, _at(m, k, 1)
+    return place, row, at(m, k, 1)
 
 
 def _eliminated(m: Node, k: Node, place: Node, row: Node, other: Node, scaled: Node) -> Node:
     """Rows k and `place` exchanged, `scaled` as row k, and a multiple of it taken from all others."""
     swapped = B.where(B.eq(ramp(m, 1), B.expand(place, m.shape)), B.expand(other, m.shape), m)
-    factor = B.expand(_at(swapped, k, 2), m.shape)
+    factor = B.expand(at(swapped, k, 2), m.shape)
     rest = B.sub(swapped, B.mul(factor, B.expand(scaled, m.shape)))
-    return B.where(_is(m, k, 1), B.expand(scaled, m.shape), rest)
+    return B.where(is_(m, k, 1), B.expand(scaled, m.shape), rest)
 
 
 def _inverse(x: Node) -> Node:
     """Gauss and Jordan's elimination of [x | 1], with the largest pivots."""
     n: Any = x.shape[-1]
     m = kept(_joined(x, identity(n, x)))
-    for k in _steps(m, n):
-        place, row, other = _pivot(m, k, n)
-        scaled = B.div(row, B.expand(_at(row, k, 2), row.shape))
+    for k in steps(m, n):
+        place, row, other = pivot_of(m, k, n)
+        scaled = B.div(row, B.expand(at(row, k, 2), row.shape))
         m = kept(_eliminated(m, k, place, row, other, scaled))
     return cut(m, 2, n, 2 * n)
 
@@ -102,15 +89,15 @@ def _pivots(x: Node) -> Node:
     m = kept(B.pad(x, ((0, 0), (0, 1), (0, 0)), 1))
     order = ramp(m, 1)
     below = B.eq(order, filled(order, n))
-    for k in _steps(m, n):
-        place, row, other = _pivot(m, k, n)
-        pivot = _at(row, k, 2)
+    for k in steps(m, n):
+        place, row, other = pivot_of(m, k, n)
+        pivot = at(row, k, 2)
         none = B.eq(pivot, filled(pivot, 0))
         safe = B.expand(B.where(none, filled(pivot, 1), pivot), row.shape)
         scaled = B.div(row, safe)
         signed = B.where(B.eq(place, B.expand(k, place.shape)), pivot, B.neg(pivot))
         done = _eliminated(m, k, place, row, other, scaled)
-        last = B.where(_is(m, k, 2), B.expand(signed, m.shape), m)
+        last = B.where(is_(m, k, 2), B.expand(signed, m.shape), m)
         m = kept(B.where(below, last, done))
     return B.reshape(cut(m, 1, n, n + 1), (x.shape[0], n))
 
@@ -130,13 +117,13 @@ def _cholesky(x: Node) -> Node:
     """Columns from left to right, each taken from all that follow it. What is above the diagonal is never read."""
     n: Any = x.shape[-1]
     m = kept(x)
-    for k in _steps(m, n):
-        column = _at(m, k, 2)
-        root = B.sqrt(_at(column, k, 1))
-        down = B.where(_from(column, k, 1), B.div(column, B.expand(root, column.shape)), filled(column, 0))
-        across = transposed(B.where(_is(column, k, 1), filled(column, 0), down))
+    for k in steps(m, n):
+        column = at(m, k, 2)
+        root = B.sqrt(at(column, k, 1))
+        down = B.where(from_(column, k, 1), B.div(column, B.expand(root, column.shape)), filled(column, 0))
+        across = transposed(B.where(is_(column, k, 1), filled(column, 0), down))
         rest = B.sub(m, B.mul(B.expand(down, m.shape), B.expand(across, m.shape)))
-        m = kept(B.where(_is(m, k, 2), B.expand(down, m.shape), rest))
+        m = kept(B.where(is_(m, k, 2), B.expand(down, m.shape), rest))
     return lower(m)
 
 
@@ -162,16 +149,16 @@ def _reflected(x: Node) -> Node:
     rows: Any = x.shape[1]
     columns: Any = x.shape[2]
     m = kept(_joined(x, identity(rows, x)))
-    for k in _steps(m, min(rows - 1, columns)):
-        column = _at(m, k, 2)
+    for k in steps(m, min(rows - 1, columns)):
+        column = at(m, k, 2)
         zero = filled(column, 0)
-        below = B.sum(B.where(_after(column, k, 1), B.mul(column, column), zero), (1,))
+        below = B.sum(B.where(after(column, k, 1), B.mul(column, column), zero), (1,))
         below = B.reshape(below, (x.shape[0], 1, 1))
-        head = _at(column, k, 1)
+        head = at(column, k, 1)
         norm = B.sqrt(B.add(below, B.mul(head, head)))
         away = B.where(B.lt(head, filled(head, 0)), B.neg(norm), norm)
         first = B.expand(B.add(head, away), column.shape)
-        v = B.where(_is(column, k, 1), first, B.where(_from(column, k, 1), column, zero))
+        v = B.where(is_(column, k, 1), first, B.where(from_(column, k, 1), column, zero))
         length = B.add(below, B.mul(B.add(head, away), B.add(head, away)))
         done = B.eq(below, filled(below, 0))
         scale = B.where(done, filled(below, 0), B.div(filled(below, 2), B.where(done, filled(below, 1), length)))

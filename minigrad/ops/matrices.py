@@ -1,8 +1,10 @@
 """What loops over matrices [batch, m, n] are written with."""
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from minigrad.dtype import int32
 from minigrad.ops import build as B
 from minigrad.ops import products
 from minigrad.ops.node import Node, apply
@@ -56,3 +58,34 @@ def mirrored(m: Node) -> Node:
     """The lower triangle, and it again above the diagonal."""
     strict = B.lt(ramp(m, 2), ramp(m, 1))
     return B.add(lower(m), transposed(B.where(strict, m, filled(m, 0))))
+
+
+# Steps of a loop over columns
+
+
+def steps(x: Node, count: int) -> Iterator[Node]:
+    """0, 1, ... as int32 [1, 1, 1], each counted from the one before it."""
+    k = kept(B.full(0, (1, 1, 1), int32, x.device))
+    for _ in range(count):
+        yield k
+        k = kept(B.add(k, B.full_like(k, 1)))
+
+
+def at(x: Node, k: Node, axis: int) -> Node:
+    """The slice k of one axis, of length 1 there."""
+    return B.gather(x, B.expand(k, tuple([1 if a == axis else d for a, d in enumerate(x.shape)])), axis)
+
+
+def is_(x: Node, k: Node, axis: int) -> Node:
+    """Where the index along an axis is k."""
+    return B.eq(ramp(x, axis), B.expand(k, x.shape))
+
+
+def from_(x: Node, k: Node, axis: int) -> Node:
+    """Where the index along an axis is k or more."""
+    return B.le(B.expand(k, x.shape), ramp(x, axis))
+
+
+def after(x: Node, k: Node, axis: int) -> Node:
+    """Where the index along an axis is more than k."""
+    return B.lt(B.expand(k, x.shape), ramp(x, axis))
