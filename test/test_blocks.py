@@ -9,8 +9,9 @@ from conftest import devices, needs_torch
 
 from minigrad import Tensor, jit, nn, optim
 from minigrad.config import config
-from minigrad.errors import InternalError
+from minigrad.errors import InternalError, ShapeError
 from minigrad.graph import blocks
+from minigrad.handles import live
 from minigrad.mixins.blocks import as_block
 from minigrad.ops.node import live_count, toposort
 
@@ -95,6 +96,18 @@ def test_functions_that_read_others_than_their_operands_are_refused():
         as_block("beside", 0, lambda t: (t + beside,), numbers(4, seed=1))
 
 
+def test_what_a_function_raises_leaves_no_operands_behind():
+    """The error is that of the operands themselves, and those that stand for them are gone: nobody realizes them."""
+    w = numbers(3).requires_grad_().realize()
+    o = optim.SGD([w], lr=0.1)
+    with pytest.raises(ShapeError, match="prelu.*got \\[2, 3, 6, 5\\]") as kept:
+        numbers(2, 3, 6, 5).prelu(numbers(2, 3, 6, 5))
+    (w * w).sum().backward()
+    o.step()
+    assert all(t._node.storage is not None or t._node.inputs for t in live())
+    assert kept.value.__context__ is None
+
+
 def test_operands_are_not_kept():
     x = numbers(1000)
     y, = as_block("kept", 0, lambda t: (t.exp(),), x)
@@ -161,7 +174,7 @@ ONE_NODE: dict[str, Callable[[Tensor], Tensor]] = {
     "upsampled to a size": lambda x: x.interpolate((9, 4), "nearest"),
     "reflected": lambda x: x.pad((1, 2, 0, 3), "reflect"), "circular": lambda x: x.pad((2, 1), "circular"),
     "adaptive maxima": lambda x: nn.functional.adaptive_max_pool1d(x, 4),
-    "sloped": lambda x: x.prelu(numbers(3)), "by its own": lambda x: x.prelu(x),
+    "sloped": lambda x: x.prelu(numbers(3)),
     "transposed": lambda x: x.conv_transpose2d(numbers(3, 2, 3, 3), groups=1, stride=2, bias=numbers(2)),
     "adaptive means": lambda x: nn.functional.adaptive_avg_pool1d(x, 7),
     "local response": lambda x: nn.functional.local_response_norm(x, 3)}

@@ -95,14 +95,15 @@ def lazy_readers(graph: Graph, device: str) -> list[Node]:
     whole forward pass and a second copy of every parameter.
     """
     position = graph.position
+    lazy = [t for t in live() if t._node.storage is None and t._node not in position and t._node.device == device]
+    nodes = [t._node for t in lazy if resolve(t._node).storage is None]
+    if not nodes:
+        return []
     replaced = {graph.inputs[k][0] for k in graph.assigns}
     readers = dependants(graph, replaced) | replaced
     found: list[Node] = []
     limit = max(64, len(position) // 4)
-    for tensor in live():
-        node = tensor._node
-        if node.storage is not None or node in position or node.device != device or resolve(node).storage is not None:
-            continue
+    for node in nodes:
         fresh, reads, stack, seen = 0, False, [node], {node}
         while stack and fresh <= limit:
             n = stack.pop()

@@ -47,13 +47,15 @@ class Trace:
             if len(_known) >= MOST:
                 del _known[next(iter(_known))]
             found = _known[key] = self._block(targets, seed)
-        return found(*self.operands, *(() if seed is None else (seed,)))
+        return found(self.output, *self.operands, *(() if seed is None else (seed,)))
 
     def _block(self, targets: Sequence[Node], seed: Node | None) -> Block:
-        operands = [*self.operands, *(() if seed is None else (seed,))]
+        """Over the output, too, which it does not read: what is asked for with its gradients shares all that leads to
+        it, and should be computed with them."""
+        operands = [self.output, *self.operands, *(() if seed is None else (seed,))]
 
         def body(*apart: Node) -> list[Node]:
-            image = dict(zip(self.operands, apart, strict=False))
+            image = dict(zip(self.operands, apart[1:], strict=False))
             for node in self.order:
                 if node not in image:
                     image[node] = rebuilt(node, image)

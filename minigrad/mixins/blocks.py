@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 
+from minigrad.errors import MinigradError
 from minigrad.graph.blocks import block
 from minigrad.mixins.base import Base
 from minigrad.ops.node import Node
@@ -26,7 +27,11 @@ def as_block(name: str, key: Hashable, function: Callable[..., Sequence[T]], *op
 
     parents = operands if len(operands) == 1 else (  # those that matter to a handle
         max(operands, key=lambda t: t._node.depth), *[t for t in operands if t._requires_grad][:1])
-    return tuple([kind._wrap(n, *parents) for n in block(name, (key,), body, [t._node for t in operands])])
+    try:
+        return tuple([kind._wrap(n, *parents) for n in block(name, (key,), body, [t._node for t in operands])])
+    except MinigradError:
+        pass
+    return tuple(function(*operands))  # which raises that again: no traceback keeps what stood for the operands
 
 
 def as_one_node(method: F) -> F:

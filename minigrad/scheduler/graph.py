@@ -46,6 +46,11 @@ def numel(shape: tuple[Index, ...]) -> int:
     return total
 
 
+MOST_CONNECTIONS = 128
+_connections: dict[bytes, tuple[list[bool], list[tuple[int, ...]]]] = {}
+"""What `Graph.connect` found, by words, for the steps that come again."""
+
+
 @dataclass(slots=True)
 class Graph:
     """`nodes` inputs first; leaves are realized; `targets` is what is asked for, `position` that of each Node.
@@ -150,16 +155,26 @@ class Graph:
             self.connect()
 
     def connect(self) -> None:
-        """Fills in `inputs` and `leaf` for what has none yet."""
-        words, at = self.words, 1 + len(self.inputs) + sum(map(len, self.inputs))
-        leaves, inputs = list(self.leaf), list(self.inputs)
-        for node in self.nodes[len(inputs):]:
+        """Fills in `inputs` and `leaf` for what has none yet. They follow from `words` alone."""
+        key = array("i", self.words).tobytes()
+        found = _connections.get(key)
+        if found is None:
+            if len(_connections) >= MOST_CONNECTIONS:
+                del _connections[next(iter(_connections))]
+            found = _connections[key] = self._connected()
+        self.leaf, self.inputs = found
+
+    def _connected(self) -> tuple[list[bool], list[tuple[int, ...]]]:
+        words, at = self.words, 1
+        leaves: list[bool] = []
+        inputs: list[tuple[int, ...]] = []
+        for node in self.nodes:
             leaf = words[at - 1] < 0
             end = at if leaf else at + len(node.inputs)
             leaves.append(leaf)
             inputs.append(tuple(words[at:end]))
             at = end + 1
-        self.leaf, self.inputs = leaves, inputs
+        return leaves, inputs
 
     def look_around(self) -> None:
         """Fills in all that scheduling looks at."""

@@ -234,10 +234,13 @@ class Staging:
         made: list[Stmt] = []
         done: dict[Value, Value] = {}
         todo = [value] if not position.isdisjoint(free_variables(value)) else []
+        seen = set(todo)
         for v in todo:
             for a in v.args if v.op not in ("guard", "load") else ():
                 if not position.isdisjoint(free_variables(a)):
-                    todo.append(a)
+                    if a not in seen:
+                        seen.add(a)
+                        todo.append(a)
                 elif a.op not in ("const", "local") and a not in done:
                     name = self.names.name("c")
                     made.append(Let(name, a))
