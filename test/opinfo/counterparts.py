@@ -55,9 +55,9 @@ INDICES = {"argmax", "argmin", "argsort", "sort", "topk", "kthvalue", "mode", "m
            "nn.functional.fractional_max_pool3d", "randperm", "full"}
 """Operations whose results are positions or counts, or Python's integers: int32 here where PyTorch has int64."""
 
-BESIDE_VALUES = {"sort": 0, "topk": 1, "kthvalue": 1, "mode": 0, "median": 0, "nanmedian": 0, "cummax": 0, "cummin": 0,
-                 "max": 0, "min": 0}
-"""Operations of (values, indices), which of equal elements may name any one; and where the axis is among arguments."""
+BESIDE_VALUES = {"sort": 0, "argsort": 0, "topk": 1, "kthvalue": 1, "mode": 0, "median": 0, "nanmedian": 0, "cummax": 0,
+                 "cummin": 0, "max": 0, "min": 0}
+"""Operations of indices, or values with them, which of equal elements may name any one; and the place of the axis."""
 
 RANDOM = {"bernoulli", "cauchy", "empty", "empty_like", "exponential", "geometric", "log_normal", "multinomial",
           "new_empty", "normal", "rand_like", "randint", "randint_like", "randn", "randn_like", "uniform",
