@@ -222,7 +222,7 @@ def householder_product(A: Tensor, tau: Tensor) -> Tensor:  # noqa: N803
 
 def _first(bad: Tensor) -> Tensor:
     """The place of the first one along the last axis, counted from 1, 0 where there is none: int32."""
-    return bad.any(-1).where(bad.argmax(-1) + 1, 0) if bad.shape[-1] else bad.sum(-1)
+    return bad.any(-1).where(bad.argmax(-1) + 1, 0) if bad.shape[-1] else bad.sum(-1, dtype=int32)
 
 
 # Inverses and what is solved
