@@ -173,10 +173,10 @@ ONE_NODE: dict[str, Callable[[Tensor], Tensor]] = {
     "upsampled": lambda x: x.interpolate(scale_factor=1.5, mode="bilinear"),
     "upsampled to a size": lambda x: x.interpolate((9, 4), "nearest"),
     "reflected": lambda x: x.pad((1, 2, 0, 3), "reflect"), "circular": lambda x: x.pad((2, 1), "circular"),
-    "adaptive maxima": lambda x: nn.functional.adaptive_max_pool1d(x, 4),
+    "adaptive maxima": lambda x: x.adaptive_max_pool2d((4,)),
     "sloped": lambda x: x.prelu(numbers(3)),
     "transposed": lambda x: x.conv_transpose2d(numbers(3, 2, 3, 3), groups=1, stride=2, bias=numbers(2)),
-    "adaptive means": lambda x: nn.functional.adaptive_avg_pool1d(x, 7),
+    "adaptive means": lambda x: x.adaptive_avg_pool2d((7,)),
     "local response": lambda x: nn.functional.local_response_norm(x, 3)}
 
 

@@ -206,7 +206,7 @@ def test_inside_jit(device: str) -> None:
     (lambda x: x.interpolate(), "[interpolate] expected size or scale_factor, got None and None"),
     (lambda x: x.interpolate(3, scale_factor=2), "[interpolate] expected size or scale_factor, got 3 and 2"),
     (lambda x: x.interpolate(scale_factor=-1), "[interpolate] expected scales above 0, got -1"),
-    (lambda x: x.grid_sample(x), "[grid_sample] expected x [N, C, H, W] and grid [N, A, B, 2], got [1, 6, 4, 3]"),
+    (lambda x: x.grid_sample(x), "[grid_sample] expected x [N, C, H, W] and grid [N, A, B, 2], or "),
     (lambda x: x[:, :, :2, :2].grid_sample(x[..., :2], "cubic"), "[grid_sample] expected mode 'bilinear' or 'nearest'"),
     (lambda x: x.pixel_shuffle(4), "[pixel_shuffle] expected [..., C * 16, H, W], got [1, 6, 4, 3]"),
     (lambda x: x.pixel_unshuffle(2), "[pixel_unshuffle] expected [..., C, H * 2, W * 2], got [1, 6, 4, 3]"),

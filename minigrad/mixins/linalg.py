@@ -6,7 +6,7 @@ from string import ascii_letters
 from typing import Any, Self
 
 from minigrad.dtype import DType, promote, to_dtype
-from minigrad.errors import ShapeError
+from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Index
 from minigrad.mixins.base import Base, as_count, as_index, as_tensor
 from minigrad.mixins.blocks import as_one_node
@@ -149,7 +149,7 @@ class LinalgMixin(PlacesMixin):
         common = promote(self.dtype, weight.dtype)
         x, w = B.cast(self._node, common), B.cast(weight._node, common)
         wide = accumulating(common)
-        _check_bias("conv2d", bias, weight.shape[0])
+        _check_bias("conv2d", bias, weight.shape[0], common)
         steps = products.Steps(per_axis("conv2d", stride, n), per_axis("conv2d", dilation, n),
                                spatial_padding("conv2d", padding, n))
         inside = bias if bias is not None and bias.dtype is wide and bias.shape == weight.shape[:1] else None
@@ -177,7 +177,7 @@ class LinalgMixin(PlacesMixin):
         pads = spatial_padding(name, padding, n)
         if any(e >= max(s, d) for e, s, d in zip(extra, strides, dilations, strict=True)):
             raise ShapeError(f"[conv_transpose2d] expected output_padding below stride or dilation, got {extra}")
-        _check_bias(name, bias, per_group * groups)
+        _check_bias(name, bias, per_group * groups, promote(self.dtype, weight.dtype))
         positions = self.shape[2:]
         depth = in_channels // groups
         x = self.reshape(self.shape[0], groups, depth, 1, *positions, *[1] * n)
@@ -230,9 +230,11 @@ def _without_ellipsis(formula: str, ranks: list[int]) -> str:
     return ",".join(full) + "->" + out.replace("...", letters)
 
 
-def _check_bias(name: str, bias: Base | None, channels: Index) -> None:
+def _check_bias(name: str, bias: Base | None, channels: Index, of: DType) -> None:
     if bias is not None and as_tensor(name, bias).shape != (channels,):
         raise ShapeError(f"[{name}] expected a bias [{channels}], got {list(bias.shape)}")
+    if bias is not None and bias.dtype.is_float and not of.is_float:
+        raise DTypeError(f"[{name}] expected a bias of integers for {of}, got {bias.dtype}")
 
 
 def _as_size(value: Any) -> Any:
@@ -241,8 +243,9 @@ def _as_size(value: Any) -> Any:
 
 
 def per_axis(name: str, value: Any, n: int) -> tuple[int, ...]:
-    """One int per spatial axis, from one int or n of them."""
-    values = tuple(value) if isinstance(value, (tuple, list)) else (value,) * n
+    """One int per spatial axis, from one int, in a list or not, or n of them."""
+    values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    values = values * n if len(values) == 1 else values
     found = tuple([_as_size(v) for v in values])
     if len(found) != n or None in found:
         raise ShapeError(f"[{name}] expected one integer or {n} of them, got {value!r}")

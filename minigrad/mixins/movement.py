@@ -126,11 +126,14 @@ class MovementMixin(ActivationMixin):
 
         `padding` is flat as in PyTorch (left, right, top, bottom, ...: the last axes first) or one (before, after) pair
         or None per axis. `mode`: 'constant', or 'reflect', 'replicate', 'circular' with pads no longer than the axis.
+        As in PyTorch, 'constant' and 'circular' cut before they pad, the others pad with what is cut then, too.
         """
         pairs, value = self._pads(padding), as_number("pad", "value", value)
         if mode != "constant":
             return self._pad_by_repeating(pairs, mode)
         cuts = [tuple([max(-p, 0) if isinstance(p, int) else 0 for p in pair]) for pair in pairs]
+        if any([isinstance(d, int) and a + b > d for (a, b), d in zip(cuts, self.shape, strict=True)]):
+            raise ShapeError(f"[pad] expected to cut no more than there is, got {padding} for {list(self.shape)}")
         x = self.shrink(tuple([(a, d - b) for (a, b), d in zip(cuts, self.shape, strict=True)]))
         grown = tuple([(lo + a, hi + b) for (lo, hi), (a, b) in zip(pairs, cuts, strict=True)])
         return self._wrap(B.pad(x._node, grown, value), self)
@@ -151,19 +154,24 @@ class MovementMixin(ActivationMixin):
     def _pad_by_repeating(self, pairs: list[tuple[Any, Any]], mode: str) -> Self:
         x = self
         for axis, (lo, hi) in enumerate(pairs):
-            n = x.shape[axis]
-            limit = n - 1 if mode == "reflect" else n
-            if mode not in ("reflect", "replicate", "circular") or min(lo, hi) < 0 or (
-                    mode != "replicate" and (lo, hi) != (0, 0) and max(lo, hi) > limit):
-                raise ShapeError(f"[pad] expected mode constant, reflect, replicate, circular and pads of 0..{limit}, "
-                                 f"got {mode!r} and {(lo, hi)} for {list(self.shape)}")
-            parts = [x]
-            for size, before in ((lo, True), (hi, False)):
-                if size:
-                    part = x._edge(axis, size, before, mode)
-                    parts = [part, *parts] if before else [*parts, part]
-            x = parts[0].cat(*parts[1:], dim=axis)
+            x = x._pad_axis(axis, lo, hi, mode) if (lo, hi) != (0, 0) else x
         return x
+
+    def _pad_axis(self, axis: int, lo: Any, hi: Any, mode: str) -> Self:
+        x, n = self, self.shape[axis]
+        least = 0 if mode == "circular" else 1  # of elements that are left, and that there are
+        enough = not isinstance(n, int) or (n >= least and n + lo + hi >= least)
+        if mode == "circular" and min(lo, hi) < 0 and enough:  # what is cut does not come in at the other end
+            x = self._cut(axis, min(max(-lo, 0), n), max(n + min(hi, 0), 0))
+            lo, hi, n = max(lo, 0), max(hi, 0), x.shape[axis]
+        limit = {"reflect": n - 1, "circular": n, "replicate": max(lo, hi)}.get(mode)  # type: ignore[operator]
+        if limit is None or not enough or (isinstance(limit, int) and max(lo, hi, 0) > max(limit, 0)):
+            raise ShapeError(f"[pad] expected mode constant, reflect, replicate, circular, pads of at most {limit} and "
+                             f"something left, got {mode!r} and {(lo, hi)} for axis {axis} of {list(self.shape)}")
+        parts = [x._edge(axis, lo, True, mode)] if lo > 0 else []
+        parts += [x, x._edge(axis, hi, False, mode)] if hi > 0 else [x]
+        whole = parts[0].cat(*parts[1:], dim=axis)
+        return whole._cut(axis, max(-lo, 0), whole.shape[axis] + min(hi, 0)) if min(lo, hi) < 0 else whole
 
     def _edge(self, axis: int, size: int, before: bool, mode: str) -> Self:
         n: Any = self.shape[axis]

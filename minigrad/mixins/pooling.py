@@ -7,12 +7,14 @@ from typing import Any, Self
 
 from minigrad.dtype import int32
 from minigrad.errors import ShapeError
-from minigrad.mixins.base import as_count, as_shape
+from minigrad.mixins.base import as_count, as_index, as_shape
 from minigrad.mixins.blocks import as_one_node
 from minigrad.mixins.distances import DistanceMixin
 from minigrad.mixins.linalg import per_axis, spatial_padding
 from minigrad.mixins.ranges import check_indices
+from minigrad.mixins.rounding import rounded_once
 from minigrad.ops import build as B
+from minigrad.ops import indexed
 
 Pads = tuple[tuple[int, int], ...]
 
@@ -44,26 +46,44 @@ class PoolingMixin(DistanceMixin):
         places = order._windows("max_pool2d", kernel, step, dilation, padding, -1)
         hit = windows.eq(values.reshape(*values.shape, *[1] * len(kernel))).bitwise_or(windows.isnan())
         hit = hit.bitwise_and(places >= 0)
-        return values, hit.where(places, int(int32.max)).min(axes)
+        return self._found_at(hit.where(places, int(int32.max)).min(axes), len(kernel))
 
+    def _found_at(self, places: Self, axes: int) -> tuple[Self, Self]:
+        """(the elements at places in the flattened last axes, the places): their gradient goes there alone."""
+        last = self.ndim - axes
+        found = self.flatten(last)._gather(last, places.flatten(last))
+        return found.reshape(*places.shape), places
+
+    @rounded_once
     def avg_pool2d(self, kernel_size: Any = (2, 2), stride: Any = None, dilation: Any = 1, padding: Any = 0,
-                   count_include_pad: bool = True, ceil_mode: bool = False) -> Self:
+                   count_include_pad: bool = True, ceil_mode: bool = False,
+                   divisor_override: int | None = None) -> Self:
         """The mean of each window over the last axes; padding counts as zeros unless told, what `ceil_mode` adds
-        never."""
+        never. With `divisor_override` the sum over that. Means of integers are integers, rounded towards 0."""
         kernel = self._kernel("avg_pool2d", kernel_size)
         step = kernel if stride is None else stride
         axes = tuple(range(-len(kernel), 0))
         pads = given = spatial_padding("avg_pool2d", padding, len(kernel))
         if ceil_mode:
             pads = self._ceiled("avg_pool2d", kernel, step, dilation, padding)
-        windows = self._as_float()._windows("avg_pool2d", kernel, step, dilation, _flat(pads))
+        x = self if self.dtype.is_int else self._as_float()
+        windows = x._windows("avg_pool2d", kernel, step, dilation, _flat(pads))
         inside = given if count_include_pad else ((0, 0),) * len(kernel)
-        if pads == inside:
-            return windows.mean(axes)
-        ones = self.ones(*self.shape[-len(kernel):], dtype=windows.dtype, device=self.device)
-        ones = ones.pad(inside, value=1.0)
-        left = tuple([(a - c, b - d) for (a, b), (c, d) in zip(pads, inside, strict=True)])
-        return windows.sum(axes) / ones._windows("avg_pool2d", kernel, step, dilation, _flat(left)).sum(axes)
+        if divisor_override is not None:
+            count: Any = as_index(divisor_override)
+            if count is None or count == 0:
+                raise ShapeError(f"[avg_pool2d] expected divisor_override as an integer other than 0, got "
+                                 f"{divisor_override!r}")
+        elif pads == inside:
+            if x.dtype.is_float:
+                return windows.mean(axes)
+            count = B.numel(kernel)
+        else:
+            ones = self.ones(*self.shape[-len(kernel):], dtype=x.dtype, device=self.device).pad(inside, value=1.0)
+            left = tuple([(a - c, b - d) for (a, b), (c, d) in zip(pads, inside, strict=True)])
+            count = ones._windows("avg_pool2d", kernel, step, dilation, _flat(left)).sum(axes)
+        total = windows.sum(axes)
+        return total / count if x.dtype.is_float else total.div(count, rounding_mode="trunc").cast(x.dtype)
 
     def max_unpool2d(self, indices: Any, kernel_size: Any = (2, 2), stride: Any = None, padding: Any = 0,
                      output_size: Sequence[int] | None = None) -> Self:
@@ -88,12 +108,13 @@ class PoolingMixin(DistanceMixin):
             plane = given[-n:]
         batch = self.shape[:-n]
         check_indices("max_unpool2d", indices, B.numel(plane), given=listed)
-        flat = self.zeros(*batch, B.numel(plane), dtype=self.dtype, device=self.device)
-        places, values = (t.flatten(-n) if n > 1 else t for t in (indices, self))
-        return flat._scatter(len(batch), places, values, "set").reshape(*batch, *plane)
+        values, places = self.flatten(len(batch)), indices.flatten(len(batch))
+        node = indexed.placed(values._node, places._node, B.numel(plane))
+        return self._wrap(node, values).reshape(*batch, *plane)
 
     # Windows whose number is given
 
+    @rounded_once
     def adaptive_avg_pool2d(self, output_size: Any) -> Self:
         """Means over as many windows of the last axes as `output_size` says: one int for two of them, or one per axis;
         None keeps an axis.
@@ -106,21 +127,39 @@ class PoolingMixin(DistanceMixin):
             x = x._mean_windows(n, axis)
         return x
 
-    def adaptive_max_pool2d(self, output_size: Any) -> Self:
-        """The largest elements of the windows of `adaptive_avg_pool2d`."""
-        x = self
-        for axis, n in self._adapted("adaptive_max_pool2d", output_size):
-            x = x._max_windows(n, axis)
-        return x
+    def adaptive_max_pool2d(self, output_size: Any, return_indices: bool = False) -> Any:
+        """The largest elements of the windows of `adaptive_avg_pool2d`. With `return_indices`: (values, where each
+        stands in the flattened last axes as int32), the first of several."""
+        sizes = self._adapted("adaptive_max_pool2d", output_size)
+        x, plane = self, self.shape[self.ndim - len(self._sizes("adaptive_max_pool2d", output_size)):]
+        places = type(self).arange(B.numel(plane), device=self.device).reshape(*plane).expand(*self.shape)
+        for axis, n in sizes[::-1]:  # the first of equal ones in rows, then the first of such rows
+            largest = x._max_windows(n, axis)
+            places = places._at_first(axis, x, largest) if return_indices else places
+            x = largest
+        return self._found_at(places, len(plane)) if return_indices else x
+
+    def _at_first(self, axis: int, x: Self, largest: Self) -> Self:
+        """This tensor of places, of the shape of x, at the first element of each window of x along an axis that is its
+        largest."""
+        count: Any = largest.shape[axis]
+        windows, places = x._adapted_windows(count, axis, x.dtype.min)[0], self._adapted_windows(count, axis, -1)[0]
+        hit = windows.eq(largest.unsqueeze(axis + 1)).bitwise_or(windows.isnan()).bitwise_and(places >= 0)
+        return hit.where(places, int(int32.max)).min(axis + 1)
 
     def _adapted(self, name: str, output_size: Any) -> list[tuple[int, int]]:
         """(axis, windows along it)."""
+        sizes = self._sizes(name, output_size)
+        return [(self.ndim - len(sizes) + i, as_count(name, "an output size", n))
+                for i, n in enumerate(sizes) if n is not None]
+
+    def _sizes(self, name: str, output_size: Any) -> tuple[Any, ...]:
+        """How many windows there are along each of the last axes, None for all elements."""
         sizes = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size,) * 2
         if not 0 < len(sizes) <= self.ndim:
             raise ShapeError(f"[{name}] expected one size or one per axis of the last axes, got {output_size!r} "
                              f"for {list(self.shape)}")
-        return [(self.ndim - len(sizes) + i, as_count(name, "an output size", n))
-                for i, n in enumerate(sizes) if n is not None]
+        return sizes
 
     @as_one_node
     def _mean_windows(self, n: int, axis: int) -> Self:

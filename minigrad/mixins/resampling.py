@@ -5,8 +5,9 @@ are integer arithmetic of the kernel that reads.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from itertools import product
 from typing import Any, Self
 
 from minigrad.errors import ShapeError
@@ -14,6 +15,7 @@ from minigrad.expr import divides
 from minigrad.mixins.base import as_count, as_number, as_tensor
 from minigrad.mixins.blocks import as_one_node
 from minigrad.mixins.pooling import PoolingMixin
+from minigrad.mixins.rounding import rounded_once
 
 _LINEAR = {"linear": 1, "bilinear": 2, "trilinear": 3}
 _MODES = ("nearest", "nearest-exact", *_LINEAR, "bicubic", "area")
@@ -28,13 +30,14 @@ class ResamplingMixin(PoolingMixin):
 
     @as_one_node
     def interpolate(self, size: Any = None, mode: str = "nearest", align_corners: bool = False, *,
-                    scale_factor: Any = None) -> Self:
+                    scale_factor: Any = None, antialias: bool = False) -> Self:
         """The last axes resampled to `size`, or to `scale_factor` times their lengths: one number for all axes behind
         the second, or one per axis.
 
         `mode`: 'nearest' takes the element at or before each place, 'nearest-exact' the nearest one, 'linear'
         ('bilinear', 'trilinear') and 'bicubic' weigh 2 and 4 elements per axis, 'area' means. With `align_corners` the
         first and last elements of the weighing modes are those of the source. Gradients are those of the weights.
+        `antialias`: 'bilinear' and 'bicubic' weigh as many elements as fall together where there are fewer afterwards.
         Raises ShapeError for other modes, for neither or both of size and scale, and where nothing can be resampled.
         """
         if mode not in _MODES:
@@ -44,6 +47,8 @@ class ResamplingMixin(PoolingMixin):
             return self.adaptive_avg_pool2d(tuple(sizes))
         x = self
         weighing = mode == "bicubic" or mode in _LINEAR
+        if antialias and mode not in ("bilinear", "bicubic"):
+            raise ShapeError(f"[interpolate] expected mode 'bilinear' or 'bicubic' with antialias, got {mode!r}")
         if weighing:
             x = x._as_float()
             x = x.cast(x.dtype.compute)
@@ -52,8 +57,11 @@ class ResamplingMixin(PoolingMixin):
                 continue
             if n and x.shape[axis] == 0:
                 raise ShapeError(f"[interpolate] expected elements along axis {axis}, got {list(self.shape)}")
-            x = x._weighed(axis, n, ratio, mode == "bicubic", align_corners) if weighing else \
-                x._nearest(axis, n, ratio, mode == "nearest-exact")
+            if weighing:
+                weigh = x._averaged if antialias else x._weighed
+                x = weigh(axis, n, ratio, mode == "bicubic", align_corners)
+            else:
+                x = x._nearest(axis, n, ratio, mode == "nearest-exact")
         return x.cast(self._as_float().dtype) if weighing else x
 
     def _resampled(self, size: Any, scale: Any) -> tuple[list[int], list[int], list[Fraction]]:
@@ -110,46 +118,84 @@ class ResamplingMixin(PoolingMixin):
 
         if not cubic:
             return at(0) * (1 - share) + at(1) * share
-        weights = (_outer(share + 1), _inner(share), _inner(1 - share), _outer(2 - share))
+        weights = _cubic_weights(share)
         total = at(-1) * weights[0]
         for k, weight in enumerate(weights[1:]):
             total = total + at(k) * weight
         return total
 
+    def _averaged(self, axis: int, n: int, ratio: Fraction, cubic: bool, aligned: bool) -> Self:
+        """`_weighed` with weights [n, length] that reach as far as a step in the source does, and add up to 1."""
+        length: Any = self.shape[axis]
+        step = (length - 1) / max(n - 1, 1) if aligned else float(ratio)
+        wide = max(step, 1.0)
+        centre = ((type(self).arange(n, device=self.device).cast(self.dtype) + 0.5) * step).reshape(-1, 1)
+        away = ((type(self).arange(length, device=self.device) + 0.5 - centre) / wide).abs()
+        if cubic:
+            weights = (away < 1).where(_inner(away, -0.5), (away < 2).where(_outer(away, -0.5), 0))
+        else:
+            weights = (1 - away).maximum(0)
+        weights = weights / weights.sum(1, keepdim=True)
+        return self.transpose(axis, -1).dot(weights.transpose(0, 1)).transpose(axis, -1)
+
     # At given places
 
+    @rounded_once
     def grid_sample(self, grid: Any, mode: str = "bilinear", padding_mode: str = "zeros",
                     align_corners: bool = False) -> Self:
-        """x [N, C, H, W] at the places `grid` [N, A, B, 2], pairs (x, y) of which -1 and 1 are the edges: [N, C, A, B].
+        """x [N, C, H, W] at the places `grid` [N, A, B, 2], pairs (x, y) of which -1 and 1 are the edges: [N, C, A, B];
+        of volumes [N, C, D, H, W] and grids [N, A, B, E, 3] with (x, y, z): [N, C, A, B, E].
 
-        `mode`: 'bilinear' or 'nearest'. `padding_mode`: outside are 'zeros', the 'border', or the 'reflection' of what
-        is inside. -1 and 1 are the centres of the first and last elements with `align_corners`, else their outer edges.
+        `mode`: 'bilinear' or 'nearest', of images also 'bicubic'. `padding_mode`: outside are 'zeros', the 'border', or
+        the 'reflection' of what is inside. -1 and 1 are the centres of the first and last elements with
+        `align_corners`, else their outer edges.
         """
-        grid = as_tensor("grid_sample", self._operand(grid))
-        if self.ndim != 4 or grid.ndim != 4 or grid.shape[0] != self.shape[0] or grid.shape[-1] != 2:
-            raise ShapeError(f"[grid_sample] expected x [N, C, H, W] and grid [N, A, B, 2], got {list(self.shape)} and "
-                             f"{list(grid.shape)}")
-        if mode not in ("bilinear", "nearest") or padding_mode not in ("zeros", "border", "reflection"):
-            raise ShapeError(f"[grid_sample] expected mode 'bilinear' or 'nearest' and padding_mode 'zeros', 'border' "
-                             f"or 'reflection', got {mode!r} and {padding_mode!r}")
-        places = [_placed(grid[..., i], n, padding_mode, align_corners)
-                  for i, n in ((1, self.shape[2]), (0, self.shape[3]))]
+        grid, axes = as_tensor("grid_sample", self._operand(grid)), self.ndim - 2
+        if axes not in (2, 3) or grid.ndim != self.ndim or grid.shape[0] != self.shape[0] or grid.shape[-1] != axes or \
+                0 in self.shape[1:]:
+            raise ShapeError(f"[grid_sample] expected x [N, C, H, W] and grid [N, A, B, 2], or [N, C, D, H, W] and "
+                             f"[N, A, B, E, 3], got {list(self.shape)} and {list(grid.shape)}")
+        modes = ("bilinear", "nearest", "bicubic")[:5 - axes]
+        if mode not in modes or padding_mode not in ("zeros", "border", "reflection"):
+            raise ShapeError(f"[grid_sample] expected mode {' or '.join(map(repr, modes))} and padding_mode 'zeros', "
+                             f"'border' or 'reflection', got {mode!r} and {padding_mode!r}")
+        lengths = self.shape[2:]
+        raw = [_unscaled(grid[..., axes - 1 - i], n, align_corners) for i, n in enumerate(lengths)]
+        if mode == "bicubic":
+            return self._at_many(raw, (-1, 0, 1, 2), _cubic_weights, lambda p, n: _inside(
+                p, n, padding_mode, align_corners))
+        places = [_inside(p, n, padding_mode, align_corners) for p, n in zip(raw, lengths, strict=True)]
         if mode == "nearest":
-            return self._at(*[p.round() for p in places])
-        (y, x), (top, left) = places, [p.floor() for p in places]
-        down, across = (y - top.detach()).unsqueeze(1), (x - left.detach()).unsqueeze(1)
-        return (self._at(top, left) * (1 - down) * (1 - across) + self._at(top, left + 1) * (1 - down) * across
-                + self._at(top + 1, left) * down * (1 - across) + self._at(top + 1, left + 1) * down * across)
+            return self._at([p.round() for p in places])
+        return self._at_many(places, (0, 1), lambda t: (1 - t, t), lambda p, n: p)
 
-    def _at(self, y: Self, x: Self) -> Self:
-        """Elements [N, C, A, B] at whole places [N, A, B], 0 outside."""
-        batch, channels, height, width = self.shape
-        inside = (y >= 0).bitwise_and(y <= height - 1).bitwise_and(x >= 0).bitwise_and(  # type: ignore[operator]
-            x <= width - 1)  # type: ignore[operator]
-        flat = inside.where(y, 0).int() * width + inside.where(x, 0).int()
-        index = flat.flatten(1).unsqueeze(1).expand(batch, channels, -1)
-        found = self.flatten(2)._gather(2, index).reshape(batch, channels, *flat.shape[1:])
-        return inside.unsqueeze(1).where(found, 0)
+    def _at_many(self, places: list[Self], steps: tuple[int, ...], weigh: Callable[[Self], Sequence[Any]],
+                 inside: Callable[[Self, Any], Self]) -> Self:
+        """The elements some steps around each place, times the weights along each axis by how far it is behind a whole
+        one; `inside` moves whole places."""
+        whole = [p.floor().detach() for p in places]
+        weights = [weigh((p - f).unsqueeze(1)) for p, f in zip(places, whole, strict=True)]
+        moved = [[inside(f + k, n) for k in steps] for f, n in zip(whole, self.shape[2:], strict=True)]
+        total: Any = None
+        for chosen in product(range(len(steps)), repeat=len(places)):
+            part = self._at([line[k] for line, k in zip(moved, chosen, strict=True)])
+            for line, k in zip(weights, chosen, strict=True):
+                part = part * line[k]
+            total = part if total is None else total + part
+        return total
+
+    def _at(self, places: list[Self]) -> Self:
+        """Elements [N, C, ...] at whole places [N, ...], one per axis, 0 outside."""
+        inside, flat = None, None
+        for place, length in zip(places, self.shape[2:], strict=True):
+            fits = (place >= 0).bitwise_and(place <= length - 1)  # type: ignore[operator]
+            inside = fits if inside is None else inside.bitwise_and(fits)
+        for place, length in zip(places, self.shape[2:], strict=True):
+            known = inside.where(place, 0).int()  # type: ignore[union-attr]
+            flat = known if flat is None else flat * length + known
+        index = flat.flatten(1).unsqueeze(1).expand(*self.shape[:2], -1)  # type: ignore[union-attr]
+        found = self.flatten(2)._gather(2, index).reshape(*self.shape[:2], *flat.shape[1:])  # type: ignore[union-attr]
+        return inside.unsqueeze(1).where(found, 0)  # type: ignore[union-attr]
 
     def affine_grid(self, size: Sequence[int], align_corners: bool = False) -> Self:
         """The grid [N, H, W, 2] of `grid_sample` for affine maps x [N, 2, 3] and a size (N, C, H, W)."""
@@ -199,19 +245,28 @@ class ResamplingMixin(PoolingMixin):
         return self.unflatten(1, (g, self.shape[1] // g)).transpose(1, 2).flatten(1, 2)
 
 
-def _inner(t: Any) -> Any:
+def _inner(t: Any, slope: float = _CUBIC) -> Any:
     """The weight of an element at a distance up to 1."""
-    return ((_CUBIC + 2) * t - (_CUBIC + 3)) * t * t + 1
+    return ((slope + 2) * t - (slope + 3)) * t * t + 1
 
 
-def _outer(t: Any) -> Any:
+def _outer(t: Any, slope: float = _CUBIC) -> Any:
     """The weight of an element at a distance of 1 to 2."""
-    return ((_CUBIC * t - 5 * _CUBIC) * t + 8 * _CUBIC) * t - 4 * _CUBIC
+    return ((slope * t - 5 * slope) * t + 8 * slope) * t - 4 * slope
 
 
-def _placed(place: Any, length: Any, padding: str, aligned: bool) -> Any:
-    """-1..1 as places 0..length-1, moved inside as `padding` says."""
-    place = (place + 1) * ((length - 1) / 2) if aligned else ((place + 1) * length - 1) * 0.5
+def _cubic_weights(t: Any) -> Sequence[Any]:
+    """Of the elements one before a place that is t behind a whole one, to two after it."""
+    return _outer(t + 1), _inner(t), _inner(1 - t), _outer(2 - t)
+
+
+def _unscaled(place: Any, length: Any, aligned: bool) -> Any:
+    """-1..1 as places 0..length-1."""
+    return (place + 1) * ((length - 1) / 2) if aligned else ((place + 1) * length - 1) * 0.5
+
+
+def _inside(place: Any, length: Any, padding: str, aligned: bool) -> Any:
+    """Places moved inside as `padding` says."""
     if padding == "zeros":
         return place.isfinite().where(place, -2)
     if padding == "reflection":

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from minigrad.errors import DTypeError
 from minigrad.mixins.base import as_count, as_number, as_tensor
+from minigrad.nn import functional
 from minigrad.nn.module import Layer
 from minigrad.tensor import Tensor
 
@@ -114,21 +115,21 @@ class Tanh(Layer):
 class Softmax(Layer):
     """exp(x) / sum(exp(x)) along the axis `dim`."""
 
-    def __init__(self, dim: int = -1):
+    def __init__(self, dim: int | None = None):
         self.dim = dim
 
     def forward(self, x: Tensor) -> Tensor:
-        return as_tensor("Softmax", x).softmax(self.dim)
+        return functional.softmax(as_tensor("Softmax", x), self.dim, _stacklevel=5)
 
 
 class LogSoftmax(Layer):
     """log(softmax(x)) along the axis `dim`."""
 
-    def __init__(self, dim: int = -1):
+    def __init__(self, dim: int | None = None):
         self.dim = dim
 
     def forward(self, x: Tensor) -> Tensor:
-        return as_tensor("LogSoftmax", x).log_softmax(self.dim)
+        return functional.log_softmax(as_tensor("LogSoftmax", x), self.dim, _stacklevel=5)
 
 
 class SELU(_InPlace):
@@ -246,11 +247,11 @@ class Threshold(_InPlace):
 class Softmin(Layer):
     """softmax(-x) along the axis `dim`."""
 
-    def __init__(self, dim: int = -1):
+    def __init__(self, dim: int | None = None):
         self.dim = dim
 
     def forward(self, x: Tensor) -> Tensor:
-        return as_tensor("Softmin", x).softmin(self.dim)
+        return functional.softmin(as_tensor("Softmin", x), self.dim, _stacklevel=5)
 
 
 class Softmax2d(Layer):

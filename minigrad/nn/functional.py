@@ -7,12 +7,14 @@ is in PyTorch, and does not look at `Tensor.train()`.
 """
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from minigrad.errors import ShapeError
+from minigrad.expr import product
 from minigrad.mixins.base import as_count, as_tensor
-from minigrad.mixins.linalg import per_axis
+from minigrad.mixins.rounding import rounded_once
 from minigrad.nn.bags import embedding_bag as embedding_bag
 from minigrad.nn.distance import bilinear as bilinear
 from minigrad.nn.fractional import fractional_max_pool2d as fractional_max_pool2d
@@ -29,6 +31,39 @@ from minigrad.nn.norm import local_response_norm as local_response_norm
 from minigrad.nn.pool import lp_pool1d as lp_pool1d
 from minigrad.nn.pool import lp_pool2d as lp_pool2d
 from minigrad.nn.pool import lp_pool3d as lp_pool3d
+from minigrad.nn.windows import adaptive_avg_pool1d as adaptive_avg_pool1d
+from minigrad.nn.windows import adaptive_avg_pool2d as adaptive_avg_pool2d
+from minigrad.nn.windows import adaptive_avg_pool3d as adaptive_avg_pool3d
+from minigrad.nn.windows import adaptive_max_pool1d as adaptive_max_pool1d
+from minigrad.nn.windows import adaptive_max_pool2d as adaptive_max_pool2d
+from minigrad.nn.windows import adaptive_max_pool3d as adaptive_max_pool3d
+from minigrad.nn.windows import affine_grid as affine_grid
+from minigrad.nn.windows import avg_pool1d as avg_pool1d
+from minigrad.nn.windows import avg_pool2d as avg_pool2d
+from minigrad.nn.windows import avg_pool3d as avg_pool3d
+from minigrad.nn.windows import channel_shuffle as channel_shuffle
+from minigrad.nn.windows import conv1d as conv1d
+from minigrad.nn.windows import conv2d as conv2d
+from minigrad.nn.windows import conv3d as conv3d
+from minigrad.nn.windows import conv_transpose1d as conv_transpose1d
+from minigrad.nn.windows import conv_transpose2d as conv_transpose2d
+from minigrad.nn.windows import conv_transpose3d as conv_transpose3d
+from minigrad.nn.windows import fold as fold
+from minigrad.nn.windows import grid_sample as grid_sample
+from minigrad.nn.windows import interpolate as interpolate
+from minigrad.nn.windows import max_pool1d as max_pool1d
+from minigrad.nn.windows import max_pool2d as max_pool2d
+from minigrad.nn.windows import max_pool3d as max_pool3d
+from minigrad.nn.windows import max_unpool1d as max_unpool1d
+from minigrad.nn.windows import max_unpool2d as max_unpool2d
+from minigrad.nn.windows import max_unpool3d as max_unpool3d
+from minigrad.nn.windows import pad as pad
+from minigrad.nn.windows import pixel_shuffle as pixel_shuffle
+from minigrad.nn.windows import pixel_unshuffle as pixel_unshuffle
+from minigrad.nn.windows import unfold as unfold
+from minigrad.nn.windows import upsample as upsample
+from minigrad.nn.windows import upsample_bilinear as upsample_bilinear
+from minigrad.nn.windows import upsample_nearest as upsample_nearest
 from minigrad.tensor import Tensor
 
 Sizes = int | Sequence[int]
@@ -79,22 +114,34 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
     return input.softplus(beta, threshold)
 
 
-def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
+def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """exp(x) / sum(exp(x)) along an axis."""
-    return input.softmax(dim, dtype)
+    return input.softmax(_axis_of("softmax", input, dim, _stacklevel), dtype)
 
 
-def log_softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
+def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """log(softmax(x)) along an axis."""
-    return input.log_softmax(dim, dtype)
+    return input.log_softmax(_axis_of("log_softmax", input, dim, _stacklevel), dtype)
 
 
-def softmin(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
+def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """softmax(-x) along an axis."""
-    return input.softmin(dim, dtype)
+    return input.softmin(_axis_of("softmin", input, dim, _stacklevel), dtype)
 
 
-gumbel_softmax = Tensor.gumbel_softmax
+def _axis_of(name: str, x: Tensor, dim: int | None, stacklevel: int) -> int:
+    """`dim`; where none is given, the one that PyTorch takes, with a warning as there."""
+    if dim is not None:
+        return dim
+    implied = 0 if as_tensor(name, x).ndim in (0, 1, 3) else 1
+    warnings.warn(f"[{name}] expected dim=, got none, which is taken for {implied} of {list(x.shape)}", UserWarning,
+                  stacklevel=stacklevel)
+    return implied
+
+
+def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
+    """A sample of one of many by their logits; see `Tensor.gumbel_softmax`. `eps` has no effect, as in PyTorch."""
+    return logits.gumbel_softmax(tau, hard, dim)
 
 
 def _in_place(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -135,145 +182,6 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
 
 scaled_dot_product_attention = Tensor.scaled_dot_product_attention
 
-
-def _conv(axes: int) -> Callable[..., Tensor]:
-    def conv(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Any = 0,
-             dilation: Sizes = 1, groups: int = 1) -> Tensor:
-        """Cross-correlation of x [N, C, ...] with a weight [out, C / groups, *kernel]; `padding` is one integer, one
-        per axis, 'valid' or 'same'."""
-        name = f"conv{axes}d"
-        _check_axes(name, input, weight, axes)
-        if isinstance(padding, str):
-            kernel: Any = weight.shape[2:]
-            reach = [d * (k - 1) for d, k in zip(per_axis(name, dilation, axes), kernel, strict=True)]
-            if padding not in ("same", "valid") or (padding == "same" and set(per_axis(name, stride, axes)) != {1}):
-                raise ShapeError(f"[{name}] expected padding as an integer, one per axis, 'valid', or 'same' with "
-                                 f"stride 1, got {padding!r} with stride {stride}")
-            padding = [p for r in reach[::-1] for p in (r // 2, r - r // 2)] if padding == "same" else 0
-        else:
-            padding = [p for size in per_axis(name, padding, axes)[::-1] for p in (size, size)]
-        return input.conv2d(weight, bias, groups, stride, dilation, padding)
-
-    conv.__name__ = f"conv{axes}d"
-    return conv
-
-
-def _conv_transpose(axes: int) -> Callable[..., Tensor]:
-    def conv_transpose(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1,
-                       padding: Sizes = 0, output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1) -> Tensor:
-        """The gradient of a convolution by its input: x [N, C, ...], weight [C, out / groups, *kernel]."""
-        name = f"conv_transpose{axes}d"
-        _check_axes(name, input, weight, axes)
-        pads = [p for size in per_axis(name, padding, axes)[::-1] for p in (size, size)]
-        return input.conv_transpose2d(weight, bias, groups, stride, dilation, pads, output_padding)
-
-    conv_transpose.__name__ = f"conv_transpose{axes}d"
-    return conv_transpose
-
-
-def _check_axes(name: str, x: Tensor, weight: Tensor, axes: int) -> None:
-    if as_tensor(name, x).ndim != axes + 2 or as_tensor(name, weight).ndim != axes + 2:
-        raise ShapeError(f"[{name}] expected x and weight of {axes + 2} axes, got {list(x.shape)} and "
-                         f"{list(weight.shape)}")
-
-
-conv1d, conv2d, conv3d = (_conv(n) for n in (1, 2, 3))
-conv_transpose1d, conv_transpose2d, conv_transpose3d = (_conv_transpose(n) for n in (1, 2, 3))
-
-
-def unfold(input: Tensor, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1) -> Tensor:
-    """Windows of images [N, C, H, W] as columns [N, C * prod(kernel), L]: `Tensor.im2col`."""
-    return input.im2col(kernel_size, dilation, padding, stride)
-
-
-def fold(input: Tensor, output_size: Sizes, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0,
-         stride: Sizes = 1) -> Tensor:
-    """Columns added where they came from: `Tensor.col2im`."""
-    return input.col2im(output_size, kernel_size, dilation, padding, stride)
-
-
-# Pooling
-
-
-def _max_pool(axes: int) -> Callable[..., Any]:
-    def max_pool(input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-                 dilation: Sizes = 1, ceil_mode: bool = False, return_indices: bool = False) -> Any:
-        """The largest element of each window of the last axes; see `Tensor.max_pool2d`."""
-        name = f"max_pool{axes}d"
-        return input.max_pool2d(per_axis(name, kernel_size, axes), stride, dilation, per_axis(name, padding, axes),
-                                ceil_mode, return_indices)
-
-    max_pool.__name__ = f"max_pool{axes}d"
-    return max_pool
-
-
-def _avg_pool(axes: int) -> Callable[..., Tensor]:
-    def avg_pool(input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-                 ceil_mode: bool = False, count_include_pad: bool = True) -> Tensor:
-        """The mean of each window of the last axes; see `Tensor.avg_pool2d`."""
-        name = f"avg_pool{axes}d"
-        return input.avg_pool2d(per_axis(name, kernel_size, axes), stride, 1, per_axis(name, padding, axes),
-                                count_include_pad, ceil_mode)
-
-    avg_pool.__name__ = f"avg_pool{axes}d"
-    return avg_pool
-
-
-def _adaptive(kind: str, axes: int) -> Callable[..., Tensor]:
-    def adaptive_pool(input: Tensor, output_size: Any) -> Tensor:
-        """As many windows of the last axes as `output_size` says; None keeps an axis."""
-        sizes = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size,) * axes
-        return getattr(input, f"adaptive_{kind}_pool2d")(sizes)
-
-    adaptive_pool.__name__ = f"adaptive_{kind}_pool{axes}d"
-    return adaptive_pool
-
-
-max_pool1d, max_pool2d, max_pool3d = (_max_pool(n) for n in (1, 2, 3))
-avg_pool1d, avg_pool2d, avg_pool3d = (_avg_pool(n) for n in (1, 2, 3))
-adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = (_adaptive("avg", n) for n in (1, 2, 3))
-adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = (_adaptive("max", n) for n in (1, 2, 3))
-
-
-def _max_unpool(axes: int) -> Callable[..., Tensor]:
-    def max_unpool(input: Tensor, indices: Tensor, kernel_size: Sizes, stride: Sizes | None = None,
-                   padding: Sizes = 0, output_size: Sequence[int] | None = None) -> Tensor:
-        """The elements of max pooling with return_indices put where they were; see `Tensor.max_unpool2d`."""
-        name = f"max_unpool{axes}d"
-        return input.max_unpool2d(indices, per_axis(name, kernel_size, axes), stride, per_axis(name, padding, axes),
-                                  output_size)
-
-    max_unpool.__name__ = f"max_unpool{axes}d"
-    return max_unpool
-
-
-max_unpool1d, max_unpool2d, max_unpool3d = (_max_unpool(n) for n in (1, 2, 3))
-
-
-def interpolate(input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
-                align_corners: bool | None = None) -> Tensor:
-    """The last axes resampled; see `Tensor.interpolate`."""
-    return input.interpolate(size, mode, bool(align_corners), scale_factor=scale_factor)
-
-
-upsample = interpolate
-
-
-def grid_sample(input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros",
-                align_corners: bool | None = None) -> Tensor:
-    """x [N, C, H, W] at the places `grid` [N, A, B, 2]; see `Tensor.grid_sample`."""
-    return input.grid_sample(grid, mode, padding_mode, bool(align_corners))
-
-
-affine_grid = Tensor.affine_grid
-pixel_shuffle, pixel_unshuffle, channel_shuffle = Tensor.pixel_shuffle, Tensor.pixel_unshuffle, Tensor.channel_shuffle
-
-
-def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
-    """Elements around the last axes: (left, right, top, bottom, ...); see `Tensor.pad`."""
-    return input.pad(pad, mode, 0.0 if value is None else value)
-
-
 # Norms
 
 
@@ -281,9 +189,11 @@ def batch_norm(input: Tensor, running_mean: Tensor | None, running_var: Tensor |
                bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5) -> Tensor:
     """(x - mean) / sqrt(var + eps) * weight + bias per channel of [N, C, ...]: of the batch's statistics in training,
     which move the running ones by `momentum`, else of the running ones."""
+    if as_tensor("batch_norm", input).ndim < 2:
+        raise ShapeError(f"[batch_norm] expected [N, C, ...], got {list(input.shape)}")
     if not training:
-        mean, var = as_tensor("batch_norm", running_mean), as_tensor("batch_norm", running_var)
-        return input.batchnorm(weight, bias, mean, (var + eps).rsqrt())
+        return _by_statistics(input, weight, bias, as_tensor("batch_norm", running_mean),
+                              as_tensor("batch_norm", running_var), eps)
     y, mean, var = input.batchnorm_train(weight, bias, eps, correction=1)
     for kept, found in ((running_mean, mean), (running_var, var)):
         if kept is not None:
@@ -291,6 +201,13 @@ def batch_norm(input: Tensor, running_mean: Tensor | None, running_var: Tensor |
     return y
 
 
+@rounded_once
+def _by_statistics(x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor,
+                   eps: float) -> Tensor:
+    return x.batchnorm(weight, bias, mean, (var + eps).rsqrt())
+
+
+@rounded_once
 def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None,
                bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """(x - mean) / sqrt(var + eps) * weight + bias over the last axes, which are `normalized_shape`."""
@@ -299,6 +216,7 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | 
     return y if bias is None else y + bias
 
 
+@rounded_once
 def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None,
              eps: float | None = None) -> Tensor:
     """x / sqrt(mean(x*x) + eps) * weight over the last axes; `eps` is the type's unless told."""
@@ -307,13 +225,15 @@ def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | No
     return y if weight is None else y * weight
 
 
+@rounded_once
 def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
                eps: float = 1e-5) -> Tensor:
     """`layer_norm` over each of `num_groups` groups of channels of [N, C, ...] and all positions."""
     groups = as_count("group_norm", "num_groups", num_groups, 1)
     if input.ndim < 2 or input.shape[1] % groups != 0:  # type: ignore[operator]
         raise ShapeError(f"[group_norm] expected [N, C * {groups}, ...], got {list(input.shape)}")
-    y = input.reshape(input.shape[0], groups, -1).layernorm(-1, eps).reshape(*input.shape)
+    size = product(input.shape[1:]) // groups
+    y = input.reshape(input.shape[0], groups, size).layernorm(-1, eps).reshape(*input.shape)
     shape = (1, -1, *[1] * (input.ndim - 2))
     y = y if weight is None else y * weight.reshape(*shape)
     return y if bias is None else y + bias.reshape(*shape)
@@ -333,8 +253,9 @@ def instance_norm(input: Tensor, running_mean: Tensor | None = None, running_var
 
 
 def _last_axes(name: str, x: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
-    if tuple(x.shape[x.ndim - len(shape):]) != tuple(shape) or len(shape) > x.ndim:
-        raise ShapeError(f"[{name}] expected [..., {', '.join(map(str, shape))}], got {list(x.shape)}")
+    if not shape or tuple(x.shape[x.ndim - len(shape):]) != tuple(shape) or len(shape) > x.ndim:
+        raise ShapeError(f"[{name}] expected [..., {', '.join(map(str, shape)) or 'at least one length'}], got "
+                         f"{list(x.shape)}")
     return tuple(range(-len(shape), 0))
 
 

@@ -49,16 +49,17 @@ class _MaxPool(_Pool):
 
 class _AvgPool(_Pool):
     """The mean of each window; what is padded counts as zeros unless `count_include_pad` is False. `ceil_mode` adds a
-    last window that leaves the input, if it starts inside."""
+    last window that leaves the input, if it starts inside. `divisor_override` takes the place of the count."""
 
     def __init__(self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False,
-                 count_include_pad: bool = True):
+                 count_include_pad: bool = True, divisor_override: int | None = None):
         self._sizes(kernel_size, stride, padding)
-        self.count_include_pad, self.ceil_mode = count_include_pad, ceil_mode
+        self.count_include_pad, self.ceil_mode, self.divisor_override = count_include_pad, ceil_mode, divisor_override
 
     def forward(self, x: Tensor) -> Tensor:
         x, padding = as_tensor(type(self).__name__, x), _flat(self.padding)
-        return x.avg_pool2d(self.kernel_size, self.stride, 1, padding, self.count_include_pad, self.ceil_mode)
+        return x.avg_pool2d(self.kernel_size, self.stride, 1, padding, self.count_include_pad, self.ceil_mode,
+                            self.divisor_override)
 
 
 class _Adaptive(Layer, ABC):
@@ -82,10 +83,15 @@ class _AdaptiveAvg(_Adaptive):
 
 
 class _AdaptiveMax(_Adaptive):
-    """The largest elements of as many windows as `output_size` says: one int or one per axis; None keeps an axis."""
+    """The largest elements of as many windows as `output_size` says: one int or one per axis; None keeps an axis.
+    With `return_indices`, places in the flattened last axes come with the values."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return as_tensor(type(self).__name__, x).adaptive_max_pool2d(self.output_size)
+    def __init__(self, output_size: int | tuple[int | None, ...] | None, return_indices: bool = False):
+        super().__init__(output_size)
+        self.return_indices = return_indices
+
+    def forward(self, x: Tensor) -> Any:
+        return as_tensor(type(self).__name__, x).adaptive_max_pool2d(self.output_size, self.return_indices)
 
 
 class _MaxUnpool(_Pool):

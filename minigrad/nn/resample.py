@@ -7,23 +7,24 @@ from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_count, as_tensor
 from minigrad.nn.arguments import as_sizes
 from minigrad.nn.module import Layer
+from minigrad.nn.windows import interpolate
 from minigrad.tensor import Tensor
 
 Sizes = int | tuple[int, ...]
 
 
 class Upsample(Layer):
-    """`Tensor.interpolate` to `size`, or to `scale_factor` times the lengths; see there for `mode`."""
+    """`functional.interpolate` to `size`, or to `scale_factor` times the lengths; see there for `mode`."""
 
     def __init__(self, size: Sizes | None = None, scale_factor: float | tuple[float, ...] | None = None,
-                 mode: str = "nearest", align_corners: bool | None = None):
+                 mode: str = "nearest", align_corners: bool | None = None, recompute_scale_factor: bool | None = None):
         if (size is None) == (scale_factor is None):
             raise ShapeError(f"[Upsample] expected size or scale_factor, got {size!r} and {scale_factor!r}")
-        self.size, self.scale_factor, self.mode, self.align_corners = size, scale_factor, mode, bool(align_corners)
+        self.size, self.scale_factor, self.mode, self.align_corners = size, scale_factor, mode, align_corners
+        self.recompute_scale_factor = recompute_scale_factor
 
     def forward(self, x: Tensor) -> Tensor:
-        return as_tensor("Upsample", x).interpolate(self.size, self.mode, self.align_corners,
-                                                    scale_factor=self.scale_factor)
+        return interpolate(x, self.size, self.scale_factor, self.mode, self.align_corners, self.recompute_scale_factor)
 
 
 class UpsamplingNearest2d(Upsample):

@@ -11,9 +11,10 @@ import numpy as np
 
 from minigrad.dtype import DType, int32
 from minigrad.errors import DTypeError, ShapeError
-from minigrad.expr import bounds
+from minigrad.expr import Index, bounds
 from minigrad.ops import build as B
-from minigrad.ops.node import Node
+from minigrad.ops.composite import composite
+from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Op, Shape, Storage
 
 REDUCTIONS = ("set", "add", "mul", "max", "min")
@@ -130,4 +131,31 @@ def _scatter_reference(base: np.ndarray, index: np.ndarray, value: np.ndarray, *
 GATHER = Op("gather", _gather_infer, _gather_vjp, _gather_reference, Storage("gather"))
 SCATTER = Op("scatter", _scatter_infer, _scatter_vjp, _scatter_reference, Storage("scatter"))
 
-INDEXED = (GATHER, SCATTER)
+
+
+# Placed
+
+
+def _placed_infer(shapes: Sequence[Shape], dtypes: Sequence[DType], length: Index) -> tuple[Shape, DType]:
+    _check_index("placed", shapes[0], shapes[1], dtypes[1], len(shapes[0]) - 1)
+    return (*shapes[0][:-1], length), dtypes[0]
+
+
+def _placed(x: Node, index: Node, length: Index) -> Node:
+    return B.scatter(B.full(0, (*x.shape[:-1], length), x.dtype, x.device), index, x, len(x.shape) - 1, "set")
+
+
+def _placed_vjp(node: Node, g: Node) -> tuple[Node, None]:
+    return B.gather(g, node.inputs[1], len(g.shape) - 1), None
+
+
+PLACED = composite("placed", _placed_infer, _placed, _placed_vjp)
+
+
+def placed(x: Node, index: Node, length: Index) -> Node:
+    """Zeros [..., length] with the elements of x at indices along the last axis. Each has the gradient of its place,
+    also where another one is written there: these are equal where they come from max pooling."""
+    return apply(PLACED, x, index, length=length)
+
+
+INDEXED = (GATHER, SCATTER, PLACED)
