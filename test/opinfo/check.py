@@ -15,7 +15,7 @@ from minigrad.errors import InternalError, MinigradError
 
 from .compare import cotangent, difference, other_equals, tolerances
 from .convert import Unsupported, call_of, dtype_name, flat, from_torch
-from .counterparts import INDICES, RANDOM, counterpart
+from .counterparts import INDICES, RANDOM, SIGNS, counterpart
 
 REFUSALS = (MinigradError, TypeError, ValueError, IndexError, NotImplementedError)
 DIRECTIONS = ("forward", "gradient", "second", "errors")
@@ -145,10 +145,11 @@ def _precise(compute: Callable[[], list[Any]], count: int) -> list[Any]:
 
 def _forward(entry: Any, run: Any, sample: Any, dtype: torch.dtype, device: str) -> str | None:
     args, options = call_of(sample, device, lambda t: from_torch(t, device))
-    expected = flat(_torch_result(entry, sample))
-    precise = _precise(lambda: flat(_torch_result(entry, sample.transform(_widened))), len(expected))
+    process = sample.output_process_fn_grad if entry.name in SIGNS else lambda result: result
+    expected = flat(process(_torch_result(entry, sample)))
+    precise = _precise(lambda: flat(process(_torch_result(entry, sample.transform(_widened)))), len(expected))
     try:
-        got = flat(run(*args, **options))
+        got = flat(process(run(*args, **options)))
         drawn = entry.name in RANDOM or sample.kwargs.get("dropout_p")
         if other_equals(entry, sample, got, expected):
             got, expected, precise = got[:-1], expected[:-1], precise[:-1]
@@ -218,6 +219,8 @@ def _weighted(results: list[Any], first: int) -> Tensor:
 
 def _gradient(entry: Any, run: Any, sample: Any, dtype: torch.dtype, device: str, order: int = 1) -> str | None:
     call_of(sample, device, lambda t: from_torch(t, device))  # Unsupported is said before anything is computed
+    if sample.kwargs.get("dropout_p"):
+        raise Unsupported("drawn")
     try:
         expected = _torch_gradients(entry, sample, order)
     except RuntimeError as error:

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import minigrad
-from minigrad import Tensor
+from minigrad import Tensor, linalg
 from minigrad.nn import functional as F
 
 Call = Callable[..., Any]
@@ -39,7 +39,8 @@ TABLE: dict[str, Call | None] = {
     "uniform": Tensor.uniform_, "normal_in_place": Tensor.normal_, "exponential": Tensor.exponential_,
     "cauchy": Tensor.cauchy_, "geometric": Tensor.geometric_, "log_normal": Tensor.log_normal_,
     "fill": lambda x, value: x.clone().fill_(value), "zero_": lambda x: x.clone().zero_(),
-    "linalg.inv": Tensor.inverse, "linalg.pinv": Tensor.pinverse,
+    "linalg_lstsq_grad_oriented": lambda *args, **options: linalg.lstsq(*args, **options)[:2],
+    "linalg_pinv_singular": lambda left, right: linalg.pinv(left.dot(right.transpose(-1, -2))),
     "gradient": None,  # Tensor.gradient is that of autograd
     "to_sparse": None,
 }
@@ -52,7 +53,7 @@ INDICES = {"argmax", "argmin", "argsort", "sort", "topk", "kthvalue", "mode", "m
            "tril_indices", "triu_indices", "nn.functional.max_pool1d", "nn.functional.max_pool2d",
            "nn.functional.max_pool3d", "nn.functional.adaptive_max_pool1d", "nn.functional.adaptive_max_pool2d",
            "nn.functional.adaptive_max_pool3d", "nn.functional.fractional_max_pool2d", "nn.functional.one_hot",
-           "nn.functional.fractional_max_pool3d", "randperm", "full"}
+           "nn.functional.fractional_max_pool3d", "randperm", "full", "linalg.lstsq", "linalg.matrix_rank"}
 """Operations whose results are positions or counts, or Python's integers: int32 here where PyTorch has int64."""
 
 BESIDE_VALUES = {"sort": 0, "argsort": 0, "topk": 1, "kthvalue": 1, "mode": 0, "median": 0, "nanmedian": 0, "cummax": 0,
@@ -68,13 +69,25 @@ RANDOM = {"bernoulli", "cauchy", "empty", "empty_like", "exponential", "geometri
 
 WRONG: dict[str, str] = {
     "addcdiv": "second gradients of quotients with divisors near 0 are off by 2e-5 of the result",
+    "as_strided_partial_views": "what a view's storage holds beside it is not there",
+    "cholesky_inverse": "the gradient goes to the triangle that is read; PyTorch's to the other one too",
+    "cholesky_solve": "as cholesky_inverse",
     "cov": "gradients by weights are differences of nearly equal numbers: off by 3e-5 around 0",
     "erfinv": "the second gradient is off by 2e-6 of the result in float32",
+    "linalg_norm_subgradients_at_zero": "the second gradient at 0 is 0, PyTorch's NaN; that of 'nuc' there is any one",
+    "linalg_pinv_singular": "the second gradient in float32, of ranks of 1 of long sides",
+    "linalg_svd": "gradients in float32, where singular values are close", "svd": "as linalg_svd",
     "nextafter": "the gradient in bfloat16 where both are equal",
+    "nn_functional_adaptive_max_pool2d": "the gradient is shared among equal elements", **dict.fromkeys((
+        "nn_functional_adaptive_max_pool3d", "nn_functional_max_pool1d", "nn_functional_max_pool2d",
+        "nn_functional_max_pool3d"), "as adaptive_max_pool2d"),
+    "nn_functional_batch_norm": "an empty tensor without channels is refused",
     "nn_functional_ctc_loss": "the gradient is that by the argument; PyTorch's is that by the logits of a log_softmax "
                               "before it, behind which both are the same",
+    "nn_functional_local_response_norm": "means of squares of integers are not cut to integers",
     "nn_functional_normalize": "second gradients with p = 0.5, which are 0, are off by 1e-4",
     "nn_functional_poisson_nll_loss": "PyTorch's gradient by a target is NaN where Stirling's term is not taken",
+    "nn_functional_scaled_dot_product_attention": "gradients of bfloat16 take the result as it was rounded",
     "polygamma_polygamma_n_0": "float32 near zeros of the function left of 0, where the error is absolute",
     "pow": "large powers in float32 are off by 2e-6 of the result",
     "special_polygamma_special_polygamma_n_0": "as polygamma",
@@ -95,6 +108,9 @@ TAKEN: dict[str, str] = {
     "amin": "as aminmax",
 }
 """Entries of which inputs are taken that PyTorch refuses, and why."""
+
+SIGNS = {"linalg.eigh", "linalg.svd", "svd"}
+"""Operations whose vectors have free signs: what OpInfo makes of them for gradients is compared."""
 
 _PACKAGES = ("linalg", "special", "fft", "masked")
 
