@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from minigrad.dtype import DType, int32
+from minigrad.dtype import DType, int64
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_axis, as_tensor, broadcast_shapes
 from minigrad.mixins.decompositions import epsilon
@@ -132,10 +132,10 @@ def cond(A: Tensor, p: Any = None) -> Tensor:  # noqa: N803
 
 def matrix_rank(A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None,  # noqa: N803
                 ) -> Tensor:
-    """How many singular values are more than max(atol, rtol * the largest), int32; see `pinv`."""
+    """How many singular values are more than max(atol, rtol * the largest), int64; see `pinv`."""
     rows, columns = as_tensor("matrix_rank", A)._sizes_of_matrices("matrix_rank")
     if 0 in A.shape:
-        return A.new_zeros(*A.shape[:-2], dtype=int32)
+        return A.new_zeros(*A.shape[:-2], dtype=int64)
     atol, rtol = _tolerances(A, atol if tol is None else tol, rtol if tol is None else 0.0)
     return A._as_float().detach()._large_singular_values(atol, rtol, hermitian)[0].sum(-1)
 
@@ -222,7 +222,7 @@ def householder_product(A: Tensor, tau: Tensor) -> Tensor:  # noqa: N803
 
 def _first(bad: Tensor) -> Tensor:
     """The place of the first one along the last axis, counted from 1, 0 where there is none: int32."""
-    return bad.any(-1).where(bad.argmax(-1) + 1, 0) if bad.shape[-1] else bad.sum(-1, dtype=int32)
+    return bad.any(-1).where(bad.argmax(-1) + 1, 0) if bad.shape[-1] else bad.sum(-1).int()
 
 
 # Inverses and what is solved
@@ -280,7 +280,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: Any = None, *, driver: str | None = None)
     found, none = A.lstsq(right), A.new_zeros(0)
     seen = rows > columns and driver not in (None, "gelsy")
     left = (A.dot(found) - right).square().sum(-2) if seen else none
-    rank = none.int() if driver == "gels" else matrix_rank(A, atol=0.0, rtol=rcond)
+    rank = none.long() if driver == "gels" else matrix_rank(A, atol=0.0, rtol=rcond)
     values = svdvals(A.detach()) if driver in ("gelsd", "gelss") else none
     return Lstsq(found.squeeze(-1) if vectors else found, left, rank, values)
 

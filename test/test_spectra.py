@@ -85,6 +85,8 @@ def test_there_and_back() -> None:
     (lambda x: x.stft(4, win_length=5), "[stft] expected a win_length of at most n_fft 4, got 5"),
     (lambda x: x.stft(4, window=Tensor.ones(3)), "[stft] expected a window [4], got [3]"),
     (lambda x: x.stft(4, 0), "[stft] expected hop_length as an integer of 1 or more, got 0"),
+    (lambda x: x.stft(4, return_complex=True), "[stft] expected return_complex=False"),
+    (lambda x: x.istft(4, return_complex=True), "[istft] expected return_complex=False"),
     (lambda x: x.istft(4), "[istft] expected spectra [..., 3, T, 2] of floats, got float32 [2, 9]"),
 ])
 def test_mistakes(run: Callable[[Tensor], object], message: str) -> None:

@@ -26,7 +26,7 @@ class FactorMixin(DecompositionMixin):
         if not get_infos:
             return factors, pivots
         none = factors.detach().diagonal(0, -2, -1).eq(0)
-        return factors, pivots, none.any(-1).where(none.argmax(-1) + 1, 0) if none.shape[-1] else none.sum(-1)
+        return factors, pivots, none.any(-1).where(none.argmax(-1) + 1, 0) if none.shape[-1] else none.sum(-1).int()
 
     def _lu(self, pivot: bool = True) -> tuple[Self, Self, Self]:
         """(LU, pivots, the row of x that each row of L @ U is, int32 [..., M])."""

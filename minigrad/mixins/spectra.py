@@ -23,7 +23,8 @@ class SpectrumMixin(PartsMixin):
     __slots__ = ()
 
     def stft(self, n_fft: int, hop_length: int | None = None, win_length: int | None = None, window: Any = None,
-             center: bool = True, pad_mode: str = "reflect", normalized: bool = False, onesided: bool = True) -> Self:
+             center: bool = True, pad_mode: str = "reflect", normalized: bool = False, onesided: bool = True,
+             return_complex: bool = False) -> Self:
         """Spectra of frames of signals [L] or [N, L], every `hop_length` (n_fft // 4 unless told): [..., F, T, 2],
         where F is n_fft // 2 + 1 frequencies, or n_fft without `onesided`.
 
@@ -31,6 +32,8 @@ class SpectrumMixin(PartsMixin):
         With `center`, signals are padded by n_fft // 2 on both sides as `pad_mode` says. `normalized` divides by
         sqrt(n_fft). Raises ShapeError for a signal shorter than a frame.
         """
+        if return_complex:
+            raise ShapeError("[stft] expected return_complex=False: spectra are pairs (real, imaginary) in a last axis")
         if self.ndim not in (1, 2) or not self.dtype.is_float:
             raise ShapeError(f"[stft] expected signals [L] or [N, L] of floats, got {self.dtype} {list(self.shape)}")
         size, hop, window = self._frames("stft", n_fft, hop_length, win_length, window)
@@ -46,10 +49,13 @@ class SpectrumMixin(PartsMixin):
         return pairs if self.ndim == 2 else pairs.squeeze(0)
 
     def istft(self, n_fft: int, hop_length: int | None = None, win_length: int | None = None, window: Any = None,
-              center: bool = True, normalized: bool = False, onesided: bool = True, length: int | None = None) -> Self:
+              center: bool = True, normalized: bool = False, onesided: bool = True, length: int | None = None,
+              return_complex: bool = False) -> Self:
         """The signals [L] or [N, L] whose `stft` is nearest to spectra [..., F, T, 2], by the same arguments: frames
         times windows, added and divided by what the windows' squares add up to; 0 where that is nothing. `length` cuts
         or pads with zeros."""
+        if return_complex:
+            raise ShapeError("[istft] expected return_complex=False: signals are real")
         size, hop, window = self._frames("istft", n_fft, hop_length, win_length, window)
         count = size // 2 + 1 if onesided else size
         if self.ndim not in (3, 4) or self.shape[-1] != 2 or self.shape[-3] != count or not self.dtype.is_float:

@@ -1,6 +1,7 @@
 """Max pooling over windows at random places, of as many as are asked for."""
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -84,7 +85,7 @@ def _pooling(axes: int) -> Callable[..., Any]:
         values = windows.max(inner)
         if not return_indices:
             return values
-        flat = Tensor.arange(x[0, 0].numel(), device=x.device).reshape(1, 1, *lengths).expand(*x.shape)
+        flat = Tensor.arange(math.prod(lengths), device=x.device).reshape(1, 1, *lengths).expand(*x.shape)
         where = _taken(flat, places).reshape(*x.shape[:2], *parts)
         hit = windows.eq(windows.max(inner, True)).bitwise_or(windows.isnan())
         return values, hit.where(where, 2**31 - 1).min(inner)

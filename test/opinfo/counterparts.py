@@ -53,7 +53,7 @@ INDICES = {"argmax", "argmin", "argsort", "sort", "topk", "kthvalue", "mode", "m
            "tril_indices", "triu_indices", "nn.functional.max_pool1d", "nn.functional.max_pool2d",
            "nn.functional.max_pool3d", "nn.functional.adaptive_max_pool1d", "nn.functional.adaptive_max_pool2d",
            "nn.functional.adaptive_max_pool3d", "nn.functional.fractional_max_pool2d", "nn.functional.one_hot",
-           "nn.functional.fractional_max_pool3d", "randperm", "full", "linalg.lstsq", "linalg.matrix_rank"}
+           "nn.functional.fractional_max_pool3d", "randperm", "full"}
 """Operations whose results are positions or counts, or Python's integers: int32 here where PyTorch has int64."""
 
 BESIDE_VALUES = {"sort": 0, "argsort": 0, "topk": 1, "kthvalue": 1, "mode": 0, "median": 0, "nanmedian": 0, "cummax": 0,
