@@ -176,6 +176,7 @@ ROWS: list[Any] = [
 
 
 FURTHER: list[Any] = [
+    *[(lambda m, x, k=k: m.cat([x[0, :0], x, x[:1], x[0, :0]][k:], -2), normal(2, 3)) for k in (0, 1)],
     (lambda m, x: m.tensordot(x, x[:1], dims=([0, 1], [1, 0])), normal(3, 3)),
     (lambda m, x: m.tensordot(x[:1, :1], x, dims=([0, 1], [1, 0])), normal(3, 3)),
     (lambda m, x: m.cumulative_trapezoid(x, dim=0), normal(4, 3)),

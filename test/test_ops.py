@@ -10,7 +10,7 @@ from minigrad.ops import OPS
 
 COVERED_ELSEWHERE = {"copy", "scalar", "random_bits", "detach", "moved", "stepped", "attention_sums",
                      "inverse", "pivots", "cholesky", "qr_q", "qr_r", "eigen", "eliminated", "lu",
-                     "pseudo_inverse", "placed"}
+                     "pseudo_inverse", "placed", "passed"}
 """Tested in the files of tensors, random numbers, gradients, layers, optimizers, of the gradient of attention, and of
 decompositions."""
 

@@ -224,13 +224,15 @@ class MovementMixin(ActivationMixin):
         if not isinstance(self, Base):  # Tensor.cat([a, b]), Tensor.cat([a, b], 1)
             return _first("cat", self).cat(*self[1:], dim=_positional(others, dim))
         parts = [self, *[as_tensor("cat", t) for t in spread(others)]]
-        a = as_axis("cat", dim, self.ndim)
+        common = _common_dtype(parts)
+        parts = [p for p in parts if p.shape != (0,)] or parts[:1]  # as in PyTorch, [0] joins whatever it is given
+        like = parts[0]
+        a = as_axis("cat", dim, like.ndim)
         for p in parts[1:]:
-            if p.ndim != self.ndim or p.shape[:a] != self.shape[:a] or p.shape[a + 1:] != self.shape[a + 1:]:
+            if p.ndim != like.ndim or p.shape[:a] != like.shape[:a] or p.shape[a + 1:] != like.shape[a + 1:]:
                 raise ShapeError(f"[cat] expected shapes equal beside axis {a}, "
                                  f"got {' and '.join(str(list(x.shape)) for x in parts)}")
-        common = _common_dtype(parts)
-        parts = [p.cast(common) for p in parts if p.shape[a] != 0] or [self.cast(common)]
+        parts = [p.cast(common) for p in parts if p.shape[a] != 0] or [like.cast(common)]
         while len(parts) > _CAT_AT_ONCE:
             # Every element is computed from all parts at once: many parts are joined in memory, group by group.
             groups = [parts[i:i + _CAT_AT_ONCE] for i in range(0, len(parts), _CAT_AT_ONCE)]
@@ -241,7 +243,7 @@ class MovementMixin(ActivationMixin):
         fill = -0.0 if common.is_float else 0
         for p in parts:
             stop = start + p.shape[a]
-            pads = tuple([(start, total - stop) if i == a else (0, 0) for i in range(self.ndim)])
+            pads = tuple([(start, total - stop) if i == a else (0, 0) for i in range(like.ndim)])
             padded = B.pad(p._node, pads, fill)
             node = padded if node is None else (B.add if common.kind != "b" else B.or_)(node, padded)
             start = stop

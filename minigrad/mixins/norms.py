@@ -32,8 +32,7 @@ class NormMixin(StatisticsMixin):
         return self._vector_norm("norm", 2 if p is None or p == "fro" else p, dim, keepdim, dtype)
 
     def _vector_norm(self, name: str, p: Any, axis: Axis, keepdim: bool, dtype: DType | str | None = None) -> Self:
-        given = self._as_float() if dtype is None else self.cast(to_dtype(dtype))
-        return given.cast(given.dtype.compute)._norm(name, p, axis, keepdim).cast(given.dtype)
+        return (self._as_float() if dtype is None else self.cast(to_dtype(dtype)))._norm(name, p, axis, keepdim)
 
     def _matrix_norm(self, name: str, p: Any, dim: Any, keepdim: bool, dtype: DType | str | None = None) -> Self:
         """Of the matrices over two axes: 'fro', 'nuc' the sum of singular values, 2 and -2 the largest and smallest of
@@ -58,6 +57,7 @@ class NormMixin(StatisticsMixin):
             result = result.reshape(*[1 if a in (rows, columns) else d for a, d in enumerate(self.shape)])
         return result.cast(given.dtype)
 
+    @rounded_once
     def _norm(self, name: str, p: Any, axis: Axis, keepdim: bool) -> Self:
         """Of floats, in their type."""
         p = as_number(name, "p", p)
