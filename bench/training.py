@@ -2,6 +2,7 @@
 of them come to together."""
 from __future__ import annotations
 
+import gc
 import os
 import statistics
 import tempfile
@@ -29,6 +30,7 @@ Weights = list[dict[str, np.ndarray]]
 def compare(bench: Bench, work: Work, build: Build, check: Callable[[Weights], list[str]] | None = None) -> None:
     """Rows of a captured and an eager step beside torch's. What is wrong is added to the report's failures: losses that
     differ over the first steps from the same weights, the lines that `check` returns for these, and exceptions."""
+    gc.collect()  # else the Modules and captures of programs before, which are in cycles, are looked at in each step
     try:
         sides, wrong = _sides(bench, build, check)
     except Exception as error:  # one program of many: the others are measured all the same

@@ -468,6 +468,7 @@ def test_fetch_member_checks(tmp_path: Path, served: list[str]) -> None:
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
+@pytest.mark.filterwarnings("ignore:Setuptools is replacing distutils")  # where something imported that before
 def test_fetch_without_pip_or_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with config(cache_dir=tmp_path):
         words = "ERROR: Could not find a version\nERROR: No matching distribution"

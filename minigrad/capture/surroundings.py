@@ -57,7 +57,8 @@ class Surroundings:
         if self.plain is not None:
             paths = paths_of(self.plain.__code__)
             self.globals = sorted({p[0][1] for p in paths if p[0][0] == "global"})
-            self.attributes = sorted({p[1][1] for p in paths if p[0][0] == "own" and len(p) > 1})
+            self.attributes = sorted({p[1][1] for p in paths if p[0][0] == "own" and len(p) > 1
+                                      and p[1][0] == "attribute"})
         self._cells = self.plain.__closure__ or () if self.plain is not None else ()
         self._modules: list[ref] = []
         self._keys: tuple[tuple[str, Any], ...] | None = None

@@ -68,7 +68,7 @@ class Trace:
 def trace(output: Node) -> Trace | None:
     """The Trace of a Node; None where a gradient may be asked in between (hooks, functions with gradients of their
     own), where there are values in between that need not be computed again, and over symbolic dims."""
-    if hooked or not output.dtype.is_float:
+    if hooked or not output.dtype.is_float or output.storage is not None:
         return None
     made = Trace(output)
     places, order, words = made.places, made.order, made.words
@@ -94,8 +94,8 @@ def trace(output: Node) -> Trace | None:
                 stack += waiting
                 continue
             kind = node.kind
-            if kind is None or kind.symbolic or node.op in FUNCTION or (
-                    node.storage is not None and node is not output) or node.device != device:
+            if kind is None or kind.symbolic or node.op in FUNCTION or node.storage is not None or \
+                    node.device != device:
                 return None
             words.append(0 if node.op is SAME else kind.number)
             words += [places[i] for i in inputs]

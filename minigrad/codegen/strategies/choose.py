@@ -85,6 +85,9 @@ def choose_plan(nest: Nest, target: Target) -> AnyPlan:
     over_planes = window.plan((nest,), target)
     if isinstance(over_planes, WindowPlan):
         return over_planes
+    plan = packed.plan(nest, target, few=True)
+    if isinstance(plan, PackedPlan):
+        return plan
     return contraction.plan(nest, target) or reduction.plan(nest, target)
 
 

@@ -61,6 +61,9 @@ MIN_WORK = 1 << 18
 MIN_M, MIN_N, MIN_K = 16, 16, 16
 """Each operand's element is used M or N times per packing, each output K times per write-back."""
 
+FEW = 4
+"""Rows and columns from which packing is better than no other strategy than loading from where the operands are."""
+
 MIN_M_TURNED = 48
 """As much reuse is needed where B is read across its contiguous variable."""
 
@@ -79,8 +82,8 @@ class Packing:
 
 
 @lru_cache(maxsize=256)
-def plan(nest: Nest, target: Target) -> PackedPlan | str:
-    """The packed plan, or why the nest is not packed."""
+def plan(nest: Nest, target: Target, few: bool = False) -> PackedPlan | str:
+    """The packed plan, or why the nest is not packed; `few`: also of few rows or columns."""
     found = recognise(nest)
     if isinstance(found, str):
         return found
@@ -89,11 +92,12 @@ def plan(nest: Nest, target: Target) -> PackedPlan | str:
     if recognise_stream(nest, target) is not None:
         return "not packed: few rows stream the other operand"
     sizes = [size(vs) for vs in (found.m, found.n, found.k)]
-    if any(s < least for s, least in zip(sizes, (MIN_M, MIN_N, MIN_K), strict=True)) or product(sizes) < MIN_WORK:
+    least = (FEW, FEW, MIN_K) if few else (MIN_M, MIN_N, MIN_K)
+    if any([s < enough for s, enough in zip(sizes, least, strict=True)]) or product(sizes) < MIN_WORK:
         return f"not packed: M={sizes[0]} N={sizes[1]} K={sizes[2]} is too small"
     pairs = bfloat16.in_pairs(found) if bfloat16.takes_bfloat16(found, target) else None
-    few = sizes[0] < MIN_M_TURNED and not steps_closely(found.b, found.n)
-    if few and not (pairs is not None and in_squares(pairs.b, pairs.k) and sizes[1] >= 2 * MIN_N):
+    across = sizes[0] < MIN_M_TURNED and not steps_closely(found.b, found.n) and not few
+    if across and not (pairs is not None and in_squares(pairs.b, pairs.k) and sizes[1] >= 2 * MIN_N):
         return f"not packed: M={sizes[0]} is too small to read B across its contiguous variable"
     for vs in (found.m, found.n, found.k):
         if any(not isinstance(v.hi, int) for v in vs[1:]):
@@ -103,7 +107,7 @@ def plan(nest: Nest, target: Target) -> PackedPlan | str:
     words = narrow_kind(found, target)
     if words:
         return packed(in_words(found, words), target, words)
-    options = [] if few else [option(found, target)]
+    options = [] if across else [option(found, target)]
     if pairs is not None:
         options.append(option(pairs, target, bfloat16.KIND))
     return min(options, key=lambda o: o[0])[1]
