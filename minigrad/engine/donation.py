@@ -89,14 +89,15 @@ def overwritten_leaf(assign: Node, outside: dict[int, int]) -> Node | None:
 
 
 def lazy_readers(graph: Graph, device: str) -> list[Node]:
-    """Lazy values held by Tensors beside this graph that read what its assigns replace, and share most of its work.
+    """Lazy values held by Tensors, of this graph or beside it, that read what its assigns replace and share its work.
 
     A loss that was differentiated and is printed after the step, for one: computing it now costs little, later the
     whole forward pass and a second copy of every parameter.
     """
     position = graph.position
-    lazy = [t for t in live() if t._node.storage is None and t._node not in position and t._node.device == device]
-    nodes = [t._node for t in lazy if resolve(t._node).storage is None]
+    asked = {graph.nodes[k] for k in graph.targets}
+    lazy = [t._node for t in live() if t._node.storage is None and t._node.device == device]
+    nodes = [n for n in lazy if n not in asked and resolve(n).storage is None]
     if not nodes:
         return []
     replaced = {graph.inputs[k][0] for k in graph.assigns}
