@@ -59,7 +59,9 @@ def graph_with_assigns(targets: list[Node]) -> tuple[Graph, list[Node], set[Node
         return graph, [], set()
     graph.connect()
     beside = lazy_readers(graph, targets[0].device)
-    if beside:
+    if all([resolve(n) in graph.position for n in beside]):
+        graph.add_targets(beside)
+    else:
         graph.extend(beside)
     outside = outside_references(graph)
     shown = {resolve(a) for a in graph.aliases if outside[id(a)] > 0}
