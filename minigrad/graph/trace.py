@@ -83,8 +83,8 @@ def trace(output: Node) -> Trace | None:
         if not inputs or node.op is DETACH or not node.dtype.is_float:
             if node.type.symbolic or node.device != device:
                 return None
-            if node.kind is not None and (node.op is CONST or node.op is IOTA) and not node.owned:
-                words.append(node.kind.number)
+            if (node.op is CONST or node.op is IOTA) and not node.owned and node.storage is None:
+                words.append(node.kind.number)  # type: ignore[union-attr]
             else:
                 words.append(-node.type.number)
                 made.operands[node] = None

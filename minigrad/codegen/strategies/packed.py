@@ -52,6 +52,7 @@ from minigrad.codegen.strategies.plan import Box, PackedPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.codegen.strategies.stream import recognise_stream
 from minigrad.codegen.strategies.windowed import windowed, windowed_turned
+from minigrad.codegen.strategies.windows import axes_of, axes_of_a
 from minigrad.errors import present
 from minigrad.target import Target
 
@@ -62,7 +63,7 @@ MIN_M, MIN_N, MIN_K = 16, 16, 16
 """Each operand's element is used M or N times per packing, each output K times per write-back."""
 
 FEW = 4
-"""Rows and columns from which packing is better than no other strategy than loading from where the operands are."""
+"""Rows and columns from which packing a window is better than loading from where its positions are."""
 
 MIN_M_TURNED = 48
 """As much reuse is needed where B is read across its contiguous variable."""
@@ -83,7 +84,7 @@ class Packing:
 
 @lru_cache(maxsize=256)
 def plan(nest: Nest, target: Target, few: bool = False) -> PackedPlan | str:
-    """The packed plan, or why the nest is not packed; `few`: also of few rows or columns."""
+    """The packed plan, or why the nest is not packed; `few`: of a window over few rows or columns."""
     found = recognise(nest)
     if isinstance(found, str):
         return found
@@ -91,6 +92,8 @@ def plan(nest: Nest, target: Target, few: bool = False) -> PackedPlan | str:
         return "not packed: a work-item of a GPU has too little memory of its own"
     if recognise_stream(nest, target) is not None:
         return "not packed: few rows stream the other operand"
+    if few and not axes_of(found) and not axes_of_a(found):
+        return "not packed: no operand is a window"
     sizes = [size(vs) for vs in (found.m, found.n, found.k)]
     least = (FEW, FEW, MIN_K) if few else (MIN_M, MIN_N, MIN_K)
     if any([s < enough for s, enough in zip(sizes, least, strict=True)]) or product(sizes) < MIN_WORK:
