@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import devices, needs_torch
 
-from minigrad import Tensor, jit, nn, optim
+from minigrad import Tensor, Variable, jit, nn, optim
 from minigrad.config import config
 from minigrad.errors import InternalError, ShapeError
 from minigrad.graph import blocks
@@ -82,12 +82,21 @@ def test_equal_functions_are_one_block_and_other_types_another():
 
 
 def test_blocks_over_symbolic_dims_are_their_operations():
-    from minigrad import Variable
-
     n = Variable("n", 1, 8).bind(3)
     x = numbers(8)[:n]
     y, = as_block("twice", 1, lambda t: (t * 2,), x)
     np.testing.assert_array_equal(y.numpy(), x.numpy() * 2)
+
+
+@pytest.mark.parametrize("device", devices())
+def test_gradients_follow_a_symbolic_number_to_its_next_value(device: str):
+    """Its value is in no key: a graph that is equal but for it has its own gradients."""
+    with config(device=device):
+        x = Tensor(np.ones(4, np.float32), requires_grad=True)
+        for value in (3, 5, 2):
+            x.grad = None
+            (x * Variable("n", 1, 8).bind(value)).sum().backward()
+            np.testing.assert_array_equal(x.grad.numpy(), np.full(4, value, np.float32))
 
 
 def test_functions_that_read_others_than_their_operands_are_refused():

@@ -410,7 +410,7 @@ def check_gradients(seed: int, captured: bool = False) -> None:
             arrays = [a + np.float32(k) * rng.random(a.shape, np.float32) / 4 for a in program.leaves]
             found = step(*[Tensor(a, requires_grad=True) for a in arrays])
             wanted = of_torch(program, [torch.tensor(a, requires_grad=True) for a in arrays])
-            exact = of_torch(program, in_float64(arrays, True))
+            exact = of_torch(program, in_float64(arrays, True)) if program.scale != 1 else [None] * len(wanted)
             for number, (got, want, better) in enumerate(zip(found, wanted, exact, strict=True)):
                 name = f"gradient {number} of seed {seed}" if number else f"loss of seed {seed}"
                 equal(got, want, name, 3e-3 if number else 1e-3, better)

@@ -94,8 +94,9 @@ def streamed(kernel: Kernel, target: Target) -> Stage:
     return stage
 
 
-def computes(stage: Stage, kernel: Kernel, scalar: float) -> None:
-    """The loops of the only stage compute what the kernel says, and their text parses back."""
+def computes(stage: Stage, kernel: Kernel, scalar: float, cancels: bool = False) -> None:
+    """The loops of the only stage compute what the kernel says, and their text parses back. `cancels`: products of sums
+    of random bytes, up to 10^7, some of which come out near 0: float32 rounds those by the largest."""
     flat = collapse(flatten(split_divisions(kernel)))
     arrays = {}
     for p in flat.params:
@@ -108,8 +109,8 @@ def computes(stage: Stage, kernel: Kernel, scalar: float) -> None:
     assert parse_function(print_function(stage.function)) == stage.function
     dims = {d.name: value for d, value in zip(stage.function.dims, stage.dims, strict=True)}
     interpret_function(unroll(stage.function), arrays, scalars, dims)
-    rounding = 2e-7 * np.abs(expected["o0"]).max()  # of sums of random bytes, up to 10^6, which cancel here and there
-    np.testing.assert_allclose(arrays["o0"], expected["o0"], rtol=1e-4, atol=max(1e-3, rounding))
+    np.testing.assert_allclose(arrays["o0"], expected["o0"], rtol=1e-4,
+                               atol=2e-7 * np.abs(expected["o0"]).max() if cancels else 1e-3)
 
 
 @pytest.mark.parametrize("target", (AVX512, LONG, AVX2, NEON), ids=lambda t: t.name)
@@ -119,7 +120,7 @@ def test_a_stream_equals_its_kernel(case: str, target: Target) -> None:
     stage = streamed(kernel, target)
     assert parse_plan(str(stage.plan)) == stage.plan
     assert bool(stage.plan.outer) == (case[0] == "Q" or case.startswith("two"))  # type: ignore[union-attr]
-    computes(stage, kernel, -8.0)
+    computes(stage, kernel, -8.0, cancels="integers" in case and case.startswith("two"))
     assert render_llvm(stage.function, target).scratch == 0
 
 

@@ -41,7 +41,7 @@ class Trace:
 
     def gradients(self, targets: Sequence[Node], seed: Node | None) -> Iterator[Node]:
         """The gradients of sum(output * seed) with respect to operands, made when they are asked for."""
-        key = (*self.words, *[self.places[t] for t in targets], -1 if seed is None else -seed.type.number)
+        key = (*self.words, *[self.places[t] for t in targets], 0 if seed is None else -seed.type.number)
         found = _known.get(key)
         if found is None:
             if len(_known) >= MOST:
@@ -81,7 +81,7 @@ def trace(output: Node) -> Trace | None:
             continue
         inputs = node.inputs
         if not inputs or node.op is DETACH or not node.dtype.is_float:
-            if node.type.symbolic or node.device != device:
+            if node.type.symbolic or node.device != device or node.kind is not None and node.kind.symbolic:
                 return None
             if (node.op is CONST or node.op is IOTA) and not node.owned and node.storage is None:
                 words.append(node.kind.number)  # type: ignore[union-attr]
