@@ -1,5 +1,6 @@
 """Guards out of elementwise loops: one nest per part of what is put together."""
 # mypy: disable-error-code="misc, arg-type"
+import re
 from collections.abc import Callable
 from functools import reduce
 
@@ -12,8 +13,14 @@ from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.kernel_text import parse_kernel, print_kernel
 from minigrad.codegen.kernel_verify import verify_kernel
 from minigrad.codegen.lowering.borders import FEW_ELEMENTS, split_borders
+from minigrad.codegen.render.opencl import render_opencl
+from minigrad.codegen.stages import stages_of
+from minigrad.codegen.strategies.plan import JoinedPlan
 from minigrad.config import config
 from minigrad.nn import functional as F
+from minigrad.target import Target
+
+GPU = Target("gpu", "opencl", "none", 4, 64, 8, local_memory=32 << 10, max_group=256)
 
 BEFORE = """\
 kernel k_add(out o0: f32[2, 4100], p0: f32[2, 4096])
@@ -97,3 +104,13 @@ def test_what_is_put_together_is_numpys_with_its_gradient(name: str, device: str
         step = gradient.numpy()
         change = ((theirs(x + step).astype(np.float64) - theirs(x)) * seed).sum()
         np.testing.assert_allclose(change, (step.astype(np.float64) ** 2).sum(), rtol=1e-5)
+
+
+def test_parts_in_one_launch_read_in_their_own_branch():
+    """The variable of a part keeps its bounds in that part only: elsewhere p0[q] is past the end."""
+    kernel = parse_kernel(AFTER)
+    stage, = stages_of(kernel, GPU).stages
+    assert isinstance(stage.plan, JoinedPlan)
+    before, *branches = re.split(r"\n *(?:if \(c_\d+\) \{|\} else \{)\n", render_opencl(stage.function, GPU).source)
+    assert "p0[" not in before
+    assert [branch.count("p0[") for branch in branches] == [1, 0, 1, 1]

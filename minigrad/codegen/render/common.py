@@ -190,7 +190,7 @@ class Emitter(ValueEmitter):
         if self.range_of(trips)[1] <= 0:
             return
         if trips == 1 and s.kind == "serial":
-            self.variables[s.var] = self.index(s.start)
+            self.variables[s.var] = self.only_iteration(s)
             self.block(s.body)
             return
         variable, state = self.open_loop(s)
@@ -199,6 +199,15 @@ class Emitter(ValueEmitter):
         self.region(s.body)
         self.epoch += 1
         self.close_loop(s, self.scopes.pop(), state)
+
+    def only_iteration(self, s: Loop) -> Ref:
+        """The variable of a loop of one iteration. Where its start may leave the variable's bounds outside this scope
+        (in another branch), nothing that those bounds prove may move out."""
+        start = self.index(s.start)
+        lo, hi = self.range_of(s.start)
+        if s.var.lo <= lo and hi <= s.var.hi:
+            return start
+        return Ref(start.text, start.dtype, start.lanes, len(self.scopes) - 1)
 
     def vector_body(self, s: Loop) -> None:
         """The statements of a vector loop for all its lanes."""
