@@ -48,6 +48,10 @@ def needs_device(name: str) -> pytest.MarkDecorator:
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: nothing to compare with")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="keep what test_golden.py finds")
+
+
 def pytest_report_header() -> str:
     return f"minigrad devices: {', '.join(devices())}"
 
