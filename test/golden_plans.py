@@ -130,7 +130,7 @@ def find(name: str, target: str) -> Pair:
 def loops_at(revision: str, name: str, target: str) -> str:
     """The loops of a pair as a revision makes them."""
     with tempfile.TemporaryDirectory() as folder:
-        archive = subprocess.run(["git", "archive", revision, "minigrad", "test"], cwd=FOLDER, check=True,
+        archive = subprocess.run(["git", "archive", revision, "minigrad", "test"], check=True, cwd=FOLDER.parent.parent,
                                  capture_output=True).stdout
         subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True)
         return subprocess.run([sys.executable, f"{folder}/test/golden_plans.py", name, target], check=True, text=True,
