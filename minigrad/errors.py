@@ -47,6 +47,10 @@ class CompileError(MinigradError, RuntimeError):
         self.source = source
 
 
+class PlanError(MinigradError, ValueError):
+    """A plan that is no text of one, or not one for its kernel; the message names the step and what was expected."""
+
+
 class MicrokernelError(MinigradError, ValueError):
     """A microkernel that cannot be added, or not be checked on this processor."""
 

@@ -2,6 +2,7 @@
 from dataclasses import replace
 
 import pytest
+from plan_reading import copies
 from test_packed import AVX2, AVX512, equal_the_kernel, flat_kernel, tensor
 from test_panels import planned, shared_equals_the_kernel, wide
 from test_stream import computes, last_kernel, panels, streamed
@@ -90,7 +91,8 @@ def test_products_equal_the_kernel(product, monkeypatch: pytest.MonkeyPatch) -> 
 def test_tiles_of_a_stream_leave_no_panels(rows: int, columns: int, at_once: int, ahead: int) -> None:
     """As many panels at a time as divide all of them, if sums are enough; prefetched where rows are many."""
     stage = streamed(last_kernel(tensor(rows, 512) @ panels(columns, 512).transpose(), HALF), HALF)
-    assert isinstance(stage.plan, Plan) and dict(stage.plan.tile)["i1"] == at_once and stage.plan.ahead == ahead
+    assert isinstance(stage.plan, Plan) and copies(stage.plan)["i1"] == at_once
+    assert [a.by for a in stage.plan.ahead] == ([ahead] if ahead else [])
     fetches = [s for s in statements(stage.function) if isinstance(s, Prefetch)]
     assert {s.buffer for s in fetches} == ({"p1"} if ahead else set())
 
@@ -99,7 +101,7 @@ def test_tiles_of_a_stream_leave_no_panels(rows: int, columns: int, at_once: int
 def test_few_rows_read_few_long_streams(rows: int, long: int, short: int) -> None:
     kernel = last_kernel(tensor(rows, 512) @ panels(96 * 16, 512).transpose(), HALF)
     found = [streamed(kernel, replace(HALF, long_streams=few)).plan for few in (True, False)]
-    assert [dict(plan.tile)["i1" if rows > 1 else "i0"] for plan in found] == [long, short]  # type: ignore[union-attr]
+    assert [copies(plan)["i1" if rows > 1 else "i0"] for plan in found] == [long, short]
 
 
 @pytest.mark.parametrize("result", [

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from plan_reading import copies, lanes
 from test_packed import AVX2, AVX512, NEON, arguments, equal_the_kernel, flat_kernel, rng, tensor
 
 from minigrad import Tensor
@@ -14,10 +15,11 @@ from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.nodes import Function, Loop, Prefetch, Store
 from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.plan.build import build
+from minigrad.codegen.plan.steps import Ahead, Parts, Plan, Split
+from minigrad.codegen.plan.text import parse_plan
 from minigrad.codegen.render.llvm import render_llvm
-from minigrad.codegen.strategies.build import build
 from minigrad.codegen.strategies.choose import choose_plan
-from minigrad.codegen.strategies.plan import Plan, parse_plan
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.expr import evaluate, variables
 from minigrad.target import Target
@@ -35,9 +37,25 @@ def product(m: int, n: int, k: int, dtype: str) -> Kernel:
 
 
 def planned(kernel: Kernel, target: Target) -> Plan:
-    plan = choose_plan(kernel.nests[0], target)
-    assert isinstance(plan, Plan) and plan.strategy == "contraction" and plan.inner[0][0] == "r0"
+    _, plan = choose_plan(kernel.nests[0], target)
+    assert isinstance(plan, Plan) and plan.pattern == "contraction" and "r0l" in plan.bound("vector")
     return plan
+
+
+def without(plan: Plan, kind: type) -> Plan:
+    """The plan without steps of a kind."""
+    return replace(plan, steps=tuple([s for s in plan.steps if not isinstance(s, kind)]))
+
+
+def line(plan: Plan) -> int:
+    """Vectors of the sum for which one line is prefetched; 0 where nothing is."""
+    vectors = plan.split("r0b")
+    return 0 if not plan.ahead else 1 if vectors is None else vectors.size
+
+
+def apart(plan: Plan) -> str:
+    """The variable whose copies each go through a part of it; or ''."""
+    return next((s.loop for s in plan.steps if isinstance(s, Split) and s.into), "")
 
 
 def fetches(function: Function) -> list[Prefetch]:
@@ -63,10 +81,11 @@ def test_fetching_the_next_tile_changes_no_bit(m: int, n: int, k: int, dtype: st
     """Sums are added up in the same order, whether whole lines are taken or single vectors are left."""
     kernel = product(m, n, k, dtype)
     plan = planned(kernel, target)
-    width = plan.inner[0][1]
+    width = lanes(plan)
     arrays_of = arguments(kernel)
-    assert plan.ahead == 64 // (width * (1 if dtype == "int8" else 2)) and parse_plan(str(plan)) == plan
-    functions = [build(kernel, kernel.nests[0], p, "rows") for p in (plan, replace(plan, ahead=0))]
+    assert line(plan) == 64 // (width * (1 if dtype == "int8" else 2)) and parse_plan(str(plan)) == plan
+    assert not any(isinstance(s, Parts) for s in plan.steps)
+    functions = [build(kernel, kernel.nests[0], p, "rows") for p in (plan, without(plan, Ahead))]
     equal_the_kernel(kernel, functions[:1])
     equal_unrolled(functions, arrays_of)
 
@@ -76,13 +95,13 @@ def test_rows_of_the_next_tile_are_fetched_line_by_line() -> None:
     plan = planned(kernel, AVX512)
     function = build(kernel, kernel.nests[0], plan, "rows")
     fetch, = fetches(function)
-    rows, k = plan.tile[0][1], 128
+    rows, k = copies(plan)["i0"], 128
     assert fetch.buffer == "p1" and not fetch.far
-    assert not fetches(build(kernel, kernel.nests[0], replace(plan, ahead=0), "rows"))
-    names = {v.name[0]: v.name for v in variables(fetch.offset)}
-    for tile, row, line in (0, 0, 0), (2, 1, 3):
-        at = {names["p"]: tile, names["u"]: row, names["r"]: line}
-        assert evaluate(fetch.offset, at) == ((tile + 1) * rows + row) * k + 32 * line
+    assert not fetches(build(kernel, kernel.nests[0], without(plan, Ahead), "rows"))
+    assert {v.name for v in variables(fetch.offset)} == {"i0b", "u", "r0k"}
+    for tile, row, step in (0, 0, 0), (2, 1, 3):
+        at = {"i0b": tile, "u": row, "r0k": step}
+        assert evaluate(fetch.offset, at) == ((tile + 1) * rows + row) * k + 32 * step
     assert "i32 0, i32 3, i32 1" in render_llvm(function, AVX512).source
 
 
@@ -92,7 +111,7 @@ def test_products_of_one_row_with_several_matrices_fetch_all_of_them() -> None:
     kernel = flat_kernel((x @ gate.transpose(0, 1)).silu() * (x @ up.transpose(0, 1)), AVX512)
     plan = planned(kernel, AVX512)
     function = build(kernel, kernel.nests[0], plan, "gated")
-    assert plan.ahead == 2 and {s.buffer for s in fetches(function)} == {"p1", "p2"}
+    assert line(plan) == 2 and {s.buffer for s in fetches(function)} == {"p1", "p2"}
     equal_the_kernel(kernel, [function])
 
 
@@ -105,7 +124,7 @@ def test_products_of_one_row_with_several_matrices_fetch_all_of_them() -> None:
     (lambda: tensor(3, 1, 600) @ halves(3, 300, 600).transpose(1, 2), 0),
 ], ids=["long rows of float32", "in a cache", "short rows", "one tile", "float16", "a batch"])
 def test_matrices_that_stream_past_are_fetched(result: Callable[[], Tensor], ahead: int) -> None:
-    assert planned(flat_kernel(result(), AVX512), AVX512).ahead == ahead
+    assert line(planned(flat_kernel(result(), AVX512), AVX512)) == ahead
 
 
 @pytest.mark.parametrize("target", [AVX512, AVX2, NEON], ids=lambda t: t.name)
@@ -117,8 +136,10 @@ def test_rows_apart_change_no_bit(m: int, n: int, k: int, dtype: str, target: Ta
     """Each copy of a tile goes through a part of the rows; where the last part reaches back, all are stored once."""
     kernel = product(m, n, k, dtype)
     plan = planned(kernel, replace(target, long_streams=True))
-    beside, arrays_of = replace(plan, apart=""), arguments(kernel)
-    assert plan.apart == plan.order[0] and plan.block(plan.apart) > 1 and not plan.ahead
+    split = next(s for s in plan.steps if isinstance(s, Split) and s.into)
+    side = replace(split, outer=split.inner, inner=split.outer, into=False)
+    beside, arrays_of = replace(plan, steps=tuple([side if s is split else s for s in plan.steps])), arguments(kernel)
+    assert apart(plan) in ("i0", "i1") and not plan.ahead
     assert parse_plan(str(plan)) == plan
     functions = [build(kernel, kernel.nests[0], p, "rows") for p in (plan, beside)]
     equal_the_kernel(kernel, functions[:1])
@@ -131,13 +152,13 @@ def test_rows_apart_are_parts_of_all() -> None:
     plan = planned(kernel, replace(AVX512, long_streams=True))
     function = build(kernel, kernel.nests[0], plan, "rows")
     loop, = (s for s in statements(function) if isinstance(s, Loop) and s.kind == "parallel")
-    assert plan.tile == (("i0", 3),) and loop.stop == 4
+    assert copies(plan) == {"i0": 3} and loop.stop == 4
     stored = [s for s in statements(function) if isinstance(s, Store) and s.buffer == "o0"]
     plain, own = sorted(stored, key=lambda s: len(s.conditions))
     rows = []
     for tile in range(4):
         for u in range(3):
-            at = {v: tile if v.name == "p" else u for v in variables(own.offset)}
+            at = {v: tile if v.name == "i0b" else u for v in variables(own.offset)}
             kept = all(evaluate(c, {**at, **{v: at.get(v, 0) for v in variables(c)}}) >= 0 for c in own.conditions)
             rows += [evaluate(own.offset, at)] if kept else []
     assert sorted(rows) == list(range(11))
@@ -150,6 +171,6 @@ def test_tiles_of_rows_apart_are_a_few_streams() -> None:
     gated = flat_kernel((x @ halves(14, 70).transpose(0, 1)).silu() * (x @ halves(14, 70).transpose(0, 1)), AVX512)
     kernels = product(0, 60, 64, "float32"), gated, product(4, 60, 64, "float16")
     plans = [planned(kernel, target) for kernel in kernels]
-    assert [dict(plan.tile)[plan.apart] for plan in plans] == [3, 2, 4]
+    assert [copies(plan)[apart(plan)] for plan in plans] == [3, 2, 4]
     batch = flat_kernel(tensor(3, 1, 600) @ halves(3, 300, 600).transpose(1, 2), AVX512)
-    assert not planned(batch, target).apart
+    assert not apart(planned(batch, target))

@@ -31,7 +31,7 @@ def test_reasons_of_a_boundary() -> None:
 
 
 def test_plan_loops_and_source() -> None:
-    assert "strategy='rows'" in show(example(), "plan")
+    assert "plan rows" in show(example(), "plan")
     assert "in 0..e0 parallel" in show(example(), "loops"), "sizes are arguments"
     assert "define" in show(example(), "source")
 

@@ -3,10 +3,10 @@
 # mypy: disable-error-code="arg-type,type-var"
 from collections.abc import Callable
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 import pytest
+from plan_reading import copies
 
 from minigrad import Tensor, config
 from minigrad.codegen.ir.interpret import interpret_function
@@ -14,18 +14,18 @@ from minigrad.codegen.ir.nodes import Alloc
 from minigrad.codegen.ir.text import parse_function, print_function
 from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.ir.walk import statements
-from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.kernel import Define, Kernel
 from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.lowering.collapse import collapse
 from minigrad.codegen.lowering.flatten import flatten
+from minigrad.codegen.lowering.scales import is_exact_in_integers, scaled_terms
 from minigrad.codegen.lowering.split import split_divisions
 from minigrad.codegen.render.llvm import render_llvm
 from minigrad.codegen.render.llvm_dots import dot_of
 from minigrad.codegen.render.llvm_tables import table_of
 from minigrad.codegen.stages import Stage, stages_of
-from minigrad.codegen.strategies.build_scaled import is_exact_in_integers
 from minigrad.codegen.strategies.plan import Plan, parse_plan
-from minigrad.codegen.strategies.stream import recognise_stream, scaled_terms
+from minigrad.codegen.strategies.stream import recognise_stream
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.codegen.value_interval import interval
 from minigrad.dtype import float32, float64, int32, uint8, uint32
@@ -125,7 +125,9 @@ def test_a_stream_equals_its_kernel(case: str, target: Target) -> None:
     kernel = last_kernel(CASES[case](), target)
     stage = streamed(kernel, target)
     assert parse_plan(str(stage.plan)) == stage.plan
-    assert bool(stage.plan.outer) == (case[0] == "Q" or case.startswith("two"))  # type: ignore[union-attr]
+    sums = [s.value for s in stage.nests[0].body if isinstance(s, Define) and s.value.op == "reduce"]
+    scaled = any(v.args[0].reduces for v in sums)
+    assert scaled == (case[0] == "Q" or case.startswith("two"))
     computes(stage, kernel, -8.0, cancels="integers" in case)
     assert render_llvm(stage.function, target).scratch == 0
 
@@ -152,7 +154,7 @@ def test_small_products_have_fewer_and_larger_tiles() -> None:
     small = streamed(last_kernel(tensor(576) @ panels(192, 576).transpose(), AVX512), AVX512).plan
     large = streamed(last_kernel(tensor(2048) @ panels(192, 2048).transpose(), AVX512), AVX512).plan
     assert isinstance(small, Plan) and isinstance(large, Plan)
-    assert dict(small.tile) and prod(dict(small.tile).values()) == 3 and not large.tile
+    assert copies(small) == {"i0": 3} and copies(large) == {}
 
 
 def test_scales_leave_the_inner_sum() -> None:
@@ -219,8 +221,8 @@ def test_integers_are_added_up_as_integers_panel_by_panel(kind: str) -> None:
     target = LONG
     kernel = last_kernel(quantized(kind, 192, 96).linear(tensor(96), quantize_activations=True), target)
     stage = streamed(kernel, target)
-    assert isinstance(stage.plan, Plan) and stage.plan.tile == () and stage.plan.ahead
-    parts = [s for s in statements(stage.function.body) if isinstance(s, Alloc) and s.name.startswith("part")]
+    assert isinstance(stage.plan, Plan) and copies(stage.plan) == {} and stage.plan.ahead
+    parts = [s for s in statements(stage.function.body) if isinstance(s, Alloc) and s.name.startswith("acc")]
     assert int32 in [s.dtype for s in parts]
     computes(stage, kernel, -8.0)
 
@@ -256,14 +258,14 @@ def test_quantised_products_on_the_cpu(kind: str) -> None:
 @pytest.mark.parametrize("columns, at_once", [(128 * 16, 3), (38 * 16, 2), (36 * 16, 3)])
 def test_tiles_of_several_panels_leave_few(columns: int, at_once: int) -> None:
     plan = streamed(last_kernel(tensor(8, 512) @ panels(columns, 512).transpose(), AVX512), AVX512).plan
-    assert isinstance(plan, Plan) and dict(plan.tile) == {"i0": 8, "i1": at_once}
+    assert copies(plan) == {"i0": 8, "i1": at_once}
 
 
 def test_panels_that_are_left_go_one_by_one() -> None:
     """97 panels, three at a time."""
     kernel = last_kernel(tensor(8, 18) @ panels(97 * 16, 18).transpose(), AVX512)
     stage = streamed(kernel, AVX512)
-    assert dict(stage.plan.tile)["i1"] == 3  # type: ignore[union-attr]
+    assert copies(stage.plan)["i1"] == 3
     flat = collapse(flatten(split_divisions(kernel)))
     arrays = {p.name: np.zeros(p.shape, np.float32) if p.mode == "out" else
               rng.standard_normal(p.shape).astype(np.float32) for p in flat.params}

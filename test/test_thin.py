@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+from plan_reading import lanes
 from test_packed import AVX2, AVX512, flat_kernel, parts_equal_the_kernel, tensor
 
 from minigrad import Tensor
 from minigrad.codegen.kernel import Param
+from minigrad.codegen.plan.steps import Order, Plan
 from minigrad.codegen.stages import stages_of
-from minigrad.codegen.strategies.plan import Plan
 from minigrad.codegen.strategies.thin import turn_thin
 
 
@@ -54,7 +55,8 @@ def test_what_stays_one_stage(make) -> None:  # noqa: ANN001
 def test_lanes_go_along_the_sum_and_the_long_operand_is_read_once() -> None:
     turned, product = stages_of(flat_kernel(tensor(512, 256) @ tensor(256, 10), AVX512), AVX512).stages
     assert isinstance(turned.plan, Plan) and isinstance(product.plan, Plan)
-    assert product.plan.inner[0][1] == 16 and product.plan.order == ("i0", "i1")
+    assert lanes(product.plan) == 16 and [s.loops[:2] for s in product.plan.steps if isinstance(s, Order)] == [
+        ("i0b", "i1b")]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minigrad.dtype import DType
-from minigrad.value import Value, binary, const
+from minigrad.value import Value, binary, const, make
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +26,17 @@ class Monoid:
 
 
 MONOIDS = {m.name: m for m in (Monoid("sum", "add"), Monoid("prod", "mul"), Monoid("max", "max"), Monoid("min", "min"))}
+
+
+def accumulate(monoid: Monoid, old: Value, value: Value) -> Value:
+    """combine(old, value); a float product added to a sum is one fused multiply-add."""
+    if monoid.name == "sum" and value.op == "mul" and value.dtype.is_float:
+        return make("fma", value.dtype, (value.args[0], value.args[1], old))
+    return monoid.apply(old, value)
+
+
+def accumulate_product(monoid: Monoid, old: Value, x: Value, y: Value) -> Value:
+    """`accumulate` of x * y."""
+    if monoid.name == "sum" and x.dtype.is_float:
+        return make("fma", x.dtype, (x, y, old))
+    return monoid.apply(old, binary("mul", x, y))

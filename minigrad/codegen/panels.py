@@ -10,8 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
+from minigrad.codegen.plan.loops import adds_in_order
+from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.stages import stages_of
-from minigrad.codegen.strategies.plan import PanelPlan, Plan
+from minigrad.codegen.strategies.plan import PanelPlan
 from minigrad.errors import InternalError
 from minigrad.expr import Var, product
 from minigrad.target import Target
@@ -57,7 +59,8 @@ def in_order(kernel: Kernel, target: Target) -> bool:
     plan = stages[0].plan
     if len(stages) != 1 or not isinstance(plan, Plan):
         return len(stages) == 1 and isinstance(plan, PanelPlan) and plan.group == 1
-    return plan.strategy in ("contraction", "stream") and bool(plan.lanes) and not plan.inner and not plan.outer
+    nest, = stages[0].nests
+    return plan.pattern in ("contraction", "stream") and adds_in_order(nest, plan)
 
 
 def pack_kernel(param: Param) -> Kernel:

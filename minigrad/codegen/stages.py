@@ -34,10 +34,11 @@ from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.lift import lift_sizes
 from minigrad.codegen.lowering.numbers import lift_numbers
 from minigrad.codegen.lowering.split import split_divisions, split_phases
+from minigrad.codegen.plan.build import build
+from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.strategies import packed, panels, tiles, window_groups
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.attention_few import split_keys
-from minigrad.codegen.strategies.build import build
 from minigrad.codegen.strategies.build_attention import build_attention
 from minigrad.codegen.strategies.build_attention_few import build_attention_few
 from minigrad.codegen.strategies.build_attention_gradient import build_attention_gradient
@@ -63,7 +64,6 @@ from minigrad.codegen.strategies.plan import (
     MatrixPlan,
     PackedPlan,
     PanelPlan,
-    Plan,
     QuantizedPlan,
     TeamPlan,
     TilePlan,

@@ -12,6 +12,7 @@ inside.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -144,7 +145,7 @@ class Profile(Observer):
         for r in rows[:most]:
             rate, moved = (r.flops / r.seconds / 1e9, r.bytes / r.seconds / 1e9) if r.seconds else (0.0, 0.0)
             limit = f"{100 * r.limit:5.0f}%" if r.limit is not None else "     -"
-            strategy = r.how.partition("strategy=")[2].partition(" ")[0].strip("'")
+            strategy = "".join(re.findall(r"^plan (?:strategy=')?(\w+)", r.how))
             where = f" at {r.line}" if r.line else ""
             lines.append(f"{1e3 * r.seconds:9.3f} {100 * r.seconds / total:5.1f}% {r.count:5} {rate:8.1f} {moved:7.1f} "
                          f"{limit}  {r.name} ({strategy}){where}")

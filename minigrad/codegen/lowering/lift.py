@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.lowering.rename import statements
-from minigrad.codegen.strategies.plan import Plan
+from minigrad.codegen.plan.sizes import least_extents, written_out
+from minigrad.codegen.plan.steps import Plan
 from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, product
 from minigrad.value import Value, rebuild, reductions_in, walk
@@ -49,11 +50,11 @@ def lift_sizes(kernel: Kernel, nest: Nest, plan: Plan) -> tuple[Kernel, tuple[in
     if kernel.dims or not liftable(nest):
         return None
     sizes = _Sizes()
+    least, constant = least_extents(plan), written_out(plan)
     for v, kind in bound(nest).items():
         if not isinstance(v.hi, int):
             raise InternalError(f"[lift] expected a known extent of {v.name}, got {v.hi + 1}")
-        tile = plan.block(v.name) if plan.strategy == "contraction" else 1
-        last = v.hi if v.name in plan.unroll else sizes.dim(kind, v.hi + 1, tile) - 1
+        last = v.hi if v.name in constant else sizes.dim(kind, v.hi + 1, least.get(v.name, 1)) - 1
         sizes.renamed[v] = Var(v.name, 0, last)
     lengths = {p.name: p.shape[0] for p in kernel.params}
     lifted = _nest(nest, sizes, lengths)

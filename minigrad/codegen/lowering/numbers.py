@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.lowering.rename import map_nest
-from minigrad.codegen.strategies.plan import Plan
+from minigrad.codegen.plan.steps import Plan
 from minigrad.expr import Expr, Index, Var, varying
 from minigrad.value import Value, index, rebuild, walk
 
@@ -23,7 +23,7 @@ COMPARISONS = frozenset(("lt", "eq", "ne"))
 
 def lift_numbers(kernel: Kernel, plan: Plan) -> tuple[Kernel, tuple[int, ...]]:
     """The kernel, of one nest, with further dims, and what they are; itself where there are none."""
-    lifter = _Lifter(plan.strategy == "pointwise")
+    lifter = _Lifter(plan.pattern == "pointwise")
     nests = tuple([map_nest(nest, lifter.value, lambda _, e: e) for nest in kernel.nests])
     if not lifter.found:
         return kernel, ()

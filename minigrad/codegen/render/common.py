@@ -11,7 +11,7 @@ from minigrad.codegen.ir.nodes import Alloc, Barrier, Call, If, Let, Loop, Prefe
 from minigrad.codegen.render.place import INDEX, Memory, Ref, Scope
 from minigrad.codegen.render.values import ValueEmitter
 from minigrad.errors import InternalError
-from minigrad.expr import Index, to_text
+from minigrad.expr import Index, bounds, to_text
 from minigrad.value import value_atoms
 
 
@@ -205,7 +205,7 @@ class Emitter(ValueEmitter):
         (in another branch), nothing that those bounds prove may move out."""
         start = self.index(s.start)
         lo, hi = self.range_of(s.start)
-        if s.var.lo <= lo and hi <= s.var.hi:
+        if bounds(s.var.lo)[1] <= lo and hi <= bounds(s.var.hi)[0]:
             return start
         return Ref(start.text, start.dtype, start.lanes, len(self.scopes) - 1)
 

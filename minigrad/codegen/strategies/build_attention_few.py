@@ -8,13 +8,12 @@ from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.kernel import Store as KernelStore
 from minigrad.codegen.lowering.attention import shift_of
 from minigrad.codegen.lowering.collapse import coefficient
-from minigrad.codegen.monoid import MONOIDS
+from minigrad.codegen.monoid import MONOIDS, accumulate
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.attention import DOT, recognise
 from minigrad.codegen.strategies.attention_few import sharing
-from minigrad.codegen.strategies.build import accumulate, ceil_div
 from minigrad.codegen.strategies.build_attention import last_key
-from minigrad.codegen.strategies.launch import function_of, spread
+from minigrad.codegen.strategies.launch import ceil_div, function_of, spread
 from minigrad.codegen.strategies.plan import AttentionFewPlan
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError

@@ -5,13 +5,12 @@ from collections.abc import Callable
 
 from minigrad.codegen.ir.nodes import Alloc, Function, Loop, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest
-from minigrad.codegen.monoid import MONOIDS
+from minigrad.codegen.monoid import MONOIDS, accumulate
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.attention import DOT
 from minigrad.codegen.strategies.attention_gradient import recognise
-from minigrad.codegen.strategies.build import accumulate, ceil_div
 from minigrad.codegen.strategies.build_attention import last_key
-from minigrad.codegen.strategies.launch import function_of, spread
+from minigrad.codegen.strategies.launch import ceil_div, function_of, spread
 from minigrad.codegen.strategies.plan import AttentionGradientPlan
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError

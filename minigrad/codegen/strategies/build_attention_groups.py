@@ -6,13 +6,12 @@ import math
 from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, Loop, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.lowering.attention import shift_of
-from minigrad.codegen.monoid import MONOIDS
+from minigrad.codegen.monoid import MONOIDS, accumulate
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.attention import DOT, recognise
 from minigrad.codegen.strategies.attention_groups import PADDING
-from minigrad.codegen.strategies.build import accumulate, ceil_div
 from minigrad.codegen.strategies.build_attention import last_key, places
-from minigrad.codegen.strategies.launch import function_of
+from minigrad.codegen.strategies.launch import ceil_div, function_of
 from minigrad.codegen.strategies.plan import GroupAttentionPlan
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Alloc, If, Let, Loop, Stmt, Store
-from minigrad.codegen.monoid import MONOIDS
+from minigrad.codegen.monoid import MONOIDS, accumulate
 from minigrad.codegen.strategies.bfloat16 import KIND, SCALE, in_pairs
-from minigrad.codegen.strategies.build import accumulate, ceil_div
+from minigrad.codegen.strategies.launch import ceil_div
 from minigrad.codegen.strategies.narrow import in_words
 from minigrad.codegen.strategies.recognise import Contraction
 from minigrad.codegen.strategies.sides import Block, Side, expressions_of, places_of, runs_of

@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Alloc, If, Loop, Stmt, Store
-from minigrad.codegen.monoid import MONOIDS
+from minigrad.codegen.monoid import MONOIDS, accumulate
 from minigrad.codegen.strategies.blocking import is_plain, row_bytes
-from minigrad.codegen.strategies.build import accumulate
 from minigrad.codegen.strategies.recognise import Contraction
 from minigrad.codegen.transforms.math import FUNCTIONS
 from minigrad.codegen.value_walk import Rewriter

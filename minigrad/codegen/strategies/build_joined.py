@@ -5,13 +5,13 @@ On a GPU a launch costs as much as thousands of work-items do, and a strided gra
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple
 
 from minigrad.codegen.ir.nodes import Function, If, Loop, Stmt, extent_of
 from minigrad.codegen.kernel import Kernel, Nest
-from minigrad.codegen.strategies.build import build
+from minigrad.codegen.plan.build import build
+from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.strategies.launch import function_of
-from minigrad.codegen.strategies.plan import AnyPlan, JoinedPlan, Plan
+from minigrad.codegen.strategies.plan import AnyPlan, JoinedPlan
 from minigrad.expr import Index, Var
 
 
@@ -19,7 +19,7 @@ def joined(plans: Sequence[AnyPlan]) -> JoinedPlan | None:
     """The plan of nests beside each other, where all of them are loops of the general kind."""
     if len(plans) < 2 or not all([isinstance(p, Plan) for p in plans]):
         return None
-    return JoinedPlan("joined", tuple([astuple(p) for p in plans]))  # type: ignore[call-overload]
+    return JoinedPlan(tuple(plans))  # type: ignore[arg-type]
 
 
 def build_joined(kernel: Kernel, nests: tuple[Nest, ...], plan: JoinedPlan, name: str) -> Function:

@@ -8,8 +8,8 @@ from minigrad.codegen.ir.nodes import Alloc, Barrier, Call, Function, Loop, Stmt
 from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.microkernels.matrix import WAVE, unit_named
 from minigrad.codegen.microkernels.registry import find
-from minigrad.codegen.strategies.build import ceil_div
 from minigrad.codegen.strategies.build_tiles import Operand, TileBuilder
+from minigrad.codegen.strategies.launch import ceil_div
 from minigrad.codegen.strategies.matrix import PADDING_BYTES, bits_of, shape
 from minigrad.codegen.strategies.plan import MatrixPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise

@@ -9,12 +9,11 @@ from minigrad.codegen.ir.nodes import Alloc, Call, Function, If, Loop, Stmt, Sto
 from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.microkernels.tile import KINDS
-from minigrad.codegen.monoid import MONOIDS
-from minigrad.codegen.strategies.build import accumulate, ceil_div
+from minigrad.codegen.monoid import MONOIDS, accumulate
 from minigrad.codegen.strategies.build_bfloat16 import over_words, unscaled
 from minigrad.codegen.strategies.build_squares import pack_squares
 from minigrad.codegen.strategies.build_turned import turned_block
-from minigrad.codegen.strategies.launch import function_of
+from minigrad.codegen.strategies.launch import ceil_div, function_of
 from minigrad.codegen.strategies.narrow import BIAS, bias_rows
 from minigrad.codegen.strategies.plan import Box, PackedPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise

@@ -7,9 +7,8 @@ from math import ceil
 
 from minigrad.codegen.ir.nodes import Alloc, BufferParam, Function, If, Loop, Prefetch, ScalarParam, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest, Param, Scalar
-from minigrad.codegen.monoid import MONOIDS
+from minigrad.codegen.monoid import MONOIDS, accumulate
 from minigrad.codegen.strategies.access import extent
-from minigrad.codegen.strategies.build import accumulate
 from minigrad.codegen.strategies.build_dots import Dots, is_short, lanes_along_rows, when
 from minigrad.codegen.strategies.build_pairs import keep_sums, write_sums
 from minigrad.codegen.strategies.build_panel_packs import pack_a, pack_b

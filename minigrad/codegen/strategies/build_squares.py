@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from minigrad.codegen.ir.nodes import If, Loop, Stmt, Store
-from minigrad.codegen.strategies.build import ceil_div
+from minigrad.codegen.strategies.launch import ceil_div
 from minigrad.codegen.strategies.sides import Block, Run, Side, expressions_of, places_of, runs_of
 from minigrad.codegen.strategies.windowed import along_rows
 from minigrad.codegen.value_walk import Rewriter

@@ -8,10 +8,9 @@ from minigrad.codegen.ir.nodes import Store as IRStore
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.codegen.microkernels.registry import find
 from minigrad.codegen.microkernels.sub_group import sub_group_name
-from minigrad.codegen.monoid import MONOIDS
-from minigrad.codegen.strategies.build import accumulate, ceil_div
+from minigrad.codegen.monoid import MONOIDS, accumulate
 from minigrad.codegen.strategies.build_tiles import counted
-from minigrad.codegen.strategies.launch import function_of
+from minigrad.codegen.strategies.launch import ceil_div, function_of
 from minigrad.codegen.strategies.plan import TeamPlan
 from minigrad.codegen.strategies.teams import is_reduction
 from minigrad.codegen.value_walk import Rewriter

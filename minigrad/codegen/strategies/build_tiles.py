@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, Loop, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest
-from minigrad.codegen.monoid import MONOIDS
-from minigrad.codegen.strategies.build import accumulate, ceil_div
-from minigrad.codegen.strategies.launch import function_of
+from minigrad.codegen.monoid import MONOIDS, accumulate
+from minigrad.codegen.strategies.launch import ceil_div, function_of
 from minigrad.codegen.strategies.plan import TilePlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.codegen.strategies.tiles import PADDING

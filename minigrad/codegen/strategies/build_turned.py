@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from minigrad.codegen.ir.nodes import Loop, Stmt
-from minigrad.codegen.strategies.build import ceil_div
 from minigrad.codegen.strategies.build_squares import write_squares
+from minigrad.codegen.strategies.launch import ceil_div
 from minigrad.codegen.strategies.sides import Block, Boxes, Side, boxes
 from minigrad.codegen.strategies.windows import axes_of_a, within
 from minigrad.expr import Index, Var

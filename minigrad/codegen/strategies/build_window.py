@@ -8,10 +8,9 @@ from functools import partial
 from minigrad.codegen.ir.nodes import Alloc, Function, Let, Loop, Prefetch, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.lowering.collapse import coefficient
-from minigrad.codegen.monoid import MONOIDS
+from minigrad.codegen.monoid import MONOIDS, accumulate, accumulate_product
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.blocking import PAGE, is_plain
-from minigrad.codegen.strategies.build import accumulate, accumulate_product
 from minigrad.codegen.strategies.build_window_plane import PlaneBuilder
 from minigrad.codegen.strategies.plan import WindowPlan
 from minigrad.codegen.strategies.recognise_phases import expected_window

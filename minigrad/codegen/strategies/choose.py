@@ -51,15 +51,28 @@ def choose_plans(nests: Sequence[Nest], target: Target) -> list[tuple[tuple[Nest
         if isinstance(together, WindowPlan | GroupWindowPlan):
             made.append((run, together))
             continue
-        plans = [choose_plan(nest, target) for nest in run]
-        beside = joined(plans) if target.has_groups else None
-        made += [(run, beside)] if beside else [((nest,), plan) for nest, plan in zip(run, plans, strict=True)]
+        each = [choose_plan(nest, target) for nest in run]
+        beside = joined([plan for _, plan in each]) if target.has_groups else None
+        made += [(run, beside)] if beside else [((nest,), plan) for nest, plan in each]
     return made
 
 
-def choose_plan(nest: Nest, target: Target) -> AnyPlan:
-    """The plan of the first strategy that fits, from the most special to the most general."""
-    if any(isinstance(s, Store) and s.combine for s in nest.body):
+def choose_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
+    """The nest, perhaps with scales outside its sums, and the plan of the first strategy that fits, from the most
+    special to the most general."""
+    streamed = None if target.has_groups or is_scatter(nest) or is_row_kernel(nest) or not reductions(nest) \
+        or quantized.plan(nest, target) else stream.plan(nest, target)
+    return streamed or (nest, other_plan(nest, target))
+
+
+def is_scatter(nest: Nest) -> bool:
+    """Whether stores of a nest combine with what is there."""
+    return any(isinstance(s, Store) and s.combine for s in nest.body)
+
+
+def other_plan(nest: Nest, target: Target) -> AnyPlan:
+    """The plan of a nest that does not stream interleaved rows."""
+    if is_scatter(nest):
         return scatter.plan(nest, target)
     if any(isinstance(s, Store) and s.combine for inner in nest.body if isinstance(inner, Nest) for s in inner.body):
         raise InternalError("[plan] expected a scatter without rows, whose order would be lost")
@@ -73,9 +86,9 @@ def choose_plan(nest: Nest, target: Target) -> AnyPlan:
                 or attention_gradient.plan(nest, target) or rows.plan(nest, target))
     if not reductions(nest):
         return pointwise.plan(nest, target)
-    streamed = quantized.plan(nest, target) or stream.plan(nest, target)
-    if streamed is not None:
-        return streamed
+    blocks = quantized.plan(nest, target)
+    if blocks is not None:
+        return blocks
     tiled = panels.plan(nest, target)
     if isinstance(tiled, PanelPlan):
         return tiled

@@ -25,3 +25,8 @@ def spread(counts: Sequence[Index]) -> tuple[Var, Index, list[Index]]:
         places.insert(0, p // after % count)
         after = after * count
     return p, total, places
+
+
+def ceil_div(a: Index, b: int) -> Index:
+    """How many parts of b elements a elements make, the last one perhaps smaller."""
+    return a if b == 1 else (a + (b - 1)) // b

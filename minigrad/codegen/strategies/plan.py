@@ -1,54 +1,13 @@
-"""`Plan`: what a strategy decided for one nest. A value: it prints, compares, and parses back."""
+"""What a strategy decided for one nest. A value: it prints, compares, and parses back. `Plan` is that of steps."""
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, fields
 
+from minigrad.codegen.plan.steps import Plan
+from minigrad.codegen.plan.text import parse_plan as parse_steps
 from minigrad.errors import FormatError
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Names refer to the nest's index variables.
-
-    order: the domain, outermost tile loop first; the first `parallel` of them form the parallel loop
-    tile: register tile per domain variable (how many vectors, for the lane variable)
-    lanes: the domain variable across a vector's lanes, and its width; '' and 1 where there is none
-    inner: (variable, width, chains): a reduction or row variable across lanes (width > 1), accumulated in `chains`
-        independent accumulators
-    unroll: reduction variables that are written out
-    outer: the sum's outermost variables, around a factor that multiplies the sum over the others
-    ahead: vectors of the sum that make a line, while the same line of the next tile of order[0] is prefetched; in a
-        stream the bytes ahead at which it is prefetched; or 0
-    apart: the domain variable whose copies in a tile are as far apart as there are tiles, not side by side; or ''
-    """
-
-    strategy: str
-    order: tuple[str, ...]
-    parallel: int
-    tile: tuple[tuple[str, int], ...] = ()
-    lanes: str = ""
-    width: int = 1
-    inner: tuple[tuple[str, int, int], ...] = ()
-    unroll: tuple[str, ...] = ()
-    outer: tuple[str, ...] = ()
-    ahead: int = 0
-    apart: str = ""
-
-    def factor(self, name: str) -> int:
-        return next((f for n, f in self.tile if n == name), 1)
-
-    def block(self, name: str) -> int:
-        """Elements of a domain variable that one tile covers."""
-        return self.factor(name) * (self.width if name == self.lanes else 1)
-
-    def inner_of(self, name: str) -> tuple[int, int]:
-        """(width, chains) of a reduction or row variable."""
-        return next(((w, c) for n, w, c in self.inner if n == name), (1, 1))
-
-    def __str__(self) -> str:
-        return plan_text(self)
-
 
 Box = tuple[tuple[str, int], ...]
 
@@ -330,23 +289,22 @@ class QuantizedPlan:
 @dataclass(frozen=True, slots=True)
 class JoinedPlan:
     """Nests beside each other in one launch, such as phases of a strided gradient: iterations of the first come before
-    those of the second. `parts` are the fields of their Plans."""
+    those of the second."""
 
-    strategy: str
-    parts: tuple[tuple, ...]
+    plans: tuple[Plan, ...]
 
     @property
-    def plans(self) -> tuple[Plan, ...]:
-        return tuple([Plan(*part) for part in self.parts])
+    def strategy(self) -> str:
+        return "joined"
 
     def __str__(self) -> str:
-        return plan_text(self)
+        return "\n".join(["plan joined", *map(str, self.plans)])
 
 
 AnyPlan = (Plan | JoinedPlan | PackedPlan | PanelPlan | TilePlan | MatrixPlan | TeamPlan | WindowPlan | GroupWindowPlan
            | AttentionPlan | AttentionGradientPlan | AttentionFewPlan | GroupAttentionPlan | QuantizedPlan)
 _KINDS = {"packed": PackedPlan, "panels": PanelPlan, "tiles": TilePlan, "matrix": MatrixPlan, "teams": TeamPlan,
-          "window": WindowPlan, "window_groups": GroupWindowPlan, "joined": JoinedPlan,
+          "window": WindowPlan, "window_groups": GroupWindowPlan,
           "attention": AttentionPlan, "attention_gradient": AttentionGradientPlan,
           "attention_few": AttentionFewPlan, "attention_groups": GroupAttentionPlan,
           "quantized": QuantizedPlan}
@@ -357,12 +315,16 @@ def plan_text(plan: AnyPlan) -> str:
 
 
 def parse_plan(text: str) -> AnyPlan:
-    """The inverse of str(plan). Raises FormatError naming what is wrong."""
+    """The inverse of str(plan). Raises FormatError or PlanError naming what is wrong."""
+    if text.startswith("plan joined"):
+        return JoinedPlan(tuple([parse_steps("plan" + part) for part in re.split(r"^plan\b", text, flags=re.M)[2:]]))
     words = text.split()
+    if "=" not in text:
+        return parse_steps(text)
     try:
         if words[0] != "plan":
             raise ValueError("it must start with 'plan'")
         values = {name: ast.literal_eval(value) for name, value in (w.split("=", 1) for w in words[1:])}
-        return _KINDS.get(values["strategy"], Plan)(**values)
+        return _KINDS[values["strategy"]](**values)
     except (ValueError, TypeError, SyntaxError, IndexError, KeyError) as error:
-        raise FormatError(f"[parse_plan] expected 'plan strategy=... order=...', got {text!r}: {error}") from None
+        raise FormatError(f"[parse_plan] expected 'plan strategy=...', got {text!r}: {error}") from None

@@ -4,9 +4,10 @@ from __future__ import annotations
 from math import ceil
 
 from minigrad.codegen.kernel import Nest
+from minigrad.codegen.plan.general import Choice, general_plan
+from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.strategies.access import accesses, extent
 from minigrad.codegen.strategies.lanes import best_lane, domain_order, parallel_prefix, store_steps, widths
-from minigrad.codegen.strategies.plan import Plan
 from minigrad.target import Target
 from minigrad.value import walk
 
@@ -33,5 +34,5 @@ def plan(nest: Nest, target: Target) -> Plan:
             tile *= 2
     blocks = [width * tile if v.name == lanes else 1 for v in order]
     counts = [ceil(extent(v) / b) for v, b in zip(order, blocks, strict=True)]
-    return Plan("pointwise", tuple(v.name for v in order), parallel_prefix(counts, target),
-                ((lanes, tile),) if tile > 1 else (), lanes, width)
+    return general_plan("pointwise", nest, Choice(tuple([v.name for v in order]), parallel_prefix(counts, target),
+                                                  {lanes: tile}, lanes=lanes, width=width))

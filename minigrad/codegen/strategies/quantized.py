@@ -16,11 +16,12 @@ from itertools import product as combinations
 from minigrad.codegen import value_eval
 from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.codegen.lowering.scales import factors_of, product_of, scaled_terms
 from minigrad.codegen.microkernels import block_product
 from minigrad.codegen.microkernels.block_product import BLOCK, FEWEST_BLOCKS, FEWEST_PANELS, PANEL, BlockProduct
 from minigrad.codegen.strategies.access import extent, reductions
 from minigrad.codegen.strategies.plan import QuantizedPlan
-from minigrad.codegen.strategies.stream import factors_of, product_of, recognise_stream, scaled_prefix, scaled_terms
+from minigrad.codegen.strategies.stream import recognise_stream, scaled_prefix
 from minigrad.dtype import float16, float32
 from minigrad.expr import Index, Var, subs, variables
 from minigrad.target import Target

@@ -4,9 +4,10 @@ from __future__ import annotations
 from math import ceil
 
 from minigrad.codegen.kernel import Nest
+from minigrad.codegen.plan.general import Choice, general_plan
+from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.strategies.access import accesses, extent, reductions
 from minigrad.codegen.strategies.lanes import best_lane, domain_order, parallel_prefix, widths
-from minigrad.codegen.strategies.plan import Plan
 from minigrad.target import Target
 
 CHAINS = 4
@@ -36,8 +37,9 @@ def plan(nest: Nest, target: Target) -> Plan:
         inner = [(r.over[-1].name, 1, chains(extent(r.over[-1]), 1)) for r in reduced if r.over[-1].name not in unroll]
     blocks = [width if v.name == lanes else 1 for v in order]
     counts = [ceil(extent(v) / b) for v, b in zip(order, blocks, strict=True)]
-    return Plan("reduction", tuple(v.name for v in order), parallel_prefix(counts, target), (), lanes, width,
-                tuple(sorted(set(inner))), unroll)
+    return general_plan("reduction", nest, Choice(
+        tuple([v.name for v in order]), parallel_prefix(counts, target), lanes=lanes, width=width,
+        inner={name: (lanes, chains) for name, lanes, chains in inner}, unroll=frozenset(unroll)))
 
 
 def chains(length: int, width: int) -> int:

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 
 from minigrad.codegen.kernel import Define, Nest
+from minigrad.codegen.plan.general import Choice, general_plan
+from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.strategies.access import Access, accesses, extent, value_accesses
 from minigrad.codegen.strategies.lanes import best_lane, domain_order, parallel_prefix, widths
-from minigrad.codegen.strategies.plan import Plan
 from minigrad.codegen.strategies.reduction import chains
 from minigrad.expr import Var
 from minigrad.target import Target
@@ -25,7 +26,9 @@ def plan(nest: Nest, target: Target) -> Plan:
         lanes, width, inner = best[0].name, best[1], []
         order = [o for o in order if o is not best[0]] + [best[0]]
     counts = [ceil(extent(v) / (width if v.name == lanes else 1)) for v in order]
-    return Plan("rows", tuple(v.name for v in order), parallel_prefix(counts, target), (), lanes, width, tuple(inner))
+    return general_plan("rows", nest, Choice(
+        tuple([v.name for v in order]), parallel_prefix(counts, target), lanes=lanes, width=width,
+        inner={name: (lanes, chains) for name, lanes, chains in inner}))
 
 
 def locals_of(value: Value) -> set[str]:

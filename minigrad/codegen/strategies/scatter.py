@@ -4,12 +4,11 @@ The result does not depend on the number of threads, and no atomics are needed.
 """
 from __future__ import annotations
 
-from math import ceil
-
 from minigrad.codegen.kernel import Nest, Store
-from minigrad.codegen.strategies.access import accesses, extent
+from minigrad.codegen.plan.general import Choice, general_plan
+from minigrad.codegen.plan.steps import Plan
+from minigrad.codegen.strategies.access import accesses
 from minigrad.codegen.strategies.lanes import best_lane, widths
-from minigrad.codegen.strategies.plan import Plan
 from minigrad.expr import variables
 from minigrad.target import Target
 from minigrad.value import value_atoms
@@ -24,6 +23,5 @@ def plan(nest: Nest, target: Target) -> Plan:
     serial = [v for v in nest.domain if v not in distinct]
     best = best_lane([(v, True) for v in distinct], found, widths(nest, target)) if not target.is_gpu else None
     lanes, width = (best[0].name, best[1]) if best is not None else ("", 1)
-    order = [*distinct, *serial]
-    counts = [ceil(extent(v) / (width if v.name == lanes else 1)) for v in distinct]
-    return Plan("scatter", tuple(v.name for v in order), len(counts), (), lanes, width)
+    names = tuple([v.name for v in (*distinct, *serial)])
+    return general_plan("scatter", nest, Choice(names, len(distinct), lanes=lanes, width=width))

@@ -7,7 +7,7 @@ from math import prod
 
 from minigrad.codegen.ir.nodes import If, Stmt, Store
 from minigrad.codegen.lowering.collapse import coefficient
-from minigrad.codegen.strategies.build import ceil_div
+from minigrad.codegen.strategies.launch import ceil_div
 from minigrad.codegen.strategies.plan import Box
 from minigrad.codegen.strategies.windows import Axis, Layout, layout
 from minigrad.codegen.words import with_words

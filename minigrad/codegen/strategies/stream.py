@@ -18,13 +18,15 @@ from math import ceil, prod
 
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.codegen.lowering.scales import factors_of, scaled_terms, take_scales
+from minigrad.codegen.plan.general import Choice, general_plan
+from minigrad.codegen.plan.steps import Ahead, Plan
 from minigrad.codegen.strategies.access import Access, accesses, extent, reductions, typical, value_accesses
 from minigrad.codegen.strategies.lanes import domain_order, parallel_prefix
-from minigrad.codegen.strategies.plan import Plan
 from minigrad.dtype import int32
-from minigrad.expr import Var
+from minigrad.expr import Var, variables
 from minigrad.target import Target
-from minigrad.value import Value, binary, free_variables, substitute, unary
+from minigrad.value import Value, free_variables, substitute, walk
 
 MAX_ROWS = 16
 """Rows of x up to which one pass over w is worth a tile of all of them."""
@@ -54,6 +56,10 @@ FEW_LEFT = 32
 ENOUGH_SUMS = 16
 """Sums in flight that keep multiply-adds busy and few loads beside them, where one begins per cycle: 2 panels of 128
 with 8 rows, 4 with 4 rows, without any that is left, were 2-4% faster than 3 and 6."""
+
+AHEAD_INNER, AHEAD_SCALES = 512, 192
+"""Bytes from what is used below a factor to what is prefetched: some iterations of unpacking bits; likewise of scales,
+some blocks. Of those the processor's own prefetching was late: 5-10% of a product."""
 
 AHEAD, AHEAD_ROWS, LINE = 4096, 8, 64
 """Bytes ahead at which panels are prefetched where each step takes lines of them and multiply-adds begin one by one, so
@@ -146,8 +152,9 @@ def is_product(body: Value, lane: Var) -> bool:
     return any(uses) and not all(uses)
 
 
-def plan(nest: Nest, target: Target) -> Plan | None:
-    """None for everything but products of few rows with interleaved rows."""
+def plan(nest: Nest, target: Target) -> tuple[Nest, Plan] | None:
+    """The nest with scales outside its sums, and its plan; None for everything but products of few rows with
+    interleaved rows."""
     found = recognise_stream(nest, target)
     if found is None:
         return None
@@ -191,9 +198,35 @@ def plan(nest: Nest, target: Target) -> Plan | None:
             break
         short.append(v)
     slow = target.fma_rate == 1 and prod(blocks.get(v.name, 1) for v in found.rows) >= AHEAD_ROWS
-    ahead = AHEAD if alone or slow and not outer and not short and takes_lines(found, nest) else 0
-    return Plan("stream", tuple(v.name for v in order), parallel_prefix(counts, target), tuple(sorted(tile)),
-                found.lane.name, width, (), found.everywhere(short), found.everywhere(outer), ahead)
+    far = AHEAD if alone or slow and not outer and not short and takes_lines(found, nest) else 0
+    nest = take_scales(nest, len(outer)) if outer else nest
+    names = {v.name for v in short} if outer else set(found.everywhere(short))
+    return nest, general_plan("stream", nest, Choice(
+        tuple([v.name for v in order]), parallel_prefix(counts, target), dict(tile), lanes=found.lane.name, width=width,
+        unroll=frozenset(names), ahead=tuple(prefetches(found, outer, short, far))))
+
+
+def prefetches(found: Streamed, outer: tuple[Var, ...], short: list[Var], far: int) -> list[Ahead]:
+    """What streams past: panels `far` bytes ahead where that is not 0; below factors scales and what else is not
+    dense enough for the processor to see, as unrolled steps of the sum move it."""
+    inner = found.over[len(outer):]
+    if not outer:
+        return [Ahead(name, inner[-1].name, far) for name in streamed_along(found.bodies, found.lane)] if far else []
+    terms = [term for body in found.bodies for term in scaled_terms(body, inner)]
+    scales = streamed_along([scale for scale, _ in terms if scale is not None], found.lane)
+    made = [Ahead(name, outer[-1].name, AHEAD_SCALES) for name in scales]
+    rest = [rest for _, rest in terms]
+    if far:
+        return made + [Ahead(name, inner[0].name, far) for name in streamed_along(rest, found.lane, inner[1:])]
+    at = next((v for v in reversed(inner) if v not in short), outer[-1])
+    return made + [Ahead(name, at.name, AHEAD_INNER) for name in streamed_along(rest, found.lane, short)]
+
+
+def streamed_along(values: Sequence[Value], lane: Var, without: Sequence[Var] = ()) -> list[str]:
+    """Buffers that values read along the lanes, and not along other variables."""
+    loads = [v.attr for value in values for v in walk(value) if v.op == "load"]
+    used = [(name, variables(offset)) for name, (offset,) in loads]  # type: ignore[misc]
+    return list(dict.fromkeys([name for name, own in used if lane in own and not own & set(without)]))
 
 
 def takes_lines(found: Streamed, nest: Nest) -> bool:
@@ -236,27 +269,6 @@ def rows_at_once(count: int) -> int:
     return count if count <= MAX_TILE_ROWS else next((f for f in range(MAX_TILE_ROWS, 3, -1) if count % f == 0), count)
 
 
-# ---- factors that leave the inner sum ----
-
-
-def factors_of(body: Value) -> list[Value]:
-    """The factors of a product, signs included."""
-    found: list[Value] = []
-    stack, negative = [body], False
-    while stack:
-        v = stack.pop()
-        if v.op == "mul":
-            stack.extend(reversed(v.args))
-        elif v.op == "neg":
-            stack.append(v.args[0])
-            negative = not negative
-        else:
-            found.append(v)
-    if negative:
-        found[0] = unary("neg", found[0])
-    return found
-
-
 def scaled_prefix(bodies: tuple[Value, ...], over: tuple[Var, ...]) -> tuple[Var, ...]:
     """The outer variables of sums around factors that do not depend on the rest; empty where there are none."""
     for count in range(1, len(over)):
@@ -271,35 +283,3 @@ def scaled_prefix(bodies: tuple[Value, ...], over: tuple[Var, ...]) -> tuple[Var
         if all(scale is not None for body in bodies for scale, _ in scaled_terms(body, inner)):
             return over[:count]
     return ()
-
-
-def scaled_terms(body: Value, inner: tuple[Var, ...]) -> list[tuple[Value | None, Value]]:
-    """The body as a sum of `scale * rest`, where scales do not depend on the variables `inner` (None: no scale).
-
-    x * (d * q + m) is d * (x * q) + m * x, if d and m do not depend on them.
-    """
-    factors = factors_of(body)
-    for k, f in enumerate(factors):
-        if f.op in ("add", "sub") and all(has_scale(a, inner) for a in f.args):
-            left, right = f.args
-            others = factors[:k] + factors[k + 1:]
-            parts = (left, unary("neg", right) if f.op == "sub" else right)
-            return [t for part in parts for t in scaled_terms(product_of([*others, part]), inner)]
-    scales = [f for f in factors if not free_variables(f) & frozenset(inner)]
-    rest = [f for f in factors if free_variables(f) & frozenset(inner)]
-    if not scales or not rest:
-        return [(None, body)]
-    return [(product_of(scales), product_of(rest))]
-
-
-def has_scale(v: Value, inner: tuple[Var, ...]) -> bool:
-    """Whether a term has a factor, not a number, that does not depend on the variables `inner`."""
-    return any(f.op != "const" and free_variables(f) and not free_variables(f) & frozenset(inner)
-               for f in factors_of(v))
-
-
-def product_of(values: list[Value]) -> Value:
-    total = values[0]
-    for v in values[1:]:
-        total = binary("mul", total, v)
-    return total

@@ -1,0 +1,259 @@
+"""Kernel + nest + plan -> loop IR: the one builder. Sums are in sums.py, the names of loops in loops.py.
+
+A Kernel says what each element of an output is. The builder evaluates that at an index inside the loops that the plan
+names; each split says what becomes of a block that is not whole, so that every plan that passes `check` gives the same
+numbers, apart from the rounding of sums in parts.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from minigrad.codegen.ir.nodes import Function, If, Let, Loop, Stmt
+from minigrad.codegen.ir.nodes import Store as IRStore
+from minigrad.codegen.kernel import Define, Kernel, Nest, Store
+from minigrad.codegen.monoid import MONOIDS
+from minigrad.codegen.plan.check import check
+from minigrad.codegen.plan.loops import Loops, divides, resolve
+from minigrad.codegen.plan.spaces import Unit, units
+from minigrad.codegen.plan.steps import Plan, Split
+from minigrad.codegen.plan.sums import inner_reductions, sums_together
+from minigrad.codegen.strategies.launch import function_of
+from minigrad.codegen.value_walk import Rewriter
+from minigrad.expr import Index, Var, bounds, product
+from minigrad.value import Value, load, local, substitute
+
+Names = Mapping[str, Value]
+"""What the names of definitions stand for."""
+
+
+def build(kernel: Kernel, nest: Nest, plan: Plan, name: str) -> Function:
+    """The loops of one nest of a flat kernel. Raises PlanError where the plan is not one for it."""
+    loops = resolve(nest, plan)
+    check(nest, loops)
+    return Builder(kernel, nest, loops).function(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Where statements are emitted.
+
+    places: what each open loop is; at: what each variable of the nest is whose loops are all open
+    gone: loops that are left out, as what a block that is not whole leaves runs in a loop of its own
+    whole: splits whose present block is known to be whole, or to be what is left
+    copies: loops of the domain that sums have accumulators for, not open yet
+    masked: stores need the conditions of blocks that reach back
+    """
+
+    places: Mapping[str, Index] = field(default_factory=dict)
+    at: Mapping[Var, Index] = field(default_factory=dict)
+    gone: frozenset[str] = frozenset()
+    whole: frozenset[str] = frozenset()
+    copies: tuple[str, ...] = ()
+    masked: bool = False
+
+
+class Builder:
+    """`outer`: loops of the domain around all sums, `copies`: those inside them."""
+
+    def __init__(self, kernel: Kernel, nest: Nest, loops: Loops):
+        self.kernel, self.nest, self.loops = kernel, nest, loops
+        self.taken = {p.name for p in kernel.params} | {s.name for s in kernel.scalars} | {d.name for d in kernel.dims}
+        self.taken |= set(loops.root)
+        first = next((k for k, x in enumerate(loops.order) if loops.space[x]), len(loops.order))
+        self.outer = [x for x in loops.order[:first]]
+        self.copies = tuple([x for x in loops.order[first:] if not loops.space[x]])
+
+    def name(self, stem: str) -> str:
+        """A name that nothing else in the function has."""
+        count, name = 1, stem
+        while name in self.taken:
+            count += 1
+            name = f"{stem}_{count}"
+        self.taken.add(name)
+        return name
+
+    def function(self, name: str) -> Function:
+        loops = self.loops
+        head = [x for x in self.outer if loops.kind[x] == "parallel"]
+        counts = [loops.count(x, {}) for x in head]
+        total = product(counts)
+        p = Var(head[0] if len(head) == 1 else self.name("p"), 0, total - 1)
+        after: Index = 1
+        places: dict[str, Index] = {}
+        for x, count in reversed(list(zip(head, counts, strict=True))):
+            count = 1 if count == 0 else count  # an empty domain never runs
+            places[x] = p // after if x is head[0] else p // after % count
+            after = after * count
+        body = self.domain(len(head), self.located(Here(places)))
+        return function_of(self.kernel, name, Loop(p, 0, total, "parallel", tuple(body)))
+
+    # ---- loops ----
+
+    def opened(self, here: Here, name: str, place: Index) -> Here:
+        """`here` inside a loop."""
+        return self.located(replace(here, places={**here.places, name: place},
+                                    copies=tuple([x for x in here.copies if x != name])))
+
+    def instead(self, here: Here, s: Split, place: Index) -> Here:
+        """`here` inside a loop over what a split took apart, without the loops of its blocks."""
+        return self.located(replace(here, places={**here.places, s.loop: place}, whole=here.whole | {s.loop},
+                                    gone=here.gone | self.loops.inside(s.outer) | self.loops.inside(s.inner)))
+
+    def located(self, here: Here) -> Here:
+        """`here` with what the variables are whose loops are all open."""
+        at: dict[Var, Index] = {}
+        for v in self.loops.variables:
+            if self.is_open(v.name, here):
+                at[v] = self.loops.place(v.name, here.places, at)
+        return replace(here, at=at)
+
+    def is_open(self, name: str, here: Here) -> bool:
+        s = self.loops.split.get(name)
+        return name in here.places or s is not None and self.is_open(s.outer, here) and self.is_open(s.inner, here)
+
+    def loop(self, name: str, here: Here, inner: Callable[[Here], list[Stmt]]) -> Loop:
+        """A loop and what is inside it."""
+        count = self.loops.count(name, here.at)
+        var = Var(name, 0, count - 1)
+        return Loop(var, 0, count, self.loops.kind[name], tuple(inner(self.opened(here, name, var))))
+
+    def copied(self, names: Sequence[str], here: Here, inner: Callable[[Here], list[Stmt]]) -> list[Stmt]:
+        """Loops inside each other, and what is inside them."""
+        if not names:
+            return inner(here)
+        return [self.loop(names[0], here, lambda at: self.copied(names[1:], at, inner))]
+
+    def domain(self, k: int, here: Here) -> list[Stmt]:
+        """The loops of the domain from the k-th on, then the nest's statements."""
+        left = [x for x in (*self.outer[k:], *self.copies) if x not in here.gone]
+        outer = k < len(self.outer)
+        for x in left[:1] if outer else left:
+            s = self.undecided(x, here)
+            if s is not None:
+                return self.whole_or_rest(s, here, lambda at: self.domain(k, at))
+        if not outer:
+            return self.tile(units(self.nest.body), replace(here, copies=tuple(left)))
+        if self.outer[k] in here.gone:
+            return self.domain(k + 1, here)
+        return [self.loop(self.outer[k], here, lambda at: self.domain(k + 1, at))]
+
+    def undecided(self, name: str, here: Here) -> Split | None:
+        """The outermost split around a loop whose last block may run as a loop of its own, if nothing is known yet of
+        the present block."""
+        found, s = None, self.loops.made_by.get(name)
+        while s is not None:
+            if s.edge == "rest" and name in self.loops.inside(s.inner) and s.loop not in here.whole and \
+                    not divides(s, self.loops.count(s.loop, here.at)):
+                found = s
+            s = self.loops.made_by.get(s.loop)
+        return found
+
+    def whole_or_rest(self, s: Split, here: Here, inner: Callable[[Here], list[Stmt]]) -> list[Stmt]:
+        """A block of a split of the domain: whole, or what is left of it one by one."""
+        base, length = self.loops.base(s, here.places, here.at), self.loops.count(s.loop, here.at)
+        x = Var(s.loop, 0, length - 1)
+        start = length // s.size * s.size if isinstance(length, int) else base  # only the last block is not whole
+        rest = Loop(x, start, length, "serial", tuple(inner(self.instead(here, s, x))))
+        if bounds(length)[1] < s.size:
+            return [rest]
+        whole = inner(replace(here, whole=here.whole | {s.loop}))
+        return [If((length - base - s.size,), tuple(whole), (rest,))]
+
+    # ---- statements ----
+
+    def tile(self, body: Sequence[Unit], here: Here) -> list[Stmt]:
+        """The nest's statements: sums for all copies at once, what follows them copy by copy."""
+        out: list[Stmt] = []
+        names: Names = {}
+        while body and isinstance(body[0], tuple):
+            emitted, names = sums_together(self, body[0], here, names)
+            out += emitted
+            body = body[1:]
+        if not body:
+            return out
+
+        def each(masked: bool) -> list[Stmt]:
+            at = replace(here, copies=(), masked=masked)
+            return self.copied(here.copies, at, lambda at: self.each(body, at, names))
+
+        whole = self.where_whole(here)
+        return [*out, *([If(whole, tuple(each(False)), tuple(each(True)))] if whole else each(False))]
+
+    def each(self, body: Sequence[Unit], here: Here, names: Names) -> list[Stmt]:
+        """Statements in order, one element of the domain at a time."""
+        out: list[Stmt] = []
+        for s in body:
+            if isinstance(s, tuple):
+                emitted, names = sums_together(self, s, here, names)
+                out += emitted
+            elif isinstance(s, Define):
+                value, before = self.value(s.value, here, names)
+                name = self.name(s.name)
+                out += [*before, Let(name, value)]
+                names = {**names, s.name: local(name, value.dtype)}
+            elif isinstance(s, Store):
+                out += self.store(s, here, names)
+            else:
+                out += self.inner(s, here, names)
+        return out
+
+    def value(self, value: Value, here: Here, names: Names) -> tuple[Value, list[Stmt]]:
+        """The value at a place; reductions inside it are computed before."""
+        (value,), before = inner_reductions(self, [Rewriter({}, locals_=names).value(value)], here)
+        return substitute(value, here.at), before
+
+    def store(self, s: Store, here: Here, names: Names) -> list[Stmt]:
+        value, before = self.value(s.value, here, names)
+        offset = Rewriter(here.at, locals_=names).index(s.indices[0])
+        if s.combine and s.combine != "set":
+            value = MONOIDS[s.combine].apply(load(s.param, (offset,), value.dtype), value)
+        return [*before, IRStore(s.param, offset, value, self.own(here) if here.masked else ())]
+
+    def inner(self, nest: Nest, here: Here, names: Names) -> list[Stmt]:
+        """An inner nest: its loops, then its statements."""
+        own = {v.name for v in nest.domain}
+        names_of_loops = [x for x in self.loops.order if self.loops.root[x].name in own]
+        return self.swept(names_of_loops, here, lambda at: self.each(units(nest.body), at, names))
+
+    def swept(self, names: Sequence[str], here: Here, inner: Callable[[Here], list[Stmt]],
+              first: Callable[[str, Here], list[Stmt]] = lambda _, __: []) -> list[Stmt]:
+        """Loops that no worker shares, whole blocks first, then what those leave; what each iteration does `first`.
+        Lanes that are open already leave theirs to whoever joins them."""
+        if not names:
+            return inner(here)
+        x, s, left = names[0], self.loops.made_by.get(names[0]), names[1:]
+        if x in here.gone:
+            return self.swept(left, here, inner, first)
+        loop = self.loop(x, here, lambda at: [*first(x, at), *self.swept(left, at, inner, first)])
+        if s is None or x != s.outer or s.edge != "rest" or divides(s, self.loops.count(s.loop, here.at)) or \
+                any(self.loops.kind[i] == "vector" and i in here.places for i in self.loops.inside(s.inner)):
+            return [loop]
+        rest, length = Var(s.loop, 0, self.loops.count(s.loop, here.at) - 1), self.loops.count(s.loop, here.at)
+        tail = Loop(rest, length // s.size * s.size, length, "serial",
+                    tuple(self.swept(left, self.instead(here, s, rest), inner, first)))
+        return [loop, tail] if loop.stop != 0 else [tail]
+
+    # ---- blocks that reach back ----
+
+    def reaching_back(self, here: Here) -> list[Split]:
+        """Splits of the domain whose last block may reach back over the one before it."""
+        return [s for s in self.loops.split.values() if s.edge == "back" and s.loop not in here.whole
+                and not here.gone & self.loops.inside(s.loop)
+                and not divides(s, self.loops.count(s.loop, here.at))]
+
+    def where_whole(self, here: Here) -> tuple[Index, ...]:
+        """What holds where all that a tile covers is its own."""
+        found = []
+        for s in self.reaching_back(here):
+            total, step = self.loops.count(s.loop, here.at), self.loops.count(s.inner, here.at)
+            if s.outer in here.copies:  # the last copy reaches back
+                found.append(total - s.size * step + self.loops.place(s.inner, here.places, here.at))
+            else:
+                found.append(total - self.loops.base(s, here.places, here.at) - step)
+        return tuple(found)
+
+    def own(self, here: Here) -> tuple[Index, ...]:
+        """What holds for an element that is its block's own."""
+        return tuple([self.loops.place(s.loop, here.places, here.at) - self.loops.base(s, here.places, here.at)
+                      for s in self.reaching_back(here)])

@@ -1,0 +1,166 @@
+"""The loops of a nest under a plan: what each variable is made of, in which order they run and how."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from minigrad.codegen.kernel import Nest
+from minigrad.codegen.plan.spaces import spaces
+from minigrad.codegen.plan.steps import EDGES, KINDS, Ahead, Bind, Order, Parts, Plan, Split
+from minigrad.codegen.plan.text import print_step
+from minigrad.errors import PlanError
+from minigrad.expr import Index, Var, emin, subs
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """A resolved plan. Loops are named; those that were split are no longer in `order`.
+
+    root: the variable of the nest that each loop is a part of; space: the number of the loop nest that it belongs to,
+        0 for the domain; around: per loop nest, variables of those that it is inside of
+    made_by: the split that made a loop; split: the one that a loop was taken apart by
+    kind: how each runs
+    """
+
+    order: tuple[str, ...]
+    root: dict[str, Var]
+    space: dict[str, int]
+    around: list[tuple[Var, ...]]
+    made_by: dict[str, Split]
+    split: dict[str, Split]
+    kind: dict[str, str]
+    parts: frozenset[str]
+    ahead: tuple[Ahead, ...]
+    leaves: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    @property
+    def variables(self) -> list[Var]:
+        """The variables of the nest that have loops of their own."""
+        return list(dict.fromkeys(self.root.values()))
+
+    def inside(self, name: str) -> frozenset[str]:
+        """The loops in `order` that a loop was taken apart into, itself if it was not."""
+        found = self.leaves.get(name)
+        if found is None:
+            s = self.split.get(name)
+            found = frozenset((name,)) if s is None else self.inside(s.outer) | self.inside(s.inner)
+            self.leaves[name] = found
+        return found
+
+    def count(self, name: str, at: Mapping[Var, Index]) -> Index:
+        """Iterations of a loop, `at` given variables around it. What whole blocks of a sum or an inner nest leave is
+        not among them: it is a loop after theirs."""
+        s = self.made_by.get(name)
+        if s is None:
+            hi = self.root[name].hi
+            return (hi if isinstance(hi, int) else subs(hi, at)) + 1
+        if (name == s.inner) != s.into:
+            return s.size
+        total = self.count(s.loop, at)
+        return total // s.size if s.edge == "rest" and self.space[name] else _ceil(total, s.size)
+
+    def constant(self, name: str) -> int:
+        """Iterations of a loop that is written out."""
+        count = self.count(name, {})
+        if not isinstance(count, int):
+            raise PlanError(f"[plan] expected a known extent of {name}, which is written out, got {count}")
+        return count
+
+    def stride(self, name: str, at: Mapping[Var, Index]) -> Index:
+        """How far a loop's variable of the nest moves in one iteration."""
+        s = self.made_by.get(name)
+        if s is None:
+            return 1
+        return self.stride(s.loop, at) * (self.count(s.inner, at) if name == s.outer else 1)
+
+    def base(self, s: Split, places: Mapping[str, Index], at: Mapping[Var, Index]) -> Index:
+        """Where a block of a split begins, before it reaches back."""
+        step = self.count(s.inner, at) if s.into else s.size
+        return self.place(s.outer, places, at) * step
+
+    def begin(self, s: Split, places: Mapping[str, Index], at: Mapping[Var, Index]) -> Index:
+        """Where a block of a split begins."""
+        base, total, step = self.base(s, places, at), self.count(s.loop, at), self.count(s.inner, at)
+        return base if s.edge != "back" or divides(s, total) else emin(base, total - step)
+
+    def place(self, name: str, places: Mapping[str, Index], at: Mapping[Var, Index]) -> Index:
+        """What a loop's variable is, where `places` says it of loops that are open."""
+        found = places.get(name)
+        if found is not None:
+            return found
+        s = self.split[name]
+        return self.begin(s, places, at) + self.place(s.inner, places, at)
+
+
+def _ceil(a: Index, b: int) -> Index:
+    return a if b == 1 else (a + (b - 1)) // b
+
+
+def divides(s: Split, total: Index) -> bool:
+    """Whether the size is known to divide the extent."""
+    return isinstance(total, int) and total % s.size == 0
+
+
+def resolve(nest: Nest, plan: Plan) -> Loops:
+    """The loops of a nest under a plan. Raises PlanError naming the step and what was expected."""
+    root: dict[str, Var] = {}
+    space: dict[str, int] = {}
+    along: dict[str, str] = {}
+    nests = spaces(nest)
+    for number, found in enumerate(nests):
+        for v in found.own:
+            root[v.name], space[v.name] = v, number
+        along |= {v.name: found.own[0].name for v in found.others}
+    names, made_by, split = list(root), dict[str, Split](), dict[str, Split]()
+    kind, parts, ahead, order = dict[str, str](), set[str](), list[Ahead](), tuple[str, ...]()
+    ordered = False
+    for step in plan.steps:
+        for name in step.names:
+            if name not in names:
+                where = f", whose sum runs in the loops of {along[name]}'s" if name in along else ""
+                raise refuse(step, f"a loop among {' '.join(names)}", f"{name}{where}")
+        if isinstance(step, Split):
+            if ordered:
+                raise refuse(step, "splits before order, bind and parts", "one after them")
+            if step.size < 1 or step.edge not in EDGES:
+                raise refuse(step, f"a size from 1 on, an edge among {', '.join(EDGES)}", f"{step.size}, {step.edge}")
+            for name in (step.outer, step.inner):
+                if name in root:
+                    raise refuse(step, "names that no loop has or had", name)
+                root[name], space[name], made_by[name] = root[step.loop], space[step.loop], step
+            if step.outer == step.inner:
+                raise refuse(step, "two names", step.outer)
+            split[step.loop] = step
+            at = names.index(step.loop)
+            names[at:at + 1] = [step.outer, step.inner]
+            continue
+        if isinstance(step, Order):
+            if order or len(set(step.loops)) != len(step.loops):
+                raise refuse(step, "each loop once, in one step", "another order" if order else "a loop twice")
+            order = step.loops
+        elif isinstance(step, Bind):
+            if step.kind not in KINDS:
+                raise refuse(step, f"a kind among {', '.join(KINDS)}", step.kind)
+            kind |= dict.fromkeys(step.loops, step.kind)
+        elif isinstance(step, Parts):
+            parts |= set(step.loops)
+        else:
+            ahead.append(step)
+        ordered = True
+    order = (*order, *[name for name in names if name not in order])
+    around = [found.around for found in nests]
+    return Loops(order, root, space, around, made_by, split, {name: kind.get(name, "serial") for name in order},
+                 frozenset(parts), tuple(ahead))
+
+
+def refuse(step: object, expected: str, got: str) -> PlanError:
+    """The error for a step."""
+    return PlanError(f"[plan] {print_step(step)}: expected {expected}, got {got}")  # type: ignore[arg-type]
+
+
+def adds_in_order(nest: Nest, plan: Plan) -> bool:
+    """Whether each sum of a nest runs from its first term to its last in one accumulator, lanes along the domain."""
+    loops = resolve(nest, plan)
+    lanes = [x for x in loops.order if loops.kind[x] == "vector"]
+    return not loops.parts and bool(lanes) and not any(loops.space[x] for x in lanes) and len(set(
+        loops.space.values())) <= 2

@@ -1,0 +1,96 @@
+"""Which statements of a nest run in one loop nest, and the loops that a plan may name."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from minigrad.codegen.kernel import Define, Nest, Store
+from minigrad.expr import Index, Var
+from minigrad.value import Value, walk
+
+Unit = tuple[Define, ...] | Define | Store | Nest
+"""Sums that share their loops, or one other statement."""
+
+
+def is_sum(s: Define | Store | Nest) -> bool:
+    """Whether a statement defines a reduction (of any monoid)."""
+    return isinstance(s, Define) and s.value.op == "reduce"
+
+
+def locals_of(value: Value) -> set[str]:
+    """Names that a value reads."""
+    return {v.attr for v in walk(value) if v.op == "local"}  # type: ignore[misc]
+
+
+def units(body: Sequence[Define | Store | Nest]) -> list[Unit]:
+    """The statements in the order in which they run: sums as early as what they read allows, and together with others
+    of equal extents that read no more."""
+    pending, made = list(body), list[Unit]()
+    own = {s.name for s in body if isinstance(s, Define)}
+    known: set[str] = set()
+    while pending:
+        ready = []
+        for s in pending:
+            if not isinstance(s, Define):
+                break
+            if is_sum(s) and not (locals_of(s.value) & own) - known:
+                ready.append(s)
+        if not ready:
+            s = pending.pop(0)
+            made.append(s)
+            known |= {s.name} if isinstance(s, Define) else set()
+            continue
+        extents = [v.hi for v in ready[0].value.attr[1]]
+        group = tuple([s for s in ready if [v.hi for v in s.value.attr[1]] == extents])
+        made.append(group)
+        known |= {s.name for s in group}
+        pending = [s for s in pending if not any(s is t for t in group)]
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The index variables of one loop nest: a domain, or a sum's and what `others` are called in sums that share it.
+    `around`: those of inner nests and sums that it is inside of."""
+
+    own: tuple[Var, ...]
+    is_sum: bool = False
+    others: tuple[Var, ...] = ()
+    around: tuple[Var, ...] = ()
+
+
+def spaces(nest: Nest) -> list[Space]:
+    """The loop nests of a nest in order, its domain first; sums inside one value over the same variables are one."""
+    return list({space.own: space for space in (Space(nest.domain), *_spaces(nest, ()))}.values())
+
+
+def _spaces(nest: Nest, around: tuple[Var, ...]) -> Iterator[Space]:
+    """Those inside a nest."""
+    for u in units(nest.body):
+        if isinstance(u, Nest):
+            yield Space(u.domain, around=around)
+            yield from _spaces(u, (*around, *u.domain))
+        elif isinstance(u, tuple):
+            first, *others = [s.value.attr[1] for s in u]
+            yield Space(first, True, tuple([v for over in others for v in over]), around)
+            for s in u:
+                yield from _sums_inside(s.value.args[0], (*around, *first))
+        else:
+            yield from _sums_inside(u.value, around)
+
+
+def _sums_inside(value: Value, around: tuple[Var, ...]) -> Iterator[Space]:
+    """Those of the reductions in a value."""
+    if value.op == "reduce":
+        over: tuple[Var, ...] = value.attr[1]  # type: ignore[index]
+        yield Space(over, True, (), around)
+        around = (*around, *over)
+    if value.reduces:
+        for a in value.args:
+            yield from _sums_inside(a, around)
+
+
+def along(group: Sequence[Define]) -> list[dict[Var, Index]]:
+    """For each of some sums that share loops: its variables as those of the first."""
+    first = group[0].value.attr[1]  # type: ignore[index]
+    return [dict(zip(s.value.attr[1], first, strict=True)) for s in group]  # type: ignore[index, misc]

@@ -1,0 +1,143 @@
+"""The steps of a plan. A plan says how the loops of one nest run, never what they compute: that is the Kernel's.
+
+    plan contraction                       o0[i0, i1] = sum(r0: p0[i0, r0] * p1[r0, i1]), 64 x 1000 x 96
+      split i0 -> i u by 4, back
+      split i1 -> j jj by 32, back
+      split jj -> v l by 16, exact
+      bind parallel j i
+      bind vector l
+      bind unroll u v
+      order j i l r0 u v
+
+A variable of the nest (of its domain, of its sums, of its inner nests) is a loop; `split` makes two of one. `order`
+lists the loops that are left, outermost first. Loops of the domain that stand inside the first loop of a sum are
+copies: a sum has an accumulator for each of them. What no step says is serial, in the order of the kernel.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+EDGES = ("exact", "back", "rest")
+KINDS = ("parallel", "vector", "unroll", "serial")
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """`split x -> o i by 4, back`: one loop becomes two, x = 4*o + i. With `into 4`: o runs 4 times, i the rest.
+
+        for x in 0..10:                for o in 0..3:
+          ...                 ->         for i in 0..4:
+                                           ...                                at x = 4*o + i
+
+    Where the size does not divide the extent, the edge says what becomes of the last block:
+      exact   an error: it divides
+      back    it reaches back over the one before, x = min(4*o, 10 - 4) + i, and stores only what is its own
+      rest    it is a serial loop of its own, over x
+    Halide: split and TailStrategy; TVM: split; Exo: divide_loop.
+    """
+
+    loop: str
+    outer: str
+    inner: str
+    size: int
+    edge: str = "exact"
+    into: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The loops that a step is about."""
+        return (self.loop,)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """`order j i l k u v`: the loops, outermost first. Halide, TVM: reorder."""
+
+    loops: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The loops that a step is about."""
+        return self.loops
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """`bind vector l`: how loops run. parallel: iterations for workers, all of them as one loop, which is outermost;
+    vector: the lanes of a vector; unroll: written out; serial. Halide: parallel, vectorize, unroll; TVM: bind."""
+
+    kind: str
+    loops: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The loops that a step is about."""
+        return self.loops
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """`parts c`: each iteration of an unrolled loop of a sum has an accumulator of its own; they are joined by a tree.
+    So are the lanes of a vector along a sum. Results are rounded differently. Halide: rfactor.
+
+        for k: for c in 0..4 unroll:          for k: for c in 0..4 unroll:
+          acc = acc + x[4*k + c]       ->       acc[c] = acc[c] + x[4*k + c]
+                                              acc[0] = (acc[0] + acc[1]) + (acc[2] + acc[3])
+    """
+
+    loops: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The loops that a step is about."""
+        return self.loops
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """`ahead p0 at k by 1 of i`: in each iteration of k, what p0 is read at once i has gone on by one is prefetched;
+    `by 4096 bytes`: what lies so far after what is read. Halide: prefetch."""
+
+    operand: str
+    at: str
+    by: int
+    of: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The loops that a step is about."""
+        return (self.at, self.of) if self.of else (self.at,)
+
+
+Step = Split | Order | Bind | Parts | Ahead
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The steps for one nest, and the pattern that it was taken for ('' in a plan that a user wrote)."""
+
+    pattern: str
+    steps: tuple[Step, ...]
+
+    def split(self, loop: str) -> Split | None:
+        """How a loop is taken apart; None where it is not."""
+        return next((s for s in self.steps if isinstance(s, Split) and s.loop == loop), None)
+
+    def bound(self, kind: str) -> tuple[str, ...]:
+        """The loops of a kind."""
+        return tuple([x for s in self.steps if isinstance(s, Bind) and s.kind == kind for x in s.loops])
+
+    @property
+    def ahead(self) -> tuple[Ahead, ...]:
+        """The prefetches."""
+        return tuple([s for s in self.steps if isinstance(s, Ahead)])
+
+    @property
+    def strategy(self) -> str:
+        """What plans of other kinds call their pattern."""
+        return self.pattern
+
+    def __str__(self) -> str:
+        from minigrad.codegen.plan.text import print_plan
+
+        return print_plan(self)

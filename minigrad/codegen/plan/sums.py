@@ -1,0 +1,258 @@
+"""Sums (and other reductions) under a plan: accumulators for all copies, loops, parts and lanes that are joined.
+
+    alloc acc[copies * parts] register
+    acc[...] = 0
+    for r ...: for copies unroll: for parts unroll:
+      acc[...] = combine(acc[...], body)
+    acc[copy, 0] = all parts of a copy, by a tree           `parts`, and lanes along the sum
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from minigrad.codegen.ir.nodes import Alloc, Let, Loop, Prefetch, Stmt, Store
+from minigrad.codegen.kernel import Define
+from minigrad.codegen.monoid import MONOIDS, Monoid, accumulate
+from minigrad.codegen.plan.loops import divides
+from minigrad.codegen.plan.spaces import along
+from minigrad.codegen.plan.steps import Ahead, Split
+from minigrad.codegen.value_walk import Rewriter, replace_values
+from minigrad.expr import Index, Var, subs, variables
+from minigrad.value import Value, across, free_variables, load, local, substitute, walk
+
+if TYPE_CHECKING:
+    from minigrad.codegen.plan.build import Builder, Here
+
+
+def sums_together(b: Builder, group: Sequence[Define], here: Here, names: Mapping[str, Value]
+                  ) -> tuple[list[Stmt], dict[str, Value]]:
+    """Sums that share their loops, for all copies; and the names, with what the sums are now."""
+    over = group[0].value.attr[1]  # type: ignore[index]
+    bodies = [(s.value.attr[0], Rewriter(own, locals_=names).value(s.value.args[0]))  # type: ignore[index]
+              for s, own in zip(group, along(group), strict=True)]
+    emitted, results = _sums(b, over, bodies, [s.name for s in group], here)
+    return emitted, dict(names) | {s.name: value for s, value in zip(group, results, strict=True)}
+
+
+def inner_reductions(b: Builder, values: Sequence[Value], here: Here) -> tuple[list[Value], list[Stmt]]:
+    """Values with what the reductions inside them are, and the statements that compute those. Reductions over the same
+    variables share their loops."""
+    spaces: dict[tuple[Var, ...], list[Value]] = {}
+    for v in outermost_reductions(values):
+        spaces.setdefault(v.attr[1], []).append(v)  # type: ignore[index]
+    out: list[Stmt] = []
+    known: dict[Value, Value] = {}
+    for over, found in spaces.items():
+        bodies = [(v.attr[0], v.args[0]) for v in found]  # type: ignore[index]
+        emitted, results = _sums(b, over, bodies, ["t"] * len(found), here)
+        out += emitted
+        known |= zip(found, results, strict=True)
+    return [replace_values(v, known) for v in values] if known else list(values), out
+
+
+def outermost_reductions(values: Sequence[Value]) -> list[Value]:
+    """Reductions in values that are in no other reduction, each once."""
+    found: dict[Value, None] = {}
+    stack = list(reversed(values))
+    seen: set[Value] = set()
+    while stack:
+        v = stack.pop()
+        if v in seen or not v.reduces:
+            continue
+        seen.add(v)
+        if v.op == "reduce":
+            found[v] = None
+        else:
+            stack += reversed(v.args)
+    return list(found)
+
+
+def addends(value: Value) -> tuple[Value, ...]:
+    """What is added one after another to a sum: the terms of a value that has sums inside it, or all of it."""
+    if value.op == "add" and value.dtype.is_float and value.reduces:
+        return (*addends(value.args[0]), *addends(value.args[1]))
+    return (value,)
+
+
+def _sums(b: Builder, over: tuple[Var, ...], bodies: Sequence[tuple[str, Value]], names: Sequence[str], here: Here
+          ) -> tuple[list[Stmt], list[Value]]:
+    """The statements of reductions over one space, and their results: slots for copies that are not open yet, or else
+    the names."""
+    made = Sum(b, over, bodies, here)
+    out, results = made.statements(), made.results()
+    if not here.copies:
+        for k, value in enumerate(results):
+            name = b.name(names[k])
+            out.append(Let(name, value))
+            results[k] = local(name, value.dtype)
+    return out, results
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One of several reductions with the same loops: how its body is combined, the copies that it differs in, and the
+    register buffers of its accumulators and, with lanes along the sum, of its totals."""
+
+    monoid: Monoid
+    body: Value
+    used: tuple[str, ...]
+    acc: str
+    total: str
+
+
+class Sum:
+    """Reductions over one space. `around`: their loops, and copies that stand outside some of these; `inside`: copies
+    inside all of them; `lane`: the loop of theirs across lanes; `parts`: of theirs in accumulators of their own."""
+
+    def __init__(self, b: Builder, over: tuple[Var, ...], bodies: Sequence[tuple[str, Value]], here: Here):
+        self.b, self.here = b, here
+        own, loops = {v.name for v in over}, b.loops
+        names = [x for x in loops.order if x not in here.gone and (loops.root[x].name in own or x in here.copies)]
+        self.lane = next((x for x in names if loops.kind[x] == "vector" and x not in here.copies), None)
+        names = [x for x in names if x != self.lane]
+        last = max((k for k, x in enumerate(names) if x not in here.copies), default=-1) + 1
+        self.around, self.inside = names[:last], names[last:]
+        self.parts = tuple([x for x in self.around if x in loops.parts])
+        self.terms = []
+        for monoid, body in bodies:
+            free = free_variables(body)
+            used = tuple([x for x in here.copies if x in self.around or loops.root[x] in free])
+            acc = b.name("acc")
+            self.terms.append(Term(MONOIDS[monoid], body, used, acc, acc if self.lane is None else b.name("total")))
+
+    def statements(self) -> list[Stmt]:
+        """Everything up to the results."""
+        return self.in_order(self.here) if self.lane is None else self.across(self.lane)
+
+    def results(self) -> list[Value]:
+        """Where the results are."""
+        parts = self.parts if self.lane is None else ()
+        return [load(t.total, (self.slot(t.used, parts, self.here),), t.body.dtype) for t in self.terms]
+
+    def in_order(self, here: Here) -> list[Stmt]:
+        """Accumulators, the loops, and the parts joined."""
+        steps = self.b.swept(self.around, here, lambda at: self.step(at, False), self.ahead)
+        return [*self.begin(here), *steps, *self.join(here)]
+
+    def count(self, names: Sequence[str]) -> int:
+        total = 1
+        for x in names:
+            total *= self.b.loops.constant(x)
+        return total
+
+    def slot(self, copies: Sequence[str], parts: Sequence[str], here: Here) -> Index:
+        """The place of an accumulator; a part that runs no more has the first one."""
+        position: Index = 0
+        for x in (*copies, *parts):
+            count = self.b.loops.constant(x)
+            position = position * count + here.places.get(x, 0 if x in parts else Var(x, 0, count - 1))
+        return position
+
+    def begin(self, here: Here) -> list[Stmt]:
+        """The accumulators, at their start."""
+        out: list[Stmt] = []
+        for t in self.terms:
+            def start(at: Here, t: Term = t) -> list[Stmt]:
+                return [Store(t.acc, self.slot(t.used, self.parts, at), t.monoid.init(t.body.dtype))]
+            loops = (*t.used, *self.parts)
+            out += [Alloc(t.acc, t.body.dtype, self.count(loops), "register"), *self.b.copied(loops, here, start)]
+        return out
+
+    def step(self, here: Here, whole: bool) -> list[Stmt]:
+        """What one step of a sum adds to the accumulators of all copies that are not open; `whole`: to the totals."""
+        added = [addends(t.body) for t in self.terms]
+        values, before = inner_reductions(self.b, [v for each in added for v in each], here)
+        found = iter(values)
+        known = [[next(found) for _ in each] for each in added]
+
+        def update(here: Here, terms: Sequence[int]) -> list[Stmt]:
+            out: list[Stmt] = []
+            for k in terms:
+                t = self.terms[k]
+                at, memory = self.slot(t.used, () if whole else self.parts, here), t.total if whole else t.acc
+                for value in known[k]:
+                    old = load(memory, (at,), t.body.dtype)
+                    out.append(Store(memory, at, accumulate(t.monoid, old, substitute(value, here.at))))
+            return out
+
+        out = before
+        for used, together in groupby(range(len(self.terms)), lambda k: self.terms[k].used):
+            terms = tuple(together)
+            left = [x for x in used if x in here.copies]
+            out += self.b.copied(left, here, lambda at, terms=terms: update(at, terms))  # type: ignore[misc]
+        return out
+
+    def join(self, here: Here) -> list[Stmt]:
+        """All parts of a copy become the first, by a fixed tree."""
+        out: list[Stmt] = []
+        count = self.count(self.parts)
+        steps = [(c, 1 << k) for k in range(count.bit_length()) for c in range(0, count - (1 << k), 2 << k)]
+        for t in self.terms:
+            for c, step in steps:
+                def joined(at: Here, t: Term = t, x: int = c, y: int = c + step) -> list[Stmt]:
+                    first = self.slot(t.used, (), at) * count
+                    old, other = (load(t.acc, (first + part,), t.body.dtype) for part in (x, y))
+                    return [Store(t.acc, first + x, t.monoid.apply(old, other))]
+                out += self.b.copied(t.used, here, joined)
+        return out
+
+    def across(self, lane: str) -> list[Stmt]:
+        """Vectors along the sum, joined across lanes at the end; then what whole vectors leave."""
+        b, here, parts = self.b, self.here, self.count(self.parts)
+
+        def vector(at: Here) -> list[Stmt]:
+            out = self.in_order(at)
+            for t in self.terms:
+                def total(at: Here, t: Term = t) -> list[Stmt]:
+                    slot = self.slot(t.used, (), at)
+                    return [Store(t.total, slot, across(t.monoid.name, load(t.acc, (slot * parts,), t.body.dtype)))]
+                out += b.copied(t.used, at, total)
+            return out
+
+        out: list[Stmt] = [Alloc(t.total, t.body.dtype, self.count(t.used), "register") for t in self.terms]
+        out.append(b.loop(lane, here, vector))
+        split = b.loops.made_by.get(lane)
+        if split is not None and not divides(split, b.loops.count(split.loop, here.at)):
+            out += self.left_by_vectors(split)
+        return out
+
+    def left_by_vectors(self, split: Split) -> list[Stmt]:
+        """The last terms, one by one."""
+        b, here = self.b, self.here
+        length, parts = b.loops.count(split.loop, here.at), b.loops.inside(split.loop)
+        x = Var(split.loop, 0, length - 1)
+        return b.swept([o for o in self.around if o not in parts and o not in here.copies], here, lambda at: [
+            Loop(x, length // split.size * split.size, length, "serial", tuple(
+                self.step(b.instead(at, split, x), True)))])
+
+    # ---- prefetches ----
+
+    def ahead(self, name: str, here: Here) -> list[Stmt]:
+        """What an iteration of a loop prefetches."""
+        out: list[Stmt] = []
+        for a in self.b.loops.ahead:
+            if a.at == name and (a.of or any(self.b.loops.kind.get(x) == "vector" for x in here.places)):
+                out += [s for s in self.prefetches(a, here) if s not in out]
+        return out
+
+    def prefetches(self, a: Ahead, here: Here) -> list[Stmt]:
+        """The places of a buffer that terms read, moved ahead, once for each copy that reads elsewhere."""
+        b, loops, out = self.b, self.b.loops, list[Stmt]()
+        known = here.gone.union(here.places, here.copies)
+        start: dict[str, Index] = {x: 0 for x in loops.order if x not in known}
+        start |= {x: 0 for x in here.places if loops.kind.get(x) == "vector"}
+        copies = {x: Var(x, 0, loops.constant(x) - 1) for x in here.copies}
+        at = dict(b.located(replace(here, places={**here.places, **start, **copies})).at)
+        if a.of:
+            root = loops.root[a.of]
+            at[root] = at[root] + a.by * loops.stride(a.of, at)
+        for v in walk(*[t.body for t in self.terms]):
+            if v.op == "load" and v.attr[0] == a.operand:  # type: ignore[index]
+                place = subs(v.attr[1][0], at) + (0 if a.of else a.by * 8 // v.dtype.bits)  # type: ignore[index]
+                used = [x for x in here.copies if copies[x] in variables(place)]
+                fetch = Prefetch(a.operand, place)
+                out += [s for s in b.copied(used, here, lambda _, s=fetch: [s]) if s not in out]  # type: ignore[misc]
+        return out

@@ -1,0 +1,64 @@
+"""Plans as text, one step a line: `parse_plan(str(plan)) == plan`."""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from minigrad.codegen.plan.steps import Ahead, Bind, Order, Parts, Plan, Split, Step
+from minigrad.errors import PlanError
+
+NAME = r"[A-Za-z_]\w*"
+
+
+def print_plan(plan: Plan) -> str:
+    """The text of a plan: a head line, then a step a line."""
+    return "\n".join([f"plan {plan.pattern}".rstrip(), *(f"  {print_step(s)}" for s in plan.steps)])
+
+
+def print_step(step: Step) -> str:
+    """One line, without indentation."""
+    if isinstance(step, Split):
+        by = "into" if step.into else "by"
+        return f"split {step.loop} -> {step.outer} {step.inner} {by} {step.size}, {step.edge}"
+    if isinstance(step, Bind):
+        return f"bind {step.kind} {' '.join(step.loops)}"
+    if isinstance(step, Ahead):
+        return f"ahead {step.operand} at {step.at} by {step.by} " + (f"of {step.of}" if step.of else "bytes")
+    return f"{'order' if isinstance(step, Order) else 'parts'} {' '.join(step.loops)}"
+
+
+def parse_plan(text: str) -> Plan:
+    """The plan that a text spells; what follows a '#' is a remark. Raises PlanError naming the line and its form."""
+    lines = [line.split("#")[0].strip() for line in text.splitlines()]
+    lines = [line for line in lines if line]
+    first = lines[0] if lines else ""
+    if not re.fullmatch(rf"plan( {NAME})?", first):
+        raise PlanError(f"[plan] expected 'plan' or 'plan PATTERN' in the first line, got {first!r}")
+    return Plan(first[4:].strip(), tuple([parse_step(line) for line in lines[1:]]))
+
+
+def parse_step(line: str) -> Step:
+    """The step that a line spells."""
+    form = FORMS.get(line.split()[0])
+    if form is None:
+        raise PlanError(f"[plan] expected a step among {', '.join(FORMS)}, got {line!r}")
+    usage, pattern, make = form
+    found = re.fullmatch(pattern, re.sub(r"\s+", " ", line))
+    if found is None:
+        raise PlanError(f"[plan] expected '{usage}', got {line!r}")
+    return make(found)
+
+
+NAMES = rf"{NAME}(?: {NAME})*"
+FORMS: dict[str, tuple[str, str, Callable[[re.Match[str]], Step]]] = {
+    "split": ("split LOOP -> OUTER INNER by SIZE, exact|back|rest",
+              rf"split ({NAME}) -> ({NAME}) ({NAME}) (by|into) (\d+)(?:, ?(\w+))?",
+              lambda m: Split(m[1], m[2], m[3], int(m[5]), m[6] or "exact", m[4] == "into")),
+    "order": ("order LOOP ...", rf"order ({NAMES})", lambda m: Order(tuple(m[1].split()))),
+    "bind": ("bind parallel|vector|unroll|serial LOOP ...", rf"bind (\w+) ({NAMES})",
+             lambda m: Bind(m[1], tuple(m[2].split()))),
+    "parts": ("parts LOOP ...", rf"parts ({NAMES})", lambda m: Parts(tuple(m[1].split()))),
+    "ahead": ("ahead BUFFER at LOOP by NUMBER of LOOP|bytes",
+              rf"ahead ({NAME}) at ({NAME}) by (\d+) (?:of ({NAME})|bytes)",
+              lambda m: Ahead(m[1], m[2], int(m[3]), m[4] or "")),
+}
