@@ -7,17 +7,18 @@ numbers, apart from the rounding of sums in parts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from minigrad.codegen.ir.nodes import Function, If, Let, Loop, Stmt
+from minigrad.codegen.ir.nodes import Alloc, Function, If, Let, Loop, Stmt
 from minigrad.codegen.ir.nodes import Store as IRStore
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.plan.check import check
-from minigrad.codegen.plan.loops import Loops, divides, resolve
+from minigrad.codegen.plan.loops import Here, Loops, divides, resolve
 from minigrad.codegen.plan.spaces import Unit, units
+from minigrad.codegen.plan.stage import fill, staged
 from minigrad.codegen.plan.steps import Plan, Split
-from minigrad.codegen.plan.sums import inner_reductions, sums_together
+from minigrad.codegen.plan.sums import inner_reductions, kept_sums, sums_together
 from minigrad.codegen.strategies.launch import function_of
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.expr import Index, Var, bounds, product
@@ -34,35 +35,21 @@ def build(kernel: Kernel, nest: Nest, plan: Plan, name: str) -> Function:
     return Builder(kernel, nest, loops).function(name)
 
 
-@dataclass(frozen=True, slots=True)
-class Here:
-    """Where statements are emitted.
-
-    places: what each open loop is; at: what each variable of the nest is whose loops are all open
-    gone: loops that are left out, as what a block that is not whole leaves runs in a loop of its own
-    whole: splits whose present block is known to be whole, or to be what is left
-    copies: loops of the domain that sums have accumulators for, not open yet
-    masked: stores need the conditions of blocks that reach back
-    """
-
-    places: Mapping[str, Index] = field(default_factory=dict)
-    at: Mapping[Var, Index] = field(default_factory=dict)
-    gone: frozenset[str] = frozenset()
-    whole: frozenset[str] = frozenset()
-    copies: tuple[str, ...] = ()
-    masked: bool = False
-
-
 class Builder:
-    """`outer`: loops of the domain around all sums, `copies`: those inside them."""
+    """`outer`: loops of the domain around all sums; `copies`: unrolled ones inside them; `middle`: from the outermost
+    loop of a sum to the last loop of the domain that is not unrolled, where sums are kept in memory between them."""
 
     def __init__(self, kernel: Kernel, nest: Nest, loops: Loops):
         self.kernel, self.nest, self.loops = kernel, nest, loops
         self.taken = {p.name for p in kernel.params} | {s.name for s in kernel.scalars} | {d.name for d in kernel.dims}
         self.taken |= set(loops.root)
-        first = next((k for k, x in enumerate(loops.order) if loops.space[x]), len(loops.order))
-        self.outer = [x for x in loops.order[:first]]
-        self.copies = tuple([x for x in loops.order[first:] if not loops.space[x]])
+        order = loops.order
+        first = next((k for k, x in enumerate(order) if loops.space[x]), len(order))
+        last = max([first, *(k + 1 for k, x in enumerate(order) if not loops.space[x] and loops.kind[x] != "unroll")])
+        self.outer, self.middle = order[:first], order[first:last]
+        self.copies = tuple([x for x in order[last:] if not loops.space[x]])
+        self.staged = tuple([staged(self, step) for step in loops.stages])
+        self.memory: list[Alloc] = [s.alloc() for s in self.staged]
 
     def name(self, stem: str) -> str:
         """A name that nothing else in the function has."""
@@ -76,7 +63,7 @@ class Builder:
     def function(self, name: str) -> Function:
         loops = self.loops
         head = [x for x in self.outer if loops.kind[x] == "parallel"]
-        counts = [loops.count(x, {}) for x in head]
+        counts = [loops.count(x, Here()) for x in head]
         total = product(counts)
         p = Var(head[0] if len(head) == 1 else self.name("p"), 0, total - 1)
         after: Index = 1
@@ -85,8 +72,9 @@ class Builder:
             count = 1 if count == 0 else count  # an empty domain never runs
             places[x] = p // after if x is head[0] else p // after % count
             after = after * count
-        body = self.domain(len(head), self.located(Here(places)))
-        return function_of(self.kernel, name, Loop(p, 0, total, "parallel", tuple(body)))
+        here = self.located(Here(places))
+        body = [*(s for x in head for s in self.fills(x, here)), *self.domain(len(head), here)]
+        return function_of(self.kernel, name, Loop(p, 0, total, "parallel", (*self.memory, *body)))
 
     # ---- loops ----
 
@@ -105,8 +93,12 @@ class Builder:
         at: dict[Var, Index] = {}
         for v in self.loops.variables:
             if self.is_open(v.name, here):
-                at[v] = self.loops.place(v.name, here.places, at)
+                at[v] = self.loops.place(v.name, replace(here, at=at))
         return replace(here, at=at)
+
+    def fills(self, name: str, here: Here) -> list[Stmt]:
+        """The copies of operands that are made in a loop."""
+        return [s for made in self.staged if made.filled == name for s in fill(self, made, here)]
 
     def is_open(self, name: str, here: Here) -> bool:
         s = self.loops.split.get(name)
@@ -114,9 +106,11 @@ class Builder:
 
     def loop(self, name: str, here: Here, inner: Callable[[Here], list[Stmt]]) -> Loop:
         """A loop and what is inside it."""
-        count = self.loops.count(name, here.at)
-        var = Var(name, 0, count - 1)
-        return Loop(var, 0, count, self.loops.kind[name], tuple(inner(self.opened(here, name, var))))
+        count = self.loops.count(name, here)
+        most = self.loops.most(name) if type(count) is not int and self.loops.is_short(name) else count
+        var = Var(name, 0, most - 1)
+        at = self.opened(here, name, var)
+        return Loop(var, 0, count, self.loops.kind[name], (*self.fills(name, at), *inner(at)))
 
     def copied(self, names: Sequence[str], here: Here, inner: Callable[[Here], list[Stmt]]) -> list[Stmt]:
         """Loops inside each other, and what is inside them."""
@@ -132,6 +126,8 @@ class Builder:
             s = self.undecided(x, here)
             if s is not None:
                 return self.whole_or_rest(s, here, lambda at: self.domain(k, at))
+        if not outer and self.middle:
+            return self.kept(0, here)
         if not outer:
             return self.tile(units(self.nest.body), replace(here, copies=tuple(left)))
         if self.outer[k] in here.gone:
@@ -144,14 +140,14 @@ class Builder:
         found, s = None, self.loops.made_by.get(name)
         while s is not None:
             if s.edge == "rest" and name in self.loops.inside(s.inner) and s.loop not in here.whole and \
-                    not divides(s, self.loops.count(s.loop, here.at)):
+                    not divides(s, self.loops.count(s.loop, here)):
                 found = s
             s = self.loops.made_by.get(s.loop)
         return found
 
     def whole_or_rest(self, s: Split, here: Here, inner: Callable[[Here], list[Stmt]]) -> list[Stmt]:
         """A block of a split of the domain: whole, or what is left of it one by one."""
-        base, length = self.loops.base(s, here.places, here.at), self.loops.count(s.loop, here.at)
+        base, length = self.loops.base(s, here), self.loops.count(s.loop, here)
         x = Var(s.loop, 0, length - 1)
         start = length // s.size * s.size if isinstance(length, int) else base  # only the last block is not whole
         rest = Loop(x, start, length, "serial", tuple(inner(self.instead(here, s, x))))
@@ -170,15 +166,32 @@ class Builder:
             emitted, names = sums_together(self, body[0], here, names)
             out += emitted
             body = body[1:]
+        return [*out, *self.copy_by_copy(body, here, names)]
+
+    def kept(self, k: int, here: Here) -> list[Stmt]:
+        """Loops of a sum and of the domain inside them, from the k-th on: its accumulators stay in memory from one
+        iteration of the sum's to the next."""
+        if k < len(self.middle):
+            return [self.loop(self.middle[k], here, lambda at: self.kept(k + 1, at))]
+        first, *rest = units(self.nest.body)
+        here = replace(here, copies=self.copies)
+        sums, results = kept_sums(self, first, here)  # type: ignore[arg-type]
+        done = [*sums.join(here), *self.copy_by_copy(rest, here, results)]
+        if sums.kept is not None and sums.kept.last:
+            done = [If(sums.kept.last, tuple(done), tuple(sums.keep(here)))]
+        return [*sums.begin(here), *sums.steps(here), *done]
+
+    def copy_by_copy(self, body: Sequence[Unit], here: Here, names: Names) -> list[Stmt]:
+        """What follows the sums of a tile."""
         if not body:
-            return out
+            return []
 
         def each(masked: bool) -> list[Stmt]:
             at = replace(here, copies=(), masked=masked)
             return self.copied(here.copies, at, lambda at: self.each(body, at, names))
 
         whole = self.where_whole(here)
-        return [*out, *([If(whole, tuple(each(False)), tuple(each(True)))] if whole else each(False))]
+        return [If(whole, tuple(each(False)), tuple(each(True)))] if whole else each(False)
 
     def each(self, body: Sequence[Unit], here: Here, names: Names) -> list[Stmt]:
         """Statements in order, one element of the domain at a time."""
@@ -226,10 +239,10 @@ class Builder:
         if x in here.gone:
             return self.swept(left, here, inner, first)
         loop = self.loop(x, here, lambda at: [*first(x, at), *self.swept(left, at, inner, first)])
-        if s is None or x != s.outer or s.edge != "rest" or divides(s, self.loops.count(s.loop, here.at)) or \
+        if s is None or x != s.outer or s.edge != "rest" or divides(s, self.loops.count(s.loop, here)) or \
                 any(self.loops.kind[i] == "vector" and i in here.places for i in self.loops.inside(s.inner)):
             return [loop]
-        rest, length = Var(s.loop, 0, self.loops.count(s.loop, here.at) - 1), self.loops.count(s.loop, here.at)
+        rest, length = Var(s.loop, 0, self.loops.count(s.loop, here) - 1), self.loops.count(s.loop, here)
         tail = Loop(rest, length // s.size * s.size, length, "serial",
                     tuple(self.swept(left, self.instead(here, s, rest), inner, first)))
         return [loop, tail] if loop.stop != 0 else [tail]
@@ -240,20 +253,20 @@ class Builder:
         """Splits of the domain whose last block may reach back over the one before it."""
         return [s for s in self.loops.split.values() if s.edge == "back" and s.loop not in here.whole
                 and not here.gone & self.loops.inside(s.loop)
-                and not divides(s, self.loops.count(s.loop, here.at))]
+                and not divides(s, self.loops.count(s.loop, here))]
 
     def where_whole(self, here: Here) -> tuple[Index, ...]:
         """What holds where all that a tile covers is its own."""
         found = []
         for s in self.reaching_back(here):
-            total, step = self.loops.count(s.loop, here.at), self.loops.count(s.inner, here.at)
+            total, step = self.loops.count(self.loops.top(s.loop), here), self.loops.step(s, here)
             if s.outer in here.copies:  # the last copy reaches back
-                found.append(total - s.size * step + self.loops.place(s.inner, here.places, here.at))
+                found.append(total - s.size * step + self.loops.place(s.inner, here))
             else:
-                found.append(total - self.loops.base(s, here.places, here.at) - step)
+                found.append(total - self.loops.base(s, here) - step)
         return tuple(found)
 
     def own(self, here: Here) -> tuple[Index, ...]:
         """What holds for an element that is its block's own."""
-        return tuple([self.loops.place(s.loop, here.places, here.at) - self.loops.base(s, here.places, here.at)
+        return tuple([self.loops.place(self.loops.top(s.loop), here) - self.loops.base(s, here)
                       for s in self.reaching_back(here)])

@@ -4,7 +4,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from minigrad.codegen.kernel import Nest, Store
-from minigrad.codegen.plan.loops import Loops, divides
+from minigrad.codegen.plan.loops import Here, Loops, divides
+from minigrad.codegen.plan.spaces import spaces, units
 from minigrad.errors import PlanError
 from minigrad.expr import bounds, variables
 from minigrad.value import value_atoms
@@ -23,6 +24,7 @@ def _faults(nest: Nest, loops: Loops) -> Iterator[str]:
     yield from _order(loops)
     yield from _edges(loops)
     yield from _kinds(loops)
+    yield from _kept(nest, loops)
     yield from _scatter(nest, loops)
 
 
@@ -46,15 +48,20 @@ def _order(loops: Loops) -> Iterator[str]:
 
 def _edges(loops: Loops) -> Iterator[str]:
     for s in loops.split.values():
-        total, inner = loops.count(s.loop, {}), f"split {s.loop} by {s.size}"
-        if divides(s, total):
+        total, inner = loops.extent(s.loop), f"split {s.loop} by {s.size}"
+        whole, cut = loops.count(loops.top(s.loop), Here()), loops.cut_short(s.loop)
+        if divides(s, total) and (not cut or divides(s, whole)):
             continue
         if s.edge == "exact":
-            yield f"{inner}: expected an edge, back or rest, as {s.size} does not divide the extent {total}"
+            yield f"{inner}: expected an edge, back, rest or short, as {s.size} does not divide the extent {whole}"
         if s.edge == "back" and loops.space[s.loop]:
             yield f"{inner}, back: expected rest, as a sum would add some terms twice"
-        if s.edge == "back" and bounds(total)[0] < s.size:
-            yield f"{inner}, back: expected an extent of {s.size} at least to reach back over, got {total}"
+        if s.edge == "back" and bounds(whole)[0] < s.size:
+            yield f"{inner}, back: expected an extent of {s.size} at least to reach back over, got {whole}"
+        if s.edge == "short" and any(loops.kind[x] != "serial" for x in loops.inside(s.inner) if x == s.inner):
+            yield f"{inner}, short: expected {s.inner} to be serial, as its last run is shorter"
+        if s.edge == "rest" and cut and not loops.space[s.loop]:
+            yield f"{inner}, rest: expected back, as runs of {s.loop} may be shorter"
         if s.edge == "rest" and s.into:
             yield f"{inner}, rest: expected back, as `into` leaves no whole blocks"
         outside, inside = ([loops.order.index(x) for x in loops.inside(name)] for name in (s.outer, s.inner))
@@ -68,12 +75,12 @@ def _kinds(loops: Loops) -> Iterator[str]:
     lanes: dict[int, str] = {}
     for x in loops.order:
         kind, space = loops.kind[x], loops.space[x]
-        count = loops.count(x, {})
+        count = loops.extent(x)
         if kind in ("vector", "unroll") and not isinstance(count, int):
             yield f"bind {kind} {x}: expected a number of iterations that is known, got {count}"
             return
         if kind == "unroll":
-            copies *= loops.constant(x)
+            copies *= loops.most(x)
         if kind == "vector":
             if count not in (2, 4, 8, 16):
                 yield f"bind vector {x}: expected 2, 4, 8 or 16 lanes, got {count}"
@@ -85,10 +92,26 @@ def _kinds(loops: Loops) -> Iterator[str]:
             yield f"parts {x}: expected an unrolled loop of a sum, got a {kind} one of {loops.root[x]}"
     if copies > MOST_COPIES:
         yield f"bind unroll: expected {MOST_COPIES} copies of a statement at most, got {copies}"
+
+
+def _kept(nest: Nest, loops: Loops) -> Iterator[str]:
+    """Loops of the domain inside those of a sum that are not unrolled: its sums are kept in memory."""
     first = next((k for k, x in enumerate(loops.order) if loops.space[x]), len(loops.order))
-    for x in loops.order[first:]:
-        if not loops.space[x] and loops.kind[x] != "unroll":
-            yield f"order: expected {x}, inside a sum, to be unrolled: the sum has an accumulator for each iteration"
+    inside = [x for x in loops.order[first:] if not loops.space[x] and loops.kind[x] != "unroll"]
+    if not inside:
+        return
+    body = units(nest.body)
+    if len(spaces(nest)) > 2 or not isinstance(body[0], tuple):
+        yield f"order: expected {inside[0]} unrolled or outside all sums, as there are several that do not share loops"
+    middle = loops.order[first:loops.order.index(inside[-1])]
+    for x in middle:
+        s = loops.made_by.get(x)
+        if loops.kind[x] == "unroll" or loops.space[x] and loops.kind[x] != "serial":
+            yield f"order: expected {x} inside {inside[-1]}, as it is no serial loop"
+        while s is not None:
+            if s.edge == "rest" and not divides(s, loops.extent(s.loop)):
+                yield f"split {s.loop}, rest: expected back or short, as {inside[-1]} stands inside a loop of the sum"
+            s = loops.made_by.get(s.loop)
 
 
 def _scatter(nest: Nest, loops: Loops) -> Iterator[str]:

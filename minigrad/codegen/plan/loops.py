@@ -6,10 +6,29 @@ from dataclasses import dataclass, field
 
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.plan.spaces import spaces
-from minigrad.codegen.plan.steps import EDGES, KINDS, Ahead, Bind, Order, Parts, Plan, Split
+from minigrad.codegen.plan.steps import EDGES, KINDS, Ahead, Bind, Order, Parts, Plan, Split, Stage
 from minigrad.codegen.plan.text import print_step
 from minigrad.errors import PlanError
 from minigrad.expr import Index, Var, emin, subs
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Where statements are emitted.
+
+    places: what each open loop is; at: what each variable of the nest is whose loops are all open
+    gone: loops that are left out, as what a block that is not whole leaves runs in a loop of its own
+    whole: splits whose present block is known to be whole, or to be what is left
+    copies: loops of the domain that sums have accumulators for, not open yet
+    masked: stores need the conditions of blocks that reach back
+    """
+
+    places: Mapping[str, Index] = field(default_factory=dict)
+    at: Mapping[Var, Index] = field(default_factory=dict)
+    gone: frozenset[str] = frozenset()
+    whole: frozenset[str] = frozenset()
+    copies: tuple[str, ...] = ()
+    masked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +50,7 @@ class Loops:
     kind: dict[str, str]
     parts: frozenset[str]
     ahead: tuple[Ahead, ...]
+    stages: tuple[Stage, ...]
     leaves: dict[str, frozenset[str]] = field(default_factory=dict)
 
     @property
@@ -47,49 +67,95 @@ class Loops:
             self.leaves[name] = found
         return found
 
-    def count(self, name: str, at: Mapping[Var, Index]) -> Index:
-        """Iterations of a loop, `at` given variables around it. What whole blocks of a sum or an inner nest leave is
-        not among them: it is a loop after theirs."""
+    def count(self, name: str, here: Here) -> Index:
+        """Iterations of a loop. What whole blocks of a sum or an inner nest leave is not among them: it is a loop
+        after theirs."""
         s = self.made_by.get(name)
         if s is None:
             hi = self.root[name].hi
-            return (hi if isinstance(hi, int) else subs(hi, at)) + 1
+            return (hi if isinstance(hi, int) else subs(hi, here.at)) + 1
+        if name == s.inner and s.edge == "short" and not divides(s, self.count(s.loop, here)):
+            left = self.count(self.top(s.loop), here) - self.base(s, here)
+            return emin(s.size, left)
         if (name == s.inner) != s.into:
             return s.size
-        total = self.count(s.loop, at)
+        total = self.count(s.loop, here)
         return total // s.size if s.edge == "rest" and self.space[name] else _ceil(total, s.size)
 
-    def constant(self, name: str) -> int:
-        """Iterations of a loop that is written out."""
-        count = self.count(name, {})
+    def most(self, name: str) -> int:
+        """Iterations of a loop at most, where that is known. Raises PlanError elsewhere."""
+        s = self.made_by.get(name)
+        if s is not None and self.is_short(name):
+            return s.size
+        if s is not None and name == s.outer and not s.into and self.is_short(s.loop):
+            return -(-self.most(s.loop) // s.size)
+        count = self.count(name, Here())
         if not isinstance(count, int):
-            raise PlanError(f"[plan] expected a known extent of {name}, which is written out, got {count}")
+            raise PlanError(f"[plan] expected a known extent of {name}, got {count}")
         return count
 
-    def stride(self, name: str, at: Mapping[Var, Index]) -> Index:
+    def is_short(self, name: str) -> bool:
+        """Whether the last block of a split may have fewer iterations of a loop."""
+        s = self.made_by.get(name)
+        return s is not None and name == s.inner and s.edge == "short"
+
+    def extent(self, name: str) -> Index:
+        """Iterations of a loop where no block is cut short."""
+        return self.most(name) if self.cut_short(name) else self.count(name, Here())
+
+    def cut_short(self, name: str) -> bool:
+        """Whether how often a loop runs depends on which block it is in."""
+        s = self.made_by.get(name)
+        if s is None:
+            return False
+        if self.is_short(name):
+            return not divides(s, self.extent(s.loop)) or self.cut_short(s.loop)
+        return (name == s.inner) == s.into and self.cut_short(s.loop)
+
+    def stride(self, name: str, here: Here) -> Index:
         """How far a loop's variable of the nest moves in one iteration."""
         s = self.made_by.get(name)
         if s is None:
             return 1
-        return self.stride(s.loop, at) * (self.count(s.inner, at) if name == s.outer else 1)
+        return self.stride(s.loop, here) * (self.step(s, here) if name == s.outer else 1)
 
-    def base(self, s: Split, places: Mapping[str, Index], at: Mapping[Var, Index]) -> Index:
-        """Where a block of a split begins, before it reaches back."""
-        step = self.count(s.inner, at) if s.into else s.size
-        return self.place(s.outer, places, at) * step
+    def step(self, s: Split, here: Here) -> Index:
+        """How far blocks of a split are from each other."""
+        return self.count(s.inner, here) if s.into else s.size
 
-    def begin(self, s: Split, places: Mapping[str, Index], at: Mapping[Var, Index]) -> Index:
-        """Where a block of a split begins."""
-        base, total, step = self.base(s, places, at), self.count(s.loop, at), self.count(s.inner, at)
-        return base if s.edge != "back" or divides(s, total) else emin(base, total - step)
+    def top(self, name: str) -> str:
+        """The loop that a loop is a run of consecutive iterations of."""
+        s = self.made_by.get(name)
+        return self.top(s.loop) if s is not None and name == s.inner else name
 
-    def place(self, name: str, places: Mapping[str, Index], at: Mapping[Var, Index]) -> Index:
-        """What a loop's variable is, where `places` says it of loops that are open."""
-        found = places.get(name)
-        if found is not None:
-            return found
-        s = self.split[name]
-        return self.begin(s, places, at) + self.place(s.inner, places, at)
+    def base(self, s: Split, here: Here) -> Index:
+        """Where a block of a split begins, before it reaches back: counted along the loop on top of it."""
+        parent = self.made_by.get(s.loop)
+        inside = parent is not None and s.loop == parent.inner
+        return (self.begin(parent, here) if inside else 0) + self.place(s.outer, here) * self.step(s, here)  # type: ignore[arg-type]
+
+    def begin(self, s: Split, here: Here) -> Index:
+        """Where a block of a split begins, counted likewise."""
+        base = self.base(s, here)
+        if s.edge != "back" or divides(s, self.count(s.loop, here)):
+            return base
+        return emin(base, self.count(self.top(s.loop), here) - self.step(s, here))
+
+    def inside_block(self, name: str, here: Here) -> Index:
+        """What a loop's variable is, counted from the begin of the block that it is in."""
+        start: Index = 0
+        while name not in here.places:
+            s = self.split[name]
+            start, name = start + self.place(s.outer, here) * self.step(s, here), s.inner
+        return start + here.places[name]
+
+    def place(self, name: str, here: Here) -> Index:
+        """What a loop's variable is."""
+        start: Index = 0
+        while name not in here.places:
+            s = self.split[name]
+            start, name = self.begin(s, here), s.inner
+        return start + here.places[name]
 
 
 def _ceil(a: Index, b: int) -> Index:
@@ -112,7 +178,8 @@ def resolve(nest: Nest, plan: Plan) -> Loops:
             root[v.name], space[v.name] = v, number
         along |= {v.name: found.own[0].name for v in found.others}
     names, made_by, split = list(root), dict[str, Split](), dict[str, Split]()
-    kind, parts, ahead, order = dict[str, str](), set[str](), list[Ahead](), tuple[str, ...]()
+    kind, parts, order = dict[str, str](), set[str](), tuple[str, ...]()
+    ahead, stages = list[Ahead](), list[Stage]()
     ordered = False
     for step in plan.steps:
         for name in step.names:
@@ -144,13 +211,18 @@ def resolve(nest: Nest, plan: Plan) -> Loops:
             kind |= dict.fromkeys(step.loops, step.kind)
         elif isinstance(step, Parts):
             parts |= set(step.loops)
-        else:
+        elif isinstance(step, Ahead):
             ahead.append(step)
+        else:
+            unknown = [x for x in (*step.layout, *([step.turned] if step.turned else [])) if x not in root]
+            if unknown or step.turned and step.turned not in step.layout:
+                raise refuse(step, f"coordinates among {' '.join(root)}", unknown[0] if unknown else step.turned)
+            stages.append(step)
         ordered = True
     order = (*order, *[name for name in names if name not in order])
     around = [found.around for found in nests]
     return Loops(order, root, space, around, made_by, split, {name: kind.get(name, "serial") for name in order},
-                 frozenset(parts), tuple(ahead))
+                 frozenset(parts), tuple(ahead), tuple(stages))
 
 
 def refuse(step: object, expected: str, got: str) -> PlanError:

@@ -92,5 +92,7 @@ def _sums_inside(value: Value, around: tuple[Var, ...]) -> Iterator[Space]:
 
 def along(group: Sequence[Define]) -> list[dict[Var, Index]]:
     """For each of some sums that share loops: its variables as those of the first."""
+    if not group:
+        return []
     first = group[0].value.attr[1]  # type: ignore[index]
     return [dict(zip(s.value.attr[1], first, strict=True)) for s in group]  # type: ignore[index, misc]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-EDGES = ("exact", "back", "rest")
+EDGES = ("exact", "back", "rest", "short")
 KINDS = ("parallel", "vector", "unroll", "serial")
 
 
@@ -33,6 +33,7 @@ class Split:
       exact   an error: it divides
       back    it reaches back over the one before, x = min(4*o, 10 - 4) + i, and stores only what is its own
       rest    it is a serial loop of its own, over x
+      short   it has fewer iterations: i runs min(4, 10 - 4*o) times
     Halide: split and TailStrategy; TVM: split; Exo: divide_loop.
     """
 
@@ -109,7 +110,27 @@ class Ahead:
         return (self.at, self.of) if self.of else (self.at,)
 
 
-Step = Split | Order | Bind | Parts | Ahead
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """`stage p1 at j as [kk][v][l]`: in each iteration of j, what the sum reads of p1 is copied to memory of the
+    worker's own, laid out as [kk][v][l], loops inside j: contiguous along the last. Loops between that the copy does
+    not depend on read it again. `transposed kk by 4`: it is read along kk, in squares that are turned in registers.
+    Halide: compute_at and store_in; TVM: cache_read.
+    """
+
+    operand: str
+    at: str
+    layout: tuple[str, ...]
+    turned: str = ""
+    square: int = 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The loops in `order` that a step is about."""
+        return (self.at,)
+
+
+Step = Split | Order | Bind | Parts | Ahead | Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +147,11 @@ class Plan:
     def bound(self, kind: str) -> tuple[str, ...]:
         """The loops of a kind."""
         return tuple([x for s in self.steps if isinstance(s, Bind) and s.kind == kind for x in s.loops])
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The copies of operands."""
+        return tuple([s for s in self.steps if isinstance(s, Stage)])
 
     @property
     def ahead(self) -> tuple[Ahead, ...]:

@@ -8,23 +8,24 @@
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from minigrad.codegen.ir.nodes import Alloc, Let, Loop, Prefetch, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, If, Let, Loop, Prefetch, Stmt, Store
 from minigrad.codegen.kernel import Define
 from minigrad.codegen.monoid import MONOIDS, Monoid, accumulate
-from minigrad.codegen.plan.loops import divides
+from minigrad.codegen.plan.loops import Here, divides
 from minigrad.codegen.plan.spaces import along
 from minigrad.codegen.plan.steps import Ahead, Split
 from minigrad.codegen.value_walk import Rewriter, replace_values
+from minigrad.errors import present
 from minigrad.expr import Index, Var, subs, variables
 from minigrad.value import Value, across, free_variables, load, local, substitute, walk
 
 if TYPE_CHECKING:
-    from minigrad.codegen.plan.build import Builder, Here
+    from minigrad.codegen.plan.build import Builder
 
 
 def sums_together(b: Builder, group: Sequence[Define], here: Here, names: Mapping[str, Value]
@@ -77,6 +78,42 @@ def addends(value: Value) -> tuple[Value, ...]:
     return (value,)
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Sums that are kept in memory between iterations of outer loops of theirs. `first`, `last`: what holds in the
+    first and the last of those; `place`: of a tile, `size` of them; `lane`, `lanes`: within a vector."""
+
+    first: tuple[Index, ...]
+    last: tuple[Index, ...]
+    place: Index
+    size: int
+    lane: Index
+    lanes: int
+
+
+def kept_sums(b: Builder, group: Sequence[Define], here: Here) -> tuple[Sum, dict[str, Value]]:
+    """The sums of a tile, whose accumulators are kept; and what the names of the sums are at the end."""
+    loops, size = b.loops, 1
+    place: Index = 0
+    outside = [x for x in b.middle if loops.space[x] and loops.count(x, here) != 1]
+    for x in b.middle:
+        if not loops.space[x] and loops.kind[x] != "vector":
+            place, size = place * loops.most(x) + here.places[x], size * loops.most(x)
+    lane = next((x for x in (*b.outer, *b.middle) if loops.kind[x] == "vector"), None)
+    kept = Kept(tuple([-here.places[x] for x in outside]),
+                tuple([here.places[x] + 1 - loops.count(x, here) for x in outside]), place, size,
+                0 if lane is None else here.places[lane], 1 if lane is None else loops.most(lane))
+    over = group[0].value.attr[1]  # type: ignore[index]
+    bodies = [(s.value.attr[0], Rewriter(own).value(s.value.args[0]))  # type: ignore[index]
+              for s, own in zip(group, along(group), strict=True)]
+    made = Sum(b, over, bodies, here, kept)
+    if kept.first:
+        for t in made.terms:
+            b.memory.append(Alloc(made.memory(t), t.body.dtype, size * kept.lanes * made.count(
+                (*t.used, *made.parts)), "scratch"))
+    return made, {s.name: value for s, value in zip(group, made.results(), strict=True)}
+
+
 def _sums(b: Builder, over: tuple[Var, ...], bodies: Sequence[tuple[str, Value]], names: Sequence[str], here: Here
           ) -> tuple[list[Stmt], list[Value]]:
     """The statements of reductions over one space, and their results: slots for copies that are not open yet, or else
@@ -107,10 +144,12 @@ class Sum:
     """Reductions over one space. `around`: their loops, and copies that stand outside some of these; `inside`: copies
     inside all of them; `lane`: the loop of theirs across lanes; `parts`: of theirs in accumulators of their own."""
 
-    def __init__(self, b: Builder, over: tuple[Var, ...], bodies: Sequence[tuple[str, Value]], here: Here):
-        self.b, self.here = b, here
+    def __init__(self, b: Builder, over: tuple[Var, ...], bodies: Sequence[tuple[str, Value]], here: Here,
+                 kept: Kept | None = None):
+        self.b, self.here, self.kept = b, here, kept
         own, loops = {v.name for v in over}, b.loops
-        names = [x for x in loops.order if x not in here.gone and (loops.root[x].name in own or x in here.copies)]
+        names = [x for x in loops.order if x not in here.gone and x not in here.places
+                 and (loops.root[x].name in own or x in here.copies)]
         self.lane = next((x for x in names if loops.kind[x] == "vector" and x not in here.copies), None)
         names = [x for x in names if x != self.lane]
         last = max((k for k, x in enumerate(names) if x not in here.copies), default=-1) + 1
@@ -119,6 +158,7 @@ class Sum:
         self.terms = []
         for monoid, body in bodies:
             free = free_variables(body)
+            body = replace_values(body, {s.part: local(s.memory, s.part.dtype) for s in b.staged})
             used = tuple([x for x in here.copies if x in self.around or loops.root[x] in free])
             acc = b.name("acc")
             self.terms.append(Term(MONOIDS[monoid], body, used, acc, acc if self.lane is None else b.name("total")))
@@ -134,31 +174,58 @@ class Sum:
 
     def in_order(self, here: Here) -> list[Stmt]:
         """Accumulators, the loops, and the parts joined."""
-        steps = self.b.swept(self.around, here, lambda at: self.step(at, False), self.ahead)
-        return [*self.begin(here), *steps, *self.join(here)]
+        return [*self.begin(here), *self.steps(here), *self.join(here)]
+
+    def steps(self, here: Here) -> list[Stmt]:
+        """The loops, and what they add to the accumulators."""
+        return self.b.swept(self.around, here, lambda at: self.step(at, False), self.ahead)
 
     def count(self, names: Sequence[str]) -> int:
         total = 1
         for x in names:
-            total *= self.b.loops.constant(x)
+            total *= self.b.loops.most(x)
         return total
 
     def slot(self, copies: Sequence[str], parts: Sequence[str], here: Here) -> Index:
         """The place of an accumulator; a part that runs no more has the first one."""
         position: Index = 0
         for x in (*copies, *parts):
-            count = self.b.loops.constant(x)
+            count = self.b.loops.most(x)
             position = position * count + here.places.get(x, 0 if x in parts else Var(x, 0, count - 1))
         return position
 
     def begin(self, here: Here) -> list[Stmt]:
-        """The accumulators, at their start."""
+        """The accumulators, at their start; sums that are kept go on with what they were."""
         out: list[Stmt] = []
         for t in self.terms:
-            def start(at: Here, t: Term = t) -> list[Stmt]:
-                return [Store(t.acc, self.slot(t.used, self.parts, at), t.monoid.init(t.body.dtype))]
-            loops = (*t.used, *self.parts)
-            out += [Alloc(t.acc, t.body.dtype, self.count(loops), "register"), *self.b.copied(loops, here, start)]
+            start = self.each((t,), here, lambda t, slot: Store(t.acc, slot, t.monoid.init(t.body.dtype)))
+            if self.kept is not None and self.kept.first:
+                again = self.each((t,), here, lambda t, slot: Store(
+                    t.acc, slot, load(self.memory(t), (self.kept_at(t, slot),), t.body.dtype)))
+                start = [If(self.kept.first, tuple(start), tuple(again))]
+            out += [Alloc(t.acc, t.body.dtype, self.count((*t.used, *self.parts)), "register"), *start]
+        return out
+
+    def memory(self, t: Term) -> str:
+        """Where a term's accumulators are kept."""
+        return f"{t.acc}_kept"
+
+    def kept_at(self, t: Term, slot: Index) -> Index:
+        """Where one of them is kept."""
+        kept = present(self.kept, "[plan] expected sums that are kept")
+        return (kept.place * self.count((*t.used, *self.parts)) + slot) * kept.lanes + kept.lane
+
+    def keep(self, here: Here) -> list[Stmt]:
+        """The accumulators to memory, until the sums go on."""
+        return self.each(self.terms, here, lambda t, slot: Store(
+            self.memory(t), self.kept_at(t, slot), load(t.acc, (slot,), t.body.dtype)))
+
+    def each(self, terms: Sequence[Term], here: Here, make: Callable[[Term, Index], Stmt]) -> list[Stmt]:
+        """A statement for each accumulator."""
+        out: list[Stmt] = []
+        for t in terms:
+            out += self.b.copied((*t.used, *self.parts), here, lambda at, t=t: [  # type: ignore[misc]
+                make(t, self.slot(t.used, self.parts, at))])
         return out
 
     def step(self, here: Here, whole: bool) -> list[Stmt]:
@@ -175,7 +242,7 @@ class Sum:
                 at, memory = self.slot(t.used, () if whole else self.parts, here), t.total if whole else t.acc
                 for value in known[k]:
                     old = load(memory, (at,), t.body.dtype)
-                    out.append(Store(memory, at, accumulate(t.monoid, old, substitute(value, here.at))))
+                    out.append(Store(memory, at, accumulate(t.monoid, old, self.read(value, here))))
             return out
 
         out = before
@@ -184,6 +251,12 @@ class Sum:
             left = [x for x in used if x in here.copies]
             out += self.b.copied(left, here, lambda at, terms=terms: update(at, terms))  # type: ignore[misc]
         return out
+
+    def read(self, value: Value, here: Here) -> Value:
+        """A value at a place, copies of operands in place of these."""
+        value = substitute(value, here.at)
+        copies = {s.memory: s.read(self.b.loops, here) for s in self.b.staged}
+        return Rewriter({}, locals_=copies).value(value) if copies else value
 
     def join(self, here: Here) -> list[Stmt]:
         """All parts of a copy become the first, by a fixed tree."""
@@ -215,14 +288,14 @@ class Sum:
         out: list[Stmt] = [Alloc(t.total, t.body.dtype, self.count(t.used), "register") for t in self.terms]
         out.append(b.loop(lane, here, vector))
         split = b.loops.made_by.get(lane)
-        if split is not None and not divides(split, b.loops.count(split.loop, here.at)):
+        if split is not None and not divides(split, b.loops.count(split.loop, here)):
             out += self.left_by_vectors(split)
         return out
 
     def left_by_vectors(self, split: Split) -> list[Stmt]:
         """The last terms, one by one."""
         b, here = self.b, self.here
-        length, parts = b.loops.count(split.loop, here.at), b.loops.inside(split.loop)
+        length, parts = b.loops.count(split.loop, here), b.loops.inside(split.loop)
         x = Var(split.loop, 0, length - 1)
         return b.swept([o for o in self.around if o not in parts and o not in here.copies], here, lambda at: [
             Loop(x, length // split.size * split.size, length, "serial", tuple(
@@ -244,11 +317,11 @@ class Sum:
         known = here.gone.union(here.places, here.copies)
         start: dict[str, Index] = {x: 0 for x in loops.order if x not in known}
         start |= {x: 0 for x in here.places if loops.kind.get(x) == "vector"}
-        copies = {x: Var(x, 0, loops.constant(x) - 1) for x in here.copies}
+        copies = {x: Var(x, 0, loops.most(x) - 1) for x in here.copies}
         at = dict(b.located(replace(here, places={**here.places, **start, **copies})).at)
         if a.of:
             root = loops.root[a.of]
-            at[root] = at[root] + a.by * loops.stride(a.of, at)
+            at[root] = at[root] + a.by * loops.stride(a.of, here)
         for v in walk(*[t.body for t in self.terms]):
             if v.op == "load" and v.attr[0] == a.operand:  # type: ignore[index]
                 place = subs(v.attr[1][0], at) + (0 if a.of else a.by * 8 // v.dtype.bits)  # type: ignore[index]

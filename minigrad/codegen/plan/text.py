@@ -4,7 +4,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from minigrad.codegen.plan.steps import Ahead, Bind, Order, Parts, Plan, Split, Step
+from minigrad.codegen.plan.steps import Ahead, Bind, Order, Parts, Plan, Split, Stage, Step
 from minigrad.errors import PlanError
 
 NAME = r"[A-Za-z_]\w*"
@@ -22,6 +22,9 @@ def print_step(step: Step) -> str:
         return f"split {step.loop} -> {step.outer} {step.inner} {by} {step.size}, {step.edge}"
     if isinstance(step, Bind):
         return f"bind {step.kind} {' '.join(step.loops)}"
+    if isinstance(step, Stage):
+        turned = f", transposed {step.turned} by {step.square}" if step.turned else ""
+        return f"stage {step.operand} at {step.at} as {''.join(f'[{x}]' for x in step.layout)}{turned}"
     if isinstance(step, Ahead):
         return f"ahead {step.operand} at {step.at} by {step.by} " + (f"of {step.of}" if step.of else "bytes")
     return f"{'order' if isinstance(step, Order) else 'parts'} {' '.join(step.loops)}"
@@ -51,13 +54,16 @@ def parse_step(line: str) -> Step:
 
 NAMES = rf"{NAME}(?: {NAME})*"
 FORMS: dict[str, tuple[str, str, Callable[[re.Match[str]], Step]]] = {
-    "split": ("split LOOP -> OUTER INNER by SIZE, exact|back|rest",
+    "split": ("split LOOP -> OUTER INNER by SIZE, exact|back|rest|short",
               rf"split ({NAME}) -> ({NAME}) ({NAME}) (by|into) (\d+)(?:, ?(\w+))?",
               lambda m: Split(m[1], m[2], m[3], int(m[5]), m[6] or "exact", m[4] == "into")),
     "order": ("order LOOP ...", rf"order ({NAMES})", lambda m: Order(tuple(m[1].split()))),
     "bind": ("bind parallel|vector|unroll|serial LOOP ...", rf"bind (\w+) ({NAMES})",
              lambda m: Bind(m[1], tuple(m[2].split()))),
     "parts": ("parts LOOP ...", rf"parts ({NAMES})", lambda m: Parts(tuple(m[1].split()))),
+    "stage": ("stage BUFFER at LOOP as [LOOP]..., transposed LOOP by NUMBER",
+              rf"stage ({NAME}) at ({NAME}) as ((?:\[{NAME}\])+)(?:, ?transposed ({NAME}) by (\d+))?",
+              lambda m: Stage(m[1], m[2], tuple(m[3][1:-1].split("][")), m[4] or "", int(m[5] or 1))),
     "ahead": ("ahead BUFFER at LOOP by NUMBER of LOOP|bytes",
               rf"ahead ({NAME}) at ({NAME}) by (\d+) (?:of ({NAME})|bytes)",
               lambda m: Ahead(m[1], m[2], int(m[3]), m[4] or "")),

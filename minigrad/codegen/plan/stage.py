@@ -1,0 +1,146 @@
+"""Copies of operands, laid out as they are read: `stage p1 at j as [kk][v][l]`.
+
+    for j ...:
+      for kk ...: for v unroll: for l vector:
+        p1_staged[kk, v, l] = p1[...]
+      for i ...: for l vector: for k ...: for u, v unroll:
+        acc[u, v] = fma(p0[...], p1_staged[k, v, l], acc[u, v])
+
+What is copied is the largest part of the sum's terms that reads the operand and depends on the coordinates and on loops
+outside alone, with its casts and guards. The copy is made where all loops that it depends on are open, in the first
+iteration of those between that do not matter to it.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from minigrad.codegen.ir.nodes import Alloc, If, Loop, Stmt, Store
+from minigrad.codegen.plan.loops import Here, Loops, divides, refuse
+from minigrad.codegen.plan.spaces import along, units
+from minigrad.codegen.plan.steps import Stage
+from minigrad.codegen.value_walk import Rewriter
+from minigrad.expr import Index, Var, emin
+from minigrad.value import Value, const, free_variables, guard, load, substitute, walk
+
+if TYPE_CHECKING:
+    from minigrad.codegen.plan.build import Builder
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A step, what it copies and where to.
+
+    part: of the terms, and what is copied for it: `factor`, the part under the guards around
+    lengths: of the memory, per coordinate; filled: the loop in which the copy is made; once: loops that it does not
+    depend on, of which it is made in the first iteration
+    """
+
+    step: Stage
+    part: Value
+    factor: Value
+    memory: str
+    lengths: tuple[int, ...]
+    filled: str
+    once: tuple[str, ...]
+
+    def alloc(self) -> Alloc:
+        size = 1
+        for n in self.lengths:
+            size *= n
+        return Alloc(self.memory, self.factor.dtype, size, "scratch")
+
+    def at(self, loops: Loops, here: Here) -> Index:
+        """Where the element lies that the copies of a place read."""
+        position: Index = 0
+        for x, n in zip(self.step.layout, self.lengths, strict=True):
+            position = position * n + loops.inside_block(x, here)
+        return position
+
+    def read(self, loops: Loops, here: Here) -> Value:
+        return load(self.memory, (self.at(loops, here),), self.factor.dtype)
+
+
+def staged(b: Builder, step: Stage) -> Staged:
+    """What a step copies of the terms of a nest's sums. Raises PlanError where that is nothing, or too much."""
+    loops, order = b.loops, b.loops.order
+    inside = frozenset(x for c in step.layout for x in loops.inside(c))
+    first = order.index(step.at)
+    known = inside.union(order[:first + 1])
+    group = next((u for u in units(b.nest.body) if isinstance(u, tuple)), ())
+    bodies = [Rewriter(own).value(s.value.args[0]) for s, own in zip(group, along(group), strict=True)]
+    found = list(dict.fromkeys(f for body in bodies for f in _parts(body, step, loops, known)))
+    if len(found) != 1:
+        raise refuse(step, f"one part of a sum's terms that reads {step.operand} and depends on its coordinates and "
+                           f"loops outside {step.at} alone", str(len(found)))
+    for s in [loops.split[x] for c in step.layout for x in loops.split if loops.inside(x) <= loops.inside(c)]:
+        if s.edge == "back" and (loops.cut_short(s.loop) or not divides(s, loops.extent(s.loop))):
+            raise refuse(step, "coordinates whose blocks do not reach back", s.loop)
+    if step.turned:
+        _squares(step, loops)
+    last = first
+    for k in range(first + 1, len(order)):
+        if loops.kind[order[k]] != "serial":
+            break
+        if order[k] in inside and not loops.space[order[k]]:
+            last = k
+    between = [x for x in order[first + 1:last + 1] if x not in inside]
+    return Staged(step, *found[0], b.name(f"{step.operand}_staged"), tuple([loops.most(c) for c in step.layout]),
+                  order[last], tuple(between))
+
+
+def _squares(step: Stage, loops: Loops) -> None:
+    """Raises PlanError where a block is shorter than a square."""
+    most, total = loops.most(step.turned), loops.count(loops.top(step.turned), Here())
+    least = min(most, total % most or most) if isinstance(total, int) else 0
+    if least < step.square:
+        raise refuse(step, f"blocks of {step.turned} of {step.square} at least", f"one of {least}")
+
+
+def _parts(body: Value, step: Stage, loops: Loops, known: frozenset[str]) -> Iterator[tuple[Value, Value]]:
+    """The largest parts of a value that read an operand and depend on known loops alone, and each under its guards."""
+    todo: list[tuple[Value, tuple[Index, ...]]] = [(body, ())]
+    while todo:
+        v, conditions = todo.pop()
+        if not any(x.op == "load" and x.attr[0] == step.operand for x in walk(v)):  # type: ignore[index]
+            continue
+        part = guard(v, const(0, v.dtype), conditions)
+        if all([loops.inside(x.name) <= known for x in free_variables(part) if x.name in loops.root]):
+            yield v, part
+        elif v.op == "guard":
+            todo.append((v.args[0], (*conditions, *v.attr)))  # type: ignore[misc]
+            todo.append((v.args[1], conditions))
+        else:
+            todo += [(a, conditions) for a in v.args]
+
+
+def fill(b: Builder, s: Staged, here: Here) -> list[Stmt]:
+    """The copy, in the loop in which it is made."""
+    loops, places = b.loops, dict(here.places)
+    made: list[tuple[Var, Index, str]] = []
+    turned: tuple[Var, Index] | None = None
+    for c in s.step.layout:
+        if b.is_open(c, here):
+            continue
+        count = loops.count(c, replace(here, places=places))
+        x = Var(b.name(f"{c}_{s.step.operand}"), 0, loops.most(c) - 1)
+        kind = loops.kind.get(c, "serial")
+        if c == s.step.turned:
+            n = s.step.square
+            u = Var(b.name(f"u_{s.step.operand}"), 0, n - 1)
+            places[c] = emin(x * n, count - n) + u
+            made.append((x, (count + (n - 1)) // n, "serial"))
+            turned = u, n
+            continue
+        places[c] = x
+        made.append((x, count, kind if kind == "vector" or s.step.turned == "" else "serial"))
+    at = b.located(replace(here, places=places, copies=()))
+    body: Stmt = Store(s.memory, s.at(loops, at), substitute(s.factor, at.at))
+    if turned is not None:  # squares: a run of each lane's own elements, side by side
+        body = Loop(turned[0], 0, turned[1], "unroll", (body,))
+        made.sort(key=lambda loop: loop[2] == "vector")
+    for x, count, kind in reversed(made):
+        body = Loop(x, 0, count, kind, (body,))
+    conditions = tuple([-here.places[x] for x in s.once])
+    return [If(conditions, (body,))] if conditions else [body]

@@ -1,0 +1,98 @@
+"""Products whose operands are staged and whose sums are kept equal their kernel, for whole and odd sizes."""
+import numpy as np
+import pytest
+
+from minigrad.codegen.ir.interpret import interpret_function
+from minigrad.codegen.ir.text import parse_function, print_function
+from minigrad.codegen.ir.verify import verify_function
+from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.kernel_interpret import interpret_kernel
+from minigrad.codegen.kernel_text import parse_kernel
+from minigrad.codegen.lowering.collapse import collapse
+from minigrad.codegen.lowering.flatten import flatten
+from minigrad.codegen.plan.build import build
+from minigrad.codegen.plan.text import parse_plan
+from minigrad.codegen.transforms.unroll import unroll
+from minigrad.errors import PlanError
+
+SPLITS = """plan
+  split i0 -> um mm by 16, short
+  split i1 -> un nn by 32, short
+  split mm -> i u by 4, back
+  split nn -> j jj by 16, back
+  split jj -> v l by 8, exact
+  split r0 -> kb kk by 8, short
+  split kk -> k t by 2, rest
+  bind parallel um un
+  bind vector l
+  bind unroll u v t
+"""
+PANELS = SPLITS + "  order um un kb j i l k t u v\n  stage p1 at kb as [j][kk][v][l]\n"
+PLANS = {
+    "in place, kept": SPLITS + "  order um un kb j i l k t u v\n",
+    "panels of B": PANELS,
+    "panels of B, one at a time": PANELS.replace("at kb as [j]", "at j as "),
+    "B for all rows first": PANELS.replace("order um un kb j i", "order um un kb i j"),
+    "both": PANELS + "  stage p0 at kb as [i][kk][u]\n",
+    "no blocks of the sum": PANELS.replace("  split r0 -> kb kk by 8, short\n", "").replace("kk", "r0").replace(
+        "un kb j", "un j").replace("at kb", "at un"),
+}
+
+
+def product(m: int, n: int, k: int, b: str = "r0, i1", value: str = "p0[i0, r0] * p1[{}]") -> Kernel:
+    shape = {"r0, i1": f"{k}, {n}", "i1, r0": f"{n}, {k}"}[b]
+    return collapse(flatten(parse_kernel(
+        f"kernel sum_mul(out o0: f32[{m}, {n}], p0: f32[{m}, {k}], p1: f32[{shape}], p2: f32[{k}])\n"
+        f"  for i0<{m}, i1<{n}:\n    t0 = sum(r0<{k}: {value.format(b)})\n    o0[i0, i1] = t0 + 1.0\n")))
+
+
+def equals(kernel: Kernel, text: str) -> None:
+    """The loops give the kernel's values, of small integers: exact in any order of summing."""
+    plan = parse_plan(text)
+    assert parse_plan(str(plan)) == plan
+    function = build(kernel, kernel.nests[0], plan, "f")
+    verify_function(function)
+    assert parse_function(print_function(function)) == function
+    rng = np.random.default_rng(0)
+    arrays = {p.name: rng.integers(-8, 9, p.shape).astype(np.float32) for p in kernel.params}
+    expected = {name: a.copy() for name, a in arrays.items()}
+    interpret_kernel(kernel, expected)
+    interpret_function(unroll(function), arrays, {})
+    np.testing.assert_array_equal(arrays["o0"], expected["o0"])
+
+
+@pytest.mark.parametrize("sizes", [(16, 32, 8), (32, 64, 16), (19, 37, 21), (33, 70, 11), (5, 17, 3)], ids=str)
+@pytest.mark.parametrize("plan", PLANS)
+def test_products_equal_the_kernel(plan: str, sizes: tuple[int, int, int]) -> None:
+    equals(product(*sizes), PLANS[plan])
+
+
+@pytest.mark.parametrize("sizes", [(16, 32, 8), (19, 37, 20), (33, 70, 13)], ids=str)
+def test_operands_are_transposed_in_squares(sizes: tuple[int, int, int]) -> None:
+    text = PANELS.rstrip() + ", transposed kk by 4\n"
+    equals(product(*sizes, b="i1, r0"), text)
+    with pytest.raises(PlanError, match="expected blocks of kk of 4 at least, got one of 3"):
+        equals(product(16, 32, 11, b="i1, r0"), text)
+
+
+def test_what_is_staged_has_its_casts_factors_and_guards() -> None:
+    both = "(p0[i0, r0] * p2[r0] else 0.0 if r0 - 2 >= 0) * p1[{}]"
+    text = PANELS + "  stage p0 at kb as [i][kk][u]\n"
+    equals(product(19, 37, 21, value=both), text)
+    outside = "((p0[i0, r0] * p1[{}]) * p2[r0] else 0.0 if r0 - 2 >= 0)"
+    equals(product(19, 37, 21, value=outside), text)
+
+
+@pytest.mark.parametrize("change, message", [
+    (("[j][kk][v][l]", "[j][kk][v]"), "one part of a sum's terms that reads p1 and depends on its coordinates"),
+    (("stage p1", "stage p7"), "one part of a sum's terms that reads p7"),
+    (("at kb as [j][kk][v][l]", "at um as [j][kk][v][l]"), "one part of a sum's terms that reads p1"),
+    (("at kb as [j]", "at kb as [jx]"), "expected coordinates among .*, got jx"),
+    (("[j][kk][v][l]", "[nn][kk]"), "expected coordinates whose blocks do not reach back, got nn"),
+    (("by 8, short\n  split kk", "by 8, rest\n  split kk"), "split r0, rest: expected back or short, as l stands"),
+    (("mm by 16, short", "mm by 16, exact"), "expected an edge, back, rest or short, as 16 does not divide"),
+    (("u by 4, back", "u by 4, rest"), "split mm by 4, rest: expected back"),
+])
+def test_what_cannot_be_staged_or_kept_is_an_error(change: tuple[str, str], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        equals(product(19, 37, 21), PANELS.replace(*change))
