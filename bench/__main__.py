@@ -28,6 +28,8 @@ BENCHMARKS = {
     "device": "bench.device",
     "node": "bench.host",
 }
+COMMANDS = {"baseline": "bench.baseline", "compare": "bench.compare"}
+"""Those that run benchmarks: modules with main(arguments)."""
 DESCRIPTIONS = {
     "matmul": "float32 matrix products: squares, few rows, transposed operands, many small ones in one step",
     "conv": "convolution layers of MobileNet, ResNet-18 and EfficientNet-B0, forward and gradients",
@@ -41,13 +43,17 @@ DESCRIPTIONS = {
     "networks": "training steps of random small networks, captured and eager: the distribution of ratios",
     "device": "one device for a report: copies, products, launches, networks, compile times",
     "node": "the host's costs: nodes, import, starts, Python per kernel, a warm step",
+    "baseline": "a file of rows with their spread, which later trees are held against",
+    "compare": "two source trees in turn, row by row: python -m bench compare OLD_TREE",
 }
 
 
 def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
+    if words and words[0] in COMMANDS:
+        return int(import_module(COMMANDS[words[0]]).main(words[1:]))
     if not words or words[0] not in BENCHMARKS:
-        names = "\n".join(f"  {name:<14} {DESCRIPTIONS[name]}" for name in BENCHMARKS)
+        names = "\n".join(f"  {name:<14} {text}" for name, text in DESCRIPTIONS.items())
         print(f"usage: python -m bench NAME [OPTIONS...]\n\n{names}\n\nOptions: python -m bench NAME --help",
               file=sys.stderr)
         return 2

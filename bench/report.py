@@ -1,9 +1,10 @@
 """Rows: what was measured, as one readable line and as one JSON object, and geometric means at the end.
 
 A row's fields are those that scripts of other frameworks' figures use too, so that equal `work` can be paired:
-peer, version, work, threads, best_s, median_s, runs, rates (gflops, gb_s, img_s, tok_s), variant, first_s, cores_used,
-omp_wait_policy, load_average. Rows of minigrad add share (of the measured limit), against, ratio_best, ratio_median,
-and stream_best, stream_median where a read stream took turns with them: our rate over its own.
+peer, version, work, threads, best_s, median_s, quartiles_s, runs, rates (gflops, gb_s, img_s, tok_s), variant,
+first_s, cores_used, omp_wait_policy, load_average. Rows of minigrad add share (of the measured limit), against,
+ratio_best, ratio_median, and stream_best, stream_median where a read stream took turns with them: our rate over its
+own.
 """
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
+from bench import timing
 from bench.timing import Side
 
 if TYPE_CHECKING:
@@ -85,6 +87,7 @@ class Report:
     def add_figure(self, name: str, seconds: list[float], unit_s: float, unit: str, **details: Any) -> None:
         """A duration that has no peer."""
         side = Side(OURS, "host", lambda: None, seconds=seconds, first_s=seconds[0])
+        timing.between_turns()
         row = self._row(Work(name, "host"), side) | details
         self._record(row)
         self.say(f"{name:<58} {min(seconds) / unit_s:10.3f} {unit}  median {statistics.median(seconds) / unit_s:10.3f}")
@@ -119,7 +122,8 @@ class Report:
         amounts = {"gflops": work.flop / 1e9, "gb_s": work.bytes / 1e9, "img_s": work.images, "tok_s": work.tokens}
         rates = {name: significant(amount / side.best_s) for name, amount in amounts.items() if amount}
         row = {"peer": side.peer, "version": version_of(side.peer), "work": work.name, "threads": self.threads,
-               "best_s": significant(side.best_s), "median_s": significant(side.median_s), "runs": len(side.seconds),
+               "best_s": significant(side.best_s), "median_s": significant(side.median_s),
+               "quartiles_s": [significant(seconds) for seconds in side.quartiles_s], "runs": len(side.seconds),
                **rates, "variant": side.variant, "first_s": significant(side.first_s),
                "cores_used": round(side.cores_used, 2),
                "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", "default"), "load_average": load_average()}

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +81,11 @@ def with_bytecode(folder: str, **more: str) -> dict[str, str]:
 
 
 def run_process(code: str, environment: dict[str, str], **how: Any) -> subprocess.CompletedProcess:
-    """Python running `code` from the repository's root; `how` is for subprocess.run."""
+    """Python running `code` from the root of the tree that minigrad is of; `how` is for subprocess.run."""
+    found = find_spec("minigrad")
+    assert found is not None and found.origin is not None
     return subprocess.run([sys.executable, "-c", code], env=environment, check=True,
-                          cwd=Path(__file__).parent.parent, **how)
+                          cwd=Path(found.origin).parent.parent, **how)
 
 
 def _measure_matmuls(bench: Bench, environment: dict[str, str]) -> None:

@@ -57,9 +57,24 @@ class Side:
         return statistics.median(self.seconds)
 
     @property
+    def quartiles_s(self) -> tuple[float, float]:
+        """A quarter of the samples took less than the first, a quarter more than the second."""
+        samples = self.seconds if len(self.seconds) > 1 else self.seconds * 2
+        low, _, high = statistics.quantiles(samples, method="inclusive")
+        return low, high
+
+    @property
     def cores_used(self) -> float:
         """Processor time over wall time, in the samples."""
         return self.cpu_s / self.wall_s if self.wall_s else 0.0
+
+
+def _go_on() -> None:
+    pass
+
+
+between_turns: Callable[[], None] = _go_on
+"""Called after every turn: compare.py makes this process wait there."""
 
 
 def interleave(sides: list[Side], schedule: Schedule) -> None:
@@ -70,6 +85,7 @@ def interleave(sides: list[Side], schedule: Schedule) -> None:
     while not _enough(done, time.perf_counter() - start, schedule):
         for side in sides:
             _turn(side, schedule, alone=len(sides) == 1)
+            between_turns()
         done += 1
 
 
@@ -95,7 +111,7 @@ def _prepare(side: Side, clock: Callable[[], float]) -> None:
 
 def _turn(side: Side, schedule: Schedule, alone: bool) -> None:
     if not alone and schedule.pause_s:
-        _settle(schedule.pause_s)
+        settle(schedule.pause_s)
     if not side.seconds or min(side.seconds) * side.count < LONG_CALL_S:
         side.run()
     spent = 0.0
@@ -112,7 +128,7 @@ def _turn(side: Side, schedule: Schedule, alone: bool) -> None:
             return
 
 
-def _settle(pause_s: float) -> None:
+def settle(pause_s: float) -> None:
     """Sleeps until the threads of the side before do: OpenBLAS's take a core for 0.13 s after a call."""
     time.sleep(pause_s)
     for _ in range(STEPS):

@@ -21,8 +21,8 @@ from minigrad.runtime.registry import get_device
 from minigrad.scheduler.graph import build_graph
 from minigrad.scheduler.schedule import schedule
 
-FIELDS = {"peer", "version", "work", "threads", "best_s", "median_s", "runs", "variant", "first_s", "cores_used",
-          "omp_wait_policy", "load_average"}
+FIELDS = {"peer", "version", "work", "threads", "best_s", "median_s", "quartiles_s", "runs", "variant", "first_s",
+          "cores_used", "omp_wait_policy", "load_average"}
 # Works that other frameworks' figures are known by, and the rates of each.
 EXPECTED = {
     "matmul": ("matmul 8x8x8 float32", {"gflops", "share"}),
@@ -56,7 +56,8 @@ def test_each_benchmark_runs_and_prints_rows(name: str, tmp_path: Path, capsys: 
     for row in found:
         assert set(row) == FIELDS | rates
         assert row["peer"] == OURS and row["threads"] == 2 and row["runs"] >= 1
-        assert 0 < row["best_s"] <= row["median_s"]
+        low, high = row["quartiles_s"]
+        assert 0 < row["best_s"] <= low <= row["median_s"] <= high
     assert work in capsys.readouterr().out
 
 
@@ -220,3 +221,23 @@ def test_peak_memory_is_that_since_the_reset() -> None:
     assert size * 0.9 < resident("VmHWM") - before < size * 1.5
     RESET.write_text("5")
     assert resident("VmHWM") - before < size * 0.5
+
+
+def test_a_baseline_has_rows_with_their_spread(tmp_path: Path) -> None:
+    path = tmp_path / "baseline.json"
+    assert main(["baseline", "--quick", "--parts", "matmul", "rowops", "--only", "8", "--json", str(path)]) == 0
+    kept = json.loads(path.read_text())
+    assert kept["machine"]["processor"] and kept["machine"]["date"] and kept["machine"]["versions"]["python"]
+    assert {(row["benchmark"], row["work"]) for row in kept["rows"]} >= {("matmul", "matmul 8x8x8 float32")}
+    assert all(row["best_s"] <= row["quartiles_s"][0] <= row["median_s"] for row in kept["rows"])
+
+
+def test_two_trees_take_turns(capsys: pytest.CaptureFixture[str]) -> None:
+    root = str(Path(layers.__file__).parent.parent)
+    assert main(["compare", root, "--quick", "--threads", "1", "--parts", "matmul", "--only", "8x8x8"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in lines[:1]] == ["matmul 8x8x8 float32"]
+    assert any(line.startswith("all ") and "geometric mean of 2: " in line for line in lines)
+    with pytest.raises(SystemExit):
+        main(["compare", root + "/nothing"])
+    assert "expected a folder with minigrad/, got" in capsys.readouterr().err
