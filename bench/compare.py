@@ -12,11 +12,12 @@ import contextlib
 import io
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,15 @@ from bench.options import common_parser
 HERE = Path(__file__).resolve().parent.parent
 ROUNDS = 8
 """Turns of each side within a row: both processes must have as many."""
+COUNT = re.compile(r", \d+ of them")
+"""What names of rows say about a tree."""
 LEAST = 0.93
 """Ratios below are listed again."""
 _START = "import sys; sys.path.insert(0, {here!r}); import bench.compare; bench.compare.take_turns({tree!r}, {parts!r})"
 
-Key = tuple[str, str, str]
+Key = tuple[str, str, str, int]
 Times = dict[Key, tuple[float, float]]
-"""Benchmark, work and variant -> the best and the median seconds."""
+"""Benchmark, work, variant, and which of those of the same name -> the best and the median seconds."""
 
 
 def main(arguments: list[str]) -> int:
@@ -109,12 +112,15 @@ def _alternate(trees: list[Path], parts: list[tuple[str, list[str]]], folder: Pa
     return [found[side] for side in range(len(trees))]
 
 
-def _times(rows: list[tuple[str, dict[str, Any]]]) -> Times:
+def _times(runs: list[tuple[str, list[dict[str, Any]]]]) -> Times:
     """The best of all measurements of a row, and the median of their medians."""
     seen = defaultdict(list)
-    for name, row in rows:
-        if is_kept(row):
-            seen[name, row["work"], row["variant"]].append((row["best_s"], row["median_s"]))
+    for name, rows in runs:
+        earlier = Counter[tuple[str, str]]()
+        for row in filter(is_kept, rows):
+            key = COUNT.sub("", row["work"]), row["variant"]
+            seen[name, *key, earlier[key]].append((row["best_s"], row["median_s"]))
+            earlier[key] += 1
     return {key: (min(best for best, _ in all_), statistics.median(m for _, m in all_)) for key, all_ in seen.items()}
 
 
@@ -135,7 +141,7 @@ def take_turns(tree: str, parts: list[tuple[str, list[str]]]) -> None:
 
     timing.between_turns = wait
     with contextlib.redirect_stdout(io.StringIO()):
-        rows = [(name, row) for name, arguments in parts for row in measure(name, arguments).rows]
+        rows = [(name, measure(name, arguments).rows) for name, arguments in parts]
     import minigrad
 
     assert minigrad.__file__.startswith(tree), minigrad.__file__
