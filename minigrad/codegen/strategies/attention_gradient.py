@@ -97,8 +97,11 @@ def _one(nest: Nest, batch: tuple[Var, ...]) -> Gradient | None:
         return None
     _, summed, term, conditions = found
     weight, other = term.args if _weight(term.args[0]) is not None else term.args[::-1]
-    p, change = _weight(weight), None if weight.op == "exp" else _change(weight)
-    if p is None or (weight.op != "exp" and change is None):
+    p = _weight(weight)
+    if p is None:
+        return None
+    change = None if weight.op == "exp" else _change(weight)
+    if weight.op != "exp" and change is None:
         return None
     score, sums = p.args[0].args
     row = next((x for x in (*nest.domain, summed) if x in free_variables(sums)), None)
