@@ -80,29 +80,36 @@ class Builder:
 
     def opened(self, here: Here, name: str, place: Index) -> Here:
         """`here` inside a loop."""
-        return self.located(replace(here, places={**here.places, name: place},
-                                    copies=tuple([x for x in here.copies if x != name])))
+        at = dict(here.at)
+        inside = Here({**here.places, name: place}, at, here.gone, here.whole,
+                      tuple([x for x in here.copies if x != name]), here.masked)
+        v = self.loops.root[name]
+        if v not in at and self.is_open(v.name, inside):
+            at[v] = self.loops.place(v.name, inside)
+        return inside
 
     def instead(self, here: Here, s: Split, place: Index) -> Here:
         """`here` inside a loop over what a split took apart, without the loops of its blocks."""
-        return self.located(replace(here, places={**here.places, s.loop: place}, whole=here.whole | {s.loop},
-                                    gone=here.gone | self.loops.inside(s.outer) | self.loops.inside(s.inner)))
+        gone = here.gone | self.loops.inside(s.outer) | self.loops.inside(s.inner)
+        return self.opened(replace(here, gone=gone, whole=here.whole | {s.loop}), s.loop, place)
 
     def located(self, here: Here) -> Here:
         """`here` with what the variables are whose loops are all open."""
         at: dict[Var, Index] = {}
+        here = replace(here, at=at)
         for v in self.loops.variables:
             if self.is_open(v.name, here):
-                at[v] = self.loops.place(v.name, replace(here, at=at))
-        return replace(here, at=at)
+                at[v] = self.loops.place(v.name, here)
+        return here
+
+    def is_open(self, name: str, here: Here) -> bool:
+        """Whether all loops that a loop was taken apart into are open."""
+        s = self.loops.split.get(name)
+        return name in here.places or s is not None and self.is_open(s.outer, here) and self.is_open(s.inner, here)
 
     def fills(self, name: str, here: Here) -> list[Stmt]:
         """The copies of operands that are made in a loop."""
         return [s for made in self.staged if made.filled == name for s in fill(self, made, here)]
-
-    def is_open(self, name: str, here: Here) -> bool:
-        s = self.loops.split.get(name)
-        return name in here.places or s is not None and self.is_open(s.outer, here) and self.is_open(s.inner, here)
 
     def loop(self, name: str, here: Here, inner: Callable[[Here], list[Stmt]]) -> Loop:
         """A loop and what is inside it."""
