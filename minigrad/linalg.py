@@ -119,14 +119,16 @@ def norm(A: Tensor, ord: Any = None, dim: Axis = None, keepdim: bool = False, *,
 
 def cond(A: Tensor, p: Any = None) -> Tensor:  # noqa: N803
     """The norm of matrices times that of their inverses, 2 unless told; infinite for singular ones."""
+    wide = as_tensor("cond", A)._in_double()
     if p in (None, 2, -2):
-        s = svdvals(A)
+        s = svdvals(wide)
         if 0 in A.shape[-2:]:
-            return s.sum(-1)
+            return s.sum(-1).cast(A._as_float().dtype)
         large, small = s[..., 0], s[..., -1]
         found = small / large if p == -2 else large / small
     else:
-        found = matrix_norm(A, p) * matrix_norm(inv(A), p)
+        found = matrix_norm(wide, p) * matrix_norm(inv(wide), p)
+    found = found.cast(A._as_float().dtype)
     return (found.isnan().bitwise_and(A.isfinite().all((-2, -1)))).where(math.inf, found)
 
 
@@ -277,9 +279,11 @@ def lstsq(A: Tensor, B: Tensor, rcond: Any = None, *, driver: str | None = None)
     if right.shape[-2] != rows:
         raise ShapeError(f"[lstsq] expected [..., M, N] and [..., M, K] or [..., M], got {list(A.shape)} and "
                          f"{list(B.shape)}")
-    found, none = A.lstsq(right), A.new_zeros(0)
+    wide, none = A._in_double(), A.new_zeros(0)
+    found = wide.lstsq(right)
     seen = rows > columns and driver not in (None, "gelsy")
-    left = (A.dot(found) - right).square().sum(-2) if seen else none
+    left = (wide.dot(found) - right).square().sum(-2).cast(none.dtype) if seen else none
+    found = found.cast(A.dtype)
     rank = none.long() if driver == "gels" else matrix_rank(A, atol=0.0, rtol=rcond)
     values = svdvals(A.detach()) if driver in ("gelsd", "gelss") else none
     return Lstsq(found.squeeze(-1) if vectors else found, left, rank, values)

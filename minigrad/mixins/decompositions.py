@@ -1,6 +1,7 @@
 """Inverses, determinants, factors of matrices, and what is solved with them.
 
-Matrices are the last two axes, [..., n, n], of floats; half types compute in float32. Sizes must be known: graphs have
+Matrices are the last two axes, [..., n, n], of floats; half types compute in float32, and all in float64 what loses
+digits: eigenvalues, singular values and what is made of them, triangular solutions. Sizes must be known: graphs have
 some twenty Nodes per column, so that this is for matrices of tens to a few hundred columns. Nothing checks whether a
 matrix is singular or positive definite, as values are not there yet: what has no answer gives infinities or NaN.
 """
@@ -10,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Self
 
-from minigrad.dtype import DType
+from minigrad.dtype import DType, float64, promote
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_tensor
 from minigrad.mixins.resampling import ResamplingMixin
@@ -19,6 +20,7 @@ from minigrad.ops import decompositions as D
 from minigrad.ops.eigen import eigen
 from minigrad.ops.factors import pseudo_inverse
 from minigrad.ops.node import Node
+from minigrad.runtime.registry import get_device
 
 
 class DecompositionMixin(ResamplingMixin):
@@ -96,11 +98,11 @@ class DecompositionMixin(ResamplingMixin):
         if self.ndim < 2 or self.shape[-1] != self.shape[-2] or str(UPLO).upper() not in ("L", "U"):
             raise ShapeError(f"[eigh] expected square matrices and UPLO 'L' or 'U', got {list(self.shape)} and "
                              f"{UPLO!r}")
+        x = self._as_float()
         if 0 in self.shape:
-            none = self._as_float()
-            return none.sum(-1), none
-        both = (self if UPLO.upper() == "L" else self.transpose(-1, -2))._of_matrices("eigh", eigen)
-        rows = both.ndim - 2
+            return x.sum(-1), x
+        both = (x if UPLO.upper() == "L" else x.transpose(-1, -2))._in_double()._of_matrices("eigh", eigen)
+        both, rows = both.cast(x.dtype), both.ndim - 2
         n: Any = self.shape[-1]
         return both._cut(rows, 0, 1).squeeze(rows), both._cut(rows, 1, n + 1)
 
@@ -117,15 +119,17 @@ class DecompositionMixin(ResamplingMixin):
         where their singular values differ from all others and from 0.
         """
         rows, columns = self._sizes_of_matrices("svd")
-        u, s, v = self._singular(rows, columns)
+        given = self._as_float().dtype
+        u, s, v = self._in_double()._singular(rows, columns)
+        if not some and compute_uv:
+            rounding = 8 * max(rows, columns) * epsilon(s.dtype)
+            least = s._cut(s.ndim - 1, 0, 1) * rounding if min(rows, columns) else s
+            u, v = u._whole_basis(s > least), v._whole_basis(s > least)
+        u, s, v = u.cast(given), s.cast(given), v.cast(given)
         if not compute_uv:
             return (self.zeros(*self.shape[:-2], rows, rows, dtype=s.dtype, device=self.device), s,
                     self.zeros(*self.shape[:-2], columns, columns, dtype=s.dtype, device=self.device))
-        if some:
-            return u, s, v
-        rounding = 8 * max(rows, columns) * epsilon(s.dtype.compute)
-        least = s._cut(s.ndim - 1, 0, 1) * rounding if min(rows, columns) else s
-        return u._whole_basis(s > least), s, v._whole_basis(s > least)
+        return u, s, v
 
     def _whole_basis(self, counts: Self) -> Self:
         """These columns [..., N, K], of which those that count are orthonormal and come first, and behind them others
@@ -160,20 +164,21 @@ class DecompositionMixin(ResamplingMixin):
         """`pinverse`, where singular values of at most max(atol, rtol * the largest) count as 0. The gradient is that
         of matrices of the same rank."""
         self._sizes_of_matrices("pinverse")
-        x = self._as_float()
+        given = self._as_float()
         if 0 in self.shape:
-            return x.transpose(-1, -2)
+            return given.transpose(-1, -2)
+        x = given._in_double()
         large, s, u, v = x.detach()._large_singular_values(atol, rtol, hermitian)
         found = (v * large.where(1 / large.where(s, 1), 0).unsqueeze(-2)).dot(u.transpose(-1, -2))
-        return x._with_pseudo_inverse(found)
+        return x._with_pseudo_inverse(found).cast(given.dtype)
 
     def _with_pseudo_inverse(self, found: Self) -> Self:
         """`found`, which was computed apart as the pseudo-inverse of these matrices, with its gradient."""
         rows, columns = self._sizes_of_matrices("pinverse")
-        wide, batch = self.dtype.compute, B.numel(self.shape[:-2])
-        source = self.cast(wide).reshape(batch, rows, columns)
-        node = pseudo_inverse(source._node, found.cast(wide).reshape(batch, columns, rows)._node)
-        return self._wrap(node, source).reshape(*self.shape[:-2], columns, rows).cast(self.dtype)
+        batch = B.numel(self.shape[:-2])
+        source = self.reshape(batch, rows, columns)
+        node = pseudo_inverse(source._node, found.reshape(batch, columns, rows)._node)
+        return self._wrap(node, source).reshape(*self.shape[:-2], columns, rows)
 
     def _large_singular_values(self, atol: Any, rtol: Any, hermitian: bool) -> tuple[Self, Self, Self, Self]:
         """(which of S are more than max(atol, rtol * the largest), S, U, V); eigenvalues of `hermitian` matrices."""
@@ -188,16 +193,26 @@ class DecompositionMixin(ResamplingMixin):
     def cholesky_solve(self, factor: Any, upper: bool = False) -> Self:
         """X of A @ X = x, for x [..., N, K] and the Cholesky factor [..., N, N] of A: two triangular solutions."""
         factor = as_tensor("cholesky_solve", self._operand(factor))
-        lower = factor.transpose(-1, -2) if upper and factor.ndim > 1 else factor
-        return lower.transpose(-1, -2).solve_triangular(lower.solve_triangular(self, upper=False), upper=True)
+        if min(self.ndim, factor.ndim) < 2 or factor.shape[-1] != self.shape[-2]:
+            raise ShapeError(f"[cholesky_solve] expected [..., N, K] and a factor [..., N, N], got {list(self.shape)} "
+                             f"and {list(factor.shape)}")
+        found = factor._inverse_of_product("cholesky_solve", upper).dot(self._in_double())
+        return found.cast(promote(self._as_float().dtype, factor.dtype))
 
     def cholesky_inverse(self, upper: bool = False) -> Self:
         """The inverse of the matrix whose Cholesky factor this is, [..., N, N]."""
+        return self._inverse_of_product("cholesky_inverse", upper).cast(self._as_float().dtype)
+
+    def _inverse_of_product(self, name: str, upper: bool) -> Self:
+        """The inverse of L @ L.T, in float64. The other triangle is not read, but has a gradient, as in PyTorch: that
+        of the product of whole matrices."""
         if self.ndim < 2 or self.shape[-1] != self.shape[-2]:
-            raise ShapeError(f"[cholesky_inverse] expected square matrices, got {list(self.shape)}")
-        size: Any = self.shape[-1]
-        return self.eye(size, dtype=self._as_float().dtype, device=self.device).expand(*self.shape).cholesky_solve(
-            self, upper)
+            raise ShapeError(f"[{name}] expected square matrices, got {list(self.shape)}")
+        whole = (self.transpose(-1, -2) if upper else self)._in_double()
+        if 0 in self.shape:
+            return whole
+        back = whole.detach().tril()._triangular_inverse(False)
+        return whole.dot(whole.transpose(-1, -2))._with_pseudo_inverse(back.transpose(-1, -2).dot(back))
 
     def lstsq(self, other: Any) -> Self:
         """X for which |x @ X - other| is least, for x [..., M, N] with columns, or rows where these are fewer, that do
@@ -207,11 +222,12 @@ class DecompositionMixin(ResamplingMixin):
             raise ShapeError(f"[lstsq] expected [..., M, N] and [..., M, K] or [M], got {list(self.shape)} and "
                              f"{list(other.shape)}")
         rows, columns = self._sizes_of_matrices("lstsq")
-        x = self.detach()
+        wide = self._in_double()
+        x = wide.detach()
         q, r = (x if rows >= columns else x.transpose(-1, -2)).qr()
         inverse = r.solve_triangular(q.transpose(-1, -2), upper=True)
         found = inverse if rows >= columns else inverse.transpose(-1, -2)
-        return self._as_float()._with_pseudo_inverse(found).dot(other)
+        return wide._with_pseudo_inverse(found).dot(other._in_double()).cast(promote(self._as_float().dtype, other.dtype))
 
     def solve_triangular(self, other: Any, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Self:
         """X of x @ X = other, for x [..., N, N] of which one triangle counts, with ones on the diagonal if
@@ -226,9 +242,10 @@ class DecompositionMixin(ResamplingMixin):
                 other.shape[-2:-1] if other.ndim > 1 else other.shape):
             raise ShapeError(f"[solve_triangular] expected [..., N, N] and [..., N, K] or [N], got {list(self.shape)} "
                              f"and {list(other.shape)}")
-        lower = (self.transpose(-1, -2) if upper else self)._as_float()
+        lower = (self.transpose(-1, -2) if upper else self)._in_double()
         inverse = lower._triangular_inverse(unitriangular)
-        return (inverse.transpose(-1, -2) if upper else inverse).dot(other)
+        found = (inverse.transpose(-1, -2) if upper else inverse).dot(other._in_double())
+        return found.cast(promote(self._as_float().dtype, other.dtype))
 
     def _triangular_inverse(self, unit: bool) -> Self:
         """Of [..., N, N], lower triangles."""
@@ -258,6 +275,11 @@ class DecompositionMixin(ResamplingMixin):
         if self.ndim < 2:
             raise ShapeError(f"[{name}] expected matrices, got {list(self.shape)}")
         return self._known_length(name, self.ndim - 2), self._known_length(name, self.ndim - 1)
+
+    def _in_double(self) -> Self:
+        """These numbers as float64, as float32 on a device without it; float64 stays."""
+        x = self._as_float()
+        return x.cast(float64 if "fp64" in get_device(x.device).target.features else x.dtype.compute)
 
     def _of_matrices(self, name: str, build: Callable[[Node], Node], square: bool = True, matrix: bool = True) -> Self:
         """A function of matrices [batch, m, n] that gives as many matrices, or rows without `matrix`."""

@@ -109,8 +109,8 @@ class DistanceMixin(NormMixin):
         return self.eye(size, dtype=self.dtype, device=self.device).expand(*self.shape) if result is None else result
 
     def matrix_exp(self) -> Self:
-        """The exponential of square matrices [..., M, M] of floats: the sum of A**k / k!. Integers become float32, half
-        types compute in it.
+        """The exponential of square matrices [..., M, M] of floats: the sum of A**k / k!, computed in float64. Integers
+        become float32.
 
         Matrices are halved until their norm is small, at most 20 times; of these a polynomial of degree 16 is taken,
         and squared as often. Nothing is read, so that each squaring is computed for all matrices.
@@ -120,9 +120,9 @@ class DistanceMixin(NormMixin):
         if self.ndim < 2 or self.shape[-1] != self.shape[-2]:
             raise ShapeError(f"[matrix_exp] expected square matrices, got {list(self.shape)}")
         given = self._as_float()
-        a = given.cast(given.dtype.compute)
-        if 0 in a.shape:
+        if 0 in given.shape:
             return given
+        a = given._in_double()
         limit = 0.75 if a.dtype.name == "float64" else 2.5  # what the polynomial leaves out is less than rounding
         size = a.detach().abs().sum(-2).max(-1).reshape(*a.shape[:-2], 1, 1)
         halvings = (size > limit).where((size / limit).log2().ceil(), 0).clip(0, 20)
