@@ -15,6 +15,7 @@ from minigrad.dtype import DType, int64
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_axis, as_tensor, broadcast_shapes
 from minigrad.mixins.decompositions import epsilon
+from minigrad.mixins.rounding import rounded_once
 from minigrad.tensor import Tensor
 
 Axis = int | Sequence[int] | None
@@ -323,6 +324,12 @@ def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     if any(t.ndim != 2 for t in chain) or any(a.shape[1] != b.shape[0] for a, b in zip(chain, chain[1:], strict=False)):
         raise ShapeError(f"[multi_dot] expected matrices that can be multiplied, vectors at the ends, got "
                          f"{[list(t.shape) for t in given]}")
+    shape = [n for t, n in ((given[0], chain[0].shape[0]), (given[-1], chain[-1].shape[1])) if t.ndim == 2]
+    return _chained(*chain).reshape(*shape)
+
+
+@rounded_once
+def _chained(*chain: Tensor) -> Tensor:
     best: dict[tuple[int, int], tuple[Any, Tensor]] = {(i, i): (0, t) for i, t in enumerate(chain)}
     for length in range(1, len(chain)):
         for i in range(len(chain) - length):
@@ -330,8 +337,7 @@ def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
             cost, middle = min([(best[i, j][0] + best[j + 1, k][0] + chain[i].shape[0] * chain[j].shape[1]
                                  * chain[k].shape[1], j) for j in range(i, k)])
             best[i, k] = cost, best[i, middle][1].dot(best[middle + 1, k][1])
-    shape = [n for t, n in ((given[0], chain[0].shape[0]), (given[-1], chain[-1].shape[1])) if t.ndim == 2]
-    return best[0, len(chain) - 1][1].reshape(*shape)
+    return best[0, len(chain) - 1][1]
 
 
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:

@@ -10,6 +10,7 @@ from minigrad.expr import Index, divides, product
 from minigrad.mixins.activations import ActivationMixin
 from minigrad.mixins.base import Base, as_axes, as_axis, as_count, as_index, as_number, as_shape, as_tensor, is_index
 from minigrad.mixins.blocks import as_one_node
+from minigrad.mixins.rounding import rounded_once
 from minigrad.ops import build as B
 from minigrad.ops.node import apply
 from minigrad.ops.op import Shape
@@ -151,6 +152,7 @@ class MovementMixin(ActivationMixin):
         return [(0, 0) if p is None else (as_index(p[0]), as_index(p[1])) for p in padding]
 
     @as_one_node
+    @rounded_once
     def _pad_by_repeating(self, pairs: list[tuple[Any, Any]], mode: str) -> Self:
         x = self
         for axis, (lo, hi) in enumerate(pairs):

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from minigrad.dtype import DType, float32, float64, int16, int32, int64
 from minigrad.errors import DTypeError
@@ -37,9 +37,12 @@ class NumberMixin(SpecialMixin):
         return self._float_unary(gamma.digamma)
 
     def polygamma(self, n: int) -> Self:
-        """The n-th derivative of digamma, itself for 0."""
+        """The n-th derivative of digamma, itself for 0; in float64, as left of 0 it vanishes between poles."""
         n = as_count("polygamma", "n", n)
-        return self._float_unary(lambda x: gamma.polygamma(x, n)) if n else self.digamma()
+        if n == 0:
+            return self.digamma()
+        wide: Any = cast(Any, self)._in_double()
+        return wide._unary(lambda x: gamma.polygamma(x, n)).cast(self._as_float().dtype)
 
     @rounded_once
     def mvlgamma(self, p: int) -> Self:
@@ -103,7 +106,7 @@ class NumberMixin(SpecialMixin):
         least = (there > 0).where(1, int(whole.min) + 1).cast(whole)
         moved = here.eq(0).where(least, bits).bitcast(x.dtype)
         found = (here.isnan().bitwise_or(there.isnan())).where(math.nan, moved)
-        return here.eq(there).where(there, self._wrap(functions.passed(x, found._node), *parents))
+        return here.eq(there).where(there.detach(), self._wrap(functions.passed(x, found._node), *parents))
 
     # Integers
 

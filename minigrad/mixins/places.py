@@ -151,15 +151,17 @@ class PlacesMixin(SamplingMixin):
         if reduce not in known:
             raise ShapeError(f"[{name}] expected reduce among {', '.join(known)}, got {reduce!r}")
         base = self
+        if reduce == "prod" and self.dtype.is_float:  # its gradients are quotients of products
+            base, src = self._in_double(), src._in_double()  # type: ignore[attr-defined]
         ones = self.full((), 1, dtype=int32, device=self.device).expand(*index.shape)
         start = self.full(self.shape, 1 if include_self else 0, dtype=int32, device=self.device)
         counts = start._scatter(dim, index, ones, "add") if reduce == "mean" or not include_self else start
         if not include_self:
             identity = {"prod": 1, "amax": self.dtype.min, "amin": self.dtype.max}.get(reduce, 0)
-            base = (counts > 0).where(bool(identity) if self.dtype is bool_ else identity, self)
+            base = (counts > 0).where(bool(identity) if self.dtype is bool_ else identity, base)
         result = base._scatter(dim, index, src, known[reduce])
         if reduce != "mean":
-            return result
+            return result.cast(self.dtype)
         counts = counts.maximum(1)
         return result / counts.cast(self.dtype) if self.dtype.is_float else result // counts.cast(self.dtype)
 

@@ -45,13 +45,12 @@ class ResamplingMixin(PoolingMixin):
         axes, sizes, ratios = self._resampled(size, scale_factor)
         if mode == "area":
             return self.adaptive_avg_pool2d(tuple(sizes))
-        x = self
+        x = self.cast(self.dtype.compute)
         weighing = mode == "bicubic" or mode in _LINEAR
         if antialias and mode not in ("bilinear", "bicubic"):
             raise ShapeError(f"[interpolate] expected mode 'bilinear' or 'bicubic' with antialias, got {mode!r}")
         if weighing:
             x = x._as_float()
-            x = x.cast(x.dtype.compute)
         for axis, n, ratio in zip(axes, sizes, ratios, strict=True):
             if n == x.shape[axis] and (ratio == 1 or mode in _LINEAR):  # as in PyTorch, whatever the scale
                 continue
@@ -62,7 +61,7 @@ class ResamplingMixin(PoolingMixin):
                 x = weigh(axis, n, ratio, mode == "bicubic", align_corners)
             else:
                 x = x._nearest(axis, n, ratio, mode == "nearest-exact")
-        return x.cast(self._as_float().dtype) if weighing else x
+        return x.cast(self._as_float().dtype if weighing else self.dtype)
 
     def _resampled(self, size: Any, scale: Any) -> tuple[list[int], list[int], list[Fraction]]:
         """(axes, their new lengths, steps in the source per element)."""
@@ -250,14 +249,14 @@ def _inner(t: Any, slope: float = _CUBIC) -> Any:
     return ((slope + 2) * t - (slope + 3)) * t * t + 1
 
 
-def _outer(t: Any, slope: float = _CUBIC) -> Any:
+def _outer(t: Any, slope: float) -> Any:
     """The weight of an element at a distance of 1 to 2."""
     return ((slope * t - 5 * slope) * t + 8 * slope) * t - 4 * slope
 
 
 def _cubic_weights(t: Any) -> Sequence[Any]:
     """Of the elements one before a place that is t behind a whole one, to two after it."""
-    return _outer(t + 1), _inner(t), _inner(1 - t), _outer(2 - t)
+    return _CUBIC * t * (1 - t) * (1 - t), _inner(t), _inner(1 - t), _CUBIC * (1 - t) * t * t
 
 
 def _unscaled(place: Any, length: Any, aligned: bool) -> Any:
@@ -277,4 +276,5 @@ def _inside(place: Any, length: Any, padding: str, aligned: bool) -> Any:
         turns = (away / span).floor()
         rest = away - turns * span
         place = (turns.detach() % 2).eq(0).where(rest, span - rest) + low
-    return place.clip(0, length - 1)
+    inside = (place > 0).bitwise_and(place < length - 1)  # on the edge there is no gradient, as in PyTorch
+    return inside.where(place, place.detach().clip(0, length - 1))

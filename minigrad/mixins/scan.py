@@ -75,7 +75,8 @@ class ScanMixin(IndexingMixin):
         records = x.eq(extreme).bitwise_or(x.isnan()).where(places, 0)
         last = _Scan(lambda x: x.max(-1), lambda x, y: x.maximum(y), 0)
         indices = records._scan(name, a, last)
-        return Extreme(self._gather(a, indices), indices)
+        wide = self.cast(self.dtype.compute)  # elements that are named more than once add up their gradients
+        return Extreme(wide._gather(a, indices).cast(self.dtype), indices)
 
     @rounded_once
     def _scan(self, name: str, axis: int, scan: _Scan) -> Self:

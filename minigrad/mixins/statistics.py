@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Self
 
-from minigrad.dtype import int32
+from minigrad.dtype import int32, promote
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_axis, as_index, as_tensor
 from minigrad.mixins.linalg import LinalgMixin
@@ -30,15 +30,18 @@ class StatisticsMixin(LinalgMixin):
         if free is None:
             raise ShapeError(f"[cov] expected correction as an integer, got {correction!r}")
         x = self._as_float().reshape(1, -1) if self.ndim < 2 else self._as_float()
-        result = x._covariances(free, *self._observation_weights(x.shape[1], fweights, aweights))
-        return result.squeeze()  # type: ignore[attr-defined]
+        self._check_observation_weights(x.shape[1], fweights, aweights)
+        if aweights is None:
+            return x._covariances(free, fweights, None).squeeze()  # type: ignore[attr-defined]
+        wide, importance = (t._in_double() for t in (x, aweights))  # its gradients are differences of nearly equal
+        found: Self = wide._covariances(free, fweights, importance).squeeze()
+        return found.cast(promote(x.dtype, aweights.dtype))
 
-    def _observation_weights(self, count: Any, fweights: Any, aweights: Any) -> tuple[Self | None, Self | None]:
+    def _check_observation_weights(self, count: Any, fweights: Any, aweights: Any) -> None:
         for name, w, whole in (("fweights", fweights, True), ("aweights", aweights, False)):
             if w is not None and (as_tensor("cov", w).shape != (count,) or w.dtype.is_int is not whole):
                 raise ShapeError(f"[cov] expected {name} as {'integers' if whole else 'floats'} [{count}], "
                                  f"got {w.dtype} {list(w.shape)}")
-        return fweights, aweights
 
     @rounded_once
     def _covariances(self, correction: int, counts: Any, importance: Any) -> Self:

@@ -5,6 +5,7 @@ import math
 
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_count, as_tensor
+from minigrad.mixins.rounding import rounded_once
 from minigrad.nn.module import Layer
 from minigrad.tensor import Tensor
 
@@ -55,6 +56,11 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
             *input1.shape[:-1], second):
         raise ShapeError(f"[Bilinear] expected [..., {first}] and [..., {second}], got {list(input1.shape)} and "
                          f"{list(input2.shape)}")
-    rows, columns = input1.reshape(-1, first), input2.reshape(-1, second)
-    y = Tensor.einsum("ni,kij,nj->nk", rows, weight, columns).reshape(*input1.shape[:-1], outs)
+    y = _of_rows(input1.reshape(-1, first), input2.reshape(-1, second), weight, bias)
+    return y.reshape(*input1.shape[:-1], outs)
+
+
+@rounded_once
+def _of_rows(rows: Tensor, columns: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    y = Tensor.einsum("ni,kij,nj->nk", rows, weight, columns)
     return y if bias is None else y + bias
