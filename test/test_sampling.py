@@ -1,11 +1,13 @@
 """randperm, bernoulli, multinomial: right ranges, right shares, the same numbers on every device."""
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from conftest import devices
 
-from minigrad import Tensor, jit
+from minigrad import Tensor, config, jit
 from minigrad.errors import DTypeError, ShapeError
 
 
@@ -78,3 +80,21 @@ def test_mistakes() -> None:
         Tensor([1.0, 2.0]).multinomial(3)
     with pytest.raises(ShapeError, match="of at least one class"):
         Tensor.zeros(2, 0).multinomial(1)
+    for count in (0, -1):
+        with pytest.raises(ShapeError, match=r"\[multinomial\] expected num_samples"):
+            Tensor([1.0, 2.0]).multinomial(count)
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+@pytest.mark.parametrize("bad", [-1.0, math.inf, -math.inf, math.nan, None])
+def test_weights_that_are_refused(bad: float | None, replacement: bool) -> None:
+    """Where values are read; else something is drawn."""
+    weights = Tensor([[1.0, 2.0, 1.0], [0.0, 0.0, 0.0] if bad is None else [1.0, bad, 1.0]])
+    assert weights.multinomial(2, replacement).shape == (2, 2)
+    with config(check_indices=True), pytest.raises(ShapeError, match=r"\[multinomial\] expected finite weights of 0"):
+        weights.multinomial(2, replacement)
+    with config(check_indices=True):
+        assert weights[:1].multinomial(2, replacement).shape == (1, 2)
+        for name, kind in (("fweights", "int32"), ("aweights", "float32")):
+            with pytest.raises(ShapeError, match=r"\[cov\] expected weights of 0 or more"):
+                Tensor.ones(2, 3).cov(**{name: Tensor([1, -1, 2]).cast(kind)})

@@ -227,7 +227,8 @@ class DecompositionMixin(ResamplingMixin):
         q, r = (x if rows >= columns else x.transpose(-1, -2)).qr()
         inverse = r.solve_triangular(q.transpose(-1, -2), upper=True)
         found = inverse if rows >= columns else inverse.transpose(-1, -2)
-        return wide._with_pseudo_inverse(found).dot(other._in_double()).cast(promote(self._as_float().dtype, other.dtype))
+        solved = wide._with_pseudo_inverse(found).dot(other._in_double())
+        return solved.cast(promote(self._as_float().dtype, other.dtype))
 
     def solve_triangular(self, other: Any, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Self:
         """X of x @ X = other, for x [..., N, N] of which one triangle counts, with ones on the diagonal if

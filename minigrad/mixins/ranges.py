@@ -6,7 +6,8 @@ What an operation accepts is what PyTorch's accepts. `x[index]`, `x[index] = y`,
 0..n - 1. Lists, arrays and constants are looked at when the operation is called. Other tensors are read only under
 `check_indices` (`MINIGRAD_CHECK_INDICES=1`), where functions under `jit` run eagerly, because a capture reads nothing.
 Without it an index out of range is taken for the nearest one in range: no memory is touched that is not the tensor's.
-In `one_hot` and in the classes of `cross_entropy` it is no class at all.
+In `one_hot` and in the classes of `cross_entropy` it is no class at all. Weights that PyTorch refuses, those of
+`multinomial` and `cov`, are read and refused there too.
 """
 from __future__ import annotations
 
@@ -46,6 +47,17 @@ def check_indices(name: str, index: Any, size: Index, *, given: Any = None, nega
         expected = f"indices in {least}..{n - 1}" if n else "no index"
         raise OutOfRangeError(f"[{name}] expected {expected} for an axis of {n}, got {values[tuple(place)].item()}"
                               f"{f' at {place}' if place else ''}")
+
+
+def check_weights(name: str, weights: Any, drawn: bool = False) -> None:
+    """Under `check_indices`, raises ShapeError unless weights are 0 or more; and, where indices are `drawn` by those of
+    each row, finite and not all 0."""
+    if not current().check_indices or dry_runs:
+        return
+    values = _read(name, weights)
+    if (values < 0).any() or (drawn and not (np.isfinite(values).all() and (values.sum(-1) > 0).all())):
+        expected = "finite weights of 0 or more, some of each row above 0" if drawn else "weights of 0 or more"
+        raise ShapeError(f"[{name}] expected {expected}, got {values.tolist()}"[:300])
 
 
 def _read(name: str, index: Any) -> np.ndarray:

@@ -8,6 +8,7 @@ from minigrad.dtype import DType, float32, int32
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.mixins.base import as_count
 from minigrad.mixins.counting import CountingMixin
+from minigrad.mixins.ranges import check_weights
 
 _LEAST = 1e-30  # of a waiting time, so that 0 divided by it is 0
 
@@ -34,16 +35,17 @@ class SamplingMixin(CountingMixin):
         [N, num_samples].
 
         Without replacement a class of weight 0 is drawn after all others; with it, never. Weights must not be negative,
-        which nothing checks: values are not there yet. Raises ShapeError for more samples than classes without
-        replacement, and for none to draw from.
+        which is checked under `check_indices` alone: values are not there yet. Raises ShapeError for more samples than
+        classes without replacement, and for none to draw or to draw from.
         """
         if self.ndim not in (1, 2) or not self.dtype.is_float:
             raise ShapeError(f"[multinomial] expected float weights [C] or [N, C], got {self.dtype} "
                              f"{list(self.shape)}")
-        count = as_count("multinomial", "num_samples", num_samples)
-        if self.shape[-1] == 0 and count:
+        count = as_count("multinomial", "num_samples", num_samples, 1)
+        if self.shape[-1] == 0:
             raise ShapeError(f"[multinomial] expected weights of at least one class, got {list(self.shape)}")
         weights = self.detach().cast(float32)  # type: ignore[attr-defined]
+        check_weights("multinomial", weights, drawn=True)
         if not replacement:
             # Who comes first of processes with these rates: the order of times that are exponential.
             times = -(1 - weights.rand(*weights.shape, device=self.device)).log()

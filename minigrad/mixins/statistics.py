@@ -9,6 +9,7 @@ from minigrad.dtype import int32, promote
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_axis, as_index, as_tensor
 from minigrad.mixins.linalg import LinalgMixin
+from minigrad.mixins.ranges import check_weights
 from minigrad.mixins.rounding import rounded_once
 
 _BETWEEN: dict[str, Callable[[Any], Any]] = {
@@ -42,6 +43,8 @@ class StatisticsMixin(LinalgMixin):
             if w is not None and (as_tensor("cov", w).shape != (count,) or w.dtype.is_int is not whole):
                 raise ShapeError(f"[cov] expected {name} as {'integers' if whole else 'floats'} [{count}], "
                                  f"got {w.dtype} {list(w.shape)}")
+            if w is not None:
+                check_weights("cov", w)
 
     @rounded_once
     def _covariances(self, correction: int, counts: Any, importance: Any) -> Self:

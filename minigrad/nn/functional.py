@@ -31,6 +31,7 @@ from minigrad.nn.norm import local_response_norm as local_response_norm
 from minigrad.nn.pool import lp_pool1d as lp_pool1d
 from minigrad.nn.pool import lp_pool2d as lp_pool2d
 from minigrad.nn.pool import lp_pool3d as lp_pool3d
+from minigrad.nn.tables import embedding as embedding
 from minigrad.nn.windows import adaptive_avg_pool1d as adaptive_avg_pool1d
 from minigrad.nn.windows import adaptive_avg_pool2d as adaptive_avg_pool2d
 from minigrad.nn.windows import adaptive_avg_pool3d as adaptive_avg_pool3d
@@ -164,15 +165,6 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     weight = as_tensor("linear", weight)
     return input.linear(weight.transpose(), bias) if weight.ndim == 2 else input.dot(weight) + (
         0 if bias is None else bias)
-
-
-def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, *, sparse: bool = False) -> Tensor:
-    """Rows of a table [V, D]; the row `padding_idx` gets no gradient."""
-    found = as_tensor("embedding", weight).embedding(input)
-    if padding_idx is None:
-        return found
-    row = weight._position("embedding", padding_idx, 0)
-    return input.eq(row).unsqueeze(-1).where(found.detach(), found)
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:

@@ -4,11 +4,12 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from minigrad.errors import MinigradError, OutOfRangeError, ShapeError
+from minigrad.errors import OutOfRangeError, ShapeError
 from minigrad.mixins.base import as_count, as_tensor, is_index
 from minigrad.mixins.modes import modes
 from minigrad.nn.module import Layer
 from minigrad.nn.noise import dropout1d, dropout2d, dropout3d
+from minigrad.nn.tables import embedding
 from minigrad.tensor import Tensor
 
 
@@ -35,17 +36,14 @@ class Embedding(Layer):
     """Rows of a table: indices of any shape S give S + [embedding_dim].
 
     `weight` is [num_embeddings, embedding_dim], standard normal. Indices are integers in [0, num_embeddings). The row
-    `padding_idx`, if there is one, starts as zeros and gets no gradient. Gradients are dense, also with `sparse`.
-    Raises ShapeError for a row outside the table, MinigradError for options that would change weights or gradients.
+    `padding_idx`, if there is one, starts as zeros and gets no gradient. Other options are those of
+    `functional.embedding`. Raises OutOfRangeError for a row outside the table.
     """
 
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None,
                  max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False,
                  sparse: bool = False):
-        if max_norm is not None or scale_grad_by_freq:
-            raise MinigradError(f"[{type(self).__name__}] expected max_norm=None and scale_grad_by_freq=False, got "
-                                f"{max_norm!r} and {scale_grad_by_freq!r}: change rows with weight.data.renorm_(...), "
-                                "gradients with weight.register_hook(...)")
+        self.max_norm, self.norm_type, self.scale_grad_by_freq = max_norm, norm_type, scale_grad_by_freq
         self.num_embeddings, self.embedding_dim, self.padding_idx = num_embeddings, embedding_dim, padding_idx
         if padding_idx is None:
             self.weight = Tensor.randn(num_embeddings, embedding_dim, requires_grad=True)
@@ -72,10 +70,8 @@ class Embedding(Layer):
         return made
 
     def forward(self, indices: Tensor) -> Tensor:
-        found = self.weight.embedding(indices)
-        if self.padding_idx is None:
-            return found
-        return as_tensor("Embedding", indices).eq(self.padding_idx).unsqueeze(-1).where(found.detach(), found)
+        return embedding(indices, self.weight, self.padding_idx, self.max_norm, self.norm_type,
+                         self.scale_grad_by_freq)
 
 
 class Dropout(Layer):

@@ -71,7 +71,7 @@ def check(entry: Any, dtype: torch.dtype, direction: str, device: str = "NUMPY",
     count, run = Count(), counterpart(entry)
     assert run is not None
     torch.manual_seed(1)
-    with warnings.catch_warnings(), config(device=device):
+    with warnings.catch_warnings(), config(device=device, check_indices=direction == "errors"):
         warnings.simplefilter("ignore")
         if direction == "errors":
             samples = [e.sample_input for e in entry.error_inputs("cpu")]

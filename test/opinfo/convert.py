@@ -30,6 +30,8 @@ def from_torch(t: torch.Tensor, device: str, leaf: bool = False) -> Tensor:
     name = dtype_name(t.dtype)
     if name not in BY_NAME:
         raise Unsupported(f"a tensor of {t.dtype}")
+    if t.ndim > 64:
+        raise Unsupported("more axes than numpy has")
     if t.numel() > LARGEST:
         raise Unsupported(f"{t.numel()} elements")
     plain = t.detach().resolve_neg()

@@ -102,10 +102,6 @@ TAKEN: dict[str, str] = {
     "isclose": _NUMBERS + ", and types are promoted",
     "masked_fill": "the value may be any tensor that broadcasts",
     "mean": "integers give float32",
-    "cov": "weights are not read, so that negative ones, and too few of them for the correction, pass",
-    "multinomial": "weights are not read",
-    "aminmax": "the samples are tensors of more than 64 axes, which numpy has not", "amax": "as aminmax",
-    "amin": "as aminmax",
 }
 """Entries of which inputs are taken that PyTorch refuses, and why."""
 
