@@ -342,8 +342,9 @@ def test_lists_of_tensors_with_an_axis() -> None:
 def test_options_of_embeddings(kind: str, max_norm: float | None, norm_type: float, by_frequency: bool) -> None:
     """Results, the table afterwards and its gradient; a row that is not named stays as it is. PyTorch's embedding_bag
     divides by how often another row is named (2.13), so that bags are held to its embedding there."""
-    name, options = ("Embedding", {}) if kind == "Embedding" else ("EmbeddingBag", {"mode": kind})
-    options |= {"max_norm": max_norm, "norm_type": norm_type, "scale_grad_by_freq": by_frequency, "padding_idx": 3}
+    options: dict[str, Any] = {"max_norm": max_norm, "norm_type": norm_type, "scale_grad_by_freq": by_frequency}
+    name, options = ("Embedding", options) if kind == "Embedding" else ("EmbeddingBag", options | {"mode": kind})
+    options["padding_idx"] = 3
     model, reference = getattr(nn, name)(6, 4, **options), getattr(torch.nn, name)(6, 4, **options)
     reference.load_state_dict({"weight": torch.tensor(model.weight.numpy())})
     index = np.array([[0, 1, 5], [2, 2, 3], [0, 2, 0]])

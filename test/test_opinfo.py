@@ -39,9 +39,9 @@ DELICATE = {
     "float32": ("cholesky_*", "cov", "linalg_cond", "linalg_eigh", "linalg_lstsq", "linalg_pinv_*", "linalg_svd",
                 "matrix_exp", "nn_functional_embedding*", "nn_functional_grid_sample", "pinverse", "polygamma_*_n_0",
                 "scatter_reduce_prod", "index_reduce_prod", "triangular_solve"),
-    "bfloat16": ("cummax", "cummin", "linalg_multi_dot", "nextafter", "nn_functional_bilinear", "polygamma_*_n_0",
+    "bfloat16": ("cummax", "cummin", "linalg_multi_dot", "nextafter", "nn_functional_bilinear", "nn_functional_conv*",
                  "nn_functional_interpolate_nearest*", "nn_functional_pad_*", "nn_functional_upsample_nearest",
-                 "scatter_reduce_*")}
+                 "polygamma_*_n_0", "scatter_reduce_*")}
 """What computes in a wider type, for its gradients and second gradients."""
 
 

@@ -1,7 +1,8 @@
 """The NUMPY device: every op through its reference, one by one. Slow, obviously right, always there.
 
-bfloat16 values are float32 arrays rounded after each op; assignment copies. The one shortcut is the sum of a product,
-which would not fit in memory written out: it becomes one einsum, accumulated in float64.
+bfloat16 values are float32 arrays rounded after each op; what a composite is made of is rounded at its end alone, as
+in the kernel that it becomes. Assignment copies. The one shortcut is the sum of a product, which would not fit in
+memory written out: it becomes one einsum, accumulated in float64.
 """
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from minigrad.engine.transfer import download, upload
 from minigrad.expr import Expr, evaluate
 from minigrad.ops.composite import expanded
 from minigrad.ops.convert import convert
-from minigrad.ops.elementwise import MUL
+from minigrad.ops.elementwise import BITCAST, CAST, MUL
 from minigrad.ops.node import Node, toposort
 from minigrad.ops.reduce import SUM
 from minigrad.ops.storage import BUFFER
@@ -37,6 +38,7 @@ def run(nodes: Iterable[Node], device: Device) -> None:
     image = expanded(wanted)
     roots = list(dict.fromkeys([image[n] for n in wanted]))
     order = toposort(*roots)
+    whole = {image[n] for n in toposort(*wanted) if n in image}
     uses = Counter(i for n in order if n.storage is None for i in n.inputs)
     uses.update(roots)
     products = {i for n in order if n.storage is None and n.op is SUM and n.dtype.is_float
@@ -48,7 +50,8 @@ def run(nodes: Iterable[Node], device: Device) -> None:
                 values[node] = download(node)
                 continue
             operands = [values[i] for i in node.inputs]
-            values[node] = tuple(operands) if node in products else _evaluate(node, operands)
+            rounds = node in whole or node.op in _TYPED
+            values[node] = tuple(operands) if node in products else _evaluate(node, operands, rounds)
             for i in node.inputs:
                 uses[i] -= 1
                 if not uses[i]:
@@ -57,7 +60,11 @@ def run(nodes: Iterable[Node], device: Device) -> None:
         node.storage = upload(values[image[node]], node.dtype, device.name)
 
 
-def _evaluate(node: Node, operands: list[Any]) -> np.ndarray:
+_TYPED = (CAST, BITCAST)
+"""What is about types rounds to them, wherever it stands."""
+
+
+def _evaluate(node: Node, operands: list[Any], rounds: bool) -> np.ndarray:
     if node.op is BUFFER:
         raise RuntimeError(f"[realize] expected a buffer with storage, got {node}")
     shape = bound(node.shape)
@@ -69,6 +76,8 @@ def _evaluate(node: Node, operands: list[Any]) -> np.ndarray:
     if result.shape != shape:
         result = result.reshape(shape)
     expected = np.dtype(np.float32) if node.dtype is bfloat16 else node.dtype.np
+    if node.dtype is bfloat16 and not rounds:
+        return result.astype(expected, copy=False)
     return convert(result, node.dtype) if node.dtype is bfloat16 or result.dtype != expected else result
 
 

@@ -9,7 +9,7 @@ from weakref import ref
 
 import numpy as np
 
-from minigrad.dtype import DType, bool_, float32, int32, int64, promote
+from minigrad.dtype import DType, bool_, float32, float64, int32, int64, promote
 from minigrad.errors import DTypeError, OutOfRangeError, ShapeError
 from minigrad.expr import Expr, Index, bounds
 from minigrad.handles import ask, asked, changed, changed_by_user, changes, forget, handles
@@ -19,6 +19,7 @@ from minigrad.ops.identity import own
 from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Shape
 from minigrad.ops.storage import DETACH
+from minigrad.runtime.registry import get_device
 
 Scalar = bool | int | float
 _CHECK_EVERY = 256  # levels of depth after which the size of a handle's graph is looked at again
@@ -274,6 +275,12 @@ class Base(metaclass=WithModes):
     def _as_float(self) -> Self:
         """This tensor, integers and bools as float32."""
         return self if self.dtype.is_float else self._wrap(B.cast(self._node, float32), self)
+
+    def _in_double(self) -> Self:
+        """These numbers as float64, as float32 on a device without it; float64 stays."""
+        x = self._as_float()
+        wide = float64 if "fp64" in get_device(x._node.device).target.features else x.dtype.compute
+        return x if x.dtype is wide else self._wrap(B.cast(x._node, wide), x)
 
 
 def flat(cls: type) -> type:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Self
 
-from minigrad.dtype import DType, float64, promote
+from minigrad.dtype import DType, promote
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_tensor
 from minigrad.mixins.resampling import ResamplingMixin
@@ -20,7 +20,6 @@ from minigrad.ops import decompositions as D
 from minigrad.ops.eigen import eigen
 from minigrad.ops.factors import pseudo_inverse
 from minigrad.ops.node import Node
-from minigrad.runtime.registry import get_device
 
 
 class DecompositionMixin(ResamplingMixin):
@@ -276,11 +275,6 @@ class DecompositionMixin(ResamplingMixin):
         if self.ndim < 2:
             raise ShapeError(f"[{name}] expected matrices, got {list(self.shape)}")
         return self._known_length(name, self.ndim - 2), self._known_length(name, self.ndim - 1)
-
-    def _in_double(self) -> Self:
-        """These numbers as float64, as float32 on a device without it; float64 stays."""
-        x = self._as_float()
-        return x.cast(float64 if "fp64" in get_device(x.device).target.features else x.dtype.compute)
 
     def _of_matrices(self, name: str, build: Callable[[Node], Node], square: bool = True, matrix: bool = True) -> Self:
         """A function of matrices [batch, m, n] that gives as many matrices, or rows without `matrix`."""

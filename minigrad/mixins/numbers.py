@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from minigrad.dtype import DType, float32, float64, int16, int32, int64
 from minigrad.errors import DTypeError
@@ -41,8 +41,7 @@ class NumberMixin(SpecialMixin):
         n = as_count("polygamma", "n", n)
         if n == 0:
             return self.digamma()
-        wide: Any = cast(Any, self)._in_double()
-        return wide._unary(lambda x: gamma.polygamma(x, n)).cast(self._as_float().dtype)
+        return self._in_double()._unary(lambda x: gamma.polygamma(x, n)).cast(self._as_float().dtype)
 
     @rounded_once
     def mvlgamma(self, p: int) -> Self:

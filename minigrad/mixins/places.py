@@ -152,7 +152,7 @@ class PlacesMixin(SamplingMixin):
             raise ShapeError(f"[{name}] expected reduce among {', '.join(known)}, got {reduce!r}")
         base = self
         if reduce == "prod" and self.dtype.is_float:  # its gradients are quotients of products
-            base, src = self._in_double(), src._in_double()  # type: ignore[attr-defined]
+            base, src = self._in_double(), src._in_double()
         ones = self.full((), 1, dtype=int32, device=self.device).expand(*index.shape)
         start = self.full(self.shape, 1 if include_self else 0, dtype=int32, device=self.device)
         counts = start._scatter(dim, index, ones, "add") if reduce == "mean" or not include_self else start

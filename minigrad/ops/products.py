@@ -199,6 +199,18 @@ def _conv_gradient_w(x: Node, g: Node, to: Shape, groups: int, steps: Steps) -> 
     return B.reshape(_contract_gradient(_sums(g, form), rows, form.w, form.axes), to)
 
 
+def _conv_gradient_x_vjp(node: Node, g: Node) -> tuple[Node, Node]:
+    (w, y), groups, steps = node.inputs, node.params["groups"], node.params["steps"]
+    return (apply(CONV_GRADIENT_W, g, y, to=w.shape, groups=groups, steps=steps),
+            apply(CONV, g, w, groups=groups, steps=steps, wide=y.dtype))
+
+
+def _conv_gradient_w_vjp(node: Node, g: Node) -> tuple[Node, Node]:
+    (x, y), groups, steps = node.inputs, node.params["groups"], node.params["steps"]
+    return (apply(CONV_GRADIENT_X, g, y, to=x.shape, groups=groups, steps=steps),
+            apply(CONV, x, g, groups=groups, steps=steps, wide=y.dtype))
+
+
 def _sums(g: Node, form: _Form) -> Node:
     """The gradient of a convolution as that of its sums [N, groups, Cout / groups, *positions]."""
     full = _joined(form.x, form.w)
@@ -206,8 +218,8 @@ def _sums(g: Node, form: _Form) -> Node:
 
 
 CONV = composite("conv", _conv_infer, _conv, _conv_vjp)
-CONV_GRADIENT_X = composite("conv_gradient_x", _to, _conv_gradient_x, None)
-CONV_GRADIENT_W = composite("conv_gradient_w", _to, _conv_gradient_w, None)
+CONV_GRADIENT_X = composite("conv_gradient_x", _to, _conv_gradient_x, _conv_gradient_x_vjp)
+CONV_GRADIENT_W = composite("conv_gradient_w", _to, _conv_gradient_w, _conv_gradient_w_vjp)
 
 
 def conv(x: Node, w: Node, bias: Node | None, groups: int, steps: Steps, wide: DType) -> Node:
