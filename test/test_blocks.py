@@ -61,6 +61,39 @@ def test_operands_that_are_equal_or_made_of_each_other_have_gradients_of_their_o
         np.testing.assert_allclose(a, b, rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
+def test_backward_of_what_is_made_of_several_results(used: tuple[int, ...]):
+    found = []
+    for function in (as_operations, as_nodes):
+        x, y = numbers(3, 5).requires_grad_(), numbers(3, 5, seed=1).requires_grad_()
+        results = function(x.exp(), y)
+        sum([(results[k] * results[k]).sum() for k in used]).backward()
+        found.append([x.grad.numpy(), y.grad.numpy()])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("results", [1, 2])
+@pytest.mark.parametrize("backward", [False, True])
+def test_no_gradient_goes_through_a_detached_block(results: int, backward: bool):
+    x = numbers(3, 5).requires_grad_()
+    made = as_block("detached", results, lambda x, y: mixed(x, y)[:results], x * 2, x, detached=True)
+    assert not any(t.requires_grad for t in made)
+    total = sum([(t * x).sum() for t in made])
+    gradient = total.backward() and x.grad if backward else total.gradient(x)[0]
+    np.testing.assert_allclose(gradient.numpy(), sum([t.numpy() for t in made]), rtol=1e-6)
+
+
+def test_running_statistics_move_with_no_gradient():
+    """What is normalised by them before they are computed has the gradient of the values alone."""
+    x, norm = numbers(8, 3).requires_grad_(), nn.BatchNorm1d(3)
+    norm.train()(x)
+    mean, var = norm.running_mean, norm.running_var
+    norm.eval()(x).square().sum().backward()
+    deviation = (x - mean).numpy()
+    np.testing.assert_allclose(x.grad.numpy(), 2 * deviation / (var.numpy() + norm.eps), rtol=1e-5)
+
+
 def test_a_step_of_a_known_block_makes_a_node_per_result():
     x, y = numbers(3, 5), numbers(3, 5, seed=1)
     as_nodes(x, y)
@@ -186,6 +219,13 @@ ONE_NODE: dict[str, Callable[[Tensor], Tensor]] = {
     "sloped": lambda x: x.prelu(numbers(3)),
     "transposed": lambda x: x.conv_transpose2d(numbers(3, 2, 3, 3), groups=1, stride=2, bias=numbers(2)),
     "adaptive means": lambda x: x.adaptive_avg_pool2d((7,)),
+    "linear": lambda x: nn.functional.linear(x, numbers(4, 5), bias=numbers(4)),
+    "layer norm": lambda x: nn.functional.layer_norm(x, (6, 5), numbers(6, 5), numbers(6, 5, seed=1)),
+    "rms norm": lambda x: nn.functional.rms_norm(x, (5,), numbers(5)),
+    "group norm": lambda x: nn.functional.group_norm(x, 3, numbers(3), numbers(3, seed=1)),
+    "batch norm": lambda x: x.batchnorm_train(numbers(3), numbers(3, seed=1))[0],
+    "running statistics": lambda x: nn.functional.batch_norm(x, numbers(3), numbers(3).exp().realize(), numbers(3)),
+    "cross entropy": lambda x: nn.functional.cross_entropy(x, Tensor(np.arange(60).reshape(2, 6, 5) % 3)),
     "local response": lambda x: nn.functional.local_response_norm(x, 3)}
 
 

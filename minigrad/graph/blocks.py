@@ -17,7 +17,7 @@ from minigrad.ops.composite import apart, composite, once, rebuilt
 from minigrad.ops.kinds import Type, clean
 from minigrad.ops.node import Node, apply, leaf, toposort
 from minigrad.ops.op import Op, Shape, Storage
-from minigrad.ops.storage import BUFFER
+from minigrad.ops.storage import BUFFER, DETACH
 
 Body = Callable[..., Sequence[Node]]
 """Makes result Nodes of operand Nodes, and no leaf of its own."""
@@ -30,10 +30,11 @@ _blocks: dict[tuple, Block] = {}
 class Block:
     """`body` over operands of `types`. `text` says which, in every process; None: the operations that it makes.
 
-    One result is one Node over the operands. Several are one each over a Node that has the operands, the call.
+    One result is one Node over the operands. Several are one each over a Node that has the operands, the call. No
+    gradient goes through a Block that is `detached`.
     """
 
-    def __init__(self, name: str, body: Body, types: Sequence[Type], text: str | None = None):
+    def __init__(self, name: str, body: Body, types: Sequence[Type], text: str | None = None, detached: bool = False):
         self.name, self.types = name, tuple(types)
         self._operands = [leaf(BUFFER, t, None, {}) for t in types]
         with apart():
@@ -48,10 +49,12 @@ class Block:
         self._gradient: Block | None = None
         self._call: Op | None = None
         if len(self._results) == 1:
-            self._ops = [composite(name, self._infer(0), lambda *operands: once(self.made_of, *operands)[0], self._vjp)]
+            self._ops = [composite(name, self._infer(0), lambda *operands: once(self.made_of, *operands)[0],
+                                   _nothing if detached else self._vjp)]
         else:
             self._call = Op(name, lambda shapes, dtypes: ((), bool_), None, _uncomputed, Storage("call"))
-            self._ops = [self._part(k, f"{name}.{k}") for k in range(len(self._results))]
+            self._ops = [self._part(k, f"{name}.{k}", _nothing if detached else None)
+                         for k in range(len(self._results))]
 
     def __call__(self, *operands: Node) -> Iterator[Node]:
         """The results, a Node each, made when it is asked for."""
@@ -70,9 +73,9 @@ class Block:
         result = self._results[k].shape, self._results[k].dtype
         return lambda shapes, dtypes: result
 
-    def _part(self, k: int, name: str) -> Op:
-        """The operation that gives result k of a call. Gradients go through what it is made of."""
-        return composite(name, self._infer(k), lambda call: once(self.made_of, *call.inputs)[k], None)
+    def _part(self, k: int, name: str, vjp: Callable | None) -> Op:
+        """The operation that gives result k of a call. Without `vjp`, gradients go through what it is made of."""
+        return composite(name, self._infer(k), lambda call: once(self.made_of, *call.inputs)[k], vjp)
 
     def _vjp(self, node: Node, grad: Node) -> tuple[Node | None, ...]:
         """The gradients by float operands, as a Block over the operands and the gradient of the only result."""
@@ -97,19 +100,25 @@ class Block:
         return "\n".join([*lines, *[place[r] for r in self._results]])
 
 
+def _nothing(node: Node, _: Node) -> tuple[None, ...]:
+    return (None,) * len(node.inputs)
+
+
 def _uncomputed(*_: object, **__: object) -> NoReturn:
     raise InternalError("[block] expected a call to be made of its operations before anything is computed")
 
 
-def block(name: str, key: tuple, body: Body, operands: Sequence[Node]) -> Iterator[Node]:
+def block(name: str, key: tuple, body: Body, operands: Sequence[Node], detached: bool = False) -> Iterator[Node]:
     """What `body` makes of the operands, as Nodes of one Block. `key` is hashable and says which function it is: equal
-    keys, over operands of equal types, stand for equal functions. Over symbolic dims the body itself is called."""
+    keys, over operands of equal types, stand for equal functions. Over symbolic dims the body itself is called. No
+    gradient goes through it if it is `detached`, which those of a `name` all are or none."""
     types = tuple([n.type for n in operands])
     found = _blocks.get((name, key, types))
     if found is None:
         if any([t.symbolic for t in types]):
-            return iter(body(*operands))
-        found = Block(name, body, types)
+            made = body(*operands)
+            return iter([apply(DETACH, n, id=0) for n in made] if detached else made)
+        found = Block(name, body, types, detached=detached)
         if len(_blocks) >= MOST:
             del _blocks[next(iter(_blocks))]
         _blocks[name, key, types] = found

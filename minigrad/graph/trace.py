@@ -67,7 +67,8 @@ class Trace:
 
 def trace(output: Node) -> Trace | None:
     """The Trace of a Node; None where a gradient may be asked in between (hooks, functions with gradients of their
-    own), where there are values in between that need not be computed again, and over symbolic dims."""
+    own), where there are values in between that need not be computed again, over symbolic dims, and where it was made
+    from one of several results of a Block."""
     if hooked or not output.dtype.is_float or output.storage is not None:
         return None
     made = Trace(output)
@@ -81,7 +82,8 @@ def trace(output: Node) -> Trace | None:
             continue
         inputs = node.inputs
         if not inputs or node.op is DETACH or not node.dtype.is_float:
-            if node.type.symbolic or node.device != device or node.kind is not None and node.kind.symbolic:
+            if node.type.symbolic or node.device != device or node.kind is not None and (
+                    node.kind.symbolic or node.kind.special == "call"):
                 return None
             if (node.op is CONST or node.op is IOTA) and not node.owned and node.storage is None:
                 words.append(node.kind.number)  # type: ignore[union-attr]

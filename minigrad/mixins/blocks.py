@@ -14,46 +14,49 @@ T = TypeVar("T", bound=Base)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def as_block(name: str, key: Hashable, function: Callable[..., Sequence[T]], *operands: T) -> tuple[T, ...]:
+def as_block(name: str, key: Hashable, function: Callable[..., Sequence[T]], *operands: T, detached: bool = False,
+             ) -> tuple[T, ...]:
     """`function(*operands)`, as one Node per result with those of the gradient, rather than all that it is made of.
 
     `function` runs only where no Block of this `name` and `key` over operands of these types is known yet: all else
-    that its results depend on is part of `key`. It reads no values, draws no random numbers and assigns nothing.
+    that its results depend on is part of `key`. It reads no values, draws no random numbers and assigns nothing. No
+    gradient goes through results that are `detached`, which those of a `name` all are or none.
     """
     kind = type(operands[0])
 
     def body(*nodes: Node) -> list[Node]:
         return [t._node for t in function(*[kind._wrap(n) for n in nodes])]
 
-    parents = operands if len(operands) == 1 else (  # those that matter to a handle
+    parents = () if detached else operands if len(operands) == 1 else (  # those that matter to a handle
         max(operands, key=lambda t: t._node.depth), *[t for t in operands if t._requires_grad][:1])
     try:
-        return tuple([kind._wrap(n, *parents) for n in block(name, (key,), body, [t._node for t in operands])])
+        nodes = block(name, (key,), body, [t._node for t in operands], detached)
+        return tuple([kind._wrap(n, *parents) for n in nodes])
     except MinigradError:
         pass
     return tuple(function(*operands))  # which raises that again: no traceback keeps what stood for the operands
 
 
 def as_one_node(method: F) -> F:
-    """A method that gives one Tensor, as a Block of the Tensors among its arguments for each set of others: numbers,
-    words, and tuples or lists of those. With further ones, such as arrays, it is what it is made of."""
+    """A method or function that gives one Tensor, as a Block of the Tensors among its arguments for each set of others:
+    numbers, words, and tuples or lists of those. With further ones, such as arrays, it is what it is made of."""
     name = method.__name__
 
     @wraps(method)
-    def whole(self: Any, *args: Any, **options: Any) -> Any:
+    def whole(*args: Any, **options: Any) -> Any:
         given = (*args, *options.values())
-        operands = [self, *(a for a in given if isinstance(a, Base))]
+        operands = [a for a in given if isinstance(a, Base)]
         others = [a for a in given if not isinstance(a, Base)]
-        if not all(map(_is_plain, others)):
-            return method(self, *args, **options)
+        if not operands or not all(map(_is_plain, others)):
+            return method(*args, **options)
 
         def body(*tensors: Any) -> list[Any]:
             rest = iter(tensors)
-            first, *values = [next(rest) if isinstance(a, Base) else a for a in (self, *given)]
-            return [method(first, *values[:len(args)], **dict(zip(options, values[len(args):], strict=True)))]
+            values = [next(rest) if isinstance(a, Base) else a for a in given]
+            return [method(*values[:len(args)], **dict(zip(options, values[len(args):], strict=True)))]
 
         # In words 1, 1.0 and True differ, as do 0.0 and -0.0; a Tensor is told apart by its place.
-        key = (*(isinstance(a, Base) for a in given), *options, repr(others)) if given else ()
+        key = (*[isinstance(a, Base) for a in given], *options, repr(others)) if len(given) > 1 else ()
         return as_block(name, key, body, *operands)[0]
 
     return whole  # type: ignore[return-value]

@@ -77,6 +77,11 @@ class LinalgMixin(PlacesMixin):
         x = self * weight if weight.ndim == 1 else self.dot(weight)
         return x if bias is None else x + bias
 
+    @as_one_node
+    def _projected(self, weight: Self, bias: Self | None = None) -> Self:
+        """`linear` by a weight [out, in], which is how layers keep it."""
+        return self.linear(weight.transpose(), bias)
+
     def outer(self, other: Self) -> Self:
         """Products of all pairs of two vectors."""
         return self.reshape(-1, 1) * as_tensor("outer", self._operand(other)).reshape(1, -1)

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_axis, as_number, as_tensor, broadcast_shapes
+from minigrad.mixins.blocks import as_one_node
 from minigrad.mixins.nn_functional import NNMixin
 from minigrad.mixins.ranges import check_indices
 from minigrad.mixins.rounding import rounded_once
@@ -96,6 +97,7 @@ class LossMixin(NNMixin):
         target = self._indices("cross_entropy", target, self.shape[axis], ignored=ignore_index)
         return self._class_cross_entropy(target, ignore_index, label_smoothing, reduction, axis)
 
+    @as_one_node
     def _class_cross_entropy(self, target: Self, ignore_index: int | None, label_smoothing: float, reduction: str,
                              axis: int) -> Self:
         """`cross_entropy` of classes that are in range."""

@@ -6,6 +6,7 @@ from typing import Any, Self
 from minigrad.dtype import DType, promote
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_axis, as_number
+from minigrad.mixins.blocks import as_one_node
 from minigrad.mixins.factors import FactorMixin
 from minigrad.mixins.modes import modes
 from minigrad.mixins.reduce import Axis
@@ -33,6 +34,12 @@ class NNMixin(FactorMixin):
         x = x * scale.reshape(*shape)
         return x if bias is None else x + bias.reshape(*shape)
 
+    @as_one_node
+    @rounded_once
+    def _by_statistics(self, weight: Self | None, bias: Self | None, mean: Self, var: Self, eps: float) -> Self:
+        """(x - mean) / sqrt(var + eps) * weight + bias per channel of [N, C, ...]."""
+        return self.batchnorm(weight, bias, mean, (var + eps).rsqrt())  # type: ignore[attr-defined]
+
     def batchnorm_train(self, weight: Self | None, bias: Self | None, eps: float = 1e-5, axis: int = 1,
                         correction: int = 0) -> tuple[Self, Self, Self]:
         """(normalised by the batch's own statistics, their mean, their variance), the latter two detached. `correction`
@@ -42,15 +49,21 @@ class NNMixin(FactorMixin):
         dx = weight * inv * (dy - dbias / n - xhat * dweight / n). Half types compute in float32.
         """
         axes = tuple([a for a in range(self.ndim) if a != axis])
+        x = self._as_float()
+        return (self._by_own_statistics(weight, bias, eps, axis), x.mean(axes).detach(),
+                x.var(axes, correction=correction).detach())
+
+    @as_one_node
+    def _by_own_statistics(self, weight: Self | None, bias: Self | None, eps: float, axis: int = 1) -> Self:
+        """The first result of `batchnorm_train`."""
+        axes = tuple([a for a in range(self.ndim) if a != axis])
         wide = self._as_float()
         wide = wide.cast(wide.dtype.compute)
         scale = wide.full((self.shape[axis],), 1, dtype=wide.dtype, device=self.device) if weight is None else weight
         shift = wide.full((self.shape[axis],), -0.0, dtype=wide.dtype, device=self.device) if bias is None else bias
         scale, shift = scale.cast(wide.dtype), shift.cast(wide.dtype)
         y = self._wrap(functions.batch_norm(wide._node, scale._node, shift._node, axes, eps), wide, scale, shift)
-        y = y.cast(self._as_float().dtype)
-        x = self._as_float()
-        return y, x.mean(axes).detach(), x.var(axes, correction=correction).detach()
+        return y.cast(self._as_float().dtype)
 
     # Dropout
 

@@ -84,9 +84,9 @@ class MultiheadAttention(Layer):
         weights = self.in_proj_weight.chunk(3, 0)
         biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3, 0)
         if query.lazydata is key.lazydata is value.lazydata:
-            parts = query.linear(self.in_proj_weight.transpose(), self.in_proj_bias).chunk(3, -1)
+            parts = query._projected(self.in_proj_weight, self.in_proj_bias).chunk(3, -1)
         else:
-            parts = [t.linear(w.transpose(), b) for t, w, b in zip(wanted, weights, biases, strict=True)]
+            parts = [t._projected(w, b) for t, w, b in zip(wanted, weights, biases, strict=True)]
         return [p.unflatten(-1, (self.num_heads, self.embed_dim // self.num_heads)).transpose(1, 2) for p in parts]
 
     def _mask(self, q: Tensor, k: Tensor, padding: Tensor | None, mask: Tensor | None, causal: bool) -> Tensor | None:

@@ -12,9 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from minigrad.errors import ShapeError
-from minigrad.expr import product
-from minigrad.mixins.base import as_count, as_tensor
-from minigrad.mixins.rounding import rounded_once
+from minigrad.mixins.base import as_tensor
 from minigrad.nn.bags import embedding_bag as embedding_bag
 from minigrad.nn.distance import bilinear as bilinear
 from minigrad.nn.fractional import fractional_max_pool2d as fractional_max_pool2d
@@ -27,7 +25,10 @@ from minigrad.nn.noise import dropout2d as dropout2d
 from minigrad.nn.noise import dropout3d as dropout3d
 from minigrad.nn.noise import feature_alpha_dropout as feature_alpha_dropout
 from minigrad.nn.noise import rrelu as rrelu
+from minigrad.nn.norm import group_norm as group_norm
+from minigrad.nn.norm import layer_norm as layer_norm
 from minigrad.nn.norm import local_response_norm as local_response_norm
+from minigrad.nn.norm import rms_norm as rms_norm
 from minigrad.nn.pool import lp_pool1d as lp_pool1d
 from minigrad.nn.pool import lp_pool2d as lp_pool2d
 from minigrad.nn.pool import lp_pool3d as lp_pool3d
@@ -163,7 +164,7 @@ leaky_relu_, hardtanh_, threshold_, rrelu_ = (_in_place(f) for f in (leaky_relu,
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x @ weight.T + bias, for a weight [out, in] (or [in])."""
     weight = as_tensor("linear", weight)
-    return input.linear(weight.transpose(), bias) if weight.ndim == 2 else input.dot(weight) + (
+    return input._projected(weight, bias) if weight.ndim == 2 else input.dot(weight) + (
         0 if bias is None else bias)
 
 
@@ -184,51 +185,13 @@ def batch_norm(input: Tensor, running_mean: Tensor | None, running_var: Tensor |
     if as_tensor("batch_norm", input).ndim < 2:
         raise ShapeError(f"[batch_norm] expected [N, C, ...], got {list(input.shape)}")
     if not training:
-        return _by_statistics(input, weight, bias, as_tensor("batch_norm", running_mean),
-                              as_tensor("batch_norm", running_var), eps)
+        return input._by_statistics(weight, bias, as_tensor("batch_norm", running_mean),
+                                    as_tensor("batch_norm", running_var), eps)
     y, mean, var = input.batchnorm_train(weight, bias, eps, correction=1)
     for kept, found in ((running_mean, mean), (running_var, var)):
         if kept is not None:
             kept.assign(kept.moved(found, momentum))
     return y
-
-
-@rounded_once
-def _by_statistics(x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor,
-                   eps: float) -> Tensor:
-    return x.batchnorm(weight, bias, mean, (var + eps).rsqrt())
-
-
-@rounded_once
-def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None,
-               bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
-    """(x - mean) / sqrt(var + eps) * weight + bias over the last axes, which are `normalized_shape`."""
-    y = input.layernorm(_last_axes("layer_norm", input, normalized_shape), eps)
-    y = y if weight is None else y * weight
-    return y if bias is None else y + bias
-
-
-@rounded_once
-def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None,
-             eps: float | None = None) -> Tensor:
-    """x / sqrt(mean(x*x) + eps) * weight over the last axes; `eps` is the type's unless told."""
-    least = {"float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}.get(input.dtype.name, 2.0**-23)
-    y = input.rms_norm(_last_axes("rms_norm", input, normalized_shape), least if eps is None else eps)
-    return y if weight is None else y * weight
-
-
-@rounded_once
-def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
-               eps: float = 1e-5) -> Tensor:
-    """`layer_norm` over each of `num_groups` groups of channels of [N, C, ...] and all positions."""
-    groups = as_count("group_norm", "num_groups", num_groups, 1)
-    if input.ndim < 2 or input.shape[1] % groups != 0:  # type: ignore[operator]
-        raise ShapeError(f"[group_norm] expected [N, C * {groups}, ...], got {list(input.shape)}")
-    size = product(input.shape[1:]) // groups
-    y = input.reshape(input.shape[0], groups, size).layernorm(-1, eps).reshape(*input.shape)
-    shape = (1, -1, *[1] * (input.ndim - 2))
-    y = y if weight is None else y * weight.reshape(*shape)
-    return y if bias is None else y + bias.reshape(*shape)
 
 
 def instance_norm(input: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None,
@@ -242,13 +205,6 @@ def instance_norm(input: Tensor, running_mean: Tensor | None = None, running_var
         if kept is not None:
             kept.assign(kept.moved(found, momentum))
     return group_norm(input, int(input.shape[1]), weight, bias, eps)  # type: ignore[arg-type]
-
-
-def _last_axes(name: str, x: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
-    if not shape or tuple(x.shape[x.ndim - len(shape):]) != tuple(shape) or len(shape) > x.ndim:
-        raise ShapeError(f"[{name}] expected [..., {', '.join(map(str, shape)) or 'at least one length'}], got "
-                         f"{list(x.shape)}")
-    return tuple(range(-len(shape), 0))
 
 
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:

@@ -29,7 +29,7 @@ class Linear(Layer):
         self.bias = Tensor.uniform(out_features, low=-bound, high=bound, requires_grad=True) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        return as_tensor("Linear", x).linear(self.weight.transpose(), self.bias)
+        return as_tensor("Linear", x)._projected(self.weight, self.bias)
 
 
 class Embedding(Layer):

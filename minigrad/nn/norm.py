@@ -1,14 +1,15 @@
 """Normalisation layers. Statistics are of the input's own axes; scale and shift are learnt per feature."""
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-import numpy as np
-
-from minigrad.dtype import bfloat16, int64
+from minigrad.dtype import int64
 from minigrad.errors import ShapeError
+from minigrad.expr import product
 from minigrad.mixins.base import as_count, as_shape, as_tensor, is_index
-from minigrad.mixins.blocks import as_one_node
+from minigrad.mixins.blocks import as_block, as_one_node
+from minigrad.mixins.rounding import rounded_once
 from minigrad.nn.module import Layer
 from minigrad.ops.op import Shape
 from minigrad.optim.statistics import note_moved
@@ -47,16 +48,23 @@ class _ChannelNorm(Layer):
 
     def _by_running(self, x: Tensor) -> Tensor:
         """x normalised by the running statistics."""
-        return x.batchnorm(self.weight, self.bias, self.running_mean, (self.running_var + self.eps).rsqrt())
+        return x._by_statistics(self.weight, self.bias, self.running_mean, self.running_var, self.eps)
 
-    def _move(self, mean: Tensor, var: Tensor) -> None:
-        """Moves the running statistics towards these by `momentum`; without one, all batches count the same."""
-        for running, found in ((self.running_mean, mean), (self.running_var, var)):
-            if self.momentum is None:
-                running.assign(running + (found - running) / (self.num_batches_tracked + 1).cast(running.dtype))
-            else:
-                running.assign(running.moved(found, self.momentum))
-        note_moved(self.running_mean, self.running_var)
+    def _move(self, x: Tensor, statistics: Callable[[Tensor], tuple[Tensor, Tensor]]) -> None:
+        """Moves the running statistics towards those of x by `momentum`; without one, all batches count the same."""
+        momentum = self.momentum
+
+        def moved(mean: Tensor, var: Tensor, count: Tensor, x: Tensor) -> list[Tensor]:
+            pairs = zip((mean, var), statistics(x), strict=True)
+            if momentum is None:
+                return [old + (new - old) / (count + 1).cast(old.dtype) for old, new in pairs]
+            return [old.moved(new, momentum) for old, new in pairs]
+
+        running = self.running_mean, self.running_var
+        new = as_block(statistics.__name__, momentum, moved, *running, self.num_batches_tracked, x, detached=True)
+        for old, value in zip(running, new, strict=True):
+            old.assign(value)
+        note_moved(*running)
 
 
 class BatchNorm(_ChannelNorm):
@@ -88,12 +96,17 @@ class BatchNorm(_ChannelNorm):
         if isinstance(count, int) and count < 2:
             raise ShapeError(f"[{type(self).__name__}] expected more than one value per channel in training, got "
                              f"{list(x.shape)}")
-        y, mean, var = x.batchnorm_train(self.weight, self.bias, self.eps, correction=1)
         if self.track_running_stats:
-            self._move(mean, var)
+            self._move(x, _of_batch)
             self.num_batches_tracked.assign(self.num_batches_tracked + 1)
             note_moved(self.num_batches_tracked)
-        return y
+        return x._by_own_statistics(self.weight, self.bias, self.eps)
+
+
+def _of_batch(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean and the unbiased variance of each channel of [N, C, ...]."""
+    x, axes = x._as_float(), (0, *range(2, x.ndim))
+    return x.mean(axes), x.var(axes)
 
 
 class BatchNorm1d(BatchNorm):
@@ -127,7 +140,6 @@ class LayerNorm(Layer):
         bias: bool = True,
     ):
         self.normalized_shape = _sizes(normalized_shape)
-        self.axis = tuple(range(-len(self.normalized_shape), 0))
         self.eps = eps
         self.weight = Tensor.ones(*self.normalized_shape, requires_grad=True) if elementwise_affine else None
         self.bias = Tensor.zeros(*self.normalized_shape, requires_grad=True) if elementwise_affine and bias else None
@@ -136,10 +148,7 @@ class LayerNorm(Layer):
         if as_tensor("LayerNorm", x).shape[-len(self.normalized_shape):] != self.normalized_shape:
             expected = ", ".join(map(str, self.normalized_shape))
             raise ShapeError(f"[LayerNorm] expected [..., {expected}], got {list(x.shape)}")
-        x = x.layernorm(axis=self.axis, eps=self.eps)
-        if self.weight is not None:
-            x = x * self.weight
-        return x if self.bias is None else x + self.bias
+        return layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
 class LayerNorm2d(LayerNorm):
@@ -166,9 +175,7 @@ class RMSNorm(Layer):
         if as_tensor("RMSNorm", x).shape[x.ndim - rank:] != self.normalized_shape or x.ndim < rank:
             raise ShapeError(f"[RMSNorm] expected [..., {', '.join(map(str, self.normalized_shape))}], "
                              f"got {list(x.shape)}")
-        eps = (2.0 ** -7 if x.dtype is bfloat16 else float(np.finfo(x.dtype.np).eps)) if self.eps is None else self.eps
-        x = x.rms_norm(tuple(range(-rank, 0)), eps)
-        return x if self.weight is None else x * self.weight
+        return rms_norm(x, self.normalized_shape, self.weight, self.eps)
 
 
 def _sizes(shape: int | tuple[int, ...]) -> Shape:
@@ -195,11 +202,7 @@ class GroupNorm(Layer):
     def forward(self, x: Tensor) -> Tensor:
         if as_tensor("GroupNorm", x).ndim < 2 or x.shape[1] != self.num_channels:
             raise ShapeError(f"[GroupNorm] expected [N, {self.num_channels}, ...], got {list(x.shape)}")
-        y = x.reshape(x.shape[0], self.num_groups, -1).layernorm(axis=-1, eps=self.eps).reshape(*x.shape)
-        if self.weight is None or self.bias is None:
-            return y
-        per_channel = (1, -1, *[1] * (x.ndim - 2))
-        return y * self.weight.reshape(*per_channel) + self.bias.reshape(*per_channel)
+        return group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
 
 
 class InstanceNorm(_ChannelNorm):
@@ -223,14 +226,15 @@ class InstanceNorm(_ChannelNorm):
         self._check(x, 1)
         if self.track_running_stats and not Tensor.training:
             return self._by_running(x)
-        flat = x.flatten(2)
-        y = flat.layernorm(axis=-1, eps=self.eps).reshape(*x.shape)
         if self.track_running_stats:
-            seen = flat.detach()
-            self._move(seen.mean((0, 2)), seen.var(2).mean(0))
-        per_channel = (1, -1, *[1] * (x.ndim - 2))
-        y = y if self.weight is None else y * self.weight.reshape(*per_channel)
-        return y if self.bias is None else y + self.bias.reshape(*per_channel)
+            self._move(x, _of_instances)
+        return group_norm(x, self.num_features, self.weight, self.bias, self.eps)
+
+
+def _of_instances(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each channel of [N, C, ...] the mean, and the mean of the unbiased variances of all N."""
+    flat = x.flatten(2)
+    return flat.mean((0, 2)), flat.var(2).mean(0)
 
 
 class InstanceNorm1d(InstanceNorm):
@@ -261,6 +265,48 @@ class LocalResponseNorm(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         return local_response_norm(x, self.size, self.alpha, self.beta, self.k)
+
+
+@as_one_node
+@rounded_once
+def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None,
+               bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+    """(x - mean) / sqrt(var + eps) * weight + bias over the last axes, which are `normalized_shape`."""
+    y = input.layernorm(_last_axes("layer_norm", input, normalized_shape), eps)
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
+
+
+@as_one_node
+@rounded_once
+def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None,
+             eps: float | None = None) -> Tensor:
+    """x / sqrt(mean(x*x) + eps) * weight over the last axes; `eps` is the type's unless told."""
+    least = {"float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}.get(input.dtype.name, 2.0**-23)
+    y = input.rms_norm(_last_axes("rms_norm", input, normalized_shape), least if eps is None else eps)
+    return y if weight is None else y * weight
+
+
+@as_one_node
+@rounded_once
+def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
+               eps: float = 1e-5) -> Tensor:
+    """`layer_norm` over each of `num_groups` groups of channels of [N, C, ...] and all positions."""
+    groups = as_count("group_norm", "num_groups", num_groups, 1)
+    if input.ndim < 2 or input.shape[1] % groups != 0:  # type: ignore[operator]
+        raise ShapeError(f"[group_norm] expected [N, C * {groups}, ...], got {list(input.shape)}")
+    size = product(input.shape[1:]) // groups
+    y = input.reshape(input.shape[0], groups, size).layernorm(-1, eps).reshape(*input.shape)
+    shape = (1, -1, *[1] * (input.ndim - 2))
+    y = y if weight is None else y * weight.reshape(*shape)
+    return y if bias is None else y + bias.reshape(*shape)
+
+
+def _last_axes(name: str, x: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
+    if not shape or tuple(x.shape[x.ndim - len(shape):]) != tuple(shape) or len(shape) > x.ndim:
+        raise ShapeError(f"[{name}] expected [..., {', '.join(map(str, shape)) or 'at least one length'}], got "
+                         f"{list(x.shape)}")
+    return tuple(range(-len(shape), 0))
 
 
 @as_one_node

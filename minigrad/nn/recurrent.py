@@ -49,7 +49,7 @@ class _Cell(Layer):
 
     def _products(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         """[..., gates * hidden_size] of the input and of the state."""
-        return x.linear(self.weight_ih.transpose(), self.bias_ih), h.linear(self.weight_hh.transpose(), self.bias_hh)
+        return x._projected(self.weight_ih, self.bias_ih), h._projected(self.weight_hh, self.bias_hh)
 
 
 class LSTMCell(_Cell):
@@ -212,7 +212,7 @@ class _Layers(Layer):
         """(states h of all steps [T, N, hidden_size], the last state) of one layer in one direction."""
         weights: list[Any] = [getattr(self, part + suffix, None) for part in _PARTS]
         weight_ih, weight_hh, bias_ih, bias_hh = weights
-        given = {"inputs": steps.linear(weight_ih.transpose(), bias_ih), "weight": weight_hh, "bias": bias_hh,
+        given = {"inputs": steps._projected(weight_ih, bias_ih), "weight": weight_hh, "bias": bias_hh,
                  "inside": inside, **dict(zip("hc", state, strict=False))}
         there = {name: t for name, t in given.items() if t is not None}
         key = type(self), self._kind(), backward, *there
