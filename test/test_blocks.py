@@ -1,6 +1,7 @@
 """Blocks: a function of Tensors as one Node per result is what its operations are, differentiated or not."""
 # mypy: disable-error-code="misc, union-attr"
 import gc
+import inspect
 from collections.abc import Callable
 
 import numpy as np
@@ -206,6 +207,45 @@ def test_options_that_change_between_steps_count(make):
             run()
         results.append(x.numpy())
     np.testing.assert_allclose(results[0], results[1], rtol=1e-6)
+
+
+OPTIMIZERS: dict[str, type[optim.Optimizer]] = {
+    name: kind for name in optim.__all__ if isinstance(kind := getattr(optim, name), type)
+    and issubclass(kind, optim.Optimizer) and kind not in (optim.Optimizer, optim.OptimizerGroup, optim.LBFGS)}
+
+
+OPTIONS = {"maximize": True, "weight_decay": 0.01, "momentum": 0.9, "dampening": 0.1, "amsgrad": True, "centered": True,
+           "lr_decay": 0.1}
+
+
+@pytest.mark.parametrize("further", [False, True])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_updates_of_every_optimizer_are_one_block(name: str, further: bool):
+    """It has the numbers of its operations, and makes a Node and an assign for each Tensor that changes."""
+    taken = inspect.signature(OPTIMIZERS[name].__init__).parameters
+    options = {n: v for n, v in OPTIONS.items() if further and n in taken}
+    found = []
+    with config(device="NUMPY"):
+        for whole in (True, False):
+            p, q = numbers(3, 5).requires_grad_(), numbers(4, 3, seed=1).requires_grad_()
+            o = OPTIMIZERS[name]([p, q], lr=0.1, **options)
+            with pytest.MonkeyPatch.context() as patch:
+                if not whole:
+                    patch.setattr("minigrad.optim.optimizer.block", lambda name, key, body, operands, detached: body(
+                        *[n if n.storage is not None else Tensor._wrap(n).realize()._node for n in operands]))
+                for step in range(4):
+                    o.zero_grad()
+                    (p.square().sum() + (q.sum() if step % 2 else 0)).backward()
+                    changed = o.schedule_step()
+                    if whole and step == 3:
+                        made = [n for n in toposort(*[t._node for t in changed]) if n.storage is None]
+                        updates = [n for n in made if n.op.name.startswith(f"{name.lower()}.")]
+                        assigns = [n for n in made if n.op.name == "assign"]
+                        assert len(updates) == len(assigns) + 1
+                    Tensor.realize(*changed)
+            found.append([t.numpy() for t in changed])
+    for one, made in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, made)
 
 
 ONE_NODE: dict[str, Callable[[Tensor], Tensor]] = {

@@ -57,31 +57,27 @@ class Adafactor(Optimizer):
         """By how much the running means move, and the rate without the parameter's size."""
         return time ** self.beta2_decay, self._lr.minimum(time.rsqrt())
 
-    def _update(self, gradients: Gradients) -> list[Tensor]:
+    def _moved(self, mean: Tensor, new: Tensor, share: Tensor) -> Tensor:
+        """A running mean, moved towards `new` and set."""
+        moved = new * share + mean * (1 - share)
+        self._set(mean, moved)
+        return moved
+
+    def _update(self, gradients: Gradients) -> None:
         terms = self._by_time(gradients, self._terms)
         for p, g, row, column, variance, (share, rate) in self._each(gradients, self.rows, self.columns,
                                                                      self.variances, terms):
-            old = p.detach()
             share, least = share.cast(p.dtype), _PRECISIONS[p.dtype] if self.eps[0] is None else self.eps[0]
             if variance is None:
-                rows, columns = (_moved(mean, (g * g).mean(axis, keepdim=True), share)
+                rows, columns = (self._moved(mean, (g * g).mean(axis, keepdim=True), share)
                                  for mean, axis in ((row, -1), (column, -2)))
                 v = rows * columns / rows.mean(-2, keepdim=True).maximum(least)
             else:
-                v = _moved(variance, g * g, share)
+                v = self._moved(variance, g * g, share)
             step = v.maximum(least * least).rsqrt() * g
-            alpha = _size(old).maximum(self.eps[1]) * rate / (_size(step) / self.d).maximum(1.0)
-            if self.weight_decay:
-                old = old * (1 - self._lr * self.weight_decay).cast(p.dtype)
-            p.assign(old.stepped(step, alpha.cast(self._precision)))
-        return [*self.times, *[t for t in (*self.rows, *self.columns, *self.variances) if t is not None]]
-
-
-def _moved(mean: Tensor, new: Tensor, share: Tensor) -> Tensor:
-    """A running mean, moved towards `new` and assigned."""
-    moved = new * share + mean * (1 - share)
-    mean.assign(moved)
-    return moved
+            alpha = _size(p).maximum(self.eps[1]) * rate / (_size(step) / self.d).maximum(1.0)
+            old = p * (1 - self._lr * self.weight_decay).cast(p.dtype) if self.weight_decay else p
+            self._set(p, old.stepped(step, alpha.cast(self._precision)))
 
 
 def _size(x: Tensor) -> Tensor:

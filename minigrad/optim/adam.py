@@ -45,11 +45,11 @@ class Moments(Optimizer):
         return self._inertia(self.betas[0], like), self.betas[1]
 
     def _moved(self, g: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """The next mean and variance of one parameter's gradient, assigned."""
+        """The next mean and variance of one parameter's gradient, which are set."""
         b1, b2 = self._betas(mean)
         m, v = mean * b1 + g * (1 - b1), variance * b2 + g * g * (1 - b2)
-        mean.assign(m)
-        variance.assign(v)
+        self._set(mean, m)
+        self._set(variance, v)
         return m, v
 
     def _with_decay(self, p: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,9 +57,6 @@ class Moments(Optimizer):
         if self.weight_decay and self.decoupled_weight_decay:
             return p * (1 - self._lr * self.weight_decay).cast(p.dtype), g
         return p, self._decayed(g, p)
-
-    def _kept(self) -> list[Tensor]:
-        return [*self.times, *self.means, *self.variances]
 
 
 class Adam(Moments):
@@ -91,26 +88,16 @@ class Adam(Moments):
             self.state_names = {**self.state_names, "max_exp_avg_sq": "largest"}
             Tensor.realize(*self.largest)
 
-    def _update(self, gradients: Gradients) -> list[Tensor]:
-        cycled = () if self._cycled is None else (self._cycled,)
-        states = self._each(gradients, self.means, self.variances, self._counted(gradients), range(len(gradients)))
-        self._advance(self._next, [
-            (p, (mean, variance, *self.largest[index:index + 1]), (g, *counted, self._lr, *cycled))
-            for p, g, mean, variance, counted, index in states])
-        return [*self._kept(), *self.largest]
-
-    def _next(self, p: Tensor, mean: Tensor, variance: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-        """The parameter, the mean, the variance and the largest one, if it is kept, after a step."""
-        largest, (g, c1, c2, rate, *cycled) = others[:self.amsgrad], others[self.amsgrad:]
-        if not self.decoupled_weight_decay:
-            g = self._decayed(g, p)
-        b1, b2 = cycled[0].cast(mean.dtype) if cycled else self.betas[0], self.betas[1]
-        m, v = mean * b1 + g * (1 - b1), variance * b2 + g * g * (1 - b2)
-        kept = (v, *[before.maximum(v) for before in largest])
-        step = (m / c1) / ((kept[-1] / c2).sqrt() + self.eps)
-        if self.weight_decay and self.decoupled_weight_decay:
-            step = step + p * self.weight_decay
-        return p.stepped(step, rate), m, *kept
+    def _update(self, gradients: Gradients) -> None:
+        largest = self.largest or [None] * len(gradients)
+        for p, g, mean, variance, most, (c1, c2) in self._each(gradients, self.means, self.variances, largest,
+                                                               self._counted(gradients)):
+            m, v = self._moved(g if self.decoupled_weight_decay else self._decayed(g, p), mean, variance)
+            if most is not None:
+                v = most.maximum(v)
+                self._set(most, v)
+            step = (m / c1) / ((v / c2).sqrt() + self.eps)
+            self._set(p, p.stepped(self._decayed(step, p) if self.decoupled_weight_decay else step, self._lr))
 
 
 class AdamW(Adam):

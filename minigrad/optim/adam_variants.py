@@ -32,17 +32,16 @@ class NAdam(Moments):
         """What multiplies the gradient and the mean, and c2."""
         share, following = self._share(time), self._share(time + 1)
         product = self.products[index] * share
-        self.products[index].assign(product)
+        self._set(self.products[index], product)
         return (1 - share) / (1 - product), following / (1 - product * following), c2
 
-    def _update(self, gradients: Gradients) -> list[Tensor]:
+    def _update(self, gradients: Gradients) -> None:
         terms = self._counted(gradients, self._terms)
         for p, g, mean, variance, (of_gradient, of_mean, c2) in self._each(gradients, self.means, self.variances,
                                                                            terms):
-            old, g = self._with_decay(p.detach(), g)
+            old, g = self._with_decay(p, g)
             m, v = self._moved(g, mean, variance)
-            p.assign(old.stepped((m * of_mean + g * of_gradient) / ((v / c2).sqrt() + self.eps), self._lr))
-        return [*self.products, *self._kept()]
+            self._set(p, old.stepped((m * of_mean + g * of_gradient) / ((v / c2).sqrt() + self.eps), self._lr))
 
 
 class RAdam(Moments):
@@ -68,13 +67,12 @@ class RAdam(Moments):
         ratio = (safe - 4) * (safe - 2) * most / (safe * ((most - 4) * (most - 2)))
         return c1, sure, ratio.sqrt() * c2.sqrt()
 
-    def _update(self, gradients: Gradients) -> list[Tensor]:
+    def _update(self, gradients: Gradients) -> None:
         terms = self._counted(gradients, self._terms)
         for p, g, mean, variance, (c1, sure, factor) in self._each(gradients, self.means, self.variances, terms):
-            old, g = self._with_decay(p.detach(), g)
+            old, g = self._with_decay(p, g)
             m, v = self._moved(g, mean, variance)
-            p.assign(old.stepped(m / c1 * sure.where(factor / (v.sqrt() + self.eps), 1.0), self._lr))
-        return self._kept()
+            self._set(p, old.stepped(m / c1 * sure.where(factor / (v.sqrt() + self.eps), 1.0), self._lr))
 
 
 class Adamax(Moments):
@@ -90,13 +88,11 @@ class Adamax(Moments):
                  *, maximize: bool = False):
         super().__init__(params, lr, betas, eps=eps, weight_decay=weight_decay, maximize=maximize)
 
-    def _update(self, gradients: Gradients) -> list[Tensor]:
+    def _update(self, gradients: Gradients) -> None:
         for p, g, mean, most, (c1, _) in self._each(gradients, self.means, self.variances, self._counted(gradients)):
-            old = p.detach()
-            g = self._decayed(g, old)
+            g = self._decayed(g, p)
             b1, b2 = self._betas(mean)
             m, u = mean * b1 + g * (1 - b1), (most * b2).maximum(g.abs() + self.eps)
-            mean.assign(m)
-            most.assign(u)
-            p.assign(old.stepped(m / c1 / u, self._lr))
-        return self._kept()
+            self._set(mean, m)
+            self._set(most, u)
+            self._set(p, p.stepped(m / c1 / u, self._lr))

@@ -27,14 +27,12 @@ class LAMB(Moments):
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6, weight_decay: float = 0.0):
         super().__init__(params, lr, betas, eps=eps, weight_decay=weight_decay)
 
-    def _update(self, gradients: Gradients) -> list[Tensor]:
+    def _update(self, gradients: Gradients) -> None:
         counts = self._counted(gradients)
         for p, g, mean, variance, (c1, c2) in self._each(gradients, self.means, self.variances, counts):
-            old = p.detach()
             m, v = self._moved(g, mean, variance)
-            step = self._decayed((m / c1) / ((v / c2).sqrt() + self.eps), old)
-            p.assign(old.stepped(step * _trust(old, step), self._lr))
-        return self._kept()
+            step = self._decayed((m / c1) / ((v / c2).sqrt() + self.eps), p)
+            self._set(p, p.stepped(step * _trust(p, step), self._lr))
 
 
 class LARS(Optimizer):
@@ -53,17 +51,15 @@ class LARS(Optimizer):
         self.velocities = self._zeros()
         Tensor.realize(*self.velocities)
 
-    def _update(self, gradients: Gradients) -> list[Tensor]:
+    def _update(self, gradients: Gradients) -> None:
         for p, g, velocity in self._each(gradients, self.velocities):
-            old = p.detach()
-            ours, theirs = old.float().norm(), g.float().norm()
+            ours, theirs = p.float().norm(), g.float().norm()
             none = (ours * theirs).eq(0)
             trust = none.where(1.0, ours * self.tcoef / none.where(1.0, theirs + ours * self.weight_decay))
-            step = self._decayed(g, old) * (self._lr * trust).cast(old.dtype)
+            step = self._decayed(g, p) * (self._lr * trust).cast(p.dtype)
             v = velocity * self.momentum + step
-            velocity.assign(v)
-            p.assign(old - (step + v * self.momentum if self.nesterov else v))
-        return self.velocities
+            self._set(velocity, v)
+            self._set(p, p - (step + v * self.momentum if self.nesterov else v))
 
 
 class Muon(Optimizer):
@@ -92,18 +88,16 @@ class Muon(Optimizer):
         self.velocities = self._zeros()
         Tensor.realize(*self.velocities)
 
-    def _update(self, gradients: Gradients) -> list[Tensor]:
+    def _update(self, gradients: Gradients) -> None:
         for p, g, velocity in self._each(gradients, self.velocities):
-            old = p.detach()
             v = velocity * self.momentum + g
-            velocity.assign(v)
+            self._set(velocity, v)
             step = g + v * self.momentum if self.nesterov else v
             matrix = step.flatten(1).float()
             rows, columns = (int(n) for n in matrix.shape)  # type: ignore[arg-type]
             scale = max(1.0, rows / max(columns, 1)) ** 0.5
-            turned = orthogonal(matrix, self.ns_steps, self.eps).reshape(*old.shape) * scale
-            p.assign(old.stepped(self._decayed(turned, old), self._lr))
-        return self.velocities
+            turned = orthogonal(matrix, self.ns_steps, self.eps).reshape(*p.shape) * scale
+            self._set(p, p.stepped(self._decayed(turned, p), self._lr))
 
 
 def orthogonal(x: Tensor, steps: int = 5, eps: float = 1e-7) -> Tensor:

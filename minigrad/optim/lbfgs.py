@@ -159,8 +159,8 @@ class LBFGS(Optimizer):
         """Raises MinigradError: how far a step goes depends on numbers that it reads."""
         raise MinigradError("[LBFGS] expected a call of step(closure), which no other optimizer's step can include")
 
-    def _update(self, gradients: Gradients) -> list[Tensor]:
-        return self.schedule_step()
+    def _update(self, gradients: Gradients) -> None:
+        self.schedule_step()
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Raises MinigradError: there is one group."""

@@ -28,13 +28,11 @@ class Lion(Optimizer):
         self.means = self._zeros()
         Tensor.realize(*self.means)
 
-    def _update(self, gradients: Gradients) -> list[Tensor]:
+    def _update(self, gradients: Gradients) -> None:
         b1, b2 = self.betas
         for p, g, mean in self._each(gradients, self.means):
-            old = p.detach()
             step = (mean * b1 + g * (1 - b1)).sign()
             if self.weight_decay:
-                step = step + old * self.weight_decay
-            mean.assign(mean * b2 + g * (1 - b2))
-            p.assign(old.stepped(step, self._lr))
-        return self.means
+                step = step + p * self.weight_decay
+            self._set(mean, mean * b2 + g * (1 - b2))
+            self._set(p, p.stepped(step, self._lr))

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from minigrad import dtype as dtypes
@@ -185,7 +185,7 @@ class Optimizer(metaclass=_Made):
 
     def _inertia(self, value: float, like: Tensor) -> Any:
         """What multiplies a running mean or sum such as `like`: `value`, or what a schedule made of it."""
-        return value if self._cycled is None else self._cycled.detach().cast(like.dtype)
+        return value if self._cycled is None else self._cycled.cast(like.dtype)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets the gradients, or makes them zeros without `set_to_none`."""
@@ -208,10 +208,9 @@ class Optimizer(metaclass=_Made):
         late = [b for b in self.buffers if b.requires_grad]
         if late:
             self._take_over(late)
-        gradients = [None if not p.requires_grad or p.grad is None else
-                     -p.grad.detach() if self.maximize else p.grad.detach() for p in self.params]
-        changed = [*self.params, *self._update(gradients), *self.buffers, *take_moved()]
-        return list({id(t): t for t in changed}.values())
+        self._advance([p.grad if p.requires_grad else None for p in self.params])
+        kept = [t for name in self.state_names.values() for t in getattr(self, name) if t is not None]
+        return list({id(t): t for t in (*self.params, *kept, *self.buffers, *take_moved())}.values())
 
     def _take_over(self, late: list[Tensor]) -> None:
         """Makes parameters of Tensors that were frozen when this optimizer was made."""
@@ -238,8 +237,7 @@ class Optimizer(metaclass=_Made):
 
     def _by_time(self, gradients: Gradients, terms: Callable[[Tensor, int], Any]) -> list[Any]:
         """For each parameter with a gradient `terms(number of this step, index)`, once for all that share a count; the
-        counts are assigned."""
-        self._part_counts(gradients)
+        counts are set."""
         found: list[Any] = [None] * len(gradients)
         known: dict[int, Any] = {}
         for index, g in enumerate(gradients):
@@ -249,7 +247,7 @@ class Optimizer(metaclass=_Made):
             if id(count) not in known:
                 time = count + 1
                 known[id(count)] = terms(time, index)
-                count.assign(time)
+                self._set(count, time)
             found[index] = known[id(count)]
         return found
 
@@ -257,33 +255,53 @@ class Optimizer(metaclass=_Made):
         """(parameter, gradient, what each of `state` has for it) of the parameters that have one."""
         return ((p, g, *kept) for p, g, *kept in zip(self.params, gradients, *state, strict=True) if g is not None)
 
-    def _advance(self, function: Callable[..., Sequence[Tensor]],
-                 steps: Iterable[tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]]) -> None:
-        """Of each (parameter, what is kept for it, further operands) assigns to the parameter and to what is kept what
-        `function(parameter, *kept, *operands)` gives for them.
-
-        It reads of this optimizer its options alone: all of it is one Block.
-        """
-        places: dict[Node, int] = {}
-        wanted = [(p, kept, tuple([places.setdefault(t._node, len(places)) for t in (p, *kept, *operands)]))
-                  for p, kept, operands in steps]
+    def _advance(self, gradients: Gradients) -> None:
+        """Assigns their next values to the parameters with a gradient and to what is kept for them: `_update` of an
+        optimizer like this one, with others in place of its Tensors. All of it is one Block, which no gradient goes
+        through."""
+        self._check()
+        at = [k for k, g in enumerate(gradients) if g is not None]
+        if not at:
+            return
+        self._part_counts(gradients)
+        lists = {name: getattr(self, name) for name in ("params", *self.state_names.values())}
+        rows = {name: [kept[k] for k in at] for name, kept in lists.items() if kept}
+        changed = list({id(t): t for row in rows.values() for t in row if t is not None}.values())
+        cycled = [] if self._cycled is None else [self._cycled]
+        places = {id(t): k for k, t in enumerate(changed)}
+        shared = [places[id(t)] for name in self.shared_names for t in rows.get(name, ())]
 
         def body(*nodes: Node) -> list[Node]:
-            given = [Tensor._wrap(n) for n in nodes]
-            return [t._node for _, _, at in wanted for t in function(*[given[k] for k in at])]
+            given = iter([Tensor._wrap(n) for n in nodes])
+            like = {id(t): next(given) for t in changed}
+            other = object.__new__(type(self))
+            other.__dict__.update(self.__dict__, _lr=next(given), _cycled=next(given) if cycled else None,
+                                  **{name: [like.get(id(t)) for t in lists[name]] for name in rows})
+            other._update([g if g is None else -next(given) if self.maximize else next(given) for g in gradients])
+            return [t._node for t in like.values()]
 
-        key = type(self), *options_of(self).values(), self._cycled is None, *[at for _, _, at in wanted]
-        new = block(type(self).__name__.lower(), key, body, list(places))
-        for t, node in zip([t for p, kept, _ in wanted for t in (p, *kept)], new, strict=True):
+        key = type(self), repr([*options_of(self).values()]), (*rows,), bool(cycled), (*shared,), (*at,)
+        operands = [*changed, self._lr, *cycled, *[gradients[k] for k in at]]
+        new = block(type(self).__name__.lower(), key, body, [t._node for t in operands], detached=True)
+        for t, node in zip(changed, new, strict=True):
             t.assign(Tensor._wrap(node))
+
+    def _check(self) -> None:
+        """Raises MinigradError for options that need what is not kept."""
 
     def _decayed(self, gradient: Tensor, p: Tensor) -> Tensor:
         """The gradient with that of weight_decay/2 times the sum of squares."""
         return gradient + p * self.weight_decay if self.weight_decay else gradient
 
     @abstractmethod
-    def _update(self, gradients: Gradients) -> list[Tensor]:
-        """Assigns new values to the parameters and the state, and returns the state."""
+    def _update(self, gradients: Gradients) -> None:
+        """Sets (`_set`) the parameters and the state by what they and the options are: `_advance` makes a Block of it.
+        """
+
+    @staticmethod
+    def _set(kept: Tensor, value: Tensor) -> None:
+        """Lets a parameter, or what is kept for one, stand for its next value in `_update`."""
+        kept._node = value._node if value.dtype is kept.dtype else value.cast(kept.dtype)._node
 
     # State
 
@@ -362,5 +380,5 @@ class OptimizerGroup(Optimizer):
             self.params = [p for member in self._members for p in member.params]
         return list({id(t): t for t in changed}.values())
 
-    def _update(self, gradients: Gradients) -> list[Tensor]:
+    def _update(self, gradients: Gradients) -> None:
         raise MinigradError("[OptimizerGroup] expected its members to update their own parameters")

@@ -45,22 +45,20 @@ class RMSprop(Optimizer):
             Tensor.realize(*self.velocities)
         return self._cycled_from(self.momentum)
 
-    def _update(self, gradients: Gradients) -> list[Tensor]:
+    def _update(self, gradients: Gradients) -> None:
         for p, g, square, index in self._each(gradients, self.squares, range(len(gradients))):
-            old = p.detach()
-            g = self._decayed(g, old)
+            g = self._decayed(g, p)
             v = size = square * self.alpha + g * g * (1 - self.alpha)
-            square.assign(v)
+            self._set(square, v)
             if self.centered:
                 m = self.means[index] * self.alpha + g * (1 - self.alpha)
-                self.means[index].assign(m)
+                self._set(self.means[index], m)
                 size = v - m * m
             step = g / (size.sqrt() + self.eps)
             if self.velocities:
-                step = self.velocities[index] * self._inertia(self.momentum, old) + step
-                self.velocities[index].assign(step)
-            p.assign(old.stepped(step, self._lr))
-        return [*self.squares, *self.means, *self.velocities]
+                step = self.velocities[index] * self._inertia(self.momentum, p) + step
+                self._set(self.velocities[index], step)
+            self._set(p, p.stepped(step, self._lr))
 
 
 class Adagrad(Optimizer):
@@ -93,19 +91,19 @@ class Adagrad(Optimizer):
         self.squares = [(z + self.initial_accumulator_value).contiguous() for z in self._zeros()]
         Tensor.realize(*self.squares)
 
-    def _update(self, gradients: Gradients) -> list[Tensor]:
+    def _check(self) -> None:
         if self.lr_decay and not self.shared_names:
             raise MinigradError("[Adagrad.step] expected an lr_decay of 0, with which this optimizer was made, got "
                                 f"{self.lr_decay!r}: steps were not counted")
+
+    def _update(self, gradients: Gradients) -> None:
         rates = self._by_time(gradients, lambda time, _: self._lr / ((time - 1) * self.lr_decay + 1)) if (
             self.lr_decay) else [self._lr] * len(gradients)
         for p, g, square, rate in self._each(gradients, self.squares, rates):
-            old = p.detach()
-            g = self._decayed(g, old)
+            g = self._decayed(g, p)
             v = square + g * g
-            square.assign(v)
-            p.assign(old.stepped(g / (v.sqrt() + self.eps), rate))
-        return [*self.squares, *(self.times if self.shared_names else ())]
+            self._set(square, v)
+            self._set(p, p.stepped(g / (v.sqrt() + self.eps), rate))
 
 
 class Adadelta(Optimizer):
@@ -126,13 +124,11 @@ class Adadelta(Optimizer):
         self.squares, self.steps = self._zeros(), self._zeros()
         Tensor.realize(*self.squares, *self.steps)
 
-    def _update(self, gradients: Gradients) -> list[Tensor]:
+    def _update(self, gradients: Gradients) -> None:
         for p, g, square, size in self._each(gradients, self.squares, self.steps):
-            old = p.detach()
-            g = self._decayed(g, old)
+            g = self._decayed(g, p)
             v = square * self.rho + g * g * (1 - self.rho)
             step = (size + self.eps).sqrt() / (v + self.eps).sqrt() * g
-            square.assign(v)
-            size.assign(size * self.rho + step * step * (1 - self.rho))
-            p.assign(old.stepped(step, self._lr))
-        return [*self.squares, *self.steps]
+            self._set(square, v)
+            self._set(size, size * self.rho + step * step * (1 - self.rho))
+            self._set(p, p.stepped(step, self._lr))

@@ -29,7 +29,7 @@ class Rprop(Optimizer):
         self.previous, self.sizes = self._zeros(), self._zeros()
         Tensor.realize(*self.previous, *self.sizes)
 
-    def _update(self, gradients: Gradients) -> list[Tensor]:
+    def _update(self, gradients: Gradients) -> None:
         first = self._by_time(gradients, lambda time, _: time == 1)
         (less, more), (least, most) = self.etas, self.step_sizes
         for p, g, previous, size, is_first in self._each(gradients, self.previous, self.sizes, first):
@@ -37,10 +37,9 @@ class Rprop(Optimizer):
             factor = (turn > 0).where(more, (turn < 0).where(less, turn.isnan().where(turn, 1.0)))
             s = (is_first.where(self._lr.cast(p.dtype), size) * factor).clip(least, most)
             g = (turn < 0).where(0.0, g)
-            previous.assign(g)
-            size.assign(s)
-            p.assign(p.detach() - g.sign() * s)
-        return [*self.times, *self.previous, *self.sizes]
+            self._set(previous, g)
+            self._set(size, s)
+            self._set(p, p - g.sign() * s)
 
 
 def _pair(name: str, value: Any) -> tuple[float, float]:

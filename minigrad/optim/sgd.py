@@ -1,8 +1,6 @@
 """Stochastic gradient descent, and its average."""
 from __future__ import annotations
 
-from typing import Any
-
 from minigrad.errors import MinigradError
 from minigrad.optim.optimizer import Gradients, Optimizer, Params
 from minigrad.tensor import Tensor
@@ -53,7 +51,7 @@ class SGD(Optimizer):
             self._begin()
         return self._cycled_from(self.momentum)
 
-    def _update(self, gradients: Gradients) -> list[Tensor]:
+    def _check(self) -> None:
         moves = self._cycled is not None or self.momentum
         if moves and not self.velocities:
             raise MinigradError("[SGD.step] expected a momentum of 0, with which this optimizer was made, got "
@@ -61,24 +59,18 @@ class SGD(Optimizer):
         if moves and self.dampening and not self.shared_names:
             raise MinigradError("[SGD.step] expected a dampening of 0, with which this optimizer was made, got "
                                 f"{self.dampening!r}: steps were not counted")
-        kept = self._by_time(gradients, lambda time, _: (time > 1).where(1 - self.dampening, 1.0)) if (
-            moves and self.dampening) else [None] * len(gradients)
-        cycled = () if self._cycled is None else (self._cycled,)
-        self._advance(self._next, [
-            (p, self.velocities[index:index + 1], (g, self._lr, *(() if share is None else (share,)), *cycled))
-            for p, g, share, index in self._each(gradients, kept, range(len(gradients)))])
-        return [*self.velocities, *(self.times if self.shared_names else ())]
 
-    def _next(self, p: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-        """The parameter, and its velocity if it has one, after a step."""
-        moves = bool(self.velocities)
-        velocity, (g, rate, *further) = others[:moves], others[moves:]
-        g = self._decayed(g, p)
-        if not velocity:
-            return (p.stepped(g, rate),)
-        momentum: Any = self.momentum if self._cycled is None else further.pop().cast(p.dtype)
-        v = velocity[0] * momentum + (g * further[0].cast(g.dtype) if further else g)
-        return p.stepped(g + v * momentum if self.nesterov else v, rate), v
+    def _update(self, gradients: Gradients) -> None:
+        shares = self._by_time(gradients, lambda time, _: (time > 1).where(1 - self.dampening, 1.0)) if (
+            self.dampening and self.shared_names) else [None] * len(gradients)
+        for p, g, share, index in self._each(gradients, shares, range(len(gradients))):
+            g = self._decayed(g, p)
+            if self.velocities:
+                momentum = self._inertia(self.momentum, p)
+                v = self.velocities[index] * momentum + (g if share is None else g * share.cast(g.dtype))
+                self._set(self.velocities[index], v)
+                g = g + v * momentum if self.nesterov else v
+            self._set(p, p.stepped(g, self._lr))
 
 
 class ASGD(Optimizer):
@@ -106,16 +98,14 @@ class ASGD(Optimizer):
     def _terms(self, time: Tensor, index: int) -> tuple[Tensor, Tensor]:
         """The rate and the average's share of this step; those of the next are assigned."""
         rate, share = (time == 1).where(self._lr, self.rates[index]), self.shares[index].detach()
-        self.rates[index].assign(self._lr / (1 + self._lr * self.lambd * time) ** self.alpha)
-        self.shares[index].assign(1 / (time - self.t0).maximum(1.0))
+        self._set(self.rates[index], self._lr / (1 + self._lr * self.lambd * time) ** self.alpha)
+        self._set(self.shares[index], 1 / (time - self.t0).maximum(1.0))
         return rate, share
 
-    def _update(self, gradients: Gradients) -> list[Tensor]:
+    def _update(self, gradients: Gradients) -> None:
         for p, g, average, (rate, share) in self._each(gradients, self.averages,
                                                        self._by_time(gradients, self._terms)):
-            old = p.detach()
-            g = self._decayed(g, old)
-            new = (old * (1 - rate * self.lambd).cast(old.dtype)).stepped(g, rate)
-            p.assign(new)
-            average.assign((share == 1).where(new, average + (new - average) * share.cast(old.dtype)))
-        return [*self.times, *self.rates, *self.shares, *self.averages]
+            g = self._decayed(g, p)
+            new = (p * (1 - rate * self.lambd).cast(p.dtype)).stepped(g, rate)
+            self._set(p, new)
+            self._set(average, (share == 1).where(new, average + (new - average) * share.cast(p.dtype)))
