@@ -1,4 +1,5 @@
-"""Tables of objects of which equal ones are the same, for as long as somebody else holds them."""
+"""Tables of objects of which equal ones are the same, for as long as somebody else holds them; and tables that keep
+what was found last."""
 from __future__ import annotations
 
 from typing import Any
@@ -26,3 +27,10 @@ def drop(dead: Interned) -> None:
     """Takes out the entry of an object that is gone, unless another has taken its place."""
     if dead.table.get(dead.key) is dead:
         del dead.table[dead.key]
+
+
+def remember(table: dict[Any, Any], key: Any, value: Any, most: int) -> None:
+    """Enters what was found for a key; where there are `most` others, the oldest is forgotten."""
+    if len(table) >= most and key not in table:
+        table.pop(next(iter(table)), None)
+    table[key] = value

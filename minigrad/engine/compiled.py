@@ -20,6 +20,7 @@ from minigrad.engine.realize import direct
 from minigrad.engine.single import note_single
 from minigrad.engine.stats import stats
 from minigrad.expr import bounds, variables
+from minigrad.interned import remember
 from minigrad.ops.node import Node, sever
 from minigrad.runtime.cpu import CPU
 from minigrad.runtime.device import Buffer, Device
@@ -141,9 +142,7 @@ def find_plan(graph: Graph, donated: frozenset[int], device: str) -> ExecutionPl
             plan = new_plan(graph, donated, opened)
             if stored is not None and known is None:
                 store_plan(stored, plan)
-    if len(_plans) >= MAX_PLANS and key not in _plans:
-        del _plans[next(iter(_plans))]
-    _plans[key] = plan
+    remember(_plans, key, plan, MAX_PLANS)
     return plan
 
 

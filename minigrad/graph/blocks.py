@@ -13,6 +13,7 @@ from typing import NoReturn
 from minigrad.dtype import DType, bool_
 from minigrad.errors import InternalError
 from minigrad.graph.autodiff import History, gradient
+from minigrad.interned import remember
 from minigrad.ops.composite import apart, composite, once, rebuilt
 from minigrad.ops.kinds import Type, clean
 from minigrad.ops.node import Node, apply, leaf, toposort
@@ -119,7 +120,5 @@ def block(name: str, key: tuple, body: Body, operands: Sequence[Node], detached:
             made = body(*operands)
             return iter([apply(DETACH, n, id=0) for n in made] if detached else made)
         found = Block(name, body, types, detached=detached)
-        if len(_blocks) >= MOST:
-            del _blocks[next(iter(_blocks))]
-        _blocks[name, key, types] = found
+        remember(_blocks, (name, key, types), found, MOST)
     return found(*operands)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from minigrad.graph.autodiff import History, gradient
 from minigrad.graph.blocks import Block
+from minigrad.interned import remember
 from minigrad.ops.calls import FUNCTION
 from minigrad.ops.composite import rebuilt
 from minigrad.ops.node import Node, hooked
@@ -44,9 +45,8 @@ class Trace:
         key = (*self.words, *[self.places[t] for t in targets], 0 if seed is None else -seed.type.number)
         found = _known.get(key)
         if found is None:
-            if len(_known) >= MOST:
-                del _known[next(iter(_known))]
-            found = _known[key] = self._block(targets, seed)
+            found = self._block(targets, seed)
+            remember(_known, key, found, MOST)
         return found(self.output, *self.operands, *(() if seed is None else (seed,)))
 
     def _block(self, targets: Sequence[Node], seed: Node | None) -> Block:

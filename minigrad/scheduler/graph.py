@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minigrad.expr import Expr, Index, bounds, variables
+from minigrad.interned import remember
 from minigrad.ops.kinds import clean
 from minigrad.ops.node import Node
 from minigrad.ops.op import Elementwise, Generate, IndexMap, Reduction
@@ -159,9 +160,8 @@ class Graph:
         key = array("i", self.words).tobytes()
         found = _connections.get(key)
         if found is None:
-            if len(_connections) >= MOST_CONNECTIONS:
-                del _connections[next(iter(_connections))]
-            found = _connections[key] = self._connected()
+            found = self._connected()
+            remember(_connections, key, found, MOST_CONNECTIONS)
         self.leaf, self.inputs = found
 
     def _connected(self) -> tuple[list[bool], list[tuple[int, ...]]]:

@@ -19,10 +19,15 @@ from minigrad.expr import Index, Var, product, variables
 from minigrad.value import Value, rebuild, walk
 
 FEW_GUARDS = 3
-"""Guards up to which masks are as fast: one less."""
+"""Masks of fewer are cheap beside more loops: 64 images of 64x64 take 39 us with them and 28 without where they are
+padded by zeros, both 45 where two are joined, but 1430 and 35 where both axes are padded by reflection (one core of an
+EPYC)."""
 
 FEW_ELEMENTS = 1 << 12
+"""Parts take 10 to 20 ms more to compile, and save some 10 us a run below this."""
+
 MOST_PARTS = 16
+"""Each is a loop to compile, in 3 ms or more. Three axes that are padded at both ends have 7 parts."""
 
 
 def split_borders(kernel: Kernel) -> Kernel:
