@@ -5,11 +5,13 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import needs_torch
 
 import minigrad
 from minigrad import Tensor, functions, nn, optim
+from minigrad.errors import MinigradError
 
 SAME = {"axis": "dim", "axis0": "dim0", "axis1": "dim1", "sizes": "split_size", "split_sizes": "split_size",
         "dimension": "dim", "source": "src", "x1": "input", "x2": "other", "self": "input", "vec2": "other"}
@@ -22,6 +24,21 @@ ELSEWHERE: dict[str, str] = {
     "F.log_softmax": "as softmax", "F.gumbel_softmax": "eps, which stands before dim, is gone in PyTorch too",
     "F.multi_margin_loss": "`reduction` stands where the arguments that PyTorch has no more are"}
 """Where the order is another one, and why."""
+
+
+NOT_HERE = {"out", "out_dtype", "layout", "memory_format", "generator", "pin_memory", "device", "dtype", "non_blocking",
+            "implicit", "sparse_grad", "align_to_window"}
+"""Arguments that nothing here stands for."""
+
+OTHER_NAMES = {
+    **dict.fromkeys(["random_", "uniform_"], "`from` is a word of Python's: low and high"),
+    **dict.fromkeys(["cholesky_solve", "orgqr", "ormqr"], "factor, tau and other, which say what they are"),
+    **dict.fromkeys(["dsplit", "hsplit", "vsplit", "tensor_split"], "sections stands for indices too"),
+    **dict.fromkeys(["split", "split_with_sizes"], "split_size, as PyTorch's page of split has it"),
+    **dict.fromkeys(["max", "min", "to", "copy_", "sum_to_size"], "another tensor and a shape are given by position"),
+    "dot": "that of matmul, which it is", "sort": "reverse is no argument of PyTorch's page",
+    "swapaxes_": "dim0 and dim1", "bernoulli": "bernoulli_ has p"}
+"""Methods of Tensor that lack some of PyTorch's names for arguments, and why."""
 
 
 def named(parameters: Any) -> list[str]:
@@ -97,3 +114,48 @@ def test_arguments_by_position_are_not_taken_for_others() -> None:
                 found[name] = (wrong, own, forms)
     assert compared > 550
     assert {name: f for name, f in found.items() if name not in ELSEWHERE} == {}
+
+
+def names_of(function: Any, name: str) -> set[str]:
+    """PyTorch's names of a method's arguments, by its schemas, that the function does not take."""
+    import torch
+
+    own = inspect.signature(function).parameters.values()
+    taken = {p.name for p in own if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+    if any(p.kind is p.VAR_KEYWORD for p in own):
+        return set()
+    schemas = [s.arguments for s in torch._C._jit_get_schemas_for_operator(f"aten::{name}")
+               if s.overload_name not in ("t", "str", "functional")]
+    forms = [form for form in schemas if form and form[0].name == "self" and not any(
+        a.is_out or "Dimname" in str(a.type) or (a.name == "dim" and str(a.type) == "str") for a in form)]
+    return {a.name for form in forms for a in form[1:]} - taken - NOT_HERE
+
+
+@needs_torch
+def test_arguments_of_methods_have_torchs_names() -> None:
+    import torch
+
+    methods = {name: f for name in dir(Tensor) if not name.startswith("_") and hasattr(torch.Tensor, name)
+               and inspect.isfunction(f := inspect.getattr_static(Tensor, name))}
+    assert len(methods) > 300
+    found = {name: lacking for name, f in methods.items() if (lacking := names_of(f, name))}
+    assert {name: lacking for name, lacking in found.items() if name not in OTHER_NAMES} == {}
+    assert set(OTHER_NAMES) <= set(found)
+
+
+def test_shapes_and_orders_by_name() -> None:
+    x = Tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
+    y = x.numpy()
+    for ours, theirs in ((x.reshape(shape=(3, 2)), y.reshape(3, 2)), (x.view(size=(6,)), y.reshape(6)),
+                         (x.permute(dims=(1, 0)), y.T), (x[:, :1].expand(size=(2, 4)), np.repeat(y[:, :1], 4, 1)),
+                         (x.repeat(repeats=(2, 1)), np.tile(y, (2, 1))), (x.tile(dims=(2,)), np.tile(y, 2)),
+                         (x[0, 0].reshape(()), y[0, 0]),
+                         (x.scatter(1, Tensor([[0], [2]]), value=7.0), np.array([[7, 1, 2], [3, 4, 7]])),
+                         (x.where(x > 2, 0.0), np.where(y > 2, y, 0)), (x.where(condition=x > 2, other=-x), np.where(
+                             y > 2, y, -y)), (x.where(x > 2, other=1.5), np.where(y > 2, y, 1.5)),
+                         ((x > 2).where(x, 0.0), np.where(y > 2, y, 0))):
+        np.testing.assert_array_equal(ours.numpy(), theirs)
+    for wrong in (lambda: (x > 2).where(x), lambda: x.scatter(1, Tensor([[0]])),
+                  lambda: x.scatter(1, Tensor([[0]]), x, value=1.0), lambda: x.where(condition=1.0, other=x)):
+        with pytest.raises(MinigradError, match="expected"):
+            wrong()

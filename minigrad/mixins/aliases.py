@@ -20,6 +20,7 @@ from minigrad.mixins.base import (
     broadcast_shapes,
     is_index,
 )
+from minigrad.mixins.movement import spread
 from minigrad.mixins.patterns import PatternMixin
 from minigrad.mixins.reduce import Axis
 from minigrad.mixins.rounding import rounded_once
@@ -72,9 +73,9 @@ class AliasMixin(PatternMixin):
         """All slices along an axis, without it; none where it is empty."""
         return tuple([part.squeeze(dim) for part in self.split(1, dim) if part.shape[dim] != 0])
 
-    def tile(self, *repeats: Any) -> Self:
+    def tile(self, *repeats: Any, dims: Any = ()) -> Self:
         """`repeat`, where fewer counts than axes mean the last ones."""
-        counts = tuple(repeats[0]) if len(repeats) == 1 and isinstance(repeats[0], (tuple, list)) else repeats
+        counts = spread(repeats or (dims,))
         return self.repeat(*[1] * (self.ndim - len(counts)), *counts)
 
     def select(self, dim: int, index: Any) -> Self:
@@ -167,18 +168,18 @@ class AliasMixin(PatternMixin):
         """The sum of products of two vectors."""
         return self.dot(other)
 
-    def addmv(self, matrix: Self, vector: Self, *, beta: Any = 1, alpha: Any = 1) -> Self:
-        """beta * x + alpha * (matrix @ vector)."""
-        return self._plus_product("addmv", matrix, vector, beta, alpha)
+    def addmv(self, mat: Self, vec: Self, *, beta: Any = 1, alpha: Any = 1) -> Self:
+        """beta * x + alpha * (mat @ vec)."""
+        return self._plus_product("addmv", mat, vec, beta, alpha)
 
     @rounded_once
-    def addr(self, left: Self, right: Self, *, beta: Any = 1, alpha: Any = 1) -> Self:
+    def addr(self, vec1: Self, vec2: Self, *, beta: Any = 1, alpha: Any = 1) -> Self:
         """beta * x + alpha * the products of all pairs of two vectors; of bools, by or and and."""
-        return self._blended(as_tensor("addr", left).outer(right), beta, alpha)
+        return self._blended(as_tensor("addr", vec1).outer(vec2), beta, alpha)
 
-    def addmm(self, left: Self, right: Self, *, beta: Any = 1, alpha: Any = 1) -> Self:
-        """beta * x + alpha * (left @ right)."""
-        return self._plus_product("addmm", left, right, beta, alpha)
+    def addmm(self, mat1: Self, mat2: Self, *, beta: Any = 1, alpha: Any = 1) -> Self:
+        """beta * x + alpha * (mat1 @ mat2)."""
+        return self._plus_product("addmm", mat1, mat2, beta, alpha)
 
     def _plus_product(self, name: str, left: Any, right: Any, beta: Any, alpha: Any, batches: bool = False) -> Self:
         """beta * x + alpha * (left @ right), the product summed over the first axis if `batches` says so; half types
@@ -198,14 +199,14 @@ class AliasMixin(PatternMixin):
         return added.expand(*broadcast_shapes("add", x.shape, y.shape)) if beta == 0 else (
             added + (x if beta == 1 else x * beta))
 
-    def mm(self, other: Any) -> Self:
-        return self.dot(other)
+    def mm(self, mat2: Any) -> Self:
+        return self.dot(mat2)
 
-    def bmm(self, other: Any) -> Self:
-        return self.dot(other)
+    def bmm(self, mat2: Any) -> Self:
+        return self.dot(mat2)
 
-    def mv(self, other: Any) -> Self:
-        return self.dot(other)
+    def mv(self, vec: Any) -> Self:
+        return self.dot(vec)
 
     def rot90(self, k: int = 1, dims: Any = (0, 1)) -> Self:
         """Turned k times by 90 degrees, from the first axis towards the second."""
@@ -240,20 +241,20 @@ class AliasMixin(PatternMixin):
             raise ShapeError(f"[{name}] expected a number of sections or indices [k], got {list(sections.shape)}")
         return sections.numpy().tolist()
 
-    def select_scatter(self, source: Self, dim: int, index: int) -> Self:
-        """x with `source` as one slice of an axis. Raises OutOfRangeError."""
+    def select_scatter(self, src: Self, dim: int, index: int) -> Self:
+        """x with `src` as one slice of an axis. Raises OutOfRangeError."""
         a = as_axis("select_scatter", dim, self.ndim)
         if not is_index(index):
             raise ShapeError(f"[select_scatter] expected an integer index, got {index!r}")
         place: Any = self._position("select_scatter", as_index(index), a)
-        return self.slice_scatter(source.unsqueeze(a), a, place, place + 1)
+        return self.slice_scatter(src.unsqueeze(a), a, place, place + 1)
 
-    def slice_scatter(self, source: Self, dim: int = 0, start: int | None = None, end: int | None = None,
+    def slice_scatter(self, src: Self, dim: int = 0, start: int | None = None, end: int | None = None,
                       step: int = 1) -> Self:
-        """x with `source` in place of the elements start:end:step of an axis."""
+        """x with `src` in place of the elements start:end:step of an axis."""
         key = (*[slice(None)] * as_axis("slice_scatter", dim, self.ndim), slice(start, end, step))
         result = self._wrap(self._node, self)
-        result[key] = source
+        result[key] = src
         return result
 
     # Reductions
@@ -306,14 +307,14 @@ class AliasMixin(PatternMixin):
         return self.clip(None, max)
 
     @rounded_once
-    def addcmul(self, left: Any, right: Any, *, value: Any = 1) -> Self:
-        """x + value * left * right."""
-        return self + left * right * value
+    def addcmul(self, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Self:
+        """x + value * tensor1 * tensor2."""
+        return self + tensor1 * tensor2 * value
 
     @rounded_once
-    def addcdiv(self, left: Any, right: Any, *, value: Any = 1) -> Self:
-        """x + value * left / right."""
-        return self + left / right * value
+    def addcdiv(self, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Self:
+        """x + value * tensor1 / tensor2."""
+        return self + tensor1 / tensor2 * value
 
     def frac(self) -> Self:
         """x - trunc(x)."""

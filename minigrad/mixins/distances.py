@@ -87,9 +87,9 @@ class DistanceMixin(NormMixin):
         y = other.permute(*theirs, *columns).reshape(B.numel(tuple(summed)), B.numel(others))
         return x.dot(y).reshape(*free, *others)
 
-    def baddbmm(self, left: Self, right: Self, *, beta: Any = 1, alpha: Any = 1) -> Self:
-        """beta * x + alpha * (left @ right)."""
-        return cast(Any, self)._plus_product("baddbmm", left, right, beta, alpha)
+    def baddbmm(self, batch1: Self, batch2: Self, *, beta: Any = 1, alpha: Any = 1) -> Self:
+        """beta * x + alpha * (batch1 @ batch2)."""
+        return cast(Any, self)._plus_product("baddbmm", batch1, batch2, beta, alpha)
 
     def matrix_power(self, n: int) -> Self:
         """The product of n copies of square matrices [..., M, M], the identity for 0, of inverses for less."""

@@ -80,15 +80,16 @@ class ElementwiseMixin(FunctionMixin):
         return self._arithmetic("mod", other, reverse, B.mod)
 
     @rounded_once
-    def pow(self, other: Any, reverse: Any = False) -> Self:
-        """x ** other. Small integer exponents multiply; integers to negative or float powers become float32, to powers
-        in integer tensors they stay integers."""
-        other = self._operand(other)
-        if not reverse and isinstance(other, (int, float)):
-            return self._power(other)
-        if self.dtype.is_float or isinstance(other, float) or (isinstance(other, Base) and other.dtype.is_float):
-            return self._as_float()._binary("pow", other, B.pow, reverse)
-        x, y, parents = self._pair("pow", other)
+    def pow(self, exponent: Any, reverse: Any = False) -> Self:
+        """x ** exponent. Small integer exponents multiply; integers to negative or float powers become float32, to
+        powers in integer tensors they stay integers."""
+        exponent = self._operand(exponent)
+        if not reverse and isinstance(exponent, (int, float)):
+            return self._power(exponent)
+        if self.dtype.is_float or isinstance(exponent, float) or (
+                isinstance(exponent, Base) and exponent.dtype.is_float):
+            return self._as_float()._binary("pow", exponent, B.pow, reverse)
+        x, y, parents = self._pair("pow", exponent)
         if reverse:
             x, y = y, x
         if x.dtype is bool_:
@@ -233,8 +234,15 @@ class ElementwiseMixin(FunctionMixin):
 
     # Choice
 
-    def where(self, yes: Any, no: Any) -> Self:
-        """`yes` where this bool tensor is True, else `no`; all three broadcast."""
+    def where(self, yes: Any = None, no: Any = None, *, condition: Any = None, other: Any = None) -> Self:
+        """`yes` where this bool tensor is True, else `no`; all three broadcast. By PyTorch's names, and of a tensor
+        that is not bool with one that is: this tensor where `condition` is True, else `other`."""
+        is_mask = isinstance(yes, Base) and yes.dtype is bool_
+        if condition is not None or other is not None or is_mask and self.dtype is not bool_:
+            condition = as_tensor("where", yes if condition is None else condition)
+            return condition.where(self, no if other is None else other)
+        if yes is None or no is None:
+            raise ShapeError("[where] expected what to take where this is True, and where it is not, got one of them")
         yes, no = self._operand(yes), self._operand(no)
         if isinstance(yes, Base):
             x, y, parents = yes._pair("where", no)

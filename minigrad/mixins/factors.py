@@ -69,9 +69,9 @@ class FactorMixin(DecompositionMixin):
             up = self[..., :count, :].triu()
         return p, low, up
 
-    def lu_solve(self, factors: Self, pivots: Self) -> Self:
+    def lu_solve(self, LU_data: Self, LU_pivots: Self) -> Self:
         """X of A @ X = x, for x [..., N, K] and the result of `A.lu()`."""
-        return self._lu_solve(factors, pivots, True, False)
+        return self._lu_solve(LU_data, LU_pivots, True, False)
 
     def _lu_solve(self, factors: Self, pivots: Self, left: bool, adjoint: bool) -> Self:
         rows, columns = as_tensor("lu_solve", factors)._sizes_of_matrices("lu_solve")
@@ -87,10 +87,10 @@ class FactorMixin(DecompositionMixin):
         inner = factors.solve_triangular(p.transpose(-1, -2).dot(self), upper=False, unitriangular=True)
         return factors.solve_triangular(inner, upper=True)
 
-    def triangular_solve(self, matrix: Self, upper: bool = True, transpose: bool = False,
+    def triangular_solve(self, A: Self, upper: bool = True, transpose: bool = False,
                          unitriangular: bool = False) -> tuple[Self, Self]:
         """(X of A @ X = x, A) for x [..., N, K] and a triangle A [..., N, N], of its transpose with `transpose`."""
-        a = as_tensor("triangular_solve", matrix)
+        a = as_tensor("triangular_solve", A)
         turned = a.transpose(-1, -2) if transpose and a.ndim > 1 else a
         return turned.solve_triangular(self, upper=upper != transpose, unitriangular=unitriangular), a
 

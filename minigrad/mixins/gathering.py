@@ -100,9 +100,12 @@ class GatheringMixin(CreationMixin):
         """This tensor, or the one element of a tensor without axes as a vector."""
         return self if self.ndim else self.reshape(1)
 
-    def scatter(self, dim: int, index: Any, src: Any, reduce: str | None = None) -> Self:
-        """x with src[.., i, ..] put at [.., index[.., i, ..], ..] along `dim`; `reduce`: 'add' to what is there, or
-        'multiply' it."""
+    def scatter(self, dim: int, index: Any, src: Any = None, reduce: str | None = None, *, value: Any = None) -> Self:
+        """x with src[.., i, ..], or the number `value`, put at [.., index[.., i, ..], ..] along `dim`; `reduce`: 'add'
+        to what is there, or 'multiply' it."""
+        if (src is None) == (value is None):
+            raise ShapeError(f"[scatter] expected src or value, got {'none' if src is None else 'both'}")
+        src = value if src is None else src
         known = {None: "set", "add": "add", "multiply": "mul"}
         if reduce not in known:
             raise ShapeError(f"[scatter] expected reduce None, 'add' or 'multiply', got {reduce!r}")

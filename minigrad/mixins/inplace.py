@@ -86,10 +86,10 @@ class InPlaceMixin(SpectrumMixin):
         return self._become("fill_", filled.cast(self.dtype) if isinstance(filled, type(self)) else self.full_like(
             filled))
 
-    def copy_(self, source: Any) -> Self:
-        """The values of `source`, which broadcasts and is cast, from whatever device."""
+    def copy_(self, src: Any) -> Self:
+        """The values of `src`, which broadcasts and is cast, from whatever device."""
         self._check_in_place("copy_")
-        return self.assign(source)
+        return self.assign(src)
 
     def normal_(self, mean: float = 0.0, std: float = 1.0) -> Self:
         """Normal numbers."""

@@ -82,9 +82,9 @@ class LinalgMixin(PlacesMixin):
         """`linear` by a weight [out, in], which is how layers keep it."""
         return self.linear(weight.transpose(), bias)
 
-    def outer(self, other: Self) -> Self:
+    def outer(self, vec2: Self) -> Self:
         """Products of all pairs of two vectors."""
-        return self.reshape(-1, 1) * as_tensor("outer", self._operand(other)).reshape(1, -1)
+        return self.reshape(-1, 1) * as_tensor("outer", self._operand(vec2)).reshape(1, -1)
 
     @classmethod
     def einsum(cls, formula: str, *operands: Any, dtype: DType | str | None = None) -> Self:

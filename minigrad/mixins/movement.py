@@ -24,9 +24,9 @@ class MovementMixin(ActivationMixin):
 
     __slots__ = ()
 
-    def reshape(self, *shape: Any) -> Self:
+    def reshape(self, *dims: Any, shape: Any = ()) -> Self:
         """The same elements in row-major order in another shape. One dim may be -1; None keeps a dim."""
-        plain = spread(shape)
+        plain = spread(dims or (shape,))
         if not all([type(d) is int and d >= 0 for d in plain]):
             plain = self._whole_shape(plain)
         return self._wrap(B.reshape(self._node, plain), self)
@@ -46,12 +46,12 @@ class MovementMixin(ActivationMixin):
             raise ShapeError(f"[reshape] expected dims of 0 or more and at most one -1, got {to}")
         return tuple(to)
 
-    def view(self, *shape: Any) -> Self:
-        return self.reshape(*shape)
+    def view(self, *shape: Any, size: Any = ()) -> Self:
+        return self.reshape(*shape, shape=size)
 
-    def permute(self, *order: Any) -> Self:
+    def permute(self, *order: Any, dims: Any = ()) -> Self:
         """Axis i of the result is axis order[i]."""
-        given = spread(order)
+        given = spread(order or (dims,))
         places = [as_index(a) for a in given]
         if None in places:
             raise ShapeError(f"[permute] expected an order of {self.ndim} axes for {list(self.shape)}, got {given}")
@@ -108,9 +108,9 @@ class MovementMixin(ActivationMixin):
         a = as_axis("unsqueeze", dim, self.ndim + 1)
         return self.reshape(*self.shape[:a], 1, *self.shape[a:])
 
-    def expand(self, *shape: Any) -> Self:
+    def expand(self, *shape: Any, size: Any = ()) -> Self:
         """Axes of length 1 repeated without copies, and new axes in front; -1 or None keeps a dim."""
-        given = spread(shape)
+        given = spread(shape or (size,))
         extra = len(given) - self.ndim
         to = as_shape((tuple([-1 if d is None else d for d in given]),))
         to = tuple([self.shape[i - extra] if i >= extra and isinstance(d, int) and d == -1 else d
@@ -210,9 +210,9 @@ class MovementMixin(ActivationMixin):
         """The same values, kept in memory of their own."""
         return self._wrap(apply(CONTIGUOUS, self._node), self)
 
-    def repeat(self, *repeats: Any) -> Self:
+    def repeat(self, *each: Any, repeats: Any = ()) -> Self:
         """The tensor repeated along each axis; more counts than axes add axes in front."""
-        counts = as_shape(repeats)
+        counts = as_shape(each or (repeats,))
         shape = (*([1] * (len(counts) - self.ndim)), *self.shape)
         if len(counts) < len(shape):
             raise ShapeError(f"[repeat] expected at least {self.ndim} counts, got {list(counts)}")
@@ -284,9 +284,9 @@ class MovementMixin(ActivationMixin):
         n: Any = self.shape[as_axis("chunk", dim, self.ndim)]
         return list(self.split(max(1, -(-n // chunks)), dim))
 
-    def unfold(self, dim: int, size: int, step: int = 1) -> Self:
+    def unfold(self, dimension: int, size: int, step: int = 1) -> Self:
         """Windows of `size` elements every `step` along an axis, in a new last axis."""
-        a = as_axis("unfold", dim, max(self.ndim, 1))
+        a = as_axis("unfold", dimension, max(self.ndim, 1))
         size = as_count("unfold", "size", size, 1)
         step = as_count("unfold", "step", step, 1)
         if not self.ndim:

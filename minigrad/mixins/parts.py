@@ -209,12 +209,12 @@ class PartsMixin(AliasMixin):
 
     # Products
 
-    def addbmm(self, left: Self, right: Self, *, beta: Any = 1, alpha: Any = 1) -> Self:
-        """beta * x + alpha * the sum of left @ right over the batch."""
-        return self._plus_product("addbmm", left, right, beta, alpha, batches=True)
+    def addbmm(self, batch1: Self, batch2: Self, *, beta: Any = 1, alpha: Any = 1) -> Self:
+        """beta * x + alpha * the sum of batch1 @ batch2 over the batch."""
+        return self._plus_product("addbmm", batch1, batch2, beta, alpha, batches=True)
 
-    def ger(self, other: Self) -> Self:
-        return self.outer(other)
+    def ger(self, vec2: Self) -> Self:
+        return self.outer(vec2)
 
     # New
 
