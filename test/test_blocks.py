@@ -104,7 +104,8 @@ def test_a_step_of_a_known_block_makes_a_node_per_result():
     assert len(toposort(*[t._node for t in made])) == 8  # x, 2 repeated, x * 2, y, the call and its results
 
 
-def test_equal_functions_are_one_block_and_other_types_another():
+def test_equal_functions_are_one_block_and_other_types_another(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(blocks, "_blocks", {})
     x = numbers(4)
     as_block("twice", 1, lambda t: (t * 2,), x)
     count = len(blocks._blocks)
@@ -265,6 +266,7 @@ ONE_NODE: dict[str, Callable[[Tensor], Tensor]] = {
     "group norm": lambda x: nn.functional.group_norm(x, 3, numbers(3), numbers(3, seed=1)),
     "batch norm": lambda x: x.batchnorm_train(numbers(3), numbers(3, seed=1))[0],
     "running statistics": lambda x: nn.functional.batch_norm(x, numbers(3), numbers(3).exp().realize(), numbers(3)),
+    "gated": lambda x: x.glu(2),
     "cross entropy": lambda x: nn.functional.cross_entropy(x, Tensor(np.arange(60).reshape(2, 6, 5) % 3)),
     "local response": lambda x: nn.functional.local_response_norm(x, 3)}
 

@@ -67,8 +67,7 @@ def graph_with_assigns(targets: list[Node]) -> tuple[Graph, list[Node], set[Node
     shown = {resolve(a) for a in graph.aliases if outside[id(a)] > 0}
     found = [overwritten_leaf(graph.nodes[k], outside) for k in graph.assigns]
     donatable = {n for n in found if n is not None and n not in shown}
-    readers = dependants(graph, {graph.position[n] for n in donatable})
-    readers.update(graph.assigns)
+    readers = graph.dependants(frozenset([graph.position[n] for n in donatable])).union(graph.assigns)
     asked = {*targets, *beside}
     held = [n for n in chain(graph.nodes, graph.aliases) if outside[id(n)] > 0 and n.storage is None and n not in asked
             and graph.position[resolve(n)] in readers]
@@ -102,8 +101,8 @@ def lazy_readers(graph: Graph, device: str) -> list[Node]:
     nodes = [n for n in lazy if n not in asked and resolve(n).storage is None]
     if not nodes:
         return []
-    replaced = {graph.inputs[k][0] for k in graph.assigns}
-    readers = dependants(graph, replaced) | replaced
+    replaced = frozenset([graph.inputs[k][0] for k in graph.assigns])
+    readers = graph.dependants(replaced) | replaced
     found: list[Node] = []
     limit = max(64, len(position) // 4)
     for node in nodes:
@@ -122,11 +121,3 @@ def lazy_readers(graph: Graph, device: str) -> list[Node]:
             found.append(node)
     return list(dict.fromkeys(found))
 
-
-def dependants(graph: Graph, leaves: set[int]) -> set[int]:
-    """The positions of what is computed from any of `leaves`, directly or not."""
-    reached = set(leaves)
-    for k, inputs in enumerate(graph.inputs):
-        if inputs and not reached.isdisjoint(inputs):
-            reached.add(k)
-    return reached - leaves

@@ -23,8 +23,8 @@ from minigrad.ops.storage import BUFFER, DETACH
 Body = Callable[..., Sequence[Node]]
 """Makes result Nodes of operand Nodes, and no leaf of its own."""
 
-MOST = 512
-"""Blocks that are kept; programs whose shapes change all the time would add to them without end."""
+MOST = 2048
+"""Blocks that are kept, some 10 kB each; programs whose shapes change all the time would add to them without end."""
 _blocks: dict[tuple, Block] = {}
 
 

@@ -10,6 +10,7 @@ from minigrad.dtype import bool_, int32
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Expr, Index, bounds
 from minigrad.mixins.base import Base, as_axis, as_tensor, is_index
+from minigrad.mixins.blocks import as_one_node
 from minigrad.mixins.creation import CreationMixin
 from minigrad.mixins.ranges import check_indices
 from minigrad.ops import build as B
@@ -146,6 +147,7 @@ class GatheringMixin(CreationMixin):
         count = self.numel()
         return self.flatten()._rows(self._indices("take", index, count, negative=True)._counted_from_end(count))
 
+    @as_one_node
     def _rows(self, index: Self) -> Self:
         """x[index] along the first axis for an integer tensor of any shape."""
         rest, count = self.shape[1:], index.numel()

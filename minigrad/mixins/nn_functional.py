@@ -84,6 +84,7 @@ class NNMixin(FactorMixin):
 
     # Gates
 
+    @as_one_node
     @rounded_once
     def glu(self, dim: int = -1) -> Self:
         """The first half of an axis times the sigmoid of the second."""

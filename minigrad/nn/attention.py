@@ -7,6 +7,8 @@ from minigrad.dtype import bool_
 from minigrad.errors import DTypeError, MinigradError, ShapeError
 from minigrad.mixins.attention import softmax_of_kept
 from minigrad.mixins.base import as_count, as_tensor
+from minigrad.mixins.blocks import as_one_node
+from minigrad.mixins.modes import modes
 from minigrad.nn.linear import Linear
 from minigrad.nn.module import Layer
 from minigrad.tensor import Tensor
@@ -55,18 +57,22 @@ class MultiheadAttention(Layer):
         shapes.
         """
         batched = as_tensor("MultiheadAttention", query).ndim == 3
-        wanted = [t if batched else t.unsqueeze(0) for t in (query, key, value)]
+        alike = query.lazydata is key.lazydata is value.lazydata
+        wanted = [t if batched else t.unsqueeze(0) for t in ((query,) if alike else (query, key, value))]
         if batched and not self.batch_first:
             wanted = [t.transpose(0, 1) for t in wanted]
-        self._check(query, key, value, wanted)
-        q, k, v = self._projected(wanted)
+        q, k, v = wanted * 3 if alike else wanted
+        self._check(query, key, value, [q, k, v])
         mask = self._mask(q, k, key_padding_mask, attn_mask, is_causal)
-        heads = q.scaled_dot_product_attention(k, v, mask, dropout_p=self.dropout)
-        out = self.out_proj(heads.transpose(1, 2).flatten(2))
+        given = (q, None if alike else k, None if alike else v, self.in_proj_weight, self.in_proj_bias, mask,
+                 self.num_heads)
+        drops = self.dropout > 0 and modes.now.training
+        attend = _attended.__wrapped__ if drops else _attended  # type: ignore[attr-defined]
+        out = attend(*given, self.out_proj.weight, self.out_proj.bias, self.dropout)
         out = out.squeeze(0) if not batched else out if self.batch_first else out.transpose(0, 1)
         if not need_weights:
             return out, None
-        weights = self._weights(q, k, mask)
+        weights = _weights(*given)
         weights = weights.mean(1) if average_attn_weights else weights
         return out, weights if batched else weights.squeeze(0)
 
@@ -78,20 +84,9 @@ class MultiheadAttention(Layer):
             raise ShapeError(f"[MultiheadAttention] expected query and key and value {order}, or without N, with E = "
                              f"{self.embed_dim}, got {list(query.shape)}, {list(key.shape)} and {list(value.shape)}")
 
-    def _projected(self, wanted: list[Tensor]) -> list[Tensor]:
-        """Query, key and value [N, heads, length, E / heads]; what is one tensor is multiplied at once."""
-        query, key, value = wanted
-        weights = self.in_proj_weight.chunk(3, 0)
-        biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3, 0)
-        if query.lazydata is key.lazydata is value.lazydata:
-            parts = query._projected(self.in_proj_weight, self.in_proj_bias).chunk(3, -1)
-        else:
-            parts = [t._projected(w, b) for t, w, b in zip(wanted, weights, biases, strict=True)]
-        return [p.unflatten(-1, (self.num_heads, self.embed_dim // self.num_heads)).transpose(1, 2) for p in parts]
-
     def _mask(self, q: Tensor, k: Tensor, padding: Tensor | None, mask: Tensor | None, causal: bool) -> Tensor | None:
         """What broadcasts to [N, heads, L, S]: True where a key is kept, or numbers to add."""
-        (batch, heads, rows, _), keys = q.shape, k.shape[2]
+        (batch, rows, _), keys, heads = q.shape, k.shape[1], self.num_heads
         given = []
         for name, given_mask in (("key_padding_mask", padding), ("attn_mask", mask)):
             if given_mask is not None and given_mask.dtype is not bool_ and not given_mask.dtype.is_float:
@@ -119,8 +114,34 @@ class MultiheadAttention(Layer):
         added = [m.where(-math.inf, 0.0) if m.dtype is bool_ else m for m in given]
         return added[0] if len(added) == 1 else added[0] + added[1]
 
-    def _weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        scores = q @ k.transpose(-1, -2) * (1 / math.sqrt(q.shape[-1]))  # type: ignore[arg-type]
-        if mask is not None:
-            scores = mask.where(scores, -math.inf) if mask.dtype is bool_ else scores + mask
-        return softmax_of_kept(scores)
+
+def _heads(query: Tensor, key: Tensor | None, value: Tensor | None, weight: Tensor, bias: Tensor | None, heads: int,
+           ) -> list[Tensor]:
+    """Query, key and value [N, heads, length, E / heads]; what is one tensor, without the others, is multiplied at
+    once."""
+    if key is None or value is None:
+        parts = list(query._projected(weight, bias).chunk(3, -1))
+    else:
+        biases = [None] * 3 if bias is None else bias.chunk(3, 0)
+        parts = [t._projected(w, b) for t, w, b in zip((query, key, value), weight.chunk(3, 0), biases, strict=True)]
+    return [p.unflatten(-1, (heads, -1)).transpose(1, 2) for p in parts]
+
+
+@as_one_node
+def _attended(query: Tensor, key: Tensor | None, value: Tensor | None, weight: Tensor, bias: Tensor | None,
+              mask: Tensor | None, heads: int, out_weight: Tensor, out_bias: Tensor | None, dropout: float) -> Tensor:
+    """The output [N, L, E]. One Node where nothing is dropped."""
+    q, k, v = _heads(query, key, value, weight, bias, heads)
+    found = q.scaled_dot_product_attention(k, v, mask, dropout_p=dropout)
+    return found.transpose(1, 2).flatten(2)._projected(out_weight, out_bias)
+
+
+@as_one_node
+def _weights(query: Tensor, key: Tensor | None, value: Tensor | None, weight: Tensor, bias: Tensor | None,
+             mask: Tensor | None, heads: int) -> Tensor:
+    """The weights of each head [N, heads, L, S]."""
+    q, k, _ = _heads(query, key, value, weight, bias, heads)
+    scores = q @ k.transpose(-1, -2) * (1 / math.sqrt(q.shape[-1]))  # type: ignore[arg-type]
+    if mask is not None:
+        scores = mask.where(scores, -math.inf) if mask.dtype is bool_ else scores + mask
+    return softmax_of_kept(scores)

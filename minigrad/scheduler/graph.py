@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from minigrad.expr import Expr, Index, bounds, variables
@@ -48,8 +48,8 @@ def numel(shape: tuple[Index, ...]) -> int:
 
 
 MOST_CONNECTIONS = 128
-_connections: dict[bytes, tuple[list[bool], list[tuple[int, ...]]]] = {}
-"""What `Graph.connect` found, by words, for the steps that come again."""
+_connections: dict[bytes, tuple[list[bool], list[tuple[int, ...]], dict[frozenset[int], frozenset[int]]]] = {}
+"""What `Graph.connect` and `Graph.dependants` found, by words, for the steps that come again."""
 
 
 @dataclass(slots=True)
@@ -59,8 +59,8 @@ class Graph:
     `symbolic`: whether anything depends on symbolic dims. `leaves`, `scalars` and `assigns` are the positions of such
     Nodes; `aliases` the identities that were looked through. `words`: a leaf's type, negated; else a kind and the
     positions of its inputs. `connect` makes what a plan that is found by its key mostly does not need: `inputs[k]`
-    are positions, `leaf[k]` says whether it is one; `look_around` the rest. `counts` and `sizes`: elements and bytes;
-    `kinds`: 'leaf', 'free', 'move', 'elementwise', 'reduce' or 'special'.
+    are positions, `leaf[k]` says whether it is one, `reached` is what `dependants` knows; `look_around` the rest.
+    `counts` and `sizes`: elements and bytes; `kinds`: 'leaf', 'free', 'move', 'elementwise', 'reduce' or 'special'.
     """
 
     nodes: list[Node]
@@ -74,6 +74,7 @@ class Graph:
     symbolic: bool = False
     inputs: Sequence[tuple[int, ...]] = ()
     leaf: Sequence[bool] = ()
+    reached: dict[frozenset[int], frozenset[int]] = field(default_factory=dict)
     users: Sequence[list[int]] = ()
     kinds: Sequence[str] = ()
     counts: Sequence[int] = ()
@@ -160,9 +161,20 @@ class Graph:
         key = array("i", self.words).tobytes()
         found = _connections.get(key)
         if found is None:
-            found = self._connected()
+            found = *self._connected(), {}
             remember(_connections, key, found, MOST_CONNECTIONS)
-        self.leaf, self.inputs = found
+        self.leaf, self.inputs, self.reached = found
+
+    def dependants(self, positions: frozenset[int]) -> frozenset[int]:
+        """The positions of what is computed from any of these, directly or not, once there are `inputs`."""
+        found = self.reached.get(positions)
+        if found is None:
+            reached = set(positions)
+            for k, inputs in enumerate(self.inputs):
+                if inputs and not reached.isdisjoint(inputs):
+                    reached.add(k)
+            found = self.reached[positions] = frozenset(reached - positions)
+        return found
 
     def _connected(self) -> tuple[list[bool], list[tuple[int, ...]]]:
         words, at = self.words, 1
