@@ -257,9 +257,10 @@ def arena_for(plan: ExecutionPlan, values: dict[str, int], highest: dict[str, in
 
 def uses_of(items: list[Item]) -> list[tuple[int, ...]]:
     """The slots that are touched at each item: those of a group at every one of its items."""
-    together: dict[int, frozenset[int]] = {}
+    together: dict[int, set[int]] = {}
     for item in items:
-        together[item.group] = together.get(item.group, frozenset()) | item.reads | item.writes
+        if item.group >= 0:
+            together.setdefault(item.group, set()).update(item.reads, item.writes)
     return [tuple(item.reads | item.writes if item.group < 0 else together[item.group]) for item in items]
 
 

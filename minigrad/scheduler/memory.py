@@ -30,21 +30,16 @@ def plan_memory(sizes: dict[int, int], uses: list[tuple[int, ...]]) -> Arena:
                 last[s] = t
     offsets: dict[int, int] = {}
     total = 0
-    placed: list[tuple[int, int]] = []
-    begins, ends = np.empty(len(first), np.int64), np.empty(len(first), np.int64)  # when those are in use
+    begins, ends, starts, stops = np.empty((4, len(first)), np.int64)  # when slots are in use, and which bytes are
     for n, s in enumerate(sorted(first, key=lambda s: (-sizes[s], s))):
         nbytes = max(-(-sizes[s] // ALIGNMENT) * ALIGNMENT, ALIGNMENT)
-        beside = np.flatnonzero((begins[:n] <= last[s]) & (ends[:n] >= first[s]))
-        busy = sorted([placed[k] for k in beside.tolist()])
-        best: tuple[int, int] | None = None
-        at = 0
-        for o, e in busy:
-            if o - at >= nbytes and (best is None or o - at < best[0]):
-                best = (o - at, at)
-            at = max(at, e)
-        where = best[1] if best is not None else at
+        beside = (begins[:n] <= last[s]) & (ends[:n] >= first[s])
+        busy = np.argsort(starts[:n][beside])
+        after = np.maximum.accumulate(np.concatenate([[0], stops[:n][beside][busy]]))  # where a gap may begin
+        gaps = starts[:n][beside][busy] - after[:-1]
+        fits = np.flatnonzero(gaps >= nbytes)
+        where = int(after[fits[gaps[fits].argmin()]] if len(fits) else after[-1])
         offsets[s] = where
-        placed.append((where, where + nbytes))
-        begins[n], ends[n] = first[s], last[s]
+        begins[n], ends[n], starts[n], stops[n] = first[s], last[s], where, where + nbytes
         total = max(total, where + nbytes)
     return Arena(total, offsets)

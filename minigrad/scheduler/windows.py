@@ -5,6 +5,7 @@ from heapq import heappop, heappush
 
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.expr import FloorDiv, Index, Mod, Var, variables
+from minigrad.ops.op import Elementwise
 from minigrad.scheduler.groups import Fusion, Group, operand_accesses, used_variables
 
 MAX_PLACES = 4
@@ -68,11 +69,12 @@ def moves_along(state: Fusion, k: int, axes: tuple[int, ...]) -> bool:
         elif node.op.name == "gather" and any([used_variables(index) & set(along) for index in here]):
             return False
         else:
+            plain = isinstance(node.op.lower, Elementwise)  # it reads its operands where it is computed
             for j in dict.fromkeys(graph.inputs[i]):
                 if j not in places:
                     places[j] = set()
                     heappush(left, -j)
-                places[j].update([p for index in here for p in operand_accesses(state, i, j, index)])
+                places[j].update(here if plain else [p for index in here for p in operand_accesses(state, i, j, index)])
         if len(places) > MAX_LOOKED_AT:
             return True
     return linear
@@ -80,6 +82,8 @@ def moves_along(state: Fusion, k: int, axes: tuple[int, ...]) -> bool:
 
 def _is_linear(e: Index, v: Var, steps: dict[Var, int]) -> bool:
     """Whether an index does not use `v`, or moves along with it as those before did."""
+    if e is v:
+        return steps.setdefault(v, 1) == 1
     if isinstance(e, int) or v not in variables(e):
         return True
     step = coefficient(e, v)
