@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from minigrad.dtype import int64
 from minigrad.errors import ShapeError
-from minigrad.expr import product
+from minigrad.expr import Index, product
 from minigrad.mixins.base import as_count, as_shape, as_tensor, is_index
 from minigrad.mixins.blocks import as_block, as_one_node
 from minigrad.mixins.rounding import rounded_once
@@ -269,7 +269,7 @@ class LocalResponseNorm(Layer):
 
 @as_one_node
 @rounded_once
-def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None,
+def layer_norm(input: Tensor, normalized_shape: Sequence[Index], weight: Tensor | None = None,
                bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """(x - mean) / sqrt(var + eps) * weight + bias over the last axes, which are `normalized_shape`."""
     y = input.layernorm(_last_axes("layer_norm", input, normalized_shape), eps)
@@ -279,7 +279,7 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | 
 
 @as_one_node
 @rounded_once
-def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None,
+def rms_norm(input: Tensor, normalized_shape: Sequence[Index], weight: Tensor | None = None,
              eps: float | None = None) -> Tensor:
     """x / sqrt(mean(x*x) + eps) * weight over the last axes; `eps` is the type's unless told."""
     least = {"float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}.get(input.dtype.name, 2.0**-23)
@@ -302,7 +302,7 @@ def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bia
     return y if bias is None else y + bias.reshape(*shape)
 
 
-def _last_axes(name: str, x: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
+def _last_axes(name: str, x: Tensor, shape: Sequence[Index]) -> tuple[int, ...]:
     if not shape or tuple(x.shape[x.ndim - len(shape):]) != tuple(shape) or len(shape) > x.ndim:
         raise ShapeError(f"[{name}] expected [..., {', '.join(map(str, shape)) or 'at least one length'}], got "
                          f"{list(x.shape)}")

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from minigrad.errors import MinigradError
@@ -89,7 +89,7 @@ class Adam(Moments):
             Tensor.realize(*self.largest)
 
     def _update(self, gradients: Gradients) -> None:
-        largest = self.largest or [None] * len(gradients)
+        largest: Sequence[Tensor | None] = self.largest or [None] * len(gradients)
         for p, g, mean, variance, most, (c1, c2) in self._each(gradients, self.means, self.variances, largest,
                                                                self._counted(gradients)):
             m, v = self._moved(g if self.decoupled_weight_decay else self._decayed(g, p), mean, variance)
