@@ -5,10 +5,6 @@ from dataclasses import dataclass
 
 MIN_LOCAL_MEMORY, MIN_GROUP = 16 * 1024, 64
 
-HALF_RATE = frozenset({"znver4", "cannonlake", "icelake-client", "tigerlake", "rocketlake"})
-"""Processors, by LLVM's names, that begin one multiply-add of 64 bytes in a cycle: their units have 32 bytes each,
-two of which take one together."""
-
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -16,11 +12,11 @@ class Target:
 
     `language` is 'llvm', 'opencl', 'amdgpu' or 'nvptx'; `vector_bytes` the width of a vector register (4 = scalar
     work-items, a GPU); `registers` how many of them; `units` cores or compute units; caches in bytes per core;
-    `features` such as 'fp64', 'fp16', 'avx2', 'avx512f', 'fma'; `cpu` the LLVM CPU name or the driver's device name.
+    `features` such as 'fp64', 'fp16', 'avx2', 'avx512f', 'fma'; `cpu` the LLVM CPU name or the driver's device name,
+    `host` that of the processor, where it is another than programs are made for; `codegen/cost` knows more by them.
     After `max_iterations` of all its loops together (0: never) a work-item's loops end, wherever they are. `gflops`,
     `gb_s` and `launch_us` are what the device was measured to do in float32, in copying and per launch, 0.0 if it was
-    not. `sub_group` is how many neighbouring work-items make a sub-group, 0 where that is not one number. With
-    `long_streams` memory is read at full speed only in few streams each of which goes on for many pages.
+    not. `sub_group` is how many neighbouring work-items make a sub-group, 0 where that is not one number.
     """
 
     name: str
@@ -39,17 +35,12 @@ class Target:
     gb_s: float = 0.0
     launch_us: float = 0.0
     sub_group: int = 0
-    long_streams: bool = False
+    host: str = ""
 
     @property
     def is_gpu(self) -> bool:
         """True where a work-item is one scalar lane and vectors are not worth writing out."""
         return self.vector_bytes <= 4
-
-    @property
-    def fma_rate(self) -> int:
-        """Multiply-adds of whole vectors that begin in a cycle, on a CPU: 2, or 1 where the widest take two units."""
-        return 1 if self.vector_bytes == 64 and self.cpu in HALF_RATE else 2
 
     @property
     def has_groups(self) -> bool:

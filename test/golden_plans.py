@@ -34,16 +34,16 @@ FOLDER = Path(__file__).parent / "golden"
 
 _X86 = frozenset("sse avx avx2 fma f16c fp64".split())
 _AVX512 = _X86 | frozenset("avx512f avx512bw avx512dq avx512vl avx512cd".split())
-_WIDE = Target("avx512", "llvm", "znver5", 64, 32, 2, 48 << 10, 1 << 20, features=_AVX512, long_streams=True)
+_WIDE = Target("avx512", "llvm", "znver5", 64, 32, 2, 48 << 10, 1 << 20, features=_AVX512)
 _GPU = Target("gpu", "opencl", "gpu", 4, 64, 40, local_memory=48 << 10, max_group=256, features=frozenset({"fp64"}))
 TARGETS = {t.name: t for t in (
-    Target("avx2", "llvm", "znver3", 32, 16, 2, features=_X86, long_streams=True),
+    Target("avx2", "llvm", "znver3", 32, 16, 2, features=_X86),
     _WIDE,
     replace(_WIDE, name="half", cpu="znver4"),                            # one multiply-add of 64 bytes in a cycle
     replace(_WIDE, name="alone", cpu="znver4", units=1, l1=32 << 10),
-    replace(_WIDE, name="intel", cpu="skylake-avx512", units=8, l1=32 << 10, long_streams=False),
+    replace(_WIDE, name="intel", cpu="skylake-avx512", units=8, l1=32 << 10),
     replace(_WIDE, name="vnni", features=_AVX512 | {"avx512vnni", "avx512vbmi", "avx512bf16"}),
-    replace(_WIDE, name="amx", cpu="sapphirerapids", l2=2 << 20, units=4, long_streams=False,
+    replace(_WIDE, name="amx", cpu="sapphirerapids", l2=2 << 20, units=4,
             features=_AVX512 | frozenset("avx512vnni avx512vbmi avx512bf16 amx-tile amx-int8 amx-bf16".split())),
     Target("neon", "llvm", "neoverse-n1", 16, 32, 4, 64 << 10, 1 << 20,
            features=frozenset({"neon", "dotprod", "fp64"})),

@@ -17,7 +17,7 @@ from minigrad.codegen.stages import stages_of
 from minigrad.engine.stats import stats
 from minigrad.target import Target
 
-AVX512 = Target("avx512", "llvm", "znver5", 64, 32, 2, 48 << 10, 1 << 20, features=frozenset({"avx512f", "fma"}))
+AVX512 = Target("avx512", "llvm", "x86-64-v4", 64, 32, 2, 48 << 10, 1 << 20, features=frozenset({"avx512f", "fma"}))
 
 GATHERS = """\
 kernel k(inout o0: f32[{size}], p0: f32[12], p1: i64[{numbers}])

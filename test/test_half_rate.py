@@ -8,6 +8,7 @@ from test_panels import planned, shared_equals_the_kernel, wide
 from test_stream import computes, last_kernel, panels, streamed
 
 from minigrad import Tensor
+from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.ir.nodes import Prefetch
 from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.panels import panelled
@@ -17,13 +18,14 @@ from minigrad.codegen.strategies.panels import plan
 from minigrad.codegen.strategies.plan import PanelPlan, Plan
 from minigrad.target import Target
 
-HALF = replace(AVX512, name="half", cpu="znver4", long_streams=True)
+HALF = replace(AVX512, name="half", cpu="znver4")
 CODE = replace(HALF, features=HALF.features | {"sse"})
 
 
 def test_which_processors_those_are() -> None:
-    assert (HALF.fma_rate, AVX512.fma_rate, AVX2.fma_rate) == (1, 2, 2)
-    assert replace(HALF, vector_bytes=32, registers=16).fma_rate == 2  # its units have 32 bytes each
+    """Units of a Zen 4 have 32 bytes each."""
+    targets = HALF, AVX512, AVX2, replace(HALF, vector_bytes=32, registers=16)
+    assert [machine(t).declared.fma_per_cycle for t in targets] == [1, 2, 2, 2]
 
 
 def made(m: int, n: int, k: int, target: Target) -> PanelPlan:
@@ -100,7 +102,7 @@ def test_tiles_of_a_stream_leave_no_panels(rows: int, columns: int, at_once: int
 @pytest.mark.parametrize("rows, long, short", [(1, 4, 8), (2, 4, 8), (3, 6, 6)])
 def test_few_rows_read_few_long_streams(rows: int, long: int, short: int) -> None:
     kernel = last_kernel(tensor(rows, 512) @ panels(96 * 16, 512).transpose(), HALF)
-    found = [streamed(kernel, replace(HALF, long_streams=few)).plan for few in (True, False)]
+    found = [streamed(kernel, replace(HALF, host=host)).plan for host in ("znver4", "tigerlake")]
     assert [copies(plan)["i1" if rows > 1 else "i0"] for plan in found] == [long, short]
 
 

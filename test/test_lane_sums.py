@@ -135,7 +135,7 @@ def test_matrices_that_stream_past_are_fetched(result: Callable[[], Tensor], ahe
 def test_rows_apart_change_no_bit(m: int, n: int, k: int, dtype: str, target: Target) -> None:
     """Each copy of a tile goes through a part of the rows; where the last part reaches back, all are stored once."""
     kernel = product(m, n, k, dtype)
-    plan = planned(kernel, replace(target, long_streams=True))
+    plan = planned(kernel, replace(target, host="znver4"))
     split = next(s for s in plan.steps if isinstance(s, Split) and s.into)
     side = replace(split, outer=split.inner, inner=split.outer, into=False)
     beside, arrays_of = replace(plan, steps=tuple([side if s is split else s for s in plan.steps])), arguments(kernel)
@@ -149,7 +149,7 @@ def test_rows_apart_change_no_bit(m: int, n: int, k: int, dtype: str, target: Ta
 def test_rows_apart_are_parts_of_all() -> None:
     """11 rows in 4 tiles of 3: the last part is that of rows 7 to 10, of which row 7 is stored by the part before."""
     kernel = product(0, 11, 64, "float16")
-    plan = planned(kernel, replace(AVX512, long_streams=True))
+    plan = planned(kernel, replace(AVX512, host="znver4"))
     function = build(kernel, kernel.nests[0], plan, "rows")
     loop, = (s for s in statements(function) if isinstance(s, Loop) and s.kind == "parallel")
     assert copies(plan) == {"i0": 3} and loop.stop == 4
@@ -166,7 +166,7 @@ def test_rows_apart_are_parts_of_all() -> None:
 
 def test_tiles_of_rows_apart_are_a_few_streams() -> None:
     """Of all matrices together, unless there are so many rows of x that their products cost more."""
-    target = replace(AVX512, long_streams=True)
+    target = replace(AVX512, host="znver4")
     x = tensor(70)
     gated = flat_kernel((x @ halves(14, 70).transpose(0, 1)).silu() * (x @ halves(14, 70).transpose(0, 1)), AVX512)
     kernels = product(0, 60, 64, "float32"), gated, product(4, 60, 64, "float16")

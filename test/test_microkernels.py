@@ -41,7 +41,7 @@ AVX512 = Target("avx512", "llvm", "icelake-server", 64, 32, 2,
 DOTS = replace(AVX512, name="dots", cpu="cooperlake", features=AVX512.features | {"avx512bf16"})
 AMX = replace(AVX512, name="amx", cpu="sapphirerapids",
               features=AVX512.features | {"amx-tile", "amx-int8", "amx-bf16"})
-AVX2 = Target("avx2", "llvm", "znver3", 32, 16, 2, features=frozenset("sse fma f16c avx2".split()))
+AVX2 = Target("avx2", "llvm", "x86-64-v3", 32, 16, 2, features=frozenset("sse fma f16c avx2".split()))
 AVXVNNI = replace(AVX2, name="avxvnni", cpu="alderlake", features=AVX2.features | {"avxvnni"})
 NEON = Target("neon", "llvm", "neoverse-n1", 16, 32, 4, features=frozenset({"neon", "dotprod"}))
 

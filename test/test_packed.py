@@ -37,7 +37,7 @@ from minigrad.scheduler.schedule import schedule
 from minigrad.target import Target
 
 X86 = frozenset({"sse", "fma", "f16c"})
-AVX512 = Target("avx512", "llvm", "znver5", 64, 32, 2, 48 << 10, 1 << 20, features=X86 | {"avx512f"})
+AVX512 = Target("avx512", "llvm", "x86-64-v4", 64, 32, 2, 48 << 10, 1 << 20, features=X86 | {"avx512f"})
 AVX2 = Target("avx2", "llvm", "znver3", 32, 16, 2, features=X86 | {"avx2"})
 NEON = Target("neon", "llvm", "generic", 16, 32, 4)
 TINY = replace(AVX2, name="tiny caches", l1=1 << 11, l2=6 << 10)

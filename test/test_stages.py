@@ -33,8 +33,8 @@ from minigrad.scheduler.graph import build_graph
 from minigrad.scheduler.schedule import schedule
 from minigrad.target import Target
 
-AVX512 = Target("avx512", "llvm", "znver5", 64, 32, 2, 48 << 10, 1 << 20, features=frozenset({"avx512f", "fma"}))
-AVX2 = Target("avx2", "llvm", "znver3", 32, 16, 2, features=frozenset({"avx2", "fma"}))
+AVX512 = Target("avx512", "llvm", "x86-64-v4", 64, 32, 2, 48 << 10, 1 << 20, features=frozenset({"avx512f", "fma"}))
+AVX2 = Target("avx2", "llvm", "x86-64-v3", 32, 16, 2, features=frozenset({"avx2", "fma"}))
 NEON = Target("neon", "llvm", "generic", 16, 32, 4)
 GPU = Target("gpu", "opencl", "gpu", 4, 64, 40, local_memory=64 << 10, max_group=256)
 TARGETS = (AVX512, AVX2, NEON, GPU)

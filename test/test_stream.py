@@ -37,9 +37,9 @@ from minigrad.state import QuantizedTensor
 from minigrad.target import Target
 from minigrad.value import Value, binary, cast, const, free_variables, load, local, rebuild, unary
 
-AVX512 = Target("avx512", "llvm", "znver5", 64, 32, 2, features=frozenset({"sse", "avx512f", "fma", "f16c"}))
-AVX2 = Target("avx2", "llvm", "znver3", 32, 16, 2, features=frozenset({"sse", "avx2", "fma", "f16c"}))
-LONG = replace(AVX512, name="long streams", long_streams=True)
+AVX512 = Target("avx512", "llvm", "x86-64-v4", 64, 32, 2, features=frozenset({"sse", "avx512f", "fma", "f16c"}))
+AVX2 = Target("avx2", "llvm", "x86-64-v3", 32, 16, 2, features=frozenset({"sse", "avx2", "fma", "f16c"}))
+LONG = replace(AVX512, name="long streams", host="znver4")
 NEON = Target("neon", "llvm", "generic", 16, 32, 4)
 
 rng = np.random.default_rng(5)

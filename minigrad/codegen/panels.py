@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.plan.loops import adds_in_order
 from minigrad.codegen.plan.steps import Plan
@@ -43,7 +44,7 @@ def panelled(kernel: Kernel, constant: frozenset[str], target: Target) -> Panell
             continue
         nest = _in_panels(kernel.nests[0], param)
         rows, columns = param.shape
-        if nest is None or outputs == columns and not target.long_streams:
+        if nest is None or outputs == columns and not machine(target).speed.long_streams:
             continue
         shape = (columns // PANEL, rows, PANEL)
         params = tuple(replace(p, shape=shape) if p is param else p for p in kernel.params)

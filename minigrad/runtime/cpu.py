@@ -21,10 +21,6 @@ from minigrad.runtime.llvm_jit import Jit, Unit
 from minigrad.runtime.pool import Pool
 from minigrad.target import Target
 
-LONG_STREAMS = "znver"
-"""How LLVM's names of processors begin that read rows side by side at half the speed of memory, in which each row
-begins a new stream for their prefetchers. Measured on Zen 4."""
-
 
 class CPU(HostMemory, Device):
     """The host processor. Launches use as many threads as the configuration says at that moment."""
@@ -120,4 +116,4 @@ def host_target(jit: Jit, threads: int) -> Target:
         vector_bytes, registers = 16, 32 if arm else 16
     l1, l2 = cache_sizes()
     return Target("CPU", "llvm", jit.cpu, vector_bytes, registers, threads, l1, l2, features=features,
-                  long_streams=jit.host.startswith(LONG_STREAMS))
+                  host=jit.host)

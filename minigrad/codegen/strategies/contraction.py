@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.plan.general import Choice, general_plan
 from minigrad.codegen.plan.steps import Ahead, Plan
@@ -37,7 +38,7 @@ SMALL_FACTORS = (1, 2, 4)
 times a matrix is as fast as memory with them, and faster than with wider ones, which read fewer rows at a time."""
 
 STREAMS, FEW_OTHERS = 3, 2
-"""Rows of matrices that a tile reads under `Target.long_streams`, unless it has more rows of the other operand than the
+"""Rows of matrices that a tile reads under `Speed.long_streams`, unless it has more rows of the other operand than the
 second number, whose products then cost more than their stream. From memory two are as good, six 5-10% slower."""
 
 
@@ -83,7 +84,7 @@ def plan(nest: Nest, target: Target) -> Plan | None:
     alike = lane is not None and all(len(r.over) == 1 and r.over[0].hi == lane.hi for r in reduced)
     if lane is not None and not on_domain and tile and alike and inner[0][2] == 1:
         streams = streams_past(loads, order)
-        if target.long_streams and streams and blocks.get(order[0].name, 1) > 1:
+        if machine(target).speed.long_streams and streams and blocks.get(order[0].name, 1) > 1:
             apart = order[0].name
             others = copies // blocks[apart]
             rows = -(-STREAMS // len(streams)) if others <= FEW_OTHERS else blocks[apart]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 
+from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.microkernels import registry
 from minigrad.codegen.microkernels.amx import SIDE
@@ -228,7 +229,7 @@ def kind_cycles(kind: str, rows: int, vectors: int, target: Target) -> float:
         return rows * vectors / SIDE * (bfloat16.SLOWER if kind == bfloat16.KIND else 1)
     if kind == bfloat16.KIND:
         return bfloat16.dot_cycles(rows, vectors, target)
-    return step_cycles(rows, vectors, target.fma_rate if kind in ("f32", "f64") else 2)
+    return step_cycles(rows, vectors, machine(target).declared.fma_per_cycle if kind in ("f32", "f64") else 2)
 
 
 def block_cost(c: Contraction, m: Box, n: Box, rows: int, columns: int, target: Target, how: Packing) -> float:
@@ -240,7 +241,8 @@ def block_cost(c: Contraction, m: Box, n: Box, rows: int, columns: int, target: 
     if how.packs_a:
         cycles += size(c.m) * all_k * n_blocks * pack_cycles(c.a, near_a, how.a_turned, c.m)
     cycles += size(c.n) * all_k * m_blocks * pack_cycles(c.b, near_b, how.b_turned, c.k)
-    work = size(c.m) * size(c.n) * all_k / (target.lanes(max(c.a.dtype.bits, 32)) * target.fma_rate)
+    lanes, rate = target.lanes(max(c.a.dtype.bits, 32)), machine(target).declared.fma_per_cycle
+    work = size(c.m) * size(c.n) * all_k / (lanes * rate)
     edges = ceil((mb + bias_rows(c, how.words)) / rows) * rows / mb * ceil(nb / columns) * columns / nb - 1
     units = m_blocks * n_blocks * size(c.batch)
     waiting = ceil(units / target.units) * target.units / units - 1

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
+from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Kernel, Param, Store
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import extent
@@ -192,7 +193,7 @@ def steps_at_once(work: int, k: int, plan: PanelPlan) -> int:
 def begins_at_once(c: Contraction, block_k: int, target: Target) -> bool:
     """Whether sums begin with their first products. Not of few rows, which `codegen/panels.py` may replace by a plan
     that begins with zeros: a sum of nothing but -0.0 would differ."""
-    return target.fma_rate == 1 and block_k == extent(c.k[-1]) and extent(c.m[-1]) > MAX_ROWS
+    return machine(target).declared.fma_per_cycle == 1 and block_k == extent(c.k[-1]) and extent(c.m[-1]) > MAX_ROWS
 
 
 def is_announced(outputs: int, k: int) -> bool:

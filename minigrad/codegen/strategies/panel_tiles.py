@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from math import ceil
 
+from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.build_dots import dot_groups, lanes_along_rows
 from minigrad.codegen.strategies.packed import row_bytes, step_cycles
@@ -55,7 +56,7 @@ as long as theirs, less where it is shorter."""
 STREAM_VECTORS, ROW_VECTORS, ROW_K = (4, 2), 8, 8
 """Vectors of a tile that streams B, the first number that registers have room for: 4 rather than 2 gain 3-10% with up
 to 6 rows of A, more than 4 nothing. With packed A 2, where they leave a quarter of the registers. One row has 8 under
-`Target.long_streams`, and blocks of K half as long: longer runs of fewer rows gain 5-15% there."""
+`Speed.long_streams`, and blocks of K half as long: longer runs of fewer rows gain 5-15% there."""
 
 MAX_DOTS, MAX_K_DOTS = 4, 2048
 """Columns that are left by dot products, and steps of the sum that then are one block."""
@@ -85,7 +86,7 @@ def stream_tile(m: int, across: int, in_place: bool, target: Target) -> tuple[in
     if target.registers <= FEW_REGISTERS:
         tiles = [(even(m, most_rows(v, target)), v) for v in range(1, STREAM_VECTORS[0] + 1)]
         return min(tiles, key=lambda t: ceil(m / t[0]) * tile_step(t[0], t[1], target) / t[1])
-    if m == 1 and target.long_streams:
+    if m == 1 and machine(target).speed.long_streams:
         return 1, even(across, ROW_VECTORS)
     vectors = next((v for v in STREAM_VECTORS if (m + 1) * v <= room), STREAM_VECTORS[-1])
     if not in_place:
@@ -107,7 +108,8 @@ def register_tile(c: Contraction, block_k: int, width: int, target: Target, a_in
     ahead = far_b and row_bytes(c.b, c.k) >= PAGE  # the next tile's columns are being prefetched
     dots = 0 if streamed or not along_rows and not width <= k <= MAX_K_DOTS else MAX_DOTS
     usual = (0, 0) if ahead else (USUAL_ROWS, target.registers // 8)
-    if target.fma_rate == 1 and b_in_place and k <= SHORTEST_K and m > 1 and n % (WIDE[1] * width) == 0:
+    rate = machine(target).declared.fma_per_cycle
+    if rate == 1 and b_in_place and k <= SHORTEST_K and m > 1 and n % (WIDE[1] * width) == 0:
         return *(TALL if target.units == 1 and m >= TALL[0] else WIDE), 0, 0.0
     found = 1, 1, 0, float("inf")
     for vectors in range(1, min(STREAM_VECTORS[-1] if streamed else MAX_VECTORS, ceil(n / width)) + 1):
@@ -145,8 +147,9 @@ def tile_step(rows: int, vectors: int, target: Target) -> float:
     """Cycles of a register tile per step of the sum."""
     if target.registers <= FEW_REGISTERS:
         return step_cycles(rows, vectors)
-    step = max(rows * vectors / target.fma_rate, (rows + vectors) / LOADS, MIN_CHAINS / 2)
-    return step * (1 + NARROW[target.fma_rate] / vectors)
+    rate = machine(target).declared.fma_per_cycle
+    step = max(rows * vectors / rate, (rows + vectors) / LOADS, MIN_CHAINS / 2)
+    return step * (1 + NARROW[rate] / vectors)
 
 
 def pair_tile(c: Contraction, width: int, target: Target) -> tuple[int, int, float]:
@@ -159,17 +162,17 @@ def pair_tile(c: Contraction, width: int, target: Target) -> tuple[int, int, flo
     whole = n % width == 0 and n > width and target.registers > FEW_REGISTERS
     if width < 4 or m < PAIR_LEAST or not few or k % 2 or n % half or whole:
         return found
-    packing = PAIR_WORKERS * PAIR_PACKED * k * n
+    packing, rate = PAIR_WORKERS * PAIR_PACKED * k * n, machine(target).declared.fma_per_cycle
     for vectors in [v for v in range(1, MAX_VECTORS + 1) if n % (v * half) == 0]:
         row = vectors * target.vector_bytes
         for rows in range(1, min(most_rows(vectors, target), IN_PLACE_ROWS, m) + 1):
             copies = rows * vectors
             step = tile_step(rows, vectors, target)
-            if target.registers > FEW_REGISTERS and target.fma_rate > 1:
+            if target.registers > FEW_REGISTERS and rate > 1:
                 step = max(copies / 2, (rows + vectors) / LOADS, MIN_CHAINS / 2)
             if k // 2 * (row + row // 4) > target.l1:
                 step = max(step, row / L2_RATE) + L2_LOST * row / L2_RATE
-            tile = step * k / 2 + TILE_CYCLES + copies * (1 + PAIR_ADDED * target.vector_bytes / (32 * target.fma_rate))
+            tile = step * k / 2 + TILE_CYCLES + copies * (1 + PAIR_ADDED * target.vector_bytes / (32 * rate))
             cycles = ceil(m / rows) * (n // (vectors * half)) * tile + packing
             if cycles <= found[2]:
                 found = rows, vectors, cycles

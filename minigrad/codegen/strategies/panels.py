@@ -22,6 +22,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import ceil, gcd
 
+from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import extent, value_accesses
@@ -166,7 +167,7 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
     columns, n = vectors * width // group, n - dots
     if dots and not lanes_along_rows(c):
         block_k = k
-    waste = MAX_WASTE if target.fma_rate > 1 else MAX_WASTE_ONE
+    waste = MAX_WASTE if machine(target).declared.fma_per_cycle > 1 else MAX_WASTE_ONE
     if ceil(m / rows) * rows * ceil(n / columns) * columns > waste * m * n and len(c.m) + len(c.n) > 2:
         return f"no panels: tiles of {rows} x {columns} waste too much of {m} x {n}"
     passed = b != "place" and a == "place" and not far_a
@@ -189,7 +190,7 @@ def streamed_operands(c: Contraction, target: Target) -> tuple[str, str, int]:
     m = extent(c.m[-1])
     if m >= IN_PLACE_ROWS:
         return packed_form(c), "place", STREAM_K_PACKED
-    return "place", "place", ROW_K if m == 1 and target.long_streams else STREAM_K
+    return "place", "place", ROW_K if m == 1 and machine(target).speed.long_streams else STREAM_K
 
 
 def operands(c: Contraction, width: int, target: Target, in_place: bool, long: bool) -> tuple[str, str, int]:
@@ -200,7 +201,7 @@ def operands(c: Contraction, width: int, target: Target, in_place: bool, long: b
     far_a = a == "place" and row_bytes(c.a, c.k) > c.a.dtype.itemsize
     far_b, narrow = in_place and row_bytes(c.b, c.k) >= FAR_STEP, target.registers <= FEW_REGISTERS
     near = in_place and fits_in_place(c, k * n * max(c.a.dtype.itemsize, 4), target)
-    if in_place and (m < PACK_ROWS[target.fma_rate] or near and not far_a and not (
+    if in_place and (m < PACK_ROWS[machine(target).declared.fma_per_cycle] or near and not far_a and not (
             m >= SHARED_ROWS and (far_b if long or far_b and narrow else is_crowded(c, target)))):
         b = "place"
     else:
@@ -234,7 +235,8 @@ def stays_near(c: Contraction, rows: int, vectors: int, target: Target) -> bool:
     the first one holds while rows of A pass by. Not where these would come from memory, in parts: 5-10% lost at
     1000x112x1000."""
     row, k = vectors * target.vector_bytes, extent(c.k[-1])
-    waits = row / L2_RATE > max(rows * vectors / target.fma_rate, (rows + vectors) / LOADS) and k * row > target.l1
+    step = max(rows * vectors / machine(target).declared.fma_per_cycle, (rows + vectors) / LOADS)
+    waits = row / L2_RATE > step and k * row > target.l1
     a_bytes = product(extent(v) for v in (*c.batch, *c.m, *c.k)) * c.a.dtype.itemsize
     return waits and extent(c.m[-1]) > NEAR_ROWS and a_bytes <= target.l2 // A_PART and k % 2 == 0 and (
         near_steps(c, rows, vectors, target) >= LEAST_NEAR)
@@ -251,4 +253,5 @@ def near_steps(c: Contraction, rows: int, vectors: int, target: Target) -> int:
 def fits_halves(c: Contraction, width: int, target: Target) -> bool:
     """Whether the columns are an odd number of half vectors, which are as fast: no packing, no sums to be added up."""
     m, n = (extent(vs[-1]) for vs in (c.m, c.n))
-    return target.fma_rate == 1 and m >= PAIR_LEAST and n % width == width // 2 and n < HALVES * width
+    odd = n % width == width // 2 and n < HALVES * width
+    return machine(target).declared.fma_per_cycle == 1 and m >= PAIR_LEAST and odd

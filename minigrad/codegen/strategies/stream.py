@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
+from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.lowering.scales import factors_of, scaled_terms, take_scales
@@ -46,7 +47,7 @@ STREAMS = 8
 """Panels of w read side by side, at most: enough to keep memory busy, and to hide the latency of the sums."""
 
 LONG_STREAMS, LONG_ROWS = 4, 2
-"""Likewise under `Target.long_streams` with so few rows, which wait for memory, where each step takes lines: 2-20%.
+"""Likewise under `Speed.long_streams` with so few rows, which wait for memory, where each step takes lines: 2-20%.
 More rows wait for multiply-adds, and lost 1-2%."""
 
 FEW_LEFT = 32
@@ -197,7 +198,7 @@ def plan(nest: Nest, target: Target) -> tuple[Nest, Plan] | None:
         if not isinstance(v.hi, int) or steps > SHORT and steps * copies > MAX_UNROLLED:
             break
         short.append(v)
-    slow = target.fma_rate == 1 and prod(blocks.get(v.name, 1) for v in found.rows) >= AHEAD_ROWS
+    slow = machine(target).declared.fma_per_cycle == 1 and prod(blocks.get(v.name, 1) for v in found.rows) >= AHEAD_ROWS
     far = AHEAD if alone or slow and not outer and not short and takes_lines(found, nest) else 0
     nest = take_scales(nest, len(outer)) if outer else nest
     names = {v.name for v in short} if outer else set(found.everywhere(short))
@@ -238,7 +239,7 @@ def takes_lines(found: Streamed, nest: Nest) -> bool:
 def one_panel_at_a_time(found: Streamed, outer: tuple[Var, ...], target: Target) -> bool:
     """Whether the sums below a factor are of integers, so little arithmetic that few rows wait for memory alone: in one
     stream it is read fastest, where it is in long ones."""
-    if not (outer and target.long_streams and prod(map(typical, found.rows)) <= LONG_ROWS):
+    if not (outer and machine(target).speed.long_streams and prod(map(typical, found.rows)) <= LONG_ROWS):
         return False
     inner = found.over[len(outer):]
     terms = [rest for body in found.bodies for _, rest in scaled_terms(body, inner)]
@@ -248,7 +249,7 @@ def one_panel_at_a_time(found: Streamed, outer: tuple[Var, ...], target: Target)
 def streams_at_once(found: Streamed, nest: Nest, target: Target) -> int:
     """Panels that are read side by side, at most."""
     waits = prod(map(typical, found.rows)) <= LONG_ROWS
-    return LONG_STREAMS if target.long_streams and waits and takes_lines(found, nest) else STREAMS
+    return LONG_STREAMS if machine(target).speed.long_streams and waits and takes_lines(found, nest) else STREAMS
 
 
 def whole_tiles(panel: Var, most: int, copies: int, target: Target) -> int:
@@ -256,7 +257,7 @@ def whole_tiles(panel: Var, most: int, copies: int, target: Target) -> int:
     if not isinstance(panel.hi, int):
         return most
     count, factor = extent(panel), most
-    if target.fma_rate == 1:
+    if machine(target).declared.fma_per_cycle == 1:
         enough = min(ENOUGH_SUMS, most * copies)
         factor = next((f for f in range(most, 0, -1) if count % f == 0 and f * copies >= enough), most)
     while factor > 2 and count % factor * FEW_LEFT > count:

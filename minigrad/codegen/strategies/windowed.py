@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
+from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.microkernels.generate import most_rows
 from minigrad.codegen.strategies.access import extent
@@ -107,7 +108,7 @@ def _tile(c: Contraction, columns: int, width: int, target: Target, in_place: bo
         tiles = ceil(columns / (vectors * width))
         most = most_rows(vectors, target)
         for rows in range(1, min(most, IN_PLACE_ROWS if in_place else most) + 1):
-            cycles = tiles * step_cycles(rows, vectors, target.fma_rate)
+            cycles = tiles * step_cycles(rows, vectors, machine(target).declared.fma_per_cycle)
             total = ceil(size(c.m) / rows) * cycles
             if total <= found[3]:
                 found = rows, vectors, cycles, total
@@ -193,7 +194,7 @@ def _turned_cycles(t: Contraction, m: Box, n: Box, k: Box, lay: Layout, rows: in
     m_blocks, n_blocks = ceil(size(t.m) / mb), ceil(size(t.n) / nb)
     units, blocks = m_blocks * n_blocks * size(t.batch), ceil(size(t.k) / depth)
     work = ceil(size(t.n) / (vectors * width)) / n_blocks * mb / rows * (
-        step_cycles(rows, vectors, target.fma_rate) * size(t.k) + TILE_CYCLES * blocks)
+        step_cycles(rows, vectors, machine(target).declared.fma_per_cycle) * size(t.k) + TILE_CYCLES * blocks)
     taps = {a.tap.name for a in lay.axes if a.tap is not None}
     boxes = _boxes(tuple((name, part) for name, part in m if name not in taps), lay, k)
     work += boxes * blocks * pack_cycles(t.a, True, False)

@@ -1,0 +1,1 @@
+"""What plans are counted by: facts of machines, and what their caches hold."""

@@ -1,0 +1,116 @@
+"""Facts of the machine that a Target is, from minigrad/codegen/machines/*.toml: what planners count with.
+
+    [declared]    from manuals and the operating system                 may decide how sums are grouped
+    [costs]       what plans that round differently are compared by: measured once, agreed on for every machine of a
+                  kind, and never measured anew, as results depend on it
+    [speed]       what only time depends on: measured, and may be measured again at any time
+
+A file states what differs from the one it is `like`. A processor's is named as LLVM names it; one without a file is
+like the generic one of its vectors. Compiled for another processor (MINIGRAD_CPU), a program rounds as that one's
+facts say, and is as fast as those of the one that it runs on. `section.one_fma` holds where one multiply-add of whole
+vectors begins in a cycle.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from minigrad.errors import InternalError
+from minigrad.target import Target
+
+FOLDER = Path(__file__).parent.parent / "machines"
+_GENERIC = {64: "generic-avx512", 32: "generic-avx2", 16: "generic-neon"}
+_SECTIONS = ("declared", "costs", "speed")
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """`fma_per_cycle` multiply-adds of the target's vectors begin in a cycle, each done after `fma_latency`."""
+
+    fma_per_cycle: int
+    fma_latency: int
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """In cycles, unless it says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """`long_streams`: memory is read at full speed only in few streams each of which goes on for many pages."""
+
+    long_streams: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The three kinds of facts."""
+
+    declared: Declared
+    costs: Costs
+    speed: Speed
+
+
+R = TypeVar("R", Declared, Costs, Speed)
+
+
+@lru_cache(maxsize=256)
+def machine(target: Target) -> Machine:
+    """The facts of a target. Raises InternalError where its file lacks one, or has one that nobody reads."""
+    compiled_for = facts(file_of(target.cpu, target))
+    runs_on = facts(file_of(target.host or target.cpu, target))
+    declared = dict(compiled_for["declared"])
+    declared["fma_per_cycle"] = rate = _for_bytes(declared["fma_per_cycle"], target.vector_bytes)
+    return Machine(_record(Declared, declared), _record(Costs, _at_rate(compiled_for["costs"], rate)),
+                   _record(Speed, _at_rate(runs_on["speed"], rate)))
+
+
+def file_of(processor: str, target: Target) -> str:
+    """The name of the file with the facts of a processor."""
+    if target.language == "llvm" and processor in _files():
+        return processor
+    if target.is_gpu:
+        return "generic-gpu"
+    return _GENERIC[target.vector_bytes] if target.language == "llvm" else "generic-opencl-cpu"
+
+
+@cache
+def facts(name: str) -> dict[str, dict[str, Any]]:
+    """All facts by section and name, those of the file that this one is like included."""
+    import tomllib  # not before something is planned
+
+    own = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    like = own.pop("like", None)
+    below: dict[str, dict[str, Any]] = facts(like) if like else {section: {} for section in _SECTIONS}
+    if unknown := own.keys() - below.keys():
+        raise InternalError(f"[machines] expected sections {', '.join(_SECTIONS)} in {name}.toml, got {unknown}")
+    return {section: below[section] | own.get(section, {}) for section in _SECTIONS}
+
+
+@cache
+def _files() -> frozenset[str]:
+    return frozenset([path.stem for path in FOLDER.glob("*.toml")])
+
+
+def _for_bytes(by_bytes: Mapping[str, int], vector_bytes: int) -> int:
+    """Of a fact by bytes of a vector, that of the narrowest vectors which are as wide."""
+    return by_bytes[str(min(width for width in map(int, by_bytes) if width >= vector_bytes))]
+
+
+def _at_rate(section: Mapping[str, Any], rate: int) -> dict[str, Any]:
+    """A section's facts at so many multiply-adds per cycle."""
+    found = dict(section)
+    slow = found.pop("one_fma", {})
+    return found | slow if rate == 1 else found
+
+
+def _record(kind: type[R], found: dict[str, Any]) -> R:
+    wanted = {f.name for f in fields(kind)}
+    if wanted != found.keys():
+        raise InternalError(f"[machines] expected facts {sorted(wanted - found.keys())} and not "
+                            f"{sorted(found.keys() - wanted)} in [{kind.__name__.lower()}]")
+    return kind(**{name: tuple(x) if isinstance(x, list) else x for name, x in found.items()})
