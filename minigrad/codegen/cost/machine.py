@@ -28,22 +28,85 @@ _SECTIONS = ("declared", "costs", "speed")
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """`fma_per_cycle` multiply-adds of the target's vectors begin in a cycle, each done after `fma_latency`."""
+    """`fma_per_cycle` multiply-adds of the target's vectors begin in a cycle, each done after `fma_latency`. So many
+    rows `side_by_side` stay in the first-level cache although they are a power of two apart. Elements up to
+    `strided_stores` apart are stored as parts of whole vectors. With `dots` an instruction multiplies pairs of
+    bfloat16; a matrix register has `matrix_side` rows of as many words. A GPU's compute unit holds `items_per_unit`
+    work-items, and waits for memory with fewer; as many waves as it can hold have `local_per_wave` bytes of local
+    memory each."""
 
     fma_per_cycle: int
     fma_latency: int
+    side_by_side: int
+    strided_stores: int
+    dots: bool
+    matrix_side: int
+    items_per_unit: int
+    local_per_wave: int
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """In cycles, unless it says otherwise."""
+    """In cycles, unless it says otherwise; the files say of what."""
+
+    loads: float
+    panel_loads: float
+    dot_loads: float
+    chains: int
+    missing_chain: float
+    least_step: float
+    attention_step: float
+    dot_step: float
+    narrow_tile: float
+    far_row: float
+    rows_apart: float
+    loop: float
+    packed_tile: float
+    panel_tile: float
+    window_tile: float
+    plane_tile: float
+    across: float
+    pair_added: float
+    pack_near: float
+    pack_far: float
+    pack_turned: float
+    pack_checked: float
+    pack_checked_turned: float
+    pack_pairs: float
+    read_far: float
+    scatter: float
+    squares: float
+    crossing: float
+    l2_bytes: float
+    l2_bytes_far: float
+    l2_lost: float
+    far_step: int
+    page_rows: int
+    pack_rows: int
+    max_waste: float
+    matrix_slowed: float
+    matrix_call: float
+    unscale: float
+    local_copy: float
+    item: float
+    item_copy: float
+    item_store: float
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """`long_streams`: memory is read at full speed only in few streams each of which goes on for many pages."""
+    """`long_streams`: memory is read at full speed only in few streams each of which goes on for many pages. Read side
+    by side are panels, `streams` of them, or `streams_of_lines` by few rows where each step takes lines, and rows of
+    matrices, `matrix_streams`. Bytes from what is read to what is prefetched: `ahead` of panels, `ahead_inner` of what
+    is unpacked, `ahead_scales` of its scales."""
 
     long_streams: bool
+    streams: int
+    streams_of_lines: int
+    matrix_streams: int
+    ahead: int
+    ahead_inner: int
+    ahead_scales: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +128,14 @@ def machine(target: Target) -> Machine:
     runs_on = facts(file_of(target.host or target.cpu, target))
     declared = dict(compiled_for["declared"])
     declared["fma_per_cycle"] = rate = _for_bytes(declared["fma_per_cycle"], target.vector_bytes)
+    declared["dots"] = any(target.features.issuperset(needed) for needed in declared["dots"])
     return Machine(_record(Declared, declared), _record(Costs, _at_rate(compiled_for["costs"], rate)),
                    _record(Speed, _at_rate(runs_on["speed"], rate)))
 
 
 def file_of(processor: str, target: Target) -> str:
     """The name of the file with the facts of a processor."""
-    if target.language == "llvm" and processor in _files():
+    if target.language == "llvm" and processor in _processors():
         return processor
     if target.is_gpu:
         return "generic-gpu"
@@ -92,8 +156,9 @@ def facts(name: str) -> dict[str, dict[str, Any]]:
 
 
 @cache
-def _files() -> frozenset[str]:
-    return frozenset([path.stem for path in FOLDER.glob("*.toml")])
+def _processors() -> frozenset[str]:
+    """Those with a file. LLVM, too, has one that it calls generic."""
+    return frozenset([path.stem for path in FOLDER.glob("*.toml") if not path.stem.startswith("generic")])
 
 
 def _for_bytes(by_bytes: Mapping[str, int], vector_bytes: int) -> int:
@@ -113,4 +178,4 @@ def _record(kind: type[R], found: dict[str, Any]) -> R:
     if wanted != found.keys():
         raise InternalError(f"[machines] expected facts {sorted(wanted - found.keys())} and not "
                             f"{sorted(found.keys() - wanted)} in [{kind.__name__.lower()}]")
-    return kind(**{name: tuple(x) if isinstance(x, list) else x for name, x in found.items()})
+    return kind(**found)

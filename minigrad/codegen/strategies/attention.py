@@ -17,6 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+from minigrad.codegen.cost.caches import room
+from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.codegen.lowering.attention import shift_of
 from minigrad.codegen.strategies.access import typical
@@ -28,8 +30,6 @@ from minigrad.value import Value, binary, const, free_variables, local, rebuild,
 
 MAX_VECTORS = 4
 SPARE_REGISTERS = 2
-LOADS, LATENCY, OVERHEAD = 1.9, 5.0, 0.5
-"""Loads per cycle, multiply-adds being two; cycles from one sum to the next of an accumulator; cycles of a loop."""
 
 KEYS = 128
 """Keys of a block at most; their scores stay in the first-level cache."""
@@ -171,8 +171,9 @@ def plan(nest: Nest, target: Target) -> AttentionPlan | None:
     width = target.lanes(max(found.q.dtype.bits, 32))
     rows, vectors = register_tile(found, width, target)
     lanes = width * vectors
-    room = target.l1 // 2 if target.language == "llvm" else target.local_memory - fixed_bytes(found, lanes, rows)
-    keys = min(room // (lanes * found.q.dtype.itemsize), KEYS, ceil(typical(found.key) / rows) * rows) // rows * rows
+    memory = room(1, target) // 2 if target.language == "llvm" else (
+        target.local_memory - fixed_bytes(found, lanes, rows))
+    keys = min(memory // (lanes * found.q.dtype.itemsize), KEYS, ceil(typical(found.key) / rows) * rows) // rows * rows
     if keys < rows:
         return None
     return AttentionPlan("attention", tuple(v.name for v in found.batch), found.row.name, found.key.name, rows, vectors,
@@ -193,13 +194,13 @@ def fixed_bytes(found: Attention, lanes: int, rows: int) -> int:
 
 def register_tile(found: Attention, width: int, target: Target) -> tuple[int, int]:
     """(keys or columns, vectors of rows) of a tile: fewest cycles per score, what edges waste included."""
-    best = 1, 1, float("inf")
+    best, costs = (1, 1, float("inf")), machine(target).costs
     columns = typical(found.mix.column) if found.mix else 0
     for vectors in range(1, MAX_VECTORS + 1):
         waste = ceil(typical(found.row) / (vectors * width)) * vectors * width / typical(found.row)
         for rows in range(1, (target.registers - vectors - SPARE_REGISTERS) // vectors + 1):
             edge = ceil(columns / rows) * rows / columns if columns else 0
-            step = max(rows * vectors / 2, (rows + vectors) / LOADS, LATENCY) + OVERHEAD
+            step = max(rows * vectors / 2, (rows + vectors) / costs.loads, costs.attention_step) + costs.loop
             cycles = step / (rows * vectors) * waste * (1 + edge)
             if cycles < best[2] * 0.999:
                 best = rows, vectors, cycles

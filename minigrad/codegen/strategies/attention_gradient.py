@@ -19,9 +19,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
+from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.codegen.strategies.access import extent
-from minigrad.codegen.strategies.attention import LATENCY, LOADS, OVERHEAD, SPARE_REGISTERS, reduced, sides, the_dot
+from minigrad.codegen.strategies.attention import SPARE_REGISTERS, reduced, sides, the_dot
 from minigrad.codegen.strategies.plan import AttentionGradientPlan
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.expr import Index, Var, subs
@@ -169,11 +170,11 @@ def plan(nest: Nest, target: Target) -> AttentionGradientPlan | None:
 def register_tile(found: Gradient, width: int, target: Target) -> tuple[int, int]:
     """(keys or columns, vectors of rows or columns) of a tile: fewest cycles, what edges waste included."""
     depth, column = extent(found.depth), extent(found.column)
-    best = 1, 1, float("inf")
+    best, costs = (1, 1, float("inf")), machine(target).costs
     for vectors in range(1, MAX_VECTORS + 1):
         across = [ceil(n / (vectors * width)) * vectors * width / n for n in (extent(found.row), depth, column)]
         for rows in range(1, (target.registers - vectors - SPARE_REGISTERS) // vectors + 1):
-            step = max(rows * vectors / 2, (rows + vectors) / LOADS, LATENCY) + OVERHEAD
+            step = max(rows * vectors / 2, (rows + vectors) / costs.loads, costs.attention_step) + costs.loop
             edge = ceil(depth / rows) * rows / depth
             cycles = step / (rows * vectors) * (across[0] * (2 + edge) + across[1] + across[2])
             if cycles < best[2] * 0.999:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.microkernels.choose import in_matrix_registers
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.blocking import step_cycles
@@ -23,33 +24,13 @@ from minigrad.target import Target
 from minigrad.value import Value, binary, bitcast, cast, const, guard, substitute
 
 KIND, GROUP = "bf16x2", 2
-STEPS = 16
-"""Words in a row of a matrix register."""
-
 SCALE = 2.0 ** 12
 UPPER = 0xFFFF0000
-
-SLOWER = 4
-"""By how much: to a quarter of their rate processors were seen to throttle these products for seconds."""
-
-CALL_CYCLES = 350.0
-"""Cycles of a call beside those of any tile: registers are configured, sums go through memory."""
-
-UNSCALE = 0.4
-"""Cycles per output to divide sums by the scale and look whether they are finite."""
-
-DOT_LOADS = 1.5
-"""Loads per cycle beside `vdpbf16ps`: a tile of one vector, with a load for each, was measured at 0.75 of the rate."""
-
-AS_MANY = "znver"
-"""Processors that were measured to do as many `vdpbf16ps` a cycle as multiply-adds; others are counted at half."""
-
-NEEDS = frozenset({"amx-tile", "amx-bf16", "avx512f"}), frozenset({"avx512f", "avx512bf16"})
 
 
 def takes_bfloat16(c: Contraction, target: Target) -> bool:
     """Whether both operands are bfloat16, and the target multiplies them."""
-    return (target.language == "llvm" and any(needed <= target.features for needed in NEEDS)
+    return (target.language == "llvm" and machine(target).declared.dots
             and any(isinstance(v.hi, int) for v in c.k) and c.total is float32
             and unwidened(c.a) is not None and unwidened(c.b) is not None)
 
@@ -66,7 +47,7 @@ def unwidened(value: Value) -> Value | None:
 
 def step_multiple(words: str, target: Target) -> int:
     """What steps of a block of K are best a multiple of."""
-    return STEPS if words == KIND and in_matrix_registers(KIND, target) else 1
+    return machine(target).declared.matrix_side if words == KIND and in_matrix_registers(KIND, target) else 1
 
 
 def whole_steps(steps: int, words: str, target: Target) -> int:
@@ -77,12 +58,13 @@ def whole_steps(steps: int, words: str, target: Target) -> int:
 
 def call_cycles(words: str, target: Target) -> float:
     """Cycles of a tile beside those of any."""
-    return CALL_CYCLES if words == KIND and in_matrix_registers(KIND, target) else 0.0
+    return machine(target).costs.matrix_call if words == KIND and in_matrix_registers(KIND, target) else 0.0
 
 
 def dot_cycles(rows: int, vectors: int, target: Target) -> float:
     """Cycles of a tile of `vdpbf16ps` per step of the sum."""
-    return max(step_cycles(rows, vectors), (rows + vectors) / DOT_LOADS) * (1 if target.cpu.startswith(AS_MANY) else 2)
+    costs = machine(target).costs
+    return max(step_cycles(rows, vectors, costs), (rows + vectors) / costs.dot_loads) * costs.dot_step
 
 
 def in_pairs(c: Contraction) -> Contraction:

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from math import ceil
 
+from minigrad.codegen.cost.caches import LINE, PAGE, fits, room
+from minigrad.codegen.cost.machine import Costs
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import extent, typical, value_accesses
 from minigrad.codegen.strategies.plan import Box
@@ -14,56 +16,21 @@ from minigrad.expr import Var
 from minigrad.target import Target
 from minigrad.value import Value, value_atoms
 
-MAX_VECTORS = 4
-CHAINS, MISSING_CHAIN = 12, 0.18
-"""Independent multiply-adds in flight that hide their latency, and cycles lost per step of K for each one missing."""
-
-CHAINS_ONE = 5
-"""Multiply-adds in flight where there is one a cycle: loads are not what a tile waits for then."""
-
-LOADS = 1.9
-"""Loads per cycle; multiply-adds are two."""
-
-TILE_CYCLES = 24.0
-"""Cycles that a tile costs besides its multiply-adds: its loop, accumulators in and out."""
-
-MAX_K_BLOCK = 256
+MAX_VECTORS, MAX_K_BLOCK = 4, 256
 MIN_TILES = 4
 """Columns of a block, in tiles: packing shorter runs of B waits for memory."""
 
-LINE = 64
-"""Bytes of a cache line."""
-
-PAGE = 4096
-"""Bytes: an operand that is read in steps this long is copied first."""
-
-FEW_ROWS = 16
-"""Rows of B that many bytes apart, which still find room in the first-level cache."""
-
 BLOCK_HEIGHTS = (24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-IN_PLACE_ROWS = 8
-"""Rows of A read side by side: a power of two apart they meet in one set of the first-level cache, of so many ways."""
-
 MAX_STRIDE = 4
 """Elements so far apart are still read as whole vectors."""
 
-NEAR, FAR, TURN = 0.25, 0.8, 0.5
-"""Cycles to pack an element of an operand in the second-level cache, of one that is not, and what is added where it
-is read across its contiguous variable."""
 
-CHECKED, CHECKED_TURNED = 0.3, 1.5
-"""Cycles added for an element that has conditions or is computed: in whole vectors, and one by one."""
-
-ROWS_APART = 1.1
-"""A tile's cycles where rows of B are far from each other, over those where they lie side by side."""
-
-
-def step_cycles(rows: int, vectors: int, rate: int = 2) -> float:
+def step_cycles(rows: int, vectors: int, costs: Costs, rate: int = 2) -> float:
     """Cycles of a microkernel per step of the sum, with so many multiply-adds a cycle."""
     copies = rows * vectors
     if rate == 1:
-        return max(copies, rows / 2 + vectors, CHAINS_ONE)
-    return max(copies / 2, (rows + vectors) / LOADS) + MISSING_CHAIN * max(CHAINS - copies, 0)
+        return max(copies, rows / 2 + vectors, costs.least_step)
+    return max(copies / 2, (rows + vectors) / costs.loads) + costs.missing_chain * max(costs.chains - copies, 0)
 
 
 def product(values: Iterable[int]) -> int:
@@ -81,14 +48,15 @@ def size(vs: tuple[Var, ...]) -> int:
 
 def k_block(columns: int, bits: int, target: Target) -> int:
     """Steps of the sum per block: the columns of a tile stay in the first-level cache while rows pass by."""
-    return min(MAX_K_BLOCK, target.l1 * 8 * 2 // 3 // (columns * bits))
+    return min(MAX_K_BLOCK, room(1, target) * 8 * 2 // 3 // (columns * bits))
 
 
-def pack_cycles(value: Value, near: bool, turned: bool, rows: tuple[Var, ...] = ()) -> float:
+def pack_cycles(value: Value, near: bool, turned: bool, costs: Costs, rows: tuple[Var, ...] = ()) -> float:
     """Cycles to pack an element of an operand; `rows` are the variables that it may be contiguous along where it is
     turned."""
-    checked = 0.0 if is_plain(value) else CHECKED_TURNED if turned and not in_squares(value, rows) else CHECKED
-    return (NEAR if near else FAR) + (TURN if turned else 0.0) + checked
+    one_by_one = turned and not in_squares(value, rows)
+    checked = 0.0 if is_plain(value) else costs.pack_checked_turned if one_by_one else costs.pack_checked
+    return (costs.pack_near if near else costs.pack_far) + (costs.pack_turned if turned else 0.0) + checked
 
 
 @lru_cache(maxsize=1 << 10)
@@ -130,7 +98,7 @@ def stays_near(c: Contraction, k: Box, rows: int, target: Target) -> bool:
             lines = ceil(span / LINE)
         else:
             lines *= part
-    return 2 * lines * LINE <= target.l1
+    return fits(2 * lines * LINE, 1, target)
 
 
 def one_run(value: Value, vs: tuple[Var, ...], parts: Box) -> bool:

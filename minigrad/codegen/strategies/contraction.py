@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+from minigrad.codegen.cost.caches import LINE, PAGE
+from minigrad.codegen.cost.caches import fits as stays
 from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.plan.general import Choice, general_plan
@@ -21,7 +23,6 @@ from minigrad.codegen.strategies.access import (
     typical,
     value_accesses,
 )
-from minigrad.codegen.strategies.blocking import LINE, PAGE
 from minigrad.codegen.strategies.lanes import best_lane, domain_order, parallel_prefix, widths
 from minigrad.codegen.strategies.reduction import chains, small_loops
 from minigrad.expr import Var, variables
@@ -37,9 +38,9 @@ SMALL_FACTORS = (1, 2, 4)
 """Multiply-adds up to which a few tiles do for all sizes, edges or not: layers of many sizes share programs. A vector
 times a matrix is as fast as memory with them, and faster than with wider ones, which read fewer rows at a time."""
 
-STREAMS, FEW_OTHERS = 3, 2
-"""Rows of matrices that a tile reads under `Speed.long_streams`, unless it has more rows of the other operand than the
-second number, whose products then cost more than their stream. From memory two are as good, six 5-10% slower."""
+FEW_OTHERS = 2
+"""Under `Speed.long_streams` a tile reads so many rows of matrices, unless it has more rows of the other operand than
+this, whose products then cost more than their stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +85,11 @@ def plan(nest: Nest, target: Target) -> Plan | None:
     alike = lane is not None and all(len(r.over) == 1 and r.over[0].hi == lane.hi for r in reduced)
     if lane is not None and not on_domain and tile and alike and inner[0][2] == 1:
         streams = streams_past(loads, order)
-        if machine(target).speed.long_streams and streams and blocks.get(order[0].name, 1) > 1:
+        speed = machine(target).speed
+        if speed.long_streams and streams and blocks.get(order[0].name, 1) > 1:
             apart = order[0].name
             others = copies // blocks[apart]
-            rows = -(-STREAMS // len(streams)) if others <= FEW_OTHERS else blocks[apart]
+            rows = -(-speed.matrix_streams // len(streams)) if others <= FEW_OTHERS else blocks[apart]
             tile = tuple((n, min(f, rows) if n == apart else f) for n, f in tile)
         else:
             line = line_ahead(streams, order[0], blocks, lane, width, target)
@@ -126,7 +128,7 @@ def line_ahead(streams: list[Access], rows: Var, blocks: dict[str, int], lane: V
         return 0
     bits = streams[0].bits
     row_bytes = typical(lane) * bits // 8
-    if bits >= 32 and (row_bytes > PAGE or typical(rows) * row_bytes * len(streams) <= target.l2):
+    if bits >= 32 and (row_bytes > PAGE or stays(typical(rows) * row_bytes * len(streams), 2, target)):
         return 0
     return max(LINE * 8 // (bits * width), 1)
 

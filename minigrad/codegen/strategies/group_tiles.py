@@ -3,15 +3,13 @@ from __future__ import annotations
 
 from math import ceil
 
+from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.strategies.access import value_accesses
 from minigrad.codegen.strategies.packed import size
 from minigrad.codegen.strategies.recognise import Contraction
 from minigrad.expr import Var
 from minigrad.target import Target
 from minigrad.value import Value
-
-TRAFFIC = 32.0
-"""What an element that is copied to local memory costs, in multiply-adds."""
 
 
 def groups(m: int, n: int, c: Contraction) -> int:
@@ -22,7 +20,7 @@ def cost(m: int, n: int, c: Contraction, target: Target) -> float:
     """Multiply-adds and copies of all tiles, edges included, and compute units that wait for the last group."""
     count = groups(m, n, c)
     waiting = ceil(count / target.units) * target.units / count
-    return count * m * n * (1 + TRAFFIC * (1 / m + 1 / n)) * waiting
+    return count * m * n * (1 + machine(target).costs.local_copy * (1 / m + 1 / n)) * waiting
 
 
 def along(value: Value, side: tuple[Var, ...], k: tuple[Var, ...], name: str) -> str:

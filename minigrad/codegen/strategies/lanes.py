@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import Access, extent, typical
@@ -16,9 +17,6 @@ GATHER = 1.5
 
 MIN_PARALLEL = 32
 """Parallel iterations that are worth having before inner tile loops become serial."""
-
-ITEMS_PER_UNIT = 2048
-"""Work-items that a compute unit of a GPU holds at once: with fewer it waits for memory."""
 
 
 def widths(nest: Nest, target: Target) -> list[int]:
@@ -44,11 +42,6 @@ def operations(v: Var, width: int) -> float:
     if not n:
         return 1.0
     return (n // width + n % width) / n
-
-
-def store_steps(target: Target) -> int:
-    """How far apart elements may be that are still stored as parts of whole vectors, some lanes of each."""
-    return 4 if target.language == "llvm" and "avx" in target.features else 1
 
 
 def memory_cost(found: Sequence[Access], v: Var, width: int, per_output: bool, apart: int = 1) -> float:
@@ -122,7 +115,7 @@ def parallel_prefix(counts: list[int], target: Target) -> int:
     """
     if target.max_iterations:
         return len(counts)
-    enough = target.units * ITEMS_PER_UNIT if target.is_gpu else MIN_PARALLEL
+    enough = target.units * machine(target).declared.items_per_unit if target.is_gpu else MIN_PARALLEL
     total, k = 1, 0
     while k < len(counts) and total < enough:
         total *= counts[k]

@@ -15,24 +15,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 
+from minigrad.codegen.cost.caches import PAGE, fits, room
 from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.microkernels import registry
-from minigrad.codegen.microkernels.amx import SIDE
 from minigrad.codegen.microkernels.choose import in_matrix_registers, microkernel_of, shapes
 from minigrad.codegen.microkernels.tile import KINDS, Tile
 from minigrad.codegen.strategies import bfloat16
 from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.strategies.blocking import (
     BLOCK_HEIGHTS,
-    FEW_ROWS,
-    IN_PLACE_ROWS,
     MAX_K_BLOCK,
     MAX_VECTORS,
     MIN_TILES,
-    PAGE,
-    ROWS_APART,
-    TILE_CYCLES,
     box,
     in_squares,
     is_plain,
@@ -123,7 +118,7 @@ def streams(c: Contraction, target: Target) -> bool:
         return False
     last = c.n[-1]
     whole = 2 * target.lanes(max(c.a.dtype.bits, 32))
-    if size(c.k) > FEW_ROWS and row_bytes(c.b, c.k) % PAGE == 0:
+    if size(c.k) > machine(target).costs.page_rows and row_bytes(c.b, c.k) % PAGE == 0:
         return False
     return value_accesses(c.b, ())[0].step(last) == 1 and isinstance(last.hi, int) and extent(last) % whole == 0
 
@@ -147,7 +142,7 @@ def option(c: Contraction, target: Target, words: str = "") -> tuple[float, Pack
     if in_matrix_registers(words, target) and a_along == "m":
         a_along, a_lanes = "k", min(4, width)  # the form that matrix registers load
     b_lanes = width if steps_closely(c.b, c.n) else min(4, width)
-    made = []
+    costs, made = machine(target).costs, []
     for in_place in (True, False) if is_plain(c.a) else (False,):
         rows, vectors, cycles = register_tile(c, width, target, "" if in_place else a_along, words)
         k = box(c.k, k_block(vectors * width, bits, target), bfloat16.step_multiple(words, target))
@@ -161,9 +156,9 @@ def option(c: Contraction, target: Target, words: str = "") -> tuple[float, Pack
         tile = Tile(words or c.a.dtype.short, rows, vectors * width, a_along)
         kernel = "" if in_place else called(tile, product(p for _, p in k), target)
         if words == bfloat16.KIND:
-            packing += bfloat16.UNSCALE * size(c.batch) * size(c.m) * size(c.n)
-        made.append((cycles * ROWS_APART + packing, PackedPlan("packed", batch, m, n, k, rows, vectors, width,
-                                                  along, lanes, b_lanes, kernel, words=words)))
+            packing += costs.unscale * size(c.batch) * size(c.m) * size(c.n)
+        made.append((cycles * costs.rows_apart + packing, PackedPlan(
+            "packed", batch, m, n, k, rows, vectors, width, along, lanes, b_lanes, kernel, words=words)))
     shifted = () if words else (windowed(c, width, target), windowed_turned(c, width, target))
     return min((*made, *(o for o in shifted if o is not None)), key=lambda o: o[0])
 
@@ -184,7 +179,7 @@ def blocks(c: Contraction, k: Box, rows: int, columns: int, target: Target, how:
     bits = max(c.a.dtype.bits, 32)
     depth = bfloat16.whole_steps(product(p for _, p in k), how.words, target)
     below = bias_rows(c, how.words)
-    room = target.l2 * 8 // bits
+    elements = room(2, target) * 8 // bits
     best: tuple[float, Box, Box] | None = None
     for height in BLOCK_HEIGHTS:
         if how.packs_a:
@@ -192,7 +187,7 @@ def blocks(c: Contraction, k: Box, rows: int, columns: int, target: Target, how:
         else:
             m = *((v.name, 1) for v in c.m[:-1]), *box(c.m[-1:], max(height, rows), rows)
         mb = ceil((product(p for _, p in m) + below) / rows) * rows
-        wide = (room - mb * depth) // (mb + depth) - 2 * columns
+        wide = (elements - mb * depth) // (mb + depth) - 2 * columns
         if best is not None and wide < MIN_TILES * columns:
             break
         n = box(c.n, max(wide, MIN_TILES * columns), columns)
@@ -209,14 +204,15 @@ def register_tile(c: Contraction, width: int, target: Target, along: str, words:
     `along`: how A is packed, '' where it is read in place.
     """
     m, n, k = size(c.m), size(c.n), size(c.k)
-    below, found = bias_rows(c, words), (1, 1, float("inf"))
+    below, found, facts = bias_rows(c, words), (1, 1, float("inf")), machine(target)
     for vectors in range(1, MAX_VECTORS + 1):
         depth = min(k, k_block(vectors * width, max(c.a.dtype.bits, 32), target))
         kind = words or c.a.dtype.short
-        for rows in [r for r in shapes(kind, along, width, vectors, target) if along or r <= IN_PLACE_ROWS]:
+        most = facts.declared.side_by_side
+        for rows in [r for r in shapes(kind, along, width, vectors, target) if along or r <= most]:
             tiles = ceil((m + below) / rows) * ceil(n / (vectors * width))
             cycles = kind_cycles(kind, rows, vectors, target) * bfloat16.whole_steps(k, words, target)
-            cycles += (TILE_CYCLES + bfloat16.call_cycles(words, target)) * ceil(k / depth)
+            cycles += (facts.costs.packed_tile + bfloat16.call_cycles(words, target)) * ceil(k / depth)
             cycles *= tiles * size(c.batch)
             if cycles <= found[2]:
                 found = rows, vectors, cycles
@@ -225,24 +221,24 @@ def register_tile(c: Contraction, width: int, target: Target, along: str, words:
 
 def kind_cycles(kind: str, rows: int, vectors: int, target: Target) -> float:
     """Cycles of a tile per step of the sum, for any kind of panel."""
+    facts = machine(target)
     if in_matrix_registers(kind, target):
-        return rows * vectors / SIDE * (bfloat16.SLOWER if kind == bfloat16.KIND else 1)
+        return rows * vectors / facts.declared.matrix_side * (facts.costs.matrix_slowed if kind == bfloat16.KIND else 1)
     if kind == bfloat16.KIND:
         return bfloat16.dot_cycles(rows, vectors, target)
-    return step_cycles(rows, vectors, machine(target).declared.fma_per_cycle if kind in ("f32", "f64") else 2)
+    return step_cycles(rows, vectors, facts.costs, facts.declared.fma_per_cycle if kind in ("f32", "f64") else 2)
 
 
 def block_cost(c: Contraction, m: Box, n: Box, rows: int, columns: int, target: Target, how: Packing) -> float:
     """Cycles of packing and of edges, and of workers that wait for the last block: their number changes no result."""
     mb, nb = product(p for _, p in m), product(p for _, p in n)
     m_blocks, n_blocks, all_k = ceil(size(c.m) / mb), ceil(size(c.n) / nb), size(c.k) * size(c.batch)
-    near_a, near_b = (size(vs) * all_k * stored_bytes(x) <= target.l2 for vs, x in ((c.m, c.a), (c.n, c.b)))
-    cycles = 0.0
+    near_a, near_b = (fits(size(vs) * all_k * stored_bytes(x), 2, target) for vs, x in ((c.m, c.a), (c.n, c.b)))
+    cycles, facts = 0.0, machine(target)
     if how.packs_a:
-        cycles += size(c.m) * all_k * n_blocks * pack_cycles(c.a, near_a, how.a_turned, c.m)
-    cycles += size(c.n) * all_k * m_blocks * pack_cycles(c.b, near_b, how.b_turned, c.k)
-    lanes, rate = target.lanes(max(c.a.dtype.bits, 32)), machine(target).declared.fma_per_cycle
-    work = size(c.m) * size(c.n) * all_k / (lanes * rate)
+        cycles += size(c.m) * all_k * n_blocks * pack_cycles(c.a, near_a, how.a_turned, facts.costs, c.m)
+    cycles += size(c.n) * all_k * m_blocks * pack_cycles(c.b, near_b, how.b_turned, facts.costs, c.k)
+    work = size(c.m) * size(c.n) * all_k / (target.lanes(max(c.a.dtype.bits, 32)) * facts.declared.fma_per_cycle)
     edges = ceil((mb + bias_rows(c, how.words)) / rows) * rows / mb * ceil(nb / columns) * columns / nb - 1
     units = m_blocks * n_blocks * size(c.batch)
     waiting = ceil(units / target.units) * target.units / units - 1

@@ -13,11 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
+from minigrad.codegen.cost.caches import PAGE
 from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Kernel, Param, Store
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import extent
-from minigrad.codegen.strategies.blocking import PAGE, is_plain, row_bytes
+from minigrad.codegen.strategies.blocking import is_plain, row_bytes
 from minigrad.codegen.strategies.plan import PanelPlan
 from minigrad.codegen.strategies.recognise import Contraction
 from minigrad.codegen.strategies.stream import MAX_ROWS

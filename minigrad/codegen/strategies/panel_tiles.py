@@ -3,29 +3,18 @@ from __future__ import annotations
 
 from math import ceil
 
-from minigrad.codegen.cost.machine import machine
+from minigrad.codegen.cost.caches import PAGE, fits
+from minigrad.codegen.cost.machine import Machine, machine
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.build_dots import dot_groups, lanes_along_rows
 from minigrad.codegen.strategies.packed import row_bytes, step_cycles
-from minigrad.codegen.strategies.panel_units import FAR_STEP, even
+from minigrad.codegen.strategies.panel_units import even
 from minigrad.codegen.strategies.recognise import Contraction
 from minigrad.target import Target
 
 MAX_VECTORS = 7
 SPARE_REGISTERS = 2
 """Besides accumulators and a row of B: with fewer, LLVM keeps some on the stack."""
-
-IN_PLACE_ROWS = 8
-"""Rows of A read side by side: a power of two apart they meet in one set of the first-level cache, of so many ways."""
-
-MIN_CHAINS = 8
-"""Independent multiply-adds in flight that hide their latency."""
-
-TILE_CYCLES = 20.0
-"""Cycles that a tile costs besides its multiply-adds and stores."""
-
-LOADS = 1.7
-"""Loads per cycle, rows of B and broadcast elements of A alike, while two multiply-adds run in each."""
 
 USUAL_ROWS, USUAL = 6, 0.98
 """Rows of the register tile that is taken where others gain less than this, so that products of many sizes share its
@@ -36,22 +25,10 @@ SHORTEST_K, WIDE, TALL = 8, (2, 8), (8, 2)
 per cycle: 0-13%, 1.1-1.2 times as fast on two threads; nothing for 12 steps. Alone a worker is faster with the second
 tile, 0-10%: its sums are the same."""
 
-FAR_CYCLES = 1.5
-"""Cycles added to a step where rows of B in place are pages apart: a page's address is looked up for each."""
-
 FEW_REGISTERS = 16
 """With so many a tile has few sums, and what counts is that there are enough of them in flight; with more of them it is
 bytes of B in a row. Tiles are narrow then: rows of B that are far apart cost more in place, up to 1.9 times in all.
 """
-
-NARROW = {2: 0.25, 1: 0.12}
-"""Part of a step that a tile of one vector takes longer, one of two half of it, by multiply-adds per cycle: rows of B
-come in shorter runs."""
-
-L2_RATE, L2_RATE_FAR, L2_LOST = 40, 22, 0.1
-"""Bytes per cycle from the second-level cache, where a panel of B does not stay in the first; likewise where rows of B
-in place are far from each other; the part of that time that multiply-adds do not hide, for packed panels where it is
-as long as theirs, less where it is shorter."""
 
 STREAM_VECTORS, ROW_VECTORS, ROW_K = (4, 2), 8, 8
 """Vectors of a tile that streams B, the first number that registers have room for: 4 rather than 2 gain 3-10% with up
@@ -61,19 +38,14 @@ to 6 rows of A, more than 4 nothing. With packed A 2, where they leave a quarter
 MAX_DOTS, MAX_K_DOTS = 4, 2048
 """Columns that are left by dot products, and steps of the sum that then are one block."""
 
-ACROSS_CYCLES = 6.0
-"""Cycles to add up the lanes of a vector."""
-
-PAIR_LEAST, PAIR_ADDED, PAIR_PACKED, PAIR_WORKERS = 48, 1.5, 0.3, 2
-"""Two steps of the sum in a vector: least rows, cycles that adding up its 64 bytes takes, cycles to pack an element of
-B, and by how many workers, a number that is fixed as sums depend on it."""
+PAIR_LEAST, PAIR_WORKERS = 48, 2
+"""Two steps of the sum in a vector: least rows, and by how many workers B is packed, a number that is fixed as sums
+depend on it."""
 
 PAIR_VECTORS, HALVES = 8, 4
 """Vectors of columns up to which half of one counts more than one program for many sizes; and up to which tiles are of
 half vectors where these have twice the rate: 0-5% over pairs of steps, 1.2-1.5 times as fast for short or odd sums; up
 to 9% were lost at 104 columns."""
-
-PAGE = 4096
 
 MAX_K, MAX_K_PACKED = 2048, 192
 """Steps of the sum per block, and where A is packed too or not read along K: the first-level cache holds both."""
@@ -104,30 +76,30 @@ def register_tile(c: Contraction, block_k: int, width: int, target: Target, a_in
     m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
     along_rows = lanes_along_rows(c)
     streamed = b_in_place and block_k < k
-    far_b = b_in_place and not streamed and row_bytes(c.b, c.k) > FAR_STEP
+    far_b = b_in_place and not streamed and row_bytes(c.b, c.k) > machine(target).costs.far_step
     ahead = far_b and row_bytes(c.b, c.k) >= PAGE  # the next tile's columns are being prefetched
+    facts, costs = machine(target), machine(target).costs
     dots = 0 if streamed or not along_rows and not width <= k <= MAX_K_DOTS else MAX_DOTS
     usual = (0, 0) if ahead else (USUAL_ROWS, target.registers // 8)
-    rate = machine(target).declared.fma_per_cycle
-    if rate == 1 and b_in_place and k <= SHORTEST_K and m > 1 and n % (WIDE[1] * width) == 0:
+    if facts.declared.fma_per_cycle == 1 and b_in_place and k <= SHORTEST_K and m > 1 and n % (WIDE[1] * width) == 0:
         return *(TALL if target.units == 1 and m >= TALL[0] else WIDE), 0, 0.0
     found = 1, 1, 0, float("inf")
     for vectors in range(1, min(STREAM_VECTORS[-1] if streamed else MAX_VECTORS, ceil(n / width)) + 1):
         most = most_rows(vectors, target)
         across, left = divmod(n, vectors * width)
-        for rows in range(1, min(most, IN_PLACE_ROWS if a_in_place else most, m) + 1):
+        for rows in range(1, min(most, facts.declared.side_by_side if a_in_place else most, m) + 1):
             copies = rows * vectors
-            step = tile_step(rows, vectors, target) + (FAR_CYCLES if ahead else 0)
+            step = tile_step(rows, vectors, target) + (costs.far_row if ahead else 0)
             row = vectors * target.vector_bytes
-            beside = row if ahead else IN_PLACE_ROWS * c.a.dtype.itemsize if far_b else row // 4
+            beside = row if ahead else facts.declared.side_by_side * c.a.dtype.itemsize if far_b else row // 4
             near = max(across, 1) * row if passed else row
-            if block_k * (near + beside) > target.l1 and m > rows:
-                fetch = row / (L2_RATE_FAR if far_b else L2_RATE)
-                step = max(step, fetch) + L2_LOST * fetch * (fetch / step if passed else 1)
-            tile = step * k + (TILE_CYCLES + copies) * ceil(k / block_k)
+            if not fits(block_k * (near + beside), 1, target) and m > rows:
+                fetch = row / (costs.l2_bytes_far if far_b else costs.l2_bytes)
+                step = max(step, fetch) + costs.l2_lost * fetch * (fetch / step if passed else 1)
+            tile = step * k + (costs.panel_tile + copies) * ceil(k / block_k)
             edge = (0.0, 0) if left == 0 else (tile, 0)
             if across and 0 < left <= dots and not (along_rows and rows not in (width // 2, width)):
-                edge = min(edge, (dot_cycles(rows, left, k, width, along_rows), left))
+                edge = min(edge, (dot_cycles(rows, left, k, width, along_rows, facts), left))
             cycles = ceil(m / rows) * (across * tile + edge[0])
             if (rows, vectors) == usual:
                 cycles *= USUAL
@@ -145,11 +117,15 @@ def most_rows(vectors: int, target: Target) -> int:
 
 def tile_step(rows: int, vectors: int, target: Target) -> float:
     """Cycles of a register tile per step of the sum."""
+    facts = machine(target)
     if target.registers <= FEW_REGISTERS:
-        return step_cycles(rows, vectors)
-    rate = machine(target).declared.fma_per_cycle
-    step = max(rows * vectors / rate, (rows + vectors) / LOADS, MIN_CHAINS / 2)
-    return step * (1 + NARROW[rate] / vectors)
+        return step_cycles(rows, vectors, facts.costs)
+    return least_step(rows, vectors, facts, facts.declared.fma_per_cycle) * (1 + facts.costs.narrow_tile / vectors)
+
+
+def least_step(rows: int, vectors: int, facts: Machine, rate: int) -> float:
+    """Likewise where nothing but issue, loads and latency counts."""
+    return max(rows * vectors / rate, (rows + vectors) / facts.costs.panel_loads, facts.declared.fma_latency)
 
 
 def pair_tile(c: Contraction, width: int, target: Target) -> tuple[int, int, float]:
@@ -162,26 +138,27 @@ def pair_tile(c: Contraction, width: int, target: Target) -> tuple[int, int, flo
     whole = n % width == 0 and n > width and target.registers > FEW_REGISTERS
     if width < 4 or m < PAIR_LEAST or not few or k % 2 or n % half or whole:
         return found
-    packing, rate = PAIR_WORKERS * PAIR_PACKED * k * n, machine(target).declared.fma_per_cycle
+    facts, costs = machine(target), machine(target).costs
+    packing, rate = PAIR_WORKERS * costs.pack_pairs * k * n, facts.declared.fma_per_cycle
     for vectors in [v for v in range(1, MAX_VECTORS + 1) if n % (v * half) == 0]:
         row = vectors * target.vector_bytes
-        for rows in range(1, min(most_rows(vectors, target), IN_PLACE_ROWS, m) + 1):
+        for rows in range(1, min(most_rows(vectors, target), facts.declared.side_by_side, m) + 1):
             copies = rows * vectors
             step = tile_step(rows, vectors, target)
             if target.registers > FEW_REGISTERS and rate > 1:
-                step = max(copies / 2, (rows + vectors) / LOADS, MIN_CHAINS / 2)
-            if k // 2 * (row + row // 4) > target.l1:
-                step = max(step, row / L2_RATE) + L2_LOST * row / L2_RATE
-            tile = step * k / 2 + TILE_CYCLES + copies * (1 + PAIR_ADDED * target.vector_bytes / (32 * rate))
+                step = least_step(rows, vectors, facts, 2)
+            if not fits(k // 2 * (row + row // 4), 1, target):
+                step = max(step, row / costs.l2_bytes) + costs.l2_lost * row / costs.l2_bytes
+            tile = step * k / 2 + costs.panel_tile + copies * (1 + costs.pair_added * target.vector_bytes / (32 * rate))
             cycles = ceil(m / rows) * (n // (vectors * half)) * tile + packing
             if cycles <= found[2]:
                 found = rows, vectors, cycles
     return found
 
 
-def dot_cycles(rows: int, columns: int, k: int, width: int, along_rows: bool) -> float:
+def dot_cycles(rows: int, columns: int, k: int, width: int, along_rows: bool, facts: Machine) -> float:
     """Cycles of the dot products of a tile's rows."""
     if along_rows:
-        return k * (1 + columns) / 2 + TILE_CYCLES
-    return sum(ceil(k / width) * max(rows * count, rows + count, MIN_CHAINS) / 2 + TILE_CYCLES
-               + rows * count * ACROSS_CYCLES for count in dot_groups(rows, columns))
+        return k * (1 + columns) / 2 + facts.costs.panel_tile
+    return sum(ceil(k / width) * max(rows * count / 2, (rows + count) / 2, facts.declared.fma_latency)
+               + facts.costs.panel_tile + rows * count * facts.costs.across for count in dot_groups(rows, columns))

@@ -8,6 +8,8 @@ from __future__ import annotations
 from itertools import product as product_of
 from math import ceil
 
+from minigrad.codegen.cost.caches import fits, room
+from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.blocking import product, row_bytes
 from minigrad.codegen.strategies.recognise import Contraction
@@ -46,19 +48,16 @@ SHARED_ROWS = 96
 NEAR_ROWS = 32
 """Rows of a unit for which a block of B in place is worth keeping in the first-level cache."""
 
-FAR_STEP = 2048
-"""Bytes from which on rows of B in place are far from each other."""
-
 
 def writes_rows(c: Contraction, columns: int, block_k: int, in_place: bool, target: Target) -> bool:
     """Whether panels of so many columns of B all stay in the first-level cache, or in the second where sums are short
     and the output is large: a unit goes through them tile by tile of rows then, and writes its output front to back."""
     itemsize = max(c.a.dtype.itemsize, 4)
     b_bytes = block_k * columns * itemsize
-    large = 2 * extent(c.m[-1]) * columns * itemsize >= target.l2
-    far_b = in_place and row_bytes(c.b, c.k) > FAR_STEP
-    second = block_k <= SHORT_K and large and not far_b and 4 * b_bytes <= target.l2
-    return block_k == extent(c.k[-1]) and (2 * b_bytes <= target.l1 or second)
+    large = 2 * extent(c.m[-1]) * columns * itemsize >= room(2, target)
+    far_b = in_place and row_bytes(c.b, c.k) > machine(target).costs.far_step
+    second = block_k <= SHORT_K and large and not far_b and fits(4 * b_bytes, 2, target)
+    return block_k == extent(c.k[-1]) and (fits(2 * b_bytes, 1, target) or second)
 
 
 def units(c: Contraction, n: int, rows: int, columns: int, block_k: int, in_place: bool, target: Target,
@@ -74,9 +73,9 @@ def units(c: Contraction, n: int, rows: int, columns: int, block_k: int, in_plac
     tall = min(down, ceil(UNIT_ROWS / rows))
     wide = across
     if block_k < k:
-        elements = target.l2 // max(c.a.dtype.itemsize, 4)
-        room = max(elements // SUMS_PART, elements - (tall * rows + columns) * block_k)
-        wide = min(across, max(1, room // (tall * rows * columns)))
+        elements = room(2, target) // max(c.a.dtype.itemsize, 4)
+        for_sums = max(elements // SUMS_PART, elements - (tall * rows + columns) * block_k)
+        wide = min(across, max(1, for_sums // (tall * rows * columns)))
     if writes_rows(c, across * columns, block_k, in_place, target):
         tall = max(1, min(tall, down // wanted))
     else:
@@ -100,10 +99,10 @@ def tall_units(c: Contraction, n: int, rows: int, columns: int, block_k: int, ta
     itemsize = max(c.a.dtype.itemsize, 4)
     down, across = ceil(extent(c.m[-1]) / rows), ceil(n / columns)
     _, wanted = other_units(c, n, target)
-    wide = max(1, min(target.l2 // PASSED_PART // (block_k * columns * itemsize), across // wanted))
+    wide = max(1, min(room(2, target) // PASSED_PART // (block_k * columns * itemsize), across // wanted))
     tall = down
     if block_k < extent(c.k[-1]):
-        tall = max(1, min(tall, target.l2 // (rows * wide * columns * itemsize)))
+        tall = max(1, min(tall, room(2, target) // (rows * wide * columns * itemsize)))
     if target.units > 1:
         tall = min(tall, max(ceil(SHARED_ROWS / rows), down * ceil(across / wide) // wanted))
     return even(down, tall) * rows, even(across, wide) * columns

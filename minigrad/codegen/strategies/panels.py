@@ -22,6 +22,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import ceil, gcd
 
+from minigrad.codegen.cost.caches import PAGE, fits, room
 from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.lowering.collapse import coefficient
@@ -33,20 +34,16 @@ from minigrad.codegen.strategies.panel_form import LEAST_NEAR, begins_at_once, f
 from minigrad.codegen.strategies.panel_tiles import (
     FEW_REGISTERS,
     HALVES,
-    IN_PLACE_ROWS,
-    L2_RATE,
-    LOADS,
     MAX_K,
     MAX_K_PACKED,
-    PAGE,
     PAIR_LEAST,
     ROW_K,
+    least_step,
     pair_tile,
     register_tile,
     stream_tile,
 )
 from minigrad.codegen.strategies.panel_units import (
-    FAR_STEP,
     NEAR_ROWS,
     SHARED_ROWS,
     part,
@@ -69,12 +66,6 @@ of a packed contraction, for 20-40% of the time."""
 MIN_K = 4
 """Steps of the sum below which a tile is no more than its stores."""
 
-MAX_WASTE = 1.35
-"""Tiles may cover so much more than the output: beyond, variables belong together."""
-
-MAX_WASTE_ONE = 1.12
-"""Likewise where there is one multiply-add a cycle: packing takes less time beside them."""
-
 A_PART = 3
 """Part of the second-level cache that A takes at most where blocks of B are to stay in the first."""
 
@@ -86,9 +77,6 @@ blocks are longer: sums come from memory less often, for 2-8%."""
 NEAR_VECTORS = 4
 """Not where so many vectors of each row of B stay in the first-level cache."""
 
-PACK_ROWS = {2: 48, 1: 512}
-"""Rows of A from which packing B pays, by multiply-adds per cycle: at one, rows of B in place arrive in time from the
-second-level cache, and packing them first lost 2-20% with 49 to 400 rows."""
 
 @lru_cache(maxsize=256)
 def plan(nest: Nest, target: Target) -> PanelPlan | str:
@@ -140,9 +128,9 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
     """Where operands are read, the register tile, blocks of K, units of work."""
     m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
     in_place = is_plain(c.b) and value_accesses(c.b, ())[0].step(c.n[-1]) == 1
-    long = k * NEAR_VECTORS * target.vector_bytes > target.l1
+    long = not fits(k * NEAR_VECTORS * target.vector_bytes, 1, target)
     b_bytes = k * n * max(c.a.dtype.itemsize, 4)
-    few = in_place and is_plain(c.a) and m <= STREAM_ROWS and long and 2 * b_bytes > target.l2
+    few = in_place and is_plain(c.a) and m <= STREAM_ROWS and long and not fits(2 * b_bytes, 2, target)
     if m == 1 and not few:
         return "no panels: a vector times a matrix that stays near"
     a, b, block_k = streamed_operands(c, target) if few else operands(c, width, target, in_place, long)
@@ -167,8 +155,8 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
     columns, n = vectors * width // group, n - dots
     if dots and not lanes_along_rows(c):
         block_k = k
-    waste = MAX_WASTE if machine(target).declared.fma_per_cycle > 1 else MAX_WASTE_ONE
-    if ceil(m / rows) * rows * ceil(n / columns) * columns > waste * m * n and len(c.m) + len(c.n) > 2:
+    waste = ceil(m / rows) * rows * ceil(n / columns) * columns / (m * n)
+    if waste > machine(target).costs.max_waste and len(c.m) + len(c.n) > 2:
         return f"no panels: tiles of {rows} x {columns} waste too much of {m} x {n}"
     passed = b != "place" and a == "place" and not far_a
     if streamed:
@@ -188,20 +176,21 @@ def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
 def streamed_operands(c: Contraction, target: Target) -> tuple[str, str, int]:
     """How A and B are read where few rows of A, plain in memory, use a large B, and the steps of the sum per block."""
     m = extent(c.m[-1])
-    if m >= IN_PLACE_ROWS:
+    facts = machine(target)
+    if m >= facts.declared.side_by_side:
         return packed_form(c), "place", STREAM_K_PACKED
-    return "place", "place", ROW_K if m == 1 and machine(target).speed.long_streams else STREAM_K
+    return "place", "place", ROW_K if m == 1 and facts.speed.long_streams else STREAM_K
 
 
 def operands(c: Contraction, width: int, target: Target, in_place: bool, long: bool) -> tuple[str, str, int]:
     """How A and B are read elsewhere, and the steps of the sum per block. `in_place`: B may be; `long`: a few vectors
     of each of its rows are more than the first-level cache holds."""
     m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
-    a = "place" if is_plain(c.a) else packed_form(c)
+    a, costs = "place" if is_plain(c.a) else packed_form(c), machine(target).costs
     far_a = a == "place" and row_bytes(c.a, c.k) > c.a.dtype.itemsize
-    far_b, narrow = in_place and row_bytes(c.b, c.k) >= FAR_STEP, target.registers <= FEW_REGISTERS
+    far_b, narrow = in_place and row_bytes(c.b, c.k) >= costs.far_step, target.registers <= FEW_REGISTERS
     near = in_place and fits_in_place(c, k * n * max(c.a.dtype.itemsize, 4), target)
-    if in_place and (m < PACK_ROWS[machine(target).declared.fma_per_cycle] or near and not far_a and not (
+    if in_place and (m < costs.pack_rows or near and not far_a and not (
             m >= SHARED_ROWS and (far_b if long or far_b and narrow else is_crowded(c, target)))):
         b = "place"
     else:
@@ -219,15 +208,19 @@ def packed_form(c: Contraction) -> str:
 def fits_in_place(c: Contraction, b_bytes: int, target: Target) -> bool:
     """Whether B stays in the second-level cache, its rows whole lines long and spread over the sets of the first."""
     step = row_bytes(c.b, c.k)
-    return b_bytes <= target.l2 and step % target.vector_bytes == 0 and step % PAGE != 0
+    return fits(b_bytes, 2, target) and step % target.vector_bytes == 0 and step % PAGE != 0
 
 
 def is_crowded(c: Contraction, target: Target) -> bool:
     """Whether rows of a panel of B, in place, meet in few sets of the first-level cache, so that it does not hold them:
     rows of 256 bytes, 512 apart, have half of it."""
     row, n = NEAR_VECTORS * target.vector_bytes, extent(c.n[-1]) * c.b.dtype.itemsize
-    room = target.l1 * row // max(row, gcd(row_bytes(c.b, c.k), PAGE))
-    return n > row and extent(c.k[-1]) * row > room
+    return n > row and extent(c.k[-1]) * row > spread_room(c, row, target)
+
+
+def spread_room(c: Contraction, row: int, target: Target) -> int:
+    """Bytes of the first-level cache in the sets that the first `row` bytes of rows of B meet in."""
+    return room(1, target) * row // max(row, gcd(row_bytes(c.b, c.k), PAGE))
 
 
 def stays_near(c: Contraction, rows: int, vectors: int, target: Target) -> bool:
@@ -235,10 +228,11 @@ def stays_near(c: Contraction, rows: int, vectors: int, target: Target) -> bool:
     the first one holds while rows of A pass by. Not where these would come from memory, in parts: 5-10% lost at
     1000x112x1000."""
     row, k = vectors * target.vector_bytes, extent(c.k[-1])
-    step = max(rows * vectors / machine(target).declared.fma_per_cycle, (rows + vectors) / LOADS)
-    waits = row / L2_RATE > step and k * row > target.l1
+    facts = machine(target)
+    step = least_step(rows, vectors, facts, facts.declared.fma_per_cycle)
+    waits = row / facts.costs.l2_bytes > step and not fits(k * row, 1, target)
     a_bytes = product(extent(v) for v in (*c.batch, *c.m, *c.k)) * c.a.dtype.itemsize
-    return waits and extent(c.m[-1]) > NEAR_ROWS and a_bytes <= target.l2 // A_PART and k % 2 == 0 and (
+    return waits and extent(c.m[-1]) > NEAR_ROWS and fits(A_PART * a_bytes, 2, target) and k % 2 == 0 and (
         near_steps(c, rows, vectors, target) >= LEAST_NEAR)
 
 
@@ -246,8 +240,8 @@ def near_steps(c: Contraction, rows: int, vectors: int, target: Target) -> int:
     """Steps of the sum for which a panel of B in place stays in the first-level cache beside two tiles of A: equal
     parts of K, of whole iterations."""
     row = vectors * target.vector_bytes
-    room = target.l1 * row // max(row, gcd(row_bytes(c.b, c.k), PAGE))
-    return part(extent(c.k[-1]), max(2, room // (row + 2 * rows * c.a.dtype.itemsize)), 2)
+    most = spread_room(c, row, target) // (row + 2 * rows * c.a.dtype.itemsize)
+    return part(extent(c.k[-1]), max(2, most), 2)
 
 
 def fits_halves(c: Contraction, width: int, target: Target) -> bool:

@@ -3,11 +3,12 @@ from __future__ import annotations
 
 from math import ceil
 
+from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.plan.general import Choice, general_plan
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.strategies.access import accesses, extent
-from minigrad.codegen.strategies.lanes import best_lane, domain_order, parallel_prefix, store_steps, widths
+from minigrad.codegen.strategies.lanes import best_lane, domain_order, parallel_prefix, widths
 from minigrad.target import Target
 from minigrad.value import walk
 
@@ -23,7 +24,8 @@ def plan(nest: Nest, target: Target) -> Plan:
     order = domain_order(nest, found)
     best = None
     if not target.is_gpu:
-        best = best_lane([(v, True) for v in nest.domain], found, widths(nest, target), store_steps(target))
+        apart = machine(target).declared.strided_stores
+        best = best_lane([(v, True) for v in nest.domain], found, widths(nest, target), apart)
     size = sum(1 for s in nest.body if not isinstance(s, Nest) for _ in walk(s.value))
     lanes, width, tile = "", 1, 1
     if best is not None:

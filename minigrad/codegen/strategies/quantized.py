@@ -29,7 +29,7 @@ from minigrad.value import Value, const, expressions, free_variables, rebuild, s
 
 _LANES = Target("16 lanes", "llvm", "", 4 * PANEL, 32, 1)
 
-UNITS, UNIT_PANELS, UNIT_PANELS_VNNI = 4, 32, 128
+UNITS, UNIT_PANELS, UNIT_PANELS_APART = 4, 32, 128
 """Units of work worth having of a small matrix, and panels of one otherwise: each splits x anew, which takes as long as
 two or three panels, and starts its streams. On AMX their number is a power of two where there are more, which two, four
 or eight threads share evenly, and twice that of threads at least. On VNNI it is that of threads, or so many times that
@@ -77,7 +77,7 @@ def plan(nest: Nest, target: Target) -> QuantizedPlan | None:
         return None
     panels = extent(found.panel)
     if suffix:
-        units = target.units << max(0, (panels // UNIT_PANELS_VNNI // target.units).bit_length() - 1)
+        units = target.units << max(0, (panels // UNIT_PANELS_APART // target.units).bit_length() - 1)
     else:
         parts = panels // UNIT_PANELS
         units = max(UNITS, 1 << (2 * target.units - 1).bit_length(), 1 << parts.bit_length() >> 1)

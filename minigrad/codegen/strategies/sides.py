@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from minigrad.codegen.cost.caches import LINE
 from minigrad.codegen.ir.nodes import If, Stmt, Store
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.launch import ceil_div
@@ -13,9 +14,6 @@ from minigrad.codegen.strategies.windows import Axis, Layout, layout
 from minigrad.codegen.words import with_words
 from minigrad.expr import Index, Var, bounds, product, subs, variables
 from minigrad.value import Value, const, guard, indices_of, walk
-
-LINE = 64
-"""Bytes of a cache line: rows of packed blocks are an odd number of lines apart, so that columns use all cache sets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +111,7 @@ def boxes(name: str, axes: tuple[Axis, ...], n: Side, k: Side, tile: int, itemsi
     images = replace(images, pitches=dense(images.parts))
     steps = k.of([v for v in k.variables if v not in {a.tap for a in axes}])
     box = lay.plane * lay.planes
-    line = LINE // itemsize
+    line = LINE // itemsize  # boxes are an odd number of lines apart, so that columns use all cache sets
     pitch = (-(-box // line) | 1) * line
     image_size = pitch * prod(steps.parts)
     steps = replace(steps, pitches=tuple(p * pitch for p in dense(steps.parts)))

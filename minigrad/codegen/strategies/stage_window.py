@@ -15,12 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from minigrad.codegen.cost.caches import LINE, PAGE
 from minigrad.codegen.ir.nodes import Alloc, If, Let, Loop, Prefetch, Stmt, Store
 from minigrad.codegen.lowering.collapse import coefficient
-from minigrad.codegen.strategies.blocking import PAGE
 from minigrad.codegen.strategies.plan import WindowPlan
 from minigrad.codegen.strategies.recognise_window import Window
-from minigrad.codegen.strategies.sides import LINE
 from minigrad.codegen.transforms.roll import HEAVY
 from minigrad.codegen.value_walk import replace_values
 from minigrad.errors import InternalError

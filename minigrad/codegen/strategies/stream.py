@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
-from minigrad.codegen.cost.machine import machine
+from minigrad.codegen.cost.caches import LINE
+from minigrad.codegen.cost.machine import Speed, machine
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.lowering.scales import factors_of, scaled_terms, take_scales
@@ -32,8 +33,6 @@ from minigrad.value import Value, free_variables, substitute, walk
 MAX_ROWS = 16
 """Rows of x up to which one pass over w is worth a tile of all of them."""
 
-MAX_TILE_ROWS = 8
-
 NEAR_STEP = 128
 """Elements from one step of the sum to the next that still make a front-to-back stream."""
 
@@ -43,12 +42,8 @@ MIN_STREAM = 1 << 12
 MIN_INNER = 8
 """Steps of the sum below a factor that make it worth being taken out."""
 
-STREAMS = 8
-"""Panels of w read side by side, at most: enough to keep memory busy, and to hide the latency of the sums."""
-
-LONG_STREAMS, LONG_ROWS = 4, 2
-"""Likewise under `Speed.long_streams` with so few rows, which wait for memory, where each step takes lines: 2-20%.
-More rows wait for multiply-adds, and lost 1-2%."""
+FEW_ROWS = 2
+"""Rows of x up to which a product waits for memory alone. More wait for multiply-adds: fewer streams lost 1-2%."""
 
 FEW_LEFT = 32
 """Part of all panels that may be left by tiles of several, and go one by one: 3 panels at a time rather than 2 gain
@@ -58,15 +53,11 @@ ENOUGH_SUMS = 16
 """Sums in flight that keep multiply-adds busy and few loads beside them, where one begins per cycle: 2 panels of 128
 with 8 rows, 4 with 4 rows, without any that is left, were 2-4% faster than 3 and 6."""
 
-AHEAD_INNER, AHEAD_SCALES = 512, 192
-"""Bytes from what is used below a factor to what is prefetched: some iterations of unpacking bits; likewise of scales,
-some blocks. Of those the processor's own prefetching was late: 5-10% of a product."""
-
-AHEAD, AHEAD_ROWS, LINE = 4096, 8, 64
-"""Bytes ahead at which panels are prefetched where each step takes lines of them and multiply-adds begin one by one, so
-that instructions in flight do not reach far: with so many rows 4-15%. Fewer wait for memory, where prefetches take the
-places of what the processor fetches by itself: up to 1.8 times as long. One panel of integers is prefetched likewise:
-81 to 92% of the rate of reading in 4 bits, 88 to 97 in 8; eight panels side by side went at 66 and 72."""
+AHEAD_ROWS = 8
+"""Panels are prefetched where each step takes lines of them and multiply-adds begin one by one, so that instructions in
+flight do not reach far: with so many rows 4-15%. Fewer wait for memory, where prefetches take the places of what the
+processor fetches by itself: up to 1.8 times as long. One panel of integers is prefetched likewise: 81 to 92% of the
+rate of reading in 4 bits, 88 to 97 in 8; eight panels side by side went at 66 and 72."""
 
 MIN_TILES, FEW_TILES, SMALL_STREAM = 12, 4, 1 << 17
 """Iterations of the parallel loop worth having, and where w has fewer elements than the third number."""
@@ -164,7 +155,9 @@ def plan(nest: Nest, target: Target) -> tuple[Nest, Plan] | None:
     outer = scaled_prefix(found.bodies, found.over)
     alone = one_panel_at_a_time(found, outer, target)
     sums = len(found.bodies)
-    tile: list[tuple[str, int]] = [(v.name, rows_at_once(extent(v))) for v in found.rows]
+    facts, speed = machine(target), machine(target).speed
+    side = facts.declared.side_by_side
+    tile: list[tuple[str, int]] = [(v.name, rows_at_once(extent(v), side)) for v in found.rows]
     copies = 1
     for _, f in tile:
         copies *= f
@@ -198,16 +191,16 @@ def plan(nest: Nest, target: Target) -> tuple[Nest, Plan] | None:
         if not isinstance(v.hi, int) or steps > SHORT and steps * copies > MAX_UNROLLED:
             break
         short.append(v)
-    slow = machine(target).declared.fma_per_cycle == 1 and prod(blocks.get(v.name, 1) for v in found.rows) >= AHEAD_ROWS
-    far = AHEAD if alone or slow and not outer and not short and takes_lines(found, nest) else 0
+    slow = facts.declared.fma_per_cycle == 1 and prod(blocks.get(v.name, 1) for v in found.rows) >= AHEAD_ROWS
+    far = speed.ahead if alone or slow and not outer and not short and takes_lines(found, nest) else 0
     nest = take_scales(nest, len(outer)) if outer else nest
     names = {v.name for v in short} if outer else set(found.everywhere(short))
     return nest, general_plan("stream", nest, Choice(
         tuple([v.name for v in order]), parallel_prefix(counts, target), dict(tile), lanes=found.lane.name, width=width,
-        unroll=frozenset(names), ahead=tuple(prefetches(found, outer, short, far))))
+        unroll=frozenset(names), ahead=tuple(prefetches(found, outer, short, far, speed))))
 
 
-def prefetches(found: Streamed, outer: tuple[Var, ...], short: list[Var], far: int) -> list[Ahead]:
+def prefetches(found: Streamed, outer: tuple[Var, ...], short: list[Var], far: int, speed: Speed) -> list[Ahead]:
     """What streams past: panels `far` bytes ahead where that is not 0; below factors scales and what else is not
     dense enough for the processor to see, as unrolled steps of the sum move it."""
     inner = found.over[len(outer):]
@@ -215,12 +208,12 @@ def prefetches(found: Streamed, outer: tuple[Var, ...], short: list[Var], far: i
         return [Ahead(name, inner[-1].name, far) for name in streamed_along(found.bodies, found.lane)] if far else []
     terms = [term for body in found.bodies for term in scaled_terms(body, inner)]
     scales = streamed_along([scale for scale, _ in terms if scale is not None], found.lane)
-    made = [Ahead(name, outer[-1].name, AHEAD_SCALES) for name in scales]
+    made = [Ahead(name, outer[-1].name, speed.ahead_scales) for name in scales]
     rest = [rest for _, rest in terms]
     if far:
         return made + [Ahead(name, inner[0].name, far) for name in streamed_along(rest, found.lane, inner[1:])]
     at = next((v for v in reversed(inner) if v not in short), outer[-1])
-    return made + [Ahead(name, at.name, AHEAD_INNER) for name in streamed_along(rest, found.lane, short)]
+    return made + [Ahead(name, at.name, speed.ahead_inner) for name in streamed_along(rest, found.lane, short)]
 
 
 def streamed_along(values: Sequence[Value], lane: Var, without: Sequence[Var] = ()) -> list[str]:
@@ -239,7 +232,7 @@ def takes_lines(found: Streamed, nest: Nest) -> bool:
 def one_panel_at_a_time(found: Streamed, outer: tuple[Var, ...], target: Target) -> bool:
     """Whether the sums below a factor are of integers, so little arithmetic that few rows wait for memory alone: in one
     stream it is read fastest, where it is in long ones."""
-    if not (outer and machine(target).speed.long_streams and prod(map(typical, found.rows)) <= LONG_ROWS):
+    if not (outer and machine(target).speed.long_streams and prod(map(typical, found.rows)) <= FEW_ROWS):
         return False
     inner = found.over[len(outer):]
     terms = [rest for body in found.bodies for _, rest in scaled_terms(body, inner)]
@@ -248,8 +241,9 @@ def one_panel_at_a_time(found: Streamed, outer: tuple[Var, ...], target: Target)
 
 def streams_at_once(found: Streamed, nest: Nest, target: Target) -> int:
     """Panels that are read side by side, at most."""
-    waits = prod(map(typical, found.rows)) <= LONG_ROWS
-    return LONG_STREAMS if machine(target).speed.long_streams and waits and takes_lines(found, nest) else STREAMS
+    waits = prod(map(typical, found.rows)) <= FEW_ROWS
+    speed = machine(target).speed
+    return speed.streams_of_lines if waits and takes_lines(found, nest) else speed.streams
 
 
 def whole_tiles(panel: Var, most: int, copies: int, target: Target) -> int:
@@ -265,9 +259,9 @@ def whole_tiles(panel: Var, most: int, copies: int, target: Target) -> int:
     return factor
 
 
-def rows_at_once(count: int) -> int:
-    """Rows of x in a tile: rows that lie a power of two apart meet in one set of the first-level cache."""
-    return count if count <= MAX_TILE_ROWS else next((f for f in range(MAX_TILE_ROWS, 3, -1) if count % f == 0), count)
+def rows_at_once(count: int, most: int) -> int:
+    """Rows of x in a tile: of rows that lie a power of two apart the first-level cache holds so many."""
+    return count if count <= most else next((f for f in range(most, 3, -1) if count % f == 0), count)
 
 
 def scaled_prefix(bodies: tuple[Value, ...], over: tuple[Var, ...]) -> tuple[Var, ...]:

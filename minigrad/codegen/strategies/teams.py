@@ -11,11 +11,12 @@ one have is joined by the device, and only what sub-groups leave is added up in 
 """
 from __future__ import annotations
 
+from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.microkernels.sub_group import sub_group_name, sub_group_width
 from minigrad.codegen.strategies.access import accesses, extent, typical
-from minigrad.codegen.strategies.lanes import ITEMS_PER_UNIT, domain_order
+from minigrad.codegen.strategies.lanes import domain_order
 from minigrad.codegen.strategies.plan import TeamPlan
 from minigrad.expr import Var
 from minigrad.target import Target
@@ -49,7 +50,7 @@ def plan(nest: Nest, target: Target) -> TeamPlan | str:
         return f"no team: {length} terms are too few"
     order = domain_order(nest, accesses(nest))
     fast = "item" if any(contiguous(nest, over[-1]) for over in loops if over) else "row"
-    if fast == "row" and outputs >= target.units * ITEMS_PER_UNIT // TERMS:
+    if fast == "row" and outputs >= target.units * machine(target).declared.items_per_unit // TERMS:
         return "no team: the domain alone keeps the device busy"
     group = power(min(GROUP, target.max_group))
     if fast == "item":

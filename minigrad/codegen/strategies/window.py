@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
+from minigrad.codegen.cost.caches import room
+from minigrad.codegen.cost.machine import Costs, machine
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.strategies import window_groups
 from minigrad.codegen.strategies.access import typical
@@ -36,12 +38,6 @@ SPARE_REGISTERS = 2
 
 CHAINS = 8
 """Sums in flight that hide the latency of a multiply-add."""
-
-CROSSING = 2.0
-"""Loads that a vector of positions counts for: it mostly lies across two cache lines."""
-
-TILE_CYCLES = {"taps": 12.0, "plane": 4.0}
-"""Cycles that a tile costs besides its multiply-adds and loads."""
 
 REST = 1.15
 """What rows that whole tiles leave cost: a tile of their own is further code."""
@@ -79,10 +75,10 @@ def make_plan(window: Window, target: Target) -> WindowPlan:
     vectors = ceil(columns / width)
     kernel = len(phase.rows.taps), len(phase.columns.taps)
     stride = phase.rows.stride
-    passes = 1
+    passes, costs = 1, machine(target).costs
     if window.form == "plane":
-        room = target.registers - SPARE_REGISTERS - 2
-        passes = min(kernel[1], ceil(kernel[0] * kernel[1] / room))
+        spare = target.registers - SPARE_REGISTERS - 2
+        passes = min(kernel[1], ceil(kernel[0] * kernel[1] / spare))
         kernel = kernel[0], ceil(kernel[1] / passes)
     best: tuple[float, int, int] | None = None
     for count in range(MAX_VECTORS, 0, -1):
@@ -94,15 +90,15 @@ def make_plan(window: Window, target: Target) -> WindowPlan:
             if rows > 1 and not fits:
                 break
             whole, rest = divmod(height, rows) if window.form == "taps" else (ceil(height / rows), 0)
-            cycles = whole * tile_cycles(window.form, kernel, rows, count, stride)
+            cycles = whole * tile_cycles(window.form, kernel, rows, count, stride, costs)
             if rest:
-                cycles = (cycles + tile_cycles(window.form, kernel, rest, count, stride)) * REST
+                cycles = (cycles + tile_cycles(window.form, kernel, rest, count, stride, costs)) * REST
             cycles *= vectors / count
             if best is None or cycles < best[0] * 0.99:
                 best = cycles, rows, count
     _, rows, count = present(best, "[plan] expected a tile of a window")
     pitch = (vectors + 1) * width * phase.columns.stride * window.value.dtype.itemsize
-    band = max(1, (target.l1 // 2 // pitch - kernel[0]) // (stride * rows))
+    band = max(1, (room(1, target) // 2 // pitch - kernel[0]) // (stride * rows))
     tiles = ceil(height / rows)
     if window.form == "taps":
         planes = 1
@@ -123,10 +119,11 @@ def registers(form: str, kernel: tuple[int, int], rows: int, vectors: int) -> in
     return rows * vectors + kernel[0] + vectors + SPARE_REGISTERS
 
 
-def tile_cycles(form: str, kernel: tuple[int, int], rows: int, vectors: int, stride: int) -> float:
+def tile_cycles(form: str, kernel: tuple[int, int], rows: int, vectors: int, stride: int, costs: Costs) -> float:
     """Cycles of a register tile: two multiply-adds and two loads per cycle, sums waiting for themselves."""
     terms = kernel[0] * kernel[1] * rows * vectors
     positions = kernel[1] * vectors * (stride * (rows - 1) + kernel[0])
     chains = kernel[0] * kernel[1] if form == "plane" else rows * vectors
-    loads = CROSSING * positions + (rows if form == "plane" else kernel[0] * kernel[1])
-    return max(terms / 2 * max(1.0, CHAINS / chains), loads / 2) + TILE_CYCLES[form]
+    loads = costs.crossing * positions + (rows if form == "plane" else kernel[0] * kernel[1])
+    beside = costs.plane_tile if form == "plane" else costs.window_tile
+    return max(terms / 2 * max(1.0, CHAINS / chains), loads / 2) + beside

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
+from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Nest, Param
 from minigrad.codegen.microkernels.matrix import WAVE
 from minigrad.codegen.strategies.blocking import is_plain, size
@@ -36,12 +37,6 @@ MAX_TERMS = 400
 
 MIN_REUSE = 2
 """How often a position is read on average from which local memory pays."""
-
-LOCAL_PER_WAVE = 2048
-"""Bytes of local memory that a wave may take where as many waves as possible share a unit."""
-
-COPY, STORE, BEGIN = 16, 8, 40
-"""Instructions to copy a position, to store an output, and of a work-item besides."""
 
 ITEMS_PER_UNIT = 1024
 """Sums around a plane are split while that leaves no more work-items per unit: the groups wait at barriers."""
@@ -285,19 +280,20 @@ def groups(f: Figures, shares: Shares) -> int:
 
 def cost(f: Figures, shares: Shares, target: Target) -> float:
     """Instructions of all waves, and of units that wait for the last group or have room for few waves."""
-    tile, waves = tile_of(f, shares), ceil(shares.items / WAVE)
-    each = ceil(shares.deep * tile.rows * tile.columns / shares.items) * COPY
+    tile, waves, facts = tile_of(f, shares), ceil(shares.items / WAVE), machine(target)
+    begin, copy, store = facts.costs.item, facts.costs.item_copy, facts.costs.item_store
+    each = ceil(shares.deep * tile.rows * tile.columns / shares.items) * copy
     for rows, columns in f.taps:
         read = columns * (f.stride[0] * (shares.height - 1) + rows) + rows * columns
-        each += (read + shares.height * (rows * columns + STORE)) * f.again
+        each += (read + shares.height * (rows * columns + store)) * f.again
     if f.form == "plane":
         taps = f.kernel[0] * f.kernel[1]
         whole = not f.rows % (shares.down * shares.height) and not f.columns % shares.across
-        each = (each + (0 if whole else shares.height * taps)) * blocks(f, shares) + taps * STORE
+        each = (each + (0 if whole else shares.height * taps)) * blocks(f, shares) + taps * store
     count = groups(f, shares)
     waiting = ceil(count / target.units) * target.units / count
-    crowded = max(1.0, tile.elements * f.itemsize / (waves * LOCAL_PER_WAVE))
-    return count * waves * (each + BEGIN) * waiting * crowded
+    crowded = max(1.0, tile.elements * f.itemsize / (waves * facts.declared.local_per_wave))
+    return count * waves * (each + begin) * waiting * crowded
 
 
 def split(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:

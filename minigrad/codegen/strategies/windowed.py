@@ -4,17 +4,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
+from minigrad.codegen.cost.caches import PAGE, fits, room
 from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.microkernels.generate import most_rows
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.blocking import (
     BLOCK_HEIGHTS,
-    IN_PLACE_ROWS,
     MAX_STRIDE,
     MAX_VECTORS,
-    PAGE,
-    TILE_CYCLES,
     box,
     is_plain,
     lanes_of_a,
@@ -32,13 +30,6 @@ from minigrad.codegen.strategies.recognise import Contraction
 from minigrad.codegen.strategies.windows import Axis, Layout, axes_of, axes_of_a, layout, turned, within
 from minigrad.expr import Var
 from minigrad.target import Target
-
-STREAMED = 0.4
-"""Cycles to read an element of A in place where A is in no cache of a core."""
-
-SCATTER, SQUARES = 2.0, 0.6
-"""Cycles to write an element of the output where lanes do not go along it: one by one, and in squares that are turned.
-"""
 
 SHARES, TAP_SHARES = (1, 2, 4), (1, 2, 4, 8, 16)
 """Into how many blocks the columns of a turned window are cut, for as many workers, and its outermost taps."""
@@ -73,7 +64,7 @@ def windowed(c: Contraction, width: int, target: Target) -> tuple[float, PackedP
 def _options(c: Contraction, axes: tuple[Axis, ...], taps: dict[str, int], width: int, target: Target, in_place: bool
              ) -> Iterator[tuple[float, Box, Box, Box, int, int]]:
     """(cycles, M, N, K, rows, vectors) of blocks that fit the second-level cache."""
-    bits = max(c.a.dtype.bits, 32)
+    bits, costs = max(c.a.dtype.bits, 32), machine(target).costs
     inside = {a.x.name for a in axes}
     for n in dict.fromkeys(box(c.n, limit, 1) for limit in COLUMNS):
         lay = layout(axes, n)
@@ -91,11 +82,11 @@ def _options(c: Contraction, axes: tuple[Axis, ...], taps: dict[str, int], width
             m = (box(c.m, max(height, rows), rows) if not in_place else
                  (*((v.name, 1) for v in c.m[:-1]), *box(c.m[-1:], max(height, rows), rows)))
             mb = product(part for _, part in m)
-            if boxes + mb * (columns * images + depth) > target.l2 * 8 // bits // 2:  # outputs pass through it as well
-                break
+            if boxes + mb * (columns * images + depth) > room(2, target) * 8 // bits // 2:
+                break  # outputs pass through it as well
             units = blocks * ceil(size(c.m) / mb)
-            work = images * ceil(mb / rows) * (cycles * size(c.k) + ceil(columns / (vectors * width)) * TILE_CYCLES
-                                               * ceil(size(c.k) / depth))
+            tiles = ceil(columns / (vectors * width)) * ceil(size(c.k) / depth)
+            work = images * ceil(mb / rows) * (cycles * size(c.k) + tiles * costs.packed_tile)
             work += _packing(c, images * lay.plane * lay.planes * (size(c.k) // product(taps.values())), mb,
                              in_place, width, target)
             yield work * ceil(units / target.units) * target.units, m, n, k, rows, vectors
@@ -103,12 +94,12 @@ def _options(c: Contraction, axes: tuple[Axis, ...], taps: dict[str, int], width
 
 def _tile(c: Contraction, columns: int, width: int, target: Target, in_place: bool) -> tuple[int, int, float]:
     """Rows and vectors of the microkernel, and its cycles per step of K for `rows` rows and all columns."""
-    found = 1, 1, float("inf"), float("inf")
+    found, facts = (1, 1, float("inf"), float("inf")), machine(target)
     for vectors in range(1, MAX_VECTORS + 1):
         tiles = ceil(columns / (vectors * width))
         most = most_rows(vectors, target)
-        for rows in range(1, min(most, IN_PLACE_ROWS if in_place else most) + 1):
-            cycles = tiles * step_cycles(rows, vectors, machine(target).declared.fma_per_cycle)
+        for rows in range(1, min(most, facts.declared.side_by_side if in_place else most) + 1):
+            cycles = tiles * step_cycles(rows, vectors, facts.costs, facts.declared.fma_per_cycle)
             total = ceil(size(c.m) / rows) * cycles
             if total <= found[3]:
                 found = rows, vectors, cycles, total
@@ -121,19 +112,21 @@ def _sum_block(c: Contraction, taps: dict[str, int], lay: Layout, columns: int, 
     rows = product(len(a.taps) for a in lay.axes[:-1])
     last = lay.axes[-1]
     reads = rows * last.stride * (columns + last.reach + target.lanes(bits))
-    parts = dict(box(tuple(v for v in c.k if v.name not in taps), max(1, target.l1 * 8 * 2 // 3 // (reads * bits)), 1))
+    most = max(1, room(1, target) * 8 * 2 // 3 // (reads * bits))
+    parts = dict(box(tuple(v for v in c.k if v.name not in taps), most, 1))
     return tuple((v.name, taps.get(v.name) or parts[v.name]) for v in c.k)
 
 
 def _packing(c: Contraction, elements: int, rows: int, in_place: bool, width: int, target: Target) -> float:
     """Cycles to pack both operands for a block of the output, over all of K."""
-    near_a, near_b = (size(vs) * size(c.k) * c.a.dtype.itemsize <= target.l2 for vs in (c.m, c.n))
-    cycles = elements * pack_cycles(c.b, near_b, not steps_closely(c.b, c.n))
+    costs = machine(target).costs
+    near_a, near_b = (fits(size(vs) * size(c.k) * c.a.dtype.itemsize, 2, target) for vs in (c.m, c.n))
+    cycles = elements * pack_cycles(c.b, near_b, not steps_closely(c.b, c.n), costs)
     if in_place:
-        cycles += 0.0 if near_a else rows * size(c.k) * STREAMED
+        cycles += 0.0 if near_a else rows * size(c.k) * costs.read_far
     else:
         _, lanes = lanes_of_a(c, width)
-        cycles += rows * size(c.k) * pack_cycles(c.a, near_a, lanes < width)
+        cycles += rows * size(c.k) * pack_cycles(c.a, near_a, lanes < width, costs)
     return cycles
 
 
@@ -151,13 +144,13 @@ def windowed_turned(c: Contraction, width: int, target: Target) -> tuple[float, 
     a_lanes = width if steps_closely(t.a, t.k) or steps_back(t.a, t.k[-1]) else min(4, width)
     b_lanes = width if steps_closely(t.b, t.n) else min(4, width)
     names = tuple((a.x.name, a.tap.name) for a in axes if a.tap is not None)
-    k = _whole_rows(t, axes, target.l1 * 8 * 2 // 3 // (USUAL_VECTORS * width * bits))
+    k = _whole_rows(t, axes, room(1, target) * 8 * 2 // 3 // (USUAL_VECTORS * width * bits))
     best: tuple[float, PackedPlan] | None = None
     for parts in _tap_parts([extent(v) for v in suffix]):
         inside = tuple((v.name, part) for v, part in zip(suffix, parts, strict=True))
         lay = layout(within(axes, inside), k)
         for rows, vectors in _tap_tiles(parts, target):
-            for m, n in _turned_blocks(t, others, inside, lay, k, vectors * width, target.l2 * 8 // bits):
+            for m, n in _turned_blocks(t, others, inside, lay, k, vectors * width, room(2, target) * 8 // bits):
                 cost = _turned_cycles(t, m, n, k, lay, rows, vectors, b_lanes < width, width, target)
                 if best is None or cost < best[0]:
                     best = cost, PackedPlan("packed", tuple(v.name for v in t.batch), m, n, k, rows, vectors, width,
@@ -190,16 +183,17 @@ def _boxes(others: Box, lay: Layout, k: Box) -> int:
 def _turned_cycles(t: Contraction, m: Box, n: Box, k: Box, lay: Layout, rows: int, vectors: int, across: bool,
                    width: int, target: Target) -> float:
     """Cycles of such a plan."""
+    facts, costs = machine(target), machine(target).costs
     mb, nb, depth = (product(part for _, part in b) for b in (m, n, k))
     m_blocks, n_blocks = ceil(size(t.m) / mb), ceil(size(t.n) / nb)
     units, blocks = m_blocks * n_blocks * size(t.batch), ceil(size(t.k) / depth)
     work = ceil(size(t.n) / (vectors * width)) / n_blocks * mb / rows * (
-        step_cycles(rows, vectors, machine(target).declared.fma_per_cycle) * size(t.k) + TILE_CYCLES * blocks)
+        step_cycles(rows, vectors, costs, facts.declared.fma_per_cycle) * size(t.k) + costs.packed_tile * blocks)
     taps = {a.tap.name for a in lay.axes if a.tap is not None}
     boxes = _boxes(tuple((name, part) for name, part in m if name not in taps), lay, k)
-    work += boxes * blocks * pack_cycles(t.a, True, False)
-    work += nb * size(t.k) * pack_cycles(t.b, True, across)
-    work += mb * nb * (SQUARES if along_rows(t, t.m[-1]) else SCATTER)
+    work += boxes * blocks * pack_cycles(t.a, True, False, costs)
+    work += nb * size(t.k) * pack_cycles(t.b, True, across, costs)
+    work += mb * nb * (costs.squares if along_rows(t, t.m[-1]) else costs.scatter)
     return work * ceil(units / target.units) * target.units
 
 
