@@ -244,3 +244,14 @@ def test_products_of_many_sizes_share_a_program() -> None:
     found = {stages_of(kernels(tensor(m, k) @ tensor(k, n), target)[0], target).stages[0].function
              for m, k, n in ((512, 512, 512), (384, 640, 768), (1000, 300, 700), (64, 1024, 1024))}
     assert len(found) == 1
+
+
+@pytest.mark.parametrize("short", (2, 3, 8, 16, 17))
+def test_sums_of_several_lengths_in_one_kernel(short: int) -> None:
+    """A loop that a short sum is written out in is a constant of the program, also where a split made it."""
+    r = np.random.default_rng(short)
+    for long in (2, 5, 16, 20, 33, 64, 100):
+        x, y = r.random(short, np.float32), r.random(long, np.float32)
+        a, b = Tensor(x, device="CPU"), Tensor(y, device="CPU")
+        total = (a * a.sin()).sum() + (b * b.sin()).sum() / 3
+        np.testing.assert_allclose(total.numpy(), (x * np.sin(x)).sum() + (y * np.sin(y)).sum() / 3, rtol=1e-5)

@@ -10,7 +10,14 @@ def least_extents(plan: Plan) -> dict[str, int]:
 
 
 def written_out(plan: Plan) -> frozenset[str]:
-    """Loops that are written out and that no split gave a size: variables whose extents stay constants."""
-    made = {name for s in plan.steps if isinstance(s, Split) for name in (s.outer, s.inner)}
-    return frozenset([x for s in plan.steps if isinstance(s, Bind) and s.kind == "unroll"
-                      for x in s.loops if x not in made])
+    """Variables whose extents stay constants: those that say how often a loop runs that is written out."""
+    splits = [s for s in plan.steps if isinstance(s, Split)]
+    above = {s.inner if s.into else s.outer: s.loop for s in splits}
+    sized = {s.outer if s.into else s.inner for s in splits}
+    found = set()
+    for x in [x for s in plan.steps if isinstance(s, Bind) and s.kind == "unroll" for x in s.loops]:
+        while x in above:
+            x = above[x]
+        if x not in sized:
+            found.add(x)
+    return frozenset(found)
