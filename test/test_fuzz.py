@@ -6,9 +6,12 @@ shapes and all kinds of numbers. A failure names its seed: `run(seed)` builds th
 # Tests know their dims are ints.
 # mypy: disable-error-code="arg-type,operator,type-var,var-annotated"
 import warnings
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
 import pytest
+from rounding import assert_close, numpy_errors, rounded_runs
 
 from minigrad import Tensor
 from minigrad.config import config
@@ -207,13 +210,17 @@ def run(seed: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # numpy's own, on overflow and NaN
         expected, tolerance = results(seed, "NUMPY")
-    for got, want in zip(results(seed, "CPU")[0], expected, strict=True):
-        assert got.shape == want.shape and got.dtype == want.dtype
-        if got.dtype.kind != "f":
-            np.testing.assert_array_equal(got, want, err_msg=f"seed {seed}")
-            continue
-        largest = np.abs(want[np.isfinite(want)]).astype(np.float64).max(initial=1)
-        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * largest, err_msg=f"seed {seed}")
+        others = rounded_runs(lambda: results(seed, "NUMPY")[0], numpy_errors)
+        for k, (got, want) in enumerate(zip(results(seed, "CPU")[0], expected, strict=True)):
+            close(got, want, tolerance, f"value {k} of seed {seed}", partial(others, k))
+
+
+def close(got: np.ndarray, want: np.ndarray, tolerance: float, name: str,
+          others: Callable[[], Iterable[np.ndarray]]) -> None:
+    """`tolerance` of the largest finite number; `others` are evaluations with errors of rounding."""
+    assert got.shape == want.shape and got.dtype == want.dtype, name
+    largest = np.abs(want[np.isfinite(want)]).astype(np.float64).max(initial=1) if want.dtype.kind == "f" else 1
+    assert_close(got, want, tolerance, tolerance * largest, name, others)
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -5,11 +5,13 @@ Values on the CPU are compared with those on NUMPY, gradients too, and replays o
 # Tests know their dims are ints.
 # mypy: disable-error-code="arg-type,operator,var-annotated"
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from test_fuzz import MOST, OPERATIONS, TOLERANCE, Graph
+from rounding import numpy_errors, rounded_runs
+from test_fuzz import MOST, OPERATIONS, TOLERANCE, Graph, close
 
 from minigrad import Tensor, config, jit
 from minigrad.dtype import ALL, bool_, float32
@@ -163,15 +165,6 @@ SMOOTH = (*[o for o in OPERATIONS if o not in (Graph.cast, Graph.window_gradient
           Places.embedded, Places.embedded, Places.resized, Places.summed)
 
 
-def close(got: np.ndarray, want: np.ndarray, tolerance: float, name: str) -> None:
-    assert got.shape == want.shape and got.dtype == want.dtype, name
-    if got.dtype.kind != "f":
-        np.testing.assert_array_equal(got, want, err_msg=name)
-        return
-    largest = np.abs(want[np.isfinite(want)]).astype(np.float64).max(initial=1)
-    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * largest, err_msg=name)
-
-
 def run(seed: int, device: str) -> tuple[list[np.ndarray], float]:
     with config(device=device):
         graph = Places(seed, device)
@@ -185,8 +178,9 @@ def run(seed: int, device: str) -> tuple[list[np.ndarray], float]:
 @pytest.mark.parametrize("seed", range(40))
 def test_values(seed: int) -> None:
     want, tolerance = run(seed, "NUMPY")
+    others = rounded_runs(lambda: run(seed, "NUMPY")[0], numpy_errors)
     for k, (got, expected) in enumerate(zip(run(seed, "CPU")[0], want, strict=True)):
-        close(got, expected, tolerance, f"value {k} of seed {seed}")
+        close(got, expected, tolerance, f"value {k} of seed {seed}", partial(others, k))
 
 
 def gradients(seed: int, device: str) -> list[np.ndarray]:
@@ -204,8 +198,9 @@ def gradients(seed: int, device: str) -> list[np.ndarray]:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("seed", range(100, 116))
 def test_gradients(seed: int) -> None:
+    others = rounded_runs(lambda: gradients(seed, "NUMPY"), numpy_errors)
     for k, (got, want) in enumerate(zip(gradients(seed, "CPU"), gradients(seed, "NUMPY"), strict=True)):
-        close(got, want, 2e-3, f"gradient {k} of seed {seed}")
+        close(got, want, 2e-3, f"gradient {k} of seed {seed}", partial(others, k))
 
 
 @pytest.mark.parametrize("seed", range(200, 210))

@@ -3,16 +3,19 @@ promotion of types, integers below 0, NaN and infinities, empty axes and none; w
 with other values than those that it was captured with.
 
 A program is drawn once, from PyTorch's shapes, as a list of functions of the values so far: they run on both. In half
-of them floats are of magnitudes up to 1e4: results may then differ as much as PyTorch's own in float32 and float64 do.
+of them floats are of magnitudes up to 1e4.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import cache, partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import needs_torch
+from rounding import TorchErrors, assert_close, rounded_runs
 
 from minigrad import Tensor, config, jit
 
@@ -276,7 +279,7 @@ def index(p: Program, x: Any) -> Any:
 
 def put(p: Program, x: Any) -> Any:
     """Methods in place, on a copy."""
-    if is_bool(x):
+    if is_bool(x) or p.smooth and not torch.isfinite(x).all():  # no gradient of what is overwritten; there 0 * inf
         return None
     full = p.array(tuple(x.shape), str(x.dtype).rpartition(".")[2])
     a = axis_of(p, x) if x.ndim else 0
@@ -356,44 +359,41 @@ SMOOTH = [(k.__name__, k) for k in (unary, unary, binary, binary, with_number, r
                                     index, put, put, product, joined)]
 
 
-def equal(ours: Any, theirs: Any, name: str, limit: float, exact: Any = None) -> None:
-    """`exact` is PyTorch's of the program in float64: how far that is off in float32 is no error of ours."""
-    want = theirs.detach().numpy()
-    assert tuple(ours.shape) == want.shape, f"{name}: shape {tuple(ours.shape)}, expected {want.shape}"
-    got = ours.numpy()
+def equal(ours: Any, theirs: np.ndarray, name: str, limit: float, others: Callable[[], Iterable[np.ndarray]]) -> None:
+    """Values within `limit` of PyTorch's largest; `others` are PyTorch's with errors of rounding."""
+    got, want = ours.numpy(), theirs
     if got.dtype != want.dtype:  # argmax and their like are int32
         assert got.dtype == np.int32 and want.dtype == np.int64, f"{name}: {got.dtype}, expected {want.dtype}"
-    slack = np.zeros(1)
-    if exact is not None:
-        if tuple(exact.shape) != want.shape:  # other numbers were chosen by then
-            return
-        better = exact.detach().numpy().astype(np.float64)
-        with np.errstate(all="ignore"):
-            slack = np.nan_to_num(np.abs(better - want.astype(np.float64)), posinf=0)
-        overflows = (np.isfinite(better) != np.isfinite(want)).any() or (np.isnan(better) != np.isnan(want)).any()
-        if overflows or slack.max(initial=0) > 0 and want.dtype.kind != "f":
-            return
-    if want.dtype.kind != "f":
-        np.testing.assert_array_equal(got, want, err_msg=name)
-        return
-    largest = float(np.abs(want[np.isfinite(want)]).max(initial=1))
-    allowed = limit * min(largest, 1e30) + 16 * float(slack.max(initial=0))
-    np.testing.assert_allclose(got, want, rtol=limit, atol=allowed, err_msg=name)
+    largest = float(np.abs(want[np.isfinite(want)]).max(initial=1)) if want.dtype.kind == "f" else 1.0
+    assert_close(got, want, limit, limit * min(largest, 1e30), name, others)
 
 
-def in_float64(arrays: list[np.ndarray], requires_grad: bool = False) -> list[Any]:
-    return [torch.tensor(a.astype(np.float64) if a.dtype == np.float32 else a, requires_grad=requires_grad)
+Others = Callable[[int], Iterable[np.ndarray]]
+
+
+def torch_runs(evaluate: Callable[[bool], list[Any]]) -> tuple[list[np.ndarray], Others]:
+    """PyTorch's results, and by their number others: of `evaluate(True)`, in float64, and with errors of rounding."""
+    def arrays(wide: bool = False) -> list[np.ndarray]:
+        return [v.detach().numpy() for v in evaluate(wide)]
+
+    rounded = rounded_runs(arrays, TorchErrors)
+    exact = cache(lambda: arrays(True))
+    return arrays(), lambda k: chain((exact()[k] for _ in range(1)), rounded(k))
+
+
+def leaves_of(arrays: list[np.ndarray], wide: bool, requires_grad: bool = False) -> list[Any]:
+    return [torch.tensor(a.astype(np.float64) if wide and a.dtype == np.float32 else a, requires_grad=requires_grad)
             for a in arrays]
 
 
 def check(seed: int) -> None:
     program = Program(seed)
     names = [f"{seed} value {k}" for k in range(3)] + [f"{seed} {name}" for name, _ in program.steps]
+    wanted, others = torch_runs(lambda wide: program.run(leaves_of(program.leaves, wide)))
     with config(device="CPU"):
         found = program.run([Tensor(a) for a in program.leaves])
-        exact = program.run(in_float64(program.leaves)) if program.scale != 1 else [None] * len(found)
-        for got, want, name, better in zip(found, program.values, names, exact, strict=True):
-            equal(got, want, name, 2e-4, better)
+        for k, (got, want, name) in enumerate(zip(found, wanted, names, strict=True)):
+            equal(got, want, name, 2e-4, partial(others, k))
 
 
 def check_gradients(seed: int, captured: bool = False) -> None:
@@ -409,15 +409,15 @@ def check_gradients(seed: int, captured: bool = False) -> None:
         for k in range(3 if captured else 1):
             arrays = [a + np.float32(k) * rng.random(a.shape, np.float32) / 4 for a in program.leaves]
             found = step(*[Tensor(a, requires_grad=True) for a in arrays])
-            wanted = of_torch(program, [torch.tensor(a, requires_grad=True) for a in arrays])
-            exact = of_torch(program, in_float64(arrays, True)) if program.scale != 1 else [None] * len(wanted)
-            for number, (got, want, better) in enumerate(zip(found, wanted, exact, strict=True)):
+            wanted, others = torch_runs(partial(of_torch, program, arrays))
+            for number, (got, want) in enumerate(zip(found, wanted, strict=True)):
                 name = f"gradient {number} of seed {seed}" if number else f"loss of seed {seed}"
-                equal(got, want, name, 3e-3 if number else 1e-3, better)
+                equal(got, want, name, 3e-3 if number else 1e-3, partial(others, number))
 
 
-def of_torch(program: Program, leaves: list[Any]) -> list[Any]:
+def of_torch(program: Program, arrays: list[np.ndarray], wide: bool) -> list[Any]:
     """The loss, and the gradients by the leaves."""
+    leaves = leaves_of(arrays, wide, True)
     wanted = [v for v in program.run(leaves)[-3:] if v.requires_grad]
     loss = sum([(v.clip(-9, 9) * v.sin()).mean() for v in wanted], start=torch.tensor(0.0))
     loss.backward()
