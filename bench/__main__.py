@@ -28,7 +28,7 @@ BENCHMARKS = {
     "device": "bench.device",
     "node": "bench.host",
 }
-COMMANDS = {"baseline": "bench.baseline", "compare": "bench.compare"}
+COMMANDS = {"baseline": "bench.baseline", "compare": "bench.compare", "plans": "bench.plans"}
 """Those that run benchmarks: modules with main(arguments)."""
 DESCRIPTIONS = {
     "matmul": "float32 matrix products: squares, few rows, transposed operands, many small ones in one step",
@@ -45,6 +45,7 @@ DESCRIPTIONS = {
     "node": "the host's costs: nodes, import, starts, Python per kernel, a warm step",
     "baseline": "a file of rows with their spread, which later trees are held against",
     "compare": "two source trees in turn, row by row: python -m bench compare OLD_TREE",
+    "plans": "how well plans are ranked: cycles predicted beside times measured, over random products",
 }
 
 

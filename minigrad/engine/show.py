@@ -53,8 +53,10 @@ def graph_lines(graph: Graph) -> Iterator[str]:
 
 
 def texts(made: Schedule, stage: str, target: Target) -> Iterator[str]:
+    from minigrad.codegen.cost.plans import estimate
     from minigrad.codegen.ir.text import print_function
     from minigrad.codegen.kernel_text import print_kernel
+    from minigrad.codegen.plan.steps import Plan
     from minigrad.codegen.strategies.packed import why_unpacked
     from minigrad.codegen.strategies.window import why_unstaged
 
@@ -69,6 +71,8 @@ def texts(made: Schedule, stage: str, target: Target) -> Iterator[str]:
             if stage == "plan":
                 general = s.plan.strategy in ("contraction", "reduction")
                 notes = [why(s.nests[0], target) for why in (why_unpacked, why_unstaged)] if general else []
+                if isinstance(s.plan, Plan) and not target.is_gpu:
+                    notes.append(f"predicted: {estimate(s.nests[0], s.plan, target)}")
                 yield f"{s.function.name}: {s.plan}" + "".join(f"\n  # {note}" for note in notes if note)
                 continue
             text = print_function(s.function) if stage == "loops" else render(s.function, target).source

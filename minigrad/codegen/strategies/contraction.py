@@ -5,8 +5,9 @@ go along the sum. The tile is the pair of factors with the fewest loads per mult
 """
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 
 from minigrad.codegen.cost.caches import LINE, PAGE
 from minigrad.codegen.cost.caches import fits as stays
@@ -43,61 +44,97 @@ FEW_OTHERS = 2
 this, whose products then cost more than their stream."""
 
 
+Factors = tuple[tuple[Var, int], ...]
+"""Copies per variable of the domain, where there are several."""
+
+
 @dataclass(frozen=True, slots=True)
-class Tile:
-    cost: float
-    tile: tuple[tuple[str, int], ...]
+class Reuse:
+    """Sums in which an operand is used several times along a variable of the domain. `lane`: the variable across
+    lanes, None where none is worth it, `width` of them; `on_domain`: it is one of the domain's, not of the sum's;
+    `small`: all sums together are little work."""
+
+    nest: Nest
+    sums: list[Reduced]
+    loads: list[Access]
+    lane: Var | None
+    width: int
+    on_domain: bool
+    small: bool
+
+    @property
+    def row(self) -> Var | None:
+        """The variable of the domain across lanes."""
+        return self.lane if self.on_domain else None
+
+    @property
+    def over(self) -> list[Var]:
+        """The variables of all sums."""
+        return list({v.name: v for r in self.sums for v in r.over}.values())
+
+    def block(self, v: Var, factors: Mapping[str, int]) -> int:
+        """Elements of a variable that a tile has."""
+        return factors.get(v.name, 1) * (self.width if v is self.row else 1)
+
+
+def reuse(nest: Nest, target: Target) -> Reuse | None:
+    """What a nest of sums uses again; None where that is nothing."""
+    sums = reductions(nest)
+    loads = [a for r in sums for a in value_accesses(r.body, r.over)]
+    if not any(any(a.step(v) == 0 for a in loads) and any(a.step(v) != 0 for a in loads) for v in nest.domain):
+        return None
+    over = {v.name: v for r in sums for v in r.over}.values()
+    lanes = [(v, True) for v in nest.domain] + [(v, False) for v in over]
+    best = best_lane(lanes, accesses(nest), widths(nest, target)) if not target.is_gpu else None
+    every = dict.fromkeys((*nest.domain, *over))
+    small = prod([typical(v) if isinstance(v.hi, int) else SMALL_WORK for v in every]) <= SMALL_WORK
+    if best is None:
+        return Reuse(nest, sums, loads, None, 1, False, small)
+    return Reuse(nest, sums, loads, best[0], best[1], any(best[0] is v for v in nest.domain), small)
 
 
 def plan(nest: Nest, target: Target) -> Plan | None:
     """None where no operand is reused along a domain variable."""
-    reduced = reductions(nest)
-    loads = [a for r in reduced for a in value_accesses(r.body, r.over)]
-    free = [v for v in nest.domain if any(a.step(v) == 0 for a in loads) and any(a.step(v) != 0 for a in loads)]
-    if not free:
-        return None
-    found = accesses(nest)
-    over = list({v.name: v for r in reduced for v in r.over}.values())
-    candidates = [(v, True) for v in nest.domain] + [(v, False) for v in over]
-    best = best_lane(candidates, found, widths(nest, target)) if not target.is_gpu else None
-    lane = best[0] if best is not None else None
-    width = best[1] if best is not None else 1
-    on_domain = lane is not None and any(lane is v for v in nest.domain)
-    tile = best_tile(nest, loads, lane, width, on_domain, len(reduced), target)
-    small = is_small(nest, loads)
-    unroll = () if small else unrolled(over, lane, tile)
-    inner: list[tuple[str, int, int]] = []
-    copies = 1
-    for _, f in tile:
-        copies *= f
-    if lane is not None and not on_domain:
-        inner = [(lane.name, width, chains(typical(lane), width) if copies < 4 else 1)]
+    found = reuse(nest, target)
+    return None if found is None else with_tile(found, best_tile(found, target), target)
+
+
+def candidates(nest: Nest, target: Target) -> Iterator[Plan]:
+    """The plans that `plan` chooses from: one for each register tile."""
+    found = reuse(nest, target)
+    if found is not None:
+        yield from (with_tile(found, tile, target) for tile in ((), *tiles(found, target)))
+
+
+def with_tile(found: Reuse, tile: Factors, target: Target) -> Plan:
+    """The plan with a register tile."""
+    lane, sums = found.lane, found.sums
+    factors = {v.name: f for v, f in tile}
+    copies = prod(factors.values())
+    unroll = () if found.small else unrolled(found.over, lane, copies)
+    inner: dict[str, tuple[int, int]] = {}
+    if lane is not None and not found.on_domain:
+        inner = {lane.name: (found.width, chains(typical(lane), found.width) if copies < 4 else 1)}
     elif copies < 4:
-        inner = [(r.over[-1].name, 1, chains(extent(r.over[-1]), 1)) for r in reduced if r.over[-1].name not in unroll]
-    order = tile_order(domain_order(nest, found), tile, lane if on_domain else None)
-    blocks = dict(tile)
-    counts = []
-    for v in order:
-        block = blocks.get(v.name, 1) * (width if on_domain and v is lane else 1)
-        counts.append(ceil(typical(v) / block))
-    parallel = len(order) if small else parallel_prefix(counts, target)
-    line, apart = 0, ""
-    alike = lane is not None and all(len(r.over) == 1 and r.over[0].hi == lane.hi for r in reduced)
-    if lane is not None and not on_domain and tile and alike and inner[0][2] == 1:
-        streams = streams_past(loads, order)
-        speed = machine(target).speed
-        if speed.long_streams and streams and blocks.get(order[0].name, 1) > 1:
-            apart = order[0].name
-            others = copies // blocks[apart]
-            rows = -(-speed.matrix_streams // len(streams)) if others <= FEW_OTHERS else blocks[apart]
-            tile = tuple((n, min(f, rows) if n == apart else f) for n, f in tile)
+        inner = {v.name: (1, chains(extent(v), 1)) for v in (r.over[-1] for r in sums) if v.name not in unroll}
+    order = tile_order(domain_order(found.nest, accesses(found.nest)), tile, found.row)
+    counts = [ceil(typical(v) / found.block(v, factors)) for v in order]
+    parallel = len(order) if found.small else parallel_prefix(counts, target)
+    line, apart, ahead = 0, "", tuple[Ahead, ...]()
+    alike = lane is not None and all(len(r.over) == 1 and r.over[0].hi == lane.hi for r in sums)
+    if lane is not None and not found.on_domain and tile and alike and inner[lane.name][1] == 1:
+        streams, first, speed = streams_past(found.loads, order), order[0].name, machine(target).speed
+        if speed.long_streams and streams and factors.get(first, 1) > 1:
+            apart = first
+            rows = -(-speed.matrix_streams // len(streams)) if copies // factors[first] <= FEW_OTHERS else copies
+            factors[first] = min(factors[first], rows)
         else:
-            line = line_ahead(streams, order[0], blocks, lane, width, target)
-    across = lane.name if lane is not None else ""
-    return general_plan("contraction", nest, Choice(
-        tuple([v.name for v in order]), parallel, dict(tile), "back", across if on_domain else "",
-        width if on_domain else 1, {name: (lanes, chains) for name, lanes, chains in inner}, frozenset(unroll),
-        line, apart, next_tiles(reduced, order[0], blocks, lane, line) if lane is not None and line else ()))
+            line = line_ahead(streams, order[0], factors, lane, found.width, target)
+            ahead = next_tiles(sums, order[0], factors, lane, line) if line else ()
+    across = found.row.name if found.row is not None else ""
+    return general_plan("contraction", found.nest, Choice(
+        tuple([v.name for v in order]), parallel, factors, "back", across, found.width if across else 1, inner,
+        frozenset(unroll), line, apart, ahead))
 
 
 def next_tiles(reduced: list[Reduced], rows: Var, blocks: dict[str, int], lane: Var, line: int
@@ -133,23 +170,11 @@ def line_ahead(streams: list[Access], rows: Var, blocks: dict[str, int], lane: V
     return max(LINE * 8 // (bits * width), 1)
 
 
-def is_small(nest: Nest, loads: list[Access]) -> bool:
-    """Whether all sums together are little work."""
-    terms = 1
-    for v in dict.fromkeys((*nest.domain, *(v for a in loads for v in a.over))):
-        terms *= typical(v) if isinstance(v.hi, int) else SMALL_WORK
-    return terms <= SMALL_WORK
-
-
-def unrolled(over: list[Var], lane: Var | None, tile: tuple[tuple[str, int], ...]) -> tuple[str, ...]:
+def unrolled(over: list[Var], lane: Var | None, copies: int) -> tuple[str, ...]:
     """Small windows are written out as long as the code stays small."""
-    names = [n for n in small_loops([v for v in over if v is not lane])]
-    copies = 1
-    for _, f in tile:
-        copies *= f
     kept: list[str] = []
     sizes = {v.name: extent(v) for v in over}
-    for n in names:
+    for n in small_loops([v for v in over if v is not lane]):
         copies *= sizes[n]
         if copies > 64:
             break
@@ -157,41 +182,43 @@ def unrolled(over: list[Var], lane: Var | None, tile: tuple[tuple[str, int], ...
     return tuple(kept)
 
 
-def tile_order(order: list[Var], tile: tuple[tuple[str, int], ...], lane: Var | None) -> list[Var]:
+def tile_order(order: list[Var], tile: Factors, row: Var | None) -> list[Var]:
     """The tiled variable that is not in lanes goes innermost: the panel that the lanes read stays in cache. Where lanes
     go along the sum it is the shorter one: the operand of the longer one is read once."""
-    names = [n for n, _ in tile if lane is None or n != lane.name]
-    if lane is None:
-        sizes = {v.name: typical(v) for v in order}
-        names.sort(key=lambda n: sizes[n])
-    inner = [v for v in order if v.name in names[:1]]
-    rest = [v for v in order if v not in inner]
-    return rest + inner
+    tiled = [v for v, _ in tile if v is not row]
+    if row is None:
+        tiled.sort(key=typical)
+    return [v for v in order if v not in tiled[:1]] + tiled[:1]
 
 
-def best_tile(nest: Nest, loads: list[Access], lane: Var | None, width: int, on_domain: bool, accumulators: int,
-              target: Target) -> tuple[tuple[str, int], ...]:
-    """The register tile over at most two domain variables with the fewest loads per multiply-add."""
-    budget = min(MAX_COPIES, target.registers - 4) // max(accumulators, 1)
-    small = is_small(nest, loads)
-    matrix = lane is not None and on_domain and all(extent(v) == 1 or v is lane for v in nest.domain)
+def best_tile(found: Reuse, target: Target) -> Factors:
+    """The register tile with the fewest loads per multiply-add."""
+    best: Factors = ()
+    least = tile_cost(found, best)
+    for tile in tiles(found, target):
+        cost = tile_cost(found, tile)
+        if cost < least * 0.97:
+            best, least = tile, cost
+    return best
+
+
+def tiles(found: Reuse, target: Target) -> Iterator[Factors]:
+    """Register tiles over at most two variables of the domain that fit the registers."""
+    budget = min(MAX_COPIES, target.registers - 4) // max(len(found.sums), 1)
+    small, row, nest = found.small, found.row, found.nest
+    matrix = row is not None and all(extent(v) == 1 or v is row for v in nest.domain)
     factors = SMALL_FACTORS if small or matrix else FACTORS
-    best = Tile(tile_cost(loads, (), lane, width, on_domain, small), ())
-    domain = [v for v in nest.domain if extent(v) > 1 and not (small and v is lane)]
+    domain = [v for v in nest.domain if extent(v) > 1 and not (small and v is found.lane)]
     for i, a in enumerate(domain):
         for fa in factors:
             for b in domain[i + 1:] or [None]:  # type: ignore[list-item]
                 for fb in factors if b is not None else (1,):
                     tile = tuple((v, f) for v, f in ((a, fa), (b, fb)) if v is not None and f > 1)
-                    if not tile or not fits(tile, lane if on_domain else None, width, budget):
-                        continue
-                    cost = tile_cost(loads, tile, lane, width, on_domain, small)
-                    if cost < best.cost * 0.97:
-                        best = Tile(cost, tuple((v.name, f) for v, f in tile))
-    return best.tile
+                    if tile and fits(tile, row, found.width, budget):
+                        yield tile
 
 
-def fits(tile: tuple[tuple[Var, int], ...], lane: Var | None, width: int, budget: int) -> bool:
+def fits(tile: Factors, lane: Var | None, width: int, budget: int) -> bool:
     copies = 1
     for v, f in tile:
         copies *= f
@@ -200,24 +227,19 @@ def fits(tile: tuple[tuple[Var, int], ...], lane: Var | None, width: int, budget
     return copies + max(f for _, f in tile) <= budget
 
 
-def tile_cost(loads: list[Access], tile: tuple[tuple[Var, int], ...], lane: Var | None, width: int,
-              on_domain: bool, small: bool) -> float:
+def tile_cost(found: Reuse, tile: Factors) -> float:
     """Instructions per multiply-add of one element: loads that each copy needs anew, plus the edges left over unless
-    they are `small`."""
-    copies = 1
-    waste = 1.0
+    sums are small."""
+    copies, waste, lane = 1, 1.0, found.lane
     for v, f in tile:
         copies *= f
-        block = f * (width if on_domain and v is lane else 1)
+        width = found.width if v is found.row else 1
         n = typical(v)
-        tail = n % block if isinstance(v.hi, int) else block / 2
-        waste *= 1.0 + (tail / n) * (width if on_domain and v is lane else f) * 0.5
+        tail = n % (f * width) if isinstance(v.hi, int) else f * width / 2
+        waste *= 1.0 + (tail / n) * (width if width > 1 else f) * 0.5
     total = float(copies)
-    for a in loads:
-        needed = 1
-        for v, f in tile:
-            if a.step(v) != 0:
-                needed *= f
+    for a in found.loads:
+        needed = prod([f for v, f in tile if a.step(v) != 0])
         step = a.step(lane) if lane is not None else 0
-        total += needed * (width if step is None or step == 2 else 1)
-    return total / copies * (1.0 if small else waste)
+        total += needed * (found.width if step is None or step == 2 else 1)
+    return total / copies * (1.0 if found.small else waste)

@@ -1,0 +1,123 @@
+"""How well plans are ranked: cycles that `codegen/cost/plans.py` predicts beside times measured, over random products.
+
+For each product the register tiles that the contraction policy chooses from are run in turn, on one thread. Printed are
+the rank correlation of prediction and time, over all and within a product, what the cheapest by prediction loses to the
+fastest, and likewise what the policy's own choice does.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from statistics import geometric_mean, median
+from time import process_time
+from typing import Any
+
+import numpy as np
+
+from minigrad import Tensor
+from minigrad.codegen.cost.plans import estimate
+from minigrad.codegen.ir.nodes import extent_of
+from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.lowering.collapse import collapse
+from minigrad.codegen.lowering.flatten import flatten
+from minigrad.codegen.lowering.split import split_divisions
+from minigrad.codegen.plan.build import build
+from minigrad.codegen.plan.steps import Plan
+from minigrad.codegen.strategies import contraction
+from minigrad.engine.compile import render
+from minigrad.runtime.device import Device, Launch
+from minigrad.runtime.registry import get_device
+from minigrad.scheduler.graph import build_graph
+from minigrad.scheduler.schedule import schedule
+
+MOST = 16
+"""Plans of a product that are measured, those of the policy and of the model among them."""
+
+LEAST_WORK, SAMPLE_S, SAMPLES = 1 << 17, 0.003, 7
+
+
+def product(random: np.random.Generator) -> tuple[str, Kernel]:
+    """A product of random sizes, its second operand along the sum or across it; worth more than a launch."""
+    while True:
+        m, n, k = (int(2 ** random.uniform(2, 9)) for _ in range(3))
+        if m * n * k >= LEAST_WORK:
+            break
+    turned = bool(random.integers(2))
+    x = Tensor(np.zeros((m, k), np.float32), device="CPU").realize()
+    w = Tensor(np.zeros((n, k) if turned else (k, n), np.float32), device="CPU").realize()
+    graph = build_graph([(x @ (w.transpose(0, 1) if turned else w))._node])
+    kernel = schedule(graph, frozenset(), get_device("CPU").target).steps[-1].kernel
+    return f"{m}x{n}x{k}" + (" transposed" if turned else ""), collapse(flatten(split_divisions(kernel)))
+
+
+def times(kernel: Kernel, plans: list[Plan], device: Device) -> list[float]:
+    """Seconds of each plan: the least of some samples, taken in turn."""
+    buffers = [device.alloc(4 * p.shape[0]) for p in kernel.params]  # type: ignore[operator]
+    for buffer, p in zip(buffers, kernel.params, strict=True):
+        device.copy_in(buffer, np.random.default_rng(0).standard_normal(p.shape[0]).astype(np.float32))  # type: ignore[arg-type]
+    functions = [build(kernel, kernel.nests[0], plan, "product") for plan in plans]
+    loaded = device.load([render(f, device.target) for f in functions])
+    launches = [[Launch(x, tuple(buffers), extent_of(f))] for x, f in zip(loaded, functions, strict=True)]  # type: ignore[arg-type]
+
+    def seconds(launch: list[Launch], count: int) -> float:
+        start = process_time()
+        for _ in range(count):
+            device.launch(launch)
+        device.synchronize()
+        return (process_time() - start) / count
+
+    counts = [max(1, int(SAMPLE_S / max(min(seconds(one, 1) for _ in range(2)), 1e-7))) for one in launches]
+    found = [min(samples) for samples in zip(*(
+        [seconds(one, n) for one, n in zip(launches, counts, strict=True)] for _ in range(SAMPLES)), strict=True)]
+    for buffer in buffers:
+        device.free(buffer)
+    return found
+
+
+def rank_correlation(a: list[float], b: list[float]) -> float:
+    """Spearman's."""
+    ranks = [np.argsort(np.argsort(x)) for x in (a, b)]
+    return float(np.corrcoef(*ranks)[0, 1])
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench plans", description="prediction and time of plans")
+    parser.add_argument("--count", type=int, default=200, help="products (default 200)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", metavar="FILE", help="write a line for each product")
+    options = parser.parse_args(arguments)
+    random, device = np.random.default_rng(options.seed), get_device("CPU")
+    one = replace(device.target, units=1)
+    rows: list[dict[str, Any]] = []
+    predicted: list[float] = []
+    measured: list[float] = []
+    while len(rows) < options.count:
+        name, kernel = product(random)
+        nest = kernel.nests[0]
+        chosen, every = contraction.plan(nest, device.target), list(contraction.candidates(nest, device.target))
+        if chosen is None or len(every) < 4:
+            continue
+        cheapest = min(every, key=lambda plan: estimate(nest, plan, one).cycles)
+        some = [every[k] for k in random.permutation(len(every))[:MOST - 2]]
+        plans = list(dict.fromkeys([chosen, cheapest, *some]))
+        cycles, seconds = [estimate(nest, plan, one).cycles for plan in plans], times(kernel, plans, device)
+        predicted, measured = predicted + cycles, measured + seconds
+        best = min(seconds)
+        rows.append({"product": name, "plans": len(plans), "correlation": rank_correlation(cycles, seconds),
+                     "model": seconds[plans.index(cheapest)] / best, "policy": seconds[0] / best, "best_s": best})
+        if options.json:
+            with open(options.json, "a", encoding="utf-8") as file:
+                file.write(json.dumps(rows[-1]) + "\n")
+    print(f"{len(rows)} products, {len(measured)} plans on {device.target.cpu}, one thread")
+    print(f"rank correlation  all {rank_correlation(predicted, measured):.3f}, within a product median "
+          f"{median(row['correlation'] for row in rows):.3f}")
+    ratio = [s / c for s, c in zip(measured, predicted, strict=True)]
+    off = [max(r / median(ratio), median(ratio) / r) for r in ratio]
+    print(f"error             half of all within {median(off):.2f}x of the median rate, nine tenths within "
+          f"{sorted(off)[int(0.9 * len(off))]:.2f}x")
+    for who in ("model", "policy"):
+        lost = [row[who] for row in rows]
+        print(f"{who:<6} chooses    {geometric_mean(lost):.3f}x the fastest, {max(lost):.2f}x at worst, within 10% for "
+              f"{100 * sum(x <= 1.1 for x in lost) / len(lost):.0f}% of products")
+    return 0
