@@ -53,7 +53,7 @@ def product(random: np.random.Generator) -> tuple[str, Kernel]:
 
 def times(kernel: Kernel, plans: list[Plan], device: Device) -> list[float]:
     """Seconds of each plan: the least of some samples, taken in turn."""
-    buffers = [device.alloc(4 * p.shape[0]) for p in kernel.params]  # type: ignore[operator]
+    buffers = [device.alloc(4 * int(p.shape[0])) for p in kernel.params]  # type: ignore[arg-type]
     for buffer, p in zip(buffers, kernel.params, strict=True):
         device.copy_in(buffer, np.random.default_rng(0).standard_normal(p.shape[0]).astype(np.float32))  # type: ignore[arg-type]
     functions = [build(kernel, kernel.nests[0], plan, "product") for plan in plans]
@@ -77,8 +77,8 @@ def times(kernel: Kernel, plans: list[Plan], device: Device) -> list[float]:
 
 def rank_correlation(a: list[float], b: list[float]) -> float:
     """Spearman's."""
-    ranks = [np.argsort(np.argsort(x)) for x in (a, b)]
-    return float(np.corrcoef(*ranks)[0, 1])
+    ranks_a, ranks_b = (np.argsort(np.argsort(np.array(x))) for x in (a, b))
+    return float(np.corrcoef(ranks_a, ranks_b)[0, 1])
 
 
 def main(arguments: list[str]) -> int:
