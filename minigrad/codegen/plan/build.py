@@ -31,7 +31,7 @@ Names = Mapping[str, Value]
 def build(kernel: Kernel, nest: Nest, plan: Plan, name: str) -> Function:
     """The loops of one nest of a flat kernel. Raises PlanError where the plan is not one for it."""
     loops = resolve(nest, plan)
-    check(nest, loops)
+    check(kernel, nest, loops)
     return Builder(kernel, nest, loops).function(name)
 
 
@@ -242,17 +242,30 @@ class Builder:
         Lanes that are open already leave theirs to whoever joins them."""
         if not names:
             return inner(here)
-        x, s, left = names[0], self.loops.made_by.get(names[0]), names[1:]
+        x, left = names[0], names[1:]
         if x in here.gone:
             return self.swept(left, here, inner, first)
         loop = self.loop(x, here, lambda at: [*first(x, at), *self.swept(left, at, inner, first)])
-        if s is None or x != s.outer or s.edge != "rest" or divides(s, self.loops.count(s.loop, here)) or \
-                any(self.loops.kind[i] == "vector" and i in here.places for i in self.loops.inside(s.inner)):
-            return [loop]
-        rest, length = Var(s.loop, 0, self.loops.count(s.loop, here) - 1), self.loops.count(s.loop, here)
-        tail = Loop(rest, length // s.size * s.size, length, "serial",
-                    tuple(self.swept(left, self.instead(here, s, rest), inner, first)))
-        return [loop, tail] if loop.stop != 0 else [tail]
+        tails: list[Stmt] = []
+        for s in self.begun_by(x, here):
+            length = self.loops.count(s.loop, here)
+            rest = Var(s.loop, 0, length - 1)
+            tails.append(Loop(rest, length // s.size * s.size, length, "serial",
+                              tuple(self.swept(left, self.instead(here, s, rest), inner, first))))
+        return [loop, *tails] if loop.stop != 0 or not tails else tails
+
+    def begun_by(self, name: str, here: Here) -> list[Split]:
+        """Splits whose blocks a loop is the outermost over, and which may leave some elements; not those across lanes
+        that are open."""
+        found, s = [], self.loops.made_by.get(name)
+        while s is not None:
+            over, inside = self.loops.inside(s.outer), self.loops.inside(s.inner)
+            if s.edge == "rest" and name == next(x for x in self.loops.order if x in over) and \
+                    not divides(s, self.loops.count(s.loop, here)) and \
+                    not any(self.loops.kind[i] == "vector" and i in here.places for i in inside):
+                found.append(s)
+            s = self.loops.made_by.get(s.loop)
+        return found
 
     # ---- blocks that reach back ----
 
@@ -263,14 +276,15 @@ class Builder:
                 and not divides(s, self.loops.count(s.loop, here))]
 
     def where_whole(self, here: Here) -> tuple[Index, ...]:
-        """What holds where all that a tile covers is its own."""
+        """What holds where all that a tile covers is its own: what its last copy and its last lane cover."""
+        within = (*here.copies, *[x for x in here.places if self.loops.kind.get(x) == "vector"])
+        last = replace(here, places={**here.places, **{x: self.loops.most(x) - 1 for x in within}})
+        first = replace(here, places={**here.places, **dict.fromkeys(within, 0)})
         found = []
         for s in self.reaching_back(here):
             total, step = self.loops.count(self.loops.top(s.loop), here), self.loops.step(s, here)
-            if s.outer in here.copies:  # the last copy reaches back
-                found.append(total - s.size * step + self.loops.place(s.inner, here))
-            else:
-                found.append(total - self.loops.base(s, here) - step)
+            known = self.loops.inside_block(s.inner, first) if s.outer in here.copies else 0
+            found.append(total - self.loops.base(s, last) - step + known)
         return tuple(found)
 
     def own(self, here: Here) -> tuple[Index, ...]:

@@ -3,9 +3,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from minigrad.codegen.kernel import Nest, Store
+from minigrad.codegen.kernel import Kernel, Nest, Store
 from minigrad.codegen.plan.loops import Here, Loops, divides
 from minigrad.codegen.plan.spaces import spaces, units
+from minigrad.codegen.plan.text import print_step
 from minigrad.errors import PlanError
 from minigrad.expr import bounds, variables
 from minigrad.value import value_atoms
@@ -14,18 +15,27 @@ MOST_COPIES = 4096
 """Statements that a plan may write out of one: more than any register file holds, and all that compilers bear."""
 
 
-def check(nest: Nest, loops: Loops) -> None:
-    """Raises PlanError for a plan that does not fit its nest."""
-    for message in _faults(nest, loops):
+def check(kernel: Kernel, nest: Nest, loops: Loops) -> None:
+    """Raises PlanError for a plan that does not fit a nest of the kernel."""
+    for message in _faults(kernel, nest, loops):
         raise PlanError(f"[plan] {message}")
 
 
-def _faults(nest: Nest, loops: Loops) -> Iterator[str]:
+def _faults(kernel: Kernel, nest: Nest, loops: Loops) -> Iterator[str]:
+    arguments = {a.name for a in (*kernel.params, *kernel.scalars, *kernel.dims)}
+    for name, s in loops.made_by.items():
+        if name in arguments:
+            yield f"{print_step(s)}: expected names that no argument of the kernel has, got {name}"
     yield from _order(loops)
     yield from _edges(loops)
     yield from _kinds(loops)
     yield from _kept(nest, loops)
     yield from _scatter(nest, loops)
+    for a in loops.ahead:
+        if a.operand not in {p.name for p in kernel.params}:
+            yield f"{print_step(a)}: expected a buffer of the kernel, got {a.operand}"
+        if not loops.sums[loops.space[a.at]]:
+            yield f"{print_step(a)}: expected a loop of a sum, got {a.at} of {loops.root[a.at]}"
 
 
 def _order(loops: Loops) -> Iterator[str]:
@@ -48,7 +58,7 @@ def _order(loops: Loops) -> Iterator[str]:
 
 def _edges(loops: Loops) -> Iterator[str]:
     for s in loops.split.values():
-        total, inner = loops.extent(s.loop), f"split {s.loop} by {s.size}"
+        total, inner = loops.extent(s.loop), f"split {s.loop} {'into' if s.into else 'by'} {s.size}"
         whole, cut = loops.count(loops.top(s.loop), Here()), loops.cut_short(s.loop)
         if divides(s, total) and (not cut or divides(s, whole)):
             continue
@@ -65,14 +75,22 @@ def _edges(loops: Loops) -> Iterator[str]:
         if s.edge == "rest" and s.into:
             yield f"{inner}, rest: expected back, as `into` leaves no whole blocks"
         outside, inside = ([loops.order.index(x) for x in loops.inside(name)] for name in (s.outer, s.inner))
-        lanes_of_sum = any(loops.kind[x] == "vector" and loops.space[x] for x in loops.inside(s.inner))
-        if s.edge == "rest" and max(outside) > min(inside) and not lanes_of_sum:
+        lanes = [x for x in loops.inside(s.loop) if loops.kind[x] == "vector" and loops.sums[loops.space[x]]]
+        if s.edge == "rest" and max(outside) > min(inside) and not lanes:
             yield f"order: expected {s.outer} outside {s.inner}, whose last block is not whole"
+        for x in lanes:
+            if loops.made_by[x] is not s:
+                yield f"bind vector {x}: expected lanes that `{print_step(s)}` makes itself, as they add what it leaves"
+        if s.edge == "rest" and not loops.space[s.loop] and any(loops.space[x] for x in loops.order[:max(outside)]):
+            yield f"order: expected {s.outer} outside all sums, as its last block is not whole, or the edge back"
+        for x in loops.inside(s.outer):
+            if s.edge == "rest" and loops.kind[x] == "vector" and not loops.space[x]:
+                yield f"bind vector {x}: expected lanes inside {s.inner}, as the last block of {s.outer} is not whole"
 
 
 def _kinds(loops: Loops) -> Iterator[str]:
     copies = 1
-    lanes: dict[int, str] = {}
+    lanes = [x for x in loops.order if loops.kind[x] == "vector"]
     for x in loops.order:
         kind, space = loops.kind[x], loops.space[x]
         count = loops.extent(x)
@@ -84,10 +102,10 @@ def _kinds(loops: Loops) -> Iterator[str]:
         if kind == "vector":
             if count not in (2, 4, 8, 16):
                 yield f"bind vector {x}: expected 2, 4, 8 or 16 lanes, got {count}"
-            around = [y for number, y in lanes.items() if number in (0, space) or loops.root[y] in loops.around[space]]
+            around = [y for y in lanes if y != x and (loops.space[y] in (0, space)
+                                                      or loops.root[y] in loops.around[space])]
             if around:
                 yield f"bind vector {x}: expected one loop across lanes at a time, got {around[0]} around it"
-            lanes[space] = x
         if x in loops.parts and (kind != "unroll" or not space):
             yield f"parts {x}: expected an unrolled loop of a sum, got a {kind} one of {loops.root[x]}"
     if copies > MOST_COPIES:

@@ -36,7 +36,7 @@ class Loops:
     """A resolved plan. Loops are named; those that were split are no longer in `order`.
 
     root: the variable of the nest that each loop is a part of; space: the number of the loop nest that it belongs to,
-        0 for the domain; around: per loop nest, variables of those that it is inside of
+        0 for the domain; around: per loop nest, variables of those that it is inside of; sums: whether it is a sum's
     made_by: the split that made a loop; split: the one that a loop was taken apart by
     kind: how each runs
     """
@@ -45,6 +45,7 @@ class Loops:
     root: dict[str, Var]
     space: dict[str, int]
     around: list[tuple[Var, ...]]
+    sums: list[bool]
     made_by: dict[str, Split]
     split: dict[str, Split]
     kind: dict[str, str]
@@ -189,8 +190,10 @@ def resolve(nest: Nest, plan: Plan) -> Loops:
         if isinstance(step, Split):
             if ordered:
                 raise refuse(step, "splits before order, bind and parts", "one after them")
-            if step.size < 1 or step.edge not in EDGES:
-                raise refuse(step, f"a size from 1 on, an edge among {', '.join(EDGES)}", f"{step.size}, {step.edge}")
+            if step.size < 1:
+                raise refuse(step, "a size from 1 on", str(step.size))
+            if step.edge not in EDGES:
+                raise refuse(step, f"an edge among {', '.join(EDGES)}", step.edge)
             for name in (step.outer, step.inner):
                 if name in root:
                     raise refuse(step, "names that no loop has or had", name)
@@ -208,6 +211,9 @@ def resolve(nest: Nest, plan: Plan) -> Loops:
         elif isinstance(step, Bind):
             if step.kind not in KINDS:
                 raise refuse(step, f"a kind among {', '.join(KINDS)}", step.kind)
+            for name in step.loops:
+                if name in kind:
+                    raise refuse(step, "one kind for each loop", f"{name}, which is bound {kind[name]}")
             kind |= dict.fromkeys(step.loops, step.kind)
         elif isinstance(step, Parts):
             parts |= set(step.loops)
@@ -220,8 +226,8 @@ def resolve(nest: Nest, plan: Plan) -> Loops:
             stages.append(step)
         ordered = True
     order = (*order, *[name for name in names if name not in order])
-    around = [found.around for found in nests]
-    return Loops(order, root, space, around, made_by, split, {name: kind.get(name, "serial") for name in order},
+    around, sums = [found.around for found in nests], [found.is_sum for found in nests]
+    return Loops(order, root, space, around, sums, made_by, split, {name: kind.get(name, "serial") for name in order},
                  frozenset(parts), tuple(ahead), tuple(stages))
 
 
