@@ -1,0 +1,212 @@
+"""Plans of steps: each that is accepted gives what the kernel says, each other one is a PlanError that teaches."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from random_plans import NESTS, Case, Random, random_case, random_plan
+
+from minigrad.codegen.ir.interpret import interpret_function
+from minigrad.codegen.ir.verify import verify_function
+from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.kernel_interpret import interpret_kernel
+from minigrad.codegen.kernel_text import parse_kernel
+from minigrad.codegen.plan.build import build
+from minigrad.codegen.plan.steps import Plan
+from minigrad.codegen.plan.text import parse_plan
+from minigrad.codegen.transforms.unroll import unroll
+from minigrad.errors import PlanError
+
+
+def expected(case: Case) -> dict[str, np.ndarray]:
+    """What the kernel itself makes of a case."""
+    arrays = {name: a.copy() for name, a in case.arrays.items()}
+    interpret_kernel(case.kernel, arrays, {}, case.dims)
+    return arrays
+
+
+def is_right(case: Case, plan: Plan, want: dict[str, np.ndarray]) -> bool:
+    """Whether a plan is accepted. Fails where its loops break a rule, or compute anything else."""
+    try:
+        function = build(case.kernel, case.kernel.nests[0], plan, "k")
+    except PlanError as error:
+        assert str(error).startswith("[plan] ") and "expected" in str(error)
+        return False
+    verify_function(function)
+    found = {name: a.copy() for name, a in case.arrays.items()}
+    interpret_function(unroll(function), found, {}, case.dims)
+    for name, a in want.items():
+        if a.dtype.kind == "f":
+            np.testing.assert_allclose(found[name], a, rtol=1e-11, atol=1e-13, err_msg=f"{name} under\n{plan}")
+        else:
+            np.testing.assert_array_equal(found[name], a, err_msg=f"{name} under\n{plan}")
+    return True
+
+
+@pytest.mark.parametrize("name", NESTS)
+def test_random_plans_compute_what_the_kernel_says(name: str) -> None:
+    rng = np.random.default_rng(list(NESTS).index(name))
+    accepted = 0
+    for _ in range(200):
+        case = random_case(rng, name)
+        want = expected(case)
+        for _ in range(3):
+            plan = random_plan(rng, case.kernel)
+            assert parse_plan(str(plan)) == plan
+            accepted += is_right(case, plan, want)
+        if accepted >= 9:
+            break
+    assert accepted >= 9
+
+
+GOOD = {
+    "product": """plan
+  split i0 -> i u by 2, back
+  split i1 -> j l by 4, back
+  split r0 -> k t by 2, rest
+  bind parallel j i
+  bind vector l
+  bind unroll u t
+  order j i l k t u
+  parts t
+  ahead p1 at k by 1 of k
+""",
+    "rows": """plan rows
+  split r0 -> a b by 4, rest
+  split a -> c d by 2, rest
+  split r1 -> e f by 4, rest
+  split i1 -> g h by 2, rest
+  bind parallel i0
+  bind vector b f h
+  bind unroll d
+  order i0 b c d f e g h
+  parts d
+""",
+    "nested sums": """plan
+  split i1 -> j l by 4, rest
+  split r0 -> k t by 3, rest
+  bind parallel i0 j
+  bind vector l
+  bind unroll t
+  order i0 j l k t r1
+""",
+}
+
+
+def mutated(rng: Random, text: str) -> str:
+    """A text with a few words, numbers, lines or letters changed."""
+    lines = text.splitlines()
+    further = "rest", "exact", "back", "into", "serial", "p0", "o0", "acc", "t0", "3", "0", "16"
+    words = sorted({*text.split(), *further})
+    for _ in range(int(rng.integers(1, 3))):
+        at, kind = int(rng.integers(1, len(lines))), rng.integers(0, 6)
+        row = lines[at].split(" ")
+        word = int(rng.integers(0, len(row)))
+        if kind < 3:
+            row[word] = str(rng.choice(words))
+            lines[at] = " ".join(row)
+        elif kind == 3 and len(lines) > 2:
+            other = int(rng.integers(1, len(lines)))
+            lines[at], lines[other] = lines[other], lines[at]
+        elif kind == 4 and len(lines) > 2:
+            del lines[at]
+        else:
+            letter = int(rng.integers(0, len(lines[at])))
+            lines[at] = lines[at][:letter] + str(rng.choice(list("a1 ,>#"))) + lines[at][letter + 1:]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_changed_text_is_refused_or_right(name: str) -> None:
+    rng = np.random.default_rng(5)
+    while True:
+        case = random_case(rng, name)
+        want = expected(case)
+        if is_right(case, parse_plan(GOOD[name]), want):
+            break
+    accepted = 0
+    for _ in range(100):
+        text = mutated(rng, GOOD[name])
+        try:
+            plan = parse_plan(text)
+        except PlanError as error:
+            assert "expected" in str(error)
+            continue
+        assert parse_plan(str(plan)) == plan
+        accepted += is_right(case, plan, want)
+    assert accepted >= 3
+
+
+PRODUCT = parse_kernel("""kernel sum_mul(out o0: f32[200], p0: f32[70], p1: f32[140])
+  for i0<10, i1<20:
+    t0 = sum(r0<7: p0[7*i0+r0] * p1[20*r0+i1])
+    o0[20*i0+i1] = t0
+""")
+ROWS = parse_kernel("""kernel rows(out o0: f32[200], p0: f32[200])
+  for i0<10:
+    t0 = sum(r0<20: p0[20*i0+r0])
+    for i1<20:
+      o0[20*i0+i1] = p0[20*i0+i1] / t0
+""")
+SCATTER = parse_kernel("""kernel scatter(inout o0: f32[5], p0: i64[9], p1: f32[9])
+  for i0<9:
+    o0[{p0[i0] in 0..4}] sum= p1[i0]
+""")
+WRONG = [
+    (PRODUCT, ["tile i0 i1 4 4"], "expected a step among split, order, bind, parts, ahead, got 'tile i0 i1 4 4'"),
+    (PRODUCT, ["split i0 -> a by 4"],
+     "expected 'split LOOP -> OUTER INNER by SIZE, exact|back|rest', got 'split i0 -> a by 4'"),
+    (PRODUCT, ["split i2 -> a b by 4, rest"],
+     "split i2 -> a b by 4, rest: expected a loop among i0 i1 r0, got i2"),
+    (PRODUCT, ["split i0 -> a b by 4"],
+     "split i0 by 4: expected an edge, back or rest, as 4 does not divide the extent 10"),
+    (PRODUCT, ["split i0 -> a b by 4, guard"],
+     "split i0 -> a b by 4, guard: expected an edge among exact, back, rest, got guard"),
+    (PRODUCT, ["split i0 -> a b by 0"], "split i0 -> a b by 0, exact: expected a size from 1 on, got 0"),
+    (PRODUCT, ["split i0 -> a a by 5"], "split i0 -> a a by 5, exact: expected names that no loop has or had, got a"),
+    (PRODUCT, ["split i0 -> p0 a by 5"],
+     "split i0 -> p0 a by 5, exact: expected names that no argument of the kernel has, got p0"),
+    (PRODUCT, ["split i0 -> a b by 16, back"],
+     "split i0 by 16, back: expected an extent of 16 at least to reach back over, got 10"),
+    (PRODUCT, ["split r0 -> a b by 4, back"],
+     "split r0 by 4, back: expected rest, as a sum would add some terms twice"),
+    (PRODUCT, ["split i0 -> a b into 4, rest"],
+     "split i0 into 4, rest: expected back, as `into` leaves no whole blocks"),
+    (PRODUCT, ["split i0 -> a b by 4, rest", "order b a i1 r0"],
+     "order: expected a outside b, whose last block is not whole"),
+    (ROWS, ["split i1 -> a b by 8, rest", "bind vector b", "order i0 r0 b a"],
+     "order: expected a outside b, whose last block is not whole"),
+    (PRODUCT, ["split i0 -> a b by 4, rest", "bind unroll a b", "order i1 r0 a b"],
+     "order: expected a outside all sums, as its last block is not whole, or the edge back"),
+    (PRODUCT, ["order i0 i1 i0"], "order i0 i1 i0: expected each loop once, in one step, got a loop twice"),
+    (PRODUCT, ["order i1 i0 r0", "split i0 -> a b by 5"],
+     "split i0 -> a b by 5, exact: expected splits before order, bind and parts, got one after them"),
+    (PRODUCT, ["order i0 r0 i1"],
+     "order: expected i1, inside a sum, to be unrolled: the sum has an accumulator for each iteration"),
+    (PRODUCT, ["bind parallel i1"], "order: expected the parallel loop i1 before all others"),
+    (PRODUCT, ["bind parallel r0"],
+     "bind parallel r0: expected a loop of the domain, got one of r0: workers share no sums"),
+    (PRODUCT, ["bind simd i1"], "bind simd i1: expected a kind among parallel, vector, unroll, serial, got simd"),
+    (PRODUCT, ["bind unroll i1", "bind vector i1"],
+     "bind vector i1: expected one kind for each loop, got i1, which is bound unroll"),
+    (PRODUCT, ["bind vector i1"], "bind vector i1: expected 2, 4, 8 or 16 lanes, got 20"),
+    (PRODUCT, ["split i0 -> a b by 2", "split i1 -> c d by 4", "bind vector b d"],
+     "bind vector b: expected one loop across lanes at a time, got d around it"),
+    (PRODUCT, ["split i0 -> a b by 3, rest", "split a -> c d by 2, rest", "bind vector d"],
+     "bind vector d: expected lanes inside b, as the last block of a is not whole"),
+    (PRODUCT, ["split r0 -> k t by 4, rest", "split t -> x y by 2", "bind vector y"],
+     "bind vector y: expected lanes that `split r0 -> k t by 4, rest` makes itself, as they add what it leaves"),
+    (PRODUCT, ["parts r0"], "parts r0: expected an unrolled loop of a sum, got a serial one of r0"),
+    (PRODUCT, ["ahead p7 at r0 by 1 of r0"], "ahead p7 at r0 by 1 of r0: expected a buffer of the kernel, got p7"),
+    (PRODUCT, ["ahead p0 at i0 by 1 of r0"], "ahead p0 at i0 by 1 of r0: expected a loop of a sum, got i0 of i0"),
+    (SCATTER, ["bind parallel i0"],
+     "bind parallel i0: expected serial, as elements that meet are combined in order"),
+    (SCATTER, ["split i0 -> a b by 2, back"],
+     "split i0, back: expected rest, as elements would be combined twice"),
+]
+
+
+@pytest.mark.parametrize("kernel, steps, message", WRONG, ids=[" ".join(steps) for _, steps, _ in WRONG])
+def test_a_wrong_plan_says_which_step_and_why(kernel: Kernel, steps: list[str], message: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        build(kernel, kernel.nests[0], parse_plan("\n".join(["plan", *steps])), "k")
+    assert str(caught.value) == f"[plan] {message}"
