@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from minigrad.dtype import int32 as int32
     from minigrad.dtype import int64 as int64
     from minigrad.dtype import uint8 as uint8
+    from minigrad.engine.plans import plans as plans
     from minigrad.engine.profile import profile as profile
     from minigrad.engine.show import show as show
     from minigrad.functions import *  # noqa: F403
@@ -42,6 +43,7 @@ _LATER = {"autograd": ("minigrad.autograd", None), "microkernels": ("minigrad.mi
           "nn": ("minigrad.nn", None), "optim": ("minigrad.optim", None), "jit": ("minigrad.capture.jit", "jit"),
           "TinyJit": ("minigrad.capture.jit", "TinyJit"), "show": ("minigrad.engine.show", "show"),
           "plan": ("minigrad.capture.estimate", "plan"), "profile": ("minigrad.engine.profile", "profile"),
+          "plans": ("minigrad.engine.plans", "plans"),
           **{name: (f"minigrad.{name}", None) for name in ("backends", "cuda", "fft", "functions", "special")}}
 
 
@@ -72,4 +74,5 @@ def __dir__() -> list[str]:
 
 
 __all__ = ["Tensor", "TinyJit", "Variable", "autograd", "config", "distributions", "dtypes", "errors", "jit",
-           "linalg", "manual_seed", "microkernels", "nn", "optim", "plan", "profile", "show", "synchronize", "tensor"]
+           "linalg", "manual_seed", "microkernels", "nn", "optim", "plan", "plans", "profile", "show", "synchronize",
+           "tensor"]

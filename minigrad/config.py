@@ -22,7 +22,8 @@
     MINIGRAD_TEST_DATA      data folder of the test suite                                       (../shared/data)
     MINIGRAD_TEST_DEVICES   comma separated devices that the test suite may use                            (all found)
 
-`with config(device="CPU", threads=1): ...` overrides fields in this thread (and in tasks started from it).
+`with config(device="CPU", threads=1): ...` overrides fields in this thread (and in tasks started from it). `plans` has
+no variable: `with minigrad.plans({...})` sets it.
 """
 from __future__ import annotations
 
@@ -62,13 +63,19 @@ class Config:
     packed_mb: int = 256
     lazy_mb: int = 512
     debug: int = 0
+    plans: tuple[tuple[str, str], ...] = ()
     test_data: Path = Path("../shared/data")
     test_devices: tuple[str, ...] = ()
 
     @property
     def units(self) -> tuple[bool, bool]:
-        """What decides which units of a device plans use, and so is part of the keys of plans and captures."""
+        """What decides which units of a device plans use."""
         return self.allow_tf32, self.sub_groups
+
+    @property
+    def planning(self) -> tuple[bool, bool, tuple[tuple[str, str], ...]]:
+        """What decides how kernels run, and so is part of the keys of plans and captures."""
+        return self.allow_tf32, self.sub_groups, self.plans
 
     def __post_init__(self) -> None:
         for name in (self.device, *self.test_devices):
@@ -86,6 +93,8 @@ class Config:
             value = getattr(self, field)
             if type(value) is not bool:
                 raise ConfigError(f"[config] expected {field} to be True or False, got {value!r}")
+        if type(self.plans) is not tuple or any(tuple(map(type, pair)) != (str, str) for pair in self.plans):
+            raise ConfigError(f"[config] expected plans to be pairs of a kernel's name and a text, got {self.plans!r}")
         if self.opencl_plans not in ("auto", "cpu", "gpu"):
             raise ConfigError(f"[config] expected opencl_plans to be auto, cpu or gpu, got {self.opencl_plans!r}")
         if self.cpu not in CPU_LEVELS:

@@ -16,7 +16,8 @@ class Target:
     `host` that of the processor, where it is another than programs are made for; `codegen/cost` knows more by them.
     After `max_iterations` of all its loops together (0: never) a work-item's loops end, wherever they are. `gflops`,
     `gb_s` and `launch_us` are what the device was measured to do in float32, in copying and per launch, 0.0 if it was
-    not. `sub_group` is how many neighbouring work-items make a sub-group, 0 where that is not one number.
+    not. `sub_group` is how many neighbouring work-items make a sub-group, 0 where that is not one number. `plans` are
+    texts of users' plans by the names of kernels, no fact but as much part of every key.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Target:
     launch_us: float = 0.0
     sub_group: int = 0
     host: str = ""
+    plans: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_gpu(self) -> bool:

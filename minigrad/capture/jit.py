@@ -81,7 +81,7 @@ class Captures:
             return function(*args, **kwargs)
         around = self._surroundings.values(owner)
         arguments = Arguments(args, kwargs)
-        key = (arguments.keys, around, modes.now, (settings.device, settings.units))
+        key = (arguments.keys, around, modes.now, (settings.device, settings.planning))
         if self._eager and key in self._eager:
             return function(*args, **kwargs)
         reason = None

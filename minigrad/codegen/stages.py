@@ -12,7 +12,8 @@ The pipeline, each line with its reason:
     split_reduction   a long sum with few outputs gets partial sums, by a tree that depends on shapes only
     turn_thin         a contraction with few columns reads its small operand along the sum
     split             so does a contraction with too few blocks for several workers, and attention of few rows
-    choose_plans      by how the variables are used
+    choose_plans      by how the variables are used; a nest with a user's plan has that one, and skips what is above it
+                      from lift_length on, and what is below it but for `build`
     lift_sizes        layers that differ in sizes only are one program, where knowing the sizes gains nothing
     lift_numbers      steps that differ in a number only are one program: masks, what is padded
     build             the loop nest
@@ -35,6 +36,7 @@ from minigrad.codegen.lowering.lift import lift_sizes
 from minigrad.codegen.lowering.numbers import lift_numbers
 from minigrad.codegen.lowering.split import split_divisions, split_phases
 from minigrad.codegen.plan.build import build
+from minigrad.codegen.plan.given import PATTERN, Given, build_given, given_plans
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.strategies import packed, panels, tiles, window_groups
 from minigrad.codegen.strategies.access import extent
@@ -114,12 +116,17 @@ def stages_of(kernel: Kernel, target: Target) -> Staged:
         return _stages_of(kernel, target)
 
 
+def flat_form(kernel: Kernel) -> Kernel:
+    """What plans are made for: nests over flat buffers."""
+    return collapse(flatten(split_divisions(split_borders(split_phases(kernel)))))
+
+
 def _stages_of(kernel: Kernel, target: Target) -> Staged:
-    flat = collapse(flatten(split_divisions(split_borders(split_phases(kernel)))))
-    whole = flat
+    whole = flat_form(kernel)
     flat, bases = take_bases(whole)
-    flat, length = lift_length(flat)
-    staged = _stages_of_flat(flat, target)
+    given = given_plans(flat, target.plans)
+    flat, length = (flat, None) if given else lift_length(flat)
+    staged = _stages_of_flat(flat, replace(target, plans=()), given)
     if length is not None:
         values = dict(zip(flat.dims, (length,), strict=True))
         stages = [replace(s, dims=tuple([subs(e, values) for e in s.dims]), extent=subs(s.extent, values))
@@ -141,22 +148,22 @@ def _from_bases(staged: Staged, whole: Kernel, bases: dict[str, int]) -> Staged:
 
 
 @lru_cache(maxsize=4096)
-def _stages_of_flat(flat: Kernel, target: Target) -> Staged:
+def _stages_of_flat(flat: Kernel, target: Target, given: Given) -> Staged:
     """The stages of what many kernels become, those of other shapes or lengths."""
-    nests: list[Nest] = []
     scratch: list[Param] = []
-    for nest in flat.nests:
-        for part in split_reduction(nest, scratch, LONG_SUM_FOR_GROUPS if target.has_groups else LONG_SUM):
-            if target.has_groups:
-                nests += [p for cut in tiles.split(part, scratch, target)
-                          for p in window_groups.split(cut, scratch, target)]
-            else:
-                for cut in split_keys(part, scratch, target):
-                    nests += [p for turned in turn_thin(cut, scratch, target) for p in split_k(turned, scratch, target)]
+    units: list[tuple[tuple[Nest, ...], AnyPlan]] = []
+    ours: list[Nest] = []
+    theirs = dict(given)
+    for k, nest in enumerate(flat.nests):
+        if k not in theirs:
+            ours += _shared_out(nest, scratch, target)
+            continue
+        units += [*choose_plans(ours, target), ((nest,), theirs[k])]
+        ours = []
+    units += choose_plans(ours, target)
     whole = replace(flat, params=flat.params + tuple(scratch))
     stages = []
     written: set[str] = set()
-    units = choose_plans(nests, target)
     for k, (together, plan) in enumerate(units):
         here = whole
         if written and scratch:
@@ -167,8 +174,24 @@ def _stages_of_flat(flat: Kernel, target: Target) -> Staged:
     return Staged(whole, tuple(stages), tuple((p.dtype, p.shape[0]) for p in scratch))
 
 
+def _shared_out(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
+    """A nest as several where its sums are shared among workers, or an operand is turned first."""
+    nests: list[Nest] = []
+    for part in split_reduction(nest, scratch, LONG_SUM_FOR_GROUPS if target.has_groups else LONG_SUM):
+        if target.has_groups:
+            nests += [p for cut in tiles.split(part, scratch, target)
+                      for p in window_groups.split(cut, scratch, target)]
+        else:
+            for cut in split_keys(part, scratch, target):
+                nests += [p for turned in turn_thin(cut, scratch, target) for p in split_k(turned, scratch, target)]
+    return nests
+
+
 def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, target: Target) -> Stage:
     """The loops of one launch, shared with other sizes where that is worth it."""
+    if isinstance(plan, Plan) and plan.pattern == PATTERN:
+        function = build_given(kernel, nests[0], plan, name)
+        return Stage(function, plan, nests, kernel.dims, extent_of(function))
     if isinstance(plan, Plan) and len(nests) == 1 and shares_sizes(target):
         lifted, sizes = lift_sizes(kernel, nests[0], plan) or (replace(kernel, nests=nests), ())
         lifted, numbers = lift_numbers(lifted, plan)

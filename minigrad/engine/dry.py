@@ -67,7 +67,7 @@ class DryRun:
 
     def plan(self, graph: Graph, donated: frozenset[int], device: Device) -> ExecutionPlan:
         """The plan for this structure, with nothing compiled."""
-        key = device.name, current().units, donated, graph.key()
+        key = device.name, current().planning, donated, graph.key()
         found = self.known.get(key)
         if found is None:
             made = schedule(graph, donated, device.target)

@@ -28,12 +28,12 @@ def plan_key(structure: tuple, donated: frozenset[int], device: Device) -> str |
     """The key of a plan on disk; None where there is none, or nobody wants it.
 
     With `verify` and from `debug` 2 on every process makes its own: there is something to see. Microkernels that users
-    add are known by name only, hence not in a key.
+    add are known by name only, hence not in a key; whether plans of theirs fit is found out anew.
     """
     settings = current()
     if device.target.language not in _LANGUAGES or registry.added() or not sources_digest():
         return None
-    if not settings.disk_cache or settings.verify or settings.debug > 1:
+    if not settings.disk_cache or settings.verify or settings.debug > 1 or settings.plans:
         return None
     target = device.target
     facts = [f"{name}={getattr(target, name)!r}" for name in target.__dataclass_fields__ if name != "features"]

@@ -23,23 +23,35 @@ def show(what: object, stage: str = "kernels") -> str:
     """
     if stage not in STAGES:
         raise MinigradError(f"[show] expected a stage among {', '.join(STAGES)}, got {stage!r}")
+    nodes = nodes_of(what)
+    if stage == "graph":
+        return "\n".join(graph_lines(build_graph(nodes)))
+    waiting = [n for n in nodes if n.storage is None]
+    if not waiting:
+        return "(realized: nothing to compute)"
+    found = scheduled(what)
+    if found is None:
+        return "(NUMPY runs each Node by its reference; use stage='graph')"
+    made, target = found
+    return "\n\n".join(texts(made, stage, target)) or "(no kernels)"
+
+
+def nodes_of(what: object) -> list[Node]:
+    """The Nodes of a Tensor, or of several."""
     tensors = what if isinstance(what, (list, tuple)) else [what]
     nodes = [n for n in (getattr(t, "_node", t) for t in tensors) if isinstance(n, Node)]
     if len(nodes) != len(tensors):
         raise MinigradError(f"[show] expected a Tensor or a list of them, got {type(what).__name__}")
-    graph = build_graph(nodes)
-    if stage == "graph":
-        return "\n".join(graph_lines(graph))
-    waiting = [n for n in nodes if n.storage is None]
-    if not waiting:
-        return "(realized: nothing to compute)"
-    name = waiting[0].device
-    if name == "NUMPY":
-        return "(NUMPY runs each Node by its reference; use stage='graph')"
-    target = get_device(name).target
-    graph = build_graph(waiting)
-    made = schedule(graph, frozenset(), target)
-    return "\n\n".join(texts(made, stage, target)) or "(no kernels)"
+    return nodes
+
+
+def scheduled(what: object) -> tuple[Schedule, Target] | None:
+    """The kernels of what is lazy of Tensors, and the target of the first one's device; None where there are none."""
+    waiting = [n for n in nodes_of(what) if n.storage is None]
+    if not waiting or waiting[0].device == "NUMPY":
+        return None
+    target = get_device(waiting[0].device).target
+    return schedule(build_graph(waiting), frozenset(), target), target
 
 
 def graph_lines(graph: Graph) -> Iterator[str]:
@@ -73,7 +85,10 @@ def texts(made: Schedule, stage: str, target: Target) -> Iterator[str]:
                 notes = [why(s.nests[0], target) for why in (why_unpacked, why_unstaged)] if general else []
                 if isinstance(s.plan, Plan) and not target.is_gpu:
                     notes.append(f"predicted: {estimate(s.nests[0], s.plan, target)}")
-                yield f"{s.function.name}: {s.plan}" + "".join(f"\n  # {note}" for note in notes if note)
+                head, *steps = str(s.plan).splitlines()
+                nests = print_kernel(staged.kernel.with_nests(s.nests)).splitlines()[1:]
+                yield "\n".join([f"{s.function.name}: {head}", *[f"  # {line[2:]}" for line in nests], *steps,
+                                 *[f"  # {note}" for note in notes if note]])
                 continue
             text = print_function(s.function) if stage == "loops" else render(s.function, target).source
             if text not in shown:

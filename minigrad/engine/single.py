@@ -42,14 +42,14 @@ def _single(plan: ExecutionPlan, prepared: PreparedPlan, node: Node, settings: C
     repeats = count < len(pattern)
     places = {**dict(plan.read), plan.made[0]: count}  # leaves are numbered in the order of inputs
     slots, order = prepared.lasting, [places[k] for k in prepared.lasting]
-    device, nbytes, units = plan.device, number(plan.sizes[plan.made[0]], {}), settings.units
+    device, nbytes, planning = plan.device, number(plan.sizes[plan.made[0]], {}), settings.planning
     none: dict[Any, Any] = {}
 
     def run(node: Node) -> bool:
         if observers or dry_runs:
             return False
         now = current()
-        if now is not settings and (now.units != units or now.debug):
+        if now is not settings and (now.planning != planning or now.debug):
             return False
         inputs: Any = node.inputs
         if len({*inputs}) != count:

@@ -81,7 +81,9 @@ class Device(ABC):
     def target(self) -> Target:
         """All that code generation knows, and part of every plan's key: of features that change what is computed, those
         that the settings ask for."""
-        return self._targets[current().units]
+        settings = current()
+        found = self._targets[settings.units]
+        return replace(found, plans=settings.plans) if settings.plans else found
 
     @target.setter
     def target(self, target: Target) -> None:

@@ -33,6 +33,7 @@ from minigrad.codegen.strategies.plan import (
     MatrixPlan,
     PackedPlan,
     PanelPlan,
+    Plan,
     TeamPlan,
     TilePlan,
     WindowPlan,
@@ -63,6 +64,16 @@ def choose_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
     streamed = None if target.has_groups or is_scatter(nest) or is_row_kernel(nest) or not reductions(nest) \
         or quantized.plan(nest, target) else stream.plan(nest, target)
     return streamed or (nest, other_plan(nest, target))
+
+
+def plan_of_steps(nest: Nest, target: Target) -> Plan:
+    """The nest's plan, or where that is one of another kind the steps that the general strategies give it."""
+    own, plan = choose_plan(nest, target)
+    if own is nest and isinstance(plan, Plan):
+        return plan
+    if is_row_kernel(nest):
+        return rows.plan(nest, target)
+    return contraction.plan(nest, target) or reduction.plan(nest, target)
 
 
 def is_scatter(nest: Nest) -> bool:

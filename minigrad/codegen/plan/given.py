@@ -1,0 +1,61 @@
+"""Plans that users give, by the names of kernels: `sum_mul` for all kernels of a name, `sum_mul@91ab3f` for one.
+
+A plan is for one nest of a kernel after flattening and collapsing, as `minigrad.plans.of` prints it. It takes the place
+of everything that is decided for that nest: of how its sums are shared by stages, and of which sizes are arguments.
+"""
+from __future__ import annotations
+
+from dataclasses import replace
+from hashlib import sha256
+
+from minigrad.codegen.ir.nodes import Function
+from minigrad.codegen.ir.verify import verify_function
+from minigrad.codegen.kernel import Kernel, Nest
+from minigrad.codegen.kernel_text import print_kernel
+from minigrad.codegen.plan.build import build
+from minigrad.codegen.plan.steps import Plan
+from minigrad.codegen.plan.text import parse_plan
+from minigrad.errors import PlanError
+
+PATTERN = "given"
+MOST_TAKEN = 4096
+
+taken: dict[tuple[str, str], None] = {}
+"""Names and texts that were for some kernel, the last ones."""
+
+Given = tuple[tuple[int, Plan], ...]
+"""Nests of a kernel, by position, that have a user's plan."""
+
+
+def names(kernel: Kernel) -> list[tuple[str, str]]:
+    """For each nest of a flat kernel what its plans are called: those for all kernels of the name, and for this one."""
+    found = []
+    for k, nest in enumerate(kernel.nests):
+        name = kernel.name if len(kernel.nests) == 1 else f"{kernel.name}_{k}"
+        text = print_kernel(kernel.with_nests((nest,)))
+        found.append((name, f"{name}@{sha256(text.encode()).hexdigest()[:6]}"))
+    return found
+
+
+def given_plans(kernel: Kernel, plans: tuple[tuple[str, str], ...]) -> Given:
+    """Those of users' plans that are for nests of a flat kernel. Raises PlanError for what is no text of a plan."""
+    found: list[tuple[int, Plan]] = []
+    texts = dict(plans)
+    for k, (name, own) in enumerate(names(kernel) if plans else ()):
+        key = own if own in texts else name
+        if key in texts:
+            found.append((k, replace(parse_plan(texts[key]), pattern=PATTERN)))
+            taken[key, texts[key]] = None
+    for old in list(taken)[:-MOST_TAKEN]:
+        del taken[old]
+    return tuple(found)
+
+
+def build_given(kernel: Kernel, nest: Nest, plan: Plan, name: str) -> Function:
+    """The loops of a user's plan. Raises PlanError naming the kernel, the step and what was expected."""
+    try:
+        function = build(kernel, nest, plan, name)
+    except PlanError as error:
+        raise PlanError(f"[plan] for {name}: {str(error).removeprefix('[plan] ')}") from None
+    verify_function(function)
+    return function

@@ -1,0 +1,84 @@
+"""`plans`: how kernels run, as texts that a user may read, change and give back.
+
+    texts = plans.of(y)                                  {"sum_mul": "plan contraction ..."}
+    with plans({"sum_mul": texts["sum_mul"].replace("by 4", "by 6")}):
+        y.realize()
+
+The language is in `docs/plans.md`. A plan says how loops run, never what they compute: one that does not fit is a
+PlanError that names the kernel, the step and what was expected.
+"""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from minigrad.codegen.kernel_text import print_kernel
+from minigrad.codegen.lowering.bases import take_bases
+from minigrad.codegen.plan.given import PATTERN, given_plans, names, taken
+from minigrad.codegen.plan.text import parse_plan
+from minigrad.codegen.stages import flat_form, stages_of
+from minigrad.codegen.strategies.choose import plan_of_steps
+from minigrad.config import config, current
+from minigrad.engine.show import scheduled
+from minigrad.errors import PlanError
+
+
+class plans:  # noqa: N801  (used like a function)
+    """`with plans({"sum_mul": text}): ...`: in this thread kernels of these names run by these plans, meanwhile.
+
+    Keys are names as `plans.of` gives them, `name` for all kernels that are called so or `name@digits` for one of them;
+    an inner block adds to those around it. Raises PlanError for a text that is no plan, when a kernel is planned for a
+    plan that does not fit it, and at the end for one that no kernel was there for.
+    """
+
+    def __init__(self, given: Mapping[str, str]):
+        self._given = dict(given)
+        for name, text in self._given.items():
+            if not isinstance(name, str) or not isinstance(text, str):
+                raise PlanError(f"[plan] for {name}: expected the text of a plan, got {type(text).__name__}")
+            try:
+                parse_plan(text)
+            except PlanError as error:
+                raise PlanError(f"[plan] for {name}: {str(error).removeprefix('[plan] ')}") from None
+        self._entered: list[config] = []
+
+    def __enter__(self) -> None:
+        entered = config(plans=tuple({**dict(current().plans), **self._given}.items()))
+        self._entered.append(entered)
+        entered.__enter__()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._entered.pop().__exit__()
+        unused = [name for name, text in self._given.items() if (name, text) not in taken]
+        if unused and kind is None:
+            raise PlanError(f"[plan] for {unused[0]}: expected the name of a kernel that ran, or was shown, in the "
+                            f"block; plans.of(x) has those of a lazy Tensor x")
+
+    @staticmethod
+    def of(what: object) -> dict[str, str]:
+        """The plans of what a lazy Tensor (or a list of them) computes, by the names of kernels; nothing is run.
+
+        Every text begins with the kernel that it is for, in remarks. Where a kernel runs by a plan of another kind (its
+        last remark says which), the text has the steps that it would have without that.
+        """
+        found = scheduled(what)
+        if found is None:
+            return {}
+        schedule, target = found
+        plain = replace(target, plans=())
+        made: dict[str, tuple[str, str]] = {}
+        for step in schedule.steps:
+            kernel = take_bases(flat_form(step.kernel))[0]
+            others = sorted({s.plan.strategy for s in stages_of(step.kernel, target).stages})
+            given = dict(given_plans(kernel, target.plans))
+            for k, (name, own) in enumerate(names(kernel)):
+                nest = kernel.nests[k]
+                plan = given.get(k) or plan_of_steps(nest, plain)
+                remarks = print_kernel(kernel.with_nests((nest,))).splitlines()
+                if plan.pattern != PATTERN and others != [plan.pattern]:
+                    remarks.append(f"runs by: {', '.join(others)}")
+                head, *steps = str(plan).splitlines()
+                made[own] = name, "\n".join([head, *(f"  # {line}" for line in remarks), *steps])
+        count = Counter(name for name, _ in made.values())
+        return {name if count[name] == 1 else own: text for own, (name, text) in made.items()}
