@@ -1,6 +1,8 @@
 """Plans of steps: each that is accepted gives what the kernel says, each other one is a PlanError that teaches."""
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from random_plans import NESTS, Case, Random, random_case, random_plan
@@ -9,9 +11,10 @@ from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.kernel_interpret import interpret_kernel
-from minigrad.codegen.kernel_text import parse_kernel
+from minigrad.codegen.kernel_text import parse_kernel, print_kernel
 from minigrad.codegen.plan.build import build
-from minigrad.codegen.plan.steps import Plan
+from minigrad.codegen.plan.loops import resolve
+from minigrad.codegen.plan.steps import Plan, Split
 from minigrad.codegen.plan.text import parse_plan
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.errors import PlanError
@@ -56,6 +59,44 @@ def test_random_plans_compute_what_the_kernel_says(name: str) -> None:
         if accepted >= 9:
             break
     assert accepted >= 9
+
+
+def adds_in_order(kernel: Kernel, plan: Plan) -> bool:
+    """Whether a plan leaves the terms of each sum in their order."""
+    nest, = kernel.nests
+    loops = resolve(nest, plan)
+    plain = resolve(nest, replace(plan, steps=tuple([s for s in plan.steps if isinstance(s, Split)])))
+    along = [x for x in loops.order if loops.space[x]]
+    return not loops.parts and along == [x for x in plain.order if loops.space[x]] and not any(
+        loops.kind[x] == "vector" for x in along)
+
+
+@pytest.mark.parametrize("name", ["product", "reduction", "sums in a value", "nested sums"])
+def test_sums_in_their_order_keep_their_bits(name: str) -> None:
+    rng = np.random.default_rng(8)
+    checked = 0
+    for _ in range(100):
+        case = random_case(rng, name)
+        case.kernel = parse_kernel(print_kernel(case.kernel).replace("i64", "f64"))
+        case.arrays = {k: rng.standard_normal(a.shape) for k, a in case.arrays.items()}
+        found = []
+        for plan in (Plan("", ()), random_plan(rng, case.kernel)):
+            try:
+                function = unroll(build(case.kernel, case.kernel.nests[0], plan, "k"))
+            except PlanError:
+                break
+            if not adds_in_order(case.kernel, plan):
+                break
+            arrays = {k: a.copy() for k, a in case.arrays.items()}
+            interpret_function(function, arrays, {}, case.dims)
+            found.append(arrays)
+        if len(found) == 2:
+            checked += 1
+            for k, a in found[0].items():
+                np.testing.assert_array_equal(a, found[1][k], err_msg=f"{k} under\n{plan}")
+        if checked == 6:
+            break
+    assert checked == 6
 
 
 GOOD = {
