@@ -7,9 +7,12 @@ from threading import Thread
 import numpy as np
 import pytest
 from conftest import devices
+from random_plans import random_plan
 
 import minigrad
 from minigrad import Tensor, Variable, jit, plans, show
+from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.kernel_text import parse_kernel
 from minigrad.engine.stats import stats
 from minigrad.errors import PlanError
 
@@ -150,3 +153,35 @@ def test_a_plan_that_does_not_fit_is_an_error(given: dict[str, str], message: st
     with pytest.raises(PlanError, match=message), plans(given):
         y.realize()
     np.testing.assert_array_equal(y.numpy(), a.numpy() @ b.numpy())
+
+
+def kernel_of(text: str) -> Kernel:
+    """The kernel that the remarks of a plan show."""
+    lines = [line[4:] for line in text.splitlines() if line.startswith("  # ") and "runs by:" not in line]
+    return parse_kernel("\n".join([*lines, ""]))
+
+
+@pytest.mark.parametrize("device", COMPILED)
+def test_random_plans_run(device: str) -> None:
+    """Compiled, as test_plans.py has them interpreted."""
+    x, y = tensor(13, 18, device=device), tensor(18, 21, device=device)
+    image, weight = tensor(2, 3, 9, 10, device=device), tensor(6, 3, 3, 3, device=device)
+    cases: list[Callable[[], Tensor]] = [
+        lambda: x @ y, lambda: x.softmax(-1), lambda: x.layernorm(), lambda: x.sum(0),
+        lambda: x.transpose(0, 1) * 2 + y[:, :13], lambda: image.conv2d(weight, padding=1).relu()]
+    random = np.random.default_rng(3)
+    for case in cases:
+        want, accepted = case().numpy(), 0
+        kernels = {name: kernel_of(text) for name, text in plans.of(case()).items()}
+        for _ in range(60):
+            given = {name: str(random_plan(random, kernel)) for name, kernel in kernels.items()}
+            try:
+                with plans(given):
+                    found = case().numpy()
+            except PlanError:
+                continue
+            np.testing.assert_allclose(found, want, rtol=2e-5, atol=1e-6, err_msg=str(given))
+            accepted += 1
+            if accepted == (5 if device == "CPU" else 2):
+                break
+        assert accepted >= 2

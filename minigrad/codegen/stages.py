@@ -126,7 +126,7 @@ def _stages_of(kernel: Kernel, target: Target) -> Staged:
     flat, bases = take_bases(whole)
     given = given_plans(flat, target.plans)
     flat, length = (flat, None) if given else lift_length(flat)
-    staged = _stages_of_flat(flat, replace(target, plans=()), given)
+    staged = _stages_of_flat(flat, replace(target, plans=()) if target.plans else target, given)
     if length is not None:
         values = dict(zip(flat.dims, (length,), strict=True))
         stages = [replace(s, dims=tuple([subs(e, values) for e in s.dims]), extent=subs(s.extent, values))

@@ -22,7 +22,7 @@ def check(kernel: Kernel, nest: Nest, loops: Loops) -> None:
 
 
 def _faults(kernel: Kernel, nest: Nest, loops: Loops) -> Iterator[str]:
-    arguments = {a.name for a in (*kernel.params, *kernel.scalars, *kernel.dims)}
+    arguments = {p.name for p in kernel.params} | {s.name for s in kernel.scalars} | {d.name for d in kernel.dims}
     for name, s in loops.made_by.items():
         if name in arguments:
             yield f"{print_step(s)}: expected names that no argument of the kernel has, got {name}"

@@ -9,7 +9,6 @@ from dataclasses import replace
 from hashlib import sha256
 
 from minigrad.codegen.ir.nodes import Function
-from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.kernel_text import print_kernel
 from minigrad.codegen.plan.build import build
@@ -39,15 +38,17 @@ def names(kernel: Kernel) -> list[tuple[str, str]]:
 
 def given_plans(kernel: Kernel, plans: tuple[tuple[str, str], ...]) -> Given:
     """Those of users' plans that are for nests of a flat kernel. Raises PlanError for what is no text of a plan."""
+    if not plans:
+        return ()
     found: list[tuple[int, Plan]] = []
     texts = dict(plans)
-    for k, (name, own) in enumerate(names(kernel) if plans else ()):
+    for k, (name, own) in enumerate(names(kernel)):
         key = own if own in texts else name
         if key in texts:
             found.append((k, replace(parse_plan(texts[key]), pattern=PATTERN)))
             taken[key, texts[key]] = None
     for old in list(taken)[:-MOST_TAKEN]:
-        del taken[old]
+        taken.pop(old, None)
     return tuple(found)
 
 
@@ -57,5 +58,7 @@ def build_given(kernel: Kernel, nest: Nest, plan: Plan, name: str) -> Function:
         function = build(kernel, nest, plan, name)
     except PlanError as error:
         raise PlanError(f"[plan] for {name}: {str(error).removeprefix('[plan] ')}") from None
+    from minigrad.codegen.ir.verify import verify_function
+
     verify_function(function)
     return function
