@@ -50,19 +50,14 @@ class Costs:
     """In cycles, unless it says otherwise; the files say of what."""
 
     loads: float
-    panel_loads: float
-    dot_loads: float
     chains: int
     missing_chain: float
-    least_step: float
-    attention_step: float
     dot_step: float
     narrow_tile: float
     far_row: float
     rows_apart: float
     loop: float
-    packed_tile: float
-    panel_tile: float
+    tile: float
     window_tile: float
     plane_tile: float
     across: float
@@ -72,7 +67,6 @@ class Costs:
     pack_turned: float
     pack_checked: float
     pack_checked_turned: float
-    pack_pairs: float
     read_far: float
     scatter: float
     squares: float
@@ -81,7 +75,6 @@ class Costs:
     l2_bytes_far: float
     l2_lost: float
     far_step: int
-    page_rows: int
     pack_rows: int
     max_waste: float
     matrix_slowed: float

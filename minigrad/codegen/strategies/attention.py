@@ -194,13 +194,14 @@ def fixed_bytes(found: Attention, lanes: int, rows: int) -> int:
 
 def register_tile(found: Attention, width: int, target: Target) -> tuple[int, int]:
     """(keys or columns, vectors of rows) of a tile: fewest cycles per score, what edges waste included."""
-    best, costs = (1, 1, float("inf")), machine(target).costs
+    best, facts = (1, 1, float("inf")), machine(target)
     columns = typical(found.mix.column) if found.mix else 0
     for vectors in range(1, MAX_VECTORS + 1):
         waste = ceil(typical(found.row) / (vectors * width)) * vectors * width / typical(found.row)
         for rows in range(1, (target.registers - vectors - SPARE_REGISTERS) // vectors + 1):
             edge = ceil(columns / rows) * rows / columns if columns else 0
-            step = max(rows * vectors / 2, (rows + vectors) / costs.loads, costs.attention_step) + costs.loop
+            step = facts.costs.loop + max(
+                rows * vectors / 2, (rows + vectors) / facts.costs.loads, facts.declared.fma_latency)
             cycles = step / (rows * vectors) * waste * (1 + edge)
             if cycles < best[2] * 0.999:
                 best = rows, vectors, cycles

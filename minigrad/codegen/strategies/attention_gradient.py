@@ -170,11 +170,12 @@ def plan(nest: Nest, target: Target) -> AttentionGradientPlan | None:
 def register_tile(found: Gradient, width: int, target: Target) -> tuple[int, int]:
     """(keys or columns, vectors of rows or columns) of a tile: fewest cycles, what edges waste included."""
     depth, column = extent(found.depth), extent(found.column)
-    best, costs = (1, 1, float("inf")), machine(target).costs
+    best, facts = (1, 1, float("inf")), machine(target)
     for vectors in range(1, MAX_VECTORS + 1):
         across = [ceil(n / (vectors * width)) * vectors * width / n for n in (extent(found.row), depth, column)]
         for rows in range(1, (target.registers - vectors - SPARE_REGISTERS) // vectors + 1):
-            step = max(rows * vectors / 2, (rows + vectors) / costs.loads, costs.attention_step) + costs.loop
+            step = facts.costs.loop + max(
+                rows * vectors / 2, (rows + vectors) / facts.costs.loads, facts.declared.fma_latency)
             edge = ceil(depth / rows) * rows / depth
             cycles = step / (rows * vectors) * (across[0] * (2 + edge) + across[1] + across[2])
             if cycles < best[2] * 0.999:

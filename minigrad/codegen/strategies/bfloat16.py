@@ -63,8 +63,8 @@ def call_cycles(words: str, target: Target) -> float:
 
 def dot_cycles(rows: int, vectors: int, target: Target) -> float:
     """Cycles of a tile of `vdpbf16ps` per step of the sum."""
-    costs = machine(target).costs
-    return max(step_cycles(rows, vectors, costs), (rows + vectors) / costs.dot_loads) * costs.dot_step
+    facts = machine(target)
+    return step_cycles(rows, vectors, facts) * facts.costs.dot_step
 
 
 def in_pairs(c: Contraction) -> Contraction:

@@ -6,7 +6,7 @@ from functools import lru_cache
 from math import ceil
 
 from minigrad.codegen.cost.caches import LINE, PAGE, fits, room
-from minigrad.codegen.cost.machine import Costs
+from minigrad.codegen.cost.machine import Costs, Machine
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import extent, typical, value_accesses
 from minigrad.codegen.strategies.plan import Box
@@ -25,11 +25,12 @@ MAX_STRIDE = 4
 """Elements so far apart are still read as whole vectors."""
 
 
-def step_cycles(rows: int, vectors: int, costs: Costs, rate: int = 2) -> float:
+def step_cycles(rows: int, vectors: int, facts: Machine, rate: int = 2) -> float:
     """Cycles of a microkernel per step of the sum, with so many multiply-adds a cycle."""
     copies = rows * vectors
     if rate == 1:
-        return max(copies, rows / 2 + vectors, costs.least_step)
+        return max(copies, rows / 2 + vectors, facts.declared.fma_latency)
+    costs = facts.costs
     return max(copies / 2, (rows + vectors) / costs.loads) + costs.missing_chain * max(costs.chains - copies, 0)
 
 

@@ -118,7 +118,7 @@ def streams(c: Contraction, target: Target) -> bool:
         return False
     last = c.n[-1]
     whole = 2 * target.lanes(max(c.a.dtype.bits, 32))
-    if size(c.k) > machine(target).costs.page_rows and row_bytes(c.b, c.k) % PAGE == 0:
+    if size(c.k) > machine(target).declared.side_by_side and row_bytes(c.b, c.k) % PAGE == 0:
         return False
     return value_accesses(c.b, ())[0].step(last) == 1 and isinstance(last.hi, int) and extent(last) % whole == 0
 
@@ -212,7 +212,7 @@ def register_tile(c: Contraction, width: int, target: Target, along: str, words:
         for rows in [r for r in shapes(kind, along, width, vectors, target) if along or r <= most]:
             tiles = ceil((m + below) / rows) * ceil(n / (vectors * width))
             cycles = kind_cycles(kind, rows, vectors, target) * bfloat16.whole_steps(k, words, target)
-            cycles += (facts.costs.packed_tile + bfloat16.call_cycles(words, target)) * ceil(k / depth)
+            cycles += (facts.costs.tile + bfloat16.call_cycles(words, target)) * ceil(k / depth)
             cycles *= tiles * size(c.batch)
             if cycles <= found[2]:
                 found = rows, vectors, cycles
@@ -226,7 +226,7 @@ def kind_cycles(kind: str, rows: int, vectors: int, target: Target) -> float:
         return rows * vectors / facts.declared.matrix_side * (facts.costs.matrix_slowed if kind == bfloat16.KIND else 1)
     if kind == bfloat16.KIND:
         return bfloat16.dot_cycles(rows, vectors, target)
-    return step_cycles(rows, vectors, facts.costs, facts.declared.fma_per_cycle if kind in ("f32", "f64") else 2)
+    return step_cycles(rows, vectors, facts, facts.declared.fma_per_cycle if kind in ("f32", "f64") else 2)
 
 
 def block_cost(c: Contraction, m: Box, n: Box, rows: int, columns: int, target: Target, how: Packing) -> float:

@@ -96,7 +96,7 @@ def register_tile(c: Contraction, block_k: int, width: int, target: Target, a_in
             if not fits(block_k * (near + beside), 1, target) and m > rows:
                 fetch = row / (costs.l2_bytes_far if far_b else costs.l2_bytes)
                 step = max(step, fetch) + costs.l2_lost * fetch * (fetch / step if passed else 1)
-            tile = step * k + (costs.panel_tile + copies) * ceil(k / block_k)
+            tile = step * k + (costs.tile + copies) * ceil(k / block_k)
             edge = (0.0, 0) if left == 0 else (tile, 0)
             if across and 0 < left <= dots and not (along_rows and rows not in (width // 2, width)):
                 edge = min(edge, (dot_cycles(rows, left, k, width, along_rows, facts), left))
@@ -119,13 +119,13 @@ def tile_step(rows: int, vectors: int, target: Target) -> float:
     """Cycles of a register tile per step of the sum."""
     facts = machine(target)
     if target.registers <= FEW_REGISTERS:
-        return step_cycles(rows, vectors, facts.costs)
+        return step_cycles(rows, vectors, facts)
     return least_step(rows, vectors, facts, facts.declared.fma_per_cycle) * (1 + facts.costs.narrow_tile / vectors)
 
 
 def least_step(rows: int, vectors: int, facts: Machine, rate: int) -> float:
     """Likewise where nothing but issue, loads and latency counts."""
-    return max(rows * vectors / rate, (rows + vectors) / facts.costs.panel_loads, facts.declared.fma_latency)
+    return max(rows * vectors / rate, (rows + vectors) / facts.costs.loads, facts.declared.fma_latency)
 
 
 def pair_tile(c: Contraction, width: int, target: Target) -> tuple[int, int, float]:
@@ -139,7 +139,7 @@ def pair_tile(c: Contraction, width: int, target: Target) -> tuple[int, int, flo
     if width < 4 or m < PAIR_LEAST or not few or k % 2 or n % half or whole:
         return found
     facts, costs = machine(target), machine(target).costs
-    packing, rate = PAIR_WORKERS * costs.pack_pairs * k * n, facts.declared.fma_per_cycle
+    packing, rate = PAIR_WORKERS * costs.pack_near * k * n, facts.declared.fma_per_cycle
     for vectors in [v for v in range(1, MAX_VECTORS + 1) if n % (v * half) == 0]:
         row = vectors * target.vector_bytes
         for rows in range(1, min(most_rows(vectors, target), facts.declared.side_by_side, m) + 1):
@@ -149,7 +149,7 @@ def pair_tile(c: Contraction, width: int, target: Target) -> tuple[int, int, flo
                 step = least_step(rows, vectors, facts, 2)
             if not fits(k // 2 * (row + row // 4), 1, target):
                 step = max(step, row / costs.l2_bytes) + costs.l2_lost * row / costs.l2_bytes
-            tile = step * k / 2 + costs.panel_tile + copies * (1 + costs.pair_added * target.vector_bytes / (32 * rate))
+            tile = step * k / 2 + costs.tile + copies * (1 + costs.pair_added * target.vector_bytes / (32 * rate))
             cycles = ceil(m / rows) * (n // (vectors * half)) * tile + packing
             if cycles <= found[2]:
                 found = rows, vectors, cycles
@@ -159,6 +159,6 @@ def pair_tile(c: Contraction, width: int, target: Target) -> tuple[int, int, flo
 def dot_cycles(rows: int, columns: int, k: int, width: int, along_rows: bool, facts: Machine) -> float:
     """Cycles of the dot products of a tile's rows."""
     if along_rows:
-        return k * (1 + columns) / 2 + facts.costs.panel_tile
+        return k * (1 + columns) / 2 + facts.costs.tile
     return sum(ceil(k / width) * max(rows * count / 2, (rows + count) / 2, facts.declared.fma_latency)
-               + facts.costs.panel_tile + rows * count * facts.costs.across for count in dot_groups(rows, columns))
+               + facts.costs.tile + rows * count * facts.costs.across for count in dot_groups(rows, columns))

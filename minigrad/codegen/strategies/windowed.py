@@ -86,7 +86,7 @@ def _options(c: Contraction, axes: tuple[Axis, ...], taps: dict[str, int], width
                 break  # outputs pass through it as well
             units = blocks * ceil(size(c.m) / mb)
             tiles = ceil(columns / (vectors * width)) * ceil(size(c.k) / depth)
-            work = images * ceil(mb / rows) * (cycles * size(c.k) + tiles * costs.packed_tile)
+            work = images * ceil(mb / rows) * (cycles * size(c.k) + tiles * costs.tile)
             work += _packing(c, images * lay.plane * lay.planes * (size(c.k) // product(taps.values())), mb,
                              in_place, width, target)
             yield work * ceil(units / target.units) * target.units, m, n, k, rows, vectors
@@ -99,7 +99,7 @@ def _tile(c: Contraction, columns: int, width: int, target: Target, in_place: bo
         tiles = ceil(columns / (vectors * width))
         most = most_rows(vectors, target)
         for rows in range(1, min(most, facts.declared.side_by_side if in_place else most) + 1):
-            cycles = tiles * step_cycles(rows, vectors, facts.costs, facts.declared.fma_per_cycle)
+            cycles = tiles * step_cycles(rows, vectors, facts, facts.declared.fma_per_cycle)
             total = ceil(size(c.m) / rows) * cycles
             if total <= found[3]:
                 found = rows, vectors, cycles, total
@@ -188,7 +188,7 @@ def _turned_cycles(t: Contraction, m: Box, n: Box, k: Box, lay: Layout, rows: in
     m_blocks, n_blocks = ceil(size(t.m) / mb), ceil(size(t.n) / nb)
     units, blocks = m_blocks * n_blocks * size(t.batch), ceil(size(t.k) / depth)
     work = ceil(size(t.n) / (vectors * width)) / n_blocks * mb / rows * (
-        step_cycles(rows, vectors, costs, facts.declared.fma_per_cycle) * size(t.k) + costs.packed_tile * blocks)
+        step_cycles(rows, vectors, facts, facts.declared.fma_per_cycle) * size(t.k) + costs.tile * blocks)
     taps = {a.tap.name for a in lay.axes if a.tap is not None}
     boxes = _boxes(tuple((name, part) for name, part in m if name not in taps), lay, k)
     work += boxes * blocks * pack_cycles(t.a, True, False, costs)
