@@ -53,7 +53,7 @@ def test_squares_of_a_end_within_its_memory(rows: int, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("n, k", [(112, 480), (112, 112)])
 def test_wide_tiles_meet_blocks_of_k_that_stay_near(n: int, k: int) -> None:
     """Where they would wait for rows of B from the second-level cache; each of those comes once for many rows."""
-    stage = stages_of(flat_kernel(tensor(150, k) @ tensor(k, n), AVX512), AVX512).stages[0]
+    stage = stages_of(flat_kernel(tensor(130, k) @ tensor(k, n), AVX512), AVX512).stages[0]
     made = stage.plan
     assert isinstance(made, PanelPlan) and made.b == "place" and made.vectors == 7 and made.unit_m >= 6 * made.rows
     assert LEAST_NEAR <= made.block_k < k and made.block_k * made.columns * 4 <= AVX512.l1

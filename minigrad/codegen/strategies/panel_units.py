@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import product as product_of
 from math import ceil
 
-from minigrad.codegen.cost.caches import fits, room
+from minigrad.codegen.cost.caches import SHARED, fits, room
 from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.blocking import product, row_bytes
@@ -20,14 +20,6 @@ SHORT_K = 64
 
 UNIT_ROWS = 512
 """Rows of a unit of work: with a block of K they stay in the second-level cache."""
-
-PASSED_PART = 4
-"""Part of the second-level cache for panels of B that rows of A pass by: 5-10% at 1024 and 2048, over a second packing
-of B and over sums kept from block to block of K."""
-
-SUMS_PART = 3
-"""Part of the second-level cache that the sums of a unit may take at least, where they are kept from block to block of
-K and A is packed or not read along K."""
 
 UNIT_WORK = 1 << 19
 """Multiply-adds of a unit of parallel work worth having."""
@@ -56,7 +48,7 @@ def writes_rows(c: Contraction, columns: int, block_k: int, in_place: bool, targ
     b_bytes = block_k * columns * itemsize
     large = 2 * extent(c.m[-1]) * columns * itemsize >= room(2, target)
     far_b = in_place and row_bytes(c.b, c.k) > machine(target).costs.far_step
-    second = block_k <= SHORT_K and large and not far_b and fits(4 * b_bytes, 2, target)
+    second = block_k <= SHORT_K and large and not far_b and fits(SHARED * b_bytes, 2, target)
     return block_k == extent(c.k[-1]) and (fits(2 * b_bytes, 1, target) or second)
 
 
@@ -74,7 +66,7 @@ def units(c: Contraction, n: int, rows: int, columns: int, block_k: int, in_plac
     wide = across
     if block_k < k:
         elements = room(2, target) // max(c.a.dtype.itemsize, 4)
-        for_sums = max(elements // SUMS_PART, elements - (tall * rows + columns) * block_k)
+        for_sums = max(elements // SHARED, elements - (tall * rows + columns) * block_k)
         wide = min(across, max(1, for_sums // (tall * rows * columns)))
     if writes_rows(c, across * columns, block_k, in_place, target):
         tall = max(1, min(tall, down // wanted))
@@ -99,7 +91,7 @@ def tall_units(c: Contraction, n: int, rows: int, columns: int, block_k: int, ta
     itemsize = max(c.a.dtype.itemsize, 4)
     down, across = ceil(extent(c.m[-1]) / rows), ceil(n / columns)
     _, wanted = other_units(c, n, target)
-    wide = max(1, min(room(2, target) // PASSED_PART // (block_k * columns * itemsize), across // wanted))
+    wide = max(1, min(room(2, target) // SHARED // (block_k * columns * itemsize), across // wanted))
     tall = down
     if block_k < extent(c.k[-1]):
         tall = max(1, min(tall, room(2, target) // (rows * wide * columns * itemsize)))

@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import ceil, gcd
 
-from minigrad.codegen.cost.caches import PAGE, fits, room
+from minigrad.codegen.cost.caches import PAGE, SHARED, fits, room
 from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.lowering.collapse import coefficient
@@ -65,9 +65,6 @@ of a packed contraction, for 20-40% of the time."""
 
 MIN_K = 4
 """Steps of the sum below which a tile is no more than its stores."""
-
-A_PART = 3
-"""Part of the second-level cache that A takes at most where blocks of B are to stay in the first."""
 
 STREAM_ROWS, STREAM_K, STREAM_K_PACKED, STREAM_COLUMNS = 32, 16, 24, 256
 """With at most so many rows of A a large B is streamed, in blocks of so many of its rows, in runs at least so long:
@@ -232,7 +229,7 @@ def stays_near(c: Contraction, rows: int, vectors: int, target: Target) -> bool:
     step = least_step(rows, vectors, facts, facts.declared.fma_per_cycle)
     waits = row / facts.costs.l2_bytes > step and not fits(k * row, 1, target)
     a_bytes = product(extent(v) for v in (*c.batch, *c.m, *c.k)) * c.a.dtype.itemsize
-    return waits and extent(c.m[-1]) > NEAR_ROWS and fits(A_PART * a_bytes, 2, target) and k % 2 == 0 and (
+    return waits and extent(c.m[-1]) > NEAR_ROWS and fits(SHARED * a_bytes, 2, target) and k % 2 == 0 and (
         near_steps(c, rows, vectors, target) >= LEAST_NEAR)
 
 
