@@ -24,8 +24,8 @@ from minigrad.codegen.stages import stages_of
 from minigrad.codegen.strategies import panel_form, panel_units
 from minigrad.codegen.strategies import panels as module
 from minigrad.codegen.strategies.access import extent, value_accesses
+from minigrad.codegen.strategies.blocking import SPARE_REGISTERS
 from minigrad.codegen.strategies.build_panels import build_panels, build_shared, contraction_of
-from minigrad.codegen.strategies.panel_tiles import SPARE_REGISTERS
 from minigrad.codegen.strategies.panels import plan
 from minigrad.codegen.strategies.plan import PanelPlan, parse_plan
 from minigrad.codegen.strategies.recognise import Contraction, with_row

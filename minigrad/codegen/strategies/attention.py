@@ -22,14 +22,12 @@ from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.codegen.lowering.attention import shift_of
 from minigrad.codegen.strategies.access import typical
+from minigrad.codegen.strategies.blocking import MAX_VECTORS, SPARE_REGISTERS, least_step
 from minigrad.codegen.strategies.plan import AttentionPlan
 from minigrad.dtype import DType
 from minigrad.expr import Index, Var
 from minigrad.target import Target
 from minigrad.value import Value, binary, const, free_variables, local, rebuild, walk
-
-MAX_VECTORS = 4
-SPARE_REGISTERS = 2
 
 KEYS = 128
 """Keys of a block at most; their scores stay in the first-level cache."""
@@ -200,8 +198,7 @@ def register_tile(found: Attention, width: int, target: Target) -> tuple[int, in
         waste = ceil(typical(found.row) / (vectors * width)) * vectors * width / typical(found.row)
         for rows in range(1, (target.registers - vectors - SPARE_REGISTERS) // vectors + 1):
             edge = ceil(columns / rows) * rows / columns if columns else 0
-            step = facts.costs.loop + max(
-                rows * vectors / 2, (rows + vectors) / facts.costs.loads, facts.declared.fma_latency)
+            step = facts.costs.loop + least_step(rows, vectors, facts, 2)
             cycles = step / (rows * vectors) * waste * (1 + edge)
             if cycles < best[2] * 0.999:
                 best = rows, vectors, cycles

@@ -22,7 +22,8 @@ from math import ceil
 from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.codegen.strategies.access import extent
-from minigrad.codegen.strategies.attention import SPARE_REGISTERS, reduced, sides, the_dot
+from minigrad.codegen.strategies.attention import reduced, sides, the_dot
+from minigrad.codegen.strategies.blocking import MAX_VECTORS, SPARE_REGISTERS, least_step
 from minigrad.codegen.strategies.plan import AttentionGradientPlan
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.expr import Index, Var, subs
@@ -31,8 +32,6 @@ from minigrad.value import Value, free_variables
 
 ROWS, KEYS = 64, 64
 """About how many rows and keys a block has: what belongs to it stays in the second-level cache."""
-
-MAX_VECTORS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +173,7 @@ def register_tile(found: Gradient, width: int, target: Target) -> tuple[int, int
     for vectors in range(1, MAX_VECTORS + 1):
         across = [ceil(n / (vectors * width)) * vectors * width / n for n in (extent(found.row), depth, column)]
         for rows in range(1, (target.registers - vectors - SPARE_REGISTERS) // vectors + 1):
-            step = facts.costs.loop + max(
-                rows * vectors / 2, (rows + vectors) / facts.costs.loads, facts.declared.fma_latency)
+            step = facts.costs.loop + least_step(rows, vectors, facts, 2)
             edge = ceil(depth / rows) * rows / depth
             cycles = step / (rows * vectors) * (across[0] * (2 + edge) + across[1] + across[2])
             if cycles < best[2] * 0.999:

@@ -17,6 +17,9 @@ from minigrad.target import Target
 from minigrad.value import Value, value_atoms
 
 MAX_VECTORS, MAX_K_BLOCK = 4, 256
+SPARE_REGISTERS = 2
+"""Of a tile, besides accumulators and what is loaded: with fewer, LLVM keeps some on the stack."""
+
 MIN_TILES = 4
 """Columns of a block, in tiles: packing shorter runs of B waits for memory."""
 
@@ -32,6 +35,11 @@ def step_cycles(rows: int, vectors: int, facts: Machine, rate: int = 2) -> float
         return max(copies, rows / 2 + vectors, facts.declared.fma_latency)
     costs = facts.costs
     return max(copies / 2, (rows + vectors) / costs.loads) + costs.missing_chain * max(costs.chains - copies, 0)
+
+
+def least_step(rows: int, vectors: int, facts: Machine, rate: int) -> float:
+    """Likewise where nothing but issue, loads and latency counts."""
+    return max(rows * vectors / rate, (rows + vectors) / facts.costs.loads, facts.declared.fma_latency)
 
 
 def product(values: Iterable[int]) -> int:

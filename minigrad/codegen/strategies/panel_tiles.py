@@ -6,16 +6,13 @@ from math import ceil
 from minigrad.codegen.cost.caches import PAGE, fits
 from minigrad.codegen.cost.machine import Machine, machine
 from minigrad.codegen.strategies.access import extent
+from minigrad.codegen.strategies.blocking import SPARE_REGISTERS, least_step, row_bytes, step_cycles
 from minigrad.codegen.strategies.build_dots import dot_groups, lanes_along_rows
-from minigrad.codegen.strategies.packed import row_bytes, step_cycles
 from minigrad.codegen.strategies.panel_units import even
 from minigrad.codegen.strategies.recognise import Contraction
 from minigrad.target import Target
 
 MAX_VECTORS = 7
-SPARE_REGISTERS = 2
-"""Besides accumulators and a row of B: with fewer, LLVM keeps some on the stack."""
-
 USUAL_ROWS, USUAL = 6, 0.98
 """Rows of the register tile that is taken where others gain less than this, so that products of many sizes share its
 programs; its vectors are an eighth of the registers. Not where rows of B in place are pages apart."""
@@ -121,11 +118,6 @@ def tile_step(rows: int, vectors: int, target: Target) -> float:
     if target.registers <= FEW_REGISTERS:
         return step_cycles(rows, vectors, facts)
     return least_step(rows, vectors, facts, facts.declared.fma_per_cycle) * (1 + facts.costs.narrow_tile / vectors)
-
-
-def least_step(rows: int, vectors: int, facts: Machine, rate: int) -> float:
-    """Likewise where nothing but issue, loads and latency counts."""
-    return max(rows * vectors / rate, (rows + vectors) / facts.costs.loads, facts.declared.fma_latency)
 
 
 def pair_tile(c: Contraction, width: int, target: Target) -> tuple[int, int, float]:

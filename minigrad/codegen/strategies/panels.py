@@ -28,6 +28,7 @@ from minigrad.codegen.kernel import Nest
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.strategies.bfloat16 import takes_bfloat16
+from minigrad.codegen.strategies.blocking import least_step
 from minigrad.codegen.strategies.build_dots import lanes_along_rows
 from minigrad.codegen.strategies.packed import is_plain, product, row_bytes, steps_closely
 from minigrad.codegen.strategies.panel_form import LEAST_NEAR, begins_at_once, form_of
@@ -38,7 +39,6 @@ from minigrad.codegen.strategies.panel_tiles import (
     MAX_K_PACKED,
     PAIR_LEAST,
     ROW_K,
-    least_step,
     pair_tile,
     register_tile,
     stream_tile,

@@ -22,6 +22,7 @@ from minigrad.codegen.cost.machine import Costs, machine
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.strategies import window_groups
 from minigrad.codegen.strategies.access import typical
+from minigrad.codegen.strategies.blocking import MAX_VECTORS, SPARE_REGISTERS
 from minigrad.codegen.strategies.lanes import MIN_PARALLEL
 from minigrad.codegen.strategies.plan import WindowPlan
 from minigrad.codegen.strategies.recognise_phases import recognise_any
@@ -33,8 +34,7 @@ MAX_TERMS = {"taps": 400, "plane": 100}
 """Multiply-adds of a tile: bounds code size and the time to compile it. Columns of taps are a loop, but in a plane's
 gradient they are written out."""
 
-MAX_HEIGHT, MAX_VECTORS = 14, 4
-SPARE_REGISTERS = 2
+MAX_HEIGHT = 14
 
 CHAINS = 8
 """Sums in flight that hide the latency of a multiply-add."""
