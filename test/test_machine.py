@@ -13,6 +13,7 @@ from golden_plans import FOLDER as GOLDEN
 from golden_plans import TARGETS, Pair, blocks, families, pairs
 
 from minigrad.codegen.cost import machine as module
+from minigrad.codegen.cost.caches import fits, room
 from minigrad.codegen.cost.machine import FOLDER, facts, file_of, machine
 from minigrad.codegen.kernel_text import parse_kernel
 from minigrad.codegen.plan.steps import Parts, Plan, Split
@@ -96,6 +97,12 @@ def test_a_wrong_file_is_refused(text: str, message: str, tmp_path: Path, monkey
         monkeypatch.setattr(module, kept.__name__, getattr(kept, "__wrapped__", kept))
     with pytest.raises((InternalError, KeyError), match=re.escape(message)):
         module.machine(replace(KNOWN, cpu="wrong"))
+
+
+@pytest.mark.parametrize("level, most", [(1, 48 << 10), (2, 1 << 20)])
+def test_what_fits_a_cache(level: int, most: int) -> None:
+    target = TARGETS["half"]
+    assert room(level, target) == most and fits(most, level, target) and not fits(most + 1, level, target)
 
 
 def test_importing_reads_no_facts() -> None:
