@@ -77,6 +77,7 @@ class _Steps:
         self.unroll: list[str] = []
         self.parts: list[str] = []
         self.across: set[str] = set()
+        self.around = {v.name: [o.name for o in space.around] for space in spaces(nest) for v in space.own}
 
     def split(self, name: str, outer: str, inner: str, size: int, edge: str = "exact", into: bool = False) -> None:
         self.splits.append(Split(name, outer, inner, size, edge, into))
@@ -110,7 +111,8 @@ class _Steps:
         for name in [v.name for v in space.own]:
             width, chains = self.choice.inner.get(name, (1, 1))
             here, loops = name, [name]
-            if width > 1 and self.across.isdisjoint([v.name for v in space.around]):
+            inside = any(name in self.around[x] for x in self.across)
+            if width > 1 and not inside and self.across.isdisjoint(self.around[name]):
                 self.across.add(name)
                 here, lane = f"{name}b", f"{name}l"
                 self.split(name, here, lane, width, "rest")
