@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.kernel import Define, Kernel
 from minigrad.codegen.kernel_text import parse_kernel
 from minigrad.codegen.plan.spaces import spaces
-from minigrad.codegen.plan.steps import EDGES, Ahead, Bind, Order, Parts, Plan, Split, Step
+from minigrad.codegen.plan.steps import EDGES, Ahead, Bind, Order, Parts, Plan, Split, Stage, Step
 from minigrad.dtype import DType
+from minigrad.value import free_variables, walk
 
 Random = np.random.Generator
 
@@ -141,6 +142,19 @@ def random_case(rng: Random, name: str) -> Case:
     return Case(kernel, arrays, {d.name: n for d in kernel.dims})
 
 
+def _copy(rng: Random, order: list[str], roots: dict[str, str], kernel: Kernel) -> Step:
+    """A copy of an operand over the loops inside some loop that it is read along, or nearly those."""
+    operand = str(rng.choice([p.name for p in kernel.params if p.mode == "in"]))
+    values = [s.value for s in kernel.nests[0].body if isinstance(s, Define)]
+    read = {v.name for x in walk(*values) if x.op == "load" and x.attr[0] == operand  # type: ignore[index]
+            for v in free_variables(x)}
+    first = int(rng.integers(0, len(order) - 1))
+    inside = [x for x in order[first + 1:] if (roots[x] in read) != (rng.random() < 0.05)] or [order[-1]]
+    layout = [str(x) for x in rng.permutation(inside)]
+    turned = str(rng.choice(layout)) if len(layout) > 1 and rng.random() < 0.2 else ""
+    return Stage(operand, order[first], tuple(layout), turned, 2 if turned else 1)
+
+
 def _array(rng: Random, dtype: DType, size: int, empty: bool) -> np.ndarray:
     if empty:
         return np.full(size, -77, dtype.np)
@@ -161,19 +175,22 @@ def random_plan(rng: Random, kernel: Kernel) -> Plan:
     steps: list[Step] = []
     letters = iter(rng.permutation(list(LETTERS)))
     small: set[str] = set()
+    roots = {x: x for x in names}
     for _ in range(int(rng.integers(0, 6))):
         x = str(rng.choice(names))
         outer, inner = f"{next(letters)}o", f"{next(letters)}i"
-        edge = str(rng.choice(EDGES, p=(0.2, 0.4, 0.4) if outside[x] == 0 else (0.2, 0.0, 0.8)))
+        edge = str(rng.choice(EDGES, p=(0.2, 0.3, 0.3, 0.2) if outside[x] == 0 else (0.2, 0.0, 0.6, 0.2)))
         into = bool(rng.random() < 0.15)
         steps.append(Split(x, outer, inner, int(rng.choice(COUNTS)), edge, into))
         names[names.index(x):names.index(x) + 1] = [outer, inner]
         outside[outer] = outside[inner] = outside[x]
         small.add(outer if into else inner)
-    return Plan("", (*steps, *_bound(rng, names, outside, small, kernel)))
+        roots[outer] = roots[inner] = roots[x]
+    return Plan("", (*steps, *_bound(rng, names, outside, small, roots, kernel)))
 
 
-def _bound(rng: Random, names: list[str], outside: dict[str, int], small: set[str], kernel: Kernel) -> list[Step]:
+def _bound(rng: Random, names: list[str], outside: dict[str, int], small: set[str], roots: dict[str, str],
+           kernel: Kernel) -> list[Step]:
     """How loops run and in which order."""
     kinds: dict[str, list[str]] = {}
     lanes: set[int] = set()
@@ -207,6 +224,8 @@ def _bound(rng: Random, names: list[str], outside: dict[str, int], small: set[st
     parts = [x for x in unrolled if outside[x] > 0 and rng.random() < 0.5]
     if parts:
         steps.append(Parts(tuple(parts)))
+    if rng.random() < 0.4 and sums and len(order) > 1:
+        steps.append(_copy(rng, order, roots, kernel))
     if rng.random() < 0.3:
         operand, at = str(rng.choice([p.name for p in kernel.params])), str(rng.choice(names))
         of = str(rng.choice(names)) if rng.random() < 0.5 else ""

@@ -141,9 +141,9 @@ def test_a_plan_in_force_is_part_of_every_key() -> None:
 
 @pytest.mark.parametrize("given, message", [
     ({"sum_mul": TILE.replace("l by 8", "l by 9")}, r"for sum_mul: bind vector l: expected 2, 4, 8 or 16 lanes, got 9"),
-    ({"sum_mul": TILE.replace("back", "exact")}, r"for sum_mul: split i0 by 4: expected an edge, back or rest, as 4 "),
+    ({"sum_mul": TILE.replace("back", "exact")}, r"for sum_mul: split i0 by 4: expected an edge, back, rest or short"),
     ({"sum_mul": TILE.replace("i0", "i7")}, r"for sum_mul: split i7 -> i u by 4, back: expected a loop among i0 i1 r0"),
-    ({"sum_mul": "plan\n  tile i0 4"}, r"for sum_mul: expected a step among split, order, bind, parts, ahead, got"),
+    ({"sum_mul": "plan\n  tile i0 4"}, r"for sum_mul: expected a step among split, order, bind, parts, stage, ahead,"),
     ({"sum_mul": 4}, r"for sum_mul: expected the text of a plan, got int"),
     ({"sum_mull": TILE}, r"for sum_mull: expected the name of a kernel that ran, or was shown, in the block"),
 ])

@@ -154,7 +154,7 @@ class Builder:
 
     def whole_or_rest(self, s: Split, here: Here, inner: Callable[[Here], list[Stmt]]) -> list[Stmt]:
         """A block of a split of the domain: whole, or what is left of it one by one."""
-        base, length = self.loops.base(s, here), self.loops.count(s.loop, here)
+        base, length = self.loops.place(s.outer, here) * self.loops.step(s, here), self.loops.count(s.loop, here)
         x = Var(s.loop, 0, length - 1)
         start = length // s.size * s.size if isinstance(length, int) else base  # only the last block is not whole
         rest = Loop(x, start, length, "serial", tuple(inner(self.instead(here, s, x))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from minigrad.codegen.kernel import Kernel, Nest, Store
-from minigrad.codegen.plan.loops import Here, Loops, divides
+from minigrad.codegen.plan.loops import Loops, divides
 from minigrad.codegen.plan.spaces import spaces, units
 from minigrad.codegen.plan.text import print_step
 from minigrad.errors import PlanError
@@ -30,6 +30,7 @@ def _faults(kernel: Kernel, nest: Nest, loops: Loops) -> Iterator[str]:
     yield from _edges(loops)
     yield from _kinds(loops)
     yield from _kept(nest, loops)
+    yield from _stages(nest, loops)
     yield from _scatter(nest, loops)
     for a in loops.ahead:
         if a.operand not in {p.name for p in kernel.params}:
@@ -46,6 +47,8 @@ def _order(loops: Loops) -> Iterator[str]:
             serial = True
         elif loops.space[x]:
             yield f"bind parallel {x}: expected a loop of the domain, got one of {loops.root[x]}: workers share no sums"
+        elif loops.cut_short(x):
+            yield f"bind parallel {x}: expected a loop that runs equally often in every block"
         elif serial:
             yield f"order: expected the parallel loop {x} before all others"
     places = {x: k for k, x in enumerate(loops.order)}
@@ -59,9 +62,13 @@ def _order(loops: Loops) -> Iterator[str]:
 def _edges(loops: Loops) -> Iterator[str]:
     for s in loops.split.values():
         total, inner = loops.extent(s.loop), f"split {s.loop} {'into' if s.into else 'by'} {s.size}"
-        whole, cut = loops.count(loops.top(s.loop), Here()), loops.cut_short(s.loop)
+        whole, cut = loops.extent(loops.top(s.loop)), loops.cut_short(s.loop)
+        if s.edge == "short" and s.into:
+            yield f"{inner}, short: expected by, as blocks `into` are equally long but for the edge back"
         if divides(s, total) and (not cut or divides(s, whole)):
             continue
+        if loops.cut_short(loops.top(s.loop)) and s.edge in ("exact", "back"):
+            yield f"{inner}, {s.edge}: expected rest or short, as runs of {s.loop} may be shorter"
         if s.edge == "exact":
             yield f"{inner}: expected an edge, back, rest or short, as {s.size} does not divide the extent {whole}"
         if s.edge == "back" and loops.space[s.loop]:
@@ -75,6 +82,12 @@ def _edges(loops: Loops) -> Iterator[str]:
         if s.edge == "rest" and s.into:
             yield f"{inner}, rest: expected back, as `into` leaves no whole blocks"
         outside, inside = ([loops.order.index(x) for x in loops.inside(name)] for name in (s.outer, s.inner))
+        for p in loops.upwards(s) if s.edge == "short" else ():
+            if max([loops.order.index(x) for x in loops.inside(p.outer)]) > min(inside):
+                yield f"order: expected {p.outer} outside {s.inner}, whose last run is shorter"
+            for x in loops.inside(p.outer):
+                if loops.kind[x] == "vector":
+                    yield f"bind vector {x}: expected another loop, as the last run of {s.inner} is shorter"
         lanes = [x for x in loops.inside(s.loop) if loops.kind[x] == "vector" and loops.sums[loops.space[x]]]
         if s.edge == "rest" and max(outside) > min(inside) and not lanes:
             yield f"order: expected {s.outer} outside {s.inner}, whose last block is not whole"
@@ -94,6 +107,8 @@ def _kinds(loops: Loops) -> Iterator[str]:
     for x in loops.order:
         kind, space = loops.kind[x], loops.space[x]
         count = loops.extent(x)
+        if kind in ("vector", "unroll") and loops.cut_short(x):
+            yield f"bind {kind} {x}: expected a loop that runs equally often in every block"
         if kind in ("vector", "unroll") and not isinstance(count, int):
             yield f"bind {kind} {x}: expected a number of iterations that is known, got {count}"
             return
@@ -130,6 +145,35 @@ def _kept(nest: Nest, loops: Loops) -> Iterator[str]:
             if s.edge == "rest" and not divides(s, loops.extent(s.loop)):
                 yield f"split {s.loop}, rest: expected back or short, as {inside[-1]} stands inside a loop of the sum"
             s = loops.made_by.get(s.loop)
+
+
+def _stages(nest: Nest, loops: Loops) -> Iterator[str]:
+    """Copies of operands are of one sum, over loops inside the one that they are made in, of which no rest is left."""
+    for stage in loops.stages:
+        step, first = print_step(stage), loops.order.index(stage.at)
+        if len(spaces(nest)) != 2 or not loops.sums[1]:
+            yield f"{step}: expected a kernel whose sums share their loops, and that has no others"
+        if loops.kind[stage.at] not in ("serial", "parallel"):
+            yield f"{step}: expected a serial or parallel loop, got {stage.at}, which is bound {loops.kind[stage.at]}"
+        for x in loops.order[:first]:
+            if loops.kind[x] == "vector":
+                yield f"{step}: expected a loop outside lanes, got {stage.at} inside {x}"
+        over = [x for c in stage.layout for x in loops.inside(c)]
+        for x in over:
+            if loops.kind[x] == "vector" and loops.space[x]:
+                yield f"{step}: expected no lanes of a sum among the coordinates, got {x}"
+            if loops.order.index(x) <= first or over.count(x) > 1:
+                yield f"{step}: expected coordinates inside {stage.at}, each once, got {x}"
+        for k, c in enumerate(stage.layout):
+            later = {x for d in stage.layout[k + 1:] for x in loops.inside(d)}
+            for p in loops.upwards(loops.made_by[c]) if loops.cut_short(c) else ():
+                if later & loops.inside(p.outer):
+                    yield f"{step}: expected {c} after {p.outer}, on whose block its extent depends"
+        for s in loops.split.values():
+            parts = [loops.inside(s.outer), loops.inside(s.inner)]
+            within = any(loops.inside(c) <= part for c in (stage.at, *stage.layout) for part in parts)
+            if s.edge == "rest" and within and not divides(s, loops.extent(s.loop)):
+                yield f"{step}: expected loops without a rest, got some of `{print_step(s)}`"
 
 
 def _scatter(nest: Nest, loops: Loops) -> Iterator[str]:

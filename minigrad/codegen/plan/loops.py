@@ -1,7 +1,7 @@
 """The loops of a nest under a plan: what each variable is made of, in which order they run and how."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from minigrad.codegen.kernel import Nest
@@ -76,8 +76,9 @@ class Loops:
             hi = self.root[name].hi
             return (hi if isinstance(hi, int) else subs(hi, here.at)) + 1
         if name == s.inner and s.edge == "short" and not divides(s, self.count(s.loop, here)):
-            left = self.count(self.top(s.loop), here) - self.base(s, here)
-            return emin(s.size, left)
+            if divides(s, self.extent(s.loop)):  # then a run ends early only where the loop on top does
+                return emin(s.size, self.count(self.top(s.loop), here) - self.base(s, here))
+            return emin(s.size, self.count(s.loop, here) - self.place(s.outer, here) * self.step(s, here))
         if (name == s.inner) != s.into:
             return s.size
         total = self.count(s.loop, here)
@@ -88,7 +89,7 @@ class Loops:
         s = self.made_by.get(name)
         if s is not None and self.is_short(name):
             return s.size
-        if s is not None and name == s.outer and not s.into and self.is_short(s.loop):
+        if s is not None and (name == s.outer) != s.into and self.cut_short(s.loop):
             return -(-self.most(s.loop) // s.size)
         count = self.count(name, Here())
         if not isinstance(count, int):
@@ -128,6 +129,14 @@ class Loops:
         """The loop that a loop is a run of consecutive iterations of."""
         s = self.made_by.get(name)
         return self.top(s.loop) if s is not None and name == s.inner else name
+
+    def upwards(self, s: Split) -> Iterator[Split]:
+        """A split and those around it that it is a part of the blocks of."""
+        yield s
+        while (parent := self.made_by.get(s.loop)) is not None:
+            if s.loop == parent.inner:
+                yield parent
+            s = parent
 
     def base(self, s: Split, here: Here) -> Index:
         """Where a block of a split begins, before it reaches back: counted along the loop on top of it."""
