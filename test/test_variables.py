@@ -58,7 +58,9 @@ def by_constants(make: Callable[[], Tensor]) -> list[tuple[Any, Any]]:
 def same(pairs: list[tuple[Any, Any]]) -> None:
     for got, wanted in pairs:
         assert got.shape == wanted.shape and got.dtype is wanted.dtype
-        np.testing.assert_allclose(got.numpy(), wanted.numpy(), rtol=1e-2 if got.dtype.itemsize == 2 else 1e-5)
+        rtol = 1e-2 if got.dtype.itemsize == 2 else 1e-5
+        # 2 + 2ab of random numbers comes out near 0 at times: what float32 rounds is its terms
+        np.testing.assert_allclose(got.numpy(), wanted.numpy(), rtol=rtol, atol=rtol / 10)
 
 
 @pytest.mark.parametrize("name", CONSTANTS)

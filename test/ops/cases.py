@@ -12,6 +12,7 @@ import numpy as np
 from minigrad import Tensor
 from minigrad.ops import toposort
 from minigrad.ops.composite import expanded
+from minigrad.ops.node import Node
 from ops.case import Case
 from ops.elementwise import cast_cases, elementwise_cases
 from ops.movement import indexed_cases, movement_cases, ordered_cases, reduces_cases
@@ -47,8 +48,15 @@ def tensors_of(case: Case, arrays: list[np.ndarray], device: str, wide: bool = F
 def ops_of(case: Case) -> set[str]:
     """Names of the operations in the case's graph, and in what its composites are made of."""
     result = case.run(*tensors_of(case, inputs_of(case), "NUMPY"))
-    written = toposort(result._node, through_storage=True)
-    return {n.op.name for n in (*written, *expanded([result._node]).values())}
+    names = {n.op.name for n in toposort(result._node, through_storage=True)}
+
+    def noted(node: Node) -> bool:
+        """Composites inside Blocks too, none of which is kept as it is."""
+        names.add(node.op.name)
+        return False
+
+    made = expanded([result._node], keep=noted)
+    return names | {n.op.name for n in made.values()}
 
 
 def close(got: np.ndarray, want: np.ndarray, kind: str, factor: float = 1.0, what: str = "") -> None:
