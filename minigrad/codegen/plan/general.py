@@ -93,7 +93,7 @@ class _Steps:
         if width > 1:
             self.lanes.append("l")
         edge = choice.edge if self.least[name] >= factor * width else "rest"
-        if name == choice.apart and edge == "back":
+        if name == choice.apart and factor > 1 and edge == "back":
             self.split(name, copy, outer, factor, edge, into=True)
         elif factor > 1 and width > 1:
             self.split(name, outer, f"{name}x", factor * width, edge)
