@@ -175,10 +175,9 @@ def test_tiles_of_rows_apart_are_a_few_streams() -> None:
     kernels = product(0, 60, 64, "float32"), gated, product(4, 60, 64, "float16")
     plans = [planned(kernel, target) for kernel in kernels]
     assert [copies(plan)[apart(plan)] for plan in plans] == [3, 2, 4]
-    three = (x @ halves(14, 70).transpose(0, 1)) * (x @ halves(14, 70).transpose(0, 1)) + \
-        x @ halves(14, 70).transpose(0, 1)
-    alone = flat_kernel(three, AVX512)
-    assert apart(planned(alone, target)) == ""  # one row of each
-    equal_the_kernel(alone, [build(alone, alone.nests[0], planned(alone, target), "alone")])
+    joined = Tensor.cat(*[tensor(50, 64) for _ in range(3)], dim=1)
+    beside = flat_kernel(joined @ tensor(2, 192).transpose(0, 1), target)
+    assert apart(planned(beside, target)) == ""  # one row of each is three streams
+    equal_the_kernel(beside, [build(beside, beside.nests[0], planned(beside, target), "beside")])
     batch = flat_kernel(tensor(3, 1, 600) @ halves(3, 300, 600).transpose(1, 2), AVX512)
     assert not apart(planned(batch, target))
