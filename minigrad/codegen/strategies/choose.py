@@ -61,9 +61,10 @@ def choose_plans(nests: Sequence[Nest], target: Target) -> list[tuple[tuple[Nest
 def choose_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
     """The nest, perhaps with scales outside its sums, and the plan of the first strategy that fits, from the most
     special to the most general."""
-    streamed = None if target.has_groups or is_scatter(nest) or is_row_kernel(nest) or not reductions(nest) \
-        or quantized.plan(nest, target) else stream.plan(nest, target)
-    return streamed or (nest, other_plan(nest, target))
+    if target.has_groups or is_scatter(nest) or is_row_kernel(nest) or not reductions(nest):
+        return nest, other_plan(nest, target)
+    blocks = quantized.plan(nest, target)
+    return (nest, blocks) if blocks else stream.plan(nest, target) or (nest, other_plan(nest, target))
 
 
 def plan_of_steps(nest: Nest, target: Target) -> Plan:
@@ -82,7 +83,7 @@ def is_scatter(nest: Nest) -> bool:
 
 
 def other_plan(nest: Nest, target: Target) -> AnyPlan:
-    """The plan of a nest that does not stream interleaved rows."""
+    """The plan of a nest that does not stream interleaved rows or blocks."""
     if is_scatter(nest):
         return scatter.plan(nest, target)
     if any(isinstance(s, Store) and s.combine for inner in nest.body if isinstance(inner, Nest) for s in inner.body):
@@ -97,9 +98,6 @@ def other_plan(nest: Nest, target: Target) -> AnyPlan:
                 or attention_gradient.plan(nest, target) or rows.plan(nest, target))
     if not reductions(nest):
         return pointwise.plan(nest, target)
-    blocks = quantized.plan(nest, target)
-    if blocks is not None:
-        return blocks
     tiled = panels.plan(nest, target)
     if isinstance(tiled, PanelPlan):
         return tiled
