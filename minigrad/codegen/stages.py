@@ -37,6 +37,7 @@ from minigrad.codegen.lowering.numbers import lift_numbers
 from minigrad.codegen.lowering.split import split_divisions, split_phases
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.given import PATTERN, Given, build_given, given_plans
+from minigrad.codegen.plan.spaces import is_sum
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.strategies import packed, panels, tiles, window_groups
 from minigrad.codegen.strategies.access import extent
@@ -277,7 +278,7 @@ def split_reduction(nest: Nest, scratch: list[Param], long: int) -> list[Nest]:
     Halide calls it rfactor.
     """
     outputs = product(v.hi + 1 for v in nest.domain)
-    sums = [s for s in nest.body if isinstance(s, Define) and s.value.op == "reduce"]
+    sums = [s for s in nest.body if is_sum(s)]
     if not sums or not isinstance(outputs, int) or outputs > FEW_OUTPUTS or is_row_kernel(nest):
         return [nest]
     operations = sum(v.op not in ("load", "const", "index") for s in sums for v in walk(s.value))

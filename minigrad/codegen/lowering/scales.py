@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from minigrad.codegen.kernel import Define, Nest
+from minigrad.codegen.kernel import Nest
+from minigrad.codegen.plan.spaces import is_sum
 from minigrad.codegen.value_interval import interval
 from minigrad.dtype import float32, int32
 from minigrad.errors import present
@@ -21,11 +22,11 @@ from minigrad.value import Value, binary, cast, free_variables, reduce, substitu
 def take_scales(nest: Nest, outer: int) -> Nest:
     """The nest with the factors of all its sums, which have equal extents, outside the sums over all but the first
     `outer` variables. They are named as the first sum's."""
-    own = [s.value.attr[1] for s in nest.body if isinstance(s, Define) and s.value.op == "reduce"]  # type: ignore[index]
+    own = [s.value.attr[1] for s in nest.body if is_sum(s)]  # type: ignore[index]
     over: tuple[Var, ...] = own[0]
     body = []
     for s in nest.body:
-        if isinstance(s, Define) and s.value.op == "reduce":
+        if is_sum(s):
             monoid, here = s.value.attr  # type: ignore[misc]
             value = substitute(s.value.args[0], dict(zip(here, over, strict=True)))
             s = replace(s, value=reduce(monoid, over[:outer], scaled_sums(value, over[outer:])))

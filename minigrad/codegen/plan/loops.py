@@ -8,6 +8,7 @@ from minigrad.codegen.kernel import Nest
 from minigrad.codegen.plan.spaces import spaces
 from minigrad.codegen.plan.steps import EDGES, KINDS, Ahead, Bind, Order, Parts, Plan, Split, Stage
 from minigrad.codegen.plan.text import print_step
+from minigrad.codegen.strategies.launch import ceil_div
 from minigrad.errors import PlanError
 from minigrad.expr import Index, Var, emin, subs
 
@@ -82,7 +83,7 @@ class Loops:
         if (name == s.inner) != s.into:
             return s.size
         total = self.count(s.loop, here)
-        return total // s.size if s.edge == "rest" and self.space[name] else _ceil(total, s.size)
+        return total // s.size if s.edge == "rest" and self.space[name] else ceil_div(total, s.size)
 
     def most(self, name: str) -> int:
         """Iterations of a loop at most, where that is known. Raises PlanError elsewhere."""
@@ -166,10 +167,6 @@ class Loops:
             s = self.split[name]
             start, name = self.begin(s, here), s.inner
         return start + here.places[name]
-
-
-def _ceil(a: Index, b: int) -> Index:
-    return a if b == 1 else (a + (b - 1)) // b
 
 
 def divides(s: Split, total: Index) -> bool:

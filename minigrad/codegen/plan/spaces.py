@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.expr import Index, Var
@@ -12,7 +13,7 @@ Unit = tuple[Define, ...] | Define | Store | Nest
 """Sums that share their loops, or one other statement."""
 
 
-def is_sum(s: Define | Store | Nest) -> bool:
+def is_sum(s: Define | Store | Nest) -> TypeGuard[Define]:
     """Whether a statement defines a reduction (of any monoid)."""
     return isinstance(s, Define) and s.value.op == "reduce"
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from minigrad.codegen.kernel import Define, Nest, Store
+from minigrad.codegen.kernel import Nest, Store
 from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.codegen.plan.spaces import is_sum
 from minigrad.expr import Index, Var, bounds, variables
 from minigrad.record import record
 from minigrad.value import Value, value_atoms, walk
@@ -60,7 +61,7 @@ def reductions(nest: Nest) -> list[Reduced]:
     """Definitions of the nest (not of inner ones) that are reductions."""
     found = []
     for s in nest.body:
-        if isinstance(s, Define) and s.value.op == "reduce":
+        if is_sum(s):
             monoid, over = s.value.attr  # type: ignore[misc]
             found.append(Reduced(s.name, monoid, over, s.value.args[0]))
     return found

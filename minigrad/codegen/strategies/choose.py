@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from minigrad.codegen.kernel import Define, Nest, Store
+from minigrad.codegen.plan.spaces import is_sum, locals_of
 from minigrad.codegen.strategies import (
     attention,
     attention_few,
@@ -119,10 +120,10 @@ def is_row_kernel(nest: Nest) -> bool:
         return True
     known: set[str] = set()
     for s in nest.body:
-        if isinstance(s, Define) and s.value.op == "reduce":
-            if known & rows.locals_of(s.value):
+        if is_sum(s):
+            if known & locals_of(s.value):
                 return True
             known.add(s.name)
-        elif isinstance(s, Define) and known & rows.locals_of(s.value):
+        elif isinstance(s, Define) and known & locals_of(s.value):
             known.add(s.name)
     return False

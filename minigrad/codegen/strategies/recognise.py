@@ -15,6 +15,7 @@ from itertools import combinations
 
 from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.codegen.plan.spaces import is_sum
 from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import DType
@@ -78,7 +79,7 @@ def with_row(nest: Nest) -> Contraction | str:
 
 def _recognise(nest: Nest, alone: bool = False) -> Contraction:
     """`alone`: all variables of the domain are B's."""
-    sums = [s for s in nest.body if isinstance(s, Define) and s.value.op == "reduce"]
+    sums = [s for s in nest.body if is_sum(s)]
     if len(sums) != 1:
         raise Refused(f"{len(sums)} reductions")
     monoid, over = sums[0].value.attr  # type: ignore[misc]

@@ -4,15 +4,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import ceil
 
-from minigrad.codegen.kernel import Define, Nest
+from minigrad.codegen.kernel import Nest
 from minigrad.codegen.plan.general import Choice, general_plan
+from minigrad.codegen.plan.spaces import is_sum
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.strategies.access import Access, accesses, extent, value_accesses
 from minigrad.codegen.strategies.lanes import best_lane, domain_order, parallel_prefix, widths
 from minigrad.codegen.strategies.reduction import chains
 from minigrad.expr import Var
 from minigrad.target import Target
-from minigrad.value import Value, walk
 
 
 def plan(nest: Nest, target: Target) -> Plan:
@@ -31,17 +31,13 @@ def plan(nest: Nest, target: Target) -> Plan:
         inner={name: (lanes, chains) for name, lanes, chains in inner}))
 
 
-def locals_of(value: Value) -> set[str]:
-    return {v.attr for v in walk(value) if v.op == "local"}  # type: ignore[misc]
-
-
 def inner_loops(nest: Nest) -> Iterator[tuple[tuple[Var, ...], Sequence[Access]]]:
     """(variables, accesses) of each reduction and inner domain of a row."""
     for s in nest.body:
         if isinstance(s, Nest):
             yield s.domain, accesses(s, s.domain)
             yield from inner_loops(s)
-        elif isinstance(s, Define) and s.value.op == "reduce":
+        elif is_sum(s):
             yield s.value.attr[1], value_accesses(s.value.args[0], s.value.attr[1])  # type: ignore[index]
 
 
