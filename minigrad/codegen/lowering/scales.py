@@ -7,9 +7,9 @@ Integers that were made floats are added up as integers, where their sum is so s
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
+from minigrad.codegen.factors import factors_of, product_of
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.plan.spaces import is_sum
 from minigrad.codegen.value_interval import interval
@@ -68,32 +68,6 @@ def has_scale(v: Value, inner: tuple[Var, ...]) -> bool:
     """Whether a term has a factor, not a number, that does not depend on the variables `inner`."""
     return any(f.op != "const" and free_variables(f) and not free_variables(f) & frozenset(inner)
                for f in factors_of(v))
-
-
-def factors_of(body: Value) -> list[Value]:
-    """The factors of a product, signs included."""
-    found: list[Value] = []
-    stack, negative = [body], False
-    while stack:
-        v = stack.pop()
-        if v.op == "mul":
-            stack.extend(reversed(v.args))
-        elif v.op == "neg":
-            stack.append(v.args[0])
-            negative = not negative
-        else:
-            found.append(v)
-    if negative:
-        found[0] = unary("neg", found[0])
-    return found
-
-
-def product_of(values: Sequence[Value]) -> Value:
-    """The product of some values."""
-    total = values[0]
-    for v in values[1:]:
-        total = binary("mul", total, v)
-    return total
 
 
 def is_exact_in_integers(value: Value, count: Index) -> bool:

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from itertools import product as combinations
 
 from minigrad.codegen import value_eval
+from minigrad.codegen.factors import factors_of, product_of
 from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.codegen.lowering.collapse import coefficient
-from minigrad.codegen.lowering.scales import factors_of, product_of, scaled_terms
+from minigrad.codegen.lowering.scales import scaled_terms
 from minigrad.codegen.microkernels import block_product
 from minigrad.codegen.microkernels.block_product import BLOCK, FEWEST_BLOCKS, FEWEST_PANELS, PANEL, BlockProduct
 from minigrad.codegen.strategies.access import extent, reductions

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
 
+from minigrad.codegen.factors import factors_of, product_of
 from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.plan.spaces import is_sum
@@ -21,7 +22,7 @@ from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import DType
 from minigrad.errors import present
 from minigrad.expr import Index, Var, bounds, subs, variables
-from minigrad.value import Value, binary, const, free_variables, guard, unary, walk
+from minigrad.value import Value, const, free_variables, guard, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,8 @@ def _recognise(nest: Nest, alone: bool = False) -> Contraction:
     domain = tuple(v for v in nest.domain if v not in single)
     k = tuple(v for v in over if v not in single)
     body, outputs = written_out(nest, sums[0], single)
-    factors, conditions = factors_of(body)
+    conditions: list[Index] = []
+    factors = [_Factor(v, free_variables(v)) for v in factors_of(body, conditions)]
     sides, batch = _two_sides(factors, domain, k) if not alone else (_one_side(factors, domain), ())
     fastest = min((v for v in domain), key=lambda v: _output_step(v, outputs), default=None)
     if fastest in batch:
@@ -149,28 +151,6 @@ def _reads_first(stores: list[Store]) -> tuple[Store, ...]:
     return tuple(ordered)
 
 
-def factors_of(body: Value) -> tuple[list[_Factor], tuple[Index, ...]]:
-    """The factors of a product, and the conditions outside which all of it is 0."""
-    found: list[_Factor] = []
-    conditions: list[Index] = []
-    stack, negative = [body], False
-    while stack:
-        v = stack.pop()
-        if v.op == "mul":
-            stack.extend(reversed(v.args))
-        elif v.op == "neg" and v.dtype.is_float:
-            stack.append(v.args[0])
-            negative = not negative
-        elif v.op == "guard" and v.args[0].op == "mul" and v.args[1].op == "const" and v.args[1].attr == 0:
-            stack.append(v.args[0])
-            conditions.extend(v.attr)  # type: ignore[arg-type]
-        else:
-            found.append(_Factor(v, free_variables(v)))
-    if negative:
-        found[0] = _Factor(unary("neg", found[0].value), found[0].uses)
-    return found, tuple(conditions)
-
-
 def _two_sides(factors: list[_Factor], domain: tuple[Var, ...], k: tuple[Var, ...]
                ) -> tuple[tuple[list[_Factor], list[_Factor]], tuple[Var, ...]]:
     """The factors as two groups that share only the variables of a batch, as few of those as it takes."""
@@ -223,7 +203,7 @@ def _size(group: list[_Factor], free: frozenset[Var]) -> int:
     return total
 
 
-def _guarded(a: Value, b: Value, conditions: tuple[Index, ...], m: frozenset[Var], n: frozenset[Var]
+def _guarded(a: Value, b: Value, conditions: list[Index], m: frozenset[Var], n: frozenset[Var]
              ) -> tuple[Value, Value]:
     """Conditions of the whole product as zeros in the operand whose variables they use: the border is 0 * w."""
     ours: list[Index] = []
@@ -238,13 +218,6 @@ def _guarded(a: Value, b: Value, conditions: tuple[Index, ...], m: frozenset[Var
         if not used & m and (used & n or used & free_variables(b) or not used & free_variables(a)):
             theirs.append(c)
     return guard(a, const(0, a.dtype), tuple(ours)), guard(b, const(0, b.dtype), tuple(theirs))
-
-
-def product_of(values: list[Value]) -> Value:
-    total = values[0]
-    for v in values[1:]:
-        total = binary("mul", total, v)
-    return total
 
 
 def _output_step(v: Var, outputs: tuple[Store, ...]) -> int:

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from minigrad.codegen.factors import product_of
 from minigrad.codegen.kernel import Nest, Store
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import value_accesses
-from minigrad.codegen.strategies.recognise import Refused, product_of
+from minigrad.codegen.strategies.recognise import Refused
 from minigrad.codegen.strategies.recognise_window import (
     Axis,
     Parts,

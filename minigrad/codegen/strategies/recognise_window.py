@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd
 
+from minigrad.codegen.factors import factors_of, product_of
 from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import extent
-from minigrad.codegen.strategies.recognise import Refused, factors_of, product_of, written_out
+from minigrad.codegen.strategies.recognise import Refused, written_out
 from minigrad.expr import Index, Var, bounds, subs, variables
 from minigrad.value import Value, const, expressions, free_variables, guard, rebuild, walk
 
@@ -132,12 +133,11 @@ def taken_apart(nest: Nest, phase: bool = False) -> Parts:
     single: dict[Var, Index] = {v: 0 for v in (*nest.domain, *over) if v.hi == 0}
     body, outputs = written_out(nest, reduced[0], single)
     factors: tuple[Value, ...] = (body,)
-    conditions: tuple[Index, ...] = ()
+    conditions: list[Index] = []
     if monoid == "sum":
-        found, conditions = factors_of(body)
-        factors = tuple(f.value for f in found)
+        factors = tuple(factors_of(body, conditions))
     return Parts(reduced[0].name, monoid, tuple(v for v in nest.domain if v not in single),
-                  tuple(v for v in over if v not in single), factors, conditions, outputs)
+                  tuple(v for v in over if v not in single), factors, tuple(conditions), outputs)
 
 
 def recognised(parts: Parts) -> Window:

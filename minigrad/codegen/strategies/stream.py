@@ -18,9 +18,10 @@ from math import ceil, prod
 
 from minigrad.codegen.cost.caches import LINE
 from minigrad.codegen.cost.machine import Speed, machine
+from minigrad.codegen.factors import factors_of
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.lowering.collapse import coefficient
-from minigrad.codegen.lowering.scales import factors_of, scaled_terms, take_scales
+from minigrad.codegen.lowering.scales import scaled_terms, take_scales
 from minigrad.codegen.plan.general import Choice, general_plan
 from minigrad.codegen.plan.steps import Ahead, Plan
 from minigrad.codegen.strategies.access import Access, accesses, extent, reductions, typical, value_accesses
