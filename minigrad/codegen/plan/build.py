@@ -19,9 +19,9 @@ from minigrad.codegen.plan.spaces import Unit, units
 from minigrad.codegen.plan.stage import fill, staged
 from minigrad.codegen.plan.steps import Plan, Split
 from minigrad.codegen.plan.sums import inner_reductions, kept_sums, sums_together
-from minigrad.codegen.strategies.launch import function_of
+from minigrad.codegen.strategies.launch import function_of, spread
 from minigrad.codegen.value_walk import Rewriter
-from minigrad.expr import Index, Var, bounds, product
+from minigrad.expr import Index, Var, bounds
 from minigrad.value import Value, load, local, substitute
 
 Names = Mapping[str, Value]
@@ -63,16 +63,8 @@ class Builder:
     def function(self, name: str) -> Function:
         loops = self.loops
         head = [x for x in self.outer if loops.kind[x] == "parallel"]
-        counts = [loops.count(x, Here()) for x in head]
-        total = product(counts)
-        p = Var(head[0] if len(head) == 1 else self.name("p"), 0, total - 1)
-        after: Index = 1
-        places: dict[str, Index] = {}
-        for x, count in reversed(list(zip(head, counts, strict=True))):
-            count = 1 if count == 0 else count  # an empty domain never runs
-            places[x] = p // after if x is head[0] else p // after % count
-            after = after * count
-        here = self.located(Here(places))
+        p, total, places = spread([loops.count(x, Here()) for x in head], head[0] if len(head) == 1 else self.name("p"))
+        here = self.located(Here(dict(zip(head, places, strict=True))))
         body = [*(s for x in head for s in self.fills(x, here)), *self.domain(len(head), here)]
         return function_of(self.kernel, name, Loop(p, 0, total, "parallel", (*self.memory, *body)))
 

@@ -15,14 +15,15 @@ def function_of(kernel: Kernel, name: str, loop: Loop) -> Function:
     return Function(name, buffers, scalars, kernel.dims, (loop,))
 
 
-def spread(counts: Sequence[Index]) -> tuple[Var, Index, list[Index]]:
-    """A variable `p` for all of nested loops, its stop, and the place in each of them; the last one steps first."""
+def spread(counts: Sequence[Index], name: str = "p") -> tuple[Var, Index, list[Index]]:
+    """A variable for all of nested loops, its stop, and the place in each of them; the last one steps first."""
     total = product(counts)
-    p = Var("p", 0, total - 1)
+    p = Var(name, 0, total - 1)
     places: list[Index] = []
     after: Index = 1
-    for count in reversed(counts):
-        places.insert(0, p // after % count)
+    for k, count in reversed(list(enumerate(counts))):
+        count = 1 if count == 0 else count  # an empty domain never runs
+        places.insert(0, p // after % count if k or total == 1 else p // after)
         after = after * count
     return p, total, places
 

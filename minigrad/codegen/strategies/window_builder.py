@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 from minigrad.codegen.ir.nodes import Function, If, Loop, Stmt, Store
 from minigrad.codegen.kernel import Kernel
-from minigrad.codegen.strategies.launch import function_of
+from minigrad.codegen.strategies.launch import function_of, spread
 from minigrad.codegen.strategies.plan import WindowPlan
 from minigrad.codegen.strategies.recognise_window import Rows, Window
 from minigrad.codegen.strategies.stage_window import Names, Staging
 from minigrad.codegen.value_walk import Rewriter
-from minigrad.expr import Index, Var, bounds, emax, emin, product
+from minigrad.expr import Index, Var, bounds, emax, emin
 from minigrad.value import Value, free_variables
 
 
@@ -29,15 +29,9 @@ class WindowBuilder:
         used = free_variables(self.window.value) if self.window.form == "taps" else frozenset(self.window.planes)
         own = [v for v in self.window.planes if v in used]
         bands = self.bands if self.window.form == "taps" else 1
-        total = product([*(v.hi + 1 for v in own), bands])
-        p = Var("p", 0, total - 1)
-        at: dict[Var, Index] = {}
-        after: Index = bands
-        for v in reversed(own):
-            tile = p // after
-            at[v] = tile % (v.hi + 1) if v is not own[0] and v.hi != -1 else tile
-            after = after * (v.hi + 1)
-        body = self.plane(at, p % bands, [v for v in self.window.planes if v not in used])
+        p, total, places = spread([*(v.hi + 1 for v in own), bands])
+        at = dict(zip(own, places, strict=False))
+        body = self.plane(at, places[-1], [v for v in self.window.planes if v not in used])
         return function_of(self.kernel, name, Loop(p, 0, total, "parallel", (*self.staging.allocate(), *body)))
 
     def plane(self, at: dict[Var, Index], band: Index, again: list[Var]) -> list[Stmt]:
