@@ -75,7 +75,7 @@ class Config:
     @property
     def planning(self) -> tuple[bool, bool, tuple[tuple[str, str], ...]]:
         """What decides how kernels run, and so is part of the keys of plans and captures."""
-        return self.allow_tf32, self.sub_groups, self.plans
+        return *self.units, self.plans
 
     def __post_init__(self) -> None:
         for name in (self.device, *self.test_devices):

@@ -127,7 +127,7 @@ def find_plan(graph: Graph, donated: frozenset[int], device: str) -> ExecutionPl
     """
     settings = current()
     kernels = bool(observers) and settings.packed_mb > 0 and any([observer.wants_kernels for observer in observers])
-    key = (device, settings.allow_tf32, settings.sub_groups, settings.plans, donated, graph.key())
+    key = (device, settings.planning, donated, graph.key())
     plan = _plans.get(key)
     if plan is not None and not (kernels and plan.packs):
         stats.plan_hits += 1

@@ -15,6 +15,7 @@ from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.plan.text import parse_plan
 from minigrad.errors import PlanError
+from minigrad.interned import remember
 
 PATTERN = "given"
 MOST_TAKEN = 4096
@@ -46,9 +47,7 @@ def given_plans(kernel: Kernel, plans: tuple[tuple[str, str], ...]) -> Given:
         key = own if own in texts else name
         if key in texts:
             found.append((k, replace(parse_plan(texts[key]), pattern=PATTERN)))
-            taken[key, texts[key]] = None
-    for old in list(taken)[:-MOST_TAKEN]:
-        taken.pop(old, None)
+            remember(taken, (key, texts[key]), None, MOST_TAKEN)
     return tuple(found)
 
 
