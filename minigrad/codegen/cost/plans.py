@@ -69,16 +69,14 @@ class _Run:
     values: tuple[Value, ...]
     store: Store | None = None
     chains: int = 1
-    steps: int = 1
 
 
 class _Model:
     def __init__(self, nest: Nest, loops: Loops, target: Target):
         self.nest, self.loops, self.target = nest, loops, target
         self.trips = {x: self.trip(x) for x in loops.order}
-        first = next((k for k, x in enumerate(loops.order) if loops.space[x]), len(loops.order))
         self.domain = tuple([x for x in loops.order if not loops.space[x]])
-        self.outside = tuple([x for x in loops.order[:first]])
+        self.outside = loops.order[:loops.first_sum]
 
     def trip(self, name: str) -> int:
         count = self.loops.extent(name)

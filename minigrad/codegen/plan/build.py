@@ -43,8 +43,7 @@ class Builder:
         self.kernel, self.nest, self.loops = kernel, nest, loops
         self.taken = {p.name for p in kernel.params} | {s.name for s in kernel.scalars} | {d.name for d in kernel.dims}
         self.taken |= set(loops.root)
-        order = loops.order
-        first = next((k for k, x in enumerate(order) if loops.space[x]), len(order))
+        order, first = loops.order, loops.first_sum
         last = max([first, *(k + 1 for k, x in enumerate(order) if not loops.space[x] and loops.kind[x] != "unroll")])
         self.outer, self.middle = order[:first], order[first:last]
         self.copies = tuple([x for x in order[last:] if not loops.space[x]])
@@ -146,7 +145,7 @@ class Builder:
 
     def whole_or_rest(self, s: Split, here: Here, inner: Callable[[Here], list[Stmt]]) -> list[Stmt]:
         """A block of a split of the domain: whole, or what is left of it one by one."""
-        base, length = self.loops.place(s.outer, here) * self.loops.step(s, here), self.loops.count(s.loop, here)
+        base, length = self.loops.start(s, here), self.loops.count(s.loop, here)
         x = Var(s.loop, 0, length - 1)
         start = length // s.size * s.size if isinstance(length, int) else base  # only the last block is not whole
         rest = Loop(x, start, length, "serial", tuple(inner(self.instead(here, s, x))))

@@ -129,7 +129,7 @@ def _kinds(loops: Loops) -> Iterator[str]:
 
 def _kept(nest: Nest, loops: Loops) -> Iterator[str]:
     """Loops of the domain inside those of a sum that are not unrolled: its sums are kept in memory."""
-    first = next((k for k, x in enumerate(loops.order) if loops.space[x]), len(loops.order))
+    first = loops.first_sum
     inside = [x for x in loops.order[first:] if not loops.space[x] and loops.kind[x] != "unroll"]
     if not inside:
         return

@@ -56,6 +56,11 @@ class Loops:
     leaves: dict[str, frozenset[str]] = field(default_factory=dict)
 
     @property
+    def first_sum(self) -> int:
+        """The place in `order` of the first loop that is not of the domain; after the last where there is none."""
+        return next((k for k, x in enumerate(self.order) if self.space[x]), len(self.order))
+
+    @property
     def variables(self) -> list[Var]:
         """The variables of the nest that have loops of their own."""
         return list(dict.fromkeys(self.root.values()))
@@ -79,7 +84,7 @@ class Loops:
         if name == s.inner and s.edge == "short" and not divides(s, self.count(s.loop, here)):
             if divides(s, self.extent(s.loop)):  # then a run ends early only where the loop on top does
                 return emin(s.size, self.count(self.top(s.loop), here) - self.base(s, here))
-            return emin(s.size, self.count(s.loop, here) - self.place(s.outer, here) * self.step(s, here))
+            return emin(s.size, self.count(s.loop, here) - self.start(s, here))
         if (name == s.inner) != s.into:
             return s.size
         total = self.count(s.loop, here)
@@ -126,6 +131,10 @@ class Loops:
         """How far blocks of a split are from each other."""
         return self.count(s.inner, here) if s.into else s.size
 
+    def start(self, s: Split, here: Here) -> Index:
+        """Where a block of a split begins, before it reaches back: counted along the loop that is split."""
+        return self.place(s.outer, here) * self.step(s, here)
+
     def top(self, name: str) -> str:
         """The loop that a loop is a run of consecutive iterations of."""
         s = self.made_by.get(name)
@@ -141,9 +150,8 @@ class Loops:
 
     def base(self, s: Split, here: Here) -> Index:
         """Where a block of a split begins, before it reaches back: counted along the loop on top of it."""
-        parent = self.made_by.get(s.loop)
-        inside = parent is not None and s.loop == parent.inner
-        return (self.begin(parent, here) if inside else 0) + self.place(s.outer, here) * self.step(s, here)  # type: ignore[arg-type]
+        parent, start = self.made_by.get(s.loop), self.start(s, here)
+        return start if parent is None or s.loop != parent.inner else self.begin(parent, here) + start
 
     def begin(self, s: Split, here: Here) -> Index:
         """Where a block of a split begins, counted likewise."""
@@ -157,7 +165,7 @@ class Loops:
         start: Index = 0
         while name not in here.places:
             s = self.split[name]
-            start, name = start + self.place(s.outer, here) * self.step(s, here), s.inner
+            start, name = start + self.start(s, here), s.inner
         return start + here.places[name]
 
     def place(self, name: str, here: Here) -> Index:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Alloc, If, Loop, Stmt, Store
@@ -46,10 +47,7 @@ class Staged:
     once: tuple[str, ...]
 
     def alloc(self) -> Alloc:
-        size = 1
-        for n in self.lengths:
-            size *= n
-        return Alloc(self.memory, self.factor.dtype, size, "scratch")
+        return Alloc(self.memory, self.factor.dtype, prod(self.lengths), "scratch")
 
     def at(self, loops: Loops, here: Here) -> Index:
         """Where the element lies that the copies of a place read."""

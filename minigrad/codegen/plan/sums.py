@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from math import prod
 from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Alloc, If, Let, Loop, Prefetch, Stmt, Store
@@ -81,12 +82,11 @@ def addends(value: Value) -> tuple[Value, ...]:
 @dataclass(frozen=True, slots=True)
 class Kept:
     """Sums that are kept in memory between iterations of outer loops of theirs. `first`, `last`: what holds in the
-    first and the last of those; `place`: of a tile, `size` of them; `lane`, `lanes`: within a vector."""
+    first and the last of those; `place`: of a tile; `lane`, `lanes`: within a vector."""
 
     first: tuple[Index, ...]
     last: tuple[Index, ...]
     place: Index
-    size: int
     lane: Index
     lanes: int
 
@@ -101,7 +101,7 @@ def kept_sums(b: Builder, group: Sequence[Define], here: Here) -> tuple[Sum, dic
             place, size = place * loops.most(x) + here.places[x], size * loops.most(x)
     lane = next((x for x in (*b.outer, *b.middle) if loops.kind[x] == "vector"), None)
     kept = Kept(tuple([-here.places[x] for x in outside]),
-                tuple([here.places[x] + 1 - loops.count(x, here) for x in outside]), place, size,
+                tuple([here.places[x] + 1 - loops.count(x, here) for x in outside]), place,
                 0 if lane is None else here.places[lane], 1 if lane is None else loops.most(lane))
     over = group[0].value.attr[1]  # type: ignore[index]
     bodies = [(s.value.attr[0], Rewriter(own).value(s.value.args[0]))  # type: ignore[index]
@@ -141,8 +141,8 @@ class Term:
 
 
 class Sum:
-    """Reductions over one space. `around`: their loops, and copies that stand outside some of these; `inside`: copies
-    inside all of them; `lane`: the loop of theirs across lanes; `parts`: of theirs in accumulators of their own."""
+    """Reductions over one space. `around`: their loops, and copies that stand outside some of these; `lane`: the loop
+    of theirs across lanes; `parts`: of theirs in accumulators of their own."""
 
     def __init__(self, b: Builder, over: tuple[Var, ...], bodies: Sequence[tuple[str, Value]], here: Here,
                  kept: Kept | None = None):
@@ -153,7 +153,7 @@ class Sum:
         self.lane = next((x for x in names if loops.kind[x] == "vector" and x not in here.copies), None)
         names = [x for x in names if x != self.lane]
         last = max((k for k, x in enumerate(names) if x not in here.copies), default=-1) + 1
-        self.around, self.inside = names[:last], names[last:]
+        self.around = names[:last]
         self.parts = tuple([x for x in self.around if x in loops.parts])
         self.terms = []
         for monoid, body in bodies:
@@ -181,10 +181,7 @@ class Sum:
         return self.b.swept(self.around, here, lambda at: self.step(at, False), self.ahead)
 
     def count(self, names: Sequence[str]) -> int:
-        total = 1
-        for x in names:
-            total *= self.b.loops.most(x)
-        return total
+        return prod([self.b.loops.most(x) for x in names])
 
     def slot(self, copies: Sequence[str], parts: Sequence[str], here: Here) -> Index:
         """The place of an accumulator; a part that runs no more has the first one."""
