@@ -7,7 +7,8 @@
     memory           bytes that each cache does not hold, from footprints of the loops inside it
     workers          the last of them waits for nobody
 
-It ranks plans of one nest. What it leaves out: branch prediction, associativity, prefetchers, dependence of loads.
+It ranks plans of one nest. It leaves out copies of operands (`stage`): what they take, and that they are read from in
+place of the operand. Likewise branch prediction, associativity, prefetchers and dependence of loads.
 """
 from __future__ import annotations
 
@@ -26,10 +27,6 @@ from minigrad.codegen.strategies.lanes import GATHER
 from minigrad.expr import Index
 from minigrad.target import Target
 from minigrad.value import Value, free_variables, walk
-
-LOOP, TILE, ACROSS, MEMORY_BYTES = 1.0, 8.0, 3.0, 6.0
-"""Cycles of an iteration besides its body, of a tile's start and end, of joining a vector's lanes where others are
-joined meanwhile, and bytes in a cycle from beyond the second-level cache: fitted to 26 products, Zen 5, 2026-11."""
 
 FREE = frozenset(("load", "const", "index", "local", "reduce", "guard"))
 """What is no instruction of its own; neither is the addition of a sum, which is one with its last product."""
@@ -73,7 +70,7 @@ class _Run:
 
 class _Model:
     def __init__(self, nest: Nest, loops: Loops, target: Target):
-        self.nest, self.loops, self.target = nest, loops, target
+        self.nest, self.loops, self.target, self.facts = nest, loops, target, machine(target)
         self.trips = {x: self.trip(x) for x in loops.order}
         self.domain = tuple([x for x in loops.order if not loops.space[x]])
         self.outside = loops.order[:loops.first_sum]
@@ -94,13 +91,12 @@ class _Model:
                     for run in runs for v in walk(*run.values) if v.op == "load")
         stores = sum(self.times(run.loops) * self.width(run.store.indices[0], run) for run in runs if run.store)
         waits = sum(self.times(run.loops) / run.chains for run in runs if run.store is None)
-        around = tiles * TILE + sum(self.around(run) for run in runs)
+        around = tiles * self.facts.speed.plan_tile + sum(self.around(run) for run in runs)
         spilled = 1 + max(0, max(run.chains for run in runs) + 3 - self.target.registers) / self.target.registers
         edges = prod([self.edge(s.loop) for s in self.loops.split.values()])
-        facts = machine(self.target)
-        return Estimate(arithmetic / facts.declared.fma_per_cycle * edges,
-                        (loads / facts.costs.loads + stores) * edges * spilled,
-                        waits * facts.declared.fma_latency * edges, around, self.memory(runs), self.waiting())
+        return Estimate(arithmetic / self.facts.declared.fma_per_cycle * edges,
+                        (loads / self.facts.costs.loads + stores) * edges * spilled,
+                        waits * self.facts.declared.fma_latency * edges, around, self.memory(runs), self.waiting())
 
     # ---- what is executed ----
 
@@ -144,10 +140,11 @@ class _Model:
     def around(self, run: _Run) -> float:
         """Instructions of loops, and of lanes that are joined."""
         serial = [k for k, x in enumerate(run.loops) if self.loops.kind[x] == "serial"]
-        total = LOOP * sum(self.times([x for x in run.loops[:k + 1] if self.loops.kind[x] != "unroll"])
-                           for k in serial)
+        speed = self.facts.speed
+        total = speed.plan_loop * sum(self.times([x for x in run.loops[:k + 1] if self.loops.kind[x] != "unroll"])
+                                      for k in serial)
         if run.store is None and any(self.loops.kind[x] == "vector" and self.loops.space[x] for x in run.loops):
-            total += self.times(self.outside) * run.chains * ACROSS
+            total += self.times(self.outside) * run.chains * speed.plan_across
         return total
 
     def edge(self, name: str) -> float:
@@ -169,7 +166,7 @@ class _Model:
     def memory(self, runs: Sequence[_Run]) -> float:
         """Cycles of bytes that the caches do not hold, of the slower of them."""
         near, far = self.missed(runs, self.target.l1), self.missed(runs, self.target.l2)
-        return max(near / machine(self.target).costs.l2_bytes, far / MEMORY_BYTES)
+        return max(near / self.facts.costs.l2_bytes, far / self.facts.speed.plan_bytes)
 
     def missed(self, runs: Sequence[_Run], size: int) -> float:
         """Bytes that come from beyond a cache of a size."""
