@@ -53,12 +53,14 @@ def product(random: np.random.Generator) -> tuple[str, Kernel]:
 
 def times(kernel: Kernel, plans: list[Plan], device: Device) -> list[float]:
     """Seconds of each plan: the least of some samples, taken in turn."""
-    buffers = [device.alloc(4 * int(p.shape[0])) for p in kernel.params]  # type: ignore[arg-type]
-    for buffer, p in zip(buffers, kernel.params, strict=True):
-        device.copy_in(buffer, np.random.default_rng(0).standard_normal(p.shape[0]).astype(np.float32))  # type: ignore[arg-type]
+    sizes = [int(p.shape[0]) for p in kernel.params]  # type: ignore[arg-type]
+    buffers = [device.alloc(4 * size) for size in sizes]
+    for buffer, size in zip(buffers, sizes, strict=True):
+        device.copy_in(buffer, np.random.default_rng(0).standard_normal(size).astype(np.float32))
     functions = [build(kernel, kernel.nests[0], plan, "product") for plan in plans]
     loaded = device.load([render(f, device.target) for f in functions])
-    launches = [[Launch(x, tuple(buffers), extent_of(f))] for x, f in zip(loaded, functions, strict=True)]  # type: ignore[arg-type]
+    launches = [[Launch(x, tuple(buffers), int(extent_of(f)))]  # type: ignore[arg-type]
+                for x, f in zip(loaded, functions, strict=True)]
 
     def seconds(launch: list[Launch], count: int) -> float:
         start = process_time()

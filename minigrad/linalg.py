@@ -133,8 +133,8 @@ def cond(A: Tensor, p: Any = None) -> Tensor:  # noqa: N803
     return (found.isnan().bitwise_and(A.isfinite().all((-2, -1)))).where(math.inf, found)
 
 
-def matrix_rank(A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None,  # noqa: N803
-                ) -> Tensor:
+def matrix_rank(A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: Any = None,  # noqa: N803
+                rtol: Any = None) -> Tensor:
     """How many singular values are more than max(atol, rtol * the largest), int64; see `pinv`."""
     rows, columns = as_tensor("matrix_rank", A)._sizes_of_matrices("matrix_rank")
     if 0 in A.shape:
@@ -213,7 +213,8 @@ def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -
     return LuFactorEx(*as_tensor("lu_factor", A).lu(pivot, get_infos=True))
 
 
-def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoint: bool = False) -> Tensor:  # noqa: N803
+def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True,  # noqa: N803
+             adjoint: bool = False) -> Tensor:
     """X of A @ X = B for the factors of A, of A.T with `adjoint`, and X of X @ A = B without `left`."""
     return as_tensor("lu_solve", B)._lu_solve(LU, pivots, left, adjoint)
 

@@ -102,6 +102,14 @@ def test_imports_go_down() -> None:
     assert not found, "\n".join(found)
 
 
+def test_lines_have_120_columns_at_most() -> None:
+    """Remarks to tools at their ends included, which ruff leaves out."""
+    folders = "minigrad", "bench", "test", "examples"
+    long = [f"{path.relative_to(ROOT)}:{k}" for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))
+            for k, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1) if len(line) > 120]
+    assert not long, long
+
+
 @pytest.mark.parametrize("module, source, message", [
     ("minigrad.expr.core", "from minigrad.ops.op import Op", "upwards, from layer 0 to 1"),
     ("minigrad.ops.movement", "def f():\n    from minigrad.scheduler.groups import g", "upwards, from layer 1 to 3"),

@@ -101,8 +101,9 @@ class PoolingMixin(DistanceMixin):
         plane = tuple([(size - 1) * s - lo - hi + k for size, s, (lo, hi), k in rows])
         if output_size is not None:
             given = as_shape(tuple(output_size))
-            if len(given) not in (n, self.ndim) or any(not e - s < d < e + s for d, e, s in zip(  # type: ignore[operator]
-                    given[-n:], plane, steps, strict=True)):
+            if len(given) not in (n, self.ndim) or any(
+                    not e - s < d < e + s  # type: ignore[operator]
+                    for d, e, s in zip(given[-n:], plane, steps, strict=True)):
                 raise ShapeError(f"[max_unpool2d] expected an output_size of the last {n} axes or of all {self.ndim}, "
                                  f"less than a stride of {list(steps)} from {list(plane)}, got {list(given)}")
             plane = given[-n:]
