@@ -14,6 +14,7 @@ from math import gcd
 
 from minigrad.codegen.kernel import Define, Nest, Param, Store
 from minigrad.codegen.lowering.attention import shift_of
+from minigrad.codegen.lowering.flatten import offset
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.attention import Attention, Mix, identity_of, recognise, reduced
 from minigrad.codegen.strategies.plan import AttentionFewPlan
@@ -80,9 +81,7 @@ def split_keys(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
     count: Index = (found.key.hi + PART) // PART
     part, dtype = Var("part", 0, count - 1), found.q.dtype
     outputs = product(v.hi + 1 for v in nest.domain)
-    place: Index = 0
-    for v in nest.domain:
-        place = place * (v.hi + 1) + v
+    place = offset(nest.domain, tuple([v.hi + 1 for v in nest.domain]))
     kept = []
     for size in (1, 1, found.mix.column.hi + 1):
         kept.append(Param(f"w{len(scratch)}", dtype, (count * outputs * size,), "out"))

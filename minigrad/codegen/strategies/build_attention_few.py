@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import math
 
+from minigrad.codegen.cost.caches import LINE, PAGE
 from minigrad.codegen.ir.nodes import Alloc, Function, Loop, Prefetch, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.kernel import Store as KernelStore
@@ -13,15 +14,12 @@ from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.attention import DOT, recognise
 from minigrad.codegen.strategies.attention_few import sharing
 from minigrad.codegen.strategies.build_attention import last_key
-from minigrad.codegen.strategies.launch import ceil_div, function_of, spread
+from minigrad.codegen.strategies.launch import ceil_div, function_of, places_of, spread
 from minigrad.codegen.strategies.plan import AttentionFewPlan
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, bounds, emin, product, subs
 from minigrad.value import Value, across, binary, const, guard, load, unary, walk
-
-LINE, PAGE = 64, 4096
-"""Bytes. What lies a page ahead is prefetched, as hardware prefetchers stop at pages."""
 
 
 def build_attention_few(kernel: Kernel, nest: Nest, plan: AttentionFewPlan, name: str) -> Function:
@@ -60,11 +58,7 @@ class FewBuilder:
 
     def of_row(self, row: Index) -> dict[Var, Index]:
         """All index variables of a nest for the `row`-th of the rows that share keys."""
-        at, after = dict(self.at), 1
-        for v in reversed(self.shared):
-            at[v] = row // after % extent(v)
-            after *= extent(v)
-        return at
+        return self.at | dict(zip(self.shared, places_of(row, [extent(v) for v in self.shared]), strict=True))
 
     def scores(self) -> Loop:
         """scores[row][key] = q k. Keys beyond the last one repeat it."""

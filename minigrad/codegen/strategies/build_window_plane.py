@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from minigrad.codegen.ir.nodes import Alloc, Let, Loop, Stmt, Store
+from minigrad.codegen.lowering.flatten import offset
 from minigrad.codegen.monoid import MONOIDS, accumulate_product
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.window_builder import WindowBuilder
@@ -49,9 +50,7 @@ class PlaneBuilder(WindowBuilder):
             acc = kept
         phase, group = self.window.phase, self.window.groups[0]
         loops = {v: self.names.fresh(v.name, v.hi) for v in (phase.rows.tap, phase.columns.tap) if v is not None}
-        place: Index = 0
-        for v, x in loops.items():
-            place = place * extent(v) + x
+        place = offset(tuple(loops.values()), tuple([extent(v) for v in loops]))
         value = load(acc, (place,), self.dtype)
         if self.single and phase.columns.length < self.plan.width:
             value = guard(value, const(0, self.dtype), (phase.columns.length - 1 - lane,))

@@ -19,13 +19,18 @@ def spread(counts: Sequence[Index], name: str = "p") -> tuple[Var, Index, list[I
     """A variable for all of nested loops, its stop, and the place in each of them; the last one steps first."""
     total = product(counts)
     p = Var(name, 0, total - 1)
+    return p, total, places_of(p if total != 1 else 0, counts)
+
+
+def places_of(place: Index, counts: Sequence[Index]) -> list[Index]:
+    """The place in each of nested loops that run as one; the last one steps first."""
     places: list[Index] = []
     after: Index = 1
     for k, count in reversed(list(enumerate(counts))):
         count = 1 if count == 0 else count  # an empty domain never runs
-        places.insert(0, p // after % count if k or total == 1 else p // after)
+        places.insert(0, place // after % count if k else place // after)
         after = after * count
-    return p, total, places
+    return places
 
 
 def ceil_div(a: Index, b: int) -> Index:

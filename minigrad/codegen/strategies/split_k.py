@@ -4,13 +4,14 @@ from __future__ import annotations
 from math import ceil
 
 from minigrad.codegen.kernel import Define, Nest, Param, Store
+from minigrad.codegen.lowering.flatten import offset
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.packed import MIN_WORK, plan, size
 from minigrad.codegen.strategies.panel_form import LEAST_NEAR
 from minigrad.codegen.strategies.panels import plan as panel_plan
 from minigrad.codegen.strategies.plan import PackedPlan, PanelPlan
 from minigrad.codegen.strategies.recognise import recognise
-from minigrad.expr import Index, Var, product
+from minigrad.expr import Var, product
 from minigrad.target import Target
 from minigrad.value import load, local, reduce, substitute
 
@@ -59,9 +60,7 @@ def in_parts(nest: Nest, scratch: list[Param], name: str, count: int, v: Var) ->
     body = substitute(total.value.args[0], {v: p * (extent(v) // count) + inner})
     param = Param(f"w{len(scratch)}", body.dtype, (outputs * count,), "out")
     scratch.append(param)
-    place: Index = 0
-    for d in nest.domain:
-        place = place * (d.hi + 1) + d
+    place = offset(nest.domain, tuple([d.hi + 1 for d in nest.domain]))
     first = (Define(name, reduce("sum", tuple(inner if o is v else o for o in over), body)),
              Store(param.name, (place + p * outputs,), local(name, body.dtype)))
     q = Var(f"q{len(scratch)}", 0, count - 1)
