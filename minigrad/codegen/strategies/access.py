@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 from minigrad.codegen.kernel import Nest, Store
@@ -69,19 +70,9 @@ def reductions(nest: Nest) -> list[Reduced]:
 
 def iterations(nest: Nest) -> float:
     """How often the statements of a nest are evaluated, terms of sums included."""
-    outside = 1.0
-    for v in nest.domain:
-        outside *= typical(v)
-    total = outside
-    for s in nest.body:
-        if isinstance(s, Nest):
-            total += outside * iterations(s)
-    for r in reductions(nest):
-        inside = outside
-        for v in r.over:
-            inside *= typical(v)
-        total += inside
-    return total
+    inside = 1.0 + sum(iterations(s) for s in nest.body if isinstance(s, Nest))
+    inside += sum(prod([typical(v) for v in r.over]) for r in reductions(nest))
+    return prod([typical(v) for v in nest.domain]) * inside
 
 
 def accesses(nest: Nest, over: tuple[Var, ...] = ()) -> list[Access]:

@@ -13,10 +13,10 @@ from minigrad.codegen.monoid import MONOIDS, accumulate, accumulate_product
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.blocking import is_plain
 from minigrad.codegen.strategies.build_window_plane import PlaneBuilder
+from minigrad.codegen.strategies.launch import ceil_div
 from minigrad.codegen.strategies.plan import WindowPlan
 from minigrad.codegen.strategies.recognise_phases import expected_window
 from minigrad.codegen.strategies.recognise_window import MAX_TAPS, Phase, Rows
-from minigrad.codegen.strategies.stage_window import ceil_div
 from minigrad.codegen.strategies.window import CHAINS
 from minigrad.codegen.strategies.window_builder import WindowBuilder
 from minigrad.errors import present

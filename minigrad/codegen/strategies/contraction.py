@@ -219,12 +219,9 @@ def tiles(found: Reuse, target: Target) -> Iterator[Factors]:
 
 
 def fits(tile: Factors, lane: Var | None, width: int, budget: int) -> bool:
-    copies = 1
-    for v, f in tile:
-        copies *= f
-        if f * (width if v is lane else 1) > extent(v):
-            return False
-    return copies + max(f for _, f in tile) <= budget
+    if any(f * (width if v is lane else 1) > extent(v) for v, f in tile):
+        return False
+    return prod([f for _, f in tile]) + max(f for _, f in tile) <= budget
 
 
 def tile_cost(found: Reuse, tile: Factors) -> float:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Nest
@@ -68,12 +69,7 @@ def memory_cost(found: Sequence[Access], v: Var, width: int, per_output: bool, a
 
 def _counts(found: Sequence[Access]) -> list[float]:
     """How often each access happens per element."""
-    by_loops: dict[tuple[Var, ...], float] = {}
-    for over in {a.over for a in found}:
-        count = 1.0
-        for o in over:
-            count *= max(typical(o), 1)
-        by_loops[over] = count
+    by_loops = {over: float(prod([max(typical(o), 1) for o in over])) for over in {a.over for a in found}}
     return [by_loops[a.over] for a in found]
 
 

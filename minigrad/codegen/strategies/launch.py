@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import overload
 
 from minigrad.codegen.ir.nodes import BufferParam, Function, Loop, ScalarParam
 from minigrad.codegen.kernel import Kernel
@@ -31,6 +32,14 @@ def places_of(place: Index, counts: Sequence[Index]) -> list[Index]:
         places.insert(0, place // after % count if k else place // after)
         after = after * count
     return places
+
+
+@overload
+def ceil_div(a: int, b: int) -> int: ...
+
+
+@overload
+def ceil_div(a: Index, b: int) -> Index: ...
 
 
 def ceil_div(a: Index, b: int) -> Index:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
+from math import prod
 
 from minigrad.codegen.factors import factors_of, product_of
 from minigrad.codegen.kernel import Define, Nest, Store
@@ -197,10 +198,7 @@ def _connected(factors: list[_Factor], free: frozenset[Var]) -> Iterator[list[_F
 
 
 def _size(group: list[_Factor], free: frozenset[Var]) -> int:
-    total = 1
-    for v in frozenset().union(*(f.uses for f in group)) & free:
-        total *= extent(v)
-    return total
+    return prod([extent(v) for v in frozenset().union(*(f.uses for f in group)) & free])
 
 
 def _guarded(a: Value, b: Value, conditions: list[Index], m: frozenset[Var], n: frozenset[Var]

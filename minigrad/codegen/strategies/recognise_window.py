@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, prod
 
 from minigrad.codegen.factors import factors_of, product_of
 from minigrad.codegen.kernel import Define, Nest, Store
@@ -144,9 +144,7 @@ def recognised(parts: Parts) -> Window:
     """The window of these parts. Raises Refused."""
     if not parts.over or not parts.domain:
         raise Refused("nothing is summed")
-    taps = 1
-    for v in parts.over:
-        taps *= extent(v)
+    taps = prod([extent(v) for v in parts.over])
     if taps > MAX_TAPS:
         return _plane_form(parts)
     window = _taps_form(parts)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from minigrad.codegen.cost.caches import LINE, PAGE
 from minigrad.codegen.ir.nodes import Alloc, If, Let, Loop, Prefetch, Stmt, Store
 from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.codegen.strategies.launch import ceil_div
 from minigrad.codegen.strategies.plan import WindowPlan
 from minigrad.codegen.strategies.recognise_window import Window
 from minigrad.codegen.transforms.roll import HEAVY
@@ -28,8 +29,6 @@ from minigrad.value import Value, const, free_variables, guard, load, local, sub
 
 WRITTEN_OUT, STORED = 16, 3
 """Operations of the vectors of a row up to which they are written out rather than looped over; what storing counts."""
-
-MAX_COLUMN = 1 << 62
 
 
 class Names:
@@ -309,7 +308,7 @@ def steps_of(segments: list[Segment]) -> tuple[int, int] | None:
 def inside(window: Window) -> tuple[int, int] | None:
     """The first and the last column that are no border; None where conditions say more than that, or the border is more
     than a constant."""
-    low, high = -MAX_COLUMN, MAX_COLUMN
+    low, high = bounds(window.column)
     if window.value.op != "guard":
         return low, high
     if window.value.args[1].op != "const":
@@ -328,7 +327,3 @@ def extent_of(v: Var) -> tuple[int, int]:
     """The first value of a variable, and how many there are."""
     low, high = bounds(v)
     return low, high - low + 1
-
-
-def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)

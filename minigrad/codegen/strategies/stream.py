@@ -115,12 +115,8 @@ def recognise_stream(nest: Nest, target: Target) -> Streamed | None:
         return None
     if any(a.step(v) is None for a in found for v in (*domain, *over)) or not all(near(a, over) for a in streamed):
         return None
-    count = 1
-    for v in (lane, *panels, *over):
-        count *= typical(v)
-    many = 1
-    for v in rows:
-        many *= typical(v) if isinstance(v.hi, int) else MAX_ROWS + 1
+    count = prod([typical(v) for v in (lane, *panels, *over)])
+    many = prod([typical(v) if isinstance(v.hi, int) else MAX_ROWS + 1 for v in rows])
     if many > MAX_ROWS or count < MIN_STREAM or not all(is_product(body, lane) for body in bodies):
         return None
     return Streamed(lane, panels, rows, over, bodies, tuple([r.over for r in reduced]))
@@ -159,18 +155,12 @@ def plan(nest: Nest, target: Target) -> tuple[Nest, Plan] | None:
     facts, speed = machine(target), machine(target).speed
     side = facts.declared.side_by_side
     tile: list[tuple[str, int]] = [(v.name, rows_at_once(extent(v), side)) for v in found.rows]
-    copies = 1
-    for _, f in tile:
-        copies *= f
-    copies *= sums
     if vectors > 1:
         tile.append((found.lane.name, vectors))
-        copies *= vectors
+    copies = prod([f for _, f in tile]) * sums
     panel = max(found.panels, key=typical, default=None)
     if panel is not None:
-        tiles = 1
-        for v in found.panels:
-            tiles *= typical(v)
+        tiles = prod([typical(v) for v in found.panels])
         room = (target.registers - SPARE_REGISTERS - len(found.rows)) // (copies + sums * vectors)
         streamed = extent(found.lane) * tiles * prod(typical(v) for v in found.over)
         least = FEW_TILES if streamed < SMALL_STREAM else MIN_TILES
@@ -271,10 +261,7 @@ def scaled_prefix(bodies: tuple[Value, ...], over: tuple[Var, ...]) -> tuple[Var
         inner = over[count:]
         if not isinstance(over[count].hi, int):
             continue
-        steps = 1
-        for v in inner:
-            steps *= typical(v)
-        if steps < MIN_INNER:
+        if prod([typical(v) for v in inner]) < MIN_INNER:
             break
         if all(scale is not None for body in bodies for scale, _ in scaled_terms(body, inner)):
             return over[:count]

@@ -15,7 +15,7 @@ Heights, vectors and bands depend on shapes and the target only.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, prod
 
 from minigrad.codegen.cost.caches import room
 from minigrad.codegen.cost.machine import Costs, machine
@@ -101,10 +101,7 @@ def make_plan(window: Window, target: Target) -> WindowPlan:
     band = max(1, (room(1, target) // 2 // pitch - kernel[0]) // (stride * rows))
     tiles = ceil(height / rows)
     if window.form == "taps":
-        planes = 1
-        for v in window.planes:
-            planes *= typical(v)
-        band = min(band, max(1, tiles * planes // MIN_PARALLEL))
+        band = min(band, max(1, tiles * prod([typical(v) for v in window.planes]) // MIN_PARALLEL))
     band = ceil(tiles / ceil(tiles / min(band, tiles)))
     image = (phase.rows.image, phase.columns.image)
     return WindowPlan("window", window.form, tuple(v.name for v in window.planes),
