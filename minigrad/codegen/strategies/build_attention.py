@@ -13,7 +13,7 @@ from minigrad.codegen.monoid import MONOIDS, accumulate
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.attention import DOT, Attention, Mix, recognise
 from minigrad.codegen.strategies.attention_gradient import Gradient
-from minigrad.codegen.strategies.launch import ceil_div, function_of, spread
+from minigrad.codegen.strategies.launch import Names, ceil_div, function_of, spread
 from minigrad.codegen.strategies.plan import AttentionPlan
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError
@@ -45,7 +45,7 @@ def last_key(parts: Attention | Gradient, at: dict[Var, Index], origin: Index, r
     return last
 
 
-class AttentionBuilder:
+class AttentionBuilder(Names):
     def __init__(self, kernel: Kernel, nest: Nest, plan: AttentionPlan):
         found = recognise(nest)
         if found is None:
@@ -54,13 +54,9 @@ class AttentionBuilder:
         self.dtype = found.q.dtype
         self.lanes = plan.vectors * plan.width
         self.columns = -(-extent(found.mix.column) // plan.rows) * plan.rows if found.mix else 0
-        self.count = 0
+        super().__init__()
         self.lane = Var("lane", 0, plan.width - 1)
         self.at: dict[Var, Index] = {}
-
-    def fresh(self, stem: str, last: Index) -> Var:
-        self.count += 1
-        return Var(f"{stem}_{self.count}", 0, max(bounds(last)[1], 0))
 
     def function(self, name: str) -> Function:
         parts = self.parts
@@ -121,8 +117,7 @@ class AttentionBuilder:
         x = self.fresh("x", ceil_div(bounds(count)[1], plan.rows) - 1)
         t, u = self.fresh("t", terms - 1), self.fresh("u", plan.rows - 1)
         v = self.fresh("v", plan.vectors - 1)
-        self.count += 1
-        acc = f"acc_{self.count}"
+        acc = self.name("acc")
         slot, row = u * plan.vectors + v, v * plan.width + self.lane
         place = x * plan.rows + u
         old = load(acc, (slot,), self.dtype)

@@ -14,7 +14,7 @@ from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.attention import DOT, recognise
 from minigrad.codegen.strategies.attention_few import sharing
 from minigrad.codegen.strategies.build_attention import last_key
-from minigrad.codegen.strategies.launch import ceil_div, function_of, places_of, spread
+from minigrad.codegen.strategies.launch import Names, ceil_div, function_of, places_of, spread
 from minigrad.codegen.strategies.plan import AttentionFewPlan
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError
@@ -27,7 +27,7 @@ def build_attention_few(kernel: Kernel, nest: Nest, plan: AttentionFewPlan, name
     return FewBuilder(kernel, nest, plan).function(name)
 
 
-class FewBuilder:
+class FewBuilder(Names):
     def __init__(self, kernel: Kernel, nest: Nest, plan: AttentionFewPlan):
         found = recognise(nest)
         if found is None or found.mix is None:
@@ -40,11 +40,7 @@ class FewBuilder:
         self.pitch = -(-extent(found.key) // step) * step
         self.at: dict[Var, Index] = {}
         self.stop: Index = 0
-        self.count = 0
-
-    def fresh(self, stem: str, stop: Index) -> Var:
-        self.count += 1
-        return Var(f"{stem}_{self.count}", 0, max(bounds(stop)[1] - 1, 0))
+        super().__init__()
 
     def function(self, name: str) -> Function:
         batch = [v for v in self.parts.batch if v not in self.shared]
@@ -63,9 +59,9 @@ class FewBuilder:
     def scores(self) -> Loop:
         """scores[row][key] = q k. Keys beyond the last one repeat it."""
         parts, mix, plan, zero = self.parts, self.mix, self.plan, const(0, self.dtype)
-        b, lane = self.fresh("keys", ceil_div(bounds(self.stop)[1], plan.keys)), Var("lane_e", 0, plan.depth - 1)
-        t = self.fresh("t", extent(parts.depth) // plan.depth)
-        u, r = self.fresh("u", plan.keys), self.fresh("r", self.rows)
+        b, lane = self.counted("keys", ceil_div(bounds(self.stop)[1], plan.keys)), Var("lane_e", 0, plan.depth - 1)
+        t = self.counted("t", extent(parts.depth) // plan.depth)
+        u, r = self.counted("u", plan.keys), self.counted("r", self.rows)
         e, key = t * plan.depth + lane, b * plan.keys + u
         at = {**self.of_row(r), parts.depth: e}
         q = Rewriter(at).value(parts.q)
@@ -91,7 +87,7 @@ class FewBuilder:
         if len(loads) != 1 or coefficient(loads[0].attr[1][0], column) != 1:  # type: ignore[index]
             return []
         step = LINE // loads[0].dtype.itemsize
-        c = self.fresh("c", -(-extent(column) // step))
+        c = self.counted("c", -(-extent(column) // step))
         here = Rewriter({**self.at, self.parts.key: key, column: c * step}).value(loads[0])
         name, (offset,) = here.attr  # type: ignore[misc]
         each = Loop(c, 0, c.hi + 1, "unroll", (Prefetch(name, offset, far),))
@@ -101,9 +97,9 @@ class FewBuilder:
         """scores become exp(score - top); top and total of every row. Those of keys that there are not become 0."""
         parts, plan, dtype = self.parts, self.plan, self.dtype
         zero, least = const(0, dtype), const(-math.inf, dtype)
-        r, lane = self.fresh("r", self.rows), Var("lane_k", 0, plan.width - 1)
+        r, lane = self.counted("r", self.rows), Var("lane_k", 0, plan.width - 1)
         count = ceil_div(self.stop, plan.width)
-        i, j = (self.fresh("j", bounds(count)[1]) for _ in range(2))
+        i, j = (self.counted("j", bounds(count)[1]) for _ in range(2))
         key, again = i * plan.width + lane, r * self.pitch + j * plan.width + lane
         here = r * self.pitch + key
         at = {**self.of_row(r), parts.key: emin(key, self.stop - 1)}
@@ -124,8 +120,8 @@ class FewBuilder:
     def finish(self) -> list[Stmt]:
         """The sums of weights times v, and the stores of the nest."""
         parts, mix, plan = self.parts, self.mix, self.plan
-        r, v = self.fresh("r", self.rows), self.fresh("v", plan.vectors)
-        j, c = self.fresh("j", self.stop), self.fresh("c", extent(mix.column) // (plan.vectors * plan.columns))
+        r, v = self.counted("r", self.rows), self.counted("v", plan.vectors)
+        j, c = self.counted("j", self.stop), self.counted("c", extent(mix.column) // (plan.vectors * plan.columns))
         lane = Var("lane_f", 0, plan.columns - 1)
         column, slot = (c * plan.vectors + v) * plan.columns + lane, r * plan.vectors + v
         value = Rewriter({**self.of_row(r), mix.column: column, parts.key: j}).value(mix.v)
@@ -139,7 +135,7 @@ class FewBuilder:
                 each(Store("mixed", slot, const(0, self.dtype))),
                 Loop(j, 0, self.stop, "serial", (each(Store("mixed", slot, accumulate(MONOIDS["sum"], old, term))),)),
                 each(self.stored(mix.store, {**self.of_row(r), mix.column: column}, r, {mix.name: old})))
-        row = self.fresh("r", self.rows)
+        row = self.counted("r", self.rows)
         known = [self.stored(s, self.of_row(row), row, {}) for s in parts.stores]
         mixed = Loop(c, 0, c.hi + 1, "serial", (Loop(lane, 0, plan.columns, "vector", body),))
         return [mixed, *([Loop(row, 0, self.rows, "serial", tuple(known))] if known else ())]

@@ -10,7 +10,7 @@ from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.attention import DOT
 from minigrad.codegen.strategies.attention_gradient import recognise
 from minigrad.codegen.strategies.build_attention import last_key
-from minigrad.codegen.strategies.launch import ceil_div, function_of, spread
+from minigrad.codegen.strategies.launch import Names, ceil_div, function_of, spread
 from minigrad.codegen.strategies.plan import AttentionGradientPlan
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError
@@ -30,7 +30,7 @@ def whole_tiles(n: int, tile: int) -> int:
     return -(-n // tile) * tile
 
 
-class GradientBuilder:
+class GradientBuilder(Names):
     def __init__(self, kernel: Kernel, nest: Nest, plan: AttentionGradientPlan):
         found = recognise(nest)
         if found is None:
@@ -44,11 +44,7 @@ class GradientBuilder:
         self.lane = Var("lane", 0, plan.width - 1)
         self.at: dict[Var, Index] = {}
         self.origin: Index = 0
-        self.count = 0
-
-    def fresh(self, stem: str, stop: Index) -> Var:
-        self.count += 1
-        return Var(f"{stem}_{self.count}", 0, max(bounds(stop)[1] - 1, 0))
+        super().__init__()
 
     def function(self, name: str) -> Function:
         batch = self.parts.batch
@@ -71,13 +67,13 @@ class GradientBuilder:
         used |= {"q_rows"} if "k" in self.results else set()
         memory: list[Stmt] = [Alloc(n, self.dtype, size, "scratch") for n, size in sizes.items() if n in used]
         clear = [self.clear(f"{of}_sum", sizes[f"{of}_sum"]) for of in "kv" if of in self.results]
-        block = self.fresh("rows", ceil_div(extent(parts.row), plan.block))
+        block = self.counted("rows", ceil_div(extent(parts.row), plan.block))
         self.origin = block * plan.block
         rows = Loop(block, 0, block.hi + 1, "serial", tuple(self.rows(sizes["q_sum"])))
         return [*memory, *clear, rows, *(self.finish(of) for of in "kv" if of in self.results)]
 
     def clear(self, memory: str, size: int) -> Loop:
-        x = self.fresh("x", size // self.plan.width)
+        x = self.counted("x", size // self.plan.width)
         store = Store(memory, x * self.plan.width + self.lane, const(0, self.dtype))
         return Loop(x, 0, x.hi + 1, "serial", (Loop(self.lane, 0, self.plan.width, "vector", (store,)),))
 
@@ -85,7 +81,7 @@ class GradientBuilder:
         """Stores the gradient of k or v."""
         parts, result = self.parts, self.results[of]
         column = parts.depth if of == "k" else parts.column
-        j = self.fresh("j", extent(parts.key))
+        j = self.counted("j", extent(parts.key))
 
         def body(c: Index) -> list[Stmt]:
             value = load(f"{of}_sum", (j * self.wide[column] + c,), self.dtype)
@@ -101,7 +97,7 @@ class GradientBuilder:
     def rows(self, size: int) -> list[Stmt]:
         parts, plan = self.parts, self.plan
         stop = last_key(parts, self.at, self.origin, plan.block) + 1
-        b = self.fresh("keys", ceil_div(bounds(stop)[1], plan.keys))
+        b = self.counted("keys", ceil_div(bounds(stop)[1], plan.keys))
         first = b * plan.keys
         keys = self.keys(first, emin(stop - first, plan.keys))
         before = [self.turn("q_turned", parts.depth, parts.q), self.copy("g_rows", parts.column, parts.g)]
@@ -115,7 +111,7 @@ class GradientBuilder:
 
     def across(self, length: int, body: Callable[[Index], list[Stmt]]) -> Loop:
         """body(position) for a whole number of vectors."""
-        v = self.fresh("v", length // self.plan.width)
+        v = self.counted("v", length // self.plan.width)
         each = Loop(v, 0, v.hi + 1, "serial", tuple(body(v * self.plan.width + self.lane)))
         return Loop(self.lane, 0, self.plan.width, "vector", (each,))
 
@@ -126,7 +122,7 @@ class GradientBuilder:
 
     def turn(self, memory: str, column: Var, value: Value) -> Loop:
         """memory[column][row] = value; rows beyond the last one repeat it."""
-        c = self.fresh("c", extent(column))
+        c = self.counted("c", extent(column))
 
         def body(position: Index) -> list[Stmt]:
             at = {**self.at, self.parts.row: self.row(position)[0], column: c}
@@ -136,7 +132,7 @@ class GradientBuilder:
 
     def copy(self, memory: str, column: Var, value: Value) -> Loop:
         """memory[row][column] = value; 0 for rows and columns that are none."""
-        position, zero = self.fresh("i", self.plan.block), const(0, self.dtype)
+        position, zero = self.counted("i", self.plan.block), const(0, self.dtype)
         row, inside = self.row(position)
         wide = self.wide[column]
 
@@ -151,7 +147,7 @@ class GradientBuilder:
     def finish_q(self) -> Loop:
         """Stores the gradient of q for the block's rows."""
         parts, result = self.parts, self.results["q"]
-        c = self.fresh("c", self.depth)
+        c = self.counted("c", self.depth)
 
         def body(position: Index) -> list[Stmt]:
             value = load("q_sum", (c * self.plan.block + position,), self.dtype)
@@ -196,8 +192,8 @@ class GradientBuilder:
         """into[x][c] = sum over t < terms of factor(x, t) * memory[t][c], for x < count and c < pitch. With `first` it
         is added to row first + x."""
         plan = self.plan
-        x, c = self.fresh("x", ceil_div(count, plan.rows)), self.fresh("c", pitch // self.lanes)
-        t, u, v = self.fresh("t", terms), self.fresh("u", plan.rows), self.fresh("v", plan.vectors)
+        x, c = self.counted("x", ceil_div(count, plan.rows)), self.counted("c", pitch // self.lanes)
+        t, u, v = self.counted("t", terms), self.counted("u", plan.rows), self.counted("v", plan.vectors)
         acc = f"acc_{self.count}"
         column, slot = c * self.lanes + v * plan.width + self.lane, u * plan.vectors + v
         place = x * plan.rows + u
@@ -219,8 +215,8 @@ class GradientBuilder:
         """weights become exp(score - sums), changes the gradients of the scores; 0 where there is no such pair."""
         parts, plan = self.parts, self.plan
         zero = const(0, self.dtype)
-        c, v = self.fresh("c", plan.block // self.lanes), self.fresh("v", plan.vectors)
-        j = self.fresh("j", plan.keys)
+        c, v = self.counted("c", plan.block // self.lanes), self.counted("v", plan.vectors)
+        j = self.counted("j", plan.keys)
         position = c * self.lanes + v * plan.width + self.lane
         row, inside = self.row(position)
         if extent(parts.key) % plan.rows:

@@ -12,7 +12,7 @@ from minigrad.codegen.strategies.launch import ceil_div, function_of
 from minigrad.codegen.strategies.plan import GroupWindowPlan
 from minigrad.codegen.strategies.recognise_phases import expected_window
 from minigrad.codegen.strategies.recognise_window import Axis, Phase, Rows, Window
-from minigrad.codegen.strategies.stage_window import Names
+from minigrad.codegen.strategies.stage_window import LoopNames
 from minigrad.codegen.strategies.window_groups import (
     Shares,
     copies_weights,
@@ -44,7 +44,7 @@ class GroupBuilder:
 
     def __init__(self, kernel: Kernel, window: Window, plan: GroupWindowPlan):
         self.kernel, self.window, self.plan = kernel, window, plan
-        self.names = Names()
+        self.names = LoopNames()
         self.dtype = window.value.dtype
         shares = Shares(plan.deep, plan.down, plan.across, plan.height)
         self.tile, self.items = padded_tile(figures(window), shares), shares.items

@@ -1,4 +1,4 @@
-"""What every builder ends with: the function of a kernel, and the places of one iteration of its parallel loop."""
+"""What builders share: the function of a kernel, the places of one iteration of its parallel loop, and names."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import overload
 
 from minigrad.codegen.ir.nodes import BufferParam, Function, Loop, ScalarParam
 from minigrad.codegen.kernel import Kernel
-from minigrad.expr import Index, Var, product
+from minigrad.expr import Index, Var, bounds, product
 
 
 def function_of(kernel: Kernel, name: str, loop: Loop) -> Function:
@@ -45,3 +45,22 @@ def ceil_div(a: Index, b: int) -> Index: ...
 def ceil_div(a: Index, b: int) -> Index:
     """How many parts of b elements a elements make, the last one perhaps smaller."""
     return a if b == 1 else (a + (b - 1)) // b
+
+
+class Names:
+    """Fresh names of one function."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def name(self, stem: str) -> str:
+        self.count += 1
+        return f"{stem}_{self.count}"
+
+    def fresh(self, stem: str, last: Index) -> Var:
+        """A loop's variable, bounded by the largest value that `last` can have."""
+        return Var(self.name(stem), 0, max(bounds(last)[1], 0))
+
+    def counted(self, stem: str, count: Index) -> Var:
+        """A loop's variable, bounded by the largest value that its `count` can have."""
+        return self.fresh(stem, count - 1)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from minigrad.codegen.cost.caches import LINE, PAGE
 from minigrad.codegen.ir.nodes import Alloc, If, Let, Loop, Prefetch, Stmt, Store
 from minigrad.codegen.lowering.collapse import coefficient
-from minigrad.codegen.strategies.launch import ceil_div
+from minigrad.codegen.strategies.launch import Names, ceil_div
 from minigrad.codegen.strategies.plan import WindowPlan
 from minigrad.codegen.strategies.recognise_window import Window
 from minigrad.codegen.transforms.roll import HEAVY
@@ -31,19 +31,8 @@ WRITTEN_OUT, STORED = 16, 3
 """Operations of the vectors of a row up to which they are written out rather than looped over; what storing counts."""
 
 
-class Names:
-    """Fresh names of one function."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def name(self, stem: str) -> str:
-        self.count += 1
-        return f"{stem}_{self.count}"
-
-    def fresh(self, stem: str, last: Index) -> Var:
-        """A loop's variable, bounded by the largest value that `last` can have."""
-        return Var(self.name(stem), 0, max(bounds(last)[1], 0))
+class LoopNames(Names):
+    """Fresh names of one function, and loops that have them."""
 
     def serial(self, stem: str, count: Index, body: Callable[[Index], list[Stmt]]) -> list[Stmt]:
         """`body` for 0..count."""
@@ -101,7 +90,7 @@ class Staging:
     `even`: what is staged between blanks is inside the image; else all positions are, under their conditions.
     """
 
-    def __init__(self, window: Window, plan: WindowPlan, names: Names):
+    def __init__(self, window: Window, plan: WindowPlan, names: LoopNames):
         self.window, self.width, self.names = window, plan.width, names
         phases = window.phases
         self.row_stride, self.stride = phases[0].rows.stride, phases[0].columns.stride

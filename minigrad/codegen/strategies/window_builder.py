@@ -8,7 +8,7 @@ from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.strategies.launch import function_of, spread
 from minigrad.codegen.strategies.plan import WindowPlan
 from minigrad.codegen.strategies.recognise_window import Rows, Window
-from minigrad.codegen.strategies.stage_window import Names, Staging
+from minigrad.codegen.strategies.stage_window import LoopNames, Staging
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.expr import Index, Var, bounds, emax, emin
 from minigrad.value import Value, free_variables
@@ -19,7 +19,7 @@ class WindowBuilder:
 
     def __init__(self, kernel: Kernel, window: Window, plan: WindowPlan):
         self.kernel, self.window, self.plan = kernel, window, plan
-        self.names = Names()
+        self.names = LoopNames()
         self.staging = Staging(window, plan, self.names)
         self.dtype = window.value.dtype
         tiles = max(-(-g.phases[0].rows.length // plan.height) for g in window.groups)
