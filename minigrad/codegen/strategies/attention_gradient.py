@@ -30,7 +30,7 @@ from minigrad.expr import Index, Var, subs
 from minigrad.target import Target
 from minigrad.value import Value, free_variables
 
-ROWS, KEYS = 64, 64
+BLOCK = 64
 """About how many rows and keys a block has: what belongs to it stays in the second-level cache."""
 
 
@@ -160,8 +160,8 @@ def plan(nest: Nest, target: Target) -> AttentionGradientPlan | None:
     width = target.lanes(max(found.q.dtype.bits, 32))
     rows, vectors = register_tile(found, width, target)
     lanes = width * vectors
-    block = max(min(ROWS, extent(found.row)) // lanes, 1) * lanes
-    keys = max(min(KEYS, extent(found.key)) // rows, 1) * rows
+    block = max(min(BLOCK, extent(found.row)) // lanes, 1) * lanes
+    keys = max(min(BLOCK, extent(found.key)) // rows, 1) * rows
     return AttentionGradientPlan("attention_gradient", tuple(v.name for v in found.batch), rows, vectors, width, block,
                                  keys)
 
