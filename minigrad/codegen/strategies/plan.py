@@ -13,6 +13,16 @@ Box = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Fields:
+    """A plan that is the fields of its strategy's builder, and prints as such."""
+
+    strategy: str
+
+    def __str__(self) -> str:
+        return plan_text(self)
+
+
+@dataclass(frozen=True, slots=True)
 class PackedPlan:
     """A packed contraction. Names refer to the nest's index variables, each with its part of a block, outermost first.
 
@@ -80,7 +90,7 @@ class MatrixPlan(TilePlan):
 
 
 @dataclass(frozen=True, slots=True)
-class WindowPlan:
+class WindowPlan(Fields):
     """A window over planes. Names refer to the (first) nest's index variables.
 
     form: 'taps', the taps are summed; 'plane', the planes are, one output per tap
@@ -91,7 +101,6 @@ class WindowPlan:
     phases: nests that interleave their outputs
     """
 
-    strategy: str
     form: str
     planes: tuple[str, ...]
     rows: str
@@ -103,19 +112,15 @@ class WindowPlan:
     passes: int = 1
     phases: int = 1
 
-    def __str__(self) -> str:
-        return plan_text(self)
-
 
 @dataclass(frozen=True, slots=True)
-class GroupWindowPlan:
+class GroupWindowPlan(Fields):
     """A window over planes by work-groups of deep x down x across work-items, with `height` rows of one column each.
 
     form, planes, rows, columns, phases: as in a WindowPlan
     deep: planes that a group has at a time; in the form 'plane' places of the sums around one
     """
 
-    strategy: str
     form: str
     planes: tuple[str, ...]
     rows: str
@@ -125,9 +130,6 @@ class GroupWindowPlan:
     across: int
     height: int
     phases: int = 1
-
-    def __str__(self) -> str:
-        return plan_text(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +152,13 @@ class TeamPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionPlan:
+class AttentionPlan(Fields):
     """Attention. Names refer to the nest's index variables.
 
     rows, vectors, width: a register tile has `rows` keys or columns and vectors * width rows of q
     keys: how many of them a block has
     """
 
-    strategy: str
     batch: tuple[str, ...]
     row: str
     key: str
@@ -166,19 +167,15 @@ class AttentionPlan:
     width: int
     keys: int
 
-    def __str__(self) -> str:
-        return plan_text(self)
-
 
 @dataclass(frozen=True, slots=True)
-class AttentionGradientPlan:
+class AttentionGradientPlan(Fields):
     """The gradient of attention. `batch` names the nest's index variables.
 
     rows, vectors, width: a register tile has `rows` keys or columns and vectors * width rows of q or columns
     block, keys: how many rows of q and how many keys meet at a time
     """
 
-    strategy: str
     batch: tuple[str, ...]
     rows: int
     vectors: int
@@ -186,12 +183,9 @@ class AttentionGradientPlan:
     block: int
     keys: int
 
-    def __str__(self) -> str:
-        return plan_text(self)
-
 
 @dataclass(frozen=True, slots=True)
-class AttentionFewPlan:
+class AttentionFewPlan(Fields):
     """Attention of few rows. `batch` names the parallel index variables, `rows` those of rows that share keys.
 
     keys: how many of them meet all rows at a time
@@ -199,7 +193,6 @@ class AttentionFewPlan:
     vectors: of columns at a time
     """
 
-    strategy: str
     batch: tuple[str, ...]
     rows: tuple[str, ...]
     key: str
@@ -209,24 +202,17 @@ class AttentionFewPlan:
     vectors: int
     width: int
 
-    def __str__(self) -> str:
-        return plan_text(self)
-
 
 @dataclass(frozen=True, slots=True)
-class GroupAttentionPlan:
+class GroupAttentionPlan(Fields):
     """Attention by work-groups of `items` rows of q, with `keys` keys in local memory, `part` of them at a time."""
 
-    strategy: str
     batch: tuple[str, ...]
     row: str
     key: str
     items: int
     keys: int
     part: int
-
-    def __str__(self) -> str:
-        return plan_text(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,21 +255,17 @@ class PanelPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class QuantizedPlan:
+class QuantizedPlan(Fields):
     """A vector times quantised blocks. `panel` and `lane` name the nest's index variables.
 
     units: iterations of the parallel loop, of nearly as many panels each
     kernels: the microkernel of each sum
     """
 
-    strategy: str
     panel: str
     lane: str
     units: int
     kernels: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return plan_text(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +292,7 @@ _KINDS = {"packed": PackedPlan, "panels": PanelPlan, "tiles": TilePlan, "matrix"
           "quantized": QuantizedPlan}
 
 
-def plan_text(plan: AnyPlan) -> str:
+def plan_text(plan: Fields | AnyPlan) -> str:
     return "plan " + " ".join(f"{f.name}={getattr(plan, f.name)!r}".replace(" ", "") for f in fields(plan))
 
 
