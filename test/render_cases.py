@@ -41,7 +41,7 @@ def arguments(case: Case) -> tuple[dict[str, np.ndarray], int]:
     f, rng = case.function, np.random.default_rng(7)
     buffers = {}
     for b in f.buffers:
-        size = evaluate(b.size, case.dims)
+        size = evaluate(b.size, case.dims) + (0 if b.start is None else case.dims[b.start.name])
         given = case.data.get(b.name)
         data = random_array(b.dtype, size, rng) if given is None else np.asarray(given).astype(b.dtype.np)
         assert data.size == size
@@ -410,3 +410,9 @@ func halves(in h: f16[16], in g: bf16[16], in x: f32[16], out y: f32[32], out a:
 CASES += [Case("zero_trips_some", CASES[-1].text.replace("zero_trips", "zero_trips_some"), dims={"n": 3})]
 CASES += [Case(f"pointwise_tail_{n}", CASES[2].text.replace("pointwise_tail", f"pointwise_tail_{n}"), dims={"n": n})
           for n in (1, 8, 64)]
+CASES += [Case("from_dims", """\
+func from_dims(in a: f16[9] from m, in b: b8[12] from n, inout y: f32[12] from n, m: index in 1..9, n: index in 1..9)
+  for p in 0..3 parallel:
+    for l in 0..4 vector:
+      y[4*p+l] if -4*p-l+10 >= 0 = (f32(a[4*p+l]) else y[4*p+l] if -4*p-l+8 >= 0) + where(b[4*p+l], 1.0, 0.0)
+""", dims={"m": 7, "n": 3})]

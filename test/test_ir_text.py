@@ -24,7 +24,7 @@ from minigrad.value import (
 )
 
 EVERYTHING = """\
-func kinds(in a: f32[64*n], in b: bf16[256], inout y: f32[4*n], s: f32, t: i64, n: index in 1..9)
+func kinds(in a: f32[64*n], in b: bf16[256] from n, inout y: f32[4*n], s: f32, t: i64, n: index in 1..9)
   for i in 0..n parallel:
     alloc acc: f32[4] register
     alloc room: u8[1024] scratch
@@ -154,6 +154,7 @@ def test_empty_branches_and_defined_names_leave_with_their_block():
     ("func f(in x: f32[3])\n  let t = x[0] ? 2\n", "a token at"),
     ("func f(in x: f32[3])\n  for i in 0..3 sideways:\n    barrier\n",
      "one of serial, parallel, group, item, vector, unroll"),
+    ("func f(in x: f32[3] from 2*n, n: index in 0..3)\n  barrier\n", "line 1: expected a dim"),
     ("func f(in x: f32[3])\n  barrier\nbarrier\n", "line 3: expected the end of the text"),
     ("func f(in x: f32[3])\n  let t = x[3//0]\n", "a divisor that is not 0"),
 ])

@@ -99,10 +99,11 @@ class _Run:
         self.locals: dict[str, Array] = {s.name: constant(scalars[s.name], s.dtype) for s in function.scalars}
         self.buffers: dict[str, _Buffer] = {}
         for p in function.buffers:
-            size, data = evaluate(p.size, self.variables), buffers[p.name]
+            size, start = evaluate(p.size, self.variables), self.variables[p.start] if p.start is not None else 0
+            data = buffers[p.name][start:]
             if data.ndim != 1 or data.dtype != p.dtype.np or data.size < size:
-                raise InternalError(f"[interpret] {function.name}: expected {p.name} as {size} flat elements of "
-                                    f"{p.dtype.np}, got {data.shape} of {data.dtype}")
+                raise InternalError(f"[interpret] {function.name}: expected {p.name} as {start + size} flat "
+                                    f"elements of {p.dtype.np}, got {buffers[p.name].shape} of {data.dtype}")
             self.buffers[p.name] = _Buffer(p.name, p.dtype, size, data, mode=p.mode, owner=np.full(size, -1, np.int64))
         self.lanes: int | None = None
         self.items = False

@@ -1,7 +1,8 @@
 """Loop IR: how one stage of a kernel runs. Small, structured, immutable.
 
     function := "func" name "(" param, ... ")" NEWLINE stmt+
-    param    := ("in" | "out" | "inout") name ":" dtype "[" size "]"      a buffer of `size` elements, flat
+    param    := ("in" | "out" | "inout") name ":" dtype "[" size "]" ["from" dim]
+                                                                          a buffer of `size` elements, flat
               | name ":" dtype                                            a scalar argument (read as local(name))
               | name ":" "index" "in" lo ".." hi                          a symbolic dim (read as an index variable)
     stmt     := "for" var ["[" lo ".." hi "]"] "in" start ".." stop kind ":" NEWLINE stmt+
@@ -49,12 +50,14 @@ from minigrad.value import Value
 
 @record
 class BufferParam:
-    """A buffer argument of `size` elements; mode 'in', 'out' or 'inout'."""
+    """A buffer argument of `size` elements; mode 'in', 'out' or 'inout'. They are those from element
+    `start`, a dim, on of what is passed: offsets count from there."""
 
     name: str
     dtype: DType
     size: Index
     mode: str = "in"
+    start: Var | None = None
 
 
 @record

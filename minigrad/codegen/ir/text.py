@@ -33,7 +33,8 @@ SCOPES = ("register", "scratch", "local")
 def print_function(function: Function) -> str:
     """The text of a function. Equal functions have equal texts."""
     printer = Printer([v for s in statements(function) for v in (*values(s), *values_inside(indices(s)))])
-    params = [f"{b.mode} {b.name}: {b.dtype.short}[{to_text(b.size)}]" for b in function.buffers]
+    params = [f"{b.mode} {b.name}: {b.dtype.short}[{to_text(b.size)}]" + ("" if b.start is None else f" from {b.start}")
+              for b in function.buffers]
     params += [f"{s.name}: {s.dtype.short}" for s in function.scalars]
     params += [f"{d.name}: index in {to_text(d.lo)}..{to_text(d.hi)}" for d in function.dims]
     lines = [f"func {function.name}({', '.join(params)})"]
@@ -104,7 +105,11 @@ def parse_function(text: str) -> Function:
             mode, own = line.take(), line.name()
             line.expect(":")
             dtype = line.dtype()
-            buffers.append(BufferParam(own, dtype, line.indices()[0], mode))
+            size = line.indices()[0]
+            start = line.index() if line.accept("from") else None
+            if not (start is None or isinstance(start, Var)):
+                raise line.error("a dim")
+            buffers.append(BufferParam(own, dtype, size, mode, start))
             scope.buffers[own] = dtype
         else:
             scalar = line.scalar()

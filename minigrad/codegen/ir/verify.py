@@ -27,6 +27,7 @@ def verify_function(function: Function) -> None:
         if p.mode not in MODES:
             raise fail(function.name, f"expected a mode of {', '.join(MODES)} for {p.name}, got {p.mode!r}")
         check_variables(f"{function.name}, parameter {p.name}", variables(p.size), scope.variables)
+        check_variables(f"{function.name}, parameter {p.name}", () if p.start is None else (p.start,), scope.variables)
         scope.buffers[p.name] = _Memory(p.dtype, None, p.mode, False)
     for s in function.scalars:
         scope.bind(s.name)

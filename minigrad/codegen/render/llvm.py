@@ -97,8 +97,6 @@ class LlvmEmitter(LlvmRegisters):
     def emit_body(self) -> None:
         """Fills the outermost scope."""
         f = self.function
-        for b in f.buffers:
-            self.memory[b.name] = Memory(b.name, b.dtype, b.size, b.mode, f"%{b.name}")
         for s in f.scalars:
             text = f"%{s.name}"
             if s.dtype is bool_:
@@ -106,6 +104,12 @@ class LlvmEmitter(LlvmRegisters):
             self.locals[s.name] = Ref(text, s.dtype)
         for d in f.dims:
             self.variables[d] = Ref(f"%{d.name}", INDEX)
+        for b in f.buffers:
+            text = f"%{b.name}"
+            if b.start is not None:
+                start = f"getelementptr {memory_type(b.dtype)}, ptr {text}, i64 %{b.start.name}"
+                text = self.pure(start, b.dtype, 1, (), b.name).text
+            self.memory[b.name] = Memory(b.name, b.dtype, b.size, b.mode, text)
         self.block(f.body)
 
     @property

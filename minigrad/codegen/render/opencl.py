@@ -71,7 +71,8 @@ class OpenclEmitter(OpenclMemory):
             head.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
         lines = ["{", *self.arrays()]
         for b in f.buffers:
-            lines.append(f"  {self.safe(b.name)} += {self.safe(b.name)}_offset;")
+            start = f" + {self.safe(b.start.name)}_dim" if b.start is not None else ""
+            lines.append(f"  {self.safe(b.name)} += {self.safe(b.name)}_offset{start};")
         for d in f.dims:
             lines.append(f"  const {self.index_type} {self.safe(d.name)} = ({self.index_type}){self.safe(d.name)}_dim;")
         lines += [f"  const {ZEROS[name]};" for name in sorted(self.zeros)]

@@ -61,7 +61,8 @@ def reach(e: Index) -> int:
 def fits_int(function: Function) -> bool:
     """Whether all index arithmetic of a function stays within 31 bits."""
     limit = 2**30
-    found: list[Index] = [*(b.size for b in function.buffers), *function.dims]
+    starts = {b.start for b in function.buffers}
+    found: list[Index] = [*(b.size for b in function.buffers), *(d for d in function.dims if d not in starts)]
     found += [offset for _, offset, _ in accesses(function)]
     found += [e for s in statements(function) for e in indices(s)]
     found += [e for v in all_values(function) for e in indices_of(v)]

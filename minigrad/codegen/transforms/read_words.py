@@ -13,7 +13,7 @@ def read_words(function: Function) -> tuple[Function, tuple[tuple[BufferParam, s
     A function that packs no words stays as it is."""
     if not any(isinstance(s, Alloc) and s.dtype is uint32 and s.scope == "scratch" for s in statements(function)):
         return function, ()
-    inputs = {b.name: b for b in function.buffers if b.mode == "in"}
+    inputs = {b.name: b for b in function.buffers if b.mode == "in" and b.start is None}
     views: dict[str, tuple[BufferParam, str]] = {}
 
     def words(value: Value) -> Value:
