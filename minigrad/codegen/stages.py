@@ -7,17 +7,16 @@ The pipeline, each line with its reason:
     split_divisions   no division by a constant stays where extents divide
     flatten, collapse accesses are offsets; variables that step together are one: long inner loops, shared programs;
                       they are named by position: equal kernels of different origin become equal
-    take_bases        where a parameter is read from becomes an argument: `x[t]` is one program for all t
-    lift_length       pointwise kernels of all lengths are one program
+    from_first        where a parameter is read from becomes an argument: `x[t]` is one program for all t
+    of_any_length     pointwise kernels of all lengths are one program
     split_reduction   a long sum with few outputs gets partial sums, by a tree that depends on shapes only
     turn_thin         a contraction with few columns reads its small operand along the sum
     split             so does a contraction with too few blocks for several workers, and attention of few rows
     choose_plans      by how the variables are used; a nest with a user's plan has that one, and skips what is above it
-                      from lift_length on, and what is below it but for `build`
-    lift_sizes        layers that differ in sizes only are one program, where knowing the sizes gains nothing
-    lift_numbers      steps that differ in a number only are one program: masks, what is padded
+                      from of_any_length on, and what is below it but for `build`
+    with_arguments    layers that differ in sizes only are one program, where knowing the sizes gains nothing, and steps
+                      that differ in a number only: masks, what is padded
     build             the loop nest
-    lift_counts       windows over other numbers of planes are one program
 """
 from __future__ import annotations
 
@@ -28,15 +27,14 @@ from minigrad.codegen.ir.nodes import Function, extent_of
 from minigrad.codegen.ir.walk import touched
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.kernel_text import print_kernel
-from minigrad.codegen.lowering.bases import add_bases, moved, take_bases
+from minigrad.codegen.lowering.arguments import beginning, from_first, of_any_length, with_arguments
 from minigrad.codegen.lowering.borders import split_borders
-from minigrad.codegen.lowering.collapse import collapse, lift_length
+from minigrad.codegen.lowering.collapse import collapse
 from minigrad.codegen.lowering.flatten import flatten
-from minigrad.codegen.lowering.lift import lift_sizes
-from minigrad.codegen.lowering.numbers import lift_numbers
 from minigrad.codegen.lowering.split import split_divisions, split_phases
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.given import PATTERN, Given, build_given, given_plans
+from minigrad.codegen.plan.sizes import free_extents, plane_extents
 from minigrad.codegen.plan.spaces import is_sum
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.strategies import packed, panels, tiles, window_groups
@@ -74,7 +72,6 @@ from minigrad.codegen.strategies.plan import (
 )
 from minigrad.codegen.strategies.split_k import split_k
 from minigrad.codegen.strategies.thin import turn_thin
-from minigrad.codegen.transforms.lift_counts import lift_counts
 from minigrad.dtype import DType
 from minigrad.errors import reporting
 from minigrad.expr import Index, Var, product, subs
@@ -123,29 +120,23 @@ def flat_form(kernel: Kernel) -> Kernel:
 
 
 def _stages_of(kernel: Kernel, target: Target) -> Staged:
-    whole = flat_form(kernel)
-    flat, bases = take_bases(whole)
+    flat, begins = from_first(flat_form(kernel))
     given = given_plans(flat, target.plans)
-    flat, length = (flat, None) if given else lift_length(flat)
-    staged = _stages_of_flat(flat, replace(target, plans=()) if target.plans else target, given)
-    if length is not None:
-        values = dict(zip(flat.dims, (length,), strict=True))
-        stages = [replace(s, dims=tuple([subs(e, values) for e in s.dims]), extent=subs(s.extent, values))
-                  for s in staged.stages]
-        staged = replace(staged, stages=tuple(stages))
-    return _from_bases(staged, whole, bases) if bases else staged
+    general, length = (flat, {}) if given else of_any_length(flat)
+    staged = _stages_of_flat(general, replace(target, plans=()) if target.plans else target, given)
+    return _bound(staged, length, begins) if length or begins else staged
 
 
-def _from_bases(staged: Staged, whole: Kernel, bases: dict[str, int]) -> Staged:
-    """The stages over whole parameters, of which they read and write what begins at these offsets."""
+def _bound(staged: Staged, values: dict[Var, Index], begins: dict[str, int]) -> Staged:
+    """The stages with these values of dims, over parameters that begin at these elements."""
     stages = []
     for stage in staged.stages:
-        used = touched(stage.function)
-        own = {name: base for name, base in bases.items() if name in used}
-        stages.append(replace(stage, function=add_bases(stage.function, tuple(own)), nests=moved(stage.nests, own),
-                              dims=(*stage.dims, *own.values())))
-    params = (*whole.params, *staged.kernel.params[len(whole.params):])
-    return replace(staged, kernel=replace(whole, params=params), stages=tuple(stages))
+        used = touched(stage.function) if begins else ()
+        own = {name: first for name, first in begins.items() if name in used}
+        function = beginning(stage.function, tuple(own)) if own else stage.function
+        dims = (*[subs(e, values) for e in stage.dims], *own.values())
+        stages.append(replace(stage, function=function, dims=dims, extent=subs(stage.extent, values)))
+    return replace(staged, stages=tuple(stages))
 
 
 @lru_cache(maxsize=4096)
@@ -193,14 +184,13 @@ def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, ta
     if isinstance(plan, Plan) and plan.pattern == PATTERN:
         function = build_given(kernel, nests[0], plan, name)
         return Stage(function, plan, nests, kernel.dims, extent_of(function))
-    if isinstance(plan, Plan) and len(nests) == 1 and shares_sizes(target):
-        lifted, sizes = lift_sizes(kernel, nests[0], plan) or (replace(kernel, nests=nests), ())
-        lifted, numbers = lift_numbers(lifted, plan)
-        if lifted.dims is not kernel.dims:
-            lengths: tuple[Index, ...] = (*(sizes or kernel.dims), *numbers)
-            function = _loops_for_all_sizes(lifted, plan, name)
-            extent = subs(extent_of(function), dict(zip(lifted.dims, lengths, strict=True)))
-            return Stage(function, plan, nests, lengths, extent)
+    if isinstance(plan, Plan | WindowPlan) and shares_sizes(target):
+        extents = free_extents(nests[0], plan) if isinstance(plan, Plan) else plane_extents(nests)
+        lifted, values = with_arguments(kernel, nests, extents, plan.strategy == "pointwise")
+        lengths: tuple[Index, ...] = (*kernel.dims, *values)
+        function = _loops_for_all_sizes(lifted, plan, name)
+        extent = subs(extent_of(function), dict(zip(lifted.dims, lengths, strict=True)))
+        return Stage(function, plan, nests, lengths, extent)
     if isinstance(plan, PanelPlan) and shares_sizes(target):
         general = build_shared(kernel, nests[0], plan, name)
         if general is not None:
@@ -208,17 +198,13 @@ def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, ta
             extent = subs(extent_of(function), dict(zip(function.dims, lengths, strict=True)))
             return Stage(function, plan, nests, lengths, extent)
     function = build_any(kernel, nests, plan, name)
-    extent = extent_of(function)
-    shared = lift_counts(function) if isinstance(plan, WindowPlan) and shares_sizes(target) else None
-    function, counts = shared or (function, kernel.dims)
-    return Stage(function, plan, nests, counts, extent)
+    return Stage(function, plan, nests, kernel.dims, extent_of(function))
 
 
 @lru_cache(maxsize=4096)
-def _loops_for_all_sizes(kernel: Kernel, plan: Plan, name: str) -> Function:
+def _loops_for_all_sizes(kernel: Kernel, plan: AnyPlan, name: str) -> Function:
     """The loops of a kernel whose sizes are dims: many layers ask for the same."""
-    nest, = kernel.nests
-    return build(kernel, nest, plan, name)
+    return build_any(kernel, kernel.nests, plan, name)
 
 
 def forget_stages() -> None:

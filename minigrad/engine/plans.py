@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from minigrad.codegen.kernel_text import print_kernel
-from minigrad.codegen.lowering.bases import take_bases
+from minigrad.codegen.lowering.arguments import from_first
 from minigrad.codegen.plan.given import PATTERN, given_plans, names, taken
 from minigrad.codegen.plan.text import parse_plan
 from minigrad.codegen.stages import flat_form, stages_of
@@ -69,7 +69,7 @@ class plans:  # noqa: N801  (used like a function)
         plain = replace(target, plans=())
         made: dict[str, tuple[str, str]] = {}
         for step in schedule.steps:
-            kernel = take_bases(flat_form(step.kernel))[0]
+            kernel = from_first(flat_form(step.kernel))[0]
             others = sorted({s.plan.strategy for s in stages_of(step.kernel, target).stages})
             given = dict(given_plans(kernel, target.plans))
             for k, (name, own) in enumerate(names(kernel)):

@@ -6,16 +6,13 @@ pointwise kernels of all shapes share one program, and inner loops are long.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
-from minigrad.codegen.lowering.rename import rename_nest, statements
+from minigrad.codegen.lowering.rename import statements
 from minigrad.expr import Expr, Index, Var, subs, variables
 from minigrad.value import Value, map_indices, reductions_in
 from minigrad.value import expressions as index_expressions
-
-MAX_LENGTH = (1 << 31) - 1
 
 
 def coefficient(e: Index, v: Var) -> Index | None:
@@ -48,7 +45,7 @@ def collapse(kernel: Kernel) -> Kernel:
     return kernel.with_nests(tuple([_Collapsed(nest).nest(nest) for nest in kernel.nests]))
 
 
-def _expressions(nest: Nest) -> list[Index]:
+def expressions_of(nest: Nest) -> list[Index]:
     """Every index expression of a nest."""
     found: dict[Index, None] = {}
     for s in statements((nest,)):
@@ -100,7 +97,7 @@ class _Collapsed:
         self.places: dict[Var, Index] = {}
         self.named: dict[Var, Var] = {}
         self.reduced: dict[Var, Var] = {}
-        expressions = _expressions(root)
+        expressions = expressions_of(root)
         for s in statements((root,)):
             if isinstance(s, Nest):
                 domain, mapping = merged(s.domain, expressions)
@@ -146,25 +143,3 @@ def _replaced(value: Value, places: dict[Var, Index]) -> Value:
     """A value at these places. A reduction runs over what stands for its variables, where that is a variable."""
     return map_indices(value, lambda e: subs(e, places),
                        lambda over: tuple([v for v in map(places.get, over) if isinstance(v, Var)]))
-
-
-def lift_length(kernel: Kernel) -> tuple[Kernel, Index | None]:
-    """A one-dimensional pointwise kernel with its length as the dim `n`: one program for all lengths.
-
-    Gives the kernel and what `n` is; the kernel unchanged and None where it does not apply.
-    """
-    if len(kernel.nests) != 1 or len(kernel.nests[0].domain) != 1 or kernel.dims:
-        return kernel, None
-    nest = kernel.nests[0]
-    v = nest.domain[0]
-    if any(isinstance(s, Nest) or isinstance(s, Store) and s.combine is not None
-           or s.value.reduces for s in nest.body):
-        return kernel, None
-    if any(e != v for e in _expressions(nest)) or not isinstance(v.hi, int) or v.hi < 1:
-        return kernel, None
-    n = Var("n", 1, MAX_LENGTH)
-    long = Var(v.name, 0, n - 1)
-    lifted = Nest((long,), rename_nest(Nest((), nest.body), {v: long}).body)
-    length = v.hi + 1
-    params = tuple(replace(p, shape=(n,)) if p.shape == (length,) else p for p in kernel.params)
-    return replace(kernel, params=params, nests=(lifted,), dims=(n,)), length

@@ -1,13 +1,16 @@
 """Kernel -> Kernel over flat buffers: every access becomes one element offset."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
-from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
+from minigrad.codegen.kernel import Kernel, Nest, Param
+from minigrad.codegen.lowering.rename import map_nest
 from minigrad.expr import FloorDiv, Index, Max, Min, Mod, emax, emin, product
 from minigrad.value import Value, ValueIndex, rebuild, value_atoms, walk
 
-Shapes = dict[str, tuple[Index, ...]]
+Indices = tuple[Index, ...]
+Shapes = dict[str, Indices]
 
 
 def flatten(kernel: Kernel) -> Kernel:
@@ -19,8 +22,8 @@ def flatten_buffers(kernel: Kernel, shapes: Shapes) -> Kernel:
     """The kernel with these (row-major) buffers one-dimensional."""
     params = tuple([Param(p.name, p.dtype, (product(p.shape),), p.mode, p.layout) if p.name in shapes else p
                     for p in kernel.params])
-    return Kernel(kernel.name, params, kernel.scalars, kernel.dims,
-                  tuple([_flatten_nest(n, shapes) for n in kernel.nests]))
+    nests = map_accesses(kernel.nests, lambda name, at: (offset(at, shapes[name]),) if name in shapes else at)
+    return Kernel(kernel.name, params, kernel.scalars, kernel.dims, nests)
 
 
 @lru_cache(maxsize=1 << 13)
@@ -32,43 +35,34 @@ def offset(at: tuple[Index, ...], shape: tuple[Index, ...]) -> Index:
     return total
 
 
-def _flatten_nest(nest: Nest, shapes: Shapes) -> Nest:
-    body: list[Define | Store | Nest] = []
-    for s in nest.body:
-        if isinstance(s, Nest):
-            body.append(_flatten_nest(s, shapes))
-        elif isinstance(s, Define):
-            body.append(Define(s.name, _flatten_value(s.value, shapes)))
-        else:
-            inner = {a.value: _flatten_value(a.value, shapes) for e in s.indices for a in value_atoms(e)}
-            at = tuple(_with_atoms(e, inner) for e in s.indices)
-            at = (offset(at, shapes[s.param]),) if s.param in shapes else at
-            body.append(Store(s.param, at, _flatten_value(s.value, shapes), s.combine))
-    return Nest(nest.domain, tuple(body))
-
-
-def _flatten_value(root: Value, shapes: Shapes) -> Value:
+def map_accesses(nests: tuple[Nest, ...], access: Callable[[str, Indices], Indices]) -> tuple[Nest, ...]:
+    """The nests with `access(parameter, indices)` in place of the indices of every load and store, those inside indices
+    too."""
     done: dict[Value, Value] = {}
-    for v in walk(root):
-        if not v.loads:
-            done[v] = v
-            continue
-        attr, op = v.attr, v.op
-        if op == "load":
-            name, at = attr
-            if v.inner:
-                at = tuple([_with_atoms(e, done) for e in at])
-            attr = (name, (offset(at, shapes[name]),) if name in shapes else at)
-        elif op in ("guard", "index") and v.inner:
-            attr = tuple([_with_atoms(e, done) for e in attr]) if op == "guard" else _with_atoms(attr, done)
-        done[v] = rebuild(v, tuple([done[a] for a in v.args]), attr)
-    return done[root]
 
+    def index(e: Index) -> Index:
+        atoms = value_atoms(e)
+        return replace_atoms(e, {a: ValueIndex(value(a.value), a.lo, a.hi) for a in atoms}) if atoms else e
 
-def _with_atoms(e: Index, done: dict[Value, Value]) -> Index:
-    """`e` with the values in it (of a gather) replaced."""
-    atoms = value_atoms(e)
-    return replace_atoms(e, {a: ValueIndex(done[a.value], a.lo, a.hi) for a in atoms}) if atoms else e
+    def indices(of: Indices) -> Indices:
+        return tuple([index(e) for e in of])
+
+    def value(root: Value) -> Value:
+        if not root.loads:
+            return root
+        for v in walk(root):
+            if v in done:
+                continue
+            attr, op = v.attr, v.op
+            if op == "load":
+                name, at = attr
+                attr = (name, access(name, indices(at) if v.inner else at))
+            elif v.inner:
+                attr = indices(attr) if op == "guard" else index(attr)
+            done[v] = rebuild(v, tuple([done[a] for a in v.args]), attr)
+        return done[root]
+
+    return tuple([map_nest(nest, value, lambda name, at: access(name, indices(at))) for nest in nests])
 
 
 def replace_atoms(e: Index, mapping: dict) -> Index:

@@ -47,16 +47,17 @@ def rename_nest(nest: Nest, mapping: Mapping[Var, Index]) -> Nest:
     return Nest(tuple(own.get(v, v) for v in nest.domain), tuple(body))
 
 
-def map_nest(nest: Nest, value: Callable[[Value], Value], offset: Callable[[str, Index], Index]) -> Nest:
-    """The nest, and those inside it, with every value and `offset(parameter, index)` of a store replaced."""
+def map_nest(nest: Nest, value: Callable[[Value], Value],
+             at: Callable[[str, tuple[Index, ...]], tuple[Index, ...]]) -> Nest:
+    """The nest, and those inside it, with every value replaced, and the indices `at(parameter, indices)` of stores."""
     body: list[Define | Store | Nest] = []
     for s in nest.body:
         if isinstance(s, Nest):
-            body.append(map_nest(s, value, offset))
+            body.append(map_nest(s, value, at))
         elif isinstance(s, Define):
             body.append(Define(s.name, value(s.value)))
         else:
-            body.append(Store(s.param, tuple([offset(s.param, e) for e in s.indices]), value(s.value), s.combine))
+            body.append(Store(s.param, at(s.param, s.indices), value(s.value), s.combine))
     return Nest(nest.domain, tuple(body))
 
 

@@ -1,23 +1,26 @@
-"""Offsets and numbers of steps as arguments: texts, equal results, loops over time that compile no program a step."""
+"""Sizes, offsets and numbers as arguments: texts, equal results, programs that are shared."""
 # Tests know their dims are ints.
 # mypy: disable-error-code="arg-type"
 from collections.abc import Callable
 
 import numpy as np
 import pytest
+from test_stages import AVX512, CASES, arguments, kernels
 
 from minigrad import Tensor, nn
 from minigrad.codegen.ir.interpret import interpret_function
+from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.ir.text import print_function
 from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.kernel_text import parse_kernel, print_kernel
-from minigrad.codegen.lowering.bases import take_bases
+from minigrad.codegen.lowering.arguments import from_first, of_any_length, plain_variables, with_arguments
+from minigrad.codegen.lowering.collapse import collapse
+from minigrad.codegen.lowering.flatten import flatten
+from minigrad.codegen.lowering.split import split_divisions, split_phases
 from minigrad.codegen.stages import stages_of
+from minigrad.codegen.strategies.plan import WindowPlan
 from minigrad.engine.stats import stats
-from minigrad.target import Target
-
-AVX512 = Target("avx512", "llvm", "x86-64-v4", 64, 32, 2, 48 << 10, 1 << 20, features=frozenset({"avx512f", "fma"}))
 
 GATHERS = """\
 kernel k(inout o0: f32[{size}], p0: f32[12], p1: i64[{numbers}])
@@ -27,11 +30,73 @@ kernel k(inout o0: f32[{size}], p0: f32[12], p1: i64[{numbers}])
 
 
 def test_the_least_offset_is_taken_off():
-    kernel, bases = take_bases(parse_kernel(GATHERS.format(size=60, numbers=9, place="i0+24", first=3, second=4)))
-    assert bases == {"o0": 24, "p1": 3}
+    kernel, begins = from_first(parse_kernel(GATHERS.format(size=60, numbers=9, place="i0+24", first=3, second=4)))
+    assert begins == {"o0": 24, "p1": 3}
     expected = parse_kernel(GATHERS.format(size=12, numbers=2, place="i0", first=0, second=1))
     assert print_kernel(kernel) == print_kernel(expected)
-    assert take_bases(kernel) == (kernel, {})
+    assert from_first(kernel) == (kernel, {})
+
+
+LONG = """\
+kernel k(out o0: f32[{n}], p0: f32[{n}], p1: f32[{more}])
+  for i0<{n}:
+    o0[i0] = (p0[i0] + f32(index(i0, i32))) * p1[i0]
+"""
+
+
+def test_a_kernel_of_any_length() -> None:
+    kernel, values = of_any_length(parse_kernel(LONG.format(n=7, more=9)))
+    text = LONG.replace("p1: f32[{more}]", "p1: f32[m0], e0: index in 1..2147483647, m0: index in 1..2147483647")
+    assert print_kernel(kernel) == print_kernel(parse_kernel(text.format(n="e0")))
+    assert {v.name: n for v, n in values.items()} == {"e0": 7, "m0": 9}
+    assert of_any_length(kernel) == (kernel, {})
+
+
+ROWS = """\
+kernel k(out o0: f32[{rows}], p0: f32[{length}], p1: f32[{size}]{dims})
+  for i0<{n}, i1<{m}:
+    t0 = sum(r0<3, r1<{k}: p0[{at}] * p1[{step}*i0+r1])
+    o0[{m}*i0+i1] = where(p1[{step}*i0] < 7.0, t0, 0.0)
+"""
+WHOLE = {"n": 4, "m": 5, "k": 6, "rows": 20, "length": 90, "at": "18*i1+6*r0+r1", "step": 11, "size": 50, "dims": ""}
+
+
+def dims(*names: str) -> str:
+    return "".join([f", {name}: index in {least}..2147483647" for name, least in (n.split(">") for n in names)])
+
+
+@pytest.mark.parametrize("extents, expected, values", [
+    ({"i0": 1, "i1": 4, "r0": 0, "r1": 1}, {
+        "n": "e0", "m": "e1", "k": "e2", "rows": "e0*e1", "length": "3*e1*e2", "at": "3*e2*i1+e2*r0+r1", "step": "s0",
+        "size": "m0", "dims": dims("e0>1", "e1>4", "e2>1", "s0>1", "m0>1")}, (4, 5, 6, 11, 50)),
+    ({"i0": 1, "r0": 0}, {"n": "e0", "rows": "5*e0", "length": "m0", "size": "m1",
+                          "dims": dims("e0>1", "m0>1", "m1>1")}, (4, 90, 50)),
+], ids=["all", "some"])
+def test_sizes_become_dims(extents: dict[str, int], expected: dict[str, object], values: tuple[int, ...]) -> None:
+    """All but r0, which is written out; and one variable, beside others that stay."""
+    kernel = parse_kernel(ROWS.format(**WHOLE))
+    general, found = with_arguments(kernel, kernel.nests, extents, False)
+    assert print_kernel(general) == print_kernel(parse_kernel(ROWS.format(**WHOLE | expected)))
+    assert found == values
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_arguments_keep_the_meaning(case: str) -> None:
+    """Any variables that accesses step with, with blocks of any size."""
+    for kernel in kernels(CASES[case](), AVX512):
+        arrays, scalars = arguments(kernel), {s.name: 0.75 for s in kernel.scalars}
+        expected = {name: a.copy() for name, a in arrays.items()}
+        interpret_kernel(kernel, expected, scalars)
+        flat = collapse(flatten(split_divisions(split_phases(kernel))))
+        plain = plain_variables(flat.nests)
+        for seed in range(4):
+            random = np.random.default_rng(seed)
+            extents = {x: int(random.integers(0, 9)) for x in plain if seed == 0 or random.random() < 0.6}
+            general, values = with_arguments(flat, flat.nests, extents, bool(seed % 2))
+            made = {name: a.copy().reshape(-1) for name, a in arrays.items()}
+            interpret_kernel(general, made, scalars, {d.name: n for d, n in zip(general.dims, values, strict=True)})
+            for p in kernel.params:
+                np.testing.assert_array_equal(made[p.name], expected[p.name].reshape(-1))
 
 
 def gathers(t: int) -> str:
@@ -67,6 +132,21 @@ def test_steps_share_a_function(text: Callable[[int], str]):
                            dims={d.name: int(n) for d, n in zip(stage.function.dims, stage.dims, strict=True)})
         np.testing.assert_array_equal(ours["o0"], theirs["o0"])
     assert len(functions) == 1, "\n".join(functions.values())
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_windows_over_other_numbers_of_planes_share_a_function(gradient: bool) -> None:
+    def function(n: int, channels: int) -> Function:
+        image, weights = leaf(n, channels, 18, 20), leaf(channels, 1, 3, 3)
+        y = image.conv2d(weights, groups=channels, padding=1)
+        made = (y * leaf(*y.shape)).sum().gradient(weights)[0] if gradient else y
+        kernel, = kernels(made, AVX512)
+        stage, = stages_of(kernel, AVX512).stages
+        assert isinstance(stage.plan, WindowPlan)
+        verify_function(stage.function)
+        return stage.function
+
+    assert function(2, 6) == function(2, 10) and (gradient or function(3, 6) == function(2, 6))
 
 
 def leaf(*shape: int) -> Tensor:
