@@ -164,8 +164,13 @@ def changed(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def all_changed(name: str) -> dict[str, dict[str, Any]]:
         found = known(name)
-        speed = {f: not x if isinstance(x, bool) else type(x)(x * factor) for f, x in found["speed"].items()}
-        return found | {"speed": speed}
+
+        def other(x: Any) -> Any:
+            if isinstance(x, dict):
+                return {f: other(y) for f, y in x.items()}
+            return not x if isinstance(x, bool) else type(x)(x * factor)
+
+        return found | {"speed": other(found["speed"])}
 
     monkeypatch.setattr(module, "facts", all_changed)
 

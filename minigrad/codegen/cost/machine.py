@@ -91,9 +91,11 @@ class Speed:
     """`long_streams`: memory is read at full speed only in few streams each of which goes on for many pages. Read side
     by side are panels, `streams` of them, or `streams_of_lines` by few rows where each step takes lines, and rows of
     matrices, `matrix_streams`. Bytes from what is read to what is prefetched: `ahead` of panels, `ahead_inner` of what
-    is unpacked, `ahead_scales` of its scales. What is predicted of plans (`plans.py`) counts cycles of an iteration
-    besides its body, `plan_loop`, of a tile's start and end, `plan_tile`, of joining a vector's lanes where others are
-    joined meanwhile, `plan_across`, and bytes in a cycle from beyond the second-level cache, `plan_bytes`."""
+    is unpacked, `ahead_scales` of its scales. Panels are prefetched with `ahead_rows` rows or more where each step
+    takes lines of them; `enough_sums` in flight keep multiply-adds busy and few loads beside them. What is predicted of
+    plans (`plans.py`) counts cycles of an iteration besides its body, `plan_loop`, of a tile's start and end,
+    `plan_tile`, of joining a vector's lanes where others are joined meanwhile, `plan_across`, and bytes in a cycle from
+    beyond the second-level cache, `plan_bytes`."""
 
     long_streams: bool
     streams: int
@@ -102,6 +104,8 @@ class Speed:
     ahead: int
     ahead_inner: int
     ahead_scales: int
+    ahead_rows: int
+    enough_sums: int
     plan_loop: float
     plan_tile: float
     plan_across: float

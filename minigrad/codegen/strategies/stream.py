@@ -50,16 +50,6 @@ FEW_LEFT = 32
 """Part of all panels that may be left by tiles of several, and go one by one: 3 panels at a time rather than 2 gain
 2-5% with 8 rows."""
 
-ENOUGH_SUMS = 16
-"""Sums in flight that keep multiply-adds busy and few loads beside them, where one begins per cycle: 2 panels of 128
-with 8 rows, 4 with 4 rows, without any that is left, were 2-4% faster than 3 and 6."""
-
-AHEAD_ROWS = 8
-"""Panels are prefetched where each step takes lines of them and multiply-adds begin one by one, so that instructions in
-flight do not reach far: with so many rows 4-15%. Fewer wait for memory, where prefetches take the places of what the
-processor fetches by itself: up to 1.8 times as long. One panel of integers is prefetched likewise: 81 to 92% of the
-rate of reading in 4 bits, 88 to 97 in 8; eight panels side by side went at 66 and 72."""
-
 MIN_TILES, FEW_TILES, SMALL_STREAM = 12, 4, 1 << 17
 """Iterations of the parallel loop worth having, and where w has fewer elements than the third number."""
 
@@ -152,8 +142,8 @@ def plan(nest: Nest, target: Target) -> tuple[Nest, Plan] | None:
     outer = scaled_prefix(found.bodies, found.over)
     alone = one_panel_at_a_time(found, outer, target)
     sums = len(found.bodies)
-    facts, speed = machine(target), machine(target).speed
-    side = facts.declared.side_by_side
+    facts = machine(target)
+    speed, side = facts.speed, facts.declared.side_by_side
     tile: list[tuple[str, int]] = [(v.name, rows_at_once(extent(v), side)) for v in found.rows]
     if vectors > 1:
         tile.append((found.lane.name, vectors))
@@ -182,8 +172,8 @@ def plan(nest: Nest, target: Target) -> tuple[Nest, Plan] | None:
         if not isinstance(v.hi, int) or steps > SHORT and steps * copies > MAX_UNROLLED:
             break
         short.append(v)
-    slow = facts.declared.fma_per_cycle == 1 and prod(blocks.get(v.name, 1) for v in found.rows) >= AHEAD_ROWS
-    far = speed.ahead if alone or slow and not outer and not short and takes_lines(found, nest) else 0
+    many = prod(blocks.get(v.name, 1) for v in found.rows) >= speed.ahead_rows
+    far = speed.ahead if alone or many and not outer and not short and takes_lines(found, nest) else 0
     nest = take_scales(nest, len(outer)) if outer else nest
     names = {v.name for v in short} if outer else set(found.everywhere(short))
     return nest, general_plan("stream", nest, Choice(
@@ -222,7 +212,8 @@ def takes_lines(found: Streamed, nest: Nest) -> bool:
 
 def one_panel_at_a_time(found: Streamed, outer: tuple[Var, ...], target: Target) -> bool:
     """Whether the sums below a factor are of integers, so little arithmetic that few rows wait for memory alone: in one
-    stream it is read fastest, where it is in long ones."""
+    stream it is read fastest, where it is in long ones. It is prefetched: 81 to 92% of the rate of reading in 4 bits,
+    88 to 97 in 8, where eight panels side by side went at 66 and 72."""
     if not (outer and machine(target).speed.long_streams and prod(map(typical, found.rows)) <= FEW_ROWS):
         return False
     inner = found.over[len(outer):]
@@ -241,10 +232,9 @@ def whole_tiles(panel: Var, most: int, copies: int, target: Target) -> int:
     """How many panels, at most so many, with so many sums each, are read side by side."""
     if not isinstance(panel.hi, int):
         return most
-    count, factor = extent(panel), most
-    if machine(target).declared.fma_per_cycle == 1:
-        enough = min(ENOUGH_SUMS, most * copies)
-        factor = next((f for f in range(most, 0, -1) if count % f == 0 and f * copies >= enough), most)
+    count = extent(panel)
+    enough = min(machine(target).speed.enough_sums, most * copies)
+    factor = next((f for f in range(most, 0, -1) if count % f == 0 and f * copies >= enough), most)
     while factor > 2 and count % factor * FEW_LEFT > count:
         factor -= 1
     return factor
