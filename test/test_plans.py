@@ -188,6 +188,11 @@ ROWS = parse_kernel("""kernel rows(out o0: f32[200], p0: f32[200])
     for i1<20:
       o0[20*i0+i1] = p0[20*i0+i1] / t0
 """)
+EMPTY = parse_kernel("""kernel sum_mul(out o0: f32[200], p0: f32[0], p1: f32[0])
+  for i0<10, i1<20:
+    t0 = sum(r0<0: p0[r0] * p1[20*r0+i1])
+    o0[20*i0+i1] = t0
+""")
 SCATTER = parse_kernel("""kernel scatter(inout o0: f32[5], p0: i64[9], p1: f32[9])
   for i0<9:
     o0[{p0[i0] in 0..4}] sum= p1[i0]
@@ -234,6 +239,7 @@ WRONG = [
      "split r0, rest: expected back or short, as i1 stands inside a loop of the sum"),
     (ROWS, ["split r0 -> a b by 4", "split i0 -> c d by 5", "order c a d b i1"],
      "order: expected d unrolled or outside all sums, as there are several that do not share loops"),
+    (EMPTY, ["order r0 i0 i1"], "order: expected r0 inside i1, as it may not run at all"),
     (PRODUCT, ["bind parallel i1"], "order: expected the parallel loop i1 before all others"),
     (PRODUCT, ["bind parallel r0"],
      "bind parallel r0: expected a loop of the domain, got one of r0: workers share no sums"),

@@ -141,6 +141,8 @@ def _kept(nest: Nest, loops: Loops) -> Iterator[str]:
         s = loops.made_by.get(x)
         if loops.kind[x] == "unroll" or loops.space[x] and loops.kind[x] != "serial":
             yield f"order: expected {x} inside {inside[-1]}, as it is no serial loop"
+        if loops.space[x] and bounds(loops.extent(x))[0] < 1:
+            yield f"order: expected {x} inside {inside[-1]}, as it may not run at all"
         while s is not None:
             if s.edge == "rest" and not divides(s, loops.extent(s.loop)):
                 yield f"split {s.loop}, rest: expected back or short, as {inside[-1]} stands inside a loop of the sum"
