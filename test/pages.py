@@ -4,9 +4,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from plan_reading import built
+
 from minigrad.codegen.ir.text import print_function
 from minigrad.codegen.kernel_text import parse_kernel
-from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.text import parse_plan
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -19,8 +20,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 def loops_of(kernel: str, plan: str) -> str:
     """The loops that a plan makes of a kernel."""
-    parsed = parse_kernel(kernel)
-    return body_of(print_function(build(parsed, parsed.nests[0], parse_plan(plan), parsed.name)))
+    return body_of(print_function(built(parse_kernel(kernel), parse_plan(plan))[0]))
 
 
 def body_of(function: str) -> str:

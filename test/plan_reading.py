@@ -1,4 +1,9 @@
 """What tests read out of a plan of steps."""
+from minigrad.codegen.ir.nodes import Function
+from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.lowering.arguments import with_arguments
+from minigrad.codegen.plan.build import build
+from minigrad.codegen.plan.sizes import plan_extents
 from minigrad.codegen.plan.steps import Plan, Split
 
 
@@ -21,3 +26,12 @@ def lanes(plan: object) -> int:
     """Lanes of a vector; 1 where nothing is across lanes."""
     assert isinstance(plan, Plan)
     return next((s.size for s in plan.steps if isinstance(s, Split) and s.inner in plan.bound("vector")), 1)
+
+
+def built(kernel: Kernel, plan: Plan, name: str = "k") -> tuple[Function, dict[str, int]]:
+    """The loops of a flat kernel of one nest under a plan, and the values of what `sizes` makes arguments. Raises
+    PlanError."""
+    extents = plan_extents(kernel.nests[0], plan)
+    general, values = with_arguments(kernel, kernel.nests, extents, False)
+    added = [d.name for d in general.dims[len(kernel.dims):]]
+    return build(general, general.nests[0], plan, name), dict(zip(added, values, strict=True))

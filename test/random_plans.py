@@ -9,7 +9,7 @@ import numpy as np
 from minigrad.codegen.kernel import Define, Kernel
 from minigrad.codegen.kernel_text import parse_kernel
 from minigrad.codegen.plan.spaces import spaces
-from minigrad.codegen.plan.steps import EDGES, Ahead, Bind, Order, Parts, Plan, Split, Stage, Step
+from minigrad.codegen.plan.steps import EDGES, Ahead, Bind, Order, Parts, Plan, Sizes, Split, Stage, Step
 from minigrad.dtype import DType
 from minigrad.value import free_variables, walk
 
@@ -172,7 +172,8 @@ def random_plan(rng: Random, kernel: Kernel) -> Plan:
         for v in space.own:
             names.append(v.name)
             outside[v.name] = number
-    steps: list[Step] = []
+    sizes = [x for x in names if rng.random() < 0.7] if rng.random() < 0.3 else []
+    steps: list[Step] = [Sizes(tuple(sizes))] if sizes else []
     letters = iter(rng.permutation(list(LETTERS)))
     small: set[str] = set()
     roots = {x: x for x in names}

@@ -69,8 +69,8 @@ def dims(*names: str) -> str:
     ({"i0": 1, "i1": 4, "r0": 0, "r1": 1}, {
         "n": "e0", "m": "e1", "k": "e2", "rows": "e0*e1", "length": "3*e1*e2", "at": "3*e2*i1+e2*r0+r1", "step": "s0",
         "size": "m0", "dims": dims("e0>1", "e1>4", "e2>1", "s0>1", "m0>1")}, (4, 5, 6, 11, 50)),
-    ({"i0": 1, "r0": 0}, {"n": "e0", "rows": "5*e0", "length": "m0", "size": "m1",
-                          "dims": dims("e0>1", "m0>1", "m1>1")}, (4, 90, 50)),
+    ({"i0": 1, "r0": 0}, {"n": "e0", "rows": "m0", "length": "m1", "size": "m2",
+                          "dims": dims("e0>1", "m0>1", "m1>1", "m2>1")}, (4, 20, 90, 50)),
 ], ids=["all", "some"])
 def test_sizes_become_dims(extents: dict[str, int], expected: dict[str, object], values: tuple[int, ...]) -> None:
     """All but r0, which is written out; and one variable, beside others that stay."""

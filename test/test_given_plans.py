@@ -128,6 +128,18 @@ def test_sizes_that_are_symbolic() -> None:
         np.testing.assert_array_equal(y.numpy(), x.numpy()[:rows] @ b.numpy())
 
 
+def test_sizes_that_a_plan_makes_arguments_share_a_program() -> None:
+    text = TILE.replace("plan\n", "plan\n  sizes i0 i1 r0\n")
+    made = []
+    for m, k, n in ((9, 11, 13), (16, 5, 32), (4, 24, 8)):
+        a, b = tensor(m, k), tensor(k, n)
+        before = stats.snapshot()
+        with plans({"sum_mul": text}):
+            np.testing.assert_array_equal((a @ b).numpy(), a.numpy() @ b.numpy())
+        made.append((stats - before).programs)
+    assert made == [1, 0, 0]
+
+
 def test_a_plan_in_force_is_part_of_every_key() -> None:
     a, b = tensor(18, 26), tensor(26, 34)
     with plans({"sum_mul": TILE}):
@@ -143,7 +155,7 @@ def test_a_plan_in_force_is_part_of_every_key() -> None:
     ({"sum_mul": TILE.replace("l by 8", "l by 9")}, r"for sum_mul: bind vector l: expected 2, 4, 8 or 16 lanes, got 9"),
     ({"sum_mul": TILE.replace("back", "exact")}, r"for sum_mul: split i0 by 4: expected an edge, back, rest or short"),
     ({"sum_mul": TILE.replace("i0", "i7")}, r"for sum_mul: split i7 -> i u by 4, back: expected a loop among i0 i1 r0"),
-    ({"sum_mul": "plan\n  tile i0 4"}, r"for sum_mul: expected a step among split, order, bind, parts, stage, ahead,"),
+    ({"sum_mul": "plan\n  tile i0 4"}, r"for sum_mul: expected a step among split, sizes, order, bind, parts, "),
     ({"sum_mul": 4}, r"for sum_mul: expected the text of a plan, got int"),
     ({"sum_mull": TILE}, r"for sum_mull: expected the name of a kernel that ran, or was shown, in the block"),
 ])

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from plan_reading import built
 from random_plans import NESTS, Case, Random, random_case, random_plan
 
 from minigrad.codegen.ir.interpret import interpret_function
@@ -30,13 +31,13 @@ def expected(case: Case) -> dict[str, np.ndarray]:
 def is_right(case: Case, plan: Plan, want: dict[str, np.ndarray]) -> bool:
     """Whether a plan is accepted. Fails where its loops break a rule, or compute anything else."""
     try:
-        function = build(case.kernel, case.kernel.nests[0], plan, "k")
+        function, sizes = built(case.kernel, plan)
     except PlanError as error:
         assert str(error).startswith("[plan] ") and "expected" in str(error)
         return False
     verify_function(function)
     found = {name: a.copy() for name, a in case.arrays.items()}
-    interpret_function(unroll(function), found, {}, case.dims)
+    interpret_function(unroll(function), found, {}, {**case.dims, **sizes})
     for name, a in want.items():
         if a.dtype.kind == "f":
             np.testing.assert_allclose(found[name], a, rtol=1e-11, atol=1e-13, err_msg=f"{name} under\n{plan}")
@@ -101,6 +102,7 @@ def test_sums_in_their_order_keep_their_bits(name: str) -> None:
 
 GOOD = {
     "product": """plan
+  sizes i0 r0
   split i0 -> i u by 2, back
   split i1 -> j l by 4, back
   split r0 -> k t by 2, rest
@@ -199,7 +201,7 @@ SCATTER = parse_kernel("""kernel scatter(inout o0: f32[5], p0: i64[9], p1: f32[9
 """)
 WRONG = [
     (PRODUCT, ["tile i0 i1 4 4"],
-     "expected a step among split, order, bind, parts, stage, ahead, got 'tile i0 i1 4 4'"),
+     "expected a step among split, sizes, order, bind, parts, stage, ahead, got 'tile i0 i1 4 4'"),
     (PRODUCT, ["split i0 -> a by 4"],
      "expected 'split LOOP -> OUTER INNER by SIZE, exact|back|rest|short', got 'split i0 -> a by 4'"),
     (PRODUCT, ["split i2 -> a b by 4, rest"],
@@ -253,6 +255,15 @@ WRONG = [
      "bind vector d: expected lanes inside b, as the last block of a is not whole"),
     (PRODUCT, ["split r0 -> k t by 4, rest", "split t -> x y by 2", "bind vector y"],
      "bind vector y: expected lanes that `split r0 -> k t by 4, rest` makes itself, as they add what it leaves"),
+    (PRODUCT, ["sizes i0 k0"], "sizes i0 k0: expected a loop among i0 i1 r0, got k0"),
+    (PRODUCT, ["split i0 -> a b by 5", "sizes i1"],
+     "sizes i1: expected sizes before all other steps, got them after some"),
+    (PRODUCT, ["sizes i0 r0", "bind unroll r0"],
+     "sizes i0 r0: expected variables whose loops are not written out, got r0"),
+    (PRODUCT, ["sizes i0", "split i0 -> a b by 5"],
+     "split i0 by 5: expected an edge, back, rest or short, as 5 does not divide the extent e0"),
+    (SCATTER, ["sizes i0"],
+     "sizes i0: expected variables that indices are sums of multiples of, and no more, got i0"),
     (PRODUCT, ["parts r0"], "parts r0: expected an unrolled loop of a sum, got a serial one of r0"),
     (PRODUCT, ["ahead p7 at r0 by 1 of r0"], "ahead p7 at r0 by 1 of r0: expected a buffer of the kernel, got p7"),
     (PRODUCT, ["ahead p0 at i0 by 1 of r0"], "ahead p0 at i0 by 1 of r0: expected a loop of a sum, got i0 of i0"),
@@ -276,5 +287,5 @@ WRONG = [
 @pytest.mark.parametrize("kernel, steps, message", WRONG, ids=[" ".join(steps) for _, steps, _ in WRONG])
 def test_a_wrong_plan_says_which_step_and_why(kernel: Kernel, steps: list[str], message: str) -> None:
     with pytest.raises(PlanError) as caught:
-        build(kernel, kernel.nests[0], parse_plan("\n".join(["plan", *steps])), "k")
+        built(kernel, parse_plan("\n".join(["plan", *steps])))
     assert str(caught.value) == f"[plan] {message}"

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from minigrad.codegen.ir.nodes import Function, extent_of
+from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.ir.walk import touched
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.kernel_text import print_kernel
@@ -33,8 +34,8 @@ from minigrad.codegen.lowering.collapse import collapse
 from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.split import split_divisions, split_phases
 from minigrad.codegen.plan.build import build
-from minigrad.codegen.plan.given import PATTERN, Given, build_given, given_plans
-from minigrad.codegen.plan.sizes import free_extents, plane_extents
+from minigrad.codegen.plan.given import PATTERN, Given, given_plans, naming
+from minigrad.codegen.plan.sizes import plan_extents, plane_extents, shares_sizes
 from minigrad.codegen.plan.spaces import is_sum
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.strategies import packed, panels, tiles, window_groups
@@ -180,42 +181,37 @@ def _shared_out(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
 
 
 def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, target: Target) -> Stage:
-    """The loops of one launch, shared with other sizes where that is worth it."""
-    if isinstance(plan, Plan) and plan.pattern == PATTERN:
-        function = build_given(kernel, nests[0], plan, name)
-        return Stage(function, plan, nests, kernel.dims, extent_of(function))
-    if isinstance(plan, Plan | WindowPlan) and shares_sizes(target):
-        extents = free_extents(nests[0], plan) if isinstance(plan, Plan) else plane_extents(nests)
-        lifted, values = with_arguments(kernel, nests, extents, plan.strategy == "pointwise")
-        lengths: tuple[Index, ...] = (*kernel.dims, *values)
-        function = _loops_for_all_sizes(lifted, plan, name)
-        extent = subs(extent_of(function), dict(zip(lifted.dims, lengths, strict=True)))
-        return Stage(function, plan, nests, lengths, extent)
+    """The loops of one launch, shared with other sizes where that is worth it. Raises PlanError for a user's plan that
+    does not fit."""
     if isinstance(plan, PanelPlan) and shares_sizes(target):
-        general = build_shared(kernel, nests[0], plan, name)
-        if general is not None:
-            function, lengths = general
+        shared = build_shared(kernel, nests[0], plan, name)
+        if shared is not None:
+            function, lengths = shared
             extent = subs(extent_of(function), dict(zip(function.dims, lengths, strict=True)))
             return Stage(function, plan, nests, lengths, extent)
-    function = build_any(kernel, nests, plan, name)
-    return Stage(function, plan, nests, kernel.dims, extent_of(function))
+    general, values = kernel.with_nests(nests), tuple[Index, ...]()
+    with naming(name):
+        if isinstance(plan, Plan | WindowPlan) and shares_sizes(target):
+            extents = plan_extents(nests[0], plan) if isinstance(plan, Plan) else plane_extents(nests)
+            general, values = with_arguments(kernel, nests, extents, plan.strategy == "pointwise")
+        function = _loops(general, plan, name)
+    if plan.strategy == PATTERN:
+        verify_function(function)
+    dims = (*kernel.dims, *values)
+    extent = subs(extent_of(function), dict(zip(general.dims, dims, strict=True)))
+    return Stage(function, plan, nests, dims, extent)
 
 
 @lru_cache(maxsize=4096)
-def _loops_for_all_sizes(kernel: Kernel, plan: AnyPlan, name: str) -> Function:
-    """The loops of a kernel whose sizes are dims: many layers ask for the same."""
+def _loops(kernel: Kernel, plan: AnyPlan, name: str) -> Function:
+    """The loops of all nests of a kernel; where sizes are dims, many layers ask for the same."""
     return build_any(kernel, kernel.nests, plan, name)
 
 
 def forget_stages() -> None:
     """Drops what was planned so far: something that plans depend on has changed."""
-    for cache in (stages_of, _stages_of_flat, _loops_for_all_sizes, packed.plan, panels.plan):
+    for cache in (stages_of, _stages_of_flat, _loops, packed.plan, panels.plan):
         cache.cache_clear()
-
-
-def shares_sizes(target: Target) -> bool:
-    """Whether programs take their sizes as arguments. Other compilers than ours plan by constant sizes themselves."""
-    return target.language == "llvm" and not target.has_groups
 
 
 def build_any(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str) -> Function:

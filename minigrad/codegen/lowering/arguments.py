@@ -98,9 +98,9 @@ def with_arguments(kernel: Kernel, nests: tuple[Nest, ...], extents: Extents, po
 
     Besides extents, steps and lengths, numbers that a loop in Python counts up become arguments: what loaded integers
     and index variables are compared with and, in `pointwise` kernels, bounds of what is padded and offsets of what is
-    read there. Renderers mask what is behind conditions, so that nothing has to be proved.
+    read. Renderers mask what is behind conditions, so that nothing has to be proved.
     """
-    return _Arguments(kernel, pointwise).lifted(nests, {} if kernel.dims else extents)
+    return _Arguments(kernel, pointwise).lifted(nests, extents)
 
 
 def plain_variables(nests: tuple[Nest, ...]) -> tuple[str, ...]:
@@ -198,17 +198,15 @@ class _Arguments:
         return Nest(tuple([self.sized.get(v, v) for v in nest.domain]), body)
 
     def value(self, root: Value) -> Value:
-        order = walk(root)
-        behind = _behind_guards(order) if self.pointwise else ()
         done: dict[Value, Value] = {}
-        for v in order:
+        for v in walk(root):
             attr, args = v.attr, tuple([done[a] for a in v.args])
             if v.op in COMPARISONS and len(args) == 2:
                 args = self.compared(v, args[0], 0), self.compared(v, args[1], 1)
             elif v.op == "load":
                 name, (at,) = attr
                 at = self.offset(name, at)
-                attr = (name, (self.moved(name, at) if v in behind else at,))
+                attr = (name, (self.moved(name, at) if self.pointwise else at,))
             elif v.op == "reduce" and self.sized:
                 attr = (attr[0], tuple([self.sized.get(r, r) for r in attr[1]]))
             elif v.op == "guard":
@@ -224,16 +222,17 @@ class _Arguments:
         if isinstance(e, int) or not self.sized:
             return e
         total: Index = e.const
-        over: tuple[Index, Index] | None = None  # what the variable before steps over: a number, and in arguments
-        for number, (v, *others) in sorted([(step, monomial) for monomial, step in e.terms], key=lambda t: t[0]):
-            new, step = self.sized.get(v), number
-            if new is None:
-                total = total + product([v, *others, number])
+        over: tuple[Index, Index] | None = None  # how far the variable before steps in all: a number, and in arguments
+        for number, monomial in sorted([(step, monomial) for monomial, step in e.terms], key=lambda t: t[0]):
+            v = monomial[0]
+            if not isinstance(v, Var) or v not in self.sized:
+                total = total + product([*monomial, number])
                 continue
             if over is not None and over[0] == number:
                 step = over[1]
-            elif over is not None or self.all:
-                step = self.size("s", number)
+            else:
+                step = self.size("s", number) if over or self.all else number
+            new = self.sized[v]
             total = total + new * step
             over = number * (v.hi + 1), step * (new.hi + 1)
         if self.all and over is not None and over[0] == self.sizes[name]:
@@ -259,14 +258,3 @@ class _Arguments:
         if number.op != "const" or not number.dtype.is_int or other.op not in ("load", "index"):
             return side
         return index(self.dim("k", v.op, number.attr, -MOST), number.dtype) if 1 < abs(number.attr) <= MOST else side
-
-
-def _behind_guards(order: list[Value]) -> set[Value]:
-    """What is computed where conditions hold, of a value's parts, operands first."""
-    behind: set[Value] = set()
-    for v in reversed(order):
-        if v in behind:
-            behind.update(v.args)
-        elif v.op == "guard":
-            behind.add(v.args[0])
-    return behind

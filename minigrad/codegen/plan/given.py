@@ -1,17 +1,17 @@
 """Plans that users give, by the names of kernels: `sum_mul` for all kernels of a name, `sum_mul@91ab3f` for one.
 
 A plan is for one nest of a kernel after flattening and collapsing, as `minigrad.plans.of` prints it. It takes the place
-of everything that is decided for that nest: of how its sums are shared by stages, and of which sizes are arguments.
+of everything that is decided for that nest, also of how its sums are shared by stages.
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 
-from minigrad.codegen.ir.nodes import Function
-from minigrad.codegen.kernel import Kernel, Nest
+from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.kernel_text import print_kernel
-from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.plan.text import parse_plan
 from minigrad.errors import PlanError
@@ -51,13 +51,10 @@ def given_plans(kernel: Kernel, plans: tuple[tuple[str, str], ...]) -> Given:
     return tuple(found)
 
 
-def build_given(kernel: Kernel, nest: Nest, plan: Plan, name: str) -> Function:
-    """The loops of a user's plan. Raises PlanError naming the kernel, the step and what was expected."""
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """A PlanError from inside says which kernel it is for."""
     try:
-        function = build(kernel, nest, plan, name)
+        yield
     except PlanError as error:
         raise PlanError(f"[plan] for {name}: {str(error).removeprefix('[plan] ')}") from None
-    from minigrad.codegen.ir.verify import verify_function
-
-    verify_function(function)
-    return function

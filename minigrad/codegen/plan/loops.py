@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.plan.spaces import spaces
-from minigrad.codegen.plan.steps import EDGES, KINDS, Ahead, Bind, Order, Parts, Plan, Split, Stage
+from minigrad.codegen.plan.steps import EDGES, KINDS, Ahead, Bind, Order, Parts, Plan, Sizes, Split, Stage
 from minigrad.codegen.plan.text import print_step
 from minigrad.codegen.strategies.launch import ceil_div
 from minigrad.errors import PlanError
@@ -191,7 +191,7 @@ def resolve(nest: Nest, plan: Plan) -> Loops:
     for number, found in enumerate(nests):
         for v in found.own:
             root[v.name], space[v.name] = v, number
-        along |= {v.name: found.own[0].name for v in found.others}
+        along |= found.along
     names, made_by, split = list(root), dict[str, Split](), dict[str, Split]()
     kind, parts, order = dict[str, str](), set[str](), tuple[str, ...]()
     ahead, stages = list[Ahead](), list[Stage]()
@@ -201,6 +201,10 @@ def resolve(nest: Nest, plan: Plan) -> Loops:
             if name not in names:
                 where = f", whose sum runs in the loops of {along[name]}'s" if name in along else ""
                 raise refuse(step, f"a loop among {' '.join(names)}", f"{name}{where}")
+        if isinstance(step, Sizes):
+            if split or ordered:
+                raise refuse(step, "sizes before all other steps", "them after some")
+            continue
         if isinstance(step, Split):
             if ordered:
                 raise refuse(step, "splits before order, bind and parts", "one after them")

@@ -59,6 +59,11 @@ class Space:
     others: tuple[Var, ...] = ()
     around: tuple[Var, ...] = ()
 
+    @property
+    def along(self) -> dict[str, str]:
+        """By name of each of `others`, the variable in whose loops it runs."""
+        return {v.name: self.own[k % len(self.own)].name for k, v in enumerate(self.others)}
+
 
 def spaces(nest: Nest) -> list[Space]:
     """The loop nests of a nest in order, its domain first; sums inside one value over the same variables are one."""

@@ -22,6 +22,23 @@ KINDS = ("parallel", "vector", "unroll", "serial")
 
 
 @dataclass(frozen=True, slots=True)
+class Sizes:
+    """`sizes i0 r0`: how far these variables of the nest run is an argument, and so is how far accesses step: one
+    program serves all sizes. It stands before the splits. Halide, TVM: symbolic extents.
+
+        for i0 in 0..240: for r0 in 0..784:          for i0 in 0..e0: for r0 in 0..e1:
+          acc = acc + p0[784*i0 + r0]          ->      acc = acc + p0[e1*i0 + r0]
+    """
+
+    loops: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The loops that a step is about."""
+        return self.loops
+
+
+@dataclass(frozen=True, slots=True)
 class Split:
     """`split x -> o i by 4, back`: one loop becomes two, x = 4*o + i. With `into 4`: o runs 4 times, i the rest.
 
@@ -130,7 +147,7 @@ class Stage:
         return (self.at,)
 
 
-Step = Split | Order | Bind | Parts | Ahead | Stage
+Step = Sizes | Split | Order | Bind | Parts | Ahead | Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +164,11 @@ class Plan:
     def bound(self, kind: str) -> tuple[str, ...]:
         """The loops of a kind."""
         return tuple([x for s in self.steps if isinstance(s, Bind) and s.kind == kind for x in s.loops])
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """The variables whose extents are arguments."""
+        return tuple([x for s in self.steps if isinstance(s, Sizes) for x in s.loops])
 
     @property
     def stages(self) -> tuple[Stage, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from minigrad.codegen.plan.steps import Ahead, Bind, Order, Parts, Plan, Split, Stage, Step
+from minigrad.codegen.plan.steps import Ahead, Bind, Order, Parts, Plan, Sizes, Split, Stage, Step
 from minigrad.errors import PlanError
 
 NAME = r"[A-Za-z_]\w*"
@@ -27,7 +27,7 @@ def print_step(step: Step) -> str:
         return f"stage {step.operand} at {step.at} as {''.join(f'[{x}]' for x in step.layout)}{turned}"
     if isinstance(step, Ahead):
         return f"ahead {step.operand} at {step.at} by {step.by} " + (f"of {step.of}" if step.of else "bytes")
-    return f"{'order' if isinstance(step, Order) else 'parts'} {' '.join(step.loops)}"
+    return f"{type(step).__name__.lower()} {' '.join(step.loops)}"
 
 
 def parse_plan(text: str) -> Plan:
@@ -57,6 +57,7 @@ FORMS: dict[str, tuple[str, str, Callable[[re.Match[str]], Step]]] = {
     "split": ("split LOOP -> OUTER INNER by SIZE, exact|back|rest|short",
               rf"split ({NAME}) -> ({NAME}) ({NAME}) (by|into) (\d+)(?:, ?(\w+))?",
               lambda m: Split(m[1], m[2], m[3], int(m[5]), m[6] or "exact", m[4] == "into")),
+    "sizes": ("sizes VARIABLE ...", rf"sizes ({NAMES})", lambda m: Sizes(tuple(m[1].split()))),
     "order": ("order LOOP ...", rf"order ({NAMES})", lambda m: Order(tuple(m[1].split()))),
     "bind": ("bind parallel|vector|unroll|serial LOOP ...", rf"bind (\w+) ({NAMES})",
              lambda m: Bind(m[1], tuple(m[2].split()))),

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from minigrad.codegen.kernel import Define, Nest, Store
+from minigrad.codegen.plan.sizes import shares_sizes, with_sizes
 from minigrad.codegen.plan.spaces import is_sum, locals_of
 from minigrad.codegen.strategies import (
     attention,
@@ -61,7 +62,12 @@ def choose_plans(nests: Sequence[Nest], target: Target) -> list[tuple[tuple[Nest
 
 def choose_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
     """The nest, perhaps with scales outside its sums, and the plan of the first strategy that fits, from the most
-    special to the most general."""
+    special to the most general; which sizes are arguments is part of it."""
+    own, plan = _first_plan(nest, target)
+    return own, with_sizes(own, plan) if isinstance(plan, Plan) and shares_sizes(target) else plan
+
+
+def _first_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
     if target.has_groups or is_scatter(nest) or is_row_kernel(nest) or not reductions(nest):
         return nest, other_plan(nest, target)
     blocks = quantized.plan(nest, target)
