@@ -155,6 +155,14 @@ def _copy(rng: Random, order: list[str], roots: dict[str, str], kernel: Kernel) 
     return Stage(operand, order[first], tuple(layout), turned, 2 if turned else 1)
 
 
+def _ahead(rng: Random, names: list[str], outside: dict[str, int], kernel: Kernel) -> Ahead:
+    """A prefetch: of an operand in a loop of a sum, of an output in one of the domain, or of anything anywhere."""
+    operand, stored = (p := rng.choice(np.array(kernel.params, object))).name, p.mode != "in"
+    loops = [x for x in names if (outside[x] == 0) == stored or rng.random() < 0.1] or names
+    of = str(rng.choice(names)) if rng.random() < 0.7 else ""
+    return Ahead(operand, str(rng.choice(loops)), int(rng.integers(0, 3)), of, bool(rng.random() < 0.3))
+
+
 def _array(rng: Random, dtype: DType, size: int, empty: bool) -> np.ndarray:
     if empty:
         return np.full(size, -77, dtype.np)
@@ -227,8 +235,5 @@ def _bound(rng: Random, names: list[str], outside: dict[str, int], small: set[st
         steps.append(Parts(tuple(parts)))
     if rng.random() < 0.4 and sums and len(order) > 1:
         steps.append(_copy(rng, order, roots, kernel))
-    if rng.random() < 0.3:
-        operand, at = str(rng.choice([p.name for p in kernel.params])), str(rng.choice(names))
-        of = str(rng.choice(names)) if rng.random() < 0.5 else ""
-        steps.append(Ahead(operand, at, int(rng.integers(1, 3)), of))
+    steps += [_ahead(rng, names, outside, kernel) for _ in range(int(rng.integers(0, 3)))]
     return steps

@@ -1,15 +1,22 @@
-"""Contractions with fewer columns than lanes: the turned operand against the kernel as written, and against numpy."""
+"""Contractions with few columns, or few beside whole vectors: the turned operand against the kernel, and numpy."""
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+from golden_plans import TARGETS
 from plan_reading import lanes
 from test_packed import AVX2, AVX512, flat_kernel, parts_equal_the_kernel, tensor
 
 from minigrad import Tensor
-from minigrad.codegen.kernel import Param
+from minigrad.codegen.kernel import Kernel, Param
 from minigrad.codegen.plan.steps import Order, Plan
 from minigrad.codegen.stages import stages_of
+from minigrad.codegen.strategies import cut as cut_module
+from minigrad.codegen.strategies.access import extent
+from minigrad.codegen.strategies.cut import cut_columns
 from minigrad.codegen.strategies.thin import turn_thin
+from minigrad.expr import Index
+from minigrad.target import Target
 
 
 def half(*shape: int, dtype: str = "float16") -> Tensor:
@@ -68,3 +75,40 @@ def test_on_the_cpu(m: int, n: int, k: int, dtype: str) -> None:
     result = x.realize().matmul(y.realize(), dtype="float32").numpy()
     exact = a.astype(np.float64) @ b
     assert (np.abs(result - exact) <= 4e-7 * (np.abs(a) @ np.abs(b)) + 1e-7).all()
+
+
+def cut(kernel: Kernel, target: Target) -> tuple[list[Index], list[Param]]:
+    """Extents of the innermost variable of each nest, which compute what the one did; and the scratch memory."""
+    scratch: list[Param] = []
+    nests = cut_columns(kernel.nests[0], scratch, target)
+    if len(nests) > 1:
+        parts_equal_the_kernel(kernel, nests, scratch)
+    return [extent(n.domain[-1]) for n in nests], scratch
+
+
+@pytest.mark.parametrize("make, target, parts", [
+    (lambda: tensor(64, 96) @ tensor(96, 49), AVX512, [48, 96, 1]),
+    (lambda: tensor(64, 96) @ tensor(96, 49), AVX2, [48, 96, 1]),
+    (lambda: tensor(40, 96) @ tensor(96, 35), TARGETS["half"], [32, 96, 3]),
+    (lambda: tensor(784, 144) @ tensor(144, 40), AVX512, [32, 144, 8]),
+    (lambda: tensor(784, 144) @ tensor(144, 40), TARGETS["half"], [40]),
+    (lambda: tensor(64, 64) @ tensor(64, 48), AVX512, [48]),
+    (lambda: tensor(64, 64) @ tensor(64, 13), AVX512, [13]),
+    (lambda: tensor(64, 64) @ tensor(64, 13), TARGETS["neon"], [12, 64, 1]),
+    (lambda: tensor(64, 20) @ tensor(20, 49), AVX512, [49]),
+    (lambda: tensor(8, 96) @ tensor(96, 49), AVX512, [49]),
+    (lambda: tensor(64, 96) @ tensor(96, 49), TARGETS["pocl"], [49]),
+    (lambda: tensor(64, 96).relu() @ tensor(96, 49), AVX512, [49]),
+    (lambda: tensor(96, 64).transpose(0, 1) @ tensor(96, 49), AVX512, [48, 1]),
+    (lambda: (tensor(64, 96) @ tensor(96, 49) + tensor(49)).relu() * tensor(64, 49), AVX512, [48, 96, 1]),
+    (lambda: tensor(64, 96) @ (tensor(96, 49) + tensor(96, 1)).relu(), AVX512, [48, 96, 1]),
+    (lambda: tensor(2, 40, 96) @ tensor(2, 96, 33), AVX512, [32, 96, 1]),
+    (lambda: tensor(2, 96, 7, 7).conv2d(tensor(64, 96, 1, 1)), AVX512, [48, 96, 1]),
+    (lambda: tensor(64, 96) @ tensor(96, 46).pad((1, 2)), AVX512, [48, 96, 1]),
+])
+def test_few_columns_that_are_left_are_dot_products(make: Callable[[], Tensor], target: Target, parts: list[int],
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of planes of 7 x 7: whole vectors, the turned operand, and products of its rows."""
+    monkeypatch.setattr(cut_module, "UNIT_WORK", 1)
+    extents, scratch = cut(flat_kernel(make(), target), target)
+    assert extents == parts and len(scratch) == (len(parts) == 3)

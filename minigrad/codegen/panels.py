@@ -14,7 +14,6 @@ from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
 from minigrad.codegen.plan.loops import adds_in_order
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.stages import stages_of
-from minigrad.codegen.strategies.plan import PanelPlan
 from minigrad.errors import InternalError
 from minigrad.expr import Var, product
 from minigrad.target import Target
@@ -58,10 +57,8 @@ def in_order(kernel: Kernel, target: Target) -> bool:
     """Whether each sum runs from its first term to its last in one accumulator."""
     stages = stages_of(kernel, target).stages
     plan = stages[0].plan
-    if len(stages) != 1 or not isinstance(plan, Plan):
-        return len(stages) == 1 and isinstance(plan, PanelPlan) and plan.group == 1
-    nest, = stages[0].nests
-    return plan.pattern in ("contraction", "stream") and adds_in_order(nest, plan)
+    return len(stages) == 1 and isinstance(plan, Plan) and plan.pattern in ("contraction", "panels", "stream") and (
+        adds_in_order(stages[0].nests[0], plan))
 
 
 def pack_kernel(param: Param) -> Kernel:

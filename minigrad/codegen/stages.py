@@ -48,13 +48,13 @@ from minigrad.codegen.strategies.build_attention_groups import build_attention_g
 from minigrad.codegen.strategies.build_joined import build_joined
 from minigrad.codegen.strategies.build_matrix import build_matrix
 from minigrad.codegen.strategies.build_packed import build_packed
-from minigrad.codegen.strategies.build_panels import build_panels, build_shared
 from minigrad.codegen.strategies.build_quantized import build_quantized
 from minigrad.codegen.strategies.build_teams import build_teams
 from minigrad.codegen.strategies.build_tiles import build_tiles
 from minigrad.codegen.strategies.build_window import build_window
 from minigrad.codegen.strategies.build_window_groups import build_window_groups
 from minigrad.codegen.strategies.choose import choose_plans, is_row_kernel
+from minigrad.codegen.strategies.cut import cut_columns
 from minigrad.codegen.strategies.plan import (
     AnyPlan,
     AttentionFewPlan,
@@ -65,7 +65,6 @@ from minigrad.codegen.strategies.plan import (
     JoinedPlan,
     MatrixPlan,
     PackedPlan,
-    PanelPlan,
     QuantizedPlan,
     TeamPlan,
     TilePlan,
@@ -175,20 +174,15 @@ def _shared_out(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
             nests += [p for cut in tiles.split(part, scratch, target)
                       for p in window_groups.split(cut, scratch, target)]
         else:
-            for cut in split_keys(part, scratch, target):
-                nests += [p for turned in turn_thin(cut, scratch, target) for p in split_k(turned, scratch, target)]
+            for split in split_keys(part, scratch, target):
+                nests += [p for cut in cut_columns(split, scratch, target) for turned in turn_thin(cut, scratch, target)
+                          for p in split_k(turned, scratch, target)]
     return nests
 
 
 def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, target: Target) -> Stage:
     """The loops of one launch, shared with other sizes where that is worth it. Raises PlanError for a user's plan that
     does not fit."""
-    if isinstance(plan, PanelPlan) and shares_sizes(target):
-        shared = build_shared(kernel, nests[0], plan, name)
-        if shared is not None:
-            function, lengths = shared
-            extent = subs(extent_of(function), dict(zip(function.dims, lengths, strict=True)))
-            return Stage(function, plan, nests, lengths, extent)
     general, values = kernel.with_nests(nests), tuple[Index, ...]()
     with naming(name):
         if isinstance(plan, Plan | WindowPlan) and shares_sizes(target):
@@ -241,8 +235,6 @@ def build_any(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str)
         return build_attention_groups(kernel, nest, plan, name)
     if isinstance(plan, QuantizedPlan):
         return build_quantized(kernel, nest, plan, name)
-    if isinstance(plan, PanelPlan):
-        return build_panels(kernel, nest, plan, name)
     return build(kernel, nest, plan, name)
 
 

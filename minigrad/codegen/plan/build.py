@@ -13,6 +13,7 @@ from minigrad.codegen.ir.nodes import Alloc, Function, If, Let, Loop, Stmt
 from minigrad.codegen.ir.nodes import Store as IRStore
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.codegen.monoid import MONOIDS
+from minigrad.codegen.plan.ahead import outputs_ahead
 from minigrad.codegen.plan.check import check
 from minigrad.codegen.plan.loops import Here, Loops, divides, resolve
 from minigrad.codegen.plan.spaces import Unit, units
@@ -43,6 +44,7 @@ class Builder:
         self.kernel, self.nest, self.loops = kernel, nest, loops
         self.taken = {p.name for p in kernel.params} | {s.name for s in kernel.scalars} | {d.name for d in kernel.dims}
         self.taken |= set(loops.root)
+        self.dtypes = {p.name: p.dtype for p in kernel.params}
         order, first = loops.order, loops.first_sum
         last = max([first, *(k + 1 for k, x in enumerate(order) if not loops.space[x] and loops.kind[x] != "unroll")])
         self.outer, self.middle = order[:first], order[first:last]
@@ -64,7 +66,8 @@ class Builder:
         head = [x for x in self.outer if loops.kind[x] == "parallel"]
         p, total, places = spread([loops.count(x, Here()) for x in head], head[0] if len(head) == 1 else self.name("p"))
         here = self.located(Here(dict(zip(head, places, strict=True))))
-        body = [*(s for x in head for s in self.fills(x, here)), *self.domain(len(head), here)]
+        body = [*(s for x in head for s in (*self.fills(x, here), *outputs_ahead(self, x, here))),
+                *self.domain(len(head), here)]
         return function_of(self.kernel, name, Loop(p, 0, total, "parallel", (*self.memory, *body)))
 
     # ---- loops ----
@@ -108,7 +111,8 @@ class Builder:
         most = self.loops.most(name) if type(count) is not int and self.loops.is_short(name) else count
         var = Var(name, 0, most - 1)
         at = self.opened(here, name, var)
-        return Loop(var, 0, count, self.loops.kind[name], (*self.fills(name, at), *inner(at)))
+        return Loop(var, 0, count, self.loops.kind[name], (*self.fills(name, at), *outputs_ahead(self, name, at),
+                                                           *inner(at)))
 
     def copied(self, names: Sequence[str], here: Here, inner: Callable[[Here], list[Stmt]]) -> list[Stmt]:
         """Loops inside each other, and what is inside them."""

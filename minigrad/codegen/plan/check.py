@@ -35,7 +35,10 @@ def _faults(kernel: Kernel, nest: Nest, loops: Loops) -> Iterator[str]:
     for a in loops.ahead:
         if a.operand not in {p.name for p in kernel.params}:
             yield f"{print_step(a)}: expected a buffer of the kernel, got {a.operand}"
-        if not loops.sums[loops.space[a.at]]:
+        stores = any(isinstance(s, Store) and s.param == a.operand for s in nest.body)
+        if stores and loops.order.index(a.at) >= loops.first_sum:
+            yield f"{print_step(a)}: expected a loop around all sums, as {a.operand} is stored after them, got {a.at}"
+        if not stores and not loops.sums[loops.space[a.at]]:
             yield f"{print_step(a)}: expected a loop of a sum, got {a.at} of {loops.root[a.at]}"
 
 

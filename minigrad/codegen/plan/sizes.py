@@ -8,7 +8,7 @@ from minigrad.codegen.kernel import Nest
 from minigrad.codegen.lowering.arguments import Extents, accesses, plain_variables, variables_of
 from minigrad.codegen.plan.loops import refuse
 from minigrad.codegen.plan.spaces import spaces
-from minigrad.codegen.plan.steps import Bind, Plan, Sizes, Split
+from minigrad.codegen.plan.steps import Plan, Sizes, Split
 from minigrad.codegen.strategies.recognise_phases import recognise_any
 from minigrad.expr import Expr
 from minigrad.target import Target
@@ -21,7 +21,10 @@ def shares_sizes(target: Target) -> bool:
 
 def with_sizes(nest: Nest, plan: Plan) -> Plan:
     """The plan with all extents as arguments that its loops need not know, where nothing is proved from them: where
-    indices are sums of multiples of the nest's variables."""
+    indices are sums of multiples of the nest's variables. Not where blocks may end early: their sizes were chosen for
+    these extents, and would be others for others."""
+    if any([isinstance(s, Split) and s.edge == "short" for s in plan.steps]):
+        return plan
     plain, constant = plain_variables((nest,)), written_out(plan)
     sizes = tuple([v.name for space in spaces(nest) for v in space.own if v.name not in constant])
     offsets = any([e.const if isinstance(e, Expr) else e for _, e in accesses((nest,))])
@@ -57,12 +60,12 @@ def plane_extents(nests: Sequence[Nest]) -> Extents:
 
 
 def written_out(plan: Plan) -> frozenset[str]:
-    """Variables that say how often a loop runs that is written out."""
+    """Variables that say how often a loop runs that is written out, or how long memory for copies is."""
     splits = [s for s in plan.steps if isinstance(s, Split)]
     above = {s.inner if s.into else s.outer: s.loop for s in splits}
     sized = {s.outer if s.into else s.inner for s in splits}
     found = set()
-    for x in [x for s in plan.steps if isinstance(s, Bind) and s.kind == "unroll" for x in s.loops]:
+    for x in (*plan.bound("unroll"), *(x for s in plan.stages for x in s.layout)):
         while x in above:
             x = above[x]
         if x not in sized:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from minigrad.codegen.plan.build import Builder
 
 
+LANES = 4, 8, 16
+
+
 @dataclass(frozen=True, slots=True)
 class Staged:
     """A step, what it copies and where to.
@@ -65,7 +68,7 @@ def staged(b: Builder, step: Stage) -> Staged:
     loops, order = b.loops, b.loops.order
     inside = frozenset(x for c in step.layout for x in loops.inside(c))
     first = order.index(step.at)
-    known = inside.union(order[:first + 1])
+    known = inside.union(order[:first + 1], [x for x in order if loops.root[x].hi == 0])
     group = next((u for u in units(b.nest.body) if isinstance(u, tuple)), ())
     bodies = [Rewriter(own).value(s.value.args[0]) for s, own in zip(group, along(group), strict=True)]
     found = list(dict.fromkeys(f for body in bodies for f in _parts(body, step, loops, known)))
@@ -115,21 +118,25 @@ def _parts(body: Value, step: Stage, loops: Loops, known: frozenset[str]) -> Ite
 
 def fill(b: Builder, s: Staged, here: Here) -> list[Stmt]:
     """The copy, in the loop in which it is made."""
-    loops, places = b.loops, dict(here.places)
+    loops = b.loops
+    places = {**{x: 0 for x in loops.order if loops.root[x].hi == 0}, **here.places}
     made: list[tuple[Var, Index, str]] = []
     turned: tuple[Var, Index] | None = None
+    run: Var | None = None
     for c in s.step.layout:
         if b.is_open(c, here):
             continue
         count = loops.count(c, replace(here, places=places))
         x = Var(b.name(f"{c}_{s.step.operand}"), 0, loops.most(c) - 1)
         kind = loops.kind.get(c, "serial")
+        if c == s.step.layout[-1] and kind == "unroll" and loops.most(c) in LANES:
+            kind = "vector"  # neighbours in the copy
         if c == s.step.turned:
             n = s.step.square
             u = Var(b.name(f"u_{s.step.operand}"), 0, n - 1)
             places[c] = emin(x * n, count - n) + u
             made.append((x, (count + (n - 1)) // n, "serial"))
-            turned = u, n
+            turned, run = (u, n), x
             continue
         places[c] = x
         made.append((x, count, kind if kind == "vector" or s.step.turned == "" else "serial"))
@@ -137,7 +144,7 @@ def fill(b: Builder, s: Staged, here: Here) -> list[Stmt]:
     body: Stmt = Store(s.memory, s.at(loops, at), substitute(s.factor, at.at))
     if turned is not None:  # squares: a run of each lane's own elements, side by side
         body = Loop(turned[0], 0, turned[1], "unroll", (body,))
-        made.sort(key=lambda loop: loop[2] == "vector")
+        made.sort(key=lambda loop: (loop[2] == "vector", loop[0] is run))  # few runs at a time, each to its end
     for x, count, kind in reversed(made):
         body = Loop(x, 0, count, kind, (body,))
     conditions = tuple([-here.places[x] for x in s.once])

@@ -9,21 +9,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from math import prod
 from typing import TYPE_CHECKING
 
-from minigrad.codegen.ir.nodes import Alloc, If, Let, Loop, Prefetch, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, If, Let, Loop, Stmt, Store
 from minigrad.codegen.kernel import Define
 from minigrad.codegen.monoid import MONOIDS, Monoid, accumulate
+from minigrad.codegen.plan.ahead import operands_ahead
 from minigrad.codegen.plan.loops import Here, divides
 from minigrad.codegen.plan.spaces import along
-from minigrad.codegen.plan.steps import Ahead, Split
+from minigrad.codegen.plan.steps import Split
 from minigrad.codegen.value_walk import Rewriter, replace_values
 from minigrad.errors import present
-from minigrad.expr import Index, Var, subs, variables
-from minigrad.value import Value, across, free_variables, load, local, substitute, walk
+from minigrad.expr import Index, Var
+from minigrad.value import Value, across, free_variables, load, local, substitute
 
 if TYPE_CHECKING:
     from minigrad.codegen.plan.build import Builder
@@ -178,7 +179,9 @@ class Sum:
 
     def steps(self, here: Here) -> list[Stmt]:
         """The loops, and what they add to the accumulators."""
-        return self.b.swept(self.around, here, lambda at: self.step(at, False), self.ahead)
+        bodies = [t.body for t in self.terms]
+        return self.b.swept(self.around, here, lambda at: self.step(at, False),
+                            lambda name, at: operands_ahead(self.b, bodies, name, at))
 
     def count(self, names: Sequence[str]) -> int:
         return prod([self.b.loops.most(x) for x in names])
@@ -297,32 +300,3 @@ class Sum:
         return b.swept([o for o in self.around if o not in parts and o not in here.copies], here, lambda at: [
             Loop(x, length // split.size * split.size, length, "serial", tuple(
                 self.step(b.instead(at, split, x), True)))])
-
-    # ---- prefetches ----
-
-    def ahead(self, name: str, here: Here) -> list[Stmt]:
-        """What an iteration of a loop prefetches."""
-        out: list[Stmt] = []
-        for a in self.b.loops.ahead:
-            if a.at == name and (a.of or any(self.b.loops.kind.get(x) == "vector" for x in here.places)):
-                out += [s for s in self.prefetches(a, here) if s not in out]
-        return out
-
-    def prefetches(self, a: Ahead, here: Here) -> list[Stmt]:
-        """The places of a buffer that terms read, moved ahead, once for each copy that reads elsewhere."""
-        b, loops, out = self.b, self.b.loops, list[Stmt]()
-        known = here.gone.union(here.places, here.copies)
-        start: dict[str, Index] = {x: 0 for x in loops.order if x not in known}
-        start |= {x: 0 for x in here.places if loops.kind.get(x) == "vector"}
-        copies = {x: Var(x, 0, loops.most(x) - 1) for x in here.copies}
-        at = dict(b.located(replace(here, places={**here.places, **start, **copies})).at)
-        if a.of:
-            root = loops.root[a.of]
-            at[root] = at[root] + a.by * loops.stride(a.of, here)
-        for v in walk(*[t.body for t in self.terms]):
-            if v.op == "load" and v.attr[0] == a.operand:  # type: ignore[index]
-                place = subs(v.attr[1][0], at) + (0 if a.of else a.by * 8 // v.dtype.bits)  # type: ignore[index]
-                used = [x for x in here.copies if copies[x] in variables(place)]
-                fetch = Prefetch(a.operand, place)
-                out += [s for s in b.copied(used, here, lambda _, s=fetch: [s]) if s not in out]  # type: ignore[misc]
-        return out

@@ -26,7 +26,8 @@ def print_step(step: Step) -> str:
         turned = f", transposed {step.turned} by {step.square}" if step.turned else ""
         return f"stage {step.operand} at {step.at} as {''.join(f'[{x}]' for x in step.layout)}{turned}"
     if isinstance(step, Ahead):
-        return f"ahead {step.operand} at {step.at} by {step.by} " + (f"of {step.of}" if step.of else "bytes")
+        by = f"{step.by} of {step.of}" if step.of else f"{step.by} bytes"
+        return f"ahead {step.operand} at {step.at} by {by}" + (", far" if step.far else "")
     return f"{type(step).__name__.lower()} {' '.join(step.loops)}"
 
 
@@ -65,7 +66,7 @@ FORMS: dict[str, tuple[str, str, Callable[[re.Match[str]], Step]]] = {
     "stage": ("stage BUFFER at LOOP as [LOOP]..., transposed LOOP by NUMBER",
               rf"stage ({NAME}) at ({NAME}) as ((?:\[{NAME}\])+)(?:, ?transposed ({NAME}) by (\d+))?",
               lambda m: Stage(m[1], m[2], tuple(m[3][1:-1].split("][")), m[4] or "", int(m[5] or 1))),
-    "ahead": ("ahead BUFFER at LOOP by NUMBER of LOOP|bytes",
-              rf"ahead ({NAME}) at ({NAME}) by (\d+) (?:of ({NAME})|bytes)",
-              lambda m: Ahead(m[1], m[2], int(m[3]), m[4] or "")),
+    "ahead": ("ahead BUFFER at LOOP by NUMBER of LOOP|bytes, far",
+              rf"ahead ({NAME}) at ({NAME}) by (\d+) (?:of ({NAME})|bytes)(, ?far)?",
+              lambda m: Ahead(m[1], m[2], int(m[3]), m[4] or "", m[5] is not None)),
 }

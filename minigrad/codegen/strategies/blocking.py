@@ -81,10 +81,11 @@ def stored_bytes(value: Value) -> float:
 
 
 def row_bytes(value: Value, k: tuple[Var, ...]) -> int:
-    """How far a load steps with the innermost variable of the sum; 0 where it has none."""
-    if not k:
+    """How far a load steps with the innermost variable of the sum; 0 where there is neither."""
+    accesses = value_accesses(value, ())
+    if not k or not accesses:
         return 0
-    step = coefficient(value_accesses(value, ())[0].offset, k[-1])
+    step = coefficient(accesses[0].offset, k[-1])
     return abs(step) * value.dtype.itemsize if isinstance(step, int) else PAGE
 
 

@@ -34,7 +34,6 @@ from minigrad.codegen.strategies.plan import (
     GroupWindowPlan,
     MatrixPlan,
     PackedPlan,
-    PanelPlan,
     Plan,
     TeamPlan,
     TilePlan,
@@ -106,7 +105,7 @@ def other_plan(nest: Nest, target: Target) -> AnyPlan:
     if not reductions(nest):
         return pointwise.plan(nest, target)
     tiled = panels.plan(nest, target)
-    if isinstance(tiled, PanelPlan):
+    if isinstance(tiled, Plan):
         return tiled
     plan = packed.plan(nest, target)
     if isinstance(plan, PackedPlan):

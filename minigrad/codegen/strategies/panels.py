@@ -1,60 +1,42 @@
-"""Contractions over three plain axes, matmul and its kind: register tiles over operands in place or over packed panels.
+"""Contractions over three plain axes, matmul and its kind: a register tile, with operands in place or in panels.
 
-    for the outer variables, units of the output (unit_m x unit_n) parallel:
-      for blocks of K: for blocks of M: for panels of N (one tile wide):
-        pack the panel of B once per block of K, the tiles of A in the first panel      unless they are read in place
-        for tiles of M:
-          for k: rows x vectors accumulators                                            the microkernel
-          last block of K: the nest's stores, from registers; before it: sums kept in scratch memory, where the
-          next block goes on with them: each sum runs from its first term to its last in one accumulator
+    plan panels                                       512 x 512 x 512, B packed
+      split i1 -> n nn by 256, short                  a worker's columns
+      split i0 -> i u by 6, back
+      split nn -> j jj by 64, back
+      split jj -> v l by 16
+      split r0 -> k t by 2
+      bind parallel n
+      bind vector l
+      bind unroll t u v
+      order n i j l k t u v
+      stage p1 at n as [j][r0][v][l]
+      ahead p0 at k by 1 of i
 
-A tile at an edge reaches back over the one before it instead of needing masks, and stores what is its own. Where only
-a few columns are left, as of planes of 7x7 and 14x14, they are dot products with lanes along K instead. A is read
-in place wherever it is in memory as it is: a tile needs few rows. B is packed when it is used often and does not fit
-the second-level cache, or when its rows are a multiple of a page apart or a power of two and meet in few sets of the
-caches, or far apart and too many for the first. A few panels of B then stay in the second-level cache while all rows of
-A pass by, each tile of rows once. A large B that few rows use is streamed: blocks of K so short that whole rows of B
-are read one after another.
+The last block reaches back over the one before it. B is read in place where it stays in the second-level cache, or
+where few rows use it; panels of it pass by once, each meeting all rows of a worker. Otherwise it is packed, and each
+tile of rows meets all of a worker's panels, which stay in the second-level cache. A is read in place wherever it is in
+memory as it is, as a tile needs few rows.
 """
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, gcd
+from math import ceil, inf, prod
 
-from minigrad.codegen.cost.caches import PAGE, SHARED, fits, room
+from minigrad.codegen.cost.caches import LINE, PAGE, SHARED, fits, room
 from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.lowering.collapse import coefficient
-from minigrad.codegen.strategies.access import extent, value_accesses
+from minigrad.codegen.plan.stage import LANES
+from minigrad.codegen.plan.steps import Ahead, Bind, Order, Plan, Split, Stage, Step
+from minigrad.codegen.strategies.access import extent, reductions, value_accesses
 from minigrad.codegen.strategies.bfloat16 import takes_bfloat16
-from minigrad.codegen.strategies.blocking import least_step
-from minigrad.codegen.strategies.build_dots import lanes_along_rows
-from minigrad.codegen.strategies.packed import is_plain, product, row_bytes, steps_closely
-from minigrad.codegen.strategies.panel_form import LEAST_NEAR, begins_at_once, form_of
-from minigrad.codegen.strategies.panel_tiles import (
-    FEW_REGISTERS,
-    HALVES,
-    MAX_K,
-    MAX_K_PACKED,
-    PAIR_LEAST,
-    ROW_K,
-    pair_tile,
-    register_tile,
-    stream_tile,
-)
-from minigrad.codegen.strategies.panel_units import (
-    NEAR_ROWS,
-    SHARED_ROWS,
-    part,
-    tall_units,
-    units,
-    writes_rows,
-)
-from minigrad.codegen.strategies.plan import PanelPlan
+from minigrad.codegen.strategies.blocking import SPARE_REGISTERS, is_plain, row_bytes, steps_closely
 from minigrad.codegen.strategies.recognise import Contraction, with_row
-from minigrad.expr import Var
 from minigrad.target import Target
+from minigrad.value import Value, walk
 
 MIN_WORK = 1 << 12
 """Multiply-adds below which a tile costs more than it saves."""
@@ -66,183 +48,267 @@ of a packed contraction, for 20-40% of the time."""
 MIN_K = 4
 """Steps of the sum below which a tile is no more than its stores."""
 
-STREAM_ROWS, STREAM_K, STREAM_K_PACKED, STREAM_COLUMNS = 32, 16, 24, 256
-"""With at most so many rows of A a large B is streamed, in blocks of so many of its rows, in runs at least so long:
-several of them are on their way at once. As many rows of A as may meet in a set are packed, for 4-10% at 8, and then
-blocks are longer: sums come from memory less often, for 2-8%."""
+MAX_K, ROW_K = 2048, 16
+"""Steps of the sum per block: panels and tiles of so many stay in the caches; and of one row, which reads so many whole
+rows of B side by side."""
 
-NEAR_VECTORS = 4
-"""Not where so many vectors of each row of B stay in the first-level cache."""
+SHORT_K = 128
+"""Steps of the sum up to which a product waits for its output, whose lines are prefetched: 13% at K = 16."""
+
+FAR_B = 1 << 19
+"""Bytes of B in place from which on its next panel is prefetched, as where its rows are pages apart: 1.2-1.5 times as
+fast for pointwise convolutions."""
+
+UNIT_ROWS, UNIT_WORK, UNITS, MANY_UNITS = 512, 1 << 19, 4, 16
+"""Rows and multiply-adds of a unit of parallel work worth having; units per worker, so that none waits long for the
+last; and how many are so many that the last one matters little."""
+
+MAX_VECTORS, FEW_REGISTERS, TURNED = 8, 16, 4
+"""Vectors of a tile's row; registers of which one is enough to spare; steps of the sum that are turned at a time."""
+
+USUAL = 6, 0.98
+"""A tile of so many rows, its vectors an eighth of the registers, is taken where others gain less: the prediction is no
+better than that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A contraction and how its operands are read: `a` and `b` are '' in place, else how they are copied: 'lanes' as
+    they lie, 'turned' along the sum."""
+
+    c: Contraction
+    m: int
+    n: int
+    k: int
+    a: str
+    b: str
+
+    @property
+    def far_a(self) -> bool:
+        """Whether A is read in place across its rows."""
+        return not self.a and row_bytes(self.c.a, self.c.k) > self.c.a.dtype.itemsize
+
+    @property
+    def itemsize(self) -> int:
+        return max(self.c.a.dtype.itemsize, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Rows, vectors and lanes of a register tile."""
+
+    rows: int
+    vectors: int
+    width: int
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.width
 
 
 @lru_cache(maxsize=256)
-def plan(nest: Nest, target: Target) -> PanelPlan | str:
+def plan(nest: Nest, target: Target) -> Plan | str:
     """The plan, or why the nest is not done in panels."""
     c = with_row(nest)
     if isinstance(c, str):
         return c
+    if refused := refusal(c, target):
+        return refused
+    p = product(c, target)
+    if p.m == 1 and (p.a or p.b or fits(2 * p.k * p.n * p.itemsize, 2, target)):
+        return "no panels: a vector times a matrix that stays near, or is not read along its rows"
+    _, tile = best_tile(p, target)
+    if tile is None:
+        return f"no panels: M={p.m} N={p.n} hold no register tile"
+    waste = ceil(p.m / tile.rows) * tile.rows * ceil(p.n / tile.columns) * tile.columns / (p.m * p.n)
+    if waste > machine(target).costs.max_waste and len(c.m) + len(c.n) > 2:
+        return f"no panels: tiles of {tile.rows} x {tile.columns} waste too much of {p.m} x {p.n}"
+    return with_tile(nest, p, tile, target)
+
+
+def refusal(c: Contraction, target: Target) -> str:
+    """Why a contraction is not done in panels; '' where it may be."""
     if target.is_gpu:
         return "no panels: a work-item of a GPU has too little memory of its own"
-    work = product(extent(v) for v in (*c.batch, *c.m, *c.n, *c.k) if isinstance(v.hi, int))
+    variables = (*c.batch, *c.m, *c.n, *c.k)
+    work = prod([extent(v) for v in variables if isinstance(v.hi, int)])
     if target.language != "llvm" and work < MIN_WORK_ELSEWHERE:
         return f"no panels: a driver would compile twice the text of a packed one for {work} multiply-adds"
     if len(c.k) != 1 or not (c.m and c.n):
         return "no panels: the sum goes over several variables"
-    if any(not isinstance(v.hi, int) for v in (*c.batch, *c.m, *c.n, *c.k)):
+    if any(not isinstance(v.hi, int) for v in variables):
         return "no panels: an extent is known at run time only"
-    if not (is_linear(c, c.m[-1]) and is_linear(c, c.n[-1]) and is_linear(c, c.k[-1])):
+    if not all(a.step(vs[-1]) is not None for x in (c.a, c.b) for a in value_accesses(x, ()) for vs in (c.m, c.n, c.k)):
         return "no panels: an operand does not step evenly"
     bits = c.a.dtype.bits
-    if not c.a.dtype.is_float or any(a.bits != bits for value in (c.a, c.b) for a in value_accesses(value, ())):
+    if not c.a.dtype.is_float or any(a.bits != bits for x in (c.a, c.b) for a in value_accesses(x, ())):
         return "no panels: an operand is narrow or an integer"
     if takes_bfloat16(c, target):
         return "no panels: matrix registers multiply packed words"
-    width = min(16, target.lanes(bits))
     m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
-    if k < MIN_K or n < width or m * n * k < MIN_WORK:
+    if k < MIN_K or m * n * k < MIN_WORK:
         return f"no panels: M={m} N={n} K={k} is too small"
-    if not writes_along(c, c.n[-1]):
+    if not all(coefficient(s.indices[0], c.n[-1]) == 1 for s in c.outputs):
         return f"no panels: the output is not contiguous along {c.n[-1]}"
-    made = panels(c, width, target)
-    if target.language != "llvm" and isinstance(made, PanelPlan):
-        memory = sum(form_of(c, made).memory) * max(c.a.dtype.itemsize, 4)
-        if memory > target.local_memory:
-            return f"no panels: {memory} bytes of {target.local_memory} in {target.name}"
-    return made
+    return ""
 
 
-def is_linear(c: Contraction, v: Var) -> bool:
-    """Whether every load of the operands steps evenly with a variable."""
-    return all(a.step(v) is not None for value in (c.a, c.b) for a in value_accesses(value, ()))
-
-
-def writes_along(c: Contraction, v: Var) -> bool:
-    """Whether the outputs are contiguous along a variable."""
-    return all(coefficient(s.indices[0], v) == 1 for s in c.outputs)
-
-
-def panels(c: Contraction, width: int, target: Target) -> PanelPlan | str:
-    """Where operands are read, the register tile, blocks of K, units of work."""
+def product(c: Contraction, target: Target) -> Product:
+    """How the operands are read."""
     m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
+    step, b_bytes = row_bytes(c.b, c.k), k * n * max(c.a.dtype.itemsize, 4)
     in_place = is_plain(c.b) and value_accesses(c.b, ())[0].step(c.n[-1]) == 1
-    long = not fits(k * NEAR_VECTORS * target.vector_bytes, 1, target)
-    b_bytes = k * n * max(c.a.dtype.itemsize, 4)
-    few = in_place and is_plain(c.a) and m <= STREAM_ROWS and long and not fits(2 * b_bytes, 2, target)
-    if m == 1 and not few:
-        return "no panels: a vector times a matrix that stays near"
-    a, b, block_k = streamed_operands(c, target) if few else operands(c, width, target, in_place, long)
-    far_a = a == "place" and row_bytes(c.a, c.k) > c.a.dtype.itemsize
-    streamed = b == "place" and block_k < k
-    group = 1
-    if a == "place" and not far_a and b != "turned" and block_k == k and fits_halves(c, width, target):
-        made = panels(c, width // 2, replace(target, vector_bytes=target.vector_bytes // 2))
-        return made if isinstance(made, str) else replace(made, begun=begins_at_once(c, made.block_k, target))
-    if few:
-        rows, vectors, dots = *stream_tile(m, ceil(n / width), a == "place", target), 0
+    near = fits(b_bytes, 2, target) and step % target.vector_bytes == 0 and step % PAGE != 0
+    a = "" if is_plain(c.a) or not value_accesses(c.a, ()) else "lanes" if steps_closely(c.a, c.m[-1:]) else "turned"
+    b = "" if not value_accesses(c.b, ()) else "lanes" if steps_closely(c.b, c.n[-1:]) else "turned"
+    far_a = not a and row_bytes(c.a, c.k) > c.a.dtype.itemsize
+    return Product(c, m, n, k, a, "" if in_place and (m < machine(target).costs.pack_rows or near and not far_a) else b)
+
+
+def best_tile(p: Product, target: Target) -> tuple[float, Tile | None]:
+    """The register tile with the fewest cycles, and these; of rows, as many as lanes copy where A is packed."""
+    step = 0 if p.b else row_bytes(p.c.b, p.c.k)
+    return _best_tile(p.m, p.n, p.k, p.c.a.dtype.bits, bool(p.a), step > machine(target).costs.far_step, step >= PAGE,
+                      target)
+
+
+@lru_cache(maxsize=1 << 10)
+def _best_tile(m: int, n: int, k: int, bits: int, copied: bool, far: bool, apart: bool, target: Target
+               ) -> tuple[float, Tile | None]:
+    """`far`, `apart`: rows of B in place are far from each other, or pages."""
+    width, rate = min(16, target.lanes(bits)), machine(target).declared.fma_per_cycle
+    widths = [(width, rate)] if rate > 1 else [(width, 1), (width // 2, 2)]  # two half vectors begin in a cycle
+    spare = 1 if target.registers <= FEW_REGISTERS else SPARE_REGISTERS
+    found: tuple[float, Tile | None] = inf, None
+    for width, rate in widths:
+        for vectors in range(1, min(MAX_VECTORS, n // width) + 1):
+            steps = step_cycles(m, vectors, rate, vectors * width * max(bits // 8, 4), k, far, apart, target)
+            tile, across = machine(target).costs.tile, ceil(n / (vectors * width))
+            for rows in range(1, min((target.registers - vectors - spare) // vectors, m) + 1):
+                if copied and rows not in LANES:
+                    continue
+                cycles = ceil(m / rows) * across * (steps(rows) * k + tile + rows * vectors)
+                if (rows, vectors) == (USUAL[0], target.registers // 8) and not apart:
+                    cycles *= USUAL[1]
+                if cycles < found[0]:
+                    found = cycles, Tile(rows, vectors, width)
+    return found
+
+
+def step_cycles(m: int, vectors: int, rate: int, row: int, k: int, far: bool, apart: bool, target: Target
+                ) -> Callable[[int], float]:
+    """Cycles of a step of the sum by rows of a tile: the larger of what multiply-adds and loads take, more where there
+    are too few to hide their latency, where a panel of B, `row` bytes a step, comes from the second-level cache, and
+    where the address of each of its rows is looked up."""
+    costs = machine(target).costs
+    narrow = 1 + (costs.narrow_tile / vectors if target.registers > FEW_REGISTERS else 0.0)
+    beside = row if apart else row // 4  # the next panel, or rows of A
+    stays, fetch = fits(k * (row + beside), 1, target), row / (costs.l2_bytes_far if far else costs.l2_bytes)
+
+    def cycles(rows: int) -> float:
+        copies = rows * vectors
+        step = max(copies / rate, (rows + vectors) / costs.loads)
+        step = (step + costs.missing_chain * max(costs.chains - copies, 0)) * narrow
+        if m > rows and not stays:
+            step = max(step, fetch) + costs.l2_lost * fetch
+        return step + costs.far_row if apart else step
+    return cycles
+
+
+def with_tile(nest: Nest, p: Product, t: Tile, target: Target) -> Plan:
+    """The plan with a register tile."""
+    c = p.c
+    m, n, k = (vs[-1].name for vs in (c.m, c.n, c.k))
+    block_k = ROW_K if p.m == 1 else part(p.k, MAX_K, t.width) if p.a or p.b else p.k
+    unit_m, unit_n = units(p, t, block_k, target)
+    near = fits(2 * block_k * unit_n * p.itemsize, 1, target)
+    rows_outside = near or bool(p.a or p.b) and not p.far_a
+    steps: list[Step] = []
+    single = [v.name for v in nest.domain if v.hi == 0]
+    order = [*single, *(v.name for v in (*c.batch, *c.m[:-1], *c.n[:-1]))]
+
+    def split(loop: str, outer: str, inner: str, size: int, edge: str, whole: int) -> str:
+        """A block of a loop; the loop that is left inside it."""
+        if size >= whole:
+            return loop
+        steps.append(Split(loop, outer, inner, size, edge))
+        order.append(outer)
+        return inner
+
+    mm = split(m, "um", "mm", unit_m, "short", p.m)
+    nn = split(n, "un", "nn", unit_n, "short", p.n)
+    if not order:
+        steps.append(Split(n, "un", "nn", p.n, "short"))
+        order, nn = ["un"], "nn"
+    parallel = tuple(order)
+    kk = split(k, "kb", "kk", block_k, "short", p.k)
+    at, kept = order[-1], kk != k
+    tiled = [Split(nn, "j", "jj", t.columns, "back"), Split("jj", "v", "l", t.width)]
+    copies, inner = ["v"], ["j"]
+    if p.m > 1:
+        tiled.insert(0, Split(mm, "i", "u", t.rows, "back"))
+        copies.insert(0, "u")
+        inner.insert(0 if rows_outside else 1, "i")
+    tiled.append(Split(kk, "k", "t", 2, "rest"))
+    steps += [*tiled, Bind("parallel", parallel), Bind("vector", ("l",)), Bind("unroll", ("t", *copies)),
+              Order((*order, *inner, "l", *(v.name for r in reductions(nest) for v in r.over if v.hi == 0), "k", "t",
+                     *copies))]
+    if p.b:
+        where, panel = (at, ("j",)) if rows_outside else ("j", ())
+        steps.append(Stage(operand(c.b, c.a), where, (*panel, kk, "v", "l"), *turned(p.b, kk)))
+    if p.a:
+        steps.append(Stage(operand(c.a, c.b), "i", (kk, "u"), *turned(p.a, kk)))
+    return Plan("panels", (*steps, *ahead(p, t, kept, inner, target)))
+
+
+def turned(how: str, along: str) -> tuple[str, int] | tuple[()]:
+    """How a copy is transposed, if it is."""
+    return (along, TURNED) if how == "turned" else ()
+
+
+def ahead(p: Product, t: Tile, kept: bool, inner: list[str], target: Target) -> Iterator[Step]:
+    """Prefetches of operands in place and of outputs."""
+    c = p.c
+    b_bytes, panel = p.k * p.n * p.itemsize, p.k * t.columns * p.itemsize
+    if is_plain(c.b) and not p.b and (kept or row_bytes(c.b, c.k) >= PAGE or b_bytes >= FAR_B):
+        yield Ahead(operand(c.b, c.a), "t", 1, "kb" if kept else "j", not fits(panel, 1, target))
+    if p.far_a:
+        yield Ahead(operand(c.a, c.b), "t", LINE // c.a.dtype.itemsize, "u")
+    elif is_plain(c.a) and not kept and p.m > 1 and coefficient(c.a.attr[1][0], c.m[-1]) == p.k:  # type: ignore[index]
+        yield Ahead(operand(c.a, c.b), "k", 1, "i")
+    if not kept and p.k <= SHORT_K and p.m > 1:
+        yield Ahead(c.outputs[0].param, inner[-1], 0, inner[-1])
+
+
+def operand(value: Value, other: Value) -> str:
+    """The buffer that one side of a product is called after: one that the other side does not read, if there is any."""
+    used = [[v.attr[0] for v in walk(x) if v.op == "load"] for x in (value, other)]  # type: ignore[index]
+    return next((name for name in used[0] if name not in used[1]), used[0][0])
+
+
+def units(p: Product, t: Tile, block_k: int, target: Target) -> tuple[int, int]:
+    """Rows and columns of a unit of work, whole tiles. Their number changes no result."""
+    c, itemsize = p.c, p.itemsize
+    down, across = ceil(p.m / t.rows), ceil(p.n / t.columns)
+    others = prod([extent(v) for v in (*c.batch, *c.m[:-1], *c.n[:-1])])
+    wanted = max(1, min(UNITS * target.units, p.m * p.n * p.k * others // UNIT_WORK) // others)
+    if p.a or p.b:  # panels of B stay in the second-level cache while rows pass by
+        tall, wide = down, max(1, min(room(2, target) // SHARED // (block_k * t.columns * itemsize), across // wanted))
     else:
-        rows, vectors, dots, cycles = register_tile(c, block_k, width, target, a == "place", b == "place",
-                                                    a == "place" != b and not far_a)
-        if target.language == "llvm" and a == "place" and not far_a and b != "turned" and block_k == k:
-            paired = pair_tile(c, width, target)
-            if paired[2] < cycles:
-                rows, vectors, dots, group, b = *paired[:2], 0, 2, "panels"
-    near = a == b == "place" and not (streamed or far_a or dots) and stays_near(c, rows, vectors, target)
-    if near:
-        block_k = near_steps(c, rows, vectors, target)
-    columns, n = vectors * width // group, n - dots
-    if dots and not lanes_along_rows(c):
-        block_k = k
-    waste = ceil(m / rows) * rows * ceil(n / columns) * columns / (m * n)
-    if waste > machine(target).costs.max_waste and len(c.m) + len(c.n) > 2:
-        return f"no panels: tiles of {rows} x {columns} waste too much of {m} x {n}"
-    passed = b != "place" and a == "place" and not far_a
-    if streamed:
-        wide = max(1, min(target.units, n // STREAM_COLUMNS))
-        unit_m, unit_n = ceil(m / rows) * rows, ceil(ceil(n / columns) / wide) * columns
-    elif passed and group == 1:
-        unit_m, unit_n = tall_units(c, n, rows, columns, block_k, target)
-    else:
-        unit_m, unit_n = units(c, n, rows, columns, block_k, b == "place", target, group > 1, near)
-    by_rows = passed or unit_n >= n > columns and writes_rows(c, unit_n, block_k, b == "place", target)
-    outer = tuple(v.name for v in (*c.batch, *c.m[:-1], *c.n[:-1]))
-    block_m = rows if by_rows else unit_m
-    return PanelPlan("panels", outer, unit_m, unit_n, block_m, block_k, rows, vectors, width, a, b, dots, group,
-                     begins_at_once(c, block_k, target))
+        tall = min(down, ceil(UNIT_ROWS / t.rows))
+        wide = max(1, min(across, across * ceil(down / tall) // wanted))
+    if block_k < p.k:  # as do their sums
+        tall = max(1, min(tall, room(2, target) // (t.rows * wide * t.columns * itemsize)))
+    if target.units > 1:
+        tall = min(tall, max(1, down * ceil(across / wide) // wanted))
+    strips, parts = ceil(across / wide), ceil(down / tall)
+    if 1 < strips * parts * others < MANY_UNITS * target.units:  # none of the workers waits for the last
+        strips = min(across, next(s for s in range(strips, strips + target.units)
+                                  if s * parts * others % target.units == 0))
+    return ceil(down / parts) * t.rows, ceil(across / strips) * t.columns
 
 
-def streamed_operands(c: Contraction, target: Target) -> tuple[str, str, int]:
-    """How A and B are read where few rows of A, plain in memory, use a large B, and the steps of the sum per block."""
-    m = extent(c.m[-1])
-    facts = machine(target)
-    if m >= facts.declared.side_by_side:
-        return packed_form(c), "place", STREAM_K_PACKED
-    return "place", "place", ROW_K if m == 1 and facts.speed.long_streams else STREAM_K
-
-
-def operands(c: Contraction, width: int, target: Target, in_place: bool, long: bool) -> tuple[str, str, int]:
-    """How A and B are read elsewhere, and the steps of the sum per block. `in_place`: B may be; `long`: a few vectors
-    of each of its rows are more than the first-level cache holds."""
-    m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
-    a, costs = "place" if is_plain(c.a) else packed_form(c), machine(target).costs
-    far_a = a == "place" and row_bytes(c.a, c.k) > c.a.dtype.itemsize
-    far_b, narrow = in_place and row_bytes(c.b, c.k) >= costs.far_step, target.registers <= FEW_REGISTERS
-    near = in_place and fits_in_place(c, k * n * max(c.a.dtype.itemsize, 4), target)
-    if in_place and (m < costs.pack_rows or near and not far_a and not (
-            m >= SHARED_ROWS and (far_b if long or far_b and narrow else is_crowded(c, target)))):
-        b = "place"
-    else:
-        b = "panels" if steps_closely(c.b, c.n[-1:]) else "turned"
-    if a == b == "place":
-        return a, b, k
-    return a, b, part(k, MAX_K if a == "place" and not far_a else MAX_K_PACKED, width)
-
-
-def packed_form(c: Contraction) -> str:
-    """How A is packed."""
-    return "panels" if steps_closely(c.a, c.m[-1:]) else "turned"
-
-
-def fits_in_place(c: Contraction, b_bytes: int, target: Target) -> bool:
-    """Whether B stays in the second-level cache, its rows whole lines long and spread over the sets of the first."""
-    step = row_bytes(c.b, c.k)
-    return fits(b_bytes, 2, target) and step % target.vector_bytes == 0 and step % PAGE != 0
-
-
-def is_crowded(c: Contraction, target: Target) -> bool:
-    """Whether rows of a panel of B, in place, meet in few sets of the first-level cache, so that it does not hold them:
-    rows of 256 bytes, 512 apart, have half of it."""
-    row, n = NEAR_VECTORS * target.vector_bytes, extent(c.n[-1]) * c.b.dtype.itemsize
-    return n > row and extent(c.k[-1]) * row > spread_room(c, row, target)
-
-
-def spread_room(c: Contraction, row: int, target: Target) -> int:
-    """Bytes of the first-level cache in the sets that the first `row` bytes of rows of B meet in."""
-    return room(1, target) * row // max(row, gcd(row_bytes(c.b, c.k), PAGE))
-
-
-def stays_near(c: Contraction, rows: int, vectors: int, target: Target) -> bool:
-    """Whether tiles that would wait for rows of B in place from the second-level cache meet blocks of K instead, which
-    the first one holds while rows of A pass by. Not where these would come from memory, in parts: 5-10% lost at
-    1000x112x1000."""
-    row, k = vectors * target.vector_bytes, extent(c.k[-1])
-    facts = machine(target)
-    step = least_step(rows, vectors, facts, facts.declared.fma_per_cycle)
-    waits = row / facts.costs.l2_bytes > step and not fits(k * row, 1, target)
-    a_bytes = product(extent(v) for v in (*c.batch, *c.m, *c.k)) * c.a.dtype.itemsize
-    return waits and extent(c.m[-1]) > NEAR_ROWS and fits(SHARED * a_bytes, 2, target) and k % 2 == 0 and (
-        near_steps(c, rows, vectors, target) >= LEAST_NEAR)
-
-
-def near_steps(c: Contraction, rows: int, vectors: int, target: Target) -> int:
-    """Steps of the sum for which a panel of B in place stays in the first-level cache beside two tiles of A: equal
-    parts of K, of whole iterations."""
-    row = vectors * target.vector_bytes
-    most = spread_room(c, row, target) // (row + 2 * rows * c.a.dtype.itemsize)
-    return part(extent(c.k[-1]), max(2, most), 2)
-
-
-def fits_halves(c: Contraction, width: int, target: Target) -> bool:
-    """Whether the columns are an odd number of half vectors, which are as fast: no packing, no sums to be added up."""
-    m, n = (extent(vs[-1]) for vs in (c.m, c.n))
-    odd = n % width == width // 2 and n < HALVES * width
-    return machine(target).declared.fma_per_cycle == 1 and m >= PAIR_LEAST and odd
+def part(k: int, most: int, multiple: int) -> int:
+    """Steps of the sum per block: all of them, or equal parts of a multiple; the last one has a square at least."""
+    size = ceil(ceil(k / ceil(k / most)) / multiple) * multiple
+    return k if k <= most else next(s for s in range(size, 0, -multiple) if not 0 < k % s < TURNED)

@@ -216,45 +216,6 @@ class GroupAttentionPlan(Fields):
 
 
 @dataclass(frozen=True, slots=True)
-class PanelPlan:
-    """A contraction in register tiles over panels. The innermost variables of M, N and K are tiled; lengths are theirs.
-
-    outer: the other variables of the domain, in the order of the parallel loop
-    unit_m, unit_n: the output of one iteration of the parallel loop
-    block_m, block_k: rows and steps of the sum that are packed at a time
-    rows, vectors, width: the microkernel holds rows x vectors accumulators of `width` lanes
-    a, b: 'place' where an operand is read in place, 'panels' where it is packed as [k, m] or [k, n], 'turned' where
-        that is read along k, in squares that are transposed in registers
-    dots: columns after the last tile, fewer than a vector, by dot products with lanes along K
-    group: steps of the sum beside each other in a vector of packed B, which has so many times fewer columns then
-    begun: whether sums begin with their first products, not with zeros
-    """
-
-    strategy: str
-    outer: tuple[str, ...]
-    unit_m: int
-    unit_n: int
-    block_m: int
-    block_k: int
-    rows: int
-    vectors: int
-    width: int
-    a: str
-    b: str
-    dots: int = 0
-    group: int = 1
-    begun: bool = False
-
-    @property
-    def columns(self) -> int:
-        """Columns of a register tile."""
-        return self.vectors * self.width // self.group
-
-    def __str__(self) -> str:
-        return plan_text(self)
-
-
-@dataclass(frozen=True, slots=True)
 class QuantizedPlan(Fields):
     """A vector times quantised blocks. `panel` and `lane` name the nest's index variables.
 
@@ -283,9 +244,9 @@ class JoinedPlan:
         return "\n".join(["plan joined", *map(str, self.plans)])
 
 
-AnyPlan = (Plan | JoinedPlan | PackedPlan | PanelPlan | TilePlan | MatrixPlan | TeamPlan | WindowPlan | GroupWindowPlan
+AnyPlan = (Plan | JoinedPlan | PackedPlan | TilePlan | MatrixPlan | TeamPlan | WindowPlan | GroupWindowPlan
            | AttentionPlan | AttentionGradientPlan | AttentionFewPlan | GroupAttentionPlan | QuantizedPlan)
-_KINDS = {"packed": PackedPlan, "panels": PanelPlan, "tiles": TilePlan, "matrix": MatrixPlan, "teams": TeamPlan,
+_KINDS = {"packed": PackedPlan, "tiles": TilePlan, "matrix": MatrixPlan, "teams": TeamPlan,
           "window": WindowPlan, "window_groups": GroupWindowPlan,
           "attention": AttentionPlan, "attention_gradient": AttentionGradientPlan,
           "attention_few": AttentionFewPlan, "attention_groups": GroupAttentionPlan,

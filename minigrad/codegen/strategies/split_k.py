@@ -7,9 +7,8 @@ from minigrad.codegen.kernel import Define, Nest, Param, Store
 from minigrad.codegen.lowering.flatten import offset
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.packed import MIN_WORK, plan, size
-from minigrad.codegen.strategies.panel_form import LEAST_NEAR
 from minigrad.codegen.strategies.panels import plan as panel_plan
-from minigrad.codegen.strategies.plan import PackedPlan, PanelPlan
+from minigrad.codegen.strategies.plan import PackedPlan
 from minigrad.codegen.strategies.recognise import recognise
 from minigrad.expr import Var, product
 from minigrad.target import Target
@@ -17,9 +16,6 @@ from minigrad.value import load, local, reduce, substitute
 
 BLOCKS = 8
 """Blocks of work worth having: enough for several workers, whatever their number."""
-
-TILES = 24
-"""Register tiles that are enough without it."""
 
 SIDE = 64
 """Rows and columns of the output in one of them."""
@@ -39,12 +35,7 @@ def split_k(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
     if not isinstance(outputs, int) or isinstance(found, str):
         return [nest]
     m, n, k = size(found.m), size(found.n), size(found.k)
-    tiled = panel_plan(nest, target)
-    if isinstance(tiled, PanelPlan):
-        streamed = tiled.b == "place" and tiled.block_k < (LEAST_NEAR if tiled.a == "place" else k)
-        if streamed and tiled.block_k < k or m * n >= TILES * tiled.rows * tiled.columns:
-            return [nest]
-    elif not isinstance(plan(nest, target), PackedPlan):
+    if isinstance(panel_plan(nest, target), str) and not isinstance(plan(nest, target), PackedPlan):
         return [nest]
     blocks = ceil(m / SIDE) * ceil(n / SIDE) * size(found.batch)
     count, v = best_part(found.k, min(BLOCKS // blocks, k // MIN_PART, m * n * k // MIN_WORK))

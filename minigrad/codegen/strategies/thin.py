@@ -7,12 +7,14 @@ B is small beside A, which is read once, front to back; what `contraction` does 
 """
 from __future__ import annotations
 
+from dataclasses import replace
+
 from minigrad.codegen.kernel import Define, Nest, Param, Store
 from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.strategies.packed import is_plain, size
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.dtype import bfloat16, float16
-from minigrad.expr import Index
+from minigrad.expr import Index, Var
 from minigrad.target import Target
 from minigrad.value import Value, binary, free_variables, load, reduce
 
@@ -29,20 +31,30 @@ def turn_thin(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
     if isinstance(c, str) or not is_thin(c, target):
         return [nest]
     rows = tuple(v for v in (*c.batch, *c.n) if v in free_variables(c.b))
+    return turn(nest, c, rows, scratch)
+
+
+def turn(nest: Nest, c: Contraction, rows: tuple[Var, ...], scratch: list[Param]) -> list[Nest]:
+    """The two nests of a contraction: `rows` are the variables of B besides the sum's."""
     place: Index = 0
     for v in (*rows, *c.k):
         place = place * extent(v) + v
     w = Param(f"w{len(scratch)}", c.b.dtype, (size((*rows, *c.k)),), "out")
     scratch.append(w)
-    total = next(s for s in nest.body if isinstance(s, Define) and s.name == c.name)
-    turned = Define(c.name, reduce("sum", c.k, binary("mul", c.a, load(w.name, (place,), w.dtype))))
+    turned = reduce("sum", c.k, binary("mul", c.a, load(w.name, (place,), w.dtype)))
     return [Nest((*rows, *c.k), (Store(w.name, (place,), c.b),)),
-            Nest(nest.domain, tuple(turned if s is total else s for s in nest.body))]
+            Nest(nest.domain, tuple([replace(s, value=turned) if isinstance(s, Define) and s.name == c.name else s
+                                     for s in nest.body]))]
 
 
 def as_stored(value: Value) -> Value:
     """What a value is widened from where it is a half one, as wide vectors read at no cost; else itself."""
     return value.args[0] if value.op == "cast" and value.args[0].dtype in (float16, bfloat16) else value
+
+
+def is_long(m: int, k: int, width: int) -> bool:
+    """Whether turning B and adding up lanes is little beside m rows and k steps of the sum."""
+    return k >= MIN_VECTORS * width and m >= MIN_ROWS
 
 
 def is_thin(c: Contraction, target: Target) -> bool:
@@ -52,6 +64,6 @@ def is_thin(c: Contraction, target: Target) -> bool:
     if any(not isinstance(v.hi, int) for v in (*c.batch, *c.m, *c.n, *c.k)) or not is_plain(as_stored(c.a)):
         return False
     width, k = target.lanes(c.a.dtype.bits), c.k[-1]
-    if not 1 < extent(c.n[0]) < width or extent(k) < MIN_VECTORS * width or size(c.m) < MIN_ROWS:
+    if not extent(c.n[0]) < width or not is_long(size(c.m), extent(k), width):
         return False
     return value_accesses(c.a, ())[0].step(k) == 1 and any(a.step(k) != 1 for a in value_accesses(c.b, ()))

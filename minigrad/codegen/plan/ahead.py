@@ -1,0 +1,112 @@
+"""Prefetches: what later iterations read, or this one is going to store, `ahead p1 at k by 1 of j`."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from minigrad.codegen.cost.caches import LINE
+from minigrad.codegen.ir.nodes import Loop, Prefetch, Stmt
+from minigrad.codegen.kernel import Store
+from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.codegen.plan.loops import Here
+from minigrad.codegen.plan.steps import Ahead
+from minigrad.dtype import DType
+from minigrad.expr import Index, Var, subs, variables
+from minigrad.value import Value, walk
+
+if TYPE_CHECKING:
+    from minigrad.codegen.plan.build import Builder
+
+
+def operands_ahead(b: Builder, bodies: Sequence[Value], name: str, here: Here) -> list[Stmt]:
+    """What an iteration of a sum's loop prefetches of what its terms read."""
+    out: list[Stmt] = []
+    for a in b.loops.ahead:
+        if a.at == name and (a.of or any(b.loops.kind.get(x) == "vector" for x in here.places)):
+            loads = [(v.attr[1][0], v.dtype) for v in walk(*bodies)
+                     if v.op == "load" and v.attr[0] == a.operand]  # type: ignore[index]
+            moved = [x for x in loads if not a.of or b.loops.root[a.of] in variables(x[0])]
+            out += _prefetches(b, a, moved, here, out)
+    return out
+
+
+def outputs_ahead(b: Builder, name: str, here: Here) -> list[Stmt]:
+    """What an iteration of a loop around the sums prefetches of what it stores."""
+    out: list[Stmt] = []
+    inside = tuple([x for x in b.loops.order if x not in here.places and not b.loops.space[x]])
+    for a in b.loops.ahead:
+        if a.at == name and not b.loops.space[name]:
+            places = [(s.indices[0], b.dtypes[s.param]) for s in b.nest.body
+                      if isinstance(s, Store) and s.param == a.operand]
+            out += _prefetches(b, a, places, replace(here, copies=inside), out)
+    return out
+
+
+def _prefetches(b: Builder, a: Ahead, places: Iterable[tuple[Index, DType]], here: Here, known: list[Stmt]
+                ) -> list[Stmt]:
+    """Prefetches of places of a buffer, moved ahead, for copies that are open or not, a line of memory once."""
+    loops = b.loops
+    copies = {x: Var(x, 0, loops.most(x) - 1) for x in here.copies if loops.kind[x] == "unroll"}
+    open_ = here.gone.union(here.places, copies)
+    start: dict[str, Index] = {x: 0 for x in loops.order if x not in open_ or loops.kind.get(x) == "vector"}
+    at = dict(b.located(replace(here, places={**here.places, **start, **copies})).at)
+    if a.of:
+        root = loops.root[a.of]
+        at[root] = at[root] + a.by * loops.stride(a.of, here)
+    out: list[Stmt] = []
+    for index, dtype in places:
+        place = subs(index, at) + (0 if a.of else a.by * 8 // dtype.bits)
+        run = _run(b, a, place, copies, dtype, here)
+        if run is not None:
+            out += [s for s in run if s not in out and s not in known]
+            continue
+        line, used = LINE * 8 // dtype.bits, list[tuple[Var, int]]()
+        for x, v in copies.items():
+            step = coefficient(place, v)
+            beside = max(line // abs(step), 1) if isinstance(step, int) and step else 1  # copies that share a line
+            count = 1 if step == 0 else -(-loops.most(x) // beside)
+            each = Var(x, 0, count - 1)
+            used += [(each, count)] if count > 1 else []
+            place = subs(place, {v: each * beside if count > 1 else 0})
+        sharing = [x for x in _between(b, a, here) if here.places[x] not in variables(place)]
+        if len(used) == 1 and sharing:
+            (each, count), x = used[0], sharing[-1]
+            share = -(-count // loops.most(x)) if isinstance(loops.extent(x), int) else 1
+            first = here.places[x] * share
+            fetches: list[Stmt] = [Prefetch(a.operand, subs(place, {each: (first + q) % count}), a.far)
+                                   for q in range(share)]
+        else:
+            fetches = [Prefetch(a.operand, place, a.far)]
+            for each, count in reversed(used):
+                fetches = [Loop(each, 0, count, "unroll", tuple(fetches))]
+        out += [s for s in fetches if s not in out and s not in known]
+    return out
+
+
+def _between(b: Builder, a: Ahead, here: Here) -> list[str]:
+    """Open loops of the domain that are serial and inside the one that a prefetch is ahead of."""
+    order = b.loops.order
+    first = order.index(a.of) + 1 if a.of in order else len(order)
+    return [x for x in order[first:] if x in here.places and b.loops.kind[x] == "serial" and not b.loops.space[x]]
+
+
+def _run(b: Builder, a: Ahead, place: Index, copies: dict[str, Var], dtype: DType, here: Here) -> list[Stmt] | None:
+    """Lines of one run of memory, of which each iteration of a sum's loop prefetches its share; None where the copies
+    and that loop do not read one."""
+    loops, k = b.loops, here.places[a.at]
+    if not isinstance(k, Var) or not loops.space[a.at] or not a.of or loops.space[a.of]:
+        return None
+    root = loops.root[a.at]
+    step = coefficient(place, k)
+    apart = [(v, coefficient(place, v)) for v in copies.values()]
+    apart = [(v, c) for v, c in apart if c != 0]
+    serial = [x for x in loops.inside(root.name) if loops.kind[x] != "unroll"]
+    if len(apart) != 1 or serial != [a.at] or step != loops.stride(a.at, here) or apart[0][1] != root.hi + 1:
+        return None
+    (v, _), line = apart[0], LINE * 8 // dtype.bits
+    share = (v.hi + 1) * step  # type: ignore[operator]
+    if not isinstance(share, int):
+        return None
+    start = subs(place, {v: 0, k: 0})
+    return [Prefetch(a.operand, start + k * share + q * line, a.far) for q in range(-(-share // line))]
