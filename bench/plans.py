@@ -1,8 +1,8 @@
 """How well plans are ranked: cycles that `codegen/cost/plans.py` predicts beside times measured, over random products.
 
-For each product the register tiles that the contraction policy chooses from are run in turn, on one thread. Printed are
-the rank correlation of prediction and time, over all and within a product, what the cheapest by prediction loses to the
-fastest, and likewise what the policy's own choice does.
+For each product the register tiles that its policy chooses from, panels or contraction, run in turn, on one thread.
+Printed are the rank correlation of prediction and time, over all and within a product, what the cheapest by prediction
+loses to the fastest, and likewise what the policy's own choice does.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.split import split_divisions
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.steps import Plan
-from minigrad.codegen.strategies import contraction
+from minigrad.codegen.strategies import contraction, panels
 from minigrad.engine.compile import render
 from minigrad.runtime.device import Device, Launch
 from minigrad.runtime.registry import get_device
@@ -90,6 +90,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", metavar="FILE", help="write a line for each product")
     options = parser.parse_args(arguments)
     random, device = np.random.default_rng(options.seed), get_device("CPU")
+    if device.target.units != 1:
+        parser.error(f"expected MINIGRAD_THREADS=1, got {device.target.units} threads")
     one = replace(device.target, units=1)
     rows: list[dict[str, Any]] = []
     predicted: list[float] = []
@@ -97,8 +99,9 @@ def main(arguments: list[str]) -> int:
     while len(rows) < options.count:
         name, kernel = product(random)
         nest = kernel.nests[0]
-        chosen, every = contraction.plan(nest, device.target), list(contraction.candidates(nest, device.target))
-        if chosen is None or len(every) < 4:
+        policy = contraction if isinstance(panels.plan(nest, one), str) else panels
+        chosen, every = policy.plan(nest, one), list(policy.candidates(nest, one))
+        if not isinstance(chosen, Plan) or len(every) < 4:
             continue
         cheapest = min(every, key=lambda plan: estimate(nest, plan, one).cycles)
         some = [every[k] for k in random.permutation(len(every))[:MOST - 2]]

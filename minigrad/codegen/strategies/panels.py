@@ -166,20 +166,32 @@ def product(c: Contraction, target: Target) -> Product:
 
 
 def best_tile(p: Product, target: Target) -> tuple[float, Tile | None]:
-    """The register tile with the fewest cycles, and these; of rows, as many as lanes copy where A is packed."""
+    """The register tile with the fewest cycles, and these."""
+    return min(tiles(p, target), key=lambda t: t[0], default=(inf, None))
+
+
+def candidates(nest: Nest, target: Target) -> Iterator[Plan]:
+    """The plans that `plan` chooses from: one for each register tile."""
+    if isinstance(plan(nest, target), Plan):
+        p = product(with_row(nest), target)  # type: ignore[arg-type]
+        yield from (with_tile(nest, p, tile, target) for _, tile in tiles(p, target))
+
+
+def tiles(p: Product, target: Target) -> list[tuple[float, Tile]]:
+    """Register tiles and the cycles of all of a product; of rows, as many as lanes copy where A is packed."""
     step = 0 if p.b else row_bytes(p.c.b, p.c.k)
-    return _best_tile(p.m, p.n, p.k, p.c.a.dtype.bits, bool(p.a), step > machine(target).costs.far_step, step >= PAGE,
-                      target)
+    return _tiles(p.m, p.n, p.k, p.c.a.dtype.bits, bool(p.a), step > machine(target).costs.far_step, step >= PAGE,
+                  target)
 
 
 @lru_cache(maxsize=1 << 10)
-def _best_tile(m: int, n: int, k: int, bits: int, copied: bool, far: bool, apart: bool, target: Target
-               ) -> tuple[float, Tile | None]:
+def _tiles(m: int, n: int, k: int, bits: int, copied: bool, far: bool, apart: bool, target: Target
+           ) -> list[tuple[float, Tile]]:
     """`far`, `apart`: rows of B in place are far from each other, or pages."""
     width, rate = min(16, target.lanes(bits)), machine(target).declared.fma_per_cycle
     widths = [(width, rate)] if rate > 1 else [(width, 1), (width // 2, 2)]  # two half vectors begin in a cycle
     spare = 1 if target.registers <= FEW_REGISTERS else SPARE_REGISTERS
-    found: tuple[float, Tile | None] = inf, None
+    found = []
     for width, rate in widths:
         for vectors in range(1, min(MAX_VECTORS, n // width) + 1):
             steps = step_cycles(m, vectors, rate, vectors * width * max(bits // 8, 4), k, far, apart, target)
@@ -190,8 +202,7 @@ def _best_tile(m: int, n: int, k: int, bits: int, copied: bool, far: bool, apart
                 cycles = ceil(m / rows) * across * (steps(rows) * k + tile + rows * vectors)
                 if (rows, vectors) == (USUAL[0], target.registers // 8) and not apart:
                     cycles *= USUAL[1]
-                if cycles < found[0]:
-                    found = cycles, Tile(rows, vectors, width)
+                found.append((cycles, Tile(rows, vectors, width)))
     return found
 
 
