@@ -9,7 +9,7 @@ import numpy as np
 from minigrad.codegen.kernel import Define, Kernel
 from minigrad.codegen.kernel_text import parse_kernel
 from minigrad.codegen.plan.spaces import spaces
-from minigrad.codegen.plan.steps import EDGES, Ahead, Bind, Order, Parts, Plan, Sizes, Split, Stage, Step
+from minigrad.codegen.plan.steps import EDGES, Ahead, Bind, Fuse, Order, Parts, Plan, Sizes, Split, Stage, Step
 from minigrad.dtype import DType
 from minigrad.value import free_variables, walk
 
@@ -142,7 +142,7 @@ def random_case(rng: Random, name: str) -> Case:
     return Case(kernel, arrays, {d.name: n for d in kernel.dims})
 
 
-def _copy(rng: Random, order: list[str], roots: dict[str, str], kernel: Kernel) -> Step:
+def _copy(rng: Random, order: list[str], roots: dict[str, str], kernel: Kernel, items: bool) -> Step:
     """A copy of an operand over the loops inside some loop that it is read along, or nearly those."""
     operand = str(rng.choice([p.name for p in kernel.params if p.mode == "in"]))
     values = [s.value for s in kernel.nests[0].body if isinstance(s, Define)]
@@ -152,7 +152,8 @@ def _copy(rng: Random, order: list[str], roots: dict[str, str], kernel: Kernel) 
     inside = [x for x in order[first + 1:] if (roots[x] in read) != (rng.random() < 0.05)] or [order[-1]]
     layout = [str(x) for x in rng.permutation(inside)]
     turned = str(rng.choice(layout)) if len(layout) > 1 and rng.random() < 0.2 else ""
-    return Stage(operand, order[first], tuple(layout), turned, 2 if turned else 1)
+    return Stage(operand, order[first], tuple(layout), turned, 2 if turned else 1, items,
+                 bool(items and rng.random() < 0.5))
 
 
 def _ahead(rng: Random, names: list[str], outside: dict[str, int], kernel: Kernel) -> Ahead:
@@ -171,8 +172,8 @@ def _array(rng: Random, dtype: DType, size: int, empty: bool) -> np.ndarray:
     return rng.integers(-9, 10, size).astype(dtype.np)
 
 
-def random_plan(rng: Random, kernel: Kernel) -> Plan:
-    """Random steps for the kernel's nest."""
+def random_plan(rng: Random, kernel: Kernel, groups: bool = False) -> Plan:
+    """Random steps for the kernel's nest; for work-groups."""
     nest, = kernel.nests
     names: list[str] = []
     outside: dict[str, int] = {}
@@ -184,39 +185,53 @@ def random_plan(rng: Random, kernel: Kernel) -> Plan:
     steps: list[Step] = [Sizes(tuple(sizes))] if sizes else []
     letters = iter(rng.permutation(list(LETTERS)))
     small: set[str] = set()
+    if rng.random() < 0.15 and len(names) > 1:
+        one, other, name = *(str(x) for x in rng.permutation(names)[:2]), f"{next(letters)}f"
+        if outside[one] == outside[other] or rng.random() < 0.1:
+            steps.append(Fuse(one, other, name))
+        if outside[one] == outside[other]:
+            names = [name if x == one else x for x in names if x != other]
+            outside[name] = outside[one]
     roots = {x: x for x in names}
     for _ in range(int(rng.integers(0, 6))):
         x = str(rng.choice(names))
         outer, inner = f"{next(letters)}o", f"{next(letters)}i"
-        edge = str(rng.choice(EDGES, p=(0.2, 0.3, 0.3, 0.2) if outside[x] == 0 else (0.2, 0.0, 0.6, 0.2)))
+        likely = (0.2, 0.2, 0.2, 0.2, 0.2) if outside[x] == 0 else (0.2, 0.0, 0.2, 0.4, 0.2)
+        edge = "guard" if groups and rng.random() < 0.8 else str(rng.choice(EDGES, p=likely))
         into = bool(rng.random() < 0.15)
         steps.append(Split(x, outer, inner, int(rng.choice(COUNTS)), edge, into))
         names[names.index(x):names.index(x) + 1] = [outer, inner]
         outside[outer] = outside[inner] = outside[x]
         small.add(outer if into else inner)
         roots[outer] = roots[inner] = roots[x]
-    return Plan("", (*steps, *_bound(rng, names, outside, small, roots, kernel)))
+    return Plan("", (*steps, *_bound(rng, names, outside, small, roots, kernel, groups)))
 
 
 def _bound(rng: Random, names: list[str], outside: dict[str, int], small: set[str], roots: dict[str, str],
-           kernel: Kernel) -> list[Step]:
+           kernel: Kernel, groups: bool) -> list[Step]:
     """How loops run and in which order."""
     kinds: dict[str, list[str]] = {}
     lanes: set[int] = set()
     for x in names:
-        if x in small and rng.random() < 0.35 and outside[x] not in lanes:
+        if groups and (outside[x] == 0 and (x not in small or rng.random() < 0.5)):
+            kinds.setdefault("item" if x in small else "group", []).append(x)
+        elif groups and x in small and rng.random() < 0.4 and outside[x] not in lanes:
+            kinds.setdefault("item", []).append(x)
+            lanes.add(outside[x])
+        elif x in small and not groups and rng.random() < 0.35 and outside[x] not in lanes:
             kinds.setdefault("vector", []).append(x)
             lanes.add(outside[x])
         elif x in small and rng.random() < 0.8:
             kinds.setdefault("unroll", []).append(x)
         elif outside[x] == 0 and x not in small and rng.random() < 0.5:
             kinds.setdefault("parallel", []).append(x)
-    parallel = kinds.get("parallel", [])
+    parallel = kinds.get("parallel", kinds.get("group", []))
     rng.shuffle(parallel)
+    parallel = [*parallel, *sorted(kinds.get("item", []), key=lambda x: outside[x] > 0)]
     unrolled = kinds.get("unroll", [])
     copies = [x for x in unrolled if outside[x] == 0 and rng.random() < 0.7]
     domain = [x for x in names if outside[x] == 0 and x not in parallel and x not in copies]
-    sums = [x for x in names if outside[x] > 0]
+    sums = [x for x in names if outside[x] > 0 and x not in parallel]
     if rng.random() < 0.5:
         rng.shuffle(domain)
     if rng.random() < 0.3:
@@ -234,6 +249,6 @@ def _bound(rng: Random, names: list[str], outside: dict[str, int], small: set[st
     if parts:
         steps.append(Parts(tuple(parts)))
     if rng.random() < 0.4 and sums and len(order) > 1:
-        steps.append(_copy(rng, order, roots, kernel))
+        steps.append(_copy(rng, order, roots, kernel, groups))
     steps += [_ahead(rng, names, outside, kernel) for _ in range(int(rng.integers(0, 3)))]
     return steps

@@ -153,9 +153,11 @@ def test_a_plan_in_force_is_part_of_every_key() -> None:
 
 @pytest.mark.parametrize("given, message", [
     ({"sum_mul": TILE.replace("l by 8", "l by 9")}, r"for sum_mul: bind vector l: expected 2, 4, 8 or 16 lanes, got 9"),
-    ({"sum_mul": TILE.replace("back", "exact")}, r"for sum_mul: split i0 by 4: expected an edge, back, rest or short"),
+    ({"sum_mul": TILE.replace("back", "exact")}, r"for sum_mul: split i0 by 4: expected an edge, back, guard, "),
     ({"sum_mul": TILE.replace("i0", "i7")}, r"for sum_mul: split i7 -> i u by 4, back: expected a loop among i0 i1 r0"),
-    ({"sum_mul": "plan\n  tile i0 4"}, r"for sum_mul: expected a step among split, sizes, order, bind, parts, "),
+    ({"sum_mul": "plan\n  split i0 -> i t by 4, guard\n  bind group i i1\n  bind item t\n  order i i1 t r0"},
+     r"for sum_mul: bind group: expected 1 work-items of a group at most and 0 bytes .*, got 4 and 0"),
+    ({"sum_mul": "plan\n  tile i0 4"}, r"for sum_mul: expected a step among fuse, split, sizes, order, bind, parts, "),
     ({"sum_mul": 4}, r"for sum_mul: expected the text of a plan, got int"),
     ({"sum_mull": TILE}, r"for sum_mull: expected the name of a kernel that ran, or was shown, in the block"),
 ])
@@ -186,7 +188,8 @@ def test_random_plans_run(device: str) -> None:
         want, accepted = case().numpy(), 0
         kernels = {name: kernel_of(text) for name, text in plans.of(case()).items()}
         for _ in range(60):
-            given = {name: str(random_plan(random, kernel)) for name, kernel in kernels.items()}
+            groups = device != "CPU" and random.random() < 0.5
+            given = {name: str(random_plan(random, kernel, groups)) for name, kernel in kernels.items()}
             try:
                 with plans(given):
                     found = case().numpy()

@@ -92,7 +92,7 @@ def test_what_is_staged_has_its_casts_factors_and_guards() -> None:
     (("at kb as [j]", "at kb as [jx]"), "expected coordinates among .*, got jx"),
     (("[j][kk][v][l]", "[nn][kk]"), "expected coordinates whose blocks do not reach back, got nn"),
     (("by 8, short\n  split kk", "by 8, rest\n  split kk"), "split r0, rest: expected back or short, as l stands"),
-    (("mm by 16, short", "mm by 16, exact"), "expected an edge, back, rest or short, as 16 does not divide"),
+    (("mm by 16, short", "mm by 16, exact"), "expected an edge, back, guard, rest or short, as 16 does not divide"),
     (("u by 4, back", "u by 4, rest"), "split mm by 4, rest: expected back"),
 ])
 def test_what_cannot_be_staged_or_kept_is_an_error(change: tuple[str, str], message: str) -> None:

@@ -16,7 +16,7 @@ from minigrad.codegen.ir.text import print_function
 from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.stages import build_any, stages_of
 from minigrad.codegen.strategies import window_groups
-from minigrad.codegen.strategies.plan import GroupWindowPlan, Plan, TeamPlan, parse_plan
+from minigrad.codegen.strategies.plan import GroupWindowPlan, Plan, parse_plan
 from minigrad.codegen.strategies.recognise_phases import recognise_any
 from minigrad.codegen.strategies.recognise_window import Window, recognise_window
 from minigrad.codegen.strategies.window_groups import (
@@ -87,7 +87,7 @@ def test_a_weight_gradient_of_few_planes_is_split_along_the_batch() -> None:
     assert isinstance(recognise_window(parts[0]), Window)
     parts_equal_the_kernel(kernel, parts, scratch)
     staged = stages_of(kernel, GPU)
-    assert isinstance(staged.stages[0].plan, GroupWindowPlan) and isinstance(staged.stages[1].plan, Plan | TeamPlan)
+    assert isinstance(staged.stages[0].plan, GroupWindowPlan) and isinstance(staged.stages[1].plan, Plan)
     many = flat_kernel(depthwise("weight", 14, 14, batch=4, channels=400), GPU).nests[0]
     assert window_groups.split(many, [], GPU) == [many]
 

@@ -35,6 +35,7 @@ from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.split import split_divisions, split_phases
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.given import PATTERN, Given, given_plans, naming
+from minigrad.codegen.plan.groups import check_room
 from minigrad.codegen.plan.sizes import plan_extents, plane_extents, shares_sizes
 from minigrad.codegen.plan.spaces import is_sum
 from minigrad.codegen.plan.steps import Plan
@@ -46,11 +47,8 @@ from minigrad.codegen.strategies.build_attention_few import build_attention_few
 from minigrad.codegen.strategies.build_attention_gradient import build_attention_gradient
 from minigrad.codegen.strategies.build_attention_groups import build_attention_groups
 from minigrad.codegen.strategies.build_joined import build_joined
-from minigrad.codegen.strategies.build_matrix import build_matrix
 from minigrad.codegen.strategies.build_packed import build_packed
 from minigrad.codegen.strategies.build_quantized import build_quantized
-from minigrad.codegen.strategies.build_teams import build_teams
-from minigrad.codegen.strategies.build_tiles import build_tiles
 from minigrad.codegen.strategies.build_window import build_window
 from minigrad.codegen.strategies.build_window_groups import build_window_groups
 from minigrad.codegen.strategies.choose import choose_plans, is_row_kernel
@@ -63,11 +61,8 @@ from minigrad.codegen.strategies.plan import (
     GroupAttentionPlan,
     GroupWindowPlan,
     JoinedPlan,
-    MatrixPlan,
     PackedPlan,
     QuantizedPlan,
-    TeamPlan,
-    TilePlan,
     WindowPlan,
 )
 from minigrad.codegen.strategies.split_k import split_k
@@ -189,6 +184,7 @@ def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, ta
             extents = plan_extents(nests[0], plan) if isinstance(plan, Plan) else plane_extents(nests)
             general, values = with_arguments(kernel, nests, extents, plan.strategy == "pointwise")
         function = _loops(general, plan, name)
+        check_room(function, target)
     if plan.strategy == PATTERN:
         verify_function(function)
     dims = (*kernel.dims, *values)
@@ -219,12 +215,6 @@ def build_any(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str)
     nest, = nests
     if isinstance(plan, PackedPlan):
         return build_packed(kernel, nest, plan, name)
-    if isinstance(plan, MatrixPlan):
-        return build_matrix(kernel, nest, plan, name)
-    if isinstance(plan, TilePlan):
-        return build_tiles(kernel, nest, plan, name)
-    if isinstance(plan, TeamPlan):
-        return build_teams(kernel, nest, plan, name)
     if isinstance(plan, AttentionPlan):
         return build_attention(kernel, nest, plan, name)
     if isinstance(plan, AttentionFewPlan):

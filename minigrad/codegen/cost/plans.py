@@ -55,7 +55,8 @@ class Estimate:
 
 def estimate(nest: Nest, plan: Plan, target: Target) -> Estimate:
     """What the loops of a plan would take. Raises PlanError as `resolve` does."""
-    return _Model(nest, resolve(nest, plan), target).estimate()
+    loops = resolve(nest, plan)
+    return _Model(loops.nest, loops, target).estimate()
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,7 +156,9 @@ def _check_store(where: str, s: Store, scope: _Scope) -> None:
     if memory.dtype is not s.value.dtype:
         raise fail(where, f"expected a value of {memory.dtype.name}, got {s.value.dtype.name}")
     _check_offset(where, memory, s.offset, scope)
-    if scope.lane is not None and not memory.lanes and not _varies(s.offset, scope) and _varying(s.value, scope):
+    alone = scope.lane is not None and -scope.lane in s.conditions  # lane 0
+    if scope.lane is not None and not memory.lanes and not alone and not _varies(s.offset, scope) \
+            and _varying(s.value, scope):
         raise fail(where, "one element is stored with a value that depends on the lane")
 
 

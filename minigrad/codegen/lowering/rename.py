@@ -1,7 +1,7 @@
 """Kernel -> Kernel: replace index variables everywhere; strip the values of bound symbolic dims."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
@@ -9,7 +9,7 @@ from minigrad.expr import Index, Var, subs, variables
 from minigrad.value import Value, free_variables, map_indices, reductions_in, substitute
 
 
-def statements(nests: tuple[Nest, ...]) -> Iterator[Nest | Define | Store]:
+def statements(nests: Sequence[Nest | Define | Store]) -> Iterator[Nest | Define | Store]:
     """Every nest and statement, outer before inner."""
     stack: list[Nest | Define | Store] = list(reversed(nests))
     while stack:

@@ -34,6 +34,11 @@ def sub_group_name(monoid: str, dtype: DType, width: int) -> str | None:
     return f"sub_{monoid}_{dtype.short}_{width}" if monoid in _JOINED and dtype in _TYPES else None
 
 
+def width_of(name: str) -> int:
+    """How many work-items such a microkernel joins; 0 for another name."""
+    return int(name.rpartition("_")[2]) if sub_group_microkernel(name) is not None else 0
+
+
 @lru_cache(maxsize=256)
 def sub_group_microkernel(name: str) -> Microkernel | None:
     """The microkernel of such a name, as in 'sub_sum_f32_32'."""

@@ -6,24 +6,26 @@ numbers, apart from the rounding of sums in parts.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
-from minigrad.codegen.ir.nodes import Alloc, Function, If, Let, Loop, Stmt
+from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, If, Let, Loop, Stmt
 from minigrad.codegen.ir.nodes import Store as IRStore
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.plan.ahead import outputs_ahead
 from minigrad.codegen.plan.check import check
+from minigrad.codegen.plan.groups import Items, copied_by_items
 from minigrad.codegen.plan.loops import Here, Loops, divides, resolve
-from minigrad.codegen.plan.spaces import Unit, units
+from minigrad.codegen.plan.matrix_units import with_wave
+from minigrad.codegen.plan.spaces import Unit, loaded, touched, units
 from minigrad.codegen.plan.stage import fill, staged
 from minigrad.codegen.plan.steps import Plan, Split
 from minigrad.codegen.plan.sums import inner_reductions, kept_sums, sums_together
 from minigrad.codegen.strategies.launch import function_of, spread
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.expr import Index, Var, bounds
-from minigrad.value import Value, load, local, substitute
+from minigrad.value import Value, const, guard, load, local, substitute
 
 Names = Mapping[str, Value]
 """What the names of definitions stand for."""
@@ -31,25 +33,28 @@ Names = Mapping[str, Value]
 
 def build(kernel: Kernel, nest: Nest, plan: Plan, name: str) -> Function:
     """The loops of one nest of a flat kernel. Raises PlanError where the plan is not one for it."""
-    loops = resolve(nest, plan)
-    check(kernel, nest, loops)
-    return Builder(kernel, nest, loops).function(name)
+    loops = with_wave(resolve(nest, plan))
+    check(kernel, loops)
+    return Builder(kernel, loops).function(name)
 
 
 class Builder:
     """`outer`: loops of the domain around all sums; `copies`: unrolled ones inside them; `middle`: from the outermost
-    loop of a sum to the last loop of the domain that is not unrolled, where sums are kept in memory between them."""
+    loop of a sum to the last loop of the domain that is not unrolled, where sums are kept in memory between them.
+    `items`: of work-groups."""
 
-    def __init__(self, kernel: Kernel, nest: Nest, loops: Loops):
-        self.kernel, self.nest, self.loops = kernel, nest, loops
+    def __init__(self, kernel: Kernel, loops: Loops):
+        self.kernel, self.nest, self.loops = kernel, loops.nest, loops
         self.taken = {p.name for p in kernel.params} | {s.name for s in kernel.scalars} | {d.name for d in kernel.dims}
         self.taken |= set(loops.root)
         self.dtypes = {p.name: p.dtype for p in kernel.params}
         order, first = loops.order, loops.first_sum
-        last = max([first, *(k + 1 for k, x in enumerate(order) if not loops.space[x] and loops.kind[x] != "unroll")])
-        self.outer, self.middle = order[:first], order[first:last]
-        self.copies = tuple([x for x in order[last:] if not loops.space[x]])
+        last = max([first, *(k + 1 for k, x in enumerate(order) if x in loops.kept)])
+        self.outer, self.middle = tuple([x for x in order[:first] if not loops.space[x]]), order[first:last]
+        self.copies = tuple([x for x in order[last:] if not loops.space[x] and loops.kind[x] != "call"])
+        self.items = Items(self) if "item" in loops.kind.values() else None
         self.staged = tuple([staged(self, step) for step in loops.stages])
+        self.stored = touched(self.nest.body)[1]
         self.memory: list[Alloc] = [s.alloc() for s in self.staged]
 
     def name(self, stem: str) -> str:
@@ -63,23 +68,29 @@ class Builder:
 
     def function(self, name: str) -> Function:
         loops = self.loops
-        head = [x for x in self.outer if loops.kind[x] == "parallel"]
+        head = [x for x in self.outer if loops.kind[x] in ("parallel", "group")]
         p, total, places = spread([loops.count(x, Here()) for x in head], head[0] if len(head) == 1 else self.name("p"))
         here = self.located(Here(dict(zip(head, places, strict=True))))
         body = [*(s for x in head for s in (*self.fills(x, here), *outputs_ahead(self, x, here))),
                 *self.domain(len(head), here)]
-        return function_of(self.kernel, name, Loop(p, 0, total, "parallel", (*self.memory, *body)))
+        if self.items is not None:
+            body = [Loop(self.items.var, 0, self.items.count, "item", tuple(body))]
+        kind = "parallel" if self.items is None else "group"
+        return function_of(self.kernel, name, Loop(p, 0, total, kind, (*self.memory, *body)))
 
     # ---- loops ----
 
     def opened(self, here: Here, name: str, place: Index) -> Here:
         """`here` inside a loop."""
-        at = dict(here.at)
-        inside = Here({**here.places, name: place}, at, here.gone, here.whole,
-                      tuple([x for x in here.copies if x != name]), here.masked)
-        v = self.loops.root[name]
-        if v not in at and self.is_open(v.name, inside):
-            at[v] = self.loops.place(v.name, inside)
+        at, places, wave = dict(here.at), {**here.places, name: place}, self.loops.wave
+        inside = Here(places, at, here.gone, here.whole, tuple([x for x in here.copies if x != name]), here.masked)
+        opened = [name]
+        if wave is not None and name == wave.each:
+            places |= wave.places(places)
+            opened = [wave.row, wave.column]
+        for v in [self.loops.root[x] for x in opened]:
+            if v not in at and self.is_open(v.name, inside):
+                at[v] = self.loops.place(v.name, inside)
         return inside
 
     def instead(self, here: Here, s: Split, place: Index) -> Here:
@@ -103,22 +114,26 @@ class Builder:
 
     def fills(self, name: str, here: Here) -> list[Stmt]:
         """The copies of operands that are made in a loop."""
-        return [s for made in self.staged if made.filled == name for s in fill(self, made, here)]
+        return [s for made in self.staged if made.filled == name and not made.step.items
+                for s in fill(self, made, here)]
 
-    def loop(self, name: str, here: Here, inner: Callable[[Here], list[Stmt]]) -> Loop:
-        """A loop and what is inside it."""
+    def loop(self, name: str, here: Here, inner: Callable[[Here], list[Stmt]]) -> list[Stmt]:
+        """A loop and what is inside it; work-items are there already."""
+        if self.items is not None and name in self.items.places:
+            return inner(self.opened(here, name, self.items.places[name]))
         count = self.loops.count(name, here)
         most = self.loops.most(name) if type(count) is not int and self.loops.is_short(name) else count
         var = Var(name, 0, most - 1)
         at = self.opened(here, name, var)
-        return Loop(var, 0, count, self.loops.kind[name], (*self.fills(name, at), *outputs_ahead(self, name, at),
+        loop = Loop(var, 0, count, self.loops.kind[name], (*self.fills(name, at), *outputs_ahead(self, name, at),
                                                            *inner(at)))
+        return [loop] if self.items is None else copied_by_items(self, self.items, name, at, loop)
 
     def copied(self, names: Sequence[str], here: Here, inner: Callable[[Here], list[Stmt]]) -> list[Stmt]:
         """Loops inside each other, and what is inside them."""
         if not names:
             return inner(here)
-        return [self.loop(names[0], here, lambda at: self.copied(names[1:], at, inner))]
+        return self.loop(names[0], here, lambda at: self.copied(names[1:], at, inner))
 
     def domain(self, k: int, here: Here) -> list[Stmt]:
         """The loops of the domain from the k-th on, then the nest's statements."""
@@ -134,7 +149,7 @@ class Builder:
             return self.tile(units(self.nest.body), replace(here, copies=tuple(left)))
         if self.outer[k] in here.gone:
             return self.domain(k + 1, here)
-        return [self.loop(self.outer[k], here, lambda at: self.domain(k + 1, at))]
+        return self.loop(self.outer[k], here, lambda at: self.domain(k + 1, at))
 
     def undecided(self, name: str, here: Here) -> Split | None:
         """The outermost split around a loop whose last block may run as a loop of its own, if nothing is known yet of
@@ -174,7 +189,7 @@ class Builder:
         """Loops of a sum and of the domain inside them, from the k-th on: its accumulators stay in memory from one
         iteration of the sum's to the next."""
         if k < len(self.middle):
-            return [self.loop(self.middle[k], here, lambda at: self.kept(k + 1, at))]
+            return self.loop(self.middle[k], here, lambda at: self.kept(k + 1, at))
         first, *rest = units(self.nest.body)
         here = replace(here, copies=self.copies)
         sums, results = kept_sums(self, first, here)  # type: ignore[arg-type]
@@ -198,19 +213,21 @@ class Builder:
     def each(self, body: Sequence[Unit], here: Here, names: Names) -> list[Stmt]:
         """Statements in order, one element of the domain at a time."""
         out: list[Stmt] = []
-        for s in body:
+        for k, s in enumerate(body):
             if isinstance(s, tuple):
                 emitted, names = sums_together(self, s, here, names)
                 out += emitted
             elif isinstance(s, Define):
                 value, before = self.value(s.value, here, names)
-                name = self.name(s.name)
-                out += [*before, Let(name, value)]
+                name, conditions = self.name(s.name), self.within(here) if loaded(s.value) else ()
+                out += [*before, Let(name, guard(value, const(0, value.dtype), conditions))]
                 names = {**names, s.name: local(name, value.dtype)}
             elif isinstance(s, Store):
                 out += self.store(s, here, names)
             else:
                 out += self.inner(s, here, names)
+            if self.items is not None and touched((s,))[1] & touched(body[k + 1:])[0]:
+                out.append(Barrier())
         return out
 
     def value(self, value: Value, here: Here, names: Names) -> tuple[Value, list[Stmt]]:
@@ -223,7 +240,9 @@ class Builder:
         offset = Rewriter(here.at, locals_=names).index(s.indices[0])
         if s.combine and s.combine != "set":
             value = MONOIDS[s.combine].apply(load(s.param, (offset,), value.dtype), value)
-        return [*before, IRStore(s.param, offset, value, self.own(here) if here.masked else ())]
+        conditions = (*(self.own(here) if here.masked else ()), *self.within(here))
+        once = () if self.items is None else self.items.once(here)
+        return [*before, IRStore(s.param, offset, value, (*once, *conditions))]
 
     def inner(self, nest: Nest, here: Here, names: Names) -> list[Stmt]:
         """An inner nest: its loops, then its statements."""
@@ -247,7 +266,7 @@ class Builder:
             rest = Var(s.loop, 0, length - 1)
             tails.append(Loop(rest, length // s.size * s.size, length, "serial",
                               tuple(self.swept(left, self.instead(here, s, rest), inner, first))))
-        return [loop, *tails] if loop.stop != 0 or not tails else tails
+        return [*loop, *tails] if self.loops.count(x, here) != 0 or not tails else tails
 
     def begun_by(self, name: str, here: Here) -> list[Split]:
         """Splits whose blocks a loop is the outermost over, and which may leave some elements; not those across lanes
@@ -262,7 +281,14 @@ class Builder:
             s = self.loops.made_by.get(s.loop)
         return found
 
-    # ---- blocks that reach back ----
+    # ---- blocks that are not whole ----
+
+    def within(self, here: Here, of: Container[Var] | None = None) -> tuple[Index, ...]:
+        """What holds for an element that no block with the edge guard has too much; of some variables."""
+        return tuple([self.loops.count(s.loop, here) - 1 - self.loops.inside_block(s.loop, here)
+                      for s in self.loops.split.values() if s.edge == "guard" and s.loop not in here.places
+                      and (of is None or self.loops.root[s.loop] in of) and self.is_open(s.loop, here)
+                      and not divides(s, self.loops.count(s.loop, here))])
 
     def reaching_back(self, here: Here) -> list[Split]:
         """Splits of the domain whose last block may reach back over the one before it."""

@@ -4,29 +4,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from minigrad.codegen.kernel import Kernel, Nest, Store
+from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.codegen.plan.check_groups import group_faults
 from minigrad.codegen.plan.loops import Loops, divides
 from minigrad.codegen.plan.spaces import spaces, units
 from minigrad.codegen.plan.text import print_step
 from minigrad.errors import PlanError
 from minigrad.expr import bounds, variables
-from minigrad.value import value_atoms
 
 MOST_COPIES = 4096
 """Statements that a plan may write out of one: more than any register file holds, and all that compilers bear."""
 
 
-def check(kernel: Kernel, nest: Nest, loops: Loops) -> None:
-    """Raises PlanError for a plan that does not fit a nest of the kernel."""
-    for message in _faults(kernel, nest, loops):
+def check(kernel: Kernel, loops: Loops) -> None:
+    """Raises PlanError for a plan that does not fit its nest of the kernel."""
+    for message in _faults(kernel, loops.nest, loops):
         raise PlanError(f"[plan] {message}")
 
 
 def _faults(kernel: Kernel, nest: Nest, loops: Loops) -> Iterator[str]:
     arguments = {p.name for p in kernel.params} | {s.name for s in kernel.scalars} | {d.name for d in kernel.dims}
-    for name, s in loops.made_by.items():
+    for name in loops.root:
         if name in arguments:
-            yield f"{print_step(s)}: expected names that no argument of the kernel has, got {name}"
+            step = f"{print_step(loops.made_by[name])}" if name in loops.made_by else f"fuse -> {name}"
+            yield f"{step}: expected names that no argument of the kernel has, got {name}"
     yield from _order(loops)
+    yield from group_faults(loops)
     yield from _edges(loops)
     yield from _kinds(loops)
     yield from _kept(nest, loops)
@@ -46,14 +49,15 @@ def _order(loops: Loops) -> Iterator[str]:
     """Loops of workers are outermost; what a loop's extent depends on is outside it."""
     serial = False
     for x in loops.order:
-        if loops.kind[x] != "parallel":
+        kind = loops.kind[x]
+        if kind not in ("parallel", "group"):
             serial = True
         elif loops.space[x]:
-            yield f"bind parallel {x}: expected a loop of the domain, got one of {loops.root[x]}: workers share no sums"
+            yield f"bind {kind} {x}: expected a loop of the domain, got one of {loops.root[x]}: workers share no sums"
         elif loops.cut_short(x):
-            yield f"bind parallel {x}: expected a loop that runs equally often in every block"
+            yield f"bind {kind} {x}: expected a loop that runs equally often in every block"
         elif serial:
-            yield f"order: expected the parallel loop {x} before all others"
+            yield f"order: expected the {kind} loop {x} before all others"
     places = {x: k for k, x in enumerate(loops.order)}
     for x in loops.order:
         hi = loops.root[x].hi
@@ -68,16 +72,22 @@ def _edges(loops: Loops) -> Iterator[str]:
         whole, cut = loops.extent(loops.top(s.loop)), loops.cut_short(s.loop)
         if s.edge == "short" and s.into:
             yield f"{inner}, short: expected by, as blocks `into` are equally long but for the edge back"
-        if divides(s, total) and (not cut or divides(s, whole)):
+        if s.into and total == 0:
+            yield f"{inner}: expected by, as there is nothing to make {s.size} blocks of"
+        if divides(s, total) and (not cut or loops.top(s.loop) != s.loop and divides(s, whole)):
             continue
         if loops.cut_short(loops.top(s.loop)) and s.edge in ("exact", "back"):
             yield f"{inner}, {s.edge}: expected rest or short, as runs of {s.loop} may be shorter"
         if s.edge == "exact":
-            yield f"{inner}: expected an edge, back, rest or short, as {s.size} does not divide the extent {whole}"
+            yield (f"{inner}: expected an edge, back, guard, rest or short, as {s.size} does not divide the extent "
+                   f"{whole}")
         if s.edge == "back" and loops.space[s.loop]:
-            yield f"{inner}, back: expected rest, as a sum would add some terms twice"
+            yield f"{inner}, back: expected guard or rest, as a sum would add some terms twice"
         if s.edge == "back" and bounds(whole)[0] < s.size:
             yield f"{inner}, back: expected an extent of {s.size} at least to reach back over, got {whole}"
+        for t in loops.upwards(s) if s.edge == "back" else ():
+            if t.edge == "guard" and not divides(t, loops.extent(t.loop)):
+                yield f"{inner}, back: expected guard, as the last block of {t.loop} is not whole"
         if s.edge == "short" and any(loops.kind[x] != "serial" for x in loops.inside(s.inner) if x == s.inner):
             yield f"{inner}, short: expected {s.inner} to be serial, as its last run is shorter"
         if s.edge == "rest" and cut and not loops.space[s.loop]:
@@ -132,14 +142,13 @@ def _kinds(loops: Loops) -> Iterator[str]:
 
 def _kept(nest: Nest, loops: Loops) -> Iterator[str]:
     """Loops of the domain inside those of a sum that are not unrolled: its sums are kept in memory."""
-    first = loops.first_sum
-    inside = [x for x in loops.order[first:] if not loops.space[x] and loops.kind[x] != "unroll"]
+    inside = loops.kept
     if not inside:
         return
     body = units(nest.body)
     if len(spaces(nest)) > 2 or not isinstance(body[0], tuple):
         yield f"order: expected {inside[0]} unrolled or outside all sums, as there are several that do not share loops"
-    middle = loops.order[first:loops.order.index(inside[-1])]
+    middle = loops.order[loops.first_sum:loops.order.index(inside[-1])]
     for x in middle:
         s = loops.made_by.get(x)
         if loops.kind[x] == "unroll" or loops.space[x] and loops.kind[x] != "serial":
@@ -167,7 +176,7 @@ def _stages(nest: Nest, loops: Loops) -> Iterator[str]:
         for x in over:
             if loops.kind[x] == "vector" and loops.space[x]:
                 yield f"{step}: expected no lanes of a sum among the coordinates, got {x}"
-            if loops.order.index(x) <= first or over.count(x) > 1:
+            if loops.order.index(x) <= first and not (stage.items and loops.kind[x] == "item") or over.count(x) > 1:
                 yield f"{step}: expected coordinates inside {stage.at}, each once, got {x}"
         for k, c in enumerate(stage.layout):
             later = {x for d in stage.layout[k + 1:] for x in loops.inside(d)}
@@ -186,12 +195,10 @@ def _scatter(nest: Nest, loops: Loops) -> Iterator[str]:
     for s in nest.body:
         if not isinstance(s, Store) or not s.combine:
             continue
-        chosen = frozenset(v for a in value_atoms(s.indices[0]) for v in variables(a))
-        own = variables(s.indices[0]) if not isinstance(s.indices[0], int) else frozenset()
         for x in loops.order:
-            v = loops.root[x]
-            if loops.kind[x] in ("parallel", "vector") and (v in chosen or v not in own):
+            if loops.kind[x] not in ("serial", "unroll") and coefficient(s.indices[0], loops.root[x]) in (None, 0):
                 yield f"bind {loops.kind[x]} {x}: expected serial, as elements that meet are combined in order"
         for split in loops.split.values():
-            if split.edge == "back":
-                yield f"split {split.loop}, back: expected rest, as elements would be combined twice"
+            if split.edge in ("back", "guard"):
+                yield (f"split {split.loop}, {split.edge}: expected rest, as elements outside would be looked up, or "
+                       "combined twice")

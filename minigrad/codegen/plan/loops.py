@@ -3,14 +3,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from minigrad.codegen.kernel import Nest
-from minigrad.codegen.plan.spaces import spaces
-from minigrad.codegen.plan.steps import EDGES, KINDS, Ahead, Bind, Order, Parts, Plan, Sizes, Split, Stage
+from minigrad.codegen.plan.spaces import fused, spaces
+from minigrad.codegen.plan.steps import EDGES, KINDS, Ahead, Bind, Call, Fuse, Order, Parts, Plan, Sizes, Split, Stage
 from minigrad.codegen.plan.text import print_step
 from minigrad.codegen.strategies.launch import ceil_div
 from minigrad.errors import PlanError
 from minigrad.expr import Index, Var, emin, subs
+
+if TYPE_CHECKING:
+    from minigrad.codegen.plan.matrix_units import Wave
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +40,14 @@ class Here:
 class Loops:
     """A resolved plan. Loops are named; those that were split are no longer in `order`.
 
-    root: the variable of the nest that each loop is a part of; space: the number of the loop nest that it belongs to,
-        0 for the domain; around: per loop nest, variables of those that it is inside of; sums: whether it is a sum's
+    nest: with what was fused as one variable; root: the variable of it that each loop is a part of
+    space: the number of the loop nest that a loop belongs to, 0 for the domain
+    around: per loop nest, variables of those that it is inside of; sums: whether it is a sum's
     made_by: the split that made a loop; split: the one that a loop was taken apart by
-    kind: how each runs
+    kind: how each runs; wave: of a matrix unit; counts: iterations of loops that no variable is made of
     """
 
+    nest: Nest
     order: tuple[str, ...]
     root: dict[str, Var]
     space: dict[str, int]
@@ -53,12 +59,21 @@ class Loops:
     parts: frozenset[str]
     ahead: tuple[Ahead, ...]
     stages: tuple[Stage, ...]
+    calls: tuple[Call, ...]
+    wave: Wave | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
     leaves: dict[str, frozenset[str]] = field(default_factory=dict)
 
     @property
     def first_sum(self) -> int:
-        """The place in `order` of the first loop that is not of the domain; after the last where there is none."""
-        return next((k for k, x in enumerate(self.order) if self.space[x]), len(self.order))
+        """The place in `order` of the first loop that is not of the domain, nor of work-items; after the last where
+        there is none."""
+        return next((k for k, x in enumerate(self.order) if self.space[x] and self.kind[x] != "item"), len(self.order))
+
+    @property
+    def kept(self) -> list[str]:
+        """Loops of the domain inside those of a sum that are not unrolled."""
+        return [x for x in self.order[self.first_sum:] if not self.space[x] and self.kind[x] not in ("unroll", "call")]
 
     @property
     def variables(self) -> list[Var]:
@@ -79,6 +94,8 @@ class Loops:
         after theirs."""
         s = self.made_by.get(name)
         if s is None:
+            if name in self.counts:
+                return self.counts[name]
             hi = self.root[name].hi
             return (hi if isinstance(hi, int) else subs(hi, here.at)) + 1
         if name == s.inner and s.edge == "short" and not divides(s, self.count(s.loop, here)):
@@ -187,6 +204,7 @@ def resolve(nest: Nest, plan: Plan) -> Loops:
     root: dict[str, Var] = {}
     space: dict[str, int] = {}
     along: dict[str, str] = {}
+    nest = _fused(nest, plan)
     nests = spaces(nest)
     for number, found in enumerate(nests):
         for v in found.own:
@@ -194,16 +212,16 @@ def resolve(nest: Nest, plan: Plan) -> Loops:
         along |= found.along
     names, made_by, split = list(root), dict[str, Split](), dict[str, Split]()
     kind, parts, order = dict[str, str](), set[str](), tuple[str, ...]()
-    ahead, stages = list[Ahead](), list[Stage]()
+    ahead, stages, calls = list[Ahead](), list[Stage](), list[Call]()
     ordered = False
     for step in plan.steps:
         for name in step.names:
             if name not in names:
                 where = f", whose sum runs in the loops of {along[name]}'s" if name in along else ""
                 raise refuse(step, f"a loop among {' '.join(names)}", f"{name}{where}")
-        if isinstance(step, Sizes):
-            if split or ordered:
-                raise refuse(step, "sizes before all other steps", "them after some")
+        if isinstance(step, Sizes) and (split or ordered):
+            raise refuse(step, "sizes before all other steps", "them after some")
+        if isinstance(step, Sizes | Fuse):
             continue
         if isinstance(step, Split):
             if ordered:
@@ -237,6 +255,8 @@ def resolve(nest: Nest, plan: Plan) -> Loops:
             parts |= set(step.loops)
         elif isinstance(step, Ahead):
             ahead.append(step)
+        elif isinstance(step, Call):
+            calls.append(step)
         else:
             unknown = [x for x in (*step.layout, *([step.turned] if step.turned else [])) if x not in root]
             if unknown or step.turned and step.turned not in step.layout:
@@ -245,8 +265,26 @@ def resolve(nest: Nest, plan: Plan) -> Loops:
         ordered = True
     order = (*order, *[name for name in names if name not in order])
     around, sums = [found.around for found in nests], [found.is_sum for found in nests]
-    return Loops(order, root, space, around, sums, made_by, split, {name: kind.get(name, "serial") for name in order},
-                 frozenset(parts), tuple(ahead), tuple(stages))
+    kinds = {name: kind.get(name, "serial") for name in order}
+    return Loops(nest, order, root, space, around, sums, made_by, split, kinds,
+                 frozenset(parts), tuple(ahead), tuple(stages), tuple(calls))
+
+
+def _fused(nest: Nest, plan: Plan) -> Nest:
+    """The nest with the variables that a plan fuses."""
+    for k, step in enumerate(plan.steps):
+        if not isinstance(step, Fuse):
+            continue
+        if not all([isinstance(s, Sizes | Fuse) for s in plan.steps[:k]]):
+            raise refuse(step, "it before all steps but sizes", "one after them")
+        if step.loop in {v.name for space in spaces(nest) for v in (*space.own, *space.others)}:
+            raise refuse(step, "a name that no loop has", step.loop)
+        made = fused(nest, step.outer, step.inner, step.loop)
+        if made is None:
+            raise refuse(step, "two variables of the domain, of one sum or of one inner nest, on which no extent "
+                               "depends", f"{step.outer} and {step.inner}")
+        nest = made
+    return nest
 
 
 def refuse(step: object, expected: str, got: str) -> PlanError:

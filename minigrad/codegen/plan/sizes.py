@@ -8,7 +8,7 @@ from minigrad.codegen.kernel import Nest
 from minigrad.codegen.lowering.arguments import Extents, accesses, plain_variables, variables_of
 from minigrad.codegen.plan.loops import refuse
 from minigrad.codegen.plan.spaces import spaces
-from minigrad.codegen.plan.steps import Plan, Sizes, Split
+from minigrad.codegen.plan.steps import Fuse, Plan, Sizes, Split
 from minigrad.codegen.strategies.recognise_phases import recognise_any
 from minigrad.expr import Expr
 from minigrad.target import Target
@@ -64,7 +64,7 @@ def written_out(plan: Plan) -> frozenset[str]:
     splits = [s for s in plan.steps if isinstance(s, Split)]
     above = {s.inner if s.into else s.outer: s.loop for s in splits}
     sized = {s.outer if s.into else s.inner for s in splits}
-    found = set()
+    found = {x for s in plan.steps if isinstance(s, Fuse) for x in (s.outer, s.inner)}
     for x in (*plan.bound("unroll"), *(x for s in plan.stages for x in s.layout)):
         while x in above:
             x = above[x]

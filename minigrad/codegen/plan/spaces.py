@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from minigrad.codegen.kernel import Define, Nest, Store
-from minigrad.expr import Index, Var
-from minigrad.value import Value, walk
+from minigrad.codegen.lowering.rename import map_nest, statements
+from minigrad.expr import Index, Var, subs, variables
+from minigrad.value import Value, map_indices, walk
 
 Unit = tuple[Define, ...] | Define | Store | Nest
 """Sums that share their loops, or one other statement."""
@@ -21,6 +22,18 @@ def is_sum(s: Define | Store | Nest) -> TypeGuard[Define]:
 def locals_of(value: Value) -> set[str]:
     """Names that a value reads."""
     return {v.attr for v in walk(value) if v.op == "local"}  # type: ignore[misc]
+
+
+def loaded(*values: Value) -> set[str]:
+    """The buffers that values read."""
+    return {v.attr[0] for v in walk(*values) if v.op == "load"}  # type: ignore[index]
+
+
+def touched(body: Sequence[Unit]) -> tuple[set[str], set[str]]:
+    """The buffers that statements read, and those that they store to."""
+    flat = tuple([s for u in body for s in (u if isinstance(u, tuple) else (u,))])
+    own = [s for s in statements(flat) if not isinstance(s, Nest)]
+    return loaded(*[s.value for s in own]), {s.param for s in own if isinstance(s, Store)}
 
 
 def units(body: Sequence[Define | Store | Nest]) -> list[Unit]:
@@ -102,3 +115,28 @@ def along(group: Sequence[Define]) -> list[dict[Var, Index]]:
         return []
     first = group[0].value.attr[1]  # type: ignore[index]
     return [dict(zip(s.value.attr[1], first, strict=True)) for s in group]  # type: ignore[index, misc]
+
+
+def fused(nest: Nest, outer: str, inner: str, name: str) -> Nest | None:
+    """The nest with one variable for two, and likewise in sums that share loops with theirs; None where these are not
+    of one loop nest, or extents depend on them."""
+    pair = {outer, inner}
+    found = next((s for s in spaces(nest) if {v.name for v in s.own} >= pair), None)
+    extents = [v.hi for s in spaces(nest) for v in s.own if not isinstance(v.hi, int)]
+    if found is None or outer == inner or any(v.name in pair for hi in extents for v in variables(hi)):
+        return None
+    size, at = len(found.own), dict[Var, Index]()
+    for k in range(0, len(found.others) + size, size):
+        own = dict(zip([v.name for v in found.own], (*found.own, *found.others)[k:k + size], strict=True))
+        count = own[inner].hi + 1
+        whole, count = Var(name, 0, (own[outer].hi + 1) * count - 1), 1 if count == 0 else count
+        at |= {own[outer]: whole // count, own[inner]: whole % count}
+
+    def joined(over: tuple[Var, ...]) -> tuple[Var, ...]:
+        return tuple(dict.fromkeys([whole if v in at else v for v in over]))
+
+    def over(nest: Nest) -> Nest:
+        return Nest(joined(nest.domain), tuple([over(s) if isinstance(s, Nest) else s for s in nest.body]))
+
+    return over(map_nest(nest, lambda v: map_indices(v, lambda e: subs(e, at), joined),
+                         lambda _, indices: tuple([subs(e, at) for e in indices])))

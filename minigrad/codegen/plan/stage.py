@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Alloc, If, Loop, Stmt, Store
 from minigrad.codegen.plan.loops import Here, Loops, divides, refuse
+from minigrad.codegen.plan.matrix_units import for_unit
 from minigrad.codegen.plan.spaces import along, units
 from minigrad.codegen.plan.steps import Stage
 from minigrad.codegen.value_walk import Rewriter
@@ -27,6 +28,9 @@ from minigrad.value import Value, const, free_variables, guard, load, substitute
 
 if TYPE_CHECKING:
     from minigrad.codegen.plan.build import Builder
+
+PADDING = 16
+"""Bytes after each row of memory that work-items share: columns use all its banks, vectors of four stay aligned."""
 
 
 LANES = 4, 8, 16
@@ -50,7 +54,7 @@ class Staged:
     once: tuple[str, ...]
 
     def alloc(self) -> Alloc:
-        return Alloc(self.memory, self.factor.dtype, prod(self.lengths), "scratch")
+        return Alloc(self.memory, self.factor.dtype, prod(self.lengths), "local" if self.step.items else "scratch")
 
     def at(self, loops: Loops, here: Here) -> Index:
         """Where the element lies that the copies of a place read."""
@@ -58,6 +62,14 @@ class Staged:
         for x, n in zip(self.step.layout, self.lengths, strict=True):
             position = position * n + loops.inside_block(x, here)
         return position
+
+    def value(self, b: Builder, here: Here, conditions: tuple[Index, ...] = ()) -> Value:
+        """What is copied at a place: 0 outside blocks with the edge guard, and where conditions do not hold."""
+        zero, inside = const(0, self.factor.dtype), substitute(self.factor, here.at)
+        conditions = (*conditions, *b.within(here, free_variables(self.factor)))
+        if inside.op == "guard" and inside.args[1] is zero and conditions:
+            inside, conditions = inside.args[0], (*conditions, *inside.attr)  # type: ignore[misc]
+        return guard(inside, zero, conditions)
 
     def read(self, loops: Loops, here: Here) -> Value:
         return load(self.memory, (self.at(loops, here),), self.factor.dtype)
@@ -68,7 +80,8 @@ def staged(b: Builder, step: Stage) -> Staged:
     loops, order = b.loops, b.loops.order
     inside = frozenset(x for c in step.layout for x in loops.inside(c))
     first = order.index(step.at)
-    known = inside.union(order[:first + 1], [x for x in order if loops.root[x].hi == 0])
+    outside = [*order[:first + 1], *[x for x in order if loops.root[x].hi == 0]]
+    known = inside.union([x for x in outside if not step.items or loops.kind[x] != "item"])
     group = next((u for u in units(b.nest.body) if isinstance(u, tuple)), ())
     bodies = [Rewriter(own).value(s.value.args[0]) for s, own in zip(group, along(group), strict=True)]
     found = list(dict.fromkeys(f for body in bodies for f in _parts(body, step, loops, known)))
@@ -78,6 +91,11 @@ def staged(b: Builder, step: Stage) -> Staged:
     for s in [loops.split[x] for c in step.layout for x in loops.split if loops.inside(x) <= loops.inside(c)]:
         if s.edge == "back" and (loops.cut_short(s.loop) or not divides(s, loops.extent(s.loop))):
             raise refuse(step, "coordinates whose blocks do not reach back", s.loop)
+    lengths, (part, factor) = tuple([loops.most(c) for c in step.layout]), found[0]
+    if step.items:
+        factor = factor if loops.wave is None else for_unit(factor, loops.wave)
+        lengths = (*lengths[:-1], lengths[-1] + PADDING // factor.dtype.itemsize)
+        return Staged(step, part, factor, b.name(f"{step.operand}_staged"), lengths, step.at, ())
     if step.turned:
         _squares(step, loops)
     last = first
@@ -87,8 +105,7 @@ def staged(b: Builder, step: Stage) -> Staged:
         if order[k] in inside and not loops.space[order[k]]:
             last = k
     between = [x for x in order[first + 1:last + 1] if x not in inside]
-    return Staged(step, *found[0], b.name(f"{step.operand}_staged"), tuple([loops.most(c) for c in step.layout]),
-                  order[last], tuple(between))
+    return Staged(step, part, factor, b.name(f"{step.operand}_staged"), lengths, order[last], tuple(between))
 
 
 def _squares(step: Stage, loops: Loops) -> None:
@@ -141,7 +158,7 @@ def fill(b: Builder, s: Staged, here: Here) -> list[Stmt]:
         places[c] = x
         made.append((x, count, kind if kind == "vector" or s.step.turned == "" else "serial"))
     at = b.located(replace(here, places=places, copies=()))
-    body: Stmt = Store(s.memory, s.at(loops, at), substitute(s.factor, at.at))
+    body: Stmt = Store(s.memory, s.at(loops, at), s.value(b, at))
     if turned is not None:  # squares: a run of each lane's own elements, side by side
         body = Loop(turned[0], 0, turned[1], "unroll", (body,))
         made.sort(key=lambda loop: (loop[2] == "vector", loop[0] is run))  # few runs at a time, each to its end

@@ -17,8 +17,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-EDGES = ("exact", "back", "rest", "short")
-KINDS = ("parallel", "vector", "unroll", "serial")
+EDGES = ("exact", "back", "guard", "rest", "short")
+KINDS = ("parallel", "group", "item", "vector", "unroll", "serial")
+
+
+@dataclass(frozen=True, slots=True)
+class Fuse:
+    """`fuse y x -> p`: one loop for two variables of the domain, of a sum or of an inner nest. Before all other steps.
+
+        for y in 0..3:                        for p in 0..15:
+          for x in 0..5:               ->       ...                            at y = p // 5, x = p % 5
+            ...
+
+    Halide, TVM: fuse; Exo: mult_loops.
+    """
+
+    outer: str
+    inner: str
+    loop: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The loops in `order` that a step is about."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +70,7 @@ class Split:
     Where the size does not divide the extent, the edge says what becomes of the last block:
       exact   an error: it divides
       back    it reaches back over the one before, x = min(4*o, 10 - 4) + i, and stores only what is its own
+      guard   it is as long as the others: what lies outside is stored nowhere, and adds nothing to a sum
       rest    it is a serial loop of its own, over x
       short   it has fewer iterations: i runs min(4, 10 - 4*o) times
     Halide: split and TailStrategy; TVM: split; Exo: divide_loop.
@@ -82,7 +104,8 @@ class Order:
 @dataclass(frozen=True, slots=True)
 class Bind:
     """`bind vector l`: how loops run. parallel: iterations for workers, all of them as one loop, which is outermost;
-    vector: the lanes of a vector; unroll: written out; serial. Halide: parallel, vectorize, unroll; TVM: bind."""
+    group, in their place: for work-groups, and item: the work-items of one, which share memory; vector: the lanes of a
+    vector; unroll: written out; serial. Halide: parallel, gpu_blocks, gpu_threads, vectorize, unroll; TVM: bind."""
 
     kind: str
     loops: tuple[str, ...]
@@ -139,6 +162,14 @@ class Stage:
     worker's own, laid out as [kk][v][l], loops inside j: contiguous along the last. Loops between that the copy does
     not depend on read it again. `transposed kk by 4`: it is read along kk, in squares that are turned in registers.
     Halide: compute_at and store_in; TVM: cache_read.
+
+    `by items`: all work-items of a group copy it, to memory that they share, in turns: one element after another along
+    the last loop of the layout, or along kk where it is `transposed kk`. `double`: through registers, so that the block
+    for the next iteration of j is on its way while this one is used.
+
+        for j ...:                            for j ...:
+          for k ...: ... p1 ...        ->       p1_staged[...] = p1[...];  barrier
+                                                for k ...: ... p1_staged ...;  barrier
     """
 
     operand: str
@@ -146,6 +177,8 @@ class Stage:
     layout: tuple[str, ...]
     turned: str = ""
     square: int = 1
+    items: bool = False
+    double: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -153,7 +186,21 @@ class Stage:
         return (self.at,)
 
 
-Step = Sizes | Split | Order | Bind | Parts | Ahead | Stage
+@dataclass(frozen=True, slots=True)
+class Call:
+    """`call mma_f16_opencl at v`: the loops inside v are what a microkernel computes, which runs in place of them.
+    Halide: tensor cores by patterns; TVM: tensorize; Exo: replace."""
+
+    kernel: str
+    at: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The loops in `order` that a step is about."""
+        return (self.at,)
+
+
+Step = Sizes | Fuse | Split | Order | Bind | Parts | Ahead | Stage | Call
 
 
 @dataclass(frozen=True, slots=True)

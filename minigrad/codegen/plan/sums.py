@@ -19,12 +19,14 @@ from minigrad.codegen.kernel import Define
 from minigrad.codegen.monoid import MONOIDS, Monoid, accumulate
 from minigrad.codegen.plan.ahead import operands_ahead
 from minigrad.codegen.plan.loops import Here, divides
-from minigrad.codegen.plan.spaces import along
+from minigrad.codegen.plan.matrix_units import call_unit
+from minigrad.codegen.plan.spaces import along, loaded
 from minigrad.codegen.plan.steps import Split
+from minigrad.codegen.plan.teams import joined
 from minigrad.codegen.value_walk import Rewriter, replace_values
 from minigrad.errors import present
-from minigrad.expr import Index, Var
-from minigrad.value import Value, across, free_variables, load, local, substitute
+from minigrad.expr import Index, Var, emin
+from minigrad.value import Value, across, free_variables, guard, load, local, substitute
 
 if TYPE_CHECKING:
     from minigrad.codegen.plan.build import Builder
@@ -149,13 +151,16 @@ class Sum:
                  kept: Kept | None = None):
         self.b, self.here, self.kept = b, here, kept
         own, loops = {v.name for v in over}, b.loops
-        names = [x for x in loops.order if x not in here.gone and x not in here.places
+        names = [x for x in loops.order if x not in here.gone and x not in here.places and loops.kind[x] != "call"
                  and (loops.root[x].name in own or x in here.copies)]
         self.lane = next((x for x in names if loops.kind[x] == "vector" and x not in here.copies), None)
         names = [x for x in names if x != self.lane]
         last = max((k for k, x in enumerate(names) if x not in here.copies), default=-1) + 1
         self.around = names[:last]
         self.parts = tuple([x for x in self.around if x in loops.parts])
+        self.joined: list[Value] = []
+        self.guarded = {v for v in over if any(s.edge == "guard" and loops.root[s.loop] is v
+                                               for s in loops.split.values())}
         self.terms = []
         for monoid, body in bodies:
             free = free_variables(body)
@@ -166,10 +171,17 @@ class Sum:
 
     def statements(self) -> list[Stmt]:
         """Everything up to the results."""
-        return self.in_order(self.here) if self.lane is None else self.across(self.lane)
+        if self.lane is not None:
+            return self.across(self.lane)
+        out = self.in_order(self.here)
+        if self.b.items is not None and any(self.b.loops.kind[x] == "item" for x in self.around):
+            self.joined = [joined(self, t, self.b.items, out) for t in self.terms]
+        return out
 
     def results(self) -> list[Value]:
         """Where the results are."""
+        if self.joined:
+            return self.joined
         parts = self.parts if self.lane is None else ()
         return [load(t.total, (self.slot(t.used, parts, self.here),), t.body.dtype) for t in self.terms]
 
@@ -230,6 +242,10 @@ class Sum:
 
     def step(self, here: Here, whole: bool) -> list[Stmt]:
         """What one step of a sum adds to the accumulators of all copies that are not open; `whole`: to the totals."""
+        wave = self.b.loops.wave
+        if wave is not None:
+            copies = [x for x in here.copies if x != wave.each]
+            return self.b.copied(copies, here, lambda at: [call_unit(self, wave, at)])
         added = [addends(t.body) for t in self.terms]
         values, before = inner_reductions(self.b, [v for each in added for v in each], here)
         found = iter(values)
@@ -242,7 +258,7 @@ class Sum:
                 at, memory = self.slot(t.used, () if whole else self.parts, here), t.total if whole else t.acc
                 for value in known[k]:
                     old = load(memory, (at,), t.body.dtype)
-                    out.append(Store(memory, at, accumulate(t.monoid, old, self.read(value, here))))
+                    out.append(Store(memory, at, accumulate(t.monoid, old, self.read(t, value, here))))
             return out
 
         out = before
@@ -252,11 +268,22 @@ class Sum:
             out += self.b.copied(left, here, lambda at, terms=terms: update(at, terms))  # type: ignore[misc]
         return out
 
-    def read(self, value: Value, here: Here) -> Value:
-        """A value at a place, copies of operands in place of these."""
-        value = substitute(value, here.at)
+    def read(self, t: Term, value: Value, here: Here) -> Value:
+        """A value at a place, copies of operands in place of these; neutral outside blocks with the edge guard."""
+        conditions = () if t.monoid.name == "sum" and self.is_zero_outside(value) else self.b.within(here)
+        at = here.at
+        if conditions and self.b.items is not None and loaded(value) & self.b.stored:
+            at = {v: emin(place, v.hi) for v, place in at.items()}  # what another group writes is not read and dropped
+        value = substitute(value, at)
         copies = {s.memory: s.read(self.b.loops, here) for s in self.b.staged}
-        return Rewriter({}, locals_=copies).value(value) if copies else value
+        value = Rewriter({}, locals_=copies).value(value) if copies else value
+        return guard(value, t.monoid.init(value.dtype), conditions)
+
+    def is_zero_outside(self, value: Value) -> bool:
+        """Whether a value is a product of copies that hold 0 outside blocks of the sum with the edge guard."""
+        if value.op == "local":
+            return any(s.memory == value.attr and self.guarded <= free_variables(s.factor) for s in self.b.staged)
+        return value.op in ("mul", "neg", "cast") and all([self.is_zero_outside(a) for a in value.args])
 
     def join(self, here: Here) -> list[Stmt]:
         """All parts of a copy become the first, by a fixed tree."""
@@ -286,9 +313,9 @@ class Sum:
             return out
 
         out: list[Stmt] = [Alloc(t.total, t.body.dtype, self.count(t.used), "register") for t in self.terms]
-        out.append(b.loop(lane, here, vector))
+        out += b.loop(lane, here, vector)
         split = b.loops.made_by.get(lane)
-        if split is not None and not divides(split, b.loops.count(split.loop, here)):
+        if split is not None and split.edge == "rest" and not divides(split, b.loops.count(split.loop, here)):
             out += self.left_by_vectors(split)
         return out
 

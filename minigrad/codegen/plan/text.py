@@ -4,7 +4,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from minigrad.codegen.plan.steps import Ahead, Bind, Order, Parts, Plan, Sizes, Split, Stage, Step
+from minigrad.codegen.plan.steps import Ahead, Bind, Call, Fuse, Order, Parts, Plan, Sizes, Split, Stage, Step
 from minigrad.errors import PlanError
 
 NAME = r"[A-Za-z_]\w*"
@@ -17,14 +17,20 @@ def print_plan(plan: Plan) -> str:
 
 def print_step(step: Step) -> str:
     """One line, without indentation."""
+    if isinstance(step, Fuse):
+        return f"fuse {step.outer} {step.inner} -> {step.loop}"
     if isinstance(step, Split):
         by = "into" if step.into else "by"
         return f"split {step.loop} -> {step.outer} {step.inner} {by} {step.size}, {step.edge}"
     if isinstance(step, Bind):
         return f"bind {step.kind} {' '.join(step.loops)}"
     if isinstance(step, Stage):
-        turned = f", transposed {step.turned} by {step.square}" if step.turned else ""
+        turned = f", transposed {step.turned}" if step.turned else ""
+        turned += f" by {step.square}" if step.square > 1 else ""
+        turned += (", by items" if step.items else "") + (", double" if step.double else "")
         return f"stage {step.operand} at {step.at} as {''.join(f'[{x}]' for x in step.layout)}{turned}"
+    if isinstance(step, Call):
+        return f"call {step.kernel} at {step.at}"
     if isinstance(step, Ahead):
         by = f"{step.by} of {step.of}" if step.of else f"{step.by} bytes"
         return f"ahead {step.operand} at {step.at} by {by}" + (", far" if step.far else "")
@@ -55,17 +61,21 @@ def parse_step(line: str) -> Step:
 
 NAMES = rf"{NAME}(?: {NAME})*"
 FORMS: dict[str, tuple[str, str, Callable[[re.Match[str]], Step]]] = {
-    "split": ("split LOOP -> OUTER INNER by SIZE, exact|back|rest|short",
+    "fuse": ("fuse OUTER INNER -> LOOP", rf"fuse ({NAME}) ({NAME}) -> ({NAME})", lambda m: Fuse(m[1], m[2], m[3])),
+    "split": ("split LOOP -> OUTER INNER by SIZE, exact|back|guard|rest|short",
               rf"split ({NAME}) -> ({NAME}) ({NAME}) (by|into) (\d+)(?:, ?(\w+))?",
               lambda m: Split(m[1], m[2], m[3], int(m[5]), m[6] or "exact", m[4] == "into")),
     "sizes": ("sizes VARIABLE ...", rf"sizes ({NAMES})", lambda m: Sizes(tuple(m[1].split()))),
     "order": ("order LOOP ...", rf"order ({NAMES})", lambda m: Order(tuple(m[1].split()))),
-    "bind": ("bind parallel|vector|unroll|serial LOOP ...", rf"bind (\w+) ({NAMES})",
+    "bind": ("bind parallel|group|item|vector|unroll|serial LOOP ...", rf"bind (\w+) ({NAMES})",
              lambda m: Bind(m[1], tuple(m[2].split()))),
     "parts": ("parts LOOP ...", rf"parts ({NAMES})", lambda m: Parts(tuple(m[1].split()))),
-    "stage": ("stage BUFFER at LOOP as [LOOP]..., transposed LOOP by NUMBER",
-              rf"stage ({NAME}) at ({NAME}) as ((?:\[{NAME}\])+)(?:, ?transposed ({NAME}) by (\d+))?",
-              lambda m: Stage(m[1], m[2], tuple(m[3][1:-1].split("][")), m[4] or "", int(m[5] or 1))),
+    "stage": ("stage BUFFER at LOOP as [LOOP]..., transposed LOOP by NUMBER, by items, double",
+              rf"stage ({NAME}) at ({NAME}) as ((?:\[{NAME}\])+)(?:, ?transposed ({NAME})(?: by (\d+))?)?"
+              r"(?:(, ?by items)(, ?double)?)?",
+              lambda m: Stage(m[1], m[2], tuple(m[3][1:-1].split("][")), m[4] or "", int(m[5] or 1), bool(m[6]),
+                              bool(m[7]))),
+    "call": ("call MICROKERNEL at LOOP", rf"call ({NAME}) at ({NAME})", lambda m: Call(m[1], m[2])),
     "ahead": ("ahead BUFFER at LOOP by NUMBER of LOOP|bytes, far",
               rf"ahead ({NAME}) at ({NAME}) by (\d+) (?:of ({NAME})|bytes)(, ?far)?",
               lambda m: Ahead(m[1], m[2], int(m[3]), m[4] or "", m[5] is not None)),

@@ -17,7 +17,7 @@ from minigrad.expr import Index, Var
 
 def joined(plans: Sequence[AnyPlan]) -> JoinedPlan | None:
     """The plan of nests beside each other, where all of them are loops of the general kind."""
-    if len(plans) < 2 or not all([isinstance(p, Plan) for p in plans]):
+    if len(plans) < 2 or not all([isinstance(p, Plan) and not p.bound("group") for p in plans]):
         return None
     return JoinedPlan(tuple(plans))  # type: ignore[arg-type]
 

@@ -7,8 +7,7 @@ from math import ceil
 from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, Loop, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.monoid import MONOIDS, accumulate, accumulate_product
-from minigrad.codegen.strategies.build_tiles import counted
-from minigrad.codegen.strategies.launch import ceil_div, function_of
+from minigrad.codegen.strategies.launch import ceil_div, counted, function_of
 from minigrad.codegen.strategies.plan import GroupWindowPlan
 from minigrad.codegen.strategies.recognise_phases import expected_window
 from minigrad.codegen.strategies.recognise_window import Axis, Phase, Rows, Window

@@ -32,11 +32,8 @@ from minigrad.codegen.strategies.plan import (
     AnyPlan,
     GroupAttentionPlan,
     GroupWindowPlan,
-    MatrixPlan,
     PackedPlan,
     Plan,
-    TeamPlan,
-    TilePlan,
     WindowPlan,
 )
 from minigrad.errors import InternalError
@@ -60,8 +57,11 @@ def choose_plans(nests: Sequence[Nest], target: Target) -> list[tuple[tuple[Nest
 
 
 def choose_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
-    """The nest, perhaps with scales outside its sums, and the plan of the first strategy that fits, from the most
-    special to the most general; which sizes are arguments is part of it."""
+    """The nest, perhaps with scales outside its sums or as a product of two operands, and the plan of the first
+    strategy that fits, from the most special to the most general; which sizes are arguments is part of it."""
+    tiled = tiles.plan(nest, target)
+    if not isinstance(tiled, str):
+        return tiled
     own, plan = _first_plan(nest, target)
     return own, with_sizes(own, plan) if isinstance(plan, Plan) and shares_sizes(target) else plan
 
@@ -95,9 +95,9 @@ def other_plan(nest: Nest, target: Target) -> AnyPlan:
     if any(isinstance(s, Store) and s.combine for inner in nest.body if isinstance(inner, Nest) for s in inner.body):
         raise InternalError("[plan] expected a scatter without rows, whose order would be lost")
     if target.has_groups:
-        for groups in (attention_groups.plan(nest, target), tiles.plan(nest, target),
-                       window_groups.plan((nest,), target), teams.plan(nest, target)):
-            if isinstance(groups, GroupAttentionPlan | TilePlan | MatrixPlan | GroupWindowPlan | TeamPlan):
+        for groups in (attention_groups.plan(nest, target), window_groups.plan((nest,), target),
+                       teams.plan(nest, target)):
+            if isinstance(groups, GroupAttentionPlan | GroupWindowPlan | Plan):
                 return groups
     if is_row_kernel(nest):
         return (attention_few.plan(nest, target) or attention.plan(nest, target)

@@ -56,40 +56,6 @@ class PackedPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class TilePlan:
-    """A contraction by work-groups of down x across work-items, each with rows x columns accumulators.
-
-    batch, m, n, k: the nest's index variables, outermost first; those of one side are counted as one
-    depth: steps of K in local memory at a time
-    a_along, b_along: the side along which consecutive work-items read an operand: 'k', else 'm' or 'n'
-    """
-
-    strategy: str
-    batch: tuple[str, ...]
-    m: tuple[str, ...]
-    n: tuple[str, ...]
-    k: tuple[str, ...]
-    down: int
-    across: int
-    rows: int
-    columns: int
-    depth: int
-    a_along: str
-    b_along: str
-
-    def __str__(self) -> str:
-        return plan_text(self)
-
-
-@dataclass(frozen=True, slots=True)
-class MatrixPlan(TilePlan):
-    """A contraction by work-groups of down x across waves, each with rows x columns tiles of a matrix
-    unit (`codegen/microkernels/matrix.py`), whose microkernel is `unit`. The rest is as in a TilePlan."""
-
-    unit: str
-
-
-@dataclass(frozen=True, slots=True)
 class WindowPlan(Fields):
     """A window over planes. Names refer to the (first) nest's index variables.
 
@@ -130,25 +96,6 @@ class GroupWindowPlan(Fields):
     across: int
     height: int
     phases: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class TeamPlan:
-    """Reductions by work-groups: `items` work-items share each of `rows` points of the domain.
-
-    order: the domain, outermost first; fast: 'item' or 'row', what consecutive work-items differ in
-    sub_group: work-items that the device joins at once; 0: the team does it by a tree
-    """
-
-    strategy: str
-    order: tuple[str, ...]
-    rows: int
-    items: int
-    fast: str
-    sub_group: int = 0
-
-    def __str__(self) -> str:
-        return plan_text(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,10 +191,9 @@ class JoinedPlan:
         return "\n".join(["plan joined", *map(str, self.plans)])
 
 
-AnyPlan = (Plan | JoinedPlan | PackedPlan | TilePlan | MatrixPlan | TeamPlan | WindowPlan | GroupWindowPlan
-           | AttentionPlan | AttentionGradientPlan | AttentionFewPlan | GroupAttentionPlan | QuantizedPlan)
-_KINDS = {"packed": PackedPlan, "tiles": TilePlan, "matrix": MatrixPlan, "teams": TeamPlan,
-          "window": WindowPlan, "window_groups": GroupWindowPlan,
+AnyPlan = (Plan | JoinedPlan | PackedPlan | WindowPlan | GroupWindowPlan | AttentionPlan | AttentionGradientPlan
+           | AttentionFewPlan | GroupAttentionPlan | QuantizedPlan)
+_KINDS = {"packed": PackedPlan, "window": WindowPlan, "window_groups": GroupWindowPlan,
           "attention": AttentionPlan, "attention_gradient": AttentionGradientPlan,
           "attention_few": AttentionFewPlan, "attention_groups": GroupAttentionPlan,
           "quantized": QuantizedPlan}

@@ -1,13 +1,16 @@
 """Reductions and rows by work-groups: a team of work-items per point of the domain, joined through local memory.
 
-    for blocks of the domain group:
-      for rows x items work-items item:
-        for each reduction: its terms in turn among the items of a row, then a tree over their results
-        for each inner domain: its points in turn among the items, and a barrier if they are read after it
-        what is stored once per row: by its first item
+    plan teams
+      split i0 -> g u by 4, guard                 rows of a group
+      split r0 -> r0c r0t by 64, guard            terms in turn among the work-items of a row
+      split i1 -> i1c i1t by 64, guard            so are the points of an inner domain
+      bind group g
+      bind item u r0t i1t
+      order g u r0t i1t r0c i1c
+      call sub_sum_f32_32 at r0t                  where the target has sub-groups
 
-How many items a row gets depends on shapes and the target only. Where the target has sub-groups, what the neighbours in
-one have is joined by the device, and only what sub-groups leave is added up in local memory.
+How many work-items a row gets depends on shapes and the target only. Where consecutive ones would read far apart, they
+are of different rows: `order g r0t i1t u ...`.
 """
 from __future__ import annotations
 
@@ -15,9 +18,11 @@ from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Define, Nest, Store
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.microkernels.sub_group import sub_group_name, sub_group_width
-from minigrad.codegen.strategies.access import accesses, extent, typical
+from minigrad.codegen.plan.spaces import spaces
+from minigrad.codegen.plan.steps import Bind, Call, Fuse, Order, Plan, Split, Step
+from minigrad.codegen.strategies.access import accesses, reductions
 from minigrad.codegen.strategies.lanes import domain_order
-from minigrad.codegen.strategies.plan import TeamPlan
+from minigrad.codegen.strategies.packed import size
 from minigrad.expr import Var
 from minigrad.target import Target
 from minigrad.value import walk
@@ -33,65 +38,71 @@ NEIGHBOURS = 32
 """Work-items that read neighbouring elements at once."""
 
 
-def plan(nest: Nest, target: Target) -> TeamPlan | str:
+def plan(nest: Nest, target: Target) -> Plan | str:
     """The plan, or why the nest has none."""
     if not target.has_groups:
         return f"no team: no work-groups with local memory on {target.name}"
-    loops: list[tuple[Var, ...]] = [s.domain for s in nest.body if isinstance(s, Nest)]
-    loops += [s.value.attr[1] for s in nest.body if isinstance(s, Define) and is_reduction(s)]  # type: ignore[index]
-    if not any(is_reduction(s) for s in nest.body):
+    if not reductions(nest):
         return "no team: nothing is reduced"
     if any(isinstance(i, Nest) or has_reduction(i) for s in nest.body if isinstance(s, Nest) for i in s.body) or any(
             has_reduction(s) for s in nest.body if not isinstance(s, Nest)):
         return "no team: a reduction inside an expression or an inner domain"
+    loops = [space.own for space in spaces(nest)[1:]]
     length = max(size(over) for over in loops)
     outputs = size(nest.domain)
     if length < MIN_LENGTH:
         return f"no team: {length} terms are too few"
-    order = domain_order(nest, accesses(nest))
-    fast = "item" if any(contiguous(nest, over[-1]) for over in loops if over) else "row"
-    if fast == "row" and outputs >= target.units * machine(target).declared.items_per_unit // TERMS:
+    found = accesses(nest)
+    along = any(coefficient(a.offset, over[-1]) == 1 for a in found for over in loops if over)
+    if not along and outputs >= target.units * machine(target).declared.items_per_unit // TERMS:
         return "no team: the domain alone keeps the device busy"
     group = power(min(GROUP, target.max_group))
-    if fast == "item":
+    if along:
         items = min(group, max(NEIGHBOURS, power(length // TERMS)))
-        rows = min(group // items, power(max(outputs, 1)))
+        rows = min(group // items, power(outputs))
     else:
-        rows = min(NEIGHBOURS, power(max(outputs, 1)))
+        rows = min(NEIGHBOURS, power(outputs))
         items = min(group // rows, power(length // TERMS))
     if target.max_iterations and sum(-(-size(over) // items) for over in loops) > target.max_iterations:
         return f"no team: {length} terms take more iterations than a work-item has"
-    return TeamPlan("teams", tuple(v.name for v in order), rows, items, fast, joins(nest, items, fast, target))
+    return steps_of(nest, tuple(domain_order(nest, found)), rows, items, sub_group_width(target) if along else 0, along)
 
 
-def joins(nest: Nest, items: int, fast: str, target: Target) -> int:
-    """The width of sub-groups that join all reductions of a nest, 0 where they do not."""
-    width = sub_group_width(target)
-    known = all(sub_group_name(s.value.attr[0], s.value.args[0].dtype, width) is not None  # type: ignore[index]
-                for s in nest.body if isinstance(s, Define) and is_reduction(s))
-    return width if width and known and fast == "item" and items % width == 0 else 0
+def steps_of(nest: Nest, domain: tuple[Var, ...], rows: int, items: int, width: int, along: bool) -> Plan:
+    """The steps for teams of work-items, neighbours or not, of which `width` at a time are joined by the device."""
+    fuses, splits, calls = list[Step](), list[Step](), dict[Step, None]()
+    outer = [x for x in (as_one(domain, fuses),) if x]
+    mine, teams, turns = list[str](), list[str](), list[str]()
+    if rows > 1:
+        splits.append(Split(outer[0], "g", "u", rows, "guard"))
+        outer, mine = ["g"], ["u"]
+    for space in spaces(nest)[1:]:
+        x = as_one(space.own, fuses)
+        splits.append(Split(x, f"{x}c", f"{x}t", items, "guard"))
+        turns.append(f"{x}c")
+        teams.append(f"{x}t")
+        for r in reductions(nest):
+            name = sub_group_name(r.monoid, r.body.dtype, width)
+            if width and name and items % width == 0 and set(r.over) <= {*space.own, *space.others}:
+                calls[Call(name, f"{x}t")] = None
+    shared = [*mine, *teams] if along else [*teams, *mine]
+    return Plan("teams", (*fuses, *splits, *([Bind("group", tuple(outer))] if outer else []),
+                          Bind("item", tuple(shared)), Order((*outer, *shared, *turns)), *calls))
 
 
-def is_reduction(s: Define | Store | Nest) -> bool:
-    return isinstance(s, Define) and s.value.op == "reduce"
+def as_one(variables: tuple[Var, ...], fuses: list[Step]) -> str:
+    """The name of one loop for all variables, '' for none; adds the steps that make it."""
+    name = variables[0].name if variables else ""
+    for v in variables[1:]:
+        fuses.append(Fuse(name, v.name, f"{name}{v.name}"))
+        name = f"{name}{v.name}"
+    return name
 
 
 def has_reduction(s: Define | Store) -> bool:
     """Whether a reduction is hidden inside an expression."""
-    inside = s.value.args if is_reduction(s) else (s.value,)
+    inside = s.value.args if isinstance(s, Define) and s.value.op == "reduce" else (s.value,)
     return any(v.op == "reduce" for v in walk(*inside))
-
-
-def contiguous(nest: Nest, v: Var) -> bool:
-    """Whether a load or store of the nest steps by one element with `v`."""
-    return any(coefficient(a.offset, v) == 1 for a in accesses(nest))
-
-
-def size(variables: tuple[Var, ...]) -> int:
-    total = 1
-    for v in variables:
-        total *= typical(v) if extent(v) else 0
-    return total
 
 
 def power(n: int) -> int:

@@ -1,0 +1,120 @@
+"""Work-groups: work-items that share memory, and what they do together.
+
+    for g ... group:
+      alloc p0_staged local
+      for t ... item:
+        p0_next = p0[...]                           stage p0 at kb as [k][mm], by items, double: the first block
+        for kb ...:
+          p0_staged[...] = p0_next;  barrier
+          p0_next = p0[...]                         the next block is on its way while this one is used
+          for k ...: ...
+          barrier
+
+Loops that are bound to work-items are no loops: all their iterations are there from the start. Those of the domain are
+dimensions of the group; those of sums and inner nests share one: a team of work-items for each element of the domain.
+"""
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING
+
+from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, Loop, Stmt, Store, group_size
+from minigrad.codegen.ir.walk import statements
+from minigrad.codegen.plan.loops import Here
+from minigrad.codegen.plan.stage import Staged
+from minigrad.codegen.strategies.launch import places_of
+from minigrad.errors import PlanError
+from minigrad.expr import Index, Var
+from minigrad.target import Target
+from minigrad.value import load
+
+if TYPE_CHECKING:
+    from minigrad.codegen.plan.build import Builder
+
+
+class Items:
+    """The work-items of a group: `var` counts them, `places` says what each loop of theirs is. Those of a team, `size`
+    of them, share the loops `shared`: the first one is `base`, the others follow `stride` apart, and each is the
+    `member`-th."""
+
+    def __init__(self, b: Builder):
+        counts = {x: b.loops.most(x) for x in b.loops.order if b.loops.kind[x] == "item"}
+        self.shared = [x for x in counts if b.loops.space[x]]
+        loops = [x for x in counts if x not in self.shared[1:]]
+        sizes = [counts[x] for x in loops]
+        self.count, self.size, self.stride = prod(sizes), 1, 1
+        self.var = Var(b.name("t"), 0, self.count - 1)
+        self.places = dict(zip(loops, places_of(self.var, sizes), strict=True))
+        self.base: Index = 0
+        self.member: Index = 0
+        for k, x in enumerate(loops):
+            if x in self.shared:
+                self.member, self.size, self.stride = self.places[x], sizes[k], prod(sizes[k + 1:])
+            else:
+                self.base = self.base + self.places[x] * prod(sizes[k + 1:])
+        self.places |= dict.fromkeys(self.shared, self.member)
+
+    def once(self, here: Here) -> tuple[Index, ...]:
+        """What holds for one work-item of a team, where all of them come to the same element."""
+        return () if not self.shared or any(x in here.places for x in self.shared) else (-self.member,)
+
+
+def copied_by_items(b: Builder, items: Items, name: str, here: Here, loop: Loop) -> list[Stmt]:
+    """A loop, `here` inside it, whose iterations begin with the copies that all work-items make."""
+    copies = [_Copy(b, items, s) for s in b.staged if s.step.items and s.filled == name]
+    if not copies:
+        return [loop]
+    left, double = loop.stop - 2 - loop.var, [c for c in copies if c.next]
+    begin = replace(here, places={**here.places, name: 0})
+    first: list[Stmt] = [c.registers() for c in double]
+    first += [c.fetch(begin, ()) for c in double]
+    after = replace(here, places={**here.places, name: loop.var + 1})
+    then = [c.fetch(after, (left,)) for c in double if loop.stop != 1]
+    return [*first, replace(loop, body=(*[c.deposit(here) for c in copies], Barrier(), *then, *loop.body, Barrier()))]
+
+
+class _Copy:
+    """What work-items copy, one element each in every `turn`; `next`: registers for a copy that is made twice."""
+
+    def __init__(self, b: Builder, items: Items, s: Staged):
+        self.b, self.s, step = b, s, s.step
+        self.order = (*[c for c in step.layout if c != step.turned], *([step.turned] if step.turned else []))
+        elements = prod([b.loops.most(c) for c in step.layout])
+        self.turns = -(-elements // items.count)
+        self.turn = Var(b.name("c"), 0, self.turns - 1)
+        self.place = self.turn * items.count + items.var
+        self.inside = (elements - 1 - self.place,) if elements % items.count else ()
+        self.next = b.name(f"{step.operand}_next") if step.double else ""
+
+    def at(self, here: Here) -> Here:
+        """`here` at the coordinates of an element."""
+        loops = self.b.loops
+        outside = {x: place for x, place in here.places.items() if loops.kind[x] != "item"}
+        own = places_of(self.place, [loops.most(c) for c in self.order])
+        return self.b.located(replace(here, places={**outside, **dict(zip(self.order, own, strict=True))}, copies=()))
+
+    def registers(self) -> Alloc:
+        return Alloc(self.next, self.s.factor.dtype, self.turns, "register")
+
+    def fetch(self, here: Here, conditions: tuple[Index, ...]) -> Loop:
+        """A block to registers."""
+        return self.each(Store(self.next, self.turn, self.s.value(self.b, self.at(here), conditions + self.inside)))
+
+    def deposit(self, here: Here) -> Loop:
+        """A block, or what was fetched of it, to the memory that is shared."""
+        at, s = self.at(here), self.s
+        value = load(self.next, (self.turn,), s.factor.dtype) if self.next else s.value(self.b, at)
+        return self.each(Store(s.memory, s.at(self.b.loops, at), value, self.inside))
+
+    def each(self, store: Store) -> Loop:
+        return Loop(self.turn, 0, self.turns, "unroll" if self.next else "serial", (store,))
+
+
+def check_room(function: Function, target: Target) -> None:
+    """Raises PlanError where a target has no such work-groups."""
+    items, memory = group_size(function), sum(s.size * s.dtype.itemsize for s in statements(function)
+                                              if isinstance(s, Alloc) and s.scope == "local")
+    if items and (items > target.max_group or memory > target.local_memory):
+        raise PlanError(f"[plan] bind group: expected {target.max_group} work-items of a group at most and "
+                        f"{target.local_memory} bytes of memory that they share, got {items} and {memory}")

@@ -1,0 +1,108 @@
+"""Matrix units of GPUs: `call mma_f16_opencl at v`.
+
+    for kb: for ks: for u, v unroll:                    for kb: for ks: for u, v unroll:
+      for i<16, j<8, kk<16:                       ->      call mma_f16_opencl(p0_staged[...], p1_staged[...], acc[...])
+        acc[u, v, i, j] += p0_staged[...] * p1_staged[...]
+
+The loops inside v are what the unit computes. Its sums lie in the registers of a wave: loops over the wave's work-items
+and over the sums that each of them has take the place of i and j. Half values are copied as their bits.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from minigrad.codegen.ir.nodes import Call as IRCall
+from minigrad.codegen.microkernels.matrix import WAVE, MatrixUnit, matrix_microkernel, unit_named
+from minigrad.codegen.plan.loops import Here, Loops, refuse
+from minigrad.codegen.plan.steps import Call
+from minigrad.dtype import DType, bfloat16, float16, float32, uint16
+from minigrad.expr import Index, Var
+from minigrad.value import Value, bitcast, const, guard
+
+if TYPE_CHECKING:
+    from minigrad.codegen.plan.sums import Sum
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """How a unit's loops run: `row`, `column` and `depth` inside it, in place of the first two `lane`, over a wave's
+    work-items, and `each`, over the sums that one of them has."""
+
+    step: Call
+    unit: MatrixUnit
+    row: str
+    column: str
+    depth: str
+    lane: str
+    each: str
+
+    def places(self, places: dict[str, Index]) -> dict[str, Index]:
+        """Where the sum of a work-item lies."""
+        row, column = self.unit.place(places[self.lane], places[self.each])
+        return {self.row: row, self.column: column}
+
+
+def with_wave(loops: Loops) -> Loops:
+    """The loops with those of a wave. Raises PlanError where the ones inside a call are not a unit's."""
+    step = next((s for s in loops.calls if matrix_microkernel(s.kernel) is not None), None)
+    if step is None:
+        return loops
+    unit, order = unit_named(step.kernel), loops.order
+    inside = order[order.index(step.at) + 1:]
+    shape = (unit.rows, unit.columns, unit.depth)
+    if [loops.extent(x) for x in inside] != list(shape) or [bool(loops.space[x]) for x in inside] != [0, 0, 1] or any(
+            loops.kind[x] != "serial" for x in inside):
+        raise refuse(step, f"serial loops of {shape[0]} rows, {shape[1]} columns and {shape[2]} steps of the sum "
+                           f"inside {step.at}", " ".join(inside) or "none")
+    lane, each = (next(n for n in (f"{stem}{k or ''}" for k in range(len(order) + 2)) if n not in loops.root)
+                  for stem in ("lane", "e"))
+    items = max([0, *(k + 1 for k, x in enumerate(order) if loops.kind[x] in ("group", "item"))])
+    row, column, depth = inside
+    wave = Wave(step, unit, row, column, depth, lane, each)
+    made = {lane: Var(lane, 0, WAVE - 1), each: loops.root[wave.row]}
+    return replace(loops, order=(*order[:items], lane, *order[items:-3], each, *inside), wave=wave,
+                   root={**loops.root, **made}, space={**loops.space, lane: 0, each: 0}, counts={each: unit.each},
+                   kind={**loops.kind, lane: "item", each: "unroll", **dict.fromkeys(inside, "call")})
+
+
+def call_unit(s: Sum, wave: Wave, here: Here) -> IRCall:
+    """What one call adds to the sums of a wave. Raises PlanError for other sums than of products of two copies."""
+    term, loops, kernel = s.terms[0], s.b.loops, matrix_microkernel(wave.step.kernel)
+    at = replace(here, places={**here.places, **dict.fromkeys((wave.row, wave.column, wave.depth, wave.each), 0)})
+    sides = [next((x for x in s.b.staged if len(x.step.layout) == 2 and loop in loops.inside(x.step.layout[0])
+                   and wave.depth in loops.inside(x.step.layout[1])), None) for loop in (wave.row, wave.column)]
+    a, b = sides
+    if a is None or b is None or kernel is None or len(s.terms) > 1 or term.body.op != "mul" or {
+            v.attr for v in term.body.args} != {a.memory, b.memory}:
+        raise refuse(wave.step, f"one sum of products of two copies, laid out along {wave.row}, {wave.column} and then "
+                                f"{wave.depth}", "another one")
+    slot = s.slot(term.used, (), at)
+    return IRCall(kernel, ((a.memory, a.at(loops, at)), (b.memory, b.at(loops, at)), (term.acc, slot)), (),
+                  (here.places[wave.lane], a.lengths[-1], b.lengths[-1]))
+
+
+def half_type(v: Value) -> DType | None:
+    """The half type that an operand is widened from, under its guards; None for one that is computed in float32."""
+    while v.op == "guard" and v.args[1].op == "const" and repr(v.args[1].attr) == "0.0":
+        v = v.args[0]
+    if v.op == "cast" and v.dtype is float32 and v.args[0].dtype in (float16, bfloat16):
+        return v.args[0].dtype
+    return None
+
+
+def bits_of(v: Value) -> Value:
+    """The bits, uint16, of what such an operand is widened from."""
+    if v.op == "guard":
+        return guard(bits_of(v.args[0]), const(0, uint16), v.attr)  # type: ignore[arg-type]
+    return bitcast(v.args[0], uint16)
+
+
+def for_unit(v: Value, wave: Wave) -> Value:
+    """An operand as the unit reads it. Raises PlanError for another type."""
+    dtype = wave.unit.dtype
+    if half_type(v) is dtype and dtype is not float32:
+        return bits_of(v)
+    if v.dtype is not float32 or dtype is not float32:
+        raise refuse(wave.step, f"operands of {dtype.name}", (half_type(v) or v.dtype).name)
+    return v
