@@ -117,6 +117,9 @@ def test_what_is_not_a_number_stays_in_its_row() -> None:
      "order: expected v unrolled or outside all sums, as work-items keep these in registers"),
     ((", by items, double\n  stage p1", "\n  stage p1"), "stage p0 .*: expected by items, as a copy of each work-item"),
     (("at kb as [k][nn]", "at tn as [nn]"), "stage p1 at tn .*: expected a serial loop, got tn, which is bound item"),
+    (("by 5, guard\n  bind group gm gn\n  bind item tm tn\n  bind unroll u v\n  order gm gn tm tn kb k",
+      "by 5, guard\n  split k -> x y by 2, guard\n  bind group gm gn\n  bind item tm tn\n  bind unroll u v\n"
+      "  order gm gn tm tn kb x y"), "stage p0 .*: expected coordinates whose blocks are whole, got k"),
     (("by 5, guard", "by 5, short"), "stage p0 .*: expected coordinates of known lengths, .* got k"),
 ])
 def test_what_groups_cannot_do_is_an_error(change: tuple[str, str], message: str) -> None:
@@ -126,7 +129,11 @@ def test_what_groups_cannot_do_is_an_error(change: tuple[str, str], message: str
 
 @pytest.mark.parametrize("change, message", [
     (("by 16, exact\n  split i1", "by 8, exact\n  split i1"), "call mma_f16_opencl at v: expected serial loops of 16 "
-     "rows, 8 columns and 16 steps of the sum inside v, got i j kk"),
+     "rows, 8 columns and 16 steps of the sum, neighbours all, inside v, got i j kk"),
+    (("mm -> tm i by 16", "mm -> i tm by 2"), "neighbours all, inside v, got i j kk"),
+    (("by 32, guard\n  split k", "by 24, guard\n  split k"), "expected an edge"),
+    (("by 32, guard\n  split k -> ks kk by 16, exact", "by 24, guard\n  split k -> ks kk by 16, guard"),
+     "stage p0 .*: expected coordinates whose blocks are whole, got k"),
     (("at v", "at ks"), "call .* inside ks, got v i j kk"),
     (("f16_opencl", "bf16_opencl"), "call mma_bf16_opencl at v: expected operands of bfloat16, got float16"),
     (("mma_f16_opencl", "mma_f8_opencl"), "call mma_f8_opencl at v: expected a microkernel of a matrix unit"),

@@ -52,9 +52,9 @@ def with_wave(loops: Loops) -> Loops:
     inside = order[order.index(step.at) + 1:]
     shape = (unit.rows, unit.columns, unit.depth)
     if [loops.extent(x) for x in inside] != list(shape) or [bool(loops.space[x]) for x in inside] != [0, 0, 1] or any(
-            loops.kind[x] != "serial" for x in inside):
-        raise refuse(step, f"serial loops of {shape[0]} rows, {shape[1]} columns and {shape[2]} steps of the sum "
-                           f"inside {step.at}", " ".join(inside) or "none")
+            loops.kind[x] != "serial" or loops.stride(x, Here()) != 1 for x in inside):
+        raise refuse(step, f"serial loops of {shape[0]} rows, {shape[1]} columns and {shape[2]} steps of the sum, "
+                           f"neighbours all, inside {step.at}", " ".join(inside) or "none")
     lane, each = (next(n for n in (f"{stem}{k or ''}" for k in range(len(order) + 2)) if n not in loops.root)
                   for stem in ("lane", "e"))
     items = max([0, *(k + 1 for k, x in enumerate(order) if loops.kind[x] in ("group", "item"))])
@@ -73,8 +73,8 @@ def call_unit(s: Sum, wave: Wave, here: Here) -> IRCall:
     sides = [next((x for x in s.b.staged if len(x.step.layout) == 2 and loop in loops.inside(x.step.layout[0])
                    and wave.depth in loops.inside(x.step.layout[1])), None) for loop in (wave.row, wave.column)]
     a, b = sides
-    if a is None or b is None or kernel is None or len(s.terms) > 1 or term.body.op != "mul" or {
-            v.attr for v in term.body.args} != {a.memory, b.memory}:
+    if a is None or b is None or kernel is None or len(s.terms) > 1 or term.monoid.name != "sum" or \
+            term.body.op != "mul" or {v.attr for v in term.body.args} != {a.memory, b.memory}:
         raise refuse(wave.step, f"one sum of products of two copies, laid out along {wave.row}, {wave.column} and then "
                                 f"{wave.depth}", "another one")
     slot = s.slot(term.used, (), at)
@@ -100,9 +100,7 @@ def bits_of(v: Value) -> Value:
 
 def for_unit(v: Value, wave: Wave) -> Value:
     """An operand as the unit reads it. Raises PlanError for another type."""
-    dtype = wave.unit.dtype
-    if half_type(v) is dtype and dtype is not float32:
-        return bits_of(v)
-    if v.dtype is not float32 or dtype is not float32:
-        raise refuse(wave.step, f"operands of {dtype.name}", (half_type(v) or v.dtype).name)
-    return v
+    kind, dtype = half_type(v) or v.dtype, wave.unit.dtype
+    if dtype not in (kind, v.dtype):
+        raise refuse(wave.step, f"operands of {dtype.name}", kind.name)
+    return v if v.dtype is dtype else bits_of(v)

@@ -89,8 +89,9 @@ def staged(b: Builder, step: Stage) -> Staged:
         raise refuse(step, f"one part of a sum's terms that reads {step.operand} and depends on its coordinates and "
                            f"loops outside {step.at} alone", str(len(found)))
     for s in [loops.split[x] for c in step.layout for x in loops.split if loops.inside(x) <= loops.inside(c)]:
-        if s.edge == "back" and (loops.cut_short(s.loop) or not divides(s, loops.extent(s.loop))):
-            raise refuse(step, "coordinates whose blocks do not reach back", s.loop)
+        if s.edge in ("back", "guard") and (loops.cut_short(s.loop) or not divides(s, loops.extent(s.loop))):
+            blocks = "do not reach back" if s.edge == "back" else "are whole"
+            raise refuse(step, f"coordinates whose blocks {blocks}", s.loop)
     lengths, (part, factor) = tuple([loops.most(c) for c in step.layout]), found[0]
     if step.items:
         factor = factor if loops.wave is None else for_unit(factor, loops.wave)
