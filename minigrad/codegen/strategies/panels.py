@@ -39,14 +39,11 @@ from minigrad.target import Target
 from minigrad.value import Value, walk
 
 MIN_WORK = 1 << 12
-"""Multiply-adds below which a tile costs more than it saves."""
+"""Multiply-adds below which products of all sizes share the programs of general contractions."""
 
 MIN_WORK_ELSEWHERE = 1 << 27
 """Likewise where compilers other than ours take tenths of a second for each program: its text is twice as long as that
 of a packed contraction, for 20-40% of the time."""
-
-MIN_K = 4
-"""Steps of the sum below which a tile is no more than its stores."""
 
 MAX_K, ROW_K = 2048, 16
 """Steps of the sum per block: panels and tiles of so many stay in the caches; and of one row, which reads so many whole
@@ -55,16 +52,11 @@ rows of B side by side."""
 SHORT_K = 128
 """Steps of the sum up to which a product waits for its output, whose lines are prefetched: 13% at K = 16."""
 
-FAR_B = 1 << 19
-"""Bytes of B in place from which on its next panel is prefetched, as where its rows are pages apart: 1.2-1.5 times as
-fast for pointwise convolutions."""
+UNIT_WORK, UNITS = 1 << 19, 4
+"""Multiply-adds of a unit of parallel work worth having; units per worker, so that none waits long for the last."""
 
-UNIT_ROWS, UNIT_WORK, UNITS, MANY_UNITS = 512, 1 << 19, 4, 16
-"""Rows and multiply-adds of a unit of parallel work worth having; units per worker, so that none waits long for the
-last; and how many are so many that the last one matters little."""
-
-MAX_VECTORS, FEW_REGISTERS, TURNED = 8, 16, 4
-"""Vectors of a tile's row; registers of which one is enough to spare; steps of the sum that are turned at a time."""
+FEW_REGISTERS, TURNED = 16, 4
+"""Registers of which one is enough to spare; steps of the sum that are turned at a time."""
 
 USUAL = 6, 0.98
 """A tile of so many rows, its vectors an eighth of the registers, is taken where others gain less: the prediction is no
@@ -117,6 +109,8 @@ def plan(nest: Nest, target: Target) -> Plan | str:
     p = product(c, target)
     if p.m == 1 and (p.a or p.b or fits(2 * p.k * p.n * p.itemsize, 2, target)):
         return "no panels: a vector times a matrix that stays near, or is not read along its rows"
+    if "turned" in (p.a, p.b) and p.k < TURNED:
+        return f"no panels: K={p.k} is less than the {TURNED} steps that are turned at a time"
     _, tile = best_tile(p, target)
     if tile is None:
         return f"no panels: M={p.m} N={p.n} hold no register tile"
@@ -146,7 +140,7 @@ def refusal(c: Contraction, target: Target) -> str:
     if takes_bfloat16(c, target):
         return "no panels: matrix registers multiply packed words"
     m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
-    if k < MIN_K or m * n * k < MIN_WORK:
+    if m * n * k < MIN_WORK:
         return f"no panels: M={m} N={n} K={k} is too small"
     if not all(coefficient(s.indices[0], c.n[-1]) == 1 for s in c.outputs):
         return f"no panels: the output is not contiguous along {c.n[-1]}"
@@ -193,7 +187,7 @@ def _tiles(m: int, n: int, k: int, bits: int, copied: bool, far: bool, apart: bo
     spare = 1 if target.registers <= FEW_REGISTERS else SPARE_REGISTERS
     found = []
     for width, rate in widths:
-        for vectors in range(1, min(MAX_VECTORS, n // width) + 1):
+        for vectors in range(1, min(target.registers // 4, n // width) + 1):
             steps = step_cycles(m, vectors, rate, vectors * width * max(bits // 8, 4), k, far, apart, target)
             tile, across = machine(target).costs.tile, ceil(n / (vectors * width))
             for rows in range(1, min((target.registers - vectors - spare) // vectors, m) + 1):
@@ -281,7 +275,7 @@ def ahead(p: Product, t: Tile, kept: bool, inner: list[str], target: Target) -> 
     """Prefetches of operands in place and of outputs."""
     c = p.c
     b_bytes, panel = p.k * p.n * p.itemsize, p.k * t.columns * p.itemsize
-    if is_plain(c.b) and not p.b and (kept or row_bytes(c.b, c.k) >= PAGE or b_bytes >= FAR_B):
+    if is_plain(c.b) and not p.b and (kept or row_bytes(c.b, c.k) >= PAGE or not fits(2 * b_bytes, 2, target)):
         yield Ahead(operand(c.b, c.a), "t", 1, "kb" if kept else "j", not fits(panel, 1, target))
     if p.far_a:
         yield Ahead(operand(c.a, c.b), "t", LINE // c.a.dtype.itemsize, "u")
@@ -306,14 +300,13 @@ def units(p: Product, t: Tile, block_k: int, target: Target) -> tuple[int, int]:
     if p.a or p.b:  # panels of B stay in the second-level cache while rows pass by
         tall, wide = down, max(1, min(room(2, target) // SHARED // (block_k * t.columns * itemsize), across // wanted))
     else:
-        tall = min(down, ceil(UNIT_ROWS / t.rows))
-        wide = max(1, min(across, across * ceil(down / tall) // wanted))
+        tall, wide = down, max(1, across // wanted)
     if block_k < p.k:  # as do their sums
         tall = max(1, min(tall, room(2, target) // (t.rows * wide * t.columns * itemsize)))
     if target.units > 1:
         tall = min(tall, max(1, down * ceil(across / wide) // wanted))
     strips, parts = ceil(across / wide), ceil(down / tall)
-    if 1 < strips * parts * others < MANY_UNITS * target.units:  # none of the workers waits for the last
+    if strips * parts * others > 1:  # none of the workers waits for the last
         strips = min(across, next(s for s in range(strips, strips + target.units)
                                   if s * parts * others % target.units == 0))
     return ceil(down / parts) * t.rows, ceil(across / strips) * t.columns
