@@ -197,7 +197,7 @@ def random_plan(rng: Random, kernel: Kernel, groups: bool = False) -> Plan:
         x = str(rng.choice(names))
         outer, inner = f"{next(letters)}o", f"{next(letters)}i"
         likely = (0.2, 0.2, 0.2, 0.2, 0.2) if outside[x] == 0 else (0.2, 0.0, 0.2, 0.4, 0.2)
-        edge = "guard" if groups and rng.random() < 0.8 else str(rng.choice(EDGES, p=likely))
+        edge = "guard" if groups and rng.random() < 0.8 else str(rng.choice(EDGES[:5], p=likely))
         into = bool(rng.random() < 0.15)
         steps.append(Split(x, outer, inner, int(rng.choice(COUNTS)), edge, into))
         names[names.index(x):names.index(x) + 1] = [outer, inner]

@@ -157,7 +157,7 @@ def test_a_plan_in_force_is_part_of_every_key() -> None:
     ({"sum_mul": TILE.replace("i0", "i7")}, r"for sum_mul: split i7 -> i u by 4, back: expected a loop among i0 i1 r0"),
     ({"sum_mul": "plan\n  split i0 -> i t by 4, guard\n  bind group i i1\n  bind item t\n  order i i1 t r0"},
      r"for sum_mul: bind group: expected 1 work-items of a group at most and 0 bytes .*, got 4 and 0"),
-    ({"sum_mul": "plan\n  tile i0 4"}, r"for sum_mul: expected a step among fuse, split, sizes, order, bind, parts, "),
+    ({"sum_mul": "plan\n  tile i0 4"}, r"for sum_mul: expected a step among split, sizes, fuse, order, bind, parts, "),
     ({"sum_mul": 4}, r"for sum_mul: expected the text of a plan, got int"),
     ({"sum_mull": TILE}, r"for sum_mull: expected the name of a kernel that ran, or was shown, in the block"),
 ])

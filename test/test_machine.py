@@ -194,7 +194,7 @@ def grouping(stage: Stage) -> object:
         inner = {s.inner: s for s in plan.steps if isinstance(s, Split) and s.loop not in domain}
         own: object = [(x, inner[x].size) for x in (*parts, *plan.bound("vector")) if x in inner]
     elif isinstance(plan, PackedPlan):
-        own = plan.k, plan.words, plan.windows, plan.turned
+        own = plan.k, plan.words
     elif isinstance(plan, QuantizedPlan):
         own = plan.kernels
     else:

@@ -19,16 +19,21 @@ from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.lowering.collapse import collapse
 from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.split import split_divisions, split_phases
+from minigrad.codegen.plan.build import build
+from minigrad.codegen.plan.steps import Plan, Stage
+from minigrad.codegen.plan.text import parse_plan
 from minigrad.codegen.render.llvm import render_llvm
 from minigrad.codegen.render.opencl import render_opencl
 from minigrad.codegen.stages import stages_of
 from minigrad.codegen.strategies import packed as packed_module
 from minigrad.codegen.strategies import split_k as split_k_module
 from minigrad.codegen.strategies.build_packed import build_packed
-from minigrad.codegen.strategies.packed import PackedPlan, packed, plan
-from minigrad.codegen.strategies.plan import parse_plan
+from minigrad.codegen.strategies.packed import options, packed, plan
+from minigrad.codegen.strategies.packed_steps import as_product, packed_steps
+from minigrad.codegen.strategies.plan import PackedPlan
+from minigrad.codegen.strategies.plan import parse_plan as parse_choice
 from minigrad.codegen.strategies.recognise import Contraction, recognise
-from minigrad.codegen.strategies.windowed import windowed, windowed_turned
+from minigrad.codegen.strategies.windowed import windowed_turned
 from minigrad.codegen.strategies.windows import turned
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.dtype import bfloat16, float32_to_bfloat16
@@ -104,12 +109,23 @@ def flat_kernel(result: Tensor, target: Target = AVX2) -> Kernel:
     return collapse(flatten(split_divisions(split_phases(kernel))))
 
 
+def built(kernel: Kernel, nest: Nest, made: PackedPlan) -> Function:
+    """The loops of a choice: its steps, whose text parses back, or calls."""
+    if made.microkernel:
+        return build_packed(kernel, nest, made, "packed")
+    found = recognise(nest)
+    assert isinstance(found, Contraction), found
+    steps = packed_steps(as_product(nest), found, made)
+    assert parse_plan(str(steps)) == steps
+    return build(kernel, as_product(nest), steps, "packed")
+
+
 def packed_functions(kernel: Kernel, target: Target) -> list[Function]:
     functions = []
     for nest in kernel.nests:
         found = recognise(nest)
         assert isinstance(found, Contraction), found
-        functions.append(build_packed(kernel, nest, packed(found, target), "packed"))
+        functions.append(built(kernel, nest, packed(found, target)))
     return functions
 
 
@@ -156,6 +172,11 @@ def test_packed_equals_the_kernel(case: str, target: Target) -> None:
     equal_the_kernel(kernel, packed_functions(kernel, target))
 
 
+def of_windows(found: Contraction, target: Target, turned: bool) -> PackedPlan | None:
+    """The first choice that packs a window as a box."""
+    return next((p for _, p in options(found, target) if p.windows and p.turned == turned), None)
+
+
 WINDOWS = {
     "conv": lambda: tensor(2, 3, 9, 9).conv2d(tensor(5, 3, 3, 3), padding=1).relu(),
     "conv of whole images": lambda: tensor(5, 3, 4, 5).conv2d(tensor(5, 3, 3, 3), padding=1),
@@ -189,9 +210,8 @@ def test_windows_are_packed_once_per_element(case: str, target: Target) -> None:
     for nest in kernel.nests:
         found = recognise(nest)
         assert isinstance(found, Contraction), found
-        made = (windowed_turned if "weight gradient" in case else windowed)(found, target.lanes(32), target)
-        plans.append(made[1] if made is not None else packed(found, target))
-    assert any(p.windows for p in plans) or target is TINY
+        plans.append(of_windows(found, target, "weight gradient" in case) or packed(found, target))
+    assert any(p.windows for p in plans)
     check_plans(kernel, plans)
 
 
@@ -220,7 +240,7 @@ def check_plans(kernel: Kernel, plans: list[PackedPlan]) -> None:
     expected = {name: a.copy() for name, a in arrays.items()}
     interpret_kernel(kernel, expected, scalars)
     for nest, made in zip(kernel.nests, plans, strict=True):
-        function = build_packed(kernel, nest, made, "packed")
+        function = built(kernel, nest, made)
         verify_function(function)
         interpret_function(unroll(function), arrays, scalars)
     np.testing.assert_allclose(arrays["o0"], expected["o0"], rtol=3e-5, atol=3e-5)
@@ -231,10 +251,10 @@ def test_windows_in_blocks_of_images_and_of_rows(images: int, rows: int) -> None
     kernel = flat_kernel(tensor(5, 2, 4, 5).conv2d(tensor(6, 2, 3, 3), padding=1))
     found = recognise(kernel.nests[0])
     assert isinstance(found, Contraction)
-    made = windowed(found, 8, AVX2)
+    made = of_windows(found, AVX2, False)
     assert made is not None
     n = tuple((v.name, part) for v, part in zip(found.n, (images, rows, 5), strict=True))
-    check_plans(kernel, [replace(made[1], n=n)])
+    check_plans(kernel, [replace(made, n=n)])
 
 
 @pytest.mark.parametrize("images, rows", [(2, 7), (3, 2), (1, 3)])
@@ -289,14 +309,14 @@ def test_what_is_no_contraction_says_why(result, reason: str) -> None:  # noqa: 
 
 def test_plans_print_and_parse() -> None:
     made = PackedPlan("packed", ("i0",), (("i1", 12),), (("i2", 4), ("i3", 56)), (("r0", 28),), 6, 2, 8, "k", 8, 4)
-    assert parse_plan(str(made)) == made
+    assert parse_choice(str(made)) == made
 
 
 def test_small_products_stay_unpacked() -> None:
-    def chosen(m: int, n: int, k: int) -> PackedPlan | str:
+    def chosen(m: int, n: int, k: int) -> Plan | PackedPlan | str:
         return plan(flat_kernel(tensor(m, k) @ tensor(k, n)).nests[0], AVX2)
 
-    assert isinstance(chosen(300, 310, 300), PackedPlan)
+    assert isinstance(chosen(300, 310, 300), Plan)
     assert "in place" in str(chosen(256, 256, 256))
     assert "too small" in str(chosen(32, 32, 32))
     assert "too small" in str(chosen(4, 2048, 2048))
@@ -367,7 +387,7 @@ def test_no_accumulator_lives_on_the_stack(make, target: Target, register: str) 
     found = recognise(kernel.nests[0])
     assert isinstance(found, Contraction)
     made = packed(found, target)
-    program = render_llvm(build_packed(kernel, kernel.nests[0], made, "packed"), target)
+    program = render_llvm(built(kernel, kernel.nests[0], made), target)
     lines = assembly(program.links[0].source if program.links else program.source, target.cpu).splitlines()
     sums = [line for line in lines if "vfmadd" in line]
     assert len(sums) % (made.rows * made.vectors) == 0 and all(register in line for line in sums)
@@ -386,7 +406,7 @@ def test_a_long_sum_with_few_outputs_is_split(target: Target, monkeypatch: pytes
     kernel = flat_kernel((tensor(20, 160).relu() @ tensor(160, 24) + tensor(24)).relu(), target)
     scratch: list[Param] = []
     nests = split_k_module.split_k(kernel.nests[0], scratch, target)
-    assert len(nests) == 2 and len(scratch) == 1 and isinstance(plan(nests[0], target), PackedPlan)
+    assert len(nests) == 2 and len(scratch) == 1 and isinstance(plan(nests[0], target), Plan)
     assert split_k_module.split_k(kernel.nests[0], [], replace(target, units=64)) == nests
     parts_equal_the_kernel(kernel, nests, scratch)
 
@@ -395,7 +415,7 @@ def test_what_is_read_across_is_packed_in_squares() -> None:
     """Weights along the lanes: whole vectors along K, transposed in registers."""
     kernel = flat_kernel(tensor(1, 512, 7, 7).conv2d(tensor(512, 512, 3, 3), padding=1), AVX512)
     stage = stages_of(kernel, AVX512).stages[0]
-    assert isinstance(stage.plan, PackedPlan) and stage.plan.turned
+    assert isinstance(stage.plan, Plan) and stage.plan.results is not None and stage.plan.results.turned
     source = render_llvm(stage.function, AVX512).source
     assert source.count("shufflevector <16 x float>") >= 64 and "insertelement <16 x float> %" not in source
 
@@ -412,12 +432,12 @@ def test_weight_gradients_on_the_cpu() -> None:
 
 def test_operands_whose_lines_do_not_stay_near_are_packed() -> None:
     """A gradient by data reads one tap of the weights, 9 elements apart: a line for each row and step of the sum."""
-    def of(kernel: int) -> PackedPlan:
+    def of(kernel: int) -> list[Stage]:
         x, w = tensor(1, 64, 56, 56), tensor(128, 64, kernel, kernel)
         x.requires_grad = True
         y = x.conv2d(w, stride=2, padding=kernel // 2)
         made = plan(flat_kernel(y.gradient(x, gradient=tensor(*y.shape))[0], AVX512).nests[0], AVX512)
-        assert isinstance(made, PackedPlan)
-        return made
+        assert isinstance(made, Plan)
+        return list(made.stages)
 
-    assert of(3).a_along == "m" and of(1).a_along == ""
+    assert len(of(3)) == 2 and len(of(1)) == 1

@@ -203,15 +203,15 @@ SCATTER = parse_kernel("""kernel scatter(inout o0: f32[5], p0: i64[9], p1: f32[9
 """)
 WRONG = [
     (PRODUCT, ["tile i0 i1 4 4"],
-     "expected a step among fuse, split, sizes, order, bind, parts, stage, call, ahead, got 'tile i0 i1 4 4'"),
+     "expected a step among split, sizes, fuse, order, bind, parts, stage, results, call, ahead, got 'tile i0 i1 4 4'"),
     (PRODUCT, ["split i0 -> a by 4"],
-     "expected 'split LOOP -> OUTER INNER by SIZE, exact|back|guard|rest|short', got 'split i0 -> a by 4'"),
+     "expected 'split LOOP -> OUTER INNER by SIZE, exact|back|guard|rest|short|over', got 'split i0 -> a by 4'"),
     (PRODUCT, ["split i2 -> a b by 4, rest"],
      "split i2 -> a b by 4, rest: expected a loop among i0 i1 r0, got i2"),
     (PRODUCT, ["split i0 -> a b by 4"],
      "split i0 by 4: expected an edge, back, guard, rest or short, as 4 does not divide the extent 10"),
     (PRODUCT, ["split i0 -> a b by 4, mask"],
-     "split i0 -> a b by 4, mask: expected an edge among exact, back, guard, rest, short, got mask"),
+     "split i0 -> a b by 4, mask: expected an edge among exact, back, guard, rest, short, over, got mask"),
     (PRODUCT, ["split i0 -> a b by 0"], "split i0 -> a b by 0, exact: expected a size from 1 on, got 0"),
     (PRODUCT, ["split i0 -> a a by 5"], "split i0 -> a a by 5, exact: expected names that no loop has or had, got a"),
     (PRODUCT, ["split i0 -> p0 a by 5"],
@@ -277,7 +277,7 @@ WRONG = [
     (PRODUCT, ["stage p1 at i0 as [r0]"],
      "stage p1 at i0 as [r0]: expected one part of a sum's terms that reads p1 and depends on its coordinates and "
      "loops outside i0 alone, got 0"),
-    (PRODUCT, ["stage p1 at r0 as [i1]"], "stage p1 at r0 as [i1]: expected coordinates inside r0, each once, got i1"),
+    (PRODUCT, ["stage p1 at r0 as [i1]"], "stage p1 at r0 as [i1]: expected coordinates inside r0, got i1"),
     (PRODUCT, ["split r0 -> k t by 4, rest", "stage p1 at k as [t]"],
      "stage p1 at k as [t]: expected loops without a rest, got some of `split r0 -> k t by 4, rest`"),
     (ROWS, ["split r0 -> a b by 4", "stage p0 at a as [b]"],

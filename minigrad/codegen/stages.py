@@ -180,7 +180,8 @@ def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, ta
     does not fit."""
     general, values = kernel.with_nests(nests), tuple[Index, ...]()
     with naming(name):
-        if isinstance(plan, Plan | WindowPlan) and shares_sizes(target):
+        fixed = isinstance(plan, Plan) and plan.results is not None  # boxes are as long as their rows
+        if isinstance(plan, Plan | WindowPlan) and not fixed and shares_sizes(target):
             extents = plan_extents(nests[0], plan) if isinstance(plan, Plan) else plane_extents(nests)
             general, values = with_arguments(kernel, nests, extents, plan.strategy == "pointwise")
         function = _loops(general, plan, name)

@@ -18,13 +18,14 @@ from minigrad.codegen.plan.check import check
 from minigrad.codegen.plan.groups import Items, copied_by_items
 from minigrad.codegen.plan.loops import Here, Loops, divides, resolve
 from minigrad.codegen.plan.matrix_units import with_wave
+from minigrad.codegen.plan.results import Gathered
 from minigrad.codegen.plan.spaces import Unit, loaded, touched, units
 from minigrad.codegen.plan.stage import fill, staged
 from minigrad.codegen.plan.steps import Plan, Split
 from minigrad.codegen.plan.sums import inner_reductions, kept_sums, sums_together
 from minigrad.codegen.strategies.launch import function_of, spread
 from minigrad.codegen.value_walk import Rewriter
-from minigrad.expr import Index, Var, bounds
+from minigrad.expr import Index, Var, bounds, subs
 from minigrad.value import Value, const, guard, load, local, substitute
 
 Names = Mapping[str, Value]
@@ -49,13 +50,21 @@ class Builder:
         self.taken |= set(loops.root)
         self.dtypes = {p.name: p.dtype for p in kernel.params}
         order, first = loops.order, loops.first_sum
-        last = max([first, *(k + 1 for k, x in enumerate(order) if x in loops.kept)])
+        kept = loops.kept
+        if loops.results is not None:
+            first = order.index(loops.results.at) + 1
+            kept = [x for x in order if not loops.space[x] and loops.kind[x] != "unroll"]
+        last = max([first, *(k + 1 for k, x in enumerate(order) if x in kept)])
         self.outer, self.middle = tuple([x for x in order[:first] if not loops.space[x]]), order[first:last]
         self.copies = tuple([x for x in order[last:] if not loops.space[x] and loops.kind[x] != "call"])
         self.items = Items(self) if "item" in loops.kind.values() else None
         self.staged = tuple([staged(self, step) for step in loops.stages])
         self.stored = touched(self.nest.body)[1]
         self.memory: list[Alloc] = [s.alloc() for s in self.staged]
+        self.gathered: Gathered | None = None
+        if loops.results is not None:
+            self.gathered = Gathered(self, loops.results, units(self.nest.body)[0])  # type: ignore[arg-type]
+            self.memory += self.gathered.allocs()
 
     def name(self, stem: str) -> str:
         """A name that nothing else in the function has."""
@@ -143,6 +152,8 @@ class Builder:
             s = self.undecided(x, here)
             if s is not None:
                 return self.whole_or_rest(s, here, lambda at: self.domain(k, at))
+        if not outer and self.gathered is not None:
+            return [*self.kept(0, here), *self.gathered.leave(here)]
         if not outer and self.middle:
             return self.kept(0, here)
         if not outer:
@@ -193,6 +204,8 @@ class Builder:
         first, *rest = units(self.nest.body)
         here = replace(here, copies=self.copies)
         sums, results = kept_sums(self, first, here)  # type: ignore[arg-type]
+        if self.gathered is not None:
+            return [*sums.begin(here), *sums.steps(here), *sums.join(here), *sums.keep(here)]
         done = [*sums.join(here), *self.copy_by_copy(rest, here, results)]
         if sums.kept is not None and sums.kept.last:
             done = [If(sums.kept.last, tuple(done), tuple(sums.keep(here)))]
@@ -207,11 +220,11 @@ class Builder:
             at = replace(here, copies=(), masked=masked)
             return self.copied(here.copies, at, lambda at: self.each(body, at, names))
 
-        whole = self.where_whole(here)
-        return [If(whole, tuple(each(False)), tuple(each(True)))] if whole else each(False)
+        whole = () if self.loops.fused.valid else self.where_whole(here)
+        return [If(whole, tuple(each(False)), tuple(each(True)))] if whole else each(bool(self.loops.fused.valid))
 
-    def each(self, body: Sequence[Unit], here: Here, names: Names) -> list[Stmt]:
-        """Statements in order, one element of the domain at a time."""
+    def each(self, body: Sequence[Unit], here: Here, names: Names, where: tuple[Index, ...] = ()) -> list[Stmt]:
+        """Statements in order, one element of the domain at a time; stores `where` conditions hold."""
         out: list[Stmt] = []
         for k, s in enumerate(body):
             if isinstance(s, tuple):
@@ -223,7 +236,7 @@ class Builder:
                 out += [*before, Let(name, guard(value, const(0, value.dtype), conditions))]
                 names = {**names, s.name: local(name, value.dtype)}
             elif isinstance(s, Store):
-                out += self.store(s, here, names)
+                out += self.store(s, here, names, where)
             else:
                 out += self.inner(s, here, names)
             if self.items is not None and touched((s,))[1] & touched(body[k + 1:])[0]:
@@ -235,12 +248,12 @@ class Builder:
         (value,), before = inner_reductions(self, [Rewriter({}, locals_=names).value(value)], here)
         return substitute(value, here.at), before
 
-    def store(self, s: Store, here: Here, names: Names) -> list[Stmt]:
+    def store(self, s: Store, here: Here, names: Names, where: tuple[Index, ...] = ()) -> list[Stmt]:
         value, before = self.value(s.value, here, names)
         offset = Rewriter(here.at, locals_=names).index(s.indices[0])
         if s.combine and s.combine != "set":
             value = MONOIDS[s.combine].apply(load(s.param, (offset,), value.dtype), value)
-        conditions = (*(self.own(here) if here.masked else ()), *self.within(here))
+        conditions = (*where, *(self.own(here) if here.masked else ()), *self.within(here))
         once = () if self.items is None else self.items.once(here)
         return [*before, IRStore(s.param, offset, value, (*once, *conditions))]
 
@@ -293,7 +306,7 @@ class Builder:
     def reaching_back(self, here: Here) -> list[Split]:
         """Splits of the domain whose last block may reach back over the one before it."""
         return [s for s in self.loops.split.values() if s.edge == "back" and s.loop not in here.whole
-                and not here.gone & self.loops.inside(s.loop)
+                and not here.gone & self.loops.inside(s.loop) and s.loop not in here.places
                 and not divides(s, self.loops.count(s.loop, here))]
 
     def where_whole(self, here: Here) -> tuple[Index, ...]:
@@ -310,5 +323,6 @@ class Builder:
 
     def own(self, here: Here) -> tuple[Index, ...]:
         """What holds for an element that is its block's own."""
-        return tuple([self.loops.place(self.loops.top(s.loop), here) - self.loops.base(s, here)
-                      for s in self.reaching_back(here)])
+        own = [self.loops.place(self.loops.top(s.loop), here) - self.loops.base(s, here)
+               for s in self.reaching_back(here)]
+        return tuple([e for e in (*own, *(subs(e, here.at) for e in self.loops.fused.valid)) if bounds(e)[0] < 0])

@@ -5,10 +5,12 @@ from collections.abc import Iterator
 
 from minigrad.codegen.kernel import Kernel, Nest, Store
 from minigrad.codegen.lowering.collapse import coefficient
+from minigrad.codegen.plan.box import leaves
 from minigrad.codegen.plan.check_groups import group_faults
+from minigrad.codegen.plan.check_memory import memory_faults
 from minigrad.codegen.plan.loops import Loops, divides
 from minigrad.codegen.plan.spaces import spaces, units
-from minigrad.codegen.plan.text import print_step
+from minigrad.codegen.plan.text import print_step, terms_of
 from minigrad.errors import PlanError
 from minigrad.expr import bounds, variables
 
@@ -34,6 +36,7 @@ def _faults(kernel: Kernel, nest: Nest, loops: Loops) -> Iterator[str]:
     yield from _kinds(loops)
     yield from _kept(nest, loops)
     yield from _stages(nest, loops)
+    yield from memory_faults(nest, loops)
     yield from _scatter(nest, loops)
     for a in loops.ahead:
         if a.operand not in {p.name for p in kernel.params}:
@@ -172,20 +175,20 @@ def _stages(nest: Nest, loops: Loops) -> Iterator[str]:
         for x in loops.order[:first]:
             if loops.kind[x] == "vector":
                 yield f"{step}: expected a loop outside lanes, got {stage.at} inside {x}"
-        over = [x for c in stage.layout for x in loops.inside(c)]
-        for x in over:
+        for x in dict.fromkeys(x for c in stage.layout for x in leaves(loops, c)):
             if loops.kind[x] == "vector" and loops.space[x]:
                 yield f"{step}: expected no lanes of a sum among the coordinates, got {x}"
-            if loops.order.index(x) <= first and not (stage.items and loops.kind[x] == "item") or over.count(x) > 1:
-                yield f"{step}: expected coordinates inside {stage.at}, each once, got {x}"
+            if loops.order.index(x) <= first and not (stage.items and loops.kind[x] == "item"):
+                yield f"{step}: expected coordinates inside {stage.at}, got {x}"
         for k, c in enumerate(stage.layout):
-            later = {x for d in stage.layout[k + 1:] for x in loops.inside(d)}
-            for p in loops.upwards(loops.made_by[c]) if loops.cut_short(c) else ():
+            later = {x for d in stage.layout[k + 1:] for x in leaves(loops, d)}
+            short = [x for _, x in terms_of(c) if x in loops.root and not loops.fused.member(x) and loops.cut_short(x)]
+            for p in [p for x in short for p in loops.upwards(loops.made_by[x])]:
                 if later & loops.inside(p.outer):
                     yield f"{step}: expected {c} after {p.outer}, on whose block its extent depends"
         for s in loops.split.values():
             parts = [loops.inside(s.outer), loops.inside(s.inner)]
-            within = any(loops.inside(c) <= part for c in (stage.at, *stage.layout) for part in parts)
+            within = any(leaves(loops, c) <= part for c in (stage.at, *stage.layout) for part in parts)
             if s.edge == "rest" and within and not divides(s, loops.extent(s.loop)):
                 yield f"{step}: expected loops without a rest, got some of `{print_step(s)}`"
 

@@ -105,7 +105,7 @@ class _Copy:
         """A block, or what was fetched of it, to the memory that is shared."""
         at, s = self.at(here), self.s
         value = load(self.next, (self.turn,), s.factor.dtype) if self.next else s.value(self.b, at)
-        return self.each(Store(s.memory, s.at(self.b.loops, at), value, self.inside))
+        return self.each(Store(s.memory, s.box.at(at), value, self.inside))
 
     def each(self, store: Store) -> Loop:
         return Loop(self.turn, 0, self.turns, "unroll" if self.next else "serial", (store,))

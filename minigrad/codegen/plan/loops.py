@@ -6,9 +6,23 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from minigrad.codegen.kernel import Nest
-from minigrad.codegen.plan.spaces import fused, spaces
-from minigrad.codegen.plan.steps import EDGES, KINDS, Ahead, Bind, Call, Fuse, Order, Parts, Plan, Sizes, Split, Stage
-from minigrad.codegen.plan.text import print_step
+from minigrad.codegen.plan.fuse import Fused, fuse
+from minigrad.codegen.plan.spaces import spaces
+from minigrad.codegen.plan.steps import (
+    EDGES,
+    KINDS,
+    Ahead,
+    Bind,
+    Call,
+    Order,
+    Parts,
+    Plan,
+    Results,
+    Sizes,
+    Split,
+    Stage,
+)
+from minigrad.codegen.plan.text import loop_of, refuse, terms_of
 from minigrad.codegen.strategies.launch import ceil_div
 from minigrad.errors import PlanError
 from minigrad.expr import Index, Var, emin, subs
@@ -60,6 +74,8 @@ class Loops:
     ahead: tuple[Ahead, ...]
     stages: tuple[Stage, ...]
     calls: tuple[Call, ...]
+    fused: Fused
+    results: Results | None = None
     wave: Wave | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     leaves: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -186,12 +202,15 @@ class Loops:
         return start + here.places[name]
 
     def place(self, name: str, here: Here) -> Index:
-        """What a loop's variable is."""
+        """What a loop's variable is; of what goes on beyond the end, the last one."""
         start: Index = 0
+        last: Index | None = None
         while name not in here.places:
             s = self.split[name]
             start, name = self.begin(s, here), s.inner
-        return start + here.places[name]
+            if s.edge == "over" and not divides(s, self.count(s.loop, here)):
+                last = self.base(s, here) - self.start(s, here) + self.count(s.loop, here) - 1
+        return start + here.places[name] if last is None else emin(start + here.places[name], last)
 
 
 def divides(s: Split, total: Index) -> bool:
@@ -204,7 +223,8 @@ def resolve(nest: Nest, plan: Plan) -> Loops:
     root: dict[str, Var] = {}
     space: dict[str, int] = {}
     along: dict[str, str] = {}
-    nest = _fused(nest, plan)
+    fused = fuse(nest, plan)
+    nest = fused.nest
     nests = spaces(nest)
     for number, found in enumerate(nests):
         for v in found.own:
@@ -212,16 +232,16 @@ def resolve(nest: Nest, plan: Plan) -> Loops:
         along |= found.along
     names, made_by, split = list(root), dict[str, Split](), dict[str, Split]()
     kind, parts, order = dict[str, str](), set[str](), tuple[str, ...]()
-    ahead, stages, calls = list[Ahead](), list[Stage](), list[Call]()
+    ahead, stages, calls, results = list[Ahead](), list[Stage](), list[Call](), list[Results]()
     ordered = False
-    for step in plan.steps:
+    for step in fused.steps:
         for name in step.names:
             if name not in names:
                 where = f", whose sum runs in the loops of {along[name]}'s" if name in along else ""
                 raise refuse(step, f"a loop among {' '.join(names)}", f"{name}{where}")
         if isinstance(step, Sizes) and (split or ordered):
             raise refuse(step, "sizes before all other steps", "them after some")
-        if isinstance(step, Sizes | Fuse):
+        if isinstance(step, Sizes):
             continue
         if isinstance(step, Split):
             if ordered:
@@ -257,8 +277,17 @@ def resolve(nest: Nest, plan: Plan) -> Loops:
             ahead.append(step)
         elif isinstance(step, Call):
             calls.append(step)
-        else:
-            unknown = [x for x in (*step.layout, *([step.turned] if step.turned else [])) if x not in root]
+        elif isinstance(step, Results):
+            if results:
+                raise refuse(step, "results by way of one memory", "another one")
+            unknown = [x for x in step.layout if x not in root and not fused.member(x)]
+            if unknown or step.turned and step.turned not in step.layout:
+                raise refuse(step, f"coordinates among {' '.join(root)}", unknown[0] if unknown else step.turned)
+            results.append(step)
+        elif isinstance(step, Stage):
+            parts_of = [loop_of(x) for c in step.layout for _, x in terms_of(c)]
+            unknown = [x for x in (*parts_of, *([step.turned] if step.turned else []))
+                       if x not in root and not fused.member(x)]
             if unknown or step.turned and step.turned not in step.layout:
                 raise refuse(step, f"coordinates among {' '.join(root)}", unknown[0] if unknown else step.turned)
             stages.append(step)
@@ -266,30 +295,8 @@ def resolve(nest: Nest, plan: Plan) -> Loops:
     order = (*order, *[name for name in names if name not in order])
     around, sums = [found.around for found in nests], [found.is_sum for found in nests]
     kinds = {name: kind.get(name, "serial") for name in order}
-    return Loops(nest, order, root, space, around, sums, made_by, split, kinds,
-                 frozenset(parts), tuple(ahead), tuple(stages), tuple(calls))
-
-
-def _fused(nest: Nest, plan: Plan) -> Nest:
-    """The nest with the variables that a plan fuses."""
-    for k, step in enumerate(plan.steps):
-        if not isinstance(step, Fuse):
-            continue
-        if not all([isinstance(s, Sizes | Fuse) for s in plan.steps[:k]]):
-            raise refuse(step, "it before all steps but sizes", "one after them")
-        if step.loop in {v.name for space in spaces(nest) for v in (*space.own, *space.others)}:
-            raise refuse(step, "a name that no loop has", step.loop)
-        made = fused(nest, step.outer, step.inner, step.loop)
-        if made is None:
-            raise refuse(step, "two variables of the domain, of one sum or of one inner nest, on which no extent "
-                               "depends", f"{step.outer} and {step.inner}")
-        nest = made
-    return nest
-
-
-def refuse(step: object, expected: str, got: str) -> PlanError:
-    """The error for a step."""
-    return PlanError(f"[plan] {print_step(step)}: expected {expected}, got {got}")  # type: ignore[arg-type]
+    return Loops(nest, order, root, space, around, sums, made_by, split, kinds, frozenset(parts), tuple(ahead),
+                 tuple(stages), tuple(calls), fused, next(iter(results), None))
 
 
 def adds_in_order(nest: Nest, plan: Plan) -> bool:

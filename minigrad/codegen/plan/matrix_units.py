@@ -78,8 +78,8 @@ def call_unit(s: Sum, wave: Wave, here: Here) -> IRCall:
         raise refuse(wave.step, f"one sum of products of two copies, laid out along {wave.row}, {wave.column} and then "
                                 f"{wave.depth}", "another one")
     slot = s.slot(term.used, (), at)
-    return IRCall(kernel, ((a.memory, a.at(loops, at)), (b.memory, b.at(loops, at)), (term.acc, slot)), (),
-                  (here.places[wave.lane], a.lengths[-1], b.lengths[-1]))
+    return IRCall(kernel, ((a.memory, a.box.at(at)), (b.memory, b.box.at(at)), (term.acc, slot)), (),
+                  (here.places[wave.lane], a.box.pitches[-2], b.box.pitches[-2]))
 
 
 def half_type(v: Value) -> DType | None:

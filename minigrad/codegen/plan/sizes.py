@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.lowering.arguments import Extents, accesses, plain_variables, variables_of
-from minigrad.codegen.plan.loops import refuse
 from minigrad.codegen.plan.spaces import spaces
 from minigrad.codegen.plan.steps import Fuse, Plan, Sizes, Split
+from minigrad.codegen.plan.text import loop_of, refuse, terms_of
 from minigrad.codegen.strategies.recognise_phases import recognise_any
 from minigrad.expr import Expr
 from minigrad.target import Target
@@ -23,7 +23,7 @@ def with_sizes(nest: Nest, plan: Plan) -> Plan:
     """The plan with all extents as arguments that its loops need not know, where nothing is proved from them: where
     indices are sums of multiples of the nest's variables. Not where blocks may end early: their sizes were chosen for
     these extents, and would be others for others."""
-    if any([isinstance(s, Split) and s.edge == "short" for s in plan.steps]):
+    if plan.results is not None or any([isinstance(s, Split) and s.edge == "short" for s in plan.steps]):
         return plan
     plain, constant = plain_variables((nest,)), written_out(plan)
     sizes = tuple([v.name for space in spaces(nest) for v in space.own if v.name not in constant])
@@ -65,7 +65,7 @@ def written_out(plan: Plan) -> frozenset[str]:
     above = {s.inner if s.into else s.outer: s.loop for s in splits}
     sized = {s.outer if s.into else s.inner for s in splits}
     found = {x for s in plan.steps if isinstance(s, Fuse) for x in (s.outer, s.inner)}
-    for x in (*plan.bound("unroll"), *(x for s in plan.stages for x in s.layout)):
+    for x in (*plan.bound("unroll"), *(loop_of(x) for s in plan.stages for c in s.layout for _, x in terms_of(c))):
         while x in above:
             x = above[x]
         if x not in sized:

@@ -14,24 +14,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import prod
 from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Alloc, If, Loop, Stmt, Store
-from minigrad.codegen.plan.loops import Here, Loops, divides, refuse
+from minigrad.codegen.plan.box import Box, box, depends_on_sums, leaves
+from minigrad.codegen.plan.loops import Here, Loops, divides
 from minigrad.codegen.plan.matrix_units import for_unit
 from minigrad.codegen.plan.spaces import along, units
 from minigrad.codegen.plan.steps import Stage
+from minigrad.codegen.plan.sweep import sweep
+from minigrad.codegen.plan.text import refuse
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.expr import Index, Var, emin
 from minigrad.value import Value, const, free_variables, guard, load, substitute, walk
 
 if TYPE_CHECKING:
     from minigrad.codegen.plan.build import Builder
-
-PADDING = 16
-"""Bytes after each row of memory that work-items share: columns use all its banks, vectors of four stay aligned."""
-
 
 LANES = 4, 8, 16
 
@@ -41,7 +39,7 @@ class Staged:
     """A step, what it copies and where to.
 
     part: of the terms, and what is copied for it: `factor`, the part under the guards around
-    lengths: of the memory, per coordinate; filled: the loop in which the copy is made; once: loops that it does not
+    box: the memory's layout; filled: the loop in which the copy is made; once: loops that it does not
     depend on, of which it is made in the first iteration
     """
 
@@ -49,19 +47,12 @@ class Staged:
     part: Value
     factor: Value
     memory: str
-    lengths: tuple[int, ...]
+    box: Box
     filled: str
     once: tuple[str, ...]
 
     def alloc(self) -> Alloc:
-        return Alloc(self.memory, self.factor.dtype, prod(self.lengths), "local" if self.step.items else "scratch")
-
-    def at(self, loops: Loops, here: Here) -> Index:
-        """Where the element lies that the copies of a place read."""
-        position: Index = 0
-        for x, n in zip(self.step.layout, self.lengths, strict=True):
-            position = position * n + loops.inside_block(x, here)
-        return position
+        return Alloc(self.memory, self.factor.dtype, self.box.size, "local" if self.step.items else "scratch")
 
     def value(self, b: Builder, here: Here, conditions: tuple[Index, ...] = ()) -> Value:
         """What is copied at a place: 0 outside blocks with the edge guard, and where conditions do not hold."""
@@ -71,14 +62,14 @@ class Staged:
             inside, conditions = inside.args[0], (*conditions, *inside.attr)  # type: ignore[misc]
         return guard(inside, zero, conditions)
 
-    def read(self, loops: Loops, here: Here) -> Value:
-        return load(self.memory, (self.at(loops, here),), self.factor.dtype)
+    def read(self, here: Here) -> Value:
+        return load(self.memory, (self.box.at(here),), self.factor.dtype)
 
 
 def staged(b: Builder, step: Stage) -> Staged:
     """What a step copies of the terms of a nest's sums. Raises PlanError where that is nothing, or too much."""
     loops, order = b.loops, b.loops.order
-    inside = frozenset(x for c in step.layout for x in loops.inside(c))
+    inside = frozenset(x for c in step.layout for x in leaves(loops, c))
     first = order.index(step.at)
     outside = [*order[:first + 1], *[x for x in order if loops.root[x].hi == 0]]
     known = inside.union([x for x in outside if not step.items or loops.kind[x] != "item"])
@@ -88,25 +79,26 @@ def staged(b: Builder, step: Stage) -> Staged:
     if len(found) != 1:
         raise refuse(step, f"one part of a sum's terms that reads {step.operand} and depends on its coordinates and "
                            f"loops outside {step.at} alone", str(len(found)))
-    for s in [loops.split[x] for c in step.layout for x in loops.split if loops.inside(x) <= loops.inside(c)]:
+    part, factor = found[0]
+    depends_on_sums(loops, step, factor)
+    for s in [loops.split[x] for c in step.layout for x in loops.split if loops.inside(x) <= leaves(loops, c)]:
         if s.edge in ("back", "guard") and (loops.cut_short(s.loop) or not divides(s, loops.extent(s.loop))):
             blocks = "do not reach back" if s.edge == "back" else "are whole"
             raise refuse(step, f"coordinates whose blocks {blocks}", s.loop)
-    lengths, (part, factor) = tuple([loops.most(c) for c in step.layout]), found[0]
+    memory = b.name(f"{step.operand}_staged")
     if step.items:
         factor = factor if loops.wave is None else for_unit(factor, loops.wave)
-        lengths = (*lengths[:-1], lengths[-1] + PADDING // factor.dtype.itemsize)
-        return Staged(step, part, factor, b.name(f"{step.operand}_staged"), lengths, step.at, ())
-    if step.turned:
+        return Staged(step, part, factor, memory, box(loops, step, factor.dtype.itemsize), step.at, ())
+    if step.turned and loops.kind.get(step.layout[-1]) == "vector":
         _squares(step, loops)
     last = first
-    for k in range(first + 1, len(order)):
+    for k in range(first + 1, len(order) if loops.kind.get(step.layout[-1]) == "vector" else 0):
         if loops.kind[order[k]] != "serial":
             break
         if order[k] in inside and not loops.space[order[k]]:
             last = k
     between = [x for x in order[first + 1:last + 1] if x not in inside]
-    return Staged(step, part, factor, b.name(f"{step.operand}_staged"), lengths, order[last], tuple(between))
+    return Staged(step, part, factor, memory, box(loops, step, factor.dtype.itemsize), order[last], tuple(between))
 
 
 def _squares(step: Stage, loops: Loops) -> None:
@@ -138,6 +130,11 @@ def fill(b: Builder, s: Staged, here: Here) -> list[Stmt]:
     """The copy, in the loop in which it is made."""
     loops = b.loops
     places = {**{x: 0 for x in loops.order if loops.root[x].hi == 0}, **here.places}
+    conditions = tuple([-here.places[x] for x in s.once])
+    if loops.kind.get(s.step.layout[-1]) != "vector":
+        out = sweep(b, s.box, (s.factor,), replace(here, places=places), lambda at, _, there: [
+            Store(s.memory, s.box.at(at), substitute(s.factor, at.at), there)], s.step.turned, s.step.square)
+        return [If(conditions, tuple(out))] if conditions else out
     made: list[tuple[Var, Index, str]] = []
     turned: tuple[Var, Index] | None = None
     run: Var | None = None
@@ -159,11 +156,10 @@ def fill(b: Builder, s: Staged, here: Here) -> list[Stmt]:
         places[c] = x
         made.append((x, count, kind if kind == "vector" or s.step.turned == "" else "serial"))
     at = b.located(replace(here, places=places, copies=()))
-    body: Stmt = Store(s.memory, s.at(loops, at), s.value(b, at))
+    body: Stmt = Store(s.memory, s.box.at(at), s.value(b, at))
     if turned is not None:  # squares: a run of each lane's own elements, side by side
         body = Loop(turned[0], 0, turned[1], "unroll", (body,))
         made.sort(key=lambda loop: (loop[2] == "vector", loop[0] is run))  # few runs at a time, each to its end
     for x, count, kind in reversed(made):
         body = Loop(x, 0, count, kind, (body,))
-    conditions = tuple([-here.places[x] for x in s.once])
     return [If(conditions, (body,))] if conditions else [body]

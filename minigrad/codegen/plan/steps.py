@@ -17,29 +17,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-EDGES = ("exact", "back", "guard", "rest", "short")
+EDGES = ("exact", "back", "guard", "rest", "short", "over")
 KINDS = ("parallel", "group", "item", "vector", "unroll", "serial")
-
-
-@dataclass(frozen=True, slots=True)
-class Fuse:
-    """`fuse y x -> p`: one loop for two variables of the domain, of a sum or of an inner nest. Before all other steps.
-
-        for y in 0..3:                        for p in 0..15:
-          for x in 0..5:               ->       ...                            at y = p // 5, x = p % 5
-            ...
-
-    Halide, TVM: fuse; Exo: mult_loops.
-    """
-
-    outer: str
-    inner: str
-    loop: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The loops in `order` that a step is about."""
-        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +52,7 @@ class Split:
       guard   it is as long as the others: what lies outside is stored nowhere, and adds nothing to a sum
       rest    it is a serial loop of its own, over x
       short   it has fewer iterations: i runs min(4, 10 - 4*o) times
+      over    it goes on beyond the end, where `stage` and `results` keep memory for it: nothing is stored of that
     Halide: split and TailStrategy; TVM: split; Exo: divide_loop.
     """
 
@@ -87,6 +67,27 @@ class Split:
     def names(self) -> tuple[str, ...]:
         """The loops that a step is about."""
         return (self.loop,)
+
+
+@dataclass(frozen=True, slots=True)
+class Fuse:
+    """`fuse y x -> c by 30`: two loops become one, c = 30*y + x; of a row of 30, what is beyond x is computed perhaps,
+    and never stored. Without `by` there is nothing between. A part of a split may be fused. Halide, TVM: fuse.
+
+        for y in 0..7:                       for c in 0..7*30:
+          for x in 0..28:          ->          ...                                at y = c // 30, x = c % 30
+            ...
+    """
+
+    outer: str
+    inner: str
+    loop: str
+    pitch: int = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The loops in `order` that a step is about."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +162,8 @@ class Stage:
     """`stage p1 at j as [kk][v][l]`: in each iteration of j, what the sum reads of p1 is copied to memory of the
     worker's own, laid out as [kk][v][l], loops inside j: contiguous along the last. Loops between that the copy does
     not depend on read it again. `transposed kk by 4`: it is read along kk, in squares that are turned in registers.
+    A coordinate may be a sum, `[c][y+ky][x+kx]`, where the operand depends on the sum alone: each element is copied
+    once, borders are looked at in the copy only, and y and x may be fused into rows of that length.
     Halide: compute_at and store_in; TVM: cache_read.
 
     `by items`: all work-items of a group copy it, to memory that they share, in turns: one element after another along
@@ -200,7 +203,30 @@ class Call:
         return (self.at,)
 
 
-Step = Sizes | Fuse | Split | Order | Bind | Parts | Ahead | Stage | Call
+@dataclass(frozen=True, slots=True)
+class Results:
+    """`results at b as [i][c]`: in each iteration of b, sums go to memory of the worker's own, laid out as [i][c], all
+    loops of the domain inside b; what follows them runs after that, in loops of its own. `transposed i by 16`: outputs
+    are contiguous along i, and written in squares that are turned in registers. Halide, TVM: cache_write.
+
+        for b:                                                   for b:
+          for i, c: for k: acc = acc + ...             ->          for i, c: for k: acc = acc + ...
+            o0[...] = f(acc)                                         t0_kept[i, c] = acc
+                                                                   for i, c: o0[...] = f(t0_kept[i, c])
+    """
+
+    at: str
+    layout: tuple[str, ...]
+    turned: str = ""
+    square: int = 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The loops in `order` that a step is about."""
+        return (self.at,)
+
+
+Step = Sizes | Split | Fuse | Order | Bind | Parts | Ahead | Stage | Results | Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +253,11 @@ class Plan:
     def stages(self) -> tuple[Stage, ...]:
         """The copies of operands."""
         return tuple([s for s in self.steps if isinstance(s, Stage)])
+
+    @property
+    def results(self) -> Results | None:
+        """How results go by way of memory."""
+        return next((s for s in self.steps if isinstance(s, Results)), None)
 
     @property
     def ahead(self) -> tuple[Ahead, ...]:

@@ -18,6 +18,7 @@ from minigrad.codegen.ir.nodes import Alloc, If, Let, Loop, Stmt, Store
 from minigrad.codegen.kernel import Define
 from minigrad.codegen.monoid import MONOIDS, Monoid, accumulate
 from minigrad.codegen.plan.ahead import operands_ahead
+from minigrad.codegen.plan.box import refuse_gaps
 from minigrad.codegen.plan.loops import Here, divides
 from minigrad.codegen.plan.matrix_units import call_unit
 from minigrad.codegen.plan.spaces import along, loaded
@@ -102,6 +103,8 @@ def kept_sums(b: Builder, group: Sequence[Define], here: Here) -> tuple[Sum, dic
     for x in b.middle:
         if not loops.space[x] and loops.kind[x] != "vector":
             place, size = place * loops.most(x) + here.places[x], size * loops.most(x)
+    if b.gathered is not None:
+        place, size = 0, 1
     lane = next((x for x in (*b.outer, *b.middle) if loops.kind[x] == "vector"), None)
     kept = Kept(tuple([-here.places[x] for x in outside]),
                 tuple([here.places[x] + 1 - loops.count(x, here) for x in outside]), place,
@@ -110,9 +113,9 @@ def kept_sums(b: Builder, group: Sequence[Define], here: Here) -> tuple[Sum, dic
     bodies = [(s.value.attr[0], Rewriter(own).value(s.value.args[0]))  # type: ignore[index]
               for s, own in zip(group, along(group), strict=True)]
     made = Sum(b, over, bodies, here, kept)
-    if kept.first:
+    if kept.first and b.gathered is None:
         for t in made.terms:
-            b.memory.append(Alloc(made.memory(t), t.body.dtype, size * kept.lanes * made.count(
+            b.memory.append(Alloc(t.memory, t.body.dtype, size * kept.lanes * made.count(
                 (*t.used, *made.parts)), "scratch"))
     return made, {s.name: value for s, value in zip(group, made.results(), strict=True)}
 
@@ -141,6 +144,7 @@ class Term:
     used: tuple[str, ...]
     acc: str
     total: str
+    memory: str
 
 
 class Sum:
@@ -162,12 +166,17 @@ class Sum:
         self.guarded = {v for v in over if any(s.edge == "guard" and loops.root[s.loop] is v
                                                for s in loops.split.values())}
         self.terms = []
-        for monoid, body in bodies:
+        gathered = list(b.gathered.memory.values()) if kept is not None and b.gathered is not None else []
+        for k, (monoid, body) in enumerate(bodies):
             free = free_variables(body)
             body = replace_values(body, {s.part: local(s.memory, s.part.dtype) for s in b.staged})
+            refuse_gaps(b.loops, body)
             used = tuple([x for x in here.copies if x in self.around or loops.root[x] in free])
             acc = b.name("acc")
-            self.terms.append(Term(MONOIDS[monoid], body, used, acc, acc if self.lane is None else b.name("total")))
+            if gathered:
+                used = here.copies
+            total = acc if self.lane is None else b.name("total")
+            self.terms.append(Term(MONOIDS[monoid], body, used, acc, total, gathered[k] if gathered else f"{acc}_kept"))
 
     def statements(self) -> list[Stmt]:
         """Everything up to the results."""
@@ -210,34 +219,32 @@ class Sum:
         """The accumulators, at their start; sums that are kept go on with what they were."""
         out: list[Stmt] = []
         for t in self.terms:
-            start = self.each((t,), here, lambda t, slot: Store(t.acc, slot, t.monoid.init(t.body.dtype)))
+            start = self.each((t,), here, lambda t, slot, _: Store(t.acc, slot, t.monoid.init(t.body.dtype)))
             if self.kept is not None and self.kept.first:
-                again = self.each((t,), here, lambda t, slot: Store(
-                    t.acc, slot, load(self.memory(t), (self.kept_at(t, slot),), t.body.dtype)))
+                again = self.each((t,), here, lambda t, slot, at: Store(
+                    t.acc, slot, load(t.memory, (self.kept_at(t, slot, at),), t.body.dtype)))
                 start = [If(self.kept.first, tuple(start), tuple(again))]
             out += [Alloc(t.acc, t.body.dtype, self.count((*t.used, *self.parts)), "register"), *start]
         return out
 
-    def memory(self, t: Term) -> str:
-        """Where a term's accumulators are kept."""
-        return f"{t.acc}_kept"
-
-    def kept_at(self, t: Term, slot: Index) -> Index:
+    def kept_at(self, t: Term, slot: Index, here: Here) -> Index:
         """Where one of them is kept."""
+        if self.b.gathered is not None:
+            return self.b.gathered.box.at(here)
         kept = present(self.kept, "[plan] expected sums that are kept")
         return (kept.place * self.count((*t.used, *self.parts)) + slot) * kept.lanes + kept.lane
 
     def keep(self, here: Here) -> list[Stmt]:
         """The accumulators to memory, until the sums go on."""
-        return self.each(self.terms, here, lambda t, slot: Store(
-            self.memory(t), self.kept_at(t, slot), load(t.acc, (slot,), t.body.dtype)))
+        return self.each(self.terms, here, lambda t, slot, at: Store(
+            t.memory, self.kept_at(t, slot, at), load(t.acc, (slot,), t.body.dtype)))
 
-    def each(self, terms: Sequence[Term], here: Here, make: Callable[[Term, Index], Stmt]) -> list[Stmt]:
+    def each(self, terms: Sequence[Term], here: Here, make: Callable[[Term, Index, Here], Stmt]) -> list[Stmt]:
         """A statement for each accumulator."""
         out: list[Stmt] = []
         for t in terms:
             out += self.b.copied((*t.used, *self.parts), here, lambda at, t=t: [  # type: ignore[misc]
-                make(t, self.slot(t.used, self.parts, at))])
+                make(t, self.slot(t.used, self.parts, at), at)])
         return out
 
     def step(self, here: Here, whole: bool) -> list[Stmt]:
@@ -275,7 +282,7 @@ class Sum:
         if conditions and self.b.items is not None and loaded(value) & self.b.stored:
             at = {v: emin(place, v.hi) for v, place in at.items()}  # what another group writes is not read and dropped
         value = substitute(value, at)
-        copies = {s.memory: s.read(self.b.loops, here) for s in self.b.staged}
+        copies = {s.memory: s.read(here) for s in self.b.staged}
         value = Rewriter({}, locals_=copies).value(value) if copies else value
         return guard(value, t.monoid.init(value.dtype), conditions)
 

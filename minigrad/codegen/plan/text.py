@@ -3,8 +3,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
-from minigrad.codegen.plan.steps import Ahead, Bind, Call, Fuse, Order, Parts, Plan, Sizes, Split, Stage, Step
+from minigrad.codegen.plan.steps import (
+    Ahead,
+    Bind,
+    Call,
+    Fuse,
+    Order,
+    Parts,
+    Plan,
+    Results,
+    Sizes,
+    Split,
+    Stage,
+    Step,
+)
 from minigrad.errors import PlanError
 
 NAME = r"[A-Za-z_]\w*"
@@ -17,24 +31,43 @@ def print_plan(plan: Plan) -> str:
 
 def print_step(step: Step) -> str:
     """One line, without indentation."""
-    if isinstance(step, Fuse):
-        return f"fuse {step.outer} {step.inner} -> {step.loop}"
     if isinstance(step, Split):
         by = "into" if step.into else "by"
         return f"split {step.loop} -> {step.outer} {step.inner} {by} {step.size}, {step.edge}"
+    if isinstance(step, Fuse):
+        return f"fuse {step.outer} {step.inner} -> {step.loop}" + (f" by {step.pitch}" if step.pitch else "")
     if isinstance(step, Bind):
         return f"bind {step.kind} {' '.join(step.loops)}"
-    if isinstance(step, Stage):
+    if isinstance(step, Stage | Results):
         turned = f", transposed {step.turned}" if step.turned else ""
         turned += f" by {step.square}" if step.square > 1 else ""
-        turned += (", by items" if step.items else "") + (", double" if step.double else "")
-        return f"stage {step.operand} at {step.at} as {''.join(f'[{x}]' for x in step.layout)}{turned}"
+        if isinstance(step, Stage):
+            turned += (", by items" if step.items else "") + (", double" if step.double else "")
+        what = f"stage {step.operand}" if isinstance(step, Stage) else "results"
+        return f"{what} at {step.at} as {''.join(f'[{x}]' for x in step.layout)}{turned}"
     if isinstance(step, Call):
         return f"call {step.kernel} at {step.at}"
     if isinstance(step, Ahead):
         by = f"{step.by} of {step.of}" if step.of else f"{step.by} bytes"
         return f"ahead {step.operand} at {step.at} by {by}" + (", far" if step.far else "")
     return f"{type(step).__name__.lower()} {' '.join(step.loops)}"
+
+
+@lru_cache(maxsize=1024)
+def terms_of(coordinate: str) -> tuple[tuple[int, str], ...]:
+    """The loops of a coordinate with their factors: those of `y-2*ky` are (1, y) and (-2, ky)."""
+    found = re.findall(rf"([+-]?)(?:(\d+)\*)?({NAME}(?:(?://|%)\d+)?)", coordinate)
+    return tuple([((-1 if sign == "-" else 1) * int(factor or 1), name) for sign, factor, name in found])
+
+
+def loop_of(name: str) -> str:
+    """The loop that a part of a coordinate is about: kx for `kx//2` and `kx%2`."""
+    return re.split("//|%", name)[0]
+
+
+def refuse(step: Step, expected: str, got: str) -> PlanError:
+    """The error for a step."""
+    return PlanError(f"[plan] {print_step(step)}: expected {expected}, got {got}")
 
 
 def parse_plan(text: str) -> Plan:
@@ -60,21 +93,27 @@ def parse_step(line: str) -> Step:
 
 
 NAMES = rf"{NAME}(?: {NAME})*"
+TERM = rf"(?:\d+\*)?{NAME}(?:(?://|%)\d+)?"
+COORDINATES = rf"((?:\[{TERM}(?:[+-]{TERM})*\])+)"
 FORMS: dict[str, tuple[str, str, Callable[[re.Match[str]], Step]]] = {
-    "fuse": ("fuse OUTER INNER -> LOOP", rf"fuse ({NAME}) ({NAME}) -> ({NAME})", lambda m: Fuse(m[1], m[2], m[3])),
-    "split": ("split LOOP -> OUTER INNER by SIZE, exact|back|guard|rest|short",
+    "split": ("split LOOP -> OUTER INNER by SIZE, exact|back|guard|rest|short|over",
               rf"split ({NAME}) -> ({NAME}) ({NAME}) (by|into) (\d+)(?:, ?(\w+))?",
               lambda m: Split(m[1], m[2], m[3], int(m[5]), m[6] or "exact", m[4] == "into")),
     "sizes": ("sizes VARIABLE ...", rf"sizes ({NAMES})", lambda m: Sizes(tuple(m[1].split()))),
+    "fuse": ("fuse OUTER INNER -> LOOP by ROW", rf"fuse ({NAME}) ({NAME}) -> ({NAME})(?: by (\d+))?",
+             lambda m: Fuse(m[1], m[2], m[3], int(m[4] or 0))),
     "order": ("order LOOP ...", rf"order ({NAMES})", lambda m: Order(tuple(m[1].split()))),
     "bind": ("bind parallel|group|item|vector|unroll|serial LOOP ...", rf"bind (\w+) ({NAMES})",
              lambda m: Bind(m[1], tuple(m[2].split()))),
     "parts": ("parts LOOP ...", rf"parts ({NAMES})", lambda m: Parts(tuple(m[1].split()))),
-    "stage": ("stage BUFFER at LOOP as [LOOP]..., transposed LOOP by NUMBER, by items, double",
-              rf"stage ({NAME}) at ({NAME}) as ((?:\[{NAME}\])+)(?:, ?transposed ({NAME})(?: by (\d+))?)?"
+    "stage": ("stage BUFFER at LOOP as [LOOP+LOOP]..., transposed LOOP by NUMBER, by items, double",
+              rf"stage ({NAME}) at ({NAME}) as {COORDINATES}(?:, ?transposed ({NAME})(?: by (\d+))?)?"
               r"(?:(, ?by items)(, ?double)?)?",
               lambda m: Stage(m[1], m[2], tuple(m[3][1:-1].split("][")), m[4] or "", int(m[5] or 1), bool(m[6]),
                               bool(m[7]))),
+    "results": ("results at LOOP as [LOOP]..., transposed LOOP by NUMBER",
+                rf"results at ({NAME}) as ((?:\[{NAME}\])+)(?:, ?transposed ({NAME})(?: by (\d+))?)?",
+                lambda m: Results(m[1], tuple(m[2][1:-1].split("][")), m[3] or "", int(m[4] or 1))),
     "call": ("call MICROKERNEL at LOOP", rf"call ({NAME}) at ({NAME})", lambda m: Call(m[1], m[2])),
     "ahead": ("ahead BUFFER at LOOP by NUMBER of LOOP|bytes, far",
               rf"ahead ({NAME}) at ({NAME}) by (\d+) (?:of ({NAME})|bytes)(, ?far)?",

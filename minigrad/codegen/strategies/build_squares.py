@@ -5,11 +5,9 @@ from typing import TYPE_CHECKING, cast
 
 from minigrad.codegen.ir.nodes import If, Loop, Stmt, Store
 from minigrad.codegen.strategies.launch import ceil_div
-from minigrad.codegen.strategies.sides import Block, Run, Side, expressions_of, places_of, runs_of
-from minigrad.codegen.strategies.windowed import along_rows
-from minigrad.codegen.value_walk import Rewriter
+from minigrad.codegen.strategies.sides import Block, Run, places_of
 from minigrad.expr import Index, Var, bounds, emin
-from minigrad.value import Value, bitcast, const, guard, load, substitute
+from minigrad.value import Value, const, guard, substitute
 
 if TYPE_CHECKING:
     from minigrad.codegen.strategies.build_packed import PackedBuilder
@@ -49,34 +47,3 @@ def pack_squares(builder: PackedBuilder, block: Block, value: Value, runs: tuple
     for var, end, kind in reversed(loops):
         body = (Loop(var, 0, end, kind, body),)
     return list(body)
-
-
-def write_squares(builder: PackedBuilder, out: Block, m: Side, n: Side) -> list[Stmt]:
-    """The stores of the nest over one block of sums, by squares that are turned where the outputs are contiguous along
-    rows: rows of a last square beyond the block are nobody's."""
-    c, width = builder.contraction, builder.plan.width
-    expressions = [e for s in c.outputs for e in (*s.indices, *expressions_of(s.value))]
-    row_runs, column_runs = runs_of(m, expressions), runs_of(n, expressions)
-    if not row_runs or not column_runs or not along_rows(c, row_runs[-1].last):
-        return builder.write_back(out, m, n)
-    lane, u = builder.fresh("l", width - 1), builder.fresh("u", width - 1)
-    at, place = {**m.origin, **n.origin}, dict[Var, Index]()
-    loops: list[tuple[Var, Index]] = []
-    conditions: tuple[Index, ...] = ()
-    for run, inside in [(r, None) for r in (*row_runs[:-1], *column_runs[:-1])] + [
-            (column_runs[-1], u), (row_runs[-1], lane)]:
-        stop = run.count if inside is None else ceil_div(run.count, width)
-        x = builder.fresh(run.last.name, stop - 1)
-        loops.append((x, stop))
-        place[run.last] = x if inside is None else x * width + inside
-        at[run.last] = at[run.last] + place[run.last]
-        if inside is not None and not (isinstance(run.count, int) and run.count % width == 0):
-            conditions += (run.count - 1 - place[run.last],)
-    row, column = places_of(row_runs)(place), places_of(column_runs)(place)
-    total = bitcast(load(out.name, (row * out.pitch + column,), builder.sum), c.total)
-    here = Rewriter(at, locals_={c.name: total})
-    stores = tuple(Store(s.param, here.index(s.indices[0]), here.value(s.value), conditions) for s in c.outputs)
-    body: list[Stmt] = [Loop(lane, 0, width, "vector", (Loop(u, 0, width, "unroll", stores),))]
-    for x, stop in reversed(loops):
-        body = [Loop(x, 0, stop, "serial", tuple(body))]
-    return body

@@ -28,11 +28,11 @@ from minigrad.codegen.strategies import (
 )
 from minigrad.codegen.strategies.access import reductions
 from minigrad.codegen.strategies.build_joined import joined
+from minigrad.codegen.strategies.packed_steps import PATTERN, as_product
 from minigrad.codegen.strategies.plan import (
     AnyPlan,
     GroupAttentionPlan,
     GroupWindowPlan,
-    PackedPlan,
     Plan,
     WindowPlan,
 )
@@ -70,7 +70,11 @@ def _first_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
     if target.has_groups or is_scatter(nest) or is_row_kernel(nest) or not reductions(nest):
         return nest, other_plan(nest, target)
     blocks = quantized.plan(nest, target)
-    return (nest, blocks) if blocks else stream.plan(nest, target) or (nest, other_plan(nest, target))
+    special = (nest, blocks) if blocks else stream.plan(nest, target)
+    if special:
+        return special
+    plan = other_plan(nest, target)
+    return as_product(nest) if isinstance(plan, Plan) and plan.pattern == PATTERN else nest, plan
 
 
 def plan_of_steps(nest: Nest, target: Target) -> Plan:
@@ -108,13 +112,13 @@ def other_plan(nest: Nest, target: Target) -> AnyPlan:
     if isinstance(tiled, Plan):
         return tiled
     plan = packed.plan(nest, target)
-    if isinstance(plan, PackedPlan):
+    if not isinstance(plan, str):
         return plan
     over_planes = window.plan((nest,), target)
     if isinstance(over_planes, WindowPlan):
         return over_planes
     plan = packed.plan(nest, target, few=True)
-    if isinstance(plan, PackedPlan):
+    if not isinstance(plan, str):
         return plan
     return contraction.plan(nest, target) or reduction.plan(nest, target)
 

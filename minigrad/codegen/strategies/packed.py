@@ -7,12 +7,14 @@
       write back with the epilogue
 
 A block is a box: of the variables of M (likewise N and K), outermost first, some at one value, then one in part, then
-the rest whole. Block sizes depend on shapes and the target only. (Goto and van de Geijn, 2008)
+the rest whole. Block sizes depend on shapes and the target only. (Goto and van de Geijn, 2008) Sums go on from one
+block of K to the next, from the first term to the last, so that no choice here changes their bits.
 """
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product as combinations
 from math import ceil
 
 from minigrad.codegen.cost.caches import PAGE, fits, room
@@ -21,6 +23,7 @@ from minigrad.codegen.kernel import Nest
 from minigrad.codegen.microkernels import registry
 from minigrad.codegen.microkernels.choose import in_matrix_registers, microkernel_of, shapes
 from minigrad.codegen.microkernels.tile import KINDS, Tile
+from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.strategies import bfloat16
 from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.strategies.blocking import (
@@ -44,12 +47,14 @@ from minigrad.codegen.strategies.blocking import (
     stored_bytes,
 )
 from minigrad.codegen.strategies.narrow import bias_rows, in_words, narrow_kind
+from minigrad.codegen.strategies.packed_steps import packed_steps
 from minigrad.codegen.strategies.plan import Box, PackedPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.codegen.strategies.stream import recognise_stream
-from minigrad.codegen.strategies.windowed import windowed, windowed_turned
-from minigrad.codegen.strategies.windows import axes_of, axes_of_a
+from minigrad.codegen.strategies.windowed import SHARES, windowed_turned
+from minigrad.codegen.strategies.windows import Axis, axes_of, axes_of_a, layout
 from minigrad.errors import present
+from minigrad.expr import Var
 from minigrad.target import Target
 
 MIN_WORK = 1 << 18
@@ -64,23 +69,23 @@ FEW = 4
 MIN_M_TURNED = 48
 """As much reuse is needed where B is read across its contiguous variable."""
 
-MIN_DEPTH_CALLED = 64
-"""Steps of K in a block from which on a tile is a call of a microkernel."""
-
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Whether A is packed, which operands are read across their contiguous variable for it, and into which words."""
+    """Whether A is packed, which operands are read across their contiguous variable for it, into which words, and which
+    windows B is packed as a box of, each element once."""
 
     packs_a: bool
     a_turned: bool
     b_turned: bool
     words: str = ""
+    axes: tuple[Axis, ...] = ()
 
 
 @lru_cache(maxsize=256)
-def plan(nest: Nest, target: Target, few: bool = False) -> PackedPlan | str:
-    """The packed plan, or why the nest is not packed; `few`: of a window over few rows or columns."""
+def plan(nest: Nest, target: Target, few: bool = False) -> Plan | PackedPlan | str:
+    """The packed plan for the nest as a product (`as_product`), or why it is not packed; `few`: of a window over few
+    rows or columns."""
     found = recognise(nest)
     if isinstance(found, str):
         return found
@@ -106,10 +111,11 @@ def plan(nest: Nest, target: Target, few: bool = False) -> PackedPlan | str:
     words = narrow_kind(found, target)
     if words:
         return packed(in_words(found, words), target, words)
-    options = [] if across else [option(found, target)]
+    found_options = [] if across else [option(found, target)]
     if pairs is not None:
-        options.append(option(pairs, target, bfloat16.KIND))
-    return min(options, key=lambda o: o[0])[1]
+        found_options.append(option(pairs, target, bfloat16.KIND))
+    made = min(found_options, key=lambda o: o[0])[1]
+    return made if made.microkernel else packed_steps(nest, found, made)
 
 
 def streams(c: Contraction, target: Target) -> bool:
@@ -136,6 +142,11 @@ def packed(c: Contraction, target: Target, words: str = "") -> PackedPlan:
 
 def option(c: Contraction, target: Target, words: str = "") -> tuple[float, PackedPlan]:
     """Likewise, with its cycles."""
+    return min(options(c, target, words), key=lambda o: o[0])
+
+
+def options(c: Contraction, target: Target, words: str = "") -> list[tuple[float, PackedPlan]]:
+    """What there is to choose from: A in place or packed, B as it is or as a box, or both in each other's place."""
     bits = max(c.a.dtype.bits, 32)
     width = min(16, target.lanes(bits))
     a_along, a_lanes = lanes_of_a(c, width)
@@ -143,35 +154,55 @@ def option(c: Contraction, target: Target, words: str = "") -> tuple[float, Pack
         a_along, a_lanes = "k", min(4, width)  # the form that matrix registers load
     b_lanes = width if steps_closely(c.b, c.n) else min(4, width)
     costs, made = machine(target).costs, []
-    for in_place in (True, False) if is_plain(c.a) else (False,):
+    places = (True, False) if is_plain(c.a) else (False,)
+    for in_place, axes in combinations(places, dict.fromkeys(((), () if words else axes_of(c)))):
         rows, vectors, cycles = register_tile(c, width, target, "" if in_place else a_along, words)
-        k = box(c.k, k_block(vectors * width, bits, target), bfloat16.step_multiple(words, target))
-        if in_place and not (one_run(c.a, c.k, k) and (a_along == "k" or row_bytes(c.a, c.k) < PAGE)
+        depth = k_block(vectors * width, bits, target)
+        k = whole_taps(c.k, axes, depth) if axes else box(c.k, depth, bfloat16.step_multiple(words, target))
+        while in_place and axes and depth > MIN_K and not stays_near(c, k, rows, target):
+            depth //= 2
+            k = whole_taps(c.k, axes, depth)
+        if in_place and not ((axes or one_run(c.a, c.k, k)) and (a_along == "k" or row_bytes(c.a, c.k) < PAGE)
                              and stays_near(c, k, rows, target)):
             continue
-        how = Packing(not in_place, a_lanes < width, b_lanes < width, words)
+        how = Packing(not in_place, a_lanes < width, b_lanes < width, words, axes)
         m, n, packing = blocks(c, k, rows, vectors * width, target, how)
         along, lanes = ("", 1) if in_place else (a_along, a_lanes)
         batch = tuple(v.name for v in c.batch)
         tile = Tile(words or c.a.dtype.short, rows, vectors * width, a_along)
-        kernel = "" if in_place else called(tile, product(p for _, p in k), target)
+        kernel = "" if in_place or axes else called(tile, target)
+        names = tuple((a.x.name, a.tap.name) for a in axes if a.tap is not None)
         if words == bfloat16.KIND:
             packing += costs.unscale * size(c.batch) * size(c.m) * size(c.n)
-        made.append((cycles * costs.rows_apart + packing, PackedPlan(
-            "packed", batch, m, n, k, rows, vectors, width, along, lanes, b_lanes, kernel, words=words)))
-    shifted = () if words else (windowed(c, width, target), windowed_turned(c, width, target))
-    return min((*made, *(o for o in shifted if o is not None)), key=lambda o: o[0])
+        made.append((cycles * (1 if axes else costs.rows_apart) + packing, PackedPlan(
+            "packed", batch, m, n, k, rows, vectors, width, along, lanes, b_lanes, kernel, names, words=words)))
+    turned = None if words else windowed_turned(c, width, target)
+    return [*made, *([turned] if turned else [])]
 
 
-def called(tile: Tile, depth: int, target: Target) -> str:
-    """The microkernel that runs a tile over packed operands; '' where a call costs more than it saves."""
+def whole_taps(k: tuple[Var, ...], axes: tuple[Axis, ...], depth: int) -> Box:
+    """About `depth` steps of the sum: all taps, and a part of the other variables."""
+    taps = {a.tap.name: a.taps for a in axes if a.tap is not None}
+    parts = dict(box(tuple([v for v in k if v.name not in taps]), max(1, depth // product(taps.values())), 1))
+    return tuple([(v.name, taps.get(v.name) or parts[v.name]) for v in k])
+
+
+def box_columns(axes: tuple[Axis, ...], n: Box, columns: int) -> tuple[int, float]:
+    """Columns of whole tiles in a block, and elements that are packed for each of its own and each tap."""
+    own = product(p for _, p in n)
+    if not axes:
+        return ceil(own / columns) * columns, 1.0
+    inside, lay = {a.x.name for a in axes}, layout(axes, n)
+    images = product(p for name, p in n if name not in inside)
+    return images * ceil(lay.columns / columns) * columns, images * lay.elements / (own * product(a.taps for a in axes))
+
+
+def called(tile: Tile, target: Target) -> str:
+    """The microkernel that runs a tile over packed operands: one that was added, or of words; else ''."""
     if tile.kind not in KINDS:
         return ""
     kernel = microkernel_of(tile, target)
-    if kernel in registry.added():
-        return kernel.name
-    short = depth < MIN_DEPTH_CALLED and tile.group == 1
-    return "" if short or target.language != "llvm" else kernel.name
+    return kernel.name if kernel in registry.added() or tile.group > 1 and target.language == "llvm" else ""
 
 
 def blocks(c: Contraction, k: Box, rows: int, columns: int, target: Target, how: Packing) -> tuple[Box, Box, float]:
@@ -187,13 +218,14 @@ def blocks(c: Contraction, k: Box, rows: int, columns: int, target: Target, how:
         else:
             m = *((v.name, 1) for v in c.m[:-1]), *box(c.m[-1:], max(height, rows), rows)
         mb = ceil((product(p for _, p in m) + below) / rows) * rows
-        wide = (elements - mb * depth) // (mb + depth) - 2 * columns
+        wide = (elements - mb * depth) // (mb + depth // product(a.taps for a in how.axes)) - 2 * columns
         if best is not None and wide < MIN_TILES * columns:
             break
-        n = box(c.n, max(wide, MIN_TILES * columns), columns)
-        cost = block_cost(c, m, n, rows, columns, target, how)
-        if best is None or cost < best[0]:
-            best = cost, m, n
+        for share in SHARES if how.axes else (1,):
+            n = box(c.n, max(wide // share, MIN_TILES * columns), columns)
+            cost = block_cost(c, m, n, rows, columns, target, how)
+            if best is None or cost < best[0]:
+                best = cost, m, n
     cost, m, n = present(best, "[plan] expected a block of a contraction")
     return m, n, cost
 
@@ -237,9 +269,10 @@ def block_cost(c: Contraction, m: Box, n: Box, rows: int, columns: int, target: 
     cycles, facts = 0.0, machine(target)
     if how.packs_a:
         cycles += size(c.m) * all_k * n_blocks * pack_cycles(c.a, near_a, how.a_turned, facts.costs, c.m)
-    cycles += size(c.n) * all_k * m_blocks * pack_cycles(c.b, near_b, how.b_turned, facts.costs, c.k)
+    whole, share = box_columns(how.axes, n, columns)
+    cycles += size(c.n) * all_k * share * m_blocks * pack_cycles(c.b, near_b, how.b_turned, facts.costs, c.k)
     work = size(c.m) * size(c.n) * all_k / (target.lanes(max(c.a.dtype.bits, 32)) * facts.declared.fma_per_cycle)
-    edges = ceil((mb + bias_rows(c, how.words)) / rows) * rows / mb * ceil(nb / columns) * columns / nb - 1
+    edges = ceil((mb + bias_rows(c, how.words)) / rows) * rows / mb * whole / nb - 1
     units = m_blocks * n_blocks * size(c.batch)
     waiting = ceil(units / target.units) * target.units / units - 1
     return cycles + work * edges + (work + cycles) * waiting

@@ -1,16 +1,13 @@
 """The memory of packed contractions: sides of a block, and where their elements lie."""
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import prod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
-from minigrad.codegen.cost.caches import LINE
 from minigrad.codegen.ir.nodes import If, Stmt, Store
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.launch import ceil_div
 from minigrad.codegen.strategies.plan import Box
-from minigrad.codegen.strategies.windows import Axis, Layout, layout
 from minigrad.codegen.words import with_words
 from minigrad.expr import Index, Var, bounds, product, subs, variables
 from minigrad.value import Value, const, guard, indices_of, walk
@@ -34,13 +31,6 @@ class Side:
     @property
     def most(self) -> int:
         return 1 + sum((part - 1) * pitch for part, pitch in zip(self.parts, self.pitches, strict=True))
-
-    def of(self, wanted: Collection[Var]) -> Side:
-        """The side with only some of its variables."""
-        kept = [k for k, v in enumerate(self.variables) if v in wanted]
-        variables, parts, counts, pitches = (tuple(x[k] for k in kept) for x in (
-            self.variables, self.parts, self.counts, self.pitches))
-        return Side(variables, parts, self.origin, counts, pitches)  # type: ignore[arg-type]
 
     def inside(self) -> list[tuple[Var, int, Index, int]]:
         """(variable, part, count, pitch) of what the block steps through, outermost first."""
@@ -69,56 +59,6 @@ class Block:
     @property
     def size(self) -> int:
         return self.rows * self.pitch
-
-
-@dataclass(frozen=True, slots=True)
-class Boxes:
-    """B packed once per element: per image (`images`: variables of N outside the windows) and step of K that is no tap
-    (`steps`) one box. `columns` is the side N with the pitches of the boxes, `counts` its steps along each axis."""
-
-    name: str
-    layout: Layout
-    columns: Side
-    images: Side
-    steps: Side
-    counts: tuple[Index, ...]
-    image_columns: int
-    image_size: int
-    size: int
-
-    @property
-    def count(self) -> Index:
-        """Columns of one image."""
-        total: Index = 1
-        for count, pitch in zip(self.counts, self.layout.pitches, strict=True):
-            total = total + (count - 1) * pitch
-        return total
-
-    def place(self, k: Mapping[Var, Index]) -> Index:
-        """Where a step of K begins."""
-        total = self.layout.shift(k)
-        for v, pitch in zip(self.steps.variables, self.steps.pitches, strict=True):
-            total = total + k.get(v, 0) * pitch
-        return total
-
-
-def boxes(name: str, axes: tuple[Axis, ...], n: Side, k: Side, tile: int, itemsize: int) -> Boxes:
-    """The packed form of B for a block; tiles of so many columns may read beyond the last."""
-    inside = [a.x for a in axes]
-    lay = layout(axes, tuple((v.name, part) for v, part in zip(n.variables, n.parts, strict=True)))
-    image_columns = -(-lay.columns // tile) * tile
-    images = n.of([v for v in n.variables if v not in inside])
-    images = replace(images, pitches=dense(images.parts))
-    steps = k.of([v for v in k.variables if v not in {a.tap for a in axes}])
-    box = lay.plane * lay.planes
-    line = LINE // itemsize  # boxes are an odd number of lines apart, so that columns use all cache sets
-    pitch = (-(-box // line) | 1) * line
-    image_size = pitch * prod(steps.parts)
-    steps = replace(steps, pitches=tuple(p * pitch for p in dense(steps.parts)))
-    spread = replace(n, pitches=(*(p * image_columns for p in images.pitches), *lay.pitches))
-    counts = tuple(n.counts[n.variables.index(x)] for x in inside)
-    size = image_size * prod(images.parts) + image_columns + lay.reach
-    return Boxes(name, lay, spread, images, steps, counts, image_columns, image_size, size)
 
 
 def parts_of(variables: Sequence[Var], box: Box) -> list[tuple[Var, int]]:

@@ -8,7 +8,6 @@ from minigrad.codegen.lowering.flatten import offset
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.packed import MIN_WORK, plan, size
 from minigrad.codegen.strategies.panels import plan as panel_plan
-from minigrad.codegen.strategies.plan import PackedPlan
 from minigrad.codegen.strategies.recognise import recognise
 from minigrad.expr import Var, product
 from minigrad.target import Target
@@ -35,7 +34,7 @@ def split_k(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
     if not isinstance(outputs, int) or isinstance(found, str):
         return [nest]
     m, n, k = size(found.m), size(found.n), size(found.k)
-    if isinstance(panel_plan(nest, target), str) and not isinstance(plan(nest, target), PackedPlan):
+    if isinstance(panel_plan(nest, target), str) and isinstance(plan(nest, target), str):
         return [nest]
     blocks = ceil(m / SIDE) * ceil(n / SIDE) * size(found.batch)
     count, v = best_part(found.k, min(BLOCKS // blocks, k // MIN_PART, m * n * k // MIN_WORK))

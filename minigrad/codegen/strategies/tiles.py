@@ -26,9 +26,9 @@ from math import ceil
 from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Define, Nest, Param
 from minigrad.codegen.microkernels.matrix import WAVE, MatrixUnit, unit_of
+from minigrad.codegen.plan.box import PADDING
 from minigrad.codegen.plan.matrix_units import half_type
 from minigrad.codegen.plan.spaces import loaded
-from minigrad.codegen.plan.stage import PADDING
 from minigrad.codegen.plan.steps import Bind, Call, Order, Plan, Split, Stage, Step
 from minigrad.codegen.strategies.access import value_accesses
 from minigrad.codegen.strategies.packed import size

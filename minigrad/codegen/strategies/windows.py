@@ -7,9 +7,9 @@ t`, one plane per residue of the stride, every element is copied once, and a tap
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import gcd
+from math import ceil, gcd, prod
 
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import extent
@@ -20,9 +20,6 @@ from minigrad.value import Value, expressions
 
 MAX_PLANES = 9
 """Residues of the strides: each has packing code of its own."""
-
-MAX_LANES = 16
-"""Elements of the longest vector that packs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,78 +36,31 @@ class Axis:
     part: int = 0
 
     @property
-    def taps(self) -> range:
-        return range(1 if self.tap is None else self.part or extent(self.tap))
-
-    def place(self, tap: Index) -> Index:
-        """The position of a tap for x = 0; the least is 0."""
-        return self.dilation * tap - min(0, self.dilation * (len(self.taps) - 1))
-
-    def shift(self, tap: Index) -> Index:
-        return self.place(tap) // self.stride
-
-    def residue(self, tap: Index) -> Index:
-        return self.place(tap) % self.stride
+    def taps(self) -> int:
+        return 1 if self.tap is None else self.part or extent(self.tap)
 
     @property
     def reach(self) -> int:
         """How much longer than its part of x a row of the box is."""
-        return max(self.shift(t) for t in self.taps)  # type: ignore[type-var,return-value]
+        return abs(self.dilation) * (ceil(self.taps / self.stride) - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where elements of a box lie: rows of `lengths`, whose `pitches` are also those of the packed columns."""
+    """A box: `columns` from the first to the last, with those between rows, and `elements` of all its planes."""
 
     axes: tuple[Axis, ...]
-    parts: tuple[int, ...]
-    lengths: tuple[int, ...]
-    pitches: tuple[int, ...]
-
-    @property
-    def plane(self) -> int:
-        """Elements of a plane; planes are packed one after the other, and a vector may reach beyond the last row."""
-        return self.pitches[0] * self.lengths[0] + (MAX_LANES if self.planes > 1 else 0)
-
-    @property
-    def planes(self) -> int:
-        total = 1
-        for a in self.axes:
-            total *= a.stride
-        return total
-
-    @property
-    def columns(self) -> int:
-        """Columns from the first to the last: between rows there are as many as a row is longer than its part."""
-        return 1 + sum((part - 1) * pitch for part, pitch in zip(self.parts, self.pitches, strict=True))
-
-    @property
-    def reach(self) -> int:
-        """The furthest shift of a tap."""
-        return sum(a.reach * pitch for a, pitch in zip(self.axes, self.pitches, strict=True))
-
-    def shift(self, taps: Mapping[Var, Index]) -> Index:
-        """What a tap adds to the place of a column."""
-        total: Index = 0
-        plane: Index = 0
-        for a, pitch in zip(self.axes, self.pitches, strict=True):
-            tap = taps.get(a.tap, 0) if a.tap is not None else 0
-            total = total + a.shift(tap) * pitch
-            plane = plane * a.stride + a.residue(tap)
-        return total + plane * self.plane
+    columns: int
+    elements: int
 
 
 def layout(axes: tuple[Axis, ...], n: Box) -> Layout:
     """The box of a block of N."""
-    sizes = dict(n)
-    parts = tuple(sizes[a.x.name] for a in axes)
-    lengths = tuple(part + a.reach for a, part in zip(axes, parts, strict=True))
-    pitches: list[int] = []
-    step = 1
-    for length in reversed(lengths):
-        pitches.insert(0, step)
-        step *= length
-    return Layout(axes, parts, lengths, tuple(pitches))
+    sizes, columns, elements = dict(n), 1, 1
+    for a in reversed(axes):
+        columns += (sizes[a.x.name] - 1) * elements
+        elements *= sizes[a.x.name] + a.reach
+    return Layout(axes, columns, elements * prod(a.stride for a in axes))
 
 
 def turned(c: Contraction) -> Contraction:

@@ -1,0 +1,227 @@
+"""The steps of a packed contraction: blocks for workers, copies of operands, a register tile, results through memory.
+
+    split i1 -> i1b i1p by 28                         a block of rows of the image
+    split r0 -> r0b r0p by 16, short                  a block of the sum
+    fuse i1p i2 -> c by 58                            columns, those between rows for nobody
+    split i0 -> i u by 13, over
+    split c -> j jj by 32, over
+    split jj -> v l by 16
+    order i1b r0b j i l r0p r1 r2 u v
+    stage p0 at r0b as [r0p][i1p+r1][i2+r2]
+    results at i1b as [i0][c]
+"""
+from __future__ import annotations
+
+from minigrad.codegen.kernel import Define, Nest
+from minigrad.codegen.plan.steps import Bind, Fuse, Order, Plan, Results, Split, Stage, Step
+from minigrad.codegen.strategies.access import extent
+from minigrad.codegen.strategies.blocking import in_squares
+from minigrad.codegen.strategies.plan import Box, PackedPlan
+from minigrad.codegen.strategies.recognise import Contraction, recognise
+from minigrad.codegen.strategies.windowed import along_rows
+from minigrad.codegen.strategies.windows import Axis, axes_of, axes_of_a, turned
+from minigrad.errors import InternalError
+from minigrad.expr import Var
+from minigrad.value import Value, binary, reduce, walk
+
+PATTERN = "packed"
+
+
+def as_product(nest: Nest) -> Nest:
+    """A contraction with its sum as the product of two operands, each of which a plan may copy as a whole."""
+    c = recognise(nest)
+    if isinstance(c, str):
+        raise InternalError(f"[plan] expected a contraction, got one that is {c}")
+    total = next(s for s in nest.body if isinstance(s, Define) and s.name == c.name)
+    whole = reduce("sum", total.value.attr[1], binary("mul", c.a, c.b))  # type: ignore[index]
+    return nest if total.value is whole else Nest(nest.domain, (Define(c.name, whole), *c.outputs))
+
+
+def packed_steps(nest: Nest, c: Contraction, p: PackedPlan) -> Plan:
+    """The plan of a choice, for the nest `as_product`."""
+    return _Steps(nest, turned(c) if p.turned else c, p).plan()
+
+
+MAX_UNROLLED = 256
+"""Multiply-adds written out per step of the loops over a sum."""
+
+
+class _Steps:
+    """Steps so far. `piece`: what is inside a block of each variable."""
+
+    def __init__(self, nest: Nest, c: Contraction, p: PackedPlan):
+        self.c, self.p = c, p
+        self.steps: list[Step] = []
+        self.piece: dict[str, str] = {}
+        self.unrolled: list[str] = []
+        self.count: dict[str, int] = {}
+        grouped = {v.name for v in (*c.batch, *c.m, *c.n, *c.k)}
+        over = next(s.value.attr[1] for s in nest.body  # type: ignore[index]
+                    if isinstance(s, Define) and s.value.op == "reduce")
+        self.parallel = [v.name for v in nest.domain if v.name not in grouped]
+        self.blocks = [v.name for v in over if v.name not in grouped]
+
+    def plan(self) -> Plan:
+        c, p = self.c, self.p
+        self.parallel += [v.name for v in c.batch]
+        n = self.cut(c.n, p.n, self.parallel, not p.turned or len(p.n) > 1)
+        m = self.cut(c.m, p.m, self.parallel, len(p.m) > 1)
+        k = self.cut(c.k, p.k, self.blocks)
+        if not self.parallel:
+            m[0] = self.piece[c.m[0].name] = self.split(m[0], extent(c.m[0]))
+            self.parallel.append(f"{c.m[0].name}b")
+        at = [*self.parallel, *self.blocks][-1]
+        around, steps, copies = self.turned_tile(m, n, k, at) if p.turned else self.tile(m, n, k, at)
+        loops = Order((*self.parallel, *self.blocks, *around, "l", *steps, *self.unrolled))
+        binds = [("parallel", self.parallel), ("vector", ["l"]), ("unroll", self.unrolled)]
+        return Plan(PATTERN, (*self.steps, *(Bind(kind, tuple(xs)) for kind, xs in binds if xs), loops, *copies))
+
+    def cut(self, vs: tuple[Var, ...], parts: Box, outer: list[str], exact: bool = False) -> list[str]:
+        """The loops inside blocks of some variables; those over blocks are added to `outer`."""
+        inside = []
+        for v, (name, part) in zip(vs, parts, strict=True):
+            if part == 1:
+                outer.append(name)
+                continue
+            if not isinstance(v.hi, int) or part < extent(v):
+                edge = "short"
+                if exact and isinstance(v.hi, int):
+                    part, edge = -(-extent(v) // -(-extent(v) // part)), "back"
+                outer.append(f"{name}b")
+                name = self.split(name, part, "exact" if isinstance(v.hi, int) and extent(v) % part == 0 else edge)
+            inside.append(name)
+            self.piece[v.name], self.count[name] = name, part
+        return inside
+
+    def split(self, name: str, part: int, edge: str = "exact") -> str:
+        self.steps.append(Split(name, f"{name}b", f"{name}p", part, edge))
+        self.count[f"{name}p"] = part
+        return f"{name}p"
+
+    def fuse(self, names: list[str], stem: str, pitches: dict[str, int] | None = None) -> str:
+        """One loop over some, which are rows of these lengths."""
+        *others, name = names
+        for k, outer in enumerate(reversed(others)):
+            whole = stem if k == len(others) - 1 else f"{stem}{k}"
+            pitch = (pitches or {}).get(name, 0)
+            self.steps.append(Fuse(outer, name, whole, pitch))
+            self.count[whole] = (pitch or self.count[name]) * (self.count[outer] - 1) + self.count[name]
+            if pitches and name in pitches:
+                pitches[whole] = pitches[name] * pitches[outer]
+            name = whole
+        return name
+
+    def lanes(self, name: str) -> None:
+        """Tiles of vectors."""
+        p = self.p
+        if p.vectors == 1:
+            self.steps.append(Split(name, "j", "l", p.width, "over"))
+            return
+        self.steps += [Split(name, "j", "jj", p.vectors * p.width, "over"), Split("jj", "v", "l", p.width)]
+        self.unrolled.append("v")
+
+    def tile(self, m: list[str], n: list[str], k: list[str], at: str
+             ) -> tuple[list[str], list[str], list[Step]]:
+        """Rows of M, lanes along N."""
+        c, p = self.c, self.p
+        axes = axes_of(c) if p.windows else ()
+        row, steps = self.fuse(m, "m"), [*k]
+        short = [s.inner for s in self.steps if isinstance(s, Split) and s.edge == "short"]
+        inside = [self.piece[a.x.name] for a in axes if a.x.name in self.piece]
+        images, coordinates = [x for x in n if x not in inside], [*n]
+        if axes:
+            column, boxes = self.windows(axes, inside)
+            taps = [a.tap.name for a in axes if a.tap is not None and a.x.name in self.piece]
+            coordinates = [*images, *[x for x in k if x not in taps], *boxes]
+            left = MAX_UNROLLED // (p.rows * p.vectors)
+            for x in reversed(k):
+                left = 0 if x in short else left // self.count[x]
+                if left:
+                    self.unrolled.insert(0, x)
+            k = [x for x in k if x not in self.unrolled]
+        else:
+            column, images = self.fuse(n, "c"), []
+            whole = [x for x in k if x not in short]
+            k = [*(x for x in k if x in short), *([self.fuse(whole, "k")] if whole else [])]
+            coordinates = [*k, column]
+        self.steps.append(Split(row, "i", "u", p.rows, "over"))
+        self.unrolled.append("u")
+        self.lanes(column)
+        copies: list[Step] = [Stage(operand(c.b), at, tuple(coordinates), *self.squares(c.b, c.k, p.b_lanes))]
+        if p.a_along:
+            whole = steps if axes else k
+            layout = (row, *whole) if p.a_along == "k" else (*whole, row)
+            copies.insert(0, Stage(operand(c.a), at, layout))
+        copies.append(Results(self.parallel[-1], (*images, row, column)))
+        return [*images, "j", "i"], k, copies
+
+    def windows(self, axes: tuple[Axis, ...], inside: list[str]) -> tuple[str, list[str]]:
+        """The columns of boxes, and the coordinates of a box."""
+        planes, rows, pitches = list[str](), list[str](), dict[str, int]()
+        for a in axes:
+            x = self.piece.get(a.x.name)
+            if x is None:
+                continue
+            tap = "" if a.tap is None else a.tap.name
+            if tap and a.stride > 1:
+                planes.append(f"{tap}%{a.stride}")
+                tap = f"{tap}//{a.stride}"
+            pitches[x] = self.count[x] + a.reach
+            rows.append(term(x, a.dilation, tap) if tap else x)
+        return self.fuse(inside, "c", pitches), [*planes, *rows]
+
+    def turned_tile(self, m: list[str], n: list[str], k: list[str], at: str
+                    ) -> tuple[list[str], list[str], list[Step]]:
+        """Rows are taps, lanes along what was M."""
+        c, p = self.c, self.p
+        column = self.fuse(n, "c") if len(n) > 1 else n[0]
+        down: list[str] = []
+        rows: list[str] = []
+        left = p.rows
+        for x in reversed(m):
+            here = min(self.count[x], left)
+            if here == self.count[x]:
+                rows.insert(0, x)
+            elif here > 1:
+                self.steps.append(Split(x, f"{x}i", f"{x}u", here))
+                down.insert(0, f"{x}i")
+                rows.insert(0, f"{x}u")
+            else:
+                down.insert(0, x)
+            left //= here
+        self.unrolled += rows
+        self.lanes(column)
+        axes = axes_of_a(c)
+        inner = [self.piece[a.x.name] for a in axes if a.x.name in self.piece]
+        boxes, taps = list[str](), set[str]()
+        for a in axes:
+            if a.x.name in self.piece:
+                x, tap = self.piece[a.x.name], "" if a.tap is None else self.piece.get(a.tap.name, "")
+                stride = f"{a.stride}*" if a.stride > 1 else ""
+                boxes.append(stride + term(x, a.dilation, tap) if tap else x)
+                taps.add(tap)
+        image = [x for x in k if x not in inner] + [x for x in m if x not in taps]
+        copies: list[Step] = [Stage(operand(c.a), at, (*image, *boxes)),
+                              Stage(operand(c.b), at, (*k, column), *self.squares(c.b, c.k, p.b_lanes))]
+        square = (m[-1], p.width) if m and along_rows(c, c.m[-1]) else ("", 1)
+        copies.append(Results(self.parallel[-1], (*m, column), *square))
+        return ["j", *down], k, copies
+
+    def squares(self, value: Value, rows: tuple[Var, ...], lanes: int) -> tuple[str, int]:
+        """How a copy is made in squares, where its operand is contiguous along the sum."""
+        last = next((self.piece[v.name] for v in reversed(rows) if v.name in self.piece), "")
+        for s in self.steps:
+            if isinstance(s, Fuse) and last in (s.outer, s.inner):
+                last = s.loop
+        return (last, self.p.width) if last and lanes < self.p.width and in_squares(value, rows) else ("", 1)
+
+
+def term(x: str, factor: int, tap: str) -> str:
+    """The coordinate x + factor * tap."""
+    sign, size = "-" if factor < 0 else "+", abs(factor)
+    return f"{x}{sign}{f'{size}*' if size > 1 else ''}{tap}"
+
+
+def operand(value: Value) -> str:
+    """A buffer that an operand reads."""
+    return next(v.attr[0] for v in walk(value) if v.op == "load")  # type: ignore[index]
