@@ -209,11 +209,11 @@ def test_units_are_shared_out_evenly(m: int, n: int, k: int, workers: int) -> No
 
 @pytest.mark.parametrize("m, n, k, b, blocks", [
     (64, 64, 64, "", False), (256, 256, 256, "", False), (64, 512, 512, "", False), (196, 672, 112, "", False),
-    (24, 2048, 2048, "", False), (7, 2048, 2048, "", False), (1, 2048, 2048, "", True),
+    (24, 2048, 2048, "", False), (7, 2048, 2048, "", True), (1, 2048, 2048, "", True),
     (1024, 1024, 1024, "lanes", False), (128, 1024, 2048, "lanes", False), (128, 512, 4096, "lanes", True),
 ])
 def test_what_is_packed(m: int, n: int, k: int, b: str, blocks: bool) -> None:
-    """B where many rows use it, and it does not stay near; of one row, blocks of K are whole rows of B."""
+    """B where many rows use it, and it does not stay near; where one tile has all rows of A, blocks of K are whole rows of B."""
     made = planned(product(m, n, k), AVX512)
     staged = {s.operand: s for s in made.stages}
     assert set(staged) == ({"p1"} if b else set())

@@ -46,8 +46,8 @@ MIN_WORK_ELSEWHERE = 1 << 27
 of a packed contraction, for 20-40% of the time."""
 
 MAX_K, ROW_K = 2048, 16
-"""Steps of the sum per block: panels and tiles of so many stay in the caches; and of one row, which reads so many whole
-rows of B side by side."""
+"""Steps of the sum per block: panels and tiles of so many stay in the caches; and where one tile has all rows of A, so
+that B is read once: so many whole rows of it side by side, up to 1.5 times as fast as column by column."""
 
 SHORT_K = 128
 """Steps of the sum up to which a product waits for its output, whose lines are prefetched: 13% at K = 16."""
@@ -224,7 +224,7 @@ def with_tile(nest: Nest, p: Product, t: Tile, target: Target) -> Plan:
     """The plan with a register tile."""
     c = p.c
     m, n, k = (vs[-1].name for vs in (c.m, c.n, c.k))
-    block_k = ROW_K if p.m == 1 else part(p.k, MAX_K, t.width) if p.a or p.b else p.k
+    block_k = ROW_K if not p.b and p.m <= t.rows else part(p.k, MAX_K, t.width) if p.a or p.b else p.k
     unit_m, unit_n = units(p, t, block_k, target)
     near = fits(2 * block_k * unit_n * p.itemsize, 1, target)
     rows_outside = near or bool(p.a or p.b) and not p.far_a
