@@ -45,9 +45,9 @@ MIN_WORK_ELSEWHERE = 1 << 27
 """Likewise where compilers other than ours take tenths of a second for each program: its text is twice as long as that
 of a packed contraction, for 20-40% of the time."""
 
-MAX_K, ROW_K = 2048, 16
-"""Steps of the sum per block: panels and tiles of so many stay in the caches; and where one tile has all rows of A, so
-that B is read once: so many whole rows of it side by side, up to 1.5 times as fast as column by column."""
+MAX_K, ROW_K, FEW_ROWS = 2048, 16, 16
+"""Steps of the sum per block: panels and tiles of so many stay in the caches; and where few rows use a B that does not
+stay near, or one tile has all of them: so many whole rows of B side by side, 1.2-1.5 times as fast as by columns."""
 
 SHORT_K = 128
 """Steps of the sum up to which a product waits for its output, whose lines are prefetched: 13% at K = 16."""
@@ -185,13 +185,14 @@ def _tiles(m: int, n: int, k: int, bits: int, copied: bool, far: bool, apart: bo
     width, rate = min(16, target.lanes(bits)), machine(target).declared.fma_per_cycle
     widths = [(width, rate)] if rate > 1 else [(width, 1), (width // 2, 2)]  # two half vectors begin in a cycle
     spare = 1 if target.registers <= FEW_REGISTERS else SPARE_REGISTERS
+    side_by_side = machine(target).declared.side_by_side
     found = []
     for width, rate in widths:
         for vectors in range(1, min(target.registers // 4, n // width) + 1):
             steps = step_cycles(m, vectors, rate, vectors * width * max(bits // 8, 4), k, far, apart, target)
             tile, across = machine(target).costs.tile, ceil(n / (vectors * width))
             for rows in range(1, min((target.registers - vectors - spare) // vectors, m) + 1):
-                if copied and rows not in LANES:
+                if rows not in LANES if copied else side_by_side < rows < m:
                     continue
                 cycles = ceil(m / rows) * across * (steps(rows) * k + tile + rows * vectors)
                 if (rows, vectors) == (USUAL[0], target.registers // 8) and not apart:
@@ -224,7 +225,8 @@ def with_tile(nest: Nest, p: Product, t: Tile, target: Target) -> Plan:
     """The plan with a register tile."""
     c = p.c
     m, n, k = (vs[-1].name for vs in (c.m, c.n, c.k))
-    block_k = ROW_K if not p.b and p.m <= t.rows else part(p.k, MAX_K, t.width) if p.a or p.b else p.k
+    streamed = not p.b and (p.m <= t.rows or p.m <= FEW_ROWS and not fits(2 * p.k * p.n * p.itemsize, 2, target))
+    block_k = ROW_K if streamed else part(p.k, MAX_K, t.width) if p.a or p.b else p.k
     unit_m, unit_n = units(p, t, block_k, target)
     near = fits(2 * block_k * unit_n * p.itemsize, 1, target)
     rows_outside = near or bool(p.a or p.b) and not p.far_a
