@@ -277,13 +277,15 @@ def ahead(p: Product, t: Tile, kept: bool, inner: list[str], target: Target) -> 
     """Prefetches of operands in place and of outputs."""
     c = p.c
     b_bytes, panel = p.k * p.n * p.itemsize, p.k * t.columns * p.itemsize
+    if p.m == 1:  # one row is done before what is ahead could arrive
+        return
     if is_plain(c.b) and not p.b and (kept or row_bytes(c.b, c.k) >= PAGE or not fits(2 * b_bytes, 2, target)):
         yield Ahead(operand(c.b, c.a), "t", 1, "kb" if kept else "j", not fits(panel, 1, target))
     if p.far_a:
         yield Ahead(operand(c.a, c.b), "t", LINE // c.a.dtype.itemsize, "u")
-    elif is_plain(c.a) and not kept and p.m > 1 and coefficient(c.a.attr[1][0], c.m[-1]) == p.k:  # type: ignore[index]
+    elif is_plain(c.a) and not kept and coefficient(c.a.attr[1][0], c.m[-1]) == p.k:  # type: ignore[index]
         yield Ahead(operand(c.a, c.b), "k", 1, "i")
-    if not kept and p.k <= SHORT_K and p.m > 1:
+    if not kept and p.k <= SHORT_K:
         yield Ahead(c.outputs[0].param, inner[-1], 0, inner[-1])
 
 
