@@ -213,7 +213,7 @@ def test_units_are_shared_out_evenly(m: int, n: int, k: int, workers: int) -> No
     (1024, 1024, 1024, "lanes", False), (128, 1024, 2048, "lanes", False), (128, 512, 4096, "lanes", True),
 ])
 def test_what_is_packed(m: int, n: int, k: int, b: str, blocks: bool) -> None:
-    """B where many rows use it, and it does not stay near; where a tile has all rows of A, blocks of K are rows of B."""
+    """B where many rows use it, and it does not stay near; where one tile has all rows, blocks of K are rows of B."""
     made = planned(product(m, n, k), AVX512)
     staged = {s.operand: s for s in made.stages}
     assert set(staged) == ({"p1"} if b else set())
