@@ -69,6 +69,17 @@ def test_products_equal_the_kernel(plan: str, sizes: tuple[int, int, int]) -> No
     equals(product(*sizes), PLANS[plan])
 
 
+@pytest.mark.parametrize("layout", ["[k]", "[u][k]", "[k][u]"])
+@pytest.mark.parametrize("sizes", [(8, 5, 16), (7, 5, 21)], ids=str)
+def test_copies_of_blocks_as_long_as_others_are_zero_outside(sizes: tuple[int, int, int], layout: str) -> None:
+    equals(product(*sizes), f"""plan
+  split i0 -> i u by 4, guard
+  split r0 -> kb k by 8, guard
+  order {"i kb u" if "u" in layout else "i u kb"} i1 k
+  stage p0 at kb as {layout}
+""")
+
+
 @pytest.mark.parametrize("sizes", [(16, 32, 8), (19, 37, 20), (33, 70, 13)], ids=str)
 def test_operands_are_transposed_in_squares(sizes: tuple[int, int, int]) -> None:
     text = PANELS.rstrip() + ", transposed kk by 4\n"

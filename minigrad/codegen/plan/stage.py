@@ -133,7 +133,7 @@ def fill(b: Builder, s: Staged, here: Here) -> list[Stmt]:
     conditions = tuple([-here.places[x] for x in s.once])
     if loops.kind.get(s.step.layout[-1]) != "vector":
         out = sweep(b, s.box, (s.factor,), replace(here, places=places), lambda at, _, there: [
-            Store(s.memory, s.box.at(at), substitute(s.factor, at.at), there)], s.step.turned, s.step.square)
+            Store(s.memory, s.box.at(at), s.value(b, at), there)], s.step.turned, s.step.square)
         return [If(conditions, tuple(out))] if conditions else out
     made: list[tuple[Var, Index, str]] = []
     turned: tuple[Var, Index] | None = None
