@@ -187,6 +187,12 @@ def random_plan(rng: Random, kernel: Kernel, groups: bool = False) -> Plan:
     small: set[str] = set()
     if rng.random() < 0.15 and len(names) > 1:
         one, other, name = *(str(x) for x in rng.permutation(names)[:2]), f"{next(letters)}f"
+        if rng.random() < 0.4:  # a part of a split
+            outer, inner = f"{next(letters)}o", f"{next(letters)}i"
+            steps.append(Split(one, outer, inner, int(rng.integers(1, 5)), "back", bool(rng.random() < 0.3)))
+            names[names.index(one):names.index(one) + 1] = [outer, inner]
+            outside |= dict.fromkeys((outer, inner), outside[one])
+            one = str(rng.choice([outer, inner]))
         if outside[one] == outside[other] or rng.random() < 0.1:
             steps.append(Fuse(one, other, name))
         if outside[one] == outside[other]:

@@ -157,6 +157,12 @@ FUSED = parse_kernel("""kernel fused(out o0: f32[210], p0: f32[840])
     "fuse i0 i1 -> x", "fuse i1 i0 -> x\n  split x -> g l by 4, back\n  bind parallel g\n  bind vector l",
     "fuse r0 r1 -> s\n  split s -> k c by 4, rest\n  bind unroll c\n  parts c",
     "fuse r1 r0 -> s\n  fuse i0 i1 -> x\n  split x -> g t by 8, guard\n  bind group g\n  bind item t",
+    "split i1 -> b y by 4, back\n  fuse i0 y -> x\n  split x -> g l by 4, back\n  bind parallel b\n"
+    "  bind vector l\n  order b g l",
+    "split i0 -> b y into 2, back\n  split i1 -> c z by 3\n  fuse z y -> x\n  fuse c x -> w\n  bind parallel w\n"
+    "  order w b",
+    "split r1 -> a b by 7\n  split r0 -> c d by 2\n  fuse d b -> s\n  split s -> k l by 4, rest\n  bind vector l",
+    "split i2 -> a b by 7\n  fuse b a -> s\n  split s -> k l by 4, guard\n  bind vector l",
 ])
 def test_two_variables_as_one(steps: str) -> None:
     equals(FUSED, f"plan\n  {steps}\n")
@@ -172,12 +178,19 @@ def test_blocks_as_long_as_others(steps: str) -> None:
 
 
 @pytest.mark.parametrize("steps, message", [
-    ("fuse i0 r0 -> x", "fuse i0 r0 -> x: expected two variables of the domain, of one sum or of one inner nest, on "
-                        "which no extent depends, got i0 and r0"),
-    ("fuse i0 i0 -> x", "expected two variables"), ("fuse r2 r3 -> x", "expected two variables"),
-    ("fuse i0 i1 -> i2", "fuse i0 i1 -> i2: expected a name that no loop has, got i2"),
+    ("fuse i0 r0 -> x", "fuse i0 r0 -> x: expected two loops of the domain, of one sum or of one inner nest, got i0 "
+                        "and r0"),
+    ("fuse i0 i0 -> x", "expected two loops of"), ("fuse r2 r3 -> x", "expected a loop among i0 i1 r0 r1 i2, got r2"),
+    ("fuse i0 i1 -> i2", "fuse i0 i1 -> i2: expected a name that no loop has or had, got i2"),
+    ("fuse i0 i1 -> r3", "fuse i0 i1 -> r3: expected a name that no loop has or had, got r3"),
     ("fuse i0 i1 -> p0", "fuse -> p0: expected names that no argument of the kernel has, got p0"),
-    ("split r0 -> a b by 2\n  fuse i0 i1 -> x", "fuse i0 i1 -> x: expected it before all steps but sizes"),
+    ("fuse r0 r1 -> x by 8", "fuse r0 r1 -> x by 8: expected by 7, the extent of r1, got 8"),
+    ("fuse i0 i1 -> x by 8", "expected `results` at a loop around it, as rows are longer than i1"),
+    ("split r0 -> a b by 3, back\n  fuse b r1 -> x",
+     "split r0 -> a b by 3, back: expected an exact split, as a part of it is fused, got back"),
+    ("split r9 -> r9 b by 2\n  fuse b r1 -> x", "fuse b r1 -> x: expected a loop among i0 i1 r0 r1 i2, got r9"),
+    ("fuse b r1 -> x\n  split r0 -> a b by 2", "fuse b r1 -> x: expected a loop among i0 i1 r0 r1 i2, got b"),
+    ("bind serial r0\n  fuse i0 i1 -> x", "fuse i0 i1 -> x: expected it before all steps but sizes and splits"),
 ])
 def test_what_cannot_be_one_variable(steps: str, message: str) -> None:
     with pytest.raises(PlanError, match=message):

@@ -5,34 +5,38 @@
       o0[28*i1+i2] = t0                             o0[28*(7*yb+c//30)+c%30] = t0         where c%30 < 28
 
 after `split i1 -> yb y by 7` and `fuse y i2 -> c by 30`. As a Kernel says what each element is, variables may be what
-one likes: splits of what is fused are part of the new form, and all other steps speak of its variables.
+one likes: splits of what is fused are part of the new form, and all other steps speak of its variables. Sums that share
+loops share the new ones, too.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Container
+from dataclasses import dataclass, field
 
-from minigrad.codegen.kernel import Define, Nest, Store
-from minigrad.codegen.plan.spaces import fused, spaces
-from minigrad.codegen.plan.steps import Fuse, Plan, Sizes, Split, Step
+from minigrad.codegen.kernel import Nest
+from minigrad.codegen.lowering.rename import map_nest
+from minigrad.codegen.plan.spaces import spaces
+from minigrad.codegen.plan.steps import EDGES, Fuse, Plan, Sizes, Split, Step
 from minigrad.codegen.plan.text import refuse
-from minigrad.expr import Index, Var, bounds, emin, subs
-from minigrad.value import Value, reduce, substitute
+from minigrad.expr import Index, Var, bounds, emin, subs, variables
+from minigrad.value import map_indices
 
 
 @dataclass(slots=True)
 class Fused:
     """A nest in its new form, and the steps that are left.
 
-    loops: by name of what was fused, its step and the extents of the two loops that it was
+    loops: by name of what was fused, its step and the extents of the two loops that it was, where they are known
     valid: conditions (>= 0) under which an element is one of the nest's own, where a row is longer than its loop or a
         block reaches back
+    names: of all loops that there were
     """
 
     nest: Nest
     steps: tuple[Step, ...]
     loops: dict[str, tuple[Fuse, int, int]] = field(default_factory=dict)
     valid: tuple[Index, ...] = ()
+    names: frozenset[str] = frozenset()
 
     def member(self, name: str) -> tuple[Fuse, int, int] | None:
         """What a loop was fused into; None if it was not."""
@@ -41,115 +45,131 @@ class Fused:
 
 def fuse(nest: Nest, plan: Plan) -> Fused:
     """The nest with fused loops as variables. Raises PlanError naming the step and what was expected."""
-    steps = [s for s in plan.steps if isinstance(s, Fuse)]
-    if plan.results is not None or any(s.pitch for s in steps):
-        return _Fusing(nest, plan).fused() if steps else Fused(nest, plan.steps)
-    for step in steps:
-        nest = _variables(nest, plan, step)
-    return Fused(nest, tuple([s for s in plan.steps if not isinstance(s, Fuse)]))
+    if not any([isinstance(s, Fuse) for s in plan.steps]):
+        return Fused(nest, plan.steps)
+    return _Fusing(nest, plan).fused()
 
 
-def _variables(nest: Nest, plan: Plan, step: Fuse) -> Nest:
-    """The nest with one variable for two whole ones, of any of its loop nests."""
-    if not all([isinstance(s, Sizes | Fuse) for s in plan.steps[:plan.steps.index(step)]]):
-        raise refuse(step, "it before all steps but sizes", "one after them")
-    if step.loop in {v.name for space in spaces(nest) for v in (*space.own, *space.others)}:
-        raise refuse(step, "a name that no loop has", step.loop)
-    made = fused(nest, step.outer, step.inner, step.loop)
-    if made is None:
-        raise refuse(step, "two variables of the domain, of one sum or of one inner nest, on which no extent depends",
-                     f"{step.outer} and {step.inner}")
-    return made
+def check_split(step: Split, names: Container[str]) -> None:
+    """Raises PlanError for a split that is none of any loop; `names`: those that loops have or had."""
+    if step.size < 1:
+        raise refuse(step, "a size from 1 on", str(step.size))
+    if step.edge not in EDGES:
+        raise refuse(step, f"an edge among {', '.join(EDGES)}", step.edge)
+    for name in (step.outer, step.inner):
+        if name in names or step.outer == step.inner:
+            raise refuse(step, "names that no loop has or had", name)
 
 
 class _Fusing:
-    """`domain`, `over`: the variables so far of the domain and of the sums; `known`: what those of the nest are."""
+    """`known`: what the variables of the nest are. `scopes`: by those of the domain, of a sum or of an inner nest, the
+    ones that they are now; `spaces`: the same, those together that share loops, the domain first."""
 
     def __init__(self, nest: Nest, plan: Plan):
-        sums = [s.value.attr[1] for s in nest.body if isinstance(s, Define) and s.value.op == "reduce"]
         self.nest, self.plan = nest, plan
-        self.domain, self.over = list(nest.domain), list(sums[0] if len(sums) == 1 else ())
-        self.known: dict[Var, Index] = {v: v for v in (*self.domain, *self.over)}
+        found = [(space.own, *space.others) for space in spaces(nest)]
+        self.scopes = {over: list(over) for overs in found for over in overs}
+        self.spaces = [[self.scopes[over] for over in dict.fromkeys(overs)] for overs in found]
+        self.known: dict[Var, Index] = {v: v for over in self.scopes for v in over}
+        self.names = {v.name for v in self.known}
+        self.extents = {x.name for v in self.known if not isinstance(v.hi, int) for x in variables(v.hi)}
         self.loops: dict[str, tuple[Fuse, int, int]] = {}
         self.valid: list[Index] = []
-        self.taken: set[Step] = set()
+        self.taken: list[Step] = []
 
     def fused(self) -> Fused:
-        for step in self.plan.steps:
+        for k, step in enumerate(self.plan.steps):
             if isinstance(step, Fuse):
+                if not all([isinstance(s, Sizes | Split | Fuse) for s in self.plan.steps[:k]]):
+                    raise refuse(step, "it before all steps but sizes and splits", "one after them")
                 self.together(step)
-        at = {v: e for v, e in self.known.items() if v is not e}
-        body = tuple([self.statement(s, at) for s in self.nest.body])
-        steps = tuple([s for s in self.plan.steps if s not in self.taken])
-        return Fused(Nest(tuple(self.domain), body), steps, self.loops,
-                     tuple([e for e in self.valid if bounds(e)[0] < 0]))
 
-    def statement(self, s: Define | Store | Nest, at: Mapping[Var, Index]) -> Define | Store:
-        if isinstance(s, Nest):
-            raise refuse(next(iter(self.taken)), "a nest without others inside it", f"one over {s.domain}")
-        value = self.value(s.value, at)
-        if isinstance(s, Define):
-            return Define(s.name, value)
-        return replace(s, indices=tuple([subs(e, at) for e in s.indices]), value=value)
+        def change(e: Index) -> Index:
+            return subs(e, self.known)
 
-    def value(self, value: Value, at: Mapping[Var, Index]) -> Value:
-        if value.op != "reduce" or not self.over:
-            return substitute(value, at)
-        return reduce(value.attr[0], tuple(self.over), substitute(value.args[0], at))  # type: ignore[index]
+        def scope(over: tuple[Var, ...]) -> tuple[Var, ...]:
+            return tuple(self.scopes.get(over, over))
+
+        def over(nest: Nest) -> Nest:
+            return Nest(scope(nest.domain), tuple([over(s) if isinstance(s, Nest) else s for s in nest.body]))
+
+        nest = over(map_nest(self.nest, lambda v: map_indices(v, change, scope),
+                             lambda _, indices: tuple([change(e) for e in indices])))
+        return Fused(nest, tuple([s for s in self.plan.steps if s not in self.taken]), self.loops,
+                     tuple([e for e in self.valid if bounds(e)[0] < 0]), frozenset(self.names))
 
     def together(self, step: Fuse) -> None:
         """Two variables become one."""
-        self.taken.add(step)
-        if step.loop in {v.name for v in self.known} | self.loops.keys():
-            raise refuse(step, "a name that no loop has or had", step.loop)
         outer, inner = self.variable(step.outer, step), self.variable(step.inner, step)
-        group = next((vs for vs in (self.domain, self.over) if outer in vs and inner in vs), None)
-        if group is None:
-            raise refuse(step, "two loops of the domain, or of one sum", f"{step.outer} and {step.inner}")
-        pitch, most = step.pitch or self.extent(inner, step), self.extent(inner, step)
-        if pitch < most or pitch > most and group is self.over:
-            raise refuse(step, f"by {most}{'' if group is self.over else ' at least'}, the extent of {step.inner}",
-                         str(pitch))
-        whole = Var(step.loop, 0, pitch * (self.extent(outer, step) - 1) + most - 1)
-        self.loops[step.loop] = step, self.extent(outer, step), most
-        self.become(group, outer, (whole,), whole // pitch)
-        self.become(group, inner, (), whole % pitch)
-        if pitch > most:
-            self.valid.append(most - 1 - whole % pitch)
+        if step.loop in self.names:
+            raise refuse(step, "a name that no loop has or had", step.loop)
+        space = self.space(outer)
+        if inner not in space[0] or outer == inner:
+            raise refuse(step, "two loops of the domain, of one sum or of one inner nest",
+                         f"{step.outer} and {step.inner}")
+        self.taken.append(step)
+        self.names.add(step.loop)
+        rows, most, gaps = outer.hi + 1, inner.hi + 1, space is self.spaces[0]
+        pitch = step.pitch or most
+        if isinstance(rows, int) and isinstance(most, int):
+            self.loops[step.loop] = step, rows, most
+            if pitch < most or pitch > most and not gaps:  # type: ignore[operator]
+                raise refuse(step, f"by {most}{' at least' if gaps else ''}, the extent of {step.inner}", str(pitch))
+        elif step.pitch:
+            raise refuse(step, "loops whose extents are known", f"{step.outer} and {step.inner}")
+        whole = Var(step.loop, 0, rows * pitch - (pitch - most if rows != 0 else 0) - 1)
+        row = 1 if pitch == 0 else pitch
+        self.become(outer, (whole,), whole // row)
+        self.become(inner, (), whole % row)
+        if pitch != most:
+            self.valid.append(most - 1 - whole % row)
 
     def variable(self, name: str, step: Fuse) -> Var:
         """A variable by its name, made by splits if need be."""
-        found = next((v for v in (*self.domain, *self.over) if v.name == name), None)
-        if found is not None:
-            return found
-        split = next((s for s in self.plan.steps if isinstance(s, Split) and name in (s.outer, s.inner)), None)
+        own = {v.name: v for space in self.spaces for v in space[0]}
+        if name in self.extents:
+            raise refuse(step, "loops on which no extent depends", name)
+        if name in own:
+            return own[name]
+        before = self.plan.steps[:self.plan.steps.index(step)]
+        split = next((s for s in before if isinstance(s, Split) and name in (s.outer, s.inner)), None)
         if split is None or split in self.taken:
-            raise refuse(step, f"a loop among {' '.join([v.name for v in (*self.domain, *self.over)])}", name)
+            raise refuse(step, f"a loop among {' '.join(own)}", name)
+        self.apart(split, step)
+        return self.variable(name, step)
+
+    def apart(self, split: Split, step: Fuse) -> None:
+        """One variable becomes two."""
+        check_split(split, self.names)
+        self.taken.append(split)
         whole = self.variable(split.loop, step)
-        self.taken.add(split)
-        total, group = self.extent(whole, step), self.domain if whole in self.domain else self.over
+        if not isinstance(whole.hi, int):
+            raise refuse(step, "loops whose extents are known", whole.name)
+        total, gaps = whole.hi + 1, self.space(whole) is self.spaces[0]
         blocks = -(-total // split.size)
         outer = Var(split.outer, 0, (split.size if split.into else blocks) - 1)
         inner = Var(split.inner, 0, (blocks if split.into else split.size) - 1)
         length = inner.hi + 1
         begin: Index = outer * length
         if total % split.size:
-            if split.edge != "back" or group is self.over or length > total:  # type: ignore[operator]
-                raise refuse(split, f"an exact split{'' if group is self.over else ', or back'}, as a part of it is "
-                                    f"fused", split.edge)
+            if split.edge != "back" or not gaps or length > total:  # type: ignore[operator]
+                raise refuse(split, f"an exact split{', or back' if gaps else ''}, as a part of it is fused",
+                             split.edge)
             begin = emin(begin, total - length)
             self.valid.append(begin + inner - outer * length)
-        self.become(group, whole, (outer, inner), begin + inner)
-        return outer if name == split.outer else inner
+        self.names |= {outer.name, inner.name}
+        self.become(whole, (outer, inner), begin + inner)
 
-    def become(self, group: list[Var], old: Var, new: tuple[Var, ...], value: Index) -> None:
-        """Other variables in place of one."""
-        k = group.index(old)
-        group[k:k + 1] = new
-        self.known = {v: subs(e, {old: value}) for v, e in self.known.items()}
-        self.valid = [subs(e, {old: value}) for e in self.valid]
+    def space(self, v: Var) -> list[list[Var]]:
+        """The variables that a variable is one of, and those of sums that share its loops."""
+        return next(space for space in self.spaces if v in space[0])
 
-    def extent(self, v: Var, step: Fuse) -> int:
-        if not isinstance(v.hi, int):
-            raise refuse(step, "loops whose extents are known", v.name)
-        return v.hi + 1
+    def become(self, old: Var, new: tuple[Var, ...], value: Index) -> None:
+        """Other variables in place of one, and of those that share its loop."""
+        space, at = self.space(old), dict[Var, Index]()
+        k = space[0].index(old)
+        for over in space:
+            at[over[k]] = value
+            over[k:k + 1] = new
+        self.known = {v: subs(e, at) for v, e in self.known.items()}
+        self.valid = [subs(e, at) for e in self.valid]

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from minigrad.codegen.kernel import Nest
-from minigrad.codegen.plan.fuse import Fused, fuse
+from minigrad.codegen.plan.fuse import Fused, check_split, fuse
 from minigrad.codegen.plan.spaces import spaces
 from minigrad.codegen.plan.steps import (
-    EDGES,
     KINDS,
     Ahead,
     Bind,
@@ -246,16 +245,9 @@ def resolve(nest: Nest, plan: Plan) -> Loops:
         if isinstance(step, Split):
             if ordered:
                 raise refuse(step, "splits before order, bind and parts", "one after them")
-            if step.size < 1:
-                raise refuse(step, "a size from 1 on", str(step.size))
-            if step.edge not in EDGES:
-                raise refuse(step, f"an edge among {', '.join(EDGES)}", step.edge)
+            check_split(step, {*root, *fused.names})
             for name in (step.outer, step.inner):
-                if name in root:
-                    raise refuse(step, "names that no loop has or had", name)
                 root[name], space[name], made_by[name] = root[step.loop], space[step.loop], step
-            if step.outer == step.inner:
-                raise refuse(step, "two names", step.outer)
             split[step.loop] = step
             at = names.index(step.loop)
             names[at:at + 1] = [step.outer, step.inner]

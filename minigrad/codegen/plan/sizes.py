@@ -64,7 +64,12 @@ def written_out(plan: Plan) -> frozenset[str]:
     splits = [s for s in plan.steps if isinstance(s, Split)]
     above = {s.inner if s.into else s.outer: s.loop for s in splits}
     sized = {s.outer if s.into else s.inner for s in splits}
-    found = {x for s in plan.steps if isinstance(s, Fuse) for x in (s.outer, s.inner)}
+    whole = {x: s.loop for s in splits for x in (s.outer, s.inner)}
+    found = set[str]()
+    for x in [x for s in plan.steps if isinstance(s, Fuse) for x in (s.outer, s.inner)]:
+        while x in whole:
+            x = whole.pop(x)
+        found.add(x)
     for x in (*plan.bound("unroll"), *(loop_of(x) for s in plan.stages for c in s.layout for _, x in terms_of(c))):
         while x in above:
             x = above[x]

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from minigrad.codegen.kernel import Define, Nest, Store
-from minigrad.codegen.lowering.rename import map_nest, statements
-from minigrad.expr import Index, Var, subs, variables
-from minigrad.value import Value, map_indices, walk
+from minigrad.codegen.lowering.rename import statements
+from minigrad.expr import Index, Var
+from minigrad.value import Value, walk
 
 Unit = tuple[Define, ...] | Define | Store | Nest
 """Sums that share their loops, or one other statement."""
@@ -64,18 +64,18 @@ def units(body: Sequence[Define | Store | Nest]) -> list[Unit]:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """The index variables of one loop nest: a domain, or a sum's and what `others` are called in sums that share it.
-    `around`: those of inner nests and sums that it is inside of."""
+    """The index variables of one loop nest: a domain, or a sum's and those of `others`, sums that share it. `around`:
+    those of inner nests and sums that it is inside of."""
 
     own: tuple[Var, ...]
     is_sum: bool = False
-    others: tuple[Var, ...] = ()
+    others: tuple[tuple[Var, ...], ...] = ()
     around: tuple[Var, ...] = ()
 
     @property
     def along(self) -> dict[str, str]:
         """By name of each of `others`, the variable in whose loops it runs."""
-        return {v.name: self.own[k % len(self.own)].name for k, v in enumerate(self.others)}
+        return {v.name: own.name for over in self.others for v, own in zip(over, self.own, strict=True)}
 
 
 def spaces(nest: Nest) -> list[Space]:
@@ -91,7 +91,7 @@ def _spaces(nest: Nest, around: tuple[Var, ...]) -> Iterator[Space]:
             yield from _spaces(u, (*around, *u.domain))
         elif isinstance(u, tuple):
             first, *others = [s.value.attr[1] for s in u]
-            yield Space(first, True, tuple([v for over in others for v in over]), around)
+            yield Space(first, True, tuple(others), around)
             for s in u:
                 yield from _sums_inside(s.value.args[0], (*around, *first))
         else:
@@ -115,28 +115,3 @@ def along(group: Sequence[Define]) -> list[dict[Var, Index]]:
         return []
     first = group[0].value.attr[1]  # type: ignore[index]
     return [dict(zip(s.value.attr[1], first, strict=True)) for s in group]  # type: ignore[index, misc]
-
-
-def fused(nest: Nest, outer: str, inner: str, name: str) -> Nest | None:
-    """The nest with one variable for two, and likewise in sums that share loops with theirs; None where these are not
-    of one loop nest, or extents depend on them."""
-    pair = {outer, inner}
-    found = next((s for s in spaces(nest) if {v.name for v in s.own} >= pair), None)
-    extents = [v.hi for s in spaces(nest) for v in s.own if not isinstance(v.hi, int)]
-    if found is None or outer == inner or any(v.name in pair for hi in extents for v in variables(hi)):
-        return None
-    size, at = len(found.own), dict[Var, Index]()
-    for k in range(0, len(found.others) + size, size):
-        own = dict(zip([v.name for v in found.own], (*found.own, *found.others)[k:k + size], strict=True))
-        count = own[inner].hi + 1
-        whole, count = Var(name, 0, (own[outer].hi + 1) * count - 1), 1 if count == 0 else count
-        at |= {own[outer]: whole // count, own[inner]: whole % count}
-
-    def joined(over: tuple[Var, ...]) -> tuple[Var, ...]:
-        return tuple(dict.fromkeys([whole if v in at else v for v in over]))
-
-    def over(nest: Nest) -> Nest:
-        return Nest(joined(nest.domain), tuple([over(s) if isinstance(s, Nest) else s for s in nest.body]))
-
-    return over(map_nest(nest, lambda v: map_indices(v, lambda e: subs(e, at), joined),
-                         lambda _, indices: tuple([subs(e, at) for e in indices])))

@@ -83,7 +83,7 @@ def steps_of(nest: Nest, domain: tuple[Var, ...], rows: int, items: int, width: 
         teams.append(f"{x}t")
         for r in reductions(nest):
             name = sub_group_name(r.monoid, r.body.dtype, width)
-            if width and name and items % width == 0 and set(r.over) <= {*space.own, *space.others}:
+            if width and name and items % width == 0 and r.over in (space.own, *space.others):
                 calls[Call(name, f"{x}t")] = None
     shared = [*mine, *teams] if along else [*teams, *mine]
     return Plan("teams", (*fuses, *splits, *([Bind("group", tuple(outer))] if outer else []),
