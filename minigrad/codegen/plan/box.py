@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from minigrad.codegen.cost.caches import LINE
 from minigrad.codegen.lowering.collapse import coefficient
@@ -17,10 +16,6 @@ from minigrad.codegen.plan.steps import Results, Stage
 from minigrad.codegen.plan.text import loop_of, refuse, terms_of
 from minigrad.expr import Index, Var
 from minigrad.value import Value, free_variables, substitute
-
-if TYPE_CHECKING:
-    pass
-
 
 PADDING = 16
 """Bytes after each row of memory that work-items share: columns use all its banks, vectors of four stay aligned."""

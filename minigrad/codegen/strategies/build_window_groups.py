@@ -7,7 +7,7 @@ from math import ceil
 from minigrad.codegen.ir.nodes import Alloc, Barrier, Function, Loop, Stmt, Store
 from minigrad.codegen.kernel import Kernel, Nest
 from minigrad.codegen.monoid import MONOIDS, accumulate, accumulate_product
-from minigrad.codegen.strategies.launch import ceil_div, counted, function_of
+from minigrad.codegen.strategies.launch import ceil_div, function_of, places_of
 from minigrad.codegen.strategies.plan import GroupWindowPlan
 from minigrad.codegen.strategies.recognise_phases import expected_window
 from minigrad.codegen.strategies.recognise_window import Axis, Phase, Rows, Window
@@ -35,6 +35,11 @@ def build_window_groups(kernel: Kernel, nests: Sequence[Nest], plan: GroupWindow
     window = expected_window(nests, plan)
     builder = TapsBuilder if window.form == "taps" else PlaneBuilder
     return builder(kernel, window, plan).function(name)
+
+
+def counted(variables: Sequence[Var], place: Index) -> dict[Var, Index]:
+    """The value of each variable at a place in row-major order; beyond the last one, the outermost is too large."""
+    return dict(zip(variables, places_of(place, [v.hi + 1 for v in variables]), strict=True))
 
 
 class GroupBuilder:

@@ -47,11 +47,6 @@ def ceil_div(a: Index, b: int) -> Index:
     return a if b == 1 else (a + (b - 1)) // b
 
 
-def counted(variables: Sequence[Var], place: Index) -> dict[Var, Index]:
-    """The value of each variable at a place in row-major order; beyond the last one, the outermost is too large."""
-    return dict(zip(variables, places_of(place, [v.hi + 1 for v in variables]), strict=True))
-
-
 class Names:
     """Fresh names of one function."""
 
