@@ -31,8 +31,8 @@ COLUMNS = """plan
   split i1 -> i1b y by 5, back
   split r0 -> kb k by 2, short
   fuse y i2 -> c by {row}
-  split i0 -> i u by 3, over
-  split c -> j jj by 16, over
+  split i0 -> i u by 3, guard
+  split c -> j jj by 16, guard
   split jj -> v l by 8
   bind parallel i1b
   bind vector l
@@ -43,8 +43,8 @@ COLUMNS = """plan
 """
 CHANNELS = """plan
   split i0 -> i0b n by 5, short
-  split n -> j l by 4, over
-  split i2 -> x u by 3, over
+  split n -> j l by 4, guard
+  split i2 -> x u by 3, guard
   bind parallel i0b
   bind vector l
   bind unroll u
@@ -70,6 +70,7 @@ CONVOLUTIONS = {
 def test_columns_of_images_are_one_loop_over_boxes(case: str) -> None:
     kernel, row, coordinates = CONVOLUTIONS[case]
     equals(kernel, COLUMNS.format(row=row, box=coordinates))
+    equals(kernel, COLUMNS.format(row=row, box=coordinates).replace("i u by 3", "i u into 3"))
 
 
 @pytest.mark.parametrize("square, turned", [(1, ""), (4, ", transposed i2 by 4"), (9, ", transposed i2 by 3")], ids=str)
@@ -90,7 +91,7 @@ def test_gradients_by_weights() -> None:
         f" * (p0[r0, i1, r1+i2-1, r2+i3-1] else 0.0 if {inside}))\n    o0[i0, i1, i2, i3] = t0\n")))
     equals(kernel, """plan
   split r1 -> kb y by 4, short
-  split i0 -> j l by 4, over
+  split i0 -> j l by 4, guard
   split i1 -> i1b m by 3
   bind parallel i1b
   bind vector l
@@ -106,9 +107,9 @@ BATCHED = """plan
   fuse i2 i3 -> p
   fuse i0 p -> c
   fuse r0 r1 -> k
-  split i1 -> i u by 3, over
+  split i1 -> i u by 3, guard
   split c -> cb cc by 24, short
-  split cc -> j l by 8, over
+  split cc -> j l by 8, guard
   bind parallel cb
   bind vector l
   bind unroll u
@@ -166,7 +167,7 @@ WRONG = [
     ("split i1 -> i1b y", "split i1 -> i0 y",
      "split i1 -> i0 y by 5, back: expected names that no loop has or had, got i0"),
     ("split c -> j jj", "split c -> j i2",
-     "split c -> j i2 by 16, over: expected names that no loop has or had, got i2"),
+     "split c -> j i2 by 16, guard: expected names that no loop has or had, got i2"),
     ("by 5, back", "by 5, short",
      "split i1 -> i1b y by 5, short: expected an exact split, or back, as a part of it is fused, got short"),
     ("fuse y i2 -> c by 13", "fuse y i2 -> c by 12",
@@ -183,9 +184,6 @@ WRONG = [
      "stage p0 at kb as [k][k][y+r1][i2+r2]: expected each loop once among the coordinates, got k again"),
     ("[y+r1]", "[2*y+3*r1]",
      "stage p0 at kb as [k][2*y+3*r1][i2+r2]: expected a loop without a factor in each coordinate, got 2*y+3*r1"),
-    ("  results at i1b as [i0][c]\n", "",
-     "split i0 -> i u by 3, over: expected blocks of the domain inside a loop that `results` are at, as there is "
-     "memory for what goes beyond the end, got i0"),
     ("as [i0][c]", "as [i0]",
      "results at i1b as [i0]: expected coordinates that are all loops of the domain inside i1b, j i l u v, got i u"),
     ("results at i1b", "results at kb",
@@ -194,11 +192,8 @@ WRONG = [
      "'results at i1b as [i0][c+r0]'"),
     ("  results at i1b as [i0][c]\n", "  results at i1b as [i0][c]\n" * 2,
      "results at i1b as [i0][c]: expected results by way of one memory, got another one"),
-    ("split i0 -> i u by 3, over", "split i0 -> i u by 3, back",
-     "split i0 -> i u by 3, back: expected over, as results go by way of memory inside i1b"),
-    ("split r0 -> kb k by 2, short", "split r0 -> kb k by 2, over",
-     "split r0 -> kb k by 2, over: expected blocks of the domain inside a loop that `results` are at, as there is "
-     "memory for what goes beyond the end, got r0"),
+    ("split i0 -> i u by 3, guard", "split i0 -> i u by 3, back",
+     "split i0 -> i u by 3, back: expected guard, as results go by way of memory inside i1b"),
     ("bind unroll u v", "bind unroll u v r2\n  parts r2",
      "results at i1b as [i0][c]: expected sums without parts, got r2"),
 ]

@@ -211,7 +211,7 @@ WRONG = [
     (PRODUCT, ["split i0 -> a b by 4"],
      "split i0 by 4: expected an edge, back, guard, rest or short, as 4 does not divide the extent 10"),
     (PRODUCT, ["split i0 -> a b by 4, mask"],
-     "split i0 -> a b by 4, mask: expected an edge among exact, back, guard, rest, short, over, got mask"),
+     "split i0 -> a b by 4, mask: expected an edge among exact, back, guard, rest, short, got mask"),
     (PRODUCT, ["split i0 -> a b by 0"], "split i0 -> a b by 0, exact: expected a size from 1 on, got 0"),
     (PRODUCT, ["split i0 -> a a by 5"], "split i0 -> a a by 5, exact: expected names that no loop has or had, got a"),
     (PRODUCT, ["split i0 -> p0 a by 5"],

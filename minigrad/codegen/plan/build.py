@@ -299,8 +299,9 @@ class Builder:
     def within(self, here: Here, of: Container[Var] | None = None) -> tuple[Index, ...]:
         """What holds for an element that no block with the edge guard has too much; of some variables."""
         return tuple([self.loops.count(s.loop, here) - 1 - self.loops.inside_block(s.loop, here)
-                      for s in self.loops.split.values() if s.edge == "guard" and s.loop not in here.places
-                      and (of is None or self.loops.root[s.loop] in of) and self.is_open(s.loop, here)
+                      for s in self.loops.split.values() if s.edge == "guard" and not self.loops.beyond(s)
+                      and s.loop not in here.places and self.is_open(s.loop, here)
+                      and (of is None or self.loops.root[s.loop] in of)
                       and not divides(s, self.loops.count(s.loop, here))])
 
     def reaching_back(self, here: Here) -> list[Split]:

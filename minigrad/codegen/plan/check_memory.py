@@ -15,11 +15,6 @@ def memory_faults(nest: Nest, loops: Loops) -> Iterator[str]:
     for stage in loops.stages:
         yield from coordinate_faults(print_step(stage), stage.layout, loops)
     inside = _inside(loops)
-    for s in loops.split.values():
-        if s.edge == "over" and not divides(s, loops.extent(s.loop)) and (
-                s.into or loops.space[s.loop] or not loops.inside(s.loop) <= inside):
-            yield (f"{print_step(s)}: expected blocks of the domain inside a loop that `results` are at, as there is "
-                   f"memory for what goes beyond the end, got {s.loop}")
     for fused, _, extent in loops.fused.loops.values():
         if fused.pitch > extent and (fused.loop in loops.root and not loops.inside(fused.loop) <= inside):
             yield f"{print_step(fused)}: expected `results` at a loop around it, as rows are longer than {fused.inner}"
@@ -42,7 +37,7 @@ def memory_faults(nest: Nest, loops: Loops) -> Iterator[str]:
             yield f"{step}: expected sums without parts, got {x}"
     for s in loops.split.values():
         if s.edge in ("back", "rest") and not divides(s, loops.extent(s.loop)) and loops.inside(s.outer) & inside:
-            yield f"{print_step(s)}: expected over, as results go by way of memory inside {results.at}"
+            yield f"{print_step(s)}: expected guard, as results go by way of memory inside {results.at}"
 
 
 def _inside(loops: Loops) -> frozenset[str]:

@@ -95,6 +95,13 @@ class Loops:
         """The variables of the nest that have loops of their own."""
         return list(dict.fromkeys(self.root.values()))
 
+    def beyond(self, s: Split) -> bool:
+        """Whether results by way of memory have room for what the last block of a split with the edge guard has too
+        much: it is computed, of the last element, and never looked at."""
+        if s.edge != "guard" or self.results is None or self.space[s.loop]:
+            return False
+        return self.inside(s.loop).isdisjoint(self.order[:self.order.index(self.results.at) + 1])
+
     def inside(self, name: str) -> frozenset[str]:
         """The loops in `order` that a loop was taken apart into, itself if it was not."""
         found = self.leaves.get(name)
@@ -207,7 +214,7 @@ class Loops:
         while name not in here.places:
             s = self.split[name]
             start, name = self.begin(s, here), s.inner
-            if s.edge == "over" and not divides(s, self.count(s.loop, here)):
+            if self.beyond(s) and not divides(s, self.count(s.loop, here)):
                 last = self.base(s, here) - self.start(s, here) + self.count(s.loop, here) - 1
         return start + here.places[name] if last is None else emin(start + here.places[name], last)
 

@@ -82,7 +82,8 @@ def staged(b: Builder, step: Stage) -> Staged:
     part, factor = found[0]
     depends_on_sums(loops, step, factor)
     for s in [loops.split[x] for c in step.layout for x in loops.split if loops.inside(x) <= leaves(loops, c)]:
-        if s.edge in ("back", "guard") and (loops.cut_short(s.loop) or not divides(s, loops.extent(s.loop))):
+        if s.edge in ("back", "guard") and not loops.beyond(s) and (
+                loops.cut_short(s.loop) or not divides(s, loops.extent(s.loop))):
             blocks = "do not reach back" if s.edge == "back" else "are whole"
             raise refuse(step, f"coordinates whose blocks {blocks}", s.loop)
     memory = b.name(f"{step.operand}_staged")

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-EDGES = ("exact", "back", "guard", "rest", "short", "over")
+EDGES = ("exact", "back", "guard", "rest", "short")
 KINDS = ("parallel", "group", "item", "vector", "unroll", "serial")
 
 
@@ -50,9 +50,9 @@ class Split:
       exact   an error: it divides
       back    it reaches back over the one before, x = min(4*o, 10 - 4) + i, and stores only what is its own
       guard   it is as long as the others: what lies outside is stored nowhere, and adds nothing to a sum
+              (where `results` have room for that, it costs no conditions)
       rest    it is a serial loop of its own, over x
       short   it has fewer iterations: i runs min(4, 10 - 4*o) times
-      over    it goes on beyond the end, where `stage` and `results` keep memory for it: nothing is stored of that
     Halide: split and TailStrategy; TVM: split; Exo: divide_loop.
     """
 

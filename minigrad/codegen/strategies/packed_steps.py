@@ -3,8 +3,8 @@
     split i1 -> i1b i1p by 28                         a block of rows of the image
     split r0 -> r0b r0p by 16, short                  a block of the sum
     fuse i1p i2 -> c by 58                            columns, those between rows for nobody
-    split i0 -> i u by 13, over
-    split c -> j jj by 32, over
+    split i0 -> i u by 13, guard
+    split c -> j jj by 32, guard
     split jj -> v l by 16
     order i1b r0b j i l r0p r1 r2 u v
     stage p0 at r0b as [r0p][i1p+r1][i2+r2]
@@ -115,9 +115,9 @@ class _Steps:
         """Tiles of vectors."""
         p = self.p
         if p.vectors == 1:
-            self.steps.append(Split(name, "j", "l", p.width, "over"))
+            self.steps.append(Split(name, "j", "l", p.width, "guard"))
             return
-        self.steps += [Split(name, "j", "jj", p.vectors * p.width, "over"), Split("jj", "v", "l", p.width)]
+        self.steps += [Split(name, "j", "jj", p.vectors * p.width, "guard"), Split("jj", "v", "l", p.width)]
         self.unrolled.append("v")
 
     def tile(self, m: list[str], n: list[str], k: list[str], at: str
@@ -144,7 +144,7 @@ class _Steps:
             whole = [x for x in k if x not in short]
             k = [*(x for x in k if x in short), *([self.fuse(whole, "k")] if whole else [])]
             coordinates = [*k, column]
-        self.steps.append(Split(row, "i", "u", p.rows, "over"))
+        self.steps.append(Split(row, "i", "u", p.rows, "guard"))
         self.unrolled.append("u")
         self.lanes(column)
         copies: list[Step] = [Stage(operand(c.b), at, tuple(coordinates), *self.squares(c.b, c.k, p.b_lanes))]
