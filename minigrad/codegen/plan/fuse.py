@@ -37,10 +37,14 @@ class Fused:
     loops: dict[str, tuple[Fuse, int, int]] = field(default_factory=dict)
     valid: tuple[Index, ...] = ()
     names: frozenset[str] = frozenset()
+    parts: dict[str, tuple[Fuse, int, int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.parts = {name: f for f in reversed(self.loops.values()) for name in (f[0].outer, f[0].inner)}
 
     def member(self, name: str) -> tuple[Fuse, int, int] | None:
         """What a loop was fused into; None if it was not."""
-        return next((f for f in self.loops.values() if name in (f[0].outer, f[0].inner)), None)
+        return self.parts.get(name)
 
 
 def fuse(nest: Nest, plan: Plan) -> Fused:
