@@ -270,9 +270,10 @@ def test_random_contractions_of_bfloat16(start: int) -> None:
             check(seed, narrow=True)
 
 
-@pytest.mark.parametrize("seed", (1851, 2022))
+@pytest.mark.parametrize("seed", (1851, 2022, 100603, 101353, 101729, 102437))
 def test_cases_that_once_failed(seed: int) -> None:
-    """Two taps along one variable; a factor that was read where the other's condition fails."""
+    """Two taps along one variable; a factor read where the other's condition fails; an operand contiguous along
+    a tap, which is no coordinate of its copy."""
     with thresholds():
         check(seed)
 

@@ -147,7 +147,7 @@ class _Steps:
         self.steps.append(Split(row, "i", "u", p.rows, "guard"))
         self.unrolled.append("u")
         self.lanes(column)
-        copies: list[Step] = [Stage(operand(c.b), at, tuple(coordinates), *self.squares(c.b, c.k, p.b_lanes))]
+        copies: list[Step] = [Stage(operand(c.b), at, tuple(coordinates), *self.squares(c.b, c.k, coordinates))]
         if p.a_along:
             whole = steps if axes else k
             layout = (row, *whole) if p.a_along == "k" else (*whole, row)
@@ -202,18 +202,19 @@ class _Steps:
                 taps.add(tap)
         image = [x for x in k if x not in inner] + [x for x in m if x not in taps]
         copies: list[Step] = [Stage(operand(c.a), at, (*image, *boxes)),
-                              Stage(operand(c.b), at, (*k, column), *self.squares(c.b, c.k, p.b_lanes))]
+                              Stage(operand(c.b), at, (*k, column), *self.squares(c.b, c.k, k))]
         square = (m[-1], p.width) if m and along_rows(c, c.m[-1]) else ("", 1)
         copies.append(Results(self.parallel[-1], (*m, column), *square))
         return ["j", *down], k, copies
 
-    def squares(self, value: Value, rows: tuple[Var, ...], lanes: int) -> tuple[str, int]:
-        """How a copy is made in squares, where its operand is contiguous along the sum."""
+    def squares(self, value: Value, rows: tuple[Var, ...], coordinates: list[str]) -> tuple[str, int]:
+        """How a copy is made in squares, where its operand is contiguous along the sum, in a coordinate of its own."""
         last = next((self.piece[v.name] for v in reversed(rows) if v.name in self.piece), "")
         for s in self.steps:
             if isinstance(s, Fuse) and last in (s.outer, s.inner):
                 last = s.loop
-        return (last, self.p.width) if last and lanes < self.p.width and in_squares(value, rows) else ("", 1)
+        across = last in coordinates and self.p.b_lanes < self.p.width
+        return (last, self.p.width) if across and in_squares(value, rows) else ("", 1)
 
 
 def term(x: str, factor: int, tap: str) -> str:
