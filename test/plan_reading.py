@@ -1,10 +1,20 @@
-"""What tests read out of a plan of steps."""
+"""What tests read out of a plan of steps, and whether its loops are the kernel's."""
+# Tests know their dims are ints.
+# mypy: disable-error-code="arg-type"
+import numpy as np
+
+from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.nodes import Function
+from minigrad.codegen.ir.text import parse_function, print_function
+from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.lowering.arguments import with_arguments
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.sizes import plan_extents
 from minigrad.codegen.plan.steps import Plan, Split
+from minigrad.codegen.plan.text import parse_plan
+from minigrad.codegen.transforms.unroll import unroll
 
 
 def copies(plan: object) -> dict[str, int]:
@@ -35,3 +45,18 @@ def built(kernel: Kernel, plan: Plan, name: str = "k") -> tuple[Function, dict[s
     general, values = with_arguments(kernel, kernel.nests, extents, False)
     added = [d.name for d in general.dims[len(kernel.dims):]]
     return build(general, general.nests[0], plan, name), dict(zip(added, values, strict=True))
+
+
+def equals(kernel: Kernel, text: str) -> None:
+    """The loops give the kernel's values, of small integers: exact in any order of summing."""
+    plan = parse_plan(text)
+    assert parse_plan(str(plan)) == plan
+    function = build(kernel, kernel.nests[0], plan, "f")
+    verify_function(function)
+    assert parse_function(print_function(function)) == function
+    rng = np.random.default_rng(0)
+    arrays = {p.name: rng.integers(-8, 9, p.shape).astype(p.dtype.np) for p in kernel.params}
+    expected = {name: a.copy() for name, a in arrays.items()}
+    interpret_kernel(kernel, expected)
+    interpret_function(unroll(function), arrays, {})
+    np.testing.assert_array_equal(arrays["o0"], expected["o0"])

@@ -3,10 +3,10 @@
 # mypy: disable-error-code="arg-type,type-var"
 import numpy as np
 import pytest
+from plan_reading import equals
 
 from minigrad.codegen.ir.interpret import interpret_function
-from minigrad.codegen.ir.text import parse_function, print_function
-from minigrad.codegen.ir.verify import verify_function
+from minigrad.codegen.ir.text import print_function
 from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.kernel_text import parse_kernel
@@ -63,21 +63,6 @@ def product(m: int, n: int, k: int, dtype: str = "f32") -> Kernel:
     return collapse(flatten(parse_kernel(
         f"kernel sum_mul(out o0: f32[{m}, {n}], p0: {dtype}[{m}, {k}], p1: {dtype}[{k}, {n}], p2: f32[{n}])\n"
         f"  for i0<{m}, i1<{n}:\n    t0 = sum(r0<{k}: {a} * {b})\n    t1 = t0 + p2[i1]\n    o0[i0, i1] = t1\n")))
-
-
-def equals(kernel: Kernel, text: str) -> None:
-    """The loops give the kernel's values, of small integers: exact in any order of summing."""
-    plan = parse_plan(text)
-    assert parse_plan(str(plan)) == plan
-    function = build(kernel, kernel.nests[0], plan, "f")
-    verify_function(function)
-    assert parse_function(print_function(function)) == function
-    rng = np.random.default_rng(0)
-    arrays = {p.name: rng.integers(-8, 9, p.shape).astype(p.dtype.np) for p in kernel.params}
-    expected = {name: a.copy() for name, a in arrays.items()}
-    interpret_kernel(kernel, expected)
-    interpret_function(unroll(function), arrays, {})
-    np.testing.assert_array_equal(arrays["o0"], expected["o0"])
 
 
 @pytest.mark.parametrize("sizes", [(8, 12, 5), (16, 24, 10), (19, 31, 13), (3, 4, 2), (33, 1, 1)], ids=str)

@@ -1,20 +1,13 @@
 """Products whose operands are staged and whose sums are kept equal their kernel, for whole and odd sizes."""
 # Tests know their dims are ints.
 # mypy: disable-error-code="arg-type"
-import numpy as np
 import pytest
+from plan_reading import equals
 
-from minigrad.codegen.ir.interpret import interpret_function
-from minigrad.codegen.ir.text import parse_function, print_function
-from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.kernel import Kernel
-from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.kernel_text import parse_kernel
 from minigrad.codegen.lowering.collapse import collapse
 from minigrad.codegen.lowering.flatten import flatten
-from minigrad.codegen.plan.build import build
-from minigrad.codegen.plan.text import parse_plan
-from minigrad.codegen.transforms.unroll import unroll
 from minigrad.errors import PlanError
 
 SPLITS = """plan
@@ -46,21 +39,6 @@ def product(m: int, n: int, k: int, b: str = "r0, i1", value: str = "p0[i0, r0] 
     return collapse(flatten(parse_kernel(
         f"kernel sum_mul(out o0: f32[{m}, {n}], p0: f32[{m}, {k}], p1: f32[{shape}], p2: f32[{k}])\n"
         f"  for i0<{m}, i1<{n}:\n    t0 = sum(r0<{k}: {value.format(b)})\n    o0[i0, i1] = t0 + 1.0\n")))
-
-
-def equals(kernel: Kernel, text: str) -> None:
-    """The loops give the kernel's values, of small integers: exact in any order of summing."""
-    plan = parse_plan(text)
-    assert parse_plan(str(plan)) == plan
-    function = build(kernel, kernel.nests[0], plan, "f")
-    verify_function(function)
-    assert parse_function(print_function(function)) == function
-    rng = np.random.default_rng(0)
-    arrays = {p.name: rng.integers(-8, 9, p.shape).astype(np.float32) for p in kernel.params}
-    expected = {name: a.copy() for name, a in arrays.items()}
-    interpret_kernel(kernel, expected)
-    interpret_function(unroll(function), arrays, {})
-    np.testing.assert_array_equal(arrays["o0"], expected["o0"])
 
 
 @pytest.mark.parametrize("sizes", [(16, 32, 8), (32, 64, 16), (19, 37, 21), (33, 70, 11), (5, 17, 3)], ids=str)

@@ -61,13 +61,11 @@ class Costs:
     window_tile: float
     plane_tile: float
     across: float
-    pair_added: float
     pack_near: float
     pack_far: float
     pack_turned: float
     pack_checked: float
     pack_checked_turned: float
-    read_far: float
     scatter: float
     squares: float
     crossing: float

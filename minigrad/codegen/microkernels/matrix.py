@@ -25,9 +25,6 @@ from minigrad.target import Target
 WAVE = 32
 """Work-items that act together."""
 
-ALIGNED = 16
-"""Bytes that pitches and starts are multiples of."""
-
 _LIMIT = (1 << 31) - 1
 
 

@@ -15,13 +15,14 @@
 
 The last block reaches back over the one before it. B is read in place where it stays in the second-level cache, or
 where few rows use it; panels of it pass by once, each meeting all rows of a worker. Otherwise it is packed, and each
-tile of rows meets all of a worker's panels, which stay in the second-level cache. A is read in place wherever it is in
-memory as it is, as a tile needs few rows.
+tile of rows meets all of a worker's panels, which stay in the second-level cache; not where rows of A lie across the
+sum, as their lines hold elements of other tiles. A is read in place wherever it is in memory as it is, as a tile needs
+few rows. Where few rows of A use a far B, it is read in blocks of whole rows, between which sums wait in memory.
 """
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, inf, prod
 
@@ -155,8 +156,9 @@ def product(c: Contraction, target: Target) -> Product:
     near = fits(b_bytes, 2, target) and step % target.vector_bytes == 0 and step % PAGE != 0
     a = "" if is_plain(c.a) or not value_accesses(c.a, ()) else "lanes" if steps_closely(c.a, c.m[-1:]) else "turned"
     b = "" if not value_accesses(c.b, ()) else "lanes" if steps_closely(c.b, c.n[-1:]) else "turned"
-    far_a = not a and row_bytes(c.a, c.k) > c.a.dtype.itemsize
-    return Product(c, m, n, k, a, "" if in_place and (m < machine(target).costs.pack_rows or near and not far_a) else b)
+    p = Product(c, m, n, k, a, "")
+    few = m < machine(target).costs.pack_rows
+    return p if in_place and (few or near and not p.far_a) else replace(p, b=b)
 
 
 def best_tile(p: Product, target: Target) -> tuple[float, Tile | None]:
@@ -189,7 +191,7 @@ def _tiles(m: int, n: int, k: int, bits: int, copied: bool, far: bool, apart: bo
     found = []
     for width, rate in widths:
         for vectors in range(1, min(target.registers // 4, n // width) + 1):
-            steps = step_cycles(m, vectors, rate, vectors * width * max(bits // 8, 4), k, far, apart, target)
+            steps = cycles_by_rows(m, vectors, rate, vectors * width * max(bits // 8, 4), k, far, apart, target)
             tile, across = machine(target).costs.tile, ceil(n / (vectors * width))
             for rows in range(1, min((target.registers - vectors - spare) // vectors, m) + 1):
                 if rows not in LANES if copied else side_by_side < rows < m:
@@ -201,8 +203,8 @@ def _tiles(m: int, n: int, k: int, bits: int, copied: bool, far: bool, apart: bo
     return found
 
 
-def step_cycles(m: int, vectors: int, rate: int, row: int, k: int, far: bool, apart: bool, target: Target
-                ) -> Callable[[int], float]:
+def cycles_by_rows(m: int, vectors: int, rate: int, row: int, k: int, far: bool, apart: bool, target: Target
+                   ) -> Callable[[int], float]:
     """Cycles of a step of the sum by rows of a tile: the larger of what multiply-adds and loads take, more where there
     are too few to hide their latency, where a panel of B, `row` bytes a step, comes from the second-level cache, and
     where the address of each of its rows is looked up."""
@@ -301,10 +303,9 @@ def units(p: Product, t: Tile, block_k: int, target: Target) -> tuple[int, int]:
     down, across = ceil(p.m / t.rows), ceil(p.n / t.columns)
     others = prod([extent(v) for v in (*c.batch, *c.m[:-1], *c.n[:-1])])
     wanted = max(1, min(UNITS * target.units, p.m * p.n * p.k * others // UNIT_WORK) // others)
+    tall, wide = down, max(1, across // wanted)
     if p.a or p.b:  # panels of B stay in the second-level cache while rows pass by
-        tall, wide = down, max(1, min(room(2, target) // SHARED // (block_k * t.columns * itemsize), across // wanted))
-    else:
-        tall, wide = down, max(1, across // wanted)
+        wide = max(1, min(wide, room(2, target) // SHARED // (block_k * t.columns * itemsize)))
     if block_k < p.k:  # as do their sums
         tall = max(1, min(tall, room(2, target) // (t.rows * wide * t.columns * itemsize)))
     if target.units > 1:
