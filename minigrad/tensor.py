@@ -22,11 +22,11 @@ from minigrad.graph.autodiff import History, check_seed
 from minigrad.graph.autodiff import gradient as gradient_nodes
 from minigrad.graph.trace import Trace, trace
 from minigrad.handles import ask, asked, changed, changed_by_user, forget, handles, live, register, register_all
+from minigrad.mixins.all import AllMixins
 from minigrad.mixins.base import Base, as_tensor, broadcast_shapes, flat
 from minigrad.mixins.hooks import LeafHooks, passed
 from minigrad.mixins.memory import datas, pass_on
 from minigrad.mixins.modes import GradSwitch, Within, modes
-from minigrad.mixins.protocols import ProtocolMixin
 from minigrad.ops import build as B
 from minigrad.ops.identity import own
 from minigrad.ops.node import Node, apply, here, hooked, keep_history
@@ -38,7 +38,7 @@ _leaves: dict[int, weakref.ref[Tensor]] = {}
 
 @final
 @flat
-class Tensor(ProtocolMixin):
+class Tensor(AllMixins):
     """An array on a device, computed when its values are asked for.
 
     `data`: a Python number, nested lists, a numpy array (copied) or another Tensor. Numbers are bool, int32 or float32
@@ -223,7 +223,7 @@ class Tensor(ProtocolMixin):
             pass_on(self)
         self._bound_graph_after(depth)
 
-    def replace(self, other: Tensor) -> Self:
+    def replace(self, other: Self) -> Self:
         """Makes this handle stand for another tensor's value."""
         as_tensor("replace", other)
         if other.shape != self.shape or other.dtype is not self.dtype:
@@ -234,7 +234,7 @@ class Tensor(ProtocolMixin):
             pass_on(self)
         return self
 
-    def _give(self, value: Tensor) -> None:
+    def _give(self, value: Self) -> None:
         leaf = self._is_leaf()
         self._node, self._before = apply(DETACH, value._node, id=next_id()) if leaf else own(value._node), None
 

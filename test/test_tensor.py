@@ -10,7 +10,7 @@ from conftest import devices
 
 from minigrad import Tensor, Variable, config, dtypes
 from minigrad.dtype import ALL, bool_, float32, int32, promote
-from minigrad.mixins.protocols import ProtocolMixin
+from minigrad.mixins.all import AllMixins
 from minigrad.ops import build as B
 from minigrad.ops.node import Node
 from minigrad.runtime.registry import get_device
@@ -38,9 +38,9 @@ def test_types_of_new_tensors() -> None:
 def test_a_tensor_is_flat() -> None:
     """The methods of all mixins, over two bases, which Python visits when an object dies."""
     assert [c.__name__ for c in Tensor.__mro__] == ["Tensor", "Base", "object"]
-    for c in ProtocolMixin.__mro__[:-2]:
+    for c in AllMixins.__mro__[:-2]:
         assert not [name for name in vars(c) if name not in vars(Tensor)], c
-    assert vars(Tensor)["add"] is ProtocolMixin.add and Tensor.__slots__ == ()
+    assert vars(Tensor)["add"] is AllMixins.add and Tensor.__slots__ == ()
 
 
 def test_tensor_copies_and_from_blob_aliases() -> None:

@@ -1,5 +1,3 @@
-"""Tensor's methods, by topic. Each mixin builds on the one before:
-
-base -> elementwise -> activations -> movement -> reduce -> creation -> indexing -> scan -> ordering -> sampling ->
-linalg -> nn_functional -> attention -> aliases -> protocols -> tensor.Tensor
+"""Tensor's methods, by topic. Each mixin inherits `base.Base` alone, and calls methods of others as methods of itself:
+`operations.Operations` declares those, and says which file defines each. `all.AllMixins` puts them together.
 """

@@ -7,13 +7,12 @@ from typing import Any, Self
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.mixins.base import Base
 from minigrad.mixins.blocks import as_one_node
-from minigrad.mixins.numbers import NumberMixin
 from minigrad.mixins.rounding import rounded_once
 from minigrad.ops import build as B
 from minigrad.ops import functions
 
 
-class ActivationMixin(NumberMixin):
+class ActivationMixin(Base):
     """Methods of one tensor that give one of its shape."""
 
     __slots__ = ()

@@ -11,6 +11,7 @@ from minigrad.dtype import DType, bool_, int8, int16, promote, to_dtype, uint8
 from minigrad.errors import DTypeError, OutOfRangeError, ShapeError
 from minigrad.expr import bounds
 from minigrad.mixins.base import (
+    Base,
     as_axis,
     as_count,
     as_index,
@@ -21,12 +22,11 @@ from minigrad.mixins.base import (
     is_index,
 )
 from minigrad.mixins.movement import spread
-from minigrad.mixins.patterns import PatternMixin
 from minigrad.mixins.reduce import Axis
 from minigrad.mixins.rounding import rounded_once
 
 
-class AliasMixin(PatternMixin):
+class AliasMixin(Base):
     """Every method is one expression of others."""
 
     __slots__ = ()
@@ -115,8 +115,6 @@ class AliasMixin(PatternMixin):
         return self.nonzero()
 
     reshape_as = view_as
-    moveaxis = PatternMixin.movedim
-    concat = PatternMixin.cat
 
     # Types and new tensors
 
@@ -288,17 +286,6 @@ class AliasMixin(PatternMixin):
         return self.diagonal().sum()
 
     # Elementwise
-
-    absolute = PatternMixin.abs
-    negative = PatternMixin.neg
-    subtract = PatternMixin.sub
-    multiply = PatternMixin.mul
-    divide = true_divide = PatternMixin.div
-    floor_divide = PatternMixin.floordiv
-    remainder = PatternMixin.mod
-    less, less_equal = PatternMixin.lt, PatternMixin.le
-    greater, greater_equal = PatternMixin.gt, PatternMixin.ge
-    not_equal = PatternMixin.ne
 
     def clamp_min(self, min: Any) -> Self:
         return self.clip(min, None)

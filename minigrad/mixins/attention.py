@@ -7,13 +7,12 @@ from typing import Any, Self
 from minigrad.dtype import bool_
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Index, prove_nonneg
-from minigrad.mixins.base import as_number, as_tensor, broadcast_shapes
-from minigrad.mixins.label_losses import LabelLossMixin
+from minigrad.mixins.base import Base, as_number, as_tensor, broadcast_shapes
 from minigrad.mixins.modes import modes
 from minigrad.ops.attention import attention
 
 
-class AttentionMixin(LabelLossMixin):
+class AttentionMixin(Base):
     __slots__ = ()
 
     def scaled_dot_product_attention(

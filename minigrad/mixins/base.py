@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from operator import index
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from weakref import ref
 
 import numpy as np
@@ -20,6 +20,11 @@ from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Shape
 from minigrad.ops.storage import DETACH
 from minigrad.runtime.registry import get_device
+
+if TYPE_CHECKING:
+    from minigrad.mixins.operations import Operations
+else:
+    Operations = object
 
 Scalar = bool | int | float
 _CHECK_EVERY = 256  # levels of depth after which the size of a handle's graph is looked at again
@@ -135,7 +140,7 @@ def as_number(name: str, what: str, value: Any) -> Any:
     raise DTypeError(f"[{name}] expected {what} as a number, got {value!r}")
 
 
-class Base(metaclass=WithModes):
+class Base(Operations, metaclass=WithModes):
     """A handle on a Node. `_requires_grad`: whether gradients flow to it; `grad`: a leaf's gradient, once there;
     `_before`: the Node that stood for the present value until it was realized.
 
@@ -176,15 +181,6 @@ class Base(metaclass=WithModes):
         """Looks at the size of the graph where its depth passes a multiple of some number of levels."""
         if depth // _CHECK_EVERY != self._node.depth // _CHECK_EVERY:
             self._bound_graph()
-
-    def _bound_graph(self) -> None:
-        """Realizes a handle whose unrealized graph has grown too long."""
-        raise NotImplementedError
-
-    @classmethod
-    def _from_data(cls, data: Any, dtype: DType | None, device: str) -> Self:
-        """A leaf from a number, a list or an array."""
-        raise NotImplementedError
 
     @property
     def grad(self) -> Self | None:

@@ -7,12 +7,11 @@ import numpy as np
 
 from minigrad.dtype import float32, float64, int32
 from minigrad.errors import DTypeError, OutOfRangeError, ShapeError
-from minigrad.mixins.base import as_axis, as_count, as_number, as_tensor
-from minigrad.mixins.ordering import OrderingMixin
+from minigrad.mixins.base import Base, as_axis, as_count, as_number, as_tensor
 from minigrad.mixins.ranges import check_indices
 
 
-class CountingMixin(OrderingMixin):
+class CountingMixin(Base):
     """Where values say how many results there are, they are read."""
 
     __slots__ = ()

@@ -21,24 +21,15 @@ from minigrad.mixins.base import (
     join_shapes,
 )
 from minigrad.mixins.movement import spread
-from minigrad.mixins.reduce import ReduceMixin
 from minigrad.ops import build as B
 from minigrad.ops.node import Node
 from minigrad.ops.op import Shape
 
 
-class CreationMixin(ReduceMixin):
+class CreationMixin(Base):
     """Class methods that make tensors, and `*_like` methods."""
 
     __slots__ = ()
-
-    @classmethod
-    def _device(cls, device: str | None) -> str:
-        """The canonical name of a device, the configured one for None."""
-        raise NotImplementedError
-
-    def _set_requires_grad(self, requires_grad: bool | None) -> Self:
-        raise NotImplementedError
 
     @classmethod
     def _made(cls, node: Node, requires_grad: bool | None) -> Self:

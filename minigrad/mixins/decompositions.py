@@ -13,8 +13,7 @@ from typing import Any, Self
 
 from minigrad.dtype import DType, promote
 from minigrad.errors import ShapeError
-from minigrad.mixins.base import as_tensor
-from minigrad.mixins.resampling import ResamplingMixin
+from minigrad.mixins.base import Base, as_tensor
 from minigrad.ops import build as B
 from minigrad.ops import decompositions as D
 from minigrad.ops.eigen import eigen
@@ -22,7 +21,7 @@ from minigrad.ops.factors import pseudo_inverse
 from minigrad.ops.node import Node
 
 
-class DecompositionMixin(ResamplingMixin):
+class DecompositionMixin(Base):
     """Gradients are those of the functions, not of the loops that compute them."""
 
     __slots__ = ()

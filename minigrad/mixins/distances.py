@@ -5,13 +5,12 @@ import math
 from typing import Any, Self, cast
 
 from minigrad.errors import ShapeError
-from minigrad.mixins.base import as_axis, as_count, as_index, as_tensor, broadcast_shapes
-from minigrad.mixins.norms import NormMixin
+from minigrad.mixins.base import Base, as_axis, as_count, as_index, as_tensor, broadcast_shapes
 from minigrad.mixins.reduce import Axis
 from minigrad.ops import build as B
 
 
-class DistanceMixin(NormMixin):
+class DistanceMixin(Base):
     __slots__ = ()
 
     def movedim(self, source: Any, destination: Any) -> Self:
@@ -24,6 +23,8 @@ class DistanceMixin(NormMixin):
         rest = iter([a for a in range(self.ndim) if a not in starts])
         moved = dict(zip(stops, starts, strict=True))
         return self.permute(*[moved[a] if a in moved else next(rest) for a in range(self.ndim)])
+
+    moveaxis = movedim
 
     def aminmax(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> tuple[Self, Self]:
         """(the smallest, the largest) along axes."""

@@ -8,7 +8,6 @@ from minigrad import dtype as dtypes
 from minigrad.dtype import bool_, float32
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.mixins.base import Base, Scalar, as_tensor, broadcast_shapes
-from minigrad.mixins.functions import FunctionMixin
 from minigrad.mixins.rounding import rounded_once
 from minigrad.ops import build as B
 from minigrad.ops import functions
@@ -17,7 +16,7 @@ from minigrad.ops.powers import power
 _POWER_LIMIT = 64  # larger integer exponents of float tensors go through `pow`
 
 
-class ElementwiseMixin(FunctionMixin):
+class ElementwiseMixin(Base):
     """Operators and functions of one or two tensors. Comparisons give bool tensors."""
 
     __slots__ = ()
@@ -306,6 +305,14 @@ class ElementwiseMixin(FunctionMixin):
             scale = 10.0 ** abs(decimals)
             return (self * scale).round() / scale if decimals > 0 else (self / scale).round() * scale
         return self._rounding(B.round_)
+
+    # Other names
+
+    absolute, negative, sgn = abs, neg, sign
+    subtract, multiply, divide, true_divide = sub, mul, div, div
+    floor_divide, remainder = floordiv, mod
+    less, less_equal, greater, greater_equal, not_equal = lt, le, gt, ge, ne
+    bitwise_left_shift, bitwise_right_shift = lshift, rshift
 
     # Operators
 

@@ -5,13 +5,12 @@ from typing import Any, Self
 
 from minigrad.dtype import int32
 from minigrad.errors import ShapeError
-from minigrad.mixins.base import as_tensor
-from minigrad.mixins.decompositions import DecompositionMixin
+from minigrad.mixins.base import Base, as_tensor
 from minigrad.ops import build as B
 from minigrad.ops.factors import eliminated, lu
 
 
-class FactorMixin(DecompositionMixin):
+class FactorMixin(Base):
     """Matrices are the last two axes, of known sizes."""
 
     __slots__ = ()

@@ -89,3 +89,5 @@ class FunctionMixin(Base):
 
     def trunc(self) -> Self:
         return self._rounding(B.trunc)
+
+    fix = trunc

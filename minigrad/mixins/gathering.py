@@ -11,12 +11,11 @@ from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Expr, Index, bounds
 from minigrad.mixins.base import Base, as_axis, as_tensor, is_index
 from minigrad.mixins.blocks import as_one_node
-from minigrad.mixins.creation import CreationMixin
 from minigrad.mixins.ranges import check_indices
 from minigrad.ops import build as B
 
 
-class GatheringMixin(CreationMixin):
+class GatheringMixin(Base):
     """None of these reads values, unless indices are checked."""
 
     __slots__ = ()

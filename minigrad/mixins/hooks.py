@@ -13,8 +13,7 @@ from weakref import ref
 
 from minigrad.errors import MinigradError, ShapeError
 from minigrad.handles import changed_by_user
-from minigrad.mixins.base import as_tensor
-from minigrad.mixins.inplace import InPlaceMixin
+from minigrad.mixins.base import Base, as_tensor
 from minigrad.ops import node as nodes
 from minigrad.ops.node import Node
 
@@ -76,7 +75,7 @@ class HookHandle:
         self.remove()
 
 
-class HookMixin(InPlaceMixin):
+class HookMixin(Base):
     __slots__ = ()
 
     def register_hook(self, hook: Callable[[Self], Any]) -> HookHandle:

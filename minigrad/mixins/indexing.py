@@ -17,13 +17,13 @@ from minigrad.dtype import bool_, int32
 from minigrad.errors import DTypeError, OutOfRangeError, ShapeError
 from minigrad.expr import Expr, Index, bounds, dim, emin
 from minigrad.mixins.base import Base, as_tensor, broadcast_shapes
-from minigrad.mixins.gathering import GatheringMixin, is_mask
+from minigrad.mixins.gathering import is_mask
 from minigrad.ops import build as B
 
-_Part = tuple[Index, Index, int]  # start, stop, step (never 0) of one axis
+Part = tuple[Index, Index, int]  # start, stop, step (never 0) of one axis
 
 
-class IndexingMixin(GatheringMixin):
+class IndexingMixin(Base):
     """`x[...]` and `x[...] = value`."""
 
     __slots__ = ()
@@ -70,7 +70,7 @@ class IndexingMixin(GatheringMixin):
             changed = _fitted(value, kept).reshape(*part.shape)
         self._assign_parts(parts, changed)
 
-    def _assign_parts(self, parts: list[_Part], value: Self) -> None:
+    def _assign_parts(self, parts: list[Part], value: Self) -> None:
         """Replaces the elements that `parts` select by `value`, of their shape."""
         region: list[tuple[Index, int]] = []
         flips = []
@@ -83,13 +83,9 @@ class IndexingMixin(GatheringMixin):
         value = value.flip(*flips) if flips else value
         self._rebind(B.assign(self._node, B.cast(value._node, self.dtype), tuple(region)), value)
 
-    def _rebind(self, node: Any, value: Base) -> None:
-        """Makes this handle the result of an assignment of `value`."""
-        raise NotImplementedError
-
     # Parsing
 
-    def _parse(self, name: str, key: Any) -> tuple[list[_Part], list[int], list[int], dict[int, Self]]:
+    def _parse(self, name: str, key: Any) -> tuple[list[Part], list[int], list[int], dict[int, Self]]:
         """(one part per axis, axes that ints drop, places of new axes, index tensors by axis)."""
         items = list(key) if isinstance(key, tuple) else [key]
         items = [self._index_item(name, i) for i in items]
@@ -102,7 +98,7 @@ class IndexingMixin(GatheringMixin):
         at = next(n for n, i in enumerate(items) if i is Ellipsis)
         items[at:at + 1] = [slice(None)] * (self.ndim - used)
         advanced = any(isinstance(i, (Base, np.ndarray)) for i in items)
-        parts: list[_Part] = []
+        parts: list[Part] = []
         drops: list[int] = []
         news: list[int] = []
         tensors: dict[int, Self] = {}
@@ -145,7 +141,7 @@ class IndexingMixin(GatheringMixin):
                                   f"{list(self.shape)}, got {item}")
         return place
 
-    def _slice_part(self, name: str, item: slice, axis: int) -> _Part:
+    def _slice_part(self, name: str, item: slice, axis: int) -> Part:
         n = self.shape[axis]
         step = 1 if item.step is None else int(operator.index(item.step))
         if step == 0:
@@ -164,7 +160,7 @@ class IndexingMixin(GatheringMixin):
         stop = n + stop if isinstance(stop, int) and stop < 0 else stop
         return start, emin(stop, n) if isinstance(stop, int) else stop, step
 
-    def _slice(self, parts: list[_Part]) -> Self:
+    def _slice(self, parts: list[Part]) -> Self:
         """The elements that the parts select; a negative step is a slice in reverse order."""
         starts, stops, steps, flips = [], [], [], []
         for a, (start, stop, step) in enumerate(parts):
@@ -224,10 +220,6 @@ class IndexingMixin(GatheringMixin):
         flat = value.reshape(count, *target[len(common):])
         done = rows._scatter(0, wide, flat, reduction).reshape(*x.shape)
         return done.permute(*sorted(range(self.ndim), key=order.__getitem__))
-
-    def numpy(self) -> np.ndarray:
-        """The values as a numpy array."""
-        raise NotImplementedError
 
     def nonzero(self, *, as_tuple: bool = False) -> Any:
         """The indices of the elements that are not 0, in the order of memory: int32 [count, ndim], or one [count] per

@@ -11,9 +11,8 @@ from typing import Any, Self
 
 from minigrad.dtype import DType, bool_
 from minigrad.errors import DTypeError, MinigradError, ShapeError
-from minigrad.mixins.base import as_number
+from minigrad.mixins.base import Base, as_number
 from minigrad.mixins.modes import modes
-from minigrad.mixins.spectra import SpectrumMixin
 from minigrad.ops import build as B
 from minigrad.ops.storage import ASSIGN, BUFFER
 
@@ -29,23 +28,11 @@ def _in_place(name: str) -> Callable[..., Any]:
     return method
 
 
-class InPlaceMixin(SpectrumMixin):
+class InPlaceMixin(Base):
     """Results must have this tensor's shape and a type that it can hold. Raises MinigradError for a leaf with
     requires_grad outside `Tensor.no_grad()`, ShapeError and DTypeError for results that do not fit."""
 
     __slots__ = ()
-
-    def assign(self, value: Any) -> Self:
-        """Replaces all values of this handle."""
-        raise NotImplementedError
-
-    def replace(self, other: Any) -> Self:
-        """Makes this handle stand for another tensor's value."""
-        raise NotImplementedError
-
-    def _is_leaf(self) -> bool:
-        """Whether gradients are collected in it."""
-        raise NotImplementedError
 
     def _check_in_place(self, name: str) -> None:
         if modes.now.grad_enabled and self._is_leaf():

@@ -9,15 +9,15 @@ import numpy as np
 from minigrad.config import current
 from minigrad.dtype import int32
 from minigrad.errors import ShapeError
-from minigrad.mixins.base import as_count, as_tensor
-from minigrad.mixins.losses import LossMixin, reduced
+from minigrad.mixins.base import Base, as_count, as_tensor
+from minigrad.mixins.losses import reduced
 from minigrad.mixins.ranges import check_indices
 from minigrad.mixins.rounding import rounded_once
 
 _NEVER = -1e30  # the logarithm of the probability of what cannot be: finite, so that it has a gradient
 
 
-class LabelLossMixin(LossMixin):
+class LabelLossMixin(Base):
     __slots__ = ()
 
     def ctc_loss(self, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: str = "mean",

@@ -11,13 +11,12 @@ from minigrad.expr import Index
 from minigrad.mixins.base import Base, as_count, as_index, as_tensor
 from minigrad.mixins.blocks import as_one_node
 from minigrad.mixins.movement import spread
-from minigrad.mixins.places import PlacesMixin
 from minigrad.mixins.reduce import accumulating
 from minigrad.ops import build as B
 from minigrad.ops import products, quantized
 
 
-class LinalgMixin(PlacesMixin):
+class LinalgMixin(Base):
     """Matrix products, einsum, convolution."""
 
     __slots__ = ()

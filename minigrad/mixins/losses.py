@@ -9,15 +9,14 @@ import warnings
 from typing import Any, Self
 
 from minigrad.errors import ShapeError
-from minigrad.mixins.base import as_axis, as_number, as_tensor, broadcast_shapes
+from minigrad.mixins.base import Base, as_axis, as_number, as_tensor, broadcast_shapes
 from minigrad.mixins.blocks import as_one_node
-from minigrad.mixins.nn_functional import NNMixin
 from minigrad.mixins.ranges import check_indices
 from minigrad.mixins.rounding import rounded_once
 from minigrad.ops.cross_entropy import binary_cross_entropy, cross_entropy
 
 
-class LossMixin(NNMixin):
+class LossMixin(Base):
     """Methods of predictions that take targets."""
 
     __slots__ = ()

@@ -9,7 +9,6 @@ from minigrad.engine.leaves import next_id
 from minigrad.errors import DeviceError, DTypeError, MinigradError
 from minigrad.handles import changed, changed_by_user
 from minigrad.mixins.base import Base, as_tensor
-from minigrad.mixins.hooks import HookMixin
 from minigrad.ops.identity import own
 from minigrad.ops.node import apply
 from minigrad.ops.storage import COPY, DETACH
@@ -43,16 +42,8 @@ def _check_history(name: str, tensor: Any) -> None:
                             "with the same history")
 
 
-class MemoryMixin(HookMixin):
+class MemoryMixin(Base):
     __slots__ = ()
-
-    def detach(self) -> Self:
-        """The same values, without history."""
-        raise NotImplementedError
-
-    def _give(self, value: Any) -> None:
-        """Makes this handle, a leaf too, stand for another tensor's value."""
-        raise NotImplementedError
 
     @property
     def data(self) -> Self:
@@ -77,10 +68,6 @@ class MemoryMixin(HookMixin):
         changed_by_user(self)
 
     # Where it is
-
-    @classmethod
-    def _device(cls, device: str | None) -> str:
-        raise NotImplementedError
 
     def to(self, *target: Any, device: str | None = None, dtype: DType | str | None = None,
            non_blocking: bool = False, copy: bool = False) -> Any:

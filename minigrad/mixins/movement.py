@@ -7,7 +7,6 @@ from typing import Any, Self
 from minigrad.dtype import DType, promote
 from minigrad.errors import ShapeError
 from minigrad.expr import Index, divides, product
-from minigrad.mixins.activations import ActivationMixin
 from minigrad.mixins.base import Base, as_axes, as_axis, as_count, as_index, as_number, as_shape, as_tensor, is_index
 from minigrad.mixins.blocks import as_one_node
 from minigrad.mixins.rounding import rounded_once
@@ -19,7 +18,7 @@ from minigrad.ops.storage import CONTIGUOUS
 _CAT_AT_ONCE = 8
 
 
-class MovementMixin(ActivationMixin):
+class MovementMixin(Base):
     """Methods that rearrange, repeat, cut, pad and join."""
 
     __slots__ = ()
@@ -251,6 +250,8 @@ class MovementMixin(ActivationMixin):
             start = stop
         return self._wrap(node, *parts)  # type: ignore[arg-type]
 
+    concat = cat
+
     def stack(self, *others: Any, dim: int = 0) -> Self:
         """Joined with tensors of the same shape along a new axis."""
         if not isinstance(self, Base):  # Tensor.stack([a, b]), Tensor.stack([a, b], 1)
@@ -283,6 +284,8 @@ class MovementMixin(ActivationMixin):
         chunks = as_count("chunk", "chunks", chunks, 1)
         n: Any = self.shape[as_axis("chunk", dim, self.ndim)]
         return list(self.split(max(1, -(-n // chunks)), dim))
+
+    unsafe_split, unsafe_chunk = split, chunk
 
     def unfold(self, dimension: int, size: int, step: int = 1) -> Self:
         """Windows of `size` elements every `step` along an axis, in a new last axis."""

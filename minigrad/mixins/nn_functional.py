@@ -5,16 +5,15 @@ from typing import Any, Self
 
 from minigrad.dtype import DType, promote
 from minigrad.errors import ShapeError
-from minigrad.mixins.base import as_axis, as_number
+from minigrad.mixins.base import Base, as_axis, as_number
 from minigrad.mixins.blocks import as_one_node
-from minigrad.mixins.factors import FactorMixin
 from minigrad.mixins.modes import modes
 from minigrad.mixins.reduce import Axis
 from minigrad.mixins.rounding import rounded_once
 from minigrad.ops import functions, recurrent
 
 
-class NNMixin(FactorMixin):
+class NNMixin(Base):
     """Functions of layers; `minigrad.nn` holds their parameters."""
 
     __slots__ = ()

@@ -6,15 +6,14 @@ from typing import Any, Self
 
 from minigrad.dtype import DType, to_dtype
 from minigrad.errors import ShapeError
-from minigrad.mixins.base import as_axes, as_axis, as_number, as_tensor, broadcast_shapes
+from minigrad.mixins.base import Base, as_axes, as_axis, as_number, as_tensor, broadcast_shapes
 from minigrad.mixins.reduce import Axis
 from minigrad.mixins.rounding import rounded_once
-from minigrad.mixins.statistics import StatisticsMixin
 
 _OF_MATRICES = ("fro", "nuc", math.inf, -math.inf, 1, -1, 2, -2)
 
 
-class NormMixin(StatisticsMixin):
+class NormMixin(Base):
     """The gradient of a norm or distance is 0 where it is 0. Half types compute in float32."""
 
     __slots__ = ()

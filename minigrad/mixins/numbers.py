@@ -6,9 +6,8 @@ from typing import Any, Self
 
 from minigrad.dtype import DType, float32, float64, int16, int32, int64
 from minigrad.errors import DTypeError
-from minigrad.mixins.base import as_count
+from minigrad.mixins.base import Base, as_count
 from minigrad.mixins.rounding import rounded_once
-from minigrad.mixins.special import SpecialMixin
 from minigrad.ops import build as B
 from minigrad.ops import divisors, functions, gamma
 
@@ -16,7 +15,7 @@ _LAYOUT = {"float32": (int32, 23, 127), "float64": (int64, 52, 1023)}
 """By type: the integers of its width, the bits of its fraction, and the bias of its exponent."""
 
 
-class NumberMixin(SpecialMixin):
+class NumberMixin(Base):
     """Elementwise; operands broadcast and promote, integers become float32 where the result is none."""
 
     __slots__ = ()
@@ -120,11 +119,6 @@ class NumberMixin(SpecialMixin):
         """The least common multiple of integers, 0 if one is 0. It may overflow."""
         shared = self.gcd(other)
         return (self // shared * other).abs()
-
-    # Names of others
-
-    fix, sgn = SpecialMixin.trunc, SpecialMixin.sign
-    bitwise_left_shift, bitwise_right_shift = SpecialMixin.lshift, SpecialMixin.rshift
 
     def positive(self) -> Self:
         """x itself. Raises DTypeError for bool."""

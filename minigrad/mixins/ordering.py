@@ -14,9 +14,8 @@ from typing import Any, Self
 
 from minigrad.dtype import float64, int32, int64, promote, uint32, uint64
 from minigrad.errors import ShapeError
-from minigrad.mixins.base import as_axis, as_count, as_tensor
+from minigrad.mixins.base import Base, as_axis, as_count, as_tensor
 from minigrad.mixins.reduce import Extreme
-from minigrad.mixins.scan import ScanMixin
 from minigrad.ops import build as B
 
 _BLOCK = 256
@@ -25,7 +24,7 @@ _LOWER = 0xFFFFFFFF
 _LAST = int(int64.max)  # after every key
 
 
-class OrderingMixin(ScanMixin):
+class OrderingMixin(Base):
     """Indices are int32. Axes that are put in order must have a known length."""
 
     __slots__ = ()

@@ -10,12 +10,11 @@ import numpy as np
 
 from minigrad.dtype import DType, float32, to_dtype
 from minigrad.errors import DTypeError, ShapeError
-from minigrad.mixins.aliases import AliasMixin
 from minigrad.mixins.base import Base, as_axis, as_count, as_number, as_shape, as_tensor, broadcast_shapes, is_index
 from minigrad.mixins.movement import spread
 
 
-class PartsMixin(AliasMixin):
+class PartsMixin(Base):
     """Those that join are functions of the class: `Tensor.vstack([a, b])`."""
 
     __slots__ = ()
@@ -25,8 +24,6 @@ class PartsMixin(AliasMixin):
     def split_with_sizes(self, sizes: Sequence[int], dim: int = 0) -> tuple[Self, ...]:
         """Consecutive parts of these sizes along an axis."""
         return self.split(list(sizes), dim)
-
-    unsafe_chunk, unsafe_split = AliasMixin.chunk, AliasMixin.split
 
     def hsplit(self, sections: Any) -> tuple[Self, ...]:
         """As many equal parts along the second axis (of a vector the first), or parts that end before some indices."""

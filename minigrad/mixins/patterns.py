@@ -5,15 +5,14 @@ import re
 from typing import Any, Self
 
 from minigrad.errors import ShapeError
-from minigrad.mixins.attention import AttentionMixin
-from minigrad.mixins.base import as_index
+from minigrad.mixins.base import Base, as_index
 from minigrad.ops import build as B
 
 _WORD = re.compile(r"\s*(\.\.\.|[A-Za-z_]\w*|1|[()])")
 _REST = "*"
 
 
-class PatternMixin(AttentionMixin):
+class PatternMixin(Base):
     __slots__ = ()
 
     def rearrange(self, formula: str, **sizes: int) -> Self:

@@ -12,13 +12,22 @@ import numpy as np
 from minigrad.dtype import DType, bool_, int32
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import emin
-from minigrad.mixins.base import as_axis, as_count, as_index, as_number, as_shape, as_tensor, broadcast_shapes, is_index
+from minigrad.mixins.base import (
+    Base,
+    as_axis,
+    as_count,
+    as_index,
+    as_number,
+    as_shape,
+    as_tensor,
+    broadcast_shapes,
+    is_index,
+)
 from minigrad.mixins.movement import spread
 from minigrad.mixins.ranges import check_indices
-from minigrad.mixins.sampling import SamplingMixin
 
 
-class PlacesMixin(SamplingMixin):
+class PlacesMixin(Base):
     """None of these reads values."""
 
     __slots__ = ()

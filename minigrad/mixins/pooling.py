@@ -7,9 +7,8 @@ from typing import Any, Self
 
 from minigrad.dtype import int32
 from minigrad.errors import ShapeError
-from minigrad.mixins.base import as_count, as_index, as_shape
+from minigrad.mixins.base import Base, as_count, as_index, as_shape
 from minigrad.mixins.blocks import as_one_node
-from minigrad.mixins.distances import DistanceMixin
 from minigrad.mixins.linalg import per_axis, spatial_padding
 from minigrad.mixins.ranges import check_indices
 from minigrad.mixins.rounding import rounded_once
@@ -19,7 +18,7 @@ from minigrad.ops import indexed
 Pads = tuple[tuple[int, int], ...]
 
 
-class PoolingMixin(DistanceMixin):
+class PoolingMixin(Base):
     """`kernel_size`, `stride`, `dilation` and `padding` are one integer or one per axis of the window; a window has as
     many axes as `kernel_size` says, two for one integer."""
 

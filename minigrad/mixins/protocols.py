@@ -11,23 +11,18 @@ from minigrad.config import current
 from minigrad.dtype import bfloat16, bool_, float32, int32, uint16
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Expr, Index, evaluate
-from minigrad.mixins.base import as_axis
-from minigrad.mixins.memory import MemoryMixin
+from minigrad.mixins.base import Base, as_axis
 from minigrad.mixins.printing import text_of
 from minigrad.ops import build as B
 from minigrad.runtime.registry import canonical
 
 
-class ProtocolMixin(MemoryMixin):
+class ProtocolMixin(Base):
     """Methods that the language calls, written with `numpy` and `item`."""
 
     __slots__ = ()
 
     __array_priority__: ClassVar[int] = 1000  # `array * tensor` is a tensor, so that gradients and captures see it
-
-    def item(self) -> Any:
-        """The value of a tensor of one element."""
-        raise NotImplementedError
 
     # Sizes
 
@@ -127,10 +122,6 @@ class ProtocolMixin(MemoryMixin):
                  f"grad_fn=<{self._node.op.name}>": self._requires_grad and not self._is_leaf(),
                  "requires_grad=True": self._requires_grad and self._is_leaf()}
         return text_of(values, [fact for fact, shown in facts.items() if shown])
-
-    def _known_values(self) -> np.ndarray | None:
-        """The values if they are there, None inside a capture."""
-        raise NotImplementedError
 
     # Arrays
 

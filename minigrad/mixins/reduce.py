@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Self, cast
 from minigrad.dtype import DType, bool_, int32, int64, to_dtype, uint8, uint32, uint64
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import Base, as_axes, as_axis, as_number
-from minigrad.mixins.movement import MovementMixin
 from minigrad.mixins.rounding import rounded_once
 from minigrad.ops import build as B
 from minigrad.ops import functions
@@ -37,7 +36,7 @@ def summing(dtype: DType) -> DType:
     return dtype if dtype.is_float or dtype is uint64 else int64
 
 
-class ReduceMixin(MovementMixin):
+class ReduceMixin(Base):
     """Sums, extremes, statistics, and what normalises by them."""
 
     __slots__ = ()

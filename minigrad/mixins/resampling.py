@@ -12,9 +12,8 @@ from typing import Any, Self
 
 from minigrad.errors import ShapeError
 from minigrad.expr import divides
-from minigrad.mixins.base import as_count, as_number, as_tensor
+from minigrad.mixins.base import Base, as_count, as_number, as_tensor
 from minigrad.mixins.blocks import as_one_node
-from minigrad.mixins.pooling import PoolingMixin
 from minigrad.mixins.rounding import rounded_once
 
 _LINEAR = {"linear": 1, "bilinear": 2, "trilinear": 3}
@@ -23,7 +22,7 @@ _CUBIC = -0.75  # the slope that PyTorch's bicubic convolution has at 1 (Keys 19
 _FINEST = 4096  # largest denominator of a scale
 
 
-class ResamplingMixin(PoolingMixin):
+class ResamplingMixin(Base):
     """Tensors are [N, C, ...]; what is resampled are the last axes."""
 
     __slots__ = ()

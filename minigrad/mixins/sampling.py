@@ -6,14 +6,13 @@ from typing import Self
 from minigrad import random
 from minigrad.dtype import DType, float32, int32
 from minigrad.errors import DTypeError, ShapeError
-from minigrad.mixins.base import as_count
-from minigrad.mixins.counting import CountingMixin
+from minigrad.mixins.base import Base, as_count
 from minigrad.mixins.ranges import check_weights
 
 _LEAST = 1e-30  # of a waiting time, so that 0 divided by it is 0
 
 
-class SamplingMixin(CountingMixin):
+class SamplingMixin(Base):
     """None of these has a gradient, but for `bernoulli`, whose gradient is 0."""
 
     __slots__ = ()

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from minigrad.dtype import DType, bool_, int32
-from minigrad.mixins.base import as_axis
-from minigrad.mixins.indexing import IndexingMixin
+from minigrad.mixins.base import Base, as_axis
 from minigrad.mixins.reduce import Extreme
 from minigrad.mixins.rounding import rounded_once
 from minigrad.ops import build as B
@@ -33,7 +32,7 @@ _SUM = _Scan(lambda x: x.sum(-1, dtype=x.dtype), lambda x, y: x + y, 0)
 _PROD = _Scan(lambda x: x.prod(-1, dtype=x.dtype), lambda x, y: x * y, 1)
 
 
-class ScanMixin(IndexingMixin):
+class ScanMixin(Base):
     """Each result has the input's shape; `dim` is the same as `axis`, as in PyTorch."""
 
     __slots__ = ()

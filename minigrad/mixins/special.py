@@ -8,13 +8,12 @@ from typing import Any, Self
 from minigrad.dtype import bool_, float32, promote
 from minigrad.errors import DTypeError
 from minigrad.mixins.base import Base, as_number
-from minigrad.mixins.elementwise import ElementwiseMixin
 from minigrad.mixins.rounding import rounded_once
 from minigrad.ops import build as B
 from minigrad.ops import functions, inverse
 
 
-class SpecialMixin(ElementwiseMixin):
+class SpecialMixin(Base):
     """Elementwise; operands broadcast and promote, integers become float32 where the result is none."""
 
     __slots__ = ()
@@ -110,10 +109,6 @@ class SpecialMixin(ElementwiseMixin):
         if not self.dtype.is_float:
             return self < 0
         return self.detach().bitcast(f"int{8 * self.dtype.itemsize}") < 0
-
-    def detach(self) -> Self:
-        """The same values, without a gradient."""
-        raise NotImplementedError
 
     @rounded_once
     def fmax(self, other: Any) -> Self:

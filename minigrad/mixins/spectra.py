@@ -13,13 +13,12 @@ from typing import Any, Self
 import numpy as np
 
 from minigrad.errors import DTypeError, ShapeError
-from minigrad.mixins.base import as_count, as_tensor
-from minigrad.mixins.parts import PartsMixin
+from minigrad.mixins.base import Base, as_count, as_tensor
 
 _LEAST = 1e-11  # what windows must add up to where a signal is known
 
 
-class SpectrumMixin(PartsMixin):
+class SpectrumMixin(Base):
     __slots__ = ()
 
     def stft(self, n_fft: int, hop_length: int | None = None, win_length: int | None = None, window: Any = None,

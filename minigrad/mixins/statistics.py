@@ -7,8 +7,7 @@ from typing import Any, Self
 
 from minigrad.dtype import int32, promote
 from minigrad.errors import ShapeError
-from minigrad.mixins.base import as_axis, as_index, as_tensor
-from minigrad.mixins.linalg import LinalgMixin
+from minigrad.mixins.base import Base, as_axis, as_index, as_tensor
 from minigrad.mixins.ranges import check_weights
 from minigrad.mixins.rounding import rounded_once
 
@@ -18,7 +17,7 @@ _BETWEEN: dict[str, Callable[[Any], Any]] = {
 """Where between two elements in order a quantile is, from where a share of them ends."""
 
 
-class StatisticsMixin(LinalgMixin):
+class StatisticsMixin(Base):
     __slots__ = ()
 
     def cov(self, *, correction: int = 1, fweights: Self | None = None, aweights: Self | None = None) -> Self:
