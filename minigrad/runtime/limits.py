@@ -1,6 +1,6 @@
 """What the host processor can do, measured: multiply-adds in registers, and a read stream from memory.
 
-Both are programs of our own in LLVM IR and run on a thread pool of their own.
+Both are programs of our own in LLVM IR (`native/`) and run on a thread pool of their own.
 """
 from __future__ import annotations
 
@@ -13,35 +13,12 @@ from minigrad.program import Program
 from minigrad.runtime.commands import Prepared
 from minigrad.runtime.cpu import CPU
 from minigrad.runtime.device import Launch
+from minigrad.runtime.native_text import native_text
 from minigrad.target import Target
 
 STREAM_BYTES = 256 << 20  # well beyond the last cache
 ITERATIONS = 2_000_000  # a few milliseconds: short runs are the likelier to have the cores to themselves
-STREAMS = 8  # independent loads in flight
-
-_HEAD = """
-declare {vector} @llvm.fmuladd.{suffix}({vector}, {vector}, {vector})
-define void @{name}(ptr noalias %args, i64 %begin, i64 %end, ptr %scratch) {{
-entry:
-  %a = load ptr, ptr %args
-  %any = icmp slt i64 %begin, %end
-  br i1 %any, label %loop, label %done
-loop:
-  %i = phi i64 [ %begin, %entry ], [ %next, %loop ]
-"""
-_TAIL = """
-  %next = add i64 %i, 1
-  %more = icmp slt i64 %next, %end
-  br i1 %more, label %loop, label %last
-last:
-{fold}
-  %where = getelementptr i8, ptr %scratch, i64 0
-  store {vector} %f{final}, ptr %where
-  br label %done
-done:
-  ret void
-}}
-"""
+STREAMS = 8  # independent loads in flight, of `native/read_stream.ll`
 
 
 class Limits(NamedTuple):
@@ -105,37 +82,15 @@ def _chains(target: Target) -> int:
 
 
 def multiply_add(lanes: int, chains: int) -> Program:
-    """Each iteration: `chains` independent vector sums, s = s * x + x. The result goes to scratch memory."""
-    vector, suffix = f"<{lanes} x float>", f"v{lanes}f32"
-    text = _HEAD.format(vector=vector, suffix=suffix, name="peak_multiply_add")
-    text = text.replace("  %any =", f"  %x = load {vector}, ptr %a, align 4\n  %any =")
-    for j in range(chains):
-        start = f"<{', '.join([f'float {float(j)}'] * lanes)}>"
-        text += f"  %s{j} = phi {vector} [ {start}, %entry ], [ %t{j}, %loop ]\n"
-    for j in range(chains):
-        text += f"  %t{j} = call {vector} @llvm.fmuladd.{suffix}({vector} %s{j}, {vector} %x, {vector} %x)\n"
-    text += _TAIL.format(vector=vector, fold=_fold(vector, chains), final=chains - 1)
-    return Program("peak_multiply_add", "llvm", text, ("buffer:4",), 4096)
+    """Each iteration: `chains` (12 or 16) independent vector sums, s = s * x + x."""
+    return _program("peak_multiply_add", f"multiply_add_{chains}", lanes)
 
 
 def read_stream(lanes: int) -> Program:
     """Each iteration adds `STREAMS` consecutive vectors to as many sums."""
-    vector = f"<{lanes} x float>"
-    text = _HEAD.format(vector=vector, suffix=f"v{lanes}f32", name="peak_read_stream")
-    for j in range(STREAMS):
-        text += f"  %s{j} = phi {vector} [ zeroinitializer, %entry ], [ %t{j}, %loop ]\n"
-    text += f"  %from = mul i64 %i, {STREAMS * lanes}\n"
-    for j in range(STREAMS):
-        text += (f"  %o{j} = add i64 %from, {j * lanes}\n"
-                 f"  %p{j} = getelementptr float, ptr %a, i64 %o{j}\n"
-                 f"  %v{j} = load {vector}, ptr %p{j}, align 4\n"
-                 f"  %t{j} = fadd {vector} %s{j}, %v{j}\n")
-    text += _TAIL.format(vector=vector, fold=_fold(vector, STREAMS), final=STREAMS - 1)
-    return Program("peak_read_stream", "llvm", text, ("buffer:4",), 4096)
+    return _program("peak_read_stream", "read_stream", lanes)
 
 
-def _fold(vector: str, count: int) -> str:
-    """%f<count-1> = the sum of %t0 ... %t<count-1>."""
-    lines = [f"  %f1 = fadd {vector} %t0, %t1"]
-    lines += [f"  %f{j} = fadd {vector} %f{j - 1}, %t{j}" for j in range(2, count)]
-    return "\n".join(lines)
+def _program(name: str, file: str, lanes: int) -> Program:
+    """The program of a file in `native/`, for vectors of so many floats."""
+    return Program(name, "llvm", f"%vector = type <{lanes} x float>\n\n{native_text(file)}", ("buffer:4",), 4096)

@@ -18,7 +18,6 @@ import numpy as np
 
 from minigrad.runtime import builtin_call, executor_ir
 from minigrad.runtime.commands import Prepared
-from minigrad.runtime.executor_system import has_futex
 from minigrad.runtime.host import allocate_aligned
 from minigrad.runtime.llvm_jit import Jit, Unit
 
@@ -46,7 +45,7 @@ class Pool:
         """Executes the commands of a table that `admit` has seen; returns when all are done."""
         self._work, self._spin, self._stop = _WORK(work), _SPIN(spin), _STOP(stop)
         self.lock = threading.Lock()
-        self._system = _system_function(has_futex(jit.triple))
+        self._system = _system_function(executor_ir.has_futex(jit.triple))
         self.threads = threads
         self._workers: list[threading.Thread] = []
         self._scratch_bytes = 0
@@ -77,7 +76,7 @@ class Pool:
         self._scratch_bytes = nbytes
         self._scratch = [allocate_aligned(nbytes) for _ in range(self.threads)]
         for i, memory in enumerate(self._scratch):
-            self._word(executor_ir.WORKERS + i * executor_ir.WORKER_BYTES + 8, np.uint64)[0] = memory.ctypes.data
+            self._word(executor_ir.scratch_at(i), np.uint64)[0] = memory.ctypes.data
 
     def close(self) -> None:
         """Stops the threads and waits for them. A later run starts new ones."""

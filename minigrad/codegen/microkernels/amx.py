@@ -42,9 +42,6 @@ def amx_text(tile: Tile, name: str) -> str:
     store = [f"  call void @llvm.x86.tilestored64(i8 {s}, ptr {p}, i64 %cp)" for s, p in sums]
     instruction = "tdpbssd" if tile.kind == "i8x4" else "tdpbf16ps"
     lines = [
-        *[f"declare void @llvm.x86.{x}" for x in (
-            "ldtilecfg(ptr)", "tilerelease()", "tileloadd64(i8, ptr, i64)", "tilestored64(i8, ptr, i64)",
-            f"{instruction}(i8, i8, i8)")],
         f'@{name}_config = private constant <64 x i8> <{_configuration()}>, align 64',
         f"define void @{name}(ptr noalias readonly %a, ptr noalias readonly %b, ptr noalias %c, i64 %k, i64 %a_pitch, "
         "i64 %b_pitch, i64 %c_pitch, i64 %old) nounwind {", "entry:", "  %config = alloca <64 x i8>, align 64",

@@ -108,7 +108,6 @@ class _Text:
         self.vector = f"<{self.lanes} x {self.scalar}>"
         self.sums = f"<{self.lanes} x {_TYPES.get(tile.sum.short, 'i32')}>"
         self.lines: list[str] = []
-        self.declared: set[str] = set()
         self.count = 0
 
     def let(self, text: str) -> str:
@@ -117,7 +116,6 @@ class _Text:
         return f"%t{self.count}"
 
     def call(self, kind: str, name: str, *args: tuple[str, str]) -> str:
-        self.declared.add(f"declare {kind} @{name}({', '.join(k for k, _ in args)})")
         return self.let(f"call {kind} @{name}({', '.join(f'{k} {v}' for k, v in args)})")
 
     def source(self, name: str) -> str:
@@ -140,7 +138,7 @@ class _Text:
         self.finish(sums)
         params = ", ".join([f"ptr noalias {p}" for p in ("readonly %a", "readonly %b", "%c")]
                            + [f"i64 %{p}" for p in ("k", "a_pitch", "b_pitch", "c_pitch", "old")])
-        return "\n".join([*sorted(self.declared), f"define void @{name}({params}) nounwind {{", *lines, "}", ""])
+        return "\n".join([f"define void @{name}({params}) nounwind {{", *lines, "}", ""])
 
     def row_pointers(self) -> list[str]:
         """Where rows of a start, one pointer for several of them."""

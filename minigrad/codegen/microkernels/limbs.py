@@ -48,28 +48,6 @@ REGISTER = 1024
 LOW, TOP = 127 - 60, 29
 """The least exponent (biased) of a block's largest element that counts, and how many bits its units lie below it."""
 
-_DECLARED = f"""\
-declare void @llvm.x86.ldtilecfg(ptr)
-declare void @llvm.x86.tilerelease()
-declare void @llvm.x86.tilezero(i8)
-declare void @llvm.x86.tileloadd64(i8, ptr, i64)
-declare void @llvm.x86.tilestored64(i8, ptr, i64)
-declare void @llvm.x86.tdpbssd(i8, i8, i8)
-declare void @llvm.x86.tdpbsud(i8, i8, i8)
-declare {F} @llvm.fma.v16f32({F}, {F}, {F})
-declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
-declare i64 @llvm.smin.i64(i64, i64)
-declare i32 @llvm.umax.i32(i32, i32)
-declare i32 @llvm.vector.reduce.umax.v16i32({W})
-declare {W} @llvm.umax.v16i32({W}, {W})
-declare i1 @llvm.vector.reduce.or.v16i1(<16 x i1>)
-declare float @llvm.vector.reduce.fadd.v16f32(float, {F})
-declare {W} @llvm.x86.avx512.mask.cvttps2dq.512({F}, {W}, i16, i32)
-declare {B} @llvm.x86.avx512.permvar.qi.512({B}, {B})
-declare {H} @llvm.masked.load.v16f16.p0(ptr, i32, <16 x i1>, {H})
-declare void @llvm.masked.store.v16f32.p0({F}, ptr, i32, <16 x i1>)
-"""
-
 
 def limbs_text(kind: str, name: str) -> str:
     """The LLVM IR of a kind of `BlockProduct`."""
@@ -109,7 +87,7 @@ class _Text(BlockWriter):
         self.put("done:", f"%next = add i64 %first, {2 * PAIRS}", "%more.chunks = icmp slt i64 %next, %blocks",
                  "br i1 %more.chunks, label %chunk, label %end", "end:", "call void @llvm.x86.tilerelease()",
                  "ret void")
-        return "\n".join([_DECLARED + self.lines[0].strip(), *self.lines[1:], "}", ""])
+        return "\n".join([*self.lines, "}", ""])
 
     def configure(self) -> None:
         """All registers of 16 rows of 64 bytes: c in 0 and 1, a in 2, b in 3."""

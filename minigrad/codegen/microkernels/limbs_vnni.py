@@ -61,23 +61,6 @@ SMALL, TINY, KEPT = 1 << 22, 16, 2.0 ** -19
 """Units below which a has the shared limb for itself, and below which b leaves it zero; the part of an element from
 which on a rest counts."""
 
-_DECLARED = f"""\
-declare {F} @llvm.fma.v16f32({F}, {F}, {F})
-declare {F} @llvm.fabs.v16f32({F})
-declare i64 @llvm.smin.i64(i64, i64)
-declare i32 @llvm.umax.i32(i32, i32)
-declare i32 @llvm.vector.reduce.umax.v16i32({W})
-declare float @llvm.vector.reduce.fadd.v16f32(float, {F})
-declare {W} @llvm.umax.v16i32({W}, {W})
-declare i32 @llvm.ctpop.i32(i32)
-declare {W} @llvm.abs.v16i32({W}, i1)
-declare {F} @llvm.x86.avx512.mask.compress.v16f32({F}, {F}, <16 x i1>)
-declare {W} @llvm.x86.avx512.mask.compress.v16i32({W}, {W}, <16 x i1>)
-declare {W} @llvm.x86.avx512.mask.cvtps2dq.512({F}, {W}, i16, i32)
-declare {W} @llvm.x86.avx512.vpdpbusd.512({W}, {B}, {B})
-declare void @llvm.masked.store.v16f32.p0({F}, ptr, i32, <16 x i1>)
-"""
-
 
 def limbs_text(kind: str, name: str) -> str:
     """The LLVM IR of a kind of `BlockProduct`."""
@@ -108,7 +91,7 @@ class _Text(BlockWriter):
         self.tiles()
         self.put("done:", f"%next = add i64 %first, {BLOCKS}", "%more.chunks = icmp slt i64 %next, %blocks",
                  "br i1 %more.chunks, label %chunk, label %end", "end:", "ret void")
-        return "\n".join([_DECLARED + self.lines[0].strip(), *self.lines[1:], "}", ""])
+        return "\n".join([*self.lines, "}", ""])
 
     # ---- x as limbs ----
 
