@@ -5,16 +5,12 @@ and after whatever may hold on to a Node or a gradient (an operation on it, anot
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import repeat
+from collections.abc import Iterator
 from threading import get_ident
 from typing import Any
 from weakref import ref
 
-MANY = 8
-"""Tensors that are made at once from which they are one entry of `handles`."""
-
-handles: dict[ref | _Together, None] = {}
+handles: dict[ref, None] = {}
 """A Tensor's hash is its identity, so that a weak reference finds itself here, dead or alive."""
 forget = handles.pop
 
@@ -65,45 +61,11 @@ def register(tensor: Any) -> None:
     handles[ref(tensor, forget)] = None
 
 
-class _Together:
-    """Tensors that were made at once. They are known without being told of their deaths one by one."""
-
-    __slots__ = ("refs",)
-
-    def __init__(self, refs: list[ref]) -> None:
-        self.refs = refs
-
-    def live(self) -> list[Any]:
-        return [t for t in [r() for r in self.refs] if t is not None]
-
-
-_groups: dict[_Together, None] = {}
-"""Those among `handles`. `register_all` looks through them for dead ones each time they are twice as many."""
-_looked = [0]
-
-
-def register_all(tensors: Sequence[Any]) -> None:
-    """`register` for each of many."""
-    if len(tensors) < MANY:
-        handles.update(dict.fromkeys(map(ref, tensors, repeat(forget))))
-        return
-    if len(_groups) > _looked[0]:
-        for g in list(_groups):
-            g.refs = [r for r in g.refs if r() is not None]
-            if not g.refs:
-                _groups.pop(g, None)
-                handles.pop(g, None)
-        _looked[0] = 2 * len(_groups)
-    group = _Together(list(map(ref, tensors)))
-    handles[group] = _groups[group] = None
-
-
 def live() -> Iterator[Any]:
     """The live Tensors, oldest first."""
     for handle in list(handles):
-        if type(handle) is _Together:
-            yield from handle.live()
-        elif (tensor := handle()) is not None:  # type: ignore[operator]
+        tensor = handle()
+        if tensor is not None:
             yield tensor
 
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
-from itertools import repeat
 from typing import Any, Self, final
 from weakref import ref
 
@@ -21,7 +20,7 @@ from minigrad.errors import CaptureError, DTypeError, MinigradError, ShapeError
 from minigrad.graph.autodiff import History, check_seed
 from minigrad.graph.autodiff import gradient as gradient_nodes
 from minigrad.graph.trace import Trace, trace
-from minigrad.handles import ask, asked, changed, changed_by_user, forget, handles, live, register, register_all
+from minigrad.handles import ask, asked, changed, changed_by_user, forget, handles, live, register
 from minigrad.mixins.all import AllMixins
 from minigrad.mixins.base import Base, as_tensor, broadcast_shapes, flat
 from minigrad.mixins.hooks import LeafHooks, passed
@@ -73,17 +72,6 @@ class Tensor(AllMixins):
         self._requires_grad = False
         handles[ref(self, forget)] = None  # `register`, without the call
         return self
-
-    @classmethod
-    def _over_each(cls, nodes: Sequence[Node]) -> list[Tensor]:
-        """`_over` for each of many."""
-        made = list(map(object.__new__, repeat(cls, len(nodes))))
-        for self, node in zip(made, nodes, strict=True):
-            self._node = node
-            self._grad = self._before = None
-            self._requires_grad = False
-        register_all(made)
-        return made
 
     @classmethod
     def _from_data(cls, data: Any, dtype: DType | None, device: str) -> Self:

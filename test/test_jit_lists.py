@@ -42,7 +42,7 @@ def test_lists_of_arguments_and_results(count, kind):
         assert type(found) is kind and len(found) == count
         for got, want in zip(found, products(inputs, scale), strict=True):
             np.testing.assert_array_equal(got.numpy(), want.numpy())
-    assert step.captures <= 2 and steady(step) and step._own._kept[0].steady.results is not None
+    assert step.captures <= 2 and steady(step)
 
 
 def test_lists_of_another_length_shape_or_kind_are_captured_again():
@@ -152,13 +152,13 @@ def test_results_of_lists_are_seen_by_captures():
     before = len(handles.handles)
     for _ in range(100):
         step(inputs)
-    assert len(handles.handles) <= before + 2 * handles.MANY
+    assert len(handles.handles) <= before + 40
     held = step(inputs)
     assert sum([any(t is h for h in held) for t in handles.live()]) == 20
     kept, held = held[7], None
     for _ in range(100):
         step(inputs)
-    assert kept in set(handles.live()) and len(handles.handles) <= before + 2 * handles.MANY + 1
+    assert kept in set(handles.live()) and len(handles.handles) <= before + 40 + 1
     move = jit(lambda x: kept.assign(kept + x).realize())
     expected = kept.numpy()
     for _ in range(5):

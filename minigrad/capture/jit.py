@@ -26,11 +26,11 @@ from weakref import ref
 from minigrad import random
 from minigrad.capture.arguments import Arguments
 from minigrad.capture.check import checked_replay
+from minigrad.capture.expected import MISS, Call, Expected
 from minigrad.capture.journal import Journal, escaped, settle
 from minigrad.capture.outputs import returned_iterator, tensors_in, transform
 from minigrad.capture.recorder import Recorder, capturing
 from minigrad.capture.replay import PATIENCE, Capture
-from minigrad.capture.shortcut import MISS, Call, Expected
 from minigrad.capture.surroundings import Surroundings
 from minigrad.config import Config, current
 from minigrad.engine.leaves import leaf_of_same
@@ -124,7 +124,8 @@ class Captures:
             return MISS
         result = steady.replay(arguments.tensors, arguments.dims, settings.threads)
         if result is not MISS:
-            capture.call = steady.expect(Expected(self._surroundings, around, settings)) or steady.call
+            steady.expect(Expected(self._surroundings, around, settings))
+            capture.call = steady.call
             self._to_front(capture)
             self.first = capture.call
         return result

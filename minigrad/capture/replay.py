@@ -7,11 +7,11 @@ from weakref import ref
 
 from minigrad import random
 from minigrad.capture.constants import MOST_CHANGES, derive_constants, undone
+from minigrad.capture.expected import Call
 from minigrad.capture.journal import Guard, Journal, Rebind, held_by_others, put, reusable_gradient, settle, with_dims
 from minigrad.capture.outputs import Output, rebuild, take_apart
 from minigrad.capture.recorder import Entry, Place, Recorder, Recording
 from minigrad.capture.settled import steady_after
-from minigrad.capture.shortcut import Call
 from minigrad.capture.steady import Steady
 from minigrad.engine.leaves import buffer_node
 from minigrad.engine.transfer import cloned

@@ -5,7 +5,6 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from minigrad.capture.journal import Rebind, rebindable
-from minigrad.capture.lists import Results
 from minigrad.capture.outputs import Output
 from minigrad.capture.recorder import Place, PlanStep
 from minigrad.capture.steady import Steady
@@ -133,22 +132,11 @@ class _Sorter:
                           for owner in dict.fromkeys(owner for owner, _ in places) if owner >= count]
         other = steady.puts or steady.aliases or self.step.dims or self.step.counters or self.step.keys
         plain = all([k < count and not grad and not over for _, k, grad, over in steady.inputs])
-        if plain and not other and not self.capture.donate and all([is_output for _, _, is_output in steady.fresh]):
-            self._finish_plain(count)
-
-    def _finish_plain(self, count: int) -> None:
-        """Arguments are read and new leaves returned, and nothing else happens."""
-        steady, structure = self.steady, self.capture.output.structure
-        if type(structure) is Output and len(steady.fresh) == 1:
+        one = type(self.capture.output.structure) is Output and len(steady.fresh) == 1 and steady.fresh[0][2]
+        if one and plain and not other and not self.capture.donate:
             steady.only = steady.fresh[0][1]
             read = {owner: slot for (_, owner, _, _), slot in zip(steady.inputs, steady.slots, strict=False)}
             steady.all_slots = (*(read.get(k, -1) for k in range(count)), steady.slots[-1])
-        if type(structure) in (list, tuple) and all([type(o) is Output and o.place is None for o in structure]):
-            place = {r: k for k, (r, _, _) in enumerate(steady.fresh)}
-            order = [place[o.register] for o in structure if o.register in place]
-            if len(set(order)) == len(structure) == len(place) and all([s.small for _, s, _ in steady.fresh]):
-                steady.results = Results(type(structure), [spares for _, spares, _ in steady.fresh], order)
-                steady.sources = tuple([owner for _, owner, _, _ in steady.inputs])
 
     def _leaf(self, slot: int, leaf: int) -> bool:
         r = self.leaves[leaf]

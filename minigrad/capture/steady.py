@@ -13,15 +13,12 @@ from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-import numpy as np
-
 from minigrad import random
 from minigrad.capture.constants import any_derived
+from minigrad.capture.expected import MISS, Expected, Kind, lengths_of, same_type, taken_apart
 from minigrad.capture.journal import Rebind, give, held_by_others
-from minigrad.capture.lists import Known, Results, lengths_of, taken_apart
 from minigrad.capture.outputs import rebuild
 from minigrad.capture.recorder import Entry, PlanStep
-from minigrad.capture.shortcut import MISS, Call, Expected, Kind, same_type, shortcut
 from minigrad.engine.prepared import PreparedPlan
 from minigrad.engine.storage import Spares
 from minigrad.handles import Changes, changes
@@ -53,9 +50,6 @@ def _calibrate() -> int:
 
 _LISTED = _calibrate()
 _NOTHING: dict[str, int] = {}
-
-MANY = 16
-"""Arguments from which those of earlier calls are known again, as they are where there are lists of them."""
 
 
 class Steady:
@@ -105,40 +99,38 @@ class Steady:
         flat, self.lengths = lengths_of(capture.key[0])
         self.kinds = _kinds(flat, capture)
         self.count = len(flat)
-        self.listed = len(flat) > MANY or max(self.lengths, default=-1) >= 0
-        self.known = Known(self.count)
-        self.results: Results | None = None
-        """What is returned, if arguments are read, these are written, and that is all; `sources` are the arguments."""
-        self.sources: tuple[int, ...] = ()
+        self.listed = max(self.lengths, default=-1) >= 0
         self.uses = 0
         """Calls that were answered since somebody asked."""
         self.over = False
         """Whether a later replay has left something else behind, and other addresses in the plan's table."""
         self.expected: Expected | None = None
 
-    def expect(self, expected: Expected) -> Call | None:
-        """Lets `call` answer while these very objects are in force. They go with the key of the capture.
-
-        What does the same by a shorter way, if there is any, refers to this object, and this one not to it: what a
-        capture holds is freed when nobody has it any longer, whenever cycles are looked for.
-        """
-        if self.kinds is None:
-            return None
-        self.expected = expected
-        return shortcut(self, expected) if self.only is not None and not self.listed else None
+    def expect(self, expected: Expected) -> None:
+        """Lets `call` answer while these very objects are in force. They go with the key of the capture."""
+        self.expected = expected if self.kinds is not None else None
 
     def call(self, args: tuple, owner: object | None) -> Any:
         """`replay` where the arguments are plain Tensors like those of the capture; else MISS with nothing done."""
-        if self.expected is None or not self.expected.found(owner):
+        expected = self.expected
+        if expected is None or not expected.found(owner):
             return MISS
-        tensors = taken_apart(args, self.lengths)
+        tensors: Any = taken_apart(args, self.lengths) if self.listed else args
         if tensors is None or len(tensors) != self.count:
             return MISS
-        if self.listed:
-            return self._call_with_many(tensors, self.expected.threads)
         addresses: list[int] = []
         held = self._find(tensors, addresses)
-        return MISS if held is None else self.replay(tensors, _NOTHING, self.expected.threads)
+        if held is None:
+            return MISS
+        if self.only is None:
+            return self.replay(tensors, _NOTHING, expected.threads)
+        if (self.guards or self.derived) and not self.holds(tensors):
+            return MISS
+        made, step = self.only.take(), self.step
+        addresses.append(made.storage.address)
+        self.prepared.run_patched(self.all_slots, addresses, step.numbers, step.dims, step.highest, expected.threads)
+        self.uses += 1
+        return Tensor._over(made)
 
     def _find(self, tensors: Sequence[Any], addresses: list[int]) -> list[Buffer] | None:
         """The values of arguments that fit the capture, None if one does not; where they lie goes to `addresses`.
@@ -165,30 +157,6 @@ class Steady:
             held.append(buffer)
             addresses.append(buffer.address or address_of(buffer))
         return None if others and len({*tensors}) < len(tensors) else held
-
-    def _call_with_many(self, tensors: list[Any], threads: int) -> Any:
-        """`call` for many Tensors, some in lists: those of an earlier call fit as long as none was changed."""
-        mark = changes.mark
-        words = self.known.fit(tensors, mark)
-        if words is None:
-            addresses: list[int] = []
-            if self._find(tensors, addresses) is None:
-                return MISS
-            words = np.array([addresses[k] for k in self.sources], np.uint64)
-            self.known.add(tensors, mark, words)
-        if self.results is None:
-            return self.replay(tensors, _NOTHING, threads)
-        if self.guards and not self.holds(tensors):
-            return MISS
-        held = [t._node for t in tensors]  # a value stays where it is as long as its Node is held
-        if changes.mark is not mark:
-            return MISS
-        nodes, places = self.results.spares.take()
-        step = self.step
-        self.prepared.run_patched(self.slots, (words, places), step.numbers, step.dims, step.highest, threads)
-        del held
-        self.uses += 1
-        return self.results.together(nodes)
 
     def replay(self, tensors: Sequence[Tensor], named: dict[str, int], threads: int) -> Any:
         """The result for these arguments and values of Variables on so many threads, or MISS with nothing done."""

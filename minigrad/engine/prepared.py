@@ -5,10 +5,8 @@ Memory that comes back from the pool mostly lies where it lay before, so that a 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from weakref import ref
-
-import numpy as np
 
 from minigrad.engine.plan import (
     ExecutionPlan,
@@ -21,7 +19,7 @@ from minigrad.engine.plan import (
 from minigrad.engine.storage import arena, arenas
 from minigrad.errors import InternalError, present
 from minigrad.expr import Expr
-from minigrad.runtime.commands import Encoder, Prepared
+from minigrad.runtime.commands import Encoder
 from minigrad.runtime.cpu import CPU
 from minigrad.runtime.device import Buffer
 from minigrad.runtime.host import address_of
@@ -29,29 +27,6 @@ from minigrad.scheduler.memory import Arena
 
 if TYPE_CHECKING:
     from minigrad.engine.prepared_opencl import PreparedQueue
-
-Positions = tuple[int, ...]
-Addresses = list[int] | tuple[np.ndarray, ...]
-"""One for each slot, in order; as arrays: one after another."""
-
-MANY = 24
-"""Slots from which all words are written at once, changed or not."""
-
-
-class QuickRun(NamedTuple):
-    """What a run of a prepared plan on the CPU consists of, for who does it himself.
-
-    With the pool's `lock` held: `plan.run_locked(...)` once, then, where the table is `lasting`, as no temporaries
-    move, `plan.follow(oneself)`. From then on it is enough to call `native` with the addresses of the slots, as long as
-    `plan.runner` is that, `table.admitted` the pool's `state`, and `device.timed` not set.
-    """
-
-    plan: PreparedPlan
-    slots: tuple[int, ...]
-    device: CPU
-    table: Prepared
-    native: Callable[..., None]
-    lasting: bool
 
 
 class PreparedPlan:
@@ -79,18 +54,13 @@ class PreparedPlan:
         """The slots that `run` gives addresses for, in order."""
         self._few: tuple[tuple[int, ...], list[tuple[int, ...]]] = (), []
         """Slots and where each one's words stand: for `_patch`."""
-        none = np.empty(0, np.int64)
-        self._bulk: tuple[tuple[int, ...], np.ndarray, np.ndarray] = (), none, none
-        """Slots, which of their addresses is written, and where: for `_patch_all`."""
         self._known_numbers: dict[int, float] = {}
         self._known_dims: dict[str, int] | None = None
         self._layout: tuple[Arena | None, int] = None, 0
         self._arena: Callable[[], Buffer | None] = type(None)
         """The memory that the temporaries were in last."""
         self._varies = bool(self._temporary or self._numbers or self._dims or self._extents)
-        self.runner: object = None
-        """Who ran last with a `quick`, if no other run came after it."""
-        self._last: tuple[tuple[int, ...], Addresses] = (), []
+        self._last: tuple[tuple[int, ...], list[int]] = (), []
         """Slots and addresses that were written last, if they are what stands in the table."""
 
     def _find_arguments(self) -> None:
@@ -125,40 +95,21 @@ class PreparedPlan:
                          numbers, values, highest)
         return buffers
 
-    def run_patched(self, slots: tuple[int, ...], addresses: Addresses, numbers: dict[int, float],
+    def run_patched(self, slots: tuple[int, ...], addresses: list[int], numbers: dict[int, float],
                     values: dict[str, int], highest: dict[str, int], threads: int = 0) -> None:
         """Runs with these lasting slots at these addresses, and those that are not named where they were last time.
 
         `threads` are those of the configuration, where the caller has looked.
         """
-        lock = self._pool.lock
-        lock.acquire()  # `with` takes twice as long
-        try:
-            self.run_locked(slots, addresses, numbers, values, highest, threads)
-        finally:
-            lock.release()
-
-    def run_locked(self, slots: tuple[int, ...], addresses: Addresses, numbers: dict[int, float],
-                   values: dict[str, int], highest: dict[str, int], threads: int) -> None:
-        """`run_patched`, for who holds the pool's lock."""
-        self.runner = memory = None
-        if self._last[0] is not slots or type(addresses) is tuple or addresses != self._last[1]:
-            self._patch(slots, addresses)
-        if self._varies:
-            memory = self._patch_others(numbers, values, highest)
-        self.device.run_locked(self.table, threads)
+        memory = None
+        with self._pool.lock:
+            if self._last[0] is not slots or addresses != self._last[1]:
+                self._patch(slots, addresses)
+            if self._varies:
+                memory = self._patch_others(numbers, values, highest)
+            self.device.run_locked(self.table, threads)
         del memory  # nobody could take it from us meanwhile
         count_run(self.plan, self._launches)
-
-    def quick(self, slots: tuple[int, ...]) -> QuickRun:
-        """For runs that differ in where these slots lie alone."""
-        places = [(at, k) for k, slot in enumerate(slots) for at in self._lasting.get(slot, ())]
-        native = self._pool.runner(self.table, places, len(slots))
-        return QuickRun(self, slots, self.device, self.table, native, not self._temporary)
-
-    def follow(self, runner: object) -> None:
-        """Says who ran, and will write addresses to the table himself."""
-        self.runner, self._last = runner, ((), [])
 
     def _patch_others(self, numbers: dict[int, float], values: dict[str, int], highest: dict[str, int]
                       ) -> Buffer | None:
@@ -174,27 +125,14 @@ class PreparedPlan:
             self._patch_dims(values)
         return memory
 
-    def _patch(self, slots: tuple[int, ...], addresses: Any) -> None:
+    def _patch(self, slots: tuple[int, ...], addresses: list[int]) -> None:
         """Writes the words of these slots."""
-        if type(addresses) is tuple or len(slots) > MANY:
-            self._patch_all(slots, addresses)
-            return
         if slots is not self._few[0]:
             self._few = slots, [self._lasting.get(k, ()) for k in slots]
         words = self.table.words
         for places, address in zip(self._few[1], addresses, strict=True):
             for at in places:
                 words[at] = address
-        self._last = slots, addresses
-
-    def _patch_all(self, slots: tuple[int, ...], addresses: Addresses) -> None:
-        """Writes all words at once."""
-        if self._bulk[0] is not slots:
-            places = [(i, p) for i, k in enumerate(slots) for p in self._lasting.get(k, ())]
-            self._bulk = slots, np.array([i for i, _ in places]), np.array([p for _, p in places])
-        _, which, positions = self._bulk
-        words = np.concatenate(addresses) if type(addresses) is tuple else np.array(addresses, np.uint64)
-        self.table.scatter(positions, words[which])
         self._last = slots, addresses
 
     def address(self, slot: int) -> int:

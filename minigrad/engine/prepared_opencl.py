@@ -6,8 +6,6 @@ from threading import Lock
 from typing import Any
 from weakref import ref
 
-import numpy as np
-
 from minigrad.engine.plan import ExecutionPlan, arena_for, count_run, lasting_buffers, number
 from minigrad.engine.storage import arena, arenas
 from minigrad.expr import Expr
@@ -76,16 +74,14 @@ class PreparedQueue:
                          numbers, values, highest)
         return buffers
 
-    def run_patched(self, slots: tuple[int, ...], addresses: list[int] | tuple[np.ndarray, ...],
+    def run_patched(self, slots: tuple[int, ...], addresses: list[int],
                     numbers: dict[int, float], values: dict[str, int], highest: dict[str, int], threads: int = 0
                     ) -> None:
         """Queues a run with these lasting slots at these addresses, and those that are not named where they were last
         time. `threads` are the driver's affair."""
-        if type(addresses) is tuple:
-            addresses = np.concatenate(addresses).tolist()
         with self._lock:
             if slots is not self._last[0] or addresses != self._last[1]:
-                self._patch(slots, addresses)  # type: ignore[arg-type]
+                self._patch(slots, addresses)
             memory = self._patch_temporaries(values, highest) if self._temporary else None
             for k, places in self._numbers.items():
                 value = numbers[k]
@@ -101,9 +97,6 @@ class PreparedQueue:
             self.device.run(self.launches)
         del memory  # nobody could take it from us meanwhile
         count_run(self.plan, len(self.plan.items))
-
-    def quick(self, slots: tuple[int, ...]) -> None:
-        """As `PreparedPlan.quick`: drivers take long enough."""
 
     def address(self, slot: int) -> int:
         """Where a lasting slot lay in the last run; 0 for one that no argument names."""

@@ -8,8 +8,6 @@ from sys import getrefcount
 from typing import Any
 from weakref import ref
 
-import numpy as np
-
 from minigrad.dtype import DType
 from minigrad.engine.stats import stats
 from minigrad.errors import DeviceError
@@ -50,7 +48,7 @@ def allocate(device: Device, nbytes: int) -> Owned:
 class Lent(Owned):
     """A Buffer whose leaf Node is kept among Spares, to be handed out again when nobody else holds either."""
 
-    home: Spares | SpareSets | None = None
+    home: Spares | None = None
 
 
 SPARES = 2
@@ -104,7 +102,7 @@ class Spares:
     def _new(self) -> Node:
         if len(self.nodes) >= SPARES:
             del self.nodes[0]
-        node = self.lend(self)
+        node = self._lend()
         if self.small or self.donated or self._find_room():
             self.nodes.append(node)
         return node
@@ -124,65 +122,17 @@ class Spares:
         """Whether a leaf may be kept whatever others there are."""
         return self._nbytes <= SPARE_BYTES
 
-    def lend(self, home: Spares | SpareSets) -> Node:
-        """A new leaf that `home` keeps."""
+    def _lend(self) -> Node:
+        """A new leaf."""
         owned = allocate(self._device, self._nbytes)
         address_of(owned)
-        lent = Lent(owned.device, owned.nbytes, owned.handle, owned.offset, owned.base, owned.address, home=home)
+        lent = Lent(owned.device, owned.nbytes, owned.handle, owned.offset, owned.base, owned.address, home=self)
         owned.handle, owned.nbytes = None, 0
         return realized_leaf(lent, self._shape, self._dtype)
 
 
 _large: list[ref[Spares]] = []
 """Those that have kept large leaves; who made one last comes last."""
-
-
-class SpareSets:
-    """Realized leaves for all outputs of a step that has many: sets of them, counted and handed out at once.
-
-    Where some of a set are still held, when all sets are, those get successors.
-    """
-
-    __slots__ = ("_makers", "_sets", "_alone")
-
-    def __init__(self, makers: list[Spares]):
-        """One leaf of each maker to a set; `Spares.small` must hold for all."""
-        self._makers, self._sets = makers, list[tuple[list[Node | None], list[Buffer | None], np.ndarray]]()
-        self._alone = [_IN_TWO_LISTS] * len(makers)
-
-    def take(self) -> tuple[list[Node], np.ndarray]:
-        """Leaves over memory that nobody else holds, and their addresses."""
-        for nodes, buffers, addresses in self._sets:
-            taken = nodes[:]  # counted like anybody else's: no two threads take one set
-            if list(map(getrefcount, taken)) == self._alone and list(map(getrefcount, buffers)) == self._alone:
-                for buffer in buffers:
-                    buffer.version += 1  # type: ignore[union-attr]
-                return taken, addresses  # type: ignore[return-value]
-        return self._renew()
-
-    def let_go(self, node: Node) -> None:
-        """Keeps a Node no longer."""
-        for nodes, buffers, _ in self._sets:
-            for k, n in enumerate(nodes):
-                if n is node:
-                    nodes[k] = buffers[k] = None
-
-    def _renew(self) -> tuple[list[Node], np.ndarray]:
-        """A new set, made of what is free of the oldest one if there are enough."""
-        old: list[Node | None] = [None] * len(self._makers)
-        if len(self._sets) >= SPARES:
-            old = self._sets.pop(0)[0]
-        taken: list[Node] = []
-        for k, maker in enumerate(self._makers):
-            node, old[k] = old[k], None
-            if node is None or getrefcount(node) != IN_A_LIST - 1 or getrefcount(node.storage) != IN_A_LIST - 1:
-                node = maker.lend(self)
-            node.storage.version += 1
-            taken.append(node)
-        buffers = [n.storage for n in taken]
-        addresses = np.array([b.address for b in buffers], np.uint64)
-        self._sets.append((taken[:], buffers, addresses))  # type: ignore[arg-type]
-        return taken, addresses
 
 
 def realized_leaf(buffer: Buffer, shape: Shape, dtype: DType) -> Node:
@@ -206,16 +156,8 @@ def _calibrate() -> int:
     return count
 
 
-def _calibrate_lists() -> int:
-    """What `getrefcount`, mapped over a list, says of an object that this one and another hold."""
-    held = [object()]
-    other = held[:]
-    return list(map(getrefcount, other))[0]
-
-
 IN_A_LIST = _calibrate()
 """References to what nobody but a list and a variable holds."""
-_IN_TWO_LISTS = _calibrate_lists()
 
 arenas: dict[str, Owned] = {}
 """The memory for temporaries by the name of its device: ask `arena`."""

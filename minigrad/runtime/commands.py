@@ -6,8 +6,6 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from minigrad.errors import InternalError
 from minigrad.runtime.device import Buffer, Launch, Program, grouped
 from minigrad.runtime.executor_ir import COMMAND_WORDS, HEADER_WORDS, PIECE_WORDS
@@ -136,10 +134,6 @@ class Prepared:
         words = self.words
         for k in positions:
             words[k] = word
-
-    def scatter(self, positions: np.ndarray, words: np.ndarray) -> None:
-        """Writes each of the argument words at its position."""
-        np.frombuffer(self.words, np.uint64)[positions] = words
 
     def resize(self, launch: int, extent: int, work: float) -> None:
         """Replaces the parallel iterations and the estimate of work of a launch that has no table and is alone."""

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -39,9 +39,8 @@ class Pool:
         """`threads` >= 1. On systems without a known way to sleep only the caller works."""
         entries = "run", "work", "spin", "stop", *builtin_call.ENTRIES
         found = jit.addresses([Unit(entries, executor_ir.emit_executor(jit.triple))])[0]
-        self._run, work, spin, stop = found[:4]
-        self._entries = builtin_call.Entries(*found[4:])
-        self.run = builtin_call.builtin("run", self._run, self._entries)
+        run, work, spin, stop = found[:4]
+        self.run = builtin_call.builtin("run", run, builtin_call.Entries(*found[4:]))
         """Executes the commands of a table that `admit` has seen; returns when all are done."""
         self._work, self._spin, self._stop = _WORK(work), _SPIN(spin), _STOP(stop)
         self.lock = threading.Lock()
@@ -51,13 +50,6 @@ class Pool:
         self._scratch_bytes = 0
         self._fresh_state()
         _pools.add(self)
-
-    def runner(self, table: Prepared, places: Sequence[tuple[int, int]], count: int) -> Callable[..., None]:
-        """`run` of a table as a function of `count` words that it writes first: for each of the `places`, (position in
-        the table, which of the words). It must not outlive the table."""
-        base = table.pointer
-        written = [(base + 8 * at, k) for at, k in places]
-        return builtin_call.writing_builtin("run_with", self._run, base, written, count, self._entries)
 
     def admit(self, table: Prepared) -> None:
         """Gets ready for a table: threads if a command has several chunks, scratch memory. No command may be running.
