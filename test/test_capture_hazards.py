@@ -16,12 +16,19 @@ import numpy as np
 import pytest
 
 import minigrad
-from minigrad import Tensor, Variable, config, jit, nn
+from minigrad import Tensor, Variable, config, jit, nn, ownership
 from minigrad.capture.outputs import tensors_in
 from minigrad.errors import MinigradError
 from minigrad.optim import SGD
 
 rng = np.random.default_rng(5)
+
+
+@pytest.fixture(params=["counted", "not counted"], autouse=True)
+def references(request, monkeypatch):
+    """Everything holds where references cannot be counted too."""
+    if request.param == "not counted":
+        monkeypatch.setattr(ownership, "_own", None)
 
 
 def tensor(*shape: int, dtype: str = "float32") -> Tensor:

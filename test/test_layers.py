@@ -7,7 +7,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = [
     {"errors", "dtype", "expr", "value", "config", "target", "program", "handles", "interned",
-     "record", "locks"},
+     "record", "locks", "ownership"},
     {"ops"},
     {"graph"},
     {"codegen", "scheduler", "runtime"},

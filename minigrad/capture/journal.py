@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +18,7 @@ from minigrad.mixins.memory import datas, pass_on
 from minigrad.ops.node import Node
 from minigrad.ops.op import Shape
 from minigrad.ops.storage import ASSIGN, BUFFER
+from minigrad.ownership import held_by_at_most
 from minigrad.runtime.device import Buffer
 from minigrad.tensor import Tensor
 
@@ -238,29 +238,15 @@ def escaped(journal: Journal, known: Iterable[Tensor]) -> bool:
 # ---- giving Tensors new values ----
 
 
-def held_by_others(t: Tensor, buffer_references: int) -> bool:
-    """Whether the value of `t` is seen by anybody else. `buffer_references`: how often the caller holds the buffer."""
+def held_by_others(t: Tensor, variables: int) -> bool:
+    """Whether the value of `t` is seen by anybody else. `variables`: how often the caller holds the buffer."""
     settle_down(t._node)
-    return sys.getrefcount(t._node) > _ALONE or sys.getrefcount(t._node.storage) > _ALONE + buffer_references
-
-
-class _Probe:
-    __slots__ = ("_node",)
-
-
-def _calibrate() -> int:
-    """What `sys.getrefcount` says of an attribute's value that nothing else holds."""
-    probe = _Probe()
-    probe._node = object()  # type: ignore[attr-defined]
-    return sys.getrefcount(probe._node)  # type: ignore[attr-defined]
-
-
-_ALONE = _calibrate()
+    return not held_by_at_most(1, [t._node]) or not held_by_at_most(1 + variables, [t._node.storage])
 
 
 def reusable_gradient(t: Tensor) -> bool:
     """Whether nobody but `t` holds its gradient, so that it may become the next one."""
-    if sys.getrefcount(t._grad) > _ALONE:
+    if not held_by_at_most(1, [t._grad]):
         return False
     grad = t._grad
     return grad is not None and not grad.requires_grad and grad._grad is None
@@ -281,7 +267,7 @@ def put(t: Tensor, buffer: Buffer, shape: Shape, dtype: DType, device: str) -> N
 
 def give(t: Tensor, buffer: Buffer, shape: Shape, dtype: DType, device: str) -> None:
     """`put`, for a caller who says himself that something has changed."""
-    alone = sys.getrefcount(t._node) <= _ALONE
+    alone = held_by_at_most(1, [t._node])
     node = t._node
     leaf = rebindable(node)
     if node.storage is buffer and not leaf:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import is_
-from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -24,6 +23,7 @@ from minigrad.engine.storage import Spares
 from minigrad.handles import Changes, changes
 from minigrad.mixins.memory import datas, pass_on
 from minigrad.ops.kinds import type_of
+from minigrad.ownership import held_by_at_most
 from minigrad.runtime.device import Buffer
 from minigrad.runtime.host import address_of
 from minigrad.tensor import Tensor
@@ -33,22 +33,6 @@ if TYPE_CHECKING:
     from minigrad.engine.prepared_opencl import PreparedQueue
 
 
-def _counts(objects: list[Any]) -> list[int]:
-    return list(map(getrefcount, objects))
-
-
-class _Holder:
-    __slots__ = ("held",)
-
-
-def _calibrate() -> int:
-    """What `_counts` says of a value that one attribute and the counted list hold."""
-    holder = _Holder()
-    holder.held = object()  # type: ignore[attr-defined]
-    return _counts([holder.held])[0]  # type: ignore[attr-defined]
-
-
-_LISTED = _calibrate()
 _NOTHING: dict[str, int] = {}
 
 
@@ -243,9 +227,8 @@ class Steady:
             del grads
             more = [t._node for t in leaves]
             # A gradient that somebody else holds keeps its value when its owner gets the next one.
-            counts = _counts(leaves)
             given = [leaves[k] for k in self.given]
-            if any([counts[k] > _LISTED for k in self.given]) or \
+            if given and not held_by_at_most(2, given) or \
                     any([t._requires_grad or t._grad is not None for t in given]):
                 return False
             del given
@@ -262,8 +245,8 @@ class Steady:
         if addresses != self.addresses:
             return False
         if self.alone:
-            held = _counts(nodes), _counts(buffers)
-            return all([max([counts[k] for k in self.alone]) <= _LISTED for counts in held])
+            nodes, buffers = [nodes[k] for k in self.alone], [buffers[k] for k in self.alone]
+            return held_by_at_most(1, nodes) and held_by_at_most(1, buffers)
         return True
 
 

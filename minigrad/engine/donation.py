@@ -1,17 +1,14 @@
 """Which buffers an assign may overwrite: those that nobody else can read any more (docs/architecture.md, versions)."""
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from itertools import chain
 
-from minigrad.dtype import float32
 from minigrad.engine.transfer import cloned
 from minigrad.handles import live
-from minigrad.ops.elementwise import NEG
-from minigrad.ops.kinds import type_of
-from minigrad.ops.node import Node, apply, leaf
-from minigrad.ops.storage import ALIASES, BUFFER, DETACH
+from minigrad.ops.node import Node
+from minigrad.ops.storage import ALIASES
+from minigrad.ownership import held_by_at_most, holders
 from minigrad.scheduler.graph import Graph, build_graph, resolve
 
 
@@ -22,30 +19,9 @@ def outside_references(graph: Graph) -> dict[int, int]:
     """
     aliases = graph.aliases
     lazy = [n.inputs for n in graph.nodes if n.storage is None]
-    inside = Counter(map(id, chain(chain.from_iterable(lazy), [a.inputs[0] for a in aliases])))
-    outside = {}
-    for found, own in ((graph.nodes, _OWN_REFERENCES), (aliases, _OWN_REFERENCES_OF_ALIASES)):
-        for key, count in zip(map(id, found), map(sys.getrefcount, found), strict=True):
-            outside[key] = count - own - inside[key]
-    return outside
-
-
-_OWN_REFERENCES = _OWN_REFERENCES_OF_ALIASES = 0
-"""What the count above itself holds of a Node: the graph's lists and the call's argument. Calibrated below."""
-
-
-def _calibrate() -> tuple[int, int]:
-    """References that graph and count hold themselves, measured on a leaf and an alias that nothing else holds."""
-    inner = leaf(BUFFER, type_of((), float32, "CPU"), object(), {})
-    alias = apply(DETACH, inner, id=-1)
-    keys = id(inner), id(alias)
-    graph = build_graph([apply(NEG, alias)])
-    del inner, alias
-    outside = outside_references(graph)
-    return outside[keys[0]], outside[keys[1]]
-
-
-_OWN_REFERENCES, _OWN_REFERENCES_OF_ALIASES = _calibrate()
+    inside = Counter(map(id, chain(chain.from_iterable(lazy), [a.inputs[0] for a in aliases], graph.position)))
+    found = chain(zip(graph.nodes, holders(graph.nodes), strict=True), zip(aliases, holders(aliases), strict=True))
+    return {id(n): count - inside[id(n)] for n, count in found}
 
 
 def graph_with_assigns(targets: list[Node]) -> tuple[Graph, list[Node], set[Node]]:
@@ -84,7 +60,7 @@ def overwritten_leaf(assign: Node, outside: dict[int, int]) -> Node | None:
         old = old.inputs[0]
     if old.storage is None or outside[id(old)] > 0:
         return None
-    if sys.getrefcount(old.storage) > 2:
+    if not held_by_at_most(1, [old.storage]):
         old.storage = cloned(old.storage)
     return old
 

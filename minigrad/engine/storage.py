@@ -4,7 +4,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from sys import getrefcount
 from typing import Any
 from weakref import ref
 
@@ -15,6 +14,7 @@ from minigrad.ops.kinds import type_of
 from minigrad.ops.node import Node, leaf
 from minigrad.ops.op import Shape
 from minigrad.ops.storage import BUFFER
+from minigrad.ownership import held_by_at_most
 from minigrad.runtime.device import Buffer, Device
 from minigrad.runtime.host import address_of
 
@@ -76,7 +76,7 @@ class Spares:
         for node in self.nodes:
             # Who else looks at this Node meanwhile is counted, and counts us: no two threads take one.
             buffer = node.storage
-            if getrefcount(node) == IN_A_LIST and getrefcount(buffer) == IN_A_LIST:
+            if held_by_at_most(2, [node, buffer]):
                 buffer.version += 1
                 return node
         return self._new()
@@ -148,16 +148,6 @@ def settle_down(node: Node) -> None:
         buffer.home.let_go(node)
         buffer.home = None
 
-
-def _calibrate() -> int:
-    """What `getrefcount` says of an object that a list and a variable hold."""
-    for held in [object()]:
-        count = getrefcount(held)
-    return count
-
-
-IN_A_LIST = _calibrate()
-"""References to what nobody but a list and a variable holds."""
 
 arenas: dict[str, Owned] = {}
 """The memory for temporaries by the name of its device: ask `arena`."""

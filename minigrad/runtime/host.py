@@ -10,13 +10,13 @@ import threading
 import weakref
 from collections.abc import Iterable
 from functools import lru_cache
-from sys import getrefcount
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
 from minigrad.errors import DeviceError, InternalError
+from minigrad.ownership import held_by_at_most
 from minigrad.runtime.device import Buffer, Device, Launch, Program
 from minigrad.runtime.large_pages import LargePages
 from minigrad.target import Target
@@ -100,10 +100,9 @@ class HostMemory:
         handle, address, buffer.handle, buffer.address = buffer.handle, buffer.address, None, 0
         if handle is None or buffer.base is not None or buffer.offset:
             return
-        # A numpy view of the handle refers to the handle or to the array below it: count who holds either one
-        # (here: our variable, the call's argument; and the handle's `base`).
+        # A numpy view of the handle refers to the handle or to the array below it.
         below = handle.base
-        if not isinstance(below, ndarray) or getrefcount(handle) > 2 or getrefcount(below) > 3:
+        if not isinstance(below, ndarray) or not held_by_at_most(1, [handle]) or not held_by_at_most(2, [below]):
             return
         size = handle.nbytes
         with self._free_lock:
