@@ -38,7 +38,9 @@ from typing import Any
 
 from minigrad.errors import ConfigError
 
-_DEVICE = re.compile(r"CPU|NUMPY|CL(:.+)?|(AMD|NV):\w+", re.IGNORECASE)
+DEVICE_NAME = re.compile(r"CPU|NUMPY|CL(:.+)?|(AMD|NV):\w+", re.IGNORECASE)
+added_devices: set[str] = set()
+"""Names of the devices that users add (minigrad.devices), which settings may name besides."""
 CPU_LEVELS = ("native", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
@@ -79,7 +81,7 @@ class Config:
 
     def __post_init__(self) -> None:
         for name in (self.device, *self.test_devices):
-            if not isinstance(name, str) or not _DEVICE.fullmatch(name):
+            if not isinstance(name, str) or not DEVICE_NAME.fullmatch(name) and name not in added_devices:
                 expected = "a device CPU, NUMPY, CL or CL:<index or part of a name>"
                 raise ConfigError(f"[config] expected {expected}, got {name!r}")
         limits = (("threads", 1, 1024), ("cache_limit_mb", 0, 1 << 20), ("packed_mb", 0, 1 << 20),

@@ -5,7 +5,7 @@ whatever layer of a network they came from; the device compiles programs while f
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import length_hint
@@ -26,6 +26,8 @@ from minigrad.target import Target
 
 MAX_EXECUTABLES = 4096
 _executables: dict[tuple[str, Function], Any] = {}
+renderers: dict[str, Callable[[Function, Target], Program]] = {}
+"""What writes programs in the languages that users add (minigrad.devices)."""
 
 
 @dataclass(slots=True)
@@ -44,6 +46,8 @@ def render(function: Function, target: Target) -> Program:
 
 
 def _render(function: Function, target: Target) -> Program:
+    if target.language in renderers:
+        return renderers[target.language](function, target)
     if target.language == "llvm":
         from minigrad.codegen.render.llvm import render_llvm
 
@@ -78,6 +82,13 @@ def compile_kernels(kernels: Iterable[Kernel], device: Device, load: bool = True
     stats.render_s += maker.render_s
     stats.compile_s += perf_counter() - start - maker.wait_s - maker.lower_s - maker.render_s
     return [Compiled(k, [found[s.function] for s in k.stages]) for k in maker.staged]
+
+
+def forget_executables(device: str) -> None:
+    """Drops what was rendered, and what was compiled for a device that is taken out."""
+    render.cache_clear()
+    for key in [k for k in _executables if k[0] == device]:
+        del _executables[key]
 
 
 class _Maker:
