@@ -69,3 +69,22 @@ def test_lbfgs_goes_outside_and_its_closure_may_be_captured() -> None:
     captured = jit(closure)
     losses = [float(optimizer.step(captured)) for _ in range(4)]
     assert losses[-1] < 1e-3 < losses[0] and np.isfinite(losses).all()
+
+
+@pytest.mark.parametrize("args,reason", [
+    ((Tensor([1.0, 2.0, 3.0]), 2), "'x' has shape [3], and had [2]; a size that changes may be a Variable"),
+    ((Tensor([1, 2]), 2), "'x' has type int32, and had float32"),
+    ((Tensor([1.0, 2.0], requires_grad=True), 2),
+     "'x' has another gradient or requires_grad, or is another argument too"),
+    ((Tensor([1.0, 2.0]), 3), "'k' changed from 2 to 3; make it a Variable or a Tensor if it changes often"),
+    ((Tensor([1.0, 2.0]), 0.5), "'k' changed from 2 to 0.5; make it a Variable or a Tensor if it changes often"),
+    ((Tensor([1.0, 2.0]), None), "'k' changed; make it a Variable or a Tensor if it changes often"),
+], ids=["shape", "type", "requires_grad", "number", "float", "none"])
+def test_the_reason_of_another_capture_says_what_changed(args: tuple[Tensor, object], reason: str) -> None:
+    @jit
+    def f(x: Tensor, k: float | None) -> Tensor:
+        return x * (k or 1)
+
+    f(Tensor([1.0, 2.0]), 2)
+    f(*args)
+    assert f.last_reason == reason

@@ -211,7 +211,7 @@ def test_too_many_captures_run_eagerly_and_say_so():
 
     for k in range(3):
         assert f(Tensor([1.0]), k).tolist() == [1 + k]
-    with pytest.warns(RuntimeWarning, match="'position' changed; make it a Variable"):
+    with pytest.warns(RuntimeWarning, match="'position' changed from 2 to 3; make it a Variable"):
         assert f(Tensor([1.0]), 3).tolist() == [4]
     assert f(Tensor([1.0]), 4).tolist() == [5]
     assert f(Tensor([2.0]), 1).tolist() == [3]

@@ -1,5 +1,7 @@
-"""What to do instead of reading values while a function is captured."""
+"""What to do instead of reading values while a function is captured, and where it is captured again and again."""
 from __future__ import annotations
+
+from typing import Any
 
 _CHOICE = "choose with condition.where(a, b) for any value of the condition, or decide before the call"
 _SHAPE = "its result has as many elements as values say: keep the shape, as in mask.where(x, 0), or call it outside"
@@ -20,3 +22,28 @@ def advice_for(call: str) -> str:
     name = call.removesuffix("()")
     found = _ADVICE.get(name) or _ADVICE.get(name.rpartition(".")[2])
     return found or "return the tensor and read it outside; what the next call needs can stay a Tensor"
+
+
+def change_of(name: str, before: Any, now: Any) -> str:
+    """How something that a function reads differs between two calls, by its keys there (`arguments`), and what to do
+    where it often does. `before` is None where there was nothing of that name."""
+    if _kind(before) == _kind(now) == "Tensor":
+        for what, old, new in zip(("shape", "type", "device"), before[1:], now[1:], strict=False):
+            if what == "shape" and old != new:
+                return f"{name!r} has shape {list(new)}, and had {list(old)}; a size that changes may be a Variable"
+            if old != new:
+                return f"{name!r} has {what} {new}, and had {old}"
+        return f"{name!r} has another gradient or requires_grad, or is another argument too"
+    old, new = _plain(before), _plain(now)
+    values = f" from {old} to {new}" if old and new else ""
+    return f"{name!r} changed{values}; make it a Variable or a Tensor if it changes often"
+
+
+def _kind(key: Any) -> Any:
+    return key[0] if type(key) is tuple and key else None
+
+
+def _plain(key: Any) -> str:
+    """A number or a string as it is written, '' for anything else."""
+    kind = _kind(key)
+    return key[1] if kind == "float" else repr(key[1]) if kind in ("int", "bool", "str") else ""

@@ -24,6 +24,7 @@ from typing import Any
 from weakref import ref
 
 from minigrad import random
+from minigrad.capture.advice import change_of
 from minigrad.capture.arguments import Arguments
 from minigrad.capture.check import checked_replay
 from minigrad.capture.expected import MISS, Call, Expected
@@ -213,11 +214,12 @@ class Captures:
         """What is different from the capture that is most like this call."""
         if not self._seen:
             return "first call"
-        changes = [[name for (name, value), before in zip(named, seen, strict=False) if before != (name, value)]
-                   for seen in self._seen]
+        changes = [[(now, before) for now, before in zip(named, seen, strict=False) if before != now]
+                   for seen in reversed(self._seen)]
         least = min(changes, key=len)
         if least:
-            return f"{least[0]!r} changed; make it a Variable or a Tensor if it changes often"
+            (name, value), (known, before) = least[0]
+            return change_of(name, before if known == name else None, value)
         return "a setting or the number of arguments changed, or an earlier capture did not hold"
 
     def _note(self, reason: str) -> None:
