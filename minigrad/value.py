@@ -11,7 +11,7 @@ A `Value` is immutable and interned, so equal expressions are one object and `is
 
 Semantics, the same on every backend and in the interpreters:
   - integers wrap; `idiv`/`irem` truncate like C and must not be reached with divisor 0 or INT_MIN / -1, shifts must
-    stay under the width: `ops` builds selects around them (ALGORITHMS 14);
+    stay under the width: `ops/scalars.py` builds selects around them;
   - `cast` float to int truncates, saturates and maps NaN to 0; int to narrower int wraps; anything to bool is `!= 0`;
     bfloat16 and float16 round to nearest even;
   - `max`/`min` give NaN if either operand is NaN; comparisons are IEEE (`ne` is true for NaN);

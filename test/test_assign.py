@@ -1,4 +1,4 @@
-"""Versions and assign (ALGORITHMS 9): a slice is a value, old versions stay readable, in place where that is safe."""
+"""Versions and assign: a slice is a value, old versions stay readable, in place where that is safe."""
 import gc
 from typing import Any
 

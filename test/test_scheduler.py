@@ -337,7 +337,7 @@ def test_chain_of_matmuls_needs_two_temporaries():
     assert plan_memory(sizes, [s.values for s in made.steps]).nbytes == 2 * 64 * 64 * 4
 
 
-# ---- gradient of a window by data (ALGORITHMS 5) ----
+# ---- gradient of a window by data ----
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3])

@@ -232,7 +232,7 @@ def _check_coverage(kernel: Kernel) -> None:
 
 
 def _check_updates(kernel: Kernel) -> None:
-    """An updated buffer is read only at the element that is being stored (ALGORITHMS 9)."""
+    """An updated buffer is read only at the element that is being stored."""
     updated = {p.name for p in kernel.params if p.mode == "inout"}
     if not updated:
         return

@@ -1,4 +1,4 @@
-"""Reductions are monoids: a start value and an associative combination (ALGORITHMS 3)."""
+"""Reductions are monoids: a start value and an associative combination."""
 from __future__ import annotations
 
 from dataclasses import dataclass

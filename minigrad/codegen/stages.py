@@ -1,4 +1,4 @@
-"""Kernel -> stages: loop nests with a device-wide barrier between them, and the scratch they share (ALGORITHMS 3).
+"""Kernel -> stages: loop nests with a device-wide barrier between them, and the scratch they share.
 
 The pipeline, each line with its reason:
 

@@ -1,4 +1,4 @@
-"""Which buffers an assign may overwrite: those that nobody else can read any more (docs/architecture.md, versions)."""
+"""Which buffers an assign may overwrite: those that nobody else can read (docs/decisions/0013-assign-is-pure.md)."""
 from __future__ import annotations
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Which Nodes run together: the fusion pass (ALGORITHMS 6, rules 1-3 of ARCHITECTURE 4).
+"""Which Nodes run together: the fusion pass (docs/decisions/0014-fusion-in-one-pass.md).
 
 Nodes are met users first. Each one either joins the group of the kernel that uses it, or is materialised: it becomes
 the root of a group of its own. What decides is how it is accessed there, as index expressions over the root's domain:

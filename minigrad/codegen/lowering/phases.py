@@ -1,4 +1,4 @@
-"""Phases of a strided gradient: divisibility guards out of the loops (ALGORITHMS 5).
+"""Phases of a strided gradient: divisibility guards out of the loops.
 
 Before:  for p<9:  y[p] = sum(k<3: (g[(p-k)//2, k] else 0 if p-k >= 0 and ... and -((p-k)%2) >= 0))
 After:   for p<5:  y[2*p]   = sum(k<2: (g[p-k, 2*k] else 0 if p-k >= 0 and ...))

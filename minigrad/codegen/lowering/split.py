@@ -1,4 +1,4 @@
-"""Splitting on demand: floor and modulo out of index maps (ALGORITHMS 2).
+"""Splitting on demand: floor and modulo out of index maps (docs/decisions/0006-indices-without-views.md).
 
 Before:  for i<12: y[i] = x[i%4, i//4]
 After:   for i_1<3, i_0<4: y[4*i_1+i_0] = x[i_0, i_1]
