@@ -1,5 +1,6 @@
 """Imports go down only: every import under minigrad/ is checked against the table of layers in docs/architecture.md."""
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,15 @@ def test_imports_go_down() -> None:
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         found += violations(path.read_text(), module)
     assert not found, "\n".join(found)
+
+
+def test_the_page_has_the_same_table_of_layers() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    stated = {part: int(layer) for layer, parts in re.findall(r"^\| (\d) \| `([^`]*)` \|", page, re.MULTILINE)
+              for part in parts.split()}
+    package = ROOT / "minigrad"
+    parts = {path.stem for path in package.glob("*.py")} | {path.parent.name for path in package.glob("*/*.py")}
+    assert stated == {part: LEVEL[part] for part in parts - {"__init__"}}
 
 
 def test_lines_have_120_columns_at_most() -> None:
