@@ -151,17 +151,17 @@ def test_prepared_list_is_replayed_with_new_arguments(device):
     [up, turn] = device.load([increment(), reverse()])
     n = 500
     a, b, c = (device.wrap(np.zeros(n, np.int64)) for _ in range(3))
-    prepared = device.prepare([Launch(up, (a,), n, work=1e6), Launch(turn, (b, a, n), n, work=1e6)])
+    kept = device.keep([Launch(up, (a,), n, work=1e6), Launch(turn, (b, a, n), n, work=1e6)], [(0,), (1, 0)])
     for _ in range(3):
-        device.run(prepared)
+        kept.run()
     assert (a.base == 3).all() and (b.base == 4).all()
-    prepared.set_argument(1, 0, c)
-    prepared.set_argument(1, 2, 1)
-    prepared.set_extent(1, 1)
-    device.run(prepared)
+    kept.set_addresses([[kept.place(1, 0)]], [address_of(c)])
+    kept.set_number([kept.place(1, 2)], 1)
+    kept.set_extent(1, 1)
+    kept.run()
     assert c.base.tolist() == [5] + [0] * (n - 1) and (b.base == 4).all()
-    with pytest.raises(InternalError, match=r"\[prepare\] expected a launch without a table, got increment"):
-        device.prepare([Launch(up, (), 0, (((a,), 1),))]).set_extent(0, 2)
+    with pytest.raises(InternalError, match="alone and has no table, got launch 0"):
+        device.keep([Launch(up, (), 0, (((a,), 1),))], [(0,)]).set_extent(0, 2)
 
 
 def test_nothing_to_launch(device):

@@ -7,10 +7,12 @@ import pytest
 from conftest import needs_device
 
 from minigrad import Tensor, Variable, config, jit, nn, optim
-from minigrad.engine.prepared_opencl import PreparedQueue
+from minigrad.engine.prepared import PreparedPlan
 from minigrad.errors import CompileError
 from minigrad.nn.state import get_parameters
 from minigrad.program import Program
+from minigrad.runtime.device import Launch
+from minigrad.runtime.host import address_of
 from minigrad.runtime.opencl import Executable, OpenCL, open_device
 from minigrad.runtime.opencl_chain import CHUNKS, LONGEST, SAVED, Planned, Table, chain_program, chains_of, chunk_of
 
@@ -89,15 +91,15 @@ def test_each_launch_sees_what_those_before_it_wrote(device, monkeypatch, groups
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(groups))
     turn, = device.load([TURN])
     count, n, work = 300, 1000, LONGEST
-    prepared = device.prepare([Planned(turn, (k % 2, 1 - k % 2), work, False) for k in range(count)])
-    assert len(prepared.work()) == 1
     buffers = [device.alloc(4 * n + 64), device.alloc(4 * n + 64)]
+    launches = [Launch(turn, (*buffers, 1, 2.5, True, -7.0, 2**64 - 1), n, work=work) for _ in range(count)]
+    kept = device.keep(launches, [(k % 2, 1 - k % 2) for k in range(count)])
+    assert len(kept.work()) == 1
+    addresses = [address_of(b) + 8 for b in buffers]
     for k in range(count):
-        prepared.set_buffer([(k, 0)], k % 2, buffers[k % 2].handle, 8)
-        prepared.set_buffer([(k, 1)], 1 - k % 2, buffers[1 - k % 2].handle, 8)
-        for at, value in enumerate((-k, 2.5, True, -7.0, 2**64 - 1), 2):
-            prepared.set_number([(k, at)], value)
-        prepared.set_extents([k], n - k % 3)
+        kept.set_addresses([[kept.place(k, 0)], [kept.place(k, 1)]], addresses[::1 - k % 2 * 2])
+        kept.set_number([kept.place(k, 2)], -k)
+        kept.set_extent(k, n - k % 3)
     x = np.arange(n + 16, dtype=np.int32)
     for _ in range(3):
         for buffer in buffers:
@@ -107,14 +109,14 @@ def test_each_launch_sees_what_those_before_it_wrote(device, monkeypatch, groups
             m = n - k % 3
             with np.errstate(over="ignore"):
                 expected[k % 2][2:2 + m] = expected[1 - k % 2][2:2 + m][::-1] * 3 + np.int32(2 + 1 - 7 + 15 - k)
-        device.run(prepared)
+        kept.run()
         for buffer, want in zip(buffers, expected, strict=True):
             got = np.empty(n + 16, np.int32)
             device.copy_out(buffer, got)
             np.testing.assert_array_equal(got, want)
 
 
-def prepared_of(function: object) -> PreparedQueue:
+def prepared_of(function: object) -> PreparedPlan:
     """That of the one plan of a captured function."""
     step, = function._own._kept[0].recording.steps  # type: ignore[attr-defined]
     return step.prepared
@@ -146,7 +148,7 @@ def test_a_replay_in_chains_equals_one_launch_by_launch(device, monkeypatch):
         call, step, caches = deep(device.name)
         kept = [call(x, at) for at, x in enumerate(inputs)]
         found.append([*[k.numpy() for k in kept], *[c.numpy() for c in caches]])
-        launches = prepared_of(step).launches
+        launches = prepared_of(step).kept
         assert len(launches.launches) >= 26 and any(c.steady is not None for c in step._own._kept)
         assert len(launches.work()) <= 4 if groups else len(launches.work()) == len(launches.launches)
     for chained, alone in zip(*found, strict=True):
@@ -178,7 +180,7 @@ def test_the_updates_of_an_optimizer_are_one_launch(device, monkeypatch):
         tensors = Tensor(x, device=device.name), Tensor(y, device=device.name)
         losses = [step(*tensors).numpy() for _ in range(4)]
         found.append([*losses, *[p.numpy() for p in get_parameters(layers)]])
-        launches = prepared_of(step).launches
+        launches = prepared_of(step).kept
         if groups:
             assert len(launches.work()) * 4 < len(launches.launches)
     for chained, alone in zip(*found, strict=True):
@@ -192,7 +194,7 @@ def test_launches_run_alone_where_a_chain_does_not_compile(device, monkeypatch):
     monkeypatch.setattr(device, "chain_kernels", refuse)
     call, step, _ = deep(device.name)
     first = [call(np.ones((1, 48), np.float32), 3).numpy() for _ in range(3)]
-    assert prepared_of(step).launches.chains == [] and len(prepared_of(step).launches.work()) >= 26
+    assert prepared_of(step).kept.chains == [] and len(prepared_of(step).kept.work()) >= 26
     assert np.array_equal(first[1], first[2])
 
 

@@ -289,11 +289,10 @@ def test_of_several_devices_that_match_the_newest_driver_is_meant(monkeypatch):
 
 def test_replays_set_only_the_arguments_that_change(device, monkeypatch):
     from minigrad import Variable, jit
-    from minigrad.runtime.opencl_prepared import PreparedLaunches
+    from minigrad.runtime.opencl_prepared import KeptLaunches
 
-    real, calls = PreparedLaunches.set_buffer, []
-    monkeypatch.setattr(PreparedLaunches, "set_buffer",
-                        lambda self, places, *rest: calls.extend(places) or real(self, places, *rest))
+    real, calls = KeptLaunches._set_buffer, []
+    monkeypatch.setattr(KeptLaunches, "_set_buffer", lambda self, *place: calls.append(place) or real(self, *place))
     random = np.random.default_rng(3)
     weight = Tensor(random.standard_normal((8, 8), np.float32), device=device.name).realize()
 

@@ -16,6 +16,7 @@ from minigrad.errors import InternalError
 from minigrad.runtime.commands import CHUNKS
 from minigrad.runtime.cpu import CPU
 from minigrad.runtime.device import Buffer, Launch
+from minigrad.runtime.host import address_of
 
 
 def buffer_of(device: CPU, array: np.ndarray) -> Buffer:
@@ -82,17 +83,18 @@ def test_a_group_runs_every_launch_between_its_neighbours(threads, work):
     a, b, c, d, e = (buffer_of(device, np.zeros(k, np.int64)) for k in (n, n, m, n, m))
     group = [Launch(turn, (b, a, n), n, work=work, group=3), Launch(up, (c,), m, work=work, group=3),
              Launch(scratch, (d,), 1, work=work, group=3)]
-    prepared = device.prepare([Launch(up, (a,), n), *group, Launch(turn, (a, b, n), n, group=4)])
-    assert prepared.count == 3 and len(prepared.rows) == 5
+    kept = device.keep([Launch(up, (a,), n), *group, Launch(turn, (a, b, n), n, group=4)],
+                       [(0,), (1, 0), (2,), (3,), (0, 1)])
+    assert kept.table.count == 3 and len(kept.table.rows) == 5
     for _ in range(50):
-        device.run(prepared)
+        kept.run()
     assert (contents(device, a) == 150).all() and (contents(device, b) == 149).all()
     assert (contents(device, c) == 50).all() and not contents(device, d).any()
-    prepared.set_argument(2, 0, e)
-    device.run(prepared)
+    kept.set_addresses([[kept.place(2, 0)]], [address_of(e)])
+    kept.run()
     assert (contents(device, c) == 50).all() and (contents(device, e) == 1).all()
-    with pytest.raises(InternalError, match=r"\[prepare\] expected a launch that is alone, got one of a group: 2"):
-        prepared.set_extent(2, 1)
+    with pytest.raises(InternalError, match="alone and has no table, got launch 2"):
+        kept.set_extent(2, 1)
     with pytest.raises(InternalError, match=r"\[prepare\] expected launches without tables in a group, got increment"):
         device.prepare([Launch(up, (a,), n, group=0), Launch(up, (), 0, (((c,), 1),), group=0)])
 

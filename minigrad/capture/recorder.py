@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
 from minigrad.capture.advice import advice_for
@@ -20,9 +20,6 @@ from minigrad.engine.prepared import PreparedPlan, prepare
 from minigrad.engine.transfer import cloned
 from minigrad.errors import CaptureError
 from minigrad.runtime.device import Buffer
-
-if TYPE_CHECKING:
-    from minigrad.engine.prepared_opencl import PreparedQueue
 
 Place = tuple[int, bool]
 """Which of the Tensors that a capture knows, and whether its `.grad` is meant."""
@@ -52,7 +49,7 @@ class PlanStep:
     dims: dict[str, int]
     highest: dict[str, int]
     last_use: tuple[int, ...] = ()
-    prepared: PreparedPlan | PreparedQueue | None = None
+    prepared: PreparedPlan | None = None
     tried: bool = False
 
     def numbers_of(self, entry: Entry) -> dict[int, float]:

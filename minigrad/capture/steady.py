@@ -30,7 +30,6 @@ from minigrad.tensor import Tensor
 
 if TYPE_CHECKING:
     from minigrad.capture.replay import Capture
-    from minigrad.engine.prepared_opencl import PreparedQueue
 
 
 _NOTHING: dict[str, int] = {}
@@ -43,7 +42,7 @@ class Steady:
     arguments, then the guards. While `changes.mark` stays `mark`, nothing has happened to any cell.
     """
 
-    def __init__(self, capture: Capture, step: PlanStep, prepared: PreparedPlan | PreparedQueue, guards: list[Tensor]):
+    def __init__(self, capture: Capture, step: PlanStep, prepared: PreparedPlan, guards: list[Tensor]):
         self.step, self.prepared = step, prepared
         self.size, self.drawn, self.parts = capture.recording.size, capture.drawn, capture.output
         self.derived = [derived for _, _, derived in capture.derived]

@@ -22,7 +22,6 @@ from minigrad.engine.stats import stats
 from minigrad.expr import bounds, variables
 from minigrad.interned import remember
 from minigrad.ops.node import Node, sever
-from minigrad.runtime.cpu import CPU
 from minigrad.runtime.device import Buffer, Device
 from minigrad.runtime.registry import get_device
 from minigrad.scheduler.graph import Graph, bindings, build_graph, expressions, resolve, structure
@@ -89,7 +88,7 @@ def run_again(plan: ExecutionPlan, leaves: dict[int, Buffer], numbers: dict[int,
               highest: dict[str, int]) -> list[Any]:
     """`run_plan`, from the second time on by a command table that stays."""
     plan.runs += 1
-    if plan.runs == 2 and isinstance(plan.device, CPU):
+    if plan.runs == 2 and plan.device.keeps_early:
         plan.prepared = prepare(plan, numbers, values)
     if plan.prepared is not None and not (observers and is_timing()):
         buffers = plan.prepared.run(leaves, numbers, values, highest)

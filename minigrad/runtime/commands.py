@@ -34,8 +34,9 @@ class Executable:
 class Prepared:
     """A list of launches as the executor's table: header, commands, argument words and table pieces, in one array.
 
-    It keeps the buffers of its launches alive. `set_argument` and `set_extent` change it between runs. `pointer` is the
-    table's address as the executor takes it; `admitted` the state of the pool that is ready for it.
+    It keeps the buffers of its launches alive. Words of arguments may be overwritten between runs, and extents changed
+    by `resize`. `pointer` is the table's address as the executor takes it; `admitted` the state of the pool that is
+    ready for it.
     """
 
     def __init__(self, launches: list[Launch]) -> None:
@@ -48,8 +49,6 @@ class Prepared:
         self.parallel = False
         self.rows: list[list[int]] = []
         """Per launch, where in the array the arguments of each of its rows start."""
-        self._arguments: list[int] = []
-        self._replaced: dict[tuple[int, int], Argument] = {}
         words = [0] * (HEADER_WORDS + COMMAND_WORDS * self.count)
         words[1] = self.count
         relative: list[int] = []  # positions of words that hold an index into this array, to become addresses
@@ -62,13 +61,13 @@ class Prepared:
                 total, size, chunks = self._add_group(words, relative, group, at)
             elif item.table:
                 total, size, chunks, starts = _add_table(words, relative, item, at)
-                self._note(-1, -1, starts)
+                self._note(-1, starts)
             else:
                 start = len(words)
                 words += _encode(item.executable, item.arguments)
                 words[at + 1] = start
                 relative.append(at + 1)
-                self._note(start, at, [start])
+                self._note(at, [start])
                 total = item.extent
                 size, chunks = _partition(total, item.work)
             words[at] = item.executable.address
@@ -83,8 +82,7 @@ class Prepared:
         for position in relative:
             self.words[position] = address + 8 * words[position]
 
-    def _note(self, arguments: int, command: int, rows: list[int]) -> None:
-        self._arguments.append(arguments)
+    def _note(self, command: int, rows: list[int]) -> None:
         self._commands.append(command)
         self.rows.append(rows)
 
@@ -98,7 +96,7 @@ class Prepared:
                                     f"{item.executable.program.name}")
             starts.append(len(words))
             words += _encode(item.executable, item.arguments)
-            self._note(starts[-1], -1, [starts[-1]])
+            self._note(-1, [starts[-1]])
         work = sum(item.work for item in group)
         known = all(item.work > 0 for item in group)
         words[at + 5] = len(words)
@@ -115,53 +113,19 @@ class Prepared:
         """Notes that a pool with this state, which lies at `address`, is ready for it."""
         self.admitted, self.words[0] = state, address
 
-    def set_argument(self, launch: int, index: int, value: Argument) -> None:
-        """Replaces one argument of a launch that has no table."""
-        start = self._start_of(launch)
-        encode = self.launches[launch].executable.encoders[index]
-        self.words[start + index] = address_of(value) if encode is None else encode(value)  # type: ignore[arg-type]
-        self._replaced[launch, index] = value
-
-    def set_extent(self, launch: int, extent: int) -> None:
-        """Replaces the parallel iterations of a launch that has no table and is alone; its `work` scales with them."""
-        item = self.launches[launch]
-        work = item.work * extent / item.extent if item.extent > 0 else item.work
-        size, chunks = _partition(extent, work)
-        self._set_extent(self._command_of(launch), extent, size, chunks)
-
-    def patch(self, positions: tuple[int, ...], word: int) -> None:
-        """Writes an argument word at positions counted from those in `rows`."""
-        words = self.words
-        for k in positions:
-            words[k] = word
-
     def resize(self, launch: int, extent: int, work: float) -> None:
         """Replaces the parallel iterations and the estimate of work of a launch that has no table and is alone."""
-        self._set_extent(self._command_of(launch), extent, *_partition(extent, work))
-
-    def _set_extent(self, at: int, extent: int, size: int, chunks: int) -> None:
+        at = self._commands[launch]
+        if at < 0:
+            raise InternalError(f"[prepare] expected a launch that is alone and has no table, got launch {launch}")
+        size, chunks = _partition(extent, work)
         self.words[at + 2:at + 5] = array("Q", (max(extent, 0), size, chunks))
         if chunks > 1 and not self.parallel:
             self.parallel, self.admitted = True, None
 
     def release(self) -> None:
-        """Lets go of the buffers: from now on `patch` must say where they are before each run."""
+        """Lets go of the buffers: from now on somebody else holds those whose addresses are in the table."""
         self.launches = []
-        self._replaced.clear()
-
-    def _start_of(self, launch: int) -> int:
-        start = self._arguments[launch]
-        if start < 0:
-            name = self.launches[launch].executable.program.name
-            raise InternalError(f"[prepare] expected a launch without a table, got {name}")
-        return start
-
-
-    def _command_of(self, launch: int) -> int:
-        self._start_of(launch)
-        if self._commands[launch] < 0:
-            raise InternalError(f"[prepare] expected a launch that is alone, got one of a group: {launch}")
-        return self._commands[launch]
 
 
 def _add_pieces(words: list[int], relative: list[int], executable: Executable, start: int, extent: int, longest: int,

@@ -1,13 +1,14 @@
 """The CPU device: Programs in LLVM IR, compiled by llvmlite, run by the native executor on the thread pool.
 
 A list of launches becomes one table of commands and one native call. It is synchronous: `launch` returns when the work
-is done. `prepare` keeps the table for replay, with arguments and extents that can be changed in place.
+is done. `keep` keeps the table for further runs, with arguments and extents that can be changed in place.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from operator import length_hint
+from threading import Lock
 from time import perf_counter
 
 from minigrad import config
@@ -15,7 +16,7 @@ from minigrad.errors import DeviceError
 from minigrad.runtime.amx import allow_matrix_registers
 from minigrad.runtime.caches import cache_sizes
 from minigrad.runtime.commands import Executable, Prepared
-from minigrad.runtime.device import Device, Launch, Program
+from minigrad.runtime.device import Device, Kept, Launch, Program
 from minigrad.runtime.host import HostMemory
 from minigrad.runtime.llvm_jit import Jit, Unit
 from minigrad.runtime.pool import Pool
@@ -26,6 +27,7 @@ class CPU(HostMemory, Device):
     """The host processor. Launches use as many threads as the configuration says at that moment."""
 
     name = "CPU"
+    keeps_early = True
 
     def __init__(self, threads: int | None = None) -> None:
         """`threads` fixes their number, whatever the configuration says."""
@@ -87,6 +89,10 @@ class CPU(HostMemory, Device):
         pool.run(prepared.pointer)
         self._elapsed += perf_counter() - start
 
+    def keep(self, launches: list[Launch], memories: list[tuple[int, ...]]) -> KeptTable:
+        """One command table that stays."""
+        return KeptTable(self, launches)
+
     def synchronize(self) -> None:
         """Nothing is ever queued: launches return when they are done."""
 
@@ -94,6 +100,46 @@ class CPU(HostMemory, Device):
         """0 when it is first asked: launches are timed from then on."""
         seconds, self._elapsed, self.timed = self._elapsed, 0.0, True
         return seconds
+
+
+class KeptTable(Kept):
+    """A command table whose words are rewritten; a place is the position of a word."""
+
+    def __init__(self, device: CPU, launches: list[Launch]) -> None:
+        self.device, self.table = device, device.prepare(launches)
+        rows = [(launch, start) for launch, starts in enumerate(self.table.rows) for start in starts]
+        self._starts = [start for _, start in rows]
+        self._launches = [(launch, launches[launch].work) for launch, _ in rows]
+        self._encoders = {start + at: encode for launch, start in rows
+                          for at, encode in enumerate(launches[launch].executable.encoders) if encode is not None}
+        self.table.release()
+
+    @property
+    def lock(self) -> Lock:
+        return self.device.pool.lock
+
+    def place(self, row: int, argument: int) -> int:
+        return self._starts[row] + argument
+
+    def set_addresses(self, places: Sequence[Sequence[int]], addresses: Sequence[int]) -> None:
+        words = self.table.words
+        for positions, address in zip(places, addresses, strict=True):
+            for at in positions:
+                words[at] = address
+
+    def set_number(self, places: Sequence[int], value: int | float) -> None:
+        for at in places:
+            self.table.words[at] = self._encoders[at](value)
+
+    def set_extent(self, row: int, extent: int) -> None:
+        launch, work = self._launches[row]
+        self.table.resize(launch, extent, work)
+
+    def address(self, place: int) -> int:
+        return self.table.words[place]
+
+    def run(self, threads: int = 0) -> None:
+        self.device.run_locked(self.table, threads)
 
 
 @lru_cache(maxsize=1)

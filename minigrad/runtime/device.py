@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress, product
 from operator import not_
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -69,12 +70,47 @@ def grouped(launches: Sequence[Launch]) -> list[list[Launch]]:
     return found
 
 
+class Kept(ABC):
+    """Launches whose arguments stay set: only what changed is written before a run. `lock` is held by who writes and
+    runs. A place is one argument of one row, as `place` gives it."""
+
+    @property
+    @abstractmethod
+    def lock(self) -> Lock:
+        """What keeps other threads from writing."""
+
+    @abstractmethod
+    def place(self, row: int, argument: int) -> Any:
+        """Where an argument of a row stands."""
+
+    @abstractmethod
+    def set_addresses(self, places: Sequence[Sequence[Any]], addresses: Sequence[int]) -> None:
+        """Buffers that begin at these addresses, each at all of its places."""
+
+    @abstractmethod
+    def set_number(self, places: Sequence[Any], value: int | float) -> None:
+        """A scalar or a dim, in the type that each program takes."""
+
+    @abstractmethod
+    def set_extent(self, row: int, extent: int) -> None:
+        """The parallel iterations, one or more, of a row that is a launch of its own."""
+
+    @abstractmethod
+    def address(self, place: Any) -> int:
+        """What `set_addresses` last wrote at a place."""
+
+    @abstractmethod
+    def run(self, threads: int = 0) -> None:
+        """Runs, or queues, all launches. `threads` are those of the configuration, where the caller has looked."""
+
+
 class Device(ABC):
     """A place that runs Programs. `name` is canonical ('CPU', 'CL:0'); `queues` says whether `launch` may return before
-    the work is done."""
+    the work is done; `keeps_early` whether launches are worth keeping as soon as they run again (`keep`)."""
 
     name: str
     queues = True
+    keeps_early = False
     _targets: dict[tuple[bool, ...], Target]
 
     @property
@@ -122,6 +158,14 @@ class Device(ABC):
     @abstractmethod
     def launch(self, launches: list[Launch]) -> None:
         """Queues the launches in order; returns without waiting for them where the device can."""
+
+    def keep(self, launches: list[Launch], memories: list[tuple[int, ...]]) -> Kept | None:
+        """Launches that will run again and again with other arguments, or None where the device gains nothing by it.
+
+        Buffers among their arguments are stand-ins: addresses are set before the first run. `memories` has, for each
+        row (of all launches in order, tables row by row), the number of the memory that each of its buffers is part of.
+        """
+        return None
 
     @abstractmethod
     def synchronize(self) -> None:

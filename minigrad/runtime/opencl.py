@@ -17,9 +17,8 @@ from minigrad.runtime.device import Buffer, Device, Launch, Program
 from minigrad.runtime.host import bucket_size
 from minigrad.runtime.opencl_ahead import compile_ahead
 from minigrad.runtime.opencl_build import Builder, scalar_type
-from minigrad.runtime.opencl_chain import Planned
 from minigrad.runtime.opencl_devices import DeviceInfo, devices, find_device
-from minigrad.runtime.opencl_prepared import PreparedLaunches
+from minigrad.runtime.opencl_prepared import KeptLaunches
 from minigrad.runtime.opencl_quirks import FINISH_SKIPS_FLUSHED, GROUPS_GO_ON, WALL_TIME
 
 __all__ = ["DeviceInfo", "Executable", "OpenCL", "devices", "open_device"]
@@ -250,26 +249,26 @@ class OpenCL(Device):
             except self._cl.Error as e:
                 raise DeviceError(f"[{self.name}] the driver refused a launch: {_words(e)}") from None
 
-    def prepare(self, launches: list[Planned]) -> PreparedLaunches:
-        """Launches, in order, that keep their arguments, for `run`."""
+    def keep(self, launches: list[Launch], memories: list[tuple[int, ...]]) -> KeptLaunches:
+        """Kernel objects that keep their arguments; tables are taken apart."""
         with self._lock:
-            return PreparedLaunches(self, launches)
+            return KeptLaunches(self, launches, memories)
 
     def chain_kernels(self, program: Program, count: int) -> list[Any]:
         """So many kernel objects of a chain's program. Raises CompileError."""
         kernel = self._builder.kernels([program])[0]
         return [kernel, *[self._cl.Kernel(kernel.program, program.name) for _ in range(count - 1)]]
 
-    def run(self, prepared: PreparedLaunches) -> None:
-        """Queues prepared launches; returns without waiting. Their time is that from the start of the first to the end
-        of the last: asking for each one's costs as much as queuing it."""
+    def run(self, kept: KeptLaunches) -> None:
+        """Queues launches that are kept; returns without waiting. Their time is that from the start of the first to the
+        end of the last: asking for each one's costs as much as queuing it."""
         _check_process(self.name)
         with self._lock:
             if self._busy_since is None:
                 self._busy_since = time.perf_counter()
-            enqueue, queue, work = self._cl.enqueue_nd_range_kernel, self._queue, prepared.work()
+            enqueue, queue, work = self._cl.enqueue_nd_range_kernel, self._queue, kept.work()
             try:
-                prepared.upload(queue)
+                kept.upload(queue)
                 for at in range(0, len(work), LAUNCHES_PER_FLUSH):
                     part = work[at:at + LAUNCHES_PER_FLUSH]
                     first = last = enqueue(queue, *part[0])

@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from minigrad.errors import CompileError, InternalError
+from minigrad.runtime.device import Buffer, Kept, Launch
 from minigrad.runtime.opencl_chain import LINE, Planned, Table, chain_program, chains_of, word_of
 
 if TYPE_CHECKING:
@@ -23,23 +25,46 @@ OTHER_ARGUMENTS = 4
 """Those of a chain's kernel before its memories."""
 
 
-class PreparedLaunches:
-    """A list of launches for many runs. Every argument has to be set before the first one.
+class KeptLaunches(Kept):
+    """Launches for many runs, one for each row. Every buffer has to be set before the first one.
 
     A launch alone has a kernel object of its own. Those of a chain are rows of a table; a kernel object of the chain
     has the memories.
     """
 
-    def __init__(self, device: OpenCL, launches: list[Planned]):
+    def __init__(self, device: OpenCL, launches: list[Launch], memories: list[tuple[int, ...]]):
         import pyopencl as cl
-        self.device, self.launches = device, launches
-        self._at = [p.executable.positions() for p in launches]
+        self.device = device
+        rows = list(_rows(launches))
+        self.launches = [Planned(launch.executable, held, launch.work / len(launch.table or (0,)), beside)
+                         for (launch, _, _, beside), held in zip(rows, memories, strict=True)]
+        self._lock = Lock()
+        self._addresses: dict[Place, int] = {}
+        self._at = [p.executable.positions() for p in self.launches]
         self.chains = self._make_chains()
         chained = {k for chain in self.chains for k in chain}
         self._kernels = {k: cl.Kernel(p.executable.kernel.program, p.executable.kernel.function_name)
-                         for k, p in enumerate(launches) if k not in chained}
-        self._sizes: dict[int, tuple[tuple[int], tuple[int]] | None] = {}
+                         for k, p in enumerate(self.launches) if k not in chained}
+        self._sizes: dict[int, tuple[tuple[int], tuple[int]]] = {}
         self._work: list[Work] | None = None
+        for k, (_, arguments, extent, _) in enumerate(rows):
+            for at, value in enumerate(arguments):
+                if not isinstance(value, Buffer):
+                    self.set_number([(k, at)], value)
+            self.set_extent(k, extent)
+
+    @property
+    def lock(self) -> Lock:
+        return self._lock
+
+    def place(self, row: int, argument: int) -> Place:
+        return row, argument
+
+    def address(self, place: Place) -> int:
+        return self._addresses.get(place, 0)
+
+    def run(self, threads: int = 0) -> None:
+        self.device.run(self)
 
     def _make_chains(self) -> list[range]:
         device, launches = self.device, self.launches
@@ -86,26 +111,35 @@ class PreparedLaunches:
             self._chain_work[chain.start] = (kernel, (table.groups,), (1,))
         self._handles: dict[int, Any] = {}
 
-    def set_buffer(self, places: Iterable[Place], memory: int, handle: Any, offset: int) -> None:
-        """Memory `offset` bytes into a handle, as an argument at these places: a part of this memory."""
-        for k, argument in places:
-            executable, at = self.launches[k].executable, self._at[k][argument]
-            itemsize = executable.itemsizes[argument]
-            if handle is None or offset % itemsize:
-                raise InternalError(f"[launch] expected live memory at a multiple of {itemsize} bytes, got {offset}")
-            kernel = self._kernels.get(k)
-            if kernel is None:
-                self._table.set_word(k, at + 1, offset // itemsize)
-                if self._handles.get(memory) is not handle:
-                    self._handles[memory] = handle
-                    for holder, position in self._holders[memory]:
-                        holder.set_arg(position, handle)
-            else:
-                kernel.set_arg(at, handle)
-                kernel.set_arg(at + 1, executable.types[at + 1](offset // itemsize))
+    def set_addresses(self, places: Sequence[Sequence[Place]], addresses: Sequence[int]) -> None:
+        known = self._addresses
+        for at, address in zip(places, addresses, strict=True):
+            if at and known.get(at[0]) != address:
+                known.update(dict.fromkeys(at, address))
+                handle, offset = self.device.locate(address)
+                for k, argument in at:
+                    self._set_buffer(k, argument, handle, offset)
 
-    def set_number(self, places: Iterable[Place], value: int | float) -> None:
-        """A scalar or a dim, in the type that each program takes."""
+    def _set_buffer(self, k: int, argument: int, handle: Any, offset: int) -> None:
+        """Memory `offset` bytes into a handle as an argument of the launch k."""
+        planned, at = self.launches[k], self._at[k][argument]
+        executable = planned.executable
+        itemsize = executable.itemsizes[argument]
+        if handle is None or offset % itemsize:
+            raise InternalError(f"[launch] expected live memory at a multiple of {itemsize} bytes, got {offset}")
+        kernel = self._kernels.get(k)
+        if kernel is None:
+            self._table.set_word(k, at + 1, offset // itemsize)
+            memory = planned.memories[argument]
+            if self._handles.get(memory) is not handle:
+                self._handles[memory] = handle
+                for holder, position in self._holders[memory]:
+                    holder.set_arg(position, handle)
+        else:
+            kernel.set_arg(at, handle)
+            kernel.set_arg(at + 1, executable.types[at + 1](offset // itemsize))
+
+    def set_number(self, places: Sequence[Place], value: int | float) -> None:
         for k, argument in places:
             at = self._at[k][argument]
             kind = self.launches[k].executable.types[at]
@@ -114,17 +148,15 @@ class PreparedLaunches:
             else:
                 self._table.set_word(k, at, word_of(value, kind))
 
-    def set_extents(self, launches: list[int], extent: int) -> None:
-        """The iterations of these launches; with none they are left out."""
-        for k in launches:
-            kernel = self._kernels.get(k)
-            if kernel is None:
-                self._table.set_extent(k, extent)
-                continue
-            executable = self.launches[k].executable
-            kernel.set_arg(len(executable.types) - 1, executable.types[-1](extent))
-            self._sizes[k] = self.device.ranges(executable, extent) if extent > 0 else None
-            self._work = None
+    def set_extent(self, row: int, extent: int) -> None:
+        kernel = self._kernels.get(row)
+        if kernel is None:
+            self._table.set_extent(row, extent)
+            return
+        executable = self.launches[row].executable
+        kernel.set_arg(len(executable.types) - 1, executable.types[-1](extent))
+        self._sizes[row] = self.device.ranges(executable, extent)
+        self._work = None
 
     def work(self) -> list[Work]:
         """What is to be queued for a run, in order."""
@@ -135,9 +167,7 @@ class PreparedLaunches:
                 if k in starts:
                     self._work.append(starts[k])
                 elif k in self._kernels:
-                    sizes = self._sizes[k]
-                    if sizes is not None:
-                        self._work.append((self._kernels[k], *sizes))
+                    self._work.append((self._kernels[k], *self._sizes[k]))
         return self._work
 
     def upload(self, queue: Any) -> None:
@@ -148,3 +178,12 @@ class PreparedLaunches:
             self._table.changed = False
             # The event keeps the copied words until they are there.
             self._uploaded = cl.enqueue_copy(queue, self._words.handle, self._table.words.copy(), is_blocking=False)
+
+
+def _rows(launches: list[Launch]) -> Iterator[tuple[Launch, tuple[Any, ...], int, bool]]:
+    """(launch, arguments, extent, whether it depends on nothing that the one before it does) of each row."""
+    before = -1
+    for launch in launches:
+        for n, (arguments, extent) in enumerate(launch.table or ((launch.arguments, launch.extent),)):
+            yield launch, arguments, extent, n > 0 or before == launch.group >= 0
+        before = launch.group
