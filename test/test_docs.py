@@ -6,6 +6,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from pages import blocks
+
+from minigrad import Tensor, show
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS, PACKAGE = ROOT / "docs", ROOT / "minigrad"
@@ -93,6 +96,11 @@ def test_architecture_is_a_description() -> None:
     text = (DOCS / "architecture.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 250
     assert not re.findall(r".*(?:\d ?%|\bDecided\b|times as fast|\d ms\b).*", text)
+
+
+def test_the_kernel_of_a_softmax_is_the_one_on_the_page() -> None:
+    (_, kernel), = [block for block in blocks("architecture.md") if block[0] == "kernel"]
+    assert kernel.strip() in show(Tensor.ones(8, 100, device="CPU").realize().softmax(), stage="kernels")
 
 
 def test_the_list_of_decisions_has_all_of_them_by_their_titles() -> None:

@@ -1,4 +1,4 @@
-"""Which nests are contractions, from index variables and guards alone (ALGORITHMS 7).
+"""Which nests are contractions, from index variables and guards alone.
 
     c[b, m, n] = f(sum over k of A(b, m, k) * B(b, k, n), ...)
 

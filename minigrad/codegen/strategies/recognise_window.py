@@ -1,4 +1,4 @@
-"""Which nests are windows over planes, from index variables and guards alone (ALGORITHMS 7).
+"""Which nests are windows over planes, from index variables and guards alone.
 
     taps:   y[p, i, j] = f(combine over u, v of X(p, s*i + d*u, t*j + e*v) * W(p, u, v), ...)     convolution, pooling
     plane:  w[p, u, v] = f(sum over n, i, j of X(p, n, s*i + d*u, t*j + e*v) * A(p, n, i, j), ...)   weight gradient
