@@ -9,6 +9,7 @@ import pytest
 from pages import blocks
 
 from minigrad import Tensor, show
+from minigrad.runtime.device import Device
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS, PACKAGE = ROOT / "docs", ROOT / "minigrad"
@@ -101,6 +102,11 @@ def test_architecture_is_a_description() -> None:
 def test_the_kernel_of_a_softmax_is_the_one_on_the_page() -> None:
     (_, kernel), = [block for block in blocks("architecture.md") if block[0] == "kernel"]
     assert kernel.strip() in show(Tensor.ones(8, 100, device="CPU").realize().softmax(), stage="kernels")
+
+
+def test_the_methods_of_a_device_are_those_on_the_page() -> None:
+    named, = re.findall(r"has eight methods: `(.*?)`", prose(DOCS / "architecture.md"))
+    assert sorted(named.split(", ")) == sorted(Device.__abstractmethods__) and len(Device.__abstractmethods__) == 8
 
 
 def test_the_list_of_decisions_has_all_of_them_by_their_titles() -> None:
