@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_packed import AVX512, arguments, equal_the_kernel, flat_kernel, tensor
+from test_packed import AVX512, arguments, built, equal_the_kernel, flat_kernel, tensor
 
 from minigrad import Tensor, config, show
 from minigrad.codegen.ir.interpret import interpret_function
@@ -15,10 +15,10 @@ from minigrad.codegen.ir.text import parse_function, print_function
 from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.kernel_interpret import interpret_kernel
-from minigrad.codegen.strategies.bfloat16 import KIND, SCALE, in_pairs, takes_bfloat16, word_of
-from minigrad.codegen.strategies.build_packed import build_packed
+from minigrad.codegen.plan.words import PAIRS, SCALE, word_of
+from minigrad.codegen.strategies.blocking import Blocks
+from minigrad.codegen.strategies.narrow import in_words, narrow_kind
 from minigrad.codegen.strategies.packed import packed
-from minigrad.codegen.strategies.plan import PackedPlan, parse_plan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.dtype import bfloat16, uint32
@@ -55,7 +55,7 @@ def test_words_hold_every_number() -> None:
     bits = (every_kind_of_number() >> 16).astype(np.uint16)
     count = len(bits) // 2
     i = Var("i", 0, count - 1)
-    word = word_of(load("x", (i * 2,), bfloat16), load("x", (i * 2 + 1,), bfloat16))
+    word = word_of([load("x", (i * 2 + t,), bfloat16) for t in range(2)], PAIRS)
     params = BufferParam("x", bfloat16, 2 * count, "in"), BufferParam("w", uint32, count, "out")
     encode = Function("encode", params, (), (), (Loop(i, 0, count, "serial", (Store("w", i + 0, word),)),))
     words = np.zeros(count, np.uint32)
@@ -85,12 +85,12 @@ CASES: dict[str, Callable[[], Tensor]] = {
 }
 
 
-def plan_of(kernel: Kernel, target: Target) -> PackedPlan:
+def plan_of(kernel: Kernel, target: Target) -> Blocks:
     found = recognise(kernel.nests[0])
     assert isinstance(found, Contraction), found
-    assert takes_bfloat16(found, target) and not takes_bfloat16(found, AVX512)
-    plan = packed(in_pairs(found), target, KIND)
-    assert parse_plan(str(plan)) == plan and f"tile_{KIND}_" in plan.microkernel
+    assert narrow_kind(found, target) == PAIRS and not narrow_kind(found, AVX512)
+    plan = packed(in_words(found, PAIRS), target, PAIRS)
+    assert f"tile_{PAIRS}_" in plan.microkernel
     return plan
 
 
@@ -98,7 +98,7 @@ def plan_of(kernel: Kernel, target: Target) -> PackedPlan:
 @pytest.mark.parametrize("case", CASES)
 def test_pairs_equal_the_kernel(case: str, target: Target) -> None:
     kernel = flat_kernel(CASES[case](), target)
-    equal_the_kernel(kernel, [build_packed(kernel, kernel.nests[0], plan_of(kernel, target), "packed")])
+    equal_the_kernel(kernel, [built(kernel, kernel.nests[0], plan_of(kernel, target))])
 
 
 @TARGETS
@@ -106,7 +106,7 @@ def test_blocks_end_within_a_register(target: Target) -> None:
     """Blocks of 20 words, of which the last one has 11, over rows and columns that fill no tile."""
     kernel = flat_kernel(of(18, 61) @ of(61, 40), target)
     plan = replace(plan_of(kernel, target), k=(("r0", 20),))
-    equal_the_kernel(kernel, [build_packed(kernel, kernel.nests[0], plan, "packed")])
+    equal_the_kernel(kernel, [built(kernel, kernel.nests[0], plan)])
 
 
 @TARGETS
@@ -114,7 +114,7 @@ def test_blocks_end_within_a_register(target: Target) -> None:
 def test_sums_that_are_no_finite_numbers(case: str, target: Target) -> None:
     """They are computed from the operands: infinite, NaN, or so large that the scale made them infinite."""
     kernel = flat_kernel(CASES[case](), target)
-    function = unroll(build_packed(kernel, kernel.nests[0], plan_of(kernel, target), "packed"))
+    function = unroll(built(kernel, kernel.nests[0], plan_of(kernel, target)))
     verify_function(function)
     arrays = arguments(kernel)
     first, second, *_ = (arrays[p.name] for p in kernel.params if p.mode == "in")
@@ -137,7 +137,7 @@ def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Of what the operands are as bfloat16."""
     x, y = (Tensor(v, device="CPU").cast("bfloat16").realize() for v in (a, b))
     made = x.matmul(y, dtype="float32")
-    assert KIND in show(made, stage="plan")
+    assert PAIRS in show(made, stage="plan")
     return made.numpy()
 
 
@@ -200,7 +200,7 @@ def test_threads_change_nothing(m: int, n: int, k: int) -> None:
         with config(threads=threads):
             x, y = (Tensor(v, device="CPU").cast("bfloat16").realize() for v in (a, b))
             made = x.matmul(y, dtype="float32")
-            assert KIND in show(made, stage="plan")
+            assert PAIRS in show(made, stage="plan")
             found.append(made.numpy())
     assert found[0].tobytes() == found[1].tobytes()
 
@@ -210,6 +210,6 @@ def test_convolutions_of_bfloat16() -> None:
     x, w = (rng.standard_normal(s).astype(np.float32) for s in ((2, 40, 30, 30), (64, 40, 3, 3)))
     low = [Tensor(v, device="CPU").cast("bfloat16").realize() for v in (x, w)]
     made = low[0].conv2d(low[1], padding=1)
-    assert KIND in show(made, stage="plan")
+    assert PAIRS in show(made, stage="plan")
     expected = low[0].float().realize().conv2d(low[1].float().realize(), padding=1).numpy()
     np.testing.assert_allclose(made.float().numpy(), expected, rtol=2 ** -8, atol=1e-4)

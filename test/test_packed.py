@@ -27,11 +27,9 @@ from minigrad.codegen.render.opencl import render_opencl
 from minigrad.codegen.stages import stages_of
 from minigrad.codegen.strategies import packed as packed_module
 from minigrad.codegen.strategies import split_k as split_k_module
-from minigrad.codegen.strategies.build_packed import build_packed
+from minigrad.codegen.strategies.blocking import Blocks
 from minigrad.codegen.strategies.packed import options, packed, plan
-from minigrad.codegen.strategies.packed_steps import as_product, packed_steps
-from minigrad.codegen.strategies.plan import PackedPlan
-from minigrad.codegen.strategies.plan import parse_plan as parse_choice
+from minigrad.codegen.strategies.packed_steps import packed_steps
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.codegen.strategies.windowed import windowed_turned
 from minigrad.codegen.strategies.windows import turned
@@ -109,15 +107,13 @@ def flat_kernel(result: Tensor, target: Target = AVX2) -> Kernel:
     return collapse(flatten(split_divisions(split_phases(kernel))))
 
 
-def built(kernel: Kernel, nest: Nest, made: PackedPlan) -> Function:
-    """The loops of a choice: its steps, whose text parses back, or calls."""
-    if made.microkernel:
-        return build_packed(kernel, nest, made, "packed")
+def built(kernel: Kernel, nest: Nest, made: Blocks) -> Function:
+    """The loops of a choice, whose text parses back."""
     found = recognise(nest)
     assert isinstance(found, Contraction), found
-    steps = packed_steps(as_product(nest), found, made)
-    assert parse_plan(str(steps)) == steps
-    return build(kernel, as_product(nest), steps, "packed")
+    own, steps = packed_steps(nest, found, made)
+    assert parse_plan(str(steps)) == steps and (f"call {made.microkernel}" in str(steps)) == bool(made.microkernel)
+    return build(kernel, own, steps, "packed")
 
 
 def packed_functions(kernel: Kernel, target: Target) -> list[Function]:
@@ -172,7 +168,7 @@ def test_packed_equals_the_kernel(case: str, target: Target) -> None:
     equal_the_kernel(kernel, packed_functions(kernel, target))
 
 
-def of_windows(found: Contraction, target: Target, turned: bool) -> PackedPlan | None:
+def of_windows(found: Contraction, target: Target, turned: bool) -> Blocks | None:
     """The first choice that packs a window as a box."""
     return next((p for _, p in options(found, target) if p.windows and p.turned == turned), None)
 
@@ -234,7 +230,7 @@ def test_convolutions_with_lanes_along_channels(case: str) -> None:
     check_plans(kernel, plans)
 
 
-def check_plans(kernel: Kernel, plans: list[PackedPlan]) -> None:
+def check_plans(kernel: Kernel, plans: list[Blocks]) -> None:
     """A kernel of which each nest runs by a plan gives what it gives as written."""
     arrays, scalars = arguments(kernel), {s.name: 0.75 for s in kernel.scalars}
     expected = {name: a.copy() for name, a in arrays.items()}
@@ -307,16 +303,11 @@ def test_what_is_no_contraction_says_why(result, reason: str) -> None:  # noqa: 
     assert isinstance(found, str) and found.startswith("not a contraction: ") and reason in found
 
 
-def test_plans_print_and_parse() -> None:
-    made = PackedPlan("packed", ("i0",), (("i1", 12),), (("i2", 4), ("i3", 56)), (("r0", 28),), 6, 2, 8, "k", 8, 4)
-    assert parse_choice(str(made)) == made
-
-
 def test_small_products_stay_unpacked() -> None:
-    def chosen(m: int, n: int, k: int) -> Plan | PackedPlan | str:
+    def chosen(m: int, n: int, k: int) -> tuple[Nest, Plan] | str:
         return plan(flat_kernel(tensor(m, k) @ tensor(k, n)).nests[0], AVX2)
 
-    assert isinstance(chosen(300, 310, 300), Plan)
+    assert not isinstance(chosen(300, 310, 300), str)
     assert "in place" in str(chosen(256, 256, 256))
     assert "too small" in str(chosen(32, 32, 32))
     assert "too small" in str(chosen(4, 2048, 2048))
@@ -406,7 +397,7 @@ def test_a_long_sum_with_few_outputs_is_split(target: Target, monkeypatch: pytes
     kernel = flat_kernel((tensor(20, 160).relu() @ tensor(160, 24) + tensor(24)).relu(), target)
     scratch: list[Param] = []
     nests = split_k_module.split_k(kernel.nests[0], scratch, target)
-    assert len(nests) == 2 and len(scratch) == 1 and isinstance(plan(nests[0], target), Plan)
+    assert len(nests) == 2 and len(scratch) == 1 and not isinstance(plan(nests[0], target), str)
     assert split_k_module.split_k(kernel.nests[0], [], replace(target, units=64)) == nests
     parts_equal_the_kernel(kernel, nests, scratch)
 
@@ -437,7 +428,7 @@ def test_operands_whose_lines_do_not_stay_near_are_packed() -> None:
         x.requires_grad = True
         y = x.conv2d(w, stride=2, padding=kernel // 2)
         made = plan(flat_kernel(y.gradient(x, gradient=tensor(*y.shape))[0], AVX512).nests[0], AVX512)
-        assert isinstance(made, Plan)
-        return list(made.stages)
+        assert not isinstance(made, str)
+        return list(made[1].stages)
 
     assert len(of(3)) == 2 and len(of(1)) == 1

@@ -10,10 +10,9 @@ from test_packed import flat_kernel
 
 from minigrad import Tensor
 from minigrad.codegen.ir.text import parse_function
+from minigrad.codegen.plan.build import build
 from minigrad.codegen.render.llvm import render_llvm
-from minigrad.codegen.strategies.build_packed import build_packed
 from minigrad.codegen.strategies.packed import plan
-from minigrad.codegen.strategies.plan import PackedPlan
 from minigrad.codegen.transforms.read_words import read_words
 from minigrad.codegen.words import with_words
 from minigrad.dtype import DType, bfloat16, int8, int16, uint8, uint16, uint32
@@ -82,8 +81,8 @@ def test_packing_reads_words(dtype: str, turned: bool) -> None:
     kernel = flat_kernel(a.matmul(b.transpose(0, 1) if turned else b, dtype="int32" if dtype == "int8" else "float32"),
                          target)
     made = plan(kernel.nests[0], target)
-    assert isinstance(made, PackedPlan) and made.words
-    source = render_llvm(build_packed(kernel, kernel.nests[0], made, "packed"), target).source
+    assert not isinstance(made, str) and "call tile_" in str(made[1])
+    source = render_llvm(build(kernel, *made, "packed"), target).source
     narrow = f"load <16 x i{a.dtype.bits}>"
     assert source.count("load <16 x i32>") >= (17 if turned else 1)
     assert (narrow in source) != turned

@@ -47,7 +47,6 @@ from minigrad.codegen.strategies.build_attention_few import build_attention_few
 from minigrad.codegen.strategies.build_attention_gradient import build_attention_gradient
 from minigrad.codegen.strategies.build_attention_groups import build_attention_groups
 from minigrad.codegen.strategies.build_joined import build_joined
-from minigrad.codegen.strategies.build_packed import build_packed
 from minigrad.codegen.strategies.build_quantized import build_quantized
 from minigrad.codegen.strategies.build_window import build_window
 from minigrad.codegen.strategies.build_window_groups import build_window_groups
@@ -61,7 +60,6 @@ from minigrad.codegen.strategies.plan import (
     GroupAttentionPlan,
     GroupWindowPlan,
     JoinedPlan,
-    PackedPlan,
     QuantizedPlan,
     WindowPlan,
 )
@@ -214,8 +212,6 @@ def build_any(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str)
     if isinstance(plan, JoinedPlan):
         return build_joined(kernel, nests, plan, name)
     nest, = nests
-    if isinstance(plan, PackedPlan):
-        return build_packed(kernel, nest, plan, name)
     if isinstance(plan, AttentionPlan):
         return build_attention(kernel, nest, plan, name)
     if isinstance(plan, AttentionFewPlan):

@@ -29,12 +29,12 @@ def _microkernel_of(tile: Tile, target: Target, added: tuple[Microkernel, ...]) 
 @lru_cache(maxsize=1024)
 def tile_meant(kernel: Microkernel) -> Tile | None:
     """The tile that a microkernel's meaning is, under whatever name; None if it is another thing."""
-    meaning = meaning_of(kernel)
-    if [p.name for p in meaning.buffers] != ["a", "b", "c"]:
-        return None
     shape = shape_in(kernel.meaning)
     tiles = [Tile(kind, *shape, along) for kind in KINDS for along in "km"] if shape is not None else []
-    return next((t for t in tiles if parse_function(t.meaning(kernel.name)) == meaning), None)
+    as_written = next((t for t in tiles if t.meaning(kernel.name) == kernel.meaning), None)
+    if as_written is not None or [p.name for p in meaning_of(kernel).buffers] != ["a", "b", "c"]:
+        return as_written
+    return next((t for t in tiles if parse_function(t.meaning(kernel.name)) == meaning_of(kernel)), None)
 
 
 def shapes(kind: str, along: str, width: int, vectors: int, target: Target) -> list[int]:

@@ -105,7 +105,7 @@ def room(loops: Loops, name: str) -> int:
     if fused is not None:
         return fused[1] if name == fused[0].outer else fused[2]
     s, most = loops.split.get(name), loops.most(name)
-    return -(-most // s.size) * s.size if s is not None and loops.beyond(s) else most
+    return -(-(most + loops.below(name)) // s.size) * s.size if s is not None and loops.beyond(s) else most
 
 
 def _inside(loops: Loops, name: str, here: Here) -> Index:

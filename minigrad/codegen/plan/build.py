@@ -14,6 +14,7 @@ from minigrad.codegen.ir.nodes import Store as IRStore
 from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.plan.ahead import outputs_ahead
+from minigrad.codegen.plan.call import call_tile, with_tile
 from minigrad.codegen.plan.check import check
 from minigrad.codegen.plan.groups import Items, copied_by_items
 from minigrad.codegen.plan.loops import Here, Loops, divides, resolve
@@ -34,7 +35,7 @@ Names = Mapping[str, Value]
 
 def build(kernel: Kernel, nest: Nest, plan: Plan, name: str) -> Function:
     """The loops of one nest of a flat kernel. Raises PlanError where the plan is not one for it."""
-    loops = with_wave(resolve(nest, plan))
+    loops = with_tile(with_wave(resolve(nest, plan)))
     check(kernel, loops)
     return Builder(kernel, loops).function(name)
 
@@ -55,8 +56,11 @@ class Builder:
             first = order.index(loops.results.at) + 1
             kept = [x for x in order if not loops.space[x] and loops.kind[x] != "unroll"]
         last = max([first, *(k + 1 for k, x in enumerate(order) if x in kept)])
+        if loops.tile is not None:
+            last = order.index(loops.tile.step.at) + 1
         self.outer, self.middle = tuple([x for x in order[:first] if not loops.space[x]]), order[first:last]
-        self.copies = tuple([x for x in order[last:] if not loops.space[x] and loops.kind[x] != "call"])
+        self.copies = tuple([x for x in order[last:] if not loops.space[x] and loops.kind[x] != "call"
+                             and loops.tile is None])
         self.items = Items(self) if "item" in loops.kind.values() else None
         self.staged = tuple([staged(self, step) for step in loops.stages])
         self.stored = touched(self.nest.body)[1]
@@ -201,6 +205,8 @@ class Builder:
         iteration of the sum's to the next."""
         if k < len(self.middle):
             return self.loop(self.middle[k], here, lambda at: self.kept(k + 1, at))
+        if self.loops.tile is not None:
+            return call_tile(self, self.loops.tile, here)
         first, *rest = units(self.nest.body)
         here = replace(here, copies=self.copies)
         sums, results = kept_sums(self, first, here)  # type: ignore[arg-type]

@@ -27,6 +27,7 @@ from minigrad.errors import PlanError
 from minigrad.expr import Index, Var, emin, subs
 
 if TYPE_CHECKING:
+    from minigrad.codegen.plan.call import Called
     from minigrad.codegen.plan.matrix_units import Wave
 
 
@@ -58,6 +59,7 @@ class Loops:
     around: per loop nest, variables of those that it is inside of; sums: whether it is a sum's
     made_by: the split that made a loop; split: the one that a loop was taken apart by
     kind: how each runs; wave: of a matrix unit; counts: iterations of loops that no variable is made of
+    tile: that a microkernel runs
     """
 
     nest: Nest
@@ -76,6 +78,7 @@ class Loops:
     fused: Fused
     results: Results | None = None
     wave: Wave | None = None
+    tile: Called | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     leaves: dict[str, frozenset[str]] = field(default_factory=dict)
 
@@ -127,7 +130,12 @@ class Loops:
         if (name == s.inner) != s.into:
             return s.size
         total = self.count(s.loop, here)
-        return total // s.size if s.edge == "rest" and self.space[name] else ceil_div(total, s.size)
+        rest = s.edge == "rest" and self.space[name]
+        return total // s.size if rest else ceil_div(total + self.below(s.loop), s.size)
+
+    def below(self, name: str) -> int:
+        """Rows that copies have below those of a loop."""
+        return int(self.tile is not None and self.tile.biased and self.tile.row == name)
 
     def most(self, name: str) -> int:
         """Iterations of a loop at most, where that is known. Raises PlanError elsewhere."""

@@ -18,8 +18,10 @@ from minigrad.codegen.plan.box import box
 from minigrad.codegen.plan.loops import Here
 from minigrad.codegen.plan.steps import Results
 from minigrad.codegen.plan.sweep import sweep
+from minigrad.codegen.plan.unscale import unscaled
+from minigrad.codegen.plan.words import PAIRS
 from minigrad.expr import Index
-from minigrad.value import Value, index, load, walk
+from minigrad.value import Value, binary, bitcast, index, load, walk
 
 if TYPE_CHECKING:
     from minigrad.codegen.plan.build import Builder
@@ -32,20 +34,32 @@ class Gathered:
         self.b, self.step, self.sums = b, step, sums
         self.box = box(b.loops, step, max(s.value.dtype.itemsize for s in sums))
         self.memory = {s.name: b.name(f"{s.name}_kept") for s in sums}
+        self.dtypes = {s.name: s.value.dtype if b.loops.tile is None else b.loops.tile.tile.sum for s in sums}
 
     def allocs(self) -> list[Alloc]:
-        return [Alloc(self.memory[s.name], s.value.dtype, self.box.size, "scratch") for s in self.sums]
+        return [Alloc(self.memory[s.name], self.dtypes[s.name], self.box.size, "scratch") for s in self.sums]
 
     def leave(self, here: Here) -> list[Stmt]:
         """What follows the sums, over all of their memory."""
         rest = [s for s in self.b.nest.body if s not in self.sums]
         values: list[Value] = [s.value for s in rest if isinstance(s, Define | Store)]
+        tile = self.b.loops.tile
         values += [index(e, s.value.dtype) for s in rest if isinstance(s, Store) for e in s.indices]
         written = {s.param for s in rest if isinstance(s, Store)}
         again = any(v.op == "load" and v.attr[0] in written for v in walk(*values))  # type: ignore[index]
 
         def stored(at: Here, own: tuple[Index, ...], there: tuple[Index, ...]) -> list[Stmt]:
-            found = {s.name: load(self.memory[s.name], (self.box.at(at),), s.value.dtype) for s in self.sums}
+            found = {s.name: bitcast(self.sum(s.name, at), s.value.dtype) for s in self.sums}
             return self.b.each(rest, replace(at, masked=again), found, (*there, *own) if again else there)
 
-        return sweep(self.b, self.box, values, here, stored, self.step.turned, self.step.square, True)
+        before = unscaled(self.b, self, here) if tile is not None and tile.tile.kind == PAIRS else []
+        return [*before, *sweep(self.b, self.box, values, here, stored, self.step.turned, self.step.square, True)]
+
+    def sum(self, name: str, here: Here) -> Value:
+        """What there is of a sum at a place, without what a bias added to it."""
+        tile = self.b.loops.tile
+        total = load(self.memory[name], (self.box.at(here),), self.dtypes[name])
+        if tile is None or not tile.biased:
+            return total
+        below = replace(here, places={**here.places, tile.row: self.b.loops.count(tile.row, here)})
+        return binary("sub", total, load(self.memory[name], (self.box.at(below),), self.dtypes[name]))

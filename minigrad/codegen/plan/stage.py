@@ -18,13 +18,17 @@ from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Alloc, If, Loop, Stmt, Store
 from minigrad.codegen.plan.box import Box, box, depends_on_sums, leaves
+from minigrad.codegen.plan.call import Called, row_below
 from minigrad.codegen.plan.loops import Here, Loops, divides
 from minigrad.codegen.plan.matrix_units import for_unit
 from minigrad.codegen.plan.spaces import along, units
 from minigrad.codegen.plan.steps import Stage
 from minigrad.codegen.plan.sweep import sweep
 from minigrad.codegen.plan.text import refuse
+from minigrad.codegen.plan.words import narrowed, word_of
 from minigrad.codegen.value_walk import Rewriter
+from minigrad.dtype import DType
+from minigrad.errors import present
 from minigrad.expr import Index, Var, emin
 from minigrad.value import Value, const, free_variables, guard, load, substitute, walk
 
@@ -41,6 +45,7 @@ class Staged:
     part: of the terms, and what is copied for it: `factor`, the part under the guards around
     box: the memory's layout; filled: the loop in which the copy is made; once: loops that it does not
     depend on, of which it is made in the first iteration
+    called: for what microkernel it has words, whose elements are narrow; None where it has none
     """
 
     step: Stage
@@ -50,20 +55,33 @@ class Staged:
     box: Box
     filled: str
     once: tuple[str, ...]
+    called: Called | None = None
+
+    @property
+    def dtype(self) -> DType:
+        """The type of elements of the copy."""
+        return self.factor.dtype if self.called is None else self.called.tile.panel
 
     def alloc(self) -> Alloc:
-        return Alloc(self.memory, self.factor.dtype, self.box.size, "local" if self.step.items else "scratch")
+        return Alloc(self.memory, self.dtype, self.box.size, "local" if self.step.items else "scratch")
 
     def value(self, b: Builder, here: Here, conditions: tuple[Index, ...] = ()) -> Value:
         """What is copied at a place: 0 outside blocks with the edge guard, and where conditions do not hold."""
-        zero, inside = const(0, self.factor.dtype), substitute(self.factor, here.at)
+        zero = const(0, self.dtype)
         conditions = (*conditions, *b.within(here, free_variables(self.factor)))
+        if self.called is not None:
+            elements = [b.located(replace(here, places={**here.places, self.called.word: t})).at
+                        for t in range(self.called.tile.group)]
+            inside = word_of([substitute(self.factor, at) for at in elements], self.called.tile.kind,
+                             self.called.biased and self.part is self.called.a)
+        else:
+            inside = substitute(self.factor, here.at)
         if inside.op == "guard" and inside.args[1] is zero and conditions:
             inside, conditions = inside.args[0], (*conditions, *inside.attr)  # type: ignore[misc]
         return guard(inside, zero, conditions)
 
     def read(self, here: Here) -> Value:
-        return load(self.memory, (self.box.at(here),), self.factor.dtype)
+        return load(self.memory, (self.box.at(here),), self.dtype)
 
 
 def staged(b: Builder, step: Stage) -> Staged:
@@ -98,8 +116,13 @@ def staged(b: Builder, step: Stage) -> Staged:
             break
         if order[k] in inside and not loops.space[order[k]]:
             last = k
-    between = [x for x in order[first + 1:last + 1] if x not in inside]
-    return Staged(step, part, factor, memory, box(loops, step, factor.dtype.itemsize), order[last], tuple(between))
+    between = tuple([x for x in order[first + 1:last + 1] if x not in inside])
+    called = loops.tile if loops.tile is not None and step.layout[-1] == loops.tile.word else None
+    if called is None:
+        return Staged(step, part, factor, memory, box(loops, step, factor.dtype.itemsize), order[last], between)
+    step = replace(step, layout=step.layout[:-1])
+    made, narrow = box(loops, step, called.tile.panel.itemsize), present(narrowed(factor), "[plan] expected bytes")
+    return Staged(step, part, narrow, memory, made, order[last], between, called)
 
 
 def _squares(step: Stage, loops: Loops) -> None:
@@ -131,10 +154,13 @@ def fill(b: Builder, s: Staged, here: Here) -> list[Stmt]:
     """The copy, in the loop in which it is made."""
     loops = b.loops
     places = {**{x: 0 for x in loops.order if loops.root[x].hi == 0}, **here.places}
+    if s.called is not None:
+        places[s.called.word] = 0
     conditions = tuple([-here.places[x] for x in s.once])
     if loops.kind.get(s.step.layout[-1]) != "vector":
         out = sweep(b, s.box, (s.factor,), replace(here, places=places), lambda at, _, there: [
             Store(s.memory, s.box.at(at), s.value(b, at), there)], s.step.turned, s.step.square)
+        out += row_below(b, s, here)
         return [If(conditions, tuple(out))] if conditions else out
     made: list[tuple[Var, Index, str]] = []
     turned: tuple[Var, Index] | None = None

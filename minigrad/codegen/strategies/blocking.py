@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 
@@ -9,12 +10,13 @@ from minigrad.codegen.cost.caches import LINE, PAGE, fits, room
 from minigrad.codegen.cost.machine import Costs, Machine
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import extent, typical, value_accesses
-from minigrad.codegen.strategies.plan import Box
 from minigrad.codegen.strategies.recognise import Contraction
 from minigrad.codegen.words import with_words
 from minigrad.expr import Var
 from minigrad.target import Target
 from minigrad.value import Value, value_atoms
+
+Box = tuple[tuple[str, int], ...]
 
 MAX_VECTORS, MAX_K_BLOCK = 4, 256
 SPARE_REGISTERS = 2
@@ -26,6 +28,35 @@ MIN_TILES = 4
 BLOCK_HEIGHTS = (24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 MAX_STRIDE = 4
 """Elements so far apart are still read as whole vectors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """What was chosen for a packed contraction. Names refer to the nest's index variables, each with its part of a
+    block, outermost first.
+
+    rows, vectors, width: the register tile holds rows x vectors accumulators of `width` lanes
+    a_along: 'k' where A is packed as [m, k], 'm' where it is packed as [k, m], '' where it is read in place
+    a_lanes, b_lanes: lanes while packing, fewer than `width` where an operand is read across its contiguous variable
+    microkernel: the name of what runs a tile; '' where its loops are written out
+    windows: (variable of N, its tap in K) of B where it is packed once per element; a tap is a shift
+    turned: A and B have changed places, as have M and N; windows are then (variable of K, its tap in M) of A
+    words: '' or a kind of word that is packed; k counts words
+    """
+
+    m: Box
+    n: Box
+    k: Box
+    rows: int
+    vectors: int
+    width: int
+    a_along: str
+    a_lanes: int
+    b_lanes: int
+    microkernel: str = ""
+    windows: tuple[tuple[str, str], ...] = ()
+    turned: bool = False
+    words: str = ""
 
 
 def step_cycles(rows: int, vectors: int, facts: Machine, rate: int = 2) -> float:

@@ -28,7 +28,6 @@ from minigrad.codegen.strategies import (
 )
 from minigrad.codegen.strategies.access import reductions
 from minigrad.codegen.strategies.build_joined import joined
-from minigrad.codegen.strategies.packed_steps import PATTERN, as_product
 from minigrad.codegen.strategies.plan import (
     AnyPlan,
     GroupAttentionPlan,
@@ -68,13 +67,10 @@ def choose_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
 
 def _first_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
     if target.has_groups or is_scatter(nest) or is_row_kernel(nest) or not reductions(nest):
-        return nest, other_plan(nest, target)
+        return other_plan(nest, target)
     blocks = quantized.plan(nest, target)
     special = (nest, blocks) if blocks else stream.plan(nest, target)
-    if special:
-        return special
-    plan = other_plan(nest, target)
-    return as_product(nest) if isinstance(plan, Plan) and plan.pattern == PATTERN else nest, plan
+    return special or other_plan(nest, target)
 
 
 def plan_of_steps(nest: Nest, target: Target) -> Plan:
@@ -92,35 +88,35 @@ def is_scatter(nest: Nest) -> bool:
     return any(isinstance(s, Store) and s.combine for s in nest.body)
 
 
-def other_plan(nest: Nest, target: Target) -> AnyPlan:
-    """The plan of a nest that does not stream interleaved rows or blocks."""
+def other_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
+    """A nest that does not stream interleaved rows or blocks, with its plan."""
     if is_scatter(nest):
-        return scatter.plan(nest, target)
+        return nest, scatter.plan(nest, target)
     if any(isinstance(s, Store) and s.combine for inner in nest.body if isinstance(inner, Nest) for s in inner.body):
         raise InternalError("[plan] expected a scatter without rows, whose order would be lost")
     if target.has_groups:
         for groups in (attention_groups.plan(nest, target), window_groups.plan((nest,), target),
                        teams.plan(nest, target)):
             if isinstance(groups, GroupAttentionPlan | GroupWindowPlan | Plan):
-                return groups
+                return nest, groups
     if is_row_kernel(nest):
-        return (attention_few.plan(nest, target) or attention.plan(nest, target)
-                or attention_gradient.plan(nest, target) or rows.plan(nest, target))
+        return nest, (attention_few.plan(nest, target) or attention.plan(nest, target)
+                      or attention_gradient.plan(nest, target) or rows.plan(nest, target))
     if not reductions(nest):
-        return pointwise.plan(nest, target)
+        return nest, pointwise.plan(nest, target)
     tiled = panels.plan(nest, target)
     if isinstance(tiled, Plan):
-        return tiled
+        return nest, tiled
     plan = packed.plan(nest, target)
     if not isinstance(plan, str):
         return plan
     over_planes = window.plan((nest,), target)
     if isinstance(over_planes, WindowPlan):
-        return over_planes
+        return nest, over_planes
     plan = packed.plan(nest, target, few=True)
     if not isinstance(plan, str):
         return plan
-    return contraction.plan(nest, target) or reduction.plan(nest, target)
+    return nest, contraction.plan(nest, target) or reduction.plan(nest, target)
 
 
 def is_row_kernel(nest: Nest) -> bool:

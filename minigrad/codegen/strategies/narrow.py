@@ -1,31 +1,26 @@
-"""Products of small integers, packed several to a word: instructions that multiply neighbours and add them in int32.
+"""Contractions over words (`plan/words.py`): which are, and what they cost.
 
-    int32 sum over k of int32(a[m, k]) * int32(b[k, n])          a, b: int8, uint8 or int16; or uint32 likewise
+    sum over k of int32(a[m, k]) * int32(b[k, n])      a, b: int8, uint8 or int16; or uint32; or float32, of bfloat16
 
-becomes a contraction over words of 4 int8 or 2 int16 along k, for microkernels of kind 'u8x4', 'i8x4' or 'i16x2' (see
-microkernels/tile.py). All of them are exact: 32 bits wrap alike in any order.
+is one over words of 4 int8 or 2 int16 or bfloat16 along k, for microkernels of those kinds (microkernels/tile.py).
 """
 from __future__ import annotations
 
 from dataclasses import replace
 
+from minigrad.codegen.cost.machine import machine
+from minigrad.codegen.microkernels.choose import in_matrix_registers
 from minigrad.codegen.microkernels.generate import FORMS
 from minigrad.codegen.microkernels.tile import KINDS
+from minigrad.codegen.plan.words import PAIRS, TAKES, is_biased, narrowed, word_of
 from minigrad.codegen.strategies.access import extent
+from minigrad.codegen.strategies.blocking import step_cycles
 from minigrad.codegen.strategies.recognise import Contraction
-from minigrad.dtype import DType, int8, int16, int32, uint8, uint16, uint32
+from minigrad.dtype import float32
 from minigrad.errors import present
-from minigrad.expr import Index, Var
+from minigrad.expr import Var
 from minigrad.target import Target
-from minigrad.value import Value, binary, bitcast, cast, const, guard, substitute
-
-_ANY = int8, uint8, int16
-_TAKES: dict[str, tuple[tuple[DType, ...], tuple[DType, ...]]] = {
-    "i8x4": ((int8,), (int8,)), "u8x4": ((int8, uint8), (int8,)), "i16x2": (_ANY, _ANY)}
-"""Types of a and of b, the kinds with most products per instruction first."""
-
-BIAS = 0x80808080
-"""A word of four times 128: added to bytes that are signed where an instruction takes them unsigned."""
+from minigrad.value import Value, const, guard, substitute
 
 
 def narrow_kind(c: Contraction, target: Target) -> str:
@@ -33,22 +28,13 @@ def narrow_kind(c: Contraction, target: Target) -> str:
     a, b = narrowed(c.a), narrowed(c.b)
     if target.language != "llvm" or a is None or b is None or not any(isinstance(v.hi, int) for v in c.k):
         return ""
-    for kind, (left, right) in _TAKES.items():
-        known = any(kind in f.kinds and f.requires and f.requires <= target.features
-                    and f.vector_bytes == target.vector_bytes for f in FORMS)
+    for kind, (left, right) in TAKES.items():
+        known = machine(target).declared.dots and c.total is float32 if kind == PAIRS else any(
+            kind in f.kinds and f.requires and f.requires <= target.features
+            and f.vector_bytes == target.vector_bytes for f in FORMS)
         if known and a.dtype in left and b.dtype in right:
             return kind
     return ""
-
-
-def narrowed(value: Value) -> Value | None:
-    """What a value of 32 bits was before it was widened; None if it is no such value."""
-    if value.op == "cast" and value.dtype in (int32, uint32) and value.args[0].dtype in (int8, uint8, int16):
-        return value.args[0]
-    if value.op == "guard" and value.args[1].op == "const" and value.args[1].attr == 0:
-        inside = narrowed(value.args[0])
-        return None if inside is None else guard(inside, const(0, inside.dtype), value.attr)
-    return None
 
 
 def bias_rows(c: Contraction, kind: str) -> int:
@@ -56,34 +42,57 @@ def bias_rows(c: Contraction, kind: str) -> int:
     return int(kind == "u8x4" and c.a.op == "xor")
 
 
+def grouped(c: Contraction, kind: str) -> tuple[Var, Var]:
+    """The variable of the sum whose neighbours make words, and it with as many steps as there are elements of these."""
+    group = KINDS[kind][2]
+    k = min((v for v in reversed(c.k) if isinstance(v.hi, int)), key=lambda v: -(-extent(v) // group) / extent(v))
+    whole = -(-extent(k) // group) * group
+    return k, k if extent(k) == whole else Var(k.name, 0, whole - 1)
+
+
+def filled_up(c: Contraction, kind: str) -> Contraction:
+    """The contraction with a sum of whole words, operands being 0 beyond the end."""
+    old, new = grouped(c, kind)
+    a, b = (guard(substitute(x, {old: new}), const(0, x.dtype), (old.hi - new,)) for x in (c.a, c.b))
+    return replace(c, a=a, b=b, k=tuple([new if v is old else v for v in c.k]))
+
+
 def in_words(c: Contraction, kind: str) -> Contraction:
     """The contraction over words of `kind`: a variable of k counts groups of what it counted before.
 
         k<64: a[m, k]    ->    k<16: a[m, 4*k] | a[m, 4*k + 1] << 8 | a[m, 4*k + 2] << 16 | a[m, 4*k + 3] << 24
     """
-    group = KINDS[kind][2]
-    k = min((v for v in reversed(c.k) if isinstance(v.hi, int)), key=lambda v: filled(v, group) / extent(v))
-    words = Var(k.name, 0, filled(k, group) // group - 1)
-    a, b = (_word(narrowed(x), k, words, group) for x in (c.a, c.b))
-    if kind == "u8x4" and narrowed(c.a).dtype is int8:  # type: ignore[union-attr]
-        a = binary("xor", a, const(BIAS, uint32))
-    return replace(c, a=a, b=b, k=tuple(words if v is k else v for v in c.k))
+    group, c = KINDS[kind][2], filled_up(c, kind)
+    k, _ = grouped(c, kind)
+    words = Var(k.name, 0, extent(k) // group - 1)
+
+    def of(value: Value, biased: bool) -> Value:
+        value = present(narrowed(value), "[plan] expected an operand of products of words")
+        return word_of([substitute(value, {k: words * group + t}) for t in range(group)], kind, biased)
+
+    return replace(c, a=of(c.a, is_biased(kind, c.a)), b=of(c.b, False),
+                   k=tuple([words if v is k else v for v in c.k]))
 
 
-def filled(v: Var, group: int) -> int:
-    return -(-extent(v) // group) * group
+# ---- costs of words of bfloat16 ----
+
+def step_multiple(words: str, target: Target) -> int:
+    """What steps of a block of K are best a multiple of."""
+    return machine(target).declared.matrix_side if words == PAIRS and in_matrix_registers(PAIRS, target) else 1
 
 
-def _word(value: Value | None, k: Var, words: Var, group: int) -> Value:
-    value = present(value, "[build] expected an operand of products of words")
-    bits = 32 // group
-    word: Value = const(0, uint32)
-    for t in range(group):
-        place: Index = words * group + t
-        part = guard(substitute(value, {k: place}), const(0, value.dtype), (k.hi - place,))
-        part = bitcast(part, uint8) if group == 4 else bitcast(cast(part, int16), uint16)
-        part = cast(part, uint32)
-        if t:
-            part = binary("shl", part, const(bits * t, uint32))
-        word = binary("or", word, part) if t else part
-    return word
+def whole_steps(steps: int, words: str, target: Target) -> int:
+    """Steps of a block of K, with those that fill up a matrix register."""
+    multiple = step_multiple(words, target)
+    return -(-steps // multiple) * multiple
+
+
+def call_cycles(words: str, target: Target) -> float:
+    """Cycles of a tile beside those of any."""
+    return machine(target).costs.matrix_call if words == PAIRS and in_matrix_registers(PAIRS, target) else 0.0
+
+
+def dot_cycles(rows: int, vectors: int, target: Target) -> float:
+    """Cycles of a tile of `vdpbf16ps` per step of the sum."""
+    facts = machine(target)
+    return step_cycles(rows, vectors, facts) * facts.costs.dot_step

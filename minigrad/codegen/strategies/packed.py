@@ -24,13 +24,15 @@ from minigrad.codegen.microkernels import registry
 from minigrad.codegen.microkernels.choose import in_matrix_registers, microkernel_of, shapes
 from minigrad.codegen.microkernels.tile import KINDS, Tile
 from minigrad.codegen.plan.steps import Plan
-from minigrad.codegen.strategies import bfloat16
+from minigrad.codegen.plan.words import PAIRS
 from minigrad.codegen.strategies.access import extent, value_accesses
 from minigrad.codegen.strategies.blocking import (
     BLOCK_HEIGHTS,
     MAX_K_BLOCK,
     MAX_VECTORS,
     MIN_TILES,
+    Blocks,
+    Box,
     box,
     in_squares,
     is_plain,
@@ -46,9 +48,16 @@ from minigrad.codegen.strategies.blocking import (
     steps_closely,
     stored_bytes,
 )
-from minigrad.codegen.strategies.narrow import bias_rows, in_words, narrow_kind
+from minigrad.codegen.strategies.narrow import (
+    bias_rows,
+    call_cycles,
+    dot_cycles,
+    in_words,
+    narrow_kind,
+    step_multiple,
+    whole_steps,
+)
 from minigrad.codegen.strategies.packed_steps import packed_steps
-from minigrad.codegen.strategies.plan import Box, PackedPlan
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.codegen.strategies.stream import recognise_stream
 from minigrad.codegen.strategies.windowed import SHARES, windowed_turned
@@ -83,8 +92,8 @@ class Packing:
 
 
 @lru_cache(maxsize=256)
-def plan(nest: Nest, target: Target, few: bool = False) -> Plan | PackedPlan | str:
-    """The packed plan for the nest as a product (`as_product`), or why it is not packed; `few`: of a window over few
+def plan(nest: Nest, target: Target, few: bool = False) -> tuple[Nest, Plan] | str:
+    """The nest as a product of two operands and its packed plan, or why it is not packed; `few`: of a window over few
     rows or columns."""
     found = recognise(nest)
     if isinstance(found, str):
@@ -99,7 +108,8 @@ def plan(nest: Nest, target: Target, few: bool = False) -> Plan | PackedPlan | s
     least = (FEW, FEW, MIN_K) if few else (MIN_M, MIN_N, MIN_K)
     if any([s < enough for s, enough in zip(sizes, least, strict=True)]) or product(sizes) < MIN_WORK:
         return f"not packed: M={sizes[0]} N={sizes[1]} K={sizes[2]} is too small"
-    pairs = bfloat16.in_pairs(found) if bfloat16.takes_bfloat16(found, target) else None
+    words = narrow_kind(found, target)
+    pairs = in_words(found, PAIRS) if words == PAIRS else None
     across = sizes[0] < MIN_M_TURNED and not steps_closely(found.b, found.n) and not few
     if across and not (pairs is not None and in_squares(pairs.b, pairs.k) and sizes[1] >= 2 * MIN_N):
         return f"not packed: M={sizes[0]} is too small to read B across its contiguous variable"
@@ -108,14 +118,10 @@ def plan(nest: Nest, target: Target, few: bool = False) -> Plan | PackedPlan | s
             return "not packed: an inner extent is known at run time only"
     if pairs is None and streams(found, target):
         return "not packed: both operands are read in place as fast"
-    words = narrow_kind(found, target)
+    found_options = [] if across or words and pairs is None else [option(found, target)]
     if words:
-        return packed(in_words(found, words), target, words)
-    found_options = [] if across else [option(found, target)]
-    if pairs is not None:
-        found_options.append(option(pairs, target, bfloat16.KIND))
-    made = min(found_options, key=lambda o: o[0])[1]
-    return made if made.microkernel else packed_steps(nest, found, made)
+        found_options.append(option(pairs or in_words(found, words), target, words))
+    return packed_steps(nest, found, min(found_options, key=lambda o: o[0])[1])
 
 
 def streams(c: Contraction, target: Target) -> bool:
@@ -135,17 +141,17 @@ def why_unpacked(nest: Nest, target: Target) -> str:
     return made if isinstance(made, str) else ""
 
 
-def packed(c: Contraction, target: Target, words: str = "") -> PackedPlan:
+def packed(c: Contraction, target: Target, words: str = "") -> Blocks:
     """Blocks and register tile for a contraction, of `words` (see `in_words`) if that is a kind of them."""
     return option(c, target, words)[1]
 
 
-def option(c: Contraction, target: Target, words: str = "") -> tuple[float, PackedPlan]:
+def option(c: Contraction, target: Target, words: str = "") -> tuple[float, Blocks]:
     """Likewise, with its cycles."""
     return min(options(c, target, words), key=lambda o: o[0])
 
 
-def options(c: Contraction, target: Target, words: str = "") -> list[tuple[float, PackedPlan]]:
+def options(c: Contraction, target: Target, words: str = "") -> list[tuple[float, Blocks]]:
     """What there is to choose from: A in place or packed, B as it is or as a box, or both in each other's place."""
     bits = max(c.a.dtype.bits, 32)
     width = min(16, target.lanes(bits))
@@ -158,7 +164,7 @@ def options(c: Contraction, target: Target, words: str = "") -> list[tuple[float
     for in_place, axes in combinations(places, dict.fromkeys(((), () if words else axes_of(c)))):
         rows, vectors, cycles = register_tile(c, width, target, "" if in_place else a_along, words)
         depth = k_block(vectors * width, bits, target)
-        k = whole_taps(c.k, axes, depth) if axes else box(c.k, depth, bfloat16.step_multiple(words, target))
+        k = whole_taps(c.k, axes, depth) if axes else box(c.k, depth, step_multiple(words, target))
         while in_place and axes and depth > MIN_K and not stays_near(c, k, rows, target):
             depth //= 2
             k = whole_taps(c.k, axes, depth)
@@ -168,14 +174,13 @@ def options(c: Contraction, target: Target, words: str = "") -> list[tuple[float
         how = Packing(not in_place, a_lanes < width, b_lanes < width, words, axes)
         m, n, packing = blocks(c, k, rows, vectors * width, target, how)
         along, lanes = ("", 1) if in_place else (a_along, a_lanes)
-        batch = tuple(v.name for v in c.batch)
         tile = Tile(words or c.a.dtype.short, rows, vectors * width, a_along)
         kernel = "" if in_place or axes else called(tile, target)
         names = tuple((a.x.name, a.tap.name) for a in axes if a.tap is not None)
-        if words == bfloat16.KIND:
+        if words == PAIRS:
             packing += costs.unscale * size(c.batch) * size(c.m) * size(c.n)
-        made.append((cycles * (1 if axes else costs.rows_apart) + packing, PackedPlan(
-            "packed", batch, m, n, k, rows, vectors, width, along, lanes, b_lanes, kernel, names, words=words)))
+        made.append((cycles * (1 if axes else costs.rows_apart) + packing, Blocks(
+            m, n, k, rows, vectors, width, along, lanes, b_lanes, kernel, names, words=words)))
     turned = None if words else windowed_turned(c, width, target)
     return [*made, *([turned] if turned else [])]
 
@@ -208,7 +213,7 @@ def called(tile: Tile, target: Target) -> str:
 def blocks(c: Contraction, k: Box, rows: int, columns: int, target: Target, how: Packing) -> tuple[Box, Box, float]:
     """Blocks of M and N that fit the second-level cache with what they need of A, B and sums, and what they cost."""
     bits = max(c.a.dtype.bits, 32)
-    depth = bfloat16.whole_steps(product(p for _, p in k), how.words, target)
+    depth = whole_steps(product(p for _, p in k), how.words, target)
     below = bias_rows(c, how.words)
     elements = room(2, target) * 8 // bits
     best: tuple[float, Box, Box] | None = None
@@ -243,8 +248,8 @@ def register_tile(c: Contraction, width: int, target: Target, along: str, words:
         most = facts.declared.side_by_side
         for rows in [r for r in shapes(kind, along, width, vectors, target) if along or r <= most]:
             tiles = ceil((m + below) / rows) * ceil(n / (vectors * width))
-            cycles = kind_cycles(kind, rows, vectors, target) * bfloat16.whole_steps(k, words, target)
-            cycles += (facts.costs.tile + bfloat16.call_cycles(words, target)) * ceil(k / depth)
+            cycles = kind_cycles(kind, rows, vectors, target) * whole_steps(k, words, target)
+            cycles += (facts.costs.tile + call_cycles(words, target)) * ceil(k / depth)
             cycles *= tiles * size(c.batch)
             if cycles <= found[2]:
                 found = rows, vectors, cycles
@@ -255,9 +260,9 @@ def kind_cycles(kind: str, rows: int, vectors: int, target: Target) -> float:
     """Cycles of a tile per step of the sum, for any kind of panel."""
     facts = machine(target)
     if in_matrix_registers(kind, target):
-        return rows * vectors / facts.declared.matrix_side * (facts.costs.matrix_slowed if kind == bfloat16.KIND else 1)
-    if kind == bfloat16.KIND:
-        return bfloat16.dot_cycles(rows, vectors, target)
+        return rows * vectors / facts.declared.matrix_side * (facts.costs.matrix_slowed if kind == PAIRS else 1)
+    if kind == PAIRS:
+        return dot_cycles(rows, vectors, target)
     return step_cycles(rows, vectors, facts, facts.declared.fma_per_cycle if kind in ("f32", "f64") else 2)
 
 

@@ -12,34 +12,36 @@
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from minigrad.codegen.kernel import Define, Nest
-from minigrad.codegen.plan.steps import Bind, Fuse, Order, Plan, Results, Split, Stage, Step
+from minigrad.codegen.microkernels.tile import KINDS
+from minigrad.codegen.plan.steps import Bind, Call, Fuse, Order, Plan, Results, Split, Stage, Step
 from minigrad.codegen.strategies.access import extent
-from minigrad.codegen.strategies.blocking import in_squares
-from minigrad.codegen.strategies.plan import Box, PackedPlan
-from minigrad.codegen.strategies.recognise import Contraction, recognise
+from minigrad.codegen.strategies.blocking import Blocks, Box, in_squares
+from minigrad.codegen.strategies.narrow import filled_up, in_words
+from minigrad.codegen.strategies.recognise import Contraction
 from minigrad.codegen.strategies.windowed import along_rows
 from minigrad.codegen.strategies.windows import Axis, axes_of, axes_of_a, turned
-from minigrad.errors import InternalError
 from minigrad.expr import Var
 from minigrad.value import Value, binary, reduce, walk
 
 PATTERN = "packed"
 
 
-def as_product(nest: Nest) -> Nest:
+def as_product(nest: Nest, c: Contraction) -> Nest:
     """A contraction with its sum as the product of two operands, each of which a plan may copy as a whole."""
-    c = recognise(nest)
-    if isinstance(c, str):
-        raise InternalError(f"[plan] expected a contraction, got one that is {c}")
     total = next(s for s in nest.body if isinstance(s, Define) and s.name == c.name)
-    whole = reduce("sum", total.value.attr[1], binary("mul", c.a, c.b))  # type: ignore[index]
+    known = {v.name: v for v in c.k}
+    over = tuple([known.get(v.name, v) for v in total.value.attr[1]])  # type: ignore[index]
+    whole = reduce("sum", over, binary("mul", c.a, c.b))
     return nest if total.value is whole else Nest(nest.domain, (Define(c.name, whole), *c.outputs))
 
 
-def packed_steps(nest: Nest, c: Contraction, p: PackedPlan) -> Plan:
-    """The plan of a choice, for the nest `as_product`."""
-    return _Steps(nest, turned(c) if p.turned else c, p).plan()
+def packed_steps(nest: Nest, c: Contraction, p: Blocks) -> tuple[Nest, Plan]:
+    """The nest as the product of two operands, and the plan of a choice."""
+    nest = as_product(nest, filled_up(c, p.words) if p.words else c)
+    return nest, _Steps(nest, turned(c) if p.turned else in_words(c, p.words) if p.words else c, p).plan()
 
 
 MAX_UNROLLED = 256
@@ -47,9 +49,9 @@ MAX_UNROLLED = 256
 
 
 class _Steps:
-    """Steps so far. `piece`: what is inside a block of each variable."""
+    """Steps so far. `piece`: what is inside a block of each variable; `within`: the loop over elements of a word."""
 
-    def __init__(self, nest: Nest, c: Contraction, p: PackedPlan):
+    def __init__(self, nest: Nest, c: Contraction, p: Blocks):
         self.c, self.p = c, p
         self.steps: list[Step] = []
         self.piece: dict[str, str] = {}
@@ -60,6 +62,11 @@ class _Steps:
                     if isinstance(s, Define) and s.value.op == "reduce")
         self.parallel = [v.name for v in nest.domain if v.name not in grouped]
         self.blocks = [v.name for v in over if v.name not in grouped]
+        self.words, self.within = "", list[str]()
+        if p.words:
+            self.words = next(v.name for v in c.k if v not in over)
+            self.within = [f"{self.words}t"]
+            self.steps.append(Split(self.words, f"{self.words}w", *self.within, KINDS[p.words][2]))
 
     def plan(self) -> Plan:
         c, p = self.c, self.p
@@ -80,6 +87,7 @@ class _Steps:
         """The loops inside blocks of some variables; those over blocks are added to `outer`."""
         inside = []
         for v, (name, part) in zip(vs, parts, strict=True):
+            name = f"{name}w" if name == self.words else name
             if part == 1:
                 outer.append(name)
                 continue
@@ -147,13 +155,17 @@ class _Steps:
         self.steps.append(Split(row, "i", "u", p.rows, "guard"))
         self.unrolled.append("u")
         self.lanes(column)
-        copies: list[Step] = [Stage(operand(c.b), at, tuple(coordinates), *self.squares(c.b, c.k, coordinates))]
+        copies: list[Step] = [Stage(operand(c.b), at, (*coordinates, *self.within),
+                                    *self.squares(c.b, c.k, coordinates, p.b_lanes))]
         if p.a_along:
             whole = steps if axes else k
             layout = (row, *whole) if p.a_along == "k" else (*whole, row)
-            copies.insert(0, Stage(operand(c.a), at, layout))
+            across = self.squares(c.a, c.m, layout, p.a_lanes) if p.a_along == "k" else ("", 1)
+            copies.insert(0, Stage(operand(c.a), at, (*layout, *self.within), *across))
         copies.append(Results(self.parallel[-1], (*images, row, column)))
-        return [*images, "j", "i"], k, copies
+        if p.microkernel:
+            copies.append(Call(p.microkernel, "i"))
+        return [*images, "j", "i"], [*k, *self.within], copies
 
     def windows(self, axes: tuple[Axis, ...], inside: list[str]) -> tuple[str, list[str]]:
         """The columns of boxes, and the coordinates of a box."""
@@ -202,18 +214,18 @@ class _Steps:
                 taps.add(tap)
         image = [x for x in k if x not in inner] + [x for x in m if x not in taps]
         copies: list[Step] = [Stage(operand(c.a), at, (*image, *boxes)),
-                              Stage(operand(c.b), at, (*k, column), *self.squares(c.b, c.k, k))]
+                              Stage(operand(c.b), at, (*k, column), *self.squares(c.b, c.k, k, p.b_lanes))]
         square = (m[-1], p.width) if m and along_rows(c, c.m[-1]) else ("", 1)
         copies.append(Results(self.parallel[-1], (*m, column), *square))
         return ["j", *down], k, copies
 
-    def squares(self, value: Value, rows: tuple[Var, ...], coordinates: list[str]) -> tuple[str, int]:
+    def squares(self, value: Value, rows: tuple[Var, ...], coordinates: Sequence[str], lanes: int) -> tuple[str, int]:
         """How a copy is made in squares, where its operand is contiguous along the sum, in a coordinate of its own."""
         last = next((self.piece[v.name] for v in reversed(rows) if v.name in self.piece), "")
         for s in self.steps:
             if isinstance(s, Fuse) and last in (s.outer, s.inner):
                 last = s.loop
-        across = last in coordinates and self.p.b_lanes < self.p.width
+        across = last in coordinates and lanes < self.p.width
         return (last, self.p.width) if across and in_squares(value, rows) else ("", 1)
 
 

@@ -33,8 +33,8 @@ from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.plan.stage import LANES
 from minigrad.codegen.plan.steps import Ahead, Bind, Order, Plan, Split, Stage, Step
 from minigrad.codegen.strategies.access import extent, reductions, value_accesses
-from minigrad.codegen.strategies.bfloat16 import takes_bfloat16
 from minigrad.codegen.strategies.blocking import SPARE_REGISTERS, is_plain, row_bytes, steps_closely
+from minigrad.codegen.strategies.narrow import narrow_kind
 from minigrad.codegen.strategies.recognise import Contraction, with_row
 from minigrad.target import Target
 from minigrad.value import Value, walk
@@ -138,7 +138,7 @@ def refusal(c: Contraction, target: Target) -> str:
     bits = c.a.dtype.bits
     if not c.a.dtype.is_float or any(a.bits != bits for x in (c.a, c.b) for a in value_accesses(x, ())):
         return "no panels: an operand is narrow or an integer"
-    if takes_bfloat16(c, target):
+    if narrow_kind(c, target):
         return "no panels: matrix registers multiply packed words"
     m, n, k = (extent(vs[-1]) for vs in (c.m, c.n, c.k))
     if m * n * k < MIN_WORK:

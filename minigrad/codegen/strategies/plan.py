@@ -9,47 +9,12 @@ from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.plan.text import parse_plan as parse_steps
 from minigrad.errors import FormatError
 
-Box = tuple[tuple[str, int], ...]
-
 
 @dataclass(frozen=True, slots=True)
 class Fields:
     """A plan that is the fields of its strategy's builder, and prints as such."""
 
     strategy: str
-
-    def __str__(self) -> str:
-        return plan_text(self)
-
-
-@dataclass(frozen=True, slots=True)
-class PackedPlan:
-    """A packed contraction. Names refer to the nest's index variables, each with its part of a block, outermost first.
-
-    rows, vectors, width: the microkernel holds rows x vectors accumulators of `width` lanes
-    a_along: 'k' where A is packed as [m, k], 'm' where it is packed as [k, m]
-    a_lanes, b_lanes: lanes while packing, fewer than `width` where an operand is read across its contiguous variable
-    microkernel: the name of what runs a tile; '' where its loops are written out
-    windows: (variable of N, its tap in K) of B where it is packed once per element; a tap is a shift
-    turned: A and B have changed places, as have M and N; windows are then (variable of K, its tap in M) of A
-    words: '' or a kind of `narrow.py`, whose words the panels hold; k counts words
-    """
-
-    strategy: str
-    batch: tuple[str, ...]
-    m: Box
-    n: Box
-    k: Box
-    rows: int
-    vectors: int
-    width: int
-    a_along: str
-    a_lanes: int
-    b_lanes: int
-    microkernel: str = ""
-    windows: tuple[tuple[str, str], ...] = ()
-    turned: bool = False
-    words: str = ""
 
     def __str__(self) -> str:
         return plan_text(self)
@@ -191,9 +156,9 @@ class JoinedPlan:
         return "\n".join(["plan joined", *map(str, self.plans)])
 
 
-AnyPlan = (Plan | JoinedPlan | PackedPlan | WindowPlan | GroupWindowPlan | AttentionPlan | AttentionGradientPlan
+AnyPlan = (Plan | JoinedPlan | WindowPlan | GroupWindowPlan | AttentionPlan | AttentionGradientPlan
            | AttentionFewPlan | GroupAttentionPlan | QuantizedPlan)
-_KINDS = {"packed": PackedPlan, "window": WindowPlan, "window_groups": GroupWindowPlan,
+_KINDS = {"window": WindowPlan, "window_groups": GroupWindowPlan,
           "attention": AttentionPlan, "attention_gradient": AttentionGradientPlan,
           "attention_few": AttentionFewPlan, "attention_groups": GroupAttentionPlan,
           "quantized": QuantizedPlan}

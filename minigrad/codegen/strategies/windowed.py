@@ -13,6 +13,8 @@ from minigrad.codegen.strategies.blocking import (
     BLOCK_HEIGHTS,
     MAX_STRIDE,
     MAX_VECTORS,
+    Blocks,
+    Box,
     box,
     pack_cycles,
     product,
@@ -21,7 +23,6 @@ from minigrad.codegen.strategies.blocking import (
     steps_back,
     steps_closely,
 )
-from minigrad.codegen.strategies.plan import Box, PackedPlan
 from minigrad.codegen.strategies.recognise import Contraction
 from minigrad.codegen.strategies.windows import Axis, Layout, axes_of_a, layout, turned, within
 from minigrad.expr import Var
@@ -35,7 +36,7 @@ USUAL_VECTORS = 2
 many workers there are may decide that, and not what is added up to what. Blocks twice as long gained nothing."""
 
 
-def windowed_turned(c: Contraction, width: int, target: Target) -> tuple[float, PackedPlan] | None:
+def windowed_turned(c: Contraction, width: int, target: Target) -> tuple[float, Blocks] | None:
     """The best plan where the operand with windows has its taps in the output: lanes go along the other operand, rows
     of a tile are taps, and each of them reads a shift of the same box. A weight gradient; or a convolution, whose image
     has so few or such odd columns that lanes along channels cover it better."""
@@ -50,7 +51,7 @@ def windowed_turned(c: Contraction, width: int, target: Target) -> tuple[float, 
     b_lanes = width if steps_closely(t.b, t.n) else min(4, width)
     names = tuple((a.x.name, a.tap.name) for a in axes if a.tap is not None)
     k = _whole_rows(t, axes, room(1, target) * 8 * 2 // 3 // (USUAL_VECTORS * width * bits))
-    best: tuple[float, PackedPlan] | None = None
+    best: tuple[float, Blocks] | None = None
     for parts in _tap_parts([extent(v) for v in suffix]):
         inside = tuple((v.name, part) for v, part in zip(suffix, parts, strict=True))
         lay = layout(within(axes, inside), k)
@@ -58,8 +59,8 @@ def windowed_turned(c: Contraction, width: int, target: Target) -> tuple[float, 
             for m, n in _turned_blocks(t, others, inside, lay, k, vectors * width, room(2, target) * 8 // bits):
                 cost = _turned_cycles(t, m, n, k, lay, rows, vectors, b_lanes < width, width, target)
                 if best is None or cost < best[0]:
-                    best = cost, PackedPlan("packed", tuple(v.name for v in t.batch), m, n, k, rows, vectors, width,
-                                            "k", a_lanes, b_lanes, windows=names, turned=True)
+                    best = cost, Blocks(m, n, k, rows, vectors, width, "k", a_lanes, b_lanes, windows=names,
+                                        turned=True)
     return best
 
 

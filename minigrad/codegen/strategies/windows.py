@@ -13,7 +13,7 @@ from math import ceil, gcd, prod
 
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.strategies.access import extent
-from minigrad.codegen.strategies.plan import Box
+from minigrad.codegen.strategies.blocking import Box
 from minigrad.codegen.strategies.recognise import Contraction
 from minigrad.expr import Index, Var
 from minigrad.value import Value, expressions

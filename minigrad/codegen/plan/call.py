@@ -1,0 +1,157 @@
+"""Microkernels in place of a register tile: `call tile_f32_6x16_k_avx2 at i`.
+
+    for j: for i:                                               for j: for i:
+      for l vector: for k: for u, v unroll:               ->      call tile_...(p0_staged[...], p1_staged[...],
+        acc[u, v] += p0_staged[...] * p1_staged[...]                            t0_kept[...], steps, pitches, old)
+
+The loops inside i are the rows, the columns and the steps of the tile. Both operands are copied, along the sum and then
+the columns, or in rows along the sum; results go by way of memory. Copies for a microkernel of words (`words.py`) have
+the loop over the elements of one last, `[c][k][t]`.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from minigrad.codegen.ir.nodes import Call as IRCall
+from minigrad.codegen.ir.nodes import If, Loop, Stmt, Store
+from minigrad.codegen.microkernels.choose import tile_meant
+from minigrad.codegen.microkernels.microkernel import Microkernel
+from minigrad.codegen.microkernels.registry import find
+from minigrad.codegen.microkernels.tile import Tile
+from minigrad.codegen.plan.loops import Here, Loops, refuse
+from minigrad.codegen.plan.spaces import is_sum
+from minigrad.codegen.plan.steps import Call
+from minigrad.codegen.plan.words import BIAS, TAKES, is_biased, narrowed
+from minigrad.dtype import uint32
+from minigrad.errors import present
+from minigrad.expr import Index, Var, bounds, emax, product
+from minigrad.value import Value, const, free_variables
+
+if TYPE_CHECKING:
+    from minigrad.codegen.plan.build import Builder
+    from minigrad.codegen.plan.stage import Staged
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A microkernel that runs a tile. `row`, `column`: the coordinates of results that it has some of; `steps`: the
+    loops of the sum inside it; `word`: the one over elements of a word, '' where these are none; `a`, `b`: the operands
+    with the rows and with the columns; `biased`: there is another row, of 128s, below those of a copy of `a`."""
+
+    step: Call
+    kernel: Microkernel
+    tile: Tile
+    row: str
+    column: str
+    steps: tuple[str, ...]
+    word: str
+    a: Value
+    b: Value
+    biased: bool
+
+
+def with_tile(loops: Loops) -> Loops:
+    """The loops with the tile that a microkernel runs. Raises PlanError where those inside the call are others."""
+    for step in loops.calls:
+        kernel = find(step.kernel)
+        tile = None if kernel is None else tile_meant(kernel)
+        if kernel is not None and tile is not None:
+            return replace(loops, tile=_called(loops, step, kernel, tile))
+    return loops
+
+
+def _called(loops: Loops, step: Call, kernel: Microkernel, tile: Tile) -> Called:
+    row, column = (loops.results.layout if loops.results is not None else ("", ""))[-2:]
+    if row not in loops.root or column not in loops.root:
+        raise refuse(step, "results by way of memory, as [rows][columns]", "others")
+    inside = loops.order[loops.order.index(step.at) + 1:]
+    down, across = ([x for x in inside if x in loops.inside(c)] for c in (row, column))
+    steps = [x for x in inside if loops.space[x]]
+    if {*down, *across, *steps} != {*inside} or (_run(loops, down), _run(loops, across)) != (tile.rows, tile.columns):
+        raise refuse(step, f"{tile.rows} neighbours of {row}, {tile.columns} of {column} and loops of the sum inside "
+                           f"{step.at}", " ".join(inside) or "none")
+    last = {s.layout[-1] for s in loops.stages} if tile.group > 1 else set()
+    word = last.pop() if len(last) == 1 else ""
+    if tile.group > 1 and (word not in steps or _run(loops, [word]) != tile.group):
+        raise refuse(step, f"copies whose last coordinate are the {tile.group} neighbours of a word", word or "others")
+    a, b = _operands(loops, step, loops.root[row], loops.root[column])
+    found = [narrowed(x) if word else x for x in (a, b)]
+    types = TAKES[tile.kind] if word else ((tile.panel,), (tile.panel,))
+    if any([x is None or x.dtype not in fit for x, fit in zip(found, types, strict=True)]):
+        expected = [" or ".join([t.name for t in fit]) for fit in types]
+        raise refuse(step, f"operands of {expected[0]}, and of {expected[1]}", "others")
+    split, biased = loops.split.get(row), is_biased(tile.kind, a)
+    if biased and (split is None or split.edge != "guard" or split.size != tile.rows):
+        raise refuse(step, f"`split {row}` by {tile.rows}, guard, as there is a row below", "another one")
+    return Called(step, kernel, tile, row, column, tuple([x for x in steps if x != word]), word, a, b, biased)
+
+
+def _run(loops: Loops, names: Iterable[str]) -> int:
+    """How many neighbours loops step through together; 0 where they leave some out."""
+    run = 1
+    for x in sorted(names, key=lambda x: bounds(loops.stride(x, Here()))[0]):
+        if loops.stride(x, Here()) != run or loops.cut_short(x):
+            return 0
+        run *= loops.most(x)
+    return run
+
+
+def _operands(loops: Loops, step: Call, row: Var, column: Var) -> tuple[Value, Value]:
+    """The operand with the rows of a tile, and that with its columns."""
+    sums = [s.value for s in loops.nest.body if is_sum(s)]
+    if len(sums) == 1 and sums[0].attr[0] == "sum" and sums[0].args[0].op == "mul":  # type: ignore[index]
+        x, y = sums[0].args[0].args
+        for a, b in ((x, y), (y, x)):
+            if column not in free_variables(a) and row not in free_variables(b):
+                return a, b
+    raise refuse(step, "one sum, of products of an operand with the rows and one with the columns", "another one")
+
+
+def call_tile(b: Builder, called: Called, here: Here) -> list[Stmt]:
+    """The call: products of a block added to the sums there are, or, of the first one, in their place."""
+    inside = b.loops.order[b.loops.order.index(called.step.at) + 1:]
+    corner = replace(here, places={**here.places, **dict.fromkeys(inside, 0)})
+    gathered = present(b.gathered, "[plan] expected results by way of memory")
+    memory, = gathered.memory.values()
+    panels = [_panel(b, called, *side) for side in ((called.a, called.row), (called.b, called.column))]
+    at = [(s.memory, s.box.at(corner)) for s, _ in panels]
+    old = [-here.places[x] for x in b.middle if b.loops.space[x] and b.loops.count(x, here) != 1]
+    new, more = (IRCall(called.kernel, (*at, (memory, gathered.box.at(corner))), (), (
+        _count(b, called, here), *[pitch for _, pitch in panels], gathered.box.pitches[-2], k)) for k in (0, 1))
+    return [If(tuple(old), (new,), (more,))] if old else [new]
+
+
+def _count(b: Builder, called: Called, here: Here) -> Index:
+    """Steps of a block; no one begins beyond the end of the sum."""
+    count = product([b.loops.count(x, here) for x in called.steps])
+    return count if bounds(count)[0] >= 0 else emax(count, 0)
+
+
+def _panel(b: Builder, called: Called, operand: Value, coordinate: str) -> tuple[Staged, int]:
+    """The copy of an operand, and how far its rows are apart. Raises PlanError where it is none for the tile."""
+    loops, in_rows = b.loops, operand is called.a and called.tile.a_along == "k"
+    for s in b.staged:
+        layout, pitches = (s.box.layout[::-1], s.box.pitches[::-1]) if in_rows else (s.box.layout, s.box.pitches)
+        steps = layout[-2::-1] if in_rows else layout[:-1]
+        apart = pitches[-2::-1] if in_rows else pitches[:-1]
+        even = [x == y * loops.most(c) and not loops.cut_short(c)
+                for x, y, c in zip(apart, apart[1:], steps[1:], strict=False)]
+        if s.part is operand and layout[-1] == coordinate and {*steps} == {*called.steps} and all(even):
+            return s, pitches[-1] if in_rows else apart[-1]
+    expected = f"[{coordinate}][steps]" if in_rows else f"[steps][{coordinate}]"
+    raise refuse(called.step, f"a copy as {expected} of all steps inside {called.step.at}, evenly apart", "none")
+
+
+def row_below(b: Builder, s: Staged, here: Here) -> list[Stmt]:
+    """The row of 128s below those of a copy."""
+    called = b.loops.tile
+    if called is None or not called.biased or s.part is not called.a:
+        return []
+    count = _count(b, called, here)
+    x = Var(b.name("k"), 0, bounds(count)[1] - 1)
+    places = {**here.places, **dict.fromkeys(called.steps, 0), called.row: b.loops.count(called.row, here)}
+    apart = 1 if called.tile.a_along == "k" else s.box.pitches[-2]
+    store = Store(s.memory, s.box.at(Here(places)) + x * apart, const(BIAS, uint32))
+    return [Loop(x, 0, count, "serial", (store,))]
