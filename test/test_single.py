@@ -4,7 +4,7 @@ import pytest
 
 from minigrad import Tensor, Variable, config, plan, profile
 from minigrad.engine.compiled import forget_plans
-from minigrad.engine.realize import direct
+from minigrad.engine.direct import direct
 from minigrad.engine.stats import stats
 
 

@@ -11,12 +11,12 @@ from time import perf_counter
 from typing import Any
 
 from minigrad.config import current
+from minigrad.engine.direct import direct
 from minigrad.engine.donation import graph_with_assigns
 from minigrad.engine.observe import Ran, dry_runs, is_timing, observers
 from minigrad.engine.plan import ExecutionPlan, run_plan, schedule_and_plan
 from minigrad.engine.plan_store import plan_key, store_plan, stored_plan
 from minigrad.engine.prepared import prepare
-from minigrad.engine.realize import direct
 from minigrad.engine.single import note_single
 from minigrad.engine.stats import stats
 from minigrad.expr import bounds, variables

@@ -4,10 +4,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import RLock
 
+from minigrad.engine.direct import direct
 from minigrad.engine.observe import dry_runs, observers
 from minigrad.engine.transfer import cloned
 from minigrad.locks import free_in_children
-from minigrad.ops.kinds import Kind, copying
+from minigrad.ops.kinds import copying
 from minigrad.ops.node import Node
 from minigrad.runtime.registry import get_device
 from minigrad.scheduler.graph import resolve
@@ -21,16 +22,11 @@ def realize(nodes: list[Node]) -> None:
     with _working:
         waiting = [n for n in nodes if n.storage is None]
         if len(waiting) == 1:
-            run = direct.get(waiting[0].kind)  # type: ignore[arg-type]
+            run = direct.get(waiting[0].kind)
             if run is not None and run(waiting[0]):
                 return
         if waiting:
             _compute(waiting)
-
-
-Direct = Callable[[Node], bool]
-direct: dict[Kind, Direct] = {}
-"""What may compute a Node of a Kind if its inputs are realized (engine.single); False with nothing done."""
 
 
 def _compute(waiting: list[Node]) -> None:

@@ -11,10 +11,10 @@ from time import perf_counter
 from typing import Any
 
 from minigrad.config import Config, current
+from minigrad.engine.direct import Direct, direct
 from minigrad.engine.observe import dry_runs, observers
 from minigrad.engine.plan import ExecutionPlan, number
 from minigrad.engine.prepared import PreparedPlan
-from minigrad.engine.realize import Direct, direct
 from minigrad.engine.stats import stats
 from minigrad.engine.storage import allocate
 from minigrad.ops.node import Node

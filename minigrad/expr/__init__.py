@@ -12,7 +12,8 @@ defined. A condition is an Index e that means e >= 0; divisibility by s is -(e %
 A divisor is a monomial, `c * atom * ...`: a sum such as `pos + n` becomes the atom Opaque(pos + n), which divides only
 its own multiples. What `//` and `%` simplify is listed at `floordiv`.
 """
-from minigrad.expr.core import (  # isort: skip  (first: it imports the others once its classes exist)
+import minigrad.expr.methods  # noqa: F401  (gives the classes their operators)
+from minigrad.expr.core import (
     Atom,
     Binary,
     Expr,
@@ -24,13 +25,12 @@ from minigrad.expr.core import (  # isort: skip  (first: it imports the others o
     Opaque,
     Var,
     Variable,
-    subs,
     variables,
-    varying,
 )
 from minigrad.expr.divide import divides, exact_quotient, floordiv, mod
 from minigrad.expr.interval import bounds, emax, emin, prove_nonneg
-from minigrad.expr.sums import dim, expand, product, split
+from minigrad.expr.subs import subs
+from minigrad.expr.sums import dim, expand, product, split, varying
 from minigrad.expr.text import parse, to_text
 from minigrad.expr.use import evaluate, same, unbind
 

@@ -1,16 +1,13 @@
-"""The classes of integer expressions, their variables and what replaces them. Sums and products are in sums.py.
+"""The classes of integer expressions, and their variables. What makes sums is in sums.py, the operators in methods.py.
 
 Equal expressions are one object: they are compared and hashed by identity, and what was found out about one is kept
 with it (bounds, variables) or in caches by it.
 """
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping
-from functools import lru_cache
-from numbers import Integral
 from threading import Lock
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from minigrad.errors import ShapeError
 from minigrad.interned import Table, keep
@@ -33,61 +30,18 @@ class Expr:
     """What `value.value_atoms` found out."""
     _varying: Expr | None
 
-    # Operands that are neither expressions nor integers (a Tensor) answer for themselves: NotImplemented.
-
-    def __add__(self, other: Index) -> Index:
-        if type(other) is int:
-            return shifted(self, other) if other else self
-        if isinstance(other, Expr):
-            return sum_of(self, other)
-        return self + int(other) if isinstance(other, Integral) else NotImplemented
-
-    __radd__ = __add__
-
-    def __neg__(self) -> Index:
-        return self * -1
-
-    def __sub__(self, other: Index) -> Index:
-        if type(other) is int:
-            return shifted(self, -other) if other else self
-        return self + -other if isinstance(other, (int, Expr, Integral)) else NotImplemented
-
-    def __rsub__(self, other: Index) -> Index:
-        return self * -1 + other if isinstance(other, (int, Expr, Integral)) else NotImplemented
-
-    def __mul__(self, other: Index) -> Index:
-        if isinstance(other, Expr):
-            return product_of(self, other)
-        if type(other) is not int:
-            if not isinstance(other, Integral):
-                return NotImplemented
-            other = int(other)
-        if other == 0 or other == 1:
-            return self if other else 0
-        return scaled(self, other)
-
-    __rmul__ = __mul__
-
-    def __floordiv__(self, other: Index) -> Index:
-        return floordiv(self, other) if isinstance(other, (int, Expr, Integral)) else NotImplemented
-
-    def __rfloordiv__(self, other: Index) -> Index:
-        return floordiv(other, self) if isinstance(other, (int, Expr, Integral)) else NotImplemented
-
-    def __mod__(self, other: Index) -> Index:
-        return mod(self, other) if isinstance(other, (int, Expr, Integral)) else NotImplemented
-
-    def __rmod__(self, other: Index) -> Index:
-        return mod(other, self) if isinstance(other, (int, Expr, Integral)) else NotImplemented
-
-    def __reduce__(self) -> tuple:
-        return make, (self.terms, self.const)
-
-    def __str__(self) -> str:
-        return to_text(self)
-
-    def __repr__(self) -> str:
-        return to_text(self)
+    if TYPE_CHECKING:  # given to it by methods.py
+        def __add__(self, other: Index) -> Index: ...
+        def __radd__(self, other: Index) -> Index: ...
+        def __neg__(self) -> Index: ...
+        def __sub__(self, other: Index) -> Index: ...
+        def __rsub__(self, other: Index) -> Index: ...
+        def __mul__(self, other: Index) -> Index: ...
+        def __rmul__(self, other: Index) -> Index: ...
+        def __floordiv__(self, other: Index) -> Index: ...
+        def __rfloordiv__(self, other: Index) -> Index: ...
+        def __mod__(self, other: Index) -> Index: ...
+        def __rmod__(self, other: Index) -> Index: ...
 
     def atoms(self) -> list[Atom]:
         """Every atom once, at any depth, outer ones first."""
@@ -121,11 +75,11 @@ class Atom(Expr):
         return ()
 
     def bounds(self) -> tuple[int, int]:
-        """Smallest and largest value, inclusive."""
+        """Smallest and largest value, inclusive, of a kind that is defined elsewhere."""
         raise NotImplementedError
 
     def subs(self, mapping: Mapping[Var, Index]) -> Index:
-        """The atom with variables replaced."""
+        """The atom with variables replaced, of a kind that is defined elsewhere."""
         raise NotImplementedError
 
     def variables(self) -> frozenset[Var]:
@@ -190,24 +144,8 @@ class Var(Atom):
     def __reduce__(self) -> tuple:
         return Var, (self.name, self.lo, self.hi, self.value)
 
-    def bind(self, value: int) -> Var:
-        """The same variable with a run-time value. Raises ShapeError when it is out of range."""
-        lo, hi = bounds(self)
-        try:
-            value = operator.index(value)
-        except TypeError:
-            text = f"[Variable.bind] expected a value of {self.name!r} in {lo}..{hi}, got {value!r}"
-            raise ShapeError(text) from None
-        if not lo <= value <= hi:
-            raise ShapeError(f"[Variable.bind] expected a value of {self.name!r} in {lo}..{hi}, got {value}")
-        return Var(self.name, self.lo, self.hi, value)
-
-    def bounds(self) -> tuple[int, int]:
-        lo = bounds(self.lo)[0]
-        return lo, max(lo, bounds(self.hi)[1])
-
-    def subs(self, mapping: Mapping[Var, Index]) -> Index:
-        return mapping.get(self, self)
+    if TYPE_CHECKING:  # given to it by methods.py
+        def bind(self, value: int) -> Var: ...
 
     def sort_key(self) -> str:
         if self.key is None:
@@ -246,26 +184,11 @@ class FloorDiv(Binary):
 
     __slots__ = ()
 
-    def bounds(self) -> tuple[int, int]:
-        (lo, hi), (small, large) = bounds(self.a), bounds(self.b)
-        small = max(small, 1)
-        return min(lo // small, lo // large), max(hi // small, hi // large)
-
-    def subs(self, mapping: Mapping[Var, Index]) -> Index:
-        return self if variables(self).isdisjoint(mapping) else floordiv(subs(self.a, mapping), subs(self.b, mapping))
-
 
 class Mod(Binary):
     """a % b. Use `%` to make one."""
 
     __slots__ = ()
-
-    def bounds(self) -> tuple[int, int]:
-        (lo, hi), top = bounds(self.a), bounds(self.b)[1] - 1
-        return 0, max(0, min(hi, top)) if lo >= 0 else top
-
-    def subs(self, mapping: Mapping[Var, Index]) -> Index:
-        return self if variables(self).isdisjoint(mapping) else mod(subs(self.a, mapping), subs(self.b, mapping))
 
 
 class Min(Binary):
@@ -273,25 +196,11 @@ class Min(Binary):
 
     __slots__ = ()
 
-    def bounds(self) -> tuple[int, int]:
-        (lo, hi), (lo2, hi2) = bounds(self.a), bounds(self.b)
-        return min(lo, lo2), min(hi, hi2)
-
-    def subs(self, mapping: Mapping[Var, Index]) -> Index:
-        return self if variables(self).isdisjoint(mapping) else emin(subs(self.a, mapping), subs(self.b, mapping))
-
 
 class Max(Binary):
     """The larger one. Use `emax` to make one."""
 
     __slots__ = ()
-
-    def bounds(self) -> tuple[int, int]:
-        (lo, hi), (lo2, hi2) = bounds(self.a), bounds(self.b)
-        return max(lo, lo2), max(hi, hi2)
-
-    def subs(self, mapping: Mapping[Var, Index]) -> Index:
-        return self if variables(self).isdisjoint(mapping) else emax(subs(self.a, mapping), subs(self.b, mapping))
 
 
 class Opaque(Atom):
@@ -315,12 +224,6 @@ class Opaque(Atom):
     def children(self) -> tuple[Index, ...]:
         return (self.inner,)
 
-    def bounds(self) -> tuple[int, int]:
-        return bounds(self.inner)
-
-    def subs(self, mapping: Mapping[Var, Index]) -> Index:
-        return self if variables(self).isdisjoint(mapping) else dim(subs(self.inner, mapping))
-
 
 def variables(e: Index) -> frozenset[Var]:
     """The variables in it (not those in the bounds of others); empty for an int."""
@@ -341,58 +244,3 @@ def variables(e: Index) -> frozenset[Var]:
 
 
 _NONE: frozenset[Var] = frozenset()
-
-
-def varying(e: Expr) -> Expr:
-    """`e` without its constant: what is found out about it holds for all sums that differ in that alone."""
-    if not e.const:
-        return e
-    found = e._varying
-    if found is None:
-        found = e._varying = make(e.terms, 0)  # type: ignore[assignment]
-    return found  # type: ignore[return-value]
-
-
-def subs(e: Index, mapping: Mapping[Var, Index]) -> Index:
-    """`e` with variables replaced, all at once, and simplified again."""
-    if isinstance(e, int) or not mapping:
-        return e
-    own = e._variables or variables(e)
-    if own.isdisjoint(mapping):
-        return e
-    return mapping[e] if type(e) is Var else _subs(e, tuple([mapping.get(v) for v in own]))
-
-
-@lru_cache(maxsize=1 << 14)
-def _subs(e: Expr, instead: tuple[Index | None, ...]) -> Index:
-    """`subs` by what replaces each of the variables of `e`, in the order in which their set has them."""
-    mapping = {v: to for v, to in zip(variables(e), instead, strict=True) if to is not None}
-    if isinstance(e, Atom):
-        return e.subs(mapping)
-    merged: dict[Monomial, int] = {}
-    const = e.const
-    for m, c in e.terms:
-        if len(m) == 1:
-            new = m[0].subs(mapping)
-        else:
-            atoms = [a.subs(mapping) for a in m]
-            if all([x is a for x, a in zip(atoms, m, strict=True)]):
-                merged[m] = merged.get(m, 0) + c
-                continue
-            new = product(atoms)
-        if isinstance(new, int):
-            const += c * new
-            continue
-        const += c * new.const
-        for t, k in new.terms:
-            merged[t] = merged.get(t, 0) + c * k
-    return build(merged, const)
-
-
-# Arithmetic on the classes above needs the modules below, which need the classes: these imports close the circle.
-from minigrad.expr.sums import build, dim, make, product, product_of, scaled, shifted, sum_of  # noqa: E402
-
-# isort: split
-from minigrad.expr.divide import floordiv, mod  # noqa: E402
-from minigrad.expr.interval import bounds, emax, emin  # noqa: E402
-from minigrad.expr.text import to_text  # noqa: E402

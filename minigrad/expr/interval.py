@@ -1,19 +1,21 @@
 """What is known about the values of an expression: intervals, and bounds that depend on other variables."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from minigrad.expr.core import Atom, Expr, FloorDiv, Index, Max, Min, Mod, Monomial, Var, variables
+from minigrad.expr.core import Atom, Binary, Expr, FloorDiv, Index, Max, Min, Mod, Monomial, Opaque, Var, variables
 from minigrad.expr.sums import expand, monomial_of, without
 
+Interval = tuple[int, int]
 
-def bounds(e: Index) -> tuple[int, int]:
+
+def bounds(e: Index) -> Interval:
     """(smallest, largest) possible value, inclusive; sound, and exact where every variable occurs once."""
     if isinstance(e, int):
         return e, e
     if e._bounds is None:
         if isinstance(e, Atom):
-            e._bounds = e.bounds()
+            e._bounds = _of_atom(e)
         else:
             lo, hi = _interval(e)
             if _correlated(e):
@@ -27,7 +29,31 @@ def prove_nonneg(e: Index) -> bool:
     return e >= 0 if isinstance(e, int) else bounds(e)[0] >= 0
 
 
-def _interval(e: Expr) -> tuple[int, int]:
+def _of_atom(a: Atom) -> Interval:
+    if isinstance(a, Var):
+        lo = bounds(a.lo)[0]
+        return lo, max(lo, bounds(a.hi)[1])
+    if isinstance(a, Binary):
+        return _OF_BINARY[type(a)](bounds(a.a), bounds(a.b))
+    return bounds(a.inner) if isinstance(a, Opaque) else a.bounds()
+
+
+def _of_quotient(a: Interval, b: Interval) -> Interval:
+    small, large = max(b[0], 1), max(b[1], 1)
+    return min(a[0] // small, a[0] // large), max(a[1] // small, a[1] // large)
+
+
+def _of_remainder(a: Interval, b: Interval) -> Interval:
+    top = b[1] - 1
+    return 0, max(0, min(a[1], top)) if a[0] >= 0 else top
+
+
+_OF_BINARY: dict[type[Binary], Callable[[Interval, Interval], Interval]] = {
+    FloorDiv: _of_quotient, Mod: _of_remainder,
+    Min: lambda a, b: (min(a[0], b[0]), min(a[1], b[1])), Max: lambda a, b: (max(a[0], b[0]), max(a[1], b[1]))}
+
+
+def _interval(e: Expr) -> Interval:
     lo = hi = e.const
     for m, c in e.terms:
         small, large = bounds(m[0])
@@ -46,16 +72,15 @@ def _correlated(e: Expr) -> bool:
     seen: set[Atom] = set()
     for m, k in e.terms:
         for a in m:
-            kind = type(a)
             if a in seen:
                 return True
-            if kind is Var:
-                if type(a.hi) is not int or type(a.lo) is not int:  # type: ignore[attr-defined]
+            if type(a) is Var:
+                if type(a.hi) is not int or type(a.lo) is not int:
                     return True
-            elif kind is FloorDiv:
-                if len(m) == 1 and type(a.b) is int and k % a.b == 0:  # type: ignore[attr-defined]
+            elif type(a) is FloorDiv:
+                if len(m) == 1 and type(a.b) is int and k % a.b == 0:
                     return True
-            elif kind is not Mod:
+            elif type(a) is not Mod:
                 return True
         seen.update(m)
     return False

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from functools import lru_cache
 from math import gcd
 
-from minigrad.expr.core import Expr, Index, Mod, Monomial, Opaque, Terms, Var, enter, varying
+from minigrad.expr.core import Expr, Index, Mod, Monomial, Opaque, Terms, Var, enter
 from minigrad.interned import Table
 
 _sums: Table = {}
@@ -55,6 +55,16 @@ def build(merged: dict[Monomial, int], const: int) -> Index:
                         return joined
         items.sort(key=_order)
     return make(tuple(items), const)
+
+
+def varying(e: Expr) -> Expr:
+    """`e` without its constant: what is found out about it holds for all sums that differ in that alone."""
+    if not e.const:
+        return e
+    found = e._varying
+    if found is None:
+        found = e._varying = make(e.terms, 0)  # type: ignore[assignment]
+    return found  # type: ignore[return-value]
 
 
 @lru_cache(maxsize=1 << 14)
@@ -115,7 +125,7 @@ def _recombine(merged: dict[Monomial, int], const: int, monomial: Monomial, m: M
     """k*(e % c) + k*c*(e // c) -> k*e, and k*(e % c) + k*c*((e // c) % d) -> k*(e % (c*d)), for the Mod `m`."""
     k, rest = merged[monomial], without(monomial, (m,))
     scale = monomial_of(k, rest or ())
-    quotient = floordiv(m.a, m.b)
+    quotient = m.a // m.b
     partner = quotient * m.b * scale
     replaced: Index | None = None
     if not isinstance(partner, int):
@@ -124,10 +134,10 @@ def _recombine(merged: dict[Monomial, int], const: int, monomial: Monomial, m: M
         else:
             for other, coefficient in merged.items():
                 for a in other:
-                    if type(a) is Mod and a is not m and mod(quotient, a.b) is a:
+                    if type(a) is Mod and a is not m and quotient % a.b is a:
                         partner = m.b * scale * a
                         if not isinstance(partner, int) and partner.terms == ((other, coefficient),):
-                            replaced = scale * mod(m.a, m.b * a.b)
+                            replaced = scale * (m.a % (m.b * a.b))
                             break
                 if replaced is not None:
                     break
@@ -188,7 +198,3 @@ def common_factor(a: Monomial, b: Monomial) -> Monomial:
             rest.remove(x)
             shared.append(x)
     return tuple(shared)
-
-
-# Terms with // and % are joined again by a module that needs this one.
-from minigrad.expr.divide import floordiv, mod  # noqa: E402

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from minigrad.errors import InternalError, ShapeError
-from minigrad.expr.core import Atom, Binary, FloorDiv, Index, Max, Min, Mod, Opaque, Var, subs, variables
+from minigrad.expr.core import Atom, Binary, FloorDiv, Index, Max, Min, Mod, Opaque, Var, variables
+from minigrad.expr.subs import subs
 from minigrad.expr.sums import expand
 
 

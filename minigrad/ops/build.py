@@ -30,6 +30,7 @@ from minigrad.ops.build_movement import (  # noqa: F401
     window,
     window_is_reshape,
 )
+from minigrad.ops.builders import B
 from minigrad.ops.convert import rounded
 from minigrad.ops.node import Node, apply, here, is_variable
 from minigrad.ops.op import Op, Shape
@@ -383,3 +384,6 @@ SIMPLIFIED: dict[Op, Callable[..., Node]] = {
 def is_simple(op: Op, inputs: Sequence[Node]) -> bool:
     """Whether no rewrite of `SIMPLIFIED` could apply to the operation over these."""
     return op not in SIMPLIFIED or not any([i.op is op or number_of(i) is not None for i in inputs])
+
+
+vars(B).update(globals())

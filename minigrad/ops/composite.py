@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.errors import InternalError
-from minigrad.ops import build as B
+from minigrad.ops.builders import B
 from minigrad.ops.node import Node, apply, here, leaf
 from minigrad.ops.op import Composite, Op
 from minigrad.ops.storage import ALIASES, BUFFER

@@ -14,8 +14,8 @@ import numpy as np
 from minigrad import value as V
 from minigrad.dtype import ALL, DType, bfloat16_to_float32, bool_, float32_to_bfloat16, int32
 from minigrad.errors import DTypeError, ShapeError
-from minigrad.ops import build as B
 from minigrad.ops import scalars
+from minigrad.ops.builders import B
 from minigrad.ops.convert import convert
 from minigrad.ops.node import Node
 from minigrad.ops.op import Elementwise, Op, Shape

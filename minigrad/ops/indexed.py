@@ -12,7 +12,7 @@ import numpy as np
 from minigrad.dtype import DType, int32
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Index, bounds
-from minigrad.ops import build as B
+from minigrad.ops.builders import B
 from minigrad.ops.composite import composite
 from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Op, Shape, Storage

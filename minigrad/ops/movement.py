@@ -15,7 +15,7 @@ import numpy as np
 from minigrad.dtype import DType
 from minigrad.errors import ShapeError
 from minigrad.expr import Index, Var, bounds, dim, product
-from minigrad.ops import build as B
+from minigrad.ops.builders import B
 from minigrad.ops.node import Node
 from minigrad.ops.op import IndexMap, Mapped, Op, Shape
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from minigrad.dtype import DType, bool_
 from minigrad.errors import DTypeError, ShapeError
-from minigrad.ops import build as B
+from minigrad.ops.builders import B
 from minigrad.ops.convert import convert
 from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Op, Reduction, Shape

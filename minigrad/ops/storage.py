@@ -13,7 +13,7 @@ from minigrad import value as V
 from minigrad.dtype import DType, int32, uint32, uint64
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.expr import Index, bounds
-from minigrad.ops import build as B
+from minigrad.ops.builders import B
 from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Generate, Op, Shape, Storage
 

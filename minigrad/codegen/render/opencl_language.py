@@ -6,7 +6,7 @@ import struct
 from minigrad.codegen.ir.nodes import Alloc, Function
 from minigrad.codegen.ir.walk import accesses, indices, statements, values
 from minigrad.dtype import DType, bool_, float32, float64
-from minigrad.expr import Index
+from minigrad.expr import Index, bounds
 from minigrad.value import Value, indices_of, walk
 
 TYPES = {"bool": "int", "int8": "char", "int16": "short", "int32": "int", "int64": "long", "uint8": "uchar",
@@ -53,7 +53,7 @@ def reach(e: Index) -> int:
     for monomial, coefficient in e.terms:
         size = abs(coefficient)
         for a in monomial:
-            size *= max(1, *map(abs, a.bounds()), *map(reach, a.children()))
+            size *= max(1, *map(abs, bounds(a)), *map(reach, a.children()))
         total += size
     return total
 
