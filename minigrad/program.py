@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 
 
 class NotStored(Exception):  # noqa: N818  (no error: whoever asks makes it anew)
@@ -58,6 +59,4 @@ class Program:
 
 
 def digest_of(source: str) -> str:
-    from hashlib import sha256  # a large library, which `import minigrad` does without
-
     return sha256(source.encode()).hexdigest()

@@ -123,6 +123,43 @@ CIRCLES = [
 ]
 
 
+# What functions may import for themselves, beside what CIRCLES says: libraries, and what these modules import.
+LATE_LIBRARIES = {
+    "pyopencl": "with the first OpenCL device: large, and of no use where there is none",
+    "llvmlite": "with the first kernel that no cache has: large",
+    "tomllib": "with the first plan",
+    "fcntl": "not on every system",
+    "safetensors": "an extra",
+    "tqdm": "an extra",
+}
+LATE = {
+    "minigrad.runtime.registry": "a kind of device loads when a device of it is opened",
+    "minigrad.engine.realize": "scheduling and code generation load when something is computed, not with the package",
+    "minigrad.engine.compile": "a language's renderer loads with the first kernel in it that no cache has",
+    "minigrad.engine.compiled": "what MINIGRAD_DEBUG prints needs all of code generation",
+    "minigrad.codegen.plan.steps": "see CIRCLES",
+    "minigrad.codegen.strategies.rows": "no reason: it imports the same module above too",
+}
+
+
+def test_imports_stand_above_functions() -> None:
+    wrong, used = [], set()
+    for path in sorted((ROOT / "minigrad").rglob("*.py")):
+        tree, module = ast.parse(path.read_text()), ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        outside = {line for line, _, _ in named_imports(ast.Module([n for n in tree.body if not is_scope(n)], []), "")}
+        for line, target, _ in named_imports(tree, module.rpartition(".")[0]):
+            reason = module if part_of(target) else target.partition(".")[0]
+            if line not in outside:
+                used.add(reason)
+                wrong += [f"{path}:{line} imports {target}"] * (reason not in LATE | LATE_LIBRARIES)
+    assert not wrong, "\n".join(wrong)
+    assert used == {*LATE, *LATE_LIBRARIES}
+
+
+def is_scope(node: ast.stmt) -> bool:
+    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+
+
 def graph_of_modules() -> dict[str, set[str]]:
     """Whom each module imports, inside functions too, except under TYPE_CHECKING."""
     paths = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path

@@ -9,6 +9,7 @@ from minigrad.cli.devices import size_text, table
 from minigrad.config import current
 from minigrad.errors import MinigradError
 from minigrad.runtime import cache_pack, disk_cache
+from minigrad.runtime.cpu import shared_jit
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
@@ -73,8 +74,6 @@ def _load(path: Path) -> int:
 
 def _identity() -> str:
     """The processor and the compiler that cached code is for."""
-    from minigrad.runtime.cpu import shared_jit
-
     return shared_jit().identity
 
 

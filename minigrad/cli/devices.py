@@ -10,9 +10,17 @@ import argparse
 import os
 from collections.abc import Sequence
 
+import llvmlite
+import numpy
+from llvmlite.binding import llvm_version_info
+
+from minigrad.cli.device_check import failures, measure
 from minigrad.config import current
 from minigrad.errors import DeviceError, MinigradError
-from minigrad.runtime.registry import canonical
+from minigrad.runtime.cpu import host_target, shared_jit
+from minigrad.runtime.figures import store
+from minigrad.runtime.opencl_devices import devices, platforms_without_devices
+from minigrad.runtime.registry import canonical, get_device
 from minigrad.target import Target
 
 CHECK_HEADER = ("name", "kernels", "float32 GFLOP/s", "float16 product GFLOP/s", "copy GB/s", "launch us")
@@ -58,10 +66,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _check(names: Sequence[str]) -> int:
     """A row of figures per device, and a line for each kernel that is wrong."""
-    from minigrad.cli.device_check import failures, measure
-    from minigrad.runtime.figures import store
-    from minigrad.runtime.registry import get_device
-
     rows: list[tuple[str, ...]] = [CHECK_HEADER]
     wrong: list[str] = []
     for name in names:
@@ -99,8 +103,6 @@ def size_text(nbytes: int) -> str:
 
 
 def _cpu_target() -> Target:
-    from minigrad.runtime.cpu import host_target, shared_jit
-
     return host_target(shared_jit(), current().threads)
 
 
@@ -110,9 +112,6 @@ def _cpu_features() -> list[str]:
 
 
 def _cpu_row() -> tuple[str, ...]:
-    import llvmlite
-    from llvmlite.binding import llvm_version_info
-
     target = _cpu_target()
     driver = f"LLVM {'.'.join(map(str, llvm_version_info))} (llvmlite {llvmlite.__version__})"
     return ("CPU", target.cpu, driver, "CPU", str(target.units), _host_memory(), "-",
@@ -120,15 +119,11 @@ def _cpu_row() -> tuple[str, ...]:
 
 
 def _numpy_row() -> tuple[str, ...]:
-    import numpy
-
     return ("NUMPY", "one op at a time", f"numpy {numpy.__version__}", "CPU", "1", _host_memory(), "-", "yes", "yes",
             "-")
 
 
 def _opencl_rows() -> list[tuple[str, ...]]:
-    from minigrad.runtime.opencl_devices import devices
-
     return [(f"CL:{d.index}", d.name, f"{d.platform} {d.driver}", d.kind, str(d.units), size_text(d.global_memory),
              size_text(d.local_memory), _yes("fp16" in d.features), _yes("fp64" in d.features),
              "lanes" if d.target.is_gpu else _bits(d.vector_bytes)) for d in devices()]
@@ -136,8 +131,6 @@ def _opencl_rows() -> list[tuple[str, ...]]:
 
 def _meanings() -> list[str]:
     """Which device a word means that several devices match."""
-    from minigrad.runtime.opencl_devices import devices
-
     found: dict[str, list[int]] = {}
     try:
         for d in devices():
@@ -149,8 +142,6 @@ def _meanings() -> list[str]:
 
 
 def _opencl_notes() -> list[str]:
-    from minigrad.runtime.opencl_devices import devices, platforms_without_devices
-
     notes = [f"not usable: {line}" for line in platforms_without_devices()]
     return notes if devices() or notes else ["no OpenCL platform found; `pip install pocl-binary-distribution` or a "
                                              "system package such as pocl-opencl-icd brings one"]

@@ -19,15 +19,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from minigrad.config import current
 from minigrad.engine.lines import line_of, lines_kept
 from minigrad.engine.observe import Observer, Ran, observing
 from minigrad.engine.plan import ExecutionPlan
 from minigrad.engine.stats import stats
-
-if TYPE_CHECKING:
-    from minigrad.runtime.limits import Limits
+from minigrad.runtime.limits import Limits, Probe
 
 PHASES = ("build", "schedule", "lower", "render", "compile", "launch")
 
@@ -192,7 +191,4 @@ def limits_of(device: str) -> Limits | None:
     """Measured on first use; None for devices that nobody knows how to measure."""
     if device != "CPU":
         return None
-    from minigrad.config import current
-    from minigrad.runtime.limits import Probe
-
     return Probe(current().threads).limits

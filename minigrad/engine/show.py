@@ -3,7 +3,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from minigrad.codegen.cost.plans import estimate
+from minigrad.codegen.ir.text import print_function
+from minigrad.codegen.kernel_text import print_kernel
+from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.stages import Staged, stages_of
+from minigrad.codegen.strategies.packed import why_unpacked
+from minigrad.codegen.strategies.window import why_unstaged
 from minigrad.engine.compile import render
 from minigrad.errors import MinigradError
 from minigrad.ops.node import Node
@@ -65,13 +71,6 @@ def graph_lines(graph: Graph) -> Iterator[str]:
 
 
 def texts(made: Schedule, stage: str, target: Target) -> Iterator[str]:
-    from minigrad.codegen.cost.plans import estimate
-    from minigrad.codegen.ir.text import print_function
-    from minigrad.codegen.kernel_text import print_kernel
-    from minigrad.codegen.plan.steps import Plan
-    from minigrad.codegen.strategies.packed import why_unpacked
-    from minigrad.codegen.strategies.window import why_unstaged
-
     shown: set[str] = set()
     for step in made.steps:
         staged: Staged = stages_of(step.kernel, target)

@@ -11,6 +11,7 @@ from minigrad.config import DEVICE_NAME, added_devices
 from minigrad.errors import DeviceError
 from minigrad.locks import free_in_children
 from minigrad.runtime.device import Device
+from minigrad.runtime.host import NumpyDevice
 
 _lock = free_in_children(threading.RLock())
 _opened: dict[str, Device] = {}
@@ -112,8 +113,6 @@ def _open(name: str) -> Device:
 
         return CPU()
     if name == "NUMPY":
-        from minigrad.runtime.host import NumpyDevice
-
         return NumpyDevice()
     family, _, processor = name.partition(":")
     if family != "CL":

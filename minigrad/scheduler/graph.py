@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from minigrad.errors import ShapeError
 from minigrad.expr import Expr, Index, bounds, variables
 from minigrad.interned import remember
 from minigrad.ops.kinds import clean
@@ -240,8 +241,6 @@ def structure(graph: Graph) -> tuple[Any, ...]:
 
 def bindings(graph: Graph) -> dict[str, int]:
     """Values of the symbolic dims that the graph depends on. Raises where one has two values, or none."""
-    from minigrad.errors import ShapeError
-
     found: dict[str, int] = {}
     for node in graph.nodes:
         for e in expressions(node):

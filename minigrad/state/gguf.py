@@ -10,7 +10,7 @@ import math
 import os
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +19,9 @@ from minigrad.errors import FormatError
 from minigrad.state.fields import Fields, shape_of
 from minigrad.state.gguf_quants import KINDS, UNREAD, QuantKind
 from minigrad.state.mapped import MappedFile, as_tensor
-
-if TYPE_CHECKING:
-    from minigrad.state.quantized import QuantizedTensor
-    from minigrad.tensor import Tensor
+from minigrad.state.quantized import KINDS as QUANTIZED
+from minigrad.state.quantized import QuantizedTensor
+from minigrad.tensor import Tensor
 
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
@@ -59,9 +58,6 @@ class GGUFTensor:
 
         F32, F16 and BF16 are mapped; matrices in Q8_0, Q4_0 and Q4_1 become QuantizedTensors.
         """
-        from minigrad.state.quantized import KINDS as QUANTIZED
-        from minigrad.state.quantized import QuantizedTensor
-
         if self.kind.name in QUANTIZED and len(self.shape) == 2 and 0 not in self.shape:
             return QuantizedTensor.from_blocks(self.kind.name, self.shape, self.raw, device)
         half = {"F16": float16, "BF16": bfloat16}.get(self.kind.name)

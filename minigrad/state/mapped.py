@@ -9,16 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
 from minigrad.dtype import DType
 from minigrad.errors import FormatError
 from minigrad.state.fields import shape_of
-
-if TYPE_CHECKING:
-    from minigrad.tensor import Tensor
+from minigrad.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,6 @@ class MappedFile:
 
 def as_tensor(array: np.ndarray, dtype: DType, device: str | None = None) -> Tensor:
     """The Tensor over a mapped array (storage type `dtype.np`): no copy until a device needs one."""
-    from minigrad.tensor import Tensor  # here, so that readers of files do not load the whole library first
     return Tensor.from_blob(array, dtype=dtype, device=device)
 
 
