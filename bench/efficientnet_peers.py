@@ -32,7 +32,7 @@ def network(torch: Any, shape: Shape) -> Any:
         convolution = nn.Conv2d(inputs, outputs, kernel, stride, (kernel - 1) // 2, groups=groups, bias=False)
         return [convolution, nn.BatchNorm2d(outputs, eps=1e-3, momentum=0.01)]
 
-    class Gate(nn.Module):  # type: ignore[misc,name-defined]
+    class Gate(nn.Module):
         def __init__(self, channels: int, squeezed: int):
             super().__init__()
             self.reduce, self.expand = nn.Conv2d(channels, squeezed, 1), nn.Conv2d(squeezed, channels, 1)
@@ -41,7 +41,7 @@ def network(torch: Any, shape: Shape) -> Any:
             means = nn.functional.silu(self.reduce(x.mean((2, 3), keepdim=True)))
             return x * torch.sigmoid(self.expand(means))
 
-    class Block(nn.Module):  # type: ignore[misc,name-defined]
+    class Block(nn.Module):
         def __init__(self, stage: Stage):
             super().__init__()
             hidden = stage.in_channels * stage.expansion

@@ -85,7 +85,7 @@ def _collect(nest: Nest, accesses: dict[tuple[str, str], set[Index]]) -> None:
         inside = [s.value, *(a.value for v in walk(s.value) for e in indices_of(v) for a in value_atoms(e))]
         for v in walk(*inside):
             if v.op == "load":
-                accesses[v.attr[0], "load"].add(v.attr[1][0])  # type: ignore[index]
+                accesses[v.attr[0], "load"].add(v.attr[1][0])
 
 
 def _elements(offset: Index) -> int:

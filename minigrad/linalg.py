@@ -294,10 +294,10 @@ def lstsq(A: Tensor, B: Tensor, rcond: Any = None, *, driver: str | None = None)
 def tensorinv(A: Tensor, ind: int = 2) -> Tensor:  # noqa: N803
     """The inverse of A as a map from its last axes to its first `ind`: the last axes come first."""
     first, last = as_tensor("tensorinv", A).shape[:ind], A.shape[ind:]
-    if ind < 1 or math.prod(first) != math.prod(last):  # type: ignore[arg-type]
+    if ind < 1 or math.prod(first) != math.prod(last):
         raise ShapeError(f"[tensorinv] expected as many elements in the first {ind} axes as in the others, got "
                          f"{list(A.shape)}")
-    return inv(A.reshape(math.prod(first), -1)).reshape(*last, *first)  # type: ignore[arg-type]
+    return inv(A.reshape(math.prod(first), -1)).reshape(*last, *first)
 
 
 def tensorsolve(A: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> Tensor:  # noqa: N803
@@ -306,7 +306,7 @@ def tensorsolve(A: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> Tens
     if dims is not None:
         a = a.movedim(tuple(dims), tuple(range(a.ndim - len(dims), a.ndim)))
     shape = a.shape[as_tensor("tensorsolve", B).ndim:]
-    if math.prod(shape) ** 2 != a.numel() or math.prod(shape) != B.numel():  # type: ignore[arg-type]
+    if math.prod(shape) ** 2 != a.numel() or math.prod(shape) != B.numel():
         raise ShapeError(f"[tensorsolve] expected as many elements in the first {B.ndim} axes, and in the others, as B "
                          f"has, got {list(a.shape)} and {list(B.shape)}")
     return a.reshape(B.numel(), -1).solve(B.flatten()).reshape(*shape)
@@ -353,7 +353,7 @@ def vander(x: Tensor, N: int | None = None) -> Tensor:  # noqa: N803
     count = x.shape[-1] if N is None else N
     if count < 2:  # type: ignore[operator]
         raise ShapeError(f"[vander] expected N above 1, got {count}")
-    powers = x.unsqueeze(-1).expand(*x.shape, count - 1).cumprod(-1)  # type: ignore[operator]
+    powers = x.unsqueeze(-1).expand(*x.shape, count - 1).cumprod(-1)
     return powers.cast(x.dtype).pad((1, 0), value=1)
 
 

@@ -107,7 +107,7 @@ def check(kernel: Microkernel, trials: int = 8, seed: int = 0, device: str = "")
 
 def _draw(dim: Var, trial: int, rng: np.random.Generator) -> int:
     lo, hi = bounds(dim)
-    return int(lo if trial == 0 else rng.integers(lo, min(hi, lo + SPAN), endpoint=True))  # type: ignore[call-overload]
+    return int(lo if trial == 0 else rng.integers(lo, min(hi, lo + SPAN), endpoint=True))
 
 
 def _differences(kernel: Microkernel, dims: Mapping[str, int], device: Device, rng: np.random.Generator) -> list[str]:

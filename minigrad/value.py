@@ -208,10 +208,10 @@ class ValueIndex(Atom):
 def indices_of(v: Value) -> tuple[Index, ...]:
     """The index expressions that a Value carries itself (not those of its operands)."""
     if v.op == "load":
-        return v.attr[1]  # type: ignore[index]
+        return v.attr[1]
     if v.op == "index":
-        return (v.attr,)  # type: ignore[return-value]
-    return v.attr if v.op == "guard" else ()  # type: ignore[return-value]
+        return (v.attr,)
+    return v.attr if v.op == "guard" else ()
 
 
 def walk(*roots: Value) -> list[Value]:

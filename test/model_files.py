@@ -43,7 +43,7 @@ class Ref:
         self.module, self.name = module, name
 
 
-_PythonPickler: Any = pickle._Pickler  # type: ignore[attr-defined]  # the one of C does not let itself be taught
+_PythonPickler: Any = pickle._Pickler  # the one of C does not let itself be taught
 
 
 class TorchPickler(_PythonPickler):

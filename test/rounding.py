@@ -25,7 +25,7 @@ try:
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_map
 except ImportError:
-    torch, TorchDispatchMode = None, object  # type: ignore[assignment]
+    torch, TorchDispatchMode = None, object
 
 RUNS = 256
 """At most: what another rounding makes of one evaluation in fifty is then missed once in 170 times."""

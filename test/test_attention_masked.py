@@ -15,7 +15,7 @@ from minigrad.mixins.attention import softmax_of_kept
 try:
     import torch
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 SIZES = {"one row": (1, 5), "few rows": (3, 300), "blocks": (70, 40), "small": (4, 6)}
 

@@ -19,7 +19,7 @@ from minigrad.errors import DTypeError, MinigradError, ShapeError
 try:
     import torch
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 X = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
 W = np.random.default_rng(1).standard_normal((4,)).astype(np.float32)

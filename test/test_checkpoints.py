@@ -18,7 +18,7 @@ from minigrad.nn.optim import lr_scheduler
 try:
     import torch
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "sgd": ("SGD", {"lr": 0.1, "weight_decay": 0.1, "maximize": True}),

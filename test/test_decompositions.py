@@ -17,7 +17,7 @@ from minigrad.errors import ShapeError
 try:
     import torch
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 SHAPES = [(3, 3), (2, 3, 3), (7, 7), (1, 1), (2, 2, 2, 2)]
 

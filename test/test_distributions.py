@@ -16,7 +16,7 @@ from minigrad.errors import CaptureError, MinigradError, ShapeError
 try:
     import torch
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 A = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
 P = (np.exp(A) / np.exp(A).sum(-1, keepdims=True)).astype(np.float32)

@@ -16,7 +16,7 @@ from minigrad.errors import ShapeError
 try:
     import torch
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 
 def symmetric(*shape: int, kind: str = "float64") -> np.ndarray:

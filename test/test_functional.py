@@ -19,7 +19,7 @@ from minigrad.nn import functional
 try:
     import torch
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 
 @pytest.fixture(autouse=True)

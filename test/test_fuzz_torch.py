@@ -22,7 +22,7 @@ from minigrad import Tensor, config, jit
 try:
     import torch
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 SIZES = (0, 1, 1, 2, 3, 4, 5)
 LEAVES = ("float32", "float32", "float32", "float64", "int32", "int64", "uint8", "bool", "int8", "int16")

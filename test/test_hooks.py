@@ -16,7 +16,7 @@ from minigrad.errors import MinigradError, ShapeError
 try:
     import torch
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 X = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
 

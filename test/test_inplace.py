@@ -18,7 +18,7 @@ from minigrad.mixins.inplace import InPlaceMixin
 try:
     import torch
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 
 @pytest.fixture(params=devices())

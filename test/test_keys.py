@@ -64,7 +64,7 @@ def test_run_time_numbers_and_values_of_symbolic_dims_do_not_count() -> None:
     assert build_graph([head(2)]).symbolic and not build_graph([B.exp(buffer(3))]).symbolic
 
 
-def _unsigned():  # type: ignore[no-untyped-def]
+def _unsigned():
     return Tensor(np.zeros(1, np.uint32)).dtype
 
 

@@ -19,7 +19,7 @@ from minigrad.nn import functional
 try:
     import torch
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 LOGITS = normal(7, 4, 5)
 LABELS = np.array([[1, 1, 2, 4], [3, 1, 3, 1], [2, 0, 0, 0], [4, 4, 4, 4]])

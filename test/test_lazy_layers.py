@@ -18,7 +18,7 @@ from minigrad.nn import functional as F
 try:
     import torch
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +106,7 @@ def test_mistakes_of_lazy_layers() -> None:
 @needs_torch
 def test_buffers() -> None:
     def model(m: Any, tensor: Any) -> Any:
-        class Model(m.Module):  # type: ignore[name-defined]
+        class Model(m.Module):
             def __init__(self) -> None:
                 super().__init__()
                 self.mask = m.Buffer(tensor(np.ones(3, np.float32)))

@@ -17,7 +17,7 @@ from minigrad.nn.optim import LBFGS
 try:
     import torch
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 _RNG = np.random.default_rng(0)
 INPUTS, WEIGHT, HEAD = (_RNG.standard_normal(shape) for shape in ((30, 6), (6, 8), (8, 1)))

@@ -17,7 +17,7 @@ from minigrad.errors import MinigradError, ShapeError
 try:
     import torch
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 INF = math.inf
 SHAPES = [(3, 3), (2, 4, 3), (2, 3, 5), (1, 1)]

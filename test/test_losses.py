@@ -17,7 +17,7 @@ from minigrad.errors import ShapeError
 try:
     import torch
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:

@@ -19,7 +19,7 @@ from minigrad.nn.utils import clip_grad_norm_, clip_grad_value_
 try:
     import torch
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 SCHEDULES: dict[str, Any] = {
     "step": lambda m, o: m.StepLR(o, 3, 0.5),

@@ -18,7 +18,7 @@ from minigrad.nn.state import get_state_dict, load_state_dict
 try:
     import torch
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from minigrad.errors import DeviceError, DTypeError, MinigradError, ShapeError
 try:
     import torch
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 NAN = float("nan")
 MASK = np.array([[True, False, True, True, False]] * 4)

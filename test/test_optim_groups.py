@@ -20,7 +20,7 @@ from minigrad.optim.layerwise import orthogonal
 try:
     import torch
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 INPUTS = np.random.default_rng(0).standard_normal((8, 4), np.float32)
 WEIGHT = np.random.default_rng(1).standard_normal((4, 3), np.float32)

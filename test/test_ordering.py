@@ -15,7 +15,7 @@ from minigrad.runtime.registry import get_device
 try:
     import torch
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 SHAPES = [((0,), 0), ((), 0), ((1,), -1), ((7,), 0), ((5, 300), 1), ((300, 3), 0), ((2, 600, 2), 1), ((4, 0, 3), 2)]
 KINDS = ["float32", "float16", "float64", "int64", "int32", "uint8", "bool"]

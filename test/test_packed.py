@@ -223,7 +223,7 @@ def test_convolutions_with_lanes_along_channels(case: str) -> None:
         made = windowed_turned(found, 8, AVX2)
         assert made is not None
         outer, inner = next(tap for _, tap in made[1].windows), made[1].m[-1][0]
-        sizes = {v.name: v.hi + 1 for v in turned(found).m}  # type: ignore[operator]
+        sizes = {v.name: v.hi + 1 for v in turned(found).m}
         cut, last = (max(d for d in range(1, sizes[v] // 2 + 1) if sizes[v] % d == 0) for v in (outer, inner))
         m = tuple((name, cut if name == outer else part) for name, part in made[1].m)
         plans.append(replace(made[1], m=m, rows=last))

@@ -16,7 +16,7 @@ from minigrad.nn import functional
 try:
     import torch
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 MODES = ("constant", "reflect", "replicate", "circular")
 

@@ -17,7 +17,7 @@ try:
     import torch
     from torch.nn import functional as F
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 X, Y = normal(4, 5), normal(4, 5, seed=1)
 INDEX = np.array([2, 0, 2])

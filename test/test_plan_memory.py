@@ -135,7 +135,7 @@ def test_three_loops_of_images_are_one(sizes: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize("kernel", [conv(7, 3), conv(3, 20, depth=1), conv(8, 8, out=2)], ids=["narrow", "low", "two"])
 def test_rows_that_are_shorter_than_vectors(kernel: Kernel) -> None:
     text = COLUMNS.replace("by 5, back", "by 3, back").format(row={3: 5, 20: 22, 8: 10}[
-        kernel.nests[0].domain[-1].hi + 1], box="[k][y+r1][i2+r2]")  # type: ignore[index, operator]
+        kernel.nests[0].domain[-1].hi + 1], box="[k][y+r1][i2+r2]")
     equals(kernel, text)
 
 

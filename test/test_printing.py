@@ -86,7 +86,7 @@ def test_options_are_pytorchs(options: dict[str, Any]) -> None:
 def test_wrong_options() -> None:
     for wrong in ({"profile": "long"}, {"precision": -1}, {"edgeitems": "3"}):
         with pytest.raises(ShapeError, match="set_printoptions"):
-            minigrad.set_printoptions(**wrong)  # type: ignore[arg-type]
+            minigrad.set_printoptions(**wrong)
 
 
 def test_facts_besides_values() -> None:
@@ -175,7 +175,7 @@ def test_models_are_shown_as_pytorch_shows_them() -> None:
     import torch.nn as theirs
 
     def made(of: Any) -> Any:
-        class Block(of.Module):  # type: ignore[misc]
+        class Block(of.Module):
             def __init__(self, width: int):
                 super().__init__()
                 self.norm, self.act = of.LayerNorm(width), of.ReLU(inplace=True)
@@ -186,7 +186,7 @@ def test_models_are_shown_as_pytorch_shows_them() -> None:
             def extra_repr(self) -> str:
                 return "a block"
 
-        class Odd(of.Module):  # type: ignore[misc]
+        class Odd(of.Module):
             def extra_repr(self) -> str:
                 return "first\nsecond"
 

@@ -15,7 +15,7 @@ try:
     import torch
     from torch.nn import functional as F
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:

@@ -21,7 +21,7 @@ from minigrad.dtype import bfloat16, float16, float32
 try:
     import torch
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 NUMBERS = np.random.default_rng(0).uniform(1, 2, (7, 33)).astype(np.float32)
 SIGNED = NUMBERS * np.where(np.arange(33) % 2, 1, -1).astype(np.float32)

@@ -15,7 +15,7 @@ from minigrad.errors import ShapeError
 try:
     import torch
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 
 def numbers(*shape: int) -> np.ndarray:

@@ -18,7 +18,7 @@ from minigrad.errors import ShapeError
 try:
     import torch
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 SIGNALS = normal(2, 75)
 HANN = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(16) / 16)).astype(np.float32)

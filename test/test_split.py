@@ -282,7 +282,7 @@ def test_two_axes(stride: tuple[int, int], dilation: tuple[int, int]) -> None:
 def test_a_phase_multiplies_its_own_taps_only() -> None:
     after = check_phases(transposed_window((8,), (3,), (2,), (1,), (1,)), 2)
     stored = [str(s.indices[0]) for s in statements(after.nests) if isinstance(s, Store)]
-    taps = [[v.hi + 1 for v in x.attr[1] if v.name == "k0"] for s in statements(after.nests)  # type: ignore[index]
+    taps = [[v.hi + 1 for v in x.attr[1] if v.name == "k0"] for s in statements(after.nests)
             if isinstance(s, Store) for x in walk(s.value) if x.op == "reduce"]
     assert stored == ["2*i0", "2*i0+1"] and taps == [[], [2]]
 

@@ -17,7 +17,7 @@ from minigrad.scheduler.graph import build_graph
 try:
     import torch
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 X = np.array([[0.5, -1.25, 2.0], [1.5, 0.75, -0.5]], np.float32)
 
@@ -74,7 +74,7 @@ def test_constants_are_variables(name: str) -> None:
         same(by_constants(CONSTANTS[name]))
         a, b = CONSTANTS[name]().requires_grad_(), CONSTANTS[name]().requires_grad_()
         (a * 2 + b * 3).sum().backward()
-        same([(a.grad, a.full_like(2)), (b.grad, a.full_like(3))])  # type: ignore[list-item]
+        same([(a.grad, a.full_like(2)), (b.grad, a.full_like(3))])
 
 
 @pytest.mark.parametrize("device", [d for d in devices() if d != "NUMPY"])

@@ -17,7 +17,7 @@ from minigrad.nn import functional
 try:
     import torch
 except ImportError:
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 RNG = np.random.default_rng(5)
 

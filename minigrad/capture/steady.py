@@ -150,7 +150,7 @@ class Steady:
             if self.reached:
                 owners = [*tensors, *self.guards]  # type: ignore[list-item]
                 for k, guard in self.reached:
-                    owners[k] = guard()  # type: ignore[index,assignment]
+                    owners[k] = guard()
         registers: list[Any] = [None] * self.size
         addresses = []
         for r, owner, grad, overwritten in self.inputs:

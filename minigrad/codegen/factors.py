@@ -22,7 +22,7 @@ def factors_of(body: Value, conditions: list[Index] | None = None) -> list[Value
         elif conditions is not None and v.op == "guard" and v.args[0].op == "mul" and v.args[1].op == "const" and \
                 v.args[1].attr == 0:
             stack.append(v.args[0])
-            conditions.extend(v.attr)  # type: ignore[arg-type]
+            conditions.extend(v.attr)
         else:
             found.append(v)
     if negative:

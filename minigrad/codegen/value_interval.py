@@ -14,7 +14,7 @@ ANY: Interval = (int32.min, int32.max)  # type: ignore[assignment]
 def interval(v: Value) -> Interval:
     """The least and the greatest number that the value, an int32, can be."""
     if v.op == "const":
-        return int(v.attr), int(v.attr)  # type: ignore[call-overload, arg-type]
+        return int(v.attr), int(v.attr)
     if v.op == "cast" and v.args[0].dtype.is_int and v.args[0].dtype.bits < 32:
         low, high = v.args[0].dtype.min, v.args[0].dtype.max
         return int(low), int(high)

@@ -46,7 +46,7 @@ def guarded_loads(roots: Iterable[Value], conditions: Conditions, left: Callable
         if v.op == "load":
             yield v, around
         elif v.op == "guard":
-            own = left(v.attr)  # type: ignore[arg-type]
+            own = left(v.attr)
             if own is None:
                 parts = parts[1:]
             else:

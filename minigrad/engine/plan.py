@@ -236,7 +236,7 @@ def is_small(item: Item) -> bool:
 
 
 def number(e: Index, values: dict[str, int]) -> int:
-    return e if type(e) is int else evaluate(e, values)  # type: ignore[arg-type]
+    return e if type(e) is int else evaluate(e, values)
 
 
 def bucket(values: dict[str, int], highest: dict[str, int]) -> dict[str, int]:

@@ -132,7 +132,7 @@ class AliasMixin(Base):
 
     def cpu(self) -> Any:
         """The same values on the device CPU."""
-        return self.to("CPU")  # type: ignore[attr-defined]
+        return self.to("CPU")
 
     def new_full(self, size: Any, fill_value: Any, **options: Any) -> Self:
         """A tensor of another shape with this one's type and device."""
@@ -343,8 +343,8 @@ class AliasMixin(Base):
     def equal(self, other: Any) -> Any:
         """Whether shapes and all elements are equal, as a Python bool: it reads the values."""
         other = as_tensor("equal", self._operand(other))
-        return other.shape == self.shape and bool(self.eq(other).all())  # type: ignore[call-overload]
+        return other.shape == self.shape and bool(self.eq(other).all())
 
     def allclose(self, other: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False) -> Any:
         """Whether all elements are close, as a Python bool: it reads the values."""
-        return bool(self.isclose(other, rtol, atol, equal_nan).all())  # type: ignore[call-overload]
+        return bool(self.isclose(other, rtol, atol, equal_nan).all())

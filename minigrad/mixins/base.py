@@ -134,7 +134,7 @@ def as_count(name: str, what: str, value: Any, least: int = 0) -> Any:
 def as_number(name: str, what: str, value: Any) -> Any:
     """`value`, a number of Python, numpy or in a tensor of shape (), as a Python one. Raises DTypeError."""
     if isinstance(value, (np.generic, Base)) and value.shape == ():
-        value = value.item()  # type: ignore[union-attr]
+        value = value.item()
     if isinstance(value, (bool, int, float)):
         return value
     raise DTypeError(f"[{name}] expected {what} as a number, got {value!r}")

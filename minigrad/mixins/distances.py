@@ -40,7 +40,7 @@ class DistanceMixin(Base):
         a, b = (1,) * (rank - self.ndim) + self.shape, (1,) * (rank - other.ndim) + other.shape
         x = self.reshape(*[d for n in a for d in (n, 1)])
         y = other.reshape(*[d for n in b for d in (1, n)])
-        shape: Any = [m * n for m, n in zip(a, b, strict=True)]  # type: ignore[operator]
+        shape: Any = [m * n for m, n in zip(a, b, strict=True)]
         return (x * y).reshape(*shape)
 
     def cross(self, other: Self, dim: int = -1) -> Self:
@@ -99,7 +99,7 @@ class DistanceMixin(Base):
             raise ShapeError(f"[matrix_power] expected square matrices and n as an integer, got {list(self.shape)} and "
                              f"{n!r}")
         count = abs(power)
-        square: Any = self if power >= 0 else self.inverse()  # type: ignore[attr-defined]
+        square: Any = self if power >= 0 else self.inverse()
         result = None
         while count:
             if count & 1:

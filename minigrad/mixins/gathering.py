@@ -130,13 +130,13 @@ class GatheringMixin(Base):
         if not isinstance(src, Base):
             value = B.full(src, index.shape, self.dtype, self.device)
             return self._wrap(B.scatter(self._node, index._node, value, a, reduction), self)
-        src = src._as_vector()  # type: ignore[attr-defined]
+        src = src._as_vector()
         if src.shape != index.shape:
             if src.ndim != index.ndim or any(bounds(s - i)[1] < 0 for s, i in zip(src.shape, index.shape, strict=True)):
                 raise ShapeError(f"[scatter] expected a source of at least the index's shape {list(index.shape)}, "
                                  f"got {list(src.shape)}")
             # As in PyTorch, the index may cover a leading part of the source.
-            src = src.shrink(tuple([(0, n) for n in index.shape]))  # type: ignore[attr-defined]
+            src = src.shrink(tuple([(0, n) for n in index.shape]))
         value = B.cast(src._node, self.dtype)
         return self._wrap(B.scatter(self._node, index._node, value, a, reduction), self, src)
 

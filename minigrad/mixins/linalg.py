@@ -65,7 +65,7 @@ class LinalgMixin(Base):
         other = self._operand(other)
         if not isinstance(other, type(self)):
             raise ShapeError(f"[matmul] expected operands of at least one axis, got [] and {list(self.shape)}")
-        return other.dot(self)  # type: ignore[return-value]
+        return other.dot(self)
 
     def linear(self, weight: Self, bias: Self | None = None) -> Self:
         """x @ weight + bias for a weight [in, out] (a 1-D weight multiplies)."""

@@ -165,7 +165,7 @@ class MovementMixin(Base):
         if mode == "circular" and min(lo, hi) < 0 and enough:  # what is cut does not come in at the other end
             x = self._cut(axis, min(max(-lo, 0), n), max(n + min(hi, 0), 0))
             lo, hi, n = max(lo, 0), max(hi, 0), x.shape[axis]
-        limit = {"reflect": n - 1, "circular": n, "replicate": max(lo, hi)}.get(mode)  # type: ignore[operator]
+        limit = {"reflect": n - 1, "circular": n, "replicate": max(lo, hi)}.get(mode)
         if limit is None or not enough or (isinstance(limit, int) and max(lo, hi, 0) > max(limit, 0)):
             raise ShapeError(f"[pad] expected mode constant, reflect, replicate, circular, pads of at most {limit} and "
                              f"something left, got {mode!r} and {(lo, hi)} for axis {axis} of {list(self.shape)}")

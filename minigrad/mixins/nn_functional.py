@@ -37,7 +37,7 @@ class NNMixin(Base):
     @rounded_once
     def _by_statistics(self, weight: Self | None, bias: Self | None, mean: Self, var: Self, eps: float) -> Self:
         """(x - mean) / sqrt(var + eps) * weight + bias per channel of [N, C, ...]."""
-        return self.batchnorm(weight, bias, mean, (var + eps).rsqrt())  # type: ignore[attr-defined]
+        return self.batchnorm(weight, bias, mean, (var + eps).rsqrt())
 
     def batchnorm_train(self, weight: Self | None, bias: Self | None, eps: float = 1e-5, axis: int = 1,
                         correction: int = 0) -> tuple[Self, Self, Self]:

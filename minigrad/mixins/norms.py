@@ -45,9 +45,9 @@ class NormMixin(Base):
             return self._vector_norm(name, 2, dim, keepdim, dtype)
         given = self._as_float() if dtype is None else self.cast(to_dtype(dtype))
         rows, columns = (as_axis(name, d, self.ndim) for d in dim)
-        x = given.cast(given.dtype.compute).movedim((rows, columns), (-2, -1))  # type: ignore[attr-defined]
+        x = given.cast(given.dtype.compute).movedim((rows, columns), (-2, -1))
         if p == "nuc" or abs(p) == 2:
-            sizes: Any = x.svd()[1]  # type: ignore[attr-defined]
+            sizes: Any = x.svd()[1]
         else:
             sizes = x.abs().sum(-2 if abs(p) == 1 else -1)
         empty = 0 in self.shape and p != "nuc" and p > 0  # as in PyTorch; the smallest of nothing is refused

@@ -61,7 +61,7 @@ class OrderingMixin(Base):
         """
         k = self._count_along("kthvalue", k, dim, 1)
         order = self._in_order("kthvalue", dim, False, k)
-        index = order.narrow(dim, k - 1, 1) if self.ndim else order  # type: ignore[attr-defined]
+        index = order.narrow(dim, k - 1, 1) if self.ndim else order
         value = self._chosen(dim, index)
         return Extreme(value, index) if keepdim or not self.ndim else Extreme(value.squeeze(dim), index.squeeze(dim))
 

@@ -106,9 +106,9 @@ class PlacesMixin(Base):
         if len(shape) != len(steps) or not all([isinstance(n, int) and n >= 0 for n in (*shape, *steps)]):
             raise ShapeError(f"[as_strided] expected as many sizes as strides, of 0 or more, got {size!r} and "
                              f"{stride!r}")
-        last = start + sum([(n - 1) * s for n, s in zip(shape, steps, strict=True)])  # type: ignore[operator]
+        last = start + sum([(n - 1) * s for n, s in zip(shape, steps, strict=True)])
         if 0 not in shape and last >= self.numel():
-            most = self.numel() - 1  # type: ignore[operator]
+            most = self.numel() - 1
             raise ShapeError(f"[as_strided] expected places in 0..{most} of {list(self.shape)}, got {last}")
         place = self.full((), start, dtype=int32, device=self.device).expand(*shape)
         for a, (n, s) in enumerate(zip(shape, steps, strict=True)):
@@ -128,7 +128,7 @@ class PlacesMixin(Base):
         found = found._scatter(0, place, order, "set")._cut(0, 0, count)
         columns, step = [], self.numel()
         for n in self.shape:
-            step = step // n if n != 0 else 1  # type: ignore[operator]
+            step = step // n if n != 0 else 1
             columns.append((found < 0).where(fill_value, found // step % n))
         if not columns:
             return self.zeros(count, 0, dtype=int32, device=self.device)

@@ -101,7 +101,7 @@ class PoolingMixin(Base):
         if output_size is not None:
             given = as_shape(tuple(output_size))
             if len(given) not in (n, self.ndim) or any(
-                    not e - s < d < e + s  # type: ignore[operator]
+                    not e - s < d < e + s
                     for d, e, s in zip(given[-n:], plane, steps, strict=True)):
                 raise ShapeError(f"[max_unpool2d] expected an output_size of the last {n} axes or of all {self.ndim}, "
                                  f"less than a stride of {list(steps)} from {list(plane)}, got {list(given)}")
@@ -197,7 +197,7 @@ class PoolingMixin(Base):
         windows = self._windows("im2col", kernel, stride, dilation, padding)
         order = windows.permute(0, 1, *range(2 + n, 2 + 2 * n), *range(2, 2 + n))
         count = B.numel(order.shape[2 + n:])
-        return order.reshape(self.shape[0], self.shape[1] * B.numel(kernel), count)  # type: ignore[operator]
+        return order.reshape(self.shape[0], self.shape[1] * B.numel(kernel), count)
 
     def col2im(self, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Self:
         """The transpose of `im2col`: columns [N, C * prod(kernel), L] added where they came from, in [N, C,

@@ -89,7 +89,7 @@ class ResamplingMixin(Base):
             return self.repeat_interleave(q, axis)
         order = type(self).arange(n, device=self.device)
         index = ((order * 2 + 1) * p) // (2 * q) if exact else (order * p) // q
-        last: Any = self.shape[axis] - 1  # type: ignore[operator]
+        last: Any = self.shape[axis] - 1
         return self._looked_up(axis, index.minimum(last))
 
     def _looked_up(self, axis: int, index: Self) -> Self:
@@ -186,7 +186,7 @@ class ResamplingMixin(Base):
         """Elements [N, C, ...] at whole places [N, ...], one per axis, 0 outside."""
         inside, flat = None, None
         for place, length in zip(places, self.shape[2:], strict=True):
-            fits = (place >= 0).bitwise_and(place <= length - 1)  # type: ignore[operator]
+            fits = (place >= 0).bitwise_and(place <= length - 1)
             inside = fits if inside is None else inside.bitwise_and(fits)
         for place, length in zip(places, self.shape[2:], strict=True):
             known = inside.where(place, 0).int()  # type: ignore[union-attr]

@@ -33,9 +33,9 @@ def rounded_once(method: Method) -> Method:
 
 
 def _widened(value: Any) -> Any:
-    return value.cast(value.dtype.compute) if isinstance(value, Base) else value  # type: ignore[attr-defined]
+    return value.cast(value.dtype.compute) if isinstance(value, Base) else value
 
 
 def _narrowed(value: Any, kind: DType) -> Any:
     is_wide = isinstance(value, Base) and value.dtype is float32
-    return value.cast(kind) if is_wide else value  # type: ignore[attr-defined]
+    return value.cast(kind) if is_wide else value

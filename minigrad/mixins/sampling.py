@@ -43,7 +43,7 @@ class SamplingMixin(Base):
         count = as_count("multinomial", "num_samples", num_samples, 1)
         if self.shape[-1] == 0:
             raise ShapeError(f"[multinomial] expected weights of at least one class, got {list(self.shape)}")
-        weights = self.detach().cast(float32)  # type: ignore[attr-defined]
+        weights = self.detach().cast(float32)
         check_weights("multinomial", weights, drawn=True)
         if not replacement:
             # Who comes first of processes with these rates: the order of times that are exponential.

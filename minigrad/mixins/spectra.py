@@ -75,7 +75,7 @@ class SpectrumMixin(Base):
         known = total > _LEAST
         signal = known.where(added / known.where(total, 1), 0).squeeze(1)
         start = size // 2 if center else 0
-        end = signal.shape[1] - start  # type: ignore[operator]
+        end = signal.shape[1] - start
         if length is not None:
             end = min(start + as_count("istft", "length", length), signal.shape[1])
         signal = signal._cut(1, start, end)

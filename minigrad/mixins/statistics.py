@@ -32,7 +32,7 @@ class StatisticsMixin(Base):
         x = self._as_float().reshape(1, -1) if self.ndim < 2 else self._as_float()
         self._check_observation_weights(x.shape[1], fweights, aweights)
         if aweights is None:
-            return x._covariances(free, fweights, None).squeeze()  # type: ignore[attr-defined]
+            return x._covariances(free, fweights, None).squeeze()
         wide, importance = (t._in_double() for t in (x, aweights))  # its gradients are differences of nearly equal
         found: Self = wide._covariances(free, fweights, importance).squeeze()
         return found.cast(promote(x.dtype, aweights.dtype))

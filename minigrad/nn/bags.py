@@ -66,7 +66,7 @@ def _reduced_rows(rows: Tensor, counts: Tensor, mode: str) -> Tensor:
 def _reduced_segments(rows: Tensor, counts: Tensor, offsets: Tensor, mode: str, ends: bool) -> Tensor:
     """[N, D] where counts [N] are 1, by the bag that each is in."""
     n, width = rows.shape
-    bags: Any = offsets.shape[0] - (1 if ends else 0)  # type: ignore[operator]
+    bags: Any = offsets.shape[0] - (1 if ends else 0)
     if bags == 0 or n == 0:
         return rows.sum(0, keepdim=True).expand(bags, width) * 0 if bags else rows.reshape(-1, width)[:0]
     check_indices("embedding_bag", offsets, n + 1)
@@ -95,7 +95,7 @@ class EmbeddingBag(Embedding):
         super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
         self.mode, self.include_last_offset = mode, include_last_offset
 
-    def forward(self, indices: Tensor, offsets: Tensor | None = None,  # type: ignore[override]
+    def forward(self, indices: Tensor, offsets: Tensor | None = None,
                  per_sample_weights: Tensor | None = None) -> Tensor:
         return embedding_bag(indices, self.weight, offsets, self.max_norm, self.norm_type, self.scale_grad_by_freq,
                              self.mode, per_sample_weights=per_sample_weights,

@@ -37,7 +37,7 @@ class _Lazy(Layer):
             raise ShapeError(f"[{type(self).__name__}] expected an input with an axis {self.axis} of channels, "
                              f"got {list(x.shape)}")
         given, named = self._made_with
-        made = self.plain(x.shape[self.axis], *given, **named)  # type: ignore[call-arg]
+        made = self.plain(x.shape[self.axis], *given, **named)
         for t in vars(made).values():
             if isinstance(t, Tensor):
                 t.to_(x.device)

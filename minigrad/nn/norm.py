@@ -293,7 +293,7 @@ def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bia
                eps: float = 1e-5) -> Tensor:
     """`layer_norm` over each of `num_groups` groups of channels of [N, C, ...] and all positions."""
     groups = as_count("group_norm", "num_groups", num_groups, 1)
-    if input.ndim < 2 or input.shape[1] % groups != 0:  # type: ignore[operator]
+    if input.ndim < 2 or input.shape[1] % groups != 0:
         raise ShapeError(f"[group_norm] expected [N, C * {groups}, ...], got {list(input.shape)}")
     size = product(input.shape[1:]) // groups
     y = input.reshape(input.shape[0], groups, size).layernorm(-1, eps).reshape(*input.shape)

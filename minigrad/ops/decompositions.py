@@ -173,7 +173,7 @@ def _q(x: Node) -> Node:
     m = _reflected(x)
     rows, columns = x.shape[1:]
     count = min(rows, columns)  # type: ignore[type-var]
-    return transposed(cut(cut(m, 2, columns, columns + rows), 1, 0, count))  # type: ignore[operator]
+    return transposed(cut(cut(m, 2, columns, columns + rows), 1, 0, count))
 
 
 def _r(x: Node) -> Node:

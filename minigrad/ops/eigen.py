@@ -144,7 +144,7 @@ def _eigen_vjp(node: Node, g: Node) -> tuple[Node]:
 
 def _eigen_infer(shapes: Sequence[Shape], dtypes: Sequence[DType]) -> tuple[Shape, DType]:
     batch, rows, columns = shapes[0]
-    return (batch, rows + 1, columns), dtypes[0]  # type: ignore[operator]
+    return (batch, rows + 1, columns), dtypes[0]
 
 
 EIGEN = composite("eigen", _eigen_infer, _eigen, _eigen_vjp)

@@ -65,7 +65,7 @@ def _pseudo_vjp(node: Node, g: Node) -> tuple[Node, None]:
 
 def _eliminated_infer(shapes: Sequence[Shape], dtypes: Sequence[DType]) -> tuple[Shape, DType]:
     batch, rows, columns = shapes[0]
-    return (batch, rows + 1, columns + 1), dtypes[0]  # type: ignore[operator]
+    return (batch, rows + 1, columns + 1), dtypes[0]
 
 
 def _second(shapes: Sequence[Shape], dtypes: Sequence[DType]) -> tuple[Shape, DType]:

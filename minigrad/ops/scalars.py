@@ -73,7 +73,7 @@ def _in_width(n: Value) -> Value:
 def shl(a: Value, n: Value, *, dtype: DType) -> Value:
     if n.op == "const":
         bits = n.attr
-        return V.binary("shl", a, n) if 0 <= bits < a.dtype.bits else V.const(0, a.dtype)  # type: ignore[operator]
+        return V.binary("shl", a, n) if 0 <= bits < a.dtype.bits else V.const(0, a.dtype)
     ok, zero = _in_width(n), V.const(0, a.dtype)
     return V.where(ok, V.binary("shl", a, V.where(ok, n, zero)), zero)
 
@@ -82,7 +82,7 @@ def shr(a: Value, n: Value, *, dtype: DType) -> Value:
     """Arithmetic for signed types, logical for unsigned ones."""
     last = V.const(a.dtype.bits - 1, a.dtype)
     if n.op == "const":
-        if 0 <= n.attr < a.dtype.bits:  # type: ignore[operator]
+        if 0 <= n.attr < a.dtype.bits:
             return V.binary("shr", a, n)
         return V.binary("shr", a, last) if a.dtype.kind == "i" else V.const(0, a.dtype)
     ok = _in_width(n)

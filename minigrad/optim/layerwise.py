@@ -94,7 +94,7 @@ class Muon(Optimizer):
             self._set(velocity, v)
             step = g + v * self.momentum if self.nesterov else v
             matrix = step.flatten(1).float()
-            rows, columns = (int(n) for n in matrix.shape)  # type: ignore[arg-type]
+            rows, columns = (int(n) for n in matrix.shape)
             scale = max(1.0, rows / max(columns, 1)) ** 0.5
             turned = orthogonal(matrix, self.ns_steps, self.eps).reshape(*p.shape) * scale
             self._set(p, p.stepped(self._decayed(turned, p), self._lr))

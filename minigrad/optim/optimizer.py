@@ -150,9 +150,9 @@ class Optimizer(metaclass=_Made):
         first = members[0]
         base = first.lr if first._initial_lr is None else first._initial_lr
         options = {"lr": base, **options_of(first), **{k: v for k, v in group.items() if k != "params"}}
-        added = type(first)(group["params"], **options)  # type: ignore[arg-type]
+        added = type(first)(group["params"], **options)
         both = OptimizerGroup(*members, added)
-        self.__class__ = OptimizerGroup  # type: ignore[assignment]
+        self.__class__ = OptimizerGroup
         self.__dict__.clear()
         self.__dict__.update(both.__dict__)
         of_modules.switch(self)
@@ -214,7 +214,7 @@ class Optimizer(metaclass=_Made):
 
     def _take_over(self, late: list[Tensor]) -> None:
         """Makes parameters of Tensors that were frozen when this optimizer was made."""
-        fresh = type(self)(late, self._lr, **options_of(self))  # type: ignore[arg-type]
+        fresh = type(self)(late, self._lr, **options_of(self))
         for name in self.state_names.values():
             setattr(self, name, [*getattr(self, name), *getattr(fresh, name)])
         self.params = [*self.params, *late]

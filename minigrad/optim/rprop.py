@@ -46,4 +46,4 @@ def _pair(name: str, value: Any) -> tuple[float, float]:
     """Two numbers, the first no larger. Raises MinigradError."""
     if not isinstance(value, (tuple, list)) or len(value) != 2 or not value[0] <= value[1]:
         raise MinigradError(f"[Rprop] expected two {name}, the smaller one first, got {value!r}")
-    return tuple(value)  # type: ignore[return-value]
+    return tuple(value)

@@ -132,7 +132,7 @@ def _matched(name: str, member: Optimizer, given: list[Mapping[str, Any]]) -> li
             new.setdefault("step", 1)  # not SGD's, of which only the first is another
         if not new and own:
             like = parameter.detach().clone().requires_grad_()
-            new = state_of(type(member)([like], member.lr, **options_of(member)), 0)  # type: ignore[arg-type]
+            new = state_of(type(member)([like], member.lr, **options_of(member)), 0)
         if set(new) != set(own):
             raise MinigradError(f"[{name}.load_state_dict] expected {', '.join(own) or 'nothing'} for parameter {k} of "
                                 f"shape {list(parameter.shape)}, got {', '.join(new) or 'nothing'}")

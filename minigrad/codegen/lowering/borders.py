@@ -70,7 +70,7 @@ def _cuts(nest: Nest, v: Var, last: int) -> list[int]:
     found = set()
     for value in _values(nest):
         if value.op == "guard":
-            found |= {_change(c, v) for c in value.attr}  # type: ignore[attr-defined]
+            found |= {_change(c, v) for c in value.attr}
     return sorted([at for at in found if at is not None and 0 < at <= last])
 
 

@@ -181,7 +181,7 @@ class Lowering:
             if conditions and value.op != "reduce":
                 value = guard(value, const(0, value.dtype), conditions)
             elif conditions:
-                monoid, over = value.attr  # type: ignore[misc]
+                monoid, over = value.attr
                 value = reduce(monoid, over, guard(value.args[0], const(0, value.dtype), conditions))
             found = self.definitions[node, at] = Define(f"t{len(self.definitions)}", value)
         return local(found.name, value.dtype)
@@ -219,13 +219,13 @@ def clamped_index(chosen: Value, extent: Index) -> Index:
 def merge_reduce(monoid: str, over: tuple[Var, ...], body: Value) -> Value:
     """reduce(over, body), joined with a reduction of the same monoid that is its whole body, guarded or not."""
     while True:
-        if body.op == "reduce" and body.attr[0] == monoid:  # type: ignore[index]
-            over, body = over + body.attr[1], body.args[0]  # type: ignore[index]
+        if body.op == "reduce" and body.attr[0] == monoid:
+            over, body = over + body.attr[1], body.args[0]
         elif (body.op == "guard" and monoid == "sum" and body.args[0].op == "reduce"
-              and body.args[0].attr[0] == "sum" and body.args[1] is const(0, body.dtype)):  # type: ignore[index]
+              and body.args[0].attr[0] == "sum" and body.args[1] is const(0, body.dtype)):
             inner = body.args[0]
-            over = over + inner.attr[1]  # type: ignore[index]
-            body = guard(inner.args[0], body.args[1], body.attr)  # type: ignore[arg-type]
+            over = over + inner.attr[1]
+            body = guard(inner.args[0], body.args[1], body.attr)
         else:
             return reduce(monoid, over, body)
 
@@ -313,10 +313,10 @@ def read_in_place(state: Lowering, read: dict[Node, int], outs: list[Param],
         names[state.params.pop(node).name] = (outs[k].name, stores[k][1].indices)
     values = [s.value for _, s in stores] + [d.value for d in state.definitions.values()]
     for v in walk(*values):
-        if v.op == "load" and v.attr[0] in names and v.attr[1] != names[v.attr[0]][1]:  # type: ignore[index]
+        if v.op == "load" and v.attr[0] in names and v.attr[1] != names[v.attr[0]][1]:
             return False
         for atom in [a for e in indices_of(v) for a in value_atoms(e)]:
-            if any(x.op == "load" and x.attr[0] in names for x in walk(atom.value)):  # type: ignore[index]
+            if any(x.op == "load" and x.attr[0] in names for x in walk(atom.value)):
                 return False
     for key, d in list(state.definitions.items()):
         state.definitions[key] = Define(d.name, rename_loads(d.value, names))
@@ -366,7 +366,7 @@ def rename_loads(root: Value, names: dict) -> Value:
     done: dict[Value, Value] = {}
     for v in walk(root):
         attr = v.attr
-        if v.op == "load" and attr[0] in names:  # type: ignore[index]
-            attr = (names[attr[0]][0], attr[1])  # type: ignore[index]
+        if v.op == "load" and attr[0] in names:
+            attr = (names[attr[0]][0], attr[1])
         done[v] = rebuild(v, tuple(done[a] for a in v.args), attr)
     return done[root]

@@ -152,7 +152,7 @@ def _accesses(nest: Nest) -> Iterator[tuple[str, tuple[Index, ...]]]:
                 yield s.param, s.indices
             for v in walk(s.value):
                 if v.op == "load":
-                    yield v.attr  # type: ignore[misc]
+                    yield v.attr
 
 
 # 2. Splitting variables

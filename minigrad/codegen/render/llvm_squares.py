@@ -207,7 +207,7 @@ class LlvmSquares(LlvmMemory):
                 continue
             roots = (*values(s), *values_inside(indices(s)))
             for v, conditions in guarded_loads(roots, own, self.left):
-                name, (offset,) = v.attr  # type: ignore[misc]
+                name, (offset,) = v.attr
                 far = self.far_step(self.at(offset))
                 if far is not None:
                     start = far[0]

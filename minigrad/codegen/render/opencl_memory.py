@@ -54,7 +54,7 @@ class OpenclMemory(OpenclValues):
         """Whether a value is the bits of a float16 that a parameter holds."""
         if v.op != "bitcast" or v.dtype is not uint16 or v.args[0].op != "load" or v.args[0].dtype is not float16:
             return False
-        return self.memory[v.args[0].attr[0]].place in ("in", "out", "inout")  # type: ignore[index]
+        return self.memory[v.args[0].attr[0]].place in ("in", "out", "inout")
 
     def clamped(self, mask: Ref | None, offset: Ref) -> str:
         return offset.text if mask is None else f"({mask.text} ? {offset.text} : 0)"

@@ -201,9 +201,9 @@ class ValueEmitter(HalfEmitter):
     def index_value(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
         """An index as a value: `rest + stride * lane` in the value's own type, which wraps alike."""
         saved, self.under = self.under, mask
-        split = self.by_lane(v.attr)  # type: ignore[arg-type]
+        split = self.by_lane(v.attr)
         if split is None:
-            parts = [self.convert(self.index(v.attr, i), v.dtype) for i in range(self.width)]  # type: ignore[arg-type]
+            parts = [self.convert(self.index(v.attr, i), v.dtype) for i in range(self.width)]
             result = self.gather_lanes(parts)
         else:
             result = self.convert(self.index(split[0]), v.dtype)
