@@ -18,7 +18,7 @@ lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 
-chat: $(VENV)/.installed
+chat: $(VENV)/.installed-chat
 	@$(VENV)/bin/python examples/llama/chat.py $(if $(PROMPT),--prompt "$$PROMPT")
 
 # The prompt reaches the command through the environment, so that its quotes and dollars mean nothing to the shell.
@@ -29,13 +29,13 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 # Each stamp depends on pyproject.toml: nothing is installed again until the dependencies change.
-$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
-	$(PIP) install --quiet --editable .
+$(VENV)/.installed-chat: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --quiet --editable ".[chat]"
 	@touch $@
 
 $(VENV)/.installed-test: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --quiet --editable ".[test]"
-	@touch $@ $(VENV)/.installed
+	@touch $@ $(VENV)/.installed-chat
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

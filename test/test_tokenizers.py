@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,12 @@ def test_our_model_proto_is_the_original_model(data_dir: Path, file: str) -> Non
         assert ours.encode(text) == original.encode(text)
         assert ours.decode(ours.encode(text)) == text
     assert (ours.bos, ours.ends, ours.special) == (original.bos, original.ends, original.special)
+
+
+def test_sentencepiece_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    with pytest.raises(FormatError, match=r'^a.model: .* needs sentencepiece: pip install "minigrad\[chat\]"$'):
+        SentencePieceTokenizer(b"", "a.model")
 
 
 def test_llama2c_vocabulary(data_dir: Path) -> None:

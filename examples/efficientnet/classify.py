@@ -10,10 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-if not __package__:  # run as a script: examples and minigrad are found from the repository's root
+if __spec__ is None:  # run as a script: examples and minigrad are found from the repository's root
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    from examples.efficientnet.model import EfficientNet
+else:  # from the repository, or installed as minigrad_examples
+    from .model import EfficientNet
 
-from examples.efficientnet.model import EfficientNet
 from minigrad import Tensor, config
 from minigrad.cli.outcome import OneLineParser, finish
 from minigrad.errors import FormatError

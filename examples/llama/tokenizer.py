@@ -84,7 +84,10 @@ class SentencePieceTokenizer(Tokenizer):
     """A SentencePiece model (serialised ModelProto) run by the `sentencepiece` package."""
 
     def __init__(self, model: bytes, source: str, bos: int | None = None, ends: Sequence[int] = ()):
-        from sentencepiece import SentencePieceProcessor
+        try:
+            from sentencepiece import SentencePieceProcessor
+        except ImportError:
+            raise FormatError(f'{source}: its tokenizer needs sentencepiece: pip install "minigrad[chat]"') from None
         try:
             processor = self.processor = SentencePieceProcessor(model_proto=model or b"an empty file")
             self.size = processor.get_piece_size()

@@ -1,0 +1,5 @@
+"""What pyproject.toml cannot say: the example that a command runs is installed as minigrad_examples."""
+from setuptools import find_namespace_packages, setup
+
+setup(packages=[*find_namespace_packages(include=["minigrad*"]), "minigrad_examples", "minigrad_examples.efficientnet"],
+      package_dir={"minigrad_examples": "examples"})

@@ -1,0 +1,56 @@
+"""What pyproject.toml says of the package: what it needs, what comes with it, which version it is."""
+import ast
+import fnmatch
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+MODULES = {"pillow": "PIL"}
+"""What libraries are imported as, where that is not their name."""
+
+
+def libraries(requirements: list[str]) -> set[str]:
+    """The modules of requirements such as `numpy>=1.26`."""
+    names = [re.split(r"[^\w-]", requirement)[0] for requirement in requirements]
+    return {MODULES.get(name, name) for name in names}
+
+
+def imported(folder: str) -> Iterator[str]:
+    """The top-level modules that a folder's modules import, but for Python's and this repository's."""
+    for path in (ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names = [name.name for name in node.names]
+            else:
+                names = [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            for name in names:
+                yield name.split(".")[0]
+
+
+@pytest.mark.parametrize(("folder", "extras"), [("minigrad", ()), ("examples", ("chat", "examples"))])
+def test_what_is_imported_is_what_is_needed(folder: str, extras: tuple[str, ...]) -> None:
+    own = {"minigrad", "examples"} | sys.stdlib_module_names
+    needed = libraries(PROJECT["project"]["dependencies"])
+    found = set(imported(folder)) - own
+    assert found | needed == needed | libraries([r for extra in extras for r in EXTRAS[extra]])
+    assert folder != "minigrad" or found == needed
+
+
+def test_files_beside_modules_come_with_the_package() -> None:
+    patterns = PROJECT["tool"]["setuptools"]["package-data"]["minigrad"]
+    package = ROOT / "minigrad"
+    beside = [path.relative_to(package).as_posix() for path in package.rglob("*")
+              if path.is_file() and path.suffix not in (".py", ".pyc", ".md")]
+    assert [path for path in beside if not any(fnmatch.fnmatch(path, pattern) for pattern in patterns)] == []
+
+
+def test_the_changelog_begins_with_this_version() -> None:
+    versions = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert versions[0] == PROJECT["project"]["version"]
