@@ -50,7 +50,8 @@ _LATER = {"autograd": ("minigrad.autograd", None), "microkernels": ("minigrad.mi
 
 
 def __getattr__(name: str) -> Any:
-    """What is imported on first use: modules, types by PyTorch's names, and functions over Tensors."""
+    """Modules, types under PyTorch's names, and functions over Tensors, which are imported on first use. Raises
+    AttributeError for a name that the package does not have."""
     value = None if name.startswith("_") else _found(name)
     if value is None:
         raise AttributeError(f"module 'minigrad' has no attribute {name!r}")

@@ -16,10 +16,11 @@ from minigrad.tensor import Tensor
 
 
 class Context:
-    """What `forward` leaves for `backward` of one call: Tensors by `save_for_backward`, all else as attributes.
+    """The state of one call that `forward` leaves for `backward`: Tensors by `save_for_backward`, all else as
+    attributes.
 
-    `needs_input_grad` says for each argument of `forward` whether a gradient is asked of it: in `backward`, whether
-    this one has a use for it; in `forward`, whether it is a float Tensor while gradients are recorded.
+    `needs_input_grad` has a bool for each argument of `forward`: in `backward`, True where a gradient of this argument
+    is used; in `forward`, True where it is a float Tensor while gradients are recorded.
     """
 
     def __init__(self, needs_input_grad: tuple[bool, ...]):
@@ -40,7 +41,7 @@ class Context:
         self._ended += [as_tensor("mark_non_differentiable", t)._node for t in tensors]
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Whether `backward` gets zeros for results without a gradient (the default) or None."""
+        """Makes `backward` get zeros (True, the default) or None for results that have no gradient."""
         self._materialize = value
 
 
@@ -75,7 +76,7 @@ class Function:
 
     @staticmethod
     def forward(*args: Any) -> Any:
-        """What is computed, of (ctx, *args), or of the arguments alone beside `setup_context`."""
+        """Computes the result of (ctx, *args), or of the arguments alone where there is a `setup_context`."""
         raise MinigradError("[Function] expected a static method forward(ctx, *args)")
 
     @staticmethod
@@ -85,7 +86,7 @@ class Function:
 
     @classmethod
     def apply(cls, *args: Any) -> Any:
-        """What `forward` makes of the arguments, with gradients by `backward`."""
+        """The result of `forward` for these arguments, with gradients by `backward`."""
         recorded = Tensor.is_grad_enabled()
         ctx = Context(tuple([recorded and isinstance(a, Tensor) and a.dtype.is_float for a in args]))
         given = [(k, a) for k, a in enumerate(args) if ctx.needs_input_grad[k]]
@@ -137,7 +138,8 @@ class _Rule:
         return [self._fitted(parts[place], node) for place, node in zip(self.places, of.inputs, strict=True)]
 
     def _context(self, of: Node, needed: tuple[bool, ...]) -> Context:
-        """What `backward` sees: saved Tensors with a history that ends at arguments and results of the call."""
+        """A Context for `backward` whose saved Tensors have a history that ends at arguments and results of the
+        call."""
         ctx = object.__new__(type(self.ctx))
         ctx.__dict__.update(self.ctx.__dict__)
         ctx.needs_input_grad = needed
@@ -180,14 +182,14 @@ class _Rule:
 
 
 def _flowing(made: Tensor) -> Tensor:
-    """It, as a result that gradients go through."""
+    """`made` as a result that gradients go through."""
     made._requires_grad = made.dtype.is_float
     changed()
     return made
 
 
 def _total(name: str, outputs: Any, grad_outputs: Any) -> tuple[Tensor, Tensor | None]:
-    """One Tensor, and the seed of its gradient, in place of several."""
+    """(`outputs`, its seed) where it is one Tensor, else (the sum of all elements times their seeds, None)."""
     several = [outputs] if isinstance(outputs, Tensor) else list(outputs)
     seeds = [grad_outputs] if grad_outputs is None or isinstance(grad_outputs, Tensor) else list(grad_outputs)
     seeds = [None] * len(several) if seeds == [None] else seeds

@@ -1,5 +1,5 @@
-"""What scripts ask or set in `torch.backends`: none of these libraries is here, and their settings change nothing; that
-products may be less exact is `MINIGRAD_ALLOW_TF32`."""
+"""The flags of `torch.backends` that scripts ask for or set. None of these libraries is used here, and their settings
+change nothing; `MINIGRAD_ALLOW_TF32` is what allows less exact products."""
 from __future__ import annotations
 
 from types import SimpleNamespace

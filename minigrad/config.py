@@ -71,12 +71,12 @@ class Config:
 
     @property
     def units(self) -> tuple[bool, bool]:
-        """What decides which units of a device plans use."""
+        """The settings that decide which instructions of a device plans may use: (allow_tf32, sub_groups)."""
         return self.allow_tf32, self.sub_groups
 
     @property
     def planning(self) -> tuple[bool, bool, tuple[tuple[str, str], ...]]:
-        """What decides how kernels run, and so is part of the keys of plans and captures."""
+        """The settings that decide how kernels run, which are part of the keys of plans and captures."""
         return *self.units, self.plans
 
     def __post_init__(self) -> None:
@@ -169,7 +169,8 @@ _VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
 
 _override: ContextVar[Config | None] = ContextVar("minigrad_config", default=None)
 override: Callable[[], Config | None] = _override.get
-"""The Config of the innermost `with config(...)`, None outside: while it is one object, so is what `current` says."""
+"""The Config of the innermost `with config(...)`, None outside of any. `current` gives one answer for as long as this
+gives one object."""
 
 
 @cache

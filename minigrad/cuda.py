@@ -1,4 +1,5 @@
-"""What scripts ask `torch.cuda` before they choose a device: there is none here, GPUs are OpenCL devices ("CL")."""
+"""The functions of `torch.cuda` that scripts call before they choose a device. There is no CUDA here: GPUs are OpenCL
+devices ("CL")."""
 from __future__ import annotations
 
 from typing import Any
@@ -17,11 +18,11 @@ def device_count() -> int:
 
 
 def manual_seed(seed: int) -> None:
-    """Nothing: `minigrad.manual_seed` is for every device."""
+    """Does nothing: `minigrad.manual_seed` sets the seed of every device."""
 
 
 manual_seed_all = manual_seed
 
 
 def empty_cache(*_: Any) -> None:
-    """Nothing: memory that is free is given to the next tensor that needs it."""
+    """Does nothing: memory that is free is given to the next tensor that needs it."""

@@ -25,7 +25,7 @@ __all__ = ["Buffer", "Device", "Function", "Launch", "Program", "Target", "regis
 Render = Callable[[Function, Target], Program]
 
 _languages: dict[str, str] = {}
-"""The language that each device brought, '' for one that minigrad writes already."""
+"""The language of programs that each added device brought, '' where it is one that minigrad writes already."""
 
 
 def register(name: str, open_device: Callable[[], Device], render: Render | None = None, language: str = "") -> None:

@@ -85,7 +85,7 @@ class Categorical(Distribution):
         return logits._gather(-1, value.expand(*shape).unsqueeze(-1)).squeeze(-1)
 
     def entropy(self) -> Tensor:
-        """-sum p log p; a class that cannot be adds nothing."""
+        """-sum p log p, where a class of probability 0 adds nothing."""
         return -_weighted(self.probs, self.logits).sum(-1)
 
     @property

@@ -85,7 +85,8 @@ def present(value: _T | None, what: str) -> _T:
 
 @contextmanager
 def reporting(kernel: Callable[[], str]) -> Iterator[None]:
-    """What fails inside by no mistake of a user's is an InternalError with the text that `kernel` gives."""
+    """Turns an error inside that is no mistake of the user's into an InternalError with the text that `kernel`
+    gives."""
     try:
         yield
     except InternalError as e:

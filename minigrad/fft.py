@@ -1,6 +1,5 @@
-"""What `torch.fft` has over real numbers: the frequencies of transforms and their order. Tensors are real here, so that
-there are no transforms but `Tensor.stft` and `istft`, whose spectra are pairs in a last axis.
-"""
+"""`torch.fft` for real numbers: the frequencies of transforms and their order. Tensors are real here, so that there are
+no transforms but `Tensor.stft` and `istft`, whose spectra have (real, imaginary) in a last axis of 2."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -25,12 +24,12 @@ def rfftfreq(n: int, d: float = 1.0, **options: Any) -> Tensor:
 
 
 def fftshift(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
-    """Frequency 0 moved to the middle of each axis of `dim`, of all axes without it."""
+    """Moves frequency 0 to the middle of each axis of `dim`, of all axes without it."""
     axes = as_axes("fftshift", dim, as_tensor("fftshift", input).ndim)
     return input.roll([input.shape[a] // 2 for a in axes], axes)
 
 
 def ifftshift(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
-    """What `fftshift` moved, back."""
+    """The inverse of `fftshift`: moves frequency 0 from the middle of each axis back to its start."""
     axes = as_axes("ifftshift", dim, as_tensor("ifftshift", input).ndim)
     return input.roll([-(input.shape[a] // 2) for a in axes], axes)

@@ -97,8 +97,8 @@ def asarray(obj: Any, *, dtype: DType | str | None = None, device: str | None = 
 
 
 def from_numpy(ndarray: np.ndarray) -> Tensor:
-    """A Tensor of an array's values and type. Other than in PyTorch they are copied: what is computed from them later
-    would see the changes that are made to the array meanwhile."""
+    """A Tensor of an array's values and type. Other than in PyTorch they are copied, as lazy results would else see
+    changes that are made to the array before they are computed."""
     if not isinstance(ndarray, np.ndarray):
         raise DTypeError(f"[from_numpy] expected a numpy array, got {type(ndarray).__name__}")
     return Tensor(ndarray)
@@ -197,7 +197,7 @@ def enable_grad(function: Callable[..., Any] | None = None) -> Any:
 
 
 def inference_mode(mode: Any = True) -> Any:
-    """`no_grad`, or nothing for False; its results are no other tensors than any."""
+    """`no_grad`, or nothing for False. Its results are tensors like any others."""
     if callable(mode):
         return _context("grad_enabled", False, mode)
     return Within("grad_enabled", Tensor.is_grad_enabled() and not mode)
@@ -225,5 +225,5 @@ def load(f: str | PathLike, map_location: str | None = None, *, weights_only: bo
 
 
 def is_tensor(obj: Any) -> bool:
-    """Whether it is a Tensor."""
+    """True for a Tensor."""
     return isinstance(obj, Tensor)

@@ -1,7 +1,8 @@
 """Every live Tensor: what a capture journals, and what an assign must not take the old value from.
 
-And whether anything happened to them: `changes.mark` is another object after each change of a handle or of a gradient,
-and after whatever may hold on to a Node or a gradient (an operation on it, another handle, a look at `.grad`).
+`changes.mark` tells whether anything happened to them: it is another object after each change of a handle or of a
+gradient, and after anything that may keep a reference to a Node or a gradient (an operation on it, another handle, a
+look at `.grad`).
 """
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ forget = handles.pop
 
 
 class Changes:
-    """First something changes, then `mark` does: who reads `mark` before he looks misses nothing."""
+    """`mark` is replaced after a change was made, so that code that reads `mark` before it looks at Tensors misses
+    none."""
 
     __slots__ = ("mark",)
 
@@ -28,7 +30,7 @@ changes = Changes()
 
 
 def changed() -> None:
-    """Says that a Tensor, its gradient or what holds its Node is not what it was."""
+    """Says that a Tensor, its gradient or its Node's references are not what they were."""
     changes.mark = object()
 
 
@@ -70,5 +72,5 @@ def live() -> Iterator[Any]:
 
 
 def count() -> int:
-    """How many Tensors live."""
+    """The number of live Tensors."""
     return sum([1 for _ in live()])

@@ -1,5 +1,5 @@
-"""Tables of objects of which equal ones are the same, for as long as somebody else holds them; and tables that keep
-what was found last."""
+"""Tables in which equal objects are one object, for as long as something else refers to it; and tables of bounded size
+that keep the latest results."""
 from __future__ import annotations
 
 from typing import Any
@@ -7,7 +7,7 @@ from weakref import ref
 
 
 class Interned(ref):
-    """A weak reference that knows its place, so that a dead object's entry can be dropped."""
+    """A weak reference that knows its key in a table, so that a dead object's entry can be dropped."""
 
     __slots__ = ("table", "key")
     table: dict[tuple, Interned]
@@ -30,7 +30,7 @@ def drop(dead: Interned) -> None:
 
 
 def remember(table: dict[Any, Any], key: Any, value: Any, most: int) -> None:
-    """Enters what was found for a key; where there are `most` others, the oldest is forgotten."""
+    """Enters `value` for a key. Where there are `most` other entries, the oldest is dropped."""
     if len(table) >= most and key not in table:
         table.pop(next(iter(table)), None)
     table[key] = value

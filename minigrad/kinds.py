@@ -1,4 +1,4 @@
-"""What PyTorch's top level says of types, shapes and devices."""
+"""Functions and classes of PyTorch's top level about types, shapes and devices."""
 from __future__ import annotations
 
 from typing import Any
@@ -34,7 +34,7 @@ class device(str):  # noqa: N801  (PyTorch's name)
 
 
 class finfo:  # noqa: N801
-    """What a float type can hold. Raises DTypeError for another type."""
+    """The limits of a float type. Raises DTypeError for another type."""
 
     def __init__(self, type: DType | str = float32):
         kind = to_dtype(type)
@@ -49,7 +49,7 @@ class finfo:  # noqa: N801
 
 
 class iinfo:  # noqa: N801
-    """What an integer type can hold. Raises DTypeError for another type."""
+    """The limits of an integer type. Raises DTypeError for another type."""
 
     def __init__(self, type: DType | str = int32):
         kind = to_dtype(type)
@@ -67,6 +67,6 @@ def result_type(first: Any, second: Any) -> DType:
 
 
 def can_cast(from_: DType | str, to: DType | str) -> bool:
-    """Whether values of the first type stay of their kind in the second: bool goes to integers, these to floats."""
+    """True where values of the first type stay of their kind in the second: bool goes to integers, these to floats."""
     source, target = ((d.is_float, d.is_int) for d in (to_dtype(from_), to_dtype(to)))
     return target >= source

@@ -66,7 +66,7 @@ class Slogdet(NamedTuple):
 
 
 class Lstsq(NamedTuple):
-    """What is nearest, and of more rows than columns the sums of squares that are left."""
+    """A least-squares solution. `residuals` are sums of squares [..., K], where there are more rows than columns."""
 
     solution: Tensor
     residuals: Tensor
@@ -75,7 +75,7 @@ class Lstsq(NamedTuple):
 
 
 class LuFactorEx(NamedTuple):
-    """`LuFactor`, and which pivot is 0."""
+    """`LuFactor`, and `info`: which pivot is 0, counted from 1; 0 where none is."""
 
     LU: Tensor
     pivots: Tensor
@@ -83,7 +83,7 @@ class LuFactorEx(NamedTuple):
 
 
 class Ex(NamedTuple):
-    """A result, and which column is to blame where there is none."""
+    """A result, and `info`: the column, counted from 1, for which there is none; 0 where the result is right."""
 
     result: Tensor
     info: Tensor
@@ -135,7 +135,7 @@ def cond(A: Tensor, p: Any = None) -> Tensor:  # noqa: N803
 
 def matrix_rank(A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: Any = None,  # noqa: N803
                 rtol: Any = None) -> Tensor:
-    """How many singular values are more than max(atol, rtol * the largest), int64; see `pinv`."""
+    """The number of singular values that are more than max(atol, rtol * the largest), int64; see `pinv`."""
     rows, columns = as_tensor("matrix_rank", A)._sizes_of_matrices("matrix_rank")
     if 0 in A.shape:
         return A.new_zeros(*A.shape[:-2], dtype=int64)
@@ -225,7 +225,7 @@ def householder_product(A: Tensor, tau: Tensor) -> Tensor:  # noqa: N803
 
 
 def _first(bad: Tensor) -> Tensor:
-    """The place of the first one along the last axis, counted from 1, 0 where there is none: int32."""
+    """The position of the first True along the last axis, counted from 1, 0 where there is none: int32."""
     return bad.any(-1).where(bad.argmax(-1) + 1, 0) if bad.shape[-1] else bad.sum(-1).int()
 
 

@@ -36,7 +36,7 @@ from minigrad.value import local
 __all__ = ["Microkernel", "Tile", "check", "features", "register", "registered", "unregister"]
 
 ROOM = 16
-"""Elements around each buffer that an implementation must leave as they are."""
+"""Elements around each buffer that an implementation must not change."""
 
 SPAN = 40
 """Random dims are at most so far above their lower bound."""
@@ -73,7 +73,7 @@ def registered() -> tuple[Microkernel, ...]:
 
 
 def features(device: str = "CPU") -> frozenset[str]:
-    """What `requires` may name on a device: 'avx2', 'fma', 'avx512f', 'neon'..."""
+    """The names that `requires` may have on a device: 'avx2', 'fma', 'avx512f', 'neon'..."""
     return get_device(device).target.features
 
 
@@ -87,9 +87,9 @@ def check(kernel: Microkernel, trials: int = 8, seed: int = 0, device: str = "")
     device, by default the CPU, and the first OpenCL device for a text in OpenCL C.
 
     Dims are drawn from the lower part of their ranges, their lower bounds first; integers from all of their type's.
-    Floats may differ as roundings do: by 32 units in the last place of the largest result. What the meaning does not
-    write must stay as it was, around the buffers too. Raises MicrokernelError where the device has another language or
-    lacks what it requires, CompileError where the implementation does not compile.
+    Floats may differ as roundings do: by 32 ulp of the largest result. What the meaning does not write must stay as it
+    was, around the buffers too. Raises MicrokernelError where the device has another language or lacks what it
+    requires, CompileError where the implementation does not compile.
     """
     opened = get_device(device or ("CL" if kernel.language == "opencl" else "CPU"))
     if not kernel.fits(opened.target):
@@ -136,7 +136,8 @@ def _differences(kernel: Microkernel, dims: Mapping[str, int], device: Device, r
 
 
 def _random(b: BufferParam, size: int, kernel: Microkernel, rng: np.random.Generator) -> np.ndarray:
-    """Normally distributed floats, or any integers; pairs of such bfloat16 where words of panels mean these."""
+    """Normally distributed floats, or any integers; two such bfloat16 to a word where a panel's words hold K
+    interleaved by two."""
     if np.dtype(b.dtype.np).kind == "f":
         return rng.standard_normal(size).astype(b.dtype.np)
     tile = tile_meant(kernel)
@@ -148,7 +149,7 @@ def _random(b: BufferParam, size: int, kernel: Microkernel, rng: np.random.Gener
 
 def _run(kernel: Microkernel, arrays: Mapping[str, np.ndarray], scalars: Mapping[str, float],
          dims: Mapping[str, int], device: Device) -> dict[str, np.ndarray]:
-    """What a program that only calls the microkernel makes of the arrays."""
+    """The arrays as a program leaves them that only calls the microkernel, by name."""
     meaning = meaning_of(kernel)
     params = tuple(BufferParam(b.name, b.dtype, len(arrays[b.name]), b.mode) for b in meaning.buffers)
     call = Call(kernel, tuple((b.name, ROOM) for b in params), tuple(local(s.name, s.dtype) for s in meaning.scalars),

@@ -1,11 +1,11 @@
-"""Who else holds an object: the one place that counts references.
+"""Counts of references: the one place that asks whether anybody else holds an object.
 
-Memory is overwritten, handed out again or given back where nobody else can see it. Who asks puts the objects into a
-list and says how many references to each he knows of besides:
+Memory is overwritten, handed out again or given back where nobody else can see it. Code that needs to know puts the
+objects into a list and says how many references to each it knows of besides:
 
     object                             is held by                                        references known
     a Tensor's Node                    the Tensor                                        1
-    that Node's Buffer                 the Node, and variables of whoever asks           1 + variables
+    that Node's Buffer                 the Node, and variables of the caller             1 + variables
     a Tensor's gradient                the Tensor, as `_grad`                            1
     a spare Node, its Buffer           the Spares (the Node), and a variable             2
     a freed Buffer's array             a variable                                        1
@@ -25,18 +25,18 @@ import warnings
 from typing import Any
 
 UNKNOWN = 1 << 30
-"""References to an object where they cannot be counted."""
+"""The number that stands for references that cannot be counted."""
 
 
 def holders(objects: list[Any]) -> list[int]:
-    """How many references there are to each object besides that of the list."""
+    """The number of references to each object besides that of the list."""
     if _own is None:
         return [UNKNOWN] * len(objects)
     return [count - _own for count in map(_count, objects)]
 
 
 def held_by_at_most(known: int, objects: list[Any]) -> bool:
-    """Whether there are at most `known` references to each of the objects (one or more) besides that of the list."""
+    """True where there are at most `known` references to each of the objects (one or more) besides that of the list."""
     return _own is not None and max(map(_count, objects)) <= known + _own
 
 
@@ -44,7 +44,7 @@ _count: Any = getattr(sys, "getrefcount", None)
 
 
 def _calibrate() -> int | None:
-    """What is counted of an object that a list alone holds; None, with a warning, where counts mean something else."""
+    """The count of an object that only a list holds; None, with a warning, where counts mean something else."""
     if _count is None or not getattr(sys, "_is_gil_enabled", lambda: True)():
         return None
     alone = [object()]

@@ -1,4 +1,4 @@
-"""What code generation hands to a device: rendered source. It lies below both, so that neither knows the other."""
+"""Rendered source, which code generation hands to a device. It lies below both, so that neither knows the other."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Link:
 
 
 GROUP = 64
-"""Work-items of a group on a GPU, where a program leaves that to the device."""
+"""Work-items of a work-group on a GPU, where a program leaves that to the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +31,16 @@ class Program:
     """Rendered source of one stage: pure data, what the caches store.
 
     `arguments` names the type of each argument in order: 'buffer:<bytes per element>' ('buffer:4' for f32), or a scalar
-    type's short name ('f32', 'i64' for an index dim...). CPU programs have the ABI
-    `void name(const u64 *args, i64 begin, i64 end, u8 *scratch)`, where args hold addresses and the bit patterns of
-    scalars (floats in their low bits); OpenCL kernels take, for each buffer, `__global T *p, long p_offset` (in
-    elements), then the scalars, then `long extent`. An OpenCL source is a list of paragraphs separated by blank lines
-    (pragmas, helper functions, the kernel): programs compiled together keep equal paragraphs once, so helpers of one
-    name have one text.
+    type's short name ('f32', 'i64' for an index dim...). CPU programs have the ABI `void name(const u64 *args, i64
+    begin, i64 end, u8 *scratch)`, where args hold addresses and the bit patterns of scalars (floats in their low bits);
+    OpenCL kernels take, for each buffer, `__global T *p, long p_offset` (in elements), then the scalars, then `long
+    extent`. An OpenCL source is a list of paragraphs separated by blank lines (pragmas, helper functions, the kernel):
+    programs compiled together keep equal paragraphs once, so helpers of one name have one text.
 
-    `scratch` bytes of memory of a worker's own are used. With `group`, work-groups have exactly so many work-items and
-    the launch's extent counts groups; with 0 it counts work-items, and the device chooses the groups. `links` are what
-    the source calls besides. `digest` tells which source it is where that itself is not at hand: `source` is then
-    empty, and only a cache can have the code.
+    `scratch` is the number of bytes of memory of a worker's own that it uses. With `group`, work-groups have exactly so
+    many work-items and the launch's extent counts work-groups; with 0 it counts work-items, and the device chooses the
+    size of work-groups. `links` is the code that the source calls besides. `digest` tells which source it is where that
+    itself is not at hand: `source` is then empty, and only a cache can have the code.
     """
 
     name: str

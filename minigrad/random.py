@@ -44,12 +44,12 @@ def manual_seed(seed: int = 0) -> None:
 
 
 def counter() -> int:
-    """How many random tensors were made since the seed was set."""
+    """The number of random tensors that were made since the seed was set."""
     return _state.counter
 
 
 def seed() -> tuple[int, int]:
-    """The seed in force, and how often one was set: a capture asks whether that happened meanwhile."""
+    """The seed in force, and how often one was set, by which a capture sees that it was set meanwhile."""
     return _state.seed, _state.starts
 
 

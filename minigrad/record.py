@@ -1,4 +1,4 @@
-"""Immutable values with fields that are made by the ten thousand: statements of loop IR and of kernels."""
+"""Immutable values with fields, of which tens of thousands are made: statements of loop IR and of kernels."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What code generation may know about a device: a frozen value, part of every plan key."""
+"""The facts of a device that code generation may use: a frozen value, part of every plan key."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -11,13 +11,14 @@ class Target:
     """Facts about one device. Bytes, counts and element counts; never a handle.
 
     `language` is 'llvm', 'opencl', 'amdgpu' or 'nvptx'; `vector_bytes` the width of a vector register (4 = scalar
-    work-items, a GPU); `registers` how many of them; `units` cores or compute units; caches in bytes per core;
-    `features` such as 'fp64', 'fp16', 'avx2', 'avx512f', 'fma'; `cpu` the LLVM CPU name or the driver's device name,
-    `host` that of the processor, where it is another than programs are made for; `codegen/cost` knows more by them.
-    After `max_iterations` of all its loops together (0: never) a work-item's loops end, wherever they are. `gflops`,
-    `gb_s` and `launch_us` are what the device was measured to do in float32, in copying and per launch, 0.0 if it was
-    not. `sub_group` is how many neighbouring work-items make a sub-group, 0 where that is not one number. `plans` are
-    texts of users' plans by the names of kernels, no fact but as much part of every key.
+    work-items, a GPU); `registers` the number of those; `units` the number of a processor's cores or a GPU's compute
+    units; caches in bytes per core; `features` such as 'fp64', 'fp16', 'avx2', 'avx512f', 'fma'; `cpu` the LLVM CPU
+    name or the driver's device name, `host` that of the processor, where it is another than programs are made for;
+    `codegen/cost` has further numbers by these names. After `max_iterations` of all its loops together (0: never) a
+    work-item's loops end, wherever they are. `gflops`, `gb_s` and `launch_us` are measured: float32 operations in 1e9
+    per second, bytes copied in 1e9 per second, microseconds per launch; 0.0 if they were not. `sub_group` is how many
+    neighbouring work-items make a sub-group, 0 where that is not one number. `plans` are texts of users' plans by the
+    names of kernels, no fact but as much part of every key.
     """
 
     name: str
@@ -50,5 +51,5 @@ class Target:
         return self.is_gpu and self.local_memory >= MIN_LOCAL_MEMORY and self.max_group >= MIN_GROUP
 
     def lanes(self, bits: int) -> int:
-        """How many elements of `bits` fit one vector register, at least 1."""
+        """The number of elements of `bits` bits that fit one vector register, at least 1."""
         return max(1, self.vector_bytes * 8 // bits)

@@ -132,7 +132,7 @@ class Tensor(AllMixins):
         changed()
 
     def _has_history(self) -> bool:
-        """Whether a gradient may have to pass through it."""
+        """True where a gradient may have to pass through it."""
         return bool(self._requires_grad) and not self._is_leaf()
 
     def _bound_graph(self) -> None:
@@ -142,7 +142,7 @@ class Tensor(AllMixins):
 
     @staticmethod
     def _bound_memory() -> None:
-        """Realizes what keeps too much in memory."""
+        """Realizes values whose graphs keep too much in memory (`engine.pressure`)."""
         found = keepers(live())
         if found:
             Tensor.realize(*found)
@@ -253,7 +253,7 @@ class Tensor(AllMixins):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether gradients flow to it. Setting it is `requires_grad_`."""
+        """True where gradients flow to it. Setting it is `requires_grad_`."""
         if asked:
             ask(self)
         return bool(self._requires_grad)
@@ -367,7 +367,7 @@ class Tensor(AllMixins):
 
     @staticmethod
     def is_grad_enabled() -> bool:
-        """Whether results of what requires gradients require them."""
+        """True where results of what requires gradients require them."""
         return modes.now.grad_enabled
 
     # Insight
@@ -389,7 +389,7 @@ def _hooked_sum(tensor: Tensor, parts: Sequence[Node]) -> Node:
 
 
 def _gradients(made_from: History | Trace, targets: list[Node], seed: Node | None) -> Iterator[Node]:
-    """The gradients by the targets: of a graph that was seen before where it can be known."""
+    """The gradients by the targets: from a graph that was seen before, where there is one of this structure."""
     if isinstance(made_from, Trace):
         check_seed(made_from.output, seed)
         if all([n in made_from.operands for n in targets]):
