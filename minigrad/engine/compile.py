@@ -27,7 +27,7 @@ from minigrad.target import Target
 MAX_EXECUTABLES = 4096
 _executables: dict[tuple[str, Function], Any] = {}
 renderers: dict[str, Callable[[Function, Target], Program]] = {}
-"""What writes programs in the languages that users add (minigrad.devices)."""
+"""The functions that write programs in the languages that users add (minigrad.devices), by language."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Compiled:
 
 @lru_cache(maxsize=4096)
 def render(function: Function, target: Target) -> Program:
-    """The source of one stage for a target, cached. What fails is an InternalError with the stage's loops."""
+    """The source of one stage for a target, cached. A failure is an InternalError with the stage's loops."""
     with reporting(lambda: print_function(function)):
         return _render(function, target)
 

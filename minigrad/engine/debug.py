@@ -1,4 +1,4 @@
-"""What MINIGRAD_DEBUG prints on stderr: 1 a line per realize; with each new plan also 2 kernels, 3 loops, 4 source."""
+"""The lines of MINIGRAD_DEBUG on stderr: 1 a line per realize; with each new plan also 2 kernels, 3 loops, 4 source."""
 from __future__ import annotations
 
 import sys
@@ -12,7 +12,7 @@ STAGES = {2: "kernels", 3: "loops", 4: "source"}
 
 
 def tell_plan(schedule: Schedule, target: Target, level: int) -> None:
-    """The texts of a new plan, up to the stage that `level` asks for."""
+    """Prints the texts of a new plan, up to the form that `level` asks for."""
     for least, stage in STAGES.items():
         if level >= least:
             for text in texts(schedule, stage, target):
@@ -20,7 +20,7 @@ def tell_plan(schedule: Schedule, target: Target, level: int) -> None:
 
 
 def tell_run(graph: Graph, device: str, new: bool, launches: int, plan_s: float, launch_s: float) -> None:
-    """The line of one realize: what was asked for, and where the time of the host went."""
+    """Prints the line of one realize: what was asked for, and where the time of the host went."""
     named = [graph.nodes[k] for k in graph.targets[:3]]
     what = ", ".join([f"{n.op.name} {n.dtype.short}{list(n.shape)}" for n in named])
     more = f" and {len(graph.targets) - 3} more" if len(graph.targets) > 3 else ""

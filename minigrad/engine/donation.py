@@ -1,4 +1,4 @@
-"""Which buffers an assign may overwrite: those that nobody else can read (docs/decisions/0013-assign-is-pure.md)."""
+"""Buffers that an assign may overwrite: those that nobody else can read (docs/decisions/0013-assign-is-pure.md)."""
 from __future__ import annotations
 
 from collections import Counter
@@ -13,9 +13,10 @@ from minigrad.scheduler.graph import Graph, build_graph, resolve
 
 
 def outside_references(graph: Graph) -> dict[int, int]:
-    """How often each Node of the graph, aliases among them, is held from outside, by id.
+    """The number of references from outside to each Node of the graph, aliases among them, by id.
 
-    Outside means: neither by an unrealized Node among them nor by the graph; a Tensor, or a Node of another graph.
+    References from outside are those of Tensors and of Nodes of other graphs: neither of an unrealized Node of this
+    graph nor of the graph itself.
     """
     aliases = graph.aliases
     lazy = [n.inputs for n in graph.nodes if n.storage is None]

@@ -49,7 +49,8 @@ class Holder:
 
 @dataclass
 class DryRun:
-    """What was planned so far. `live` are the bytes of phantoms; inputs count from the beginning, once they are read.
+    """The plans that were made so far, and the memory that they take. `live` are the bytes of phantoms; inputs count
+    from the beginning, once they are read.
 
     With `keep_inputs`, realized assigns remember what they were computed from, so that they can be lazy again.
     """

@@ -15,9 +15,9 @@ from minigrad.scheduler.schedule import Slot
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OncePart:
-    """What of a plan is done once. Its own `plan` reads its leaves `sources` and nothing else; `made` are (slot of
-    `plan`, leaf position in the plan that is left). Parts with equal keys make the same of equal buffers and numbers.
-    """
+    """The part of a plan that is run once. Its own `plan` reads its leaves `sources` and nothing else; `made` are (slot
+    of `plan`, leaf position in the plan that is left). Parts with equal keys compute the same from equal buffers and
+    numbers."""
 
     sources: tuple[int, ...]
     made: tuple[tuple[int, int], ...]
@@ -68,7 +68,8 @@ def _plan_of(plan: ExecutionPlan, which: list[int], slots: tuple[Slot, ...], out
 
 
 def _without_strangers(item: Item, known: set[int]) -> Item:
-    """The launch with arguments that the plan has: stages of a kernel take all of its buffers, and touch some."""
+    """The launch without arguments that the plan does not have: each stage of a kernel takes all of the kernel's
+    buffers, and touches some."""
     if all([v in known for row in item.rows for v in row.values]):
         return item
     other = min(item.writes)
@@ -77,7 +78,7 @@ def _without_strangers(item: Item, known: set[int]) -> Item:
 
 
 class _Once:
-    """Which launches of a plan depend on constants alone."""
+    """Finds the launches of a plan that depend on constants alone."""
 
     def __init__(self, plan: ExecutionPlan, constants: frozenset[int], varying: frozenset[int]):
         self.plan, self.varying = plan, varying
@@ -85,7 +86,7 @@ class _Once:
         self.lasting = {slot for slot, _ in plan.read} | set(plan.schedule.outputs)
 
     def choose(self, room: int) -> set[int]:
-        """Numbers of the launches, so that their results fit."""
+        """The numbers of the launches to run once, chosen so that their results fit into `room` bytes."""
         barred: set[int] = set()
         while True:
             chosen = self._closed(barred)
@@ -130,7 +131,7 @@ class _Once:
             barred = barred | shared
 
     def _is_settled(self, item: Item) -> bool:
-        """Whether nothing but buffers decides what a launch does, and nobody outside sees what it writes."""
+        """True where nothing but buffers decides what a launch does, and nobody outside sees what it writes."""
         if item.writes & self.lasting or not all([isinstance(self.plan.sizes[s], int) for s in item.writes]):
             return False
         return all([isinstance(e, int) for row in item.rows for e in (row.extent, *row.dims)]) and \

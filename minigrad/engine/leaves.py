@@ -1,4 +1,4 @@
-"""Nodes of data: what `Tensor(...)` makes of numbers, lists, arrays and buffers."""
+"""Nodes of data, made for `Tensor(...)` from numbers, lists, arrays and buffers."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -43,8 +43,8 @@ def _leaf(buffer: Buffer, what: Type) -> Node:
 
 
 def copy_of_constant(node: Node) -> Node | None:
-    """What is computed in place of a constant that is asked for, so that a graph with an equal one goes on to know its
-    number; None for anything else."""
+    """A copy that is computed in place of a constant that is asked for, so that graphs with equal constants go on to
+    know their number; None for any other Node."""
     while node.op in ALIASES and node.storage is None:
         node = node.inputs[0]
     if node.storage is not None or not (node.op is CONST or node.op is EXPAND or node.op is RESHAPE):

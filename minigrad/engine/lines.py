@@ -1,4 +1,5 @@
-"""Where in the user's program a Node was made: 'file.py:12'. Kept only while somebody asks for it, as it costs time."""
+"""The line of the user's program that made a Node: 'file.py:12'. Kept only while somebody asks for it, as it costs
+time."""
 from __future__ import annotations
 
 import sys

@@ -1,4 +1,4 @@
-"""Who watches the engine: a capture, a profile. Observers are told of every run, copy, upload and read by the host."""
+"""Observers of the engine: a capture, a profile. They are told of every run, copy, upload and read by the host."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ class Ran:
 
 
 class Observer:
-    """Override what is of interest. Everything is called in the thread that does the work.
+    """The base of observers; override the methods of interest. Each is called in the thread that does the work.
 
     With `times_launches`, launches run and are timed one by one. With `wants_kernels`, plans are to have their kernels
     where those may read constants in another form.
@@ -77,7 +77,7 @@ def run_timed(plan: Any, launches: list[Launch], buffers: list[Any]) -> None:
 
 
 def is_timing() -> bool:
-    """Whether somebody wants to know the time of every launch."""
+    """True where some observer wants the time of every launch."""
     return any(o.times_launches for o in observers)
 
 

@@ -1,4 +1,4 @@
-"""How full a GPU gets: what its compiler makes of all kernels of a step, on a machine without one."""
+"""Occupancy of a GPU: what its compiler makes of all kernels of a step, on a machine without one."""
 from __future__ import annotations
 
 from collections import Counter
@@ -22,8 +22,8 @@ class Occupancy:
     kernels: tuple[tuple[Inspected, int], ...]
 
     def histogram(self) -> list[str]:
-        """Lines such as '    126 Max Waves: 16': how many kernels let a SIMD, a multiprocessor of NVIDIA, hold so many
-        waves, most first; then of how many that is not known, and why."""
+        """Lines such as '    126 Max Waves: 16', the number of kernels of which a SIMD (AMD) or a multiprocessor
+        (NVIDIA) can hold so many waves, most first; then the number of kernels of which that is not known, and why."""
         counts = Counter(k.waves for k, _ in self.kernels if k.waves is not None)
         missing = Counter(k.missing for k, _ in self.kernels if k.waves is None)
         return [f"{n:7d} Max Waves: {waves}" for waves, n in sorted(counts.items(), reverse=True)] + [

@@ -20,13 +20,15 @@ from minigrad.scheduler.memory import Arena, plan_memory
 from minigrad.scheduler.schedule import Schedule, Scheduling, Step
 
 GROUPED_WORK = 500_000.0
-"""Estimated nanoseconds of a launch up to which it may join a group: one launch more costs a few thousand of them."""
+"""Estimated nanoseconds of a launch up to which it may join a launch group: one launch more costs a few thousand of
+them."""
 
 GROUP_REACH, MOST_IN_GROUP = 8, 16
-"""How many launches up one may move, and how many a group may have."""
+"""The number of launches that one may move over to join a launch group, and the most launches of one."""
 
 GROUP_BYTES = 1 << 19
-"""What the launches of a group may write: none of it takes the memory of what another one reads."""
+"""The most bytes that the launches of a launch group may write: none of it takes the memory of what another one
+reads."""
 
 
 @dataclass(slots=True)
@@ -44,9 +46,9 @@ class Row:
 class Item:
     """One launch: a program over one row, or over a table of rows (the one-launch optimizer).
 
-    Neighbours of one `group`, unless it is negative, do not depend on each other and run together where the device can.
-    `how` is the strategy's plan, `origins` the graph positions of the kernel's results. `function` is the loop IR,
-    which a plan from disk does not have.
+    Neighbours with one number `group` are a launch group, unless it is negative: they do not depend on each other and
+    run together where the device can. `how` is the strategy's plan, `origins` the graph positions of the kernel's
+    results. `function` is the loop IR, which a plan from disk does not have.
     """
 
     name: str
@@ -64,8 +66,8 @@ class Item:
 
 @dataclass(slots=True)
 class ExecutionPlan:
-    """What one realize runs. `sizes` are bytes per slot, those of scratch last; `lines` says for items where in the
-    user's program they came from, as far as a profile has seen it.
+    """The launches of one realize, with their memory. `sizes` are bytes per slot, those of scratch last; `lines` says
+    for items which lines of the user's program they came from, as far as a profile has seen them.
 
     `packs` are leaves that kernels would read in panels were they constants, of a plan from disk, which has no kernels.
     `read` are (slot, leaf position), `made` the slots of outputs that are no leaf's. `prepared` is the plan in the form
@@ -192,9 +194,9 @@ def _bytes_of(slots: Iterable[int], sizes: list[Index]) -> int:
 
 
 def join_groups(items: list[Item], sizes: list[Index]) -> list[Item]:
-    """Small launches that read a common operand and do not depend on each other become groups.
+    """Makes launch groups of small launches that read a common operand and do not depend on each other.
 
-    So do the products of q, k and v with one activation. Each moves up to the last one that it can join.
+    The products of q, k and v with one activation are such. Each launch moves up to the last one that it can join.
     """
     placed: list[Item] = []
     groups: list[list[Item]] = []
@@ -218,7 +220,8 @@ def join_groups(items: list[Item], sizes: list[Index]) -> list[Item]:
 
 
 def may_join(item: Item, members: list[Item], sizes: list[Index]) -> bool:
-    """Whether it reads what one of them reads, and all are small, write little and do not depend on it."""
+    """True where `item` reads what one of the members reads, and all are small, write little and do not depend on
+    it."""
     if len(members) >= MOST_IN_GROUP or not any(item.reads & m.reads for m in members):
         return False
     written = _bytes_of([s for m in (item, *members) for s in m.writes], sizes)
@@ -226,12 +229,12 @@ def may_join(item: Item, members: list[Item], sizes: list[Index]) -> bool:
 
 
 def depend(a: Item, b: Item) -> bool:
-    """Whether one of them writes what the other one touches."""
+    """True where one of them writes what the other one touches."""
     return bool(a.writes & (b.reads | b.writes) or b.writes & a.reads)
 
 
 def is_small(item: Item) -> bool:
-    """Whether sharing a launch is worth something, and its size is known beforehand."""
+    """True where an item is short enough to gain by sharing a launch, and its extent is known beforehand."""
     return len(item.rows) == 1 and isinstance(item.rows[0].extent, int) and 0 < item.rows[0].work <= GROUPED_WORK
 
 
@@ -240,7 +243,7 @@ def number(e: Index, values: dict[str, int]) -> int:
 
 
 def bucket(values: dict[str, int], highest: dict[str, int]) -> dict[str, int]:
-    """Symbolic dims rounded up, so that memory plans are few while a context grows."""
+    """Symbolic dims rounded up, so that there are only a few memory plans while a context grows."""
     return {n: min(1 << max(v - 1, 0).bit_length(), max(highest.get(n, v), v)) for n, v in values.items()}
 
 
@@ -256,7 +259,7 @@ def arena_for(plan: ExecutionPlan, values: dict[str, int], highest: dict[str, in
 
 
 def uses_of(items: list[Item]) -> list[tuple[int, ...]]:
-    """The slots that are touched at each item: those of a group at every one of its items."""
+    """The slots that are touched at each item: those of a launch group at every one of its items."""
     together: dict[int, set[int]] = {}
     for item in items:
         if item.group >= 0:

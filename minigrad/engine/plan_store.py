@@ -25,7 +25,7 @@ _MAKERS = ("codegen", "engine", "expr", "graph", "ops", "runtime", "scheduler")
 
 
 def plan_key(structure: tuple, donated: frozenset[int], device: Device) -> str | None:
-    """The key of a plan on disk; None where there is none, or nobody wants it.
+    """The key of a plan on disk; None where plans are not stored or must be made anew.
 
     With `verify` and from `debug` 2 on every process makes its own: there is something to see. Microkernels that users
     add are known by name only, hence not in a key; whether plans of theirs fit is found out anew.

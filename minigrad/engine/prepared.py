@@ -16,7 +16,8 @@ from minigrad.runtime.host import address_of
 from minigrad.scheduler.memory import Arena
 
 ARENA = -1
-"""The memory that all temporaries are parts of; others have the numbers of their slots."""
+"""The number that stands for the memory of which all temporaries are parts; other buffers have the numbers of their
+slots."""
 
 
 class PreparedPlan:
@@ -61,7 +62,7 @@ class PreparedPlan:
             self._extents.append((k, row.extent))
 
     def runs_with(self, values: dict[str, int]) -> bool:
-        """Whether every launch has iterations for these values of the symbolic dims."""
+        """True where every launch has iterations for these values of the symbolic dims."""
         return all([number(e, values) > 0 for _, e in self._extents])
 
     def run(self, leaves: dict[int, Buffer], numbers: dict[int, float], values: dict[str, int],
@@ -94,7 +95,7 @@ class PreparedPlan:
         count_run(self.plan, self._launches)
 
     def address(self, slot: int) -> int:
-        """Where a lasting slot lay in the last run; 0 for one that no argument names."""
+        """The address of a lasting slot in the last run; 0 for one that no argument names."""
         places = self._lasting.get(slot)
         return self.kept.address(places[0]) if places else 0
 

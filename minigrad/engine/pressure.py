@@ -1,4 +1,4 @@
-"""How far lazy graphs may grow: in Nodes, and in bytes of what they alone keep in memory.
+"""Bounds on lazy graphs: in Nodes, and in bytes of what they alone keep in memory.
 
     total = total + loss(batch)         a thousand batches of which nobody reads the total: each stays in memory
 
@@ -21,14 +21,14 @@ MAX_UNREALIZED = 10_000
 """Nodes of one handle's graph; longer ones are realized when they are made."""
 
 COMPOSITE = 3
-"""What a composite counts as among them."""
+"""The number of Nodes that a composite counts as."""
 
 LOOKS = 4
-"""How often graphs are looked at while memory grows by as much as they may keep."""
+"""The number of times that graphs are looked at while memory grows by as much as they may keep."""
 
 
 def is_long(root: Node) -> bool:
-    """Whether a graph has more Nodes than it may."""
+    """True where a graph has more Nodes than it may."""
     if live_count() * COMPOSITE <= MAX_UNREALIZED:
         return False
     seen: set[Node] = {root}

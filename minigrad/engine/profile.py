@@ -48,7 +48,7 @@ class KernelRun:
 
     @property
     def bytes(self) -> float:
-        """What it must move: each value that it reads or writes, once."""
+        """The bytes that it must move: each value that it reads or writes, once."""
         return self.plan.items[self.item].bytes
 
     @property
@@ -84,8 +84,9 @@ class Row:
 
 @dataclass
 class Profile(Observer):
-    """What ran. `runs` in order; `calls` counts lists of launches handed to a device, which it runs in one go outside a
-    profile (on the CPU: native calls). `wall` is the whole time in seconds, `phases` that of the host alone."""
+    """The launches of a profile. `runs` in order; `calls` counts lists of launches handed to a device, which it runs in
+    one go outside a profile (on the CPU: native calls). `wall` is the whole time in seconds, `phases` that of the host
+    alone."""
 
     runs: list[KernelRun] = field(default_factory=list)
     calls: int = 0
@@ -188,7 +189,7 @@ def profile() -> Iterator[Profile]:
 
 @cache
 def limits_of(device: str) -> Limits | None:
-    """Measured on first use; None for devices that nobody knows how to measure."""
+    """The limits of a device, measured on first use; None for devices that cannot be measured."""
     if device != "CPU":
         return None
     return Probe(current().threads).limits

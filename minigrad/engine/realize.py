@@ -58,7 +58,7 @@ _compiled: Callable[[list[Node], str], None] | None = None
 
 
 def _load_compiled() -> Callable[[list[Node], str], None]:
-    """Scheduling and code generation load on first use, once: the statement takes 0.4 us each time."""
+    """Loads scheduling and code generation on first use, once: the import statement takes 0.4 us each time."""
     global _compiled
     from minigrad.engine.compiled import run_compiled
 
@@ -67,7 +67,7 @@ def _load_compiled() -> Callable[[list[Node], str], None]:
 
 
 def transfer_copies(nodes: list[Node]) -> None:
-    """Copies between devices are realized first, deepest first: their sources are computed, then moved by the host."""
+    """Realizes copies between devices first, deepest first: their sources are computed, then moved by the host."""
     seen: set[Node] = set()
     stack: list[tuple[Node, bool]] = [(n, False) for n in nodes]
     while stack:

@@ -61,7 +61,7 @@ def run(nodes: Iterable[Node], device: Device) -> None:
 
 
 _TYPED = (CAST, BITCAST)
-"""What is about types rounds to them, wherever it stands."""
+"""Operations that are about types, whose results are rounded to their type wherever they stand."""
 
 
 def _evaluate(node: Node, operands: list[Any], rounds: bool) -> np.ndarray:

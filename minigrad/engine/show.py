@@ -1,4 +1,4 @@
-"""`show`: every text on the way from a Tensor to machine code. Nothing is run."""
+"""`show`: every form from a Tensor to machine code, as text. Nothing is run."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ STAGES = ("graph", "kernels", "plan", "loops", "source")
 
 
 def show(what: object, stage: str = "kernels") -> str:
-    """The text of a lazy Tensor (or several) at one stage.
+    """The text of a lazy Tensor (or several) in one form, `stage`.
 
     'graph': its Nodes; 'kernels': index notation with why each kernel ends where it does; 'plan': what each strategy
     decided; 'loops': loop IR; 'source': LLVM IR or OpenCL C. A realized Tensor has no kernels left to show.

@@ -76,5 +76,5 @@ def _single(plan: ExecutionPlan, prepared: PreparedPlan, node: Node, settings: C
 
 
 def _pattern(node: Node) -> list[int]:
-    """Where each input stands first."""
+    """The position among the inputs where each input stands first: equal for Nodes that read the same ones twice."""
     return list(map(node.inputs.index, node.inputs))

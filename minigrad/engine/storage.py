@@ -68,7 +68,7 @@ class Spares:
         self._device, self._nbytes, self._shape, self._dtype = device, nbytes, shape, dtype
         self.donated = donated
         self.nodes: list[Node] = []
-        """What is kept. Who finds a Node here that nobody else holds, as `take` does, may hand it out."""
+        """The Nodes that are kept. Code that finds one here that nobody else holds, as `take` does, may hand it out."""
 
     def take(self) -> Node:
         """A leaf over memory that nobody else holds."""
@@ -118,7 +118,7 @@ class Spares:
 
     @property
     def small(self) -> bool:
-        """Whether a leaf may be kept whatever others there are."""
+        """True where a leaf may be kept whatever others there are."""
         return self._nbytes <= SPARE_BYTES
 
     def _lend(self) -> Node:
@@ -131,7 +131,7 @@ class Spares:
 
 
 _large: list[ref[Spares]] = []
-"""Those that have kept large leaves; who made one last comes last."""
+"""Those that have kept large leaves; the one that made one last comes last."""
 
 
 def realized_leaf(buffer: Buffer, shape: Shape, dtype: DType) -> Node:
