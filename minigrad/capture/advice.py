@@ -1,4 +1,5 @@
-"""What to do instead of reading values while a function is captured, and where it is captured again and again."""
+"""Advice for messages: instead of reading values while a function is captured, and where it is captured again and
+again."""
 from __future__ import annotations
 
 from typing import Any
@@ -18,15 +19,15 @@ _ADVICE = {
 
 
 def advice_for(call: str) -> str:
-    """What to do instead of a call such as 'Tensor.item()'."""
+    """Advice for use instead of a call such as 'Tensor.item()'."""
     name = call.removesuffix("()")
     found = _ADVICE.get(name) or _ADVICE.get(name.rpartition(".")[2])
     return found or "return the tensor and read it outside; what the next call needs can stay a Tensor"
 
 
 def change_of(name: str, before: Any, now: Any) -> str:
-    """How something that a function reads differs between two calls, by its keys there (`arguments`), and what to do
-    where it often does. `before` is None where there was nothing of that name."""
+    """A sentence about how something that a function reads differs between two calls, by its keys there (`arguments`),
+    with advice for the common cases. `before` is None where there was nothing of that name."""
     if _kind(before) == _kind(now) == "Tensor":
         for what, old, new in zip(("shape", "type", "device"), before[1:], now[1:], strict=False):
             if what == "shape" and old != new:

@@ -1,4 +1,4 @@
-"""What a capture depends on besides Tensors: the structure of arguments, and static values.
+"""Keys of calls: the structure of arguments and their static values, on which a capture depends besides Tensors.
 
 A key is a tuple of plain values: equal keys mean that a function would build the same graph from the same Tensors.
 """
@@ -66,7 +66,7 @@ class Arguments:
         return "Tensor", shape, node.dtype, node.device, t._requires_grad, t._grad is None, first
 
     def expression(self, e: Index) -> Index:
-        """`e` without the values of its Variables, which are noted."""
+        """`e` as a key, without the values of its Variables, which are noted."""
         plain, values = unbind(e)
         for v, value in values.items():
             if self.dims.setdefault(v.name, value) != value:
@@ -89,7 +89,7 @@ def static(value: Any) -> Any:
 
 
 class Same:
-    """Equal to another one of the same object, for as long as that lives."""
+    """Equal to another one of the same object, for as long as that object lives."""
 
     __slots__ = ("_of", "_id")
 
@@ -111,7 +111,7 @@ class Same:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether it is a number, a string, None or a tuple of such: small and immutable, so that it may be kept alive."""
+    """True for a number, a string, None or a tuple of such: small and immutable, so that it may be kept alive."""
     kind = type(value)
     return kind in PLAIN or kind is float or kind is tuple and all(map(is_plain, value))
 

@@ -76,8 +76,8 @@ class _Written(Observer):
 
 
 def first_difference(replayed: list[_Launch], eager: list[_Launch]) -> str:
-    """What the first launch of a replay is whose results are none of the function's. A replay may have fewer launches:
-    what depends on constants alone was done before."""
+    """A sentence that names the first launch of a replay whose results are none of the function's. A replay may have
+    fewer launches: what depends on constants alone was done before."""
     left = Counter([(launch.name, launch.digest) for launch in eager])
     for k, a in enumerate(replayed):
         if not left[a.name, a.digest]:

@@ -1,7 +1,8 @@
-"""What a capture computes of constants alone: made once, and again when one of their buffers holds something else.
+"""Values that a capture computes from constants alone: made once, and again when one of those buffers has other
+contents.
 
-A constant is a buffer that the captured function reads and neither changes nor gets as an argument. What was made is
-known by the buffers that it was made of and their versions, which count how often they were overwritten in place.
+A constant is a buffer that the captured function reads and neither changes nor gets as an argument. The made values are
+known by the buffers that they were made of and their versions, which count how often they were overwritten in place.
 """
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from minigrad.capture.recorder import PlanStep, Recording
 
 MOST_CHANGES = 3
-"""What is made of a constant that changes more often is no longer made apart."""
+"""The number of changes of a constant after which values made of it are no longer kept apart from the steps."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -37,7 +38,7 @@ class Derived:
     changes: int = 0
 
     def is_current(self) -> bool:
-        """Whether the buffers live and hold what they held."""
+        """True where the source buffers live and have the contents that they had."""
         for buffer, version in zip(self.buffers, self.versions, strict=True):
             held = buffer()
             if held is None or held.version != version:
@@ -45,7 +46,7 @@ class Derived:
         return True
 
     def is_of(self, buffers: list[Buffer]) -> bool:
-        """Whether it was made of these buffers as they are now."""
+        """True where it was made of these buffers as they are now."""
         return self.is_current() and all([was() is b for was, b in zip(self.buffers, buffers, strict=True)])
 
     def refresh(self, registers: list[Any]) -> None:
@@ -65,17 +66,17 @@ _all: WeakSet[Derived] = WeakSet()
 
 
 def any_derived() -> bool:
-    """Whether anybody remembers a buffer's version."""
+    """True where some capture remembers a buffer's version."""
     return len(_all) > 0
 
 
 def derived_bytes() -> int:
-    """Memory of all that is made of constants and lives."""
+    """Bytes of all live values that were made of constants."""
     return sum({id(d.made[0]): d.part.nbytes for d in _all if d.made}.values())
 
 
 def _made(part: OncePart, buffers: list[Buffer], numbers: dict[int, float]) -> list[Buffer]:
-    """What some capture has made of these buffers as they are now, or new ones."""
+    """The values that some capture has made of these buffers as they are now, or new ones."""
     for d in _all:
         if d.part.key == part.key and d.is_of(buffers) and d.numbers == numbers:
             return d.made
@@ -114,7 +115,7 @@ def derive_constants(recording: Recording, fixed: dict[int, Buffer]) -> list[Cha
 
 def _apart(plan: ExecutionPlan, step: PlanStep, constants: frozenset[int], room: int
            ) -> tuple[ExecutionPlan, list[OncePart]]:
-    """The plan of a step without what can be done once, and that."""
+    """The plan of a step without the work that can be done once, and the parts that do that."""
     parts: list[OncePart] = []
     if constants and plan.device.target.language == "llvm":
         plan, parts = with_packed_constants(plan, constants, room)
@@ -135,5 +136,5 @@ def _derive(part: OncePart, registers: dict[int, int], held: dict[int, Any], num
 
 
 def undone(recording: Recording, changed: Any, before: Any) -> None:
-    """Puts the step that reads nothing but what was there back."""
+    """Puts back the step as it was before work on a constant was taken out of it."""
     recording.steps[recording.steps.index(changed)] = before

@@ -1,4 +1,4 @@
-"""`plan`: what a function or a lazy Tensor would run, move and hold. Nothing runs."""
+"""`plan`: the kernels, bytes and memory of a function or of a lazy Tensor, found without running anything."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from minigrad.tensor import Tensor
 class PlannedKernel:
     """One launch: floating point operations, bytes that it must move, and the plan of its strategy, as text.
 
-    `line` is where in the user's program its result was asked for; `rows` > 1 for a table of equal updates.
+    `line` is the line of the user's program where its result was asked for; `rows` > 1 for a table of equal updates.
     """
 
     name: str
@@ -34,7 +34,7 @@ class PlannedKernel:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What `plan` found: kernels in order, totals, and the memory at its peak with what holds it, largest first.
+    """The result of `plan`: kernels in order, totals, and the memory at its peak with what holds it, largest first.
 
     The peak counts values that the kernels read and that were there before, results, and the memory for temporaries.
     """
@@ -94,7 +94,8 @@ def _of_tensors(tensors: list[Tensor]) -> Planned:
 
 
 def _of_function(function: Callable[[], Any]) -> Planned:
-    """Every Tensor gets a phantom for its value meanwhile, so that the function may assign and overwrite as ever."""
+    """Plans a function. Every Tensor gets a phantom for its value meanwhile, so that the function may assign and
+    overwrite as ever."""
     settle(list(live()))
     there = list(live())
     saved = [(t, t._node, t.grad, t._requires_grad, t._before) for t in there]
@@ -120,7 +121,7 @@ def _of_function(function: Callable[[], Any]) -> Planned:
 
 
 def _give_phantoms(dry: DryRun, tensors: list[Tensor]) -> None:
-    """Tensors that share a buffer share a phantom."""
+    """Gives the Tensors phantoms for their values; those that share a buffer share a phantom."""
     made: dict[int, Phantom] = {}
     for t in tensors:
         node = t._node

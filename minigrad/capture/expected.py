@@ -1,4 +1,5 @@
-"""What must hold for a capture to answer a call at once: its surroundings, the settings, and the kinds of arguments."""
+"""Conditions under which a capture answers a call at once: its surroundings, the settings, and the kinds of
+arguments."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -11,17 +12,17 @@ from minigrad.mixins.modes import modes
 from minigrad.ops.kinds import Type
 
 MISS = object()
-"""What a replay returns when something is not as the last one left it."""
+"""The result of a replay that found something not as the last one left it."""
 
 Kind = tuple[Type, bool, bool, Callable[[], Any] | None]
-"""Of an argument: type, whether it requires a gradient, whether it has none, and what gives the Tensor that it was in
-the capture (None once any other will do)."""
+"""The kind of an argument: type, True if it requires a gradient, True if it has none, and a function that gives the
+Tensor that it was in the capture (None once any other will do)."""
 Call = Callable[[tuple, object | None], Any]
-"""Of arguments, and the object whose method is called if any."""
+"""A function of arguments, and of the object whose method is called if any."""
 
 
 class Expected:
-    """What surrounds a function, and the settings, when a capture holds: these very objects."""
+    """The surroundings of a function and the settings under which a capture holds: these very objects."""
 
     __slots__ = ("same", "override", "mode", "threads")
 
@@ -31,18 +32,19 @@ class Expected:
         self.mode = modes.now
 
     def found(self, owner: object | None) -> bool:
-        """Whether all of it is in force, and nobody watches. `owner` is the object whose method is called, if any."""
+        """True where all of it is in force, and there are no observers. `owner` is the object whose method is called,
+        if any."""
         return override() is self.override and modes.now is self.mode and not observers and not dry_runs and \
             self.same(owner)
 
 
 def same_type(a: Type, b: Type) -> bool:
-    """Whether types say the same: they are mostly the same object, but not for ever."""
+    """True for equal types: they are mostly the same object, but not for ever."""
     return a.shape == b.shape and a.dtype is b.dtype and a.device == b.device
 
 
 def lengths_of(keys: tuple) -> tuple[tuple, tuple[int, ...]]:
-    """(keys of all Tensors, for each argument how many it holds, -1 for one that is no list) of an arguments' key."""
+    """(keys of all Tensors, number of them in each argument, -1 for one that is no list) from the key of arguments."""
     flat: list[Any] = []
     lengths = []
     for key in keys:
@@ -56,7 +58,8 @@ def lengths_of(keys: tuple) -> tuple[tuple, tuple[int, ...]]:
 
 
 def taken_apart(args: tuple, lengths: tuple[int, ...]) -> list[Any] | None:
-    """What `args` and the lists among them hold, in order; None where they are other ones than `lengths` says."""
+    """The elements of `args` and of the lists among them, in order; None where they are other ones than `lengths`
+    says."""
     if len(args) != len(lengths):
         return None
     flat: list[Any] = []

@@ -62,7 +62,7 @@ class Captures:
         self._kept: list[Capture] = []
         self._eager: set[tuple] = set()
         self.first: Call | None = None
-        """What may answer a call before anything else is looked at."""
+        """A function that may answer a call before anything else is looked at, or MISS."""
         self._replays = self._since_replay = 0
         self._seen: list[list[tuple[str, Any]]] = []
         self._warned = False
@@ -133,7 +133,7 @@ class Captures:
 
     @property
     def replays(self) -> int:
-        """How often a capture was used."""
+        """The number of calls that were answered by a capture."""
         self._count_uses()
         return self._replays
 
@@ -211,7 +211,7 @@ class Captures:
         return [*zip(names, arguments.keys, strict=True), *around]
 
     def _difference(self, named: list[tuple[str, Any]]) -> str:
-        """What is different from the capture that is most like this call."""
+        """A sentence about the difference to the capture that is most like this call."""
         if not self._seen:
             return "first call"
         changes = [[(now, before) for now, before in zip(named, seen, strict=False) if before != now]

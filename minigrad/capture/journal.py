@@ -1,4 +1,4 @@
-"""What a capture knows of the Tensors that were there before: their buffers, what may not change, and what did."""
+"""The Tensors that were there before a capture: their buffers, what may not change, and what did."""
 from __future__ import annotations
 
 import gc
@@ -26,7 +26,7 @@ from minigrad.tensor import Tensor
 def settle(tensors: Iterable[Tensor]) -> None:
     """Computes the Tensors that are still lazy. A constant gets a buffer, which makes it data.
 
-    What cannot be computed (a Variable without a value) stays lazy: whoever needs it gets the error.
+    A Tensor that cannot be computed (a Variable without a value) stays lazy: code that needs its value gets the error.
     """
     pending = [t for t in tensors if t._node.storage is None]
     if not pending:
@@ -43,7 +43,7 @@ def settle(tensors: Iterable[Tensor]) -> None:
 
 @dataclass(slots=True)
 class Guard:
-    """What must hold for a Tensor at the entry of a replay."""
+    """The properties that a Tensor must have at the entry of a replay."""
 
     tensor: ref[Tensor]
     shape: Shape
@@ -54,7 +54,7 @@ class Guard:
     grad_shape: Shape | None = None
 
     def broken(self, t: Tensor | None) -> str | None:
-        """Why the capture does not hold for this Tensor; None if it does."""
+        """A sentence that says why the capture does not hold for this Tensor; None if it does."""
         if t is None:
             return "a tensor that it used is gone"
         node, grad = t._node, t._grad
@@ -107,7 +107,7 @@ class Journal:
     """The Tensors at entry: arguments first (with their numbers as owners), then all others that live.
 
     `mine` are ids of those that this thread changes meanwhile, `asked` of those whose gradient it looks for;
-    `disturbed`: whether another thread has changed some.
+    `disturbed` is True once another thread has changed some.
     """
 
     inputs: list[Tensor]
@@ -168,11 +168,12 @@ class Journal:
         return found
 
     def _is_my_gradient(self, t: Tensor) -> bool:
-        """Whether this thread gave `t` its gradient, or that its value; an argument is looked after as such."""
+        """True where this thread gave `t` its gradient, or gave that gradient its value, or where the gradient is an
+        argument, which is guarded as one."""
         return id(t) in self.mine or id(t._grad) in self.mine or any(t._grad is i for i in self.inputs)
 
     def rebinds(self, recorder: Recorder) -> list[Rebind]:
-        """What a replay must do to the Tensors that were there before."""
+        """The changes that a replay must make to the Tensors that were there before."""
         found: list[Rebind] = []
         seen: set[int] = set()
         for owner, w in enumerate(self.watched):
@@ -200,7 +201,7 @@ class Journal:
         return found
 
     def _unmoved(self, t: Tensor, place: Place, recorder: Recorder) -> bool:
-        """Whether the buffer of `t` is the one at `place`, with the value it had at entry."""
+        """True where the buffer of `t` is the one at `place`, with the value it had at entry."""
         buffer = t._node.storage
         if recorder.touched(buffer):
             return recorder.recording.places.get(recorder.register(buffer)) is not None and \
@@ -222,7 +223,7 @@ class Journal:
 
 
 def escaped(journal: Journal, known: Iterable[Tensor]) -> bool:
-    """Whether a Tensor that the function made, and did not return, lives on: nobody would update it at a replay."""
+    """True where a Tensor that the function made, and did not return, lives on: a replay would not update it."""
     returned = {id(t) for t in known}
 
     def survivors() -> bool:
@@ -239,13 +240,14 @@ def escaped(journal: Journal, known: Iterable[Tensor]) -> bool:
 
 
 def held_by_others(t: Tensor, variables: int) -> bool:
-    """Whether the value of `t` is seen by anybody else. `variables`: how often the caller holds the buffer."""
+    """True where somebody but `t` and the caller holds its value. `variables`: the number of the caller's references to
+    the buffer."""
     settle_down(t._node)
     return not held_by_at_most(1, [t._node]) or not held_by_at_most(1 + variables, [t._node.storage])
 
 
 def reusable_gradient(t: Tensor) -> bool:
-    """Whether nobody but `t` holds its gradient, so that it may become the next one."""
+    """True where nobody but `t` holds its gradient, so that its memory may be that of the next one."""
     if not held_by_at_most(1, [t._grad]):
         return False
     grad = t._grad
@@ -253,7 +255,7 @@ def reusable_gradient(t: Tensor) -> bool:
 
 
 def rebindable(node: Node) -> bool:
-    """Whether a Node only stands for its storage, so that it may be given another one."""
+    """True where a Node does nothing but stand for its storage, so that it may be given another one."""
     return node.op is BUFFER or (node.op is ASSIGN and not node.inputs)
 
 
@@ -266,7 +268,7 @@ def put(t: Tensor, buffer: Buffer, shape: Shape, dtype: DType, device: str) -> N
 
 
 def give(t: Tensor, buffer: Buffer, shape: Shape, dtype: DType, device: str) -> None:
-    """`put`, for a caller who says himself that something has changed."""
+    """`put`, for a caller that reports the change itself (`handles.changed`)."""
     alone = held_by_at_most(1, [t._node])
     node = t._node
     leaf = rebindable(node)

@@ -1,4 +1,4 @@
-"""What a captured function returns: taken apart once, put together at each replay with new Tensors in it."""
+"""The value that a captured function returns: taken apart once, put together at each replay with new Tensors in it."""
 from __future__ import annotations
 
 import copy
@@ -25,7 +25,8 @@ def returned_iterator(value: Any) -> Any:
 
 @dataclass(eq=False, slots=True)
 class Output:
-    """A place of a Tensor that was there before, or a register with the shape and type of a new one."""
+    """A Tensor of a returned value: the place of one that was there before, or a register with the shape and type of a
+    new one."""
 
     place: Place | None = None
     register: int = -1
@@ -48,7 +49,7 @@ class Output:
 
 @dataclass(slots=True)
 class Parts:
-    """A returned value without its Tensors: `shape` is it again with Outputs where they were."""
+    """A returned value without its Tensors: `structure` is the value with an Output in place of each Tensor."""
 
     structure: Any
     outputs: list[Output] = field(default_factory=list)

@@ -1,5 +1,5 @@
-"""What the code of a function reads by names: variables, and what of those by further names and constants
-(`args.rate`, `settings["rate"]`, `self.config.depth`), and where that stands."""
+"""The names that the code of a function reads: variables, and what of those by further names and constants
+(`args.rate`, `settings["rate"]`, `self.config.depth`), and the places of their values."""
 from __future__ import annotations
 
 import dis
@@ -21,7 +21,7 @@ UNBOUND = ModuleType("unbound")
 """Stands for a name without a value; like a module it is not part of a key."""
 
 LONGEST = 5
-"""Names of a path."""
+"""The most names of a path."""
 _LOADS = {"LOAD_GLOBAL": "global", "LOAD_NAME": "global", "LOAD_DEREF": "cell"}
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 _BETWEEN = ("CACHE", "PRECALL", "PUSH_NULL", "COPY_FREE_VARS", "RESUME")
@@ -80,7 +80,8 @@ def function_in(value: Any) -> tuple[FunctionType, Any] | None:
 
 
 def _is_the_users(function: FunctionType) -> bool:
-    """Whether somebody may change what it reads: no part of this library, of Python or of what was installed."""
+    """True where its code may be changed by the user: it is no part of this library, of Python or of an installed
+    package."""
     package = (function.__module__ or "").partition(".")[0]
     return package != __name__.partition(".")[0] and package not in sys.stdlib_module_names and \
         "site-packages" not in function.__code__.co_filename
@@ -89,10 +90,10 @@ def _is_the_users(function: FunctionType) -> bool:
 # Where paths lead
 
 Spot = tuple[str, Callable[[], Any], Any]
-"""A place that is read: its name, what gives its value, and that value."""
+"""A place that is read: its name, a function that gives its value, and that value."""
 
 MOST = 64
-"""Functions that are gone through."""
+"""The most functions that are gone through."""
 
 
 def spots_beyond(plain: FunctionType, owner: object | None, modules: list[Any], names: set[str]) -> list[Spot]:
@@ -171,8 +172,8 @@ def _along(path: Path, function: FunctionType, cells: dict[str, Any], own: objec
 
 
 def _attribute(of: Any, name: str) -> tuple[Callable[[], Any], Any] | None:
-    """(what gives an attribute, its value), None where there is none to be seen. What keeps an attribute does not keep
-    its object alive. A property is the function that computes it."""
+    """(a function that gives an attribute, its value), None where there is none to be seen. That function does not keep
+    the object alive. The function that computes a property counts as its value."""
     if of is None or isinstance(of, Tensor):
         return None
     own = getattr(of, "__dict__", EMPTY)

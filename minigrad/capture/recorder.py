@@ -1,4 +1,4 @@
-"""What a captured function did, as a list of steps over registers; and how it is done again.
+"""A recording of a captured function: a list of steps over registers, which a replay does again.
 
 A register stands for one buffer at one time: what a Tensor held at entry (a place), data that was uploaded while the
 function ran (a constant), or the result of a step. Recording maps buffers to registers; a replay fills the places and
@@ -22,13 +22,13 @@ from minigrad.errors import CaptureError
 from minigrad.runtime.device import Buffer
 
 Place = tuple[int, bool]
-"""Which of the Tensors that a capture knows, and whether its `.grad` is meant."""
+"""(number of a Tensor that a capture knows, True where its `.grad` is meant)."""
 Registers = list[Any]
 
 
 @dataclass(slots=True)
 class Entry:
-    """What changes from replay to replay besides buffers: the random state and the values of symbolic dims."""
+    """The inputs of a replay besides buffers: the random state and the values of symbolic dims."""
 
     counter: int
     seed: int
@@ -37,7 +37,7 @@ class Entry:
 
 @dataclass(slots=True)
 class PlanStep:
-    """A run of a plan. Pairs are (leaf position, register) and (slot, register)."""
+    """A run of a plan. `leaves` are (leaf position, register), `made` (slot, register)."""
 
     plan: ExecutionPlan
     leaves: tuple[tuple[int, int], ...]
@@ -93,7 +93,7 @@ class PlanStep:
 
 @dataclass(slots=True)
 class CopyStep:
-    """The bytes of a register in a new buffer, perhaps on another device."""
+    """A copy of the bytes of a register into a new buffer, perhaps on another device."""
 
     source: int
     target: int
@@ -113,8 +113,8 @@ class CopyStep:
 
 @dataclass(slots=True)
 class Recording:
-    """The steps of one capture. `places` and `constants` say what to fill in before the first one; a constant without
-    a buffer is made of others (capture.constants)."""
+    """The steps of one capture. `places` and `constants` are the registers to fill in before the first one; a constant
+    without a buffer is made of others (capture.constants)."""
 
     steps: list[PlanStep | CopyStep] = field(default_factory=list)
     size: int = 0
@@ -126,7 +126,8 @@ class Recording:
         return {r for step in self.steps for r in step.overwritten}
 
     def finish(self, kept: set[int]) -> None:
-        """Settles when a replay lets go of each intermediate buffer; `kept` are needed after the last step."""
+        """Decides when a replay lets go of each intermediate buffer; registers in `kept` are needed after the last
+        step."""
         seen = kept | set(self.places) | set(self.constants)
         for step in reversed(self.steps):
             fresh = [r for r in dict.fromkeys((*step.reads(), *written(step))) if r not in seen]
@@ -210,7 +211,7 @@ class Recorder(Observer):
     # Buffers to registers
 
     def register(self, buffer: Buffer) -> int:
-        """The register of a buffer; what nobody knows was there before and is taken for constant."""
+        """The register of a buffer. A buffer that is not known yet was there before, and is taken for a constant."""
         known = self._known.get(id(buffer))
         if known is not None and known[0]() is buffer:
             return known[1]
@@ -222,12 +223,12 @@ class Recorder(Observer):
         return r
 
     def place(self, buffer: Buffer) -> Place | None:
-        """Where the buffer was at entry."""
+        """The place of the buffer at entry; None for one that was at none."""
         found = self._places.get(id(buffer))
         return found[1] if found is not None and found[0]() is buffer else None
 
     def touched(self, buffer: Buffer) -> bool:
-        """Whether some step read or made the buffer."""
+        """True where some step read or made the buffer."""
         known = self._known.get(id(buffer))
         return known is not None and known[0]() is buffer
 
@@ -244,7 +245,7 @@ class Recorder(Observer):
 
 
 def capturing() -> bool:
-    """Whether a function is being captured in this thread."""
+    """True while a function is being captured in this thread."""
     return bool(observers) and any(isinstance(o, Recorder) and o._thread == get_ident() for o in observers)
 
 

@@ -20,7 +20,7 @@ from minigrad.runtime.device import Buffer
 from minigrad.tensor import Tensor
 
 PATIENCE = 8
-"""How many replays without a steady state, one after the other, end the search for one."""
+"""The number of replays in a row without a steady state that end the search for one."""
 
 
 class Capture:
@@ -34,7 +34,7 @@ class Capture:
         self.confirmed: set[int] = set()
         self.steady: Steady | None = None
         self.call: Call | None = None
-        """What answers a call while all is as the last replay of `steady` left it."""
+        """A function that answers a call while all is as the last replay of `steady` left it."""
         self.patience = PATIENCE
         self.rebinds = journal.rebinds(recorder)
         self.output = take_apart(result, self._describer(journal, recorder))
@@ -48,8 +48,8 @@ class Capture:
         self.places = [(r, *p) for r, p in self.recording.places.items()]
         self.overwritten = [(r, *p) for r, p in self.recording.places.items() if r in over]
         self.same = list(self._gradients_that_are_arguments())
-        """(owner, argument) of the gradients that were arguments before and after: whether the function said so again,
-        nobody knows, so that it must be so at a replay."""
+        """(owner, argument) of the gradients that were arguments before and after. Nothing tells whether the function
+        assigned them again, so that they must be those arguments at a replay too."""
         self.constants = [(r, buffer) for r, buffer in self.recording.constants.items() if buffer is not None]
 
     def _gradients_that_are_arguments(self) -> Iterator[tuple[int, int]]:
@@ -72,7 +72,7 @@ class Capture:
         return found
 
     def _describer(self, journal: Journal, recorder: Recorder) -> Callable[[Tensor], Output]:
-        """How a replay finds each returned Tensor: one that was there before, or a register."""
+        """A function that describes each returned Tensor: as one that was there before, or as a register."""
         there: dict[int, Place] = {}
         for owner, w in enumerate(journal.watched):
             t = w.tensor()
@@ -90,7 +90,7 @@ class Capture:
         return describe
 
     def _number(self, journal: Journal) -> None:
-        """Keeps guards for the Tensors that matter only, and numbers these after the arguments."""
+        """Keeps guards for only those Tensors that matter, and numbers these after the arguments."""
         places = self.recording.places
         shared = [group for group in journal.shared.values() if any(p in group for p in places.values())]
         same = [o.place for o in self.output.same() if o.place is not None]
@@ -113,7 +113,8 @@ class Capture:
         self.shared = [[(numbers[o], g) for o, g in group] for group in shared]
 
     def signature(self) -> tuple:
-        """Equal for two captures whose steps take the same things from the same places, and put the same there."""
+        """A key that is equal for two captures whose steps take the same buffers from the same places, and put the same
+        ones there."""
         count = len(self.inputs)
 
         def known(owner: int) -> int:
@@ -127,7 +128,8 @@ class Capture:
         return tuple(self.recording.constants), tuple([s.signature() for s in self.recording.steps])
 
     def confirm(self, other: Capture) -> bool:
-        """Whether `other` did the same: then arguments that differ are what both read, under no other name."""
+        """True where `other` did the same. Arguments in which the two differ were then read as arguments, and by no
+        other name."""
         if self.key != other.key or self.signature() != other.signature():
             return False
         different = {k for k, (a, b) in enumerate(zip(self.inputs, other.inputs, strict=True)) if a() is not b()}
@@ -137,11 +139,12 @@ class Capture:
     # Replay
 
     def dead(self) -> bool:
-        """Whether it can never hold again."""
+        """True where it can never hold again."""
         return any(g.tensor() is None for g in self.guards)
 
     def takes(self, tensors: list[Tensor]) -> bool:
-        """Whether these arguments may stand for those of the capture: no function that it saw may read the latter."""
+        """True where these arguments may stand for those of the capture: the function was not seen to read the latter
+        by another name."""
         for k, captured in enumerate(self.inputs):
             before = captured()
             if before is not tensors[k] and before is not None and k not in self.confirmed:
@@ -149,7 +152,7 @@ class Capture:
         return True
 
     def owners(self, tensors: list[Tensor]) -> list[Tensor] | str:
-        """The Tensors by number if the capture holds for them, else why not."""
+        """The Tensors by number if the capture holds for them, else a sentence that says why not."""
         found: list[Any] = list(tensors)
         for guard in self.guards:
             t = guard.tensor()
@@ -203,7 +206,7 @@ class Capture:
         return result
 
     def _settle(self, owners: list[Tensor]) -> None:
-        """Remembers how this replay left things, where the next one is likely to find them so."""
+        """Makes a steady state of what this replay left, where the next one is likely to find it so."""
         if self.patience > 0 and not isinstance(self.owners(owners[:len(self.inputs)]), str):
             self.steady = steady_after(self, owners)
         self.patience -= 1

@@ -1,4 +1,4 @@
-"""Whether a replay leaves things alike from call to call, and what it then leaves: the making of a `Steady`."""
+"""The making of a `Steady` after a replay that leaves everything in place from call to call."""
 from __future__ import annotations
 
 from collections import Counter
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def steady_after(capture: Capture, owners: list[Tensor]) -> Steady | None:
-    """What the replay that just ended left behind, if it leaves things alike from call to call."""
+    """The steady state that the replay that just ended left; None where it does not leave everything in place."""
     steps = capture.recording.steps
     step = steps[0] if len(steps) == 1 else None
     if not isinstance(step, PlanStep) or step.prepared is None:
@@ -45,7 +45,7 @@ def steady_after(capture: Capture, owners: list[Tensor]) -> Steady | None:
 
 
 class _Sorter:
-    """Sorts slots, registers and rebinds by who provides their buffers. `cells` are the numbers of cells by place."""
+    """Sorts slots, registers and rebinds by the origin of their buffers. `cells` are the numbers of cells by place."""
 
     def __init__(self, steady: Steady, capture: Capture, step: PlanStep, cells: dict[Place, int],
                  owners: list[Tensor]):
@@ -104,7 +104,8 @@ class _Sorter:
         return not rebind.fresh
 
     def _is_argument(self, rebind: Rebind) -> bool:
-        """Whether a gradient is an argument of the capture, which lives, so that each replay has it as an argument."""
+        """True where a gradient is an argument of the capture, which lives, so that each replay has it as an
+        argument."""
         owner, grad = rebind.place
         k, of_argument = self.places.get(rebind.register, (-1, True))  # type: ignore[arg-type]
         return grad and not rebind.fresh and not of_argument and 0 <= k < len(self.capture.inputs) and \
@@ -122,7 +123,7 @@ class _Sorter:
         self.known.add(r)
 
     def _finish(self) -> None:
-        """Notes which guards a replay needs, and whether one new leaf is all that it returns."""
+        """Notes which guards a replay needs, and sets `only` where one new leaf is all that it returns."""
         steady, count = self.steady, len(self.capture.inputs)
         places = [(owner, grad) for _, owner, grad, _ in steady.inputs] + [r.place for r in steady.puts]
         places += [o.place for o in self.capture.output.same() if o.place is not None]

@@ -1,9 +1,9 @@
-"""A replay when nothing but the arguments has changed since the last one: what must hold is checked list by list.
+"""A replay when nothing but the arguments has changed since the last one: conditions are checked list by list.
 
 After a replay of one plan, a capture remembers which Nodes, gradients and addresses it left behind. If the next call
 finds them all in place and held by nobody else, then the prepared plan is right as it stands but for the arguments and
 the outputs: nothing is journaled, allocated or rebound. Anything else is left to `Capture.replay`. While no Tensor that
-was there before was changed or looked at (`handles.changes`), nothing of that needs to be checked.
+was there before was changed or looked at (`handles.changes`), none of these conditions needs to be checked.
 """
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NOTHING: dict[str, int] = {}
 
 
 class Steady:
-    """What one replay left behind, for the next. `settled.steady_after` makes it where a capture is of the kind.
+    """The Nodes, gradients and addresses that one replay left behind, for the next. Made by `settled.steady_after`.
 
     A cell is a guarded Tensor or its gradient: guards first, then the gradients that there are. Owners are the
     arguments, then the guards. While `changes.mark` stays `mark`, nothing has happened to any cell.
@@ -57,16 +57,17 @@ class Steady:
         self.grad_nodes = [ref(g._node) for g in leaves]
         self.addresses = [address_of(t._node.storage) for t in (*guards, *leaves)]
         self.given: list[int] = []
-        """Which of the gradients get a value at each replay."""
+        """The numbers of the gradients that get a value at each replay."""
         self.loose: list[int] = []
         """Cells whose buffer changes from replay to replay."""
         self.alone: list[int] = []
         """Cells that are overwritten: nobody else may hold Node or buffer."""
         self.inputs: list[tuple[int, int, bool, bool]] = []
-        """(register, owner, whether its gradient is meant, overwritten) of what is looked up at each replay: arguments
-        and loose cells."""
+        """(register, owner, True where its gradient is meant, True where it is overwritten) of the Tensors that are
+        looked up at each replay: arguments and loose cells."""
         self.fresh: list[tuple[int, Spares, bool]] = []
-        """(register, leaves, whether a leaf is itself an output's Node) of what gets memory at each replay."""
+        """(register, leaves, True where a leaf is itself an output's Node) of the values that get memory at each
+        replay."""
         self.slots: tuple[int, ...] = ()
         """Those of `inputs`, then those of `fresh`."""
         self.aliases: list[tuple[int, int]] = []
@@ -76,7 +77,8 @@ class Steady:
         self.reached: list[tuple[int, ref[Tensor]]] = []
         """(owner, guard) of the guards that have to be at hand."""
         self.only: Spares | None = None
-        """Where the one leaf comes from that is returned, if arguments are read, it is written, and that is all."""
+        """The source of the one leaf that is returned, where a replay reads arguments, writes that leaf and does
+        nothing else."""
         self.all_slots: tuple[int, ...] = ()
         """With `only`: those of all arguments, -1 for one that is not read, then its own."""
         flat, self.lengths = lengths_of(capture.key[0])
@@ -84,9 +86,9 @@ class Steady:
         self.count = len(flat)
         self.listed = max(self.lengths, default=-1) >= 0
         self.uses = 0
-        """Calls that were answered since somebody asked."""
+        """The number of calls that were answered since it was last asked for."""
         self.over = False
-        """Whether a later replay has left something else behind, and other addresses in the plan's table."""
+        """True once a later replay has left something else behind, and other addresses in the plan's table."""
         self.expected: Expected | None = None
 
     def expect(self, expected: Expected) -> None:
@@ -116,9 +118,9 @@ class Steady:
         return Tensor._over(made)
 
     def _find(self, tensors: Sequence[Any], addresses: list[int]) -> list[Buffer] | None:
-        """The values of arguments that fit the capture, None if one does not; where they lie goes to `addresses`.
+        """The values of arguments that fit the capture, None if one does not; their addresses are put into `addresses`.
 
-        Values that are held are not overwritten.
+        Values that are held by others are not overwritten.
         """
         held, others = [], False
         kinds: Any = self.kinds
@@ -194,7 +196,8 @@ class Steady:
         changes.mark = mark
 
     def holds(self, arguments: Sequence[Tensor]) -> bool:
-        """Whether arguments, guards and constants are as they were left. Counts what is overwritten."""
+        """True where arguments, guards and constants are as they were left. Counts the versions of buffers that are
+        overwritten."""
         if self.over or not self.ids.isdisjoint(map(id, arguments)) or \
                 self.derived and not all([d.is_current() for d in self.derived]):
             return False
@@ -210,7 +213,7 @@ class Steady:
         return True
 
     def _unchanged(self) -> bool:
-        """Whether all cells are as they were left: looks at every one."""
+        """True where all cells are as they were left: looks at every one."""
         self.looks += 1
         guards = [t for t in [r() for r in self.guards] if t is not None]
         if len(guards) != len(self.guards) or [t._requires_grad for t in guards] != self.requires:
@@ -250,7 +253,8 @@ class Steady:
 
 
 def _kinds(keys: tuple, capture: Capture) -> list[Kind] | None:
-    """What `Steady.call` compares each argument with; None where one is no Tensor of known shape, or is there twice."""
+    """The kinds with which `Steady.call` compares the arguments; None where one is no Tensor of known shape, or is
+    there twice."""
     if not all([type(key) is tuple and key[0] == "Tensor" and key[-1] == k and all([type(d) is int for d in key[1]])
                 for k, key in enumerate(keys)]):
         return None
@@ -259,5 +263,5 @@ def _kinds(keys: tuple, capture: Capture) -> list[Kind] | None:
 
 
 def _gone(_: ref, changes: Changes = changes) -> None:
-    """A guard died; perhaps with the interpreter, when the names of this module mean nothing any more."""
+    """Reports a change as a guard dies, perhaps with the interpreter, when this module's names are None already."""
     changes.mark = object()

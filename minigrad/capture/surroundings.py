@@ -1,10 +1,10 @@
-"""What a captured function reads besides its arguments.
+"""The surroundings of a captured function: what it reads besides its arguments.
 
-What is looked at, at every call: closure cells, globals, defaults and attributes of its own object, whatever they are;
-numbers and strings that those lead to by names and constants (reads.py); the same of the user's functions and methods
-that it names, of those that they name, and of `forward` of the Modules that it called, with their modes and numbers.
-Other things that objects hold, what is computed (`rates[k]`, `getattr`), and what installed libraries read stay as they
-were when the function was captured.
+These are looked at, at every call: closure cells, globals, defaults and attributes of its own object, whatever they
+are; numbers and strings that those lead to by names and constants (reads.py); the same of the user's functions and
+methods that it names, of those that they name, and of `forward` of the Modules that it called, with their modes and
+numbers. Other contents of objects, what is computed (`rates[k]`, `getattr`), and what installed libraries read stay as
+they were when the function was captured.
 """
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from minigrad.mixins.modes import of_modules
 
 
 def _reference(value: Any, gone: Callable[[ref], None]) -> Callable[[], Any]:
-    """What gives the value; only small immutable values are kept alive, of others `gone` hears when they die."""
+    """A function that gives the value. Only small immutable values are kept alive; of others `gone` is called when they
+    die."""
     if is_plain(value):
         return partial(given, value)
     try:
@@ -32,8 +33,8 @@ def _reference(value: Any, gone: Callable[[ref], None]) -> Callable[[], Any]:
 
 
 def method_of(function: Callable) -> tuple[Any, object | None]:
-    """(the function, the object that it is a method of), of what `partial` was given too; a call of an object is one of
-    its methods."""
+    """(the function, the object that it is a method of), also of a function inside `partial`; a call of an object is
+    one of its methods."""
     while isinstance(function, partial):
         function = function.func
     called = getattr(type(function), "__call__", None)  # noqa: B004 (whether it is a function of Python)
@@ -43,7 +44,7 @@ def method_of(function: Callable) -> tuple[Any, object | None]:
 
 
 class Surroundings:
-    """What a function reads besides its arguments, of which `owner` is the object whose method it is, if any.
+    """Everything that a function reads besides its arguments. `owner` is the object whose method it is, if any.
 
     The modes and numbers of the Modules that it was seen to call count too.
     """
@@ -62,15 +63,15 @@ class Surroundings:
         self._cells = self.plain.__closure__ or () if self.plain is not None else ()
         self._modules: list[ref] = []
         self._keys: tuple[tuple[str, Any], ...] | None = None
-        """What `values` said last, for as long as all that it has seen lives: `_references` tell when something dies,
-        so that until then an id says which object it is."""
+        """The last result of `values`, for as long as all that it has seen lives: `_references` tell when something
+        dies, so that until then an id says which object it is."""
         self._references: list[Callable[[], Any]] = []
         self._mark: object = None
         self._same: Callable[..., bool] = bool
         self._watched: Callable[[object | None], bool] = bool
 
     def values(self, owner: object | None) -> tuple[tuple[str, Any], ...]:
-        """(name, key) of everything in sight; `owner` is the object whose method this is, if it is one.
+        """(name, key) of everything that is looked at; `owner` is the object whose method this is, if it is one.
 
         It is the same tuple as last time where everything is the same object as last time.
         """
@@ -95,8 +96,7 @@ class Surroundings:
         return keys
 
     def has_called(self, modules: list[Any]) -> bool:
-        """Whether some of these are Modules that were not known: from now on `values` has the modes of those that live.
-        """
+        """Adds Modules whose modes `values` has from now on; True where some of these were not known."""
         known = {id(r()) for r in self._modules}
         new = [m for k, m in {id(m): m for m in modules}.items() if k not in known]
         if new:
@@ -105,14 +105,14 @@ class Surroundings:
         return bool(new)
 
     def watch(self, keys: tuple) -> Callable[[object | None], bool]:
-        """A function of the owner: whether `values` would say these very keys, as it just did, for a call with as many
-        arguments."""
+        """A function of the owner that returns True where `values` would give these very keys, as it just did, for a
+        call with as many arguments."""
         if self.plain is None or self._sees_nothing(self.plain):
             return always
         return self._watched if self._keys is keys else _never
 
     def _sees_nothing(self, plain: FunctionType) -> bool:
-        """Whether it reads its arguments alone."""
+        """True where the function reads its arguments alone."""
         return not (self._cells or self.globals or self.attributes or self._modules or plain.__defaults__ or
                     plain.__kwdefaults__)
 
@@ -137,7 +137,8 @@ class Surroundings:
         looks, modules = bool(cells or named or further), bool(self._modules)
 
         def rest(owner: object | None, modes: bool = modules) -> bool:
-            """Whether everything in sight but defaults is the object that it was, and perhaps no mode has changed."""
+            """True where everything that is looked at, but defaults, is the object that it was, and no mode has
+            changed, where `modes` asks for these."""
             if self._keys is not keys or modes and of_modules.mark is not self._mark:
                 return False
             if not looks:
@@ -162,7 +163,8 @@ class Surroundings:
             return True
 
         def same(owner: object | None, modes: bool = modules) -> bool:
-            """Whether everything in sight is the object that it was, and perhaps no mode has changed."""
+            """True where everything that is looked at is the object that it was, and no mode has changed, where `modes`
+            asks for these."""
             return plain.__defaults__ is defaults and plain.__kwdefaults__ is keywords and (
                 not keywords or len(keywords) == count) and rest(owner, modes)
 
@@ -171,7 +173,7 @@ class Surroundings:
         self._same = same
 
     def _look(self, owner: object | None) -> list[Any]:
-        """The values of everything in sight, in the order of `_names`."""
+        """The values of everything that is looked at, in the order of `_names`."""
         function = present(self.plain, "[jit] expected a function of Python")
         found: list[Any] = []
         for cell in self._cells:
@@ -195,7 +197,7 @@ class Surroundings:
                 *["a default"] * len(function.__defaults__ or ())]
 
     def names(self, args: tuple, kwargs: dict[str, Any], method: bool) -> list[str]:
-        """What to call each argument in a message; the first parameter of a method is not among them."""
+        """The name of each argument in a message; the first parameter of a method is not among them."""
         try:
             parameters = list(inspect.signature(self.function).parameters.values())
         except (TypeError, ValueError):
@@ -205,12 +207,12 @@ class Surroundings:
 
 
 def _scopes(plain: FunctionType, owner: object | None) -> tuple[dict[str, Any], ...]:
-    """Where globals, attributes and defaults of keywords are looked up."""
+    """The dicts where globals, attributes and defaults of keywords are looked up."""
     return plain.__globals__, getattr(owner, "__dict__", EMPTY), plain.__kwdefaults__ or EMPTY
 
 
 def always(_: object | None) -> bool:
-    """What `watch` gives where there is nothing to look at."""
+    """True: the result of `watch` where there is nothing to look at."""
     return True
 
 
