@@ -10,16 +10,21 @@ from machine_code import assembly
 from test_stream import computes
 
 from minigrad import Tensor, config, microkernels, show
+from minigrad.codegen.ir.nodes import Call
 from minigrad.codegen.ir.text import meaning_of, parse_function, print_function
 from minigrad.codegen.ir.verify import verify_meaning
 from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.kernel_text import parse_kernel
 from minigrad.codegen.microkernels import limbs, limbs_vnni
 from minigrad.codegen.microkernels.block_product import KINDS, REQUIRES, REQUIRES_VNNI, VNNI, suffix_for
 from minigrad.codegen.microkernels.registry import find
-from minigrad.codegen.stages import Stage, stages_of
-from minigrad.codegen.strategies.plan import Plan, QuantizedPlan, parse_plan
-from minigrad.codegen.strategies.quantized import folded
+from minigrad.codegen.plan.block_products import folded
+from minigrad.codegen.plan.build import build
+from minigrad.codegen.plan.steps import Plan, Split
+from minigrad.codegen.stages import Stage, flat_form, stages_of
+from minigrad.codegen.strategies.plan import parse_plan
 from minigrad.dtype import float32, int32, uint32
+from minigrad.errors import PlanError
 from minigrad.runtime.registry import get_device
 from minigrad.scheduler.graph import build_graph
 from minigrad.scheduler.schedule import schedule
@@ -44,8 +49,14 @@ def quantized(kind: str, rows: int, columns: int) -> QuantizedTensor:
     return QuantizedTensor.quantize(rng.standard_normal((rows, columns)).astype(np.float32), kind, device="CPU")
 
 
-def two(gate: QuantizedTensor, up: QuantizedTensor, x: Tensor) -> Tensor:
-    return gate.linear(x).silu() * up.linear(x)
+def two(gate: QuantizedTensor, up: QuantizedTensor, x: Tensor, y: Tensor | None = None) -> Tensor:
+    return gate.linear(x).silu() * up.linear(x if y is None else y)
+
+
+def added(rows: int) -> Tensor:
+    """An update in place, of what the last unit computes for the second time, too."""
+    y = tensor(rows).realize()
+    return y.assign(y * 0.5 + quantized("Q4_0", rows, 64).linear(tensor(64)))
 
 
 def staged(result: Tensor, target: Target = AMX) -> tuple[Kernel, Stage]:
@@ -63,6 +74,9 @@ CASES: dict[str, tuple[int, Callable[[], Tensor]]] = {
     "every other element": (1, lambda: quantized("Q8_0", 64, 64).linear(tensor(128)[::2])),
     "epilogue": (1, lambda: (quantized("Q8_0", 64, 64).linear(tensor(64), tensor(64)) * 0.5).relu()),
     "two products, one kernel": (2, lambda: two(quantized("Q4_0", 64, 64), quantized("Q4_0", 64, 64), tensor(64))),
+    "two kinds of blocks": (2, lambda: two(quantized("Q4_1", 64, 64), quantized("Q4_0", 64, 64), tensor(64))),
+    "two vectors": (2, lambda: two(quantized("Q4_0", 64, 64), quantized("Q4_0", 64, 64), tensor(64).exp(), tensor(64))),
+    "in place": (1, lambda: added(16 * 11)),
     "apart": (1, lambda: quantized("Q4_0", 64, 256).linear(tensor(256))),  # a line between panels
 }
 
@@ -72,8 +86,9 @@ CASES: dict[str, tuple[int, Callable[[], Tensor]]] = {
 def test_the_loops_equal_their_kernel(case: str, target: Target) -> None:
     sums, make = CASES[case]
     kernel, stage = staged(make(), target)
-    assert isinstance(stage.plan, QuantizedPlan) and parse_plan(str(stage.plan)) == stage.plan
-    assert len(stage.plan.kernels) == sums and all(k.endswith(VNNI) == (target is ZEN) for k in stage.plan.kernels)
+    assert stage.plan.strategy == "quantized" and parse_plan(str(stage.plan)) == stage.plan
+    calls = [s for loop in stage.function.body for s in getattr(loop, "body", ()) if isinstance(s, Call)]
+    assert len(calls) == sums and all(c.kernel.name.endswith(VNNI) == (target is ZEN) for c in calls)
     computes(stage, kernel, 0.75)
 
 
@@ -82,20 +97,82 @@ def test_the_loops_equal_their_kernel(case: str, target: Target) -> None:
     lambda: quantized("Q4_0", 48, 64).linear(tensor(64)),                                # three panels
     lambda: quantized("Q8_0", 192, 32).linear(tensor(32)),                               # one block
     lambda: quantized("Q4_0", 64, 64).linear(tensor(64), quantize_activations=True),     # integers already
-], ids=["rows", "panels", "blocks", "integers"])
+    lambda: quantized("Q4_0", 64, 64).linear(Tensor.arange(64, device="CPU").float()),   # x is in no memory
+    lambda: (lambda w, x: two(w, w, x, x.exp()))(quantized("Q4_0", 64, 64), tensor(64)),  # two parts read x
+], ids=["rows", "panels", "blocks", "integers", "computed", "shared"])
 def test_what_streams_as_before(make: Callable[[], Tensor]) -> None:
-    assert isinstance(staged(make())[1].plan, Plan)
+    assert staged(make())[1].plan.strategy != "quantized"
 
 
 def test_without_byte_products_it_streams_as_before() -> None:
     target = Target("avx512", "llvm", "skylake-avx512", 64, 32, 2, features=ZEN.features - {"avx512vnni"})
-    assert isinstance(staged(quantized("Q4_0", 64, 64).linear(tensor(64)), target)[1].plan, Plan)
+    assert staged(quantized("Q4_0", 64, 64).linear(tensor(64)), target)[1].plan.strategy != "quantized"
 
 
 def test_other_numbers_are_not_taken_for_nibbles() -> None:
     w = quantized("Q4_0", 64, 64)
     turned = QuantizedTensor("Q4_0", w.shape, w.words ^ 3, w.scales)  # not what lies in memory
-    assert isinstance(staged(turned.linear(tensor(64)))[1].plan, Plan)
+    assert staged(turned.linear(tensor(64)))[1].plan.strategy != "quantized"
+
+
+PLAN = """plan
+  split i0 -> u q by 4, back
+  bind parallel u
+  bind vector i1
+  stage p0 at u as [r0][r1][r2][r3]
+  results at u as [q][i1]
+  call block_product_q4_vnni at u
+"""
+
+
+def given(plan: str, kind: str = "Q4_0") -> None:
+    """Builds a product of 6 panels and 2 blocks by a plan, and checks what its loops compute."""
+    kernel, stage = staged(quantized(kind, 96, 64).linear(tensor(64)), ZEN)
+    flat = flat_form(kernel)
+    computes(replace(stage, function=build(flat, flat.nests[0], parse_plan(plan), "f")), kernel, 0.75)
+
+
+@pytest.mark.parametrize("old, new", [
+    ("q4_vnni", "q4"), ("by 4", "by 5"), ("by 4, back", "by 3"), ("q by 4", "q into 2"), ("  bind parallel u\n", ""),
+    ("  bind vector i1\n", ""),
+])
+def test_a_plan_calls_microkernels(old: str, new: str) -> None:
+    given(PLAN.replace(old, new))
+
+
+def test_a_call_is_in_a_loop_of_a_worker() -> None:
+    given(PLAN.replace("i0 -> u", "i0 -> v").replace("  bind parallel u", "  split v -> w u by 1\n  bind parallel w"))
+
+
+@pytest.mark.parametrize("change, message", [
+    (("q4_vnni", "q8_vnni"), "call block_product_q8_vnni at u: expected one that computes some sum"),
+    (("q4_vnni", "q5"), "call block_product_q5 at u: expected work-items"),
+    (("by 4, back", "by 2"), "call .*: expected blocks of 3 neighbours of i0 at least, all equally long, inside u"),
+    (("by 4, back", "by 4, short"), "expected blocks of 3 neighbours of i0 at least, all equally long"),
+    (("u q by 4, back\n  bind parallel u", "q u by 3\n  order u q"), "expected blocks of 3 neighbours of i0 at least"),
+    (("at u\n", "at q\n"), "call .* at q: expected loops of i0 and all of i1 r0 r1 r2 r3 inside q, got i1 r0"),
+    (("  bind parallel u\n", "  split r0 -> a b by 2\n"), "expected loops of i0 and all of i1 r0 r1 r2 r3 inside u"),
+    (("  stage p0", "  order u i1 q\n  stage p0"), "expected loops of i0 and all of .* got i1 q"),
+    (("  results at u as [q][i1]\n", ""), "call .*: expected results at u as .q..i1."),
+    (("[q][i1]", "[i1][q]"), "call .*: expected results at u as .q..i1."),
+    (("  stage p0 at u as [r0][r1][r2][r3]\n", ""), "call .*: expected for t0 a copy of .* as .r0..r1..r2..r3., "),
+    (("[r0][r1]", "[r1][r0]"), "call .*: expected for t0 a copy"),
+    (("stage p0 at u as", "stage p0 at q as"), "call .*: expected for t0 a copy"),
+    (("  call", "  ahead p1 at r0 by 64 bytes\n  call"), "call .*: expected no prefetches inside u, got some at r0"),
+])
+def test_what_a_call_cannot_do_is_an_error(change: tuple[str, str], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        given(PLAN.replace(*change))
+
+
+def test_a_call_is_of_products_with_blocks_alone() -> None:
+    kernel = parse_kernel("""kernel product(out o0: f32[64], p0: f32[64], p1: f32[4096])
+  for i0<4, i1<16:
+    t0 = sum(r0<2, r1<4, r2<2, r3<4: p0[32*r0+8*r1+4*r2+r3] * p1[1024*i0+i1+512*r0+128*r1+64*r2+16*r3])
+    o0[16*i0+i1] = t0
+""")
+    with pytest.raises(PlanError, match="expected sums that are products of one row with quantised blocks, got others"):
+        build(kernel, kernel.nests[0], parse_plan(PLAN), "f")
 
 
 def test_constants_are_folded() -> None:
@@ -125,11 +202,13 @@ def test_the_microkernel_does_what_it_means(kind: str, suffix: str) -> None:
         assert microkernels.check(kernel, trials=1) == []
 
 
-@pytest.mark.parametrize("threads, panels, units", [(2, 36, 2), (2, 352, 2), (6, 352, 6), (64, 36, 9), (2, 3072, 16)])
+@pytest.mark.parametrize("threads, panels, units", [(2, 36, 2), (6, 352, 6), (64, 36, 9), (5, 64, 5)])
 def test_units_are_as_many_as_threads_share(threads: int, panels: int, units: int) -> None:
     w = QuantizedTensor.from_blocks("Q4_0", (16 * panels, 64), np.zeros((32 * panels, 18), np.uint8), device="CPU")
     plan = staged(w.linear(tensor(64)), replace(ZEN, units=threads))[1].plan
-    assert isinstance(plan, QuantizedPlan) and plan.units == units
+    assert isinstance(plan, Plan) and plan.pattern == "quantized"
+    unit, = [s for s in plan.steps if isinstance(s, Split)]
+    assert -(-panels // unit.size) == units
 
 
 def products(kind: str, rows: int, x: np.ndarray, zeros: slice = slice(0, 0)) -> tuple[np.ndarray, np.ndarray]:
@@ -138,7 +217,7 @@ def products(kind: str, rows: int, x: np.ndarray, zeros: slice = slice(0, 0)) ->
     values[:, zeros] = 0
     w = QuantizedTensor.quantize(values, kind, device="CPU")
     result = w.linear(Tensor(x, device="CPU"))
-    assert "strategy='quantized'" in show(result, stage="plan")
+    assert "plan quantized" in show(result, stage="plan")
     found = []
     for threads in (1, 2):
         with config(threads=threads):

@@ -18,7 +18,6 @@ from minigrad.codegen.cost.machine import FOLDER, facts, file_of, machine
 from minigrad.codegen.kernel_text import parse_kernel
 from minigrad.codegen.plan.steps import Parts, Plan, Split
 from minigrad.codegen.stages import Stage, stages_of
-from minigrad.codegen.strategies.plan import QuantizedPlan
 from minigrad.errors import InternalError
 from minigrad.target import Target
 
@@ -193,8 +192,6 @@ def grouping(stage: Stage) -> object:
         parts = [x for s in plan.steps if isinstance(s, Parts) for x in s.loops]
         inner = {s.inner: s for s in plan.steps if isinstance(s, Split) and s.loop not in domain}
         own: object = [(x, inner[x].size) for x in (*parts, *plan.bound("vector")) if x in inner]
-    elif isinstance(plan, QuantizedPlan):
-        own = plan.kernels
     else:
         own = plan
     return plan.strategy, stage.nests, own

@@ -47,7 +47,6 @@ from minigrad.codegen.strategies.build_attention_few import build_attention_few
 from minigrad.codegen.strategies.build_attention_gradient import build_attention_gradient
 from minigrad.codegen.strategies.build_attention_groups import build_attention_groups
 from minigrad.codegen.strategies.build_joined import build_joined
-from minigrad.codegen.strategies.build_quantized import build_quantized
 from minigrad.codegen.strategies.build_window import build_window
 from minigrad.codegen.strategies.build_window_groups import build_window_groups
 from minigrad.codegen.strategies.choose import choose_plans, is_row_kernel
@@ -60,7 +59,6 @@ from minigrad.codegen.strategies.plan import (
     GroupAttentionPlan,
     GroupWindowPlan,
     JoinedPlan,
-    QuantizedPlan,
     WindowPlan,
 )
 from minigrad.codegen.strategies.split_k import split_k
@@ -220,8 +218,6 @@ def build_any(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str)
         return build_attention_gradient(kernel, nest, plan, name)
     if isinstance(plan, GroupAttentionPlan):
         return build_attention_groups(kernel, nest, plan, name)
-    if isinstance(plan, QuantizedPlan):
-        return build_quantized(kernel, nest, plan, name)
     return build(kernel, nest, plan, name)
 
 

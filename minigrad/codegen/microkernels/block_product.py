@@ -45,6 +45,11 @@ class BlockProduct:
         return 8 if self.kind == "q8" else 4
 
     @property
+    def columns(self) -> int:
+        """Columns that one word has the numbers of."""
+        return BLOCK // self.words
+
+    @property
     def dtype(self) -> DType:
         """Type of the words."""
         return int32 if self.kind == "q8" else uint32
@@ -82,7 +87,7 @@ class BlockProduct:
                 for part in self.parts}
         buffers = [f"in {part}: {self.dtype.short if part == 'words' else 'f16'}[{size[part]}]" for part in self.parts]
         pitches = [f"{part}_pitch: index in 0..{_LIMIT}" for part in self.parts]
-        columns = BLOCK // self.words
+        columns = self.columns
         word = f"words[p * words_pitch + {PANEL * self.words} * b + {PANEL} * g + l]"
         least = self.kind == "q4m"
         steps = []
@@ -125,9 +130,14 @@ def panels_at_once(name: str) -> int:
     return limbs_vnni.PANELS if name.endswith(VNNI) else limbs.PANELS
 
 
+def product_named(name: str) -> BlockProduct | None:
+    """What a microkernel of such a name computes, as in 'block_product_q4' and 'block_product_q4_vnni'."""
+    return next((p for p in KINDS.values() if p.name == name.removesuffix(VNNI)), None)
+
+
 def block_microkernel(name: str) -> Microkernel | None:
-    """The microkernel of such a name, as in 'block_product_q4' and 'block_product_q4_vnni'."""
-    found = next((p for p in KINDS.values() if p.name == name.removesuffix(VNNI)), None)
+    """The microkernel of such a name."""
+    found = product_named(name)
     if found is None:
         return None
     if name.endswith(VNNI):

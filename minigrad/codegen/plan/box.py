@@ -42,11 +42,13 @@ class Box:
 
 def box(loops: Loops, step: Stage | Results, itemsize: int) -> Box:
     """The memory of a step: rows, or boxes, are an odd number of lines apart, so that they use all sets of a cache; not
-    where they end in lanes. Raises PlanError where rows are not as long as those that were fused."""
+    where they end in lanes, nor where a microkernel reads them. Raises PlanError where rows are not as long as those
+    that were fused."""
     lengths = [1 + sum([abs(factor) * (room(loops, x) - 1) for factor, x in terms_of(c)]) for c in step.layout]
     beyond = max([room(loops, x) - loops.most(x) for x in loops.fused.loops if x in loops.root], default=0)
     items = isinstance(step, Stage) and step.items
-    line, apart, size = LINE // itemsize, not items and loops.kind.get(step.layout[-1]) != "vector", 1
+    line, size = LINE // itemsize, 1
+    apart = not items and not loops.blocks and loops.kind.get(step.layout[-1]) != "vector"
     if items:
         lengths[-1] += PADDING // itemsize
     pitches: list[int] = []

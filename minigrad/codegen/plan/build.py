@@ -15,6 +15,7 @@ from minigrad.codegen.kernel import Define, Kernel, Nest, Store
 from minigrad.codegen.monoid import MONOIDS
 from minigrad.codegen.plan.ahead import outputs_ahead
 from minigrad.codegen.plan.call import call_tile, with_tile
+from minigrad.codegen.plan.call_blocks import call_blocks
 from minigrad.codegen.plan.check import check
 from minigrad.codegen.plan.groups import Items, copied_by_items
 from minigrad.codegen.plan.loops import Here, Loops, divides, resolve
@@ -157,7 +158,8 @@ class Builder:
             if s is not None:
                 return self.whole_or_rest(s, here, lambda at: self.domain(k, at))
         if not outer and self.gathered is not None:
-            return [*self.kept(0, here), *self.gathered.leave(here)]
+            sums = call_blocks(self, here) if self.loops.blocks else self.kept(0, here)
+            return [*sums, *self.gathered.leave(here)]
         if not outer and self.middle:
             return self.kept(0, here)
         if not outer:

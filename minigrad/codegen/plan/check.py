@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from minigrad.codegen.kernel import Kernel, Nest, Store
 from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.plan.box import leaves
+from minigrad.codegen.plan.call_blocks import block_faults
 from minigrad.codegen.plan.check_groups import group_faults
 from minigrad.codegen.plan.check_memory import memory_faults
 from minigrad.codegen.plan.loops import Loops, divides
@@ -37,6 +38,7 @@ def _faults(kernel: Kernel, nest: Nest, loops: Loops) -> Iterator[str]:
     yield from _kept(nest, loops)
     yield from _stages(nest, loops)
     yield from memory_faults(nest, loops)
+    yield from block_faults(nest, loops)
     yield from _scatter(nest, loops)
     for a in loops.ahead:
         if a.operand not in {p.name for p in kernel.params}:

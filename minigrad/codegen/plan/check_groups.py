@@ -13,7 +13,7 @@ from minigrad.codegen.plan.text import print_step
 def group_faults(loops: Loops) -> Iterator[str]:
     """Messages that name the step, what was expected and why."""
     groups, items = ([x for x in loops.order if loops.kind[x] == kind] for kind in ("group", "item"))
-    calls = [s for s in loops.calls if loops.tile is None or s != loops.tile.step]
+    calls = [s for s in loops.calls if s not in loops.blocks and (loops.tile is None or s != loops.tile.step)]
     together: list[Step] = [*[s for s in loops.stages if s.items], *calls]
     if together and not items:
         yield f"{print_step(together[0])}: expected work-items, `bind item`, that do it together"

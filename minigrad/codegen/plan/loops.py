@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from minigrad.codegen.kernel import Nest
+from minigrad.codegen.microkernels.block_product import product_named
 from minigrad.codegen.plan.fuse import Fused, check_split, fuse
 from minigrad.codegen.plan.spaces import spaces
 from minigrad.codegen.plan.steps import (
@@ -81,6 +82,11 @@ class Loops:
     tile: Called | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     leaves: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    @property
+    def blocks(self) -> list[Call]:
+        """The calls of products with quantised blocks."""
+        return [c for c in self.calls if product_named(c.kernel) is not None]
 
     @property
     def first_sum(self) -> int:

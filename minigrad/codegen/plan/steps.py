@@ -191,7 +191,8 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`call mma_f16_opencl at v`: the loops inside v are what a microkernel computes, which runs in place of them.
+    """`call mma_f16_opencl at v`: the loops inside v are what a microkernel computes, which runs in place of them. On
+    CPUs it computes all sums in them, into the memory of `results`.
     Halide: tensor cores by patterns; TVM: tensorize; Exo: replace."""
 
     kernel: str

@@ -69,8 +69,7 @@ def _first_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
     if target.has_groups or is_scatter(nest) or is_row_kernel(nest) or not reductions(nest):
         return other_plan(nest, target)
     blocks = quantized.plan(nest, target)
-    special = (nest, blocks) if blocks else stream.plan(nest, target)
-    return special or other_plan(nest, target)
+    return (nest, blocks) if blocks is not None else stream.plan(nest, target) or other_plan(nest, target)
 
 
 def plan_of_steps(nest: Nest, target: Target) -> Plan:

@@ -128,20 +128,6 @@ class GroupAttentionPlan(Fields):
 
 
 @dataclass(frozen=True, slots=True)
-class QuantizedPlan(Fields):
-    """A vector times quantised blocks. `panel` and `lane` name the nest's index variables.
-
-    units: iterations of the parallel loop, of nearly as many panels each
-    kernels: the microkernel of each sum
-    """
-
-    panel: str
-    lane: str
-    units: int
-    kernels: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class JoinedPlan:
     """Nests beside each other in one launch, such as phases of a strided gradient: iterations of the first come before
     those of the second."""
@@ -157,11 +143,10 @@ class JoinedPlan:
 
 
 AnyPlan = (Plan | JoinedPlan | WindowPlan | GroupWindowPlan | AttentionPlan | AttentionGradientPlan
-           | AttentionFewPlan | GroupAttentionPlan | QuantizedPlan)
+           | AttentionFewPlan | GroupAttentionPlan)
 _KINDS = {"window": WindowPlan, "window_groups": GroupWindowPlan,
           "attention": AttentionPlan, "attention_gradient": AttentionGradientPlan,
-          "attention_few": AttentionFewPlan, "attention_groups": GroupAttentionPlan,
-          "quantized": QuantizedPlan}
+          "attention_few": AttentionFewPlan, "attention_groups": GroupAttentionPlan}
 
 
 def plan_text(plan: Fields | AnyPlan) -> str:
