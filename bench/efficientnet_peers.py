@@ -26,7 +26,7 @@ class Shape(NamedTuple):
 
 def network(torch: Any, shape: Shape) -> Any:
     """A module from images [N, 3, H, W] to logits [N, classes]."""
-    nn = torch.nn
+    nn: Any = torch.nn
 
     def conv_norm(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> list[Any]:
         convolution = nn.Conv2d(inputs, outputs, kernel, stride, (kernel - 1) // 2, groups=groups, bias=False)

@@ -129,8 +129,8 @@ LATE_LIBRARIES = {
     "llvmlite": "with the first kernel that no cache has: large",
     "tomllib": "with the first plan",
     "fcntl": "not on every system",
-    "safetensors": "an extra",
-    "tqdm": "an extra",
+    "safetensors": "with the first file of its kind",
+    "tqdm": "where progress is shown",
 }
 LATE = {
     "minigrad.runtime.registry": "a kind of device loads when a device of it is opened",

@@ -31,7 +31,6 @@ from minigrad.state import (
     torch_load,
 )
 from minigrad.state.gguf_quants import KINDS
-from minigrad.state.progress import progress
 
 random = np.random.default_rng(0)
 
@@ -106,15 +105,7 @@ def test_load_state_dict_checks_names_and_shapes() -> None:
 
 def test_load_state_dict_shows_progress(capsys: pytest.CaptureFixture) -> None:
     load_state_dict(Inner(), {"weight": Tensor.zeros(2, 3)}, verbose=True)
-    assert "loading: 0%" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("always", "shown"), [(False, ""), (True, "\ra: 0%\ra: 33%\ra: 66%\r      \r")])
-def test_progress_yields_everything_and_leaves_nothing(always: bool, shown: str, capsys: pytest.CaptureFixture) -> None:
-    assert list(progress("xyz", 3, "a", always)) == ["x", "y", "z"]
-    assert capsys.readouterr().err == shown
-    assert list(progress([], 0, "a", always)) == []
-    assert capsys.readouterr().err == ""
+    assert "loading" in capsys.readouterr().err
 
 
 # safetensors

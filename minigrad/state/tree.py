@@ -5,7 +5,7 @@ it, as in PyTorch: `layers.0.weight`.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -14,7 +14,6 @@ import numpy as np
 from minigrad.errors import DTypeError, FormatError, MinigradError, ShapeError
 from minigrad.state.fields import one_line
 from minigrad.state.gguf import GGUFTensor
-from minigrad.state.progress import progress
 from minigrad.tensor import Tensor
 
 
@@ -62,7 +61,7 @@ def load_state_dict(model: Any, state: Mapping[str, Tensor | GGUFTensor | np.nda
     The model's Tensors take over the new values' storage: nothing is held twice, and tensors of a memory-mapped file
     stay there until they are used. Raises FormatError for a tensor of the model that `state` lacks, or, with `strict`,
     for one in `state` that the model lacks (without `strict` both are left alone), and ShapeError where shapes differ.
-    Arrays are taken too. `verbose` shows on stderr how far it is.
+    Arrays are taken too. `verbose` shows a progress bar.
     """
     if not isinstance(state, Mapping):
         raise FormatError(f"[load_state_dict] expected a dictionary of tensors by name, got {type(state).__name__}")
@@ -77,7 +76,7 @@ def load_state_dict(model: Any, state: Mapping[str, Tensor | GGUFTensor | np.nda
         if tuple(targets[name].shape) != tuple(state[name].shape):
             raise ShapeError(f"[load_state_dict] {name}: expected shape {list(targets[name].shape)}, "
                              f"got {list(state[name].shape)}")
-    for name in progress(shared, len(shared), "loading", always=True) if verbose else shared:
+    for name in _progress(shared, verbose):
         value, target = state[name], targets[name]
         tensor = value.to_tensor() if isinstance(value, GGUFTensor) else Tensor(value) if isinstance(
             value, np.ndarray) else value
@@ -92,3 +91,10 @@ def _check_names(targets: Mapping[str, Tensor], state: Mapping[str, Any]) -> Non
             listed = ", ".join([one_line(str(name)) for name in names[:5]])  # a file's keys need not be strings
             raise FormatError(f"[load_state_dict] the state {kind} {listed}{more}; expected the "
                               f"{len(targets)} tensors of the model; load the matching file or pass strict=False")
+
+
+def _progress(names: list[str], verbose: bool) -> Iterable[str]:
+    if not verbose:
+        return names
+    from tqdm.auto import tqdm
+    return tqdm(names, desc="loading", unit="tensor", leave=False)
