@@ -65,8 +65,9 @@ class _Steps:
         self.words, self.within = "", list[str]()
         if p.words:
             self.words = next(v.name for v in c.k if v not in over)
-            self.within = [f"{self.words}t"]
-            self.steps.append(Split(self.words, f"{self.words}w", *self.within, KINDS[p.words][2]))
+            element = f"{self.words}t"
+            self.within = [element]
+            self.steps.append(Split(self.words, f"{self.words}w", element, KINDS[p.words][2]))
 
     def plan(self) -> Plan:
         c, p = self.c, self.p
