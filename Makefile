@@ -1,5 +1,6 @@
 # make test                 ruff, mypy and the whole test suite
 # make chat [PROMPT="..."]  talk to a small language model; with PROMPT, one answer
+# make docs                 builds the pages of docs/ into build/site, with links checked
 # PYTHON names the interpreter (3.11 or later) that .venv is made with, PROCESSES how many run tests (1.5 GB each).
 
 PYTHON ?= python3
@@ -7,7 +8,7 @@ PROCESSES ?= 2
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 
-.PHONY: test lint chat clean
+.PHONY: test lint chat docs clean
 
 test: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
@@ -20,6 +21,9 @@ lint: $(VENV)/.installed-test
 
 chat: $(VENV)/.installed-chat
 	@$(VENV)/bin/python examples/llama/chat.py $(if $(PROMPT),--prompt "$$PROMPT")
+
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
 # The prompt reaches the command through the environment, so that its quotes and dollars mean nothing to the shell.
 export PROMPT
@@ -36,6 +40,10 @@ $(VENV)/.installed-chat: pyproject.toml | $(VENV)/bin/python
 $(VENV)/.installed-test: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --quiet --editable ".[test]"
 	@touch $@ $(VENV)/.installed-chat
+
+$(VENV)/.installed-docs: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --quiet --editable ".[docs]"
+	@touch $@ $(VENV)/.installed
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -88,3 +88,11 @@ def test_a_page_is_updated_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     page.write_text(text.format("5", "a\nb"), encoding="utf-8")
     run_page(page, update=True)
     assert page.read_text(encoding="utf-8") == text.format("34", "1")
+
+
+def test_the_site_has_every_page() -> None:
+    """What `nav` does not name is left out of the site; of the folders in it `docs/make_site.py` takes all pages."""
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").split("\nnav:\n")[1].split("\ntheme:")[0]
+    pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    named = {line.split()[-1] for line in nav.splitlines() if not line.endswith(":")} - {"index.md", "reference/"}
+    assert {f"{page.partition('/')[0]}/" if "/" in page else page for page in pages} == named

@@ -1,0 +1,1 @@
+"""Nodes to Kernel, and rewrites of Kernels."""
