@@ -57,10 +57,12 @@ def _pages(folder: str, docs: Path) -> list[str]:
 
 
 def _front_page() -> str:
-    """The README, whose links lead to pages of the site, or say where a file of the repository is."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    text = re.sub(r"\]\(docs/", "](", text)
-    return re.sub(r"\[([^\]]+)\]\((?!https?:)(?![\w/-]+\.md)[^)]*\)|\[([^\]]+)\]\(CONTRIBUTING.md\)", r"\1\2", text)
+    """The README. Its links lead to pages of the site; what is no page of it is named without a link."""
+    def led(link: re.Match[str]) -> str:
+        text, path = link.groups()
+        return f"[{text}]({path.removeprefix('docs/')})" if path.startswith(("docs/", "http", "#")) else text
+
+    return re.sub(r"\[([^\]]+)\]\(([^)]+)\)", led, (ROOT / "README.md").read_text(encoding="utf-8"))
 
 
 def _reference() -> dict[str, str]:
