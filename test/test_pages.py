@@ -10,7 +10,7 @@ import pytest
 from conftest import devices as found
 from pages import DOCS, ROOT, Block, blocks_of, matches, run_page
 
-from minigrad import Tensor, devices, microkernels
+from minigrad import Tensor, config, devices, microkernels
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")])
 NOT_RUN = 0
@@ -25,7 +25,8 @@ def _as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
     Tensor.manual_seed(0)
     np.random.seed(0)
     random.seed(0)
-    yield
+    with config(device="CPU"):
+        yield
     for kernel in microkernels.registered():
         microkernels.unregister(kernel.name)
     for name in devices.registered():
