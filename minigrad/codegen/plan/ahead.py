@@ -34,9 +34,9 @@ def operands_ahead(b: Builder, bodies: Sequence[Value], name: str, here: Here) -
 def outputs_ahead(b: Builder, name: str, here: Here) -> list[Stmt]:
     """What an iteration of a loop around the sums prefetches of what it stores."""
     out: list[Stmt] = []
-    inside = tuple([x for x in b.loops.order if x not in here.places and not b.loops.space[x]])
     for a in b.loops.ahead:
         if a.at == name and not b.loops.space[name]:
+            inside = tuple([x for x in b.loops.order if x not in here.places and not b.loops.space[x]])
             places = [(s.indices[0], b.dtypes[s.param]) for s in b.nest.body
                       if isinstance(s, Store) and s.param == a.operand]
             out += _prefetches(b, a, places, replace(here, copies=inside), out)

@@ -133,10 +133,9 @@ def depends_on_sums(loops: Loops, step: Stage, value: Value) -> None:
     for x in loops.order:
         if not any(x in loops.inside(y) for y in list(places)):
             places[x] = Var(x, 0, 1 << 30)
+    here = substitute(value, {v: loops.place(v.name, Here(places)) for v in loops.variables})
     for c in step.layout:
         sign, base, taps = base_of(c)
-        at = {v: loops.place(v.name, Here(places)) for v in loops.variables}
-        here = substitute(value, at)
         for factor, x in taps:
             if own[x] in free_variables(substitute(here, {own[base]: own[base] - sign * factor * own[x]})):
                 raise refuse(step, f"an operand that depends on {c} and in no other way on {x}", "another one")

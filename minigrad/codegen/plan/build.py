@@ -68,7 +68,7 @@ class Builder:
         self.memory: list[Alloc] = [s.alloc() for s in self.staged]
         self.gathered: Gathered | None = None
         if loops.results is not None:
-            self.gathered = Gathered(self, loops.results, units(self.nest.body)[0])  # type: ignore[arg-type]
+            self.gathered = Gathered(self, loops.results, self.loops.units[0])  # type: ignore[arg-type]
             self.memory += self.gathered.allocs()
 
     def name(self, stem: str) -> str:
@@ -163,7 +163,7 @@ class Builder:
         if not outer and self.middle:
             return self.kept(0, here)
         if not outer:
-            return self.tile(units(self.nest.body), replace(here, copies=tuple(left)))
+            return self.tile(self.loops.units, replace(here, copies=tuple(left)))
         if self.outer[k] in here.gone:
             return self.domain(k + 1, here)
         return self.loop(self.outer[k], here, lambda at: self.domain(k + 1, at))
@@ -209,7 +209,7 @@ class Builder:
             return self.loop(self.middle[k], here, lambda at: self.kept(k + 1, at))
         if self.loops.tile is not None:
             return call_tile(self, self.loops.tile, here)
-        first, *rest = units(self.nest.body)
+        first, *rest = self.loops.units
         here = replace(here, copies=self.copies)
         sums, results = kept_sums(self, first, here)  # type: ignore[arg-type]
         if self.gathered is not None:

@@ -10,7 +10,6 @@ from minigrad.codegen.plan.call_blocks import block_faults
 from minigrad.codegen.plan.check_groups import group_faults
 from minigrad.codegen.plan.check_memory import memory_faults
 from minigrad.codegen.plan.loops import Loops, divides
-from minigrad.codegen.plan.spaces import spaces, units
 from minigrad.codegen.plan.text import print_step, terms_of
 from minigrad.errors import PlanError
 from minigrad.expr import bounds, variables
@@ -35,9 +34,9 @@ def _faults(kernel: Kernel, nest: Nest, loops: Loops) -> Iterator[str]:
     yield from group_faults(loops)
     yield from _edges(loops)
     yield from _kinds(loops)
-    yield from _kept(nest, loops)
-    yield from _stages(nest, loops)
-    yield from memory_faults(nest, loops)
+    yield from _kept(loops)
+    yield from _stages(loops)
+    yield from memory_faults(loops)
     yield from block_faults(nest, loops)
     yield from _scatter(nest, loops)
     for a in loops.ahead:
@@ -145,13 +144,12 @@ def _kinds(loops: Loops) -> Iterator[str]:
         yield f"bind unroll: expected {MOST_COPIES} copies of a statement at most, got {copies}"
 
 
-def _kept(nest: Nest, loops: Loops) -> Iterator[str]:
+def _kept(loops: Loops) -> Iterator[str]:
     """Loops of the domain inside those of a sum that are not unrolled: its sums are kept in memory."""
     inside = loops.kept
     if not inside:
         return
-    body = units(nest.body)
-    if len(spaces(nest)) > 2 or not isinstance(body[0], tuple):
+    if len(loops.sums) > 2 or not isinstance(loops.units[0], tuple):
         yield f"order: expected {inside[0]} unrolled or outside all sums, as there are several that do not share loops"
     middle = loops.order[loops.first_sum:loops.order.index(inside[-1])]
     for x in middle:
@@ -166,11 +164,11 @@ def _kept(nest: Nest, loops: Loops) -> Iterator[str]:
             s = loops.made_by.get(s.loop)
 
 
-def _stages(nest: Nest, loops: Loops) -> Iterator[str]:
+def _stages(loops: Loops) -> Iterator[str]:
     """Copies of operands are of one sum, over loops inside the one that they are made in, of which no rest is left."""
     for stage in loops.stages:
         step, first = print_step(stage), loops.order.index(stage.at)
-        if len(spaces(nest)) != 2 or not loops.sums[1]:
+        if len(loops.sums) != 2 or not loops.sums[1]:
             yield f"{step}: expected a kernel whose sums share their loops, and that has no others"
         if loops.kind[stage.at] not in ("serial", "parallel"):
             yield f"{step}: expected a serial or parallel loop, got {stage.at}, which is bound {loops.kind[stage.at]}"
@@ -190,8 +188,8 @@ def _stages(nest: Nest, loops: Loops) -> Iterator[str]:
                     yield f"{step}: expected {c} after {p.outer}, on whose block its extent depends"
         for s in loops.split.values():
             parts = [loops.inside(s.outer), loops.inside(s.inner)]
-            within = any(leaves(loops, c) <= part for c in (stage.at, *stage.layout) for part in parts)
-            if s.edge == "rest" and within and not divides(s, loops.extent(s.loop)):
+            if s.edge == "rest" and not divides(s, loops.extent(s.loop)) and any(
+                    leaves(loops, c) <= part for c in (stage.at, *stage.layout) for part in parts):
                 yield f"{step}: expected loops without a rest, got some of `{print_step(s)}`"
 
 

@@ -3,14 +3,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from minigrad.codegen.kernel import Nest
 from minigrad.codegen.plan.box import base_of, leaves, taken
 from minigrad.codegen.plan.loops import Loops, divides
-from minigrad.codegen.plan.spaces import spaces, units
 from minigrad.codegen.plan.text import print_step, terms_of
 
 
-def memory_faults(nest: Nest, loops: Loops) -> Iterator[str]:
+def memory_faults(loops: Loops) -> Iterator[str]:
     """What is wrong with results by way of memory, and with what needs them."""
     for stage in loops.stages:
         yield from coordinate_faults(print_step(stage), stage.layout, loops)
@@ -22,7 +20,7 @@ def memory_faults(nest: Nest, loops: Loops) -> Iterator[str]:
         return
     results, step = loops.results, print_step(loops.results)
     yield from coordinate_faults(step, results.layout, loops)
-    if len(spaces(nest)) != 2 or not isinstance(units(nest.body)[0], tuple):
+    if len(loops.sums) != 2 or not isinstance(loops.units[0], tuple):
         yield f"{step}: expected a kernel whose sums share their loops, and that has no others"
     if loops.order.index(results.at) >= loops.first_sum or loops.kind[results.at] not in ("serial", "parallel"):
         yield f"{step}: expected a serial or parallel loop outside all sums, got {results.at}"

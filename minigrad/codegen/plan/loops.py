@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.microkernels.block_product import product_named
 from minigrad.codegen.plan.fuse import Fused, check_split, fuse
-from minigrad.codegen.plan.spaces import spaces
+from minigrad.codegen.plan.spaces import Unit, spaces, units
 from minigrad.codegen.plan.steps import (
     KINDS,
     Ahead,
@@ -25,7 +25,7 @@ from minigrad.codegen.plan.steps import (
 from minigrad.codegen.plan.text import loop_of, refuse, terms_of
 from minigrad.codegen.strategies.launch import ceil_div
 from minigrad.errors import PlanError
-from minigrad.expr import Index, Var, emin, subs
+from minigrad.expr import Index, Var, emin, subs, variables
 
 if TYPE_CHECKING:
     from minigrad.codegen.plan.call import Called
@@ -61,6 +61,8 @@ class Loops:
     made_by: the split that made a loop; split: the one that a loop was taken apart by
     kind: how each runs; wave: of a matrix unit; counts: iterations of loops that no variable is made of
     tile: that a microkernel runs
+    units: the nest's statements in the order in which they run
+    leaves, fixed, cut: what `inside`, `count` and `cut_short` found out that holds at every place
     """
 
     nest: Nest
@@ -77,11 +79,14 @@ class Loops:
     stages: tuple[Stage, ...]
     calls: tuple[Call, ...]
     fused: Fused
+    units: tuple[Unit, ...]
     results: Results | None = None
     wave: Wave | None = None
     tile: Called | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     leaves: dict[str, frozenset[str]] = field(default_factory=dict)
+    fixed: dict[str, Index] = field(default_factory=dict)
+    cut: dict[str, bool] = field(default_factory=dict)
 
     @property
     def blocks(self) -> list[Call]:
@@ -123,6 +128,15 @@ class Loops:
     def count(self, name: str, here: Here) -> Index:
         """Iterations of a loop. What whole blocks of a sum or an inner nest leave is not among them: it is a loop
         after theirs."""
+        found = self.fixed.get(name)
+        if found is None:
+            found = self._count(name, here)
+            hi = 0 if name in self.counts else self.root[name].hi
+            if not self.cut_short(name) and (isinstance(hi, int) or variables(hi).isdisjoint(self.root.values())):
+                self.fixed[name] = found
+        return found
+
+    def _count(self, name: str, here: Here) -> Index:
         s = self.made_by.get(name)
         if s is None:
             if name in self.counts:
@@ -166,12 +180,17 @@ class Loops:
 
     def cut_short(self, name: str) -> bool:
         """Whether how often a loop runs depends on which block it is in."""
-        s = self.made_by.get(name)
-        if s is None:
-            return False
-        if self.is_short(name):
-            return not divides(s, self.extent(s.loop)) or self.cut_short(s.loop)
-        return (name == s.inner) == s.into and self.cut_short(s.loop)
+        found = self.cut.get(name)
+        if found is None:
+            s = self.made_by.get(name)
+            if s is None:
+                found = False
+            elif self.is_short(name):
+                found = not divides(s, self.extent(s.loop)) or self.cut_short(s.loop)
+            else:
+                found = (name == s.inner) == s.into and self.cut_short(s.loop)
+            self.cut[name] = found
+        return found
 
     def stride(self, name: str, here: Here) -> Index:
         """How far a loop's variable of the nest moves in one iteration."""
@@ -309,7 +328,7 @@ def resolve(nest: Nest, plan: Plan) -> Loops:
     around, sums = [found.around for found in nests], [found.is_sum for found in nests]
     kinds = {name: kind.get(name, "serial") for name in order}
     return Loops(nest, order, root, space, around, sums, made_by, split, kinds, frozenset(parts), tuple(ahead),
-                 tuple(stages), tuple(calls), fused, next(iter(results), None))
+                 tuple(stages), tuple(calls), fused, tuple(units(nest.body)), next(iter(results), None))
 
 
 def adds_in_order(nest: Nest, plan: Plan) -> bool:

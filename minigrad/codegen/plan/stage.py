@@ -21,7 +21,7 @@ from minigrad.codegen.plan.box import Box, box, depends_on_sums, leaves
 from minigrad.codegen.plan.call import Called, row_below
 from minigrad.codegen.plan.loops import Here, Loops, divides
 from minigrad.codegen.plan.matrix_units import for_unit
-from minigrad.codegen.plan.spaces import along, units
+from minigrad.codegen.plan.spaces import along
 from minigrad.codegen.plan.steps import Stage
 from minigrad.codegen.plan.sweep import sweep
 from minigrad.codegen.plan.text import refuse
@@ -87,11 +87,12 @@ class Staged:
 def staged(b: Builder, step: Stage) -> Staged:
     """What a step copies of the terms of a nest's sums. Raises PlanError where that is nothing, or too much."""
     loops, order = b.loops, b.loops.order
-    inside = frozenset(x for c in step.layout for x in leaves(loops, c))
+    coordinates = [leaves(loops, c) for c in step.layout]
+    inside = frozenset().union(*coordinates)
     first = order.index(step.at)
     outside = [*order[:first + 1], *[x for x in order if loops.root[x].hi == 0]]
     known = inside.union([x for x in outside if not step.items or loops.kind[x] != "item"])
-    group = next((u for u in units(b.nest.body) if isinstance(u, tuple)), ())
+    group = next((u for u in b.loops.units if isinstance(u, tuple)), ())
     bodies = [Rewriter(own).value(s.value.args[0]) for s, own in zip(group, along(group), strict=True)]
     found = list(dict.fromkeys(f for body in bodies for f in _parts(body, step, loops, known)))
     if len(found) != 1:
@@ -99,9 +100,9 @@ def staged(b: Builder, step: Stage) -> Staged:
                            f"loops outside {step.at} alone", str(len(found)))
     part, factor = found[0]
     depends_on_sums(loops, step, factor)
-    for s in [loops.split[x] for c in step.layout for x in loops.split if loops.inside(x) <= leaves(loops, c)]:
-        if s.edge in ("back", "guard") and not loops.beyond(s) and (
-                loops.cut_short(s.loop) or not divides(s, loops.extent(s.loop))):
+    for s in loops.split.values():
+        if s.edge in ("back", "guard") and any([loops.inside(s.loop) <= c for c in coordinates]) and \
+                not loops.beyond(s) and (loops.cut_short(s.loop) or not divides(s, loops.extent(s.loop))):
             blocks = "do not reach back" if s.edge == "back" else "are whole"
             raise refuse(step, f"coordinates whose blocks {blocks}", s.loop)
     memory = b.name(f"{step.operand}_staged")

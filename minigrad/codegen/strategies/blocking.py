@@ -199,6 +199,8 @@ def part(n: int, most: int, whole: int, multiple: int, beside: int = 0) -> int:
     options += list(range(max(1, most // 2), most))
     best, least = most, float("inf")
     for p in options:
+        if 1 + 0.02 * ceil(n / p) / few >= least:
+            continue  # even if it wasted nothing
         blocks, rest = divmod(n, p)
         rounded = blocks * -(-(p * whole + beside) // multiple)
         if rest:

@@ -12,6 +12,7 @@ block of K to the next, from the first term to the last, so that no choice here 
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product as combinations
@@ -161,8 +162,9 @@ def options(c: Contraction, target: Target, words: str = "") -> list[tuple[float
     b_lanes = width if steps_closely(c.b, c.n) else min(4, width)
     costs, made = machine(target).costs, []
     places = (True, False) if is_plain(c.a) else (False,)
+    tiles = {in_place: register_tile(c, width, target, "" if in_place else a_along, words) for in_place in places}
     for in_place, axes in combinations(places, dict.fromkeys(((), () if words else axes_of(c)))):
-        rows, vectors, cycles = register_tile(c, width, target, "" if in_place else a_along, words)
+        rows, vectors, cycles = tiles[in_place]
         depth = k_block(vectors * width, bits, target)
         k = whole_taps(c.k, axes, depth) if axes else box(c.k, depth, step_multiple(words, target))
         while in_place and axes and depth > MIN_K and not stays_near(c, k, rows, target):
@@ -216,7 +218,9 @@ def blocks(c: Contraction, k: Box, rows: int, columns: int, target: Target, how:
     depth = whole_steps(product(p for _, p in k), how.words, target)
     below = bias_rows(c, how.words)
     elements = room(2, target) * 8 // bits
+    cycles = block_cycles(c, rows, columns, target, how)
     best: tuple[float, Box, Box] | None = None
+    seen: set[tuple[Box, Box]] = set()
     for height in BLOCK_HEIGHTS:
         if how.packs_a:
             m = box(c.m, max(height, rows), rows, below)
@@ -228,7 +232,10 @@ def blocks(c: Contraction, k: Box, rows: int, columns: int, target: Target, how:
             break
         for share in SHARES if how.axes else (1,):
             n = box(c.n, max(wide // share, MIN_TILES * columns), columns)
-            cost = block_cost(c, m, n, rows, columns, target, how)
+            if (m, n) in seen:
+                continue
+            seen.add((m, n))
+            cost = cycles(m, n)
             if best is None or cost < best[0]:
                 best = cost, m, n
     cost, m, n = present(best, "[plan] expected a block of a contraction")
@@ -242,42 +249,49 @@ def register_tile(c: Contraction, width: int, target: Target, along: str, words:
     """
     m, n, k = size(c.m), size(c.n), size(c.k)
     below, found, facts = bias_rows(c, words), (1, 1, float("inf")), machine(target)
+    kind, most, batch = words or c.a.dtype.short, facts.declared.side_by_side, size(c.batch)
+    step = step_of_kind(kind, target)
+    steps, call = whole_steps(k, words, target), facts.costs.tile + call_cycles(words, target)
     for vectors in range(1, MAX_VECTORS + 1):
         depth = min(k, k_block(vectors * width, max(c.a.dtype.bits, 32), target))
-        kind = words or c.a.dtype.short
-        most = facts.declared.side_by_side
+        across = ceil(n / (vectors * width))
         for rows in [r for r in shapes(kind, along, width, vectors, target) if along or r <= most]:
-            tiles = ceil((m + below) / rows) * ceil(n / (vectors * width))
-            cycles = kind_cycles(kind, rows, vectors, target) * whole_steps(k, words, target)
-            cycles += (facts.costs.tile + call_cycles(words, target)) * ceil(k / depth)
-            cycles *= tiles * size(c.batch)
+            cycles = step(rows, vectors) * steps + call * ceil(k / depth)
+            cycles *= ceil((m + below) / rows) * across * batch
             if cycles <= found[2]:
                 found = rows, vectors, cycles
     return found
 
 
-def kind_cycles(kind: str, rows: int, vectors: int, target: Target) -> float:
-    """Cycles of a tile per step of the sum, for any kind of panel."""
+def step_of_kind(kind: str, target: Target) -> Callable[[int, int], float]:
+    """Cycles of a tile per step of the sum, by rows and vectors, for any kind of panel."""
     facts = machine(target)
     if in_matrix_registers(kind, target):
-        return rows * vectors / facts.declared.matrix_side * (facts.costs.matrix_slowed if kind == PAIRS else 1)
+        slowed = facts.costs.matrix_slowed if kind == PAIRS else 1
+        return lambda rows, vectors: rows * vectors / facts.declared.matrix_side * slowed
     if kind == PAIRS:
-        return dot_cycles(rows, vectors, target)
-    return step_cycles(rows, vectors, facts, facts.declared.fma_per_cycle if kind in ("f32", "f64") else 2)
+        return lambda rows, vectors: dot_cycles(rows, vectors, target)
+    rate = facts.declared.fma_per_cycle if kind in ("f32", "f64") else 2
+    return lambda rows, vectors: step_cycles(rows, vectors, facts, rate)
 
 
-def block_cost(c: Contraction, m: Box, n: Box, rows: int, columns: int, target: Target, how: Packing) -> float:
-    """Cycles of packing and of edges, and of workers that wait for the last block: their number changes no result."""
-    mb, nb = product(p for _, p in m), product(p for _, p in n)
-    m_blocks, n_blocks, all_k = ceil(size(c.m) / mb), ceil(size(c.n) / nb), size(c.k) * size(c.batch)
-    near_a, near_b = (fits(size(vs) * all_k * stored_bytes(x), 2, target) for vs, x in ((c.m, c.a), (c.n, c.b)))
-    cycles, facts = 0.0, machine(target)
-    if how.packs_a:
-        cycles += size(c.m) * all_k * n_blocks * pack_cycles(c.a, near_a, how.a_turned, facts.costs, c.m)
-    whole, share = box_columns(how.axes, n, columns)
-    cycles += size(c.n) * all_k * share * m_blocks * pack_cycles(c.b, near_b, how.b_turned, facts.costs, c.k)
-    work = size(c.m) * size(c.n) * all_k / (target.lanes(max(c.a.dtype.bits, 32)) * facts.declared.fma_per_cycle)
-    edges = ceil((mb + bias_rows(c, how.words)) / rows) * rows / mb * whole / nb - 1
-    units = m_blocks * n_blocks * size(c.batch)
-    waiting = ceil(units / target.units) * target.units / units - 1
-    return cycles + work * edges + (work + cycles) * waiting
+def block_cycles(c: Contraction, rows: int, columns: int, target: Target, how: Packing) -> Callable[[Box, Box], float]:
+    """Cycles of packing and of edges by blocks of M and N, and of workers that wait for the last block: their number
+    changes no result."""
+    size_m, size_n, batch, facts = size(c.m), size(c.n), size(c.batch), machine(target)
+    all_k, below, workers = size(c.k) * batch, bias_rows(c, how.words), target.units
+    near_a, near_b = (fits(n * all_k * stored_bytes(x), 2, target) for n, x in ((size_m, c.a), (size_n, c.b)))
+    pack_a = pack_cycles(c.a, near_a, how.a_turned, facts.costs, c.m) if how.packs_a else 0.0
+    pack_b = pack_cycles(c.b, near_b, how.b_turned, facts.costs, c.k)
+    work = size_m * size_n * all_k / (target.lanes(max(c.a.dtype.bits, 32)) * facts.declared.fma_per_cycle)
+
+    def cycles(m: Box, n: Box) -> float:
+        mb, nb = product(p for _, p in m), product(p for _, p in n)
+        m_blocks, n_blocks = ceil(size_m / mb), ceil(size_n / nb)
+        whole, share = box_columns(how.axes, n, columns)
+        packing = size_m * all_k * n_blocks * pack_a + size_n * all_k * share * m_blocks * pack_b
+        edges = ceil((mb + below) / rows) * rows / mb * whole / nb - 1
+        units = m_blocks * n_blocks * batch
+        waiting = ceil(units / workers) * workers / units - 1
+        return packing + work * edges + (work + packing) * waiting
+    return cycles
