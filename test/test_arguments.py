@@ -149,6 +149,27 @@ def test_windows_over_other_numbers_of_planes_share_a_function(gradient: bool) -
     assert function(2, 6) == function(2, 10) and (gradient or function(3, 6) == function(2, 6))
 
 
+def test_stages_that_begin_elsewhere_share_a_function() -> None:
+    """Columns that are cut off begin at one place of operands that other stages read from another one."""
+    def functions(m: int, k: int, n: int) -> list[Function]:
+        kernel, = kernels(leaf(m, k) @ leaf(k, n) + leaf(n), AVX512)
+        staged = stages_of(kernel, AVX512)
+        for stage in staged.stages:
+            verify_function(stage.function)
+        assert len(staged.stages) == 3 and not any(s.begins for s in staged.stages)
+        return [s.function for s in staged.stages[1:]]
+
+    assert functions(640, 160, 49) == functions(768, 224, 97)
+
+
+@pytest.mark.parametrize("first", [0, 5])
+def test_stages_that_begin_elsewhere_on_the_cpu(first: int) -> None:
+    random = np.random.default_rng(0)
+    a, b = (random.standard_normal(shape).astype(np.float32) for shape in ((640, 160), (160, 49 + first)))
+    result = (Tensor(a, device="CPU") @ Tensor(b, device="CPU").realize()[:, first:]).numpy()
+    np.testing.assert_allclose(result, a.astype(np.float64) @ b[:, first:], rtol=1e-4, atol=1e-4)
+
+
 def leaf(*shape: int) -> Tensor:
     return Tensor(np.random.default_rng(1).standard_normal(shape).astype(np.float32), requires_grad=True, device="CPU")
 

@@ -20,7 +20,7 @@ The pipeline, each line with its reason:
 """
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from minigrad.codegen.ir.nodes import Function, extent_of
@@ -79,13 +79,15 @@ PARTS = 64
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One launch. `dims` gives the function's dims as expressions over the kernel's; `extent` likewise."""
+    """One launch. `dims` gives the function's dims as expressions over the kernel's; `extent` likewise. `begins`: the
+    first elements of parameters that are not among the dims yet."""
 
     function: Function
     plan: AnyPlan
     nests: tuple[Nest, ...]
     dims: tuple[Index, ...]
     extent: Index
+    begins: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,18 +117,18 @@ def _stages_of(kernel: Kernel, target: Target) -> Staged:
     given = given_plans(flat, target.plans)
     general, length = (flat, {}) if given else of_any_length(flat)
     staged = _stages_of_flat(general, replace(target, plans=()) if target.plans else target, given)
-    return _bound(staged, length, begins) if length or begins else staged
+    return _bound(staged, length, begins) if length or begins or any([s.begins for s in staged.stages]) else staged
 
 
 def _bound(staged: Staged, values: dict[Var, Index], begins: dict[str, int]) -> Staged:
     """The stages with these values of dims, over parameters that begin at these elements."""
     stages = []
     for stage in staged.stages:
-        used = touched(stage.function) if begins else ()
-        own = {name: first for name, first in begins.items() if name in used}
+        used, own = touched(stage.function) if begins else (), dict(stage.begins)
+        own |= {name: first + own.get(name, 0) for name, first in begins.items() if name in used}
         function = beginning(stage.function, tuple(own)) if own else stage.function
         dims = (*[subs(e, values) for e in stage.dims], *own.values())
-        stages.append(replace(stage, function=function, dims=dims, extent=subs(stage.extent, values)))
+        stages.append(replace(stage, function=function, dims=dims, extent=subs(stage.extent, values), begins={}))
     return replace(staged, stages=tuple(stages))
 
 
@@ -174,19 +176,21 @@ def _shared_out(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
 def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, target: Target) -> Stage:
     """The loops of one launch, shared with other sizes where that is worth it. Raises PlanError for a user's plan that
     does not fit."""
-    general, values = kernel.with_nests(nests), tuple[Index, ...]()
+    general, values, begins = kernel.with_nests(nests), tuple[Index, ...](), dict[str, int]()
     with naming(name):
         fixed = isinstance(plan, Plan) and plan.results is not None  # boxes are as long as their rows
         if isinstance(plan, Plan | WindowPlan) and not fixed and shares_sizes(target):
-            extents = plan_extents(nests[0], plan) if isinstance(plan, Plan) else plane_extents(nests)
-            general, values = with_arguments(kernel, nests, extents, plan.strategy == "pointwise")
+            if isinstance(plan, Plan) and plan.sizes and name != kernel.name:  # other stages may begin elsewhere
+                general, begins = from_first(general)
+            extents = plan_extents(general.nests[0], plan) if isinstance(plan, Plan) else plane_extents(nests)
+            general, values = with_arguments(general, general.nests, extents, plan.strategy == "pointwise")
         function = _loops(general, plan, name)
         check_room(function, target)
     if plan.strategy == PATTERN:
         verify_function(function)
     dims = (*kernel.dims, *values)
     extent = subs(extent_of(function), dict(zip(general.dims, dims, strict=True)))
-    return Stage(function, plan, nests, dims, extent)
+    return Stage(function, plan, nests, dims, extent, begins)
 
 
 @lru_cache(maxsize=4096)

@@ -10,7 +10,7 @@ from minigrad.codegen.plan.spaces import spaces
 from minigrad.codegen.plan.steps import Fuse, Plan, Sizes, Split
 from minigrad.codegen.plan.text import loop_of, refuse, terms_of
 from minigrad.codegen.strategies.recognise_phases import recognise_any
-from minigrad.expr import Expr
+from minigrad.expr import Expr, bounds
 from minigrad.target import Target
 
 
@@ -21,16 +21,22 @@ def shares_sizes(target: Target) -> bool:
 
 def with_sizes(nest: Nest, plan: Plan) -> Plan:
     """The plan with all extents as arguments that its loops need not know, where nothing is proved from them: where
-    indices are sums of multiples of the nest's variables. Not where blocks may end early: their sizes were chosen for
-    these extents, and would be others for others."""
+    indices are sums of multiples of the nest's variables, from one place in each buffer on. Not where blocks may end
+    early: their sizes were chosen for these extents, and would be others for others."""
     if plan.results is not None or any([isinstance(s, Split) and s.edge == "short" for s in plan.steps]):
         return plan
     plain, constant = plain_variables((nest,)), written_out(plan)
     sizes = tuple([v.name for space in spaces(nest) for v in space.own if v.name not in constant])
-    offsets = any([e.const if isinstance(e, Expr) else e for _, e in accesses((nest,))])
-    if not sizes or offsets or len(plain) < len(variables_of((nest,))):
+    if not sizes or len(plain) < len(variables_of((nest,))) or not _begins_once(nest):
         return plan
     return replace(plan, steps=(Sizes(sizes), *plan.steps))
+
+
+def _begins_once(nest: Nest) -> bool:
+    """Whether all accesses of a buffer begin at one element, which `from_first` can make the first."""
+    begins: dict[str, int] = {}
+    return all([begins.setdefault(name, first) == first == bounds(e)[0] for name, e in accesses((nest,))
+                for first in [e.const if isinstance(e, Expr) else e]])
 
 
 def plan_extents(nest: Nest, plan: Plan) -> Extents:

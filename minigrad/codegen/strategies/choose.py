@@ -28,6 +28,7 @@ from minigrad.codegen.strategies import (
 )
 from minigrad.codegen.strategies.access import reductions
 from minigrad.codegen.strategies.build_joined import joined
+from minigrad.codegen.strategies.packed_steps import as_product
 from minigrad.codegen.strategies.plan import (
     AnyPlan,
     GroupAttentionPlan,
@@ -35,6 +36,7 @@ from minigrad.codegen.strategies.plan import (
     Plan,
     WindowPlan,
 )
+from minigrad.codegen.strategies.recognise import recognise
 from minigrad.errors import InternalError
 from minigrad.target import Target
 
@@ -105,7 +107,8 @@ def other_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
         return nest, pointwise.plan(nest, target)
     tiled = panels.plan(nest, target)
     if isinstance(tiled, Plan):
-        return nest, tiled
+        c = recognise(nest)
+        return as_product(nest, c) if tiled.stages and not isinstance(c, str) else nest, tiled
     plan = packed.plan(nest, target)
     if not isinstance(plan, str):
         return plan

@@ -77,7 +77,8 @@ FEW = 4
 """Rows and columns from which packing a window is better than loading from where its positions are."""
 
 MIN_M_TURNED = 48
-"""As much reuse is needed where B is read across its contiguous variable."""
+"""As much reuse is needed where B is read across its contiguous variable; as many columns, where they are stored in
+runs shorter than a vector: programs of general contractions serve all sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,10 @@ def plan(nest: Nest, target: Target, few: bool = False) -> tuple[Nest, Plan] | s
     across = sizes[0] < MIN_M_TURNED and not steps_closely(found.b, found.n) and not few
     if across and not (pairs is not None and in_squares(pairs.b, pairs.k) and sizes[1] >= 2 * MIN_N):
         return f"not packed: M={sizes[0]} is too small to read B across its contiguous variable"
+    short = extent(found.n[-1]) < target.lanes(max(found.a.dtype.bits, 32))
+    if short and sizes[1] < MIN_M_TURNED and target.language == "llvm" and not (
+            few or axes_of(found) or axes_of_a(found)):
+        return f"not packed: N={sizes[1]} is too small for runs of {extent(found.n[-1])}"
     for vs in (found.m, found.n, found.k):
         if any(not isinstance(v.hi, int) for v in vs[1:]):
             return "not packed: an inner extent is known at run time only"

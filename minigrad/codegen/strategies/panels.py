@@ -227,7 +227,8 @@ def with_tile(nest: Nest, p: Product, t: Tile, target: Target) -> Plan:
     """The plan with a register tile."""
     c = p.c
     m, n, k = (vs[-1].name for vs in (c.m, c.n, c.k))
-    streamed = not p.b and (p.m <= t.rows or p.m <= FEW_ROWS and not fits(2 * p.k * p.n * p.itemsize, 2, target))
+    streamed = not p.b and not fits(p.k * t.columns * p.itemsize, 1, target) and (
+        p.m <= t.rows or p.m <= FEW_ROWS and not fits(2 * p.k * p.n * p.itemsize, 2, target))
     block_k = ROW_K if streamed else part(p.k, MAX_K, t.width) if p.a or p.b else p.k
     unit_m, unit_n = units(p, t, block_k, target)
     near = fits(2 * block_k * unit_n * p.itemsize, 1, target)
