@@ -92,7 +92,7 @@ def _vectors(bench: Bench, count: int) -> list[Tensor]:
 
 
 def _bytes(x: Tensor) -> int:
-    return int(x.nbytes())  # type: ignore[arg-type]
+    return int(x.nbytes())
 
 
 def _copy(bench: Bench) -> None:

@@ -21,7 +21,7 @@ def set_threads(count: int) -> str | None:
     if not late:
         return None
     try:
-        from threadpoolctl import threadpool_limits  # type: ignore[import-not-found,unused-ignore]
+        from threadpoolctl import threadpool_limits
     except ImportError:
         return "numpy was loaded before its threads were set, and threadpoolctl is not installed: it keeps its own"
     threadpool_limits(count)

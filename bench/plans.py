@@ -53,13 +53,13 @@ def product(random: np.random.Generator) -> tuple[str, Kernel]:
 
 def times(kernel: Kernel, plans: list[Plan], device: Device) -> list[float]:
     """Seconds of each plan: the least of some samples, taken in turn."""
-    sizes = [int(p.shape[0]) for p in kernel.params]  # type: ignore[arg-type]
+    sizes = [int(p.shape[0]) for p in kernel.params]
     buffers = [device.alloc(4 * size) for size in sizes]
     for buffer, size in zip(buffers, sizes, strict=True):
         device.copy_in(buffer, np.random.default_rng(0).standard_normal(size).astype(np.float32))
     functions = [build(kernel, kernel.nests[0], plan, "product") for plan in plans]
     loaded = device.load([render(f, device.target) for f in functions])
-    launches = [[Launch(x, tuple(buffers), int(extent_of(f)))]  # type: ignore[arg-type]
+    launches = [[Launch(x, tuple(buffers), int(extent_of(f)))]
                 for x, f in zip(loaded, functions, strict=True)]
 
     def seconds(launch: list[Launch], count: int) -> float:

@@ -351,7 +351,7 @@ def vander(x: Tensor, N: int | None = None) -> Tensor:  # noqa: N803
     """The powers 0 to N - 1 of each element in a new last axis; N is the length of the last one unless told."""
     x = as_tensor("vander", x).atleast_1d()
     count = x.shape[-1] if N is None else N
-    if count < 2:  # type: ignore[operator]
+    if int(count) < 2:
         raise ShapeError(f"[vander] expected N above 1, got {count}")
     powers = x.unsqueeze(-1).expand(*x.shape, count - 1).cumprod(-1)
     return powers.cast(x.dtype).pad((1, 0), value=1)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeVar, dataclass_transform
+from typing import TypeVar, cast, dataclass_transform
 
 T = TypeVar("T", bound=type)
 
@@ -11,4 +11,4 @@ T = TypeVar("T", bound=type)
 def record(cls: T) -> T:
     """A frozen dataclass with slots, as far as the type checker is concerned: nothing may assign to its fields. Nobody
     checks that while the program runs, which would make its `__init__` three times as slow."""
-    return dataclass(slots=True, unsafe_hash=True)(cls)  # type: ignore[return-value]
+    return cast(T, dataclass(slots=True, unsafe_hash=True)(cls))

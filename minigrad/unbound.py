@@ -27,7 +27,7 @@ def _function(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     parameters = list(inspect.signature(method).parameters.values())
     parameters[0] = parameters[0].replace(name="input")
     function.__qualname__ = name
-    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    vars(function)["__signature__"] = inspect.Signature(parameters)
     return function
 
 

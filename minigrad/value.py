@@ -296,14 +296,14 @@ def summary(root: Value) -> str:
     return present(root._text, "[value] expected the text of a value")
 
 
-def rebuild(v: Value, args: tuple[Value, ...], attr: object) -> Value:
+def rebuild(v: Value, args: tuple[Value, ...], attr: Any) -> Value:
     """The same operation over other operands; guards are simplified again."""
     if args == v.args and attr == v.attr:
         return v
     if v.op == "guard":
-        return guard(args[0], args[1], attr)  # type: ignore[arg-type]
+        return guard(args[0], args[1], attr)
     if v.op == "index":
-        return index(attr, v.dtype)  # type: ignore[arg-type]
+        return index(attr, v.dtype)
     return make(v.op, v.dtype, args, attr)
 
 
@@ -340,18 +340,16 @@ def free_variables(root: Value) -> frozenset[Var]:
     """Index variables that `root` depends on; those bound by a reduce inside it are left out."""
     if not root.indexed:
         return _NO_VARIABLES
-    found = root._free
-    if found is None:
-        stack = [root]
-        while stack:
-            v = stack[-1]
-            missing = [a for a in v.args if a._free is None and a.indexed]
-            if missing:
-                stack += missing
-            else:
-                found = v._free = _free(v)
-                stack.pop()
-    return found  # type: ignore[return-value]
+    stack = [root] if root._free is None else []
+    while stack:
+        v = stack[-1]
+        missing = [a for a in v.args if a._free is None and a.indexed]
+        if missing:
+            stack += missing
+        else:
+            v._free = _free(v)
+            stack.pop()
+    return root._free or _NO_VARIABLES
 
 
 def _free(v: Value) -> frozenset[Var]:

@@ -44,7 +44,7 @@ def read_torch(folder: Path) -> None:
     while pending:
         value = pending.pop()
         if isinstance(value, Tensor):
-            if value.numel() < 10_000:  # type: ignore[operator]
+            if int(value.numel()) < 10_000:
                 value.numpy()
         elif isinstance(value, dict | list | tuple) and id(value) not in seen:
             seen.add(id(value))

@@ -86,10 +86,10 @@ def test_blocks_equal_the_kernel_as_written(name: str, target: Target, monkeypat
     inputs = {}
     for p in kernel.params:
         if p.mode == "in":
-            shape = [int(n) for n in p.shape]  # type: ignore[arg-type]
+            shape = [int(n) for n in p.shape]
             inputs[p.name] = rng.random(shape) < 0.7 if p.dtype.kind == "b" else rng.standard_normal(shape).astype("f")
     scalars = {s.name: 0.5 for s in kernel.scalars}
-    want = np.full([int(n) for n in kernel.params[0].shape], np.nan, np.float32)  # type: ignore[arg-type]
+    want = np.full([int(n) for n in kernel.params[0].shape], np.nan, np.float32)
     interpret_kernel(kernel, {**inputs, "o0": want}, scalars)
     names = dict(zip([p.name for p in kernel.params], [b.name for b in stage.function.buffers], strict=True))
     buffers = {names[n]: a.reshape(-1).copy() for n, a in inputs.items()}

@@ -74,12 +74,12 @@ def test_parts_equal_the_kernel_as_written(name: str, target: Target, monkeypatc
     inputs = {}
     for p in kernel.params:
         if p.mode == "in":
-            shape = [int(n) for n in p.shape]  # type: ignore[arg-type]
+            shape = [int(n) for n in p.shape]
             values = rng.standard_normal(shape).astype(p.dtype.name if p.dtype.kind == "f" else "f")
             inputs[p.name] = values < 0.7 if p.dtype.kind == "b" else values
     scalars = {s.name: 0.5 for s in kernel.scalars}
     out = kernel.params[0]
-    want = np.full([int(n) for n in out.shape], np.nan, out.dtype.name)  # type: ignore[arg-type]
+    want = np.full([int(n) for n in out.shape], np.nan, out.dtype.name)
     interpret_kernel(kernel, {**inputs, "o0": want}, scalars)
     memory = [*inputs.values(), *(np.full(int(evaluate(n, {})), np.nan, d.name) for d, n in made.scratch)]
     got = np.full(want.size, np.nan, want.dtype)

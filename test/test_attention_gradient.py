@@ -2,6 +2,8 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,15 +36,15 @@ def tensor(*shape: int, grad: bool = True) -> Tensor:
 
 def weight_of(y: Tensor) -> Tensor:
     """What every element of a result counts for."""
-    return Tensor(weights_of(tuple(map(int, y.shape))), device="CPU").realize()  # type: ignore[arg-type]
+    return Tensor(weights_of(tuple(map(int, y.shape))), device="CPU").realize()
 
 
 def weights_of(shape: tuple[int, ...]) -> np.ndarray:
     return np.random.default_rng(1).standard_normal(shape).astype(np.float32)
 
 
-def gradients(q: Tensor, k: Tensor, v: Tensor, *args: Tensor, wanted: str = "qkv", **how: object) -> list[Tensor]:
-    y = q.scaled_dot_product_attention(k, v, *args, **how)  # type: ignore[arg-type]
+def gradients(q: Tensor, k: Tensor, v: Tensor, *args: Any, wanted: str = "qkv", **how: Any) -> list[Tensor]:
+    y = q.scaled_dot_product_attention(k, v, *args, **how)
     weight = weight_of(y)
     return list((y * weight).sum().gradient(*({"q": q, "k": k, "v": v}[name] for name in wanted)))
 
@@ -71,7 +73,7 @@ CASES: dict[str, Callable[[], list[Tensor]]] = {
     "bool mask": lambda: gradients(tensor(9, 4), tensor(12, 4), tensor(12, 4),
                                    Tensor(rng.random((9, 12)) < 0.7, device="CPU").realize()),
     "added mask": lambda: gradients(tensor(2, 9, 4), tensor(2, 12, 4), tensor(2, 12, 4), tensor(9, 12, grad=False)),
-    **{f"of {w}": lambda w=w: gradients(tensor(9, 4), tensor(12, 4), tensor(12, 3), wanted=w)  # type: ignore[misc]
+    **{f"of {w}": partial(lambda w: gradients(tensor(9, 4), tensor(12, 4), tensor(12, 3), wanted=w), w)
        for w in ("q", "k", "v", "qv", "kv")},
 }
 
@@ -81,7 +83,7 @@ def filled(kernel: Kernel) -> dict[str, np.ndarray]:
     made = {}
     for p in kernel.params:
         if p.mode == "in":
-            shape = [int(n) for n in p.shape]  # type: ignore[arg-type]
+            shape = [int(n) for n in p.shape]
             made[p.name] = rng.random(shape) < 0.7 if p.dtype.kind == "b" else rng.standard_normal(shape).astype("f")
     return made
 
@@ -100,7 +102,7 @@ def test_blocks_equal_the_kernel_as_written(name: str, target: Target) -> None:
         verify_function(stage.function)
         assert parse_function(print_function(stage.function)) == stage.function
         inputs, scalars = filled(kernel), {s.name: 0.5 for s in kernel.scalars}
-        sizes = {p.name: [int(n) for n in p.shape] for p in kernel.params if p.mode == "out"}  # type: ignore[arg-type]
+        sizes = {p.name: [int(n) for n in p.shape] for p in kernel.params if p.mode == "out"}
         want = {n: np.full(shape, np.nan, np.float32) for n, shape in sizes.items()}
         interpret_kernel(kernel, {**inputs, **want}, scalars)
         names = dict(zip([p.name for p in kernel.params], [b.name for b in stage.function.buffers], strict=True))

@@ -1,6 +1,7 @@
 """The benchmarks run, at tiny sizes, and print rows with the right fields. What they measure is not looked at."""
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -154,7 +155,7 @@ def test_words_that_are_not_understood(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_sides_take_turns() -> None:
     calls: list[str] = []
-    sides = [Side(OURS, name, lambda name=name: calls.append(name)) for name in "ab"]  # type: ignore[misc]
+    sides = [Side(OURS, name, partial(calls.append, name)) for name in "ab"]
     interleave(sides, Schedule(rounds=2, turn_s=0.0, pause_s=0.0))
     order = [name for name, before in zip(calls, ["", *calls], strict=False) if name != before]
     assert order == ["a", "b"] * 3  # preparation, and two rounds

@@ -63,15 +63,15 @@ def test_files_that_are_no_json_object(tmp_path: Path, text: bytes) -> None:
 
 
 def test_a_configuration_that_cannot_be() -> None:
-    good = {"width": 32, "hidden": 64, "layers": 2, "heads": 4, "kv_heads": 2, "vocabulary": 9, "context": 9,
-            "head_size": 8}
-    Config(**good, rope_factors=(1.0, 2.0, 4.0, 8.0))  # type: ignore[arg-type]
+    good: dict[str, Any] = {"width": 32, "hidden": 64, "layers": 2, "heads": 4, "kv_heads": 2, "vocabulary": 9,
+                            "context": 9, "head_size": 8}
+    Config(**good, rope_factors=(1.0, 2.0, 4.0, 8.0))
     for wrong, message in (({"kv_heads": 3}, "heads divisible"), ({"head_size": 7}, "even head size"),
                            ({"head_size": 256}, "16 times as wide"), ({"rope_factors": (1.0,)}, "4 factors"),
                            ({"rope_factors": (1.0, 2.0, 4.0, float("inf"))}, "4 factors"),
                            ({"rope_factors": (0.0, 2.0, 4.0, 1.0)}, "4 factors")):
         with pytest.raises(FormatError, match=message):
-            Config(**{**good, **wrong})  # type: ignore[arg-type]
+            Config(**{**good, **wrong})
 
 
 def test_a_mapped_part_is_inside(tmp_path: Path) -> None:

@@ -141,7 +141,8 @@ def test_inputs_come_in_order_however_many(count: int) -> None:
             order.append(node)
 
     visit(whole)
-    graph: Any = build_graph([whole, parts[1], parts[2]])  # type: ignore[list-item]
+    wanted: list[Any] = [whole, parts[1], parts[2]]
+    graph: Any = build_graph(wanted)
     graph.connect()
     assert graph.nodes == order
     assert [tuple(order[k] for k in ks) for ks in graph.inputs] == [n.inputs for n in order]

@@ -67,7 +67,7 @@ def named_imports(tree: ast.AST, package: str) -> list[tuple[int, str, str]]:
                 base = ".".join([*package.split(".")[:len(package.split(".")) - node.level + 1], *base.split(".")])
             found += [(node.lineno, base.strip("."), name.name) for name in node.names]
         for child in ast.iter_child_nodes(node):
-            if is_type_checking(node) and child in node.body:  # type: ignore[attr-defined]
+            if is_type_checking(node) and child in getattr(node, "body", ()):
                 continue
             stack.append(child)
     return found

@@ -145,7 +145,8 @@ def test_gguf_file(tmp_path: Path, stories: Path, arrays: dict[str, np.ndarray],
                **dict(layered(arrays, GGUF, "blk.{}.{}.weight"))}
     numbers = {"embedding_length": 64, "feed_forward_length": 172, "block_count": 5, "attention.head_count": 8,
                "attention.head_count_kv": 4, "context_length": 512, "rope.dimension_count": 8}
-    vocabulary = load_tokenizer(stories / "tok512.bin").processor  # type: ignore[attr-defined]
+    tokenizer: Any = load_tokenizer(stories / "tok512.bin")
+    vocabulary = tokenizer.processor
     pieces = [vocabulary.id_to_piece(i) for i in range(512)]
     scores = [vocabulary.get_score(i) for i in range(512)]
     kinds = [2, 3, 3] + [6] * 256 + [1] * 253

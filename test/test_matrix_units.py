@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable
 from ctypes import CFUNCTYPE, c_int64, c_void_p
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -310,7 +311,7 @@ def run_case(device: OpenCL, result: Tensor, target: Target) -> None:
     buffers = [device.alloc(a.nbytes) for a in arrays.values()]
     for buffer, array in zip(buffers, arrays.values(), strict=True):
         device.copy_in(buffer, array)
-    device.launch([Launch(executable, tuple(buffers), stage.extent)])  # type: ignore[arg-type]
+    device.launch([Launch(executable, tuple(buffers), int(stage.extent))])
     device.copy_out(buffers[0], arrays["o0"])
     np.testing.assert_allclose(arrays["o0"], expected["o0"], rtol=3e-5, atol=3e-5)
 
@@ -333,10 +334,10 @@ def test_compilers_keep_sums_in_registers(name: str, kind: str, said: str) -> No
 
     with config(allow_tf32=True):
         found = occupancy(name, prepare)
-    device = get_device(name)
+    device: Any = get_device(name)
     kernels = [k for k, _ in found.kernels if k.program.group]
     assert kernels
-    texts = [device.assembly(k.program) for k in kernels]  # type: ignore[attr-defined]
+    texts = [device.assembly(k.program) for k in kernels]
     assert any("mma" in t for t in texts) == bool(said) and all(said in t for t in texts)
     for k in kernels:
         if name.startswith("AMD") or shutil.which("ptxas"):

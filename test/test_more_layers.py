@@ -168,6 +168,8 @@ class Net(nn.Module):
         self.drop = nn.Dropout(0.5)
         self.head = Head()
         self.scale = nn.Parameter(Tensor([1.0]))
+        self.shift: Tensor
+        self.scratch: Tensor
         self.register_buffer("shift", Tensor([0.5]))
         self.register_buffer("scratch", Tensor([7.0]), persistent=False)
 
@@ -175,7 +177,7 @@ class Net(nn.Module):
         x = self.features(x)
         for block in self.blocks:
             x = block(x).relu()
-        return self.head(self.drop(x)) * self.scale + self.shift  # type: ignore[attr-defined]
+        return self.head(self.drop(x)) * self.scale + self.shift
 
 
 class Head(nn.Module):
@@ -194,7 +196,7 @@ def test_a_module_as_in_torch() -> None:
     assert [n for n, _ in model.named_buffers()] == ["features.1.running_mean", "features.1.running_var",
                                                      "features.1.num_batches_tracked", "shift",
                                                      "scratch"]
-    assert "scratch" not in model.state_dict() and model.scratch.item() == 7  # type: ignore[attr-defined]
+    assert "scratch" not in model.state_dict() and model.scratch.item() == 7
     x = Tensor(normal(8, 4))
     assert model.training and not np.array_equal(model(x).numpy(), model(x).numpy())  # dropout
     model.eval()

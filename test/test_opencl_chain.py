@@ -116,9 +116,9 @@ def test_each_launch_sees_what_those_before_it_wrote(device, monkeypatch, groups
             np.testing.assert_array_equal(got, want)
 
 
-def prepared_of(function: object) -> PreparedPlan:
+def prepared_of(function: Any) -> PreparedPlan:
     """That of the one plan of a captured function."""
-    step, = function._own._kept[0].recording.steps  # type: ignore[attr-defined]
+    step, = function._own._kept[0].recording.steps
     return step.prepared
 
 

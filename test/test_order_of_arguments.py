@@ -81,7 +81,8 @@ def pairs() -> Iterator[tuple[str, Any, Any]]:
     import torch
 
     for name in nn.__all__:
-        kind, other = getattr(nn, name), getattr(torch.nn, name, None)
+        kind: Any = getattr(nn, name)
+        other: Any = getattr(torch.nn, name, None)
         if isinstance(kind, type) and isinstance(other, type):
             yield f"nn.{name}", kind.__init__, other.__init__  # type: ignore[misc]
     for name in [n for n in vars(nn.functional) if not n.startswith("_") and hasattr(torch.nn.functional, n)]:

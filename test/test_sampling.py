@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,6 +96,7 @@ def test_weights_that_are_refused(bad: float | None, replacement: bool) -> None:
         weights.multinomial(2, replacement)
     with config(check_indices=True):
         assert weights[:1].multinomial(2, replacement).shape == (1, 2)
-        for options in ({"fweights": Tensor([1, -1, 2])}, {"aweights": Tensor([1.0, -1.0, 2.0])}):
+        wrong: Any
+        for wrong in ({"fweights": Tensor([1, -1, 2])}, {"aweights": Tensor([1.0, -1.0, 2.0])}):
             with pytest.raises(ShapeError, match=r"\[cov\] expected weights of 0 or more"):
-                Tensor.ones(2, 3).cov(**options)  # type: ignore[arg-type]
+                Tensor.ones(2, 3).cov(**wrong)

@@ -91,25 +91,26 @@ def derive_constants(recording: Recording, fixed: dict[int, Buffer]) -> list[Cha
     `config.packed_mb` bounds the memory of all captures together; 0 leaves the steps as they are.
     """
     found: list[Changed] = []
-    for at, step in enumerate(recording.steps):
+    steps: list[Any] = recording.steps
+    for at, step in enumerate(steps):
         plan, leaves = getattr(step, "plan", None), dict(getattr(step, "leaves", ()))
         constants = frozenset(k for k, r in leaves.items() if isinstance(fixed.get(r), Owned))
         room = (current().packed_mb << 20) - derived_bytes()
         if plan is None or room <= 0:
             continue
-        plan, parts = _apart(plan, step, constants, room)  # type: ignore[arg-type]
+        plan, parts = _apart(plan, step, constants, room)
         if not parts:
             continue
         registers = {leaf: recording.size + k for k, leaf in enumerate(leaf for p in parts for _, leaf in p.made)}
         recording.size += len(registers)
-        changed = step.reading(plan, list(registers.items()))  # type: ignore[union-attr]
+        changed = step.reading(plan, list(registers.items()))
         recording.steps[at] = changed
         held: dict[int, Any] = {r: fixed.get(r) for r in leaves.values()}
         for part in parts:
-            derived = _derive(part, leaves | registers, held, step.numbers)  # type: ignore[union-attr]
+            derived = _derive(part, leaves | registers, held, step.numbers)
             recording.constants.update(dict.fromkeys(derived.targets))
             held.update(zip(derived.targets, derived.made, strict=True))
-            found.append((changed, step, derived))  # type: ignore[arg-type]
+            found.append((changed, step, derived))
     return found
 
 

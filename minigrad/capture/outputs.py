@@ -38,7 +38,8 @@ class Output:
         """The Tensor of one replay. A register holds a buffer, or the Node of the only Tensor over it."""
         if self.place is not None:
             owner, grad = self.place
-            return owners[owner].grad if grad else owners[owner]  # type: ignore[return-value]
+            found: Any = owners[owner].grad if grad else owners[owner]
+            return found
         value = registers[self.register]
         if type(value) is Node:
             return Tensor._over(value)

@@ -132,8 +132,9 @@ def _held(function: FunctionType) -> Iterator[Spot]:
             continue
     if function.__defaults__:
         yield "a default", partial(getattr, function, "__defaults__"), function.__defaults__
-    for name, value in (function.__kwdefaults__ or EMPTY).items():
-        yield name, partial(function.__kwdefaults__.get, name), value  # type: ignore[union-attr]
+    options = function.__kwdefaults__ or EMPTY
+    for name, value in options.items():
+        yield name, partial(options.get, name), value
 
 
 def _chains(function: FunctionType, own: object | None) -> Iterator[list[Spot]]:

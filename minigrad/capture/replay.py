@@ -179,13 +179,13 @@ class Capture:
         if self.steady is not None:
             self.steady.over, self.steady, self.call = True, None, None
         registers: list[Any] = [None] * self.recording.size
-        found = [owners[o]._grad if grad else owners[o] for _, o, grad in self.places]
-        lazy = [t for t in found if t._node.storage is None]  # type: ignore[union-attr]
+        found: list[Any] = [owners[o]._grad if grad else owners[o] for _, o, grad in self.places]
+        lazy = [t for t in found if t._node.storage is None]
         if lazy:
-            settle(lazy)  # type: ignore[arg-type]
+            settle(lazy)
         del lazy
         for (r, _, _), t in zip(self.places, found, strict=True):
-            registers[r] = t._node.storage  # type: ignore[union-attr]
+            registers[r] = t._node.storage
         for r, buffer in self.constants:
             registers[r] = buffer
         for changed, before, derived in list(self.derived):

@@ -107,7 +107,7 @@ class _Sorter:
         """True where a gradient is an argument of the capture, which lives, so that each replay has it as an
         argument."""
         owner, grad = rebind.place
-        k, of_argument = self.places.get(rebind.register, (-1, True))  # type: ignore[arg-type]
+        k, of_argument = (-1, True) if rebind.register is None else self.places.get(rebind.register, (-1, True))
         return grad and not rebind.fresh and not of_argument and 0 <= k < len(self.capture.inputs) and \
             k not in self.capture.confirmed and self.owners[owner]._grad is self.owners[k] is self.capture.inputs[k]()
 

@@ -145,7 +145,7 @@ class Steady:
 
     def replay(self, tensors: Sequence[Tensor], named: dict[str, int], threads: int) -> Any:
         """The result for these arguments and values of Variables on so many threads, or MISS with nothing done."""
-        owners = tensors
+        owners: Sequence[Any] = tensors
         if self.guards:
             if not self.holds(tensors):
                 return MISS
@@ -210,7 +210,8 @@ class Steady:
         if self.alone and any_derived():
             cells = [*self.nodes, *self.grad_nodes]
             for k in self.alone:
-                cells[k]().storage.version += 1  # type: ignore[union-attr]
+                node: Any = cells[k]()
+                node.storage.version += 1
         return True
 
     def _unchanged(self) -> bool:

@@ -7,7 +7,7 @@ from minigrad.dtype import int32
 from minigrad.value import Value
 
 Interval = tuple[int, int]
-ANY: Interval = (int32.min, int32.max)  # type: ignore[assignment]
+ANY: Interval = (int(int32.min), int(int32.max))
 
 
 @lru_cache(maxsize=1 << 12)

@@ -57,7 +57,7 @@ def read_plan(text: str, device: Device) -> ExecutionPlan:
     names: dict[str, Index] = {name: Var(name, lo, hi) for name, lo, hi in t["variables"]}
 
     def index(e: int | str) -> Index:
-        return e if type(e) is int else parse(e, names)  # type: ignore[arg-type]
+        return parse(e, names) if isinstance(e, str) else e
 
     links = {row[0]: Link(*row) for row in t["links"]}
     programs = [Program(name, language, source, tuple(arguments), scratch, group, tuple([links[s] for s in symbols]),

@@ -77,6 +77,10 @@ def bind(self: Var, value: int) -> Var:
     return Var(self.name, self.lo, self.hi, value)
 
 
+def _int(self: Expr) -> int:
+    raise TypeError(f"[int] expected a number, got the symbolic {self}")
+
+
 def _reduce(self: Expr) -> tuple:
     return make, (self.terms, self.const)
 
@@ -84,7 +88,8 @@ def _reduce(self: Expr) -> tuple:
 for cls, methods in (
         (Expr, {"__add__": _add, "__radd__": _add, "__neg__": _neg, "__sub__": _sub, "__rsub__": _rsub,
                 "__mul__": _mul, "__rmul__": _mul, "__floordiv__": _floordiv, "__rfloordiv__": _rfloordiv,
-                "__mod__": _mod, "__rmod__": _rmod, "__reduce__": _reduce, "__str__": to_text, "__repr__": to_text}),
+                "__mod__": _mod, "__rmod__": _rmod, "__int__": _int, "__reduce__": _reduce,
+                "__str__": to_text, "__repr__": to_text}),
         (Var, {"bind": bind})):
     for name, method in methods.items():
         setattr(cls, name, method)

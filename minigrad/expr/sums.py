@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from functools import lru_cache
 from math import gcd
+from typing import Any
 
 from minigrad.expr.core import Expr, Index, Mod, Monomial, Opaque, Terms, Var, enter
 from minigrad.interned import Table
@@ -61,10 +62,11 @@ def varying(e: Expr) -> Expr:
     """`e` without its constant: what is found out about it holds for all sums that differ in that alone."""
     if not e.const:
         return e
-    found = e._varying
+    found: Any = e._varying
     if found is None:
-        found = e._varying = make(e.terms, 0)  # type: ignore[assignment]
-    return found  # type: ignore[return-value]
+        found = make(e.terms, 0)
+        e._varying = found
+    return found
 
 
 @lru_cache(maxsize=1 << 14)
@@ -177,8 +179,8 @@ def dim(e: Index) -> Index:
         factor = common_factor(factor, m)
     terms = tuple([(without(m, factor) or (), c // common) for m, c in e.terms])
     merged = {m: c for m, c in terms if m}
-    inner = build(merged, e.const // common + sum(c for m, c in terms if not m))
-    return product(factor) * common * Opaque(inner)  # type: ignore[arg-type]
+    inner: Any = build(merged, e.const // common + sum(c for m, c in terms if not m))
+    return product(factor) * common * Opaque(inner)
 
 
 def expand(e: Index) -> Index:

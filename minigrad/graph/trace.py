@@ -85,8 +85,9 @@ def trace(output: Node) -> Trace | None:
             if node.type.symbolic or node.device != device or node.kind is not None and (
                     node.kind.symbolic or node.kind.special == "call"):
                 return None
-            if (node.op is CONST or node.op is IOTA) and not node.owned and node.storage is None:
-                words.append(node.kind.number)  # type: ignore[union-attr]
+            constant = (node.op is CONST or node.op is IOTA) and not node.owned and node.storage is None
+            if constant and node.kind is not None:
+                words.append(node.kind.number)
             else:
                 words.append(-node.type.number)
                 made.operands[node] = None

@@ -44,7 +44,7 @@ class AttentionMixin(Base):
         if grouped:
             query, key, value = _group_heads(query, key, value)
             attn_mask = None if attn_mask is None else _group_mask(attn_mask, query)
-        factor = 1 / math.sqrt(width) if scale is None else as_number(  # type: ignore[arg-type]
+        factor = 1 / math.sqrt(int(width)) if scale is None else as_number(
             "scaled_dot_product_attention", "scale", scale)
         offset = None if not is_causal or prove_nonneg(causal_offset + 1 - key.shape[-2]) else causal_offset
         if not 0 <= dropout_p <= 1:

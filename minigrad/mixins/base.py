@@ -141,15 +141,15 @@ def as_number(name: str, what: str, value: Any) -> Any:
 
 
 class Base(Operations, metaclass=WithModes):
-    """A handle on a Node. `_requires_grad`: whether gradients flow to it; `grad`: a leaf's gradient, once there;
-    `_before`: the Node that stood for the present value until it was realized.
+    """A handle on a Node. `_requires_grad`: whether gradients flow to it, or a leaf's hooks; `grad`: a leaf's gradient,
+    once there; `_before`: the Node that stood for the present value until it was realized.
 
     Whatever changes these fields of a handle that others know calls `handles.changed` afterwards.
     """
 
     __slots__ = ("_node", "_requires_grad", "_grad", "_before", "__weakref__")
     _node: Node
-    _requires_grad: bool
+    _requires_grad: Any
     _grad: Self | None
     _before: ref[Node] | None
 

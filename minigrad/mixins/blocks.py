@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from minigrad.errors import MinigradError
 from minigrad.graph.blocks import block
@@ -59,7 +59,7 @@ def as_one_node(method: F) -> F:
         key = (*[isinstance(a, Base) for a in given], *options, repr(others)) if len(given) > 1 else ()
         return as_block(name, key, body, *operands)[0]
 
-    return whole  # type: ignore[return-value]
+    return cast(F, whole)
 
 
 def _is_plain(value: Any) -> bool:

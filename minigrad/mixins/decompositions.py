@@ -144,8 +144,9 @@ class DecompositionMixin(Base):
         count, size = min(rows, columns), rows + columns
         if 0 in self.shape:
             batch = self.shape[:-2]
-            return tuple([self.zeros(*batch, *shape, dtype=x.dtype, device=x.device)  # type: ignore[return-value]
-                          for shape in ((rows, count), (count,), (columns, count))])
+            left, values, right = (self.zeros(*batch, *shape, dtype=x.dtype, device=x.device)
+                                   for shape in ((rows, count), (count,), (columns, count)))
+            return left, values, right
         below = x.transpose(-1, -2).pad((0, columns, rows, 0))
         values, vectors = (below + below.transpose(-1, -2)).eigh()
         largest = vectors._cut(self.ndim - 1, size - count, size).flip(-1) * math.sqrt(2)

@@ -123,7 +123,7 @@ class HookMixin(Base):
         else:
             parts[when][number] = hook
         if now:
-            self._requires_grad = LeafHooks(**parts) if any(parts.values()) else True  # type: ignore[assignment]
+            self._requires_grad = LeafHooks(**parts) if any(parts.values()) else True
             changed_by_user(self)
 
     def retain_grad(self) -> None:

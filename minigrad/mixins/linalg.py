@@ -174,7 +174,7 @@ class LinalgMixin(Base):
             raise ShapeError(f"[conv_transpose2d] expected x [N, Cin, ...] and weight [Cin, Cout/{groups}, ...], "
                              f"got {list(self.shape)} and {list(weight.shape)}")
         in_channels, per_group, *taken = weight.shape
-        kernel = tuple([int(k) for k in taken])  # type: ignore[arg-type]
+        kernel = tuple([int(k) for k in taken])
         name = "conv_transpose2d"
         strides, dilations = per_axis(name, stride, n), per_axis(name, dilation, n)
         extra = per_axis(name, output_padding, n)

@@ -69,7 +69,7 @@ class LossMixin(Base):
         loss = logs._picked("cross_entropy", target, ignore_index, weight)
         total = loss[0] * (1 - smoothing)
         if smoothing:
-            spread = -(logs * weight).sum(axis) * (smoothing / int(self.shape[axis]))  # type: ignore[arg-type]
+            spread = -(logs * weight).sum(axis) * (smoothing / int(self.shape[axis]))
             total = total + (spread if ignore_index is None else target.ne(ignore_index).where(spread, 0))
         return total.sum() / loss[1].sum() if reduction == "mean" else reduced(total, reduction)
 

@@ -79,11 +79,11 @@ class MovementMixin(Base):
         middle = B.numel(self.shape[a:b + 1])
         return self.reshape(*self.shape[:a], middle, *self.shape[b + 1:])
 
-    def unflatten(self, dim: int, sizes: Sequence[Index]) -> Self:
+    def unflatten(self, dim: int, sizes: Index | Sequence[Index]) -> Self:
         """One axis as several, of which one may be -1."""
         a = as_axis("unflatten", dim, self.ndim)
         given = sizes
-        sizes = list(sizes) if isinstance(sizes, (tuple, list)) else [sizes]  # type: ignore[list-item]
+        sizes = list(sizes) if isinstance(sizes, Sequence) else [sizes]
         if -1 in sizes:
             known = product([s for s in sizes if s != -1])
             sizes[sizes.index(-1)] = self.shape[a] // known if known != 0 else 0
@@ -239,7 +239,8 @@ class MovementMixin(Base):
             groups = [parts[i:i + _CAT_AT_ONCE] for i in range(0, len(parts), _CAT_AT_ONCE)]
             parts = [g[0].cat(*g[1:], dim=a).contiguous() for g in groups]
         total = sum([p.shape[a] for p in parts], start=0)
-        node, start = None, 0
+        start: Index = 0
+        node: Any = None
         # -0.0 is the identity of addition: nothing that is joined changes, not even its sign of zero.
         fill = -0.0 if common.is_float else 0
         for p in parts:
@@ -248,7 +249,7 @@ class MovementMixin(Base):
             padded = B.pad(p._node, pads, fill)
             node = padded if node is None else (B.add if common.kind != "b" else B.or_)(node, padded)
             start = stop
-        return self._wrap(node, *parts)  # type: ignore[arg-type]
+        return self._wrap(node, *parts)
 
     concat = cat
 

@@ -151,5 +151,5 @@ class ProtocolMixin(Base):
         return _unpickled, (type(self), plain.numpy(), self.dtype.name, self.device, self._is_leaf() or None)
 
 
-def _unpickled(kind: type, array: np.ndarray, dtype: str, device: str, requires_grad: bool | None) -> Any:
-    return kind.from_blob(array, dtype, device)._set_requires_grad(requires_grad)  # type: ignore[attr-defined]
+def _unpickled(kind: type[Base], array: np.ndarray, dtype: str, device: str, requires_grad: bool | None) -> Any:
+    return kind.from_blob(array, dtype, device)._set_requires_grad(requires_grad)

@@ -184,16 +184,17 @@ class ResamplingMixin(Base):
 
     def _at(self, places: list[Self]) -> Self:
         """Elements [N, C, ...] at whole places [N, ...], one per axis, 0 outside."""
-        inside, flat = None, None
+        inside: Any = None
+        flat: Any = None
         for place, length in zip(places, self.shape[2:], strict=True):
             fits = (place >= 0).bitwise_and(place <= length - 1)
             inside = fits if inside is None else inside.bitwise_and(fits)
         for place, length in zip(places, self.shape[2:], strict=True):
-            known = inside.where(place, 0).int()  # type: ignore[union-attr]
+            known = inside.where(place, 0).int()
             flat = known if flat is None else flat * length + known
-        index = flat.flatten(1).unsqueeze(1).expand(*self.shape[:2], -1)  # type: ignore[union-attr]
-        found = self.flatten(2)._gather(2, index).reshape(*self.shape[:2], *flat.shape[1:])  # type: ignore[union-attr]
-        return inside.unsqueeze(1).where(found, 0)  # type: ignore[union-attr]
+        index = flat.flatten(1).unsqueeze(1).expand(*self.shape[:2], -1)
+        found = self.flatten(2)._gather(2, index).reshape(*self.shape[:2], *flat.shape[1:])
+        return inside.unsqueeze(1).where(found, 0)
 
     def affine_grid(self, size: Sequence[int], align_corners: bool = False) -> Self:
         """The grid [N, H, W, 2] of `grid_sample` for affine maps x [N, 2, 3] and a size (N, C, H, W)."""

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce, wraps
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from minigrad.dtype import DType, float32, promote
 from minigrad.mixins.base import Base
@@ -29,7 +29,7 @@ def rounded_once(method: Method) -> Method:
         result = method(_widened(self), *map(_widened, args), **{k: _widened(v) for k, v in options.items()})
         return tuple([_narrowed(r, kind) for r in result]) if type(result) is tuple else _narrowed(result, kind)
 
-    return wide  # type: ignore[return-value]
+    return cast(Method, wide)
 
 
 def _widened(value: Any) -> Any:

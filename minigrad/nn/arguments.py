@@ -53,9 +53,9 @@ def _checks(function: Callable[..., Any]) -> tuple[inspect.Signature, _Checks]:
     return signature, found
 
 
-def check_arguments(kind: type, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+def check_arguments(kind: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
     """Raises DTypeError where an argument of a layer of this library is of another type than its annotation says."""
-    function = kind.__init__  # type: ignore[misc]
+    function = kind.__init__
     if not getattr(function, "__module__", "").startswith("minigrad."):
         return
     signature, checks = _checks(function)

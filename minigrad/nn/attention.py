@@ -141,7 +141,7 @@ def _weights(query: Tensor, key: Tensor | None, value: Tensor | None, weight: Te
              mask: Tensor | None, heads: int) -> Tensor:
     """The weights of each head [N, heads, L, S]."""
     q, k, _ = _heads(query, key, value, weight, bias, heads)
-    scores = q @ k.transpose(-1, -2) * (1 / math.sqrt(q.shape[-1]))  # type: ignore[arg-type]
+    scores = q @ k.transpose(-1, -2) * (1 / math.sqrt(int(q.shape[-1])))
     if mask is not None:
         scores = mask.where(scores, -math.inf) if mask.dtype is bool_ else scores + mask
     return softmax_of_kept(scores)

@@ -204,7 +204,7 @@ def instance_norm(input: Tensor, running_mean: Tensor | None = None, running_var
     for kept, found in ((running_mean, seen.mean((0, 2))), (running_var, seen.var(2).mean(0))):
         if kept is not None:
             kept.assign(kept.moved(found, momentum))
-    return group_norm(input, int(input.shape[1]), weight, bias, eps)  # type: ignore[arg-type]
+    return group_norm(input, int(input.shape[1]), weight, bias, eps)
 
 
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:

@@ -91,10 +91,10 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     """Weights [out, in, *kernel] of a convolution that gives its input back: in each group, 1 in the kernel's middle
     from channel i to channel i."""
-    if as_tensor("dirac_", tensor).ndim < 3 or int(tensor.shape[0]) % groups:  # type: ignore[arg-type]
+    if as_tensor("dirac_", tensor).ndim < 3 or int(tensor.shape[0]) % groups:
         raise ShapeError(f"[dirac_] expected weights [out, in, ...] with out divisible by {groups}, got "
                          f"{list(tensor.shape)}")
-    outs, ins, *kernel = (int(n) for n in tensor.shape)  # type: ignore[arg-type]
+    outs, ins, *kernel = (int(n) for n in tensor.shape)
     same = Tensor.eye(outs // groups, ins, device=tensor.device).repeat(groups, 1)
     same = same.reshape(outs, ins, *[1] * len(kernel))
     pads = tuple([p for n in kernel[::-1] for p in (n // 2, n - n // 2 - 1)])
@@ -135,7 +135,7 @@ def _deviation(name: str, tensor: Tensor, a: float, mode: str, nonlinearity: str
 def _fans(name: str, tensor: Tensor) -> tuple[int, int]:
     if as_tensor(name, tensor).ndim < 2:
         raise ShapeError(f"[{name}] expected weights [out, in, ...], got {list(tensor.shape)}")
-    outs, ins, *kernel = (int(n) for n in tensor.shape)  # type: ignore[arg-type]
+    outs, ins, *kernel = (int(n) for n in tensor.shape)
     return ins * math.prod(kernel), outs * math.prod(kernel)
 
 

@@ -41,7 +41,8 @@ class _Lazy(Layer):
         for t in vars(made).values():
             if isinstance(t, Tensor):
                 t.to_(x.device)
-        self.__class__ = self.plain  # type: ignore[assignment]
+        made_of: Any = self.plain
+        self.__class__ = made_of
         del self._made_with
         vars(self).update(vars(made))
         return self(*args, **options)

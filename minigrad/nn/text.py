@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from minigrad.errors import present
+
 _POOL = "kernel_size= stride/kernel_size= padding="
 _NORM = "num_features eps= momentum= affine= bias= track_running_stats="
 _CONVOLUTION = "kernel_size:= stride:= padding:? dilation:? output_padding:? groups? bias? padding_mode?"
@@ -68,7 +70,7 @@ def text_of_layer(layer: Any) -> str:
 
 
 def _word(word: str, axes: int, given: dict[str, Any], defaults: dict[str, Any]) -> str:
-    names, counts, sign = re.fullmatch(r"([\w/]+)(:*)([=?]?)", word).groups()  # type: ignore[union-attr]
+    names, counts, sign = present(re.fullmatch(r"([\w/]+)(:*)([=?]?)", word), f"[text] {word}").groups()
     name, _, other = names.partition("/")
     if name not in given and not other and name != "bias":
         return ""

@@ -172,12 +172,12 @@ def _reflected(x: Node) -> Node:
 def _q(x: Node) -> Node:
     m = _reflected(x)
     rows, columns = x.shape[1:]
-    count = min(rows, columns)  # type: ignore[type-var]
+    count = min(int(rows), int(columns))
     return transposed(cut(cut(m, 2, columns, columns + rows), 1, 0, count))
 
 
 def _r(x: Node) -> Node:
-    count = min(x.shape[1], x.shape[2])  # type: ignore[type-var]
+    count = min(int(x.shape[1]), int(x.shape[2]))
     top = cut(cut(_reflected(x), 2, 0, x.shape[2]), 1, 0, count)
     return B.where(B.le(ramp(top, 1), ramp(top, 2)), top, filled(top, 0))
 
@@ -201,12 +201,12 @@ def _r_vjp(node: Node, g: Node) -> tuple[Node]:
 
 def _q_infer(shapes: Matrices, dtypes: Sequence[DType]) -> tuple[Shape, DType]:
     batch, rows, columns = shapes[0]
-    return (batch, rows, min(rows, columns)), dtypes[0]  # type: ignore[type-var]
+    return (batch, rows, min(int(rows), int(columns))), dtypes[0]
 
 
 def _r_infer(shapes: Matrices, dtypes: Sequence[DType]) -> tuple[Shape, DType]:
     batch, rows, columns = shapes[0]
-    return (batch, min(rows, columns), columns), dtypes[0]  # type: ignore[type-var]
+    return (batch, min(int(rows), int(columns)), columns), dtypes[0]
 
 
 INVERSE = composite("inverse", lambda shapes, dtypes: (shapes[0], dtypes[0]), _inverse, _inverse_vjp)

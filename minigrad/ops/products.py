@@ -150,7 +150,7 @@ class _Form(NamedTuple):
 def _form(x: Shape, w: Shape, groups: int, steps: Steps) -> _Form:
     out_channels, depth, *kernel = w
     n = len(kernel)
-    positions = window_lengths("conv2d", x[2:], tuple(kernel), *steps)  # type: ignore[arg-type]
+    positions = window_lengths("conv2d", x[2:], tuple(map(int, kernel)), *steps)
     per_group = out_channels // groups
     return _Form((*x[:2], *positions, *kernel), (x[0], groups, 1, depth, *positions, *kernel),
                  (1, groups, per_group, depth, *[1] * n, *kernel), (x[0], out_channels, *positions),
@@ -166,7 +166,7 @@ def _spatial(rank: int) -> Axes:
 
 
 def _windows(x: Node, kernel: Sequence[Index], steps: Steps) -> Node:
-    return B.window(x, _spatial(len(x.shape)), tuple(kernel), *steps)  # type: ignore[arg-type]
+    return B.window(x, _spatial(len(x.shape)), tuple(map(int, kernel)), *steps)
 
 
 def _conv(x: Node, w: Node, bias: Node | None = None, *, groups: int, steps: Steps, wide: DType) -> Node:
@@ -188,9 +188,9 @@ def _conv_vjp(node: Node, g: Node) -> tuple[Node, ...]:
 def _conv_gradient_x(w: Node, g: Node, to: Shape, groups: int, steps: Steps) -> Node:
     form = _form(to, w.shape, groups, steps)
     windows = B.reshape(_contract_gradient(_sums(g, form), B.reshape(w, form.w), form.x, form.axes), form.windows)
-    axes, kernel = _spatial(len(to)), tuple(w.shape[2:])
-    plain = B.window_is_reshape(to, axes, kernel, steps.stride, steps.padding)  # type: ignore[arg-type]
-    return B.reshape(windows, to) if plain else B.unwindow(windows, axes, kernel, *steps, to[2:])  # type: ignore
+    axes, kernel = _spatial(len(to)), tuple(map(int, w.shape[2:]))
+    plain = B.window_is_reshape(to, axes, kernel, steps.stride, steps.padding)
+    return B.reshape(windows, to) if plain else B.unwindow(windows, axes, kernel, *steps, to[2:])
 
 
 def _conv_gradient_w(x: Node, g: Node, to: Shape, groups: int, steps: Steps) -> Node:

@@ -105,7 +105,7 @@ def orthogonal(x: Tensor, steps: int = 5, eps: float = 1e-7) -> Tensor:
     x = a x + (b y + c y @ y) @ x with y = x @ x.T, from x over its norm."""
     a, b, c = _QUINTIC
     rows, columns = x.shape
-    wide = rows <= columns  # type: ignore[operator]
+    wide = int(rows) <= int(columns)
     x = x if wide else x.T
     x = x / (x.norm() + eps)
     for _ in range(steps):

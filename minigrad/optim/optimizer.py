@@ -73,7 +73,8 @@ class Optimizer(metaclass=_Made):
                                 f"{[list(g) for g in params]}")
         own = [{name: value for name, value in g.items() if name != "params"} for g in params]
         members = [cls(g["params"], *args, **{**options, **o}) for g, o in zip(params, own, strict=True)]
-        return OptimizerGroup(*members)  # type: ignore[return-value]
+        group: Any = OptimizerGroup(*members)
+        return group
 
     def __init__(self, params: Params, lr: float | Tensor, **options: Any):
         unique = given_parameters(type(self).__name__, params)

@@ -79,10 +79,10 @@ class Executable:
                                 f"got {len(arguments)}")
         flat: list[Any] = []
         for value, itemsize in zip(arguments, self.itemsizes, strict=True):
-            if itemsize:
-                if value.handle is None or value.offset % itemsize:  # type: ignore[union-attr]
+            if isinstance(value, Buffer):
+                if value.handle is None or value.offset % itemsize:
                     raise InternalError(f"[launch] expected live memory at a multiple of {itemsize} bytes, got {value}")
-                flat += (value.handle, value.offset // itemsize)  # type: ignore[union-attr]
+                flat += (value.handle, value.offset // itemsize)
             else:
                 flat.append(value)
         flat.append(extent)

@@ -62,13 +62,13 @@ def chains_of(launches: list[Planned], most: int) -> list[range]:
     found: list[range] = []
     start, memories = 0, set[int]()
     for k, p in enumerate([*launches, None]):
-        fits = p is not None and _may_join(p) and uses[p.executable] >= USES
-        if not fits or len(memories | set(p.memories)) > most:  # type: ignore[union-attr]
+        joins = p if p is not None and _may_join(p) and uses[p.executable] >= USES else None
+        if joins is None or len(memories | set(joins.memories)) > most:
             if k - start > 1:
                 found.append(range(start, k))
             start, memories = k, set()
-        if fits:
-            memories |= set(p.memories)  # type: ignore[union-attr]
+        if joins is not None:
+            memories |= set(joins.memories)
         else:
             start = k + 1
     return found if sum([len(chain) - 1 for chain in found]) >= SAVED else []

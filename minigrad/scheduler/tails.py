@@ -99,5 +99,5 @@ def follows(read: Index, stored: Index) -> bool:
     """The same index, or a reduction variable that runs over all of it."""
     if read == stored:
         return True
-    whole = isinstance(read, Var) and isinstance(stored, Var) and read.name.startswith("r")
-    return whole and size(read.hi) == size(stored.hi) and read.hi == stored.hi  # type: ignore[union-attr]
+    return isinstance(read, Var) and isinstance(stored, Var) and read.name.startswith("r") and \
+        size(read.hi) == size(stored.hi) and read.hi == stored.hi

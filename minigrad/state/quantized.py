@@ -17,6 +17,7 @@ meet in few sets of the first-level cache, are a line further apart in memory: t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -107,8 +108,8 @@ class QuantizedTensor:
         parts = [None if t is None else _panels(_rows(t.numpy())[:self.shape[0]][order])
                  for t in (self.words, self.scales, self.minimums)]
         device = self.words.device
-        made = [None if part is None else _stored(part, device) for part in parts]
-        return QuantizedTensor(self.kind, (len(order), self.shape[1]), *made)  # type: ignore[arg-type]
+        made: list[Any] = [None if part is None else _stored(part, device) for part in parts]
+        return QuantizedTensor(self.kind, (len(order), self.shape[1]), *made)
 
     def nbytes(self) -> int:
         """Bytes of the weights: 34, 18 or 20 per block."""

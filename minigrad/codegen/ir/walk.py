@@ -21,12 +21,11 @@ def _collect(body: Iterable[Stmt], found: list[Stmt]) -> None:
     """Goes as deep as loops and branches are nested."""
     for s in body:
         found.append(s)
-        kind = type(s)
-        if kind is Loop:
-            _collect(s.body, found)  # type: ignore[union-attr]
-        elif kind is If:
-            _collect(s.then, found)  # type: ignore[union-attr]
-            _collect(s.otherwise, found)  # type: ignore[union-attr]
+        if type(s) is Loop:
+            _collect(s.body, found)
+        elif type(s) is If:
+            _collect(s.then, found)
+            _collect(s.otherwise, found)
 
 
 def blocks(s: Stmt) -> tuple[Body, ...]:

@@ -73,7 +73,8 @@ def merged(scope: tuple[Var, ...], expressions: Sequence[Index]) -> tuple[tuple[
     for v, to in mapping.items():
         if to is v:
             mapping[v] = Var(v.name, 0, extents[v] - 1)
-    return tuple([mapping.get(v, v) for v in scope if v in extents]), mapping  # type: ignore[misc]
+    left = [mapping.get(v, v) for v in scope if v in extents]
+    return tuple([v for v in left if isinstance(v, Var)]), mapping
 
 
 def _pair(extents: dict[Var, Index], steps: dict[Var, list[Index | None]]) -> tuple[Var, Var] | None:

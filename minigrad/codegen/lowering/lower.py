@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from minigrad.codegen.kernel import Define, Kernel, Param, Scalar, Store
 from minigrad.codegen.lowering.arrange import arrange
@@ -122,12 +123,12 @@ class Lowering:
             return cast(cast(self.element(node.inputs[1], at), node.dtype), node.dtype.compute)
         raise InternalError(f"[lower] {op.name} cannot be part of a fused kernel")
 
-    def constant(self, value: object, dtype: DType) -> Value:
+    def constant(self, value: Any, dtype: DType) -> Value:
         if isinstance(value, Expr):
             return cast(index(value, int64), dtype.compute)
         if self.lift and dtype.is_float and value == value and value not in LIFTED_NEVER:  # NaN stays too
-            return local(self.scalar(float(value), dtype.compute).name, dtype.compute)  # type: ignore[arg-type]
-        return const(value, dtype.compute)  # type: ignore[arg-type]
+            return local(self.scalar(float(value), dtype.compute).name, dtype.compute)
+        return const(value, dtype.compute)
 
     def scalar(self, number: Node | float, dtype: DType) -> Scalar:
         found = self.scalars.get((number, dtype))
@@ -163,8 +164,8 @@ class Lowering:
             else:
                 over.append(self.fresh(extent))
                 inner.append(over[-1])
-        monoid = node.op.lower.monoid  # type: ignore[union-attr]
-        value = merge_reduce(monoid, tuple(over), self.element(source, tuple(inner)))
+        lower: Any = node.op.lower
+        value = merge_reduce(lower.monoid, tuple(over), self.element(source, tuple(inner)))
         return self.name_reduction(node, at, value) if value.op == "reduce" or node in self.kept else value
 
     def name_reduction(self, node: Node, at: tuple[Index, ...], value: Value) -> Value:

@@ -67,7 +67,7 @@ def _period(m: Mod, v: Var) -> int | None:
     period = None
     for atoms, c in m.a.terms if not isinstance(m.a, int) else ():
         if atoms == (v,):
-            period = m.b // gcd(c, m.b)  # type: ignore[operator, arg-type]
+            period = int(m.b) // gcd(c, int(m.b))
         elif any(v in variables(a) for a in atoms):
             return None
     return period

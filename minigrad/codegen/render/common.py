@@ -104,13 +104,13 @@ class Emitter(ValueEmitter):
             if self.brief:
                 self.brief = {}
             kind = type(s)
-            if kind is Store:
-                self.store(s)  # type: ignore[arg-type]
+            if type(s) is Store:
+                self.store(s)
                 continue
             if not own and (kind is Let or kind is Alloc):
                 self.locals, self.memory, own = dict(locals_), dict(memory), True
-            if kind is Let:
-                self.locals[s.name] = self.value(s.value)  # type: ignore[union-attr]
+            if type(s) is Let:
+                self.locals[s.name] = self.value(s.value)
             elif isinstance(s, Loop):
                 self.loop(s)
             elif isinstance(s, If):

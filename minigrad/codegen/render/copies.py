@@ -75,11 +75,11 @@ class CopyEmitter(Placer):
     def at(self, e: Index) -> Index:
         """An index as it is in this copy."""
         copy = self.copy
-        if not copy or type(e) is int:
+        if not copy or isinstance(e, int):
             return e
         form = self.forms.get(e)
         if form is None:
-            form = self.forms[e] = self.form_of(e)  # type: ignore[arg-type]
+            form = self.forms[e] = self.form_of(e)
         constant = 0
         for v, step in form.steps:
             number = copy[v]

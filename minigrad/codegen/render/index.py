@@ -36,9 +36,9 @@ class IndexEmitter(CopyEmitter):
 
     def sums(self, e: Index, lane: int | None = None) -> tuple[list[Ref], int]:
         """`e` as one partial sum per loop level, outermost first, and its constant; `lane` is the lane's number."""
-        if type(e) is int:
+        if isinstance(e, int):
             return [], e
-        whole: Index = varying(e)  # type: ignore[arg-type]
+        whole: Index = varying(e)
         key = "sums", whole, lane
         found = self.memo.get(key)
         if found is None:
@@ -54,7 +54,7 @@ class IndexEmitter(CopyEmitter):
                 found = ([], whole) if isinstance(whole, int) else (self.by_level(whole, lane), 0)
             if plain:
                 self.memo[key] = found
-        return found[0], found[1] + e.const  # type: ignore[union-attr]
+        return found[0], found[1] + e.const
 
     def by_level(self, e: Expr, lane: int | None) -> list[Ref]:
         """The terms of `e` as one sum per loop level, outermost first."""
@@ -182,8 +182,9 @@ class IndexEmitter(CopyEmitter):
         if self.lane is None or isinstance(e, int) or value_atoms(e):
             return None
         rest = subs(e, {self.lane: self.first_lane})
-        steps = [subs(e, {self.lane: self.first_lane + i}) - rest for i in range(self.real_width)]
-        return (rest, steps) if all(isinstance(s, int) for s in steps) else None  # type: ignore[return-value]
+        moved = [subs(e, {self.lane: self.first_lane + i}) - rest for i in range(self.real_width)]
+        steps = [step for step in moved if isinstance(step, int)]
+        return (rest, steps) if len(steps) == len(moved) else None
 
     # ---- offsets ----
 

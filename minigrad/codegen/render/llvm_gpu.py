@@ -172,7 +172,7 @@ class GpuLlvmEmitter(LlvmEmitter):
             memory = self.memory[name]
             if memory.place == "register":
                 first = self.slot(memory, offset)
-                args += [f"{self.private} {slot}" for slot in memory.slots[first:first + param.size]]  # type: ignore
+                args += [f"{self.private} {slot}" for slot in memory.slots[first:first + int(param.size)]]
             else:
                 args.append(f"ptr {self.pointer(memory, offset).text}")
         args += [f"i64 {self.index(e).text}" for e in s.dims]

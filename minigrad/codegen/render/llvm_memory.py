@@ -37,13 +37,13 @@ class LlvmMemory(LlvmInstructions):
         multiply-adds need.
         """
         kind = memory_type(memory.dtype)
-        whole, constant = (0, offset) if type(offset) is int else (varying(offset), offset.const)  # type: ignore
+        whole, constant = (0, offset) if isinstance(offset, int) else (varying(offset), offset.const)
         key = memory.text, whole, lane
         found = self.memo.get(key)
         if found is None:
             p = Ref(memory.text, memory.dtype)
             row = self.row_of(whole) if self.least_level else None
-            sums, extra = self.sums(offset if row is None else row[0] + offset.const, lane)  # type: ignore[union-attr]
+            sums, extra = self.sums(offset if row is None else row[0] + constant, lane)
             if row is not None or len(sums) > 1 and sums[0].level == 0:
                 last = len(sums) - self.in_tile
                 for part in sums[row is None:last]:
@@ -74,11 +74,11 @@ class LlvmMemory(LlvmInstructions):
 
     def row_of(self, e: Index) -> tuple[Index, tuple[tuple[Atom, ...], int]] | None:
         """(rest, term) with e = rest + term, which is all that is made of arguments alone; None if there is no such."""
-        if type(e) is int:
+        if isinstance(e, int):
             return None
-        fixed = [t for t in e.terms  # type: ignore[union-attr]
+        fixed = [t for t in e.terms
                  if all([type(a) is Var and a in self.variables and self.variables[a].level == 0 for a in t[0]])]
-        if len(fixed) != 1 or len(e.terms) == 1 or fixed[0][1] < 1:  # type: ignore[union-attr]
+        if len(fixed) != 1 or len(e.terms) == 1 or fixed[0][1] < 1:
             return None
         return e - product(fixed[0][0]) * fixed[0][1], fixed[0]
 

@@ -166,7 +166,7 @@ class OpenclEmitter(OpenclMemory):
         for (buffer, offset), param in zip(s.buffers, meaning.buffers, strict=True):
             memory = self.memory[buffer]
             if memory.place == "register":
-                args += [f"&{memory.slots[self.slot(memory, offset + i)]}" for i in range(param.size)]  # type: ignore
+                args += [f"&{memory.slots[self.slot(memory, offset + i)]}" for i in range(int(param.size))]
             else:
                 args.append(f"{memory.text} + {self.index(offset).text}")
         args += [self.value(v).text for v in s.scalars]

@@ -71,7 +71,7 @@ def _has_serial(loop: Loop) -> bool:
 def _in_part(s: Loop, copies: int, used: set[str]) -> list[Stmt]:
     """The loop with `copies` iterations written out in each; all of them where there are no more."""
     trips = s.stop - s.start
-    if isinstance(s.start, int) and isinstance(s.stop, int) and trips <= copies:  # type: ignore[operator]
+    if isinstance(trips, int) and isinstance(s.start, int) and trips <= copies:
         return [Loop(s.var, s.start, s.stop, "unroll", s.body)]
     whole: Index = trips // copies
     block, copy = Var(s.var.name + "_b", 0, max(bounds(whole)[1] - 1, 0)), Var(s.var.name + "_u", 0, copies - 1)

@@ -28,8 +28,7 @@ def inline_calls(function: Function, kept: Callable[[Microkernel], bool] = lambd
     def body(statements: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         made: list[Stmt] = []
         for s in statements:
-            inline = isinstance(s, Call) and not kept(s.kernel)
-            made += inlined(s, used) if inline else (map_blocks(s, body),)  # type: ignore[arg-type]
+            made += inlined(s, used) if isinstance(s, Call) and not kept(s.kernel) else (map_blocks(s, body),)
         return tuple(made)
 
     return map_function(function, body)
