@@ -92,7 +92,7 @@ def interleave(sides: list[Side], schedule: Schedule) -> None:
 def _enough(done: int, spent: float, schedule: Schedule) -> bool:
     if schedule.rounds is not None:
         return done >= schedule.rounds
-    return done >= MOST or done >= FEWEST and spent >= schedule.row_s
+    return done >= MOST or (done >= FEWEST and spent >= schedule.row_s)
 
 
 def _prepare(side: Side, clock: Callable[[], float]) -> None:

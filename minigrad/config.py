@@ -81,7 +81,7 @@ class Config:
 
     def __post_init__(self) -> None:
         for name in (self.device, *self.test_devices):
-            if not isinstance(name, str) or not DEVICE_NAME.fullmatch(name) and name not in added_devices:
+            if not isinstance(name, str) or (not DEVICE_NAME.fullmatch(name) and name not in added_devices):
                 expected = "a device CPU, NUMPY, CL or CL:<index or part of a name>"
                 raise ConfigError(f"[config] expected {expected}, got {name!r}")
         limits = (("threads", 1, 1024), ("cache_limit_mb", 0, 1 << 20), ("packed_mb", 0, 1 << 20),

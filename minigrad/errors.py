@@ -72,7 +72,7 @@ class InternalError(Exception):
     def __str__(self) -> str:
         lines = [self.message, "This is an error of minigrad itself, not of the program that met it. Please report it "
                                "with this text, what `python -m minigrad devices` prints, and the program, if you can."]
-        return "\n".join(lines + [f"The kernel:\n{self.kernel}"] if self.kernel else lines)
+        return "\n".join([*lines, f"The kernel:\n{self.kernel}"] if self.kernel else lines)
 
 
 def present(value: _T | None, what: str) -> _T:

@@ -7,6 +7,7 @@ Singular matrices give infinities or NaN where PyTorch raises: nothing is read t
 """
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -98,13 +99,13 @@ def vector_norm(x: Tensor, ord: Any = 2, dim: Axis = None, keepdim: bool = False
     return as_tensor("vector_norm", x)._vector_norm("vector_norm", ord, dim, keepdim, dtype)
 
 
-def matrix_norm(A: Tensor, ord: Any = "fro", dim: Sequence[int] = (-2, -1), keepdim: bool = False, *,  # noqa: N803
+def matrix_norm(A: Tensor, ord: Any = "fro", dim: Sequence[int] = (-2, -1), keepdim: bool = False, *,
                 dtype: DType | str | None = None) -> Tensor:
     """The norm of the matrices over two axes: 'fro', 'nuc', inf, -inf, 1, -1, 2 or -2."""
     return as_tensor("matrix_norm", A)._matrix_norm("matrix_norm", ord, dim, keepdim, dtype)
 
 
-def norm(A: Tensor, ord: Any = None, dim: Axis = None, keepdim: bool = False, *,  # noqa: N803
+def norm(A: Tensor, ord: Any = None, dim: Axis = None, keepdim: bool = False, *,
          dtype: DType | str | None = None) -> Tensor:
     """`vector_norm` over one axis or, without `ord`, over those given, else over all; with `ord` `matrix_norm` over two
     axes, or of a matrix."""
@@ -118,7 +119,7 @@ def norm(A: Tensor, ord: Any = None, dim: Axis = None, keepdim: bool = False, *,
     return A._matrix_norm("norm", ord, (0, 1) if dim is None else dim, keepdim, dtype)
 
 
-def cond(A: Tensor, p: Any = None) -> Tensor:  # noqa: N803
+def cond(A: Tensor, p: Any = None) -> Tensor:
     """The norm of matrices times that of their inverses, 2 unless told; infinite for singular ones."""
     wide = as_tensor("cond", A)._in_double()
     if p in (None, 2, -2):
@@ -133,17 +134,17 @@ def cond(A: Tensor, p: Any = None) -> Tensor:  # noqa: N803
     return (found.isnan().bitwise_and(A.isfinite().all((-2, -1)))).where(math.inf, found)
 
 
-def matrix_rank(A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: Any = None,  # noqa: N803
+def matrix_rank(A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: Any = None,
                 rtol: Any = None) -> Tensor:
     """The number of singular values that are more than max(atol, rtol * the largest), int64; see `pinv`."""
-    rows, columns = as_tensor("matrix_rank", A)._sizes_of_matrices("matrix_rank")
+    as_tensor("matrix_rank", A)._sizes_of_matrices("matrix_rank")
     if 0 in A.shape:
         return A.new_zeros(*A.shape[:-2], dtype=int64)
     atol, rtol = _tolerances(A, atol if tol is None else tol, rtol if tol is None else 0.0)
     return A._as_float().detach()._large_singular_values(atol, rtol, hermitian)[0].sum(-1)
 
 
-def _tolerances(A: Tensor, atol: Any, rtol: Any) -> tuple[Any, Any]:  # noqa: N803
+def _tolerances(A: Tensor, atol: Any, rtol: Any) -> tuple[Any, Any]:
     """(atol, rtol): 0 and, where atol is 0 too, the larger side times the type's rounding."""
     default = max(A._sizes_of_matrices("pinv")) * epsilon(A._as_float().dtype)
     if rtol is None and isinstance(atol, Tensor):
@@ -156,28 +157,28 @@ def _tolerances(A: Tensor, atol: Any, rtol: Any) -> tuple[Any, Any]:  # noqa: N8
 # Decompositions
 
 
-def svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None) -> Svd:  # noqa: N803
+def svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None) -> Svd:
     """(U, S, Vh) of matrices; see `Tensor.svd`."""
     u, s, v = as_tensor("svd", A).svd(some=not full_matrices)
     return Svd(u, s, v.transpose(-1, -2))
 
 
-def svdvals(A: Tensor, *, driver: str | None = None) -> Tensor:  # noqa: N803
+def svdvals(A: Tensor, *, driver: str | None = None) -> Tensor:
     """The singular values of matrices [..., M, N], [..., min(M, N)] in descending order."""
     return as_tensor("svdvals", A).svd()[1]
 
 
-def eigh(A: Tensor, UPLO: str = "L") -> Eigh:  # noqa: N803
+def eigh(A: Tensor, UPLO: str = "L") -> Eigh:
     """Eigenvalues and vectors of symmetric matrices; see `Tensor.eigh`."""
     return Eigh(*as_tensor("eigh", A).eigh(UPLO))
 
 
-def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:  # noqa: N803
+def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
     """The eigenvalues of `eigh`."""
     return as_tensor("eigvalsh", A).eigvalsh(UPLO)
 
 
-def qr(A: Tensor, mode: str = "reduced") -> Qr:  # noqa: N803
+def qr(A: Tensor, mode: str = "reduced") -> Qr:
     """(Q, R) of matrices; `mode` 'complete' gives all columns of Q, 'r' none. See `Tensor.qr`."""
     if mode not in ("reduced", "complete", "r"):
         raise ShapeError(f"[qr] expected mode 'reduced', 'complete' or 'r', got {mode!r}")
@@ -185,41 +186,41 @@ def qr(A: Tensor, mode: str = "reduced") -> Qr:  # noqa: N803
     return Qr(q.new_zeros(0) if mode == "r" else q, r)
 
 
-def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:  # noqa: N803
+def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
     """L of symmetric positive definite matrices; see `Tensor.cholesky`."""
     return as_tensor("cholesky", A).cholesky(upper)
 
 
-def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> Ex:  # noqa: N803
+def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> Ex:
     """(`cholesky`, info)."""
     found = cholesky(A, upper=upper)
     return Ex(found, _first(found.detach().diagonal(0, -2, -1).isnan()))
 
 
-def lu(A: Tensor, *, pivot: bool = True) -> Lu:  # noqa: N803
+def lu(A: Tensor, *, pivot: bool = True) -> Lu:
     """(P, L, U) of matrices; see `Tensor.lu` and `Tensor.lu_unpack`."""
     factors, pivots = as_tensor("lu", A).lu(pivot)
     return Lu(*factors.lu_unpack(pivots))
 
 
-def lu_factor(A: Tensor, *, pivot: bool = True) -> LuFactor:  # noqa: N803
+def lu_factor(A: Tensor, *, pivot: bool = True) -> LuFactor:
     """(LU, pivots) of matrices; see `Tensor.lu`."""
     factors, pivots = as_tensor("lu_factor", A).lu(pivot)
     return LuFactor(factors, pivots)
 
 
-def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -> LuFactorEx:  # noqa: N803
+def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -> LuFactorEx:
     """(LU, pivots, info)."""
     return LuFactorEx(*as_tensor("lu_factor", A).lu(pivot, get_infos=True))
 
 
-def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True,  # noqa: N803
+def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True,
              adjoint: bool = False) -> Tensor:
     """X of A @ X = B for the factors of A, of A.T with `adjoint`, and X of X @ A = B without `left`."""
     return as_tensor("lu_solve", B)._lu_solve(LU, pivots, left, adjoint)
 
 
-def householder_product(A: Tensor, tau: Tensor) -> Tensor:  # noqa: N803
+def householder_product(A: Tensor, tau: Tensor) -> Tensor:
     """The first columns of the product of reflections; see `Tensor.orgqr`."""
     return as_tensor("householder_product", A).orgqr(tau)
 
@@ -232,21 +233,21 @@ def _first(bad: Tensor) -> Tensor:
 # Inverses and what is solved
 
 
-def inv(A: Tensor) -> Tensor:  # noqa: N803
+def inv(A: Tensor) -> Tensor:
     """The inverse of square matrices."""
     return as_tensor("inv", A).inverse()
 
 
-def inv_ex(A: Tensor, *, check_errors: bool = False) -> Ex:  # noqa: N803
+def inv_ex(A: Tensor, *, check_errors: bool = False) -> Ex:
     """(`inv`, info)."""
     return Ex(inv(A), _singular(A))
 
 
-def _singular(A: Tensor) -> Tensor:  # noqa: N803
+def _singular(A: Tensor) -> Tensor:
     return _first(A.detach()._pivots("inv_ex").eq(0))
 
 
-def pinv(A: Tensor, rcond: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None,  # noqa: N803
+def pinv(A: Tensor, rcond: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None,
          ) -> Tensor:
     """The pseudo-inverse [..., N, M] of matrices [..., M, N]: singular values of at most max(atol, rtol * the largest)
     count as 0. `rtol` is max(M, N) times the type's rounding unless told or `atol` is."""
@@ -254,23 +255,23 @@ def pinv(A: Tensor, rcond: Any = None, hermitian: bool = False, *, atol: Any = N
     return A._pseudo_inverse(atol, rtol, hermitian)
 
 
-def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:  # noqa: N803
+def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
     """X of A @ X = B; see `Tensor.solve`."""
     return as_tensor("solve", A).solve(B, left=left)
 
 
-def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> Ex:  # noqa: N803
+def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> Ex:
     """(`solve`, info)."""
     return Ex(solve(A, B, left=left), _singular(A))
 
 
-def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True,  # noqa: N803
+def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True,
                      unitriangular: bool = False) -> Tensor:
     """X of A @ X = B for triangles A; see `Tensor.solve_triangular`."""
     return as_tensor("solve_triangular", A).solve_triangular(B, upper=upper, left=left, unitriangular=unitriangular)
 
 
-def lstsq(A: Tensor, B: Tensor, rcond: Any = None, *, driver: str | None = None) -> Lstsq:  # noqa: N803
+def lstsq(A: Tensor, B: Tensor, rcond: Any = None, *, driver: str | None = None) -> Lstsq:
     """X for which |A @ X - B| is least; see `Tensor.lstsq`. As in PyTorch the rank, that of `matrix_rank`, comes with
     every driver but 'gels', residuals with all but 'gelsy', which None is, singular values with 'gelsd' and 'gelss'."""
     rows, columns = as_tensor("lstsq", A)._sizes_of_matrices("lstsq")
@@ -291,7 +292,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: Any = None, *, driver: str | None = None)
     return Lstsq(found.squeeze(-1) if vectors else found, left, rank, values)
 
 
-def tensorinv(A: Tensor, ind: int = 2) -> Tensor:  # noqa: N803
+def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
     """The inverse of A as a map from its last axes to its first `ind`: the last axes come first."""
     first, last = as_tensor("tensorinv", A).shape[:ind], A.shape[ind:]
     if ind < 1 or math.prod(first) != math.prod(last):
@@ -300,7 +301,7 @@ def tensorinv(A: Tensor, ind: int = 2) -> Tensor:  # noqa: N803
     return inv(A.reshape(math.prod(first), -1)).reshape(*last, *first)
 
 
-def tensorsolve(A: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> Tensor:  # noqa: N803
+def tensorsolve(A: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> Tensor:
     """X of tensordot(A, X, X.ndim) = B; the axes `dims` of A count as its last."""
     a = as_tensor("tensorsolve", A)
     if dims is not None:
@@ -322,7 +323,7 @@ def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
         raise ShapeError(f"[multi_dot] expected at least two tensors, got {len(given)}")
     chain = [given[0].unsqueeze(0) if given[0].ndim == 1 else given[0], *given[1:-1],
              given[-1].unsqueeze(1) if given[-1].ndim == 1 else given[-1]]
-    if any(t.ndim != 2 for t in chain) or any(a.shape[1] != b.shape[0] for a, b in zip(chain, chain[1:], strict=False)):
+    if any(t.ndim != 2 for t in chain) or any(a.shape[1] != b.shape[0] for a, b in itertools.pairwise(chain)):
         raise ShapeError(f"[multi_dot] expected matrices that can be multiplied, vectors at the ends, got "
                          f"{[list(t.shape) for t in given]}")
     shape = [n for t, n in ((given[0], chain[0].shape[0]), (given[-1], chain[-1].shape[1])) if t.ndim == 2]
@@ -347,7 +348,7 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     return (x.expand(*shape) * y.expand(*shape)).sum(as_axis("vecdot", dim, len(shape)), dtype=x.dtype)
 
 
-def vander(x: Tensor, N: int | None = None) -> Tensor:  # noqa: N803
+def vander(x: Tensor, N: int | None = None) -> Tensor:
     """The powers 0 to N - 1 of each element in a new last axis; N is the length of the last one unless told."""
     x = as_tensor("vander", x).atleast_1d()
     count = x.shape[-1] if N is None else N
@@ -364,7 +365,7 @@ def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     return input.cross(other, dim)
 
 
-def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:  # noqa: N803
+def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
     """The diagonals of matrices; see `Tensor.diagonal`."""
     return as_tensor("diagonal", A).diagonal(offset, dim1, dim2)
 
@@ -377,6 +378,6 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
 det, matrix_exp, matrix_power = Tensor.det, Tensor.matrix_exp, Tensor.matrix_power
 
 
-def slogdet(A: Tensor) -> Slogdet:  # noqa: N803
+def slogdet(A: Tensor) -> Slogdet:
     """(sign, logabsdet) of square matrices; see `Tensor.slogdet`."""
     return Slogdet(*as_tensor("slogdet", A).slogdet())

@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 
-class NotStored(Exception):  # noqa: N818  (no error: whoever asks makes it anew)
-    """A program that is known by the digest of its source alone, and that no cache has."""
+class NotStored(Exception):
+    """A program that is known by the digest of its source alone, and that no cache has.
+
+    No error: whoever asks makes it anew.
+    """
 
 
 @dataclass(frozen=True, slots=True)

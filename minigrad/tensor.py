@@ -120,7 +120,7 @@ class Tensor(AllMixins):
     def _forget_history(self, copy: Node | None = None) -> None:
         """Exchanges a realized Node, or a constant of which there is a `copy`, for a leaf, unless it has history."""
         node, storage = self._node, (copy or self._node).storage
-        if storage is None or node.op is BUFFER or self._requires_grad and not self._is_leaf():
+        if storage is None or node.op is BUFFER or (self._requires_grad and not self._is_leaf()):
             return
         if node.op is ASSIGN and not node.inputs:  # it has forgotten them already
             return
@@ -270,9 +270,8 @@ class Tensor(AllMixins):
     def detach(self) -> Self:
         """The same values, without a gradient. What is realized is not tied to what it was made from any more."""
         node = self._node
-        if not self._requires_grad:
-            if not node.dtype.is_float:
-                return self._wrap(node)
+        if not self._requires_grad and not node.dtype.is_float:
+            return self._wrap(node)
         if node.storage is not None and not self._is_leaf():
             changed()
             return self._over(leaf_of_same(node, node.storage))

@@ -128,7 +128,7 @@ def chat_outcome(folder: Path, model: Path, tokenizer: Path, *more: str) -> str:
                               "--context", "64", "--device", "NUMPY", *more])
 
     found = outcome(talk, folder, 10 * SECONDS, 8 * BYTES)
-    if found != "loaded" or code == 0 and not err.getvalue():
+    if found != "loaded" or (code == 0 and not err.getvalue()):
         return found
     lines = err.getvalue().splitlines()
     return "refused" if code == 1 and len(lines) == 1 and lines[0].startswith("chat.py: ") else f"{code}: {lines}"

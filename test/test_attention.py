@@ -99,7 +99,7 @@ def test_blocks_equal_the_kernel_as_written(name: str, target: Target, monkeypat
     np.testing.assert_allclose(buffers[names["o0"]].reshape(want.shape), want, rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize(("rows", "keys", "depth", "columns"), [*product((8, 17, 50), (2, 9, 131), (2, 33), (3, 16))])
+@pytest.mark.parametrize("rows, keys, depth, columns", [*product((8, 17, 50), (2, 9, 131), (2, 33), (3, 16))])
 def test_odd_sizes(rows: int, keys: int, depth: int, columns: int) -> None:
     q, k, v = tensor(2, rows, depth), tensor(2, keys, depth), tensor(2, keys, columns)
     for causal in (False, True):
@@ -207,7 +207,7 @@ def strategies(t: Tensor, target: Target) -> list[str]:
     return [stage.plan.strategy for step in steps for stage in stages_of(step.kernel, target).stages]
 
 
-@pytest.mark.parametrize(("target", "rows", "blocks"), [
+@pytest.mark.parametrize("target, rows, blocks", [
     (AVX512, 9, True), (AVX512, 7, True), (OPENCL_CPU, 9, True), (OPENCL_CPU, 7, False), (GPU, 9, True),
     (GPU, 7, False), (replace(OPENCL_CPU, local_memory=8 << 10), 9, False),
     (replace(GPU, local_memory=0), 9, False), (replace(GPU, max_iterations=3), 9, False)])
@@ -224,5 +224,5 @@ def test_dropout_outside_training_leaves_the_primitive() -> None:
     assert strategies(q.scaled_dot_product_attention(k, v, dropout_p=0.5), AVX512) == ["attention"]
     with Tensor.train():
         assert "attention" not in strategies(q.scaled_dot_product_attention(k, v, dropout_p=0.5), AVX512)
-    with pytest.raises(minigrad.errors.ShapeError, match="dropout_p in 0..1, got 1.5"):
+    with pytest.raises(minigrad.errors.ShapeError, match=r"dropout_p in 0..1, got 1.5"):
         q.scaled_dot_product_attention(k, v, dropout_p=1.5)

@@ -96,7 +96,7 @@ def test_parts_equal_the_kernel_as_written(name: str, target: Target, monkeypatc
     np.testing.assert_allclose(got.reshape(want.shape), want, rtol=limit, atol=limit / 10)
 
 
-@pytest.mark.parametrize(("heads", "groups", "rows", "keys", "depth", "columns"), [
+@pytest.mark.parametrize("heads, groups, rows, keys, depth, columns", [
     (1, 1, 1, 129, 8, 8), (9, 3, 1, 400, 64, 64), (4, 2, 2, 700, 6, 5), (2, 2, 1, 128, 64, 48), (8, 8, 7, 257, 16, 80),
     (32, 1, 1, 300, 16, 16), (2, 1, 4, 2, 3, 33)])
 def test_odd_sizes(heads: int, groups: int, rows: int, keys: int, depth: int, columns: int) -> None:

@@ -127,7 +127,7 @@ def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, g: np.ndarray, offset
     return [t @ k * scale, t.swapaxes(-1, -2) @ q * scale, p.swapaxes(-1, -2) @ g]
 
 
-@pytest.mark.parametrize(("rows", "keys", "depth", "columns"),
+@pytest.mark.parametrize("rows, keys, depth, columns",
                          [(8, 2, 2, 3), (50, 131, 33, 16), (130, 65, 16, 80), (64, 128, 64, 64), (17, 9, 5, 130)])
 @pytest.mark.parametrize("causal", [False, True])
 def test_odd_sizes(rows: int, keys: int, depth: int, columns: int, causal: bool) -> None:
@@ -207,7 +207,7 @@ def test_results_do_not_depend_on_threads() -> None:
     assert len(set(found)) == 1
 
 
-@pytest.mark.parametrize(("target", "rows", "kernel"), [(AVX512, 9, True), (AVX2, 9, True), (AVX512, 7, False),
+@pytest.mark.parametrize("target, rows, kernel", [(AVX512, 9, True), (AVX2, 9, True), (AVX512, 7, False),
                                                         (GPU, 9, False), (OPENCL_CPU, 9, False)])
 def test_who_gets_a_kernel_is_decided_for_the_target(target: Target, rows: int, kernel: bool) -> None:
     made = strategies(gradients(tensor(2, rows, 6), tensor(2, 11, 6), tensor(2, 11, 5), is_causal=True), target)

@@ -290,7 +290,7 @@ def test_a_leaf_that_is_gone() -> None:
     with config(device="NUMPY"):
         loss = Tensor([1.0, 2.0], requires_grad=True).square().sum()
         gc.collect()
-        with pytest.raises(MinigradError, match="it is gone .keep a reference to it., has another value by now, or"):
+        with pytest.raises(MinigradError, match=r"it is gone .keep a reference to it., has another value by now, or"):
             loss.backward()
         h = Tensor([1.0, 2.0], requires_grad=True) * 2
         h.retain_grad()

@@ -136,7 +136,7 @@ def test_gradients_follow_a_symbolic_number_to_its_next_value(device: str):
 
 def test_functions_that_read_others_than_their_operands_are_refused():
     beside = numbers(4).realize()
-    with pytest.raises(InternalError, match="block beside.*operands"):
+    with pytest.raises(InternalError, match=r"block beside.*operands"):
         as_block("beside", 0, lambda t: (t + beside,), numbers(4, seed=1))
 
 
@@ -144,7 +144,7 @@ def test_what_a_function_raises_leaves_no_operands_behind():
     """The error is that of the operands themselves, and those that stand for them are gone: nobody realizes them."""
     w = numbers(3).requires_grad_().realize()
     o = optim.SGD([w], lr=0.1)
-    with pytest.raises(ShapeError, match="prelu.*got \\[2, 3, 6, 5\\]") as kept:
+    with pytest.raises(ShapeError, match=r"prelu.*got \[2, 3, 6, 5\]") as kept:
         numbers(2, 3, 6, 5).prelu(numbers(2, 3, 6, 5))
     (w * w).sum().backward()
     o.step()

@@ -66,7 +66,7 @@ def test_override_is_of_one_thread() -> None:
 
 
 def test_bad_override() -> None:
-    with pytest.raises(ConfigError, match="expected one of device, threads, .*, got 'colour'"):
+    with pytest.raises(ConfigError, match=r"expected one of device, threads, .*, got 'colour'"):
         config(colour=1)
     with pytest.raises(ConfigError, match="expected verify to be True or False, got 1"):
         config(verify=1)

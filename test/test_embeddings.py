@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 
 @pytest.mark.parametrize("by_frequency", [False, True])
-@pytest.mark.parametrize(("max_norm", "norm_type"), [(None, 2.0), (1.0, 2.0), (0.7, 1.0), (100.0, 2.0)])
+@pytest.mark.parametrize("max_norm, norm_type", [(None, 2.0), (1.0, 2.0), (0.7, 1.0), (100.0, 2.0)])
 @pytest.mark.parametrize("kind", ["Embedding", "sum", "mean", "max"])
 def test_options_of_embeddings(kind: str, max_norm: float | None, norm_type: float, by_frequency: bool) -> None:
     """Results, the table afterwards and its gradient; a row that is not named stays as it is. PyTorch's embedding_bag

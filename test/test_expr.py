@@ -233,7 +233,7 @@ def test_bind_and_unbind() -> None:
     assert plain == 4 * n + Var("r", 0, n - 1) and values == {n: 7}
     assert evaluate(bound * 4, {}) == 28 and evaluate(n * 4, {"n": 5}) == 20 and evaluate(n * 4, {n: 5}) == 20
     assert bounds(bound) == (1, 100)
-    with pytest.raises(ShapeError, match="expected a value of 'n' in 1..100, got 101"):
+    with pytest.raises(ShapeError, match=r"expected a value of 'n' in 1..100, got 101"):
         n.bind(101)
     with pytest.raises(ShapeError, match="expected one value of 'n'"):
         unbind(n.bind(2) + n.bind(3))

@@ -58,7 +58,7 @@ def test_defaults_of_fields() -> None:
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"7", b"\xff", b"[" * 100_000, b'{"a":' * 100_000, b"9" * 10_000])
 def test_files_that_are_no_json_object(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "a.json").write_bytes(text)
-    with pytest.raises(FormatError, match="a.json: expected (JSON|its description to be an object with fields)"):
+    with pytest.raises(FormatError, match=r"a.json: expected (JSON|its description to be an object with fields)"):
         read_json(tmp_path / "a.json")
 
 

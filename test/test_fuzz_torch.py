@@ -155,9 +155,9 @@ def binary(p: Program, x: Any) -> Any:
 def with_number(p: Program, x: Any) -> Any:
     n = p.pick((2, -3, 0.5, -1.25, 1, True, 0))
     kind = p.pick(("+", "-", "r-", "*", "/", "**", "r/", "<", "clamp"))
-    if is_bool(x) and kind in ("-", "r-", "**", "clamp") or isinstance(n, bool) and kind in ("-", "r-"):
+    if (is_bool(x) and kind in ("-", "r-", "**", "clamp")) or (isinstance(n, bool) and kind in ("-", "r-")):
         kind = "*"
-    if kind == "**" and (isinstance(n, float) or n < 0 or p.smooth and not n):  # x ** 0 is a constant here
+    if kind == "**" and (isinstance(n, float) or n < 0 or (p.smooth and not n)):  # x ** 0 is a constant here
         kind = "*"
     if p.smooth and kind in ("<", "/", "r/"):
         kind = "*"
@@ -204,8 +204,8 @@ def reduction(p: Program, x: Any) -> Any:
     if not x.ndim or p.rng.random() < 0.2:
         if name in ("amax", "amin", "argmax", "argmin", "median", "logsumexp", "var", "std", "max") and x.numel() < 2:
             return None
-        if name in ("var", "std") and p.smooth or name == "logsumexp" or is_bool(x) and name in (
-                "amax", "amin", "argmax", "argmin", "median", "max"):
+        if (name in ("var", "std") and p.smooth) or name == "logsumexp" or (is_bool(x) and name in (
+                "amax", "amin", "argmax", "argmin", "median", "max")):
             return None
         return lambda t: getattr(t, name)()
     a = axis_of(p, x)
@@ -279,7 +279,7 @@ def index(p: Program, x: Any) -> Any:
 
 def put(p: Program, x: Any) -> Any:
     """Methods in place, on a copy."""
-    if is_bool(x) or p.smooth and not torch.isfinite(x).all():  # no gradient of what is overwritten; there 0 * inf
+    if is_bool(x) or (p.smooth and not torch.isfinite(x).all()):  # no gradient of what is overwritten; there 0 * inf
         return None
     full = p.array(tuple(x.shape), str(x.dtype).rpartition(".")[2])
     a = axis_of(p, x) if x.ndim else 0

@@ -1,4 +1,6 @@
 """Launches that run together: products with a common operand, and who declines."""
+import itertools
+
 import numpy as np
 import pytest
 
@@ -102,7 +104,7 @@ def test_temporaries_of_a_group_live_side_by_side_and_the_text_of_a_plan_keeps_i
     assert all(set(uses[k]) == touched for k in members)
     arena = next(iter(plan.arenas.values()))
     places = sorted((arena.offsets[s], int(plan.sizes[s])) for s in touched if s in arena.offsets)
-    assert len(places) >= 3 and all(a + n <= b for (a, n), (b, _) in zip(places, places[1:], strict=False))
+    assert len(places) >= 3 and all(a + n <= b for (a, n), (b, _) in itertools.pairwise(places))
     again = read_plan(write_plan(plan), plan.device)
     assert [item.group for item in again.items] == [item.group for item in plan.items]
 

@@ -242,7 +242,7 @@ def test_numbers_have_an_axis() -> None:
         (run(x) * 2).backward()
         assert x.grad.item() == 2.0
     for wrong in (lambda x: x.transpose(0, 1), lambda x: x.squeeze(1)):
-        with pytest.raises(MinigradError, match="expected an axis in -1..0, got 1"):
+        with pytest.raises(MinigradError, match=r"expected an axis in -1..0, got 1"):
             wrong(Tensor(3.0))
     with pytest.raises(MinigradError, match=r"\[roll\] expected a tensor with axes, got one of shape \[\] and axis 0"):
         Tensor(3.0).roll(1, 0)

@@ -67,7 +67,7 @@ def test_few_rows_read_few_long_streams(rows: int, long: int, short: int) -> Non
     lambda: (tensor(1, 80) @ panels(96, 80).transpose() + tensor(96)).relu(),
     lambda: tensor(8, 33) @ panels(128, 33, 32).transpose(),
 ])
-def test_streams_equal_the_kernel(result) -> None:  # noqa: ANN001
+def test_streams_equal_the_kernel(result) -> None:
     kernel = last_kernel(result(), HALF)
     computes(streamed(kernel, HALF), kernel, -8.0)
 

@@ -184,7 +184,7 @@ def test_lists_and_arrays_are_looked_at_without_check_indices(name: str, run: Ca
         x, s = Tensor(X), Tensor(X[:1])
         for n in (5, -6, -1, 4, -5):
             for index in ([n], np.array([n], np.int8), np.array([n])):
-                if n == 4 or n < 0 and name in FROM_THE_END and n > -6:
+                if n == 4 or (n < 0 and name in FROM_THE_END and n > -6):
                     assert np.isfinite(run(x, index, s).numpy()).all()
                 else:
                     refuses(name, n, lambda: run(x, index, s))  # noqa: B023

@@ -45,7 +45,7 @@ def gpu(request: pytest.FixtureRequest) -> InspectedGpu:
 
 def test_resources_are_those_of_the_object(gpu: InspectedGpu) -> None:
     """Read from the object's note, they equal what the assembler's text says; waves what LLVM's remark says."""
-    def prepare():  # noqa: ANN202
+    def prepare():
         return lambda: Tensor.realize(*[make() for make in WORK.values()])
 
     found = occupancy(gpu.name, prepare)

@@ -87,7 +87,7 @@ ENTRIES: dict[str, Callable[[], object]] = {
 def test_every_entry_reports_a_broken_strategy(entry: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pointwise, "plan", broken_by(AssertionError()))
     stages.forget_stages()
-    with config(disk_cache=False), pytest.raises(InternalError, match="(?s)AssertionError.*report it.*kernel "):
+    with config(disk_cache=False), pytest.raises(InternalError, match=r"(?s)AssertionError.*report it.*kernel "):
         ENTRIES[entry]()
 
 
@@ -98,7 +98,7 @@ def test_a_replay_that_compiles_reports_it_too(monkeypatch: pytest.MonkeyPatch) 
         for _ in range(3):
             step(Tensor.arange(109.0, device="CPU").realize())
         monkeypatch.setattr(pointwise, "plan", broken_by(AssertionError()))
-        with pytest.raises(InternalError, match="(?s)report it.*kernel "):
+        with pytest.raises(InternalError, match=r"(?s)report it.*kernel "):
             step(Tensor.arange(110, device="CPU").realize())
 
 

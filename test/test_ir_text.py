@@ -48,7 +48,7 @@ def round_trip(value: Value) -> str:
     """The printed text of one value in a function that has what it may mention; checked to read back."""
     i, j = Var("i", 0, 15), Var("j", 0, 7)
     body = Loop(i, 0, 16, "serial", (Loop(j, 0, 8, "serial", (Let("r", value),)),))
-    buffers = tuple(BufferParam(d.short + "_", d, 16) for d in ALL) + (BufferParam("y", value.dtype, 16, "out"),)
+    buffers = (*(BufferParam(d.short + "_", d, 16) for d in ALL), BufferParam("y", value.dtype, 16, "out"))
     function = Function("f", buffers, (ScalarParam("s", float32), ScalarParam("k", int32)), (), (body,))
     text = print_function(function)
     assert parse_function(text) == function, text

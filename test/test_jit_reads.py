@@ -217,7 +217,7 @@ def test_what_changes_and_is_not_read_is_no_reason() -> None:
 
 def test_paths_that_code_reads() -> None:
     def function(self: Any, x: Any) -> Any:
-        return x * NUMBER.a["b"][0].c + self.d.e(Options.k) + [self.f for _ in x][0] + x.shape[0]
+        return x * NUMBER.a["b"][0].c + self.d.e(Options.k) + [self.f for _ in x][0] + x.shape[0]  # noqa: RUF015
 
     assert set(paths_of(function.__code__)) == {
         (("global", "NUMBER"), ("attribute", "a"), ("item", "b"), ("item", 0), ("attribute", "c")),

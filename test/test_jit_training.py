@@ -156,7 +156,7 @@ def test_gradients_are_scaled_in_place():
     expected = np.zeros(2)
     for k in range(5):
         f(Tensor([float(k), 1.0]))
-        expected = (expected + [k, 1]) * 0.5
+        expected = (expected + np.array([k, 1])) * 0.5
         assert w.grad.tolist() == expected.tolist()
     assert (f.captures, f.replays) == (2, 3)
 

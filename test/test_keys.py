@@ -40,7 +40,7 @@ def test_order_and_number_of_targets_count() -> None:
     assert key(a, a) == key(a)
 
 
-@pytest.mark.parametrize(("a", "b"), [(0.0, -0.0), (1.0, 2.0), (math.inf, -math.inf)])
+@pytest.mark.parametrize("a, b", [(0.0, -0.0), (1.0, 2.0), (math.inf, -math.inf)])
 def test_numbers_that_differ(a: float, b: float) -> None:
     x = buffer(3)
     assert key(functions.moved(x, x, a)) != key(functions.moved(x, x, b))

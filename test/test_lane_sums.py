@@ -158,7 +158,7 @@ def test_rows_apart_are_parts_of_all() -> None:
     loop, = (s for s in statements(function) if isinstance(s, Loop) and s.kind == "parallel")
     assert copies(plan) == {"i0": 3} and loop.stop == 4
     stored = [s for s in statements(function) if isinstance(s, Store) and s.buffer == "o0"]
-    plain, own = sorted(stored, key=lambda s: len(s.conditions))
+    _plain, own = sorted(stored, key=lambda s: len(s.conditions))
     rows = []
     for tile in range(4):
         for u in range(3):

@@ -120,7 +120,7 @@ def test_adaptive_windows_look_at_what_is_in_them(kind: str) -> None:
         y.sum().backward()
         Tensor.realize(y, x.grad)
     assert sum(run.flops for run in profiled.runs) < 60 * (x.numel() + y.numel())
-    with pytest.raises(ShapeError, match="adaptive_pool.* expected elements along axis 2"):
+    with pytest.raises(ShapeError, match=r"adaptive_pool.* expected elements along axis 2"):
         getattr(nn.functional, f"adaptive_{kind}_pool1d")(Tensor.zeros(2, 3, 0), 4)
     assert getattr(nn.functional, f"adaptive_{kind}_pool1d")(x, 0).numpy().shape == (2, 3, 0)
 

@@ -387,7 +387,7 @@ def test_the_end_of_the_context(turns: chat.Chat, capsys: pytest.CaptureFixture)
     turns.options.count = 1000
     turns.answer("Hello")
     assert "(stopped: the conversation fills the context of 200 tokens)" in capsys.readouterr().err
-    with pytest.raises(ContextFull, match="would have .* tokens and the cache holds 200; .*--context"):
+    with pytest.raises(ContextFull, match=r"would have .* tokens and the cache holds 200; .*--context"):
         turns.answer("More")
     assert turns.session.position == 200
 
@@ -452,7 +452,7 @@ def test_bad_input_is_one_line(tmp_path: Path, stories: Path, capsys: pytest.Cap
     code, out, err = run_chat(*arguments, "--prompt", "x", capsys=capsys)
     assert code == 1 and out == "" and message in err
     assert err.startswith("chat.py: ") and len(err.splitlines()) == 1
-    with pytest.raises(Exception, match="."):
+    with pytest.raises(Exception, match=r"."):
         chat.main([*arguments, "--prompt", "x", "--debug"])
 
 
@@ -470,7 +470,7 @@ def test_wrong_shapes_name_the_tensor(stories: Path) -> None:
     with pytest.raises(FormatError, match=r"layers.2.key has shape \[64, 64\]; expected \[32, 64\]"):
         Llama(checkpoint.config, checkpoint.tensors)
     del checkpoint.tensors["layers.2.key"]
-    with pytest.raises(FormatError, match="no tensor for layers.2.key"):
+    with pytest.raises(FormatError, match=r"no tensor for layers.2.key"):
         Llama(checkpoint.config, checkpoint.tensors)
 
 

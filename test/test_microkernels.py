@@ -280,7 +280,7 @@ def test_c_is_an_implementation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     }"""
     kernel = Microkernel("scale_c", SCALE.replace("scale", "scale_c"), frozenset(), text, "c")
     assert microkernels.check(kernel) == []
-    with pytest.raises(CompileError, match="(?s)clang says .*error"):
+    with pytest.raises(CompileError, match=r"(?s)clang says .*error"):
         microkernels.check(replace(kernel, implementation=text.replace("long i = 0;", "long;")))
 
 

@@ -116,7 +116,7 @@ def test_an_int8_product_is_one_kernel_with_its_own_microkernel() -> None:
     assert "vpdpbusd" in link.source
 
 
-def _plan(nest):  # noqa: ANN001, ANN202
+def _plan(nest):
     found = recognise(nest)
     assert isinstance(found, Contraction)
     return packed(in_words(found, "u8x4"), AVX512, "u8x4")

@@ -26,7 +26,7 @@ def test_sources_that_the_driver_refuses(device):
     broken = Program("broken", "opencl", "__kernel void broken(long extent) { not_declared(extent); }", ())
     fine = Program("fine", "opencl", "__kernel void fine(__global int *p, long o, long extent) { p[o] = 1; }",
                    ("buffer:4",))
-    with pytest.raises(CompileError, match="refused kernel broken(.|\n)*not_declared") as caught:
+    with pytest.raises(CompileError, match=r"refused kernel broken(.|\n)*not_declared") as caught:
         device.load([fine, broken])
     assert caught.value.source == broken.source
     with pytest.raises(CompileError, match="expected a kernel named absent"):

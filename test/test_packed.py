@@ -198,7 +198,7 @@ WINDOWS = {
 }
 
 
-@pytest.mark.parametrize("target", (AVX512, TINY), ids=lambda t: t.name)
+@pytest.mark.parametrize("target", [AVX512, TINY], ids=lambda t: t.name)
 @pytest.mark.parametrize("case", WINDOWS)
 def test_windows_are_packed_once_per_element(case: str, target: Target) -> None:
     kernel = flat_kernel(WINDOWS[case](), target)
@@ -298,7 +298,7 @@ def test_groups_of_variables() -> None:
     (lambda: (tensor(7, 5, 1, 6) * tensor(7, 1, 4, 6)).sum(0), "i2 is used by both operands"),
     (lambda: tensor(4, 9) * 2.0, "0 reductions"),
 ])
-def test_what_is_no_contraction_says_why(result, reason: str) -> None:  # noqa: ANN001
+def test_what_is_no_contraction_says_why(result, reason: str) -> None:
     found = recognise(flat_kernel(result()).nests[0])
     assert isinstance(found, str) and found.startswith("not a contraction: ") and reason in found
 
@@ -358,7 +358,7 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
      lambda a, b: np.maximum(a.T @ b.T + 1.5, 0)),
 ])
 @pytest.mark.parametrize("device", ["CPU", pytest.param("CL:pocl", marks=needs_device("CL:pocl"))])
-def test_on_processors(case: str, make, expected, device: str) -> None:  # noqa: ANN001
+def test_on_processors(case: str, make, expected, device: str) -> None:
     a, b = rng.standard_normal((307, 307)).astype(np.float32), rng.standard_normal((307, 307)).astype(np.float32)
     got = make(Tensor(a, device=device), Tensor(b, device=device)).numpy()
     np.testing.assert_allclose(got, expected(a.astype(np.float64), b.astype(np.float64)), rtol=1e-4, atol=1e-4)
@@ -373,7 +373,7 @@ def test_on_processors(case: str, make, expected, device: str) -> None:  # noqa:
     lambda: tensor(2, 64, 14, 14).conv2d(tensor(128, 64, 3, 3), padding=1, stride=2).relu(),
     lambda: gradient_by_weights(tensor(2, 64, 28, 28), tensor(64, 64, 3, 3)),
 ], ids=["a @ b", "a.T @ b", "a @ b.T", "conv", "strided conv", "weight gradient"])
-def test_no_accumulator_lives_on_the_stack(make, target: Target, register: str) -> None:  # noqa: ANN001
+def test_no_accumulator_lives_on_the_stack(make, target: Target, register: str) -> None:
     kernel = flat_kernel(make(), target)
     found = recognise(kernel.nests[0])
     assert isinstance(found, Contraction)
@@ -389,7 +389,7 @@ def test_no_accumulator_lives_on_the_stack(make, target: Target, register: str) 
     assert not [line for line in inner if register in line and "%rsp" in line], "\n".join(inner)
 
 
-@pytest.mark.parametrize("target", (AVX512, AVX2), ids=lambda t: t.name)
+@pytest.mark.parametrize("target", [AVX512, AVX2], ids=lambda t: t.name)
 def test_a_long_sum_with_few_outputs_is_split(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed_module, "MIN_WORK", 1)
     monkeypatch.setattr(split_k_module, "MIN_WORK", 1)

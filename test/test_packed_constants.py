@@ -23,7 +23,7 @@ def product(x: Tensor, w: Tensor) -> Tensor:
 
 
 @pytest.fixture(autouse=True)
-def _on_the_cpu():  # noqa: ANN202
+def _on_the_cpu():
     gc.collect()
     with config(device="CPU", disk_cache=False):
         yield
@@ -48,7 +48,7 @@ def packed_bytes(w: Tensor, x: Tensor) -> int:
     return derived_bytes() - before
 
 
-def test_plans_from_disk_are_packed_too(tmp_path) -> None:  # noqa: ANN001
+def test_plans_from_disk_are_packed_too(tmp_path) -> None:
     """They have no kernels: a capture has those made again, once; without one such plans are loaded."""
     w, x = tensor(256, 320), tensor(4, 256)
     with config(disk_cache=True, verify=False, cache_dir=tmp_path):

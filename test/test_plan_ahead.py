@@ -1,6 +1,7 @@
 """Prefetches of plans: what they fetch, a line once, and what may not be said of them."""
 # Tests know their dims are ints.
 # mypy: disable-error-code="arg-type"
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -141,7 +142,7 @@ def test_a_line_is_prefetched_once(size: tuple[int, int, int], target: str) -> N
         for name in {s.buffer for s in fetched}:
             places = sorted([int(subs(s.offset, dict.fromkeys(variables(s.offset), 0)))
                              for s in fetched if s.buffer == name])
-            assert all(b - a >= LINE // 4 for a, b in zip(places, places[1:], strict=False)), places
+            assert all(b - a >= LINE // 4 for a, b in itertools.pairwise(places)), places
     assert found
 
 

@@ -44,7 +44,7 @@ def test_gradients_and_captures_see_through_arrays() -> None:
 def test_formats() -> None:
     assert f"{Tensor(3.14159):.2f}" == "3.14" and f"{Tensor([[7]]):03d}" == "007"
     assert f"{Tensor([1.0, 2.0])}" == "tensor([1., 2.])"
-    with pytest.raises(ShapeError, match="expected one element for the format '.2f', got shape \\[2\\]"):
+    with pytest.raises(ShapeError, match=r"expected one element for the format '.2f', got shape \[2\]"):
         f"{Tensor([1.0, 2.0]):.2f}"
 
 

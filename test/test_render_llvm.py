@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import struct
 from dataclasses import replace
 
@@ -32,7 +33,7 @@ def run(case: Case, cuts: tuple[int, ...] = ()) -> dict[str, np.ndarray]:
     scratch = np.zeros(program.scratch + 64, np.uint8)
     ((address,),) = shared_jit().addresses([Unit((program.name,), program.source)])
     edges = [0, *cuts, extent]
-    for begin, end in zip(edges, edges[1:], strict=False):
+    for begin, end in itertools.pairwise(edges):
         ENTRY(address)(ctypes.addressof(table), begin, end, scratch.ctypes.data)
     return buffers
 

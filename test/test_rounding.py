@@ -101,7 +101,7 @@ def test_exact_results_have_no_errors(name: str, evaluate: Any, errors: Any) -> 
     np.testing.assert_array_equal(moved, *evaluate(EXACT[name]))
 
 
-@pytest.mark.parametrize("dtype", (float16, bfloat16, float32))
+@pytest.mark.parametrize("dtype", [float16, bfloat16, float32])
 def test_errors_are_of_the_size_of_a_rounding(dtype: Any) -> None:
     """Of a product one unit, of a sum one of the sum of its parts without their signs."""
     x, y = (Tensor(a, device="NUMPY").cast(dtype).realize() for a in (SIGNED, NUMBERS))

@@ -92,7 +92,7 @@ def trained(shape: tuple[int, ...]) -> tuple[Tensor, nn.BatchNorm2d, Tensor]:
 
 def test_batch_norm_reads_its_input_once():
     """Statistics are found, and kept for the gradient, by the rows that normalise; both running ones follow."""
-    x, norm, out = trained((4, 8, 10, 10))
+    _x, norm, out = trained((4, 8, 10, 10))
     made = scheduled(out.silu(), norm.running_mean, norm.running_var)
     assert sum("sum(" in show_kernel(s.kernel) for s in made.steps) == 1
     assert sorted(temporaries(made)) == [8 * 4, 8 * 4], "the sum and the centred sum of squares per channel"
@@ -123,7 +123,7 @@ def test_rows_keep_no_reduction_whose_users_they_wait_for():
 
 def test_rows_of_what_was_just_stored_are_reduced_there():
     """Squeeze-excite's pooling follows the activation that it pools, in the same kernel."""
-    x, norm, out = trained((4, 24, 10, 10))
+    _x, _norm, out = trained((4, 24, 10, 10))
     y = out.silu()
     pooled = y.mean((2, 3))
     made = scheduled(y, pooled)

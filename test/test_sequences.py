@@ -43,7 +43,7 @@ def test_recurrent_layers_end_where_sequences_do(kind: str) -> None:
     def run(rnn: Any, model: Any, x: Any) -> Any:
         packed = rnn.pack_padded_sequence(x, LENGTHS, batch_first=True, enforce_sorted=False)
         output, state = model(packed)
-        padded, lengths = rnn.pad_packed_sequence(output, batch_first=True, padding_value=0.5, total_length=6)
+        padded, _lengths = rnn.pad_packed_sequence(output, batch_first=True, padding_value=0.5, total_length=6)
         states = state if isinstance(state, tuple) else (state,)
         sum([(s * s).sum() for s in (padded, *states)]).backward()
         return padded, *states, x.grad, *[p.grad for p in model.parameters()]

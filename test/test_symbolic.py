@@ -49,5 +49,5 @@ def test_unbound_and_out_of_range() -> None:
     n = Variable("n", 1, 10)
     with pytest.raises(ShapeError, match=r"expected a value for 'n'; use n.bind\(value\)"):
         x[:n].sum().numpy()
-    with pytest.raises(ShapeError, match="expected a value of 'n' in 1..10, got 11"):
+    with pytest.raises(ShapeError, match=r"expected a value of 'n' in 1..10, got 11"):
         n.bind(11)

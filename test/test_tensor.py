@@ -95,7 +95,7 @@ def test_powers_of_integers_wrap_and_lose_no_digit(dtype: Any, device: str) -> N
     if signed:
         bases, exponents = [*bases, -1, -2, -3, int(dtype.min)], [*exponents, -1, -2, int(dtype.min)]
     def exact(b: int, e: int) -> int:
-        found = b ** e if e >= 0 else 1 if b == 1 or b == -1 and e % 2 == 0 else -int(b == -1)
+        found = b ** e if e >= 0 else 1 if b == 1 or (b == -1 and e % 2 == 0) else -int(b == -1)
         found %= 1 << bits
         return found - (1 << bits) if signed and found >> bits - 1 else found
     x, y = Tensor(bases, dtype=dtype, device=device), Tensor(exponents, dtype=dtype, device=device)

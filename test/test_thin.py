@@ -53,7 +53,7 @@ def test_two_stages_equal_the_kernel(case: str) -> None:
     lambda: tensor(37, 31) @ tensor(31, 3),
     lambda: tensor(8, 64) @ tensor(64, 3),
 ], ids=["wide", "turned already", "turned a", "computed a", "short sum", "few rows"])
-def test_what_stays_one_stage(make) -> None:  # noqa: ANN001
+def test_what_stays_one_stage(make) -> None:
     kernel = flat_kernel(make(), AVX512)
     scratch: list[Param] = []
     assert turn_thin(kernel.nests[0], scratch, AVX512) == [kernel.nests[0]] and not scratch

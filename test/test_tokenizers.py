@@ -217,7 +217,7 @@ def test_smollm_prompts(data_dir: Path) -> None:
 
 
 def test_missing_and_unknown_files(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="expected tokenizer.model or tokenizer.json in the folder, found neither"):
+    with pytest.raises(FormatError, match=r"expected tokenizer.model or tokenizer.json in the folder, found neither"):
         load_tokenizer(tmp_path)
     with pytest.raises(FormatError, match="there is no such tokenizer"):
         load_tokenizer(tmp_path / "tokenizer.model")

@@ -158,7 +158,7 @@ def gradient_of_tall_taps() -> Tensor:
     (lambda: gradient_of_tall_taps(), "taps along 2 axes"),
     (lambda: tensor(1, 4) @ tensor(60, 4).transpose(0, 1), "no position is read twice"),
 ])
-def test_what_is_no_window_says_why(result, reason: str) -> None:  # noqa: ANN001
+def test_what_is_no_window_says_why(result, reason: str) -> None:
     found = recognise_window(flat_kernel(result()).nests[0])
     assert isinstance(found, str) and found.startswith("not a window: ") and reason in found
 

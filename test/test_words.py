@@ -66,7 +66,7 @@ def test_only_inputs_are_read_so() -> None:
   for l in 0..16 vector:
     y[l] = s[l]
 """
-    made, ((view, source),) = read_words(parse_function(text.format(mode="in")))
+    _made, ((view, source),) = read_words(parse_function(text.format(mode="in")))
     assert (view.name, view.size, view.dtype, source) == ("p.u32", 16, uint32, "p")
     function = parse_function(text.format(mode="inout"))
     assert read_words(function) == (function, ())

@@ -113,7 +113,7 @@ class BPETokenizer(Tokenizer):
             elif unknown is not None:
                 symbols += [unknown] if waiting and not self.rules.fuse_unknown else []
                 waiting = True
-        return symbols + [unknown] if waiting and unknown is not None else symbols
+        return [*symbols, unknown] if waiting and unknown is not None else symbols
 
 
 class _Added:

@@ -156,7 +156,7 @@ def _metaspace(step: Fields) -> Cut:
 
     def cut(text: str, first: bool) -> list[str]:
         text = text.replace(" ", space)
-        if not text.startswith(space) and (scheme == "always" or first and scheme == "first"):
+        if not text.startswith(space) and (scheme == "always" or (first and scheme == "first")):
             text = space + text
         return word.findall(text) if split else [text]
 

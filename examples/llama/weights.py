@@ -222,7 +222,7 @@ def _join(parts: list[Tensor], name: str, width: int) -> Tensor:
     """The whole of a tensor that model-parallel training cut: by outputs, by inputs, or not at all (norms)."""
     if len(parts) == 1 or len(parts[0].shape) == 1:
         return parts[0]
-    by_inputs = name.endswith(("attention_out", "down")) or name == "embedding" and parts[0].shape[1] != width
+    by_inputs = name.endswith(("attention_out", "down")) or (name == "embedding" and parts[0].shape[1] != width)
     return parts[0].cat(*parts[1:], dim=1 if by_inputs else 0)
 
 

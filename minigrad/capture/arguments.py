@@ -113,7 +113,7 @@ class Same:
 def is_plain(value: Any) -> bool:
     """True for a number, a string, None or a tuple of such: small and immutable, so that it may be kept alive."""
     kind = type(value)
-    return kind in PLAIN or kind is float or kind is tuple and all(map(is_plain, value))
+    return kind in PLAIN or kind is float or (kind is tuple and all(map(is_plain, value)))
 
 
 def given(value: Any) -> Any:

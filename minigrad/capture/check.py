@@ -42,7 +42,7 @@ def checked_replay(capture: Capture, owners: list[Tensor], dims: dict[str, int],
         result = function()
         eager = values(capture, owners, result)
     for (name, a), (_, b) in zip(replayed, eager, strict=True):
-        if (a is None) is not (b is None) or a is not None and b is not None and a.tobytes() != b.tobytes():
+        if (a is None) is not (b is None) or (a is not None and b is not None and a.tobytes() != b.tobytes()):
             raise CaptureError(f"[jit_check] expected a replay to equal the function, got other values of {name}; "
                                f"{first_difference(ours.launches, theirs.launches)}")
     return result

@@ -78,7 +78,7 @@ class Captures:
                     return result
         self._count_uses()
         settings = current()
-        if not settings.jit or settings.check_indices or dry_runs or observers and capturing():
+        if not settings.jit or settings.check_indices or dry_runs or (observers and capturing()):
             return function(*args, **kwargs)
         around = self._surroundings.values(owner)
         arguments = Arguments(args, kwargs)

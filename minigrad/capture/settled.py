@@ -93,8 +93,8 @@ class _Sorter:
             self.moving.add(place)
             return place[0] < len(self.capture.inputs) and not rebind.fresh if cell is None else place[1]
         leaf = self.slots[slot].leaf
-        own = leaf is None and place not in self.taken or \
-            leaf is not None and self.places.get(self.leaves[leaf]) == place
+        own = (leaf is None and place not in self.taken) or \
+            (leaf is not None and self.places.get(self.leaves[leaf]) == place)
         if own and self.uses[r] == 1:
             self.steady.alone.append(cell)
             self.settled.add(r)

@@ -128,7 +128,7 @@ class Steady:
             if type(t) is not Tensor:
                 return None
             node = t._node
-            if node.type is not kind and not same_type(node.type, kind) or t._requires_grad is not requires_grad or \
+            if (node.type is not kind and not same_type(node.type, kind)) or t._requires_grad is not requires_grad or \
                     (t._grad is None) is not no_grad:
                 return None
             before = None if captured is None else captured()
@@ -159,7 +159,7 @@ class Steady:
         for r, owner, grad, overwritten in self.inputs:
             t: Any = owners[owner]._grad if grad else owners[owner]
             buffer = t._node.storage
-            if buffer is None or overwritten and held_by_others(t, 1):
+            if buffer is None or (overwritten and held_by_others(t, 1)):
                 return MISS
             addresses.append(buffer.address or address_of(buffer))
             if overwritten:
@@ -200,7 +200,7 @@ class Steady:
         """True where arguments, guards and constants are as they were left. Counts the versions of buffers that are
         overwritten."""
         if self.over or not self.ids.isdisjoint(map(id, arguments)) or \
-                self.derived and not all([d.is_current() for d in self.derived]):
+                (self.derived and not all([d.is_current() for d in self.derived])):
             return False
         mark = changes.mark
         if mark is not self.mark:
@@ -232,7 +232,7 @@ class Steady:
             more = [t._node for t in leaves]
             # A gradient that somebody else holds keeps its value when its owner gets the next one.
             given = [leaves[k] for k in self.given]
-            if given and not held_by_at_most(2, given) or \
+            if (given and not held_by_at_most(2, given)) or \
                     any([t._requires_grad or t._grad is not None for t in given]):
                 return False
             del given

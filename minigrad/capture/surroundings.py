@@ -139,7 +139,7 @@ class Surroundings:
         def rest(owner: object | None, modes: bool = modules) -> bool:
             """True where everything that is looked at, but defaults, is the object that it was, and no mode has
             changed, where `modes` asks for these."""
-            if self._keys is not keys or modes and of_modules.mark is not self._mark:
+            if self._keys is not keys or (modes and of_modules.mark is not self._mark):
                 return False
             if not looks:
                 return True

@@ -43,7 +43,7 @@ def panelled(kernel: Kernel, constant: frozenset[str], target: Target) -> Panell
             continue
         nest = _in_panels(kernel.nests[0], param)
         rows, columns = param.shape
-        if nest is None or outputs == columns and not machine(target).speed.long_streams:
+        if nest is None or (outputs == columns and not machine(target).speed.long_streams):
             continue
         shape = (columns // PANEL, rows, PANEL)
         params = tuple(replace(p, shape=shape) if p is param else p for p in kernel.params)

@@ -18,8 +18,8 @@ from minigrad.scheduler.memory import Arena
 from minigrad.scheduler.schedule import Schedule, Slot
 
 
-class NotWritable(Exception):  # noqa: N818  (no error: such a plan is made in each process)
-    """A plan that holds what has no text."""
+class NotWritable(Exception):
+    """A plan that holds what has no text. No error: such a plan is made in each process."""
 
 
 def write_plan(plan: ExecutionPlan) -> str:

@@ -85,11 +85,9 @@ def _accumulate(made_from: History, seed: Node, targets: set[Node]) -> dict[Node
     order, bodies = made_from.order, made_from.bodies
     on_path: set[Node] = set()
     for node in order:
-        if node in targets:
+        if node in targets or (node.inputs and node.dtype.is_float and not on_path.isdisjoint(
+                (bodies[node],) if node in bodies else node.inputs)):
             on_path.add(node)
-        elif node.inputs and node.dtype.is_float:
-            if not on_path.isdisjoint((bodies[node],) if node in bodies else node.inputs):
-                on_path.add(node)
     grads: dict[Node, Node] = {made_from.output: seed}
     of_results: dict[Node, dict[int, Node]] = {}  # by CALL
     for node in reversed(order):

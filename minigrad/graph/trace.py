@@ -82,8 +82,8 @@ def trace(output: Node) -> Trace | None:
             continue
         inputs = node.inputs
         if not inputs or node.op is DETACH or not node.dtype.is_float:
-            if node.type.symbolic or node.device != device or node.kind is not None and (
-                    node.kind.symbolic or node.kind.special == "call"):
+            if node.type.symbolic or node.device != device or (node.kind is not None and (
+                    node.kind.symbolic or node.kind.special == "call")):
                 return None
             constant = (node.op is CONST or node.op is IOTA) and not node.owned and node.storage is None
             if constant and node.kind is not None:

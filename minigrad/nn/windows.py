@@ -193,7 +193,7 @@ def interpolate(input: Tensor, size: Any = None, scale_factor: Any = None, mode:
     `scale_factor` says the sizes alone, and places follow from these."""
     spatial = as_tensor("interpolate", input).ndim - 2
     given = size if scale_factor is None else scale_factor
-    if spatial < 1 or isinstance(given, (tuple, list)) and len(given) != spatial:
+    if spatial < 1 or (isinstance(given, (tuple, list)) and len(given) != spatial):
         raise ShapeError(f"[interpolate] expected [N, C, ...] and one size or scale, or one per further axis, got "
                          f"{list(input.shape)} and {given!r}")
     if align_corners is not None and mode in ("nearest", "nearest-exact", "area"):

@@ -296,7 +296,7 @@ def _exact(source: DType, to: DType) -> bool:
         return source.bits < to.bits
     if source.is_int and to.is_float:
         return source.bits <= {"float32": 16, "float64": 32}.get(to.name, 8 if to.name == "float16" else 0)
-    return source.kind == to.kind and source.bits < to.bits or (source.kind == "u" and to.kind == "i"
+    return (source.kind == to.kind and source.bits < to.bits) or (source.kind == "u" and to.kind == "i"
                                                                 and source.bits < to.bits)
 
 

@@ -99,7 +99,7 @@ class CosineAnnealingLR(LRScheduler):
     Source: Loshchilov & Hutter 2017, https://arxiv.org/abs/1608.03983
     """
 
-    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0):  # noqa: N803  (PyTorch's name)
+    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0):
         self.T_max = as_count("CosineAnnealingLR", "T_max", T_max, 1)
         self.eta_min = as_number("CosineAnnealingLR", "eta_min", eta_min)
         super().__init__(optimizer)
@@ -157,7 +157,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     Source: Loshchilov & Hutter 2017, https://arxiv.org/abs/1608.03983
     """
 
-    def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1,  # noqa: N803  (PyTorch's names)
+    def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1,
                  eta_min: float = 0.0):
         self.T_0 = as_count("CosineAnnealingWarmRestarts", "T_0", T_0, 1)
         self.T_mult = as_count("CosineAnnealingWarmRestarts", "T_mult", T_mult, 1)

@@ -106,7 +106,7 @@ class Prepared:
             longest = -(-item.extent // max(1, round(CHUNKS * share)))
             _add_pieces(words, relative, item.executable, start, item.extent, longest)
         pieces = (len(words) - words[at + 5]) // PIECE_WORDS
-        few = pieces < 2 or known and work < SERIAL_NANOSECONDS
+        few = pieces < 2 or (known and work < SERIAL_NANOSECONDS)
         return (pieces, max(pieces, 1), 1) if few else (pieces, 1, pieces)
 
     def admit(self, state: object, address: int) -> None:

@@ -11,6 +11,7 @@ import itertools
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -51,10 +52,8 @@ def get(kind: str, key: str) -> bytes | None:
         _remove(path)
         return None
     if age > TOUCH_AFTER_SECONDS:
-        try:
+        with suppress(OSError):
             os.utime(path)
-        except OSError:
-            pass
     return data
 
 

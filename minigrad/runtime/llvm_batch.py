@@ -11,6 +11,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import IO
 
 from minigrad import config
@@ -97,10 +98,8 @@ class Batch:
             self._reader.join()
         if self._helper is not None:
             for stream in (self._helper.stdin, self._helper.stdout):
-                try:
+                with suppress(OSError):
                     present(stream, _PIPES).close()
-                except OSError:
-                    pass
 
     def _end(self) -> None:
         with self._more:

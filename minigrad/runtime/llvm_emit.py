@@ -28,8 +28,8 @@ def is_quick(source: str) -> bool:
     return source.startswith(QUICK)
 
 
-class Refused(Exception):  # noqa: N818  (the caller makes a CompileError of it)
-    """What LLVM says against a source."""
+class Refused(Exception):
+    """What LLVM says against a source. The caller makes a CompileError of it."""
 
     def __init__(self, words: str, source: str):
         super().__init__(words)

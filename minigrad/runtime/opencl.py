@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -360,10 +361,8 @@ class OpenCL(Device):
     def _at_exit(self) -> None:
         """Work still queued while the interpreter takes its objects apart brings some drivers down."""
         if not _forked:
-            try:
+            with suppress(self._cl.Error):
                 self._finish()
-            except self._cl.Error:
-                pass
 
 
 def _check_fits(op: str, buffer: Buffer, array: np.ndarray) -> None:

@@ -204,7 +204,7 @@ def _describe(device: Any) -> DeviceInfo | None:
         return None
     kind = next((name for bit, name in KINDS.items() if device.type & bit), "other")
     vector_bytes, plans = 4, current().opencl_plans
-    if plans == "cpu" or plans == "auto" and kind == "CPU":
+    if plans == "cpu" or (plans == "auto" and kind == "CPU"):
         widest = NARROW_BYTES if NARROW_CODE in quirks else MAX_VECTOR_BYTES
         vector_bytes = max(4, min(widest, 4 * device.native_vector_width_float))
     sub_group = _sub_group(device)

@@ -147,7 +147,7 @@ def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str
     for g, accesses in users.items():
         for at in distinct(accesses):
             evaluations += evaluations_at(state, k, state.groups[g], at)
-    if len(users) == 1 and evaluations <= count or is_spread(state, k):
+    if (len(users) == 1 and evaluations <= count) or is_spread(state, k):
         return None
     flops, sources = cone(state, k)
     if flops == inf:

@@ -113,7 +113,7 @@ def suits_blocks(node: Node, target: Target) -> bool:
     q, k, v = node.inputs[:3]
     few = bounds(q.shape[-2])[1] < FEW_ROWS
     sizes = (2 if few else q.shape[-2], q.shape[-1], k.shape[-2], v.shape[-1])
-    if few and (target.language != "llvm" or target.is_gpu) or any(isinstance(n, int) and n < 2 for n in sizes):
+    if (few and (target.language != "llvm" or target.is_gpu)) or any(isinstance(n, int) and n < 2 for n in sizes):
         return False
     if not isinstance(q.shape[-1], int) or not isinstance(v.shape[-1], int):
         return False

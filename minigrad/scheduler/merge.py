@@ -52,7 +52,7 @@ def merge_attentions(state: Fusion, merger: Merger) -> None:
         read = inputs if gradient else (*inputs[:2], *inputs[2 if node.op.name == "attention_sums" else 3:])
         key = (gradient, read, node.params["scale"], node.params["causal"])
         host = hosts.get(key)
-        if host is None or merger.path_between(host, g) or not gradient and same_operation(state, host, root):
+        if host is None or merger.path_between(host, g) or (not gradient and same_operation(state, host, root)):
             hosts[key] = g
         else:
             hosts[key] = merger.merge(host, g)

@@ -151,7 +151,7 @@ class Scheduler:
                 target = self.updated(k)
                 after = self.readers.get(target, set()) - {g}
                 if target in overwritten or not self.may_update(target) or self.puts_itself(k, target) or \
-                        g in needed and self.reach(needs, after, g):
+                        (g in needed and self.reach(needs, after, g)):
                     continue
                 overwritten.add(target)
                 self.in_place.add(k)
@@ -275,7 +275,7 @@ class Scheduler:
         for value in map(resolve, node.inputs[1:]):
             v, check = self.graph.position[value], self.is_leaf(g, made_here)
             made = None if check(value) else lower_group((value,), check, "value")
-            if made is not None and (old in made.nodes or node.op.name == "scatter" and _has_rows(made)):
+            if made is not None and (old in made.nodes or (node.op.name == "scatter" and _has_rows(made))):
                 temporary = self.slot_of[v] = self.new_slot(value)
                 self.add(g, made, {value: temporary})
                 made_here.add(v)

@@ -119,7 +119,7 @@ def hashable(items: list[Any]) -> list[Any]:
             if type(part) is tuple and len(parts) + len(part) <= MAX_RANK:
                 parts.extend(part)
             elif not (part is None or type(part) in (str, bytes, float, bool)
-                      or type(part) is int and part.bit_length() <= 64):
+                      or (type(part) is int and part.bit_length() <= 64)):
                 raise FormatError(f"{brief(item)} as a key, expected a string, a number or a few of them")
     return items
 

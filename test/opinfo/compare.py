@@ -42,7 +42,7 @@ def difference(got: Any, expected: Any, precise: Any, tolerance: tuple[float, fl
         same = got == expected or (got != got and expected != expected)
         if isinstance(expected, float) and isinstance(got, float):
             same = same or abs(got - expected) <= tolerance[1] + tolerance[0] * abs(expected)
-        return None if same and type(got) is type(expected) or tuple_of(got) == tuple_of(expected) else \
+        return None if (same and type(got) is type(expected)) or tuple_of(got) == tuple_of(expected) else \
             f"expected {expected!r}, got {got!r}"
     if not isinstance(got, Tensor):
         return f"expected a tensor {list(expected.shape)}, got {got!r}"[:200]

@@ -6,6 +6,7 @@ gradients_on(case, device)    likewise its gradients
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 
 import pytest
@@ -59,10 +60,8 @@ def _group(run: Callable[[Case, str], list[Tensor]], group: int, device: str) ->
         if doubles or not any(_has_doubles(r) for r in results):
             found[case.name] = results
     everything = [r for results in found.values() for r in results]
-    try:
+    with suppress(Exception):
         everything[0].realize(*everything[1:])
-    except Exception:  # noqa: BLE001  (each test computes its own case then, and fails by itself)
-        pass
     return found
 
 

@@ -175,8 +175,8 @@ def _check_call(where: str, s: Call, scope: _Scope) -> None:
         if memory is None or memory.dtype is not param.dtype:
             raise fail(where, f"expected a buffer of {param.dtype.name} for {param.name}, got {name}")
         in_registers = memory.size is not None
-        if in_registers and not (scope.items and isinstance(param.size, int)) \
-                or memory.mode == "in" and param.mode != "in":
+        if (in_registers and not (scope.items and isinstance(param.size, int))) \
+                or (memory.mode == "in" and param.mode != "in"):
             raise fail(where, f"{name} is no memory that {param.name} can be")
         if in_registers:
             _check_offset(where, memory, offset + param.size - 1, scope)
@@ -196,8 +196,8 @@ def verify_meaning(kernel: Microkernel) -> None:
     meaning = meaning_of(kernel)
     verify_function(meaning)
     for s in statements(meaning):
-        if isinstance(s, Call | Barrier) or isinstance(s, Alloc) and s.scope == "scratch" \
-                or isinstance(s, Loop) and s.kind == "parallel":
+        if isinstance(s, Call | Barrier) or (isinstance(s, Alloc) and s.scope == "scratch") \
+                or (isinstance(s, Loop) and s.kind == "parallel"):
             raise fail(kernel.name, f"a meaning has no {_describe(s)}")
     for d in meaning.dims:
         if not (isinstance(d.lo, int) and isinstance(d.hi, int)):

@@ -82,7 +82,7 @@ def of_any_length(kernel: Kernel) -> tuple[Kernel, dict[Var, Index]]:
         return kernel, {}
     nest = kernel.nests[0]
     v, = nest.domain
-    if any([isinstance(s, Nest) or s.value.reduces or isinstance(s, Store) and s.combine is not None
+    if any([isinstance(s, Nest) or s.value.reduces or (isinstance(s, Store) and s.combine is not None)
             for s in nest.body]) or any([e != v for e in expressions_of(nest)]) or not isinstance(v.hi, int):
         return kernel, {}
     general, values = _Arguments(kernel).lifted(kernel.nests, {v.name: 1})

@@ -9,6 +9,7 @@ So it is for images that are padded by reflection, with the gradients of such, a
 """
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -47,7 +48,7 @@ def _parts(nest: Nest) -> list[Nest]:
     for v in nest.domain:
         last: Any = v.hi
         ends = [0, *_cuts(whole, v, last), last + 1]
-        parts = [_between(whole, v, a, b) for a, b in zip(ends, ends[1:], strict=False)]
+        parts = [_between(whole, v, a, b) for a, b in itertools.pairwise(ends)]
         longest = max(range(len(parts)), key=lambda k: ends[k + 1] - ends[k])
         found += parts[:longest] + parts[longest + 1:]
         whole = parts[longest]
@@ -55,7 +56,7 @@ def _parts(nest: Nest) -> list[Nest]:
 
 
 def _is_elementwise(nest: Nest) -> bool:
-    return all([isinstance(s, Define) or isinstance(s, Store) and not s.combine for s in nest.body]) and not any(
+    return all([isinstance(s, Define) or (isinstance(s, Store) and not s.combine) for s in nest.body]) and not any(
         [v.op == "reduce" for v in _values(nest)])
 
 

@@ -200,9 +200,9 @@ def _solvable(body: Value, over: list[Var], identity: Value) -> tuple[Index, Mod
             m = _divisibility(condition)
             if m is not None and len(variables(m.a)) == 1:
                 k, = variables(m.a)
-                if k in over and isinstance(k.hi, int) and _period(m, k) is not None:
-                    if _where_false(body, condition) is identity:
-                        return condition, m, k
+                if (k in over and isinstance(k.hi, int) and _period(m, k) is not None
+                        and _where_false(body, condition) is identity):
+                    return condition, m, k
     return None
 
 

@@ -47,7 +47,7 @@ def outline(outputs: tuple[Node, ...], is_leaf: Callable[[Node], bool]) -> tuple
     words = [place[n] for n in outputs]
     symbolic = False
     for k, node in enumerate(order):  # which grows meanwhile
-        if k >= len(outputs) and is_leaf(node) or node.kind is None:
+        if (k >= len(outputs) and is_leaf(node)) or node.kind is None:
             words.append(-node.type.number)
             symbolic |= node.type.symbolic
             continue

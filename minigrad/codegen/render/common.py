@@ -24,7 +24,7 @@ class Emitter(ValueEmitter):
         if type(memory.size) is int and memory.size == 0:
             return self.constant(0, memory.dtype)
         # What is loaded to be an index is only known to be one where the mask is true, so it stays under the mask too.
-        proven = (mask is not None or memory.place == "in" and self.could_move(offset)) \
+        proven = (mask is not None or (memory.place == "in" and self.could_move(offset))) \
             and self.in_bounds(memory, offset) and (mask is None or not value_atoms(offset))
         if proven:
             mask = None

@@ -157,7 +157,7 @@ class IndexEmitter(CopyEmitter):
         return found[0] + e.const, found[1]
 
     def split_lane(self, e: Index) -> tuple[Index, int] | None:
-        if isinstance(e, int) or self.lane is None or self.lane not in variables(e) and not value_atoms(e):
+        if isinstance(e, int) or self.lane is None or (self.lane not in variables(e) and not value_atoms(e)):
             return e, 0
         rest, steps = split(e, (self.lane,))
         if not isinstance(rest, int):
@@ -173,7 +173,7 @@ class IndexEmitter(CopyEmitter):
         if self.lane is None or isinstance(e, int) or value_atoms(e):
             return None
         stride = step_of(e, self.lane)
-        if stride is None or isinstance(stride, int) and stride <= 4:
+        if stride is None or (isinstance(stride, int) and stride <= 4):
             return None
         return e - stride * self.lane + stride * self.first_lane, stride
 

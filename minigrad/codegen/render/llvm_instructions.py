@@ -26,14 +26,14 @@ class LlvmInstructions(LlvmValues):
                 scale = scale_of(v) if v.op == "mul" and v.args[0].op == "mul" else None
                 if scale is not None:
                     return scale, lambda v, mask, args: self.in_lanes(self.scaled, args)
-        elif v.op == "add" and v.dtype is int32:
-            if {16: "avx512vnni", 8: "avxvnni"}.get(self.width) in self.target.features:
-                dot = dot_of(v)
-                if dot is not None:
-                    return dot, lambda v, mask, args: self.in_lanes(self.dot, args)
-                dot = dot_of(v.args[1])
-                if dot is not None:
-                    return (*dot, v.args[0]), lambda v, mask, args: self.in_lanes(self.dot, args)
+        elif (v.op == "add" and v.dtype is int32
+              and {16: "avx512vnni", 8: "avxvnni"}.get(self.width) in self.target.features):
+            dot = dot_of(v)
+            if dot is not None:
+                return dot, lambda v, mask, args: self.in_lanes(self.dot, args)
+            dot = dot_of(v.args[1])
+            if dot is not None:
+                return (*dot, v.args[0]), lambda v, mask, args: self.in_lanes(self.dot, args)
         return super().parts_of(v)
 
     @property

@@ -22,7 +22,7 @@ MAX_STORE_STEP = 4
 
 def stores_masked(dtype: DType, target: Target) -> bool:
     """Whether the processor stores some lanes of a vector of such elements and leaves the memory of others alone."""
-    return "avx512bw" in target.features or "avx" in target.features and dtype.itemsize in (4, 8)
+    return "avx512bw" in target.features or ("avx" in target.features and dtype.itemsize in (4, 8))
 
 
 class LlvmMemory(LlvmInstructions):
@@ -44,7 +44,7 @@ class LlvmMemory(LlvmInstructions):
             p = Ref(memory.text, memory.dtype)
             row = self.row_of(whole) if self.least_level else None
             sums, extra = self.sums(offset if row is None else row[0] + constant, lane)
-            if row is not None or len(sums) > 1 and sums[0].level == 0:
+            if row is not None or (len(sums) > 1 and sums[0].level == 0):
                 last = len(sums) - self.in_tile
                 for part in sums[row is None:last]:
                     p = self.moved(p, part)

@@ -20,7 +20,7 @@ FEWEST_STEPS = 2
 
 def may_be_table(v: Value) -> bool:
     """Whether it is worth asking `table_of`: one operand of the last step varies."""
-    return len(v.args) == 1 or len(v.args) == 2 and (v.args[0].op == "const") != (v.args[1].op == "const")
+    return len(v.args) == 1 or (len(v.args) == 2 and (v.args[0].op == "const") != (v.args[1].op == "const"))
 
 
 @lru_cache(maxsize=1 << 12)
@@ -30,7 +30,7 @@ def table_of(v: Value) -> tuple[Value, tuple[float, ...]] | None:
     x = v
     while not (x.op == "and" and x.args[1].op == "const" and x.args[1].attr == 15 and x.dtype.bits == 32):
         variable = [a for a in x.args if a.op != "const"]
-        if len(variable) != 1 or x.op != "cast" and x.op not in _OPERATIONS:
+        if len(variable) != 1 or (x.op != "cast" and x.op not in _OPERATIONS):
             return None
         if x.dtype is not float32 and not (x.dtype.is_int and x.dtype.bits == 32):
             return None

@@ -7,6 +7,8 @@ bits that their products are exact, so nothing depends on `fma` being fused.
 """
 from __future__ import annotations
 
+import itertools
+
 from minigrad.codegen.transforms.math_number import Number, wave
 from minigrad.dtype import float32, int32, int64, uint32, uint64
 
@@ -134,7 +136,7 @@ def reduced_large(x: Number) -> tuple[Number, Number]:
         for i in range(1, 5):
             picked = word.equals(i).where(word.of(TWO_OVER_PI[first + i]), picked)
         words.append(picked)
-    high, middle, low = [(a << shift) | (b >> 1) >> (31 - shift) for a, b in zip(words, words[1:], strict=False)]
+    high, middle, low = [(a << shift) | (b >> 1) >> (31 - shift) for a, b in itertools.pairwise(words)]
     wide = mantissa.cast(uint64)
     window = high.cast(uint64) << 32 | middle.cast(uint64)
     product = wide * window + (wide * low.cast(uint64) >> 32)  # quarter turns: 2 bits before the point, 62 after it

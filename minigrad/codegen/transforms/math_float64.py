@@ -6,6 +6,8 @@ The same methods as in `math_float32.py`, with more terms.
 """
 from __future__ import annotations
 
+import itertools
+
 from minigrad.codegen.transforms.math_number import Number, wave
 from minigrad.dtype import float64, int64, uint64
 
@@ -134,7 +136,7 @@ def window(start: Number) -> list[Number]:
     for step in (8, 4, 2, 1):
         skip = (word & step).differs(0)
         words = [skip.where(words[i + step], words[i]) for i in range(step + 3)]
-    return [(a << shift) | (b >> 1) >> (63 - shift) for a, b in zip(words, words[1:], strict=False)]
+    return [(a << shift) | (b >> 1) >> (63 - shift) for a, b in itertools.pairwise(words)]
 
 
 def reduced_large(x: Number) -> tuple[Number, Number]:

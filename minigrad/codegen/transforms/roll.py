@@ -158,7 +158,7 @@ class _Roller:
                 offset, = v.attr[1]
                 if self.step(offset) <= MAX_STRIDE or own.isdisjoint(variables(offset)):
                     continue
-                if found.setdefault(v, conditions) != conditions or conditions and self.sums_up or \
+                if found.setdefault(v, conditions) != conditions or (conditions and self.sums_up) or \
                         any(not own.isdisjoint(variables(c)) for c in conditions):
                     return {}
                 found[v] = conditions
