@@ -125,6 +125,7 @@ class Bernoulli(Distribution):
 
     @property
     def mean(self) -> Tensor:
+        """The probabilities: those of 1."""
         return self.probs
 
 
@@ -161,14 +162,17 @@ class Normal(Distribution):
 
     @property
     def mean(self) -> Tensor:
+        """The mean, `loc`."""
         return self.loc
 
     @property
     def stddev(self) -> Tensor:
+        """The standard deviation, `scale`."""
         return self.scale
 
     @property
     def variance(self) -> Tensor:
+        """The variance, the square of `scale`."""
         return self.scale.square()
 
 

@@ -50,12 +50,14 @@ class DType:
 
     @property
     def min(self) -> int | float:
+        """The least number; -inf of floats."""
         if self.kind == "f":
             return float("-inf")
         return -(1 << (self.bits - 1)) if self.kind == "i" else 0
 
     @property
     def max(self) -> int | float:
+        """The greatest number; inf of floats, 1 of bool."""
         if self.kind == "f":
             return float("inf")
         return 1 if self.kind == "b" else (1 << (self.bits - (self.kind == "i"))) - 1

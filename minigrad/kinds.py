@@ -18,6 +18,7 @@ class device(str):  # noqa: N801  (PyTorch's name)
     """A device's name, which tensors take and give as a plain str: `device("cpu")` is "CPU". Raises DeviceError."""
 
     def __new__(cls, type: str = "CPU", index: int | None = None) -> device:
+        """The device of a type and a number, as torch.device is called. Raises for names that are none."""
         name = type if index is None else f"{type}:{index}"
         return super().__new__(cls, canonical("CPU" if str(name).lower() == "cpu:0" else name))
 

@@ -61,4 +61,5 @@ class Program:
 
 
 def digest_of(source: str) -> str:
+    """The sha256 of a source, in hexadecimal."""
     return sha256(source.encode()).hexdigest()

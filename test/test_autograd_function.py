@@ -42,6 +42,7 @@ def functions(base: Any) -> dict[str, Any]:
 
     class Scaled(base):
         """x * w * factor, with a tensor kept for nothing, and a gradient that was not broadcast back."""
+
         @staticmethod
         def forward(ctx: Any, x: Any, factor: float, w: Any, name: str) -> Any:
             assert ctx.needs_input_grad[1] is ctx.needs_input_grad[3] is False
@@ -72,6 +73,7 @@ def functions(base: Any) -> dict[str, Any]:
 
     class Rounded(base):
         """Straight through."""
+
         @staticmethod
         def forward(x: Any) -> Any:
             return x.round()
@@ -87,6 +89,7 @@ def functions(base: Any) -> dict[str, Any]:
 
     class Two(base):
         """Not linear in its gradients, so that it shows whether both come together."""
+
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
             y, z = x.sin(), x.cos()

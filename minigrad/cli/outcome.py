@@ -14,6 +14,7 @@ class OneLineParser(argparse.ArgumentParser):
     """Says what is wrong in one line, without repeating the usage."""
 
     def error(self, message: str) -> NoReturn:
+        """Ends the program with one line and status 2."""
         self.exit(2, f"{self.prog}: {message}; --help lists the options\n")
 
 

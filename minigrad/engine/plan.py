@@ -96,6 +96,7 @@ class ExecutionPlan:
 
     @property
     def launches(self) -> int:
+        """How many launches a run takes."""
         return len(self.items)
 
 
@@ -239,6 +240,7 @@ def is_small(item: Item) -> bool:
 
 
 def number(e: Index, values: dict[str, int]) -> int:
+    """The value of an index for these values of symbolic dims."""
     return e if type(e) is int else evaluate(e, values)
 
 

@@ -44,6 +44,7 @@ class KernelRun:
 
     @property
     def flops(self) -> float:
+        """Operations that it counts."""
         return self.plan.items[self.item].flops
 
     @property
@@ -53,6 +54,7 @@ class KernelRun:
 
     @property
     def rows(self) -> int:
+        """How many programs run in its one launch."""
         return len(self.plan.items[self.item].rows)
 
     @property
@@ -98,13 +100,16 @@ class Profile(Observer):
     # ---- told by the engine ----
 
     def called(self) -> None:
+        """Counts a list of launches."""
         self.calls += 1
 
     def launched(self, plan: ExecutionPlan, item: int, start: float, seconds: float, buffers: list[Any]) -> None:
+        """Keeps what a launch took."""
         name = plan.items[item].name
         self.runs.append(KernelRun(name, plan.device.name, plan, item, start - self._begin, seconds))
 
     def ran(self, run: Ran) -> None:
+        """Finds the user's lines that asked for what a plan computes."""
         for k, item in enumerate(run.plan.items):
             if k not in run.plan.lines:
                 lines = [line_of(run.graph.nodes[p]) for p in item.origins]

@@ -61,6 +61,7 @@ def scheduled(what: object) -> tuple[Schedule, Target] | None:
 
 
 def graph_lines(graph: Graph) -> Iterator[str]:
+    """A line per Node of the graph, targets with a star."""
     graph.connect()
     for k, node in enumerate(graph.nodes):
         what = "buffer" if graph.leaf[k] else node.op.name
@@ -71,6 +72,7 @@ def graph_lines(graph: Graph) -> Iterator[str]:
 
 
 def texts(made: Schedule, stage: str, target: Target) -> Iterator[str]:
+    """The text of each kernel at a stage: `STAGES` but for the graph."""
     shown: set[str] = set()
     for step in made.steps:
         staged: Staged = stages_of(step.kernel, target)

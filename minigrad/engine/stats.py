@@ -31,6 +31,7 @@ class Stats:
     mem_used: int = 0
 
     def snapshot(self) -> Stats:
+        """A copy, to be taken off later ones."""
         return replace(self)
 
     def __sub__(self, other: Stats) -> Stats:

@@ -111,16 +111,19 @@ def _of_batch(x: Tensor) -> tuple[Tensor, Tensor]:
 
 class BatchNorm1d(BatchNorm):
     """`BatchNorm` of [N, C] and signals [N, C, L]. Raises ShapeError for others."""
+
     positions = (0, 1)
 
 
 class BatchNorm2d(BatchNorm):
     """`BatchNorm` of images [N, C, H, W]. Raises ShapeError for others."""
+
     positions = (2,)
 
 
 class BatchNorm3d(BatchNorm):
     """`BatchNorm` of volumes [N, C, D, H, W]. Raises ShapeError for others."""
+
     positions = (3,)
 
 
@@ -239,16 +242,19 @@ def _of_instances(x: Tensor) -> tuple[Tensor, Tensor]:
 
 class InstanceNorm1d(InstanceNorm):
     """`InstanceNorm` of signals [N, C, L], or of one [C, L]. Raises ShapeError for others."""
+
     positions = (1,)
 
 
 class InstanceNorm2d(InstanceNorm):
     """`InstanceNorm` of images [N, C, H, W], or of one [C, H, W]. Raises ShapeError for others."""
+
     positions = (2,)
 
 
 class InstanceNorm3d(InstanceNorm):
     """`InstanceNorm` of volumes [N, C, D, H, W], or of one [C, D, H, W]. Raises ShapeError for others."""
+
     positions = (3,)
 
 

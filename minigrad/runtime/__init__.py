@@ -1,0 +1,1 @@
+"""Devices, and what runs on them: Programs and Buffers, nothing above. Read `device.py` first."""

@@ -1,6 +1,6 @@
-"""Cached programs and plans as one file, for machines of one kind.
+r"""Cached programs and plans as one file, for machines of one kind.
 
-    minigrad pack 1 \\n <identity of the target> \\n
+    minigrad pack 1 \n <identity of the target> \n
     per entry: kind, name and bytes as a line of JSON, then the data
     sha256 of all of this, 32 bytes
 

@@ -25,6 +25,7 @@ class Figures:
     launch_us: float = 0.0
 
     def rounded(self) -> Figures:
+        """The figures to two digits: what is kept does not tell more than was measured."""
         return Figures(**{name: float(f"{value:.2g}") for name, value in asdict(self).items()})
 
 

@@ -117,6 +117,7 @@ class HostMemory:
             self._free_bytes += size
 
     def address_of(self, handle: np.ndarray) -> int:
+        """The address of an array's first byte."""
         return handle.__array_interface__["data"][0]
 
     def trim(self) -> None:
@@ -158,15 +159,18 @@ class NumpyDevice(HostMemory, Device):
     target = Target("NUMPY", "none", "numpy", 4, 0, 1, features=frozenset({"fp64", "fp16"}))
 
     def load(self, programs: Iterable[Program]) -> list[Any]:
+        """Raises DeviceError: operations run one by one."""
         raise DeviceError("[load] expected a device that runs programs, got NUMPY, which evaluates ops one by one")
 
     def launch(self, launches: list[Launch]) -> None:
+        """Raises DeviceError: operations run one by one."""
         raise DeviceError("[launch] expected a device that runs programs, got NUMPY, which evaluates ops one by one")
 
     def synchronize(self) -> None:
         """Nothing is ever queued."""
 
     def elapsed(self) -> float:
+        """0: operations run while they are called."""
         return 0.0
 
 

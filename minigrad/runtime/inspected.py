@@ -91,12 +91,14 @@ class InspectedGpu(HostMemory, Device):
         return module
 
     def launch(self, launches: list[Launch]) -> None:
+        """Raises DeviceError: nothing runs here."""
         raise DeviceError(f"[launch] {self.name} only compiles: there is nothing here that runs its programs")
 
     def synchronize(self) -> None:
         """Nothing is ever queued."""
 
     def elapsed(self) -> float:
+        """0: nothing runs here."""
         return 0.0
 
 

@@ -25,6 +25,7 @@ second scheduling: a third of the time. It is its renderer that knows that the c
 
 
 def is_quick(source: str) -> bool:
+    """True for a source that begins with `QUICK`."""
     return source.startswith(QUICK)
 
 
@@ -52,6 +53,7 @@ class Emitter:
         self.machine, self.quick_machine = self.new_machine(), self.new_machine(1)
 
     def new_machine(self, level: int = 2) -> Any:
+        """A machine of LLVM's for our processor, which an owner may keep; `level` is that of optimization."""
         target = self.llvm.Target.from_triple(self.triple)
         return target.create_target_machine(cpu=self.cpu, features=self.flags, opt=level, jit=True)
 
@@ -96,6 +98,7 @@ class Emitter:
             self.llvm.set_option("", "-disable-lsr=false")
 
     def parse(self, source: str) -> Any:
+        """The module of a source, verified. Raises Refused with LLVM's words."""
         try:
             module = self.llvm.parse_assembly(source)
             module.verify()
@@ -136,6 +139,7 @@ class Emitter:
 
 
 def write_request(stream: IO[bytes], sources: Mapping[str, Source]) -> None:
+    """Sends the sources by key, as `serve` reads them."""
     text = json.dumps([[key, *source] for key, source in sources.items()]).encode()
     stream.write(struct.pack("<I", len(text)) + text)
     stream.flush()

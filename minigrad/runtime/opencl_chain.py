@@ -110,6 +110,7 @@ class Table:
         self._counted = False
 
     def set_extent(self, k: int, extent: int) -> None:
+        """The extent of a launch, and the size of its chunks with it."""
         row = self.words[self.row_of[k]]
         row[EXTENT], row[CHUNK] = extent, chunk_of(extent, self._work[self.row_of[k]], self.groups)
         self._counted, self.changed = False, True

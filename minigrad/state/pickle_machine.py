@@ -60,6 +60,7 @@ class Machine:
         return items
 
     def pop(self) -> Any:
+        """The value on top, taken off the stack; of an empty one what was marked."""
         return self.stack.pop() if self.stack else self.marked()
 
     def last(self, count: int) -> list[Any]:
@@ -85,11 +86,13 @@ class Machine:
         target.update(_pairs(items))
 
     def named(self, module: Any, name: Any) -> Any:
+        """The global of two strings. Raises FormatError for others."""
         if type(module) is not str or type(name) is not str:
             raise FormatError(f"a name that is {brief((module, name))}, expected two strings")
         return self.find(module, name)
 
     def call(self) -> Any:
+        """What a function gives for the arguments, both on the stack. Raises FormatError for what is none."""
         function, arguments = self.last(2)
         if not isinstance(function, Function) or type(arguments) is not tuple:
             raise FormatError(f"a call of {brief(function)}, which is no function")
