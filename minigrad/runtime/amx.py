@@ -1,4 +1,4 @@
-"""Leave to use the matrix registers of AMX, which Linux gives to a process that asks."""
+"""Permission to use the matrix registers of AMX, which Linux gives to a process that asks for it."""
 from __future__ import annotations
 
 import ctypes
@@ -11,7 +11,7 @@ ARCH_PRCTL, REQUEST_STATE, TILE_DATA = 158, 0x1023, 18
 
 @lru_cache(maxsize=1)
 def allow_matrix_registers() -> bool:
-    """Whether this process, its threads and its children may use them. False where signal stacks are too small."""
+    """True where this process, its threads and its children may use them; False where signal stacks are too small."""
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return False
     call = ctypes.CDLL(None).syscall

@@ -26,7 +26,7 @@ class _Method(ctypes.Structure):
 _methods: dict[tuple[str, int], _Method] = {}
 """By name and function, kept for good: builtins point to theirs."""
 _bound: set[int] = set()
-"""The addresses of `bind` in what was loaded and told."""
+"""The addresses of those loaded `bind` that were called already."""
 _native = sys.implementation.name == "cpython"
 
 

@@ -21,7 +21,8 @@ Encoder = Callable[[int | float], int]
 
 
 class Executable:
-    """A loaded program: `address` of its function; `encoders` turn its scalars to words, None stands for a buffer."""
+    """A loaded program: `address` of its function; `encoders` make argument words of scalars, None stands for a
+    buffer."""
 
     __slots__ = ("program", "address", "encoders")
 
@@ -44,16 +45,16 @@ class Prepared:
         self.launches = launches
         groups = grouped(launches)
         self.count = len(groups)
-        """Commands: a group of launches is one."""
+        """The number of commands: a launch group is one."""
         self.scratch = max((item.executable.program.scratch for item in launches), default=0)
         self.parallel = False
         self.rows: list[list[int]] = []
-        """Per launch, where in the array the arguments of each of its rows start."""
+        """Per launch, the positions in the array at which the arguments of each of its rows start."""
         words = [0] * (HEADER_WORDS + COMMAND_WORDS * self.count)
         words[1] = self.count
         relative: list[int] = []  # positions of words that hold an index into this array, to become addresses
         self._commands: list[int] = []
-        """Per launch, where its command stands; -1 if it has a table or is one of a group."""
+        """Per launch, the position of its command; -1 if it has a table or is in a launch group of several."""
         for i, group in enumerate(groups):
             at = HEADER_WORDS + i * COMMAND_WORDS
             item = group[0]
@@ -75,7 +76,7 @@ class Prepared:
             if chunks > 1:
                 self.parallel = True
         self.words = array("Q", words)
-        """The table. Who writes arguments itself finds them by `rows`."""
+        """The table. The positions of arguments in it are in `rows`."""
         address, _ = self.words.buffer_info()
         self.pointer = address
         self.admitted: object = None
@@ -124,7 +125,7 @@ class Prepared:
             self.parallel, self.admitted = True, None
 
     def release(self) -> None:
-        """Lets go of the buffers: from now on somebody else holds those whose addresses are in the table."""
+        """Lets go of the buffers: from now on the caller holds those whose addresses are in the table."""
         self.launches = []
 
 
@@ -152,7 +153,7 @@ def _add_table(words: list[int], relative: list[int], item: Launch, at: int) -> 
     relative.append(at + 5)
     if pieces < 2 or 0.0 < item.work < SERIAL_NANOSECONDS:
         return pieces, max(pieces, 1), 1, [start for start, _ in rows]
-    # At most `CHUNKS` pieces come from cuts, the others are whole small rows: long tables are claimed in groups.
+    # At most `CHUNKS` pieces come from cuts, the others are whole small rows: of long tables a chunk has many.
     size = -(-pieces // (4 * CHUNKS))
     return pieces, size, -(-pieces // size), [start for start, _ in rows]
 
@@ -179,7 +180,7 @@ _WORD16, _WORD32, _WORD64 = struct.Struct("<H"), struct.Struct("<I"), struct.Str
 
 
 def _encoder(kind: str) -> Encoder | None:
-    """How a scalar of `kind` becomes an argument word; None for a buffer."""
+    """A function from a scalar of `kind` to an argument word; None for a buffer."""
     if kind.partition(":")[0] == "buffer":
         return None
     if kind not in _ENCODERS:

@@ -38,10 +38,10 @@ class CPU(HostMemory, Device):
         self.target = host_target(self._jit, self.pool.threads)
         self._elapsed = 0.0
         self.timed = False
-        """Whether launches are timed: from the first question on."""
+        """True from the first call of `elapsed` on: launches are timed."""
 
     def load(self, programs: Iterable[Program]) -> list[Executable]:
-        """Compiles what no cache knows, in groups, while further programs are still being made.
+        """Compiles programs that no cache knows, in batches, while further programs are still being made.
 
         Raises CompileError with LLVM's words and the source, NotStored for a program without source that no cache has.
         """
@@ -71,9 +71,9 @@ class CPU(HostMemory, Device):
             self.run_locked(prepared)
 
     def run_locked(self, prepared: Prepared, threads: int = 0) -> None:
-        """`run`, for a caller that holds the pool's lock. Who holds it may also change prepared lists.
+        """`run`, for a caller that holds the pool's lock, under which prepared lists may also be changed.
 
-        `threads` are those of the configuration, where the caller has looked.
+        `threads` is the number of the configuration, where the caller has looked it up; 0 looks it up here.
         """
         pool = self.pool
         if prepared.parallel:
@@ -90,14 +90,14 @@ class CPU(HostMemory, Device):
         self._elapsed += perf_counter() - start
 
     def keep(self, launches: list[Launch], memories: list[tuple[int, ...]]) -> KeptTable:
-        """One command table that stays."""
+        """A command table that stays, for launches that run again and again."""
         return KeptTable(self, launches)
 
     def synchronize(self) -> None:
-        """Nothing is ever queued: launches return when they are done."""
+        """Does nothing: nothing is ever queued, launches return when they are done."""
 
     def elapsed(self) -> float:
-        """0 when it is first asked: launches are timed from then on."""
+        """Seconds spent in launches since the last call; 0 at the first one: launches are timed from then on."""
         seconds, self._elapsed, self.timed = self._elapsed, 0.0, True
         return seconds
 
@@ -149,7 +149,7 @@ def shared_jit() -> Jit:
 
 
 def host_target(jit: Jit, threads: int) -> Target:
-    """What code generation may know about this processor."""
+    """The facts of this processor that code generation may use."""
     features = frozenset(name for name, on in jit.features.items() if on) | {"fp64"}
     if "amx-tile" in features and not allow_matrix_registers():
         features = frozenset(name for name in features if not name.startswith("amx"))

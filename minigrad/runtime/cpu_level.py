@@ -1,4 +1,4 @@
-"""Which processor programs are compiled for: the one we run on, or an older one whose instructions it has too.
+"""The processor that programs are compiled for: the one we run on, or an older one whose instructions it has too.
 
 Levels are those that the x86-64 psABI names; LLVM knows them as processors.
 """

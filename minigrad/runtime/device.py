@@ -1,4 +1,4 @@
-"""What the runtime knows: programs, buffers, launches. Never a Node, a Kernel or loop IR."""
+"""The interface of devices: programs, buffers, launches. Never a Node, a Kernel or loop IR."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
@@ -45,9 +45,9 @@ class Launch:
 
     With `table`, the launch is one program over many rows: each row is (arguments, extent), see the one-launch
     optimizer; `arguments` and `extent` are then unused. Launches of one list run in order; a device may overlap those
-    it can prove independent: neighbours of one `group`, unless it is negative, are. `work` estimates the time of the
-    whole launch on one core, in nanoseconds (0.0: unknown); devices use it to decide what is too small to share out.
-    `item` is for whoever made the list.
+    it can prove independent. Neighbours with one number `group`, unless it is negative, are independent: a launch
+    group. `work` estimates the time of the whole launch on one core, in nanoseconds (0.0: unknown); devices use it to
+    decide what is too small to share out. `item` is free for the maker of the list.
     """
 
     executable: Any
@@ -60,7 +60,7 @@ class Launch:
 
 
 def grouped(launches: Sequence[Launch]) -> list[list[Launch]]:
-    """The launches in order, neighbours of one group together."""
+    """The launches in order, as launch groups: neighbours with one number `group` together, any other alone."""
     found: list[list[Launch]] = []
     for launch in launches:
         if found and launch.group >= 0 and found[-1][-1].group == launch.group:
@@ -71,37 +71,38 @@ def grouped(launches: Sequence[Launch]) -> list[list[Launch]]:
 
 
 class Kept(ABC):
-    """Launches whose arguments stay set: only what changed is written before a run. `lock` is held by who writes and
-    runs. A place is one argument of one row, as `place` gives it."""
+    """Launches whose arguments stay set: only what changed is written before a run. `lock` is held to write and to run.
+    A place is one argument of one row, as `place` gives it."""
 
     @property
     @abstractmethod
     def lock(self) -> Lock:
-        """What keeps other threads from writing."""
+        """The lock that keeps other threads from writing."""
 
     @abstractmethod
     def place(self, row: int, argument: int) -> Any:
-        """Where an argument of a row stands."""
+        """The place of an argument of a row, for the setters below."""
 
     @abstractmethod
     def set_addresses(self, places: Sequence[Sequence[Any]], addresses: Sequence[int]) -> None:
-        """Buffers that begin at these addresses, each at all of its places."""
+        """Sets buffers that begin at these addresses, each at all of its places."""
 
     @abstractmethod
     def set_number(self, places: Sequence[Any], value: int | float) -> None:
-        """A scalar or a dim, in the type that each program takes."""
+        """Sets a scalar or a dim at these places, in the type that each program takes."""
 
     @abstractmethod
     def set_extent(self, row: int, extent: int) -> None:
-        """The parallel iterations, one or more, of a row that is a launch of its own."""
+        """Sets the parallel iterations, one or more, of a row that is a launch of its own."""
 
     @abstractmethod
     def address(self, place: Any) -> int:
-        """What `set_addresses` last wrote at a place."""
+        """The address that `set_addresses` last wrote at a place."""
 
     @abstractmethod
     def run(self, threads: int = 0) -> None:
-        """Runs, or queues, all launches. `threads` are those of the configuration, where the caller has looked."""
+        """Runs, or queues, all launches. `threads` is the number of the configuration, where the caller has looked it
+        up; 0 looks it up here."""
 
 
 class Device(ABC):
@@ -115,8 +116,8 @@ class Device(ABC):
 
     @property
     def target(self) -> Target:
-        """All that code generation knows, and part of every plan's key: of features that change what is computed, those
-        that the settings ask for."""
+        """The facts of the device that code generation may use, part of every plan's key: of features that change what
+        is computed, those that the settings ask for."""
         settings = current()
         found = self._targets[settings.units]
         return replace(found, plans=settings.plans) if settings.plans else found
@@ -137,7 +138,7 @@ class Device(ABC):
         """Gives the memory back (it may be kept for reuse)."""
 
     def address_of(self, handle: Any) -> int:
-        """Where the first byte of a handle from `alloc` lies: no two that live share addresses."""
+        """The address of the first byte of a handle from `alloc`: no two live ones share addresses."""
         raise NotImplementedError(f"{self.name} does not say where memory lies")
 
     @abstractmethod
@@ -175,5 +176,5 @@ class Device(ABC):
     def elapsed(self) -> float:
         """Seconds the device spent in kernels since the last call; wall time where the driver cannot tell.
 
-        The first call says nothing: who wants to know calls it before and after.
+        The result of the first call means nothing: call it before and after.
         """

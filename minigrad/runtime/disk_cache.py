@@ -103,7 +103,7 @@ def read(entry: Entry) -> bytes | None:
 
 
 def remove(entry: Entry) -> bool:
-    """Whether the entry was there to be removed."""
+    """Removes the file of an entry; True where it was there."""
     return _remove(entry.path)
 
 

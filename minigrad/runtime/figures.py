@@ -1,4 +1,4 @@
-"""What a device was measured to do, kept in the cache folder by the identity of device and driver.
+"""Measured figures of a device, kept in the cache folder by the identity of device and driver.
 
 `python -m minigrad devices --check` measures and stores; `Target` then has the figures. They are rounded to two digits,
 so that a second measurement seldom makes other plans.

@@ -1,4 +1,4 @@
-"""What a GPU's compiler made of a kernel, read from its object file: registers, spills, local and private memory.
+"""Registers, spills, local and private memory of a kernel, read from the object file that a GPU's compiler made of it.
 
 AMD's objects carry a note in msgpack (LLVM's AMDGPU usage guide, code object metadata). From it and the processor's
 register file follows how many waves a SIMD holds at once. Of NVIDIA, ptxas says what a kernel takes (inspected.py), and
@@ -17,8 +17,9 @@ NOTE_SECTION, METADATA_NOTE = 7, 32
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one kernel takes. Registers per work-item; `local` bytes per group, `private` bytes per work-item; `group`
-    work-items at most, `wave` lanes."""
+    """The resources that one kernel takes: vector and scalar registers per work-item and spills of them, `local` bytes
+    per work-group, `private` bytes per work-item, at most `group` work-items to a work-group, `wave` lanes to a
+    wave."""
 
     vgprs: int
     sgprs: int
@@ -32,7 +33,8 @@ class Resources:
 @dataclass(frozen=True, slots=True)
 class Processor:
     """A GPU processor: `units` compute units on a common card with it, of two SIMDs each; per SIMD, `registers` vector
-    registers of a wave, handed out `granule` at a time, and room for `waves`. Two units share their local memory."""
+    registers of a wave, handed out `granule` at a time, and room for `waves`. Two compute units share their local
+    memory."""
 
     units: int
     registers: int
@@ -49,11 +51,13 @@ AMD = {
     "gfx1103": Processor(12, *RDNA2), "gfx1200": Processor(32, *RDNA3), "gfx1201": Processor(64, *RDNA3),
 }
 SIMDS, LOCAL_MEMORY, LOCAL_GRANULE, MOST_GROUPS = 4, 128 << 10, 1024, 32
-"""Of two compute units together: SIMDs, bytes of local memory, the steps it comes in, groups of many waves."""
+"""Of two compute units together: SIMDs, bytes of local memory, the steps it is handed out in, the most work-groups of
+several waves."""
 
 
 def max_waves(used: Resources, processor: Processor) -> int:
-    """How many waves of the kernel a SIMD holds at once: vector registers, local memory and whole groups decide."""
+    """The number of waves of the kernel that a SIMD holds at once: vector registers, local memory and whole work-groups
+    decide."""
     registers = max(_up(used.vgprs, processor.granule), processor.granule)
     waves = min(processor.waves, processor.registers // registers)
     in_group = -(-used.group // used.wave)
@@ -67,8 +71,8 @@ def max_waves(used: Resources, processor: Processor) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Multiprocessor:
-    """What one of NVIDIA holds at once: `warps`, `groups` and `local` bytes of memory, handed out `granule` at a time,
-    of which each group takes `reserved` besides its own."""
+    """The limits of a multiprocessor of NVIDIA: `warps` and work-groups (`groups`) that it holds at once, `local` bytes
+    of memory, handed out `granule` at a time, of which each work-group takes `reserved` besides its own."""
 
     warps: int
     groups: int
@@ -93,8 +97,8 @@ them."""
 
 
 def max_warps(used: Resources, processor: Multiprocessor) -> int:
-    """How many warps of the kernel a multiprocessor holds at once, of whole groups: warps, groups, registers and local
-    memory decide. 0 if a group does not fit."""
+    """The number of warps of the kernel that a multiprocessor holds at once, of whole work-groups: warps, work-groups,
+    registers and local memory decide. 0 if a work-group does not fit."""
     in_group = -(-used.group // used.wave)
     of_warp = _up(max(used.vgprs, 1) * used.wave, WARP_GRANULE)
     if of_warp * _up(in_group, PARTS) > PART_REGISTERS * PARTS:

@@ -96,7 +96,7 @@ class HostMemory:
         return Buffer(self, nbytes, handle)  # type: ignore[arg-type]
 
     def free(self, buffer: Buffer) -> None:
-        """Gives the memory to the pool, unless it belongs to something else or an array still looks at it."""
+        """Gives the memory to the pool, unless it belongs to something else or an array still refers to it."""
         handle, address, buffer.handle, buffer.address = buffer.handle, buffer.address, None, 0
         if handle is None or buffer.base is not None or buffer.offset:
             return
@@ -153,7 +153,7 @@ class HostMemory:
 
 
 class NumpyDevice(HostMemory, Device):
-    """Where tensors of the NUMPY executor live: memory only. The engine runs their ops, so it loads no programs."""
+    """The device of the NUMPY executor's tensors: memory only. The engine runs their ops, so it loads no programs."""
 
     name = "NUMPY"
     target = Target("NUMPY", "none", "numpy", 4, 0, 1, features=frozenset({"fp64", "fp16"}))
@@ -181,7 +181,8 @@ def _check_fits(op: str, buffer: Buffer, array: np.ndarray) -> None:
 
 
 def _after_fork() -> None:
-    """In a child process another thread's locks stay locked for good, and its pools may be half changed."""
+    """Makes locks and pools anew in a child process, where other threads' locks stay locked and pools may be half
+    changed."""
     global _large_pages
     _large_pages = LargePages()
     for memory in _memories:

@@ -26,8 +26,8 @@ NV_UNITS = 30
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """What became of a program. `waves` of it that a SIMD of AMD, a multiprocessor of NVIDIA holds at once: None where
-    that is not known, and `missing` says why."""
+    """A compiled program. `waves` of it are held at once by a SIMD (AMD) or a multiprocessor (NVIDIA): None where that
+    is not known, and `missing` says why."""
 
     program: Program
     resources: Resources | None
@@ -95,7 +95,7 @@ class InspectedGpu(HostMemory, Device):
         raise DeviceError(f"[launch] {self.name} only compiles: there is nothing here that runs its programs")
 
     def synchronize(self) -> None:
-        """Nothing is ever queued."""
+        """Does nothing: nothing is ever queued."""
 
     def elapsed(self) -> float:
         """0: nothing runs here."""
@@ -125,7 +125,8 @@ def compiler(family: str, processor: str) -> tuple[Any, Any]:
 
 
 def ptx_resources(text: str, processor: str, group: int) -> Resources | None:
-    """What `ptxas` says of PTX text; None where it is not installed."""
+    """The resources of a kernel of PTX text, as `ptxas` tells; None where that is not installed. `group` is the number
+    of work-items of a work-group."""
     ptxas = shutil.which("ptxas")
     if ptxas is None:
         return None

@@ -1,8 +1,9 @@
 """Host memory in the large pages that Linux has.
 
-A processor keeps the places of some thousand pages and looks up the others, which takes as long as fetching a line or
-two. A large page (2 MB) has to lie within one mapping that asks for such pages, so arrays of a few MB, each in memory
-of its own, are mostly in pages of 4 KB: quantised weights of such sizes stream 4-8% faster from large ones.
+A processor keeps the addresses of some thousand pages (in its TLB) and looks up the others, which takes as long as
+fetching a line or two. A large page (2 MB) has to lie within one mapping that asks for such pages, so arrays of a few
+MB, each in memory of its own, are mostly in pages of 4 KB: quantised weights of such sizes stream 4-8% faster from
+large ones.
 """
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ BLOCK = 32 << 20
 PAGE, LARGE_PAGE, LINE = mmap.PAGESIZE, 2 << 20, 64
 
 APART = 5 * LINE
-"""Bytes between pieces: whose sizes are multiples of a page would else all start at the same place of one, where
-processors take a load for one of what another array has just stored."""
+"""Bytes between pieces. Pieces whose sizes are multiples of a page would else all start at the same offset in one, and
+a processor takes a load at the offset of a recent store to another array for one of its result (4K aliasing)."""
 
 _ADVICE = getattr(mmap, "MADV_HUGEPAGE", None)
 
@@ -63,7 +64,7 @@ def _mapped(nbytes: int) -> mmap.mmap | None:
 
 
 def _start(block: mmap.mmap) -> int:
-    """Where a block's first large page starts."""
+    """The offset in bytes of a block's first large page."""
     return -np.frombuffer(block, np.uint8, 1).ctypes.data % LARGE_PAGE
 
 

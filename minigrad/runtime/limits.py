@@ -1,4 +1,4 @@
-"""What the host processor can do, measured: multiply-adds in registers, and a read stream from memory.
+"""Limits of the host processor, measured: multiply-adds in registers, and a read stream from memory.
 
 Both are programs of our own in LLVM IR (`native/`) and run on a thread pool of their own.
 """
@@ -22,7 +22,8 @@ STREAMS = 8  # independent loads in flight, of `native/read_stream.ll`
 
 
 class Limits(NamedTuple):
-    """What a machine was measured to do: float32 multiply-adds (two operations each) and reading from memory."""
+    """Measured rates of a machine: float32 multiply-adds (two operations each) in GFLOP/s, and reading from memory in
+    GB/s."""
 
     gflops: float
     gb_s: float
@@ -56,7 +57,7 @@ class Probe:
         return self._saw(gflops, self._best_s(self._read, runs))
 
     def read(self) -> None:
-        """Reads `read_bytes` bytes once, for those who let the stream take turns with what they measure."""
+        """Reads `read_bytes` bytes once, for callers that let the stream take turns with what they measure."""
         self._cpu.run(self._read)
 
     def saw(self, seconds: float) -> Limits:
@@ -77,17 +78,18 @@ class Probe:
 
 
 def _chains(target: Target) -> int:
-    """Independent sums: enough to hide the latency of two units, few enough for the registers."""
+    """The number of independent sums: enough to hide the latency of two execution units, and no more than registers
+    hold."""
     return min(16, target.registers - 4)
 
 
 def multiply_add(lanes: int, chains: int) -> Program:
-    """Each iteration: `chains` (12 or 16) independent vector sums, s = s * x + x."""
+    """A program that computes `chains` (12 or 16) independent vector sums in each iteration, s = s * x + x."""
     return _program("peak_multiply_add", f"multiply_add_{chains}", lanes)
 
 
 def read_stream(lanes: int) -> Program:
-    """Each iteration adds `STREAMS` consecutive vectors to as many sums."""
+    """A program that adds `STREAMS` consecutive vectors to as many sums in each iteration."""
     return _program("peak_read_stream", "read_stream", lanes)
 
 

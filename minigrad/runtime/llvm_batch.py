@@ -1,7 +1,8 @@
-"""Many units compiled while more of them are still being made: groups of them, by a second process and by this one.
+"""Compiles many translation units while more of them are still being made: in batches, by a second process and this
+one.
 
 LLVM takes one caller at a time, and rendering needs Python's lock; on two cores a process of its own takes half of the
-time. It is started only where there is much to do. Which process compiles a group changes nothing in the code.
+time. It is started only where there is much to do. Which process compiles a batch changes nothing in the code.
 """
 from __future__ import annotations
 
@@ -20,34 +21,38 @@ from minigrad.runtime import llvm_emit
 from minigrad.runtime.llvm_emit import Source
 
 GROUP_UNITS, GROUP_CHARS = 16, 150_000
-"""A group is full with so many units, or so much text: LLVM's fixed cost per module is as large as a small kernel's."""
+"""The translation units, and the characters of them, with which a batch is full: LLVM's fixed cost per module is as
+large as that of a small kernel."""
 HELP_CHARS = 300_000
-"""So much text waits before help is called: about 0.2 seconds of work, as many as the helper needs to start."""
+"""Characters that wait before the helper is started: about 0.2 seconds of work, as many as the helper needs to
+start."""
 HELP_UNITS = 200
-"""So many units to come are reason enough."""
+"""Translation units to come for which the helper is started at once."""
 FIRST_CHARS = 40_000
-"""A group for a helper that has nothing to do need not be larger."""
+"""Characters of the smallest batch that a helper with nothing to do is given."""
 
 IN_LINE = 2
-"""Groups that the helper has: one at work, and the next. Python's lock goes from thread to thread in steps of 5 ms: it
-would wait for several of those between two groups."""
+"""Batches that the helper has: one at work, and the next. Python's lock goes from thread to thread in steps of 5 ms: it
+would wait for several of those between two batches."""
 PIPE_BYTES = 1 << 20
 _PIPES = "[llvm] expected a pipe to the helper"
-"""What a pipe should hold: whole requests and answers, so that neither side waits for the other one to read."""
+"""The error for a missing pipe."""
 
 Group = dict[str, Source]
 
 
 class Batch:
-    """Units that are to be compiled. `add` them, then go through `finish()`, which gives groups and their objects."""
+    """Translation units that are to be compiled. `add` them, then go through `finish()`, which gives batches and their
+    objects."""
 
     def __init__(self, emit: Callable[[Group], bytes], processor: tuple[str, str], about: int = 0):
-        """`processor` what `emit` compiles for, an Emitter's arguments.
+        """`processor` is what `emit` compiles for, an Emitter's arguments.
 
-        `about` how many units will come, where somebody can say: for many, help gets ready at once.
+        `about` is the number of translation units that will come, where it is known: for many, the helper is started at
+        once.
         """
         self._emit, self._processor = emit, processor
-        self._filling: dict[bool, Group] = {}  # those that are quick in groups of their own
+        self._filling: dict[bool, Group] = {}  # those that are quick in batches of their own
         self._chars = dict.fromkeys((False, True), 0)
         self._waiting: deque[Group] = deque()
         self._waiting_chars = 0
@@ -61,7 +66,7 @@ class Batch:
             self._call_help()
 
     def add(self, key: str, source: Source) -> None:
-        """Puts a unit into the group that is being filled."""
+        """Adds a translation unit to the batch that is being filled."""
         quick = llvm_emit.is_quick(source[1])
         group = self._filling.setdefault(quick, {})
         group[key] = source
@@ -71,7 +76,7 @@ class Batch:
             self._close_group(quick)
 
     def finish(self) -> Iterator[tuple[Group, bytes]]:
-        """Compiles what the helper has not begun with. Raises Refused."""
+        """Compiles what the helper has not begun with; gives (batch, object). Raises Refused."""
         for quick in list(self._filling):
             self._close_group(quick)
         with self._more:
@@ -107,7 +112,7 @@ class Batch:
             self._more.notify()
 
     def _take(self) -> Group | None:
-        """A group for this process: the newest, or the last of those that the helper has in line."""
+        """A batch for this process: the newest, or the last of those that were sent to the helper."""
         with self._more:
             if self._waiting:
                 return self._waiting.pop()
@@ -140,7 +145,7 @@ class Batch:
         self._reader.start()
 
     def _send(self) -> None:
-        """Hands groups to the helper, the oldest first, until it has enough in line. `_more` is held."""
+        """Sends batches to the helper, the oldest first, until it has `IN_LINE`. `_more` is held."""
         helper = self._helper
         while helper is not None and not self._failed and self._waiting and len(self._sent) < IN_LINE:
             try:
@@ -179,7 +184,8 @@ def _cores() -> int:
 
 
 def _enlarge(stream: IO[bytes] | None) -> None:
-    """A pipe of `PIPE_BYTES`, where the system can make one."""
+    """Enlarges a pipe to `PIPE_BYTES`, where the system can: it then holds whole requests and answers, so that neither
+    side waits for the other one to read."""
     try:
         import fcntl
 

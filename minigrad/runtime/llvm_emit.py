@@ -20,8 +20,8 @@ Source = tuple[tuple[str, ...], str]
 """The names of the entries, which get the key appended, and the IR text that defines them."""
 
 QUICK = "; quick"
-"""How a source begins whose code is generated without combined instructions, strength reduction of addresses and a
-second scheduling: a third of the time. It is its renderer that knows that the code is as good."""
+"""The start of a source whose code is generated without combined instructions, strength reduction of addresses and a
+second scheduling: a third of the time. Its renderer knows that the code is as good."""
 
 
 def is_quick(source: str) -> bool:
@@ -30,7 +30,7 @@ def is_quick(source: str) -> bool:
 
 
 class Refused(Exception):
-    """What LLVM says against a source. The caller makes a CompileError of it."""
+    """LLVM's error for a source. The caller makes a CompileError of it."""
 
     def __init__(self, words: str, source: str):
         super().__init__(words)
@@ -87,7 +87,7 @@ class Emitter:
     @contextmanager
     def generator(self, quick: bool) -> Iterator[Any]:
         """The machine that generates code, `quick` without strength reduction. That option is LLVM's, of the whole
-        process, which others may use LLVM in."""
+        process, so it is set for the time of this context only."""
         if not quick:
             yield self.machine
             return
@@ -127,7 +127,8 @@ class Emitter:
             raise Refused(f"expected definitions of {entries}, got {found} of them", source)
 
     def run_passes(self, module: Any, quick: bool = False) -> None:
-        """The code is explicit already; the O2 pipeline would cost ten times as much and gain nothing."""
+        """Runs the few passes that pay: the code is explicit already, and O2 would cost ten times as much and gain
+        nothing."""
         llvm = self.llvm
         builder = llvm.create_pass_builder(self.machine, llvm.create_pipeline_tuning_options(0))
         passes = llvm.create_new_module_pass_manager()

@@ -1,10 +1,10 @@
 """LLVM IR text to addresses of native functions: batched compilation, object cache in memory and on disk.
 
-A unit is (names of its entry functions, IR text). Units that no cache knows are compiled in groups, one object each,
-some of them by a second process (`llvm_batch.py`). On disk, kind 'llvm-index' maps a unit's key to the object that
-holds it, 'llvm-object' holds the objects, 'llvm-links' the names of the objects that one links to. Entries are renamed
-to `name.key`, so units of any origin can be loaded side by side. What units link to (microkernels) is an object each,
-loaded before them and resolved by symbol.
+A translation unit is (names of its entry functions, IR text). Those that no cache knows are compiled in batches, one
+object each, some of them by a second process (`llvm_batch.py`). On disk, kind 'llvm-index' maps a translation unit's
+key to the object that holds it, 'llvm-object' holds the objects, 'llvm-links' the names of the objects that one links
+to. Entries are renamed to `name.key`, so translation units of any origin can be loaded side by side. The code that they
+link to (microkernels) is an object each, loaded before them and resolved by symbol.
 """
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ if hasattr(os, "register_at_fork"):
 
 
 class Unit(NamedTuple):
-    """`entries` are the functions whose addresses are asked for; everything else in `source` becomes internal.
+    """A translation unit. `entries` are the functions whose addresses are asked for; all else in `source` becomes
+    internal.
 
     With a `digest` the source is not at hand: the code comes from a cache, or NotStored is raised.
     """
@@ -77,10 +78,11 @@ class Jit:
         self.compiled = 0
 
     def addresses(self, units: Iterable[Unit], about: int = 0) -> list[tuple[int, ...]]:
-        """The addresses of each unit's entries, in order. Units are compiled while others are still being made.
+        """The addresses of each translation unit's entries, in order. Some are compiled while others are still being
+        made.
 
-        `about` how many they will be, where it is known. Raises CompileError with LLVM's words and the source, and
-        NotStored for a unit without source that no cache has.
+        `about` is their number, where it is known. Raises CompileError with LLVM's words and the source, and NotStored
+        for a translation unit without source that no cache has.
         """
         keys: list[str] = []
         fresh: dict[str, Unit] = {}
@@ -106,7 +108,7 @@ class Jit:
             return [self._addresses[key] for key in keys]
 
     def _known(self, key: str, unit: Unit) -> bool:
-        """Loads a unit that is on disk, and what it links to in any case. Raises NotStored."""
+        """Loads a translation unit if it is on disk, and the code that it links to in any case. Raises NotStored."""
         with _lock:
             for link in unit.links:
                 self._link(link)
@@ -124,12 +126,12 @@ class Jit:
                 raise CompileError(f"[load] {e}", e.source) from None
 
     def key(self, unit: Unit) -> str:
-        """The identity of a unit's object code: source, entries, processor, LLVM and passes."""
+        """The identity of a translation unit's object code: source, entries, processor, LLVM and passes."""
         text = self.identity + "\0" + ",".join(unit.entries) + "\0" + (unit.digest or digest_of(unit.source))
         return sha256(text.encode()).hexdigest()[:32]
 
     def object_code(self, units: list[Unit]) -> bytes:
-        """Compiles the units into one object file, past every cache."""
+        """Compiles the translation units into one object file, past every cache."""
         return self._emit({self.key(unit): (unit.entries, unit.source) for unit in units})
 
     def assembly(self, source: str) -> str:
@@ -141,7 +143,7 @@ class Jit:
                 raise CompileError(f"[load] {e}", e.source) from None
 
     def _fetch(self, key: str, unit: Unit) -> bool:
-        """Loads the unit from disk; False if no usable object holds it."""
+        """Loads the translation unit from disk; False if no usable object holds it."""
         index = disk_cache.get("llvm-index", key)
         if index is None:
             return False
@@ -154,7 +156,8 @@ class Jit:
         return True
 
     def _link_others(self, name: str, code: bytes) -> bool:
-        """Loads what other units of an object on disk link to. False if something is missing: it may not be loaded."""
+        """Loads the code that an object on disk links to. False if some is missing: the object may not be loaded
+        then."""
         needed = undefined_symbols(code) - LIBRARY_SYMBOLS - self._linked
         if not needed:
             return True
@@ -188,7 +191,7 @@ class Jit:
             disk_cache.put("llvm-index", key, name.encode())
 
     def _link(self, link: Link) -> None:
-        """Loads what programs call, compiling it if no cache has it."""
+        """Loads code that programs call, compiling it if no cache has it."""
         if link.symbol in self._linked:
             return
         key = self._link_key(link)

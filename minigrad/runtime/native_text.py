@@ -1,4 +1,4 @@
-"""The LLVM IR in `minigrad/runtime/native/`: what is written by hand and does not depend on a kernel."""
+"""The LLVM IR in `minigrad/runtime/native/`, which is written by hand and does not depend on a kernel."""
 from __future__ import annotations
 
 from functools import cache

@@ -66,7 +66,7 @@ class Executable:
         kernel.set_scalar_arg_dtypes(self.types)
 
     def positions(self) -> list[int]:
-        """Where each argument of the program begins among those of the kernel."""
+        """The position among the kernel's arguments at which each argument of the program begins."""
         found, at = [], 0
         for itemsize in self.itemsizes:
             found.append(at)
@@ -101,7 +101,7 @@ class OpenCL(Device):
         self._lock = threading.RLock()  # reentrant: the garbage collector may free buffers inside any call
         self._wall = WALL_TIME in info.quirks
         self.groups_at_once = info.units if GROUPS_GO_ON in info.quirks else 0
-        """How many groups of a chain run beside each other; 0 where one must not wait for another."""
+        """The number of work-groups of a chain that run beside each other; 0 where one must not wait for another."""
         profiling = 0 if self._wall else cl.command_queue_properties.PROFILING_ENABLE
         try:
             self._context = cl.Context([info.handle])
@@ -170,7 +170,7 @@ class OpenCL(Device):
             return self._handles[base], address - base
 
     def free(self, buffer: Buffer) -> None:
-        """Keeps whole allocations for reuse; views (with a `base` or an offset) and freed buffers are left alone."""
+        """Keeps whole allocations for reuse; parts (with a `base` or an offset) and freed buffers are left alone."""
         handle, buffer.handle, buffer.address = buffer.handle, None, 0
         if handle is None or buffer.base is not None or buffer.offset or _forked:
             return
@@ -256,7 +256,7 @@ class OpenCL(Device):
             return KeptLaunches(self, launches, memories)
 
     def chain_kernels(self, program: Program, count: int) -> list[Any]:
-        """So many kernel objects of a chain's program. Raises CompileError."""
+        """`count` kernel objects of a chain's program. Raises CompileError."""
         kernel = self._builder.kernels([program])[0]
         return [kernel, *[self._cl.Kernel(kernel.program, program.name) for _ in range(count - 1)]]
 
@@ -288,7 +288,7 @@ class OpenCL(Device):
         self._enqueue_kernel(kernel, *self.ranges(executable, extent))
 
     def ranges(self, executable: Executable, extent: int) -> tuple[tuple[int], tuple[int]]:
-        """(global size, group size) of a launch with so many iterations."""
+        """(global size, work-group size) of a launch with so many iterations."""
         group = executable.program.group
         if group:
             return (extent * group,), (group,)
@@ -310,10 +310,11 @@ class OpenCL(Device):
             self._unfolded //= 2
 
     def group_size(self, extent: int) -> int:
-        """The work-group size for `extent` iterations; drivers compile a kernel again for each, so there are few.
+        """The work-group size for `extent` iterations; drivers compile a kernel again for each, so only a few sizes are
+        used.
 
-        One lane per work-item wants a full group. On a CPU one work-item is a whole chunk: alone in its group, except
-        where there are so many that handing them out (4 ns each) would cost more than they do.
+        One lane per work-item wants a full work-group. On a CPU one work-item is a whole chunk: alone in its
+        work-group, except where there are so many that handing them out (4 ns each) would cost more than they do.
         """
         if self.target.is_gpu:
             return min(GROUP, self.target.max_group)
@@ -359,7 +360,8 @@ class OpenCL(Device):
             return seconds
 
     def _at_exit(self) -> None:
-        """Work still queued while the interpreter takes its objects apart brings some drivers down."""
+        """Waits for queued work: work that is queued while the interpreter takes its objects apart brings some drivers
+        down."""
         if not _forked:
             with suppress(self._cl.Error):
                 self._finish()

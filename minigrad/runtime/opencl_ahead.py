@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from minigrad.runtime.opencl_devices import DeviceInfo
 
 HELP_CHARS = 300_000
-"""So much text of new kernels is worth a helper: 6 seconds of the driver's compiler. It takes 2 to start."""
+"""Characters of new kernels from which on a helper is worth starting: 6 seconds of the driver's compiler. It takes 2 to
+start."""
 
 MAX_HELPERS = 15
 
 First = tuple["Executable", int, int]
-"""A kernel with the global size and the group size of its first launch."""
+"""A kernel with the global size and the work-group size of its first launch."""
 
 _helpers: list[subprocess.Popen] = []
 _owner = 0

@@ -121,7 +121,8 @@ class Builder:
             return None
 
     def options_of(self, source: str) -> list[str]:
-        """How a source is built: sub-groups belong to later versions of the language than drivers assume."""
+        """The options to build a source with: sub-groups belong to later versions of the language than drivers
+        assume."""
         version = "CL3.0" if self._info.version.startswith("OpenCL 3") else "CL2.0"
         return [*self._options, f"-cl-std={version}"] if "sub_group_" in source else self._options
 

@@ -1,11 +1,12 @@
 """Chains: many small launches as one, by a kernel that goes through a table of launches itself.
 
 A driver for processors takes microseconds to hand a launch over and more to wake its threads, as long as a small kernel
-runs. A chain has one work-group per core. The groups claim chunks of the launches, in order, from a counter, each when
-all that it may depend on is done, as a second counter says. What is waited for has always been claimed by a group that
-runs: whatever number of groups a driver runs at once, one of them goes on. A group that has waited for long leaves, so
-that its core is free for those that are late; the others do the rest. What is needed of the driver is that a group,
-once begun, goes on while another one waits (`opencl_quirks.GROUPS_GO_ON`). Which group runs a chunk changes no result.
+runs. A chain has one work-group per core. The work-groups claim chunks of the launches, in order, from a counter, each
+when all that it may depend on is done, as a second counter says. What is waited for has always been claimed by a
+work-group that runs: whatever number of work-groups a driver runs at once, one of them goes on. A work-group that has
+waited for long leaves, so that its core is free for those that are late; the others do the rest. What is needed of the
+driver is that a work-group, once begun, goes on while another one waits (`opencl_quirks.GROUPS_GO_ON`). Which
+work-group runs a chunk changes no result.
 
 A row of the table, in words of 64 bits: first chunk, the chunk after the last, how many chunks must be done before,
 iterations per chunk, extent, program; then the program's arguments, (memory, offset in elements) for a buffer.
@@ -31,24 +32,25 @@ LONGEST = 2_000_000.0
 """Estimated nanoseconds of a launch from which it stays alone: handing it over costs a hundredth of that."""
 
 USES, SAVED = 4, 32
-"""How often a program must run to be compiled into a chain, and how many launches chains must save in all: compiling
-takes as long as tens of thousands of launches."""
+"""The number of times that a program must run to be compiled into a chain, and the number of launches that chains must
+save in all: compiling takes as long as tens of thousands of launches."""
 
 CHUNK_NS, CHUNKS = 2000.0, 4
-"""The least estimated work of a chunk, and how many chunks a launch has at most for each group."""
+"""The least estimated nanoseconds of a chunk, and the most chunks of a launch for each work-group."""
 
 FIRST, LAST, BEFORE, CHUNK, EXTENT, PROGRAM, ARGUMENTS = range(7)
 PATIENCE = 8192
-"""How often a waiting group looks before it leaves: some 0.3 ms."""
+"""The number of times that a waiting work-group looks before it leaves: some 0.3 ms."""
 
 LINE = 16
-"""Counters of 32 bits to a cache line: claimed chunks, chunks that are done, groups that are."""
+"""Counters of 32 bits to a cache line: of claimed chunks, of chunks that are done, of work-groups that are."""
 
 
 @dataclass(slots=True)
 class Planned:
-    """A launch that will run many times: `memories` says for each buffer which one it is a part of, `beside` whether
-    it depends on nothing that the launch before it does or waits for, `work` estimates its nanoseconds."""
+    """A launch that will run many times. `memories` has for each buffer the number of the memory that it is a part of,
+    `beside` is True where it depends on nothing that the launch before it does or waits for, `work` estimates its
+    nanoseconds."""
 
     executable: Executable
     memories: tuple[int, ...]
@@ -57,7 +59,8 @@ class Planned:
 
 
 def chains_of(launches: list[Planned], most: int) -> list[range]:
-    """Which neighbours become a chain, with at most so many memories in each; none where it would not pay."""
+    """The ranges of neighbours that become chains, with at most `most` memories in each; none where chains would not
+    pay."""
     uses = Counter([p.executable for p in launches])
     found: list[range] = []
     start, memories = 0, set[int]()
@@ -75,13 +78,13 @@ def chains_of(launches: list[Planned], most: int) -> list[range]:
 
 
 def _may_join(p: Planned) -> bool:
-    """Whether its work-items know nothing of a group, and it is short."""
+    """True where its work-items do not depend on a work-group, and it is short."""
     program = p.executable.program
     return not program.group and not program.scratch and 0 < p.work <= LONGEST
 
 
 def chunk_of(extent: int, work: float, groups: int) -> int:
-    """Iterations of a chunk."""
+    """The number of iterations of a chunk."""
     pieces = max(1, min(int(work / CHUNK_NS), CHUNKS * groups))
     return -(-extent // pieces)
 
@@ -116,7 +119,7 @@ class Table:
         self._counted, self.changed = False, True
 
     def set_word(self, k: int, argument: int, word: int) -> None:
-        """A word of an argument of a launch, counted among the kernel's own."""
+        """Sets a word of an argument of a launch, counted among the kernel's own."""
         self.words[self.row_of[k], ARGUMENTS + argument] = word
         self.changed = True
 
@@ -144,7 +147,7 @@ def word_of(value: float, kind: type[np.generic]) -> int:
 
 def chain_program(programs: list[Program], memories: int, stride: int) -> Program:
     """The kernel that runs tables of these programs over so many memories: `(counters, table, first row, rows,
-    memories...)`, one work-item to a group."""
+    memories...)`, one work-item to a work-group. `stride` is the number of words of a row."""
     texts, cases = [], []
     for number, program in enumerate(programs):
         text, call = _as_function(program)

@@ -1,4 +1,4 @@
-"""Which OpenCL devices there are, in order of preference, and which one a name such as 'CL:pocl' means."""
+"""The usable OpenCL devices in order of preference, and the one that a name such as 'CL:pocl' means."""
 from __future__ import annotations
 
 import os
@@ -68,7 +68,7 @@ class DeviceInfo:
 
     @property
     def target(self) -> Target:
-        """What code generation may know about the device."""
+        """The facts of the device that code generation may use."""
         registers = GPU_REGISTERS if self.vector_bytes <= 4 else 32 if self.vector_bytes >= 64 else 16
         l1, l2 = cache_sizes()
         measured = stored(self.identity)
@@ -231,8 +231,8 @@ def _features(device: Any) -> frozenset[str]:
 
 
 def _sub_group(device: Any) -> int:
-    """Work-items of a sub-group: those that the driver likes groups to be a multiple of. 0 where there are none, or
-    where they differ from kernel to kernel (Intel's)."""
+    """Work-items of a sub-group: those that the driver likes work-groups to be a multiple of. 0 where there are none,
+    or where they differ from kernel to kernel (Intel's)."""
     extensions = set(device.extensions.split())
     if "cl_khr_subgroups" not in extensions or "cl_intel_required_subgroup_size" in extensions:
         return 0

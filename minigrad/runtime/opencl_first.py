@@ -3,8 +3,8 @@
     python opencl_first.py     reads one request from stdin, and answers nothing
 
 A request is JSON: {"device": [platform, name, version], "builds": [[source, options, [kernel, ...]], ...]}, a kernel
-[name, arguments, global size, group size], an argument "" for memory or the name of a numpy type. The last argument of
-a kernel is its extent; with 0 it does nothing. This file imports nothing of minigrad: it starts quickly.
+[name, arguments, global size, work-group size], an argument "" for memory or the name of a numpy type. The last
+argument of a kernel is its extent; with 0 it does nothing. This file imports nothing of minigrad: it starts quickly.
 """
 from __future__ import annotations
 

@@ -19,10 +19,10 @@ Place = tuple[int, int]
 """A launch and the number of an argument of its program."""
 
 Work = tuple[Any, tuple[int], tuple[int]]
-"""A kernel with its arguments set, its global size and its group size."""
+"""A kernel with its arguments set, its global size and its work-group size."""
 
 OTHER_ARGUMENTS = 4
-"""Those of a chain's kernel before its memories."""
+"""The number of arguments of a chain's kernel before its memories."""
 
 
 class KeptLaunches(Kept):
@@ -121,7 +121,7 @@ class KeptLaunches(Kept):
                     self._set_buffer(k, argument, handle, offset)
 
     def _set_buffer(self, k: int, argument: int, handle: Any, offset: int) -> None:
-        """Memory `offset` bytes into a handle as an argument of the launch k."""
+        """Sets memory `offset` bytes into a handle as an argument of the launch k."""
         planned, at = self.launches[k], self._at[k][argument]
         executable = planned.executable
         itemsize = executable.itemsizes[argument]
@@ -159,7 +159,7 @@ class KeptLaunches(Kept):
         self._work = None
 
     def work(self) -> list[Work]:
-        """What is to be queued for a run, in order."""
+        """The kernels to queue for a run, in order."""
         if self._work is None:
             self._work = []
             starts = self._chain_work if self.chains else {}
@@ -181,7 +181,7 @@ class KeptLaunches(Kept):
 
 
 def _rows(launches: list[Launch]) -> Iterator[tuple[Launch, tuple[Any, ...], int, bool]]:
-    """(launch, arguments, extent, whether it depends on nothing that the one before it does) of each row."""
+    """(launch, arguments, extent, True where it depends on nothing that the one before it does) of each row."""
     before = -1
     for launch in launches:
         for n, (arguments, extent) in enumerate(launch.table or ((launch.arguments, launch.extent),)):

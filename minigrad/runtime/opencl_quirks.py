@@ -1,4 +1,4 @@
-"""What OpenCL drivers do differently: one table, a row per driver and deviation, each with its reason.
+"""Deviations of OpenCL drivers: one table, a row per driver and deviation, each with its reason.
 
 Everything that a driver can be asked is asked (`opencl_devices`); only what it answers wrongly or cannot say is here.
 """
@@ -19,7 +19,7 @@ UNITS_UNKNOWN = "units unknown"
 COMPILES_LATE = "compiles late"
 NARROW_CODE = "narrow code"
 LOOP_ITERATIONS = 65535
-"""How many iterations LOOP_BUDGET leaves a work-item."""
+"""The iterations of all loops of a work-item together after which drivers with LOOP_BUDGET end them."""
 
 CORES = 2
 """Compute units to plan for with UNITS_UNKNOWN. It is no count: plans must not depend on the machine's cores."""
@@ -60,7 +60,7 @@ QUIRKS = (
 )
 
 NARROW_BYTES = 32
-"""A vector register of the code that NARROW_CODE makes."""
+"""Bytes of a vector register of the code that NARROW_CODE makes."""
 
 
 def quirks_of(platform: str, device: str, version: str) -> frozenset[str]:

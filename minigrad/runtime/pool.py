@@ -146,7 +146,7 @@ def _usable_cores() -> int:
 
 
 def _system_function(futex: bool) -> int:
-    """The address of what idle workers sleep with, 0 where there is neither."""
+    """The address of the system's function by which idle workers sleep, 0 where there is none."""
     if sys.platform == "win32":
         return 0
     library = ctypes.CDLL(None)

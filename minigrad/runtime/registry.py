@@ -16,10 +16,10 @@ from minigrad.runtime.host import NumpyDevice
 _lock = free_in_children(threading.RLock())
 _opened: dict[str, Device] = {}
 _queueing: list[Device] = []
-"""Those whose launches return before their work is done."""
+"""The devices whose launches return before their work is done."""
 _canonical: dict[str, str] = {"CPU": "CPU", "NUMPY": "NUMPY"}
 _added: dict[str, Callable[[], Device]] = {}
-"""What opens the devices that users add (minigrad.devices), by name."""
+"""The functions that open the devices that users add (minigrad.devices), by name."""
 
 
 def add(name: str, open_device: Callable[[], Device]) -> None:
