@@ -161,5 +161,5 @@ def exact_quotient(e: Index, divisor: Index) -> Index | None:
 
 
 def divides(divisor: Index, e: Index) -> bool:
-    """Whether `divisor` divides every term of `e`: True is a proof, False means undecided."""
+    """True where `divisor` divides every term of `e`, which is a proof; False means undecided."""
     return exact_quotient(e, divisor) is not None

@@ -1,4 +1,4 @@
-"""What is known about the values of an expression: intervals, and bounds that depend on other variables."""
+"""The range of values of an expression: intervals, and bounds that depend on other variables."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ def bounds(e: Index) -> Interval:
 
 
 def prove_nonneg(e: Index) -> bool:
-    """Whether e >= 0 for all values of its variables: True is a proof, False means undecided."""
+    """True where e >= 0 for all values of its variables, which is a proof; False means undecided."""
     return e >= 0 if isinstance(e, int) else bounds(e)[0] >= 0
 
 
@@ -67,8 +67,8 @@ def _interval(e: Expr) -> Interval:
 
 
 def _correlated(e: Expr) -> bool:
-    """Whether its terms depend on each other in a way that `_least` sees, so that it may know more than the interval of
-    the sum."""
+    """True where its terms depend on each other in a way that `_least` sees, which may then give a better bound than
+    the interval of the sum."""
     seen: set[Atom] = set()
     for m, k in e.terms:
         for a in m:

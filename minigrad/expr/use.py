@@ -63,7 +63,8 @@ def _unbind(e: Index, values: dict[Var, int]) -> Index:
 
 
 def same(a: Index, b: Index) -> bool:
-    """Whether two expressions are equal for all values (True is a proof), with Opaque sums multiplied out."""
+    """True where two expressions are equal for all values, with Opaque sums multiplied out, which is a proof; False
+    means undecided."""
     if a is b or a == b:
         return True
     difference = expand(a - b)

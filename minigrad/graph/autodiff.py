@@ -13,8 +13,8 @@ from minigrad.ops.storage import DETACH
 
 
 class History:
-    """What a Node was made from by ways that gradients could go: `order` has it all, inputs first. Realized Nodes are
-    looked through; what is behind a detached Node or one that is no float is not part of it.
+    """The Nodes that a Node was made from by ways that gradients could go, in `order`, inputs first. The history of
+    realized Nodes counts too; what is behind a detached Node or one that is no float does not.
 
     Composites without a rule of their own are made from their expansions, `bodies`.
     """
@@ -55,9 +55,9 @@ class History:
 def gradient(made_from: History, targets: Sequence[Node], seed: Node | None = None) -> list[Node]:
     """The gradient of sum(output * seed) with respect to each target: Nodes of the targets' shapes and dtypes.
 
-    Where a Node has hooks, what they make of its gradient takes the gradient's place.
-    `seed` may be left out for an output of one element. A target that `output` does not depend on gets zeros. Raises
-    DTypeError for an output or targets that are no floats, ShapeError for a missing or misshapen seed.
+    Where a Node has hooks, the results of these take the place of its gradient. `seed` may be left out for an output of
+    one element. A target that `output` does not depend on gets zeros. Raises DTypeError for an output or targets that
+    are no floats, ShapeError for a missing or misshapen seed.
     """
     output = made_from.output
     for node in targets:
@@ -116,7 +116,8 @@ def _accumulate(made_from: History, seed: Node, targets: set[Node]) -> dict[Node
 
 
 def _by_rule(grads: dict[Node, Node], call: Node, of_results: dict[int, Node], on_path: set[Node]) -> None:
-    """Adds what a CALL's rule makes of the gradients of its results, all of which there are by now."""
+    """Adds the gradients of a CALL's operands, by its rule from the gradients of all its results, which are there by
+    now."""
     needed = [source in on_path for source in call.inputs]
     for source, part in zip(call.inputs, call.rule(call, of_results, needed), strict=True):
         if part is not None and source in on_path:

@@ -24,12 +24,14 @@ Body = Callable[..., Sequence[Node]]
 """Makes result Nodes of operand Nodes, and no leaf of its own."""
 
 MOST = 2048
-"""Blocks that are kept, some 10 kB each; programs whose shapes change all the time would add to them without end."""
+"""The most Blocks that are kept, some 10 kB each; programs whose shapes change all the time would add to them without
+end."""
 _blocks: dict[tuple, Block] = {}
 
 
 class Block:
-    """`body` over operands of `types`. `text` says which, in every process; None: the operations that it makes.
+    """`body` over operands of `types`. `text` is equal for equal bodies, in every process; None: the operations that it
+    makes.
 
     One result is one Node over the operands. Several are one each over a Node that has the operands, the call. No
     gradient goes through a Block that is `detached`.
@@ -110,9 +112,9 @@ def _uncomputed(*_: object, **__: object) -> NoReturn:
 
 
 def block(name: str, key: tuple, body: Body, operands: Sequence[Node], detached: bool = False) -> Iterator[Node]:
-    """What `body` makes of the operands, as Nodes of one Block. `key` is hashable and says which function it is: equal
+    """The results of `body` for the operands, as Nodes of one Block. `key` is hashable and names the function: equal
     keys, over operands of equal types, stand for equal functions. Over symbolic dims the body itself is called. No
-    gradient goes through it if it is `detached`, which those of a `name` all are or none."""
+    gradient goes through it if it is `detached`, which must be the same for all Blocks of a `name`."""
     types = tuple([n.type for n in operands])
     found = _blocks.get((name, key, types))
     if found is None:

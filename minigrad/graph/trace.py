@@ -16,16 +16,16 @@ from minigrad.ops.node import Node, hooked
 from minigrad.ops.storage import CONST, DETACH, IOTA, SAME
 
 MOST = 256
-"""Graphs whose gradients are known."""
+"""The most graphs whose gradients are kept."""
 _known: dict[tuple, Block] = {}
 
 
 class Trace:
-    """What `output` was made from, as `History` has it, with a name for its structure.
+    """The Nodes that `output` was made from, as `History` has them, with a name for their structure.
 
-    `operands` are where gradients end: leaves, what is detached and what is no float. `order` is everything, inputs
-    first, and `words` says what each is: minus the number of an operand's type, or that of its kind and the places of
-    its inputs.
+    `operands` are where gradients end: leaves, detached Nodes and Nodes that are no floats. `order` is everything,
+    inputs first, and `words` has a name for each: minus the number of an operand's type, or that of its kind and the
+    places of its inputs.
     """
 
     __slots__ = ("output", "operands", "order", "places", "words")
@@ -50,8 +50,8 @@ class Trace:
         return found(self.output, *self.operands, *(() if seed is None else (seed,)))
 
     def _block(self, targets: Sequence[Node], seed: Node | None) -> Block:
-        """Over the output, too, which it does not read: what is asked for with its gradients shares all that leads to
-        it, and should be computed with them."""
+        """The Block of the gradients. The output is an operand of it too, though the Block does not read it: Nodes that
+        are asked for with the gradients share all that leads to the output, and should be computed with them."""
         operands = [self.output, *self.operands, *(() if seed is None else (seed,))]
 
         def body(*apart: Node) -> list[Node]:

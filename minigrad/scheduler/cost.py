@@ -19,13 +19,13 @@ fused, as that shows in the last bit."""
 CLOCK = 5e9
 """Vector operations per second and core: two in each cycle."""
 TILE_REUSE = 4
-"""How often a contraction's register tile reuses an evaluated operand, at least."""
+"""The number of times that a contraction's register tile reuses an evaluated operand, at least."""
 
 BLOCK_REUSE = 256
-"""How often a packed block of an operand is used, if the other operand has that many rows."""
+"""The number of times that a packed block of an operand is used, if the other operand has that many rows."""
 
 HALO = 1.05
-"""How often an element under a window is evaluated: staged rows of neighbouring bands overlap."""
+"""The number of times that an element under a window is evaluated: staged rows of neighbouring bands overlap."""
 
 PACKED_WORK = 1 << 18
 MIN_ROWS = 16
@@ -35,25 +35,25 @@ UNIT_RATE, UNIT_BANDWIDTH = 1e11, 1e10
 """Operations and bytes per second of a GPU's compute unit: 64 lanes, and its share of the memory of a common card."""
 
 LOAD_FLOPS = 2
-"""What one more load per element counts as."""
+"""The number of operations that one more load per element counts as."""
 
 GATHER_FLOPS = 8
-"""What a load counts as whose place is looked up: each lane has its own."""
+"""The number of operations that a load from a looked up place counts as: each lane has its own."""
 
 MAX_CONE = 96
-"""Nodes that are looked at to see what one costs."""
+"""The most Nodes that are looked at to see what one costs."""
 
 MAX_EPILOGUE = 16
-"""Operations between a reduction and a value that are looked at to see that one finishes the other."""
+"""The most operations between a reduction and a value that are looked at to see that one finishes the other."""
 
 
 def cores(target: Target) -> int:
-    """How many cores, or compute units of a GPU, to plan for."""
+    """The number of cores, or compute units of a GPU, to plan for."""
     return target.units if target.is_gpu else CORES
 
 
 def rates(target: Target) -> tuple[float, float, float]:
-    """(operations per second, bytes per second, seconds per launch): as measured, else what is usual."""
+    """(operations per second, bytes per second, seconds per launch): as measured, else usual values."""
     usual, bandwidth = cores(target) * target.lanes(32) * CLOCK, BANDWIDTH
     if target.is_gpu:
         usual, bandwidth = target.units * UNIT_RATE, target.units * UNIT_BANDWIDTH
@@ -62,8 +62,8 @@ def rates(target: Target) -> tuple[float, float, float]:
 
 
 def measure_axes(state: Fusion) -> None:
-    """Along which axes each node varies, and the operations of computing it: what is repeated along inner loops is
-    computed outside them."""
+    """Fills in `varying`, the axes along which each node varies, and `work`, the operations of computing it: what is
+    repeated along inner loops is computed outside them."""
     graph = state.graph
     for k, node in enumerate(graph.nodes):
         varying = varying_axes(state, k, graph.kinds[k])
@@ -85,8 +85,8 @@ def flops_of(graph: Graph, k: int) -> int:
 
 
 def cone(state: Fusion, k: int) -> tuple[float, list[int]]:
-    """What recomputing a node from memory takes: operations, each shared one counted once, and the nodes to read.
-    Infinitely many operations, and some of the nodes, where more than `MAX_CONE` are looked at."""
+    """(operations, nodes to read) of recomputing a node from memory, each shared operation counted once. Infinitely
+    many operations, and some of the nodes, where more than `MAX_CONE` are looked at."""
     found = state.cones.get(k)
     if found is None:
         found = state.cones[k] = measure_cone(state, k)
@@ -111,7 +111,7 @@ def measure_cone(state: Fusion, k: int) -> tuple[float, list[int]]:
 
 
 def widens(graph: Graph, k: int) -> bool:
-    """Whether a node converts small integers to larger ones: loads do that on the way."""
+    """True where a node converts small integers to larger ones: loads do that on the way."""
     node = graph.nodes[k]
     if node.op.name != "cast":
         return False
@@ -120,7 +120,7 @@ def widens(graph: Graph, k: int) -> bool:
 
 
 def varying_axes(state: Fusion, k: int, kind: str) -> tuple[bool, ...]:
-    """Along which axes the elements of a node may differ: not along those that it was only repeated over."""
+    """For each axis, True where the elements of a node may differ along it: not where it was only repeated."""
     graph = state.graph
     node, ins = graph.nodes[k], graph.inputs[k]
     rank = len(node.shape)
@@ -139,7 +139,8 @@ def varying_axes(state: Fusion, k: int, kind: str) -> tuple[bool, ...]:
 
 
 def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str | None:
-    """Compares recomputing in every user with one write and a read per user."""
+    """Compares recomputing in every user with one write and a read per user; returns why to store it, None to
+    recompute."""
     if any(is_inside_reduction(state.groups[g], at) for g, at in users.items()) and finishes_reduction(state, k):
         return "it is what follows a reduction that is kept anyway"
     count = state.graph.counts[k]
@@ -170,7 +171,8 @@ def refuse_elementwise(state: Fusion, k: int, users: dict[int, Accesses]) -> str
 
 
 def refuse_movement(state: Fusion, k: int, users: dict[int, Accesses]) -> str | None:
-    """Compares loading from the places behind node `k`, element by element, with one copy of it for its windows."""
+    """Compares loading from the places behind node `k`, element by element, with one copy of it for its windows;
+    returns why to make the copy, None to load."""
     scattered = [(g, at) for g, accesses in users.items() for at in accesses
                  if is_scattered(state, k, state.groups[g], at)]
     if not scattered:
@@ -185,7 +187,8 @@ def refuse_movement(state: Fusion, k: int, users: dict[int, Accesses]) -> str | 
 
 
 def is_row_of_reduction(state: Fusion, k: int, sources: list[int]) -> bool:
-    """Whether node `k` is computed from a reduction over what it reads: one kernel finds both, and reads that once."""
+    """True where node `k` is computed from a reduction over what it reads: one kernel computes both, and reads that
+    once."""
     graph = state.graph
     large = {i for i in sources if 2 * graph.counts[i] >= graph.counts[k]}
     return any(graph.kinds[i] == "reduce" and i not in large and large & set(cone(state, graph.inputs[i][0])[1])
@@ -193,7 +196,7 @@ def is_row_of_reduction(state: Fusion, k: int, sources: list[int]) -> bool:
 
 
 def read_beside(state: Fusion, k: int, g: int) -> set[int]:
-    """What group `g` reads for operands of its members other than node `k`."""
+    """The nodes that fusion group `g` reads for operands of its members other than node `k`."""
     graph, members = state.graph, state.groups[g].members
     found: set[int] = set()
     for i in {i for m in members for i in graph.inputs[m]}:
@@ -222,7 +225,7 @@ def is_inside_reduction(group: Group, accesses: Accesses) -> bool:
 
 
 def finishes_reduction(state: Fusion, k: int) -> bool:
-    """Whether a reduction of its size has no users but the elementwise operations that lead to node `k`."""
+    """True where a reduction of its size has no users but the elementwise operations that lead to node `k`."""
     graph = state.graph
     count = graph.counts[k]
     cone, found, stack = {k}, [], [k]
@@ -240,7 +243,7 @@ def finishes_reduction(state: Fusion, k: int) -> bool:
 
 
 def leads_only_to(graph: Graph, start: int, end: int, cone: set[int]) -> bool:
-    """Whether everything that is computed from `start` lies in `cone` until it has become `end`."""
+    """True where everything that is computed from `start` lies in `cone` until it has become `end`."""
     stack, seen = [start], {start, end}
     while stack:
         for u in graph.users[stack.pop()]:
@@ -253,7 +256,7 @@ def leads_only_to(graph: Graph, start: int, end: int, cone: set[int]) -> bool:
 
 
 def evaluations_at(state: Fusion, k: int, group: Group, at: tuple[Index, ...]) -> float:
-    """`count_evaluations` of node `k`, once for each place in groups of one kind."""
+    """`count_evaluations` of node `k`, computed once for each place in fusion groups of one kind."""
     shape, root = state.graph.nodes[k].shape, state.graph.nodes[group.roots[0]]
     scattered = root.op.name == "scatter" or is_scattered(state, k, group, at)
     key = group.domain, group.row, group.contraction, at, shape, scattered
@@ -265,9 +268,9 @@ def evaluations_at(state: Fusion, k: int, group: Group, at: tuple[Index, ...]) -
 
 def count_evaluations(group: Group, at: tuple[Index, ...], shape: tuple[Index, ...], scattered: bool,
                       target: Target) -> float:
-    """How often an expression of `shape` is evaluated at index `at`: once per iteration of the loops down to its
-    deepest one; in a contraction once per staged row of whole vectors, packed block or register tile. What is read from
-    or put into `scattered` places is neither staged nor in vectors: each lane counts."""
+    """The number of times that an expression of `shape` is evaluated at index `at`: once per iteration of the loops
+    down to its deepest one; in a contraction once per staged row of whole vectors, packed block or register tile. What
+    is read from or put into `scattered` places is neither staged nor in vectors: each lane counts."""
     used = used_variables(at)
     inner = used - frozenset(group.domain)
     depth = max((k for k, v in enumerate(group.domain) if v in used), default=-1)

@@ -23,15 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Expanded:
-    """`graph` without composites; `back[k]` is the position, in the graph that it came from, of what its Node k is a
-    part of; `targets[k]` which of its targets is target k there, as several may expand to the same."""
+    """`graph` without composites. `back[k]` is the position, in the graph that it came from, of the Node that Node k is
+    a part of; `targets[k]` is the number of the target here that is target k there, as several may expand to the
+    same."""
 
     graph: Graph
     back: list[int]
     targets: list[int]
 
     def donatable(self, positions: frozenset[int]) -> frozenset[int]:
-        """Those leaves, given by positions in the original graph, in this one."""
+        """The leaves at these positions of the original graph, as positions in this one."""
         return frozenset(k for k in self.graph.leaves if self.back[k] in positions)
 
     def restored(self, schedule: Schedule) -> Schedule:
@@ -45,8 +46,8 @@ class Expanded:
 
 
 def expand_graph(graph: Graph, target: Target) -> Expanded | None:
-    """None where there is nothing to expand (composites, and attention that the target has no strategy for), to merge
-    or to simplify."""
+    """The graph without composites; None where there is nothing to expand (composites, and attention that the target
+    has no strategy for), to merge or to simplify."""
 
     def is_kernel(node: Node) -> bool:
         if node.op is ATTENTION:
@@ -79,8 +80,8 @@ def expand_graph(graph: Graph, target: Target) -> Expanded | None:
 
 
 def _is_settled(graph: Graph) -> bool:
-    """Whether its operations are all different, and none is simpler than it was written: variables keep those apart
-    that are equal (ops/identity.py)."""
+    """True where all operations are different, and none is simpler than it was written. Variables keep apart Nodes that
+    are equal (ops/identity.py)."""
     seen: set[tuple] = set()
     for node, inputs, leaf in zip(graph.nodes, graph.inputs, graph.leaf, strict=True):
         if leaf:
@@ -99,7 +100,7 @@ IN_PARTS = (ATTENTION_SUMS, ATTENTION_GRADIENT)
 
 
 def suits_parts(node: Node, target: Target) -> bool:
-    """Whether the gradient of attention, and the sums that it needs, meet the keys block by block
+    """True where the gradient of attention, and the sums that it needs, go through the keys block by block
     (strategies/attention_gradient.py)."""
     q, k = node.inputs[:2]
     sizes = (*q.shape[-2:], k.shape[-2], node.inputs[2].shape[-1] if node.op is ATTENTION_GRADIENT else 2)
@@ -108,8 +109,8 @@ def suits_parts(node: Node, target: Target) -> bool:
 
 
 def suits_blocks(node: Node, target: Target) -> bool:
-    """Whether attention meets the keys block by block on this target (strategies/attention.py, attention_few.py), not
-    by a table."""
+    """True where attention goes through the keys block by block on this target (strategies/attention.py,
+    attention_few.py), rather than by a table of all weights."""
     q, k, v = node.inputs[:3]
     few = bounds(q.shape[-2])[1] < FEW_ROWS
     sizes = (2 if few else q.shape[-2], q.shape[-1], k.shape[-2], v.shape[-1])

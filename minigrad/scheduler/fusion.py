@@ -1,15 +1,16 @@
-"""Which Nodes run together: the fusion pass (docs/decisions/0014-fusion-in-one-pass.md).
+"""The fusion pass: which Nodes become one kernel (docs/decisions/0014-fusion-in-one-pass.md).
 
-Nodes are met users first. Each one either joins the group of the kernel that uses it, or is materialised: it becomes
-the root of a group of its own. What decides is how it is accessed there, as index expressions over the root's domain:
+Nodes are met users first. Each one either joins the fusion group of the kernel that uses it, or is materialised: it
+becomes the root of a group of its own. What decides is how it is accessed there, as index expressions over the root's
+domain:
 
-    constants                  always part of the user
-    movement                   likewise, but for a window over what lies scattered in memory
-    elementwise                part of all users if evaluating it there costs less than writing and reading it
-    reduction                  at the whole domain: its users are the epilogue
-                               at a prefix of the domain: a definition of the row (softmax, norms)
-                               inside a sum, through movement only: one merged sum (gradients of windows)
-                               else materialised
+    constants                          always part of the user
+    movement                           likewise, but for a window over what lies scattered in memory
+    elementwise                        part of all users if evaluating it there costs less than writing and reading it
+    reduction                          at the whole domain: its users are the epilogue
+                                       at a prefix of the domain: a definition of the row (softmax, norms)
+                                       inside a sum, through movement only: one merged sum (gradients of windows)
+                                       else materialised
 
 Every refusal keeps its reason in `Group.reasons`, which `show(stage="kernels")` prints.
 """
@@ -30,13 +31,13 @@ from minigrad.scheduler.rows import host_row, keep_row, refuse_reduction
 from minigrad.target import Target
 
 MAX_MEMBERS = 48
-"""Operations of one kernel: bounds its arguments, its compile time and the depth of its expression."""
+"""The most operations of one kernel: bounds its arguments, its compile time and the depth of its expression."""
 
 MAX_ACCESSES = 4
 
 
 def fuse(graph: Graph, extra: set[int], target: Target) -> Fusion:
-    """Groups for everything in the graph; `extra` are further nodes to materialise besides the targets."""
+    """Fusion groups for everything in the graph; `extra` are further nodes to materialise besides the targets."""
     state = Fusion(graph, target)
     graph.look_around()
     measure_axes(state)
@@ -63,7 +64,7 @@ def fuse(graph: Graph, extra: set[int], target: Target) -> Fusion:
 
 
 def forced_roots(graph: Graph, extra: set[int]) -> set[int]:
-    """Targets, what effects need in memory, and effects themselves."""
+    """The nodes that must be materialised: targets, operands that effects need in memory, and effects themselves."""
     forced = {peeled(graph, k) for k in (*graph.targets, *extra)}
     for k, node in enumerate(graph.nodes):
         if graph.kinds[k] == "special" or node.op.name == "contiguous":
@@ -76,14 +77,14 @@ def forced_roots(graph: Graph, extra: set[int]) -> set[int]:
 
 
 def moved(graph: Graph, k: int) -> int:
-    """What a chain of movement starts from: its values are read again and again, and lie in memory."""
+    """The node that a chain of movement starts from: its values are read again and again, and lie in memory."""
     while graph.kinds[k] == "move":
         k = graph.inputs[k][0]
     return k
 
 
 def refusal(state: Fusion, k: int, kind: str, users: dict[int, Accesses]) -> str | None:
-    """Why node `k` cannot be computed inside its users, None if it can."""
+    """The reason why node `k` cannot be computed inside its users, None if it can."""
     if kind == "free":
         return None
     if kind == "move":

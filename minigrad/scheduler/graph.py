@@ -15,14 +15,14 @@ from minigrad.ops.op import Elementwise, Generate, IndexMap, Reduction
 from minigrad.ops.storage import ALIASES, SCALAR
 
 TYPICAL = 256
-"""What a symbolic dim counts as in estimates, or its upper bound if that is less."""
+"""The value of a symbolic dim in estimates, or its upper bound if that is less."""
 
 FEW = 8
 """Inputs that are gone through again each time that one of them was followed."""
 
 
 def resolve(node: Node) -> Node:
-    """The Node that has the value: identities that only matter to autodiff are looked through."""
+    """The Node that has the value: identities that only matter to autodiff are skipped."""
     while node.op in ALIASES and node.storage is None:
         node = node.inputs[0]
     return node
@@ -50,18 +50,18 @@ def numel(shape: tuple[Index, ...]) -> int:
 
 MOST_CONNECTIONS = 128
 _connections: dict[bytes, tuple[list[bool], list[tuple[int, ...]], dict[frozenset[int], frozenset[int]]]] = {}
-"""What `Graph.connect` and `Graph.dependants` found, by words, for the steps that come again."""
+"""Results of `Graph.connect` and `Graph.dependants`, by words, for the steps that come again."""
 
 
 @dataclass(slots=True)
 class Graph:
-    """`nodes` inputs first; leaves are realized; `targets` is what is asked for, `position` that of each Node.
+    """`nodes` inputs first; leaves are realized; `targets` are the positions asked for, `position` that of each Node.
 
-    `symbolic`: whether anything depends on symbolic dims. `leaves`, `scalars` and `assigns` are the positions of such
-    Nodes; `aliases` the identities that were looked through. `words`: a leaf's type, negated; else a kind and the
-    positions of its inputs. `connect` makes what a plan that is found by its key mostly does not need: `inputs[k]`
-    are positions, `leaf[k]` says whether it is one, `reached` is what `dependants` knows; `look_around` the rest.
-    `counts` and `sizes`: elements and bytes; `kinds`: 'leaf', 'free', 'move', 'elementwise', 'reduce' or 'special'.
+    `symbolic`: True where anything depends on symbolic dims. `leaves`, `scalars` and `assigns` are the positions of
+    such Nodes; `aliases` the identities that were skipped. `words`: a leaf's type, negated; else a kind and the
+    positions of its inputs. `connect` makes what a plan that is found by its key mostly does not need: `inputs[k]` are
+    positions, `leaf[k]` is True for a leaf, `reached` has results of `dependants`; `look_around` the rest. `counts` and
+    `sizes`: elements and bytes; `kinds`: 'leaf', 'free', 'move', 'elementwise', 'reduce' or 'special'.
     """
 
     nodes: list[Node]
@@ -82,7 +82,8 @@ class Graph:
     sizes: Sequence[int] = ()
 
     def key(self) -> bytes:
-        """What stands for the structure: everything but buffers, run-time numbers and the values of symbolic dims."""
+        """The bytes that stand for the structure: everything but buffers, run-time numbers and the values of symbolic
+        dims."""
         return array("i", [*self.words, *self.targets, len(self.nodes)]).tobytes()
 
     def add_leaf(self, node: Node) -> None:
@@ -110,12 +111,12 @@ class Graph:
         return False
 
     def add_targets(self, further: list[Node]) -> None:
-        """Asks for Nodes that are in the graph already, or aliases of such."""
+        """Adds targets that are in the graph already, or aliases of such."""
         positions = [self.position[resolve(n)] for n in further]
         self.targets = list(dict.fromkeys([*self.targets, *positions]))
 
     def extend(self, targets: list[Node]) -> None:
-        """Asks for further Nodes: the graph is then what `build_graph` makes of all of them."""
+        """Adds targets: the graph is then what `build_graph` makes of all of them."""
         roots = list(dict.fromkeys([resolve(t) for t in targets]))
         position, nodes, words = self.position, self.nodes, self.words
         place = position.__getitem__
@@ -158,7 +159,7 @@ class Graph:
             self.connect()
 
     def connect(self) -> None:
-        """Fills in `inputs` and `leaf` for what has none yet. They follow from `words` alone."""
+        """Fills in `inputs` and `leaf` of Nodes that have none yet. They follow from `words` alone."""
         key = array("i", self.words).tobytes()
         found = _connections.get(key)
         if found is None:
@@ -190,7 +191,7 @@ class Graph:
         return leaves, inputs
 
     def look_around(self) -> None:
-        """Fills in all that scheduling looks at."""
+        """Fills in all facts that scheduling looks at."""
         self.connect()
         self.counts = [numel(n.shape) for n in self.nodes]
         self.sizes = [count * n.dtype.itemsize for count, n in zip(self.counts, self.nodes, strict=True)]
@@ -225,7 +226,7 @@ def build_graph(targets: list[Node]) -> Graph:
 
 
 def structure(graph: Graph) -> tuple[Any, ...]:
-    """What `key` stands for, with names that mean the same in every process."""
+    """The structure that `key` stands for, with names that mean the same in every process."""
     graph.connect()
     rows: list[Any] = []
     ignored: list[Expr] = []
@@ -254,7 +255,7 @@ def bindings(graph: Graph) -> dict[str, int]:
 
 
 def expressions(node: Node) -> list[Expr]:
-    """Symbolic dims and params of a node; of a realized one only the dims, its params have had their say."""
+    """Symbolic dims and params of a node; of a realized one only the dims, as its params have no effect any more."""
     found: list[Expr] = []
     stack: list[Any] = [e for e in node.shape if type(e) is not int]
     if node.storage is None:

@@ -1,4 +1,4 @@
-"""What the fusion pass works on: groups of Nodes, and where each group reads each Node."""
+"""Fusion groups of Nodes, on which the fusion pass works, and the places where each reads each Node."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -19,10 +19,9 @@ Accesses = tuple[tuple[Index, ...], ...]
 
 @dataclass(slots=True)
 class Group:
-    """One kernel to be: roots are materialised; members are computed inside; `domain` the index variables of the first
-    root. Further roots have its shape, or are reductions of a `row`, the variables that one row keeps, or `tails`:
-    found by reducing over the first root once a part of it is stored, and kept at these indices.
-    """
+    """A fusion group: one kernel to be. Roots are materialised; members are computed inside; `domain` has the index
+    variables of the first root. Further roots have its shape, or are reductions of a `row`, the variables that one row
+    keeps, or `tails`: found by reducing over the first root once a part of it is stored, and kept at these indices."""
 
     roots: list[int]
     domain: tuple[Var, ...]
@@ -37,7 +36,8 @@ class Group:
 
 @dataclass(slots=True)
 class Fusion:
-    """The state and result of the pass: `group_of[k]` for materialised nodes, `inside[k]` the groups that compute k.
+    """The state and result of the pass: `group_of[k]` for materialised nodes, `inside[k]` the fusion groups that
+    compute k.
 
     `varying` and `work` are by node, `cones`, `reads`, `contractions`, `evaluations` and `scattered` memos of
     `cost.cone`, `operand_accesses`, `is_contraction`, `cost.count_evaluations` and `windows.is_scattered`.
@@ -58,9 +58,9 @@ class Fusion:
 
 
 def peeled(graph: Graph, k: int) -> int:
-    """The node with the same row-major elements below reshapes and `contiguous`: what is really kept in memory.
+    """The node with the same row-major elements below reshapes and `contiguous`: the one that is really kept in memory.
 
-    A constant that is kept is not looked through: others that use it go on to know its number.
+    A constant that is kept stands for itself: others that use it go on to know its number.
     """
     while not graph.leaf[k] and graph.nodes[k].op.name in ("reshape", "contiguous"):
         below = graph.inputs[k][0]
@@ -95,7 +95,7 @@ def start_group(state: Fusion, k: int) -> None:
 
 
 def accesses_by_group(state: Fusion, k: int) -> dict[int, Accesses]:
-    """Where each group reads node `k`: the distinct index tuples."""
+    """The distinct index tuples at which each fusion group reads node `k`, by group."""
     graph, found = state.graph, dict[int, dict[tuple[Index, ...], None]]()
     users = graph.users[k]
     if len(users) == 1:
@@ -107,13 +107,13 @@ def accesses_by_group(state: Fusion, k: int) -> dict[int, Accesses]:
 
 
 def groups_with(state: Fusion, k: int) -> Sequence[int]:
-    """The groups that compute node `k`."""
+    """The fusion groups that compute node `k`."""
     own = state.group_of.get(k)
     return sorted(state.inside.get(k, ())) if own is None else (own,)
 
 
 def accesses_by(state: Fusion, user: int, k: int, g: int) -> Accesses:
-    """The distinct indices at which `user`, in group `g`, reads its operand `k`."""
+    """The distinct indices at which `user`, in fusion group `g`, reads its operand `k`."""
     members = state.groups[g].members[user]
     if isinstance(state.graph.nodes[user].op.lower, Elementwise):
         return members

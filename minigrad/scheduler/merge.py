@@ -15,11 +15,12 @@ from minigrad.scheduler.groups import ATTENTIONS, Fusion, Group, operand_accesse
 
 MAX_OUTPUTS = 8
 SIBLINGS = 64
-"""How many groups before and after of the same space are looked at: the work stays linear in the graph."""
+"""The number of fusion groups of the same space that are looked at, before and after one: the work stays linear in the
+graph."""
 
 
 def merge_siblings(state: Fusion, merger: Merger) -> None:
-    """Merges what it may, smallest group number first, so that the result is deterministic."""
+    """Merges fusion groups, smallest number first, so that the result is deterministic."""
     buckets: dict[tuple, list[int]] = {}
     for g in range(len(state.groups)):
         key = merger.space(g)
@@ -59,12 +60,12 @@ def merge_attentions(state: Fusion, merger: Merger) -> None:
 
 
 def same_operation(state: Fusion, g: int, k: int) -> bool:
-    """Whether one of the group's roots is what Node `k` is."""
+    """True where one of the fusion group's roots has the operation of Node `k`."""
     return any(state.graph.nodes[r].op is state.graph.nodes[k].op for r in state.groups[g].roots)
 
 
 def dependencies(state: Fusion, g: int) -> set[int]:
-    """Groups whose roots group `g` reads."""
+    """The fusion groups whose roots group `g` reads."""
     group_of, inputs = state.group_of, state.graph.inputs
     found = {group_of[i] for m in state.groups[g].members for i in inputs[m] if i in group_of}
     found.discard(g)
@@ -76,15 +77,15 @@ def is_update(state: Fusion, k: int) -> bool:
 
 
 def covers(state: Fusion, k: int) -> bool:
-    """Whether an assign replaces its whole target."""
+    """True where an assign replaces its whole target."""
     node = state.graph.nodes[k]
     return node.inputs[1].shape == node.shape and all(start == 0 and step == 1 for start, step in node.params["region"])
 
 
 class Merger:
-    """The groups with what each reads, and as bit sets everything that each needs, directly or not.
+    """The fusion groups with what each reads, and as bit sets everything that each needs, directly or not.
 
-    A merged group keeps the bits of both: whoever needs one of them needs both from then on.
+    A merged group keeps the bits of both: a group that needs one of them needs both from then on.
     """
 
     def __init__(self, state: Fusion):
@@ -98,11 +99,12 @@ class Merger:
         self.reduces: dict[int, tuple | None] = {}
         self.joins: dict[int, int] = {}
         self.elsewhere: set[int] = set()
-        """Groups that compute roots of theirs at other elements again."""
+        """The fusion groups that compute roots of theirs at other elements again."""
         self.strangers: set[tuple[int, int, int, int]] = set()
 
     def space(self, g: int) -> tuple | None:
-        """What siblings have in common: device and index space of the outputs. None for what never merges."""
+        """The device and the index space of the outputs, which siblings have in common; None for groups that never
+        merge."""
         state, group = self.state, self.state.groups[g]
         if len(group.roots) != 1 or group.contraction or group.row is not None:
             return None
@@ -113,7 +115,7 @@ class Merger:
         return (node.device, node.shape) if kind in ("elementwise", "reduce") else None
 
     def operands(self, g: int) -> set[int]:
-        """Materialised nodes and leaves that a group reads."""
+        """The materialised nodes and leaves that a fusion group reads."""
         found = self.reads.get(g)
         if found is None:
             graph, group_of = self.state.graph, self.state.group_of
@@ -123,21 +125,21 @@ class Merger:
         return found
 
     def touched(self, g: int) -> set[int]:
-        """What a group reads and makes: groups that have nothing of it in common share no work."""
+        """The nodes that a fusion group reads or makes: groups that have none of them in common share no work."""
         found = self.touches.get(g)
         if found is None:
             found = self.touches[g] = self.operands(g).union(self.state.groups[g].roots)
         return found
 
     def may_merge(self, a: int, b: int) -> bool:
-        """Whether one kernel instead of two reads less, and is possible."""
+        """True where one kernel instead of two reads less, and is possible."""
         x, y = self.state.groups[a], self.state.groups[b]
         if len(x.roots) + len(y.roots) > MAX_OUTPUTS or x.size + y.size > MAX_MEMBERS:
             return False
         return self.worthwhile(a, b) and not self.path_between(a, b) and self.updates_in_step(a, b)
 
     def worthwhile(self, a: int, b: int) -> bool:
-        """`shares_work`, looked at once for two groups as long as neither has joined another one."""
+        """`shares_work`, computed once for two fusion groups as long as neither has joined another one."""
         low, high = (a, b) if a < b else (b, a)
         key = low, high, self.joins.get(low, 0), self.joins.get(high, 0)
         if key in self.strangers:
@@ -148,8 +150,8 @@ class Merger:
         return found
 
     def shares_work(self, a: int, b: int) -> bool:
-        """They share an operand of the size of what they run over, or one reads what the other computes, and that
-        element by element."""
+        """True where they share an operand of the size of the space that they run over, or one reads what the other
+        computes, element by element."""
         state = self.state
         x, y = self.reduced(a), self.reduced(b)
         if x is not None and y is not None:
@@ -166,7 +168,8 @@ class Merger:
         return any(self.aligned(g, k) for k in sorted(shared) for g in (a, b) if k in self.operands(g))
 
     def reduced(self, g: int) -> tuple | None:
-        """(shape, axes) that every reduction of the group runs over; None without reductions or if they differ."""
+        """(shape, axes) that every reduction of the fusion group runs over; None without reductions or if they
+        differ."""
         if g not in self.reduces:
             graph = self.state.graph
             spaces = {(graph.nodes[graph.inputs[k][0]].shape, graph.nodes[k].params.get("axes"))
@@ -175,7 +178,7 @@ class Merger:
         return self.reduces[g]
 
     def aligned(self, g: int, k: int) -> bool:
-        """Whether the group reads node `k` element by element, each at the index of its own output only."""
+        """True where the fusion group reads node `k` element by element, each at the index of its own output only."""
         state, group = self.state, self.state.groups[g]
         at = group.members[group.roots[0]][0]
         users, inputs = state.graph.users[k], state.graph.inputs
@@ -190,7 +193,7 @@ class Merger:
         return True
 
     def path_between(self, a: int, b: int) -> bool:
-        """Whether one needs the other through a third group."""
+        """True where one needs the other through a third fusion group."""
         for x, y in ((a, b), (b, a)):
             if self.above[y] >> x & 1 and any(self.above[d] >> x & 1 for d in self.current(self.needs[y]) - {x}):
                 return True
@@ -205,9 +208,9 @@ class Merger:
         return found
 
     def updates_in_step(self, a: int, b: int) -> bool:
-        """What assigns replace, and what they write, may be read by the merged kernel at that element only, nor may it
-        compute a root, which may read that, elsewhere again. What is replaced is not computed by it: old and new lie
-        in one place."""
+        """True where assigns of the merged kernel may update in place. It may read what they replace and what they
+        write at the assigned element only, and may not compute a root, which may read that, elsewhere again. It may not
+        compute what is replaced: old and new values lie in one place."""
         state = self.state
         targets = []
         roots = {*state.groups[a].roots, *state.groups[b].roots}
@@ -225,16 +228,16 @@ class Merger:
         return all(self.aligned(g, k) for k in targets for g in (a, b) if k in self.operands(g))
 
     def reads_elsewhere(self, a: int, b: int) -> bool:
-        """Whether one of two groups reads a root of the other at another element than its own."""
+        """True where one of two fusion groups reads a root of the other at another element than its own."""
         return any(not self.aligned(g, k) for g, h in ((a, b), (b, a))
                    for k in self.operands(g).intersection(self.state.groups[h].roots))
 
     def merge(self, a: int, b: int) -> int:
-        """Joins two groups; the one that needs the other comes first. Gives the number of the joint group."""
+        """Joins two fusion groups; the one that needs the other comes first. Gives the number of the joint group."""
         return self.join(b, a) if a in self.current(self.needs[b]) else self.join(a, b)
 
     def join(self, first: int, second: int) -> int:
-        """Makes everything of the second group part of the first one, whose first root stays first."""
+        """Adds everything of the second fusion group to the first one, whose first root stays first."""
         state = self.state
         keep, gone = state.groups[first], state.groups[second]
         if second in self.elsewhere or self.reads_elsewhere(first, second):
@@ -267,7 +270,7 @@ class Merger:
 
 
 def ancestors(needs: list[set[int]]) -> list[int]:
-    """Bit sets of everything each group needs, directly or not. Raises InternalError where two need each other."""
+    """Bit sets of all that each fusion group needs, directly or not. Raises InternalError where two need each other."""
     result = [0] * len(needs)
     done = [False] * len(needs)
     for start in range(len(needs)):

@@ -1,19 +1,20 @@
 """The order of kernels: after what they need, and among those that could be next the one that leaves least in memory.
 
-What would be next if memory were no matter is a depth-first walk; it decides between equals, so that the order is
-deterministic and results are used soon after they were made.
+A depth-first walk gives the order for the case that memory is no matter; it decides between equals, so that the order
+is deterministic and results are used soon after they were made.
 """
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 LOOK_AHEAD = 64
-"""Kernels that could be next and are looked at: the work stays linear in the graph."""
+"""The most kernels that could be next and are looked at: the work stays linear in the graph."""
 
 
 def lean_order(needs: Sequence[set[int]], wanted: list[int], makes: Mapping[int, float],
                reads: Mapping[int, set[int]]) -> list[int]:
-    """`wanted` after their `needs`. `makes[g]` are the bytes of what g computes, `reads[g]` whose results it reads."""
+    """The groups `wanted` after their `needs`. `makes[g]` are the bytes of the results of g, `reads[g]` the groups
+    whose results it reads."""
     walk = depth_first(needs, wanted)
     place = {g: i for i, g in enumerate(walk)}
     users: dict[int, list[int]] = {g: [] for g in walk}
@@ -50,7 +51,7 @@ def lean_order(needs: Sequence[set[int]], wanted: list[int], makes: Mapping[int,
 
 
 def depth_first(needs: Sequence[set[int]], wanted: list[int]) -> list[int]:
-    """Groups after their needs; among free ones the highest number first, as groups were made users first."""
+    """Fusion groups after their needs; among free ones the highest number first, as groups were made users first."""
     order: list[int] = []
     done: set[int] = set()
     for start in sorted(wanted, reverse=True):

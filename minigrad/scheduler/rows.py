@@ -1,4 +1,5 @@
-"""Where a reduction is computed: inside the kernel that uses it, in a row of one of several that use it, or apart.
+"""The place of a reduction: inside the kernel that uses it, in a row of one of several that use it, or in its own
+kernel.
 
     at the whole domain of its user       the user is its epilogue
     at a prefix of it                     a definition of the row (softmax, norms)
@@ -17,7 +18,7 @@ from minigrad.scheduler.graph import size
 from minigrad.scheduler.groups import Accesses, Fusion, Group, domain_size, is_contraction, used_variables, volume
 
 MAX_ROOTS = 6
-"""Outputs of a row kernel."""
+"""The most outputs of a row kernel."""
 
 
 def refuse_reduction(state: Fusion, k: int, group: Group, accesses: Accesses) -> str | None:
@@ -57,12 +58,12 @@ def refuse_reduction(state: Fusion, k: int, group: Group, accesses: Accesses) ->
 
 
 def bijective(state: Fusion, k: int, at: tuple[Index, ...], group: Group) -> bool:
-    """Whether the reduction's element and the root's element determine each other: reshapes and permutes between."""
+    """True where the reduction's element and the root's element determine each other: reshapes and permutes between."""
     return state.graph.counts[k] == domain_size(group)
 
 
 def merges(state: Fusion, k: int) -> bool:
-    """A sum that only movement with zero filling separates from the sum around it."""
+    """True for a sum that only movement with zero filling separates from the sum around it."""
     graph = state.graph
     if graph.nodes[k].op.name not in ("sum", "unwindow"):
         return False
@@ -80,9 +81,10 @@ def merges(state: Fusion, k: int) -> bool:
 
 
 def host_row(state: Fusion, k: int, users: dict[int, Accesses]) -> int | None:
-    """The group whose rows find the reduction `k` and keep it for everybody else; None where it is better apart.
+    """The fusion group whose rows find the reduction `k` and keep it for all its users; None where a kernel of its own
+    is better.
 
-    It must read what the reduction reads, and must not need what others compute from the reduction.
+    The group must read what the reduction reads, and must not need what others compute from the reduction.
     """
     source = state.graph.inputs[k][0]
     for g, at in users.items():
@@ -97,14 +99,14 @@ def host_row(state: Fusion, k: int, users: dict[int, Accesses]) -> int | None:
 
 
 def is_row(state: Fusion, k: int, group: Group, at: tuple[Index, ...]) -> bool:
-    """Whether a reduction that may join belongs to a row, not to the whole domain or to another sum, and the rows find
-    all of it, not the part that the group reads."""
+    """True where a reduction that may join belongs to a row, not to the whole domain or to another sum, and the rows
+    find all of it, not only the part that the fusion group reads."""
     used, count = used_variables(at), state.graph.counts[k]
     return used <= frozenset(group.domain) and count != domain_size(group) and count == volume(tuple(used))
 
 
 def shares_operand(state: Fusion, source: int, group: Group) -> bool:
-    """Whether the group reads something in memory, of half its domain at least, that the reduction reads."""
+    """True where the fusion group reads something in memory, of half its domain at least, that the reduction reads."""
     enough = domain_size(group)
     read = {i for i in cone(state, source)[1] if 2 * state.graph.counts[i] >= enough}
     return bool(read) and any(i in read for root in group.roots for j in state.graph.inputs[root]
@@ -112,10 +114,10 @@ def shares_operand(state: Fusion, source: int, group: Group) -> bool:
 
 
 def waits_for(state: Fusion, readers: Collection[int], k: int, g: int) -> bool:
-    """Whether group `g` needs, directly or through others, another one of the groups that read node `k`.
+    """True where fusion group `g` needs, directly or through others, another one of the groups that read node `k`.
 
-    A group waits for all that it reads, also for what only its other outputs are made of. What is decided after `k`
-    adds no way back here: it reads Nodes that stand before `k`.
+    A group waits for all that it reads, also for operands of only its other outputs. What is decided after `k` adds no
+    way back here: it reads Nodes that stand before `k`.
     """
     stack, seen = [g], {g}
     while stack:
@@ -132,7 +134,7 @@ def waits_for(state: Fusion, readers: Collection[int], k: int, g: int) -> bool:
 
 
 def keep_row(state: Fusion, k: int, g: int, at: Accesses) -> None:
-    """Makes the reduction a definition of the group's rows and one of its outputs."""
+    """Makes the reduction a definition of the fusion group's rows and one of its outputs."""
     group = state.groups[g]
     group.members[k] = at
     group.row = used_variables(at[0])

@@ -1,4 +1,4 @@
-"""Graph -> Schedule: kernels in order, what each reads and writes, and where values live.
+"""Graph -> Schedule: kernels in order, the slots that each reads and writes, and where values live.
 
 A `Schedule` knows positions of the graph, not Nodes or buffers: the same one serves every graph of equal structure.
 """
@@ -26,7 +26,7 @@ from minigrad.scheduler.tails import merge_tails
 from minigrad.target import Target
 
 NODES_PER_KERNEL = 8
-"""About so many Nodes, composites counting as one, become a kernel."""
+"""The usual number of Nodes, composites counting as one, that become a kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Scheduling:
         self.schedule = yield from _scheduled(self._graph, self._donatable, self._target)
 
     def __length_hint__(self) -> int:
-        """About how many kernels there will be."""
+        """An estimate of the number of kernels."""
         return len(self._graph.nodes) // NODES_PER_KERNEL
 
 
@@ -136,7 +136,7 @@ class Scheduler:
     # ---- order ----
 
     def order(self) -> list[int]:
-        """Groups after what they need; an in-place write after every reader of the old value."""
+        """The fusion groups after what they need; an in-place write after every reader of the old value."""
         groups = self.state.groups
         needs = [dependencies(self.state, g) if groups[g].roots else set() for g in range(len(groups))]
         reads = [set(n) for n in needs]
@@ -166,18 +166,18 @@ class Scheduler:
         return peeled(self.graph, self.graph.inputs[k][0])
 
     def puts_itself(self, k: int, target: int) -> bool:
-        """Whether a scatter puts elements of its target into it, or takes them as positions."""
+        """True where a scatter puts elements of its target into it, or takes them as positions."""
         sources = self.graph.inputs[k][1:] if self.graph.nodes[k].op.name == "scatter" else ()
         return target in [peeled(self.graph, i) for i in sources]
 
     def may_update(self, target: int) -> bool:
-        """Whether the old version may be overwritten once its readers have run."""
+        """True where the old version may be overwritten once its readers have run."""
         if self.graph.leaf[target] and target not in self.donatable:
             return False
         return target not in self.kept
 
     def reach(self, needs: list[set[int]], starts: set[int], goal: int) -> bool:
-        """Whether any of `starts` needs `goal`, directly or not."""
+        """True where any of `starts` needs `goal`, directly or not."""
         seen: set[int] = set()
         stack = list(starts)
         while stack:
@@ -192,7 +192,7 @@ class Scheduler:
     # ---- slots ----
 
     def slot(self, k: int) -> int:
-        """Where the value of position `k` lives."""
+        """The slot of the value of position `k`."""
         if k not in self.slot_of:
             node = self.graph.nodes[k]
             self.slot_of[k] = self.new_slot(node, k if self.graph.leaf[k] else None)
@@ -205,7 +205,8 @@ class Scheduler:
     # ---- steps ----
 
     def is_leaf(self, g: int, also: Container[int] = ()) -> Callable[[Node], bool]:
-        """Whether a Node lies in memory as far as group `g` is concerned, those at the positions `also` among them."""
+        """A function that is True for a Node that lies in memory as far as fusion group `g` is concerned, those at the
+        positions `also` among them."""
         position, group_of = self.graph.position, self.state.group_of
 
         def check(node: Node) -> bool:
@@ -268,8 +269,8 @@ class Scheduler:
             self.add(g, lower(tuple(nodes), self.is_leaf(g)), nodes)
 
     def emit_through_buffer(self, g: int, k: int, into: int) -> None:
-        """What an update in place computes from the old version, value or positions, goes through buffers first, and
-        what a scatter computes row by row."""
+        """Emits an update in place that goes through buffers: the value or the positions that it computes from the old
+        version, and whatever a scatter computes row by row, are stored first."""
         node, old = self.graph.nodes[k], self.graph.nodes[self.updated(k)]
         made_here: set[int] = set()
         for value in map(resolve, node.inputs[1:]):
@@ -287,7 +288,7 @@ class Scheduler:
         self.add(g, lowered, {node: into})
 
     def copy(self, g: int, old: int, into: int, node: Node) -> None:
-        """The old version's elements into a fresh buffer."""
+        """Adds a copy of the old version's elements into a fresh buffer."""
         source = self.graph.nodes[old]
         self.add(g, lower_copy(source, node), {node: into, source: self.slot(old)})
 
@@ -303,7 +304,7 @@ class Scheduler:
 
 
 def lower_copy(source: Node, node: Node) -> Lowered:
-    """Elementwise copy of a buffer."""
+    """The kernel that copies a buffer element by element."""
     same = apply(storage.CONTIGUOUS, source)
     lowered = present(lower_group((same,), lambda n: n is source, "copy"), "[schedule] expected a kernel that copies")
     return replace(lowered, nodes=(node, *lowered.nodes[1:]))
@@ -317,7 +318,7 @@ def kernel_name(graph: Graph, root: int, members: list[int]) -> str:
 
 
 def kernel_flops(state: Fusion, g: int) -> float:
-    """Arithmetic of one group: each elementwise member once per element, each reduction once per term."""
+    """The arithmetic of one fusion group: each elementwise member once per element, each reduction once per term."""
     total = 0.0
     graph = state.graph
     for m in state.groups[g].members:
@@ -332,7 +333,8 @@ def kernel_flops(state: Fusion, g: int) -> float:
 
 
 def attention_flops(node: Node) -> float:
-    """Of the products of an attention, its sums or one of its gradients, each a multiplication and a sum per term."""
+    """The arithmetic of the products of an attention, its sums or one of its gradients: a multiplication and a sum per
+    term."""
     q, k = node.inputs[:2]
     scores = numel((*q.shape[:-1], k.shape[-2]))
     if node.op.name == "attention":
@@ -341,5 +343,5 @@ def attention_flops(node: Node) -> float:
 
 
 def _has_rows(lowered: Lowered) -> bool:
-    """Whether a kernel computes something per row, with a loop over the row after it."""
+    """True where a kernel computes something per row, with a loop over the row after it."""
     return any(isinstance(s, Nest) for nest in lowered.kernel.nests for s in nest.body)

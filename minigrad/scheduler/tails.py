@@ -18,7 +18,7 @@ from minigrad.scheduler.rows import MAX_ROOTS
 
 
 def merge_tails(state: Fusion, merger: Merger) -> None:
-    """Joins every reduction to the group that makes its operand, where that is possible."""
+    """Joins every reduction to the fusion group that makes its operand, where that is possible."""
     if state.target.is_gpu and not state.target.has_groups:
         return  # a work-item per row would be too few, and several cannot wait for each other
     for g in range(len(state.groups)):
@@ -34,7 +34,7 @@ def merge_tails(state: Fusion, merger: Merger) -> None:
 
 
 def operand_of(state: Fusion, merger: Merger, g: int) -> int | None:
-    """The one materialised value that all reductions of a group run over; None for other groups."""
+    """The one materialised value that all reductions of a fusion group run over; None for other groups."""
     group, graph = state.groups[g], state.graph
     if len(group.roots) != 1 or not group.reductions or group.contraction or group.row is not None:
         return None
@@ -48,7 +48,8 @@ def operand_of(state: Fusion, merger: Merger, g: int) -> int | None:
 
 
 def computed_from(state: Fusion, group: Group, value: int) -> int | None:
-    """The one materialised value as large as `value` that it is computed from in its group, where there is one.
+    """The one materialised value as large as `value` that it is computed from in its fusion group, None where there is
+    none.
 
     A GPU computes activations again rather than have them stored; a processor has them stored, at its costs.
     """
@@ -65,7 +66,7 @@ def computed_from(state: Fusion, group: Group, value: int) -> int | None:
 
 
 def may_follow(state: Fusion, merger: Merger, g: int, maker: int) -> bool:
-    """Whether group `g` reduces rows of the first root of `maker` that it may find after each of them."""
+    """True where fusion group `g` reduces rows of the first root of `maker` that it may find after each of them."""
     group, made = state.groups[g], state.groups[maker]
     source = made.roots[0]
     if state.graph.kinds[source] != "elementwise" or made.reductions or made.contraction:
@@ -83,7 +84,7 @@ def may_follow(state: Fusion, merger: Merger, g: int, maker: int) -> bool:
 
 
 def reads_rows(state: Fusion, group: Group, made: Group, source: int) -> bool:
-    """Whether every access to `source` is a whole row of it, at the index that the maker stores."""
+    """True where every access to `source` is a whole row of it, at the index that the maker stores."""
     stored = made.members[source][0]
     for u in state.graph.users[source]:
         for at in group.members.get(u, ()):
@@ -96,7 +97,7 @@ def reads_rows(state: Fusion, group: Group, made: Group, source: int) -> bool:
 
 
 def follows(read: Index, stored: Index) -> bool:
-    """The same index, or a reduction variable that runs over all of it."""
+    """True for the same index, and for a reduction variable that runs over all of it."""
     if read == stored:
         return True
     return isinstance(read, Var) and isinstance(stored, Var) and read.name.startswith("r") and \

@@ -1,4 +1,4 @@
-"""How sums read their operands: a plan stages, or loads in vectors, what moves along with their variables."""
+"""Accesses of sums to their operands: a plan stages, or loads in vectors, what moves along with the sums' variables."""
 from __future__ import annotations
 
 from heapq import heappop, heappush
@@ -9,14 +9,14 @@ from minigrad.ops.op import Elementwise
 from minigrad.scheduler.groups import Fusion, Group, operand_accesses, used_variables
 
 MAX_PLACES = 4
-"""Places at which one node may be read for one element of an operand; beyond that it counts as scattered."""
+"""The most places at which one node may be read for one element of an operand; beyond that it counts as scattered."""
 
 MAX_LOOKED_AT = 256
-"""Nodes behind an operand that are looked at; one with more counts as moving along."""
+"""The most Nodes behind an operand that are looked at; one with more counts as moving along."""
 
 
 def is_digit(e: Index) -> bool:
-    """Whether an index is a number, a variable, or what a reshape makes of one: digits of it, by // and %."""
+    """True for a number, a variable, or what a reshape makes of one: digits of it, by // and %."""
     if isinstance(e, (int, Var)):
         return True
     return len(e.terms) == 1 and not e.const and len(e.terms[0][0]) == 1 and e.terms[0][1] == 1 and (
@@ -24,8 +24,8 @@ def is_digit(e: Index) -> bool:
 
 
 def is_spread(state: Fusion, k: int) -> bool:
-    """Whether a node has more elements than anything that it is computed from, as the products of a sum have: all of
-    its operands are repeated along some axis. They may be kept, it is not."""
+    """True where a node has more elements than anything that it is computed from, as the products of a sum have: all of
+    its operands are repeated along some axis. The operands may be kept, the node is not."""
     graph, varying = state.graph, state.varying
     long = [d for d, e in enumerate(graph.nodes[k].shape) if e != 1]
     operands = [k] if graph.kinds[k] == "move" else [i for i in graph.inputs[k] if graph.kinds[i] != "free"]
@@ -33,10 +33,10 @@ def is_spread(state: Fusion, k: int) -> bool:
 
 
 def is_scattered(state: Fusion, k: int, group: Group, at: tuple[Index, ...]) -> bool:
-    """Whether a sum over node `k` reads places in memory that do not move along with it.
+    """True where a sum over node `k` reads places in memory that do not move along with it.
 
-    So it is for images that were padded by reflection, of which one element is read from either side of the border,
-    for upsampled ones, and for rows that were gathered.
+    So it is for images that were padded by reflection, of which one element is read from either side of the border, for
+    upsampled ones, and for rows that were gathered.
     """
     domain = frozenset(group.domain)
     axes = tuple([d for d, e in enumerate(at) if type(e) is not int and not variables(e) <= domain])
@@ -49,8 +49,9 @@ def is_scattered(state: Fusion, k: int, group: Group, at: tuple[Index, ...]) -> 
 
 
 def moves_along(state: Fusion, k: int, axes: tuple[int, ...]) -> bool:
-    """Whether everything that node `k` is computed from is read at places that are linear in its index along `axes`,
-    with one coefficient for each. Numbers that are taken out of integers, such as quantised weights, count as that."""
+    """True where everything that node `k` is computed from is read at places that are linear in its index along `axes`,
+    with one coefficient for each. Numbers that are extracted from integers, such as quantised weights, count as
+    linear."""
     graph = state.graph
     at = tuple([Var(f"w{d}", 0, e - 1) for d, e in enumerate(graph.nodes[k].shape)])
     along = [at[d] for d in axes]
@@ -81,7 +82,7 @@ def moves_along(state: Fusion, k: int, axes: tuple[int, ...]) -> bool:
 
 
 def _is_linear(e: Index, v: Var, steps: dict[Var, int]) -> bool:
-    """Whether an index does not use `v`, or moves along with it as those before did."""
+    """True where an index does not use `v`, or moves along with it as the indices before did."""
     if e is v:
         return steps.setdefault(v, 1) == 1
     if isinstance(e, int) or v not in variables(e):
