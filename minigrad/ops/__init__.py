@@ -1,4 +1,4 @@
-"""What each tensor operation means. Read op.py, then elementwise.py; `build` makes graphs of them."""
+"""The meaning of each tensor operation. Read op.py, then elementwise.py; `build` makes graphs of them."""
 from minigrad.ops.attention import ATTENTION
 from minigrad.ops.attention_gradient import ATTENTION_GRADIENT, ATTENTION_SUMS
 from minigrad.ops.cross_entropy import CROSS_ENTROPIES

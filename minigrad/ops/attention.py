@@ -62,7 +62,7 @@ def attention(q: Node, k: Node, v: Node, mask: Node | None, scale: float, causal
 
 
 def attention_by_table(node: Node, inputs: Sequence[Node]) -> Node:
-    """What computes an attention Node over these inputs with all scores in memory."""
+    """The Node that computes attention over these inputs with all scores in memory."""
     compute = node.dtype.compute
     q, k, v, *masks = (x if x.dtype is bool_ else B.cast(x, compute) for x in inputs)
     weights = probabilities(q, k, masks[0] if masks else None, node.params["scale"], node.params["causal"])

@@ -95,12 +95,13 @@ def probabilities(q: Node, k: Node, mask: Node | None, scale: float, causal: Ind
 
 
 def _shift(top: Node) -> Node:
-    """What is taken from the scores of rows whose largest are `top`: 0 where all are -inf, whose weights are then 0."""
+    """The numbers to subtract from the scores of rows whose largest are `top`: these, or 0 where all scores are -inf,
+    whose weights are then 0."""
     return B.where(B.eq(top, B.full_like(top, float("-inf"))), B.full_like(top, 0), top)
 
 
 def _blocks(q: Node, k: Node) -> list[tuple[Index, Index]]:
-    """Rows of q that are taken together."""
+    """The blocks of rows of q, as (start, stop), of which the weights are in memory together."""
     length = q.shape[-2]
     row = bounds(B.numel((*q.shape[:-2], k.shape[-2])))[1]
     step = max(BLOCK // max(row, 1), 16)

@@ -89,7 +89,8 @@ def constant_of(x: Node) -> Number | None:
 
 
 def number_of(x: Node, hidden: Callable[[Node], bool] = lambda x: False) -> Number | None:
-    """The number that every element of `x` is, where the graph says so without a look through what is `hidden`."""
+    """The number that every element of `x` is, where the graph says so without a look through Nodes that are
+    `hidden`."""
     while x.op is movement.EXPAND or x.op is movement.RESHAPE:
         if hidden(x):
             return None
@@ -289,7 +290,7 @@ def where(condition: Node, yes: Node, no: Node) -> Node:
 
 
 def _exact(source: DType, to: DType) -> bool:
-    """Whether every value of `source` is one of `to`."""
+    """True where every value of `source` is one of `to`."""
     if source is bool_ or source is to:
         return True
     if source.is_float and to.is_float:
@@ -378,11 +379,11 @@ SIMPLIFIED: dict[Op, Callable[..., Node]] = {
     movement.RESHAPE: reshape, movement.EXPAND: expand, movement.PERMUTE: permute, movement.SLICE: slice_,
     E.NEG: neg, E.CAST: cast, E.ADD: add, E.SUB: sub, E.MUL: mul, E.DIV: div,
 }
-"""Those of these functions that may give something simpler than the operation, which no variable hides from a plan."""
+"""The functions that may give something simpler than their operation, which no variable hides from a plan."""
 
 
 def is_simple(op: Op, inputs: Sequence[Node]) -> bool:
-    """Whether no rewrite of `SIMPLIFIED` could apply to the operation over these."""
+    """True where no rewrite of `SIMPLIFIED` could apply to the operation over these."""
     return op not in SIMPLIFIED or not any([i.op is op or number_of(i) is not None for i in inputs])
 
 

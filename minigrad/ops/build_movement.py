@@ -1,4 +1,4 @@
-"""Graph building: movement, whose rewrites look through what was moved before."""
+"""Graph building: movement, whose rewrites combine it with the movement of its operand."""
 from __future__ import annotations
 
 import math
@@ -68,7 +68,7 @@ def pad(x: Node, pads: tuple[tuple[Index, Index], ...], fill: float = 0) -> Node
 
 def window_is_reshape(shape: Shape, axes: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, ...],
                       padding: tuple[tuple[int, int], ...]) -> bool:
-    """Whether such windows of a tensor of this shape have one tap, which stays where it is."""
+    """True where such windows of a tensor of this shape have one tap, which stays where it is."""
     return all([0 <= a < len(shape) and shape[a] != 0 and k == s == 1 and p == (0, 0)
                 for a, k, s, p in zip(axes, kernel, stride, padding, strict=True)])
 

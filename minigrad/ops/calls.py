@@ -1,7 +1,8 @@
-"""Where gradients are the user's own: results of a function whose backward somebody else wrote (`minigrad.autograd`).
+"""Calls of functions with gradients of the user's own, whose backward somebody else wrote (`minigrad.autograd`).
 
-A call is one Node CALL over the inputs that gradients may go to, and each of its results an OUTPUT over it and what was
-computed. Both are gone once a plan is made. What makes gradients stands in the CALL's `rule`, so that it goes with it.
+A call is one Node CALL over the inputs that gradients may go to, and each of its results an OUTPUT over it and the
+computed value. Both are gone once a plan is made. The function that makes gradients stands in the CALL's `rule`, so
+that it goes with it.
 """
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from minigrad.ops.node import Node, apply, apply_once
 from minigrad.ops.op import Shape
 
 Rule = Callable[[Node, Mapping[int, Node], Sequence[bool]], Sequence[Node | None]]
-"""(the CALL, gradients of its results by number, which inputs need one) -> a gradient or None per input."""
+"""(the CALL, gradients of its results by number, True for each input that needs one) -> a gradient or None per
+input."""
 
 
 def _call_infer(shapes: Sequence[Shape], dtypes: Sequence[DType]) -> tuple[Shape, DType]:

@@ -1,8 +1,8 @@
 """Composites: Nodes that stand for a graph of others, so that the user's graph stays small.
 
-A layer is one Node while the user's program runs, while gradients are made and while a plan is looked up; only who
-makes a new plan, or evaluates on NUMPY, sees what it is made of. An operation is a composite because it has a gradient
-written by hand, or because it is used so often that the number of its Nodes matters.
+A layer is one Node while the user's program runs, while gradients are made and while a plan is looked up; it is
+expanded only to make a new plan, or to evaluate on NUMPY. An operation is a composite because it has a gradient written
+by hand, or because it is used so often that the number of its Nodes matters.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from minigrad.ops.op import Composite, Op
 from minigrad.ops.storage import ALIASES, BUFFER
 
 Rewrite = Callable[[Node, Sequence[Node]], Node | None]
-"""What computes a Node over these inputs; None: the Node itself."""
+"""(a Node, the inputs that stand for its own) -> a Node that computes it over these, or None for the Node itself."""
 
 
 def composite(name: str, infer: Callable, expand: Callable[..., Node], vjp: Callable | None) -> Op:
@@ -32,7 +32,7 @@ def _never(*_: np.ndarray, **__: object) -> np.ndarray:
 
 
 def expand(node: Node, inputs: Sequence[Node]) -> Node:
-    """What computes a composite, over these inputs."""
+    """The Node that computes a composite, over these inputs."""
     lower = node.op.lower
     if not isinstance(lower, Composite):
         raise InternalError(f"[expand] expected an operation made of others, got {node.op.name}")
@@ -45,7 +45,7 @@ def expand(node: Node, inputs: Sequence[Node]) -> Node:
 def expanded(roots: Iterable[Node], rewrite: Rewrite | None = None, keep: Callable[[Node], bool] | None = None,
              ) -> dict[Node, Node]:
     """By Node, for all that `roots` need down to realized ones: a Node of the same value made without composites,
-    except those that `keep` says are computed as they are. `rewrite` says for further Nodes what computes them.
+    except those for which `keep` is True. `rewrite` may give the Nodes that compute further ones.
 
     All of these Nodes are new: realized ones are leaves over the same storage, and no Node of the user's graph is among
     the others, so that what happens to be realized there decides nothing.
@@ -82,8 +82,8 @@ def expanded(roots: Iterable[Node], rewrite: Rewrite | None = None, keep: Callab
 
 
 def rebuilt(node: Node, image: dict[Node, Node]) -> Node:
-    """The same operation over the images of its inputs, simplified as if these were nobody's variables; or a leaf over
-    the same storage."""
+    """The same operation over the images of its inputs, simplified as if no handle owned these; or a leaf over the same
+    storage."""
     if node.storage is not None:
         return leaf(BUFFER, node.type, node.storage, {})
     inputs = tuple([image[i] for i in node.inputs])
@@ -98,14 +98,15 @@ def rebuilt(node: Node, image: dict[Node, Node]) -> Node:
 
 
 class _World:
-    """What Nodes that are made apart belong to; `made` is what functions of `once` gave."""
+    """An identity for Nodes that are made apart from all others; `made` has the results of functions called by
+    `once`."""
 
     def __init__(self) -> None:
         self.made: dict[tuple, Any] = {}
 
 
 def once(function: Callable[..., Any], *nodes: Node) -> Any:
-    """What `function` makes of these Nodes, made once while a graph is expanded."""
+    """The result of `function` for these Nodes, computed once while a graph is expanded."""
     if not here.world:
         return function(*nodes)
     made = here.world[0].made

@@ -1,5 +1,5 @@
-"""Casts of numpy arrays and numbers with our semantics: what `cast` means on the NUMPY device, how results are
-rounded, and which number a constant of a dtype holds."""
+"""Casts of numpy arrays and numbers with our semantics: the meaning of `cast` on the NUMPY device, the rounding of
+results, and the number that a constant of a dtype holds."""
 from __future__ import annotations
 
 import math

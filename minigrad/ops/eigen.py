@@ -1,9 +1,9 @@
 """Eigenvalues and eigenvectors of symmetric matrices by Jacobi's rotations, as a composite with its gradient by hand.
 
-In each round all pairs of neighbours (0, 1), (2, 3), ... are rotated so that the element between them is 0, and then
-rows and columns change places so that after n - 1 rounds, a sweep, every two have been neighbours (R. Brent and F. Luk,
-1985). All rounds are the same two kernels. How many sweeps there are says the size of the matrix: off the diagonal is
-then nothing but rounding, as each sweep squares what is left.
+In each round all neighbours (0, 1), (2, 3), ... are rotated so that the element between the two is 0, and then rows and
+columns change places so that after n - 1 rounds, a sweep, every two have been neighbours (R. Brent and F. Luk, 1985).
+All rounds are the same two kernels. The size of the matrix decides the number of sweeps: off the diagonal is then
+nothing but rounding, as each sweep squares what is left.
 """
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def _line(count: int, device: str) -> Node:
 
 
 def _beside(places: Node) -> Node:
-    """The other one of each pair."""
+    """The places of the other one of each two neighbours."""
     return B.xor(places, B.full_like(places, 1))
 
 
 def _next(n: int, device: str) -> Node:
-    """Which row comes to each place after a round: the first stays, the others go round."""
+    """The row that comes to each place after a round: the first stays, the others go round."""
     i, two = _line(n, device), B.full(2, (n,), int32, device)
     even = B.eq(B.and_(i, B.full_like(i, 1)), B.full_like(i, 0))
     first = B.lt(i, two)
@@ -55,7 +55,7 @@ def _rotations(m: Node, n: int) -> Node:
     between = B.gather(a, _beside(own), 2)
     beside = _beside(_line(n, m.device))
     other = _taken(diagonal, beside, 1)
-    between = B.mul(B.add(between, _taken(between, beside, 1)), filled(between, 0.5))  # else a pair's angles differ
+    between = B.mul(B.add(between, _taken(between, beside, 1)), filled(between, 0.5))  # else the angles of two neighbours differ
     one, zero = filled(diagonal, 1), filled(diagonal, 0)
     odd = B.ne(B.and_(own, B.full_like(own, 1)), B.full_like(own, 0))
     apart = B.sub(diagonal, other)

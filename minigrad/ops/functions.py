@@ -1,4 +1,4 @@
-"""Functions of neural networks as composites: what each is made of, and its gradient where that is written by hand.
+"""Functions of neural networks as composites: expansions, and gradients where these are written by hand.
 
 Builders below give back the very Node of the forward pass for equal arguments, so that a gradient that uses it shares
 its work, and gradients of gradients go through the rules as well.
@@ -20,12 +20,12 @@ DTypes = Sequence[DType]
 
 
 def same_type(shapes: Shapes, dtypes: DTypes, **_: Any) -> tuple[Shape, DType]:
-    """Of the first operand's shape and dtype."""
+    """The type of a result with the first operand's shape and dtype."""
     return shapes[0], dtypes[0]
 
 
 def reduced_type(shapes: Shapes, dtypes: DTypes, *, axes: Axes, **_: Any) -> tuple[Shape, DType]:
-    """Of the first operand's shape without the axes."""
+    """The type of a result with the first operand's shape, without the axes, and its dtype."""
     return tuple([d for i, d in enumerate(shapes[0]) if i not in axes]), dtypes[0]
 
 

@@ -1,4 +1,4 @@
-"""Which Nodes are variables: those that a handle owns, by which a gradient may be asked.
+"""Variables: float Nodes that a handle owns, by which a gradient may be asked.
 
 Hash-consing makes equal expressions one Node, which must not make one variable of them:
 

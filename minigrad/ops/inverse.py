@@ -53,7 +53,7 @@ def _atan(x: Node) -> Node:
 
 
 def _signed(x: Node) -> Node:
-    """Whether the sign bit is set; of NaN it is not."""
+    """True where the sign bit is set; of NaN it counts as not set."""
     zero = _number(x, 0)
     return B.or_(B.lt(x, zero), B.lt(B.div(_number(x, 1), x), zero))
 

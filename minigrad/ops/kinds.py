@@ -14,21 +14,22 @@ from minigrad.interned import Table
 from minigrad.ops.op import Op, Shape, Storage
 
 MOST = 30_000
-"""Entries of a table; programs whose shapes change all the time would fill it without end."""
+"""The most entries of a table; programs whose shapes change all the time would fill it without end."""
 MOST_NUMBERS = 10 * MOST
-"""Numbers that are remembered; an equal kind that comes after more of them has another one, and another plan."""
+"""The most numbers that are remembered; an equal kind that comes after more of them has another one, and another
+plan."""
 _numbers = count(1)
 _known: dict[tuple, int] = {}
 kinds: dict[tuple, Kind] = {}
-"""By operation, explicit device, types of the operands, and params one by one; `kind_of` tells apart what is equal and
-means different things."""
+"""Kinds by operation, explicit device, types of the operands, and params one by one; `kind_of` tells apart params that
+are equal in Python and mean different things."""
 _types: dict[tuple, Type] = {}
 copying: set[Op] = set()
 """The ops that have moved values between devices: mostly none, which spares looking for them in every graph."""
 
 
 class Type:
-    """What a value is: shape, dtype and device."""
+    """The type of a value: shape, dtype and device."""
 
     __slots__ = ("shape", "dtype", "device", "number", "symbolic")
     shape: Shape

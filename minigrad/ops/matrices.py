@@ -1,4 +1,4 @@
-"""What loops over matrices [batch, m, n] are written with."""
+"""Helpers for loops over matrices [batch, m, n]."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -77,15 +77,15 @@ def at(x: Node, k: Node, axis: int) -> Node:
 
 
 def is_(x: Node, k: Node, axis: int) -> Node:
-    """Where the index along an axis is k."""
+    """True where the index along an axis is k."""
     return B.eq(ramp(x, axis), B.expand(k, x.shape))
 
 
 def from_(x: Node, k: Node, axis: int) -> Node:
-    """Where the index along an axis is k or more."""
+    """True where the index along an axis is k or more."""
     return B.le(B.expand(k, x.shape), ramp(x, axis))
 
 
 def after(x: Node, k: Node, axis: int) -> Node:
-    """Where the index along an axis is more than k."""
+    """True where the index along an axis is more than k."""
     return B.lt(B.expand(k, x.shape), ramp(x, axis))

@@ -1,4 +1,5 @@
-"""Movement: which input element each output element is. Never a copy; it becomes index arithmetic in kernels.
+"""Movement: operations that say which input element each output element is. Never a copy; it becomes index arithmetic
+in kernels.
 
 `window` maps output index (o, k) to input index o*stride + k*dilation - lo along chosen axes and gives `fill` outside;
 the axis keeps its place with length o, the kernel axes are appended at the end. `unwindow` is its transpose.
@@ -60,7 +61,8 @@ def _groups(source: Shape, target: Shape) -> tuple[tuple[tuple[int, ...], tuple[
 
 
 def _reshape_source(index: Indices, *, in_shape: Shape, to: Shape) -> Mapped:
-    """Dims of length 1 are index 0; within a group of dims the flat index is divided up again."""
+    """The input index of a reshape: dims of length 1 are index 0; within a run of dims with equal products (`_groups`)
+    the flat index is divided up again."""
     result: list[Index] = [0] * len(in_shape)
     if 0 in in_shape:
         return Mapped(tuple(result))
@@ -178,7 +180,7 @@ _Ints = tuple[int, ...]
 
 def window_lengths(name: str, lengths: Sequence[Index], kernel: _Ints, stride: _Ints, dilation: _Ints,
                     padding: tuple[tuple[int, int], ...]) -> tuple[Index, ...]:
-    """How many positions the window has along each axis."""
+    """The number of positions of the window along each axis."""
     out: list[Index] = []
     for n, k, s, d, (lo, hi) in zip(lengths, kernel, stride, dilation, padding, strict=True):
         room = n + lo + hi - d * (k - 1) - 1

@@ -51,19 +51,19 @@ class Node:
 
 _serials = count()
 _elsewhere = 0
-"""How many serials belong to leaves, or to Nodes that are gone or have forgotten their inputs."""
+"""The number of serials that belong to leaves, or to Nodes that are gone or have forgotten their inputs."""
 
 
 class _Here(local):
-    """Of this thread. `world` stands for the inputs of Nodes that have none: those that were made in different worlds
-    are never the same (ops/composite.py)."""
+    """Each thread's own state. `world` stands for the inputs of Nodes that have none: Nodes that were made in different
+    worlds are never the same (ops/composite.py)."""
 
     world: tuple = ()
 
 
 here = _Here()
 created: Callable[[Node], None] | None = None
-"""Told of every new Node, where somebody wants to know."""
+"""Called with every new Node, if it is set."""
 
 
 def apply(op: Op, *inputs: Node, device: str | None = None, **params: Any) -> Node:
@@ -104,7 +104,7 @@ def apply_once(op: Op, *inputs: Node, **params: Any) -> Node:
 
 
 def is_variable(node: Node) -> bool:
-    """Whether a handle owns it, by which a gradient may be asked: rewrites do not look through it."""
+    """True where a handle owns it, by which a gradient may be asked: rewrites do not look through it."""
     return node.owned and node.dtype.is_float
 
 
@@ -216,7 +216,7 @@ hooked: dict[ref, None] = {}
 
 
 def hook(node: Node, hooks: Callable[[Node], Node]) -> None:
-    """Lets `hooks` make another gradient of the Node's gradient."""
+    """Replaces the Node's gradient, once it is complete, by the result of `hooks` for it."""
     node.hooks = hooks
     hooked[ref(node, hooked.pop)] = None
 

@@ -45,7 +45,7 @@ class Reduction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """Where an index map reads: the input's index, conditions (each >= 0) and the value outside them.
+    """The place that an index map reads: the input's index, conditions (each >= 0) and the value outside them.
 
     `reduce` lists extra variables that are summed over (the transposed window); usually empty.
     """
@@ -57,20 +57,21 @@ class Mapped:
 
 
 class IndexMap(NamedTuple):
-    """Movement: which input element an output element is. `source(index, in_shape=..., **params) -> Mapped`."""
+    """Movement: `source(index, in_shape=..., **params) -> Mapped` gives the input element that an output element is."""
 
     source: Callable[..., Mapped]
 
 
 class Storage(NamedTuple):
-    """Needs a rule of the scheduler's own: buffer, copy, contiguous, assign, gather, scatter... named by `rule`."""
+    """An operation with a rule of the scheduler's own, named by `rule`: buffer, copy, contiguous, assign, gather,
+    scatter..."""
 
     rule: str
 
 
 class Composite(NamedTuple):
-    """Made of other Nodes: `expand(*inputs, **params)` gives the Node that computes it, of its shape and dtype. It
-    makes no leaf of its own (buffer, scalar), and depends on nothing but its arguments."""
+    """An operation made of others: `expand(*inputs, **params)` gives the Node that computes it, of its shape and dtype.
+    It makes no leaf of its own (buffer, scalar), and depends on nothing but its arguments."""
 
     expand: Callable[..., Any]
 

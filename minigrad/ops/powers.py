@@ -7,7 +7,7 @@ from minigrad.ops.node import Node, apply
 
 
 def _power(x: Node, y: Node) -> Node:
-    """By squaring, modulo 2 to the number of bits; what has a negative exponent is 0 unless x is 1 or -1."""
+    """By squaring, modulo 2 to the number of bits; with a negative exponent 0 unless x is 1 or -1."""
     kind = x.dtype
     zero, one = B.full_like(x, 0), B.full_like(x, 1)
     result, base = one, x

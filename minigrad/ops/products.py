@@ -129,7 +129,7 @@ def matmul(x: Node, w: Node, wide: DType) -> Node:
 
 
 class Steps(NamedTuple):
-    """How a window moves, per spatial axis."""
+    """The stride, the dilation and the padding of a window, per spatial axis."""
 
     stride: Ints
     dilation: Ints

@@ -1,4 +1,5 @@
-"""What words of quantised numbers stand for, as a composite: a model's weights are many, each one Node here.
+"""The numbers that words of quantised weights stand for, as a composite: a model's weights are many, each one Node
+here.
 
 Words are GGUF's bits in the order that `state/quantized.py` states: of 4 signed bytes (Q8_0) or of 8 nibbles (Q4_0,
 Q4_1), blocks of 32 numbers with a scale each, and for Q4_1 a least value.

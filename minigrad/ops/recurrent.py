@@ -13,7 +13,7 @@ from minigrad.ops.node import Node, apply
 
 
 def _like(k: int) -> Any:
-    """`infer` of what has the shape and dtype of the operand k."""
+    """An `infer` for results with the shape and dtype of the operand k."""
     return lambda shapes, dtypes: (shapes[k], dtypes[k])
 
 
@@ -25,7 +25,7 @@ def _part(x: Node, k: int, count: int) -> Node:
 
 
 def _joined(parts: dict[int, Node], count: int) -> Node:
-    """These parts where they belong, zeros elsewhere."""
+    """The parts by number, joined along the last axis in their order, zeros for those that are missing."""
     total: Node | None = None
     for k, part in parts.items():
         size: Any = part.shape[-1]
@@ -124,7 +124,7 @@ def _gru_vjp(node: Node, grad: Node) -> tuple[Node, Node, Node]:
 
 
 def _gru_sums(x: Node, s: Node, h: Node, grad: Node) -> tuple[Node, Node, Node, Node]:
-    """The gradients by what goes into r, z and n, and r."""
+    """The gradients by the sums inside r, z and n, and r."""
     r, z, n = _gru_gates(x, s)
     by_n = _through_tanh(n, B.add(grad, B.neg(B.mul(grad, z))))
     by_r = _through_sigmoid(r, B.mul(by_n, _part(s, 2, 3)))

@@ -1,4 +1,4 @@
-"""Where values come from and where they are kept: buffers, constants, generated values, copies, assignment.
+"""Sources of values, and where they are kept: buffers, constants, generated values, copies, assignment.
 
 Params never use the names `shape` and `dtype`, which every `reference` and `lower` gets for the result: `of` is an
 element type, `extents` a shape.
@@ -122,7 +122,7 @@ CONST = Op("const", lambda shapes, dtypes, *, value, of, negative: ((), of), _no
 
 SCALAR = Op("scalar", lambda shapes, dtypes, *, value, role, of: ((), of), _no_grad,
             lambda *, value, role, of, shape, dtype: _number(value, dtype), Storage("scalar"))
-"""A run-time number, passed as an argument and never part of a plan's key. `role` says what it is: 'counter', 'key'."""
+"""A run-time number, passed as an argument and never part of a plan's key. `role` is its meaning: 'counter', 'key'."""
 
 IOTA = Op("iota", _iota_infer, _no_grad, lambda *, size, shape, dtype: np.arange(size, dtype=np.int32),
           Generate(lambda index, *, dtype, size: V.index(index[0], dtype), 0))
@@ -191,6 +191,6 @@ SAME = Op("same", _same, lambda n, g: (g,), lambda x, *, shape, dtype: x, Storag
 """The same value and gradient, as another variable (identity.py)."""
 
 ALIASES = frozenset({DETACH, SAME})
-"""What only autodiff tells from its input."""
+"""Operations that differ from their input for autodiff alone."""
 
 STORAGE = (BUFFER, CONST, SCALAR, IOTA, RANDOM_BITS, COPY, CONTIGUOUS, DETACH, SAME, ASSIGN)
