@@ -1,4 +1,4 @@
-"""What a file says about itself - JSON, GGUF metadata, numbers of a header - checked field by field where it is read.
+"""Metadata of files - JSON, GGUF metadata, numbers of a header - checked field by field where it is read.
 
 Nothing in a file can be relied on: a float may stand where a list belongs, an infinity or 10^18 where a count does.
 Every reader takes its fields from here, so that each error names the file, the field, what was expected and what was
@@ -46,7 +46,7 @@ REQUIRED: Final[Any] = object()
 
 
 class Fields:
-    """The fields of one object in a file; `source` says which, as errors start with it. A field that is None is absent.
+    """The fields of one object in a file; `source` names both, as errors start with it. A field that is None is absent.
 
     Every method raises FormatError where the field is not what it returns, and where it is absent without `default`.
     """

@@ -90,7 +90,7 @@ class _Reader:
         return struct.unpack(form, self.take(struct.calcsize(form), what))[0]
 
     def count(self, smallest: int, what: str) -> int:
-        """A u64 count of things of at least `smallest` bytes each: more than the file could hold is corruption."""
+        """A u64 count of items of at least `smallest` bytes each: more than the file could hold is corruption."""
         value = self.scalar("<Q", what)
         if value * smallest > len(self.bytes) - self.at:
             raise FormatError(f"{self.file.path}: truncated or corrupt: {what} says {value}, more than the rest of the "

@@ -23,8 +23,8 @@ from minigrad.tensor import Tensor
 class MappedFile:
     """A file's bytes as a numpy uint8 array whose pages are fetched when touched.
 
-    The mapping is private: writing into a view (an `assign` to a loaded tensor) changes this process's copy of the
-    page, never the file.
+    The mapping is private: writing into an array over it (an `assign` to a loaded tensor) changes this process's copy
+    of the page, never the file.
     """
 
     path: Path
@@ -39,15 +39,15 @@ class MappedFile:
         return MappedFile(file, np.memmap(file, dtype=np.uint8, mode="c").view(np.ndarray))  # quicker to cut
 
     def part(self, offset: int, nbytes: int, what: str) -> np.ndarray:
-        """Bytes [offset, offset + nbytes) as a view; `what` names them in the FormatError for a file that is too short.
-        """
+        """Bytes [offset, offset + nbytes), without a copy; `what` names them in the FormatError for a file that is too
+        short."""
         if offset < 0 or nbytes < 0 or offset + nbytes > len(self.data):
             raise FormatError(f"{self.path}: truncated or corrupt: {what} takes bytes {offset} to {offset + nbytes}, "
                               f"the file has {len(self.data)}; download it again")
         return self.data[offset:offset + nbytes]
 
     def array(self, offset: int, dtype: DType, shape: tuple[int, ...], what: str) -> np.ndarray:
-        """A view of `shape` elements in storage type `dtype.np`; a copy only where the offset is not aligned for it.
+        """An array of `shape` elements in storage type `dtype.np`; a copy only where the offset is not aligned for it.
         Raises FormatError for impossible shapes."""
         shape = shape_of(shape, self.path, what)
         part = self.part(offset, math.prod(shape) * dtype.itemsize, what)

@@ -55,7 +55,7 @@ class Machine:
         self.stack = []
 
     def marked(self) -> list[Any]:
-        """What was pushed since the last MARK, taken off the stack."""
+        """Takes the values that were pushed since the last MARK off the stack, and returns them."""
         items, self.stack = self.stack, self.outer.pop()
         return items
 

@@ -10,7 +10,7 @@ sixteen rows are the lanes of a vector and a product streams each panel front to
     minimums [p, K/32, 16]    m of each block, float16; Q4_1 only
 
 A product reads several panels side by side. Panels that would lie half a page or a multiple of it apart, where they
-meet in few sets of the first-level cache, are a line further apart in memory: these are views of what is stored.
+meet in few sets of the first-level cache, are a line further apart in memory: these are slices of what is stored.
 
 `dequantize` is a lazy expression over these; it is evaluated inside the kernel that uses it.
 """
@@ -116,9 +116,9 @@ class QuantizedTensor:
         return self.shape[0] * self.shape[1] // BLOCK * _BLOCK_BYTES[self.kind]
 
     def _integer_products(self, numbers: Tensor, scales: Tensor) -> Tensor:
-        """x as `quantize_rows` makes it, times the transposed matrix: [M, N].
+        """x, as `quantize_rows` gives it, times the transposed matrix: [M, N].
 
-        The weights' bytes are made unsigned; what was added, times the sum of x, is taken off again.
+        The weights' bytes are made unsigned; what was added, times the sum of x, is subtracted again.
         """
         panels, blocks, _ = self.scales.shape
         factors = self.scales.transpose(1, 2).float().reshape(1, panels, PANEL, blocks, 1)

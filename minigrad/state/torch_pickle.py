@@ -1,4 +1,4 @@
-"""What PyTorch checkpoints have in their pickles: tensors over storages, and nothing else that is not plain data.
+"""Pickles of PyTorch checkpoints: tensors over storages, and nothing else that is not plain data.
 
 The names in `_STORAGES` and in `_find` are all that such a file may use, and none does more than describe a tensor.
 """
@@ -23,12 +23,13 @@ _STORAGES: dict[str, DType] = {
     "IntStorage": dtypes.int32, "LongStorage": dtypes.int64, "HalfStorage": dtypes.float16,
     "BFloat16Storage": dtypes.bfloat16, "FloatStorage": dtypes.float32, "DoubleStorage": dtypes.float64}
 _COPIES = 8
-"""How many times a file's size its tensors may take that cannot be mapped, as they are transposed or not aligned."""
+"""The most bytes that copies of a file's tensors may take, as a multiple of its size: tensors that cannot be mapped, as
+they are transposed or not aligned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A flat run of elements that tensors are views of: `array` holds the storage type `dtype.np`."""
+    """A flat run of elements, of which tensors are parts: `array` holds the storage type `dtype.np`."""
 
     key: str
     dtype: DType
@@ -36,7 +37,7 @@ class Storage:
 
 
 class TensorBuilder:
-    """Makes the tensors of one file of `size` bytes, which are views of it wherever they can be."""
+    """Makes the tensors of one file of `size` bytes, over the mapped bytes wherever they can be."""
 
     def __init__(self, path: Path, size: int):
         self.path, self.size, self.copied = path, size, 0
@@ -52,7 +53,7 @@ class TensorBuilder:
         return np.require(array, requirements=["C", "A"])
 
     def __call__(self, storage: Any, offset: Any, sizes: Any, strides: Any, *_ignored: Any) -> Any:
-        """The Tensor that views `storage` with these strides (in elements); every index is checked to be inside."""
+        """The Tensor over `storage` with these strides (in elements); every index is checked to be inside."""
         if not isinstance(storage, Storage):
             raise FormatError("a tensor without a storage")
         shape = shape_of(sizes, self.path, "a tensor's shape")
@@ -96,7 +97,7 @@ def unpickle(stream: IO[bytes], path: Path, storage: Callable[[str, DType, int],
 
 
 def _find(module: str, name: str, path: Path, machine: Machine, rebuild: Callable[..., Any]) -> Function | DType:
-    """What the file may know under this name."""
+    """The function or type that stands for this name. Raises FormatError for names that a file may not use."""
     if module == "torch" and name in _STORAGES:
         return _STORAGES[name]
     functions: dict[tuple[str, str], Callable[..., Any]] = {

@@ -24,7 +24,7 @@ _STORAGES = {dtypes.bool_: "BoolStorage", dtypes.int8: "CharStorage", dtypes.uin
 
 
 class _Name(NamedTuple):
-    """Something that the reader has by this name."""
+    """A function or type that the reader has under this name."""
 
     module: str
     name: str
