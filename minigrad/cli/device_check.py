@@ -18,7 +18,7 @@ BUDGET_S = 0.5
 
 COPY_BYTES, PRODUCT, LAUNCHES, STEPS, CHAINS = 64 << 20, 768, 200, 500, 8
 SMALL = 8
-"""What sizes are divided by where a first run is slow."""
+"""The number that sizes are divided by where a first run is slow."""
 
 
 def failures(device: str) -> list[str]:
@@ -92,7 +92,8 @@ def fitting(make: Callable[[int], Callable[[], object]], wait: Callable[[], obje
 
 
 def peak_gflops(device: Device) -> float:
-    """Float32 multiply-adds in registers on all units: CHAINS vectors in each work-item or iteration."""
+    """GFLOP/s of float32 multiply-adds in registers on all cores or compute units: CHAINS vectors in each work-item or
+    iteration."""
     width = device.target.lanes(32)
     items = device.target.units * (2048 if device.target.is_gpu else 4)
     function = parse_function(
@@ -116,7 +117,7 @@ def peak_gflops(device: Device) -> float:
 
 
 def product_gflops(device: str, dtype: str, size: int = PRODUCT) -> float:
-    """A square matrix product, both operands of a type, as the library does it."""
+    """GFLOP/s of a square matrix product, both operands of a type, as the library does it."""
     wait = get_device(device).synchronize
 
     def make(n: int) -> Callable[[], object]:
@@ -128,7 +129,7 @@ def product_gflops(device: str, dtype: str, size: int = PRODUCT) -> float:
 
 
 def copy_gb_s(device: str, nbytes: int = COPY_BYTES) -> float:
-    """Bytes read and written per second by y = x + 1 over arrays of `nbytes`."""
+    """GB/s, bytes read and written, of y = x + 1 over arrays of `nbytes`."""
     wait = get_device(device).synchronize
 
     def make(count: int) -> Callable[[], object]:

@@ -38,7 +38,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the table, then a line for each thing that could be made usable. With --check, status 1 where a kernel
+    """Prints the table, then a line for each device that could be made usable. With --check, status 1 where a kernel
     computed something wrong."""
     rows, notes, default = [_cpu_row(), _numpy_row()], [], ""
     try:
@@ -130,7 +130,7 @@ def _opencl_rows() -> list[tuple[str, ...]]:
 
 
 def _meanings() -> list[str]:
-    """Which device a word means that several devices match."""
+    """Lines that say which device a word means that several devices match."""
     found: dict[str, list[int]] = {}
     try:
         for d in devices():

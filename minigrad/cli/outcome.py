@@ -1,4 +1,4 @@
-"""Wrong usage, errors, Ctrl-C and closed pipes: what every command makes of them, those of examples/ too."""
+"""The outcomes of commands, those of examples/ too: wrong usage, errors, Ctrl-C and closed pipes."""
 from __future__ import annotations
 
 import argparse
