@@ -29,7 +29,7 @@ class NAdam(Moments):
         return (1 - 0.5 * 0.96 ** (time * self.momentum_decay)) * self._betas(time)[0]
 
     def _terms(self, time: Tensor, _: Tensor, c2: Tensor, index: int) -> tuple[Tensor, ...]:
-        """What multiplies the gradient and the mean, and c2."""
+        """The factors of the gradient and of the mean, and c2."""
         share, following = self._share(time), self._share(time + 1)
         product = self.products[index] * share
         self._set(self.products[index], product)
@@ -59,7 +59,7 @@ class RAdam(Moments):
                          decoupled_weight_decay=decoupled_weight_decay, maximize=maximize)
 
     def _terms(self, time: Tensor, c1: Tensor, c2: Tensor, _: int) -> tuple[Tensor, ...]:
-        """c1, whether the variance is known well enough, and r * sqrt(c2)."""
+        """c1, a bool Tensor that is True where the variance is known well enough, and r * sqrt(c2)."""
         most = 2 / (1 - self.betas[1]) - 1
         length = most - time * (1 - c2) / c2 * 2
         sure = length > 5

@@ -1,4 +1,4 @@
-"""Optimizers that look at a parameter as a whole: LAMB and LARS scale steps by its norm, Muon turns them orthogonal."""
+"""Optimizers that look at a parameter as a whole: LAMB and LARS scale steps by its norm, Muon makes them orthogonal."""
 from __future__ import annotations
 
 from minigrad.errors import MinigradError, ShapeError
@@ -63,8 +63,8 @@ class LARS(Optimizer):
 
 
 class Muon(Optimizer):
-    """Momentum whose matrices are turned orthogonal: v = momentum*v + g (g + momentum*v with `nesterov`),
-    p -= lr * (scale * orthogonal(v) + weight_decay * p), where the scale is sqrt(max(1, rows / columns)).
+    """Momentum whose matrices are made orthogonal: v = momentum*v + g (g + momentum*v with `nesterov`), p -= lr *
+    (scale * orthogonal(v) + weight_decay * p), where the scale is sqrt(max(1, rows / columns)).
 
     For parameters of two axes and more, which are matrices [first, all others]; others need an optimizer of their own
     (see OptimizerGroup). Raises ShapeError for those.

@@ -95,7 +95,7 @@ class LBFGS(Optimizer):
         return first
 
     def _evaluated(self, closure: Callable[[], Any]) -> tuple[Any, float, Tensor]:
-        """What `closure` returns, its number, and the gradient of all parameters as one vector."""
+        """The loss that `closure` returns, its number, and the gradient of all parameters as one vector."""
         with Tensor.enable_grad():
             loss = closure()
         if not isinstance(loss, Tensor):
@@ -163,14 +163,14 @@ class LBFGS(Optimizer):
         self.schedule_step()
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
-        """Raises MinigradError: there is one group."""
+        """Raises MinigradError: there is one parameter group."""
         raise MinigradError("[LBFGS] expected parameters in one list, got another group of them")
 
     # State
 
     @property
     def state(self) -> dict[Tensor, dict[str, Any]]:
-        """What is kept, by PyTorch's names, as that of the first parameter."""
+        """The state, by PyTorch's names, as that of the first parameter."""
         return {self.params[0]: self._kept}
 
     def state_dict(self) -> dict[str, Any]:

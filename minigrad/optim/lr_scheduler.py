@@ -26,7 +26,7 @@ Factor = Callable[[Tensor], Tensor | float]
 class LambdaLR(LRScheduler):
     """base * lr_lambda(count). The function is given a Tensor, float32 of shape (), and called each time a schedule is
     made or captured: inside `jit` it must compute with Tensors, such as `(count / 10).minimum(1)` for a warm-up. It may
-    be a list of functions, one for each group of parameters."""
+    be a list of functions, one for each parameter group."""
 
     def __init__(self, optimizer: Optimizer, lr_lambda: Factor | Sequence[Factor]):
         groups = len(optimizer.members) if isinstance(optimizer, Optimizer) else 1
@@ -269,7 +269,7 @@ class CyclicLR(LRScheduler):
             self.momenta[1]
 
     def _height(self, count: Tensor) -> Tensor:
-        """How far from the base, of 0..1."""
+        """The share of the way from the base to the largest, of 0..1."""
         whole = self.up + self.down
         at = (count % whole).float()
         share = (at <= self.up).where(at / self.up, (whole - at) / self.down)

@@ -1,4 +1,4 @@
-"""What all optimizers share: the parameters, the learning rate, their state, and one realize per step."""
+"""The base of all optimizers: the parameters, the learning rate, their state, and one realize per step."""
 from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
@@ -16,7 +16,7 @@ from minigrad.optim.statistics import take_moved
 from minigrad.tensor import Tensor
 
 Params = Iterable[Tensor | tuple[str, Tensor] | Mapping[str, Any]]
-"""Parameters, alone or with their names, or groups of them with options of their own (see Optimizer)."""
+"""Parameters, alone or with their names, or parameter groups with options of their own (see Optimizer)."""
 
 Gradients = list[Tensor | None]
 """Of each parameter; None of those that have none, or are frozen."""
@@ -101,7 +101,7 @@ class Optimizer(metaclass=_Made):
 
     @property
     def captured_mode(self) -> Any:
-        """What a captured step depends on besides Tensors."""
+        """The properties that a captured step depends on besides Tensors."""
         return tuple((type(m).__name__, m._cycled is None, *map(repr, options_of(m).values()), *map(id, m.params),
                       *(id(t) for name in m.shared_names for t in getattr(m, name))) for m in self.members)
 
@@ -135,12 +135,13 @@ class Optimizer(metaclass=_Made):
 
     @property
     def param_groups(self) -> list[ParamGroup]:
-        """By group: `group["params"]`, `group["lr"]`, which is read as a number, and other options. All can be set."""
+        """By parameter group: `group["params"]`, `group["lr"]`, which is read as a number, and other options. All can
+        be set."""
         return [ParamGroup(member) for member in self.members]
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
-        """Parameters, under 'params', that are updated too from now on; options that `group` lacks are those of the
-        first group. Raises MinigradError for parameters that are in a group already."""
+        """Adds Tensors, under 'params', that are updated too from now on; options that `group` lacks are those of the
+        first parameter group. Raises MinigradError for parameters that are in a parameter group already."""
         if not isinstance(group, Mapping) or "params" not in group:
             raise MinigradError(f"[add_param_group] expected a dictionary with Tensors under 'params', got {group!r}")
         members = self.members
@@ -185,7 +186,8 @@ class Optimizer(metaclass=_Made):
         return self._cycled
 
     def _inertia(self, value: float, like: Tensor) -> Any:
-        """What multiplies a running mean or sum such as `like`: `value`, or what a schedule made of it."""
+        """The factor of a running mean or sum such as `like`: `value`, or the Tensor that a schedule sets in its
+        place."""
         return value if self._cycled is None else self._cycled.cast(like.dtype)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -195,7 +197,7 @@ class Optimizer(metaclass=_Made):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates the parameters that have a gradient; forward, backward and update run as one plan. A `closure` is
-        called before, and what it returns is returned."""
+        called before, and its result is returned."""
         result = None
         if closure is not None:
             with Tensor.enable_grad():
@@ -222,7 +224,7 @@ class Optimizer(metaclass=_Made):
         self.buffers = [b for b in self.buffers if not b.requires_grad]
 
     def _part_counts(self, gradients: Gradients) -> None:
-        """Where some that share a count have a gradient and some have none, gives the latter a count of their own."""
+        """Gives parameters without a gradient a count of their own, where others that share their count have one."""
         for name in self.shared_names:
             counts = getattr(self, name)
             moved = {id(t) for t, g in zip(counts, gradients, strict=True) if g is not None}
@@ -308,12 +310,12 @@ class Optimizer(metaclass=_Made):
 
     @property
     def state(self) -> dict[Tensor, dict[str, Tensor]]:
-        """What is kept for each parameter, by PyTorch's names, as in `state_dict`."""
+        """The state of each parameter, by PyTorch's names, as in `state_dict`."""
         return {p: state_of(m, k) for m in self.members for k, p in enumerate(m.params)}
 
     def state_dict(self) -> dict[str, Any]:
-        """PyTorch's: under 'state' what is kept for each parameter, by its number and PyTorch's names, and under
-        'param_groups' the options of each group, with the numbers of its parameters.
+        """PyTorch's dictionary: under 'state' the state of each parameter, by its number and PyTorch's names, and under
+        'param_groups' the options of each parameter group, with the numbers of its parameters.
 
         The Tensors are those that the next steps change, as a Module's `state_dict` has its own: save them, or copy
         them with `copy.deepcopy`.
@@ -321,11 +323,11 @@ class Optimizer(metaclass=_Made):
         return states_of(self.members)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `state_dict` gave, of ours or of PyTorch's optimizer of this name: options and state.
+        """Takes over a `state_dict`, of ours or of PyTorch's optimizer of this name: options and state.
 
         Tensors are copied. Numbers go on as they would have, bit for bit, also where a step was captured before. Raises
-        MinigradError, before anything is changed, for other numbers of groups or parameters, for names that are missing
-        or unknown, and ShapeError for other shapes.
+        MinigradError, before anything is changed, for other numbers of parameter groups or parameters, for names that
+        are missing or unknown, and ShapeError for other shapes.
         """
         load_states(self.members, state)
 

@@ -42,7 +42,7 @@ class ReduceLROnPlateau(LRScheduler):
         return []
 
     def kept(self) -> dict[str, Tensor]:
-        """What a schedule keeps from step to step, by PyTorch's names."""
+        """The state that a schedule keeps from step to step, by PyTorch's names."""
         return {"last_epoch": self.count, "best": self.best, "num_bad_epochs": self.bad,
                 "cooldown_counter": self.resting}
 

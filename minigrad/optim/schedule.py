@@ -1,4 +1,4 @@
-"""What all schedules of learning rates share (see lr_scheduler.py)."""
+"""The base of all schedules of learning rates (see lr_scheduler.py)."""
 from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
@@ -23,7 +23,8 @@ class _Made(ABCMeta):
 
 
 class LRScheduler(metaclass=_Made):
-    """`count`: how many steps were made, int32 of shape (). `rate` says what the learning rate is after so many."""
+    """`count` is the number of steps that were made, int32 of shape (). `rate` gives the learning rate after so
+    many."""
 
     def __init__(self, optimizer: Optimizer):
         if not isinstance(optimizer, Optimizer):
@@ -62,21 +63,21 @@ class LRScheduler(metaclass=_Made):
         return found
 
     def _rate_of(self, group: int, count: Tensor, member: Optimizer) -> Tensor:
-        """The rate of the `group`-th of the optimizer's members."""
+        """The rate of the optimizer's member number `group`."""
         return self.rate(count, member.initial_lr())
 
     def get_last_lr(self) -> list[float]:
-        """The present rates, read, one for each group of parameters."""
+        """The present rates, read, one for each parameter group."""
         return [member.lr.item() for member in self.optimizer.members]
 
     @property
     def last_epoch(self) -> int:
-        """How many steps were made, read."""
+        """The number of steps that were made, read."""
         return int(self.count.item())
 
     @property
     def base_lrs(self) -> list[float]:
-        """The rates that this schedule starts from, read, one for each group of parameters."""
+        """The rates that this schedule starts from, read, one for each parameter group."""
         return [member.initial_lr().item() for member in self.optimizer.members]
 
     def momentum(self, count: Tensor) -> Tensor | None:
@@ -84,7 +85,7 @@ class LRScheduler(metaclass=_Made):
         return None
 
     def kept(self) -> dict[str, Tensor]:
-        """What a schedule keeps from step to step, by PyTorch's names."""
+        """The state that a schedule keeps from step to step, by PyTorch's names."""
         return {"last_epoch": self.count}
 
     def state_dict(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def given_parameters(name: str, params: Any) -> list[Tensor]:
-    """Each Tensor once, of a Tensor, several, or pairs of a name and one, as `named_parameters()` gives."""
+    """Each Tensor once, from a Tensor, several, or (name, Tensor) as `named_parameters()` gives."""
     given = [params] if isinstance(params, Tensor) else list(params) if isinstance(params, Iterable) else [None]
     given = [p[1] if isinstance(p, tuple) and len(p) == 2 and isinstance(p[0], str) else p for p in given]
     wrong = [type(p).__name__ for p in given if not isinstance(p, Tensor)]
@@ -37,7 +37,7 @@ def _option_names(kind: type[Optimizer]) -> list[str]:
 
 
 class ParamGroup(Mapping):
-    """What PyTorch's `param_groups` hold: a view of an optimizer, whose options are read and set by name."""
+    """One of PyTorch's `param_groups`: stands for an optimizer, whose options are read and set by name."""
 
     def __init__(self, optimizer: Optimizer):
         self._optimizer = optimizer
@@ -71,7 +71,7 @@ class ParamGroup(Mapping):
 
 
 def state_of(optimizer: Optimizer, index: int) -> dict[str, Tensor]:
-    """What one optimizer keeps for its parameter at `index`."""
+    """The state that one optimizer keeps for its parameter at `index`, by PyTorch's names."""
     found = {name: getattr(optimizer, attribute) for name, attribute in optimizer.state_names.items()}
     return {name: kept[index] for name, kept in found.items() if kept and kept[index] is not None}
 

@@ -1,4 +1,4 @@
-"""Running statistics that layers have moved and nobody has computed yet: an optimizer's step does it in its plan, so
+"""Running statistics that layers have moved and that are not computed yet: an optimizer's step does it in its plan, so
 that a graph of all batches so far does not grow behind them."""
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Line search: how far to go in a direction, by values and slopes at a few places."""
+"""Line search: how far to go in a direction, by values and slopes at some places."""
 from __future__ import annotations
 
 import math
