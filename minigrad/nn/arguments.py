@@ -1,4 +1,4 @@
-"""Arguments of layers are of the types that their annotations name: checked where a layer is made."""
+"""Types of layers' arguments: they are checked against their annotations where a layer is made."""
 from __future__ import annotations
 
 import inspect
@@ -44,7 +44,8 @@ def as_sizes(name: str, what: str, value: Any, least: int = 0) -> Any:
 
 @lru_cache(maxsize=256)
 def _checks(function: Callable[..., Any]) -> tuple[inspect.Signature, _Checks]:
-    """What is expected of the arguments that have an annotation of a plain type, and whether they may be None."""
+    """The signature, and the types that arguments with an annotation of a plain type must have, with True where they
+    may be None."""
     signature, found = inspect.signature(function), {}
     for p in signature.parameters.values():
         kind, _, other = str(p.annotation).partition(" | ")

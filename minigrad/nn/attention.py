@@ -85,7 +85,7 @@ class MultiheadAttention(Layer):
                              f"{self.embed_dim}, got {list(query.shape)}, {list(key.shape)} and {list(value.shape)}")
 
     def _mask(self, q: Tensor, k: Tensor, padding: Tensor | None, mask: Tensor | None, causal: bool) -> Tensor | None:
-        """What broadcasts to [N, heads, L, S]: True where a key is kept, or numbers to add."""
+        """A mask that broadcasts to [N, heads, L, S], True where a key is kept, or numbers to add; None for no mask."""
         (batch, rows, _), keys, heads = q.shape, k.shape[1], self.num_heads
         given = []
         for name, given_mask in (("key_padding_mask", padding), ("attn_mask", mask)):
@@ -117,8 +117,7 @@ class MultiheadAttention(Layer):
 
 def _heads(query: Tensor, key: Tensor | None, value: Tensor | None, weight: Tensor, bias: Tensor | None, heads: int,
            ) -> list[Tensor]:
-    """Query, key and value [N, heads, length, E / heads]; what is one tensor, without the others, is multiplied at
-    once."""
+    """Query, key and value [N, heads, length, E / heads]; where all three are one tensor, in one product."""
     if key is None or value is None:
         parts = list(query._projected(weight, bias).chunk(3, -1))
     else:

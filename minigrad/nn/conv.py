@@ -27,7 +27,7 @@ def _check_groups(op: str, in_channels: int, out_channels: int, groups: int) -> 
 
 
 class _Layer(Layer, ABC):
-    """What convolutions over `axes` axes share: sizes per axis, and weight and bias uniform in +-1/sqrt(fan_in)."""
+    """The base of convolutions over `axes` axes: sizes per axis, and weight and bias uniform in +-1/sqrt(fan_in)."""
 
     axes: ClassVar[int]
     weight: Tensor
@@ -47,7 +47,8 @@ class _Layer(Layer, ABC):
         self.bias = Tensor.uniform(out_channels, low=-bound, high=bound, requires_grad=True) if bias else None
 
     def _of_batch(self, x: Tensor, channels: int, run: Callable[[Tensor], Tensor]) -> Tensor:
-        """What `run` makes of x [N, channels, ...]; or of the one image of x [channels, ...], without the axis N."""
+        """The result of `run` for x [N, channels, ...]; or for the one image of x [channels, ...], without the axis
+        N."""
         one = as_tensor(type(self).__name__, x).ndim == self.axes + 1
         batch = x.unsqueeze(0) if one else x
         if batch.ndim != self.axes + 2 or batch.shape[1] != channels:

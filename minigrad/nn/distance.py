@@ -1,4 +1,4 @@
-"""Layers of pairs of vectors: CosineSimilarity, PairwiseDistance, Bilinear."""
+"""Layers of two vectors: CosineSimilarity, PairwiseDistance, Bilinear."""
 from __future__ import annotations
 
 import math

@@ -1,4 +1,4 @@
-"""Max pooling over windows at random places, of as many as are asked for."""
+"""Max pooling over windows at random places, with a given number of windows."""
 from __future__ import annotations
 
 import math
@@ -15,7 +15,7 @@ Sizes = int | tuple[int, ...]
 
 
 def _output_size(name: str, lengths: Any, size: Any, ratio: Any, kernel: tuple[int, ...]) -> tuple[int, ...]:
-    """How many windows there are along each axis."""
+    """The number of windows along each axis."""
     if (size is None) == (ratio is None):
         raise ShapeError(f"[{name}] expected either an output_size or an output_ratio, got {size!r} and {ratio!r}")
     if size is None:
@@ -31,8 +31,8 @@ def _output_size(name: str, lengths: Any, size: Any, ratio: Any, kernel: tuple[i
 
 
 def _places(sample: Tensor, length: int, count: int, kernel: int) -> Tensor:
-    """Where the elements of the windows stand along an axis, [..., count * kernel], of samples u [...]: window i starts
-    at floor((i + u) * alpha) - floor(u * alpha), the last one at the end."""
+    """The places of the windows' elements along an axis, [..., count * kernel], of samples u [...]: window i starts at
+    floor((i + u) * alpha) - floor(u * alpha), the last one at the end."""
     i = Tensor.arange(count, device=sample.device)
     start = i * 0 + (length - kernel)
     u = sample.unsqueeze(-1)

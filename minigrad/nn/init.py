@@ -18,8 +18,8 @@ _GAINS = {"linear": 1.0, "conv1d": 1.0, "conv2d": 1.0, "conv3d": 1.0, "conv_tran
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """What the standard deviation of weights before a nonlinearity is multiplied with; `param` is the slope of
-    'leaky_relu', 0.01 unless told. Raises MinigradError for unknown names."""
+    """The factor of the standard deviation of weights before a nonlinearity; `param` is the slope of 'leaky_relu', 0.01
+    unless told. Raises MinigradError for unknown names."""
     if nonlinearity == "leaky_relu":
         return math.sqrt(2 / (1 + (0.01 if param is None else float(param)) ** 2))
     if nonlinearity not in _GAINS:

@@ -13,7 +13,7 @@ from minigrad.tensor import Tensor
 
 class _Lazy(Layer):
     """The layer without its first argument, which is the input's length along `axis` at the first call. That call makes
-    the parameters, and the layer one of the plain class, in its mode and with its hooks. Who asks for parameters or for
+    the parameters, and the layer one of the plain class, in its mode and with its hooks. Asking for parameters or for
     the state before raises MinigradError: call the model once, before an optimizer is made or a state is loaded."""
 
     plain: ClassVar[type[Layer]]
@@ -28,7 +28,7 @@ class _Lazy(Layer):
 
     @property
     def without_state(self) -> str:
-        """Why there are no parameters."""
+        """The message for users who ask for parameters that are not there yet."""
         return f"{type(self).__name__} has none before its first call: call the model once on an example"
 
     def __call__(self, *args: Any, **options: Any) -> Any:

@@ -32,7 +32,7 @@ class Module(Parts):
     _hooks: Mapping[int, tuple[str, Callable[..., Any]]] = {}  # 'before' or 'after' forward
 
     def forward(self, *args: Any, **options: Any) -> Any:
-        """What the model computes."""
+        """Computes the result of a call."""
         raise MinigradError(f"[{type(self).__name__}] expected a method forward")
 
     def __call__(self, *args: Any, **options: Any) -> Any:
@@ -46,8 +46,8 @@ class Module(Parts):
 
     @property
     def captured_mode(self) -> Any:
-        """What a function that was captured calling this Module depends on besides Tensors: its mode and hooks, and the
-        numbers and strings in attributes."""
+        """The properties that a function that was captured calling this Module depends on besides Tensors: its mode and
+        hooks, and the numbers and strings in attributes."""
         plain = [(name, repr(v)) for name, v in vars(self).items() if is_plain(v) and name != "training"]
         return self.training, *self._hooks, *plain
 
@@ -111,7 +111,7 @@ class Module(Parts):
         return (value for _, value in self.named_children())
 
     def add_module(self, name: str, module: Any) -> None:
-        """The attribute `name`."""
+        """Sets the attribute `name`."""
         setattr(self, name, module)
 
     register_module = add_module
@@ -139,17 +139,17 @@ class Module(Parts):
     get_buffer = get_parameter
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """A Tensor that is no parameter as an attribute; it is computed here. One that is not `persistent` is no part
-        of the state."""
+        """Adds a Tensor that is no parameter as an attribute; it is computed here. One that is not `persistent` is no
+        part of the state."""
         note_buffer(self, name, persistent)
         setattr(self, name, tensor if tensor is None else tensor.realize())
 
     def register_parameter(self, name: str, param: Tensor | None) -> None:
-        """A Tensor with a gradient as an attribute."""
+        """Adds a Tensor with a gradient as an attribute."""
         setattr(self, name, param)
 
     def extra_repr(self) -> str:
-        """What stands between the brackets when it is printed, before its layers."""
+        """The text between the brackets when it is printed, before its layers."""
         return ""
 
     def __repr__(self) -> str:
@@ -165,7 +165,7 @@ class Layer(Module):
     _made_with: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
-        """Checks the arguments and keeps the plain ones, which are what is shown of it."""
+        """Checks the arguments and keeps the plain ones, which are shown when it is printed."""
         check_arguments(cls, args, options)
         self = super().__new__(cls)
         object.__setattr__(self, "_made_with", (tuple([_plain(v) for v in args]),
@@ -185,7 +185,7 @@ def _plain(value: Any) -> Any:
 
 
 def _has_layers(part: Any) -> bool:
-    """Whether it is a layer, or a list or dictionary with one in it."""
+    """True for a layer, or a list or dictionary with one in it."""
     if isinstance(part, (list, tuple, dict)):
         return isinstance(part, Parts) or any(_has_layers(p) for p in (
             part.values() if isinstance(part, dict) else part))
@@ -199,7 +199,7 @@ def note_buffer(module: Parts, name: str, persistent: bool) -> None:
 
 
 _buffers: dict[int, tuple[ref[Tensor], bool]] = {}
-"""What `Buffer` made, and whether it is part of the state."""
+"""The Tensors that `Buffer` made, by id, with True where they are part of the state."""
 
 
 def Buffer(data: Any, persistent: bool = True) -> Tensor:  # noqa: N802  (PyTorch's name)

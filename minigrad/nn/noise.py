@@ -1,4 +1,5 @@
-"""What draws numbers in training: dropout as functions, also for self-normalising networks; ReLU with random slopes."""
+"""Functions and layers that draw numbers in training: dropout, also for self-normalising networks; ReLU with random
+slopes."""
 from __future__ import annotations
 
 import math
@@ -27,8 +28,8 @@ def _dropout(axes: int) -> Callable[..., Tensor]:
 
 
 def _own_axes(name: str, x: Tensor, axes: int) -> int:
-    """How many first axes of x number what is kept or dropped as one, as PyTorch reads shapes: it warns of others than
-    [N, C, ...] and [C, ...], and takes [C, H, W] for signals [N, C, L]."""
+    """The number of first axes of x that number what is kept or dropped as one, as PyTorch reads shapes: it warns of
+    others than [N, C, ...] and [C, ...], and takes [C, H, W] for signals [N, C, L]."""
     if axes == 0:
         return x.ndim
     if x.ndim < (1 if axes == 3 else 2) or (axes == 1 and x.ndim > 3):
@@ -46,8 +47,8 @@ dropout, dropout1d, dropout2d, dropout3d = (_dropout(n) for n in (0, 1, 2, 3))
 
 
 def _alpha_dropout(name: str, x: Tensor, p: float, whole: bool) -> Tensor:
-    """What is left out is SELU's least value; then scaled and shifted so that mean and variance stay. Of whole channels
-    of [N, C, ...] with `whole`."""
+    """x with dropped elements set to SELU's least value, then scaled and shifted so that mean and variance stay; with
+    `whole`, channels of [N, C, ...] are dropped as a whole."""
     if not isinstance(p, (int, float)) or not 0 <= p <= 1 or (whole and as_tensor(name, x).ndim < 2):
         raise ShapeError(f"[{name}] expected a probability in 0..1{' and [N, C, ...]' if whole else ''}, got {p!r} and "
                          f"{list(as_tensor(name, x).shape)}")

@@ -72,19 +72,19 @@ class ZeroPad3d(_Pad):
 
 
 class ReflectionPad1d(_Pad):
-    """What is inside, mirrored at the edge; `padding` as one integer or one per side, the last axis first."""
+    """Reflections of the elements inside at the edge; `padding` as one integer or one per side, the last axis first."""
 
     axes, mode = 1, "reflect"
 
 
 class ReflectionPad2d(_Pad):
-    """What is inside, mirrored at the edge; `padding` as one integer or one per side, the last axis first."""
+    """Reflections of the elements inside at the edge; `padding` as one integer or one per side, the last axis first."""
 
     axes, mode = 2, "reflect"
 
 
 class ReflectionPad3d(_Pad):
-    """What is inside, mirrored at the edge; `padding` as one integer or one per side, the last axis first."""
+    """Reflections of the elements inside at the edge; `padding` as one integer or one per side, the last axis first."""
 
     axes, mode = 3, "reflect"
 
@@ -108,18 +108,18 @@ class ReplicationPad3d(_Pad):
 
 
 class CircularPad1d(_Pad):
-    """What is at the other end; `padding` as one integer or one per side, the last axis first."""
+    """The elements at the other end; `padding` as one integer or one per side, the last axis first."""
 
     axes, mode = 1, "circular"
 
 
 class CircularPad2d(_Pad):
-    """What is at the other end; `padding` as one integer or one per side, the last axis first."""
+    """The elements at the other end; `padding` as one integer or one per side, the last axis first."""
 
     axes, mode = 2, "circular"
 
 
 class CircularPad3d(_Pad):
-    """What is at the other end; `padding` as one integer or one per side, the last axis first."""
+    """The elements at the other end; `padding` as one integer or one per side, the last axis first."""
 
     axes, mode = 3, "circular"

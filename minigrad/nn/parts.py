@@ -1,4 +1,4 @@
-"""What layers and Modules have in common: their parts, their state, and where and in what type it is."""
+"""The base of layers and Modules: their parts, their state, and its device and type."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,7 +11,7 @@ from minigrad.tensor import Tensor
 
 
 class IncompatibleKeys(NamedTuple):
-    """What `load_state_dict` could not match."""
+    """The names that `load_state_dict` could not match."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -90,7 +90,7 @@ class Parts:
         return (t for _, t in self.named_buffers(recurse=recurse))
 
     def _buffers_inside(self) -> dict[str, Tensor]:
-        """What layers name as buffers, by path: those that are no part of the state, too."""
+        """The Tensors that layers name as buffers, by path: those that are no part of the state, too."""
         owned = [(f"{path}.{name}" if path else name, getattr(part, name, None)) for path, part in self.named_modules()
                  for name in getattr(part, "_buffer_names", ())]
         return {path: t for path, t in owned if isinstance(t, Tensor)}

@@ -1,4 +1,4 @@
-"""What embeddings do with a table beside looking rows up: rows scaled down, gradients by how often rows are named."""
+"""Options of embeddings besides looking rows up: rows scaled down, gradients by how often rows are named."""
 from __future__ import annotations
 
 from minigrad.dtype import bool_

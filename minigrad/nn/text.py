@@ -1,4 +1,4 @@
-"""How layers are printed: as PyTorch prints them."""
+"""The text of layers when they are printed: as PyTorch prints them."""
 from __future__ import annotations
 
 import inspect
@@ -39,7 +39,7 @@ SHOWN = {
     "PixelShuffle": "upscale_factor=", "PixelUnshuffle": "downscale_factor=", "ChannelShuffle": "groups=",
     "Upsample": "size? scale_factor? mode=", "Unfold": "kernel_size= dilation= padding= stride=",
     "Fold": "output_size= kernel_size= dilation= padding= stride="}
-"""What stands between the brackets: arguments by name. `name=` is written with its name, `name?` so and without quotes
+"""The text between the brackets: arguments by name. `name=` is written with its name, `name?` so and without quotes
 where it is not the default, `name:` as one number per axis and `name::` as two, `name/other` as the other one where
 there is none of that name."""
 
@@ -57,7 +57,7 @@ def arguments_of(layer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def text_of_layer(layer: Any) -> str:
-    """What stands between the brackets of a layer of this library or of a class made from one."""
+    """The text between the brackets of a layer of this library or of a class made from one."""
     for kind in type(layer).__mro__:
         name = kind.__name__
         spec = SHOWN.get(name, SHOWN.get(re.sub(r"[123]d$", "", name)))
@@ -99,7 +99,7 @@ def structure(name: str, extra: str, parts: Iterable[tuple[str, str]]) -> str:
 
 
 def text_of_part(part: Any) -> str:
-    """A layer, or what has layers in it."""
+    """The text of a layer, or of a list or dictionary with layers in it."""
     if isinstance(part, (list, tuple)) and not hasattr(part, "modules"):
         return structure(type(part).__name__, "", [(str(k), text_of_part(p)) for k, p in enumerate(part)])
     if isinstance(part, dict) and not hasattr(part, "modules"):

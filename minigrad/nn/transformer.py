@@ -159,7 +159,7 @@ class Transformer(Layer):
 
     @staticmethod
     def generate_square_subsequent_mask(size: int, device: str | None = None) -> Tensor:
-        """What is added to scores [size, size] so that no place sees those behind it: 0, and -inf above the diagonal.
-        """
+        """A mask to add to scores [size, size] so that no place sees those behind it: 0, and -inf above the
+        diagonal."""
         later = Tensor.ones(size, size, device=device).triu(1) > 0
         return later.where(float("-inf"), 0.0)

@@ -22,7 +22,7 @@ class PackedSequence(NamedTuple):
     lengths: tuple[int, ...]
 
     def inside(self) -> Tensor:
-        """Whether a step is one of its sequence, [T, N]."""
+        """True where a step is one of its sequence, [T, N]."""
         device = self.padded.device
         steps = Tensor.arange(self.padded.shape[0], device=device).unsqueeze(1)
         return steps < Tensor(np.array(self.lengths, np.int32), device=device)
