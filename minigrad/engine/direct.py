@@ -1,4 +1,5 @@
-"""What may compute a Node of a Kind at once if its inputs are realized: `single` enters it, `realize` asks for it."""
+"""Functions that compute a Node of a Kind at once if its inputs are realized: `single` enters them, `realize` calls
+them."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -7,5 +8,5 @@ from minigrad.ops.kinds import Kind
 from minigrad.ops.node import Node
 
 Direct = Callable[[Node], bool]
-"""False with nothing done."""
+"""Computes a Node; returns False, with nothing done, where it cannot."""
 direct: dict[Kind | None, Direct] = {}

@@ -27,7 +27,7 @@ class Expr:
     _bounds: tuple[int, int] | None
     _variables: frozenset[Var] | None
     _values: tuple | None
-    """What `value.value_atoms` found out."""
+    """The result of `value.value_atoms`."""
     _varying: Expr | None
 
     if TYPE_CHECKING:  # given to it by methods.py
@@ -105,7 +105,7 @@ def intern(table: Table, key: tuple, new: Callable[..., Any], *args: Any) -> Any
 
 
 def enter(table: Table, key: tuple, new: Callable[..., Any], *args: Any) -> Any:
-    """`intern` for somebody who has not found it."""
+    """`intern`, for a caller that has looked for the key and not found it."""
     with _interning:
         known = table.get(key)
         found = None if known is None else known()

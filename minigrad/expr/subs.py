@@ -1,4 +1,4 @@
-"""What replaces the variables of expressions."""
+"""Replacing the variables of expressions."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
