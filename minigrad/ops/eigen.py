@@ -55,7 +55,7 @@ def _rotations(m: Node, n: int) -> Node:
     between = B.gather(a, _beside(own), 2)
     beside = _beside(_line(n, m.device))
     other = _taken(diagonal, beside, 1)
-    between = B.mul(B.add(between, _taken(between, beside, 1)), filled(between, 0.5))  # else the angles of two neighbours differ
+    between = B.mul(B.add(between, _taken(between, beside, 1)), filled(between, 0.5))  # else the angles of both differ
     one, zero = filled(diagonal, 1), filled(diagonal, 0)
     odd = B.ne(B.and_(own, B.full_like(own, 1)), B.full_like(own, 0))
     apart = B.sub(diagonal, other)
