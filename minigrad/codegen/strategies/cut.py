@@ -44,8 +44,8 @@ def cut_columns(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
     if not left or p.n < width or p.m * p.n * p.k < UNIT_WORK or not is_long(p.m, p.k, width):
         return [nest]
     facts = machine(target)
-    dots = p.m * left * (ceil(p.k / width) / facts.declared.fma_per_cycle + facts.costs.across)
-    if best_tile(replace(p, n=p.n - left), target)[0] + dots >= best_tile(p, target)[0] * GAIN:
+    cycles = p.m * left * (ceil(p.k / width) / facts.declared.fma_per_cycle + facts.costs.across)
+    if best_tile(replace(p, n=p.n - left), target)[0] + cycles >= best_tile(p, target)[0] * GAIN:
         return [nest]
     whole, rest = Var(v.name, 0, p.n - left - 1), Var(v.name, 0, left - 1)
     if p.far_a or p.a == "lanes":  # lanes go along rows
