@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from minigrad.dtype import DType, bool_
 from minigrad.errors import InternalError
@@ -26,7 +26,7 @@ Body = Callable[..., Sequence[Node]]
 MOST = 2048
 """The most Blocks that are kept, some 10 kB each; programs whose shapes change all the time would add to them without
 end."""
-_blocks: dict[tuple, Block] = {}
+_blocks: dict[tuple[Any, ...], Block] = {}
 
 
 class Block:
@@ -76,7 +76,7 @@ class Block:
         result = self._results[k].shape, self._results[k].dtype
         return lambda shapes, dtypes: result
 
-    def _part(self, k: int, name: str, vjp: Callable | None) -> Op:
+    def _part(self, k: int, name: str, vjp: Callable[..., Any] | None) -> Op:
         """The operation that gives result k of a call. Without `vjp`, gradients go through what it is made of."""
         return composite(name, self._infer(k), lambda call: once(self.made_of, *call.inputs)[k], vjp)
 
@@ -111,7 +111,8 @@ def _uncomputed(*_: object, **__: object) -> NoReturn:
     raise InternalError("[block] expected a call to be made of its operations before anything is computed")
 
 
-def block(name: str, key: tuple, body: Body, operands: Sequence[Node], detached: bool = False) -> Iterator[Node]:
+def block(name: str, key: tuple[Any, ...], body: Body, operands: Sequence[Node],
+          detached: bool = False) -> Iterator[Node]:
     """The results of `body` for the operands, as Nodes of one Block. `key` is hashable and names the function: equal
     keys, over operands of equal types, stand for equal functions. Over symbolic dims the body itself is called. No
     gradient goes through it if it is `detached`, which must be the same for all Blocks of a `name`."""

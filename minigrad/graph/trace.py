@@ -6,6 +6,7 @@ pass; by them the Block of its gradients is found, so that no rule of an operati
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from minigrad.graph.autodiff import History, gradient
 from minigrad.graph.blocks import Block
@@ -17,7 +18,7 @@ from minigrad.ops.storage import CONST, DETACH, IOTA, SAME
 
 MOST = 256
 """The most graphs whose gradients are kept."""
-_known: dict[tuple, Block] = {}
+_known: dict[tuple[Any, ...], Block] = {}
 
 
 class Trace:

@@ -18,17 +18,35 @@ from minigrad.handles import changed
 from minigrad.ops import elementwise as E
 from minigrad.ops import indexed, movement, storage
 from minigrad.ops import reduce as R
-from minigrad.ops.build_movement import (  # noqa: F401
-    expand,
-    flip,
-    numel,
-    pad,
-    permute,
-    reshape,
-    slice_,
-    unwindow,
-    window,
-    window_is_reshape,
+from minigrad.ops.build_movement import (
+    expand as expand,
+)
+from minigrad.ops.build_movement import (
+    flip as flip,
+)
+from minigrad.ops.build_movement import (
+    numel as numel,
+)
+from minigrad.ops.build_movement import (
+    pad as pad,
+)
+from minigrad.ops.build_movement import (
+    permute as permute,
+)
+from minigrad.ops.build_movement import (
+    reshape as reshape,
+)
+from minigrad.ops.build_movement import (
+    slice_ as slice_,
+)
+from minigrad.ops.build_movement import (
+    unwindow as unwindow,
+)
+from minigrad.ops.build_movement import (
+    window as window,
+)
+from minigrad.ops.build_movement import (
+    window_is_reshape as window_is_reshape,
 )
 from minigrad.ops.builders import B
 from minigrad.ops.convert import rounded

@@ -12,3 +12,5 @@ if TYPE_CHECKING:
     from minigrad.ops import build as B
 else:
     B = SimpleNamespace()
+
+__all__ = ["B"]

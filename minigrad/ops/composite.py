@@ -22,7 +22,7 @@ Rewrite = Callable[[Node, Sequence[Node]], Node | None]
 """(a Node, the inputs that stand for its own) -> a Node that computes it over these, or None for the Node itself."""
 
 
-def composite(name: str, infer: Callable, expand: Callable[..., Node], vjp: Callable | None) -> Op:
+def composite(name: str, infer: Callable[..., Any], expand: Callable[..., Node], vjp: Callable[..., Any] | None) -> Op:
     """An Op made of others. Without `vjp`, gradients go through what it expands to."""
     return Op(name, infer, vjp, _never, Composite(expand))
 
@@ -36,7 +36,7 @@ def expand(node: Node, inputs: Sequence[Node]) -> Node:
     lower = node.op.lower
     if not isinstance(lower, Composite):
         raise InternalError(f"[expand] expected an operation made of others, got {node.op.name}")
-    made = lower.expand(*inputs, **node.params)
+    made: Node = lower.expand(*inputs, **node.params)
     if made.shape != node.shape or made.dtype is not node.dtype:
         raise InternalError(f"[{node.op.name}] expected to expand to {node}, got {made}")
     return made
@@ -102,7 +102,7 @@ class _World:
     `once`."""
 
     def __init__(self) -> None:
-        self.made: dict[tuple, Any] = {}
+        self.made: dict[tuple[Any, ...], Any] = {}
 
 
 def once(function: Callable[..., Any], *nodes: Node) -> Any:

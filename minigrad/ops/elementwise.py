@@ -48,8 +48,8 @@ def _infer(name: str, count: int, allowed: frozenset[DType], result: DType | Non
     return infer
 
 
-def _unary(name: str, allowed: frozenset[DType], vjp: Callable[[Node, Node], Node | None], reference: Callable,
-           flops: int = 1, scalar: Callable | None = None) -> Op:
+def _unary(name: str, allowed: frozenset[DType], vjp: Callable[[Node, Node], Node | None],
+           reference: Callable[..., Any], flops: int = 1, scalar: Callable[..., Any] | None = None) -> Op:
     def lower(x: V.Value, *, dtype: DType) -> V.Value:
         return V.unary(name, x)
 
@@ -57,8 +57,8 @@ def _unary(name: str, allowed: frozenset[DType], vjp: Callable[[Node, Node], Nod
               lambda x, *, shape, dtype: reference(x), Elementwise(scalar or lower, flops))
 
 
-def _binary(name: str, allowed: frozenset[DType], vjp: Callable[[Node, Node], Grads], reference: Callable,
-            flops: int = 1, scalar: Callable | None = None, result: DType | None = None) -> Op:
+def _binary(name: str, allowed: frozenset[DType], vjp: Callable[[Node, Node], Grads], reference: Callable[..., Any],
+            flops: int = 1, scalar: Callable[..., Any] | None = None, result: DType | None = None) -> Op:
     def lower(x: V.Value, y: V.Value, *, dtype: DType) -> V.Value:
         return V.binary(name, x, y)
 
@@ -178,12 +178,15 @@ def _pick_vjp(wins: Callable[[Node, Node], Node]) -> Callable[[Node, Node], Grad
 
 
 def _floordiv_reference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return np.floor(x / y) if x.dtype.kind == "f" else np.floor_divide(x, y)
+    quotient: np.ndarray = np.floor(x / y) if x.dtype.kind == "f" else np.floor_divide(x, y)
+    return quotient
 
 
 def _mod_reference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    rest: np.ndarray
     if x.dtype.kind != "f":
-        return np.mod(x, y)
+        rest = np.mod(x, y)
+        return rest
     quotient = np.floor(x / y)
     rest = np.where(quotient == 0, x, x - quotient * y)
     return np.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
@@ -204,10 +207,11 @@ def _shift_reference(left: bool) -> Callable[[np.ndarray, np.ndarray], np.ndarra
 def _dot_bytes_reference(w: np.ndarray, x: np.ndarray) -> np.ndarray:
     unsigned, signed = (np.ascontiguousarray(a).view(kind).reshape(*a.shape, 4).astype(np.int32)
                         for a, kind in ((w, np.uint8), (x, np.int8)))
-    return (unsigned * signed).sum(-1, dtype=np.int32)
+    total: np.ndarray = (unsigned * signed).sum(-1, dtype=np.int32)
+    return total
 
 
-def _bits_or_logic(name: str, reference: Callable) -> Op:
+def _bits_or_logic(name: str, reference: Callable[..., Any]) -> Op:
     return _binary(name, BITS, _no_grad, reference)
 
 

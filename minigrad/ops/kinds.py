@@ -19,11 +19,11 @@ MOST_NUMBERS = 10 * MOST
 """The most numbers that are remembered; an equal kind that comes after more of them has another one, and another
 plan."""
 _numbers = count(1)
-_known: dict[tuple, int] = {}
-kinds: dict[tuple, Kind] = {}
+_known: dict[tuple[Any, ...], int] = {}
+kinds: dict[tuple[Any, ...], Kind] = {}
 """Kinds by operation, explicit device, types of the operands, and params one by one; `kind_of` tells apart params that
 are equal in Python and mean different things."""
-_types: dict[tuple, Type] = {}
+_types: dict[tuple[Any, ...], Type] = {}
 copying: set[Op] = set()
 """The ops that have moved values between devices: mostly none, which spares looking for them in every graph."""
 
@@ -77,7 +77,7 @@ def type_of(shape: Shape, dtype: DType, device: str) -> Type:
 def kind_of(op: Op, device: str | None, types: tuple[Type, ...], params: dict[str, Any]) -> Kind:
     """The one Kind of an operation over operands of these types; `device` as in `apply`. Params are always given in
     the same order. Raises what `op.infer` does, and DeviceError for operands on several devices."""
-    key: tuple = (op, device, types, *params.values())
+    key: tuple[Any, ...] = (op, device, types, *params.values())
     found = kinds.get(key)
     if found is not None and found.has_zero:
         key = (*key, repr(params))
@@ -109,7 +109,7 @@ def _new_kind(op: Op, device: str | None, types: tuple[Type, ...], params: dict[
     return kind
 
 
-def _number(key: tuple) -> int:
+def _number(key: tuple[Any, ...]) -> int:
     found = _known.get(key)
     if found is None:
         if len(_known) >= MOST_NUMBERS:
@@ -118,7 +118,7 @@ def _number(key: tuple) -> int:
     return found
 
 
-def _add(table: dict, key: tuple, value: Any) -> None:
+def _add(table: dict[Any, Any], key: tuple[Any, ...], value: Any) -> None:
     if len(table) >= MOST:
         table.clear()
     table[key] = value

@@ -58,7 +58,7 @@ class _Here(local):
     """Each thread's own state. `world` stands for the inputs of Nodes that have none: Nodes that were made in different
     worlds are never the same (ops/composite.py)."""
 
-    world: tuple = ()
+    world: tuple[Any, ...] = ()
 
 
 here = _Here()
@@ -74,7 +74,7 @@ def apply(op: Op, *inputs: Node, device: str | None = None, **params: Any) -> No
     order for one op.
     """
     types: tuple[Type, ...]
-    place: tuple
+    place: tuple[Any, ...]
     if len(inputs) == 2:  # tuples of known length are made three times as fast, and most Nodes have one or two inputs
         x, y = inputs
         types, place = (x.type, y.type), (x.serial, y.serial)
@@ -88,7 +88,7 @@ def apply(op: Op, *inputs: Node, device: str | None = None, **params: Any) -> No
         kind = kind_of(op, device, types, params)
     found = kind.nodes.get(place)
     if found is not None:
-        node = found()
+        node: Node | None = found()
         if node is not None and not (node.owned and node.dtype.is_float):
             if changes.mark is node.serial:
                 changes.mark = object()  # another thread made it, and has it no longer to himself
@@ -108,7 +108,7 @@ def is_variable(node: Node) -> bool:
     return node.owned and node.dtype.is_float
 
 
-def _new(kind: Kind, inputs: tuple[Node, ...], params: dict[str, Any], place: tuple) -> Node:
+def _new(kind: Kind, inputs: tuple[Node, ...], params: dict[str, Any], place: tuple[Any, ...]) -> Node:
     depth = 0
     for i in inputs:
         if i.storage is None and i.depth > depth:
@@ -143,7 +143,7 @@ def _forget(dead: Interned) -> None:
             del dead.table[dead.key]
 
 
-def _leave(node: Node, table: Table, place: tuple) -> None:
+def _leave(node: Node, table: Table, place: tuple[Any, ...]) -> None:
     """Takes a Node that lives on out of its table."""
     global _elsewhere
     found = table.get(place)
@@ -202,7 +202,7 @@ def toposort(*roots: Node, through_storage: bool = False) -> list[Node]:
     return order
 
 
-differentiable: dict[ref, None] = {}
+differentiable: dict[ref[Any], None] = {}
 """The assigns that gradients may pass through: new versions of what is no leaf, and requires a gradient."""
 
 
@@ -211,7 +211,7 @@ def keep_history(node: Node) -> None:
     differentiable[ref(node, differentiable.pop)] = None
 
 
-hooked: dict[ref, None] = {}
+hooked: dict[ref[Any], None] = {}
 """The Nodes that have `hooks`. These stand in the Node, so that functions which refer to it go with it."""
 
 

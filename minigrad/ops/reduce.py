@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ def _infer(name: str, needs_element: bool) -> Callable[..., tuple[Shape, DType]]
     return infer
 
 
-def _accumulate(reduction: Callable) -> Callable[..., np.ndarray]:
+def _accumulate(reduction: Callable[..., Any]) -> Callable[..., np.ndarray]:
     """Floats accumulate in float64, so that the reference is better than what it judges."""
 
     def reference(x: np.ndarray, *, axes: tuple[int, ...], shape: Shape, dtype: DType) -> np.ndarray:

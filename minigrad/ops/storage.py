@@ -6,6 +6,7 @@ element type, `extents` a shape.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -61,9 +62,12 @@ def _random_infer(shapes: Shapes, dtypes: DTypes, *, extents: Shape) -> tuple[Sh
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
+Word = TypeVar("Word")
 
 
-def _threefry2x32(key: list, x: list, add: Callable, xor: Callable, rotate: Callable, number: Callable) -> list:
+def _threefry2x32(key: list[Word], x: list[Word], add: Callable[[Word, Word], Word],
+                  xor: Callable[[Word, Word], Word], rotate: Callable[[Word, int], Word],
+                  number: Callable[[int], Word]) -> list[Word]:
     """Threefry-2x32 with 20 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011)."""
     keys = [*key, xor(xor(key[0], key[1]), number(_PARITY))]
     x = [add(x[0], keys[0]), add(x[1], keys[1])]
@@ -108,9 +112,10 @@ def _random_reference(key: np.ndarray, counter: np.ndarray, *, extents: tuple[in
     def rotate(v: np.ndarray, r: int) -> np.ndarray:
         return (v << u32(r)) | (v >> u32(32 - r))
 
-    words = [np.full(1, k & 0xFFFFFFFF, u32), np.full(1, (k >> 32) ^ (c >> 32), u32)]
+    words: list[Any] = [np.full(1, k & 0xFFFFFFFF, u32), np.full(1, (k >> 32) ^ (c >> 32), u32)]
     start = [np.arange(count, dtype=np.int64).astype(u32), np.full(1, c & 0xFFFFFFFF, u32)]
-    return _threefry2x32(words, start, np.add, np.bitwise_xor, rotate, u32)[0].reshape(extents)
+    bits: np.ndarray = _threefry2x32(words, start, np.add, np.bitwise_xor, rotate, u32)[0].reshape(extents)
+    return bits
 
 
 BUFFER = Op("buffer", lambda shapes, dtypes, *, id, extents, of: (extents, of), _no_grad, _never, Storage("buffer"))

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minigrad.codegen.strategies.attention_groups import has_blocks
 from minigrad.errors import InternalError
@@ -82,7 +82,7 @@ def expand_graph(graph: Graph, target: Target) -> Expanded | None:
 def _is_settled(graph: Graph) -> bool:
     """True where all operations are different, and none is simpler than it was written. Variables keep apart Nodes that
     are equal (ops/identity.py)."""
-    seen: set[tuple] = set()
+    seen: set[tuple[Any, ...]] = set()
     for node, inputs, leaf in zip(graph.nodes, graph.inputs, graph.leaf, strict=True):
         if leaf:
             continue

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from minigrad.codegen.lowering.reads import read_at
 from minigrad.expr import Index, Var, variables
@@ -53,7 +54,7 @@ class Fusion:
     cones: dict[int, tuple[float, list[int]]] = field(default_factory=dict)
     reads: dict[tuple[int, int, tuple[Index, ...]], Accesses] = field(default_factory=dict)
     contractions: dict[int, bool] = field(default_factory=dict)
-    evaluations: dict[tuple, float] = field(default_factory=dict)
+    evaluations: dict[tuple[Any, ...], float] = field(default_factory=dict)
     scattered: dict[tuple[int, tuple[int, ...]], bool] = field(default_factory=dict)
 
 

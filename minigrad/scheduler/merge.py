@@ -8,6 +8,8 @@ Groups merge only where no path leads from one to the other through a third, so 
 """
 from __future__ import annotations
 
+from typing import Any
+
 from minigrad.errors import InternalError
 from minigrad.scheduler.fusion import MAX_MEMBERS
 from minigrad.scheduler.graph import numel
@@ -21,7 +23,7 @@ graph."""
 
 def merge_siblings(state: Fusion, merger: Merger) -> None:
     """Merges fusion groups, smallest number first, so that the result is deterministic."""
-    buckets: dict[tuple, list[int]] = {}
+    buckets: dict[tuple[Any, ...], list[int]] = {}
     for g in range(len(state.groups)):
         key = merger.space(g)
         if key is not None:
@@ -43,7 +45,7 @@ def merge_siblings(state: Fusion, merger: Merger) -> None:
 def merge_attentions(state: Fusion, merger: Merger) -> None:
     """An attention with its sums, and the gradients of one attention: one kernel each, by the weights they share."""
     graph = state.graph
-    hosts: dict[tuple, int] = {}
+    hosts: dict[tuple[Any, ...], int] = {}
     for g, group in enumerate(state.groups):
         root = group.roots[0] if group.roots else None
         if root is None or graph.nodes[root].op.name not in ATTENTIONS:
@@ -96,13 +98,13 @@ class Merger:
         self.merged: dict[int, int] = {}
         self.reads: dict[int, set[int]] = {}
         self.touches: dict[int, set[int]] = {}
-        self.reduces: dict[int, tuple | None] = {}
+        self.reduces: dict[int, tuple[Any, ...] | None] = {}
         self.joins: dict[int, int] = {}
         self.elsewhere: set[int] = set()
         """The fusion groups that compute roots of theirs at other elements again."""
         self.strangers: set[tuple[int, int, int, int]] = set()
 
-    def space(self, g: int) -> tuple | None:
+    def space(self, g: int) -> tuple[Any, ...] | None:
         """The device and the index space of the outputs, which siblings have in common; None for groups that never
         merge."""
         state, group = self.state, self.state.groups[g]
@@ -167,7 +169,7 @@ class Merger:
             shared = self.operands(second) & set(state.groups[first].roots)
         return any(self.aligned(g, k) for k in sorted(shared) for g in (a, b) if k in self.operands(g))
 
-    def reduced(self, g: int) -> tuple | None:
+    def reduced(self, g: int) -> tuple[Any, ...] | None:
         """(shape, axes) that every reduction of the fusion group runs over; None without reductions or if they
         differ."""
         if g not in self.reduces:
