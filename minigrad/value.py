@@ -184,7 +184,7 @@ class ValueIndex(Atom):
 
     def __init__(self, value: Value, lo: int, hi: int):
         self.value, self.lo, self.hi = value, lo, hi
-        self._values = (self,)
+        self.known_values = (self,)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ValueIndex) and (self.value, self.lo, self.hi) == (other.value, other.lo, other.hi)
@@ -268,7 +268,7 @@ def value_atoms(e: Index) -> tuple[ValueIndex, ...]:
     """The ValueIndex atoms of an index expression, at any depth."""
     if isinstance(e, int):
         return ()
-    found = e._values
+    found = e.known_values
     if found is None:
         found = ()
         if isinstance(e, Atom):
@@ -279,7 +279,7 @@ def value_atoms(e: Index) -> tuple[ValueIndex, ...]:
                 for a in m:
                     if type(a) is not Var:
                         found += value_atoms(a)
-        e._values = found = tuple(dict.fromkeys(found)) if len(found) > 1 else found
+        e.known_values = found = tuple(dict.fromkeys(found)) if len(found) > 1 else found
     return found
 
 
@@ -362,7 +362,7 @@ def _free(v: Value) -> frozenset[Var]:
     if op == "load" or op == "index" or op == "guard":
         for e in indices_of(v):
             if not isinstance(e, int):
-                more = e._variables or variables(e)
+                more = e.known_variables or variables(e)
                 found = found | more if found else more
     return found.difference(v.attr[1]) if op == "reduce" else found
 

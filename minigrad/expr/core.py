@@ -21,14 +21,14 @@ Index = Union[int, "Expr"]
 class Expr:
     """`sum(c * product(atoms) for atoms, c in terms) + const`. Made by arithmetic, never directly."""
 
-    __slots__ = ("terms", "const", "_bounds", "_variables", "_values", "_varying", "__weakref__")
+    __slots__ = ("terms", "const", "known_bounds", "known_variables", "known_values", "known_varying", "__weakref__")
     terms: Terms
     const: int
-    _bounds: tuple[int, int] | None
-    _variables: frozenset[Var] | None
-    _values: tuple | None
+    known_bounds: tuple[int, int] | None
+    known_variables: frozenset[Var] | None
+    known_values: tuple | None
     """The result of `value.value_atoms`."""
-    _varying: Expr | None
+    known_varying: Expr | None
 
     if TYPE_CHECKING:  # given to it by methods.py
         def __add__(self, other: Index) -> Index: ...
@@ -68,7 +68,7 @@ class Atom(Expr):
     def __new__(cls, *_: Any, **__: Any) -> Any:
         self = object.__new__(cls)
         self.terms, self.const = (((self,), 1),), 0
-        self._bounds = self._variables = self._values = self._varying = self.key = None
+        self.known_bounds = self.known_variables = self.known_values = self.known_varying = self.key = None
         return self
 
     def children(self) -> tuple[Index, ...]:
@@ -139,7 +139,7 @@ class Var(Atom):
             raise ShapeError(f"[Variable] expected lo <= hi for {name!r}, got lo={lo}, hi={hi}")
         self: Var = super().__new__(cls)
         self.name, self.lo, self.hi, self.value = name, lo, hi, value
-        self._variables = frozenset((self,))
+        self.known_variables = frozenset((self,))
         return self
 
     def __reduce__(self) -> tuple:
@@ -230,7 +230,7 @@ def variables(e: Index) -> frozenset[Var]:
     """The variables in it (not those in the bounds of others); empty for an int."""
     if isinstance(e, int):
         return _NONE
-    found = e._variables
+    found = e.known_variables
     if found is None:
         if isinstance(e, Atom):
             found = e.variables()
@@ -238,9 +238,9 @@ def variables(e: Index) -> frozenset[Var]:
             found = _NONE
             for m, _ in e.terms:
                 for a in m:
-                    more = a._variables or variables(a)
+                    more = a.known_variables or variables(a)
                     found = found | more if found else more
-        e._variables = found
+        e.known_variables = found
     return found
 
 

@@ -13,15 +13,15 @@ def bounds(e: Index) -> Interval:
     """(smallest, largest) possible value, inclusive; sound, and exact where every variable occurs once."""
     if isinstance(e, int):
         return e, e
-    if e._bounds is None:
+    if e.known_bounds is None:
         if isinstance(e, Atom):
-            e._bounds = _of_atom(e)
+            e.known_bounds = _of_atom(e)
         else:
             lo, hi = _interval(e)
             if _correlated(e):
                 lo, hi = max(lo, _least(e)), min(hi, -_least(-e))
-            e._bounds = lo, hi
-    return e._bounds
+            e.known_bounds = lo, hi
+    return e.known_bounds
 
 
 def prove_nonneg(e: Index) -> bool:

@@ -14,7 +14,7 @@ def subs(e: Index, mapping: Mapping[Var, Index]) -> Index:
     """`e` with variables replaced, all at once, and simplified again."""
     if isinstance(e, int) or not mapping:
         return e
-    own = e._variables or variables(e)
+    own = e.known_variables or variables(e)
     if own.isdisjoint(mapping):
         return e
     return mapping[e] if type(e) is Var else _subs(e, tuple([mapping.get(v) for v in own]))

@@ -27,7 +27,7 @@ def make(terms: Terms, const: int) -> Index:
 def _new(terms: Terms, const: int) -> Expr:
     e = Expr.__new__(Expr)
     e.terms, e.const = terms, const
-    e._bounds = e._variables = e._values = e._varying = None
+    e.known_bounds = e.known_variables = e.known_values = e.known_varying = None
     return e
 
 
@@ -62,10 +62,10 @@ def varying(e: Expr) -> Expr:
     """`e` without its constant: what is found out about it holds for all sums that differ in that alone."""
     if not e.const:
         return e
-    found: Any = e._varying
+    found: Any = e.known_varying
     if found is None:
         found = make(e.terms, 0)
-        e._varying = found
+        e.known_varying = found
     return found
 
 
@@ -73,8 +73,8 @@ def varying(e: Expr) -> Expr:
 def shifted(e: Expr, by: int) -> Index:
     """e + by."""
     found = make(e.terms, e.const + by)
-    if type(found) is Expr and found._varying is None:
-        found._variables, found._values, found._varying = e._variables, e._values, varying(e)
+    if type(found) is Expr and found.known_varying is None:
+        found.known_variables, found.known_values, found.known_varying = e.known_variables, e.known_values, varying(e)
     return found
 
 

@@ -53,13 +53,6 @@ class InPlaceMixin(Base):
             return self
         return self.assign(value)
 
-    def _result(self, name: str, value: Any, inplace: bool) -> Any:
-        """`value`, which this tensor is then too with `inplace`, as PyTorch's layers have it."""
-        if not inplace:
-            return value
-        self._check_in_place(name)
-        return self._become(name, value)
-
     # Filled
 
     def zero_(self) -> Self:
@@ -242,3 +235,11 @@ def _holds(dtype: DType, other: DType) -> bool:
     """Whether results of type `other` may be kept in `dtype`: bool < integers < floats."""
     rank = {"b": 0, "u": 1, "i": 1, "f": 2}
     return rank[other.kind] <= rank[dtype.kind] or other is bool_
+
+
+def result_of(tensor: Any, name: str, value: Any, inplace: bool) -> Any:
+    """`value`, which the tensor is then too with `inplace`, as PyTorch's layers have it."""
+    if not inplace:
+        return value
+    tensor._check_in_place(name)
+    return tensor._become(name, value)

@@ -76,11 +76,6 @@ class LinalgMixin(Base):
         x = self * weight if weight.ndim == 1 else self.dot(weight)
         return x if bias is None else x + bias
 
-    @as_one_node
-    def _projected(self, weight: Self, bias: Self | None = None) -> Self:
-        """`linear` by a weight [out, in], which is how layers keep it."""
-        return self.linear(weight.transpose(), bias)
-
     def outer(self, vec2: Self) -> Self:
         """Products of all pairs of two vectors."""
         return self.reshape(-1, 1) * as_tensor("outer", self._operand(vec2)).reshape(1, -1)
@@ -267,3 +262,9 @@ def spatial_padding(name: str, padding: Any, n: int) -> tuple[tuple[int, int], .
     if len(flat) == n:
         return tuple([(p, p) for p in flat])
     return tuple([(flat[i], flat[i + 1]) for i in range(2 * n - 2, -1, -2)])
+
+
+@as_one_node
+def projected(x: Any, weight: Any, bias: Any = None) -> Any:
+    """`x.linear` by a weight [out, in], which is how layers keep it."""
+    return x.linear(weight.transpose(), bias)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from minigrad.errors import DTypeError
 from minigrad.mixins.base import as_count, as_number, as_tensor
+from minigrad.mixins.inplace import result_of
 from minigrad.nn import functional
 from minigrad.nn.module import Layer
 from minigrad.tensor import Tensor
@@ -19,14 +20,14 @@ class ReLU(_InPlace):
     """max(x, 0)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return as_tensor("ReLU", x)._result("ReLU", x.relu(), self.inplace)
+        return result_of(as_tensor("ReLU", x), "ReLU", x.relu(), self.inplace)
 
 
 class ReLU6(_InPlace):
     """min(max(x, 0), 6)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return as_tensor("ReLU6", x)._result("ReLU6", x.relu6(), self.inplace)
+        return result_of(as_tensor("ReLU6", x), "ReLU6", x.relu6(), self.inplace)
 
 
 class LeakyReLU(_InPlace):
@@ -37,7 +38,7 @@ class LeakyReLU(_InPlace):
         self.negative_slope = as_number("LeakyReLU", "negative_slope", negative_slope)
 
     def forward(self, x: Tensor) -> Tensor:
-        return as_tensor("LeakyReLU", x)._result("LeakyReLU", x.leaky_relu(self.negative_slope), self.inplace)
+        return result_of(as_tensor("LeakyReLU", x), "LeakyReLU", x.leaky_relu(self.negative_slope), self.inplace)
 
 
 class ELU(_InPlace):
@@ -48,7 +49,7 @@ class ELU(_InPlace):
         self.alpha = as_number("ELU", "alpha", alpha)
 
     def forward(self, x: Tensor) -> Tensor:
-        return as_tensor("ELU", x)._result("ELU", x.elu(self.alpha), self.inplace)
+        return result_of(as_tensor("ELU", x), "ELU", x.elu(self.alpha), self.inplace)
 
 
 class GELU(Layer):
@@ -71,21 +72,21 @@ class SiLU(_InPlace):
     """x * sigmoid(x)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return as_tensor("SiLU", x)._result("SiLU", x.silu(), self.inplace)
+        return result_of(as_tensor("SiLU", x), "SiLU", x.silu(), self.inplace)
 
 
 class Mish(_InPlace):
     """x * tanh(softplus(x))."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return as_tensor("Mish", x)._result("Mish", x.mish(), self.inplace)
+        return result_of(as_tensor("Mish", x), "Mish", x.mish(), self.inplace)
 
 
 class Hardswish(_InPlace):
     """x * relu6(x + 3) / 6."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return as_tensor("Hardswish", x)._result("Hardswish", x.hardswish(), self.inplace)
+        return result_of(as_tensor("Hardswish", x), "Hardswish", x.hardswish(), self.inplace)
 
 
 class Softplus(Layer):
@@ -136,7 +137,7 @@ class SELU(_InPlace):
     """elu(x, 1.6733) * 1.0507: it keeps mean 0 and variance 1 (Klambauer et al. 2017)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return as_tensor("SELU", x)._result("SELU", x.selu(), self.inplace)
+        return result_of(as_tensor("SELU", x), "SELU", x.selu(), self.inplace)
 
 
 class CELU(_InPlace):
@@ -147,7 +148,7 @@ class CELU(_InPlace):
         self.alpha = as_number("CELU", "alpha", alpha)
 
     def forward(self, x: Tensor) -> Tensor:
-        return as_tensor("CELU", x)._result("CELU", x.celu(self.alpha), self.inplace)
+        return result_of(as_tensor("CELU", x), "CELU", x.celu(self.alpha), self.inplace)
 
 
 class PReLU(Layer):
@@ -182,14 +183,14 @@ class Hardtanh(_InPlace):
         self.min_val, self.max_val = min_val, max_val
 
     def forward(self, x: Tensor) -> Tensor:
-        return as_tensor("Hardtanh", x)._result("Hardtanh", x.hardtanh(self.min_val, self.max_val), self.inplace)
+        return result_of(as_tensor("Hardtanh", x), "Hardtanh", x.hardtanh(self.min_val, self.max_val), self.inplace)
 
 
 class Hardsigmoid(_InPlace):
     """relu6(x + 3) / 6."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return as_tensor("Hardsigmoid", x)._result("Hardsigmoid", x.hardsigmoid(), self.inplace)
+        return result_of(as_tensor("Hardsigmoid", x), "Hardsigmoid", x.hardsigmoid(), self.inplace)
 
 
 class Hardshrink(Layer):
@@ -241,7 +242,7 @@ class Threshold(_InPlace):
         self.threshold, self.value = threshold, value
 
     def forward(self, x: Tensor) -> Tensor:
-        return as_tensor("Threshold", x)._result("Threshold", x.threshold(self.threshold, self.value), self.inplace)
+        return result_of(as_tensor("Threshold", x), "Threshold", x.threshold(self.threshold, self.value), self.inplace)
 
 
 class Softmin(Layer):

@@ -8,6 +8,7 @@ from minigrad.errors import DTypeError, MinigradError, ShapeError
 from minigrad.mixins.attention import softmax_of_kept
 from minigrad.mixins.base import as_count, as_tensor
 from minigrad.mixins.blocks import as_one_node
+from minigrad.mixins.linalg import projected
 from minigrad.mixins.modes import modes
 from minigrad.nn.linear import Linear
 from minigrad.nn.module import Layer
@@ -119,10 +120,10 @@ def _heads(query: Tensor, key: Tensor | None, value: Tensor | None, weight: Tens
            ) -> list[Tensor]:
     """Query, key and value [N, heads, length, E / heads]; where all three are one tensor, in one product."""
     if key is None or value is None:
-        parts = list(query._projected(weight, bias).chunk(3, -1))
+        parts = list(projected(query, weight, bias).chunk(3, -1))
     else:
         biases = [None] * 3 if bias is None else bias.chunk(3, 0)
-        parts = [t._projected(w, b) for t, w, b in zip((query, key, value), weight.chunk(3, 0), biases, strict=True)]
+        parts = [projected(t, w, b) for t, w, b in zip((query, key, value), weight.chunk(3, 0), biases, strict=True)]
     return [p.unflatten(-1, (heads, -1)).transpose(1, 2) for p in parts]
 
 
@@ -132,7 +133,7 @@ def _attended(query: Tensor, key: Tensor | None, value: Tensor | None, weight: T
     """The output [N, L, E]. One Node where nothing is dropped."""
     q, k, v = _heads(query, key, value, weight, bias, heads)
     found = q.scaled_dot_product_attention(k, v, mask, dropout_p=dropout)
-    return found.transpose(1, 2).flatten(2)._projected(out_weight, out_bias)
+    return projected(found.transpose(1, 2).flatten(2), out_weight, out_bias)
 
 
 @as_one_node

@@ -13,6 +13,8 @@ from typing import Any
 
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_tensor
+from minigrad.mixins.inplace import result_of
+from minigrad.mixins.linalg import projected
 from minigrad.nn.bags import embedding_bag as embedding_bag
 from minigrad.nn.distance import bilinear as bilinear
 from minigrad.nn.fractional import fractional_max_pool2d as fractional_max_pool2d
@@ -74,7 +76,7 @@ Sizes = int | Sequence[int]
 def _activation(name: str) -> Callable[..., Tensor]:
     """The method `name`, whose result `x` itself gets with `inplace`."""
     def function(input: Tensor, *args: Any, inplace: bool = False, **options: Any) -> Tensor:
-        return as_tensor(name, input)._result(name, getattr(input, name)(*args, **options), inplace)
+        return result_of(as_tensor(name, input), name, getattr(input, name)(*args, **options), inplace)
 
     function.__name__ = name
     function.__doc__ = getattr(Tensor, name).__doc__
@@ -84,7 +86,7 @@ def _activation(name: str) -> Callable[..., Tensor]:
 def _plain_activation(name: str) -> Callable[..., Tensor]:
     """`_activation` of a method without arguments."""
     def function(input: Tensor, inplace: bool = False) -> Tensor:
-        return as_tensor(name, input)._result(name, getattr(input, name)(), inplace)
+        return result_of(as_tensor(name, input), name, getattr(input, name)(), inplace)
 
     function.__name__ = name
     function.__doc__ = getattr(Tensor, name).__doc__
@@ -103,7 +105,7 @@ glu, prelu, hardshrink, softshrink = Tensor.glu, Tensor.prelu, Tensor.hardshrink
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """x where positive, else negative_slope * x."""
-    return input._result("leaky_relu", input.leaky_relu(negative_slope), inplace)
+    return result_of(input, "leaky_relu", input.leaky_relu(negative_slope), inplace)
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
@@ -164,7 +166,7 @@ leaky_relu_, hardtanh_, threshold_, rrelu_ = (_in_place(f) for f in (leaky_relu,
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x @ weight.T + bias, for a weight [out, in] (or [in])."""
     weight = as_tensor("linear", weight)
-    return input._projected(weight, bias) if weight.ndim == 2 else input.dot(weight) + (
+    return projected(input, weight, bias) if weight.ndim == 2 else input.dot(weight) + (
         0 if bias is None else bias)
 
 

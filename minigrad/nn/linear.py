@@ -6,6 +6,8 @@ from typing import Any, ClassVar
 
 from minigrad.errors import OutOfRangeError, ShapeError
 from minigrad.mixins.base import as_count, as_tensor, is_index
+from minigrad.mixins.inplace import result_of
+from minigrad.mixins.linalg import projected
 from minigrad.mixins.modes import modes
 from minigrad.nn.module import Layer
 from minigrad.nn.noise import dropout1d, dropout2d, dropout3d
@@ -29,7 +31,7 @@ class Linear(Layer):
         self.bias = Tensor.uniform(out_features, low=-bound, high=bound, requires_grad=True) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        return as_tensor("Linear", x)._projected(self.weight, self.bias)
+        return projected(as_tensor("Linear", x), self.weight, self.bias)
 
 
 class Embedding(Layer):
@@ -84,7 +86,7 @@ class Dropout(Layer):
         self.p, self.inplace = p, inplace
 
     def forward(self, x: Tensor) -> Tensor:
-        return as_tensor("Dropout", x)._result("Dropout", x.dropout(self.p), self.inplace)
+        return result_of(as_tensor("Dropout", x), "Dropout", x.dropout(self.p), self.inplace)
 
 
 class _PlaneDropout(Layer):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_tensor
+from minigrad.mixins.inplace import result_of
 from minigrad.mixins.modes import modes
 from minigrad.nn.module import Layer
 from minigrad.tensor import Tensor
@@ -20,7 +21,7 @@ def _dropout(axes: int) -> Callable[..., Tensor]:
         """In training, zeroes each element (or channel) with probability p and scales the rest by 1/(1-p)."""
         leading = _own_axes(name, as_tensor(name, input), axes)
         with Tensor.train(training):
-            return input._result(name, input._dropped_channels(p, leading), inplace)
+            return result_of(input, name, input._dropped_channels(p, leading), inplace)
 
     name = f"dropout{axes}d" if axes else "dropout"
     dropout.__name__ = name
@@ -67,14 +68,14 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
 
     Source: Klambauer et al. 2017, https://arxiv.org/abs/1706.02515
     """
-    return as_tensor("alpha_dropout", input)._result("alpha_dropout", _alpha_dropout(
+    return result_of(as_tensor("alpha_dropout", input), "alpha_dropout", _alpha_dropout(
         "alpha_dropout", input, p, False) if training else input, inplace)
 
 
 def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """`alpha_dropout` of whole channels of [N, C, ...]."""
     dropped = _alpha_dropout("feature_alpha_dropout", input, p, True) if training else input
-    return as_tensor("feature_alpha_dropout", input)._result("feature_alpha_dropout", dropped, inplace)
+    return result_of(as_tensor("feature_alpha_dropout", input), "feature_alpha_dropout", dropped, inplace)
 
 
 def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
@@ -85,7 +86,7 @@ def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: b
     x = as_tensor("rrelu", input)
     slope = Tensor.uniform(*x.shape, low=lower, high=upper, device=x.device).cast(x.dtype) if training else (
         lower + upper) / 2
-    return x._result("rrelu", (x >= 0).where(x, x * slope), inplace)
+    return result_of(x, "rrelu", (x >= 0).where(x, x * slope), inplace)
 
 
 class AlphaDropout(Layer):

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import as_count, as_number, as_tensor
 from minigrad.mixins.blocks import as_block
+from minigrad.mixins.linalg import projected
 from minigrad.nn.module import Layer
 from minigrad.nn.utils.rnn import PackedSequence
 from minigrad.tensor import Tensor
@@ -49,7 +50,7 @@ class _Cell(Layer):
 
     def _products(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         """[..., gates * hidden_size] of the input and of the state."""
-        return x._projected(self.weight_ih, self.bias_ih), h._projected(self.weight_hh, self.bias_hh)
+        return projected(x, self.weight_ih, self.bias_ih), projected(h, self.weight_hh, self.bias_hh)
 
 
 class LSTMCell(_Cell):
@@ -212,7 +213,7 @@ class _Layers(Layer):
         """(states h of all steps [T, N, hidden_size], the last state) of one layer in one direction."""
         weights: list[Any] = [getattr(self, part + suffix, None) for part in _PARTS]
         weight_ih, weight_hh, bias_ih, bias_hh = weights
-        given = {"inputs": steps._projected(weight_ih, bias_ih), "weight": weight_hh, "bias": bias_hh,
+        given = {"inputs": projected(steps, weight_ih, bias_ih), "weight": weight_hh, "bias": bias_hh,
                  "inside": inside, **dict(zip("hc", state, strict=False))}
         there = {name: t for name, t in given.items() if t is not None}
         key = type(self), self._kind(), backward, *there

@@ -17,7 +17,7 @@ from minigrad.value import expressions as index_expressions
 
 def coefficient(e: Index, v: Var) -> Index | None:
     """What `v` is multiplied with in `e`: 0 where absent, None where it is not linear."""
-    return 0 if isinstance(e, int) or v not in (e._variables or variables(e)) else _coefficient(e, v)
+    return 0 if isinstance(e, int) or v not in (e.known_variables or variables(e)) else _coefficient(e, v)
 
 
 @lru_cache(maxsize=1 << 14)
