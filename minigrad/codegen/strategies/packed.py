@@ -224,6 +224,7 @@ def blocks(c: Contraction, k: Box, rows: int, columns: int, target: Target, how:
     below = bias_rows(c, how.words)
     elements = room(2, target) * 8 // bits
     cycles = block_cycles(c, rows, columns, target, how)
+    share = product(a.stride for a in how.axes) / product(a.taps for a in how.axes)
     best: tuple[float, Box, Box] | None = None
     seen: set[tuple[Box, Box]] = set()
     for height in BLOCK_HEIGHTS:
@@ -232,11 +233,11 @@ def blocks(c: Contraction, k: Box, rows: int, columns: int, target: Target, how:
         else:
             m = *((v.name, 1) for v in c.m[:-1]), *box(c.m[-1:], max(height, rows), rows)
         mb = ceil((product(p for _, p in m) + below) / rows) * rows
-        wide = (elements - mb * depth) // (mb + depth // product(a.taps for a in how.axes)) - 2 * columns
+        wide = (elements - mb * depth) // (mb + ceil(depth * share)) - 2 * columns
         if best is not None and wide < MIN_TILES * columns:
             break
-        for share in SHARES if how.axes else (1,):
-            n = box(c.n, max(wide // share, MIN_TILES * columns), columns)
+        for parts in SHARES if how.axes else (1,):
+            n = box(c.n, max(wide // parts, MIN_TILES * columns), columns)
             if (m, n) in seen:
                 continue
             seen.add((m, n))

@@ -5,6 +5,7 @@ from math import ceil
 
 from minigrad.codegen.kernel import Define, Nest, Param, Store
 from minigrad.codegen.lowering.flatten import offset
+from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.packed import MIN_WORK, plan, size
 from minigrad.codegen.strategies.panels import plan as panel_plan
@@ -18,6 +19,9 @@ BLOCKS = 8
 
 SIDE = 64
 """Rows and columns of the output in one of them."""
+
+ENOUGH = 24 * 8 * 48
+"""Outputs of panels that are enough without it: register tiles of 8 x 48 are small units of work."""
 
 MIN_PART = 512
 """Steps of K in a part, so that adding up the parts is little beside them."""
@@ -34,7 +38,8 @@ def split_k(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
     if not isinstance(outputs, int) or isinstance(found, str):
         return [nest]
     m, n, k = size(found.m), size(found.n), size(found.k)
-    if isinstance(panel_plan(nest, target), str) and isinstance(plan(nest, target), str):
+    tiled = isinstance(panel_plan(nest, target), Plan)
+    if tiled and m * n >= ENOUGH or not tiled and isinstance(plan(nest, target), str):
         return [nest]
     blocks = ceil(m / SIDE) * ceil(n / SIDE) * size(found.batch)
     count, v = best_part(found.k, min(BLOCKS // blocks, k // MIN_PART, m * n * k // MIN_WORK))
