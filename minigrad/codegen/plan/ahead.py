@@ -1,7 +1,7 @@
 """Prefetches: what later iterations read, or this one is going to store, `ahead p1 at k by 1 of j`."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -43,17 +43,18 @@ def outputs_ahead(b: Builder, name: str, here: Here) -> list[Stmt]:
     return out
 
 
-def _prefetches(b: Builder, a: Ahead, places: Iterable[tuple[Index, DType]], here: Here, known: list[Stmt]
+def _prefetches(b: Builder, a: Ahead, places: Sequence[tuple[Index, DType]], here: Here, known: list[Stmt]
                 ) -> list[Stmt]:
     """Prefetches of places of a buffer, moved ahead, for copies that are open or not, a line of memory once."""
     loops = b.loops
     copies = {x: Var(x, 0, loops.most(x) - 1) for x in here.copies if loops.kind[x] == "unroll"}
     open_ = here.gone.union(here.places, copies)
     start: dict[str, Index] = {x: 0 for x in loops.order if x not in open_ or loops.kind.get(x) == "vector"}
-    at = dict(b.located(replace(here, places={**here.places, **start, **copies})).at)
-    if a.of:
-        root = loops.root[a.of]
-        at[root] = at[root] + a.by * loops.stride(a.of, here)
+    inside = replace(here, places={**here.places, **start, **copies})
+    used_by = frozenset[Var]().union(*[variables(index) for index, _ in places])
+    at = {v: loops.place(v.name, inside) for v in loops.variables if v in used_by and b.is_open(v.name, inside)}
+    if a.of and loops.root[a.of] in at:
+        at[loops.root[a.of]] += a.by * loops.stride(a.of, here)
     out: list[Stmt] = []
     for index, dtype in places:
         place = subs(index, at) + (0 if a.of else a.by * 8 // dtype.bits)

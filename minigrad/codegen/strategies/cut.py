@@ -15,6 +15,7 @@ from math import ceil
 from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Define, Nest, Param, Store
 from minigrad.codegen.lowering.flatten import offset
+from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.packed import size
 from minigrad.codegen.strategies.panels import UNIT_WORK, best_tile, product, refusal
 from minigrad.codegen.strategies.recognise import recognise
@@ -37,11 +38,14 @@ FREE = frozenset(("load", "const", "local", "index"))
 def cut_columns(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
     """The nests, if that is faster; else the nest itself. `scratch` grows by the buffer w."""
     c = recognise(nest)
-    if isinstance(c, str) or refusal(c, target) or target.language != "llvm":
+    if isinstance(c, str) or target.language != "llvm" or not c.n:
         return [nest]
-    p, v, width = product(c, target), c.n[-1], target.lanes(c.a.dtype.bits)
-    left = p.n % width
-    if not left or p.n < width or p.m * p.n * p.k < UNIT_WORK or not is_long(p.m, p.k, width):
+    v, width = c.n[-1], target.lanes(c.a.dtype.bits)
+    left = extent(v) % width
+    if not left or extent(v) < width or refusal(c, target):
+        return [nest]
+    p = product(c, target)
+    if p.m * p.n * p.k < UNIT_WORK or not is_long(p.m, p.k, width):
         return [nest]
     facts = machine(target)
     cycles = p.m * left * (ceil(p.k / width) / facts.declared.fma_per_cycle + facts.costs.across)
