@@ -56,8 +56,8 @@ def cut_columns(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
         return [with_variable(nest, v, whole, 0), with_variable(nest, v, rest, p.n - left)]
     columns = replace(c, b=substitute(c.b, {v: rest + (p.n - left)}))
     rows = (*(d for d in (*c.batch, *c.n[:-1]) if d in free_variables(c.b)), rest)
-    copied, dots = turn(with_variable(nest, v, rest, p.n - left), columns, rows, scratch)
-    return [with_variable(nest, v, whole, 0), copied, *apart(dots, c.m[-1], scratch)]
+    copied, products = turn(with_variable(nest, v, rest, p.n - left), columns, rows, scratch)
+    return [with_variable(nest, v, whole, 0), copied, *apart(products, c.m[-1], scratch)]
 
 
 def apart(nest: Nest, along: Var, scratch: list[Param]) -> list[Nest]:
