@@ -1,7 +1,7 @@
 """Copies of operands, laid out as they are read: `stage p1 at j as [kk][v][l]`.
 
     for j ...:
-      for kk ...: for v unroll: for l vector:
+      for kk ...: for v: for l vector:
         p1_staged[kk, v, l] = p1[...]
       for i ...: for l vector: for k ...: for u, v unroll:
         acc[u, v] = fma(p0[...], p1_staged[k, v, l], acc[u, v])
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from minigrad.codegen.ir.nodes import Alloc, If, Loop, Stmt, Store
+from minigrad.codegen.ir.nodes import Alloc, If, Stmt, Store
 from minigrad.codegen.plan.box import Box, box, depends_on_sums, leaves
 from minigrad.codegen.plan.call import Called, row_below
 from minigrad.codegen.plan.loops import Here, Loops, divides
@@ -29,14 +29,11 @@ from minigrad.codegen.plan.words import narrowed, word_of
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import DType
 from minigrad.errors import present
-from minigrad.expr import Index, Var, emin
+from minigrad.expr import Index
 from minigrad.value import Value, const, free_variables, guard, load, substitute, walk
 
 if TYPE_CHECKING:
     from minigrad.codegen.plan.build import Builder
-
-LANES = 4, 8, 16
-
 
 @dataclass(frozen=True, slots=True)
 class Staged:
@@ -109,8 +106,6 @@ def staged(b: Builder, step: Stage) -> Staged:
     if step.items:
         factor = factor if loops.wave is None else for_unit(factor, loops.wave)
         return Staged(step, part, factor, memory, box(loops, step, factor.dtype.itemsize), step.at, ())
-    if step.turned and loops.kind.get(step.layout[-1]) == "vector":
-        _squares(step, loops)
     last = first
     for k in range(first + 1, len(order) if loops.kind.get(step.layout[-1]) == "vector" else 0):
         if loops.kind[order[k]] != "serial":
@@ -124,14 +119,6 @@ def staged(b: Builder, step: Stage) -> Staged:
     step = replace(step, layout=step.layout[:-1])
     made, narrow = box(loops, step, called.tile.panel.itemsize), present(narrowed(factor), "[plan] expected bytes")
     return Staged(step, part, narrow, memory, made, order[last], between, called)
-
-
-def _squares(step: Stage, loops: Loops) -> None:
-    """Raises PlanError where a block is shorter than a square."""
-    most, total = loops.most(step.turned), loops.count(loops.top(step.turned), Here())
-    least = min(most, total % most or most) if isinstance(total, int) else 0
-    if least < step.square:
-        raise refuse(step, f"blocks of {step.turned} of {step.square} at least", f"one of {least}")
 
 
 def _parts(body: Value, step: Stage, loops: Loops, known: frozenset[str]) -> Iterator[tuple[Value, Value]]:
@@ -158,36 +145,7 @@ def fill(b: Builder, s: Staged, here: Here) -> list[Stmt]:
     if s.called is not None:
         places[s.called.word] = 0
     conditions = tuple([-here.places[x] for x in s.once])
-    if loops.kind.get(s.step.layout[-1]) != "vector":
-        out = sweep(b, s.box, (s.factor,), replace(here, places=places), lambda at, _, there: [
-            Store(s.memory, s.box.at(at), s.value(b, at), there)], s.step.turned, s.step.square)
-        out += row_below(b, s, here)
-        return [If(conditions, tuple(out))] if conditions else out
-    made: list[tuple[Var, Index, str]] = []
-    turned: tuple[Var, Index] | None = None
-    run: Var | None = None
-    for c in s.step.layout:
-        if b.is_open(c, here):
-            continue
-        count = loops.count(c, replace(here, places=places))
-        x = Var(b.name(f"{c}_{s.step.operand}"), 0, loops.most(c) - 1)
-        kind = loops.kind.get(c, "serial")
-        if c == s.step.layout[-1] and kind == "unroll" and loops.most(c) in LANES:
-            kind = "vector"  # neighbours in the copy
-        if c == s.step.turned:
-            n = s.step.square
-            u = Var(b.name(f"u_{s.step.operand}"), 0, n - 1)
-            places[c] = emin(x * n, count - n) + u
-            made.append((x, (count + (n - 1)) // n, "serial"))
-            turned, run = (u, n), x
-            continue
-        places[c] = x
-        made.append((x, count, kind if kind == "vector" or s.step.turned == "" else "serial"))
-    at = b.located(replace(here, places=places, copies=()))
-    body: Stmt = Store(s.memory, s.box.at(at), s.value(b, at))
-    if turned is not None:  # squares: a run of each lane's own elements, side by side
-        body = Loop(turned[0], 0, turned[1], "unroll", (body,))
-        made.sort(key=lambda loop: (loop[2] == "vector", loop[0] is run))  # few runs at a time, each to its end
-    for x, count, kind in reversed(made):
-        body = Loop(x, 0, count, kind, (body,))
-    return [If(conditions, (body,))] if conditions else [body]
+    out = sweep(b, s.box, (s.factor,), replace(here, places=places), lambda at, _, there: [
+        Store(s.memory, s.box.at(at), s.value(b, at), there)], s.step.turned, s.step.square)
+    out += row_below(b, s, here)
+    return [If(conditions, tuple(out))] if conditions else out

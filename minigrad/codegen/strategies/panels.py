@@ -30,7 +30,6 @@ from minigrad.codegen.cost.caches import LINE, PAGE, SHARED, fits, room
 from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.lowering.collapse import coefficient
-from minigrad.codegen.plan.stage import LANES
 from minigrad.codegen.plan.steps import Ahead, Bind, Order, Plan, Split, Stage, Step
 from minigrad.codegen.strategies.access import extent, reductions, value_accesses
 from minigrad.codegen.strategies.blocking import SPARE_REGISTERS, is_plain, row_bytes, steps_closely
@@ -55,6 +54,9 @@ SHORT_K = 128
 
 UNIT_WORK, UNITS = 1 << 19, 4
 """Multiply-adds of a unit of parallel work worth having; units per worker, so that none waits long for the last."""
+
+LANES = 4, 8, 16
+"""Rows of a tile whose operand A is copied: as many as a vector has."""
 
 FEW_REGISTERS, TURNED = 16, 4
 """Registers of which one is enough to spare; steps of the sum that are turned at a time."""
