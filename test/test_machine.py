@@ -16,7 +16,7 @@ from minigrad.codegen.cost import machine as module
 from minigrad.codegen.cost.caches import fits, room
 from minigrad.codegen.cost.machine import FOLDER, facts, file_of, machine
 from minigrad.codegen.kernel_text import parse_kernel
-from minigrad.codegen.plan.steps import Parts, Plan, Split
+from minigrad.codegen.plan.steps import Call, Parts, Plan, Split
 from minigrad.codegen.stages import Stage, stages_of
 from minigrad.errors import InternalError
 from minigrad.target import Target
@@ -192,6 +192,8 @@ def grouping(stage: Stage) -> object:
         parts = [x for s in plan.steps if isinstance(s, Parts) for x in s.loops]
         inner = {s.inner: s for s in plan.steps if isinstance(s, Split) and s.loop not in domain}
         own: object = [(x, inner[x].size) for x in (*parts, *plan.bound("vector")) if x in inner]
+        if any(isinstance(s, Call) and s.kernel.startswith("tile_") for s in plan.steps):
+            own = own, inner  # such a sum may be rounded once for some of its steps
     else:
         own = plan
     return plan.strategy, stage.nests, own

@@ -263,7 +263,7 @@ def test_what_a_team_stores_it_reads_after_a_barrier() -> None:
     (("c0 c1 c2", "c0 c1 c2\n  call sub_sum_f32_8 at c0"), "call .*: expected a sum's loop of neighbours, 8"),
     (("ttt c0 c1 c2", "ttt c0 c1 c2\n  call sub_sum_f32_16 at t"), "call .*: expected a sum's loop of neighbours, 16 "),
     (("g u t tt ttt c0 c1 c2", "g t tt ttt u c0 c1 c2\n  call sub_sum_f32_8 at tt"), "call .*: expected a sum's loop"),
-    (("ttt c0 c1 c2", "ttt c0 c1 c2\n  call sub_any_f32_8 at t"), "expected a microkernel of a matrix unit or of sub"),
+    (("ttt c0 c1 c2", "ttt c0 c1 c2\n  call sub_any_f32_8 at t"), "expected a microkernel of a matrix unit, of sub"),
     (("split i1 -> c2 ttt by 8, guard\n  bind group g\n  bind item u t tt ttt\n  order g u", "split i1 -> c2 s by 64, "
       "guard\n  split s -> ss ttt by 8\n  bind group g\n  bind item u t tt ttt ss\n  order g u ss"),
      "bind item ss: expected one loop of work-items for each sum and inner nest"),

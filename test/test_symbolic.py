@@ -51,3 +51,24 @@ def test_unbound_and_out_of_range() -> None:
         x[:n].sum().numpy()
     with pytest.raises(ShapeError, match=r"expected a value of 'n' in 1..10, got 11"):
         n.bind(11)
+
+
+STRIPS = {
+    "rows": (lambda x, w: Tensor.einsum("nsk,km->nsm", x[:, :9], w), (30, 12, 60), (60, 40)),
+    "columns": (lambda x, w: Tensor.einsum("nsk,km->mns", x[:, :9], w), (30, 12, 60), (60, 64)),
+    "images": (lambda x, w: x.conv2d(w), (30, 40, 6, 6), (64, 40, 1, 1)),
+    "padded images": (lambda x, w: x.conv2d(w, padding=1), (30, 10, 6, 6), (64, 10, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bfloat16"])
+@pytest.mark.parametrize("case", STRIPS)
+def test_products_of_strips_whose_number_is_symbolic(case: str, dtype: str) -> None:
+    """Rows or columns are several variables, of which the outer one's extent is known at run time."""
+    make, *shapes = STRIPS[case]
+    rng = np.random.default_rng(3)
+    x, w = (Tensor(rng.integers(-8, 9, s).astype(np.float32), device="CPU").cast(dtype).realize() for s in shapes)
+    n = Variable("n", 1, 30)
+    for k in (30, 17, 1):
+        got, expected = (make(x[:v], w).cast("int32").numpy() for v in (n.bind(k), k))
+        np.testing.assert_array_equal(got, expected)

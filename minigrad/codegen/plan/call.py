@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from minigrad.codegen.ir.nodes import Call as IRCall
@@ -69,13 +70,17 @@ def _called(loops: Loops, step: Call, kernel: Microkernel, tile: Tile) -> Called
     inside = loops.order[loops.order.index(step.at) + 1:]
     down, across = ([x for x in inside if x in loops.inside(c)] for c in (row, column))
     steps = [x for x in inside if loops.space[x]]
-    if {*down, *across, *steps} != {*inside} or (_run(loops, down), _run(loops, across)) != (tile.rows, tile.columns):
+    ours = {*down, *across, *steps} == {*inside} and len(steps) > (tile.group > 1)
+    if not ours or (_run(loops, down), _run(loops, across)) != (tile.rows, tile.columns):
         raise refuse(step, f"{tile.rows} neighbours of {row}, {tile.columns} of {column} and loops of the sum inside "
                            f"{step.at}", " ".join(inside) or "none")
     last = {s.layout[-1] for s in loops.stages} if tile.group > 1 else set()
     word = last.pop() if len(last) == 1 else ""
     if tile.group > 1 and (word not in steps or _run(loops, [word]) != tile.group):
         raise refuse(step, f"copies whose last coordinate are the {tile.group} neighbours of a word", word or "others")
+    for ahead in loops.ahead:
+        if loops.space[ahead.at]:
+            raise refuse(ahead, f"a loop around the sum that {tile.name} runs", ahead.at)
     a, b = _operands(loops, step, loops.root[row], loops.root[column])
     found = [narrowed(x) if word else x for x in (a, b)]
     types = TAKES[tile.kind] if word else ((tile.panel,), (tile.panel,))
@@ -132,14 +137,16 @@ def _count(b: Builder, called: Called, here: Here) -> Index:
 def _panel(b: Builder, called: Called, operand: Value, coordinate: str) -> tuple[Staged, int]:
     """The copy of an operand, and how far its rows are apart. Raises PlanError where it is none for the tile."""
     loops, in_rows = b.loops, operand is called.a and called.tile.a_along == "k"
-    for s in b.staged:
-        layout, pitches = (s.box.layout[::-1], s.box.pitches[::-1]) if in_rows else (s.box.layout, s.box.pitches)
-        steps = layout[-2::-1] if in_rows else layout[:-1]
-        apart = pitches[-2::-1] if in_rows else pitches[:-1]
+    for s in [s for s in b.staged if s.part is operand]:
+        own = [(c, pitch) for c, pitch in zip(s.box.layout, s.box.pitches, strict=True)
+               if c == coordinate or c in called.steps]
+        if {c for c, _ in own} != {coordinate, *called.steps}:
+            continue
+        (row, pitch), steps = (own[0], own[1:]) if in_rows else (own[-1], own[:-1])
         even = [x == y * loops.most(c) and not loops.cut_short(c)
-                for x, y, c in zip(apart, apart[1:], steps[1:], strict=False)]
-        if s.part is operand and layout[-1] == coordinate and {*steps} == {*called.steps} and all(even):
-            return s, pitches[-1] if in_rows else apart[-1]
+                for (_, x), (c, y) in pairwise(steps)]
+        if row == coordinate and own[-1][1] == 1 and all(even):
+            return s, pitch if in_rows else steps[-1][1]
     expected = f"[{coordinate}][steps]" if in_rows else f"[steps][{coordinate}]"
     raise refuse(called.step, f"a copy as {expected} of all steps inside {called.step.at}, evenly apart", "none")
 
@@ -149,9 +156,14 @@ def row_below(b: Builder, s: Staged, here: Here) -> list[Stmt]:
     called = b.loops.tile
     if called is None or not called.biased or s.part is not called.a:
         return []
-    count = _count(b, called, here)
-    x = Var(b.name("k"), 0, bounds(count)[1] - 1)
-    places = {**here.places, **dict.fromkeys(called.steps, 0), called.row: b.loops.count(called.row, here)}
-    apart = 1 if called.tile.a_along == "k" else s.box.pitches[-2]
-    store = Store(s.memory, s.box.at(Here(places)) + x * apart, const(BIAS, uint32))
-    return [Loop(x, 0, count, "serial", (store,))]
+    places = {**here.places, called.row: b.loops.count(called.row, here)}
+    loops = list[tuple[Var, Index]]()
+    for c in s.box.layout:
+        if c not in places:
+            count = b.loops.count(c, here)
+            loops.append((Var(b.name(c), 0, bounds(count)[1] - 1), count))
+            places[c] = loops[-1][0]
+    out: Stmt = Store(s.memory, s.box.at(Here(places)), const(BIAS, uint32))
+    for x, count in reversed(loops):
+        out = Loop(x, 0, count, "serial", (out,))
+    return [out]

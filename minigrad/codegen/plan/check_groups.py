@@ -14,6 +14,9 @@ def group_faults(loops: Loops) -> Iterator[str]:
     """Messages that name the step, what was expected and why."""
     groups, items = ([x for x in loops.order if loops.kind[x] == kind] for kind in ("group", "item"))
     calls = [s for s in loops.calls if s not in loops.blocks and (loops.tile is None or s != loops.tile.step)]
+    for call in calls:
+        if not width_of(call.kernel) and matrix_microkernel(call.kernel) is None:
+            yield f"{print_step(call)}: expected a microkernel of a matrix unit, of sub-groups, of blocks or of a tile"
     together: list[Step] = [*[s for s in loops.stages if s.items], *calls]
     if together and not items:
         yield f"{print_step(together[0])}: expected work-items, `bind item`, that do it together"
@@ -59,8 +62,6 @@ def _teams(loops: Loops, shared: list[str], items: list[str]) -> Iterator[str]:
             yield f"bind {loops.kind[x]} {x}: expected group or item, as work-items join their sums once"
     for call in loops.calls:
         width = width_of(call.kernel)
-        if not width and matrix_microkernel(call.kernel) is None:
-            yield f"{print_step(call)}: expected a microkernel of a matrix unit or of sub-groups"
         if width and (call.at not in shared or loops.most(call.at) % width or items[-1] not in shared):
             yield f"{print_step(call)}: expected a sum's loop of neighbours, {width} work-items or a multiple of it"
 

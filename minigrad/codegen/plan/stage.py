@@ -28,7 +28,6 @@ from minigrad.codegen.plan.text import refuse
 from minigrad.codegen.plan.words import narrowed, word_of
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import DType
-from minigrad.errors import present
 from minigrad.expr import Index
 from minigrad.value import Value, const, free_variables, guard, load, substitute, walk
 
@@ -116,8 +115,11 @@ def staged(b: Builder, step: Stage) -> Staged:
     called = loops.tile if loops.tile is not None and step.layout[-1] == loops.tile.word else None
     if called is None:
         return Staged(step, part, factor, memory, box(loops, step, factor.dtype.itemsize), order[last], between)
+    narrow = narrowed(factor)
+    if narrow is None:
+        raise refuse(step, f"an operand of words for {called.tile.name}", "another part of the sum")
     step = replace(step, layout=step.layout[:-1])
-    made, narrow = box(loops, step, called.tile.panel.itemsize), present(narrowed(factor), "[plan] expected bytes")
+    made = box(loops, step, called.tile.panel.itemsize)
     return Staged(step, part, narrow, memory, made, order[last], between, called)
 
 

@@ -49,7 +49,8 @@ MAX_UNROLLED = 256
 
 
 class _Steps:
-    """Steps so far. `piece`: what is inside a block of each variable; `within`: the loop over elements of a word."""
+    """Steps so far. `piece`: what is inside a block of each variable; `words`: the variable whose neighbours they are
+    of, `within`: the loop over those of one."""
 
     def __init__(self, nest: Nest, c: Contraction, p: Blocks):
         self.c, self.p = c, p
@@ -62,17 +63,15 @@ class _Steps:
                     if isinstance(s, Define) and s.value.op == "reduce")
         self.parallel = [v.name for v in nest.domain if v.name not in grouped]
         self.blocks = [v.name for v in over if v.name not in grouped]
-        self.words, self.within = "", list[str]()
+        self.words = next((v.name for v in c.k if v not in over), "")
+        self.within = [f"{self.words}t"] if p.words else []
         if p.words:
-            self.words = next(v.name for v in c.k if v not in over)
-            element = f"{self.words}t"
-            self.within = [element]
-            self.steps.append(Split(self.words, f"{self.words}w", element, KINDS[p.words][2]))
+            self.steps.append(Split(self.words, f"{self.words}w", f"{self.words}t", KINDS[p.words][2]))
 
     def plan(self) -> Plan:
         c, p = self.c, self.p
         self.parallel += [v.name for v in c.batch]
-        n = self.cut(c.n, p.n, self.parallel, not p.turned or len(p.n) > 1)
+        n = self.cut(c.n, p.n, self.parallel, len(p.n) > 1)
         m = self.cut(c.m, p.m, self.parallel, len(p.m) > 1)
         k = self.cut(c.k, p.k, self.blocks)
         if not self.parallel:
@@ -120,6 +119,16 @@ class _Steps:
             name = whole
         return name
 
+    @property
+    def short(self) -> list[str]:
+        """Loops whose last run is shorter."""
+        return [s.inner for s in self.steps if isinstance(s, Split) and s.edge == "short"]
+
+    def beside(self, names: list[str], stem: str) -> list[str]:
+        """One loop over some, after those that can be a part of no other."""
+        short, whole = ([x for x in names if (x in self.short) == some] for some in (True, False))
+        return [*short, *([self.fuse(whole, stem)] if whole else [])]
+
     def lanes(self, name: str) -> None:
         """Tiles of vectors."""
         p = self.p
@@ -134,8 +143,7 @@ class _Steps:
         """Rows of M, lanes along N."""
         c, p = self.c, self.p
         axes = axes_of(c) if p.windows else ()
-        row, steps = self.fuse(m, "m"), [*k]
-        short = [s.inner for s in self.steps if isinstance(s, Split) and s.edge == "short"]
+        (*groups, row), steps = self.beside(m, "m"), [*k]
         inside = [self.piece[a.x.name] for a in axes if a.x.name in self.piece]
         images, coordinates = [x for x in n if x not in inside], [*n]
         if axes:
@@ -144,15 +152,13 @@ class _Steps:
             coordinates = [*images, *[x for x in k if x not in taps], *boxes]
             left = MAX_UNROLLED // (p.rows * p.vectors)
             for x in reversed(k):
-                left = 0 if x in short else left // self.count[x]
+                left = 0 if x in self.short else left // self.count[x]
                 if left:
                     self.unrolled.insert(0, x)
             k = [x for x in k if x not in self.unrolled]
         else:
-            column, images = self.fuse(n, "c"), []
-            whole = [x for x in k if x not in short]
-            k = [*(x for x in k if x in short), *([self.fuse(whole, "k")] if whole else [])]
-            coordinates = [*k, column]
+            (*images, column), k = self.beside(n, "c"), self.beside(k, "k")
+            coordinates = [*images, *k, column]
         self.steps.append(Split(row, "i", "u", p.rows, "guard"))
         self.unrolled.append("u")
         self.lanes(column)
@@ -160,13 +166,13 @@ class _Steps:
                                     *self.squares(c.b, c.k, coordinates, p.b_lanes))]
         if p.a_along:
             whole = steps if axes else k
-            layout = (row, *whole) if p.a_along == "k" else (*whole, row)
+            layout = (*groups, row, *whole) if p.a_along == "k" else (*groups, *whole, row)
             across = self.squares(c.a, c.m, layout, p.a_lanes) if p.a_along == "k" else ("", 1)
             copies.insert(0, Stage(operand(c.a), at, (*layout, *self.within), *across))
-        copies.append(Results(self.parallel[-1], (*images, row, column)))
+        copies.append(Results(self.parallel[-1], (*groups, *images, row, column)))
         if p.microkernel:
             copies.append(Call(p.microkernel, "i"))
-        return [*images, "j", "i"], [*k, *self.within], copies
+        return [*groups, *images, "j", "i"], [*k, *self.within], copies
 
     def windows(self, axes: tuple[Axis, ...], inside: list[str]) -> tuple[str, list[str]]:
         """The columns of boxes, and the coordinates of a box."""
@@ -227,7 +233,7 @@ class _Steps:
             if isinstance(s, Fuse) and last in (s.outer, s.inner):
                 last = s.loop
         across = last in coordinates and lanes < self.p.width
-        return (last, self.p.width) if across and in_squares(value, rows) else ("", 1)
+        return (last, self.p.width) if across and (self.p.words or in_squares(value, rows)) else ("", 1)
 
 
 def term(x: str, factor: int, tap: str) -> str:
