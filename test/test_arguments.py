@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from test_stages import AVX512, CASES, arguments, kernels
+from support.stages import AVX512, CASES, arguments, kernels
 
 from minigrad import Tensor, nn
 from minigrad.codegen.ir.interpret import interpret_function

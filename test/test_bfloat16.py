@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_packed import AVX512, arguments, built, equal_the_kernel, flat_kernel, tensor
+from support.packed import AVX512, arguments, built, equal_the_kernel, flat_kernel, tensor
 
 from minigrad import Tensor, config, show
 from minigrad.codegen.ir.interpret import interpret_function

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from machine_code import assembly
-from test_stream import computes
+from support.stream import computes
 
 from minigrad import Tensor, config, microkernels, show
 from minigrad.codegen.ir.nodes import Call

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from test_scheduler import ready
+from support.scheduler import ready
 
 from minigrad import Tensor, nn
 from minigrad.dtype import float32

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import needs_torch
-from test_resampling import check, normal
+from support.resampling import check, normal
 
 from minigrad import Tensor, config
 from minigrad.errors import MinigradError

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_optim import BIAS, CASES, INPUTS, WEIGHT, loss_of
+from support.optim import BIAS, CASES, INPUTS, WEIGHT, loss_of
 
 from minigrad import Tensor, config, jit, nn
 from minigrad.errors import DeviceError, DTypeError, MinigradError

@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 from plan_reading import copies
-from test_packed import AVX2, AVX512, flat_kernel, tensor
-from test_stream import computes, last_kernel, panels, streamed
+from support.packed import AVX2, AVX512, flat_kernel, tensor
+from support.stream import computes, last_kernel, panels, streamed
 
 from minigrad import Tensor
 from minigrad.codegen.cost.machine import machine

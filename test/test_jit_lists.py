@@ -3,7 +3,7 @@ import threading
 
 import numpy as np
 import pytest
-from test_jit_steady import random, steady
+from support.jit_steady import random, steady
 
 from minigrad import Tensor, config, handles, jit
 

@@ -6,7 +6,7 @@ from weakref import ref
 
 import numpy as np
 import pytest
-from test_jit_steady import random, settled
+from support.jit_steady import random, settled
 
 from minigrad import Tensor, config, jit, profile
 from minigrad.engine import storage

@@ -3,6 +3,7 @@ import threading
 
 import numpy as np
 import pytest
+from support.jit_steady import random, settled, steady
 
 from minigrad import Tensor, config, jit, nn, optim
 from minigrad.engine.stats import stats
@@ -13,15 +14,6 @@ from minigrad.nn.state import get_parameters
 def device():
     with config(device="CPU"):
         yield
-
-
-def random(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
-
-
-def steady(function) -> bool:
-    """Whether some call of a captured function left a state that the next one may find."""
-    return any(c.steady is not None for c in function._own._kept)
 
 
 class Net:
@@ -232,14 +224,6 @@ def test_every_change_is_noticed(change, overwritten):
 
     for ours, theirs in zip(run(True), run(False), strict=True):
         np.testing.assert_array_equal(ours, theirs)
-
-
-def settled(function, *args):
-    """The function after calls that leave a steady state."""
-    for _ in range(4):
-        function(*args)
-    assert steady(function)
-    return function
 
 
 def test_another_gradient_is_noticed():

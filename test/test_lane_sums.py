@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from plan_reading import copies, lanes
-from test_packed import AVX2 as ZEN3
-from test_packed import AVX512, NEON, arguments, equal_the_kernel, flat_kernel, rng, tensor
+from support.packed import AVX2 as ZEN3
+from support.packed import AVX512, NEON, arguments, equal_the_kernel, flat_kernel, rng, tensor
 
 from minigrad import Tensor
 from minigrad.codegen.ir.interpret import interpret_function

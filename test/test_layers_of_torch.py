@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import devices
-from test_nn import assert_close, check_layer
+from support.nn import assert_close, check_layer
 
 from minigrad import Tensor, config, nn, profile
 from minigrad.errors import ShapeError

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import needs_device
-from test_packed import arguments, equal_the_kernel, flat_kernel, tensor
+from support.packed import arguments, equal_the_kernel, flat_kernel, tensor
 
 import minigrad
 from minigrad import Tensor, config

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_packed import TARGETS, arguments, built, flat_kernel
+from support.packed import TARGETS, arguments, built, flat_kernel
 
 from minigrad import Tensor, config, show
 from minigrad.codegen.ir.interpret import interpret_function

@@ -6,7 +6,7 @@ import inspect
 import numpy as np
 import pytest
 from golden_plans import TARGETS
-from test_packed import equal_the_kernel, flat_kernel
+from support.packed import equal_the_kernel, flat_kernel
 
 from minigrad import Tensor, config, plans
 from minigrad.codegen.kernel import Nest

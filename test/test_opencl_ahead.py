@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import needs_device
-from test_opencl_device import read
+from support.opencl_device import read
 
 from minigrad.config import config
 from minigrad.program import Program

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_opencl_device import OPENCL_DEVICES, SCALE, read
+from support.opencl_device import OPENCL_DEVICES, SCALE, read
 
 from minigrad.config import config
 from minigrad.errors import CompileError, DeviceError
@@ -64,7 +64,7 @@ FRESH = """
 import sys
 import numpy as np
 sys.path.insert(0, {tests!r})
-from test_opencl_device import SCALE, fill, read
+from support.opencl_device import SCALE, fill, read
 from minigrad.runtime import opencl_build
 from minigrad.runtime.device import Launch
 from minigrad.runtime.opencl import open_device

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import needs_device
+from support.opencl_device import OPENCL_DEVICES, SCALE, fill, read
 
 from minigrad import Tensor
 from minigrad.errors import DeviceError, InternalError
@@ -17,34 +18,10 @@ from minigrad.runtime import opencl_devices
 from minigrad.runtime.device import Buffer, Launch
 from minigrad.runtime.opencl import CPU_SINGLE_LIMIT, OpenCL, open_device
 
-SCALE = Program("scale", "opencl", """
-__kernel void scale(__global float *restrict y, long y_offset, __global const float *restrict x, long x_offset,
-                    float factor, int shift, long extent)
-{
-  long p = get_global_id(0);
-  if (p >= extent) return;
-  y[y_offset + p] = x[x_offset + p] * factor + shift;
-}
-""", ("buffer:4", "buffer:4", "f32", "i32"))
-
-OPENCL_DEVICES = [pytest.param(name, marks=needs_device(name)) for name in ("CL:pocl", "CL:rusticl")]
-
 
 @pytest.fixture(params=OPENCL_DEVICES)
 def device(request) -> OpenCL:
     return open_device(request.param.partition(":")[2])
-
-
-def fill(device: OpenCL, array: np.ndarray) -> Buffer:
-    buffer = device.alloc(array.nbytes)
-    device.copy_in(buffer, array)
-    return buffer
-
-
-def read(buffer: Buffer, dtype: Any, count: int) -> np.ndarray:
-    out = np.empty(count, dtype)
-    buffer.device.copy_out(buffer, out)
-    return out
 
 
 def test_same_device_is_one_object(device):

@@ -1,7 +1,7 @@
 """The table of what drivers do differently: which drivers each row is about, and what we do there."""
 import numpy as np
 import pytest
-from test_opencl_device import OPENCL_DEVICES, SCALE, fill
+from support.opencl_device import OPENCL_DEVICES, SCALE, fill
 
 from minigrad import Tensor
 from minigrad.runtime import opencl_devices

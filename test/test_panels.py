@@ -10,7 +10,8 @@ from conftest import needs_device
 from golden_plans import TARGETS
 from machine_code import assembly
 from matmul_sweep import SIZES, check
-from test_packed import flat_kernel, rng, tensor
+from support.packed import flat_kernel, rng, tensor
+from support.panels import AVX2, AVX512, planned, product
 
 from minigrad import Tensor, config
 from minigrad.codegen.ir.interpret import interpret_function
@@ -23,7 +24,6 @@ from minigrad.codegen.kernel_text import parse_kernel
 from minigrad.codegen.panels import in_order
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.steps import Plan, Split
-from minigrad.codegen.plan.text import parse_plan
 from minigrad.codegen.render.llvm import render_llvm
 from minigrad.codegen.stages import stages_of
 from minigrad.codegen.strategies import panels as module
@@ -32,7 +32,6 @@ from minigrad.codegen.transforms.unroll import unroll
 from minigrad.target import Target
 
 CPUS = {name: replace(TARGETS[name], l2=1 << 14) for name in ("avx2", "avx512", "half", "neon", "pocl")}
-AVX512, AVX2 = TARGETS["avx512"], TARGETS["avx2"]
 
 
 @pytest.fixture
@@ -44,17 +43,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     monkeypatch.setattr(module, "UNIT_WORK", 1)
     yield monkeypatch
     plan.cache_clear()
-
-
-def planned(kernel: Kernel, target: Target) -> Plan:
-    made = plan(kernel.nests[0], target)
-    assert isinstance(made, Plan), made
-    assert parse_plan(str(made)) == made
-    return made
-
-
-def product(m: int, n: int, k: int, target: Target = AVX512) -> Kernel:
-    return flat_kernel(tensor(m, k) @ tensor(k, n), target)
 
 
 def loops(kernel: Kernel, target: Target) -> Function:

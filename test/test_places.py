@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import devices, needs_torch
-from test_resampling import check, normal
+from support.places import X, both, i
+from support.resampling import normal
 
 from minigrad import Tensor, config, jit, nn
 from minigrad.errors import DTypeError, MinigradError, ShapeError
@@ -19,7 +20,6 @@ try:
 except ImportError:
     torch = None
 
-X, Y = normal(4, 5), normal(4, 5, seed=1)
 INDEX = np.array([2, 0, 2])
 PLACES = np.array([[0, 2, 1, 1, 3], [2, 2, 0, 1, 3]])
 SAME: list[Callable[[Any, Any], Any]] = [
@@ -92,11 +92,6 @@ OTHER: list[tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = [
 ]
 
 
-def i(like: Any, array: np.ndarray) -> Any:
-    """An index or a mask of the kind of `like`."""
-    return Tensor(array) if isinstance(like, Tensor) else torch.tensor(array)
-
-
 @needs_torch
 @pytest.mark.parametrize("run", SAME)
 def test_as_torch(run: Callable[[Any, Any], Any]) -> None:
@@ -109,11 +104,6 @@ def test_as_torch(run: Callable[[Any, Any], Any]) -> None:
 def test_functions_of_torch(ours: Callable[[Any, Any], Any], theirs: Callable[[Any, Any], Any]) -> None:
     with config(device="NUMPY"):
         both(ours, theirs)
-
-
-def both(ours: Callable[[Any, Any], Any], theirs: Callable[[Any, Any], Any]) -> None:
-    """Both arguments take part, so that each has a gradient."""
-    check(lambda x, y: ours(x, y) + (x * y).sum() * 0, lambda x, y: theirs(x, y) + (x * y).sum() * 0, X, Y)
 
 
 @pytest.mark.parametrize("device", devices())

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 from golden_plans import TARGETS
-from test_packed import flat_kernel, tensor
-from test_panels import AVX512, planned, product
+from support.packed import flat_kernel, tensor
+from support.panels import AVX512, planned, product
 
 from minigrad import Tensor
 from minigrad.codegen.cost.caches import LINE

@@ -3,7 +3,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from test_plan_stage import equals, product
+from plan_reading import equals
+from support.plan_stage import product
 
 from minigrad.codegen.cost.plans import Estimate, estimate
 from minigrad.codegen.kernel import Kernel, Nest

@@ -4,7 +4,7 @@
 from typing import Any
 
 import pytest
-from test_plan_stage import equals
+from plan_reading import equals
 
 from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.kernel_text import parse_kernel

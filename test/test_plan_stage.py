@@ -3,11 +3,8 @@
 # mypy: disable-error-code="arg-type"
 import pytest
 from plan_reading import equals
+from support.plan_stage import product
 
-from minigrad.codegen.kernel import Kernel
-from minigrad.codegen.kernel_text import parse_kernel
-from minigrad.codegen.lowering.collapse import collapse
-from minigrad.codegen.lowering.flatten import flatten
 from minigrad.errors import PlanError
 
 SPLITS = """plan
@@ -32,13 +29,6 @@ PLANS = {
     "no blocks of the sum": PANELS.replace("  split r0 -> kb kk by 8, short\n", "").replace("kk", "r0").replace(
         "un kb j", "un j").replace("at kb", "at un"),
 }
-
-
-def product(m: int, n: int, k: int, b: str = "r0, i1", value: str = "p0[i0, r0] * p1[{}]") -> Kernel:
-    shape = {"r0, i1": f"{k}, {n}", "i1, r0": f"{n}, {k}"}[b]
-    return collapse(flatten(parse_kernel(
-        f"kernel sum_mul(out o0: f32[{m}, {n}], p0: f32[{m}, {k}], p1: f32[{shape}], p2: f32[{k}])\n"
-        f"  for i0<{m}, i1<{n}:\n    t0 = sum(r0<{k}: {value.format(b)})\n    o0[i0, i1] = t0 + 1.0\n")))
 
 
 @pytest.mark.parametrize("sizes", [(16, 32, 8), (32, 64, 16), (19, 37, 21), (33, 70, 11), (5, 17, 3)], ids=str)

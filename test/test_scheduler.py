@@ -6,6 +6,7 @@ from operator import length_hint
 
 import numpy as np
 import pytest
+from support.scheduler import ready
 
 from minigrad import Tensor, nn
 from minigrad.codegen.lowering.split import divisions_left, split_divisions, split_phases
@@ -27,12 +28,6 @@ from minigrad.scheduler.schedule import NODES_PER_KERNEL, Schedule, Scheduling, 
 def on_cpu():
     with config(device="CPU"):
         yield
-
-
-def ready(*shape: int, seed: int = 0, **options) -> Tensor:
-    """Random numbers that are in memory."""
-    numbers = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-    return Tensor(numbers, **options).realize()
 
 
 def launches(*tensors: Tensor) -> int:

@@ -7,15 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from plan_reading import copies
+from support.stream import computes, last_kernel, panels, rng, streamed, tensor
 
 from minigrad import Tensor, config
 from minigrad.codegen.ir.interpret import interpret_function
 from minigrad.codegen.ir.nodes import Alloc
-from minigrad.codegen.ir.text import parse_function, print_function
-from minigrad.codegen.ir.verify import verify_function
+from minigrad.codegen.ir.text import print_function
 from minigrad.codegen.ir.walk import statements
-from minigrad.codegen.kernel import Define, Kernel
-from minigrad.codegen.kernel_interpret import interpret_kernel
+from minigrad.codegen.kernel import Define
 from minigrad.codegen.lowering.collapse import collapse
 from minigrad.codegen.lowering.flatten import flatten
 from minigrad.codegen.lowering.scales import is_exact_in_integers, scaled_terms
@@ -23,7 +22,6 @@ from minigrad.codegen.lowering.split import split_divisions
 from minigrad.codegen.render.llvm import render_llvm
 from minigrad.codegen.render.llvm_dots import dot_of
 from minigrad.codegen.render.llvm_tables import table_of
-from minigrad.codegen.stages import Stage, stages_of
 from minigrad.codegen.strategies.plan import Plan, parse_plan
 from minigrad.codegen.strategies.stream import recognise_stream
 from minigrad.codegen.transforms.unroll import unroll
@@ -31,8 +29,6 @@ from minigrad.codegen.value_interval import interval
 from minigrad.dtype import float32, float64, int32, uint8, uint32
 from minigrad.expr import Var
 from minigrad.ops.scalars import dot_bytes
-from minigrad.scheduler.graph import build_graph
-from minigrad.scheduler.schedule import schedule
 from minigrad.state import QuantizedTensor
 from minigrad.target import Target
 from minigrad.value import Value, binary, cast, const, free_variables, load, local, rebuild, unary
@@ -42,8 +38,6 @@ AVX2 = Target("avx2", "llvm", "x86-64-v3", 32, 16, 2, features=frozenset({"sse",
 LONG = replace(AVX512, name="long streams", host="znver4")
 NEON = Target("neon", "llvm", "generic", 16, 32, 4)
 
-rng = np.random.default_rng(5)
-
 
 @pytest.fixture(autouse=True)
 def same_numbers_in_any_order() -> None:
@@ -51,17 +45,8 @@ def same_numbers_in_any_order() -> None:
     rng = np.random.default_rng(5)
 
 
-def tensor(*shape: int) -> Tensor:
-    return Tensor(rng.standard_normal(shape).astype(np.float32), device="CPU")
-
-
 def quantized(kind: str, rows: int, columns: int) -> QuantizedTensor:
     return QuantizedTensor.quantize(rng.standard_normal((rows, columns)).astype(np.float32), kind, device="CPU")
-
-
-def panels(rows: int, columns: int, lanes: int = 16) -> Tensor:
-    """A matrix [rows, columns] that lies in memory with `lanes` rows interleaved."""
-    return tensor(rows // lanes, columns, lanes).permute(0, 2, 1).reshape(rows, columns)
 
 
 def two(kind: str, rows: int, integers: bool = False, outputs: int = 96) -> Tensor:
@@ -88,35 +73,6 @@ CASES: dict[str, Callable[[], Tensor]] = {
     "Q4_1 in integers": lambda: quantized("Q4_1", 192, 96).linear(tensor(1, 96), quantize_activations=True),
     "Q4_1, rows": lambda: quantized("Q4_1", 64, 64).linear(tensor(2, 64), tensor(64)),
 }
-
-
-def last_kernel(result: Tensor, target: Target) -> Kernel:
-    return schedule(build_graph([result._node]), frozenset(), target).steps[-1].kernel
-
-
-def streamed(kernel: Kernel, target: Target) -> Stage:
-    stage, = stages_of(kernel, target).stages
-    assert isinstance(stage.plan, Plan) and stage.plan.strategy == "stream", stage.plan
-    return stage
-
-
-def computes(stage: Stage, kernel: Kernel, scalar: float, cancels: bool = False) -> None:
-    """The loops of the only stage compute what the kernel says, and their text parses back. `cancels`: sums of
-    products with random bytes, up to 10^7, some of which come out near 0: float32 rounds those by the largest."""
-    flat = collapse(flatten(split_divisions(kernel)))
-    arrays = {}
-    for p in flat.params:
-        words = rng.integers(0, 1 << 31, p.shape) if p.dtype.is_int else rng.standard_normal(p.shape)
-        arrays[p.name] = words.astype(p.dtype.np) if p.mode == "in" else np.zeros(p.shape, p.dtype.np)
-    expected = {name: a.copy() for name, a in arrays.items()}
-    scalars = {s.name: scalar for s in flat.scalars}
-    interpret_kernel(flat, expected, scalars)
-    verify_function(stage.function)
-    assert parse_function(print_function(stage.function)) == stage.function
-    dims = {d.name: value for d, value in zip(stage.function.dims, stage.dims, strict=True)}
-    interpret_function(unroll(stage.function), arrays, scalars, dims)
-    np.testing.assert_allclose(arrays["o0"], expected["o0"], rtol=1e-4,
-                               atol=2e-7 * np.abs(expected["o0"]).max() if cancels else 1e-3)
 
 
 @pytest.mark.parametrize("target", [AVX512, LONG, AVX2, NEON], ids=lambda t: t.name)

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conftest import needs_device
-from test_groups import GPU, REDUCTIONS
-from test_packed import arguments, equal_the_kernel, flat_kernel, tensor
+from support.groups import GPU, REDUCTIONS
+from support.packed import arguments, equal_the_kernel, flat_kernel, tensor
 
 from minigrad import Tensor, config
 from minigrad.codegen.ir.interpret import interpret_function

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from golden_plans import TARGETS
 from plan_reading import lanes
-from test_packed import AVX2, AVX512, flat_kernel, parts_equal_the_kernel, tensor
+from support.packed import AVX2, AVX512, flat_kernel, parts_equal_the_kernel, tensor
 
 from minigrad import Tensor
 from minigrad.codegen.kernel import Kernel, Param

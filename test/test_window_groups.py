@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_groups import GPU
-from test_packed import equal_the_kernel, flat_kernel, parts_equal_the_kernel, tensor
-from test_window import CASES, FOR_ALL, depthwise
+from support.groups import GPU
+from support.packed import equal_the_kernel, flat_kernel, parts_equal_the_kernel, tensor
+from support.window import CASES, FOR_ALL, depthwise
 
 import minigrad
 from minigrad import Tensor

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.packed import flat_kernel
 from test_bfloat16 import AMX
-from test_packed import flat_kernel
 
 from minigrad import Tensor
 from minigrad.codegen.ir.text import parse_function
