@@ -62,7 +62,7 @@ class _Buffer:
 
 
 class Shared:
-    """Which work-item stored and which loaded each element since the last barrier: -1 none, -2 several."""
+    """The work-item that stored and the one that loaded each element since the last barrier: -1 none, -2 several."""
 
     def __init__(self, size: int):
         self.storer, self.loader = np.full(size, -1, np.int32), np.full(size, -1, np.int32)
@@ -74,7 +74,8 @@ class Shared:
         return bool(np.any(foreign[0] | foreign[1]) or np.any(self.storer[at] != item))
 
     def loaded(self, at: Array, outside: Array) -> Array:
-        """Notes the loads of all work-items, but for those `outside` the buffer; where another one stores."""
+        """Notes the loads of all work-items, but for those `outside` the buffer; returns a mask of those where another
+        one stores."""
         item = np.arange(at.size, dtype=np.int32)
         inside = ~np.broadcast_to(outside, at.shape)
         if not self.loader.size:
@@ -165,7 +166,7 @@ class _Run:
         self.variables.pop(s.var, None)
 
     def _forget(self) -> None:
-        """At a barrier: what work-items touched before it is no race any more."""
+        """Forgets, at a barrier, what work-items touched before it: later accesses do not race with it."""
         for b in self.buffers.values():
             b.shared = Shared(b.size) if self.items and not b.lanes and b.mode != "in" else None
 
@@ -224,7 +225,7 @@ class _Run:
         run.block(meaning.body)
 
     def _claim(self, buffer: _Buffer, at: Any, stored: Array, offset: Index) -> None:
-        """Before a store of this iteration: another one may have stored the same there, and nothing else."""
+        """Checks a store of this iteration: another iteration may have stored the same value there, and no other."""
         if buffer.owner is not None and self.iteration is not None:
             owner = buffer.owner[at]
             foreign = (owner != -1) & (owner != self.iteration)

@@ -51,8 +51,8 @@ from minigrad.value import Value
 
 @record
 class BufferParam:
-    """A buffer argument of `size` elements; mode 'in', 'out' or 'inout'. They are those from element
-    `start`, a dim, on of what is passed: offsets count from there."""
+    """A buffer argument of `size` elements; mode 'in', 'out' or 'inout'. They are those from element `start`, a dim, on
+    of the buffer that is passed: offsets count from there."""
 
     name: str
     dtype: DType
@@ -80,8 +80,8 @@ class Loop:
 
 @record
 class Alloc:
-    """`size` elements, scope 'register' (SSA after unrolling), 'scratch' (private memory of a worker) or 'local'
-    (shared by the work-items of a group)."""
+    """Memory of `size` elements, scope 'register' (SSA after unrolling), 'scratch' (private memory of a worker) or
+    'local' (shared by the work-items of a work-group)."""
 
     name: str
     dtype: DType
@@ -126,7 +126,7 @@ class Call:
 
 @record
 class Barrier:
-    """Device-wide between stages is not a statement; this one joins the work-items of one group."""
+    """Joins the work-items of one work-group. (A device-wide barrier is between stages, and no statement.)"""
 
 
 @record
@@ -156,14 +156,14 @@ class Function:
     _hash: int | None = field(default=None, init=False, compare=False, repr=False)
 
     def __hash__(self) -> int:
-        """Kept: the caches of programs ask again and again."""
+        """The hash, computed once: the caches of programs ask again and again."""
         if self._hash is None:
             object.__setattr__(self, "_hash", hash((self.name, self.buffers, self.scalars, self.dims, self.body)))
         return present(self._hash, "[Function] expected a hash")
 
 
 def extent_of(function: Function) -> Index:
-    """Iterations of the parallel or group loop, 1 if there is none."""
+    """The number of iterations of the parallel or group loop, 1 if there is none."""
     for s in function.body:
         if isinstance(s, Loop) and s.kind in ("parallel", "group"):
             return s.stop
@@ -171,7 +171,7 @@ def extent_of(function: Function) -> Index:
 
 
 def group_size(function: Function) -> int:
-    """Work-items of a group; 0 for a function without groups."""
+    """The number of work-items of a work-group; 0 for a function without work-groups."""
     for s in function.body:
         if isinstance(s, Loop) and s.kind == "group":
             return max((int(i.stop) for i in s.body if isinstance(i, Loop) and i.kind == "item"), default=1)

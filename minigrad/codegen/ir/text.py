@@ -223,5 +223,5 @@ def _parse_call(line: Line) -> Call:
 
 @lru_cache(maxsize=1024)
 def meaning_of(kernel: Microkernel) -> Function:
-    """What a microkernel computes. Raises FormatError for a meaning that does not parse."""
+    """The function that a microkernel computes. Raises FormatError for a meaning that does not parse."""
     return parse_function(kernel.meaning)

@@ -47,8 +47,8 @@ class _Memory:
 
 @dataclass(slots=True)
 class _Scope:
-    """What a statement may use. `lane` is the variable of the enclosing vector or item loop; `items`: of an item loop,
-    `group`: directly in the body of a group loop."""
+    """The names that a statement may use. `lane` is the variable of the enclosing vector or item loop; `items` is True
+    for an item loop, `group` directly in the body of a group loop."""
 
     where: str
     unrolled: bool
@@ -234,14 +234,14 @@ def _check_value(where: str, root: Value, scope: _Scope) -> None:
 
 
 def _varies(e: Index, scope: _Scope) -> bool:
-    """Whether an index depends on the lane."""
+    """True where an index depends on the lane."""
     if scope.lane is None or isinstance(e, int):
         return False
     return scope.lane in variables(e) or any(_varying(v, scope) for v in values_inside((e,)))
 
 
 def _varying(root: Value, scope: _Scope) -> bool:
-    """Whether a value depends on the lane."""
+    """True where a value depends on the lane."""
     if scope.lane is None:
         return False
     varying: dict[Value, bool] = {}
