@@ -1,4 +1,4 @@
-"""What both renderers share: `Emitter` walks the statements of a loop IR function.
+"""The common part of both renderers: `Emitter` walks the statements of a loop IR function.
 
 A renderer supplies the texts of instructions and control structures (the abstract methods in `place.py`); where they go
 is decided there, values are in `values.py`, index arithmetic is in `index.py`. Read `place.py` first.

@@ -1,8 +1,8 @@
 """Copies of the bodies of unrolled loops, without copies of their statements.
 
 The variable of an unrolled loop is a number while its body is emitted once more: `copy` has the numbers. An index that
-is linear in such variables is split once, into what all copies have in common and a constant; a value that depends on
-some of them is remembered by their numbers, so that copies share what differs in others alone.
+is linear in such variables is split once, into a part that all copies have in common and a constant; a value that
+depends on some of them is remembered by their numbers, so that copies share values that depend on others alone.
 
     for u in 0..4 unroll:                       u = 0: b[16*k], then b[16*k+48], ...: one pointer and four constants
       for v in 0..3 unroll:                     a[k+v]: loaded three times, when u is 0
@@ -25,12 +25,12 @@ Maker = Callable[[Value, "Ref | None", "list[Ref]"], Ref]
 
 
 class Step:
-    """What is known of a Value before it is emitted.
+    """The facts of a Value that are known before it is emitted.
 
-    `parts`: the Steps of what it is made of, the last one first; `make` emits it, given them; `inside`: the guarded one
-    among them; `loads`: whether masks matter; `by_copy`: the variables of unrolled loops that it depends on; `spelled`:
-    whether one of them is an operand; `lasts`: it reads nothing that may be written, and no locals; `ref`: a constant,
-    once it is emitted.
+    `parts`: the Steps of its operands, the last one first; `make` emits it, given them; `inside`: the guarded one among
+    them; `loads`: True where masks matter; `by_copy`: the variables of unrolled loops that it depends on; `spelled`:
+    True where one of them is an operand; `lasts`: it reads nothing that may be written, and no locals; `ref`: a
+    constant, once it is emitted.
     """
 
     __slots__ = ("value", "op", "parts", "make", "inside", "loads", "by_copy", "spelled", "lasts", "ref")
@@ -45,7 +45,7 @@ class Step:
 
 class Form:
     """An index as `rest` + the sum of step * variable over `steps`; `rest` depends on the variables `others` of copies,
-    and `known` has what it is by their numbers."""
+    and `known` has it by their numbers."""
 
     __slots__ = ("rest", "steps", "others", "known")
 
@@ -55,10 +55,10 @@ class Form:
 
 
 class CopyEmitter(Placer):
-    """`copy`: the numbers of the variables of unrolled loops around the present statement, and what stands for the
-    variables of other loops whose bounds depend on them.
+    """`copy` has the numbers of the variables of unrolled loops around the present statement, and the variables that
+    stand for those of other loops whose bounds depend on them.
 
-    `copied`: all such variables of the function; `steps`: what is known of Values, in loops over as many lanes.
+    `copied` has all such variables of the function; `steps` the facts known of Values, in loops over as many lanes.
     """
 
     def __init__(self, function: Function):
@@ -96,12 +96,12 @@ class CopyEmitter(Placer):
         return rest + constant if constant else rest
 
     def form_of(self, e: Expr) -> Form:
-        """How an index depends on the variables of copies."""
+        """The index as a part that copies share and steps by the variables of copies."""
         rest, steps = split(e, self.copied)
         return Form(rest, steps, tuple(variables(rest) & self.copied))
 
     def numbers(self, s: Loop) -> range:
-        """What the variable of an unrolled loop is, copy by copy."""
+        """The numbers that the variable of an unrolled loop takes, copy by copy."""
         start, stop = self.at(s.start), self.at(s.stop)
         if not (isinstance(start, int) and isinstance(stop, int)):
             raise InternalError(f"[render] {self.function.name}: expected constant bounds of {s.var.name}, "
@@ -157,13 +157,13 @@ class CopyEmitter(Placer):
     # ---- values ----
 
     def set_width(self, width: int, real_width: int) -> None:
-        """What follows is for so many lanes (see `Placer`); Steps may differ by that."""
+        """Sets the number of lanes for what follows (see `Placer`), on which Steps may depend."""
         self.width, self.real_width = width, real_width
         self.steps = self.learned.setdefault((width, real_width), {})
 
     @abstractmethod
     def parts_of(self, v: Value) -> tuple[tuple[Value, ...], Maker]:
-        """What a value is made of, and how, given that."""
+        """The operands of a value, and a function that emits it, given those."""
 
     def learn(self, root: Value) -> Step:
         """The Step of a value."""
@@ -189,7 +189,8 @@ class CopyEmitter(Placer):
         return steps[root]
 
     def complete(self, step: Step, inner: Sequence[Step]) -> None:
-        """What a Step has from its parts, from operands that are none, and from the values inside its indices."""
+        """Fills in the facts of a Step that follow from its parts, from operands that are none, and from the values
+        inside its indices."""
         v, op = step.value, step.op
         on: Collection[Var] = ()
         if op == "local":
@@ -212,8 +213,8 @@ class CopyEmitter(Placer):
             step.by_copy = tuple(on)
 
     def kept(self, step: Step, mask: Ref | None) -> tuple[dict[Any, Any], Any]:
-        """Where a value is remembered, and under which key: what differs in every copy is forgotten with its
-        statement."""
+        """The table that a value is remembered in, and its key there: values that differ in every copy are forgotten
+        with their statement."""
         on, copy = step.by_copy, self.copy
         table = self.memo if step.lasts else self.brief
         if on:

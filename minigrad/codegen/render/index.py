@@ -133,7 +133,7 @@ class IndexEmitter(CopyEmitter):
         return self.integer("add", q, self.constant(-shift, INDEX)) if op == "div" else q
 
     def varies(self, a: Atom) -> bool:
-        """Whether an atom differs from lane to lane."""
+        """True where an atom differs from lane to lane."""
         if self.lane is None or not value_atoms(a):
             return self.lane in variables(a)
         if isinstance(a, ValueIndex):
@@ -189,7 +189,7 @@ class IndexEmitter(CopyEmitter):
     # ---- offsets ----
 
     def in_bounds(self, memory: Memory, offset: Index) -> bool:
-        """Whether every offset that the variables' bounds allow is inside the buffer."""
+        """True where every offset that the variables' bounds allow is inside the buffer."""
         if isinstance(memory.size, int):
             lo, hi = self.range_of(offset)
             return 0 <= lo and hi < memory.size
@@ -205,8 +205,8 @@ class IndexEmitter(CopyEmitter):
         return room >= constant
 
     def could_move(self, offset: Index) -> bool:
-        """Whether a load of what is only read, without a mask, would leave a branch if it is in bounds: its address is
-        known outside."""
+        """True where a load from a buffer that is never written, without a mask, would leave a branch if it is in
+        bounds: its address is known outside."""
         floor = self.safe_floor()
         return floor > 0 and \
             all([v not in self.variables or self.variables[v].level < floor for v in variables(offset)])

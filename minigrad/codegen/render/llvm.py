@@ -27,17 +27,17 @@ from minigrad.program import Link, Program
 from minigrad.target import Target
 
 WORK = "i64 %begin.", "i64 %end.", "ptr %scratch."
-"""The parameters that say what to do of a program, and its memory."""
+"""The parameters of a program that give its iterations and its memory."""
 
 LEAST_TILE = 8
-"""Sums in registers whose rows have pointers of their own."""
+"""The fewest sums in registers whose rows have pointers of their own."""
 
 QUICK = "; quick"
 """The first line of a source that LLVM's instruction combining, strength reduction and second scheduling gain nothing
 for: register tiles with 32 vector registers, of rows and columns and summed up in one loop, or with sizes that are
-arguments. They have a few multiplications beside many multiply-adds. (A third less time in LLVM; 107 products within
-0.2% on average, and sixteen with constant sizes within 0.1%. Without the last two softmax would lose 20%, convolutions
-whose sums go through loops over taps 10%, and bytes times a matrix of 4 bits 9%.)"""
+arguments. They have only some multiplications beside many multiply-adds. (A third less time in LLVM; 107 products
+within 0.2% on average, and sixteen with constant sizes within 0.1%. Without the last two softmax would lose 20%,
+convolutions whose sums go through loops over taps 10%, and bytes times a matrix of 4 bits 9%.)"""
 
 
 def render_llvm(function: Function, target: Target) -> Program:
@@ -53,7 +53,7 @@ def render_llvm(function: Function, target: Target) -> Program:
 
 @lru_cache(maxsize=1024)
 def link_of(kernel: Microkernel, target: Target) -> Link:
-    """What a call of a microkernel is linked with: its implementation where it fits, else its meaning, compiled."""
+    """The Link of a microkernel for its calls: its implementation where that fits, else its meaning, compiled."""
     if kernel.implementation is not None and kernel.fits(target):
         return Link(symbol_of(kernel.name, kernel.implementation), kernel.name, kernel.implementation, kernel.language)
     source = LlvmEmitter(meaning_of(kernel), target).render_callable(kernel.name)
@@ -61,7 +61,7 @@ def link_of(kernel: Microkernel, target: Target) -> Link:
 
 
 def has_rows_and_columns(body: tuple[Stmt, ...]) -> bool:
-    """Whether a loop sums up a tile of two variables."""
+    """True where a loop sums up a tile of two variables."""
     return any(type(s) is Store and len(variables(s.offset)) > 1 for s in statements(body))
 
 
@@ -114,12 +114,12 @@ class LlvmEmitter(LlvmRegisters):
 
     @property
     def is_quick(self) -> bool:
-        """What `QUICK` says."""
+        """True where the source may begin with `QUICK`."""
         simple = len(self.function.dims) > 0 or not self.odd_tile
         return self.had_tile and simple and self.target.registers > 16
 
     def head(self) -> list[str]:
-        """What stands before the functions."""
+        """The lines before the functions."""
         f = self.function
         lines = [f"; func {f.name}"]
         if self.zeros:
@@ -158,8 +158,9 @@ class LlvmEmitter(LlvmRegisters):
     # ---- control ----
 
     def vector_body(self, s: Loop) -> None:
-        """A big register tile starts with all vector registers free: LLVM would else keep constants of loops before it
-        in registers across it, and accumulators on the stack. The empty instruction makes it put them away."""
+        """Emits a vector loop. A big register tile starts with all vector registers free: LLVM would else keep
+        constants of loops before it in registers across it, and accumulators on the stack. An empty instruction makes
+        it put them away."""
         tile = self.slots_of(s.body)
         if self.is_big(tile):
             clobbered = ",".join(f"~{{xmm{i}}}" for i in range(self.target.registers))
@@ -170,11 +171,12 @@ class LlvmEmitter(LlvmRegisters):
         self.least_level = 0
 
     def load_floor(self, memory: Memory, proven: bool) -> int:
-        """What a big tile loads, it loads itself: before it there are no registers to keep it in."""
+        """The outermost level for a load. A big tile loads its own operands: before it there are no registers to keep
+        them in."""
         return max(super().load_floor(memory, proven), self.least_level)
 
     def slots_of(self, body: tuple[Stmt, ...]) -> int:
-        """Elements of the register buffers of a block."""
+        """The number of elements of the register buffers of a block."""
         slots = 0
         for s in body:
             if isinstance(s, Alloc) and s.scope == "register":

@@ -1,8 +1,8 @@
 """Loop IR to LLVM IR for GPUs, to see what compilers make of it: registers, local memory, the machine's text.
 
-The kernel takes what the OpenCL kernel takes: (buffer, offset) pairs, scalars, dims, the extent. Pointers are generic;
-LLVM finds the address spaces again. Registers are allocas in private memory. What is read under a condition is read at
-offset 0 where that is false, as in OpenCL C.
+The kernel takes the arguments of the OpenCL kernel: (buffer, offset) each, scalars, dims, the extent. Pointers are
+generic; LLVM finds the address spaces again. Registers are allocas in private memory. A read under a condition is one
+at offset 0 where that is false, as in OpenCL C.
 """
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from minigrad.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a family of GPUs says it: calling convention, numbers of work-item and group, barrier, private memory."""
+    """The spelling of a family of GPUs: calling convention, numbers of work-item and work-group, barrier, private
+    memory."""
 
     triple: str
     convention: str
@@ -132,7 +133,7 @@ class GpuLlvmEmitter(LlvmEmitter):
     # ---- control ----
 
     def identity(self, intrinsic: str) -> Ref:
-        """The number of the work-item in its group, or of the group."""
+        """The number of the work-item in its work-group, or of the work-group."""
         text = self.pure(f"call i32 @{intrinsic}()", int32, 1, (), "id")
         return self.pure(f"zext i32 {text.text} to i64", INDEX, 1, (text,), "id")
 

@@ -38,11 +38,11 @@ class LlvmInstructions(LlvmValues):
 
     @property
     def is_wide(self) -> bool:
-        """Whether this is inside a loop over sixteen lanes that AVX-512 has instructions for."""
+        """True inside a loop over sixteen lanes that AVX-512 has instructions for."""
         return self.width == 16 and "avx512f" in self.target.features
 
     def in_lanes(self, instruction: Callable[..., Ref], args: Sequence[Ref]) -> Ref:
-        """Of all lanes of the loop; one value where each of `args` is the same in all."""
+        """The result of an instruction in all lanes of the loop; one value where each of `args` is the same in all."""
         vector = instruction(*[self.spread(x, self.width) for x in args])
         if any(x.lanes > 1 for x in args):
             return vector
@@ -63,8 +63,8 @@ class LlvmInstructions(LlvmValues):
         return self.pure(text, float32, 16, (x,))
 
     def dot(self, w: Ref, x: Ref, before: Ref | None = None) -> Ref:
-        """In each lane the sum of the products of the unsigned bytes of `w` and the signed bytes of `x`, and of what
-        there was `before`."""
+        """In each lane the sum of the products of the unsigned bytes of `w` and the signed bytes of `x`, plus `before`
+        if there is one."""
         sums, kind = type_of(w), f"<{4 * w.lanes} x i8>"
         words = [self.pure(f"bitcast {typed(r)} to {kind}", r.dtype, r.lanes, (r,), "bytes") for r in (w, x)]
         before = before or self.every(0, int32, w.lanes)

@@ -13,11 +13,11 @@ from minigrad.target import Target
 from minigrad.value import value_atoms
 
 MAX_PARTS = 4
-"""Whole vectors that a load of scattered lanes is put together from."""
+"""The most whole vectors that a load of scattered lanes is put together from."""
 
 
 MAX_STORE_STEP = 4
-"""Elements so far apart are still stored as parts of whole vectors."""
+"""The most elements between lanes that are still stored as parts of whole vectors."""
 
 
 def stores_masked(dtype: DType, target: Target) -> bool:

@@ -14,10 +14,12 @@ POISON = "poison"
 
 
 class LlvmRegisters(LlvmSquares):
-    """What slots hold is kept with the scope (`Scope.held`); one that holds nothing yet is poison, which nobody uses.
+    """The values of slots are kept with the scope (`Scope.held`); one that holds nothing yet is poison, which nobody
+    uses.
 
-    In a scope a value counts as defined there, wherever it comes from: what is computed of it stays beside it, else
-    whatever a loop does with registers that it does not change would be done before it, and take registers there.
+    In a scope a value counts as defined there, wherever it comes from: values computed from it stay beside it. Else
+    everything that a loop computes from registers that it does not change would be computed before it, and take
+    registers there.
     """
 
     def read_slot(self, memory: Memory, slot: int) -> Ref:
@@ -41,7 +43,7 @@ class LlvmRegisters(LlvmSquares):
             self.epoch += 1
 
     def is_big(self, tile: int) -> bool:
-        """Whether so many sums take most of the vector registers."""
+        """True where so many sums take most of the vector registers."""
         return 2 * tile > self.target.registers and "sse" in self.target.features
 
     # ---- between blocks ----
@@ -69,7 +71,7 @@ class LlvmRegisters(LlvmSquares):
                 for slot, x in state.carried]
 
     def after_loop(self, state: OpenLoop, inner: Scope, before: str) -> None:
-        """What the slots hold after a loop: as after its last iteration, or as `before`, where it may not run."""
+        """Sets the values of slots after a loop: as after its last iteration, or as `before`, where it may not run."""
         held = self.scope.held
         for slot, x in state.carried:
             last = inner.held[slot]
@@ -79,7 +81,7 @@ class LlvmRegisters(LlvmSquares):
                 self.join(slot, last, inner.label, held.get(slot), before)
 
     def after_branch(self, then: Scope, otherwise: Scope | None, before: str) -> None:
-        """What the slots hold after a branch."""
+        """Sets the values of slots after a branch."""
         held = self.scope.held
         no, label = (held, before) if otherwise is None else (otherwise.held, otherwise.label)
         for slot in {**then.held, **no}:

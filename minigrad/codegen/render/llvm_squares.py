@@ -1,4 +1,7 @@
-"""Columns of squares in LLVM IR: what lanes read far apart, loaded row by row and transposed in registers."""
+"""In-register transposes in LLVM IR: lanes that read far apart are loaded row by row and transposed in registers.
+
+A square has as many rows as a vector has lanes, and a lane per row; a column of it is what the lanes read.
+"""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,18 +19,19 @@ from minigrad.target import Target
 from minigrad.value import value_atoms, values_inside
 
 NEAR = 4
-"""Columns of a square that a load of each row has, where few are wanted."""
+"""Columns of a square that a load of each row has, where the loop reads no more of them."""
 
 Corner = tuple[str, Index]
-"""The buffer of a square, and where it begins there."""
+"""The buffer of a square, and the index of its first element there."""
 
 
 class LlvmSquares(LlvmMemory):
     """`vectors`: the present vector loop; `sums_up`: it has accumulators; `inside`: the block around what is emitted,
     of which all statements run.
 
-    `squares`: which columns of squares the vector loop reads. `whole`: of which squares the block reads all columns,
-    each under the same conditions; `parts`: of which it reads `NEAR` columns. They are found once somebody asks.
+    `squares`: the columns of squares that the vector loop reads. `whole`: the squares of which the block reads all
+    columns, each under the same conditions; `parts`: those of which it reads `NEAR` columns. They are found when they
+    are first needed.
     """
 
     def __init__(self, function: Function, target: Target):
@@ -48,8 +52,8 @@ class LlvmSquares(LlvmMemory):
     def load_square(self, memory: Memory, start: Index, stride: Index, mask: Ref | None, floor: int) -> Ref | None:
         """A column of a square of rows `stride` apart, transposed in registers: its other columns share the work.
 
-        None where the loop wants few of them, or the square is not known to be inside the buffer; none beside
-        accumulators, whose registers a square would take.
+        None where the loop reads too small a part of them, or the square is not known to be inside the buffer; none
+        beside accumulators, whose registers a square would take.
         """
         width = self.width
         column = (start if isinstance(start, int) else start.const) % width
@@ -81,8 +85,8 @@ class LlvmSquares(LlvmMemory):
         return result
 
     def neighbours(self, place: Corner, column: int) -> list[int]:
-        """The columns that one load of each row has with this one, where the loop wants few columns of the square and
-        the processor has permutations of two vectors; else empty."""
+        """The columns that one load of each row has with this one, where the loop reads 2 to `NEAR` columns of the
+        square and the processor has permutations of two vectors; else empty."""
         columns = sorted(self.columns_of(place))
         if "avx512f" not in self.target.features or not 2 <= len(columns) <= NEAR:
             return []
@@ -97,8 +101,8 @@ class LlvmSquares(LlvmMemory):
 
     def load_few(self, memory: Memory, corner: Index, stride: Index, column: int, group: list[int], floor: int
                  ) -> Ref | None:
-        """A column of a square of which the loop wants few: `NEAR` elements of each row are a load, those of as many
-        rows a vector, and three permutations take a column from these."""
+        """A column of a square of which the loop reads 2 to `NEAR`, those of `group`: `NEAR` elements of each row are a
+        load, those of as many rows a vector, and three permutations take a column from these."""
         width = self.width
         if not group or width != NEAR * NEAR or memory.dtype.itemsize != 4:
             return None
@@ -125,8 +129,8 @@ class LlvmSquares(LlvmMemory):
         return made
 
     def row_pointers(self, memory: Memory, corner: Index, stride: Index) -> list[Ref]:
-        """Where each row of a square begins. Of a stride that is an argument, multiples up to `NEAR` are enough: more
-        of them than there are registers would be read from the stack in each iteration."""
+        """Pointers to the start of each row of a square. Of a stride that is an argument, multiples up to `NEAR` are
+        enough: more of them than there are registers would be read from the stack in each iteration."""
         if isinstance(stride, int):
             return [self.pointer(memory, corner + stride * i) for i in range(self.width)]
         kind, steps = memory_type(memory.dtype), [self.index(stride * i) for i in range(1, NEAR + 1)]
@@ -175,11 +179,11 @@ class LlvmSquares(LlvmMemory):
         return None
 
     def wanted(self, place: Corner) -> bool:
-        """Whether the vector loop reads a quarter of the columns or more."""
+        """True where the vector loop reads a quarter of the columns or more."""
         return 4 * len(self.columns_of(place)) >= self.width
 
     def columns_of(self, place: Corner) -> set[int]:
-        """Which columns of a square the vector loop reads."""
+        """The numbers of the columns of a square that the vector loop reads."""
         if self.squares is None:
             vectors = present(self.vectors, "[render] expected a vector loop around squares")
             self.squares = {}
@@ -188,7 +192,8 @@ class LlvmSquares(LlvmMemory):
         return self.squares.get(place, set())
 
     def read_whole(self, count: int) -> dict[Corner, list[Conditions]]:
-        """Where the block reads `count` columns beside each other under the same conditions, those of their rows."""
+        """The places where the block reads `count` columns beside each other under the same conditions, those of their
+        rows."""
         columns: dict[tuple[Corner, Conditions], set[int]] = {}
         for name, corner, at, conditions in self.columns(self.straight(self.inside)):
             place = name, corner + at // count * count
@@ -200,7 +205,7 @@ class LlvmSquares(LlvmMemory):
         return found
 
     def columns(self, body: Iterable[Stmt]) -> Iterator[tuple[str, Index, int, Conditions]]:
-        """Buffer, corner and number of each column that stores and others read, and under which conditions."""
+        """(buffer, corner, number, conditions) of each column that stores and other statements read."""
         for s in body:
             own = self.left(s.conditions) if type(s) is Store else ()
             if own is None:

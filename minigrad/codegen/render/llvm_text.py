@@ -1,4 +1,4 @@
-"""How types and values are spelled in LLVM IR."""
+"""The spelling of types and values in LLVM IR."""
 from __future__ import annotations
 
 import struct

@@ -40,9 +40,9 @@ _INTRINSICS = {"abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", 
 
 class LlvmValues(Emitter):
     """Values to instructions. `in_tile`: in a loop that sums up a register tile (`had_tile`: there was one, `odd_tile`:
-    one of several loops, or not of rows and columns); `counted` its variable, if that begins at 0, and `strides` what
-    is added up there in each iteration, by the sum so far.
-    `least_level`: the outermost that a load may move to. `positive`: arguments that may be divided by anywhere."""
+    one of several loops, or not of rows and columns); `counted` its variable, if that begins at 0, and `strides` the
+    number added there in each iteration, by the sum so far. `least_level`: the outermost that a load may move to.
+    `positive`: arguments that may be divided by anywhere."""
 
     def __init__(self, function: Function, target: Target):
         super().__init__(function)
@@ -110,7 +110,7 @@ class LlvmValues(Emitter):
         return self.in_first(self.pure(text, x.dtype, lanes, (one,), "all"))
 
     def in_first(self, x: Ref) -> Ref:
-        """A factor of a tile's products, of 32 bytes where there are 32 registers, in one of the first 16 of them:
+        """The factor of a tile's products, of 32 bytes where there are 32 registers, in one of the first 16 of them:
         instructions are a byte shorter then where sums are there too, and processors take more of them at a time."""
         if not self.in_tile or self.target.registers <= 16 or x.lanes * x.dtype.bits != 256 or (
                 "sse" not in self.target.features):  # 32 bytes are no register elsewhere
@@ -320,7 +320,7 @@ class LlvmValues(Emitter):
 
     @property
     def has_half(self) -> bool:
-        """Whether the processor converts float16; elsewhere LLVM would call a library."""
+        """True where the processor converts float16; elsewhere LLVM would call a library."""
         return "sse" not in self.target.features or "f16c" in self.target.features
 
     def widen(self, x: Ref) -> Ref:

@@ -1,11 +1,11 @@
 """Loop IR to OpenCL C 1.2.
 
-The parallel loop is the global id, a group loop the group's, an item loop the local id. Vector loops use the vector
-types where their width has one; other widths round up to the next and leave the last lanes alone, wider ones run 16
-lanes at a time. Index arithmetic is 32 bits wide where every offset provably fits. What is read under a condition is
-read at offset 0 where that is false, and then dropped: a driver may execute both sides. A bool is an int in registers
-(0 or 1; 0 or -1 in each lane of a vector) and a uchar in memory; float16 is a float in registers, bfloat16 its bits.
-Scratch memory is local memory of a group of one work-item; what does not fit there is private.
+The parallel loop is the global id, a group loop the work-group's, an item loop the local id. Vector loops use the
+vector types where their width has one; other widths round up to the next and leave the last lanes alone, wider ones run
+16 lanes at a time. Index arithmetic is 32 bits wide where every offset provably fits. A read under a condition is one
+at offset 0 where that is false, and its value is then dropped: a driver may execute both sides. A bool is an int in
+registers (0 or 1; 0 or -1 in each lane of a vector) and a uchar in memory; float16 is a float in registers, bfloat16
+its bits. Scratch memory is local memory of a work-group of one work-item; what does not fit there is private.
 """
 from __future__ import annotations
 
@@ -88,12 +88,12 @@ class OpenclEmitter(OpenclMemory):
 
     @property
     def group(self) -> int:
-        """Work-items of a group: what the function says, one where there is scratch memory."""
+        """The work-items of a work-group: as the function says, one where there is scratch memory."""
         return group_size(self.function) or (1 if self.scratch else 0)
 
     @property
     def alone(self) -> bool:
-        """Whether scratch memory is local memory of a group of one work-item."""
+        """True where scratch memory is local memory of a work-group of one work-item."""
         return self.group == 1 and self.scratch + self.shared <= self.target.local_memory
 
     def arrays(self) -> list[str]:

@@ -46,7 +46,7 @@ def uses_double(function: Function) -> bool:
 
 
 def reach(e: Index) -> int:
-    """How large any partial sum in the evaluation of `e` can get."""
+    """A bound on the magnitude of any partial sum in the evaluation of `e`."""
     if isinstance(e, int):
         return abs(e)
     total = abs(e.const)
@@ -59,7 +59,7 @@ def reach(e: Index) -> int:
 
 
 def fits_int(function: Function) -> bool:
-    """Whether all index arithmetic of a function stays within 31 bits."""
+    """True where all index arithmetic of a function stays within 31 bits."""
     limit = 2**30
     starts = {b.start for b in function.buffers}
     found: list[Index] = [*(b.size for b in function.buffers), *(d for d in function.dims if d not in starts)]

@@ -51,7 +51,7 @@ class OpenclMemory(OpenclValues):
         return self.load(Memory(name, uint16, memory.size, memory.place, pointer), self.at(offset), mask)
 
     def is_bits_in_memory(self, v: Value) -> bool:
-        """Whether a value is the bits of a float16 that a parameter holds."""
+        """True where a value is the bits of a float16 that a parameter holds."""
         if v.op != "bitcast" or v.dtype is not uint16 or v.args[0].op != "load" or v.args[0].dtype is not float16:
             return False
         return self.memory[v.args[0].attr[0]].place in ("in", "out", "inout")

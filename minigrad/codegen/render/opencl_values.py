@@ -1,4 +1,4 @@
-"""Values in OpenCL C: literals, lanes, indices, arithmetic, conversions. How types are held is said in `opencl.py`."""
+"""Values in OpenCL C: literals, lanes, indices, arithmetic, conversions. `opencl.py` says how types are held."""
 from __future__ import annotations
 
 import struct
@@ -29,9 +29,9 @@ ZEROS = {"zero_": "float zero_ = as_float((int)(extent >> 63))",
 
 
 class OpenclValues(Emitter):
-    """Values to expressions. `parts`: how many a vector loop is cut into; `exact`: a float16's value before it was
-    rounded; `zeros`: the names of unknown zeros that the text uses; `helpers`: those of `opencl_language.HELPERS`;
-    `functions`: texts of microkernels by name."""
+    """Values to expressions. `parts`: the number of parts that a vector loop is cut into; `exact`: a float16's value
+    before it was rounded; `zeros`: the names of unknown zeros that the text uses; `helpers`: those of
+    `opencl_language.HELPERS`; `functions`: texts of microkernels by name."""
 
     def __init__(self, function: Function, target: Target):
         super().__init__(function)
@@ -148,7 +148,7 @@ class OpenclValues(Emitter):
                          (x, entries))
 
     def table_of(self, v: Value) -> tuple[Value, tuple[float, ...]] | None:
-        """What `llvm_tables.table_of` finds, inside loops over sixteen lanes, where its entries are whole numbers in
+        """The result of `llvm_tables.table_of`, inside loops over sixteen lanes, where its entries are whole numbers in
         a row: the helper can then do without a table."""
         found = table_of(v) if v.dtype is float32 and self.real_width == 16 and not self.target.is_gpu else None
         if found is None or any(e - found[1][0] != i for i, e in enumerate(found[1])):

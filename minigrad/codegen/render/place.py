@@ -1,8 +1,9 @@
-"""Where instructions go: `Placer` numbers values and puts each into the outermost scope that it can live in.
+"""The placing of instructions: `Placer` numbers values and puts each into the outermost scope that it can live in.
 
 Every instruction passes through `Placer.pure`, which knows the scope (function, loop, branch) of each operand. It puts
 the instruction at the end of the deepest of those scopes, so that whatever does not depend on a loop leaves it, and
-returns the earlier result when the same text was emitted before. What a renderer has to supply is abstract here.
+returns the earlier result when the same text was emitted before. The methods that a renderer has to supply are abstract
+here.
 """
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class Ref:
     """An emitted value: its text, element type, lanes (1: a scalar), and the scope level that defines it (0: function).
 
     `zero_outside` is the mask outside which it is known to be zero (a masked load); `literal` a constant's number;
-    `wide` the same in every lane, once somebody asked.
+    `wide` the same value in every lane, from the first time that it is needed on.
     """
 
     zero_outside: Ref | None = None
@@ -38,8 +39,8 @@ class Ref:
 class Scope:
     """The lines of one block and the values defined in it. Loads may leave it for the enclosing one if `crossable`.
 
-    `entry` and `label` name its first and its present basic block, `held` says what the slots of register buffers are
-    at its end, for a renderer that has such.
+    `entry` and `label` name its first and its present basic block, `held` has the values of the slots of register
+    buffers at its end, for a renderer that has such.
     """
 
     __slots__ = ("lines", "known", "crossable", "entry", "label", "held")
@@ -54,10 +55,10 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """A loop whose body is being emitted: its name, its bounds, and the test whether it runs at all, if it may not.
+    """A loop whose body is being emitted: its name, its bounds, and the test that it runs at all, if it may not.
 
-    `carried`: the slots of register buffers that it stores to, and what each is when an iteration begins; `strides`:
-    sums that go along with it, and what each iteration adds.
+    `carried`: the slots of register buffers that it stores to, and the value of each when an iteration begins;
+    `strides`: sums that go along with it, and the number that each iteration adds.
     """
 
     name: str
@@ -83,7 +84,7 @@ class Memory:
 
 
 def argument_kinds(function: Function) -> tuple[str, ...]:
-    """What `Program.arguments` says: 'buffer:<bytes per element>', a scalar's type, 'i64' for a dim."""
+    """The kinds for `Program.arguments`: 'buffer:<bytes per element>', a scalar's type, 'i64' for a dim."""
     return (*(f"buffer:{b.dtype.itemsize}" for b in function.buffers), *(s.dtype.short for s in function.scalars),
             *("i64" for _ in function.dims))
 
@@ -93,9 +94,10 @@ class Placer(ABC):
 
     A renderer may do such a loop in parts: lanes from `first_lane` on, `real_width` of the `width` lanes of its types.
 
-    `memo` has what need not be worked out again in this scope, or in one inside it: values by (Step, mask), and facts
-    about sums of terms by (what fact, terms, ...), which copies of an address that differ in a constant share. `brief`
-    has what lasts for a statement only: values that read what may be written, or locals, or differ in every copy.
+    `memo` has results that need not be computed again in this scope, or in one inside it: values by (Step, mask), and
+    facts about sums of terms by (name of the fact, terms, ...), which copies of an address that differ in a constant
+    share. `brief` has values that last for a statement only: those that read memory that may be written, or locals, or
+    differ in every copy.
     """
 
     def __init__(self, function: Function):
@@ -232,7 +234,7 @@ class Placer(ABC):
 
     @abstractmethod
     def barrier(self) -> None:
-        """Joins the work-items of one group."""
+        """Joins the work-items of one work-group."""
 
     @abstractmethod
     def prefetch(self, memory: Memory, offset: Index, far: bool) -> None:

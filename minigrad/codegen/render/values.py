@@ -32,7 +32,7 @@ class ValueEmitter(HalfEmitter):
 
     @abstractmethod
     def load(self, memory: Memory, offset: Index, mask: Ref | None) -> Ref:
-        """What memory holds at an offset, in each lane where the mask is true."""
+        """The value of memory at an offset, in each lane where the mask is true."""
 
     def slot(self, memory: Memory, offset: Index) -> int:
         if type(offset) is int and 0 <= offset < len(memory.slots):
@@ -95,8 +95,8 @@ class ValueEmitter(HalfEmitter):
         return present(ref, "[render] expected a value")
 
     def at_once(self, v: Value, mask: Ref | None) -> Ref | None:
-        """A local, a load, or one operation on locals and register buffers: nothing is to be known or remembered of
-        it."""
+        """A local, a load, or one operation on locals and register buffers; None for other values. Nothing needs to be
+        known or remembered of these."""
         op = v.op
         if op == "local":
             return self.locals[v.attr]
@@ -117,7 +117,7 @@ class ValueEmitter(HalfEmitter):
         return self.arithmetic(v, None, refs)
 
     def parts_of(self, v: Value) -> tuple[tuple[Value, ...], Maker]:
-        """What a value is made of, and how, given that; functions are their formulas."""
+        """The operands of a value, and a function that emits it, given those; functions are their formulas."""
         make = self.makers.get(v.op)
         if make is not None:
             return v.args, make
