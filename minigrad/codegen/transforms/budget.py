@@ -10,13 +10,14 @@ from minigrad.codegen.transforms.unroll import copied
 from minigrad.expr import Index, Var, bounds
 
 MAX_COPIES = 64
-"""Copies of an innermost body: more would cost the driver's compiler minutes."""
+"""The most copies of an innermost body: more would cost the driver's compiler minutes."""
 
 LANES_AT_ONCE = 16
 
 
 def iterations(body: Iterable[Stmt]) -> int:
-    """At most so many iterations do the serial loops of these statements run in one work-item, nested ones included."""
+    """A bound on the iterations that the serial loops of these statements run in one work-item, nested ones
+    included."""
     total = 0
     for s in body:
         inner = max((iterations(block) for block in blocks(s)), default=0)

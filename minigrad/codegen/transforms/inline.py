@@ -14,12 +14,13 @@ from minigrad.value import Value, load
 
 
 def inline_calls(function: Function, kept: Callable[[Microkernel], bool] = lambda _: False) -> Function:
-    """Every call replaced by what it means, for languages and targets without the implementation; but for those `kept`.
+    """Replaces every call by the statements that it means, for languages and targets without the implementation; but
+    for those `kept`.
 
         call add_4(x[i * 4], y[0])      ->      for u in 0..4 serial:
                                                   y[u] = y[u] + x[i * 4 + u]
 
-    What the meaning names is renamed in each copy.
+    Names of the meaning are renamed in each copy.
     """
     if not any(isinstance(s, Call) and not kept(s.kernel) for s in statements(function)):
         return function
@@ -44,7 +45,8 @@ def inlined(call: Call, used: set[str]) -> tuple[Stmt, ...]:
 
 
 class _Placed(Rewriter):
-    """A Rewriter that also moves accesses of buffers: `places` gives a buffer's new name and where it starts there."""
+    """A Rewriter that also moves accesses of buffers: `places` gives a buffer's new name and the offset where it starts
+    there."""
 
     def __init__(self, variables: Mapping[Var, Index], renamed: Mapping[str, str], scalars: Mapping[str, Value],
                  places: Mapping[str, tuple[str, Index]]):

@@ -16,8 +16,8 @@ INF, NAN = float("inf"), float("nan")
 
 @dataclass(frozen=True)
 class Constants:
-    """What differs between the types. `tail`: ((atanh(s) / s - 1) / s^2 - 1 / 3) / s^2 in s^2; `exp2`: (2^f - 1) / f
-    in f."""
+    """The constants of one type. `tail`: ((atanh(s) / s - 1) / s^2 - 1 / 3) / s^2 in s^2; `exp2`: (2^f - 1) / f in
+    f."""
 
     module: ModuleType
     integer: DType

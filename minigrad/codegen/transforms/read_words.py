@@ -9,8 +9,8 @@ from minigrad.value import Value, walk
 
 
 def read_words(function: Function) -> tuple[Function, tuple[tuple[BufferParam, str], ...]]:
-    """The function with words read from its inputs, and which buffers it reads so: each as it is seen, and its name.
-    A function that packs no words stays as it is."""
+    """The function with words read from its inputs, and those buffers that it reads so: each as it is seen, and its
+    name. A function that packs no words stays as it is."""
     if not any(isinstance(s, Alloc) and s.dtype is uint32 and s.scope == "scratch" for s in statements(function)):
         return function, ()
     inputs = {b.name: b for b in function.buffers if b.mode == "in" and b.start is None}

@@ -14,16 +14,16 @@ from minigrad.expr import Index, Var, product, variables
 from minigrad.value import Value, const, guard, load, value_atoms, walk
 
 LONG, LONG_AT_EDGE = 256, 64
-"""Lines of code that copies may have together; the second for stores under conditions."""
+"""The most lines of code that copies may have together; the second for stores under conditions."""
 
 LIGHT = 20
-"""Lines of a copy up to which the columns of a square are written out."""
+"""Lines of a copy up to which the columns of an in-register transpose are written out."""
 
 GATHER, MAX_STRIDE = 4, 4
-"""Lines per lane of a read that lanes take further apart than `MAX_STRIDE` elements."""
+"""Lines per lane of a read whose lanes are further apart than `MAX_STRIDE` elements, and that distance."""
 
 HEAVY = {"exp": 20, "log": 25, "sigmoid": 25, "tanh": 35, "erf": 40, "sin": 50, "cos": 50, "pow": 70, "across": 16}
-"""Lines of what is not one instruction."""
+"""Lines of operations that are not one instruction."""
 
 
 def roll(function: Function) -> Function:
@@ -43,8 +43,8 @@ def roll(function: Function) -> Function:
 
 
 class _Roller:
-    """`registers`: the register buffers of the function; `lane`, `width`: of the enclosing vector loop, `sums_up`:
-    whether it has such buffers."""
+    """`registers` are the register buffers of the function; `lane` and `width` belong to the enclosing vector loop;
+    `sums_up` is True where that has register buffers, as accumulators."""
 
     def __init__(self, function: Function):
         self.registers = {s.name: s for s in statements(function) if isinstance(s, Alloc) and s.scope == "register"}
@@ -83,7 +83,8 @@ class _Roller:
         return [map_blocks(s, self.body)]
 
     def rolled(self, s: Loop) -> list[Stmt]:
-        """The loop, and before it copies of what it reads of register buffers and of squares."""
+        """The loop, and before it copies of the register buffers that it reads, and of columns that are transposed in
+        registers."""
         inside = list(statements((s,)))
         loops, stores = [x for x in inside if isinstance(x, Loop)], [x for x in inside if isinstance(x, Store)]
         copies = product(x.stop - x.start for x in loops)
@@ -121,8 +122,8 @@ class _Roller:
         return [Alloc(tile, buffer.dtype, buffer.size, "scratch"), Loop(x, 0, buffer.size, "unroll", (kept,))]
 
     def square(self, s: Stmt, read: Value, conditions: tuple[Index, ...], copies: int) -> tuple[list[Stmt], Value]:
-        """What the copies read across lanes where conditions hold, transposed in registers and put into memory; and a
-        read of that."""
+        """Statements that put the columns that the copies read across lanes, where conditions hold, into memory,
+        transposed in registers; and a read of that memory."""
         tile, inner = self.fresh("square"), s
         place: Index = 0
         loops: list[Loop] = []
@@ -149,8 +150,8 @@ class _Roller:
         return Store(s.buffer, s.offset, replace_values(s.value, moved), s.conditions)
 
     def squares(self, stores: list[Store], loops: list[Loop]) -> dict[Value, tuple[Index, ...]]:
-        """Reads of which the copies take columns, and under which conditions: they share the work of transposing them
-        in registers. None where conditions differ by column, or beside accumulators: those are read one by one."""
+        """Reads of which the copies take columns of one in-register transpose, and the conditions of each: they share
+        the work. None where conditions differ by column, or beside accumulators: those are read one by one."""
         own = {x.var for x in loops}
         found: dict[Value, tuple[Index, ...]] = {}
         for s in stores:
@@ -168,7 +169,7 @@ class _Roller:
         return 0 if self.lane is None or isinstance(e, int) else abs(dict(e.terms).get((self.lane,), 0))
 
     def lines(self, s: Store) -> int:
-        """About how many lines of code a store takes."""
+        """An estimate of the lines of code that a store takes."""
         total = 3 + 2 * len(s.conditions)
         for v in walk(s.value):
             if v.op == "load":
