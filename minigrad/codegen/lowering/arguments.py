@@ -1,16 +1,17 @@
-"""Kernel -> Kernel and numbers: what a program takes as arguments, so that kernels that differ in it alone share one.
+"""Kernel -> Kernel and numbers: numbers of a kernel become arguments, so that kernels that differ in these share a
+program.
 
     for i0<240:                                       for i0<e0:
       t0 = sum(r0<8, r1<784:                            t0 = sum(r0<e1, r1<e2:
                p0[188160*r0 + 784*i0 + r1])                      p0[e0*e2*r0 + e2*i0 + r1])
 
-An argument is a dim, named by what it is: extents e, steps of accesses s, lengths of buffers m, numbers k; b is the
+An argument is a dim, named by its kind: extents e, steps of accesses s, lengths of buffers m, numbers k; b is the
 element that a buffer begins at. There are two moments:
 
-- Before there is a plan, what no plan looks at, so that it is not made again: where parameters begin (`from_first`,
-  `beginning`), and how long a pointwise kernel over contiguous memory is (`of_any_length`).
-- Once there is one, made for the sizes as they are, what its loops need not know (`with_arguments`; `plan/sizes.py`
-  says which extents). Whether there is a whole tile is part of an extent's bounds.
+- Before there is a plan, numbers that no plan looks at, so that it is not made again: where parameters begin
+  (`from_first`, `beginning`), and how long a pointwise kernel over contiguous memory is (`of_any_length`).
+- Once there is one, made for the sizes as they are, numbers that its loops need not know (`with_arguments`;
+  `plan/sizes.py` says which extents). Whether there is a whole tile is part of an extent's bounds.
 
 A step over all of another variable is a product of its step and extent, so that dense accesses are seen to stay inside
 their buffers; other steps are arguments of their own. Inner loops of equal extents keep equal extents, as reductions
@@ -44,8 +45,8 @@ where the extent stays a constant."""
 
 
 def from_first(kernel: Kernel) -> tuple[Kernel, dict[str, int]]:
-    """The flat kernel with every parameter from the first element that may be accessed to the last, and which one the
-    first is: parts of one buffer that are read together keep their distance."""
+    """The flat kernel with every parameter from the first element that may be accessed to the last, and the positions
+    of these first elements by parameter: parts of one buffer that are read together keep their distance."""
     ends: dict[str, tuple[int, int]] = {}
     for name, at in accesses(kernel.nests):
         (first, last), (least, end) = bounds(at), ends.get(name, (MOST, 0))
@@ -76,8 +77,8 @@ def beginning(function: Function, parameters: tuple[str, ...]) -> Function:
 
 
 def of_any_length(kernel: Kernel) -> tuple[Kernel, dict[Var, Index]]:
-    """A kernel that computes each element from those at the same place, with its length as a dim, and what that is;
-    others as they are."""
+    """A kernel that computes each element from those at the same place, with its length as a dim, and the value of that
+    dim; other kernels as they are."""
     if len(kernel.nests) != 1 or len(kernel.nests[0].domain) != 1 or kernel.dims:
         return kernel, {}
     nest = kernel.nests[0]
@@ -94,11 +95,11 @@ def of_any_length(kernel: Kernel) -> tuple[Kernel, dict[Var, Index]]:
 
 def with_arguments(kernel: Kernel, nests: tuple[Nest, ...], extents: Extents, pointwise: bool
                    ) -> tuple[Kernel, tuple[int, ...]]:
-    """The kernel of these nests alone with further dims, and what they are.
+    """The kernel of these nests alone with further dims, and their values.
 
-    Besides extents, steps and lengths, numbers that a loop in Python counts up become arguments: what loaded integers
-    and index variables are compared with and, in `pointwise` kernels, bounds of what is padded and offsets of what is
-    read. Renderers mask what is behind conditions, so that nothing has to be proved.
+    Besides extents, steps and lengths, numbers that a loop in Python counts up become arguments: those that loaded
+    integers and index variables are compared with and, in `pointwise` kernels, bounds of padding and offsets of reads.
+    Renderers mask loads behind conditions, so that nothing has to be proved.
     """
     return _Arguments(kernel, pointwise).lifted(nests, extents)
 
@@ -118,7 +119,7 @@ def plain_variables(nests: tuple[Nest, ...]) -> tuple[str, ...]:
 
 
 def variables_of(nests: tuple[Nest, ...]) -> dict[Var, str]:
-    """The nests' index variables in order of their first place, each with what shares its extent."""
+    """The nests' index variables in order of their first place, each with a key that variables of one extent share."""
     found: dict[Var, str] = {}
     for s in statements(nests):
         if isinstance(s, Nest):
@@ -145,8 +146,9 @@ def accesses(nests: tuple[Nest, ...]) -> list[tuple[str, Index]]:
 
 
 class _Arguments:
-    """`found`: arguments by what must share one, and number. `sized`: variables whose steps become arguments, as they
-    are then; `all`: whether there are no others. `lengths`: of buffers, where an access says so."""
+    """`found` are the arguments, by a key that must share one, and number. `sized` are the variables whose steps become
+    arguments, as they are then; `all` is True where there are no others. `lengths` are of buffers, where an access says
+    so."""
 
     def __init__(self, kernel: Kernel, pointwise: bool = False):
         self.kernel, self.pointwise, self.all = kernel, pointwise, False
@@ -156,7 +158,7 @@ class _Arguments:
         self.lengths: dict[str, Index] = {}
 
     def lifted(self, nests: tuple[Nest, ...], extents: Extents) -> tuple[Kernel, tuple[int, ...]]:
-        """The kernel of these nests with further dims, and what they are."""
+        """The kernel of these nests with further dims, and their values."""
         own = variables_of(nests)
         for v, kind in own.items():
             block = extents.get(v.name)
@@ -181,7 +183,7 @@ class _Arguments:
         return known
 
     def size(self, kind: str, number: Index, block: int = 1) -> Index:
-        """The argument for an extent, a step or a length; 0 and 1, which code relies on, stay what they are."""
+        """The argument for an extent, a step or a length; 0 and 1, which code relies on, stay numbers."""
         if not isinstance(number, int) or abs(number) <= 1:
             return number
         least, most = (block, MOST) if abs(number) >= block else (1, block - 1)

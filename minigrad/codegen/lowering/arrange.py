@@ -1,4 +1,4 @@
-"""Where the definitions and stores of a kernel stand: a chain of nested domains."""
+"""The places of a kernel's definitions and stores: a chain of nested domains."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from minigrad.value import Value, free_variables, walk
 
 def arrange(domain: tuple[Var, ...], definitions: Iterable[Define], stores: list[tuple[frozenset[Var], Store]],
             late: Sequence[Define | Store] = ()) -> Nest:
-    """Definitions and stores at the outermost level that has their variables: a chain of nested domains.
+    """The nest with definitions and stores at the outermost level that has their variables: a chain of nested domains.
 
     `late` ones come after the inner domain of their level, which is that of the variables in a store's indices.
     """

@@ -30,7 +30,7 @@ from minigrad.value import Value, binary, cast, const, guard, local, make, reduc
 
 
 class _Attention:
-    """What the kernels have in common: `q`, `k`, `mask` and the numbers of one Node's weights."""
+    """The common parts of the kernels: `q`, `k`, `mask` and the numbers of one Node's weights."""
 
     def __init__(self, node: Node, mask: Node | None, is_leaf: Callable[[Node], bool]):
         self.q, self.k = node.inputs[:2]
@@ -40,7 +40,7 @@ class _Attention:
         self.batch = tuple(variable(f"i{d}", extent) for d, extent in enumerate(self.q.shape[:-2]))
 
     def score(self, i: Index, j: Index, e: Index) -> Value:
-        """Of row i and key j; e is summed over."""
+        """The score of row i and key j; e is summed over."""
         state = self.state
         product = binary("mul", state.element(self.q, (*self.batch, i, e)), state.element(self.k, (*self.batch, j, e)))
         score = binary("mul", over("sum", e, product), state.constant(self.params["scale"], self.compute))
@@ -52,11 +52,11 @@ class _Attention:
         return binary("add", score, mask)
 
     def inside(self, i: Index, j: Index) -> tuple[Index, ...]:
-        """What must be >= 0 for key j to count for row i."""
+        """The indices that must be >= 0 for key j to count for row i."""
         return () if self.params["causal"] is None else (i + self.params["causal"] - j,)
 
     def total(self, monoid: str, index: Index, term: Value, inside: tuple[Index, ...]) -> Value:
-        """Over all indices that are inside."""
+        """The reduction of `term` over all values of `index` that are `inside`."""
         nothing = const(-math.inf if monoid == "max" else 0, self.compute)
         return over(monoid, index, guard(term, nothing, inside))
 
@@ -79,7 +79,8 @@ def over(monoid: str, index: Index, body: Value) -> Value:
 
 
 def shift_of(top: Value) -> Value:
-    """What is taken from the scores of a row whose largest is `top`: that, or 0 where all of them are -inf."""
+    """The number that is subtracted from the scores of a row whose largest is `top`: that, or 0 where all of them are
+    -inf."""
     return where(binary("eq", top, const(-math.inf, top.dtype)), const(0, top.dtype), top)
 
 

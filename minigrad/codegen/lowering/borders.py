@@ -1,4 +1,4 @@
-"""Borders: guards out of elementwise loops. What is put together of parts becomes one nest per part.
+"""Borders: guards out of elementwise loops. A nest over values that are joined from parts becomes one nest per part.
 
 Before:  for i<10: y[i] = (x[-i+1] else -0.0 if -i >= 0) + (x[i-1] else -0.0 if ...) + (x[-i+15] else -0.0 if i-9 >= 0)
 After:   for i<1:  y[0]   = x[1]
@@ -20,15 +20,15 @@ from minigrad.expr import Index, Var, product, variables
 from minigrad.value import Value, rebuild, walk
 
 FEW_GUARDS = 3
-"""Masks of fewer are cheap beside more loops: 64 images of 64x64 take 39 us with them and 28 without where they are
-padded by zeros, both 45 where two are joined, but 1430 and 35 where both axes are padded by reflection (one core of an
-EPYC)."""
+"""The least number of guards that are worth parts: masks of fewer are cheap beside more loops. 64 images of 64x64 take
+39 us with masks and 28 without where they are padded by zeros, both 45 where two are joined, but 1430 and 35 where both
+axes are padded by reflection (one core of an EPYC)."""
 
 FEW_ELEMENTS = 1 << 12
-"""Parts take 10 to 20 ms more to compile, and save some 10 us a run below this."""
+"""The least number of elements: parts take 10 to 20 ms more to compile, and save some 10 us a run below this."""
 
 MOST_PARTS = 16
-"""Each is a loop to compile, in 3 ms or more. Three axes that are padded at both ends have 7 parts."""
+"""The most parts: each is a loop to compile, in 3 ms or more. Three axes that are padded at both ends have 7 parts."""
 
 
 def split_borders(kernel: Kernel) -> Kernel:
@@ -67,7 +67,7 @@ def _values(nest: Nest) -> Iterator[Value]:
 
 
 def _cuts(nest: Nest, v: Var, last: int) -> list[int]:
-    """Where conditions on `v` alone change, up to its last value, in order."""
+    """The values of `v` at which conditions on it alone change, up to its last value, in order."""
     found = set()
     for value in _values(nest):
         if value.op == "guard":

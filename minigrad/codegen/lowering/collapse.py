@@ -16,7 +16,7 @@ from minigrad.value import expressions as index_expressions
 
 
 def coefficient(e: Index, v: Var) -> Index | None:
-    """What `v` is multiplied with in `e`: 0 where absent, None where it is not linear."""
+    """The factor of `v` in `e`: 0 where absent, None where it is not linear."""
     return 0 if isinstance(e, int) or v not in (e.known_variables or variables(e)) else _coefficient(e, v)
 
 
@@ -61,8 +61,9 @@ def expressions_of(nest: Nest) -> list[Index]:
 
 
 def merged(scope: tuple[Var, ...], expressions: Sequence[Index]) -> tuple[tuple[Var, ...], dict[Var, Index]]:
-    """The variables of one domain or reduction, those that all expressions step through as one merged, and what the
-    merged ones stand for: the outer of two is 0 then, the inner one runs over the iterations of both."""
+    """The variables of one domain or reduction, with those that all expressions step through as one merged, and the
+    indices that stand for the merged ones: the outer of two is 0 then, the inner one runs over the iterations of
+    both."""
     steps = {v: [coefficient(e, v) for e in expressions] for v in scope}
     extents: dict[Var, Index] = {v: v.hi + 1 for v in scope}
     mapping: dict[Var, Index] = {}
@@ -89,8 +90,9 @@ def _pair(extents: dict[Var, Index], steps: dict[Var, list[Index | None]]) -> tu
 
 
 class _Collapsed:
-    """A nest's domains and reductions without what is merged, and what stands for each of its variables: `places` for
-    those of domains, `own` for those of a statement's reductions. `domains` and `own` are by the object's identity."""
+    """A nest's domains and reductions without merged variables, and the indices that stand for its variables: `places`
+    for those of domains, `own` for those of a statement's reductions. `domains` and `own` are by the object's
+    identity."""
 
     def __init__(self, root: Nest):
         self.domains: dict[int, tuple[Var, ...]] = {}
@@ -111,7 +113,8 @@ class _Collapsed:
                 self.own[id(s)] = self.reductions(s)
 
     def reductions(self, s: Define | Store) -> dict[Var, Index]:
-        """What stands for the variables of a statement's reductions: those of one that is all of it are merged."""
+        """The indices that stand for the variables of a statement's reductions: of a reduction that is the whole
+        statement, variables are merged."""
         own: dict[Var, Index] = {}
         for r in reductions_in(s.value):
             over: tuple[Var, ...] = r.attr[1]
@@ -141,6 +144,7 @@ class _Collapsed:
 
 
 def _replaced(value: Value, places: dict[Var, Index]) -> Value:
-    """A value at these places. A reduction runs over what stands for its variables, where that is a variable."""
+    """A value at these places. A reduction runs over the indices that stand for its variables, where these are
+    variables."""
     return map_indices(value, lambda e: subs(e, places),
                        lambda over: tuple([v for v in map(places.get, over) if isinstance(v, Var)]))

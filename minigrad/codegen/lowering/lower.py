@@ -1,7 +1,7 @@
-"""Group of Nodes -> Kernel: index maps are composed, elementwise operations become one scalar expression per output.
+"""Fusion group -> Kernel: index maps are composed, elementwise operations become one scalar expression per output.
 
-The scheduler decides which Nodes form a group; here each output is written as a function of its index variables. A
-reduction met on the way becomes a definition at the level of the index variables that it depends on: at the whole
+The scheduler decides which Nodes form a fusion group; here each output is written as a function of its index variables.
+A reduction met on the way becomes a definition at the level of the index variables that it depends on: at the whole
 domain (an epilogue follows it), or at a prefix (the row of a softmax), or it merges into the sum around it.
 """
 from __future__ import annotations
@@ -45,7 +45,7 @@ LIFTED_NEVER = frozenset((0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, float("inf"), fl
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A kernel and what its arguments are: one Node per buffer param; a Node (`scalar`) or a number per scalar;
+    """A kernel, and the values of its arguments: one Node per buffer param; a Node (`scalar`) or a number per scalar;
     the user's variable (or an expression) per symbolic dim."""
 
     kernel: Kernel
@@ -63,7 +63,7 @@ def peel(node: Node, is_leaf: Callable[[Node], bool]) -> Node:
 
 @dataclass(slots=True)
 class Lowering:
-    """State of one group's lowering. `is_leaf(node)`: the node's value lies in a buffer."""
+    """State of one fusion group's lowering. `is_leaf(node)` is True where the node's value lies in a buffer."""
 
     is_leaf: Callable[[Node], bool]
     domain: tuple[Var, ...] = ()
@@ -169,9 +169,10 @@ class Lowering:
         return self.name_reduction(node, at, value) if value.op == "reduce" or node in self.kept else value
 
     def name_reduction(self, node: Node, at: tuple[Index, ...], value: Value) -> Value:
-        """A definition where the reduction depends on domain variables only; inline inside another reduction.
+        """The name of a definition of the reduction, where it depends on domain variables only; inside another
+        reduction, its value.
 
-        A definition runs for every iteration, also where padding hides it: what it reads there is guarded.
+        A definition runs for every iteration, also where padding hides it: its reads are guarded there.
         """
         used = frozenset[Var]().union(*(variables(e) for e in at)) if at else frozenset()
         if any(v.name[0] == "r" and v.name[1:].isdigit() for v in used):
@@ -297,13 +298,14 @@ def lower_tails(state: Lowering, outputs: tuple[Node, ...], tails: dict[Node, tu
 
 
 def computed(node: Node) -> Node:
-    """What an output's kernel runs over: an assign's value, else the node itself."""
+    """The Node that an output's kernel runs over: an assign's value, else the node itself."""
     return node.inputs[1] if node.op.name == "assign" else node
 
 
 def read_in_place(state: Lowering, read: dict[Node, int], outs: list[Param],
                   stores: list[tuple[frozenset[Var], Store]]) -> bool:
-    """Makes reads of updated buffers (`read`: which output each is) reads of the outputs. False where that is wrong.
+    """Makes reads of updated buffers (`read`: the number of the output for each) reads of the outputs. False where that
+    is wrong.
 
     With several outputs every value is named before the first store, so that none sees what another one wrote.
     """

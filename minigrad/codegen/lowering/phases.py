@@ -30,7 +30,7 @@ from minigrad.value import (
 )
 
 MAX_PHASES = 64
-"""More copies of a nest than this cost more in code than their guards do in time."""
+"""The most phases: more copies of a nest cost more in code than their guards do in time."""
 
 
 def split_phases(kernel: Kernel) -> Kernel:
@@ -63,7 +63,7 @@ def _divisibilities(nest: Nest) -> Iterator[Mod]:
 
 
 def _period(m: Mod, v: Var) -> int | None:
-    """After how many steps of `v` the remainder repeats; None where v is not linear in it."""
+    """The number of steps of `v` after which the remainder repeats; None where v is not linear in it."""
     period = None
     for atoms, c in m.a.terms if not isinstance(m.a, int) else ():
         if atoms == (v,):
@@ -216,7 +216,7 @@ def _solutions(m: Mod, k: Var) -> tuple[int, int, int] | None:
 
 
 def _where_false(root: Value, condition: Index) -> Value:
-    """What `root` is where the condition does not hold."""
+    """The value of `root` where the condition does not hold."""
     done: dict[Value, Value] = {}
     for v in walk(root):
         args = tuple(done[a] for a in v.args)

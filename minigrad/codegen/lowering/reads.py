@@ -1,4 +1,4 @@
-"""Where movement reads its operand: the fusion pass and lowering ask for the same places, and layers repeat."""
+"""Places where movement reads its operand: the fusion pass and lowering ask for the same ones, and layers repeat."""
 from __future__ import annotations
 
 from minigrad.errors import InternalError
@@ -7,13 +7,13 @@ from minigrad.ops.node import Node
 from minigrad.ops.op import IndexMap, Mapped
 
 MOST = 1 << 14
-"""Places that are kept."""
+"""The most places that are kept."""
 
 _known: dict[tuple, Mapped] = {}
 
 
 def read_at(node: Node, source: Node, at: tuple[Index, ...]) -> Mapped:
-    """Where a Node of movement, at index `at`, reads its operand."""
+    """The place where a Node of movement, at index `at`, reads its operand."""
     key = node.kind, source.type, at
     found = _known.get(key)
     if found is None:

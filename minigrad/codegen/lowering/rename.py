@@ -82,7 +82,7 @@ def kernel_dims(kernel: Kernel) -> tuple[Var, ...]:
 
 
 def strip_bindings(kernel: Kernel) -> tuple[Kernel, tuple[Var, ...]]:
-    """The kernel over symbolic dims d0, d1, ..., and which (unbound) variable each of them is.
+    """The kernel over symbolic dims d0, d1, ..., and the (unbound) variable that each of them stands for.
 
     A bound value is an argument and never part of a key; names that users chose do not matter either.
     """

@@ -1,4 +1,4 @@
-"""Groups of equal structure are lowered once: the layers of a network repeat."""
+"""Fusion groups of equal structure are lowered once: the layers of a network repeat."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -12,14 +12,14 @@ Tails = dict[Node, tuple[Index, ...]]
 
 
 class Lowerings:
-    """What `lower_group` made of the groups of one graph."""
+    """The results of `lower_group` for the fusion groups of one graph."""
 
     def __init__(self) -> None:
         self._known: dict[tuple, tuple[Lowered | None, list[Node]]] = {}
 
     def lower(self, outputs: tuple[Node, ...], is_leaf: Callable[[Node], bool], name: str, in_place: frozenset[Node],
               tails: Tails) -> Lowered | None:
-        """`lower_group`, or what it made of an equal group before, with this one's Nodes."""
+        """`lower_group`, or its result for an equal fusion group before, with this one's Nodes."""
         words, order = outline(outputs, is_leaf)
         if words is None:
             return lower_group(outputs, is_leaf, name, in_place, tails)

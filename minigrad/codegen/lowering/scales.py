@@ -65,13 +65,13 @@ def scaled_terms(body: Value, inner: tuple[Var, ...]) -> list[tuple[Value | None
 
 
 def has_scale(v: Value, inner: tuple[Var, ...]) -> bool:
-    """Whether a term has a factor, not a number, that does not depend on the variables `inner`."""
+    """True where a term has a factor, not a number, that does not depend on the variables `inner`."""
     return any(f.op != "const" and free_variables(f) and not free_variables(f) & frozenset(inner)
                for f in factors_of(v))
 
 
 def is_exact_in_integers(value: Value, count: Index) -> bool:
-    """Whether a sum of so many of a value, an int32 cast to float32, has no rounding in either type."""
+    """True where a sum of so many of a value, an int32 cast to float32, has no rounding in either type."""
     if value.op != "cast" or value.dtype is not float32 or value.args[0].dtype is not int32:
         return False
     return isinstance(count, int) and count * max(map(abs, interval(value.args[0]))) <= 1 << 24

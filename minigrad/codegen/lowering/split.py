@@ -22,7 +22,7 @@ from minigrad.value import expressions as index_expressions
 __all__ = ["split_divisions", "split_phases"]
 
 MAX_SPLITS = 64
-"""Far beyond what real index maps need: each split factors an extent."""
+"""The most splits, far beyond what real index maps need: each split factors an extent."""
 
 
 class _Split(NamedTuple):
@@ -122,7 +122,7 @@ def _divisions(nest: Nest) -> list[FloorDiv | Mod]:
 
 
 def divisions_left(kernel: Kernel) -> int:
-    """How many different divisions of index variables its index expressions and conditions have."""
+    """The number of different divisions of index variables that its index expressions and conditions have."""
     return sum(len(_divisions(nest)) for nest in kernel.nests)
 
 
