@@ -26,11 +26,11 @@ _FIRST, _EACH = {"a": 4, "b": 6}, 2
 """Registers of a and of b."""
 
 _WIDTHS, _HEIGHTS = 16, 48
-"""Where a configuration says how many bytes (16 bits each) and how many rows (8 bits) each register has."""
+"""The offsets in a configuration of each register's number of bytes (16 bits each) and of rows (8 bits)."""
 
 
 def takes(tile: Tile) -> bool:
-    """Whether the tile can be one of these."""
+    """True where the tile can be one of these."""
     return tile.a_along == "k" and (tile.rows, tile.columns) in SHAPES.get(tile.kind, ())
 
 
@@ -85,7 +85,7 @@ def _sizes(register: int, width: str, height: str) -> list[str]:
 
 
 def _pointers(tile: Tile) -> Iterator[str]:
-    """Bytes from row to row, and where each register of a, of b, and of c begins."""
+    """Writes the bytes from row to row, and the pointers to the start of each register of a, of b, and of c."""
     down, across = range(tile.rows // SIDE), range(tile.columns // SIDE)
     for x in "abc":
         yield f"  %{x}p = mul i64 %{x}_pitch, 4"

@@ -21,7 +21,7 @@ from minigrad.value import Value, binary, cast, const
 
 BLOCK, PANEL = 32, 16
 FEWEST_BLOCKS, FEWEST_PANELS = 2, 4
-"""Of a product, whatever the implementation."""
+"""The fewest blocks and the fewest panels of a product, whatever the implementation."""
 
 _AVX512 = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512vbmi", "f16c"})
 REQUIRES = _AVX512 | {"amx-tile", "amx-int8"}
@@ -121,17 +121,17 @@ VNNI = "_vnni"
 
 
 def suffix_for(features: frozenset[str]) -> str | None:
-    """What names of the implementations that run with these features end in; None where none does."""
+    """The end of the names of the implementations that run with these features; None where none does."""
     return "" if REQUIRES <= features else VNNI if REQUIRES_VNNI <= features else None
 
 
 def panels_at_once(name: str) -> int:
-    """How many panels the implementation of that name takes at a time."""
+    """The number of panels that the implementation of that name takes at a time."""
     return limbs_vnni.PANELS if name.endswith(VNNI) else limbs.PANELS
 
 
 def product_named(name: str) -> BlockProduct | None:
-    """What a microkernel of such a name computes, as in 'block_product_q4' and 'block_product_q4_vnni'."""
+    """The product that a microkernel of such a name computes, as in 'block_product_q4' and 'block_product_q4_vnni'."""
     return next((p for p in KINDS.values() if p.name == name.removesuffix(VNNI)), None)
 
 

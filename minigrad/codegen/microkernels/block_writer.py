@@ -1,17 +1,18 @@
-"""What implementations of `block_product.py` share: the layout of blocks, numbers of words, and limbs of x."""
+"""The common parts of implementations of `block_product.py`: the layout of blocks, numbers of words, and limbs of x."""
 from __future__ import annotations
 
 from minigrad.codegen.microkernels.writer import B, F, W, Writer, order
 
 
 class BlockWriter(Writer):
-    """Writes one implementation. Of a pair of blocks a panel has `pair_bytes` bytes of words."""
+    """Writes one implementation. Of two neighbouring blocks a panel has `pair_bytes` bytes of words."""
 
     def __init__(self, kind: str):
         super().__init__()
         self.bytes, self.least = kind == "q8", kind == "q4m"
         self.turned = 0x80 if kind == "q4" else 0
-        """A nibble less 8 is the nibble with its highest bit turned, in two's complement."""
+        """The bit to invert in a nibble: a nibble less 8 is the nibble with its highest bit inverted, in two's
+        complement."""
         self.words = 8 if self.bytes else 4
         self.pair_bytes = 2 * self.words * 64
         self.halves = ("scales", "minimums") if self.least else ("scales",)
@@ -25,7 +26,7 @@ class BlockWriter(Writer):
         return parts
 
     def block_bytes(self, part: str) -> int:
-        """Of a block, in a panel."""
+        """The bytes of one part of a block, in a panel."""
         return 64 * self.words if part == "words" else 32
 
     def prefetch(self, pointer: str) -> None:

@@ -1,4 +1,4 @@
-"""Which microkernel runs a tile: users' before ours, ours in the best form, else the meaning."""
+"""The choice of the microkernel that runs a tile: users' before ours, ours in the best form, else the meaning."""
 from __future__ import annotations
 
 from functools import lru_cache
@@ -13,7 +13,7 @@ from minigrad.target import Target
 
 
 def microkernel_of(tile: Tile, target: Target) -> Microkernel:
-    """What runs a tile on a target: the one that was added last for it, else ours, else its meaning."""
+    """The microkernel that runs a tile on a target: the one that was added last for it, else ours, else its meaning."""
     return _microkernel_of(tile, target, registry.added())
 
 
@@ -28,7 +28,7 @@ def _microkernel_of(tile: Tile, target: Target, added: tuple[Microkernel, ...]) 
 
 @lru_cache(maxsize=1024)
 def tile_meant(kernel: Microkernel) -> Tile | None:
-    """The tile that a microkernel's meaning is, under whatever name; None if it is another thing."""
+    """The tile that a microkernel's meaning is, under whatever name; None if its meaning is no tile's."""
     shape = shape_in(kernel.meaning)
     tiles = [Tile(kind, *shape, along) for kind in KINDS for along in "km"] if shape is not None else []
     as_written = next((t for t in tiles if t.meaning(kernel.name) == kernel.meaning), None)
@@ -53,6 +53,6 @@ def shapes(kind: str, along: str, width: int, vectors: int, target: Target) -> l
 
 
 def in_matrix_registers(kind: str, target: Target) -> bool:
-    """Whether tiles of that kind are in matrix registers."""
+    """True where tiles of that kind are in matrix registers."""
     return any(form.name.startswith("amx") and kind in form.kinds and form.requires <= target.features
                for form in FORMS)

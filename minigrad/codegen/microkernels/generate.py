@@ -28,7 +28,7 @@ SPARE, SPARE_ARM = 2, 5
 """Registers besides sums and a row of b: with fewer, LLVM keeps some on the stack."""
 
 MOST_ROWS_ARM = 16
-"""Likewise, whatever the registers."""
+"""The most rows on ARM, whatever the registers."""
 
 _TYPES = {"f32": "float", "f64": "double"}
 _MANGLED = {"f32": "f32", "f64": "f64"}
@@ -76,7 +76,7 @@ def forms_of(tile: Tile, target: Target) -> Iterable[Form]:
 
 
 def most_rows(vectors: int, target: Target) -> int:
-    """How many rows of `vectors` vectors a tile can have with all its sums in registers."""
+    """The most rows of `vectors` vectors that a tile can have with all its sums in registers."""
     arm = "neon" in target.features
     rows = (target.registers - vectors - (SPARE_ARM if arm else SPARE)) // vectors
     return min(rows, MOST_ROWS_ARM) if arm else rows
@@ -141,7 +141,7 @@ class _Text:
         return "\n".join([f"define void @{name}({params}) nounwind {{", *lines, "}", ""])
 
     def row_pointers(self) -> list[str]:
-        """Where rows of a start, one pointer for several of them."""
+        """Writes pointers to the starts of rows of a, one for several of them."""
         if self.tile.a_along == "m":
             return ["%a"]
         self.lines.append("  %ap2 = mul i64 %ap, 2")
@@ -159,7 +159,7 @@ class _Text:
         return self.let(f"getelementptr i8, ptr {start}, i64 %ap{'' if row == 1 else row}") if row else start
 
     def step(self, sums: list[str]) -> None:
-        """One step of k."""
+        """Writes one step of k."""
         row = []
         for v in range(self.vectors):
             p = self.let(f"getelementptr i8, ptr %b.x, i64 {v * self.form.vector_bytes}") if v else "%b.x"
@@ -177,7 +177,7 @@ class _Text:
                                   f"to {self.sums}")
 
     def finish(self, sums: list[str]) -> None:
-        """c = sums, or c + sums where %old is 1."""
+        """Writes c = sums, or c + sums where %old is 1."""
         add = "fadd" if self.tile.sum.is_float else "add"
         total = [f"{s}.sum" for s in sums]
         places = []
@@ -212,7 +212,7 @@ class _Text:
         return self.call(self.vector, f"llvm.{name}.v{self.lanes}{_MANGLED[self.tile.kind]}", *args)
 
     def dot(self, total: str, a: str, b: str) -> str:
-        """Instructions that multiply neighbours in a lane and add them."""
+        """total + the sum of the products of neighbours in each lane, by instructions for that."""
         bits = self.form.vector_bytes * 8
         if self.tile.kind == "bf16x2":
             return self.call(self.sums, "llvm.x86.avx512bf16.dpbf16ps.512", (self.sums, total),

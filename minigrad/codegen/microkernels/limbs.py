@@ -1,30 +1,30 @@
 """The implementation of `block_product.py`: x in whole numbers of eight limbs, multiplied in AMX's matrix registers.
 
-In a block of 32 elements of x each one is so many units of a power of two: a whole number of 60 bits, which is eight
-signed bytes, its limbs. Their products with bytes of weights are exact, as are sums of 32 of them in int32. A matrix
-register has
+In a block of 32 elements of x each one is a multiple of the block's quantum, a power of two: a whole number of 60 bits,
+which is eight signed bytes, its limbs. Their products with bytes of weights are exact, as are sums of 32 of them in
+int32. A matrix register has
 
     a    16 rows x 64 bytes    8 limbs of a block in its left half, 8 of the next block in its right half, else zeros
     b    16 rows x 64 bytes    rows of 4 weights along k for 16 rows of the matrix: of both blocks
     c    16 rows x 16 sums     of each limb of each block
 
 so that one product takes 1,024 weights. Bytes are b as they lie in memory, nibbles are spread over b at the top of
-bytes, as 16 times themselves; the unit makes up for it. Per block then
+bytes, as 16 times themselves; the quantum makes up for it. Per block then
 
-    sum += scale * unit * (((limb 7 * 2**8 + limb 6) * 2**8 + ...)                        smallest first
+    sum += scale * quantum * (((limb 7 * 2**8 + limb 6) * 2**8 + ...)                     smallest first
 
     for chunks of K:
       split x into limbs                          in a worker's first-level cache
-      for groups of 4 panels:
-        for pairs of blocks, for panels n:        as steps of one sequence, so that nothing waits for anything
+      for every 4 panels:
+        for every two blocks, for panels n:       as steps of one sequence, so that nothing waits for anything
           spread the nibbles of step n + 3; store the sums of step n - 2; multiply step n; add up step n - 3
 
 Whatever x is, results are what the limbs are exactly: a chunk of which some element needs more than 60 bits below the
-largest of its block (36 powers of two apart), or is not finite, is multiplied in float32 (`slow`). The last group of
-panels reaches back over the one before it and stores what is its own; the last pair of an odd number of blocks reaches
+largest of its block (36 powers of two apart), or is not finite, is multiplied in float32 (`slow`). The last 4 panels
+reach back over those before them and store what is their own; where the number of blocks is odd, the last two reach
 back by one block, whose limbs are zeros then and whose scales are not read.
 
-What a step costs: 32 lines stored, the nibbles and the sums, while the lines of the weights arrive where these are
+The cost of a step: 32 lines stored, the nibbles and the sums, while the lines of the weights arrive where these are
 stored to; storing the sums keeps other instructions from being decoded; and beside AMX most shifts and floating-point
 operations have one port. Therefore a look-up, which has the other one, rather than a shift.
 """
@@ -34,7 +34,7 @@ from minigrad.codegen.microkernels.block_writer import BlockWriter
 from minigrad.codegen.microkernels.writer import B, F, H, W, all_bytes, order, splat
 
 PANELS, PAIRS, LIMBS = 4, 32, 8
-"""Panels at a time; pairs of blocks in a chunk, whose limbs take 1 KB each."""
+"""Panels at a time; the most times two blocks in a chunk, whose limbs take 1 KB for every two; limbs of an element."""
 
 SPREAD, STORED, ADDED = 3, 2, 3
 """Steps from spreading nibbles to multiplying them, from multiplying to storing the sums, and to adding them up."""
@@ -46,7 +46,7 @@ REGISTER = 1024
 """Bytes of a matrix register."""
 
 LOW, TOP = 127 - 60, 29
-"""The least exponent (biased) of a block's largest element that counts, and how many bits its units lie below it."""
+"""The least exponent (biased) of a block's largest element that counts, and how many bits its quantum lies below it."""
 
 
 def limbs_text(kind: str, name: str) -> str:
@@ -113,7 +113,7 @@ class _Text(BlockWriter):
         self.put("br label %split")
 
     def split(self) -> None:
-        """The limbs of each block, its unit, and for minimums its sum; then on to `group`, or to `slow`."""
+        """Writes the limbs of each block, its quantum, and for minimums its sum; then on to `group`, or to `slow`."""
         self.put("split:", "%t = phi i64 [ 0, %chunk ], [ %t.next, %split ]",
                  "%lost = phi <16 x i1> [ zeroinitializer, %chunk ], [ %lost.next, %split ]")
         block = self.at("%x.here", self.times("%t", 128))
@@ -160,10 +160,10 @@ class _Text(BlockWriter):
         """Floats as whole numbers; what has none gives one that differs."""
         return self.let(f"call {W} @llvm.x86.avx512.mask.cvttps2dq.512({F} {v}, {W} zeroinitializer, i16 -1, i32 4)")
 
-    # ---- groups of panels ----
+    # ---- four panels ----
 
     def groups(self) -> None:
-        """Four panels at a time, all pairs of blocks of the chunk."""
+        """Writes the loop over every four panels, for all blocks of the chunk."""
         self.put("group:", "%p = phi i64 [ 0, %ready ], [ %p.next, %stored ]",
                  f"%p.last = sub i64 %panels, {PANELS}", "%p.here = call i64 @llvm.smin.i64(i64 %p, i64 %p.last)")
         old = []
@@ -188,8 +188,8 @@ class _Text(BlockWriter):
                  "br i1 %p.more, label %group, label %done")
 
     def pairs(self, old: list[str]) -> list[str]:
-        """The loop over pairs of blocks of a group; the sums after it. A first turn adds nothing for steps before it,
-        a last one spreads again what is there."""
+        """Writes the loop over every two blocks, for four panels; gives the sums after it. Its first iteration adds
+        nothing for steps before it, the last one spreads again what is there."""
         for name, first, then in (("y", "0", "%y.next"), ("y.before", "0", "%y"), ("here.before", "0", "%here")):
             self.put(f"%{name} = phi i64 [ {first}, %group ], [ {then}, %loop ]")
         hole = len(self.lines)
@@ -237,8 +237,8 @@ class _Text(BlockWriter):
                 self.put(f"store {kind} {v}, ptr {self.at('%b', REGISTER * i + 64 * (2 * k + h))}, align 64")
 
     def ahead(self, part: str, i: int, block: str, distance: int) -> str:
-        """What is used so many bytes after a block of panel i; beyond its end the start of that panel in the next
-        group."""
+        """The pointer to what is used so many bytes after a block of panel i; beyond its end, to the start of that
+        panel among the next four."""
         place = self.let(f"add i64 {self.times(block, self.block_bytes(part))}, {distance}")
         beyond = self.let(f"sub i64 {place}, %{part}.run")
         inside = self.let(f"icmp slt i64 {beyond}, 0")
@@ -257,7 +257,7 @@ class _Text(BlockWriter):
         self.put(f"call void @llvm.x86.tilestored64(i8 {i % 2}, ptr {self.at('%r', REGISTER * i)}, i64 64)")
 
     def constants(self, pair: str, left: str, right: str) -> list[tuple[str, str, str]]:
-        """Of each half of a pair: its unit and total in all lanes, and the lanes in which it is there."""
+        """Of each half of two blocks: its quantum and total in all lanes, and the lanes in which it is there."""
         found = []
         for h, there in enumerate((left, right)):
             place = self.let(f"add i64 {self.times(pair, 8)}, {4 * h}")
@@ -270,7 +270,7 @@ class _Text(BlockWriter):
         return found
 
     def add(self, i: int, total: str, constants: list[tuple[str, str, str]], block: str) -> str:
-        """`total` and what two blocks of panel i from `block` on add to it."""
+        """`total` plus the sums of two blocks of panel i from `block` on."""
         offset = self.times(block, 32)
         for part in self.halves:
             self.prefetch(self.ahead(part, i, block, AHEAD_SCALES))
@@ -296,7 +296,7 @@ class _Text(BlockWriter):
     # ---- what limbs do not hold ----
 
     def slow(self) -> None:
-        """The chunk in float32: c += what it adds, panel by panel."""
+        """Writes the chunk in float32: c plus its products, panel by panel."""
         self.put("slow:", "%q = phi i64 [ 0, %ready ], [ %q.next, %slow.panel ]")
         for part in ("words", *self.halves):
             place = self.let(f"mul i64 %q, %{part}.step")

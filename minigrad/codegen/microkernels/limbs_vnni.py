@@ -1,26 +1,27 @@
 """An implementation of `block_product.py`: x in whole numbers of four limbs, multiplied by VNNI's instruction.
 
-In a block of 32 elements of x each one is so many units of a power of two: a whole number of 31 bits, which is four
-signed bytes, its limbs. One instruction multiplies 64 weights, made unsigned, by the bytes of one limb and adds each
-four in int32: half the instructions of look-ups and multiply-adds in float32. Sums start from what the weights' offset
-takes off; of a block
+In a block of 32 elements of x each one is a multiple of the block's quantum, a power of two: a whole number of 31 bits,
+which is four signed bytes, its limbs. One instruction multiplies 64 weights, made unsigned, by the bytes of one limb
+and adds each four in int32: half the instructions of look-ups and multiply-adds in float32. Sums start from the
+correction for the weights' offset; of a block
 
-    sum += scale * unit * ((limb 3 * 2**8 + limb 2) * 2**16 + limb 1 * 2**8 + limb 0)
+    sum += scale * quantum * ((limb 3 * 2**8 + limb 2) * 2**16 + limb 1 * 2**8 + limb 0)
 
 is rounded three times, and is exact before.
 
 A byte of nibbles, low + 16 * high, needs seven products rather than eight: the lowest limb t of the element a that
-meets the low nibble serves b, which meets the high one, too, since t * (low + 16 * high) gives a t more units and b
-16 * t more. The lower four bits of t come from b and the others from a, so that both are met within 8 units:
+meets the low nibble serves b, which meets the high one, too, since t * (low + 16 * high) gives a t more quanta and b 16
+* t more. The lower four bits of t come from b and the others from a, so that both are met within 8 quanta:
 
     a = 256 * (limbs 3 to 1 of a) + t        b = 256 * (limbs 3 to 1 of b) + 16 * t
 
 A small a has all of t, and is exact; a tiny b, which may be all that counts beside weights that are zeros, has zeros.
-Then the other one is met within 128 units.
+Then the other one is met within 128 quanta.
 
-What limbs do not hold of an element is its rest. Where that is more than 2**-19 of the element (which then is 2**-12 or
-less of its block's largest one, in nibbles 2**-8), and where a block's largest number is tiny or not finite, rests are
-multiplied in float32, one by one, after their block: later, loads that go back would disturb what processors foresee.
+The part of an element that limbs do not hold is its rest. Where that is more than 2**-19 of the element (which then is
+2**-12 or less of its block's largest one, in nibbles 2**-8), and where a block's largest number is tiny or not finite,
+rests are multiplied in float32, one by one, after their block: later, loads that go back would disturb what processors
+foresee.
 
     for chunks of K:
       split x into limbs and rests                in a worker's first-level cache
@@ -41,14 +42,14 @@ PANELS, BLOCKS, LIMBS = 3, 256, 4
 """Panels at a time; blocks in a chunk; limbs."""
 
 LIMB_BYTES, SUM_BYTES = 32 * LIMBS, 32
-"""Of a block: its limbs; what its sums start from, its unit and its total."""
+"""Bytes per block: of its limbs; of what its sums start from, its quantum and its total."""
 
 UNIT, TOTAL = 4 * LIMBS, 4 * LIMBS + 4
-"""Where these are."""
+"""The offsets of the quantum and of the total there."""
 
 LOW, HIGH, TOP = 127 - 60, 255, 30
-"""The exponents (biased) of a block's largest element that count, the second one no more; and how many bits its units
-lie below it."""
+"""The exponents (biased) of a block's largest element that count, the second one no more; and how many bits its quantum
+lies below it."""
 
 MARGIN = 1 << 17
 """A largest element so near the next power of two (in its bits) counts as that: bytes from -128 to 127 do not hold the
@@ -58,7 +59,7 @@ END = (1 << 31) - 1
 """The place of a rest after the last one."""
 
 SMALL, TINY, KEPT = 1 << 22, 16, 2.0 ** -19
-"""Units below which a has the shared limb for itself, and below which b leaves it zero; the part of an element from
+"""Quanta below which a has the shared limb for itself, and below which b leaves it zero; the part of an element from
 which on a rest counts."""
 
 
@@ -96,7 +97,7 @@ class _Text(BlockWriter):
     # ---- x as limbs ----
 
     def split(self) -> None:
-        """Limbs and rests of each block, and what is the same for all of its elements; then on to `tile`."""
+        """Writes limbs and rests of each block, and what is the same for all of its elements; then on to `tile`."""
         self.put("split:", "%t = phi i64 [ 0, %chunk ], [ %t.next, %split.next ]",
                  "%count = phi i64 [ 0, %chunk ], [ %count.next, %split.next ]")
         block = self.at("%x.here", self.times("%t", 128))
@@ -171,15 +172,16 @@ class _Text(BlockWriter):
                  f"%count.next = phi i64 [ %count, %split ], [ {count}, %split.rest ]")
 
     def places(self, h: int) -> list[int]:
-        """Where in a block the weights of vector h of x are: 64 bytes for each group of four, and the bits below them
-        in a word."""
+        """The places in a block of the weights of vector h of x: 64 bytes for each four, and the bits below them in a
+        word."""
         lanes = range(16)
         if self.bytes:
             return [64 * (4 * h + k // 4) + 8 * (k % 4) for k in lanes]
         return [64 * (k // 4) + 8 * (k % 4) + 4 * h for k in lanes]
 
     def exponent(self, x: list[str]) -> tuple[str, str]:
-        """The exponent (biased) of a block's largest element, at least LOW, and whether it counts."""
+        """The exponent (biased) of a block's largest element, at least LOW, and a bool (i1) that is true where it
+        counts."""
         size = [self.let(f"and {W} {self.let(f'bitcast {F} {v} to {W}')}, splat (i32 2147483647)") for v in x]
         most = self.let(f"call {W} @llvm.umax.v16i32({W} {size[0]}, {W} {size[1]})")
         most = self.let(f"call i32 @llvm.vector.reduce.umax.v16i32({W} {most})")
@@ -191,7 +193,7 @@ class _Text(BlockWriter):
         return self.let(f"call {W} @llvm.x86.avx512.mask.cvtps2dq.512({F} {v}, {W} zeroinitializer, i16 -1, i32 4)")
 
     def offsets(self, pairs: list[str]) -> str:
-        """What the sums of limbs start from: weights are unsigned, more by 128 or 8 than they count."""
+        """The start of the sums of limbs: a correction, as weights are unsigned, more by 128 or 8 than they count."""
         if self.least:
             return "zeroinitializer"
         fours = [self.let(f"call {W} @llvm.x86.avx512.vpdpbusd.512({W} zeroinitializer, {B} splat (i8 1), {B} {v})")
@@ -210,7 +212,7 @@ class _Text(BlockWriter):
     # ---- tiles of panels ----
 
     def tiles(self) -> None:
-        """Three panels at a time, all blocks of the chunk."""
+        """Writes the loop over tiles of three panels, for all blocks of the chunk."""
         self.put("tile:", "%p = phi i64 [ 0, %ready ], [ %p.next, %stored ]", "%inside = icmp slt i64 %p, %third",
                  "%base = select i1 %inside, i64 %p, i64 %last.panel", "%apart = select i1 %inside, i64 %third, i64 1",
                  "%own.from = select i1 %inside, i64 0, i64 %whole")
@@ -268,7 +270,8 @@ class _Text(BlockWriter):
         return found
 
     def products(self, g: int) -> list[tuple[int, int, int]]:
-        """Of word g: which of its bytes (`bytes_of`) meet which limb, and which four of that."""
+        """For word g, (its bytes as `bytes_of` numbers them, the limb that they meet, the number of the four of that
+        limb)."""
         if self.bytes:
             return [(0, k, 4 * g) for k in range(LIMBS)]
         return [(2, 0, 4 * g), *((h, k, 16 * h + 4 * g) for h in range(2) for k in range(1, LIMBS))]
@@ -303,7 +306,7 @@ class _Text(BlockWriter):
     # ---- what limbs do not hold ----
 
     def rest_here(self, r: str) -> str:
-        """Whether rest r is one of this block."""
+        """True (i1) where rest r is one of this block."""
         return self.let(f"icmp slt i32 {self.load('i32', self.at('%places', self.times(r, 4)))}, %block.end.32")
 
     def rest(self) -> list[str]:

@@ -2,15 +2,15 @@
 
     c[e] += sum(x < depth: a[row(lane, e), x] * b[column(lane, e), x])        e < each, for one work-item of 32
 
-That is the whole meaning, and it is one work-item's own: it reads local memory and adds to registers. An
-implementation lets the work-items of a wave load different parts and exchange them, so that all 32 must come to the
-call together, with the same a and b. Where there is none, each work-item computes its own sums. Operands lie along the
-sum, half values as their bits: a[i, x] at i * a_pitch + x, b likewise; pitches and starts are multiples of 16 bytes.
+That is the whole meaning, and it is one work-item's own: it reads local memory and adds to registers. An implementation
+lets the work-items of a wave load different parts and exchange them, so that all 32 must come to the call together,
+with the same a and b. Where there is none, each work-item computes its own sums. Operands lie along the sum, half
+values as their bits: a[i, x] at i * a_pitch + x, b likewise; pitches and starts are multiples of 16 bytes.
 
 'mma' is NVIDIA's mma.sync from compute capability 8.0 on (m16n8k16, m16n8k8 of tf32), as PTX inside OpenCL C or LLVM
-IR; 'wmma' is RDNA 3's v_wmma (16 x 16 x 16, where lanes 16..31 hold the same operands as 0..15). Units round sums in
-their own way. tf32 is float32 with 10 bits of mantissa: operands are rounded to it, to nearest, halves away from
-zero, which is why plans use it only where `config.allow_tf32` says so.
+IR; 'wmma' is RDNA 3's v_wmma (16 x 16 x 16, where lanes 16..31 hold the same operands as 0..15). Matrix units round
+sums in their own way. tf32 is float32 with 10 bits of mantissa: operands are rounded to it, to nearest, halves away
+from zero, which is why plans use it only where `config.allow_tf32` says so.
 """
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class MatrixUnit:
 
     @property
     def feature(self) -> str:
-        """What a Target has where the instruction is."""
+        """The feature of a Target that has the instruction."""
         return f"{self.family}-{self.kind}"
 
     @property
     def stored(self) -> DType:
-        """What operands are in local memory."""
+        """The type of operands in local memory."""
         return uint16 if self.dtype.itemsize == 2 else self.dtype
 
     def place(self, lane: Index, e: Index) -> tuple[Index, Index]:
@@ -75,7 +75,7 @@ class MatrixUnit:
             f"      c[e] = fma({self._factor('p')}, {self._factor('q')}, c[e])", ""])
 
     def _factor(self, operand: str) -> str:
-        """The text of what is multiplied."""
+        """The text of a factor."""
         if self.stored is uint16:
             return f"f32(bitcast({operand}, {self.dtype.short}))"
         # Half of the last bit that stays is added; NaN, which this might carry into the sign, stays as it is.
@@ -89,14 +89,14 @@ UNITS = (*(MatrixUnit(family, dtype.short, dtype, *shape)
 
 
 def unit_of(dtype: DType, target: Target) -> MatrixUnit | None:
-    """The unit that a target has for operands of a type."""
+    """The matrix unit that a target has for operands of a type."""
     return next((u for u in UNITS if u.dtype is dtype and u.feature in target.features
                  and f"{u.name}_{target.language}" in _TEXTS), None)
 
 
 @lru_cache(maxsize=64)
 def matrix_microkernel(name: str) -> Microkernel | None:
-    """The microkernel of a unit in a language: 'mma_f16_opencl' and the like."""
+    """The microkernel of a matrix unit in a language: 'mma_f16_opencl' and the like."""
     stem, _, language = name.rpartition("_")
     unit = next((u for u in UNITS if u.name == stem), None)
     if unit is None or name not in _TEXTS:
@@ -105,7 +105,7 @@ def matrix_microkernel(name: str) -> Microkernel | None:
 
 
 def unit_named(name: str) -> MatrixUnit:
-    """The unit of such a microkernel."""
+    """The matrix unit of such a microkernel."""
     return next(u for u in UNITS if u.name == name.rpartition("_")[0])
 
 

@@ -37,7 +37,7 @@ class Microkernel:
     language: str = "llvm"
 
     def fits(self, target: Target) -> bool:
-        """Whether the implementation runs there."""
+        """True where the implementation runs there."""
         language = "llvm" if self.language in FOR_CPU else self.language
         return self.implementation is not None and target.language == language and self.requires <= target.features
 

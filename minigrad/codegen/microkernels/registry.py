@@ -1,4 +1,4 @@
-"""Which microkernels there are by name: those that users add, and ours, generated when they are asked for."""
+"""The microkernels by name: those that users add, and ours, generated when they are asked for."""
 from __future__ import annotations
 
 from functools import lru_cache
@@ -14,7 +14,8 @@ _added: dict[str, Microkernel] = {}
 
 
 def added() -> tuple[Microkernel, ...]:
-    """Those that users added, in order. What is chosen depends on them: part of the key of every stored plan."""
+    """Those that users added, in order. The choice of microkernels depends on them: part of the key of every stored
+    plan."""
     return tuple(_added.values())
 
 

@@ -25,7 +25,7 @@ _JOINED = {"sum": ("sub_group_reduce_add(x)", "total + y", "total[0] + part[x]")
 
 
 def sub_group_width(target: Target) -> int:
-    """How many work-items join at once; 0 where plans do without."""
+    """The number of work-items that join at once; 0 where plans do without."""
     return target.sub_group if FEATURE in target.features and target.sub_group in WIDTHS else 0
 
 
@@ -35,7 +35,7 @@ def sub_group_name(monoid: str, dtype: DType, width: int) -> str | None:
 
 
 def width_of(name: str) -> int:
-    """How many work-items such a microkernel joins; 0 for another name."""
+    """The number of work-items that such a microkernel joins; 0 for another name."""
     return int(name.rpartition("_")[2]) if sub_group_microkernel(name) is not None else 0
 
 
