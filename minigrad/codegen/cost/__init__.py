@@ -1,1 +1,1 @@
-"""What plans are counted by: facts of machines, and what their caches hold."""
+"""Numbers that plans are judged by: facts of machines, and the sizes of their caches."""

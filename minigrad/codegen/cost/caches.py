@@ -7,13 +7,14 @@ LINE, PAGE = 64, 4096
 """Bytes of a cache line and of a page, on every machine that is known here."""
 
 SHARED = 4
-"""Part of the second-level cache for one of what passes through it: of all of A, or panels of B, where the other passes
-by (5-10% at 1024 and 2048, over a second packing of B); of sums that are kept from block to block of K."""
+"""The part of the second-level cache for a buffer beside which another one streams: for all of A, or panels of B, where
+the other streams (5-10% at 1024 and 2048, over a second packing of B); for sums that are kept from block to block of
+K."""
 
 
 def fits(nbytes: float, level: int, target: Target) -> bool:
-    """Whether so many bytes stay in the cache of a level, all of which they may take. Where others pass by meanwhile,
-    as in a tile's loop, callers ask for twice as many."""
+    """True where so many bytes stay in the cache of a level, if they may take all of it. Where other data streams
+    beside them, as in a tile's loop, callers ask for twice as many."""
     return nbytes <= room(level, target)
 
 

@@ -1,14 +1,14 @@
-"""Facts of the machine that a Target is, from minigrad/codegen/machines/*.toml: what planners count with.
+"""Facts of the machine that a Target is, from minigrad/codegen/machines/*.toml: the numbers that planners count with.
 
     [declared]    from manuals and the operating system                 may decide how sums are grouped
-    [costs]       what plans that round differently are compared by: measured once, agreed on for every machine of a
-                  kind, and never measured anew, as results depend on it
-    [speed]       what only time depends on: measured, and may be measured again at any time
+    [costs]       for comparing plans that round differently: measured once, agreed on for every machine of a kind,
+                  and never measured anew, as results depend on it
+    [speed]       only time depends on these: measured, and may be measured again at any time
 
 A file states what differs from the one it is `like`. A processor's is named as LLVM names it; one without a file is
-like the generic one of its vectors. Compiled for another processor (MINIGRAD_CPU), a program rounds as that one's
-facts say, and is as fast as those of the one that it runs on. `section.one_fma` holds where one multiply-add of whole
-vectors begins in a cycle.
+like the generic one of its vectors. Compiled for another processor (MINIGRAD_CPU), a program rounds as that one's facts
+say, and is as fast as those of the one that it runs on. `section.one_fma` holds where one multiply-add of whole vectors
+begins in a cycle.
 """
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _SECTIONS = ("declared", "costs", "speed")
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """`fma_per_cycle` multiply-adds of the target's vectors begin in a cycle, each done after `fma_latency`. So many
-    rows `side_by_side` stay in the first-level cache although they are a power of two apart. Elements up to
-    `strided_stores` apart are stored as parts of whole vectors. With `dots` an instruction multiplies pairs of
-    bfloat16; a matrix register has `matrix_side` rows of as many words. A GPU's compute unit holds `items_per_unit`
-    work-items, and waits for memory with fewer; as many waves as it can hold have `local_per_wave` bytes of local
-    memory each."""
+    """Facts from manuals. `fma_per_cycle` multiply-adds of the target's vectors begin in a cycle, each done after
+    `fma_latency`. `side_by_side` rows stay in the first-level cache although they are a power of two apart. Elements up
+    to `strided_stores` apart are stored as parts of whole vectors. `dots` is True where an instruction multiplies
+    bfloat16 with K interleaved by two; a matrix register has `matrix_side` rows of as many words. A GPU's compute unit
+    holds `items_per_unit` work-items, and waits for memory with fewer; as many waves as it can hold have
+    `local_per_wave` bytes of local memory each."""
 
     fma_per_cycle: int
     fma_latency: int
@@ -47,7 +47,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """In cycles, unless it says otherwise; the files say of what."""
+    """Costs in cycles, unless it says otherwise; the files say of what."""
 
     loads: float
     chains: int
@@ -86,14 +86,18 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """`long_streams`: memory is read at full speed only in few streams each of which goes on for many pages. Read side
-    by side are panels, `streams` of them, or `streams_of_lines` by few rows where each step takes lines, and rows of
-    matrices, `matrix_streams`. Bytes from what is read to what is prefetched: `ahead` of panels, `ahead_inner` of what
-    is unpacked, `ahead_scales` of its scales. Panels are prefetched with `ahead_rows` rows or more where each step
-    takes lines of them; `enough_sums` in flight keep multiply-adds busy and few loads beside them. What is predicted of
-    plans (`plans.py`) counts cycles of an iteration besides its body, `plan_loop`, of a tile's start and end,
-    `plan_tile`, of joining a vector's lanes where others are joined meanwhile, `plan_across`, and bytes in a cycle from
-    beyond the second-level cache, `plan_bytes`."""
+    """Facts that only time depends on.
+
+    `long_streams` is True where memory is read at full speed only as a small number of streams that each go on for many
+    pages. Streams that are read side by side: `streams` panels, `streams_of_lines` panels of which each step takes
+    lines, for products with a small number of rows, and `matrix_streams` rows of matrices. Bytes from what is read to
+    what is prefetched: `ahead` of panels, `ahead_inner` of operands that are unpacked, `ahead_scales` of their scales.
+    Panels are prefetched with `ahead_rows` rows or more where each step takes lines of them; with `enough_sums` in
+    flight multiply-adds are busy, and loads beside them few. Estimates of plans (`plans.py`) count, in cycles,
+    `plan_loop` for an iteration besides its body, `plan_tile` for a tile's start and end, `plan_across` for joining a
+    vector's lanes where others are joined meanwhile; and `plan_bytes` bytes in a cycle from beyond the second-level
+    cache.
+    """
 
     long_streams: bool
     streams: int
@@ -158,12 +162,12 @@ def facts(name: str) -> dict[str, dict[str, Any]]:
 
 @cache
 def _processors() -> frozenset[str]:
-    """Those with a file. LLVM, too, has one that it calls generic."""
+    """The processors with a file. LLVM, too, has one that it calls generic."""
     return frozenset([path.stem for path in FOLDER.glob("*.toml") if not path.stem.startswith("generic")])
 
 
 def _for_bytes(by_bytes: Mapping[str, int], vector_bytes: int) -> int:
-    """Of a fact by bytes of a vector, that of the narrowest vectors which are as wide."""
+    """From a fact by bytes of a vector, the number for the narrowest vectors that are at least as wide."""
     return by_bytes[str(min(width for width in map(int, by_bytes) if width >= vector_bytes))]
 
 

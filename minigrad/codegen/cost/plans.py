@@ -1,4 +1,4 @@
-"""What a plan of steps would take, in cycles of one core, from its loops: one function for every pattern.
+"""An estimate of the cycles of one core that a plan of steps takes, from its loops: one function for every pattern.
 
     in registers     per step of a tile the largest of: operations over issue, loads and stores over ports, latency of
                      sums over the accumulators in flight
@@ -7,8 +7,8 @@
     memory           bytes that each cache does not hold, from footprints of the loops inside it
     workers          the last of them waits for nobody
 
-It ranks plans of one nest. It leaves out copies of operands (`stage`): what they take, and that they are read from in
-place of the operand. Likewise branch prediction, associativity, prefetchers and dependence of loads.
+It ranks plans of one nest. It leaves out copies of operands (`stage`): the time that they take, and that they are read
+from in place of the operand. Likewise branch prediction, associativity, prefetchers and dependence of loads.
 """
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from minigrad.target import Target
 from minigrad.value import Value, free_variables, walk
 
 FREE = frozenset(("load", "const", "index", "local", "reduce", "guard"))
-"""What is no instruction of its own; neither is the addition of a sum, which is one with its last product."""
+"""Operations that are no instructions of their own; neither is the addition of a sum, which is one with its last
+product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Estimate:
 
 
 def estimate(nest: Nest, plan: Plan, target: Target) -> Estimate:
-    """What the loops of a plan would take. Raises PlanError as `resolve` does."""
+    """The estimate for the loops of a plan. Raises PlanError as `resolve` does."""
     loops = resolve(nest, plan)
     return _Model(loops.nest, loops, target).estimate()
 
@@ -119,7 +120,8 @@ class _Model:
         return tuple([x for x in self.loops.order if self.loops.root[x] in variables_])
 
     def executed(self, v: Value, run: _Run) -> float:
-        """How often a value is computed: not in loops inside the last that it depends on, nor for copies alike."""
+        """The number of times that a value is computed: not in loops inside the last that it depends on, nor for copies
+        alike."""
         own = self.depends(v)
         last = max((k for k, x in enumerate(run.loops) if x in own), default=-1)
         return self.times([x for x in run.loops[:last + 1] if x in own or self.loops.kind[x] != "unroll"])
@@ -149,7 +151,8 @@ class _Model:
         return total
 
     def edge(self, name: str) -> float:
-        """How much longer a split takes for a last block that is not whole: what is left goes one by one."""
+        """The factor by which a split takes longer for a last block that is not whole: its iterations run one by
+        one."""
         s, total = self.loops.split[name], self.loops.extent(name)
         if s.edge != "rest" or not isinstance(total, int) or divides(s, total) or not total:
             return 1.0
