@@ -95,7 +95,8 @@ def _chain(left: list[tuple[Index, Index]], first: int) -> tuple[Index, Index] |
 
 
 def uncovered(stores: Sequence[Placed], shape: tuple[Index, ...], whole: bool) -> str | None:
-    """Why the stores do not write each element exactly once (or, unless `whole`, at most once); None if they do."""
+    """The reason why the stores do not write each element exactly once (or, unless `whole`, at most once); None if they
+    do."""
     stores = [s for s in stores if not s.empty()]
     for s in stores:
         unused = [v.name for v in s.domain if v.hi != 0 and not any(v in variables(e) for e in s.indices)]
@@ -125,7 +126,7 @@ def _box(s: Placed) -> tuple[Progression, ...] | None:
 
 
 def _partition(boxes: Sequence[tuple[Progression, ...]], shape: tuple[Index, ...], axes: tuple[int, ...]) -> bool:
-    """Whether the boxes cover the shape once: along some axis they fall into groups that do."""
+    """True where the boxes cover the shape once: along some axis they fall into sets that do."""
     if any(e == 0 for e in shape):
         return not boxes
     if not axes:
@@ -141,7 +142,7 @@ def _partition(boxes: Sequence[tuple[Progression, ...]], shape: tuple[Index, ...
 
 
 def _fills(parts: list[Progression], extent: Index) -> bool:
-    """Whether progressions cover 0..extent-1 once: as the residues of one step, or as intervals in a row."""
+    """True where progressions cover 0..extent-1 once: as the residues of one step, or as intervals in a row."""
     step = parts[0].step if parts else 1
     if len(parts) > 1 and isinstance(step, int) and step > 1 and all(p.step == step for p in parts):
         starts = {p.start for p in parts}
@@ -161,7 +162,7 @@ def _fills(parts: list[Progression], extent: Index) -> bool:
 
 
 def _apart(a: Sequence[Progression], b: Sequence[Progression]) -> bool:
-    """Whether two boxes have no element in common."""
+    """True where two boxes have no element in common."""
     for x, y in zip(a, b, strict=True):
         difference = x.start - y.start
         if isinstance(difference, int) and isinstance(x.step, int) and x.step == y.step and difference % x.step:

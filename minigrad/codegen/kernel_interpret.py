@@ -59,7 +59,7 @@ def interpret_kernel(kernel: Kernel, arrays: Mapping[str, Array], scalars: Mappi
 
 
 def _logical(kernel: Kernel, p: Param, array: Array, dims: Mapping[str, int]) -> Array:
-    """A view of `array` in the parameter's logical shape."""
+    """`array` in the parameter's logical shape, over the same memory."""
     shape = tuple([evaluate(e, dims) for e in p.shape])
     flat = array.ndim == 1 and array.size == int(np.prod(shape)) and array.flags.c_contiguous
     if array.dtype != p.dtype.np or not (flat or array.shape == shape):
@@ -74,7 +74,7 @@ def _logical(kernel: Kernel, p: Param, array: Array, dims: Mapping[str, int]) ->
 
 @dataclass
 class _Scope:
-    """Index variables of one level with their values, and what is known for one choice of all variables so far."""
+    """Index variables of one level with their values, and results for one choice of all variables so far."""
 
     outer: _Scope | None
     own: dict[Var, Any]

@@ -47,7 +47,7 @@ def verify_kernel(kernel: Kernel) -> None:
 
 @dataclass(slots=True)
 class _Scope:
-    """What a statement may use."""
+    """The names that a statement may use."""
 
     kernel: Kernel
     names: set[str] = field(default_factory=set)
@@ -59,7 +59,7 @@ class _Scope:
         return _Scope(self.kernel, set(self.names), list(self.variables), dict(self.locals), list(self.stored))
 
     def is_stored(self, name: str, at: tuple[Index, ...]) -> bool:
-        """Whether an inner domain before stored the output at these indices, its variables under other names."""
+        """True where an inner domain before stored the output at these indices, its variables under other names."""
         return any(s.param == name and all(_renamed(e, i, domain) for e, i in zip(at, s.indices, strict=True))
                    for s, domain in self.stored)
 

@@ -54,7 +54,7 @@ def panelled(kernel: Kernel, constant: frozenset[str], target: Target) -> Panell
 
 
 def in_order(kernel: Kernel, target: Target) -> bool:
-    """Whether each sum runs from its first term to its last in one accumulator."""
+    """True where each sum runs from its first term to its last in one accumulator."""
     stages = stages_of(kernel, target).stages
     plan = stages[0].plan
     return len(stages) == 1 and isinstance(plan, Plan) and plan.pattern in ("contraction", "panels", "stream") and (

@@ -71,8 +71,8 @@ from minigrad.value import cast, load, local, reduce, substitute, walk
 
 FEW_OUTPUTS = 16
 LONG_SUM, LONG_SUM_FOR_GROUPS = 1 << 17, 1 << 15
-"""Operations of a sum, its additions included, from which it is worth partial sums: for a few cores, to which a shorter
-one is not handed out, and for work-groups."""
+"""Operations of a sum, its additions included, from which it is worth partial sums: for the cores of a processor, to
+which a shorter one is not handed out, and for work-groups."""
 
 PARTS = 64
 
@@ -101,14 +101,14 @@ class Staged:
 
 @lru_cache(maxsize=4096)
 def stages_of(kernel: Kernel, target: Target) -> Staged:
-    """How `kernel` runs on `target`. All that is run or shown comes from here: what fails is an InternalError with the
-    kernel's text."""
+    """The stages by which `kernel` runs on `target`. All that is run or shown comes from here: a failure is an
+    InternalError with the kernel's text."""
     with reporting(lambda: print_kernel(kernel)):
         return _stages_of(kernel, target)
 
 
 def flat_form(kernel: Kernel) -> Kernel:
-    """What plans are made for: nests over flat buffers."""
+    """The form of a kernel that plans are made for: nests over flat buffers."""
     return collapse(flatten(split_divisions(split_borders(split_phases(kernel)))))
 
 
@@ -134,7 +134,7 @@ def _bound(staged: Staged, values: dict[Var, Index], begins: dict[str, int]) -> 
 
 @lru_cache(maxsize=4096)
 def _stages_of_flat(flat: Kernel, target: Target, given: Given) -> Staged:
-    """The stages of what many kernels become, those of other shapes or lengths."""
+    """The stages of a flat kernel, which many kernels become, those of other shapes or lengths."""
     scratch: list[Param] = []
     units: list[tuple[tuple[Nest, ...], AnyPlan]] = []
     ours: list[Nest] = []
@@ -160,7 +160,7 @@ def _stages_of_flat(flat: Kernel, target: Target, given: Given) -> Staged:
 
 
 def _shared_out(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
-    """A nest as several where its sums are shared among workers, or an operand is turned first."""
+    """A nest as several where its sums are shared among workers, or an operand is transposed first."""
     nests: list[Nest] = []
     for part in split_reduction(nest, scratch, LONG_SUM_FOR_GROUPS if target.has_groups else LONG_SUM):
         if target.has_groups:
@@ -200,7 +200,7 @@ def _loops(kernel: Kernel, plan: AnyPlan, name: str) -> Function:
 
 
 def forget_stages() -> None:
-    """Drops what was planned so far: something that plans depend on has changed."""
+    """Drops the stages that were planned so far: something that plans depend on has changed."""
     for cache in (stages_of, _stages_of_flat, _loops, packed.plan, panels.plan):
         cache.cache_clear()
 

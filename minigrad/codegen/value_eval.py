@@ -1,4 +1,4 @@
-"""What each scalar operation does, in numpy: the meaning that the interpreters share (see `value.py`).
+"""Scalar operations in numpy: the meaning that the interpreters share (see `value.py`).
 
 Values of half types are carried as float32 arrays that hold representable numbers and are rounded after each operation;
 all others are carried in their own numpy type. Transcendental float32 operations are computed in float64 and rounded
@@ -107,7 +107,8 @@ def apply(op: str, dtype: DType, x: Array, *others: Array) -> Array:
 
 
 def hazard(op: str, dtype: DType, x: Array, y: Array) -> Array | None:
-    """Where an integer division or shift must not be reached with these operands; None if nowhere."""
+    """A mask of elements at which an integer division or shift must not be reached with these operands; None if there
+    are none."""
     if op in ("idiv", "irem"):
         bad = y == 0
         if dtype.kind == "i":

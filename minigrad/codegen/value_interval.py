@@ -1,4 +1,4 @@
-"""What is known of an int32 value's size from the operations that make it: bytes taken out of words, their products."""
+"""Bounds of an int32 value from the operations that make it: bytes taken out of words, their products."""
 from __future__ import annotations
 
 from functools import lru_cache

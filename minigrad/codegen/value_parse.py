@@ -354,7 +354,7 @@ class Lines:
         return Line(text, number, scope, depth)
 
     def accept(self, text: str, after: Line) -> bool:
-        """Whether the next line is `text` at the indentation of the line `after`; it is read then."""
+        """Reads the next line, and returns True, where it is `text` at the indentation of the line `after`."""
         if self.at < len(self.rows) and self.rows[self.at][:2] == (after.depth, text):
             self.at += 1
             return True
@@ -366,7 +366,8 @@ class Lines:
             raise self.next(scope).error("the end of the text")
 
     def block(self, scope: Scope) -> Iterator[Line]:
-        """The lines of a block indented deeper than the line before; an inner block is read by whoever opens it.
+        """The lines of a block indented deeper than the line before; the caller reads an inner block with a call of its
+        own.
 
         Raises FormatError when the block is empty or a line's indentation fits no block.
         """

@@ -14,7 +14,7 @@ from minigrad.expr import Index
 from minigrad.value import Value, load, walk
 
 VIEW = ".u32"
-"""What follows the name of a buffer that is read in words."""
+"""The end of the name of a buffer that is read in words."""
 
 
 @lru_cache(maxsize=1 << 12)
