@@ -1,1 +1,1 @@
-"""Where graphs, kernels and devices meet: plans are made, kept and run. Read `realize.py` first."""
+"""Plans: they are made from graphs and kernels, kept, and run on devices. Read `realize.py` first."""

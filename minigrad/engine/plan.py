@@ -96,7 +96,7 @@ class ExecutionPlan:
 
     @property
     def launches(self) -> int:
-        """How many launches a run takes."""
+        """The number of launches of a run."""
         return len(self.items)
 
 

@@ -54,7 +54,7 @@ class KernelRun:
 
     @property
     def rows(self) -> int:
-        """How many programs run in its one launch."""
+        """The number of programs that run in its one launch."""
         return len(self.plan.items[self.item].rows)
 
     @property

@@ -1,1 +1,1 @@
-"""Which operations form a kernel, and in which order kernels run."""
+"""Scheduling: which operations form a kernel, and in which order kernels run."""

@@ -92,7 +92,8 @@ class Machine:
         return self.find(module, name)
 
     def call(self) -> Any:
-        """What a function gives for the arguments, both on the stack. Raises FormatError for what is none."""
+        """Calls a function with the arguments, both on the stack, and gives its result. Raises FormatError for other
+        objects."""
         function, arguments = self.last(2)
         if not isinstance(function, Function) or type(arguments) is not tuple:
             raise FormatError(f"a call of {brief(function)}, which is no function")

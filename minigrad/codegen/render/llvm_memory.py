@@ -21,7 +21,7 @@ MAX_STORE_STEP = 4
 
 
 def stores_masked(dtype: DType, target: Target) -> bool:
-    """Whether the processor stores some lanes of a vector of such elements and leaves the memory of others alone."""
+    """True where the processor stores some lanes of a vector of such elements and leaves the memory of others alone."""
     return "avx512bw" in target.features or ("avx" in target.features and dtype.itemsize in (4, 8))
 
 

@@ -19,7 +19,7 @@ FEWEST_STEPS = 2
 
 
 def may_be_table(v: Value) -> bool:
-    """Whether it is worth asking `table_of`: one operand of the last step varies."""
+    """True where `table_of` may find a table: one operand of the last step varies."""
     return len(v.args) == 1 or (len(v.args) == 2 and (v.args[0].op == "const") != (v.args[1].op == "const"))
 
 
