@@ -29,7 +29,7 @@ BENCHMARKS = {
     "node": "bench.host",
 }
 COMMANDS = {"baseline": "bench.baseline", "compare": "bench.compare", "plans": "bench.plans"}
-"""Those that run benchmarks: modules with main(arguments)."""
+"""Commands that run benchmarks: modules with main(arguments)."""
 DESCRIPTIONS = {
     "matmul": "float32 matrix products: squares, few rows, transposed operands, many small ones in one step",
     "conv": "convolution layers of MobileNet, ResNet-18 and EfficientNet-B0, forward and gradients",

@@ -1,4 +1,4 @@
-"""What this tree takes, for later ones to be held against: rows of several benchmarks in one file, with their spread.
+"""Times of this tree, for later ones to be compared with: rows of several benchmarks in one file, with their spread.
 
     python -m bench baseline                       writes bench/baseline-PROCESSOR.json
     python -m bench compare OLD_TREE               how old and new differ, measured in turn: see compare.py
@@ -43,7 +43,7 @@ def options_of(arguments: list[str], parser: argparse.ArgumentParser) -> tuple[a
 
 
 def is_kept(row: dict[str, Any]) -> bool:
-    """Whether a row is a work of ours, no mean of several and no read stream."""
+    """True where a row is a work of ours, no mean of several and no read stream."""
     return row["peer"] == OURS and "geometric mean" not in row["work"]
 
 

@@ -29,9 +29,9 @@ HERE = Path(__file__).resolve().parent.parent
 ROUNDS = 8
 """Turns of each side within a row: both processes must have as many."""
 COUNT = re.compile(r", \d+ of them")
-"""What names of rows say about a tree."""
+"""The part of names of rows that depends on a tree."""
 LEAST = 0.93
-"""Ratios below are listed again."""
+"""The ratio below which rows are listed again."""
 _START = "import sys; sys.path.insert(0, {here!r}); import bench.compare; bench.compare.take_turns({tree!r}, {parts!r})"
 
 Key = tuple[str, str, str, int]
@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _alternate(trees: list[Path], parts: list[tuple[str, list[str]]], folder: Path) -> list[Times]:
-    """Gives the processes the machine in turn until they are through; what each measured."""
+    """Gives the processes the machine in turn until they are through; returns the times that each measured."""
     from minigrad.config import current
 
     processes = []
@@ -125,7 +125,7 @@ def _times(runs: list[tuple[str, list[dict[str, Any]]]]) -> Times:
 
 
 def take_turns(tree: str, parts: list[tuple[str, list[str]]]) -> None:
-    """What each process does: measures, and hands over after every turn by an empty line; at last prints the rows."""
+    """The work of each process: measures, and hands over after every turn by an empty line; at last prints the rows."""
     sys.path.insert(0, tree)
     told = sys.stdout
 

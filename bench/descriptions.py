@@ -1,5 +1,5 @@
-"""Networks as data: a list of layers by name, which either framework builds. A few layers are made here of those of
-`nn`: what joins two values, and those that return more than one."""
+"""Networks as data: a list of layers by name, which either framework builds. Layers that `nn` does not have are made
+here: those that join two values, and those that return more than one."""
 # mypy: disable-error-code="name-defined, misc"
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured of EfficientNet: inference, and a training step with SGD, captured or eager. It imports little, so
+"""The works measured of EfficientNet: inference, and a training step with SGD, captured or eager. It imports little, so
 that a process of its own can time its start with it."""
 from __future__ import annotations
 

@@ -41,8 +41,9 @@ def torch_framework(torch: Any) -> Any:
 
 
 class Program(NamedTuple):
-    """What is trained: the modules that hold the weights, one training step, which takes Tensors and returns the loss,
-    the batch that a generator of random numbers gives, and the loss alone where its gradients are to be compared."""
+    """A program to train: the modules that hold the weights, one training step, which takes Tensors and returns the
+    loss, the batch that a generator of random numbers gives, and the loss alone where its gradients are to be
+    compared."""
 
     modules: list[Any]
     step: Callable[..., Any]

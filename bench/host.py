@@ -1,4 +1,4 @@
-"""What the host pays: Nodes made and keyed, a small realize, import, starts and compiles, warm steps."""
+"""Costs of the host: Nodes made and keyed, a small realize, import, starts and compiles, warm steps."""
 from __future__ import annotations
 
 import argparse

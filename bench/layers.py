@@ -36,7 +36,7 @@ class ConvLayer:
 
     @property
     def flop(self) -> int:
-        """Of the forward pass of one image; each gradient has as many."""
+        """Operations of the forward pass of one image; each gradient has as many."""
         return 2 * self.depth * self.kernel**2 * self.out_channels * self.out_size**2
 
     def __str__(self) -> str:

@@ -73,7 +73,7 @@ def run(bench: Bench) -> None:
 
 
 def _report_weights(bench: Bench, model: Llama, side: Side) -> None:
-    """How fast decoding went through the weights: reading them is the least it must do."""
+    """Reports how fast decoding went through the weights: reading them is the least it must do."""
     gb_s = model.weight_bytes() / side.best_s / 1e9
     if bench.report.limits is None:
         return

@@ -1,4 +1,4 @@
-"""What every benchmark has in common: its options, and the context that it measures in."""
+"""The options that all benchmarks have, and the context that they measure in."""
 from __future__ import annotations
 
 import argparse
@@ -54,7 +54,8 @@ def _cores() -> int:
 
 @dataclass
 class Bench:
-    """Where a benchmark measures: its options, the peers that are here, how long a row may take, and the report."""
+    """The context that a benchmark measures in: its options, the peers that are here, how long a row may take, and the
+    report."""
 
     options: argparse.Namespace
     peers: Peers

@@ -1,8 +1,9 @@
-"""How well plans are ranked: cycles that `codegen/cost/plans.py` predicts beside times measured, over random products.
+"""The quality of ranking plans: cycles that `codegen/cost/plans.py` predicts beside times measured, over random
+products.
 
 For each product the register tiles that its policy chooses from, panels or contraction, run in turn, on one thread.
-Printed are the rank correlation of prediction and time, over all and within a product, what the cheapest by prediction
-loses to the fastest, and likewise what the policy's own choice does.
+Printed are the rank correlation of prediction and time, over all and within a product, the loss of the plan that is
+cheapest by prediction against the fastest, and likewise that of the policy's own choice.
 """
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ SUSPECT = 4.0  # a ratio above it is likelier a peer that was disturbed than our
 
 
 class Work(NamedTuple):
-    """What is done, by name, and its amounts per run. A multiply-add is two flops; bytes are the least that move.
+    """A work by name, and its amounts per run. A multiply-add is two flops; bytes are the least that move.
 
     `group` is the heading under which its ratios are averaged.
     """

@@ -1,4 +1,4 @@
-"""What moves memory rather than multiplies: row reductions, activations, a loss, a long sum, an Adam step."""
+"""Works that move memory rather than multiply: row reductions, activations, a loss, a long sum, an Adam step."""
 from __future__ import annotations
 
 import argparse

@@ -1,4 +1,4 @@
-"""What starting costs: a process from its first instruction to its first training step done, with empty caches and with
+"""Costs of starting: a process from its first instruction to its first training step done, with empty caches and with
 what the first one left; Python's part of it; then the compile of a matmul that is new, and of further ones.
 
 All are processes of their own that find Python's bytecode, as where a package was installed: compiling our sources
@@ -37,8 +37,9 @@ MATMULS = (
     (6272, 144, 24, ""), (784, 240, 40, ""), (49, 1152, 192, ""), (3136, 16, 96, ""), (200, 300, 200, ""),
     (33, 45, 67, ""), (64, 64, 64, ""), (10, 17, 5, ""), (1, 1024, 1024, ""), (2, 2048, 2048, ""), (8, 1024, 1024, ""),
     (512, 512, 512, "A"), (512, 512, 512, "B"), (100, 700, 300, "B"))
-"""Rows, depth, columns and what is transposed in memory: one new form of the programs after the other, and one that is
-known, 1000x300x700. Tall and narrow, few rows, B in place, sizes as constants, small, and operands along the sum."""
+"""Rows, depth, columns and the operand that is transposed in memory: one new form of the programs after the other, and
+one that is known, 1000x300x700. Tall and narrow, a small number of rows, B in place, sizes as constants, small, and
+operands along the sum."""
 
 Shape = tuple[int, int, int, str]
 
@@ -67,8 +68,7 @@ def measure_starts(bench: Bench, name: str, batch: int, size: int) -> None:
 
 
 def _process(code: str, environment: dict[str, str]) -> tuple[float, float, float, str]:
-    """When a process running `code` started and ended, by time.perf_counter, the seconds of processors that it took,
-    and what it printed."""
+    """(start, end, processor seconds, output) of a process running `code`: start and end by time.perf_counter."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     output = run_process(code, environment, stdout=subprocess.PIPE, text=True).stdout
     end, after = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 
 class Schedule(NamedTuple):
-    """How long one row may take. `rounds` None: as many as fit in `row_s`, between `FEWEST` and `MOST`. `clock` times
-    the samples: time.process_time leaves out what other processes take, and is for one thread."""
+    """The time that one row may take. `rounds` None: as many as fit in `row_s`, between `FEWEST` and `MOST`. `clock`
+    times the samples: time.process_time leaves out what other processes take, and is for one thread."""
 
     rounds: int | None = None
     turn_s: float = 0.02
@@ -27,7 +27,7 @@ class Schedule(NamedTuple):
 FEWEST, MOST = 5, 30
 SAMPLE_S = 0.003
 STEP_S, STEPS = 0.01, 50
-"""How often it is looked whether the side before has gone to sleep, and how often at most."""
+"""Seconds between looks at the side before, until its threads sleep, and the most looks."""
 LONG_CALL_S = 0.1  # such a call needs no untimed one before it
 QUICK = Schedule(rounds=1, turn_s=0.0, pause_s=0.0, row_s=0.0)
 

@@ -1,7 +1,7 @@
-"""What a captured step moves: launches, distinct programs and bytes, by strategy and kernel.
+"""Launches, distinct programs and bytes moved by a captured step, by strategy and kernel.
 
 Bytes are counted from the compiled stages: of every buffer that a stage loads from, and of every one that it stores to,
-the distinct elements, scratch and weights included. What a stage reads back of its own output is no traffic.
+the distinct elements, scratch and weights included. A stage's reads of its own output do not count.
 """
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _collect(nest: Nest, accesses: dict[tuple[str, str], set[Index]]) -> None:
 
 
 def _elements(offset: Index) -> int:
-    """How many elements an access meets: no more than its variables have values."""
+    """A bound on the number of elements that an access meets: no more than its variables have values."""
     total = 1
     for v in () if isinstance(offset, int) else variables(offset):
         total *= extent(v)

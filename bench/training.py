@@ -21,7 +21,7 @@ from bench.timing import Schedule, Side
 from minigrad import Tensor, jit
 
 STEPS = 3
-"""How many losses are compared."""
+"""The number of losses that are compared."""
 SLOW_S = 0.25  # where a step of all sides together takes longer, there are fewer rounds
 WORST = 10
 Weights = list[dict[str, np.ndarray]]
@@ -85,7 +85,7 @@ def _sides(bench: Bench, build: Build, check: Callable[[Weights], list[str]] | N
 
 def _started(framework: Any, step: Callable[..., Any], draw: Callable[..., tuple[np.ndarray, ...]],
              clock: Callable[[], float]) -> tuple[Callable[[], float], list[float], list[float]]:
-    """What runs a step and reads its loss, the losses of the first steps, and their seconds."""
+    """(a function that runs a step and reads its loss, the losses of the first steps, their seconds)."""
     rng = np.random.default_rng(0)
     losses, seconds = [], []
     for _ in range(STEPS):
@@ -104,8 +104,8 @@ def _started(framework: Any, step: Callable[..., Any], draw: Callable[..., tuple
 
 
 def gradients_differ(torch: Any, build: Build, weights: Weights) -> list[str]:
-    """Which gradients of the program's `loss` are not torch's. What float32 cannot tell is no difference: torch's own
-    float32 gradients are held against its float64 ones."""
+    """A line for each gradient of the program's `loss` that is not torch's. Differences that float32 cannot tell do not
+    count: torch's own float32 gradients are compared with its float64 ones."""
     arrays: tuple[np.ndarray, ...] = ()
     found = []
     for framework, double in ((torch_framework(torch), True), (torch_framework(torch), False), (Ours, False)):
@@ -157,7 +157,8 @@ def first_step(build: Build) -> float:
 
 
 def distribution(report: Report, group: str, describe: Callable[[str], str] = str) -> list[str]:
-    """What the ratios of a group's rows come to, by variant, and the worst of them; the times of the first steps."""
+    """Lines that sum up the ratios of a group's rows, by variant, with the worst of them; and the times of the first
+    steps."""
     lines = []
     rows = [row for row in report.rows if row["variant"] in ("jit", "eager") and row["peer"] == OURS]
     for variant in ("jit", "eager"):
