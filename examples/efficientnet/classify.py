@@ -65,7 +65,7 @@ def likeliest(probabilities: np.ndarray, names: list[str], count: int = 5) -> li
 
 
 def classify(paths: list[str], lite: int = 0) -> dict[str, list[str]]:
-    """What EfficientNet-Lite<lite> sees in each photo, five lines each."""
+    """The classes that EfficientNet-Lite<lite> sees in each photo, five lines each."""
     model = EfficientNet(lite, lite=True)
     images = np.stack([read_image(path, model.image_size) for path in paths])
     names = class_names()

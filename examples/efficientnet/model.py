@@ -39,7 +39,7 @@ STAGES = (
 
 
 class Scale(NamedTuple):
-    """How a member of the family differs from B0: factors of channels and of repeats, and the image size."""
+    """A member of the family, by its differences from B0: factors of channels and of repeats, and the image size."""
 
     width: float
     depth: float

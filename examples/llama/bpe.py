@@ -25,7 +25,7 @@ LONGEST_KNOWN = 64
 
 @dataclass(frozen=True)
 class Rules:
-    """How text becomes words, and pieces become bytes.
+    """The steps from text to words, and from pieces to bytes.
 
     Characters that the vocabulary lacks are written as bytes <0x0A> with `byte_fallback`, if it has these; otherwise
     they are the piece `unknown`, one for all neighbours with `fuse_unknown`, or left out where that is None. With
@@ -137,7 +137,7 @@ class _Added:
 
 
 def _utf8(text: str) -> bytes:
-    """Halves of surrogate pairs, which are no characters, become question marks."""
+    """The UTF-8 bytes of a text. Lone surrogates, which are no characters, become question marks."""
     return text.encode(errors="replace")
 
 

@@ -1,7 +1,7 @@
-"""What every LLaMA checkpoint is brought to: a `Config`, and tensors under the names of `model.py`.
+"""The form that every LLaMA checkpoint is brought to: a `Config`, and tensors under the names of `model.py`.
 
-Half of every head's rotary pairs stand `head_size / 2` apart in our model (Hugging Face's order). GGUF, Meta and
-llama2.c keep the two of a pair side by side, so the rows of their query and key matrices are reordered, once.
+The rotary embedding of our model pairs elements of a head that are `head_size / 2` apart (Hugging Face's order). GGUF,
+Meta and llama2.c keep the two of a pair side by side, so the rows of their query and key matrices are reordered, once.
 """
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from minigrad.state.fields import brief
 
 Weight = Tensor | QuantizedTensor
 DTYPES = ("float32", "float16", "bfloat16", "Q8_0", "Q4_0", "Q4_1")
-"""What weight matrices can be converted to."""
+"""Types that weight matrices can be converted to."""
 MAX_HEADS = 16
-"""How many times as wide as the model all heads can be together."""
+"""The most times that all heads together can be as wide as the model."""
 FACTORS = (1e-6, 1e6)
-"""Between these are the divisors of rotary frequencies."""
+"""The least and the largest divisor of rotary frequencies."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a file or folder holds. `source` is where a tokenizer may be.
+    """The contents of a file or folder. `source` is where a tokenizer may be.
 
     `metadata` is a GGUF file's own; of other kinds only its "tokenizer.chat_template" is there, where they have one.
     """

@@ -89,7 +89,7 @@ class Session:
         return logits
 
     def room(self) -> int:
-        """How many more tokens the cache can take."""
+        """The number of further tokens that the cache can take."""
         return self.model.capacity - self.position
 
     def feed(self, tokens: list[int]) -> np.ndarray:

@@ -19,9 +19,10 @@ DEFAULT_CONTEXT = 2048
 
 
 def rotary_table(config: Config, capacity: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [capacity, head_size] by which position p turns pair i: p / base^(2i / head_size) radians.
+    """Cosines and sines [capacity, head_size] of the angles p / base^(2i / head_size), in radians, by which position p
+    rotates pair i of a head: its elements i and i + head_size/2. The sine's sign for the first of the two is in the
+    table.
 
-    A pair is elements i and i + head_size/2 of a head; the sine's sign for the first of the two is in the table.
     https://arxiv.org/abs/2104.09864
     """
     pairs = config.head_size // 2
@@ -33,7 +34,7 @@ def rotary_table(config: Config, capacity: int) -> tuple[Tensor, Tensor]:
 
 
 def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Turns every pair of x [heads, n, head_size] by its position's angle; the tables are [n, head_size]."""
+    """Rotates every pair of x [heads, n, head_size] by its position's angle; the tables are [n, head_size]."""
     heads, n, size = x.shape
     swapped = x.reshape(heads, n, 2, size // 2).flip(2).reshape(heads, n, size)
     return x * cosines + swapped * sines

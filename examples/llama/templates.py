@@ -1,4 +1,4 @@
-"""How a conversation becomes tokens: the formats that chat models were trained on."""
+"""Formats of conversations, that chat models were trained on, and the tokens of a conversation in one."""
 from __future__ import annotations
 
 import re
@@ -69,7 +69,7 @@ def question(template: Template, tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def closing(template: Template, tokenizer: Tokenizer) -> list[int]:
-    """What ends an answer in the history."""
+    """The tokens that end an answer in the history."""
     return _fill(template.close + "{}", "", tokenizer)
 
 

@@ -20,7 +20,7 @@ _END_NAMES = ("</s>", "<|im_end|>", "<|eot_id|>", "<|end|>", "<|endoftext|>", "<
 
 
 class Kind(IntEnum):
-    """What a piece is, numbered as in SentencePiece models and in GGUF."""
+    """The kind of a piece, numbered as in SentencePiece models and in GGUF."""
 
     NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
@@ -76,7 +76,7 @@ class StreamDecoder:
         return self.decoder.decode(data)
 
     def finish(self) -> str:
-        """What is left when no more tokens come: U+FFFD for an incomplete character."""
+        """The text that is left when no more tokens come: U+FFFD for an incomplete character."""
         return self.decoder.decode(b"", final=True)
 
 

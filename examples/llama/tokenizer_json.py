@@ -96,7 +96,8 @@ def _added_tokens(content: Fields, vocabulary: Mapping[str, int]) -> dict[str, d
 
 
 def _first_token(content: Fields) -> tuple[bool, int | None]:
-    """Whether the file says what a text starts with, and the token: at most one, and none after the text."""
+    """(True where the file says how a text starts, the token that it starts with): at most one, and none after the
+    text."""
     found = [token for says, token in steps_of(content, "post_processor", "processors", {
         "ByteLevel": lambda step: (False, None), "TemplateProcessing": lambda step: (True, _template(step))}) if says]
     if len(found) > 1:
@@ -123,7 +124,7 @@ def _template(step: Fields) -> int | None:
 
 def _bos_and_eos(path: Path, ids: Mapping[str, int], start: tuple[bool, int | None]
                  ) -> tuple[int | None, int | None]:
-    """What tokenizer_config.json beside the file, and the file itself, say about a text's start and end."""
+    """(BOS, EOS) by tokenizer_config.json beside the file, and by the file itself; None for one that is not added."""
     config = path.with_name("tokenizer_config.json")
     settings = read_json(config) if config.is_file() else Fields({}, config)
     names = {}

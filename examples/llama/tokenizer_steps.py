@@ -1,6 +1,6 @@
-"""The steps that a tokenizer.json names: what normalises text, cuts it into words, and makes bytes of pieces.
+"""The steps that a tokenizer.json names: normalising text, cutting it into words, and making bytes of pieces.
 
-What is not here is refused by its name.
+A step that is not here is refused by its name.
 """
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def refused(fields: Fields, what: str) -> FormatError:
 
 
 def steps_of(content: Fields, part: str, inner: str, table: Mapping[str, Callable[[Fields], _T]]) -> list[_T]:
-    """What each step of a part does, by the function in `table` that reads it; Sequences may be nested."""
+    """The functions for each step of a part, by the function in `table` that reads the step; Sequences may be
+    nested."""
     made, waiting = [], [content.inner(part)] if part in content else []
     while waiting:
         step = waiting.pop()

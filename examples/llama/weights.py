@@ -206,7 +206,8 @@ def _load_meta(folder: Path) -> Checkpoint:
 
 
 def _meta_shard(file: Path) -> dict[str, Tensor]:
-    """The tensors of a checkpoint, which are no larger together than the file: a view can have more elements."""
+    """The tensors of a checkpoint, which are no larger together than the file: strides can make more elements of
+    fewer."""
     loaded = torch_load(file)
     if not isinstance(loaded, dict):
         raise FormatError(f"{file}: expected a dictionary of tensors, got {type(loaded).__name__}; download it again")
