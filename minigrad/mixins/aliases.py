@@ -101,7 +101,7 @@ class AliasMixin(Base):
         return self.flip(as_axis("fliplr", 1, self.ndim))
 
     def sequential(self, layers: Iterable[Callable[[Any], Any]]) -> Any:
-        """What the layers give, called one after another."""
+        """The result of the layers, called one after another."""
         x: Any = self
         for layer in layers:
             x = layer(x)
@@ -172,7 +172,8 @@ class AliasMixin(Base):
 
     @rounded_once
     def addr(self, vec1: Self, vec2: Self, *, beta: Any = 1, alpha: Any = 1) -> Self:
-        """beta * x + alpha * the products of all pairs of two vectors; of bools, by or and and."""
+        """beta * x + alpha * the products of every element of one vector with every element of the other; of bools, by
+        or and and."""
         return self._blended(as_tensor("addr", vec1).outer(vec2), beta, alpha)
 
     def addmm(self, mat1: Self, mat2: Self, *, beta: Any = 1, alpha: Any = 1) -> Self:
@@ -207,7 +208,7 @@ class AliasMixin(Base):
         return self.dot(vec)
 
     def rot90(self, k: int = 1, dims: Any = (0, 1)) -> Self:
-        """Turned k times by 90 degrees, from the first axis towards the second."""
+        """The tensor rotated k times by 90 degrees, from the first axis towards the second."""
         k, given = as_index(k), k
         if k is None or not isinstance(dims, (tuple, list)) or len(dims) != 2:
             raise ShapeError(f"[rot90] expected k as an integer and two axes, got {given!r} and {dims!r}")
@@ -264,7 +265,7 @@ class AliasMixin(Base):
         return self.min(axis if dim is None else dim, keepdim)
 
     def count_nonzero(self, axis: Axis = None, *, dim: Axis = None) -> Self:
-        """How many elements are not 0, as int32."""
+        """The number of elements that are not 0, as int32."""
         return self.ne(0).sum(axis, dim=dim)
 
     def nansum(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None, *,
@@ -275,7 +276,7 @@ class AliasMixin(Base):
 
     def nanmean(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None, *,
                 dim: Axis = None) -> Self:
-        """The mean of what is not NaN."""
+        """The mean of the elements that are not NaN."""
         x = self._as_float() if dtype is None else self.cast(dtype)
         return x.nansum(axis, keepdim, dim=dim) / self.eq(self).sum(axis, keepdim, dim=dim)
 
@@ -341,10 +342,10 @@ class AliasMixin(Base):
         return close.bitwise_or(self.ne(self).bitwise_and(other != other)) if equal_nan else close  # noqa: PLR0124
 
     def equal(self, other: Any) -> Any:
-        """Whether shapes and all elements are equal, as a Python bool: it reads the values."""
+        """True where shapes and all elements are equal, as a Python bool: it reads the values."""
         other = as_tensor("equal", self._operand(other))
         return other.shape == self.shape and bool(self.eq(other).all())
 
     def allclose(self, other: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False) -> Any:
-        """Whether all elements are close, as a Python bool: it reads the values."""
+        """True where all elements are close, as a Python bool: it reads the values."""
         return bool(self.isclose(other, rtol, atol, equal_nan).all())

@@ -56,7 +56,7 @@ class AttentionMixin(Base):
 
 
 def _is_plain(query: Any, key: Any, value: Any) -> bool:
-    """Whether this is what the primitive takes: one float type, and some keys."""
+    """True where the primitive can take these: one float type, and some keys."""
     return query.dtype.is_float and query.dtype is key.dtype is value.dtype and key.shape[-2] != 0
 
 

@@ -1,4 +1,4 @@
-"""What every mixin relies on: the handle's fields, wrapping of Nodes, broadcasting and promotion."""
+"""The base of all mixins: the handle's fields, wrapping of Nodes, broadcasting and promotion."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
@@ -109,7 +109,7 @@ def as_tensor(name: str, value: Any) -> Any:
 
 
 def is_index(value: Any) -> bool:
-    """Whether it is an integer, Python's, numpy's, a symbolic one or one in a tensor."""
+    """True for an integer, Python's, numpy's, a symbolic one or one in a tensor."""
     return as_index(value) is not None
 
 

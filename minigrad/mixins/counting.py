@@ -12,7 +12,7 @@ from minigrad.mixins.ranges import check_indices
 
 
 class CountingMixin(Base):
-    """Where values say how many results there are, they are read."""
+    """Methods whose number of results depends on values, which they read."""
 
     __slots__ = ()
 
@@ -61,8 +61,8 @@ class CountingMixin(Base):
         return tuple(kept) if len(kept) > 1 else kept[0]
 
     def bincount(self, weights: Any = None, minlength: int = 0) -> Self:
-        """How often each number from 0 on occurs in integers [n], int32 [max + 1], or `minlength` if that is more; or
-        the sums of their `weights` [n], in float32 of float32 and float64 of all others.
+        """The number of times that each number from 0 on occurs in integers [n], int32 [max + 1], or `minlength` if
+        that is more; or the sums of their `weights` [n], in float32 of float32 and float64 of all others.
 
         Reads the largest and the smallest. Raises OutOfRangeError for negative numbers.
         """
@@ -113,7 +113,7 @@ class CountingMixin(Base):
     # Histograms and classes
 
     def histc(self, bins: int = 100, min: float = 0, max: float = 0) -> Self:
-        """How many elements are in each of `bins` equal ranges of min..max, both ends included, in this type [bins];
+        """The number of elements in each of `bins` equal ranges of min..max, both ends included, in this type [bins];
         min and max are those of the elements where they are equal. NaN is in none."""
         bins = as_count("histc", "bins", bins, 1)
         least, most = as_number("histc", "min", min), as_number("histc", "max", max)

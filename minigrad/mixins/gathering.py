@@ -71,7 +71,7 @@ class GatheringMixin(Base):
     # Along an axis
 
     def _source(self, name: str, source: Any) -> Self:
-        """What is written into this tensor: a tensor of its type, or a list or an array, which is cast to it."""
+        """The values to write into this tensor: a tensor of its type, or a list or an array, which is cast to it."""
         found = as_tensor(name, self._operand(source))
         if found.dtype is not self.dtype and isinstance(source, Base):
             raise DTypeError(f"[{name}] expected a source of {self.dtype}, got {found.dtype}")

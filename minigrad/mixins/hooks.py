@@ -51,7 +51,7 @@ def _hooks_of(node: Node) -> Any:
 
 
 def passed(functions: Functions, gradient: Any) -> Any:
-    """What the functions make of a gradient, one after the other."""
+    """The gradient after the functions have been applied to it, one after the other."""
     for function in list(functions.values()):
         result = function(gradient)
         if result is not None:
@@ -63,7 +63,7 @@ def passed(functions: Functions, gradient: Any) -> Any:
 
 
 class HookHandle:
-    """What registering a hook gives: `remove()` takes it away again."""
+    """The result of registering a hook: `remove()` takes it away again."""
 
     def __init__(self, remove: Callable[[], None]):
         self.remove = remove
@@ -144,7 +144,7 @@ class HookMixin(Base):
 
     @property
     def retains_grad(self) -> bool:
-        """Whether `backward` gives this result a `.grad`."""
+        """True where `backward` gives this result a `.grad`."""
         hooks = _hooks_of(self._node)
         kept = None if hooks is None else hooks.kept.get(id(self))
         return kept is not None and kept() is self

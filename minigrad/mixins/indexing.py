@@ -42,7 +42,7 @@ class IndexingMixin(Base):
         return x._take_tensors({axes.index(a): t for a, t in tensors.items()}) if tensors else x
 
     def _row(self, index: int) -> Self:
-        """What `[index]` is: loops over the steps of a sequence are full of it."""
+        """`[index]` for an int: loops over the steps of a sequence call it for each of them."""
         node = self._node
         at, (_, *rest) = self._position("getitem", index, 0), node.shape
         part = B.slice_(node, (at, *[0] * len(rest)), (at + 1, *rest))

@@ -105,7 +105,7 @@ class InPlaceMixin(Base):
             self.dtype))
 
     def geometric_(self, p: float) -> Self:
-        """How many trials with probability p there are up to the first success, from 1 on."""
+        """Numbers of trials with probability p up to the first success, from 1 on."""
         share = as_number("geometric_", "p", p)
         if not 0 < share < 1:
             raise ShapeError(f"[geometric_] expected p between 0 and 1, got {p}")
@@ -232,7 +232,7 @@ def _above_zero(name: str, what: str, value: Any) -> Any:
 
 
 def _holds(dtype: DType, other: DType) -> bool:
-    """Whether results of type `other` may be kept in `dtype`: bool < integers < floats."""
+    """True where results of type `other` may be kept in `dtype`: bool < integers < floats."""
     rank = {"b": 0, "u": 1, "i": 1, "f": 2}
     return rank[other.kind] <= rank[dtype.kind] or other is bool_
 

@@ -1,4 +1,4 @@
-"""What programs written for PyTorch ask of a tensor's memory: its data without history, where it is, its address."""
+"""Questions of programs written for PyTorch about a tensor's memory: data without history, device, address."""
 from __future__ import annotations
 
 from typing import Any, NoReturn, Self
@@ -47,9 +47,9 @@ class MemoryMixin(Base):
 
     @property
     def data(self) -> Self:
-        """The values without history, for changes that no gradient knows of: what a method in place makes of them
-        (`p.data.mul_(2)`, `p.data[0] = 1`) this tensor has too, and they have what is made of it. Set, it may have
-        another shape and type."""
+        """The values without history, for changes that no gradient knows of. Changes of it in place (`p.data.mul_(2)`,
+        `p.data[0] = 1`) change this tensor too, and changes of this tensor change it. When it is set, the new value may
+        have another shape and type."""
         data = self.detach()
         number, entry = id(data), datas.get(id(self))
         datas[number] = ref(data, lambda _: datas.pop(number, None)), ref(self) if entry is None else entry[1]
@@ -117,7 +117,7 @@ class MemoryMixin(Base):
 
     @property
     def is_cpu(self) -> bool:
-        """Whether the host computes with it."""
+        """True where the host computes with it."""
         return self.device in ("CPU", "NUMPY")
 
     def get_device(self) -> int:
@@ -130,11 +130,11 @@ class MemoryMixin(Base):
         return self
 
     def is_pinned(self, device: Any = None) -> bool:
-        """Whether `pin_memory` made it: never."""
+        """False: no tensor is made by `pin_memory`."""
         return False
 
     def is_shared(self) -> bool:
-        """Whether several processes see it: never."""
+        """False: no tensor is seen by several processes."""
         return False
 
     def storage_offset(self) -> int:

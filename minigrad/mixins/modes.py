@@ -23,7 +23,7 @@ _MODES = {(training, grad_enabled): Mode(training, grad_enabled)
 
 
 class _Modes(local):
-    """What a thread has not set is the class's, which is everybody's."""
+    """The modes of a thread: a mode that the thread has not set is the class's, which all threads share."""
 
     now: Mode = _MODES[False, True]
 
@@ -32,9 +32,9 @@ modes = _Modes()
 
 
 class OfModules:
-    """What captures know of the modes of Modules: `mark` is another object after each change of one, `asked` has by the
-    thread that captures a function the Modules that it called, and `switched` those that changed meanwhile, with the
-    mode before."""
+    """The facts that captures know of the modes of Modules: `mark` is another object after each change of one, `asked`
+    has by the thread that captures a function the Modules that it called, and `switched` those that changed meanwhile,
+    with the mode before."""
 
     def __init__(self) -> None:
         self.mark = object()
@@ -60,7 +60,7 @@ of_modules = OfModules()
 
 
 def other_modes(switched: list[tuple[ref, Any]]) -> bool:
-    """Whether a Module that still lives has another mode than before its first switch."""
+    """True where a Module that still lives has another mode than before its first switch."""
     first: dict[int, tuple[Any, Any]] = {}
     for r, before in switched:
         module = r()
@@ -114,7 +114,7 @@ class WithModes(type):
 
     @property
     def training(cls) -> bool:
-        """Whether batch norm and dropout behave as in training."""
+        """True where batch norm and dropout behave as in training."""
         return modes.now.training
 
     @training.setter
@@ -123,7 +123,7 @@ class WithModes(type):
 
     @property
     def grad_enabled(cls) -> bool:
-        """Whether results of what requires gradients require them."""
+        """True where results of what requires gradients require them."""
         return modes.now.grad_enabled
 
     @grad_enabled.setter

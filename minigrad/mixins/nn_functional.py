@@ -1,4 +1,4 @@
-"""What neural networks are made of: normalisation, dropout, gates."""
+"""Functions of neural networks: normalisation, dropout, gates."""
 from __future__ import annotations
 
 from typing import Any, Self

@@ -126,12 +126,12 @@ class OrderingMixin(Base):
 
     def searchsorted(self, values: Any, right: bool = False, *, side: str | None = None, sorter: Any = None,
                      out_int32: bool = True) -> Self:
-        """Where each value would be inserted into this sorted tensor so that it stays sorted, as int32 of the values'
-        shape: before elements equal to it, or behind them with `right` or the `side` 'right'. NaN is larger than
-        everything. `sorter`: the indices that sort this tensor, which need not be sorted then.
+        """The indices at which each value would be inserted into this sorted tensor so that it stays sorted, as int32
+        of the values' shape: before elements equal to it, or behind them with `right` or the `side` 'right'. NaN is
+        larger than everything. `sorter`: the indices that sort this tensor, which need not be sorted then.
 
         This tensor is [n], or [..., n] with values [..., m] of the same leading axes. log2(n) comparisons per value.
-        Raises ShapeError for other shapes. Whether it is sorted is not checked.
+        Raises ShapeError for other shapes. That it is sorted is not checked.
         """
         values = self._operand(values)
         if not isinstance(values, type(self)):

@@ -120,7 +120,8 @@ class PartsMixin(Base):
     # Elements
 
     def isin(self, elements: Any, *, invert: bool = False) -> Self:
-        """Whether each element is one of `elements` (or none of them): as many comparisons as pairs."""
+        """True for each element that is one of `elements` (or none of them): every element is compared with every one
+        of those."""
         test = self._operand(elements)
         if not isinstance(test, type(self)):
             return self.ne(test) if invert else self.eq(test)

@@ -154,7 +154,7 @@ class PoolingMixin(Base):
                 for i, n in enumerate(sizes) if n is not None]
 
     def _sizes(self, name: str, output_size: Any) -> tuple[Any, ...]:
-        """How many windows there are along each of the last axes, None for all elements."""
+        """The number of windows along each of the last axes, None for all elements."""
         sizes = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size,) * 2
         if not 0 < len(sizes) <= self.ndim:
             raise ShapeError(f"[{name}] expected one size or one per axis of the last axes, got {output_size!r} "

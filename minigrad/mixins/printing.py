@@ -30,8 +30,8 @@ _options = PrintOptions()
 
 def set_printoptions(precision: int | None = None, threshold: float | None = None, edgeitems: int | None = None,
                      linewidth: int | None = None, profile: str | None = None, sci_mode: bool | None = None) -> None:
-    """How Tensors are printed from now on, as PyTorch's `set_printoptions`: what is None stays, but `sci_mode`, and
-    `profile` is 'default', 'short' or 'full'. Raises ShapeError."""
+    """Sets how Tensors are printed from now on, as PyTorch's `set_printoptions`: an option that is None stays, but
+    `sci_mode`, and `profile` is 'default', 'short' or 'full'. Raises ShapeError."""
     global _options
     if profile is not None and profile not in _PROFILES:
         raise ShapeError(f"[set_printoptions] expected a profile of {', '.join(_PROFILES)}, got {profile!r}")
@@ -67,7 +67,7 @@ def text_of(values: np.ndarray | None, facts: Sequence[str]) -> str:
 
 
 class _Style:
-    """How the elements of one tensor are written: all as wide as the widest of those shown."""
+    """The form in which the elements of one tensor are written: all as wide as the widest of those shown."""
 
     def __init__(self, values: np.ndarray):
         self.whole, self.exponents, self.width = True, False, 1

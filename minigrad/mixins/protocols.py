@@ -1,4 +1,4 @@
-"""How a tensor meets Python and numpy: numbers, iteration, formats, arrays, copies, pickles."""
+"""Protocols of Python and numpy: numbers, iteration, formats, arrays, copies, pickles."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ class ProtocolMixin(Base):
         return self.dtype.itemsize
 
     def is_signed(self) -> bool:
-        """Whether its type has negative numbers."""
+        """True where its type has negative numbers."""
         return self.dtype.kind in "if"
 
     def is_complex(self) -> bool:
@@ -62,16 +62,17 @@ class ProtocolMixin(Base):
         return steps if dim is None else steps[as_axis("stride", dim, self.ndim)]
 
     def is_same_size(self, other: Self) -> bool:
-        """Whether both have the same shape."""
+        """True where both have the same shape."""
         return self.shape == other.shape
 
     def is_nonzero(self) -> bool:
-        """Whether the one element is not 0: it reads the value. Raises ShapeError for more."""
+        """True where the one element is not 0: it reads the value. Raises ShapeError for more."""
         return bool(self)
 
     @property
     def is_leaf(self) -> bool:
-        """Whether it has no history that gradients could go through: it requires none, or they are collected in it."""
+        """True where it has no history that gradients could go through: it requires none, or they are collected in
+        it."""
         return not self._requires_grad or self._is_leaf()
 
     def ndimension(self) -> int:

@@ -103,11 +103,11 @@ class ReduceMixin(Base):
         return self._reduce("min", B.min, axis, keepdim)
 
     def any(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Self:
-        """Whether an element is not 0, as bool; of uint8, as PyTorch, as uint8."""
+        """True where an element is not 0, as bool; of uint8, as PyTorch, as uint8."""
         return self._truth_like(self.bool().sum(axis, keepdim, int32, dim=dim).ne(0))
 
     def all(self, axis: Axis = None, keepdim: bool = False, *, dim: Axis = None) -> Self:
-        """Whether no element is 0, as bool; of uint8, as PyTorch, as uint8."""
+        """True where no element is 0, as bool; of uint8, as PyTorch, as uint8."""
         return self._truth_like(self.bool().logical_not().sum(axis, keepdim, int32, dim=dim).eq(0))
 
     def _truth_like(self, truth: Self) -> Self:

@@ -105,7 +105,7 @@ class SpecialMixin(Base):
         return -x.abs() if math.copysign(1, other) < 0 else x.abs()
 
     def signbit(self) -> Self:
-        """Whether the sign bit is set: of what is negative, of -0.0, and of NaN with that sign."""
+        """True where the sign bit is set: of negative numbers, of -0.0, and of NaN with that sign."""
         if not self.dtype.is_float:
             return self < 0
         return self.detach().bitcast(f"int{8 * self.dtype.itemsize}") < 0

@@ -14,7 +14,7 @@ from minigrad.mixins.rounding import rounded_once
 _BETWEEN: dict[str, Callable[[Any], Any]] = {
     "linear": lambda place: place, "lower": lambda place: place.floor(), "higher": lambda place: place.ceil(),
     "nearest": lambda place: place.round(), "midpoint": lambda place: (place.floor() + place.ceil()) * 0.5}
-"""Where between two elements in order a quantile is, from where a share of them ends."""
+"""Functions that place a quantile between two elements in order, from the position where a share of them ends."""
 
 
 class StatisticsMixin(Base):
