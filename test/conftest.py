@@ -1,4 +1,4 @@
-"""What the whole suite shares: the data folder, the devices found here, and the environment that drivers read.
+"""Helpers of the whole suite: the data folder, the devices found here, and the environment that drivers read.
 
     from conftest import devices, needs_device
 

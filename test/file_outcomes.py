@@ -36,7 +36,7 @@ from minigrad.errors import MinigradError
 from minigrad.state import gguf_load, safe_load, torch_load
 
 SECONDS, BYTES = 2, 64 << 20
-"""What reading a file of 200 KB may take: seconds of the processor, and memory beyond what there was."""
+"""The limits of reading a file of 200 KB: seconds of the processor, and memory beyond what there was."""
 
 
 def read_torch(folder: Path) -> None:
@@ -136,7 +136,7 @@ def chat_outcome(folder: Path, model: Path, tokenizer: Path, *more: str) -> str:
 
 CHAT = {"hugging face": ".", "meta": ".", "gguf model": "model.gguf", "llama2c 0": "model.bin",
         "llama2c 1": "model.bin"}
-"""What `chat.py` is given of each format."""
+"""The file that `chat.py` is given, for each format."""
 OPTIONS = [[], ["--temperature", "1"], ["--quantize-activations"], ["--weights-dtype", "Q8_0"],
            ["--weights-dtype", "float16", "--temperature", "0.5"]]
 

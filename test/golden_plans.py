@@ -70,8 +70,8 @@ class Pair:
         return f"{self.name} on {self.target}"
 
     def made(self) -> tuple[str, str]:
-        """What is kept: a line per launch with its plan, and the digest of the loops; and the loops of all launches,
-        each with its arguments, and their scratch memory."""
+        """The text that is kept: a line per launch with its plan, and the digest of the loops; and the loops of all
+        launches, each with its arguments, and their scratch memory."""
         staged = stages_of(parse_kernel(self.kernel), TARGETS[self.target])
         scratch = ", ".join(f"{dtype.short}[{to_text(size)}]" for dtype, size in staged.scratch)
         loops = f"scratch {scratch}\n" if scratch else ""
@@ -96,7 +96,7 @@ def pairs(family: str) -> list[Pair]:
 
 
 def blocks(path: Path) -> Iterator[tuple[str, str]]:
-    """What stands in the lines that begin with '# ', with the lines below each."""
+    """(line, text) of the lines that begin with '# ', with the lines below each."""
     for block in path.read_text().split("\n# ") if path.exists() else ():
         head, _, text = block.removeprefix("# ").partition("\n")
         yield head, text.rstrip("\n") + "\n"

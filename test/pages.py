@@ -83,7 +83,8 @@ def run_page(page: Path, has: Callable[[str], bool] = lambda name: True, update:
 
 
 def _run(block: Block, page: Path, names: dict[str, Any]) -> str:
-    """What a block prints. One that is a session, with prompts, prints what it should as well."""
+    """Runs a block and returns what it prints. The outputs of a session, with prompts, are compared with the page
+    instead."""
     out = io.StringIO()
     with redirect_stdout(out):
         if block.text.startswith(">>> "):
@@ -108,7 +109,7 @@ def _run_session(block: Block, page: Path, names: dict[str, Any]) -> None:
 
 
 def matches(expected: str, got: str) -> bool:
-    """Whether they are equal, but for spaces at the ends of lines; `...` on the page stands for anything."""
+    """True where both are equal, but for spaces at the ends of lines; `...` on the page stands for anything."""
     lines = ["\n".join([line.rstrip() for line in text.strip("\n").splitlines()]) for text in (expected, got)]
     pattern = ".*?".join([re.escape(part) for part in lines[0].split("...")])
     return re.fullmatch(pattern, lines[1], re.DOTALL) is not None

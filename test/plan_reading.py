@@ -1,4 +1,4 @@
-"""What tests read out of a plan of steps, and whether its loops are the kernel's."""
+"""Facts that tests read out of a plan of steps, and the check that its loops are the kernel's."""
 # Tests know their dims are ints.
 # mypy: disable-error-code="arg-type"
 import numpy as np

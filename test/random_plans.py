@@ -215,7 +215,7 @@ def random_plan(rng: Random, kernel: Kernel, groups: bool = False) -> Plan:
 
 def _bound(rng: Random, names: list[str], outside: dict[str, int], small: set[str], roots: dict[str, str],
            kernel: Kernel, groups: bool) -> list[Step]:
-    """How loops run and in which order."""
+    """Chooses how loops run and in which order."""
     kinds: dict[str, list[str]] = {}
     lanes: set[int] = set()
     for x in names:

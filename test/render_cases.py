@@ -52,7 +52,7 @@ def arguments(case: Case) -> tuple[dict[str, np.ndarray], int]:
 
 
 def expected(case: Case) -> dict[str, np.ndarray]:
-    """What the interpreter makes of the same arguments."""
+    """The buffers as the interpreter leaves them, for the same arguments."""
     buffers, _ = arguments(case)
     interpret_function(case.function, buffers, case.scalars, case.dims)
     return buffers

@@ -39,7 +39,7 @@ ADDING_IN_TORCH = ("sum", "mean", "mm", "mv", "dot", "bmm", "addmm", "cumsum", "
                    "index_add", "scatter_add", "_index_put_impl_")
 EITHER_ZERO = ("sum", "unwindow", "maximum", "minimum", "max", "min")
 EITHER_ZERO_IN_TORCH = (*ADDING_IN_TORCH, "relu", "maximum", "minimum", "max", "min", "amax", "amin")
-"""What is -0.0 or 0.0 as the operands come, in PyTorch by how many there are."""
+"""Operations whose zeros are -0.0 or 0.0 as the operands come; those of PyTorch, as the number of operands decides."""
 
 
 def assert_close(got: np.ndarray, want: np.ndarray, limit: float, allowed: float, name: str,

@@ -23,7 +23,7 @@ DIRECTIONS = ("forward", "gradient", "second", "errors")
 
 @dataclass
 class Count:
-    """How many samples are right; `first` says what is wrong with the first one that is not."""
+    """The number of samples that are right; `first` says what is wrong with the first one that is not."""
 
     right: int = 0
     total: int = 0
@@ -56,7 +56,7 @@ def limited(seconds: int) -> Iterator[None]:
 
 
 def applicable(entry: Any, dtype: torch.dtype, direction: str) -> bool:
-    """Whether PyTorch itself has this on a CPU."""
+    """True where PyTorch itself has this on a CPU."""
     if direction == "errors":
         return entry.error_inputs_func is not None
     if direction == "forward":
@@ -238,7 +238,7 @@ def _gradient(entry: Any, run: Any, sample: Any, dtype: torch.dtype, device: str
 
 
 def _chooses_others(entry: Any, run: Any, sample: Any, device: str) -> bool:
-    """Whether results are other elements than PyTorch's, equal to them."""
+    """True where results are other elements than PyTorch's, equal to them."""
     args, options = call_of(sample, device, lambda t: from_torch(t, device))
     return other_equals(entry, sample, flat(run(*args, **options)), flat(_torch_result(entry, sample)))
 
@@ -248,7 +248,7 @@ def _second(entry: Any, run: Any, sample: Any, dtype: torch.dtype, device: str) 
 
 
 def _errors(entry: Any, run: Any, sample: Any, dtype: torch.dtype, device: str) -> str | None:
-    """What PyTorch refuses is refused."""
+    """The failure where a sample that PyTorch refuses is not refused in the same way; None where it is."""
     args, options = call_of(sample, device, lambda t: from_torch(t, device))
     if isinstance(sample.input, (int, float)) and entry.name != "arange":
         raise Unsupported("a number where the tensor of a method is")

@@ -1,4 +1,4 @@
-"""When a result of minigrad counts as PyTorch's: its shape, its type, and values within PyTorch's own tolerances."""
+"""The comparison of minigrad's results with PyTorch's: shape, type, and values within PyTorch's own tolerances."""
 from __future__ import annotations
 
 from functools import cache
@@ -94,7 +94,8 @@ def cotangent(t: torch.Tensor, seed: int) -> torch.Tensor:
 
 
 def other_equals(entry: Any, sample: Any, got: list[Any], expected: list[Any]) -> bool:
-    """Whether results, indices or values with indices, name other elements than PyTorch's, which are equal to them."""
+    """True where results, indices or values with indices, name other elements than PyTorch's, which are equal to
+    them."""
     if entry.name not in BESIDE_VALUES or len(got) > 2 or len(got) != len(expected) or not sample.input.ndim:
         return False
     place = BESIDE_VALUES[entry.name]

@@ -1,4 +1,5 @@
-"""What stands for an entry of OpInfo in minigrad: found by its name, or in a table where name or call differ."""
+"""The functions of minigrad that entries of OpInfo stand for: found by name, or in a table where name or call
+differ."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -110,7 +111,7 @@ _PACKAGES = ("linalg", "special", "fft", "masked")
 
 
 def counterpart(entry: Any) -> Call | None:
-    """What is called in place of an entry's `op`, with the same arguments; None where there is nothing."""
+    """The function that is called in place of an entry's `op`, with the same arguments; None where there is none."""
     for name in (entry.formatted_name, entry.name):
         if name in TABLE:
             return TABLE[name]

@@ -20,7 +20,7 @@ from .counterparts import counterpart
 
 
 def simple(entry: Any) -> bool:
-    """Whether an entry is an elementwise operation or a reduction."""
+    """True where an entry is an elementwise operation or a reduction."""
     return isinstance(entry, (UnaryUfuncInfo, BinaryUfuncInfo, ReductionOpInfo))
 
 

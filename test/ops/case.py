@@ -1,4 +1,4 @@
-"""What a row of the table of operations is, and short names for its inputs."""
+"""A row of the table of operations, as a class, and short names for its inputs."""
 
 from __future__ import annotations
 
