@@ -18,9 +18,6 @@ from minigrad.codegen.strategies.recognise import Contraction
 from minigrad.expr import Index, Var
 from minigrad.value import Value, expressions
 
-MAX_PLANES = 9
-"""Residues of the strides: each has packing code of its own."""
-
 
 @dataclass(frozen=True, slots=True)
 class Axis:
@@ -96,10 +93,7 @@ def _axes(value: Value, xs: tuple[Var, ...], taps: tuple[Var, ...]) -> tuple[Axi
             found.append(axis)
             taken.add(axis.tap)  # type: ignore[arg-type]
     first = next((k for k, a in enumerate(found) if a.tap is not None), len(found))
-    planes = 1
-    for a in found:
-        planes *= a.stride
-    return tuple(found[first:]) if planes <= MAX_PLANES else ()
+    return tuple(found[first:])
 
 
 def _axis(x: Var, t: Var, indices: Sequence[Index]) -> Axis | None:
