@@ -102,12 +102,11 @@ def test_sizes():
 
 def test_check_measures_and_keeps_the_figures(capsys, tmp_path, monkeypatch):
     from minigrad.cli import device_check
-    from minigrad.runtime import figures
 
     for name, value in (("BUDGET_S", 0.001), ("COPY_BYTES", 4096), ("PRODUCT", 32), ("LAUNCHES", 3), ("STEPS", 2)):
         monkeypatch.setattr(device_check, name, value)
     stored = {}
-    monkeypatch.setattr(figures, "store", stored.__setitem__)
+    monkeypatch.setattr(devices_command, "store", stored.__setitem__)
     names = [name for name in devices() if name not in ("NUMPY", "CL:rusticl")]
     assert main(["devices", "--check", *names]) == 0
     lines = capsys.readouterr().out.splitlines()
