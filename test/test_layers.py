@@ -14,10 +14,9 @@ LAYERS = [
     {"codegen", "scheduler", "runtime"},
     {"engine", "tensor", "mixins", "random", "capture", "microkernels",
      "autograd", "devices"},
-    {"tune"},
-    {"nn", "optim", "state", "onnx", "data", "distributed", "distributions", "kinds", "unbound", "methods", "functions",
+    {"nn", "optim", "state", "distributions", "kinds", "unbound", "methods", "functions",
      "special", "fft", "linalg", "cuda", "backends"},
-    {"viz", "cli", "__main__"},
+    {"cli", "__main__"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 # Within one layer, parts are strangers to each other but for these.
@@ -25,7 +24,7 @@ SIDEWAYS = {
     ("scheduler", "codegen"), ("tensor", "engine"), ("tensor", "mixins"), ("tensor", "random"), ("mixins", "engine"),
     ("mixins", "random"), ("mixins", "tensor"), ("random", "tensor"), ("capture", "engine"), ("capture", "tensor"),
     ("capture", "mixins"), ("capture", "random"), ("nn", "optim"), ("nn", "state"), ("optim", "nn"),
-    ("cli", "viz"), ("__main__", "cli"), ("microkernels", "engine"), ("devices", "engine"),
+    ("__main__", "cli"), ("microkernels", "engine"), ("devices", "engine"),
     ("autograd", "tensor"), ("autograd", "mixins"), ("functions", "kinds"), ("functions", "nn"), ("functions", "state"),
     ("functions", "unbound"),
     ("methods", "unbound"), ("special", "functions"), ("special", "methods"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from minigrad.codegen.cost.plans import estimate
 from minigrad.codegen.ir.text import print_function
 from minigrad.codegen.kernel_text import print_kernel
-from minigrad.codegen.plan.steps import Plan
+from minigrad.codegen.plan.steps import Plan, Stage
 from minigrad.codegen.stages import Staged, stages_of
 from minigrad.codegen.strategies.packed import why_unpacked
 from minigrad.codegen.strategies.window import why_unstaged
@@ -71,6 +71,11 @@ def graph_lines(graph: Graph) -> Iterator[str]:
         yield f"%{k} = {what}{ins}{params} -> {node.dtype.short}[{shape}]{' *' if k in graph.targets else ''}"
 
 
+def has_copies(plan: Plan) -> bool:
+    """True where a plan copies operands, which the cost of plans leaves out."""
+    return any(isinstance(step, Stage) for step in plan.steps)
+
+
 def texts(made: Schedule, stage: str, target: Target) -> Iterator[str]:
     """The text of each kernel at a stage: `STAGES` but for the graph."""
     shown: set[str] = set()
@@ -84,7 +89,7 @@ def texts(made: Schedule, stage: str, target: Target) -> Iterator[str]:
             if stage == "plan":
                 general = s.plan.strategy in ("contraction", "reduction")
                 notes = [why(s.nests[0], target) for why in (why_unpacked, why_unstaged)] if general else []
-                if isinstance(s.plan, Plan) and not target.is_gpu:
+                if isinstance(s.plan, Plan) and not target.is_gpu and not has_copies(s.plan):
                     notes.append(f"predicted: {estimate(s.nests[0], s.plan, target)}")
                 head, *steps = str(s.plan).splitlines()
                 nests = print_kernel(staged.kernel.with_nests(s.nests)).splitlines()[1:]
