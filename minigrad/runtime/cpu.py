@@ -16,14 +16,14 @@ from minigrad.errors import DeviceError
 from minigrad.runtime.amx import allow_matrix_registers
 from minigrad.runtime.caches import cache_sizes
 from minigrad.runtime.commands import Executable, Prepared
-from minigrad.runtime.device import Device, Kept, Launch, Program
+from minigrad.runtime.device import Kept, Launch, Program
 from minigrad.runtime.host import HostMemory
 from minigrad.runtime.llvm_jit import Jit, Unit
 from minigrad.runtime.pool import Pool
 from minigrad.target import Target
 
 
-class CPU(HostMemory, Device):
+class CPU(HostMemory):
     """The host processor. Launches use as many threads as the configuration says at that moment."""
 
     name = "CPU"

@@ -61,7 +61,7 @@ def address_of(buffer: Buffer) -> int:
     return buffer.address
 
 
-class HostMemory:
+class HostMemory(Device):
     """alloc, free, copy_in and copy_out over numpy memory, with a bounded pool of free memory by size.
 
     Page faults of fresh memory cost as much as a pass over it, hence the pool.
@@ -84,7 +84,7 @@ class HostMemory:
             if free:
                 handle, address = free.pop()
                 self._free_bytes -= size
-                return Buffer(self, nbytes, handle, 0, None, address)  # type: ignore[arg-type]
+                return Buffer(self, nbytes, handle, 0, None, address)
         try:
             handle = allocate_aligned(size)
         except MemoryError:
@@ -93,7 +93,7 @@ class HostMemory:
                 handle = allocate_aligned(size)
             except MemoryError:
                 raise DeviceError(f"[alloc] expected {nbytes} bytes of host memory, got out of memory") from None
-        return Buffer(self, nbytes, handle)  # type: ignore[arg-type]
+        return Buffer(self, nbytes, handle)
 
     def free(self, buffer: Buffer) -> None:
         """Gives the memory to the pool, unless it belongs to something else or an array still refers to it."""
@@ -149,10 +149,10 @@ class HostMemory:
             raise DeviceError(f"[wrap] expected a C-contiguous, aligned array, got strides {array.strides}")
         if not array.nbytes:
             return self.alloc(0)
-        return Buffer(self, array.nbytes, array.reshape(-1).view(np.uint8), 0, array)  # type: ignore[arg-type]
+        return Buffer(self, array.nbytes, array.reshape(-1).view(np.uint8), 0, array)
 
 
-class NumpyDevice(HostMemory, Device):
+class NumpyDevice(HostMemory):
     """The device of the NUMPY executor's tensors: memory only. The engine runs their ops, so it loads no programs."""
 
     name = "NUMPY"

@@ -13,7 +13,7 @@ from typing import Any
 
 from minigrad.errors import CompileError, DeviceError
 from minigrad.program import GROUP
-from minigrad.runtime.device import Device, Launch, Program
+from minigrad.runtime.device import Launch, Program
 from minigrad.runtime.gpu_objects import AMD, NVIDIA, Resources, amd_resources, max_warps, max_waves
 from minigrad.runtime.host import HostMemory
 from minigrad.target import Target
@@ -35,7 +35,7 @@ class Inspected:
     missing: str = ""
 
 
-class InspectedGpu(HostMemory, Device):
+class InspectedGpu(HostMemory):
     """A GPU of which only the compiler is here. Buffers are host memory."""
 
     def __init__(self, family: str, processor: str):

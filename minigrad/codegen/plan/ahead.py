@@ -25,7 +25,7 @@ def operands_ahead(b: Builder, bodies: Sequence[Value], name: str, here: Here) -
     for a in b.loops.ahead:
         if a.at == name and (a.of or any(b.loops.kind.get(x) == "vector" for x in here.places)):
             loads = [(v.attr[1][0], v.dtype) for v in walk(*bodies)
-                     if v.op == "load" and v.attr[0] == a.operand]  # type: ignore[index]
+                     if v.op == "load" and v.attr[0] == a.operand]
             moved = [x for x in loads if not a.of or b.loops.root[a.of] in variables(x[0])]
             out += _prefetches(b, a, moved, here, out)
     return out
@@ -106,7 +106,7 @@ def _run(b: Builder, a: Ahead, place: Index, copies: dict[str, Var], dtype: DTyp
     if len(apart) != 1 or serial != [a.at] or step != loops.stride(a.at, here) or apart[0][1] != root.hi + 1:
         return None
     (v, _), line = apart[0], LINE * 8 // dtype.bits
-    share = (v.hi + 1) * step  # type: ignore[operator]
+    share = (v.hi + 1) * step
     if not isinstance(share, int):
         return None
     start = subs(place, {v: 0, k: 0})

@@ -62,7 +62,7 @@ def products_of(nest: Nest) -> Products | None:
     group, (panel, lane) = units(nest.body)[0], nest.domain
     if not isinstance(group, tuple) or len(spaces(nest)) != 2:
         return None
-    over = group[0].value.attr[1]  # type: ignore[index]
+    over = group[0].value.attr[1]
     if any(not isinstance(v.hi, int) for v in (panel, *over)) or len(over) < 2:
         return None
     if extent(panel) < FEWEST_PANELS or extent(over[0]) < FEWEST_BLOCKS:
@@ -71,7 +71,7 @@ def products_of(nest: Nest) -> Products | None:
     for s, own in zip(group, along(group), strict=True):
         body = Rewriter(own).value(s.value.args[0])
         found = _Reader(panel, lane, over).blocks(s.name, body)
-        if found is None or s.value.attr[0] != "sum":  # type: ignore[index]
+        if found is None or s.value.attr[0] != "sum":
             return None
         sums.append(found)
     return Products(panel, lane, over, tuple(sums))

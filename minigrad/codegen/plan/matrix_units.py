@@ -94,7 +94,7 @@ def half_type(v: Value) -> DType | None:
 def bits_of(v: Value) -> Value:
     """The bits, uint16, of what such an operand is widened from."""
     if v.op == "guard":
-        return guard(bits_of(v.args[0]), const(0, uint16), v.attr)  # type: ignore[arg-type]
+        return guard(bits_of(v.args[0]), const(0, uint16), v.attr)
     return bitcast(v.args[0], uint16)
 
 

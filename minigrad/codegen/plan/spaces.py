@@ -21,12 +21,12 @@ def is_sum(s: Define | Store | Nest) -> TypeGuard[Define]:
 
 def locals_of(value: Value) -> set[str]:
     """Names that a value reads."""
-    return {v.attr for v in walk(value) if v.op == "local"}  # type: ignore[misc]
+    return {v.attr for v in walk(value) if v.op == "local"}
 
 
 def loaded(*values: Value) -> set[str]:
     """The buffers that values read."""
-    return {v.attr[0] for v in walk(*values) if v.op == "load"}  # type: ignore[index]
+    return {v.attr[0] for v in walk(*values) if v.op == "load"}
 
 
 def touched(body: Sequence[Unit]) -> tuple[set[str], set[str]]:
@@ -101,7 +101,7 @@ def _spaces(nest: Nest, around: tuple[Var, ...]) -> Iterator[Space]:
 def _sums_inside(value: Value, around: tuple[Var, ...]) -> Iterator[Space]:
     """Those of the reductions in a value."""
     if value.op == "reduce":
-        over: tuple[Var, ...] = value.attr[1]  # type: ignore[index]
+        over: tuple[Var, ...] = value.attr[1]
         yield Space(over, True, (), around)
         around = (*around, *over)
     if value.reduces:
@@ -113,5 +113,5 @@ def along(group: Sequence[Define]) -> list[dict[Var, Index]]:
     """For each of some sums that share loops: its variables as those of the first."""
     if not group:
         return []
-    first = group[0].value.attr[1]  # type: ignore[index]
-    return [dict(zip(s.value.attr[1], first, strict=True)) for s in group]  # type: ignore[index, misc]
+    first = group[0].value.attr[1]
+    return [dict(zip(s.value.attr[1], first, strict=True)) for s in group]

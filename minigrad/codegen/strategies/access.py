@@ -63,7 +63,7 @@ def reductions(nest: Nest) -> list[Reduced]:
     found = []
     for s in nest.body:
         if is_sum(s):
-            monoid, over = s.value.attr  # type: ignore[misc]
+            monoid, over = s.value.attr
             found.append(Reduced(s.name, monoid, over, s.value.args[0]))
     return found
 
@@ -98,7 +98,7 @@ def value_accesses(value: Value, over: tuple[Var, ...]) -> tuple[Access, ...]:
     for v in reversed(order):
         inside = bound.setdefault(v, over)
         if v.op == "reduce":
-            inside = inside + v.attr[1]  # type: ignore[index]
+            inside = inside + v.attr[1]
         for a in v.args:
             bound[a] = inside
     loads: Any = [(v.attr, bound.get(v, over), v.dtype.bits) for v in order if v.op == "load"]

@@ -127,7 +127,7 @@ def taken_apart(nest: Nest, phase: bool = False) -> Parts:
     if len(reduced) != 1:
         raise Refused(f"{len(reduced)} reductions")
     total = reduced[0].value
-    monoid, over = total.attr if total.op == "reduce" else ("sum", ())  # type: ignore[misc]
+    monoid, over = total.attr if total.op == "reduce" else ("sum", ())
     if any(not isinstance(v.hi, int) for v in over):
         raise Refused("taps are known at run time only")
     single: dict[Var, Index] = {v: 0 for v in (*nest.domain, *over) if v.hi == 0}
@@ -272,10 +272,10 @@ def in_positions(value: Value, axes: tuple[tuple[Axis, Var], ...]) -> Value:
             place: Index = 0
             for v, step in ((axis.image, axis.stride), (axis.tap, axis.dilation)):
                 if v in used:
-                    c = coefficient(e, v)  # type: ignore[arg-type]
+                    c = coefficient(e, v)
                     if not isinstance(c, int) or c % step:
                         raise Refused(f"an index is not linear in {v}")
-                    place, zeros[v] = c // step * position, 0  # type: ignore[index]
+                    place, zeros[v] = c // step * position, 0
             total = total + place
         return subs(e, zeros) + total if zeros else e
 

@@ -203,6 +203,6 @@ def as_product(nest: Nest, c: Contraction) -> Nest:
     domain = tuple([v for v in nest.domain if v.hi != 0])
     product = binary("mul", c.a, c.b)
     if domain == nest.domain and total.value.op == "reduce" and set(total.value.attr[1]) == set(c.k) and \
-            total.value.args[0] in (product, binary("mul", c.b, c.a)):  # type: ignore[index]
+            total.value.args[0] in (product, binary("mul", c.b, c.a)):
         return nest
     return Nest(domain, (Define(c.name, reduce("sum", c.k, product)), *c.outputs))
