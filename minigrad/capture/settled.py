@@ -123,7 +123,7 @@ class _Sorter:
         self.known.add(r)
 
     def _finish(self) -> None:
-        """Notes which guards a replay needs, and sets `only` where one new leaf is all that it returns."""
+        """Notes which guards a replay needs, and `makers` where new leaves are all that it returns."""
         steady, count = self.steady, len(self.capture.inputs)
         places = [(owner, grad) for _, owner, grad, _ in steady.inputs] + [r.place for r in steady.puts]
         places += [o.place for o in self.capture.output.same() if o.place is not None]
@@ -133,11 +133,17 @@ class _Sorter:
                           for owner in dict.fromkeys(owner for owner, _ in places) if owner >= count]
         other = steady.puts or steady.aliases or self.step.dims or self.step.counters or self.step.keys
         plain = all([k < count and not grad and not over for _, k, grad, over in steady.inputs])
-        one = type(self.capture.output.structure) is Output and len(steady.fresh) == 1 and steady.fresh[0][2]
-        if one and plain and not other and not self.capture.donate:
-            steady.only = steady.fresh[0][1]
-            read = {owner: slot for (_, owner, _, _), slot in zip(steady.inputs, steady.slots, strict=False)}
-            steady.all_slots = (*(read.get(k, -1) for k in range(count)), steady.slots[-1])
+        structure = self.capture.output.structure
+        kind = type(structure) if type(structure) in (list, tuple) else None
+        outputs = structure if kind else [structure]
+        makers = {r: spares for r, spares, is_output in steady.fresh if is_output}
+        returned = {o.register for o in outputs if type(o) is Output and o.place is None}
+        whole = returned == makers.keys() and len(returned) == len(outputs) == len(steady.fresh)
+        if whole and plain and not other and not self.capture.donate:
+            steady.kind, steady.makers = kind, [makers[o.register] for o in outputs]
+            slots = dict(zip([r for r, *_ in (*steady.inputs, *steady.fresh)], steady.slots, strict=True))
+            read = {owner: slots[r] for r, owner, *_ in steady.inputs}
+            steady.all_slots = (*(read.get(k, -1) for k in range(count)), *[slots[o.register] for o in outputs])
 
     def _leaf(self, slot: int, leaf: int) -> bool:
         r = self.leaves[leaf]

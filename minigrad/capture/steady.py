@@ -76,11 +76,12 @@ class Steady:
         """Tensors that get the buffer of a register."""
         self.reached: list[tuple[int, ref[Tensor]]] = []
         """(owner, guard) of the guards that have to be at hand."""
-        self.only: Spares | None = None
-        """The source of the one leaf that is returned, where a replay reads arguments, writes that leaf and does
-        nothing else."""
+        self.makers: list[Spares] = []
+        """Makers of the leaves that are returned, in order, if arguments are read, these are written, and that is all;
+        `kind` is list or tuple, None for one leaf alone."""
+        self.kind: type | None = None
         self.all_slots: tuple[int, ...] = ()
-        """With `only`: those of all arguments, -1 for one that is not read, then its own."""
+        """With `makers`: those of all arguments, -1 for one that is not read, then theirs."""
         flat, self.lengths = lengths_of(capture.key[0])
         self.kinds = _kinds(flat, capture)
         self.count = len(flat)
@@ -107,15 +108,16 @@ class Steady:
         held = self._find(tensors, addresses)
         if held is None:
             return MISS
-        if self.only is None:
+        if not self.makers:
             return self.replay(tensors, _NOTHING, expected.threads)
         if (self.guards or self.derived) and not self.holds(tensors):
             return MISS
-        made, step = self.only.take(), self.step
-        addresses.append(made.storage.address)
+        step, made = self.step, list(map(Spares.take, self.makers))
+        for node in made:
+            addresses.append(node.storage.address)
         self.prepared.run_patched(self.all_slots, addresses, step.numbers, step.dims, step.highest, expected.threads)
         self.uses += 1
-        return Tensor._over(made)
+        return Tensor._over(made[0]) if self.kind is None else self.kind(map(Tensor._over, made))
 
     def _find(self, tensors: Sequence[Any], addresses: list[int]) -> list[Buffer] | None:
         """The values of arguments that fit the capture, None if one does not; their addresses are put into `addresses`.
