@@ -117,7 +117,8 @@ class Steady:
             addresses.append(node.storage.address)
         self.prepared.run_patched(self.all_slots, addresses, step.numbers, step.dims, step.highest, expected.threads)
         self.uses += 1
-        return Tensor._over(made[0]) if self.kind is None else self.kind(map(Tensor._over, made))
+        results = map(Tensor._over, made)
+        return next(results) if self.kind is None else self.kind(results)
 
     def _find(self, tensors: Sequence[Any], addresses: list[int]) -> list[Buffer] | None:
         """The values of arguments that fit the capture, None if one does not; their addresses are put into `addresses`.
