@@ -18,10 +18,10 @@ os.environ.setdefault("RUSTICL_ENABLE", "llvmpipe")
 os.environ.setdefault("MINIGRAD_VERIFY", "1")
 
 import pytest  # noqa: E402
+from support.paths import ROOT  # noqa: E402
 
 from minigrad.config import current  # noqa: E402
 
-ROOT = Path(__file__).resolve().parent.parent
 OPENCL = {"Portable Computing Language": "CL:pocl", "rusticl": "CL:rusticl"}
 
 

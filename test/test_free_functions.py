@@ -12,10 +12,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-import free_functions
 import numpy as np
 import pytest
 from conftest import needs_torch
+from support import free_functions
+from support.paths import ROOT
 
 import minigrad
 from minigrad import Tensor, config, functions, unbound
@@ -134,7 +135,7 @@ def test_every_function_of_torch_that_names_a_method_is_here() -> None:
 def test_the_page_lists_what_is_missing() -> None:
     import torch
 
-    page = (Path(__file__).parents[1] / "docs" / "operations.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
     listed = re.findall(r"`([\w*]+)`", page.split("Not there are, of PyTorch's")[1].split("\n## ")[0])
     here = set(dir(minigrad))
     missing = [n for n in dir(torch) if not n.startswith("_") and n not in here and inspect.getdoc(getattr(torch, n))

@@ -1,11 +1,10 @@
 """Imports go down only: every import under minigrad/ is checked against the table of layers in docs/architecture.md."""
 import ast
 import re
-from pathlib import Path
 
 import pytest
+from support.paths import PACKAGE, ROOT, TESTS
 
-ROOT = Path(__file__).resolve().parent.parent
 LAYERS = [
     {"errors", "dtype", "expr", "value", "config", "target", "program", "handles", "interned",
      "record", "locks", "ownership"},
@@ -240,3 +239,8 @@ def test_a_wrong_import_is_found(module: str, source: str, message: str) -> None
 ])
 def test_a_right_import_passes(module: str, source: str) -> None:
     assert violations(source, module) == []
+
+
+def test_tests_lie_in_folders_named_as_what_they_test() -> None:
+    folders = {path.parent.relative_to(TESTS) for path in TESTS.rglob("test_*.py")}
+    assert {folder for folder in folders if not (PACKAGE / folder).is_dir() and not (ROOT / folder).is_dir()} == set()

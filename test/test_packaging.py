@@ -5,11 +5,10 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 MODULES = {"pillow": "PIL"}

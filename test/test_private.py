@@ -1,8 +1,9 @@
 """Private names are used where they are defined: what other modules use of them may only become less."""
 import ast
-from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parent.parent / "minigrad"
+from support.paths import ROOT
+
+FOLDER = ROOT / "minigrad"
 TENSOR = {"tensor.py", *(f"mixins/{path.name}" for path in (FOLDER / "mixins").glob("*.py"))}
 CEILING = 184
 """Two thirds are fields of handles (`_node`, `_grad`, `_requires_grad`) that captures, the engine and autograd read."""

@@ -28,6 +28,7 @@ from minigrad.target import Target
 
 X86 = frozenset({"sse", "fma", "f16c"})
 AVX512 = Target("avx512", "llvm", "x86-64-v4", 64, 32, 2, 48 << 10, 1 << 20, features=X86 | {"avx512f"})
+AMX = replace(AVX512, name="amx", features=AVX512.features | {"avx512bw", "amx-tile", "amx-bf16"})
 AVX2 = Target("avx2", "llvm", "znver3", 32, 16, 2, features=X86 | {"avx2"})
 NEON = Target("neon", "llvm", "generic", 16, 32, 4)
 TINY = replace(AVX2, name="tiny caches", l1=1 << 11, l2=6 << 10)

@@ -1,5 +1,5 @@
 """Products in panels: how they are planned."""
-from golden_plans import TARGETS
+from support.golden_plans import TARGETS
 from support.packed import flat_kernel, tensor
 
 from minigrad.codegen.kernel import Kernel

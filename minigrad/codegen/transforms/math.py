@@ -1,7 +1,8 @@
 """Value -> Value: exp, log, sin, cos, tanh, sigmoid, erf and pow written out in arithmetic that every device has.
 
 The formulas are in `math_float32.py`, `math_float64.py` and `math_pow.py`, free of branches, so that they run in every
-lane of a vector, the same on every backend. Their errors are stated there and checked by `test/test_math.py`.
+lane of a vector, the same on every backend. Their errors are stated there and checked by
+`test/codegen/transforms/test_math.py`.
 """
 from __future__ import annotations
 

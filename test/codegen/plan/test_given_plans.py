@@ -1,0 +1,202 @@
+"""`plans`: a user's plan runs, is right, holds in its block and thread only, and says what is wrong with it."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Thread
+
+import numpy as np
+import pytest
+from conftest import devices
+from support.random_plans import random_plan
+
+import minigrad
+from minigrad import Tensor, Variable, jit, plans, show
+from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.kernel_text import parse_kernel
+from minigrad.engine.stats import stats
+from minigrad.errors import PlanError
+
+rng = np.random.default_rng(11)
+
+TILE = """plan
+  split i0 -> i u by 4, back
+  split i1 -> j l by 8, back
+  bind parallel j i
+  bind vector l
+  bind unroll u
+  order j i l r0 u
+"""
+
+
+def tensor(*shape: int, device: str = "CPU") -> Tensor:
+    return Tensor(rng.integers(-4, 5, shape).astype(np.float32), device=device).realize()
+
+
+def how(run: Callable[[], object]) -> str:
+    """By which plans kernels ran."""
+    with minigrad.profile() as found:
+        run()
+    return "\n".join([launch.how for launch in found.runs])
+
+
+COMPILED = [d for d in devices() if d != "NUMPY"]
+
+
+@pytest.mark.parametrize("device", COMPILED)
+def test_a_plan_runs_in_its_block_only(device: str) -> None:
+    a, b = tensor(21, 30, device=device), tensor(30, 35, device=device)
+    want = a.numpy() @ b.numpy()
+    before = how(lambda: (a @ b).realize())
+    for _ in range(3):  # planned, known, prepared
+        with plans({"sum_mul": TILE}):
+            y = a @ b
+            assert how(y.realize).startswith("plan given\n  split i0 -> i u by 4, back")
+            np.testing.assert_array_equal(y.numpy(), want)
+            np.testing.assert_array_equal((a @ b).numpy(), want)
+        assert how(lambda: (a @ b).realize()) == before
+
+
+@pytest.mark.parametrize("device", COMPILED)
+@pytest.mark.parametrize("made", [
+    lambda x, y: x @ y, lambda x, y: x @ x.transpose(0, 1), lambda x, y: (x @ y).softmax(-1), lambda x, y: x * 2 + 1,
+    lambda x, y: x.sum(0), lambda x, y: (x.sum() + y.sum()), lambda x, y: x.reshape(4, 3, 8, 8).conv2d(
+        y.reshape(8, 3, 2, 32)[:, :, :, :2], padding=1),
+    lambda x, y: x.reshape(1, 1, 24, 32).pad((1, 1, 1, 1), value=3.0).max_pool2d(3, 2),
+    lambda x, y: x[Tensor([3, 1, 3], device=x.device)],
+], ids=["product", "gram", "softmax", "pointwise", "columns", "all", "conv", "pool", "gather"])
+def test_the_texts_given_back_run_every_kernel(device: str, made: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Kernels whose own plans are of other kinds among them."""
+    x, y = tensor(24, 32, device=device), tensor(32, 48, device=device)
+    want = made(x, y).numpy()
+    texts = plans.of(made(x, y))
+    assert texts and all("# kernel " in text for text in texts.values())
+    with plans(texts):
+        again = made(x, y)
+        assert plans.of(again).keys() == texts.keys()
+        assert set(how(again.realize).splitlines()) >= {"plan given"}
+        np.testing.assert_allclose(again.numpy(), want, rtol=1e-6)
+
+
+def test_kernels_of_one_name_are_told_apart() -> None:
+    a, b, c = tensor(8, 20), tensor(20, 12), tensor(12, 7)
+    found = plans.of([a @ b, b @ c])
+    first, second = found
+    assert first.startswith("sum_mul@") and second.startswith("sum_mul@") and first != second
+    with plans({first: "plan\n  bind parallel i1\n  order i1 i0 r0", "sum_mul": "plan\n  bind parallel i0"}):
+        texts = show([a @ b, b @ c], "plan")
+    assert texts.count("bind parallel i1") == texts.count("bind parallel i0") == 1
+
+
+def test_nested_blocks_add_up_and_threads_are_apart() -> None:
+    x = tensor(8, 20)
+    seen: list[str] = []
+    (first, _), = plans.of(x.exp()).items()
+    (second, _), = plans.of(x.abs()).items()
+    with plans({first: "plan\n  split i0 -> a b by 5"}):
+        with plans({second: "plan\n  split i0 -> a b by 10"}):
+            text = show(x.exp(), "plan") + show(x.abs(), "plan")
+            thread = Thread(target=lambda: seen.append(show(x.exp(), "plan")))
+            thread.start()
+            thread.join()
+        assert "by 10" not in show(x.abs(), "plan")
+    assert "by 5, exact" in text and "by 10, exact" in text
+    assert seen and "given" not in seen[0]
+
+
+def test_captured_functions_run_by_the_plans_of_their_calls() -> None:
+    a, b = tensor(16, 24), tensor(24, 16)
+    step = jit(lambda x: x @ b)
+    plain = how(lambda: [step(a).realize() for _ in range(3)])
+    with plans({"sum_mul": TILE}):
+        given = how(lambda: [step(a).realize() for _ in range(3)])
+        np.testing.assert_array_equal(step(a).numpy(), a.numpy() @ b.numpy())
+    assert "given" not in plain and given.count("plan given") == 3
+    assert "given" not in how(lambda: step(a).realize())
+
+
+def test_sizes_that_are_symbolic() -> None:
+    n = Variable("n", 1, 64)
+    b = tensor(24, 16)
+    for rows in (3, 17):
+        x = tensor(64, 24)
+        part = x[:n.bind(rows)]
+        text = plans.of(part @ b)
+        (name, _), = text.items()
+        with plans({name: TILE.replace("u by 4, back", "u by 4, rest")}):
+            y = part @ b
+            assert "given" in how(y.realize)
+        np.testing.assert_array_equal(y.numpy(), x.numpy()[:rows] @ b.numpy())
+
+
+def test_sizes_that_a_plan_makes_arguments_share_a_program() -> None:
+    text = TILE.replace("plan\n", "plan\n  sizes i0 i1 r0\n")
+    made = []
+    for m, k, n in ((9, 11, 13), (16, 5, 32), (4, 24, 8)):
+        a, b = tensor(m, k), tensor(k, n)
+        before = stats.snapshot()
+        with plans({"sum_mul": text}):
+            np.testing.assert_array_equal((a @ b).numpy(), a.numpy() @ b.numpy())
+        made.append((stats - before).programs)
+    assert made == [1, 0, 0]
+
+
+def test_a_plan_in_force_is_part_of_every_key() -> None:
+    a, b = tensor(18, 26), tensor(26, 34)
+    with plans({"sum_mul": TILE}):
+        (a @ b).realize()
+    with plans({"sum_mul": TILE.replace("u by 4", "u by 3")}):
+        assert "u by 3" in how((a @ b).realize)
+        before = stats.snapshot()
+        (a @ b).realize()
+        assert (stats - before).schedules == 0, "known by now"
+
+
+@pytest.mark.parametrize("given, message", [
+    ({"sum_mul": TILE.replace("l by 8", "l by 9")}, r"for sum_mul: bind vector l: expected 2, 4, 8 or 16 lanes, got 9"),
+    ({"sum_mul": TILE.replace("back", "exact")}, r"for sum_mul: split i0 by 4: expected an edge, back, guard, "),
+    ({"sum_mul": TILE.replace("i0", "i7")}, r"for sum_mul: split i7 -> i u by 4, back: expected a loop among i0 i1 r0"),
+    ({"sum_mul": "plan\n  split i0 -> i t by 4, guard\n  bind group i i1\n  bind item t\n  order i i1 t r0"},
+     r"for sum_mul: bind group: expected 1 work-items of a group at most and 0 bytes .*, got 4 and 0"),
+    ({"sum_mul": "plan\n  tile i0 4"}, r"for sum_mul: expected a step among split, sizes, fuse, order, bind, parts, "),
+    ({"sum_mul": 4}, r"for sum_mul: expected the text of a plan, got int"),
+    ({"sum_mull": TILE}, r"for sum_mull: expected the name of a kernel that ran, or was shown, in the block"),
+])
+def test_a_plan_that_does_not_fit_is_an_error(given: dict[str, str], message: str) -> None:
+    a, b = tensor(21, 31), tensor(31, 35)
+    y = a @ b
+    with pytest.raises(PlanError, match=message), plans(given):
+        y.realize()
+    np.testing.assert_array_equal(y.numpy(), a.numpy() @ b.numpy())
+
+
+def kernel_of(text: str) -> Kernel:
+    """The kernel that the remarks of a plan show."""
+    lines = [line[4:] for line in text.splitlines() if line.startswith("  # ") and "runs by:" not in line]
+    return parse_kernel("\n".join([*lines, ""]))
+
+
+@pytest.mark.parametrize("device", COMPILED)
+def test_random_plans_run(device: str) -> None:
+    """Compiled, as test_plans.py has them interpreted."""
+    x, y = tensor(13, 18, device=device), tensor(18, 21, device=device)
+    image, weight = tensor(2, 3, 9, 10, device=device), tensor(6, 3, 3, 3, device=device)
+    cases: list[Callable[[], Tensor]] = [
+        lambda: x @ y, lambda: x.softmax(-1), lambda: x.layernorm(), lambda: x.sum(0),
+        lambda: x.transpose(0, 1) * 2 + y[:, :13], lambda: image.conv2d(weight, padding=1).relu()]
+    random = np.random.default_rng(3)
+    for case in cases:
+        want, accepted = case().numpy(), 0
+        kernels = {name: kernel_of(text) for name, text in plans.of(case()).items()}
+        for _ in range(100):
+            groups = device != "CPU" and random.random() < 0.5
+            given = {name: str(random_plan(random, kernel, groups)) for name, kernel in kernels.items()}
+            try:
+                with plans(given):
+                    found = case().numpy()
+            except PlanError:
+                continue
+            np.testing.assert_allclose(found, want, rtol=2e-5, atol=1e-6, err_msg=str(given))
+            accepted += 1
+            if accepted == (5 if device == "CPU" else 2):
+                break
+        assert accepted >= 2

@@ -1,0 +1,98 @@
+"""The cost of plans: what it says of loops by themselves, and a strategy of its own in a few lines."""
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from support.plan_reading import equals
+from support.plan_stage import product
+
+from minigrad.codegen.cost.plans import Estimate, estimate
+from minigrad.codegen.kernel import Kernel, Nest
+from minigrad.codegen.plan.steps import Bind, Order, Plan, Split, Stage
+from minigrad.codegen.plan.text import parse_plan
+from minigrad.codegen.strategies.access import extent
+from minigrad.codegen.strategies.recognise import Contraction, recognise
+from minigrad.target import Target
+
+TARGET = Target("avx2", "llvm", "znver3", 32, 16, 1, 32 << 10, 512 << 10, features=frozenset({"avx2", "fma"}))
+TILE = """plan
+  split i0 -> i0b u by 4, back
+  split i1 -> i1b l by 8, back
+  bind parallel i0b i1b
+  bind vector l
+  bind unroll u
+  order i0b i1b l r0 u
+"""
+
+
+def of(kernel: Kernel, text: str, target: Target = TARGET) -> Estimate:
+    return estimate(kernel.nests[0], parse_plan(text), target)
+
+
+def test_what_bounds_a_plan() -> None:
+    kernel = product(64, 64, 64)
+    tile, one = of(kernel, TILE), of(kernel, TILE.replace("by 4", "by 1"))
+    scalar = of(kernel, "plan\n  bind parallel i0 i1\n  order i0 i1 r0\n")
+    assert tile.cycles < one.cycles < scalar.cycles
+    assert tile.arithmetic == pytest.approx((64 ** 3 + 64 ** 2) / 8 / 2)  # multiply-adds, and an addition at the end
+    assert scalar.arithmetic == pytest.approx((64 ** 3 + 64 ** 2) / 2)
+    assert tile.ports < one.ports and tile.latency == pytest.approx(64 ** 3 / 32 * 4)  # a chain for each copy
+    assert one.latency == pytest.approx(4 * tile.latency) and "latency" in str(scalar)
+
+
+def test_parts_hide_latency_and_lanes_apart_are_loads() -> None:
+    kernel = product(64, 64, 64, b="i1, r0")
+    along = """plan
+  split r0 -> r0b r0l by 8, rest
+  split r0b -> k c by 4, rest
+  bind parallel i0 i1
+  bind vector r0l
+  bind unroll c
+  order i0 i1 r0l k c
+  parts c
+"""
+    parts, one = of(kernel, along), of(kernel, along.replace("  parts c\n", ""))
+    assert parts.latency == pytest.approx(one.latency / 4) and parts.arithmetic == one.arithmetic
+    assert of(kernel, TILE).ports > 3 * of(product(64, 64, 64), TILE).ports
+
+
+def test_edges_memory_and_workers() -> None:
+    assert of(product(64, 65, 64), TILE).arithmetic > 1.1 * of(product(64, 64, 64), TILE).arithmetic
+    rest = TILE.replace("l by 8, back", "l by 8, rest")
+    assert of(product(64, 71, 64), rest).arithmetic > of(product(64, 71, 64), TILE).arithmetic
+    near, far = (of(product(64, 64, k), TILE).memory / k for k in (64, 1 << 14))
+    assert far > 2 * near
+    two = replace(TARGET, units=2)
+    assert of(product(64, 64, 64), TILE, two).cycles == pytest.approx(of(product(64, 64, 64), TILE).cycles / 2)
+
+
+# ---- a strategy: lanes along M, for operands that lie along it ----
+
+
+def lanes_along_m(nest: Nest, target: Target) -> Iterator[Plan]:
+    """Products whose rows are few and whose first operand is transposed: A is staged with its rows across lanes."""
+    found = recognise(nest)
+    if not isinstance(found, Contraction) or len(found.m) != 1 or len(found.n) != 1 or len(found.k) != 1:
+        return
+    m, n, k = found.m[0], found.n[0], found.k[0]
+    width = target.lanes(found.a.dtype.bits)
+    reads = [v.attr[0] for v in found.a.args or (found.a,) if v.op == "load"]
+    for vectors in (1, 2, 3):
+        for columns in (2, 4, 6):
+            if vectors * width <= extent(m) and columns <= extent(n) and reads:
+                yield Plan("lanes along m", (
+                    Split(m.name, "mb", "mm", vectors * width, "back"), Split("mm", "v", "l", width),
+                    Split(n.name, "nb", "w", columns, "back"),
+                    Bind("parallel", ("mb",)), Bind("vector", ("l",)), Bind("unroll", ("v", "w")),
+                    Order(("mb", "nb", "l", k.name, "v", "w")), Stage(str(reads[0]), "mb", (k.name, "v", "l"))))
+
+
+@pytest.mark.parametrize("sizes", [(16, 8, 8), (19, 7, 21), (33, 70, 11)], ids=str)
+def test_a_strategy_is_a_pattern_and_its_steps(sizes: tuple[int, int, int]) -> None:
+    kernel = product(*sizes)
+    plans = sorted(lanes_along_m(kernel.nests[0], TARGET), key=lambda p: estimate(kernel.nests[0], p, TARGET).cycles)
+    assert len(plans) >= 2
+    for plan in plans:
+        equals(kernel, str(plan).replace("lanes along m", ""))
+    costs = [estimate(kernel.nests[0], plan, TARGET).cycles for plan in plans]
+    assert costs[0] < costs[-1]

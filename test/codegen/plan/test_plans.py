@@ -1,0 +1,275 @@
+"""Plans of steps: each that is accepted gives what the kernel says, each other one is a PlanError that teaches."""
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.plan_reading import built
+from support.random_plans import NESTS, Case, mutated, random_case, random_plan
+
+from minigrad.codegen.ir.interpret import interpret_function
+from minigrad.codegen.ir.verify import verify_function
+from minigrad.codegen.kernel import Kernel
+from minigrad.codegen.kernel_interpret import interpret_kernel
+from minigrad.codegen.kernel_text import parse_kernel, print_kernel
+from minigrad.codegen.plan.build import build
+from minigrad.codegen.plan.loops import resolve
+from minigrad.codegen.plan.steps import Fuse, Plan, Split
+from minigrad.codegen.plan.text import parse_plan
+from minigrad.codegen.transforms.unroll import unroll
+from minigrad.errors import PlanError
+
+
+def expected(case: Case) -> dict[str, np.ndarray]:
+    """What the kernel itself makes of a case."""
+    arrays = {name: a.copy() for name, a in case.arrays.items()}
+    interpret_kernel(case.kernel, arrays, {}, case.dims)
+    return arrays
+
+
+def is_right(case: Case, plan: Plan, want: dict[str, np.ndarray]) -> bool:
+    """Whether a plan is accepted. Fails where its loops break a rule, or compute anything else."""
+    try:
+        function, sizes = built(case.kernel, plan)
+    except PlanError as error:
+        assert str(error).startswith("[plan] ") and "expected" in str(error)
+        return False
+    verify_function(function)
+    found = {name: a.copy() for name, a in case.arrays.items()}
+    interpret_function(unroll(function), found, {}, {**case.dims, **sizes})
+    for name, a in want.items():
+        if a.dtype.kind == "f":
+            np.testing.assert_allclose(found[name], a, rtol=1e-11, atol=1e-13, err_msg=f"{name} under\n{plan}")
+        else:
+            np.testing.assert_array_equal(found[name], a, err_msg=f"{name} under\n{plan}")
+    return True
+
+
+@pytest.mark.parametrize("name, groups", [*((n, False) for n in NESTS), *((n, True) for n in NESTS if n != "scatter")])
+def test_random_plans_compute_what_the_kernel_says(name: str, groups: bool) -> None:
+    rng = np.random.default_rng(list(NESTS).index(name) + 50 * groups)
+    accepted, enough = 0, 5 if groups else 9
+    for _ in range(300):
+        case = random_case(rng, name)
+        want = expected(case)
+        for _ in range(3):
+            plan = random_plan(rng, case.kernel, groups)
+            assert parse_plan(str(plan)) == plan
+            accepted += is_right(case, plan, want)
+        if accepted >= enough:
+            break
+    assert accepted >= enough
+
+
+def adds_in_order(kernel: Kernel, plan: Plan) -> bool:
+    """Whether a plan leaves the terms of each sum in their order."""
+    nest, = kernel.nests
+    loops = resolve(nest, plan)
+    plain = resolve(nest, replace(plan, steps=tuple([s for s in plan.steps if isinstance(s, Fuse | Split)])))
+    if any(isinstance(s, Fuse) and loops.space[s.loop] for s in plan.steps):
+        return False
+    along = [x for x in loops.order if loops.space[x]]
+    return not loops.parts and along == [x for x in plain.order if loops.space[x]] and not any(
+        loops.kind[x] == "vector" for x in along)
+
+
+@pytest.mark.parametrize("name", ["product", "reduction", "sums in a value", "nested sums"])
+def test_sums_in_their_order_keep_their_bits(name: str) -> None:
+    rng = np.random.default_rng(8)
+    checked = 0
+    for _ in range(100):
+        case = random_case(rng, name)
+        case.kernel = parse_kernel(print_kernel(case.kernel).replace("i64", "f64"))
+        case.arrays = {k: rng.standard_normal(a.shape) for k, a in case.arrays.items()}
+        found = []
+        for plan in (Plan("", ()), random_plan(rng, case.kernel)):
+            try:
+                function = unroll(build(case.kernel, case.kernel.nests[0], plan, "k"))
+            except PlanError:
+                break
+            if not adds_in_order(case.kernel, plan):
+                break
+            arrays = {k: a.copy() for k, a in case.arrays.items()}
+            interpret_function(function, arrays, {}, case.dims)
+            found.append(arrays)
+        if len(found) == 2:
+            checked += 1
+            for k, a in found[0].items():
+                np.testing.assert_array_equal(a, found[1][k], err_msg=f"{k} under\n{plan}")
+        if checked == 6:
+            break
+    assert checked == 6
+
+
+GOOD = {
+    "product": """plan
+  sizes i0 r0
+  split i0 -> i u by 2, back
+  split i1 -> j l by 4, back
+  split r0 -> k t by 2, rest
+  bind parallel j i
+  bind vector l
+  bind unroll u t
+  order j i l k t u
+  parts t
+  ahead p1 at k by 1 of k
+""",
+    "rows": """plan rows
+  split r0 -> a b by 4, rest
+  split a -> c d by 2, rest
+  split r1 -> e f by 4, rest
+  split i1 -> g h by 2, rest
+  bind parallel i0
+  bind vector b f h
+  bind unroll d
+  order i0 b c d f e g h
+  parts d
+""",
+    "nested sums": """plan
+  split i1 -> j l by 4, rest
+  split r0 -> k t by 3, rest
+  bind parallel i0 j
+  bind vector l
+  bind unroll t
+  order i0 j l k t r1
+""",
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_changed_text_is_refused_or_right(name: str) -> None:
+    rng = np.random.default_rng(5)
+    while True:
+        case = random_case(rng, name)
+        want = expected(case)
+        if is_right(case, parse_plan(GOOD[name]), want):
+            break
+    accepted = 0
+    for _ in range(100):
+        text = mutated(rng, GOOD[name])
+        try:
+            plan = parse_plan(text)
+        except PlanError as error:
+            assert "expected" in str(error)
+            continue
+        assert parse_plan(str(plan)) == plan
+        accepted += is_right(case, plan, want)
+    assert accepted >= 3
+
+
+PRODUCT = parse_kernel("""kernel sum_mul(out o0: f32[200], p0: f32[70], p1: f32[140])
+  for i0<10, i1<20:
+    t0 = sum(r0<7: p0[7*i0+r0] * p1[20*r0+i1])
+    o0[20*i0+i1] = t0
+""")
+ROWS = parse_kernel("""kernel rows(out o0: f32[200], p0: f32[200])
+  for i0<10:
+    t0 = sum(r0<20: p0[20*i0+r0])
+    for i1<20:
+      o0[20*i0+i1] = p0[20*i0+i1] / t0
+""")
+EMPTY = parse_kernel("""kernel sum_mul(out o0: f32[200], p0: f32[0], p1: f32[0])
+  for i0<10, i1<20:
+    t0 = sum(r0<0: p0[r0] * p1[20*r0+i1])
+    o0[20*i0+i1] = t0
+""")
+SCATTER = parse_kernel("""kernel scatter(inout o0: f32[5], p0: i64[9], p1: f32[9])
+  for i0<9:
+    o0[{p0[i0] in 0..4}] sum= p1[i0]
+""")
+WRONG = [
+    (PRODUCT, ["tile i0 i1 4 4"],
+     "expected a step among split, sizes, fuse, order, bind, parts, stage, results, call, ahead, got 'tile i0 i1 4 4'"),
+    (PRODUCT, ["split i0 -> a by 4"],
+     "expected 'split LOOP -> OUTER INNER by SIZE, exact|back|guard|rest|short|over', got 'split i0 -> a by 4'"),
+    (PRODUCT, ["split i2 -> a b by 4, rest"],
+     "split i2 -> a b by 4, rest: expected a loop among i0 i1 r0, got i2"),
+    (PRODUCT, ["split i0 -> a b by 4"],
+     "split i0 by 4: expected an edge, back, guard, rest or short, as 4 does not divide the extent 10"),
+    (PRODUCT, ["split i0 -> a b by 4, mask"],
+     "split i0 -> a b by 4, mask: expected an edge among exact, back, guard, rest, short, got mask"),
+    (PRODUCT, ["split i0 -> a b by 0"], "split i0 -> a b by 0, exact: expected a size from 1 on, got 0"),
+    (PRODUCT, ["split i0 -> a a by 5"], "split i0 -> a a by 5, exact: expected names that no loop has or had, got a"),
+    (PRODUCT, ["split i0 -> p0 a by 5"],
+     "split i0 -> p0 a by 5, exact: expected names that no argument of the kernel has, got p0"),
+    (PRODUCT, ["split i0 -> a b by 16, back"],
+     "split i0 by 16, back: expected an extent of 16 at least to reach back over, got 10"),
+    (PRODUCT, ["split r0 -> a b by 4, back"],
+     "split r0 by 4, back: expected guard or rest, as a sum would add some terms twice"),
+    (PRODUCT, ["split i0 -> a b by 4, short", "split b -> c d by 1", "split c -> e f into 4, rest"],
+     "split c into 4, rest: expected back, as runs of c may be shorter"),
+    (PRODUCT, ["split i0 -> a b by 4, guard", "split b -> c d by 3, back"],
+     "split b by 3, back: expected guard, as the last block of i0 is not whole"),
+    (PRODUCT, ["split i0 -> a b into 4, rest"],
+     "split i0 into 4, rest: expected back, as `into` leaves no whole blocks"),
+    (PRODUCT, ["split i0 -> a b by 4, rest", "order b a i1 r0"],
+     "order: expected a outside b, whose last block is not whole"),
+    (ROWS, ["split i1 -> a b by 8, rest", "bind vector b", "order i0 r0 b a"],
+     "order: expected a outside b, whose last block is not whole"),
+    (PRODUCT, ["split i0 -> a b by 4, rest", "bind unroll a b", "order i1 r0 a b"],
+     "order: expected a outside all sums, as its last block is not whole, or the edge back"),
+    (PRODUCT, ["order i0 i1 i0"], "order i0 i1 i0: expected each loop once, in one step, got a loop twice"),
+    (PRODUCT, ["order i1 i0 r0", "split i0 -> a b by 5"],
+     "split i0 -> a b by 5, exact: expected splits before order, bind and parts, got one after them"),
+    (PRODUCT, ["split i0 -> a b by 4, short", "order b a i1 r0"],
+     "order: expected a outside b, whose last run is shorter"),
+    (PRODUCT, ["split i0 -> a b by 4, short", "bind unroll b"],
+     "split i0 by 4, short: expected b to be serial, as its last run is shorter"),
+    (PRODUCT, ["split i0 -> a b by 4, short", "split b -> e f by 3, rest"],
+     "split b by 3, rest: expected back, as runs of b may be shorter"),
+    (PRODUCT, ["split i0 -> a b by 4, short", "bind parallel a b"],
+     "bind parallel b: expected a loop that runs equally often in every block"),
+    (PRODUCT, ["split r0 -> a b by 4, rest", "order i0 a i1 b"],
+     "split r0, rest: expected back or short, as i1 stands inside a loop of the sum"),
+    (ROWS, ["split r0 -> a b by 4", "split i0 -> c d by 5", "order c a d b i1"],
+     "order: expected d unrolled or outside all sums, as there are several that do not share loops"),
+    (EMPTY, ["order r0 i0 i1"], "order: expected r0 inside i1, as it may not run at all"),
+    (PRODUCT, ["bind parallel i1"], "order: expected the parallel loop i1 before all others"),
+    (PRODUCT, ["bind parallel r0"],
+     "bind parallel r0: expected a loop of the domain, got one of r0: workers share no sums"),
+    (PRODUCT, ["bind simd i1"],
+     "bind simd i1: expected a kind among parallel, group, item, vector, unroll, serial, got simd"),
+    (PRODUCT, ["bind unroll i1", "bind vector i1"],
+     "bind vector i1: expected one kind for each loop, got i1, which is bound unroll"),
+    (PRODUCT, ["bind vector i1"], "bind vector i1: expected 2, 4, 8 or 16 lanes, got 20"),
+    (PRODUCT, ["split i0 -> a b by 2", "split i1 -> c d by 4", "bind vector b d"],
+     "bind vector b: expected one loop across lanes at a time, got d around it"),
+    (PRODUCT, ["split i0 -> a b by 3, rest", "split a -> c d by 2, rest", "bind vector d"],
+     "bind vector d: expected lanes inside b, as the last block of a is not whole"),
+    (PRODUCT, ["split r0 -> k t by 4, rest", "split t -> x y by 2", "bind vector y"],
+     "bind vector y: expected lanes that `split r0 -> k t by 4, rest` makes itself, as they add what it leaves"),
+    (PRODUCT, ["sizes i0 k0"], "sizes i0 k0: expected a loop among i0 i1 r0, got k0"),
+    (PRODUCT, ["split i0 -> a b by 5", "sizes i1"],
+     "sizes i1: expected sizes before all other steps, got them after some"),
+    (PRODUCT, ["sizes i0 r0", "bind unroll r0"],
+     "sizes i0 r0: expected variables whose loops are not written out, got r0"),
+    (PRODUCT, ["sizes i0", "split i0 -> a b by 5"],
+     "split i0 by 5: expected an edge, back, guard, rest or short, as 5 does not divide the extent e0"),
+    (SCATTER, ["sizes i0"],
+     "sizes i0: expected variables that indices are sums of multiples of, and no more, got i0"),
+    (PRODUCT, ["parts r0"], "parts r0: expected an unrolled loop of a sum, got a serial one of r0"),
+    (PRODUCT, ["ahead p7 at r0 by 1 of r0"], "ahead p7 at r0 by 1 of r0: expected a buffer of the kernel, got p7"),
+    (PRODUCT, ["ahead p0 at i0 by 1 of r0"], "ahead p0 at i0 by 1 of r0: expected a loop of a sum, got i0 of i0"),
+    (PRODUCT, ["stage p1 at i0 as [r0]"],
+     "stage p1 at i0 as [r0]: expected one part of a sum's terms that reads p1 and depends on its coordinates and "
+     "loops outside i0 alone, got 0"),
+    (PRODUCT, ["stage p1 at r0 as [i1]"], "stage p1 at r0 as [i1]: expected coordinates inside r0, got i1"),
+    (PRODUCT, ["split r0 -> k t by 4, rest", "stage p1 at k as [t]"],
+     "stage p1 at k as [t]: expected loops without a rest, got some of `split r0 -> k t by 4, rest`"),
+    (ROWS, ["split r0 -> a b by 4", "stage p0 at a as [b]"],
+     "stage p0 at a as [b]: expected a kernel whose sums share their loops, and that has no others"),
+    (PRODUCT, ["split i1 -> j l by 4", "bind vector l", "order i0 j l r0", "stage p1 at l as [r0]"],
+     "stage p1 at l as [r0]: expected a serial or parallel loop, got l, which is bound vector"),
+    (SCATTER, ["bind parallel i0"],
+     "bind parallel i0: expected serial, as elements that meet are combined in order"),
+    (SCATTER, ["split i0 -> a b by 2, back"],
+     "split i0, back: expected rest, as elements outside would be looked up, or combined twice"),
+]
+
+
+@pytest.mark.parametrize("kernel, steps, message", WRONG, ids=[" ".join(steps) for _, steps, _ in WRONG])
+def test_a_wrong_plan_says_which_step_and_why(kernel: Kernel, steps: list[str], message: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        built(kernel, parse_plan("\n".join(["plan", *steps])))
+    assert str(caught.value) == f"[plan] {message}"

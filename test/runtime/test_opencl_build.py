@@ -1,0 +1,143 @@
+"""OpenCL programs: what a driver refuses, sources built together, binaries for other processes."""
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.opencl_device import OPENCL_DEVICES, SCALE, read
+from support.paths import ROOT, TESTS
+
+from minigrad.config import config
+from minigrad.errors import CompileError, DeviceError
+from minigrad.program import Program
+from minigrad.runtime import disk_cache, opencl_build
+from minigrad.runtime.device import Launch
+from minigrad.runtime.opencl import OpenCL, open_device
+
+
+@pytest.fixture(params=OPENCL_DEVICES)
+def device(request) -> OpenCL:
+    return open_device(request.param.partition(":")[2])
+
+
+def test_sources_that_the_driver_refuses(device):
+    broken = Program("broken", "opencl", "__kernel void broken(long extent) { not_declared(extent); }", ())
+    fine = Program("fine", "opencl", "__kernel void fine(__global int *p, long o, long extent) { p[o] = 1; }",
+                   ("buffer:4",))
+    with pytest.raises(CompileError, match=r"refused kernel broken(.|\n)*not_declared") as caught:
+        device.load([fine, broken])
+    assert caught.value.source == broken.source
+    with pytest.raises(CompileError, match="expected a kernel named absent"):
+        device.load([Program("absent", "opencl", fine.source, ("buffer:4",))])
+    with pytest.raises(DeviceError, match="expected a program in opencl"):
+        device.load([Program("fine", "llvm", "", ())])
+
+
+def test_programs_with_shared_helpers_build_together(device, monkeypatch):
+    builds = []
+    original = opencl_build.build_quietly
+    monkeypatch.setattr(opencl_build, "build_quietly", lambda *a: builds.append(1) or original(*a))
+    helper = "inline float twice_(float x)\n{\n  return 2 * x;\n}\n\n"
+    programs = [Program(f"shared_{i}", "opencl", helper + f"__kernel void shared_{i}(__global float *p, long o, "
+                        f"long extent)\n{{ if (get_global_id(0) < extent) p[o] = twice_({i}); }}", ("buffer:4",))
+                for i in range(5)]
+    y = device.alloc(4)
+    with config(disk_cache=False):
+        loaded = device.load(programs + programs[:1])
+        assert loaded[0] is loaded[5] and len(builds) == 1
+        for i, executable in enumerate(loaded[:5]):
+            device.launch([Launch(executable, (y,), 1)])
+            assert read(y, np.float32, 1) == 2 * i
+        same_name = Program("shared_0", "opencl", programs[0].source.replace("2 * x", "3 * x"), ("buffer:4",))
+        again, other = device.load([programs[0], same_name])
+        device.launch([Launch(other, (y,), 1)])
+    assert again is loaded[0] and other is not again
+
+
+def test_equal_paragraphs_are_kept_once():
+    assert opencl_build.join_sources(["A\nB\n\nk1\n", "\nA\nB\n \nk2", "k3"]) == "A\nB\n\nk1\n\nk2\n\nk3\n"
+
+
+FRESH = """
+import sys
+import numpy as np
+sys.path.insert(0, {tests!r})
+from support.opencl_device import SCALE, fill, read
+from minigrad.runtime import opencl_build
+from minigrad.runtime.device import Launch
+from minigrad.runtime.opencl import open_device
+from minigrad.runtime.opencl_build import Builder
+compiled = []
+original = Builder._compile
+Builder._compile = lambda self, programs: compiled.extend(p.name for p in programs) or original(self, programs)
+device = open_device({selector!r})
+x = fill(device, np.arange(6, dtype=np.float32))
+scale, = device.load([SCALE])
+device.launch([Launch(scale, (x, x, 2.0, 1), 6)])
+print(read(x, np.float32, 6).tolist(), compiled)
+"""
+
+
+WRITES_LOST = 4
+"""Entries that processes one after the other may not have written in time: a process has two or three to write."""
+
+
+def test_binaries_serve_a_fresh_process(device, tmp_path):
+    code = FRESH.format(tests=str(TESTS), selector=device.name.partition(":")[2])
+    environment = os.environ | {"MINIGRAD_CACHE": str(tmp_path), "MINIGRAD_DISK_CACHE": "1",
+                                "PYTHONPATH": str(ROOT)}
+
+    drivers = tmp_path / "driver"
+    environment |= {"POCL_CACHE_DIR": str(drivers), "MESA_SHADER_CACHE_DIR": str(drivers)}
+
+    def run() -> str:
+        done = subprocess.run([sys.executable, "-W", "error", "-c", code], env=environment, capture_output=True,
+                              text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def kept_by_the_driver() -> set[Path]:
+        return {path for path in drivers.rglob("*") if path.is_file()}
+
+    values = "[1.0, 3.0, 5.0, 7.0, 9.0, 11.0]"
+    assert run() == f"{values} ['scale']"
+    # Mesa writes its cache in a thread, and a process that ends first leaves an entry to the next one.
+    for _ in range(WRITES_LOST + 1):
+        files = kept_by_the_driver()
+        assert run() == f"{values} []"
+        if kept_by_the_driver() == files:
+            break
+    else:
+        pytest.fail(f"the driver compiled something in each of {WRITES_LOST + 1} processes that had our binaries")
+    for path in set(tmp_path.rglob("*")) - files:
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:-1] + b"?")
+    assert run() == f"{values} ['scale']"
+
+
+def test_a_binary_that_the_driver_refuses_falls_back_to_its_source(device, tmp_path):
+    if device.info.platform == "rusticl":
+        pytest.skip("rusticl ends the process on a foreign binary; the checksums of the disk cache keep them away")
+    program = Program("fallback", "opencl", SCALE.source.replace("scale", "fallback"), SCALE.arguments)
+    with config(cache_dir=tmp_path, disk_cache=True):
+        builder = opencl_build.Builder(device.info, device._context)
+        builder.kernels([program])
+        key = builder._key(opencl_build.join_sources([program.source]))
+        entry = disk_cache.get("opencl-build", key)
+        size = int.from_bytes(entry[:8], "little")
+        disk_cache.put("opencl-build", key, entry[:8 + size] + b"not a program")
+        other = opencl_build.Builder(device.info, device._context)
+        kernel = other._stored(program)
+        assert kernel.function_name == "fallback"
+
+
+def test_another_driver_version_compiles_anew(device, tmp_path):
+    program = Program("versioned", "opencl", SCALE.source.replace("scale", "versioned"), SCALE.arguments)
+    with config(cache_dir=tmp_path, disk_cache=True):
+        opencl_build.Builder(device.info, device._context).kernels([program])
+        assert opencl_build.Builder(device.info, device._context)._stored(program) is not None
+        for change in ({"driver": "99.9"}, {"version": "OpenCL 9"}, {"platform_version": "9"}, {"name": "other"}):
+            assert opencl_build.Builder(replace(device.info, **change), device._context)._stored(program) is None
