@@ -47,7 +47,7 @@ def product(random: np.random.Generator) -> tuple[str, Kernel]:
     turned = bool(random.integers(2))
     x = Tensor(np.zeros((m, k), np.float32), device="CPU").realize()
     w = Tensor(np.zeros((n, k) if turned else (k, n), np.float32), device="CPU").realize()
-    graph = build_graph([(x @ (w.transpose(0, 1) if turned else w))._node])
+    graph = build_graph([(x @ (w.transpose(0, 1) if turned else w)).node])
     kernel = schedule(graph, frozenset(), get_device("CPU").target).steps[-1].kernel
     return f"{m}x{n}x{k}" + (" transposed" if turned else ""), collapse(flatten(split_divisions(kernel)))
 

@@ -33,12 +33,12 @@ class Context:
         """Keeps arguments, results or what else was computed for `saved_tensors` in `backward`, with the values that
         they have now. Gradients of gradients go through arguments and results. Raises DTypeError for others than
         Tensors and None."""
-        self.saved_tensors = tuple([t if t is None else Tensor._over(as_tensor("save_for_backward", t)._node)
+        self.saved_tensors = tuple([t if t is None else Tensor._over(as_tensor("save_for_backward", t).node)
                                     for t in tensors])
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
         """Says that no gradient goes through these results. Those that are no floats have none anyway."""
-        self._ended += [as_tensor("mark_non_differentiable", t)._node for t in tensors]
+        self._ended += [as_tensor("mark_non_differentiable", t).node for t in tensors]
 
     def set_materialize_grads(self, value: bool) -> None:
         """Makes `backward` get zeros (True, the default) or None for results that have no gradient."""
@@ -90,7 +90,7 @@ class Function:
         recorded = Tensor.is_grad_enabled()
         ctx = Context(tuple([recorded and isinstance(a, Tensor) and a.dtype.is_float for a in args]))
         given = [(k, a) for k, a in enumerate(args) if ctx.needs_input_grad[k]]
-        nodes = [a._node for _, a in given]
+        nodes = [a.node for _, a in given]
         with Tensor.no_grad():
             if cls.setup_context is None:
                 results = cls.forward(ctx, *args)
@@ -103,9 +103,9 @@ class Function:
         found = tuple(results) if several else (results,)
         rule = _Rule(cls, ctx, args, [k for k, _ in given], found)
         of = call(rule, *nodes)
-        made = [Tensor._wrap(output(of, r._node, k), *[a for _, a in given]) if rule.differentiable[k] else r
+        made = [Tensor._wrap(output(of, r.node, k), *[a for _, a in given]) if rule.differentiable[k] else r
                 for k, r in enumerate(found)]
-        rule.made = {k: ref(r._node) for k, r in enumerate(made) if rule.differentiable[k]}
+        rule.made = {k: ref(r.node) for k, r in enumerate(made) if rule.differentiable[k]}
         return tuple(made) if several else made[0]
 
 
@@ -116,7 +116,7 @@ class _Rule:
                  results: Sequence[Any]):
         self.kind, self.ctx, self.places, self.count = kind, ctx, places, len(args)
         self.made: dict[int, ref[Node]] = {}
-        self.results = [r._node if isinstance(r, Tensor) else None for r in results]
+        self.results = [r.node if isinstance(r, Tensor) else None for r in results]
         self.differentiable = [n is not None and n.dtype.is_float and n not in ctx._ended for n in self.results]
 
     def __call__(self, of: Node, gradients: Mapping[int, Node], needed: Sequence[bool]) -> list[Node | None]:
@@ -143,7 +143,7 @@ class _Rule:
         ctx = object.__new__(type(self.ctx))
         ctx.__dict__.update(self.ctx.__dict__)
         ctx.needs_input_grad = needed
-        ctx.saved_tensors = tuple([t if t is None else _flowing(Tensor._over(self._seen(of, t._node)))
+        ctx.saved_tensors = tuple([t if t is None else _flowing(Tensor._over(self._seen(of, t.node)))
                                    for t in self.ctx.saved_tensors])
         return ctx
 
@@ -178,12 +178,12 @@ class _Rule:
             if not fits:
                 raise ShapeError(f"[{name}] expected a gradient {list(source.shape)}, got {list(part.shape)}")
             part = part.sum_to_size(*source.shape)
-        return part.to(source.device).cast(source.dtype)._node
+        return part.to(source.device).cast(source.dtype).node
 
 
 def _flowing(made: Tensor) -> Tensor:
     """`made` as a result that gradients go through."""
-    made._requires_grad = made.dtype.is_float
+    made.needs_grad = made.dtype.is_float
     changed()
     return made
 
@@ -222,7 +222,7 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: bool
     targets = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     used = targets
     if allow_unused and not materialize_grads:
-        made_from = History(total._node)
+        made_from = History(total.node)
         used = [t for t in targets if any([n in made_from for n in as_tensor("grad", t)._gradient_nodes()])]
     found = total.gradient(*used, gradient=seed, materialize_grads=materialize_grads) if used else []
     by_target = dict(zip(map(id, used), found if create_graph else [t.detach() for t in found], strict=True))

@@ -6,7 +6,7 @@ objects into a list and says how many references to each it knows of besides:
     object                             is held by                                        references known
     a Tensor's Node                    the Tensor                                        1
     that Node's Buffer                 the Node, and variables of the caller             1 + variables
-    a Tensor's gradient                the Tensor, as `_grad`                            1
+    a Tensor's gradient                the Tensor, as `kept_grad`                        1
     a spare Node, its Buffer           the Spares (the Node), and a variable             2
     a freed Buffer's array             a variable                                        1
     the array below that               the array, as `base`, and a variable              2

@@ -52,12 +52,12 @@ class Tensor(AllMixins):
         kind = None if dtype is None else to_dtype(dtype)
         if isinstance(data, Tensor):
             source = data if device is None else data.to(device)
-            node = own(source._node if kind is None else B.cast(source._node, kind))
+            node = own(source.node if kind is None else B.cast(source.node, kind))
         else:
             node = leaf_of(data, kind, self._device(device))
             if stats.mem_used > pressure.mark:
                 self._bound_memory()
-        self._node, self._grad, self._requires_grad, self._before = node, None, False, None
+        self.node, self.kept_grad, self.needs_grad, self.lazy_node = node, None, False, None
         register(self)
         if isinstance(data, Tensor):
             changed()
@@ -67,9 +67,9 @@ class Tensor(AllMixins):
     def _over(cls, node: Node) -> Self:
         """A handle on this very Node, mostly a realized leaf that no other handle stands for."""
         self = object.__new__(cls)
-        self._node = node
-        self._grad = self._before = None
-        self._requires_grad = False
+        self.node = node
+        self.kept_grad = self.lazy_node = None
+        self.needs_grad = False
         handles[ref(self, forget)] = None  # `register`, without the call
         return self
 
@@ -101,13 +101,13 @@ class Tensor(AllMixins):
         """Computes this tensor (and others in one plan) now."""
         tensors: tuple[Tensor, ...] = (self, *others)
         try:
-            pending = [t for t in tensors if t._node.storage is None]
+            pending = [t for t in tensors if t.node.storage is None]
         except AttributeError:
             raise DTypeError(f"[realize] expected Tensors one by one, got {tensors!r}") from None
         if pending:
             copies = {id(t): copy for t in pending
-                      if (copy := copy_of_constant(t._node)) is not None and not t._has_history()}
-            realize([copies.get(id(t), t._node) for t in pending] if copies else [t._node for t in pending])
+                      if (copy := copy_of_constant(t.node)) is not None and not t._has_history()}
+            realize([copies.get(id(t), t.node) for t in pending] if copies else [t.node for t in pending])
             for t in pending:
                 t._forget_history(copies.get(id(t)))
             if stats.mem_used > pressure.mark:
@@ -119,25 +119,25 @@ class Tensor(AllMixins):
 
     def _forget_history(self, copy: Node | None = None) -> None:
         """Exchanges a realized Node, or a constant of which there is a `copy`, for a leaf, unless it has history."""
-        node, storage = self._node, (copy or self._node).storage
-        if storage is None or node.op is BUFFER or (self._requires_grad and not self._is_leaf()):
+        node, storage = self.node, (copy or self.node).storage
+        if storage is None or node.op is BUFFER or (self.needs_grad and not self._is_leaf()):
             return
         if node.op is ASSIGN and not node.inputs:  # it has forgotten them already
             return
         if node.dtype.is_float:
-            self._before = weakref.ref(node)
+            self.lazy_node = weakref.ref(node)
         forgetful = leaf_of_same(node, storage)
-        if self._node is node:  # else another thread has given it another value meanwhile
-            self._node = forgetful
+        if self.node is node:  # else another thread has given it another value meanwhile
+            self.node = forgetful
         changed()
 
     def _has_history(self) -> bool:
         """True where a gradient may have to pass through it."""
-        return bool(self._requires_grad) and not self._is_leaf()
+        return bool(self.needs_grad) and not self._is_leaf()
 
     def _bound_graph(self) -> None:
-        if not here.world and is_long(self._node):
-            self._before = None
+        if not here.world and is_long(self.node):
+            self.lazy_node = None
             self.realize()
 
     @staticmethod
@@ -152,16 +152,16 @@ class Tensor(AllMixins):
         """The values as a numpy array of its own; bfloat16 as float32."""
         host_reads()
         self.realize()
-        return download(self._node)
+        return download(self.node)
 
     def _known_values(self) -> np.ndarray | None:
-        if self._node.storage is None or dry_runs:
+        if self.node.storage is None or dry_runs:
             return None
         try:
             host_reads()
         except CaptureError:
             return None
-        return download(self._node)
+        return download(self.node)
 
     def item(self) -> Any:
         """The value of a tensor of one element as a Python number."""
@@ -183,28 +183,28 @@ class Tensor(AllMixins):
         """Replaces all values of this handle; other handles keep the old ones. `value` broadcasts and is cast."""
         value = self._operand(value)
         if isinstance(value, Tensor):
-            if value._node.type is self._node.type:  # of every step, and the checks below take as long as the rest
-                self._rebind(B.assign(self._node, value._node), value)
+            if value.node.type is self.node.type:  # of every step, and the checks below take as long as the rest
+                self._rebind(B.assign(self.node, value.node), value)
                 return self
-            if value._node.device != self._node.device:
+            if value.node.device != self.node.device:
                 value = value.to(self.device)
             if value.shape != self.shape:
                 if broadcast_shapes("assign", self.shape, value.shape) != self.shape:
                     raise ShapeError(f"[assign] expected a value that broadcasts to {list(self.shape)}, "
                                      f"got {list(value.shape)}")
                 value = value.expand(*self.shape)
-            node = B.cast(value._node, self.dtype)
+            node = B.cast(value.node, self.dtype)
         else:
             node = B.full(value, self.shape, self.dtype, self.device)
-        self._rebind(B.assign(self._node, node), value if isinstance(value, Tensor) else self)
+        self._rebind(B.assign(self.node, node), value if isinstance(value, Tensor) else self)
         return self
 
     def _rebind(self, node: Node, value: Base) -> None:
-        leaf, depth = self._is_leaf(), max(self._node.depth, value._node.depth)
-        self._node, self._before = own(node), None
+        leaf, depth = self._is_leaf(), max(self.node.depth, value.node.depth)
+        self.node, self.lazy_node = own(node), None
         if not leaf and modes.now.grad_enabled:
-            self._requires_grad = self._requires_grad or bool(value._requires_grad)
-            if self._requires_grad:
+            self.needs_grad = self.needs_grad or bool(value.needs_grad)
+            if self.needs_grad:
                 keep_history(node)
         changed_by_user(self)
         if datas:
@@ -224,7 +224,7 @@ class Tensor(AllMixins):
 
     def _give(self, value: Self) -> None:
         leaf = self._is_leaf()
-        self._node, self._before = apply(DETACH, value._node, id=next_id()) if leaf else own(value._node), None
+        self.node, self.lazy_node = apply(DETACH, value.node, id=next_id()) if leaf else own(value.node), None
 
     # Gradients
 
@@ -237,17 +237,17 @@ class Tensor(AllMixins):
             return self
         if not requires_grad:
             _leaves.pop(id(self), None)
-            self._requires_grad = False
+            self.needs_grad = False
             changed()
             return self
         if not self.dtype.is_float:
             raise DTypeError(f"[requires_grad] expected a float tensor, got {self.dtype}")
         if not self._is_leaf():
             if not fresh:
-                self._node = apply(DETACH, self._node, id=next_id())
+                self.node = apply(DETACH, self.node, id=next_id())
             key = id(self)
             _leaves[key] = weakref.ref(self, lambda _, forget=_leaves.pop: forget(key, None))  # type: ignore[misc]
-        self._requires_grad = self._requires_grad or True  # hooks stay
+        self.needs_grad = self.needs_grad or True  # hooks stay
         changed_by_user(self)
         return self
 
@@ -256,11 +256,11 @@ class Tensor(AllMixins):
         """True where gradients flow to it. Setting it is `requires_grad_`."""
         if asked:
             ask(self)
-        return bool(self._requires_grad)
+        return bool(self.needs_grad)
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
-        if value is not bool(self._requires_grad):
+        if value is not bool(self.needs_grad):
             self._set_requires_grad(value)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
@@ -269,8 +269,8 @@ class Tensor(AllMixins):
 
     def detach(self) -> Self:
         """The same values, without a gradient. What is realized is not tied to what it was made from any more."""
-        node = self._node
-        if not self._requires_grad and not node.dtype.is_float:
+        node = self.node
+        if not self.needs_grad and not node.dtype.is_float:
             return self._wrap(node)
         if node.storage is not None and not self._is_leaf():
             changed()
@@ -279,8 +279,8 @@ class Tensor(AllMixins):
 
     def _gradient_nodes(self) -> list[Node]:
         """The Nodes that have stood for the present value."""
-        before = None if self._before is None else self._before()
-        return [self._node] if before is None else [self._node, before]
+        before = None if self.lazy_node is None else self.lazy_node()
+        return [self.node] if before is None else [self.node, before]
 
     def backward(self, gradient: Tensor | None = None, retain_graph: bool | None = None,
                  create_graph: bool = False) -> Self:
@@ -290,9 +290,9 @@ class Tensor(AllMixins):
         A tensor of more than one element needs `gradient`, of its shape. With `create_graph`, gradients go through
         `.grad` too. Nothing is freed: `retain_graph` changes nothing. Raises MinigradError without such a leaf.
         """
-        seed = None if gradient is None else as_tensor("backward", gradient)._node
-        known = None if create_graph else trace(self._node)
-        made_from = known or History(self._node)
+        seed = None if gradient is None else as_tensor("backward", gradient).node
+        known = None if create_graph else trace(self.node)
+        made_from = known or History(self.node)
         leaves = [t for t in (r() for r in list(_leaves.values())) if t is not None]
         found = [(t, [n for n in t._gradient_nodes() if n in made_from]) for t in leaves]
         found = [(t, nodes) for t, nodes in found if nodes]
@@ -302,16 +302,16 @@ class Tensor(AllMixins):
         parts = _gradients(made_from, targets, seed)
         for t, nodes in found:
             total = _hooked_sum(t, [next(parts) for _ in nodes])
-            parents = (self, t, *(() if t._grad is None else (t._grad,))) if create_graph else ()
-            t.grad = self._wrap(total if t._grad is None else B.add(t._grad._node, total), *parents)
-            if type(t._requires_grad) is LeafHooks:
-                for hook in list(t._requires_grad.after.values()):
+            parents = (self, t, *(() if t.kept_grad is None else (t.kept_grad,))) if create_graph else ()
+            t.grad = self._wrap(total if t.kept_grad is None else B.add(t.kept_grad.node, total), *parents)
+            if type(t.needs_grad) is LeafHooks:
+                for hook in list(t.needs_grad.after.values()):
                     hook(t)
         return self
 
     def _hooked_before(self, made_from: History | Trace) -> list[Node]:
         """The results with hooks that this one, which no leaf's gradient comes from, was made from."""
-        if not self._requires_grad:
+        if not self.needs_grad:
             raise MinigradError("[backward] expected a result of some tensor with requires_grad=True, got none; what "
                                 "`jit` returns has no history: call backward inside")
         found = [n for n in made_from.order if ref(n) in hooked]
@@ -332,14 +332,14 @@ class Tensor(AllMixins):
         if not targets:
             raise MinigradError("[gradient] expected at least one target, got none")
         groups = [as_tensor("gradient", t)._gradient_nodes() for t in targets]
-        made_from = History(self._node)
+        made_from = History(self.node)
         floats = all(t.dtype.is_float for t in (self, *targets))  # if not, the rules below raise a better error
         unused = [t for t, nodes in zip(targets, groups, strict=True) if not any([n in made_from for n in nodes])]
         if floats and unused and not materialize_grads:
             raise MinigradError("[gradient] expected targets that the result was made from, with the values that they "
                                 f"have now, got {unused[0]!r}; keep it as a variable by requires_grad=True before it "
                                 "is used")
-        seed = None if gradient is None else as_tensor("gradient", gradient)._node
+        seed = None if gradient is None else as_tensor("gradient", gradient).node
         parts = iter(gradient_nodes(made_from, [n for nodes in groups for n in nodes], seed))
         return [self._wrap(_hooked_sum(target, [next(parts) for _ in nodes]), self, target)
                 for target, nodes in zip(targets, groups, strict=True)]
@@ -375,7 +375,7 @@ class Tensor(AllMixins):
     def lazydata(self) -> Node:
         """The Node behind this handle."""
         changed()  # somebody may keep it
-        return self._node
+        return self.node
 
 
 def _hooked_sum(tensor: Tensor, parts: Sequence[Node]) -> Node:
@@ -383,8 +383,8 @@ def _hooked_sum(tensor: Tensor, parts: Sequence[Node]) -> Node:
     total = parts[0]
     for part in parts[1:]:
         total = B.add(total, part)
-    hooks = tensor._requires_grad
-    return passed(hooks.before, Tensor._wrap(total))._node if type(hooks) is LeafHooks else total
+    hooks = tensor.needs_grad
+    return passed(hooks.before, Tensor._wrap(total)).node if type(hooks) is LeafHooks else total
 
 
 def _gradients(made_from: History | Trace, targets: list[Node], seed: Node | None) -> Iterator[Node]:

@@ -189,7 +189,7 @@ def test_what_was_realized_and_detached_lets_go_of_what_it_was_made_from() -> No
     w = Tensor([1.0, 2.0], requires_grad=True)
     x = Tensor([3.0, 4.0]).realize()
     loss = (x * w).sum().realize()
-    kept, batch = loss.detach(), weakref.ref(x._node)
+    kept, batch = loss.detach(), weakref.ref(x.node)
     (gradient,) = loss.gradient(w)
     assert gradient.tolist() == [3, 4] and not kept.requires_grad
     del x, loss, gradient

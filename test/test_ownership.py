@@ -31,10 +31,10 @@ def test_holders() -> None:
 def test_a_tensor_of_a_graph_is_a_reference_from_outside() -> None:
     x = Tensor(np.ones(3, np.float32)).realize()
     y = x.detach() + x
-    graph = build_graph([y._node])
+    graph = build_graph([y.node])
     outside = outside_references(graph)
     held = [n for n in (*graph.nodes, *graph.aliases) if outside[id(n)]]
-    assert set(outside.values()) == {0, 1} and set(map(id, held)) == {id(x._node), id(y._node)}
+    assert set(outside.values()) == {0, 1} and set(map(id, held)) == {id(x.node), id(y.node)}
 
 
 @pytest.mark.parametrize("count", [lambda x: 7, lambda x: sys.getrefcount(x) // 2, None])
@@ -50,7 +50,7 @@ def test_memory_comes_back_only_where_references_can_be_counted(monkeypatch) -> 
     f, x = jit(lambda x: x * 2), Tensor(np.ones(5, np.float32)).realize()
     for _ in range(6):
         f(x)
-    assert len({id(f(x)._node) for _ in range(5)}) == 1
+    assert len({id(f(x).node) for _ in range(5)}) == 1
     monkeypatch.setattr(ownership, "_own", None)
-    held = [f(x)._node for _ in range(5)]
+    held = [f(x).node for _ in range(5)]
     assert len(set(held)) == 5 and all(n.storage is not m.storage for n in held for m in held if n is not m)

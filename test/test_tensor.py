@@ -132,7 +132,7 @@ def test_signs_of_nan_count(device: str, dtype: Any) -> None:
 
 
 def leaf(*shape: int) -> Node:
-    return Tensor(np.ones(shape, np.float32))._node
+    return Tensor(np.ones(shape, np.float32)).node
 
 
 def test_equal_graphs_are_one_object() -> None:
@@ -143,15 +143,15 @@ def test_equal_graphs_are_one_object() -> None:
 
     nan = float("nan")
     assert by(2) is by(2.0) and by(0.0) is not by(-0.0) and by(nan) is by(nan + 1)
-    numbers = [Tensor(v)._node for v in (1, True, 1.0, -0.0, 0.0, 0, False)]
+    numbers = [Tensor(v).node for v in (1, True, 1.0, -0.0, 0.0, 0, False)]
     assert len(set(numbers)) == len(numbers)
 
 
 def test_floats_of_handles_are_apart() -> None:
     x = Tensor([1.0, 2.0])
     y = x + 1
-    assert (x + 1)._node is not y._node and B.add(x._node, B.full_like(x._node, 1)) is not y._node
-    assert (x > 1)._node is (x > 1)._node and x.int()._node is x.int()._node
+    assert (x + 1).node is not y.node and B.add(x.node, B.full_like(x.node, 1)) is not y.node
+    assert (x > 1).node is (x > 1).node and x.int().node is x.int().node
 
 
 def test_local_rewrites() -> None:

@@ -55,7 +55,7 @@ class Arguments:
         return static(value)
 
     def _tensor(self, t: Tensor) -> tuple:
-        tensors, node = self.tensors, t._node
+        tensors, node = self.tensors, t.node
         first = self._first.setdefault(id(t), len(tensors))
         tensors.append(t)
         shape = node.shape
@@ -63,7 +63,7 @@ class Arguments:
             if type(d) is not int:
                 shape = tuple([d if type(d) is int else self.expression(d) for d in shape])
                 break
-        return "Tensor", shape, node.dtype, node.device, t._requires_grad, t._grad is None, first
+        return "Tensor", shape, node.dtype, node.device, t.needs_grad, t.kept_grad is None, first
 
     def expression(self, e: Index) -> Index:
         """`e` as a key, without the values of its Variables, which are noted."""

@@ -29,7 +29,7 @@ def checked_replay(capture: Capture, owners: list[Tensor], dims: dict[str, int],
     saved = [(t, t.grad) for t in owners]
     tensors = list({id(t): t for pair in saved for t in pair if t is not None}.values())
     settle(tensors)
-    buffers = [cloned(t._node.storage) for t in tensors]
+    buffers = [cloned(t.node.storage) for t in tensors]
     position = random.counter()
     with observing(_Written()) as ours:
         replayed = values(capture, owners, capture.replay(owners, dims))
@@ -95,4 +95,4 @@ def values(capture: Capture, owners: list[Tensor], result: Any) -> Named:
         what = f"argument {owner}" if owner < len(capture.inputs) else "a tensor from outside"
         named.append((f"{'the gradient of ' if grad else ''}{what}, {t.dtype}{list(t.shape)}", t.grad if grad else t))
     settle([t for _, t in named if t is not None])
-    return [(name, None if t is None else download(t._node)) for name, t in named]
+    return [(name, None if t is None else download(t.node)) for name, t in named]

@@ -80,7 +80,7 @@ def plan(what: Callable | Tensor | list[Tensor], *args: Any, **kwargs: Any) -> P
 
 
 def _of_tensors(tensors: list[Tensor]) -> Planned:
-    saved = [(t, t._node, t._before) for t in tensors]
+    saved = [(t, t.node, t.lazy_node) for t in tensors]
     with running_dry() as dry, observing(_Reads()):
         dry.keep_inputs = True
         try:
@@ -88,7 +88,7 @@ def _of_tensors(tensors: list[Tensor]) -> Planned:
             return _summary(dry)
         finally:
             for t, node, before in saved:
-                t._node, t._before = node, before
+                t.node, t.lazy_node = node, before
             changed()
             dry.forget()
 
@@ -98,7 +98,7 @@ def _of_function(function: Callable[[], Any]) -> Planned:
     overwrite as ever."""
     settle(list(live()))
     there = list(live())
-    saved = [(t, t._node, t.grad, t._requires_grad, t._before) for t in there]
+    saved = [(t, t.node, t.grad, t.needs_grad, t.lazy_node) for t in there]
     position, seed = random.counter(), random.seed()
     with running_dry() as dry, lines_kept(), observing(_Reads()):
         try:
@@ -108,14 +108,14 @@ def _of_function(function: Callable[[], Any]) -> Planned:
             summary = _summary(dry)
         finally:
             for t, *state in saved:
-                t._node, t._grad, t._requires_grad, t._before = state
+                t.node, t.kept_grad, t.needs_grad, t.lazy_node = state
             changed()
             if random.seed() == seed:
                 random.rewind(position)
             dry.forget()
     del result
     known = {id(t) for t in there} | {id(t.grad) for t in there}
-    if any(id(t) not in known and isinstance(t._node.storage, Phantom) for t in live()):
+    if any(id(t) not in known and isinstance(t.node.storage, Phantom) for t in live()):
         raise MinigradError("[plan] expected a function that keeps no tensor that it makes, other than by assign")
     return summary
 
@@ -124,14 +124,14 @@ def _give_phantoms(dry: DryRun, tensors: list[Tensor]) -> None:
     """Gives the Tensors phantoms for their values; those that share a buffer share a phantom."""
     made: dict[int, Phantom] = {}
     for t in tensors:
-        node = t._node
+        node = t.node
         if node.storage is None:
             continue
         label = f"{node.dtype.short}[{', '.join(map(str, node.shape))}] that was there before"
         device = node.storage.device
         if id(node.storage) not in made:
             made[id(node.storage)] = Phantom(dry, device, node.storage.nbytes, label, given=True)
-        t._node = buffer_node(made[id(node.storage)], node.shape, node.dtype, node.device)
+        t.node = buffer_node(made[id(node.storage)], node.shape, node.dtype, node.device)
 
 
 def _summary(dry: DryRun) -> Planned:

@@ -28,7 +28,7 @@ def settle(tensors: Iterable[Tensor]) -> None:
 
     A Tensor that cannot be computed (a Variable without a value) stays lazy: code that needs its value gets the error.
     """
-    pending = [t for t in tensors if t._node.storage is None]
+    pending = [t for t in tensors if t.node.storage is None]
     if not pending:
         return
     try:
@@ -57,12 +57,12 @@ class Guard:
         """A sentence that says why the capture does not hold for this Tensor; None if it does."""
         if t is None:
             return "a tensor that it used is gone"
-        node, grad = t._node, t._grad
+        node, grad = t.node, t.kept_grad
         if node.shape != self.shape or node.dtype is not self.dtype or node.device != self.device:
             return f"a tensor that it used was {self.dtype}{list(self.shape)}, and is {t.dtype}{list(t.shape)}"
         if (grad is None) is not self.no_grad:
             return f"a tensor of shape {list(self.shape)} has {'no' if grad is None else 'a'} gradient now"
-        if t._requires_grad is not self.requires_grad:
+        if t.needs_grad is not self.requires_grad:
             return (f"requires_grad of a tensor of shape {list(self.shape)} is {t.requires_grad} now" if
                     t.requires_grad is not bool(self.requires_grad) else
                     f"a tensor of shape {list(self.shape)} has other hooks now")
@@ -81,8 +81,8 @@ class Watched:
 
     @classmethod
     def of(cls, t: Tensor) -> Watched:
-        node, grad = t._node, t._grad
-        guard = Guard(ref(t), node.shape, node.dtype, node.device, t._requires_grad, grad is None,
+        node, grad = t.node, t.kept_grad
+        guard = Guard(ref(t), node.shape, node.dtype, node.device, t.needs_grad, grad is None,
                       None if grad is None else grad.shape)
         return cls(guard, None if node.storage is None else ref(node.storage), None if grad is None else ref(grad))
 
@@ -121,7 +121,7 @@ class Journal:
     def __post_init__(self) -> None:
         own = {id(t) for t in self.inputs}
         others = [t for t in live() if id(t) not in own]
-        gradients = {id(t._grad) for t in (*self.inputs, *others) if t._grad is not None} - own
+        gradients = {id(t.kept_grad) for t in (*self.inputs, *others) if t.kept_grad is not None} - own
         # A gradient is known by its owner: the Tensor itself is another one after each backward.
         tensors = [*self.inputs, *(t for t in others if id(t) not in gradients)]
         self.watched = [Watched.of(t) for t in tensors]
@@ -129,11 +129,11 @@ class Journal:
             if owner < len(self.inputs) and any(t is i for i in self.inputs[:owner]):
                 continue
             self._add(t, (owner, False))
-            if t._grad is not None and id(t._grad) in gradients:
-                self._add(t._grad, (owner, True))
+            if t.kept_grad is not None and id(t.kept_grad) in gradients:
+                self._add(t.kept_grad, (owner, True))
 
     def _add(self, t: Tensor, place: Place) -> None:
-        buffer = t._node.storage
+        buffer = t.node.storage
         if buffer is None:
             return
         known = self.places.setdefault(id(buffer), (ref(buffer), place))
@@ -146,7 +146,7 @@ class Journal:
         for w in self.watched:
             t = w.tensor()
             before = None if w.grad is None else w.grad()
-            found.update(id(x) for x in (t, before, None if t is None else t._grad) if x is not None)
+            found.update(id(x) for x in (t, before, None if t is None else t.kept_grad) if x is not None)
         return found
 
     def looked_at(self) -> list[Place]:
@@ -161,16 +161,16 @@ class Journal:
             t = w.tensor()
             if t is None:
                 continue
-            if t._node.storage is None and w.buffer is not None and id(t) in self.mine:
+            if t.node.storage is None and w.buffer is not None and id(t) in self.mine:
                 found.append(t)
-            if t._grad is not None and t._grad._node.storage is None and self._is_my_gradient(t):
-                found.append(t._grad)
+            if t.kept_grad is not None and t.kept_grad.node.storage is None and self._is_my_gradient(t):
+                found.append(t.kept_grad)
         return found
 
     def _is_my_gradient(self, t: Tensor) -> bool:
         """True where this thread gave `t` its gradient, or gave that gradient its value, or where the gradient is an
         argument, which is guarded as one."""
-        return id(t) in self.mine or id(t._grad) in self.mine or any(t._grad is i for i in self.inputs)
+        return id(t) in self.mine or id(t.kept_grad) in self.mine or any(t.kept_grad is i for i in self.inputs)
 
     def rebinds(self, recorder: Recorder) -> list[Rebind]:
         """The changes that a replay must make to the Tensors that were there before."""
@@ -187,7 +187,7 @@ class Journal:
                 else:
                     self.disturbed = True
             before = None if w.grad is None else w.grad()
-            gradient = t._grad
+            gradient = t.kept_grad
             if gradient is None and w.guard.no_grad:
                 continue
             if gradient is not None and gradient is before and self._unmoved(gradient, (owner, True), recorder):
@@ -202,7 +202,7 @@ class Journal:
 
     def _unmoved(self, t: Tensor, place: Place, recorder: Recorder) -> bool:
         """True where the buffer of `t` is the one at `place`, with the value it had at entry."""
-        buffer = t._node.storage
+        buffer = t.node.storage
         if recorder.touched(buffer):
             return recorder.recording.places.get(recorder.register(buffer)) is not None and \
                 place in self._sharing(buffer)
@@ -215,10 +215,10 @@ class Journal:
         return self.shared.get(id(buffer), [found[1]])
 
     def _as_before(self, t: Tensor, before: ref[Buffer], place: Place, recorder: Recorder) -> bool:
-        return before() is t._node.storage and self._unmoved(t, place, recorder)
+        return before() is t.node.storage and self._unmoved(t, place, recorder)
 
     def _rebind(self, t: Tensor, place: Place, recorder: Recorder, fresh: bool = False) -> Rebind:
-        node = t._node
+        node = t.node
         return Rebind(place, recorder.register(node.storage), node.shape, node.dtype, node.device, fresh)
 
 
@@ -242,16 +242,16 @@ def escaped(journal: Journal, known: Iterable[Tensor]) -> bool:
 def held_by_others(t: Tensor, variables: int) -> bool:
     """True where somebody but `t` and the caller holds its value. `variables`: the number of the caller's references to
     the buffer."""
-    settle_down(t._node)
-    return not held_by_at_most(1, [t._node]) or not held_by_at_most(1 + variables, [t._node.storage])
+    settle_down(t.node)
+    return not held_by_at_most(1, [t.node]) or not held_by_at_most(1 + variables, [t.node.storage])
 
 
 def reusable_gradient(t: Tensor) -> bool:
     """True where nobody but `t` holds its gradient, so that its memory may be that of the next one."""
-    if not held_by_at_most(1, [t._grad]):
+    if not held_by_at_most(1, [t.kept_grad]):
         return False
-    grad = t._grad
-    return grad is not None and not grad.requires_grad and grad._grad is None
+    grad = t.kept_grad
+    return grad is not None and not grad.requires_grad and grad.kept_grad is None
 
 
 def rebindable(node: Node) -> bool:
@@ -269,8 +269,8 @@ def put(t: Tensor, buffer: Buffer, shape: Shape, dtype: DType, device: str) -> N
 
 def give(t: Tensor, buffer: Buffer, shape: Shape, dtype: DType, device: str) -> None:
     """`put`, for a caller that reports the change itself (`handles.changed`)."""
-    alone = held_by_at_most(1, [t._node])
-    node = t._node
+    alone = held_by_at_most(1, [t.node])
+    node = t.node
     leaf = rebindable(node)
     if node.storage is buffer and not leaf:
         node.storage = None  # it was overwritten, and the Node means the old value
@@ -278,8 +278,8 @@ def give(t: Tensor, buffer: Buffer, shape: Shape, dtype: DType, device: str) -> 
     if leaf and alone and node.shape == shape:
         node.storage = buffer
     elif node.storage is not buffer:
-        t._node = buffer_node(buffer, shape, dtype, device)
-    t._before = None
+        t.node = buffer_node(buffer, shape, dtype, device)
+    t.lazy_node = None
 
 
 def with_dims(shape: Shape, dims: dict[str, int]) -> Shape:

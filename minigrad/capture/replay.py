@@ -78,11 +78,11 @@ class Capture:
             t = w.tensor()
             if t is not None:
                 there.setdefault(id(t), (owner, False))
-                if t._grad is not None:
-                    there.setdefault(id(t._grad), (owner, True))
+                if t.kept_grad is not None:
+                    there.setdefault(id(t.kept_grad), (owner, True))
 
         def describe(t: Tensor) -> Output:
-            node = t._node
+            node = t.node
             if id(t) in there:
                 return Output(place=there[id(t)])
             return Output(None, recorder.register(node.storage), node.shape, node.dtype, node.device)
@@ -166,10 +166,10 @@ class Capture:
                 return "an argument is also read or changed as another variable"
         if not self.takes(tensors):
             return "an argument of the capture still lives, and might be read as another variable"
-        if any([found[owner]._grad is not found[argument] for owner, argument in self.same]):
+        if any([found[owner].kept_grad is not found[argument] for owner, argument in self.same]):
             return "a gradient that was an argument is another tensor"
         for group in self.shared:
-            buffers = [at(found, place)._node.storage for place in group]
+            buffers = [at(found, place).node.storage for place in group]
             if any(b is None or b is not buffers[0] for b in buffers):
                 return "tensors that had one value have two"
         return found
@@ -179,13 +179,13 @@ class Capture:
         if self.steady is not None:
             self.steady.over, self.steady, self.call = True, None, None
         registers: list[Any] = [None] * self.recording.size
-        found: list[Any] = [owners[o]._grad if grad else owners[o] for _, o, grad in self.places]
-        lazy = [t for t in found if t._node.storage is None]
+        found: list[Any] = [owners[o].kept_grad if grad else owners[o] for _, o, grad in self.places]
+        lazy = [t for t in found if t.node.storage is None]
         if lazy:
             settle(lazy)
         del lazy
         for (r, _, _), t in zip(self.places, found, strict=True):
-            registers[r] = t._node.storage
+            registers[r] = t.node.storage
         for r, buffer in self.constants:
             registers[r] = buffer
         for changed, before, derived in list(self.derived):
@@ -227,5 +227,5 @@ class Capture:
 
 def at(owners: list[Tensor], place: Place) -> Tensor:
     """The tensor, or its gradient."""
-    found = owners[place[0]]._grad if place[1] else owners[place[0]]
+    found = owners[place[0]].kept_grad if place[1] else owners[place[0]]
     return present(found, "[replay] expected a gradient where the captured step found one")

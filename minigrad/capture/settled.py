@@ -28,18 +28,18 @@ def steady_after(capture: Capture, owners: list[Tensor]) -> Steady | None:
         return None
     count = len(capture.inputs)
     guards = owners[count:]
-    cells = [*guards, *(t._grad for t in guards if t._grad is not None)]
-    if any(t._node.storage is None or not rebindable(t._node) for t in cells):
+    cells = [*guards, *(t.kept_grad for t in guards if t.kept_grad is not None)]
+    if any(t.node.storage is None or not rebindable(t.node) for t in cells):
         return None
     for t in cells:
-        settle_down(t._node)
+        settle_down(t.node)
     symbolic = [s for shape in (*[r.shape for r in capture.rebinds], *[o.shape for o in capture.output.fresh()])
                 for s in shape if not isinstance(s, int)]
     if symbolic or any(r.register is None for r in capture.rebinds):
         return None
     steady = Steady(capture, step, step.prepared, guards)
     numbers = {(count + k, False): k for k in range(len(guards))}
-    with_grad = [k for k, t in enumerate(guards) if t._grad is not None]
+    with_grad = [k for k, t in enumerate(guards) if t.kept_grad is not None]
     numbers.update({(count + k, True): len(guards) + i for i, k in enumerate(with_grad)})
     return steady if _Sorter(steady, capture, step, numbers, owners).sort() else None
 
@@ -109,7 +109,8 @@ class _Sorter:
         owner, grad = rebind.place
         k, of_argument = (-1, True) if rebind.register is None else self.places.get(rebind.register, (-1, True))
         return grad and not rebind.fresh and not of_argument and 0 <= k < len(self.capture.inputs) and \
-            k not in self.capture.confirmed and self.owners[owner]._grad is self.owners[k] is self.capture.inputs[k]()
+            k not in self.capture.confirmed and \
+            self.owners[owner].kept_grad is self.owners[k] is self.capture.inputs[k]()
 
     def _fresh(self, r: int, slot: int) -> None:
         nbytes = number(self.step.plan.sizes[slot], self.step.dims)

@@ -50,12 +50,12 @@ class Steady:
         self.mark: object = None
         self.looks = 0
         self.ids = frozenset(map(id, guards))
-        self.requires = [t._requires_grad for t in guards]
-        self.nodes = [ref(t._node) for t in guards]
-        self.grads: list[Callable[[], Any]] = [type(None) if t._grad is None else ref(t._grad) for t in guards]
-        leaves = [t._grad for t in guards if t._grad is not None]
-        self.grad_nodes = [ref(g._node) for g in leaves]
-        self.addresses = [address_of(t._node.storage) for t in (*guards, *leaves)]
+        self.requires = [t.needs_grad for t in guards]
+        self.nodes = [ref(t.node) for t in guards]
+        self.grads: list[Callable[[], Any]] = [type(None) if t.kept_grad is None else ref(t.kept_grad) for t in guards]
+        leaves = [t.kept_grad for t in guards if t.kept_grad is not None]
+        self.grad_nodes = [ref(g.node) for g in leaves]
+        self.addresses = [address_of(t.node.storage) for t in (*guards, *leaves)]
         self.given: list[int] = []
         """The numbers of the gradients that get a value at each replay."""
         self.loose: list[int] = []
@@ -130,9 +130,9 @@ class Steady:
         for t, (kind, requires_grad, no_grad, captured) in zip(tensors, kinds):  # noqa: B905 (time)
             if type(t) is not Tensor:
                 return None
-            node = t._node
-            if (node.type is not kind and not same_type(node.type, kind)) or t._requires_grad is not requires_grad or \
-                    (t._grad is None) is not no_grad:
+            node = t.node
+            if (node.type is not kind and not same_type(node.type, kind)) or t.needs_grad is not requires_grad or \
+                    (t.kept_grad is None) is not no_grad:
                 return None
             before = None if captured is None else captured()
             if before is not t:
@@ -160,8 +160,8 @@ class Steady:
         registers: list[Any] = [None] * self.size
         addresses = []
         for r, owner, grad, overwritten in self.inputs:
-            t: Any = owners[owner]._grad if grad else owners[owner]
-            buffer = t._node.storage
+            t: Any = owners[owner].kept_grad if grad else owners[owner]
+            buffer = t.node.storage
             if buffer is None or (overwritten and held_by_others(t, 1)):
                 return MISS
             addresses.append(buffer.address or address_of(buffer))
@@ -190,7 +190,7 @@ class Steady:
     def _put(self, owners: Sequence[Tensor], registers: list[Any]) -> None:
         for rebind in self.puts:
             owner, grad = rebind.place
-            t: Any = owners[owner]._grad if grad else owners[owner]
+            t: Any = owners[owner].kept_grad if grad else owners[owner]
             give(t, registers[rebind.register], rebind.shape, rebind.dtype, rebind.device)  # type: ignore
             if datas:
                 pass_on(t)
@@ -221,10 +221,10 @@ class Steady:
         """True where all cells are as they were left: looks at every one."""
         self.looks += 1
         guards = [t for t in [r() for r in self.guards] if t is not None]
-        if len(guards) != len(self.guards) or [t._requires_grad for t in guards] != self.requires:
+        if len(guards) != len(self.guards) or [t.needs_grad for t in guards] != self.requires:
             return False
-        nodes = [t._node for t in guards]
-        grads = [t._grad for t in guards]
+        nodes = [t.node for t in guards]
+        grads = [t.kept_grad for t in guards]
         if not all(map(is_, nodes, [r() for r in self.nodes])) or not all(map(is_, grads, [r() for r in self.grads])):
             return False
         if self.grad_nodes:
@@ -232,11 +232,11 @@ class Steady:
             if len(leaves) < len(self.grad_nodes):  # one is None now, as what refers to it says since it is gone
                 return False
             del grads
-            more = [t._node for t in leaves]
+            more = [t.node for t in leaves]
             # A gradient that somebody else holds keeps its value when its owner gets the next one.
             given = [leaves[k] for k in self.given]
             if (given and not held_by_at_most(2, given)) or \
-                    any([t._requires_grad or t._grad is not None for t in given]):
+                    any([t.needs_grad or t.kept_grad is not None for t in given]):
                 return False
             del given
             if not all(map(is_, more, [r() for r in self.grad_nodes])):

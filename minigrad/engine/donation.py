@@ -74,7 +74,7 @@ def lazy_readers(graph: Graph, device: str) -> list[Node]:
     """
     position = graph.position
     asked = {graph.nodes[k] for k in graph.targets}
-    lazy = [t._node for t in live() if t._node.storage is None and t._node.device == device]
+    lazy = [t.node for t in live() if t.node.storage is None and t.node.device == device]
     nodes = [n for n in lazy if n not in asked and resolve(n).storage is None]
     if not nodes:
         return []

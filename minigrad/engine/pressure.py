@@ -72,14 +72,14 @@ def keepers(tensors: Iterable[Any]) -> list[Any]:
     if stats.mem_used <= limit:
         return []
     known = list(tensors)
-    held = {t._node for t in known if t._node.storage is not None}
-    lazy = [t for t in known if t._node.storage is None and not t._requires_grad]
+    held = {t.node for t in known if t.node.storage is not None}
+    lazy = [t for t in known if t.node.storage is None and not t.needs_grad]
     kept: dict[Node, int] = {}  # bytes of the largest value below a Node that no Tensor holds
-    for node in toposort(*dict.fromkeys([t._node for t in lazy])):
+    for node in toposort(*dict.fromkeys([t.node for t in lazy])):
         if node.storage is None:
             kept[node] = max([kept[i] for i in node.inputs], default=0)
         else:
             kept[node] = 0 if node in held else node.storage.nbytes
-    found = [t for t in lazy if 2 * bytes_of(t._node) <= kept[t._node]]
-    leaves = [n for n in toposort(*dict.fromkeys([t._node for t in found])) if n.storage is not None and n not in held]
+    found = [t for t in lazy if 2 * bytes_of(t.node) <= kept[t.node]]
+    leaves = [n for n in toposort(*dict.fromkeys([t.node for t in found])) if n.storage is not None and n not in held]
     return found if sum([n.storage.nbytes for n in leaves]) > limit else []

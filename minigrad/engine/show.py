@@ -45,7 +45,7 @@ def show(what: object, stage: str = "kernels") -> str:
 def nodes_of(what: object) -> list[Node]:
     """The Nodes of a Tensor, or of several."""
     tensors = what if isinstance(what, (list, tuple)) else [what]
-    nodes = [n for n in (getattr(t, "_node", t) for t in tensors) if isinstance(n, Node)]
+    nodes = [n for n in (getattr(t, "node", t) for t in tensors) if isinstance(n, Node)]
     if len(nodes) != len(tensors):
         raise MinigradError(f"[show] expected a Tensor or a list of them, got {type(what).__name__}")
     return nodes

@@ -43,7 +43,7 @@ class AliasMixin(Base):
         """The transpose of a matrix; fewer axes stay as they are."""
         if self.ndim > 2:
             raise ShapeError(f"[t] expected at most 2 axes, got {list(self.shape)}; use transpose or mT")
-        return self.transpose(0, 1) if self.ndim == 2 else self._wrap(self._node, self)
+        return self.transpose(0, 1) if self.ndim == 2 else self._wrap(self.node, self)
 
     @property
     def mT(self) -> Self:  # noqa: N802  (PyTorch's name)
@@ -252,7 +252,7 @@ class AliasMixin(Base):
                       step: int = 1) -> Self:
         """x with `src` in place of the elements start:end:step of an axis."""
         key = (*[slice(None)] * as_axis("slice_scatter", dim, self.ndim), slice(start, end, step))
-        result = self._wrap(self._node, self)
+        result = self._wrap(self.node, self)
         result[key] = src
         return result
 

@@ -69,7 +69,7 @@ def _as_one(query: Any, key: Any, value: Any, mask: Any, factor: float, offset: 
         mask = mask.expand(*heads, query.shape[-2], key.shape[-2])
         mask = mask if mask.dtype is bool_ else mask.cast(query.dtype)
         parents.append(mask)
-    node = attention(q._node, k._node, v._node, None if mask is None else mask._node, factor, offset)
+    node = attention(q.node, k.node, v.node, None if mask is None else mask.node, factor, offset)
     return query._wrap(node, *parents)
 
 

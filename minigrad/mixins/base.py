@@ -141,17 +141,20 @@ def as_number(name: str, what: str, value: Any) -> Any:
 
 
 class Base(Operations, metaclass=WithModes):
-    """A handle on a Node. `_requires_grad`: whether gradients flow to it, or a leaf's hooks; `grad`: a leaf's gradient,
-    once there; `_before`: the Node that stood for the present value until it was realized.
+    """A handle on a Node, whose fields the engine, captures and autograd read and set, too.
 
-    Whatever changes these fields of a handle that others know calls `handles.changed` afterwards.
+    `node`: the Node that stands for the value. `lazy_node`: the one that stood for it until it was realized.
+    `needs_grad`: whether gradients flow to it, or a leaf's hooks. `kept_grad`: a leaf's gradient, once there.
+
+    Code that changes a field of a handle that others know, or keeps what it found there, calls `handles.changed`
+    afterwards; `lazydata`, `requires_grad` and `grad` do so by themselves.
     """
 
-    __slots__ = ("_node", "_requires_grad", "_grad", "_before", "__weakref__")
-    _node: Node
-    _requires_grad: Any
-    _grad: Self | None
-    _before: ref[Node] | None
+    __slots__ = ("node", "needs_grad", "kept_grad", "lazy_node", "__weakref__")
+    node: Node
+    needs_grad: Any
+    kept_grad: Self | None
+    lazy_node: ref[Node] | None
 
     @classmethod
     def _wrap(cls, node: Node, *parents: Base) -> Self:
@@ -161,25 +164,25 @@ class Base(Operations, metaclass=WithModes):
             node.owned = True
         else:
             node = own(node)
-        self._node = node
-        self._grad = self._before = None
-        self._requires_grad = False
+        self.node = node
+        self.kept_grad = self.lazy_node = None
+        self.needs_grad = False
         for p in parents:
-            if p._requires_grad:
-                self._requires_grad = records = modes.now.grad_enabled
+            if p.needs_grad:
+                self.needs_grad = records = modes.now.grad_enabled
                 if not records and node.dtype.is_float:  # gradients of what is made of it end here
-                    self._node = own(apply(DETACH, node, id=0))
+                    self.node = own(apply(DETACH, node, id=0))
                 break
         handle = ref(self, forget)  # `handles.register` and `changed`, without the calls
         handles[handle] = None
         changes.mark = handle  # another object than any before
         if parents and node.depth > _CHECK_EVERY:
-            self._bound_graph_after(max([p._node.depth for p in parents]))
+            self._bound_graph_after(max([p.node.depth for p in parents]))
         return self
 
     def _bound_graph_after(self, depth: int) -> None:
         """Looks at the size of the graph where its depth passes a multiple of some number of levels."""
-        if depth // _CHECK_EVERY != self._node.depth // _CHECK_EVERY:
+        if depth // _CHECK_EVERY != self.node.depth // _CHECK_EVERY:
             self._bound_graph()
 
     @property
@@ -187,35 +190,35 @@ class Base(Operations, metaclass=WithModes):
         """The gradient of a leaf, None until there is one."""
         if asked:
             ask(self)
-        if self._grad is not None:
+        if self.kept_grad is not None:
             changed()  # somebody may keep it
-        return self._grad
+        return self.kept_grad
 
     @grad.setter
     def grad(self, gradient: Self | None) -> None:
         if gradient is not None and as_tensor("grad", gradient).shape != self.shape:
             raise ShapeError(f"[grad] expected a gradient of shape {list(self.shape)}, got {list(gradient.shape)}")
-        self._grad = gradient
+        self.kept_grad = gradient
         changed_by_user(self)
 
     @property
     def shape(self) -> Shape:
-        return self._node.shape
+        return self.node.shape
 
     @property
     def dtype(self) -> DType:
-        return self._node.dtype
+        return self.node.dtype
 
     @property
     def device(self) -> str:
-        return self._node.device
+        return self.node.device
 
     @property
     def ndim(self) -> int:
-        return len(self._node.shape)
+        return len(self.node.shape)
 
     def numel(self) -> Index:
-        return B.numel(self._node.shape)
+        return B.numel(self.node.shape)
 
     def _scalar_dtype(self, value: Scalar | Index) -> DType:
         """The type of an operation between this tensor and a Python number, which keeps the tensor's where it can."""
@@ -238,12 +241,12 @@ class Base(Operations, metaclass=WithModes):
 
     def _pair(self, name: str, other: Any) -> tuple[Node, Node, tuple[Base, ...]]:
         """Both operands as Nodes of one shape and dtype, and the handles they come from."""
-        x = self._node
+        x = self.node
         if not isinstance(other, Base):
             other = self._operand(other)
             if not isinstance(other, Base):
                 return *self._with_number(name, other), (self,)
-        y = other._node
+        y = other.node
         if x.type is y.type:
             return x, y, (self, other)
         if x.dtype is not y.dtype:
@@ -256,7 +259,7 @@ class Base(Operations, metaclass=WithModes):
 
     def _with_number(self, name: str, number: Scalar | Index) -> tuple[Node, Node]:
         """`_pair` of this tensor and a Python number."""
-        x, dtype = self._node, self._scalar_dtype(number)
+        x, dtype = self.node, self._scalar_dtype(number)
         if type(number) is int and not -1 << 63 <= number < 1 << 64 and dtype.is_int:
             raise DTypeError(f"[{name}] expected an integer of at most 64 bits, got {number}")
         return B.cast(x, dtype), B.full(number, x.shape, dtype, x.device)
@@ -266,17 +269,17 @@ class Base(Operations, metaclass=WithModes):
         return self._wrap(build(y, x) if reverse else build(x, y), *parents)
 
     def _unary(self, build: Callable[[Node], Node]) -> Self:
-        return self._wrap(build(self._node), self)
+        return self._wrap(build(self.node), self)
 
     def _as_float(self) -> Self:
         """This tensor, integers and bools as float32."""
-        return self if self.dtype.is_float else self._wrap(B.cast(self._node, float32), self)
+        return self if self.dtype.is_float else self._wrap(B.cast(self.node, float32), self)
 
     def _in_double(self) -> Self:
         """These numbers as float64, as float32 on a device without it; float64 stays."""
         x = self._as_float()
-        wide = float64 if "fp64" in get_device(x._node.device).target.features else x.dtype.compute
-        return x if x.dtype is wide else self._wrap(B.cast(x._node, wide), x)
+        wide = float64 if "fp64" in get_device(x.node.device).target.features else x.dtype.compute
+        return x if x.dtype is wide else self._wrap(B.cast(x.node, wide), x)
 
 
 def flat(cls: type) -> type:

@@ -25,12 +25,12 @@ def as_block(name: str, key: Hashable, function: Callable[..., Sequence[T]], *op
     kind = type(operands[0])
 
     def body(*nodes: Node) -> list[Node]:
-        return [t._node for t in function(*[kind._wrap(n) for n in nodes])]
+        return [t.node for t in function(*[kind._wrap(n) for n in nodes])]
 
     parents = () if detached else operands if len(operands) == 1 else (  # those that matter to a handle
-        max(operands, key=lambda t: t._node.depth), *[t for t in operands if t._requires_grad][:1])
+        max(operands, key=lambda t: t.node.depth), *[t for t in operands if t.needs_grad][:1])
     try:
-        nodes = block(name, (key,), body, [t._node for t in operands], detached)
+        nodes = block(name, (key,), body, [t.node for t in operands], detached)
         return tuple([kind._wrap(n, *parents) for n in nodes])
     except MinigradError:
         pass

@@ -176,7 +176,7 @@ class DecompositionMixin(Base):
         rows, columns = self._sizes_of_matrices("pinverse")
         batch = B.numel(self.shape[:-2])
         source = self.reshape(batch, rows, columns)
-        node = pseudo_inverse(source._node, found.reshape(batch, columns, rows)._node)
+        node = pseudo_inverse(source.node, found.reshape(batch, columns, rows).node)
         return self._wrap(node, source).reshape(*self.shape[:-2], columns, rows)
 
     def _large_singular_values(self, atol: Any, rtol: Any, hermitian: bool) -> tuple[Self, Self, Self, Self]:
@@ -288,7 +288,7 @@ class DecompositionMixin(Base):
             shape = (*x.shape[:-2], rows, min(rows, columns)) if build is D.q_of else (
                 *x.shape[:-2], min(rows, columns), columns)
             return self.zeros(*shape[:None if matrix else -1], dtype=x.dtype, device=x.device)
-        found = self._wrap(build(wide._node), wide).cast(x.dtype)
+        found = self._wrap(build(wide.node), wide).cast(x.dtype)
         return found.reshape(*x.shape[:-2], *found.shape[1:])
 
 

@@ -102,21 +102,21 @@ class ElementwiseMixin(Base):
             return self.rsqrt()
         whole = float(exponent).is_integer()
         count = abs(int(exponent)) if whole else 0
-        followed = not count and self._requires_grad  # x**0 has a gradient, of zeros
+        followed = not count and self.needs_grad  # x**0 has a gradient, of zeros
         if not whole or followed or (count > _POWER_LIMIT and self.dtype.is_float):
             return self._as_float()._binary("pow", exponent, B.pow)
         if exponent < 0:
             return self._power(-exponent).reciprocal()
         base = self._as_float() if not isinstance(exponent, int) else self.long() if self.dtype is bool_ else self
         if count == 1:
-            return base._wrap(base._node, base)
+            return base._wrap(base.node, base)
         result = None
         while count:
             if count & 1:
                 result = base if result is None else result * base
             count >>= 1
             base = base * base if count else base
-        return self._wrap(B.full_like(base._node, 1)) if result is None else result
+        return self._wrap(B.full_like(base.node, 1)) if result is None else result
 
     def neg(self) -> Self:
         """-x. Raises DTypeError for bool."""
@@ -162,14 +162,14 @@ class ElementwiseMixin(Base):
         """x * (1 - share) + end * share, for an `end` of the same shape and a number `share`: a running average."""
         if end.shape != self.shape:
             raise ShapeError(f"[moved] expected an end of shape {list(self.shape)}, got {list(end.shape)}")
-        return self._wrap(functions.moved(self._node, B.cast(end._node, self.dtype), share), self, end)
+        return self._wrap(functions.moved(self.node, B.cast(end.node, self.dtype), share), self, end)
 
     def stepped(self, direction: Self, rate: Self) -> Self:
         """x - direction * rate, for a direction of the same shape and a rate of shape (): a step of an optimizer."""
         if direction.shape != self.shape or rate.shape != ():
             raise ShapeError(f"[stepped] expected a direction of shape {list(self.shape)} and a rate of shape [], "
                              f"got {list(direction.shape)} and {list(rate.shape)}")
-        return self._wrap(functions.stepped(self._node, direction._node, rate._node), self, direction, rate)
+        return self._wrap(functions.stepped(self.node, direction.node, rate.node), self, direction, rate)
 
     # Comparison
 
@@ -253,7 +253,7 @@ class ElementwiseMixin(Base):
                 float32 if any(isinstance(v, float) for v in kinds) else dtypes.int32)
             x, y = B.const(yes, number, self.device), B.const(no, number, self.device)
             parents = ()
-        condition = B.cast(self._node, bool_)
+        condition = B.cast(self.node, bool_)
         shape = broadcast_shapes("where", condition.shape, x.shape)
         return self._wrap(B.where(B.expand(condition, shape), B.expand(x, shape), B.expand(y, shape)), *parents)
 

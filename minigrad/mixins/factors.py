@@ -37,7 +37,7 @@ class FactorMixin(Base):
             order = type(self).arange(rows, device=self.device).expand(*batch, rows)
             return x, order[..., :count] + 1, order
         wide = x.cast(x.dtype.compute).reshape(B.numel(batch), rows, columns)
-        both = self._wrap(eliminated(wide.detach()._node))
+        both = self._wrap(eliminated(wide.detach().node))
         pivots = both[:, rows, :count].int().reshape(*batch, count) + 1
         order = both[:, :rows, columns].int()
         found = wide.take_along_dim(order.unsqueeze(-1), 1)._lu_of_ordered(both[:, :rows, :columns], count)
@@ -47,7 +47,7 @@ class FactorMixin(Base):
         """The factors `found` of [batch, M, N], with their gradient: of the first K rows and columns, L^-1 of what is
         right of these and U^-1 of what is below them."""
         corner = self[:, :count, :count]
-        factors = self._wrap(lu(corner._node, found[:, :count, :count].detach()._node), corner)
+        factors = self._wrap(lu(corner.node, found[:, :count, :count].detach().node), corner)
         if self.shape[2] != count:
             right = factors.solve_triangular(self[:, :count, count:], upper=False, unitriangular=True)
             return factors.cat(right, dim=-1)

@@ -20,11 +20,11 @@ class FunctionMixin(Base):
 
     def cast(self, dtype: DType | str) -> Self:
         """The same values in another type. Float to integer truncates, saturates, and takes NaN to 0."""
-        return self._wrap(B.cast(self._node, to_dtype(dtype)), self)
+        return self._wrap(B.cast(self.node, to_dtype(dtype)), self)
 
     def bitcast(self, dtype: DType | str) -> Self:
         """The same bits read as another type of equal width."""
-        return self._wrap(B.bitcast(self._node, to_dtype(dtype)))
+        return self._wrap(B.bitcast(self.node, to_dtype(dtype)))
 
     def float(self) -> Self:
         return self.cast(float32)

@@ -93,7 +93,7 @@ class GatheringMixin(Base):
         a = as_axis("gather", dim, x.ndim)
         if 0 in index.shape and index.ndim != x.ndim:  # as in PyTorch, no index has any shape
             return x.flatten()._cut(0, 0, 0).reshape(*index.shape)
-        found = self._wrap(B.gather(x._node, index._as_vector()._node, a), self)
+        found = self._wrap(B.gather(x.node, index._as_vector().node, a), self)
         return found if index.ndim else found.reshape(())
 
     def _as_vector(self) -> Self:
@@ -129,7 +129,7 @@ class GatheringMixin(Base):
         index, src = index._as_vector(), self._operand(src)
         if not isinstance(src, Base):
             value = B.full(src, index.shape, self.dtype, self.device)
-            return self._wrap(B.scatter(self._node, index._node, value, a, reduction), self)
+            return self._wrap(B.scatter(self.node, index.node, value, a, reduction), self)
         src = src._as_vector()
         if src.shape != index.shape:
             if src.ndim != index.ndim or any(bounds(s - i)[1] < 0 for s, i in zip(src.shape, index.shape, strict=True)):
@@ -137,8 +137,8 @@ class GatheringMixin(Base):
                                  f"got {list(src.shape)}")
             # As in PyTorch, the index may cover a leading part of the source.
             src = src.shrink(tuple([(0, n) for n in index.shape]))
-        value = B.cast(src._node, self.dtype)
-        return self._wrap(B.scatter(self._node, index._node, value, a, reduction), self, src)
+        value = B.cast(src.node, self.dtype)
+        return self._wrap(B.scatter(self.node, index.node, value, a, reduction), self, src)
 
     def take(self, index: Any) -> Self:
         """The elements of the flattened tensor at integers of any shape, which the result has. Negative ones count from

@@ -22,7 +22,7 @@ _numbers = count()
 
 
 class LeafHooks:
-    """True, as `_requires_grad` of a leaf: with functions of its gradient, and of it once that was added to `.grad`."""
+    """True, as `needs_grad` of a leaf: with functions of its gradient, and of it once that was added to `.grad`."""
 
     __slots__ = ("before", "after")
 
@@ -41,9 +41,9 @@ class _NodeHooks:
     def __call__(self, node: Node) -> Node:
         gradient = passed(self.functions, self.kind._wrap(node))
         for tensor in [r() for r in self.kept.values()]:
-            if tensor is not None and _hooks_of(tensor._node) is self:
-                tensor.grad = gradient if tensor._grad is None else tensor._grad + gradient
-        return gradient._node
+            if tensor is not None and _hooks_of(tensor.node) is self:
+                tensor.grad = gradient if tensor.kept_grad is None else tensor.kept_grad + gradient
+        return gradient.node
 
 
 def _hooks_of(node: Node) -> Any:
@@ -91,14 +91,14 @@ class HookMixin(Base):
     def register_post_accumulate_grad_hook(self, hook: Callable[[Self], Any]) -> HookHandle:
         """Calls `hook` with this leaf each time that `backward` has added to its `.grad`. Raises MinigradError for what
         is no leaf."""
-        if self._requires_grad and not self._is_leaf():
+        if self.needs_grad and not self._is_leaf():
             raise MinigradError("[register_post_accumulate_grad_hook] expected a leaf, got a result")
         return self._hook("register_post_accumulate_grad_hook", hook, "after")
 
     def _hook(self, name: str, hook: Callable[[Self], Any], when: str) -> HookHandle:
-        if not self._requires_grad or not callable(hook):
+        if not self.needs_grad or not callable(hook):
             raise MinigradError(f"[{name}] expected a function, and a tensor with requires_grad=True, got {hook!r} for "
-                                f"one with requires_grad={bool(self._requires_grad)}")
+                                f"one with requires_grad={bool(self.needs_grad)}")
         number = next(_numbers)
         if not self._is_leaf():
             functions = self._node_hooks().functions
@@ -116,35 +116,35 @@ class HookMixin(Base):
 
     def _change_hooks(self, when: str, number: int, hook: Callable[[Self], Any] | None) -> None:
         """Adds or removes a function of this leaf."""
-        now: Any = self._requires_grad
+        now: Any = self.needs_grad
         parts = {side: dict(getattr(now, side)) if type(now) is LeafHooks else {} for side in ("before", "after")}
         if hook is None:
             parts[when].pop(number, None)
         else:
             parts[when][number] = hook
         if now:
-            self._requires_grad = LeafHooks(**parts) if any(parts.values()) else True
+            self.needs_grad = LeafHooks(**parts) if any(parts.values()) else True
             changed_by_user(self)
 
     def retain_grad(self) -> None:
         """Lets `backward` add the gradient of this result to its `.grad` too, after hooks. A leaf has it anyway. Raises
         MinigradError for a tensor without requires_grad."""
-        if not self._requires_grad:
+        if not self.needs_grad:
             raise MinigradError("[retain_grad] expected a tensor with requires_grad=True, got one without")
         if not self._is_leaf():
             self._node_hooks().kept[id(self)] = ref(self)
 
     def _node_hooks(self) -> _NodeHooks:
         """Of this result, there from now on."""
-        hooks = _hooks_of(self._node)
+        hooks = _hooks_of(self.node)
         if hooks is None:
             hooks = _NodeHooks(type(self))
-            nodes.hook(self._node, hooks)
+            nodes.hook(self.node, hooks)
         return hooks
 
     @property
     def retains_grad(self) -> bool:
         """True where `backward` gives this result a `.grad`."""
-        hooks = _hooks_of(self._node)
+        hooks = _hooks_of(self.node)
         kept = None if hooks is None else hooks.kept.get(id(self))
         return kept is not None and kept() is self

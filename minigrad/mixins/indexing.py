@@ -29,7 +29,7 @@ class IndexingMixin(Base):
     __slots__ = ()
 
     def __getitem__(self, key: Any) -> Self:
-        if type(key) is int and self._node.shape:
+        if type(key) is int and self.node.shape:
             return self._row(key)
         parts, drops, news, tensors = self._parse("getitem", key)
         x = self._slice(parts)
@@ -43,7 +43,7 @@ class IndexingMixin(Base):
 
     def _row(self, index: int) -> Self:
         """`[index]` for an int: loops over the steps of a sequence call it for each of them."""
-        node = self._node
+        node = self.node
         at, (_, *rest) = self._position("getitem", index, 0), node.shape
         part = B.slice_(node, (at, *[0] * len(rest)), (at + 1, *rest))
         return self._wrap(B.reshape(part, tuple(rest)), self)
@@ -81,7 +81,7 @@ class IndexingMixin(Base):
                 start, step = start + (count - 1) * step, -step
             region.append((start if count != 0 else 0, step))
         value = value.flip(*flips) if flips else value
-        self._rebind(B.assign(self._node, B.cast(value._node, self.dtype), tuple(region)), value)
+        self._rebind(B.assign(self.node, B.cast(value.node, self.dtype), tuple(region)), value)
 
     # Parsing
 
@@ -172,7 +172,7 @@ class IndexingMixin(Base):
             starts.append(start)
             stops.append(stop)
             steps.append(step)
-        x = self._wrap(B.slice_(self._node, tuple(starts), tuple(stops), tuple(steps)), self)
+        x = self._wrap(B.slice_(self.node, tuple(starts), tuple(stops), tuple(steps)), self)
         return x.flip(*flips) if flips else x
 
     # Index tensors

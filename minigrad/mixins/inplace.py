@@ -46,10 +46,10 @@ class InPlaceMixin(Base):
         if not _holds(self.dtype, value.dtype):
             raise DTypeError(f"[{name}] expected a result that {self.dtype} can hold, got {value.dtype}: use "
                              f"x = x.{name.removesuffix('_')}(...)")
-        node = self._node
+        node = self.node
         if node.storage is None and node.op is not ASSIGN and node.op is not BUFFER and not self._is_leaf():
             # Nothing is in memory yet: the new value need not take the old one's place there.
-            self._rebind(B.cast(value._node, self.dtype), value)
+            self._rebind(B.cast(value.node, self.dtype), value)
             return self
         return self.assign(value)
 
@@ -151,7 +151,7 @@ class InPlaceMixin(Base):
         if self._is_leaf():
             raise MinigradError(f"[{name}] expected anything but a leaf with requires_grad=True, got one of shape "
                                 f"{list(self.shape)}")
-        self._rebind(value._node, value)
+        self._rebind(value.node, value)
         return self
 
     def squeeze_(self, dim: Any = None) -> Self:

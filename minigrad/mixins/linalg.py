@@ -32,17 +32,17 @@ class LinalgMixin(Base):
         and for 'Q4_1' minimums [..., K/32]: their numbers, float32 [..., K].
         """
         with_least = () if minimums is None else (minimums,)
-        node = quantized.dequantized(self._node, scales._node, *[m._node for m in with_least], kind=kind)
+        node = quantized.dequantized(self.node, scales.node, *[m.node for m in with_least], kind=kind)
         return self._wrap(node, self, scales, *with_least)
 
     def dot(self, other: Any, dtype: DType | str | None = None) -> Self:
         """Matrix product of the last two axes, with batch axes that broadcast; a 1-D operand is a vector."""
         if not isinstance(other, Base):
             other = self._operand(other)
-        if not isinstance(other, Base) or not self._node.shape or not other._node.shape:
+        if not isinstance(other, Base) or not self.node.shape or not other.node.shape:
             raise ShapeError(f"[matmul] expected operands of at least one axis, got {list(self.shape)} and "
                              f"{list(getattr(other, 'shape', []))}")
-        x, w = self._node, other._node
+        x, w = self.node, other.node
         inner = w.shape[-2] if len(w.shape) > 1 else w.shape[0]
         if x.shape[-1] != inner:
             raise ShapeError(f"[matmul] expected [..., M, K] and [..., K, N] with equal K, "
@@ -146,14 +146,14 @@ class LinalgMixin(Base):
             raise ShapeError(f"[conv2d] expected x [N, Cin, ...] and weight [Cout, Cin/{groups}, ...], "
                              f"got {list(self.shape)} and {list(weight.shape)}")
         common = promote(self.dtype, weight.dtype)
-        x, w = B.cast(self._node, common), B.cast(weight._node, common)
+        x, w = B.cast(self.node, common), B.cast(weight.node, common)
         wide = accumulating(common)
         _check_bias("conv2d", bias, weight.shape[0], common)
         steps = products.Steps(per_axis("conv2d", stride, n), per_axis("conv2d", dilation, n),
                                spatial_padding("conv2d", padding, n))
         inside = bias if bias is not None and bias.dtype is wide and bias.shape == weight.shape[:1] else None
         try:
-            node = products.conv(x, w, None if inside is None else inside._node, groups, steps, wide)
+            node = products.conv(x, w, None if inside is None else inside.node, groups, steps, wide)
         except ShapeError as error:
             raise ShapeError(f"{error}, for x {list(self.shape)}") from None
         y = self._wrap(node, self, weight) if inside is None else self._wrap(node, self, weight, inside)
@@ -190,7 +190,7 @@ class LinalgMixin(Base):
             raise ShapeError(f"[{name}] expected strides and dilations of 1 or more and sizes of 0 or more, got stride "
                              f"{stride}, dilation {dilation} and sizes {list(lengths)} for x {list(self.shape)}")
         axes = tuple(range(3, 3 + n))
-        node = B.unwindow(taps._node, axes, kernel, strides, dilations, ends, lengths)
+        node = B.unwindow(taps.node, axes, kernel, strides, dilations, ends, lengths)
         y = self._wrap(node, self, weight).reshape(self.shape[0], groups * per_group, *lengths)
         return y if bias is None else y + bias.reshape(1, -1, *[1] * n)
 
@@ -201,7 +201,7 @@ class LinalgMixin(Base):
         axes = tuple(range(self.ndim - n, self.ndim))
         steps = per_axis(name, stride, n), per_axis(name, dilation, n), spatial_padding(name, padding, n)
         try:
-            node = B.window(self._node, axes, kernel, *steps, fill)
+            node = B.window(self.node, axes, kernel, *steps, fill)
         except ShapeError as error:
             raise ShapeError(f"[{name}] {str(error).removeprefix('[window] ')}, for x {list(self.shape)}") from None
         return self._wrap(node, self)

@@ -104,7 +104,7 @@ class LossMixin(Base):
         if target.shape != rows:
             raise ShapeError(f"[cross_entropy] expected class indices {list(rows)} for logits {list(self.shape)}, "
                              f"got {list(target.shape)}")
-        loss = self._wrap(cross_entropy(self._as_float()._node, target._node, axis, label_smoothing), self)
+        loss = self._wrap(cross_entropy(self._as_float().node, target.node, axis, label_smoothing), self)
         if ignore_index is None:
             return reduced(loss, reduction)
         counted = target.ne(ignore_index)

@@ -36,7 +36,7 @@ def pass_on(tensor: Any) -> None:
 
 
 def _check_history(name: str, tensor: Any) -> None:
-    if tensor._requires_grad and not tensor._is_leaf():
+    if tensor.needs_grad and not tensor._is_leaf():
         raise MinigradError(f"[{name}] expected a leaf or a tensor without requires_grad to change the data of, got a "
                             f"result of shape {list(tensor.shape)}: write x + (value - x).detach() for another value "
                             "with the same history")
@@ -87,7 +87,7 @@ class MemoryMixin(Base):
                 device, named = given, True
         if dtype is None:
             name = self._device(device)
-            return self if name == self.device else self._wrap(apply(COPY, self._node, device=name), self)
+            return self if name == self.device else self._wrap(apply(COPY, self.node, device=name), self)
         kind = to_dtype(dtype)
         moved = self.to(device) if named and kind.bits > self.dtype.bits else self  # the wider type is where it is kept
         return moved.cast(kind).to(device) if named else moved.cast(kind)
@@ -100,8 +100,8 @@ class MemoryMixin(Base):
         leaf = self._is_leaf()
         if leaf and not moved.dtype.is_float:
             raise DTypeError(f"[to_] expected a float type for a leaf with requires_grad=True, got {moved.dtype}")
-        self._node = apply(DETACH, moved._node, id=next_id()) if leaf else own(moved._node)
-        self._before = self._grad = None
+        self.node = apply(DETACH, moved.node, id=next_id()) if leaf else own(moved.node)
+        self.lazy_node = self.kept_grad = None
         changed()
         return self
 

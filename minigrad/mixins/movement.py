@@ -28,7 +28,7 @@ class MovementMixin(Base):
         plain = spread(dims or (shape,))
         if not all([type(d) is int and d >= 0 for d in plain]):
             plain = self._whole_shape(plain)
-        return self._wrap(B.reshape(self._node, plain), self)
+        return self._wrap(B.reshape(self.node, plain), self)
 
     def _whole_shape(self, plain: tuple[Any, ...]) -> Shape:
         """The shape that is meant by one with -1 or None. Raises ShapeError."""
@@ -55,7 +55,7 @@ class MovementMixin(Base):
         if None in places:
             raise ShapeError(f"[permute] expected an order of {self.ndim} axes for {list(self.shape)}, got {given}")
         axes = tuple([as_axis("permute", a, self.ndim) for a in places])
-        return self._wrap(B.permute(self._node, axes), self)
+        return self._wrap(B.permute(self.node, axes), self)
 
     def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
         """Two axes exchanged."""
@@ -67,7 +67,7 @@ class MovementMixin(Base):
     @property
     def T(self) -> Self:
         """The transpose of a matrix; the last two axes of more dims."""
-        return self.transpose(-2, -1) if self.ndim > 1 else self._wrap(self._node, self)
+        return self.transpose(-2, -1) if self.ndim > 1 else self._wrap(self.node, self)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
         """Axes start_dim..end_dim as one."""
@@ -114,7 +114,7 @@ class MovementMixin(Base):
         to = as_shape((tuple([-1 if d is None else d for d in given]),))
         to = tuple([self.shape[i - extra] if i >= extra and isinstance(d, int) and d == -1 else d
                     for i, d in enumerate(to)])
-        return self._wrap(B.expand(self._node, to), self)
+        return self._wrap(B.expand(self.node, to), self)
 
     def expand_as(self, other: Base) -> Self:
         return self.expand(*other.shape)
@@ -136,7 +136,7 @@ class MovementMixin(Base):
             raise ShapeError(f"[pad] expected to cut no more than there is, got {padding} for {list(self.shape)}")
         x = self.shrink(tuple([(a, d - b) for (a, b), d in zip(cuts, self.shape, strict=True)]))
         grown = tuple([(lo + a, hi + b) for (lo, hi), (a, b) in zip(pairs, cuts, strict=True)])
-        return self._wrap(B.pad(x._node, grown, value), self)
+        return self._wrap(B.pad(x.node, grown, value), self)
 
     def _pads(self, padding: Sequence[Any]) -> list[tuple[Any, Any]]:
         _check_pads(padding)
@@ -187,7 +187,7 @@ class MovementMixin(Base):
         """Elements start..stop of one axis."""
         starts = tuple([start if a == axis else 0 for a in range(self.ndim)])
         stops = tuple([stop if a == axis else d for a, d in enumerate(self.shape)])
-        return self._wrap(B.slice_(self._node, starts, stops), self)
+        return self._wrap(B.slice_(self.node, starts, stops), self)
 
     def shrink(self, ranges: Sequence[tuple[Index, Index] | None]) -> Self:
         """Elements start..stop of each axis; None keeps one whole."""
@@ -198,16 +198,16 @@ class MovementMixin(Base):
                 for r, d in zip(ranges, self.shape, strict=True)]
         if None in [end for r in full for end in r]:
             raise ShapeError(f"[shrink] expected integers as starts and stops, got {ranges}")
-        return self._wrap(B.slice_(self._node, tuple([a for a, _ in full]), tuple([b for _, b in full])), self)
+        return self._wrap(B.slice_(self.node, tuple([a for a, _ in full]), tuple([b for _, b in full])), self)
 
     def flip(self, *axis: Any, dims: Any = ()) -> Self:
         """Axes in reverse order."""
         given = spread(axis) if dims == () else spread((dims,))
-        return self._wrap(B.flip(self._node, as_axes("flip", given, self.ndim)), self)
+        return self._wrap(B.flip(self.node, as_axes("flip", given, self.ndim)), self)
 
     def contiguous(self) -> Self:
         """The same values, kept in memory of their own."""
-        return self._wrap(apply(CONTIGUOUS, self._node), self)
+        return self._wrap(apply(CONTIGUOUS, self.node), self)
 
     def repeat(self, *each: Any, repeats: Any = ()) -> Self:
         """The tensor repeated along each axis; more counts than axes add axes in front."""
@@ -246,7 +246,7 @@ class MovementMixin(Base):
         for p in parts:
             stop = start + p.shape[a]
             pads = tuple([(start, total - stop) if i == a else (0, 0) for i in range(like.ndim)])
-            padded = B.pad(p._node, pads, fill)
+            padded = B.pad(p.node, pads, fill)
             node = padded if node is None else (B.add if common.kind != "b" else B.or_)(node, padded)
             start = stop
         return self._wrap(node, *parts)
@@ -295,7 +295,7 @@ class MovementMixin(Base):
         step = as_count("unfold", "step", step, 1)
         if not self.ndim:
             return self.reshape(1).unfold(0, size, step).squeeze(0)
-        return self._wrap(B.window(self._node, (a,), (size,), (step,), (1,), ((0, 0),)), self)
+        return self._wrap(B.window(self.node, (a,), (size,), (step,), (1,), ((0, 0),)), self)
 
     def roll(self, shifts: Any, dims: Any = None) -> Self:
         """Elements moved along an axis, or several, those that leave coming in at the other end; without `dims`, in the
@@ -316,7 +316,7 @@ class MovementMixin(Base):
             raise ShapeError(f"[roll] expected shifts as an integer, got {shifts!r}")
         n: Any = self.shape[a]
         k = shift % n if n else 0
-        return self._cut(a, n - k, n).cat(self._cut(a, 0, n - k), dim=a) if k else self._wrap(self._node, self)
+        return self._cut(a, n - k, n).cat(self._cut(a, 0, n - k), dim=a) if k else self._wrap(self.node, self)
 
 
 def spread(args: Sequence[Any]) -> tuple[Any, ...]:

@@ -61,7 +61,7 @@ class NNMixin(Base):
         scale = wide.full((self.shape[axis],), 1, dtype=wide.dtype, device=self.device) if weight is None else weight
         shift = wide.full((self.shape[axis],), -0.0, dtype=wide.dtype, device=self.device) if bias is None else bias
         scale, shift = scale.cast(wide.dtype), shift.cast(wide.dtype)
-        y = self._wrap(functions.batch_norm(wide._node, scale._node, shift._node, axes, eps), wide, scale, shift)
+        y = self._wrap(functions.batch_norm(wide.node, scale.node, shift.node, axes, eps), wide, scale, shift)
         return y.cast(self._as_float().dtype)
 
     # Dropout
@@ -100,15 +100,15 @@ class NNMixin(Base):
         c' = sigmoid(f) * c + sigmoid(i) * tanh(g), h' = sigmoid(o) * tanh(c').
         """
         gates, c = self._step_operands("lstm_step", 4, c, self)
-        c = self._wrap(recurrent.lstm_memory(gates._node, c._node), gates, c)
-        return self._wrap(recurrent.lstm_output(gates._node, c._node), gates, c), c
+        c = self._wrap(recurrent.lstm_memory(gates.node, c.node), gates, c)
+        return self._wrap(recurrent.lstm_output(gates.node, c.node), gates, c), c
 
     def gru_step(self, of_state: Self, h: Self) -> Self:
         """h' [..., H] of this tensor and `of_state`, products [..., 3 * H] of input and state in the order r, z, n, and
         of h [..., H]: h' = n + sigmoid(zx + zh) * (h - n) with n = tanh(nx + sigmoid(rx + rh) * nh).
         """
         x, s, h = self._step_operands("gru_step", 3, h, self, of_state)
-        return self._wrap(recurrent.gru(x._node, s._node, h._node), x, s, h)
+        return self._wrap(recurrent.gru(x.node, s.node, h.node), x, s, h)
 
     def _step_operands(self, name: str, gates: int, state: Self, *products: Self) -> list[Self]:
         """All of them in one type, products first. Raises ShapeError."""

@@ -104,7 +104,7 @@ class NumberMixin(Base):
         least = (there > 0).where(1, int(whole.min) + 1).cast(whole)
         moved = here.eq(0).where(least, bits).bitcast(x.dtype)
         found = (here.isnan().bitwise_or(there.isnan())).where(math.nan, moved)
-        return here.eq(there).where(there.detach(), self._wrap(functions.passed(x, found._node), *parents))
+        return here.eq(there).where(there.detach(), self._wrap(functions.passed(x, found.node), *parents))
 
     # Integers
 

@@ -83,7 +83,7 @@ class OrderingMixin(Base):
             return flat.reshape(*[1] * self.ndim) if keepdim else flat
         a = as_axis(name, along, self.ndim or 1)
         if not self.ndim:
-            value = self._wrap(self._node, self)
+            value = self._wrap(self.node, self)
             return value if dim is None else Extreme(value, self.zeros(dtype=int32, device=self.device))
         n: Any = self.shape[a]
         if n == 0:
@@ -181,7 +181,7 @@ class OrderingMixin(Base):
         return int(k)
 
     def _chosen(self, dim: int, indices: Self) -> Self:
-        return self._gather(dim, indices) if self.ndim else self._wrap(self._node, self)
+        return self._gather(dim, indices) if self.ndim else self._wrap(self.node, self)
 
     # Orders
 
@@ -193,7 +193,7 @@ class OrderingMixin(Base):
         shape = tuple([keep if i == a else d for i, d in enumerate(self.shape)])
         if 0 in shape or n == 1:
             return self.zeros(*shape, dtype=int32, device=self.device)
-        x = self._wrap(self._node).transpose(a, -1)
+        x = self._wrap(self.node).transpose(a, -1)
         keys = x.reshape(B.numel(x.shape[:-1]), n)._keys()
         order = (keys.bitwise_not() if descending else keys)._order_of_keys(keep)
         return order.reshape(*x.shape[:-1], keep).transpose(a, -1)

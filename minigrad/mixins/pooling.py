@@ -109,7 +109,7 @@ class PoolingMixin(Base):
         batch = self.shape[:-n]
         check_indices("max_unpool2d", indices, B.numel(plane), given=listed)
         values, places = self.flatten(len(batch)), indices.flatten(len(batch))
-        node = indexed.placed(values._node, places._node, B.numel(plane))
+        node = indexed.placed(values.node, places.node, B.numel(plane))
         return self._wrap(node, values).reshape(*batch, *plane)
 
     # Windows whose number is given
@@ -214,7 +214,7 @@ class PoolingMixin(Base):
                              f"{list(sizes)}, got {list(self.shape)}")
         windows = self.reshape(self.shape[0], self.shape[1] // taps, *kernel, *counts)
         windows = windows.permute(0, 1, *range(2 + n, 2 + 2 * n), *range(2, 2 + n))
-        node = B.unwindow(windows._node, tuple(range(2, 2 + n)), kernel, strides, dilations, pads, sizes)
+        node = B.unwindow(windows.node, tuple(range(2, 2 + n)), kernel, strides, dilations, pads, sizes)
         return self._wrap(node, self)
 
     # Arguments

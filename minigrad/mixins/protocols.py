@@ -73,7 +73,7 @@ class ProtocolMixin(Base):
     def is_leaf(self) -> bool:
         """True where it has no history that gradients could go through: it requires none, or they are collected in
         it."""
-        return not self._requires_grad or self._is_leaf()
+        return not self.needs_grad or self._is_leaf()
 
     def ndimension(self) -> int:
         return self.ndim
@@ -119,9 +119,9 @@ class ProtocolMixin(Base):
         facts = {f"device={self.device!r}": unknown or self.device != canonical(current().device),
                  f"size={tuple(self.shape)}": unknown or (empty and self.ndim != 1),
                  f"dtype={self.dtype}": unknown or self.dtype not in usual,
-                 "lazy": self._node.storage is None,
-                 f"grad_fn=<{self._node.op.name}>": self._requires_grad and not self._is_leaf(),
-                 "requires_grad=True": self._requires_grad and self._is_leaf()}
+                 "lazy": self.node.storage is None,
+                 f"grad_fn=<{self.node.op.name}>": self.needs_grad and not self._is_leaf(),
+                 "requires_grad=True": self.needs_grad and self._is_leaf()}
         return text_of(values, [fact for fact, shown in facts.items() if shown])
 
     # Arrays
@@ -137,11 +137,11 @@ class ProtocolMixin(Base):
     def __copy__(self) -> Self:
         """Another handle on the same value; of a leaf, a leaf of its own."""
         leaf = self._is_leaf()
-        return (self._wrap(self._node) if leaf else self._wrap(self._node, self))._set_requires_grad(leaf or None)
+        return (self._wrap(self.node) if leaf else self._wrap(self.node, self))._set_requires_grad(leaf or None)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """The values and the gradient in memory of their own. A leaf stays one; other results lose their history."""
-        copied = self._wrap(self._node).contiguous()._set_requires_grad(self._is_leaf() or None)
+        copied = self._wrap(self.node).contiguous()._set_requires_grad(self._is_leaf() or None)
         memo[id(self)] = copied
         copied.grad = deepcopy(self.grad, memo)
         return copied

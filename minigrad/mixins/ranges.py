@@ -31,7 +31,7 @@ def check_indices(name: str, index: Any, size: Index, *, given: Any = None, nega
     at hand."""
     if given is not None and isinstance(given, (int, list, tuple, np.ndarray, np.integer)):
         values = np.asarray(given)
-    elif (constant := B.constant_of(index._node)) is not None and 0 not in index.shape:
+    elif (constant := B.constant_of(index.node)) is not None and 0 not in index.shape:
         values = np.asarray(constant)
     elif current().check_indices and not dry_runs:
         values = _read(name, index)

@@ -43,7 +43,7 @@ class ReduceMixin(Base):
 
     def _reduce(self, name: str, build: Callable[[Node, tuple[int, ...]], Node], axis: Axis, keepdim: bool) -> Self:
         axes = as_axes(name, axis, self.ndim)
-        result = build(self._node, axes)
+        result = build(self.node, axes)
         if keepdim:
             result = B.reshape(result, tuple([1 if i in axes else d for i, d in enumerate(self.shape)]))
         return self._wrap(result, self)

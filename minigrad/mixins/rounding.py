@@ -19,7 +19,7 @@ def rounded_once(method: Method) -> Method:
     """
     @wraps(method)
     def wide(self: Any, *args: Any, **options: Any) -> Any:
-        kind = self._node.dtype
+        kind = self.node.dtype
         if kind is float32:
             return method(self, *args, **options)
         given = [kind, *[v.dtype for v in (*args, *options.values()) if isinstance(v, Base)]]

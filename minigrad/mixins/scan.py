@@ -64,7 +64,7 @@ class ScanMixin(Base):
         a = as_axis(name, axis, max(self.ndim, 1))
         if self.ndim == 0 or 0 in self.shape:
             return Extreme(self, self.zeros(*self.shape, dtype=int32, device=self.device))
-        x = self._wrap(self._node)
+        x = self._wrap(self.node)
         x = x.int() if x.dtype is bool_ else x
         highest = _Scan(lambda x: x.max(-1), lambda x, y: x.maximum(y), x.dtype.min)
         lowest = _Scan(lambda x: x.min(-1), lambda x, y: x.minimum(y), x.dtype.max)
@@ -81,7 +81,7 @@ class ScanMixin(Base):
     def _scan(self, name: str, axis: int, scan: _Scan) -> Self:
         a = as_axis(name, axis, max(self.ndim, 1))
         if not self.ndim:
-            return self._wrap(self._node, self)
+            return self._wrap(self.node, self)
         return self.transpose(a, -1)._scan_last(scan).transpose(a, -1)
 
     def _scan_last(self, scan: _Scan) -> Self:

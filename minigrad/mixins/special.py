@@ -76,7 +76,7 @@ class SpecialMixin(Base):
         x, y = self._as_float(), self._operand(other)
         infinite = x.isinf().bitwise_or(abs(y) == math.inf)
         larger = x.abs().maximum(abs(y))
-        larger = self._wrap(larger._node)
+        larger = self._wrap(larger.node)
         scale = larger.eq(0).bitwise_or(larger.isinf()).where(1, larger)
         return infinite.where(math.inf, ((x / scale).square() + (y / scale) * (y / scale)).sqrt() * scale)
 
@@ -129,7 +129,7 @@ class SpecialMixin(Base):
     def xlogy(self, other: Any) -> Self:
         """x * log(other), 0 where x is 0 unless `other` is NaN. Integers take the type of a float operand."""
         y: Any = self._operand(other)
-        y = y if isinstance(y, Base) else self._wrap(B.full_like(self._as_float()._node, y))
+        y = y if isinstance(y, Base) else self._wrap(B.full_like(self._as_float().node, y))
         common = promote(self.dtype, y.dtype)
         common = common if common.is_float else float32
         x, y = self.cast(common), y.cast(common)

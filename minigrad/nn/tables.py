@@ -40,4 +40,4 @@ def by_frequency(rows: Tensor, index: Tensor, count: int) -> Tensor:
     ones = Tensor.ones_like(places)
     often = Tensor.zeros(count, dtype=ones.dtype, device=rows.device)._scatter(0, places, ones, "add")
     shared = rows / often._gather(0, places).reshape(*index.shape, 1).cast(rows.dtype)
-    return rows._wrap(passed(shared._node, rows.detach()._node), rows)
+    return rows._wrap(passed(shared.node, rows.detach().node), rows)

@@ -281,11 +281,11 @@ class Optimizer(metaclass=_Made):
             other.__dict__.update(self.__dict__, _lr=next(given), _cycled=next(given) if cycled else None,
                                   **{name: [like.get(id(t)) for t in lists[name]] for name in rows})
             other._update([g if g is None else -next(given) if self.maximize else next(given) for g in gradients])
-            return [t._node for t in like.values()]
+            return [t.node for t in like.values()]
 
         key = type(self), repr([*options_of(self).values()]), (*rows,), bool(cycled), (*shared,), (*at,)
         operands = [*changed, self._lr, *cycled, *[gradients[k] for k in at]]
-        new = block(type(self).__name__.lower(), key, body, [t._node for t in operands], detached=True)
+        new = block(type(self).__name__.lower(), key, body, [t.node for t in operands], detached=True)
         for t, node in zip(changed, new, strict=True):
             t.assign(Tensor._wrap(node))
 
@@ -304,7 +304,7 @@ class Optimizer(metaclass=_Made):
     @staticmethod
     def _set(kept: Tensor, value: Tensor) -> None:
         """Lets a parameter, or what is kept for one, stand for its next value in `_update`."""
-        kept._node = value._node if value.dtype is kept.dtype else value.cast(kept.dtype)._node
+        kept.node = value.node if value.dtype is kept.dtype else value.cast(kept.dtype).node
 
     # State
 

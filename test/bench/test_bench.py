@@ -93,7 +93,7 @@ def test_traffic_of_a_step_is_printed(capsys: pytest.CaptureFixture[str]) -> Non
 
 def scheduled(x: Tensor) -> list[Stage]:
     target = get_device("CPU").target
-    return [stage for step in schedule(build_graph([x._node]), frozenset(), target).steps
+    return [stage for step in schedule(build_graph([x.node]), frozenset(), target).steps
             for stage in stages_of(step.kernel, target).stages]
 
 

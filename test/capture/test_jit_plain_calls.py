@@ -184,10 +184,10 @@ def test_calls_from_threads():
 def test_large_results_come_back():
     double, x = jit(lambda x: x * 2), Tensor(random(600_000)).realize()
     settled(double, x)
-    places = {double(x)._node.storage.address for _ in range(5)}
+    places = {double(x).node.storage.address for _ in range(5)}
     assert len(places) == 1
     held = [double(x) for _ in range(5)]
-    assert len({t._node.storage.address for t in held}) == 5
+    assert len({t.node.storage.address for t in held}) == 5
     for t in held:
         np.testing.assert_array_equal(t.numpy(), x.numpy() * 2)
 
@@ -238,9 +238,9 @@ def test_a_result_that_nobody_has_comes_again():
     f, x, y = product(), Tensor(random(4, 4)).realize(), Tensor(random(4, 4, seed=1)).realize()
     settled(f, x, y)
     f(x, y)
-    assert len({id(f(x, y)._node) for _ in range(5)}) == 1
+    assert len({id(f(x, y).node) for _ in range(5)}) == 1
     held = [f(x, y) for _ in range(5)]
-    assert len({id(t) for t in held}) == len({id(t._node) for t in held}) == 5
+    assert len({id(t) for t in held}) == len({id(t.node) for t in held}) == 5
 
 
 @pytest.mark.parametrize("change", ["weak reference", "replaced", "in place", "lazy", "data", "gradient", "leaf",
@@ -258,7 +258,7 @@ def test_a_result_that_was_used_does_not_come_again(change):
             result.replace(other)
         elif change == "in place":
             result += 1
-            kept, value = result._node, expected + 1
+            kept, value = result.node, expected + 1
         elif change == "lazy":
             kept, value = result + 1, expected + 1
         elif change == "data":
@@ -271,12 +271,12 @@ def test_a_result_that_was_used_does_not_come_again(change):
             kept = result.lazydata
         del result
         again = f(Tensor(random(4, 4, seed=3)).realize(), y)
-        assert again._grad is None and not again._requires_grad
+        assert again.kept_grad is None and not again.needs_grad
         np.testing.assert_allclose(again.numpy(), random(4, 4, seed=3) @ y.numpy(), rtol=1e-4, atol=1e-5)
         if change == "weak reference":
             assert kept() is None or kept() is not again
         elif change == "Node":
-            assert kept is not again._node
+            assert kept is not again.node
         elif value is not None:
             found = kept.numpy() if isinstance(kept, Tensor) else Tensor._wrap(kept).numpy()
             np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-5)

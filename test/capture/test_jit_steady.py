@@ -90,7 +90,7 @@ def test_results_that_live_share_no_memory(size):
     for k, (a, b) in enumerate(kept):
         np.testing.assert_array_equal(a.numpy(), (x + k) * 2)
         np.testing.assert_array_equal(b.numpy(), x + k + 1)
-    addresses = {t._node.storage.address for pair in kept for t in pair}
+    addresses = {t.node.storage.address for pair in kept for t in pair}
     assert len(addresses) == 10
 
 
@@ -324,9 +324,9 @@ def test_a_value_that_another_function_moves(plans):
 
     add, expected = settled(jit(lambda x: x + w), x), w.numpy()
     for k in range(8):
-        before = w._node.storage.address
+        before = w.node.storage.address
         move()
-        assert w._node.storage.address != before and (k < 2 or steady(move) is (plans == 1))
+        assert w.node.storage.address != before and (k < 2 or steady(move) is (plans == 1))
         expected = np.tanh(expected @ m.numpy())
         for _ in range(3):
             np.testing.assert_allclose(add(x).numpy(), x.numpy() + expected, rtol=1e-4, atol=1e-5)
@@ -383,11 +383,11 @@ def test_a_result_that_died_lends_its_memory():
     x = Tensor(random(100))
     for _ in range(4):
         double(x)
-    places = {double(x)._node.storage.address for _ in range(4)}
+    places = {double(x).node.storage.address for _ in range(4)}
     assert len(places) == 1
     held, used = double(x), stats.mem_used
     values = held.numpy()
-    assert {double(Tensor(random(100, seed=k)))._node.storage.address for k in range(3)} not in places
+    assert {double(Tensor(random(100, seed=k))).node.storage.address for k in range(3)} not in places
     np.testing.assert_array_equal(held.numpy(), values)
     for _ in range(3):
         double(x)

@@ -219,8 +219,8 @@ def test_what_is_apart_for_gradients_is_one_in_a_plan() -> None:
         same([((x * one + zero).reshape(6).reshape(3, 2), x.reshape(3, 2)), (one * 2 + one, x.full_like(3))])
         y, z = x.exp() * 2, x.exp() * 2
         Tensor.realize(y, z)
-        assert y._node.storage is z._node.storage
-        assert len(build_graph([(x * 1).contiguous()._node]).nodes) == 2
+        assert y.node.storage is z.node.storage
+        assert len(build_graph([(x * 1).contiguous().node]).nodes) == 2
 
 
 def test_targets_are_known_when_they_were_realized_and_refused_with_another_value() -> None:

@@ -12,10 +12,10 @@ PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 UNLISTED = {"batchnorm_train", "dequantized", "device", "dim", "dot_bytes", "dtype", "element_size",
             "cuda", "data_ptr", "get_device", "is_cpu", "is_cuda", "is_pinned", "is_shared", "pin_memory",
             "storage_offset", "is_complex", "is_floating_point",
-            "gru_step", "is_same_size", "is_signed", "itemsize", "lazydata", "lstm_step", "moved", "nbytes",
-            "ndim", "ndimension", "nelement", "numel", "rmsnorm",
+            "gru_step", "is_same_size", "is_signed", "itemsize", "kept_grad", "lazy_node", "lazydata",
+            "lstm_step", "moved", "nbytes", "ndim", "ndimension", "needs_grad", "nelement", "node", "numel", "rmsnorm",
             "sequential", "shape", "size", "stepped"}
-"""Sizes and types, what layers and optimizers call, and what tinygrad calls otherwise."""
+"""Sizes and types, fields of the handle, what layers and optimizers call, and what tinygrad calls otherwise."""
 
 
 def listed(title: str) -> set[str]:

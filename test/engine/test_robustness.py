@@ -53,7 +53,7 @@ def test_unrealized_graphs_stay_bounded() -> None:
     total = x.sum()
     for k in range(3000):
         total = total + (x * (k / 3000)).exp().sin().sum()
-        assert len(toposort(total._node)) <= MAX_UNREALIZED + 256 * 8
+        assert len(toposort(total.node)) <= MAX_UNREALIZED + 256 * 8
     assert np.isfinite(total.item())
 
 
@@ -62,7 +62,7 @@ def test_long_chain_of_assignments_forgets_old_versions() -> None:
     for _ in range(3000):
         x.assign(x + 1)
         x.realize()
-    assert x.item() == 3000 and len(toposort(x._node, through_storage=True)) <= 4
+    assert x.item() == 3000 and len(toposort(x.node, through_storage=True)) <= 4
 
 
 def test_stack_of_many() -> None:
@@ -112,7 +112,7 @@ def test_lazy_sums_keep_a_bounded_part_of_their_data(monkeypatch: pytest.MonkeyP
             rows.append(x.sum(1)[0])
             most = max(most, stats.mem_used)
         assert most - before < 8 << 20
-        assert all(p._node.storage is None for p in plain) and rows[0]._node.storage is not None
+        assert all(p.node.storage is None for p in plain) and rows[0].node.storage is not None
         assert total.item() == 32 * 65536 and sum(r.item() for r in rows) == 32 * 1024
 
 
@@ -133,7 +133,7 @@ def test_what_has_a_gradient_or_is_captured_stays_lazy(keeps: str, monkeypatch: 
                 add()
         else:
             add()
-        assert total._node.storage is None and total.item() == 8 * 65536
+        assert total.node.storage is None and total.item() == 8 * 65536
 
 
 def _load(batches: Any, count: int) -> None:

@@ -41,7 +41,7 @@ def test_nothing_runs() -> None:
     before = stats.launches
     for stage in ("graph", "kernels", "plan", "loops", "source"):
         show(x, stage)
-    assert stats.launches == before and x._node.storage is None
+    assert stats.launches == before and x.node.storage is None
 
 
 def test_realized_and_bad_input() -> None:

@@ -19,7 +19,7 @@ def random(*shape, seed=0):
 
 
 def is_known(t: Tensor) -> bool:
-    return t._node.kind in direct
+    return t.node.kind in direct
 
 
 def test_results_are_those_of_the_first_time():
@@ -69,7 +69,7 @@ def test_who_watches_sees_it():
     assert sum([row.count for row in seen.rows()]) == 1
     assert len(plan(lambda: (x @ w).realize()).kernels) == 1
     y = x @ w
-    assert is_known(y) and y._node.storage is None
+    assert is_known(y) and y.node.storage is None
 
 
 def test_settings_and_threads(capsys):
@@ -103,7 +103,7 @@ def test_gradients_pass_through_it():
 def test_results_share_no_memory():
     x, w = random(4, 4), random(4, 4, seed=1)
     held = [(random(4, 4, seed=k) @ w).realize() for k in range(8)]
-    assert len({t._node.storage.address for t in held}) == 8
+    assert len({t.node.storage.address for t in held}) == 8
     again = [(x + 0.5 * k).realize() @ w for k in range(8)]
     for k, t in enumerate(again):
         np.testing.assert_allclose(t.numpy(), (x.numpy() + 0.5 * k) @ w.numpy(), rtol=1e-4, atol=1e-5)

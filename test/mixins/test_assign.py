@@ -30,7 +30,7 @@ def count(*shape: int) -> np.ndarray:
 
 
 def place(x: Tensor) -> object:
-    buffer = x.realize()._node.storage
+    buffer = x.realize().node.storage
     return buffer.handle, buffer.offset
 
 

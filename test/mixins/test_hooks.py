@@ -161,7 +161,7 @@ def test_hooks_that_refer_to_their_tensor_go_with_it() -> None:
         h.register_hook(scaled)
         h.retain_grad()
         h.sum().backward()
-        gone = ref(h._node)
+        gone = ref(h.node)
         del h, scaled
         w.grad = None
         gc.collect()

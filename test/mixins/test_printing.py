@@ -109,7 +109,7 @@ def test_nothing_is_computed_to_be_shown() -> None:
         y = Tensor([1.0, 2.0]) + 5
         kernels = stats.kernels
         repr(y)
-        assert stats.kernels == kernels and y._node.storage is None
+        assert stats.kernels == kernels and y.node.storage is None
 
 
 def test_text_inside_a_captured_function() -> None:

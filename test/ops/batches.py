@@ -66,6 +66,6 @@ def _group(run: Callable[[Case, str], list[Tensor]], group: int, device: str) ->
 
 
 def _has_doubles(result: Tensor) -> bool:
-    return any(n.dtype is dtypes.float64 for n in expanded([result._node]))
+    return any(n.dtype is dtypes.float64 for n in expanded([result.node]))
 
 

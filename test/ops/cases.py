@@ -48,14 +48,14 @@ def tensors_of(case: Case, arrays: list[np.ndarray], device: str, wide: bool = F
 def ops_of(case: Case) -> set[str]:
     """Names of the operations in the case's graph, and in what its composites are made of."""
     result = case.run(*tensors_of(case, inputs_of(case), "NUMPY"))
-    names = {n.op.name for n in toposort(result._node, through_storage=True)}
+    names = {n.op.name for n in toposort(result.node, through_storage=True)}
 
     def noted(node: Node) -> bool:
         """Composites inside Blocks too, none of which is kept as it is."""
         names.add(node.op.name)
         return False
 
-    made = expanded([result._node], keep=noted)
+    made = expanded([result.node], keep=noted)
     return names | {n.op.name for n in made.values()}
 
 

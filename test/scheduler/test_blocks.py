@@ -101,7 +101,7 @@ def test_a_step_of_a_known_block_makes_a_node_per_result():
     before = live_count()
     made = as_nodes(x * 2, y)
     assert live_count() - before <= 6
-    assert len(toposort(*[t._node for t in made])) == 8  # x, 2 repeated, x * 2, y, the call and its results
+    assert len(toposort(*[t.node for t in made])) == 8  # x, 2 repeated, x * 2, y, the call and its results
 
 
 def test_equal_functions_are_one_block_and_other_types_another(monkeypatch: pytest.MonkeyPatch):
@@ -148,7 +148,7 @@ def test_what_a_function_raises_leaves_no_operands_behind():
         numbers(2, 3, 6, 5).prelu(numbers(2, 3, 6, 5))
     (w * w).sum().backward()
     o.step()
-    assert all(t._node.storage is not None or t._node.inputs for t in live())
+    assert all(t.node.storage is not None or t.node.inputs for t in live())
     assert kept.value.__context__ is None
 
 
@@ -157,7 +157,7 @@ def test_operands_are_not_kept():
     y, = as_block("kept", 0, lambda t: (t.exp(),), x)
     from weakref import ref
 
-    node = ref(x._node)
+    node = ref(x.node)
     y.realize()
     del x, y
     gc.collect()
@@ -233,13 +233,13 @@ def test_updates_of_every_optimizer_are_one_block(name: str, further: bool):
             with pytest.MonkeyPatch.context() as patch:
                 if not whole:
                     patch.setattr("minigrad.optim.optimizer.block", lambda name, key, body, operands, detached: body(
-                        *[n if n.storage is not None else Tensor._wrap(n).realize()._node for n in operands]))
+                        *[n if n.storage is not None else Tensor._wrap(n).realize().node for n in operands]))
                 for step in range(4):
                     o.zero_grad()
                     (p.square().sum() + (q.sum() if step % 2 else 0)).backward()
                     changed = o.schedule_step()
                     if whole and step == 3:
-                        made = [n for n in toposort(*[t._node for t in changed]) if n.storage is None]
+                        made = [n for n in toposort(*[t.node for t in changed]) if n.storage is None]
                         updates = [n for n in made if n.op.name.startswith(f"{name.lower()}.")]
                         assigns = [n for n in made if n.op.name == "assign"]
                         assert len(updates) == len(assigns) + 1
@@ -284,7 +284,7 @@ def test_a_method_is_one_node_with_the_numbers_of_what_it_is_made_of(
         with config(device="NUMPY"):
             x = Tensor(values, requires_grad=True)
             y = function(x)
-            assert (sum(n.storage is None for n in toposort(y._node)) == 1) is whole
+            assert (sum(n.storage is None for n in toposort(y.node)) == 1) is whole
             g, = (y * y).sum().gradient(x)
             found.append((y.numpy(), g.numpy()))
     for one, made in zip(*found, strict=True):

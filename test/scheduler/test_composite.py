@@ -32,7 +32,7 @@ CASES = {
 
 
 def composites(*tensors: Tensor) -> list[str]:
-    return [n.op.name for n in toposort(*[t._node for t in tensors]) if isinstance(n.op.lower, Composite)]
+    return [n.op.name for n in toposort(*[t.node for t in tensors]) if isinstance(n.op.lower, Composite)]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -46,7 +46,7 @@ def test_gradients_of_gradients_agree_with_differences(name: str) -> None:
         x = Tensor(values, dtype="float64", requires_grad=True)
         y = run(x)
         first = (y * y * 0.5).sum().gradient(x)[0]
-        assert composites(y) and not composites(*[Tensor._wrap(n) for n in expanded([first._node]).values()])
+        assert composites(y) and not composites(*[Tensor._wrap(n) for n in expanded([first.node]).values()])
         return (first * direction).sum(), x
 
     projected, x = slope(a)
@@ -113,7 +113,7 @@ def test_threads_expand_apart() -> None:
         x = ready(3, 4 + k)
         found = []
         for _ in range(20):
-            image = expanded([(x.softmax() * 2.0)._node])
+            image = expanded([(x.softmax() * 2.0).node])
             mine = B.full(0.25 + k, (3,), float32, "CPU")
             found.append(mine is B.full(0.25 + k, (3,), float32, "CPU") and mine not in image)
         return found
@@ -126,7 +126,7 @@ def test_threads_expand_apart() -> None:
 def test_a_composite_and_what_it_expands_to_are_asked_for_together(size: int) -> None:
     x, y = ready(3, size), ready(size, 5)
     product = x @ y
-    image = expanded([product._node])[product._node]
+    image = expanded([product.node])[product.node]
     plain, other = Tensor._wrap(image), x * 2
     Tensor.realize(other, product, plain, y * 3)
     values = x.numpy() @ y.numpy()

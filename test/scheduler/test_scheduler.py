@@ -37,7 +37,7 @@ def launches(*tensors: Tensor) -> int:
 
 
 def scheduled(*tensors: Tensor) -> Schedule:
-    return schedule(build_graph([t._node for t in tensors]), frozenset(), get_device("CPU").target)
+    return schedule(build_graph([t.node for t in tensors]), frozenset(), get_device("CPU").target)
 
 
 def temporaries(made: Schedule) -> list[int]:
@@ -144,7 +144,7 @@ def test_one_tap_that_stays_is_no_window():
     x, w = ready(2, 6, 5, 5), ready(4, 6, 1, 1, requires_grad=True)
     grad = (x.conv2d(w) ** 2).sum().gradient(w)[0]
     for tensor, expected in ((x.conv2d(w), False), (grad, False), (x.conv2d(w, stride=2), True)):
-        assert ("window" in {n.op.name for n in expanded([tensor._node]).values()}) is expected
+        assert ("window" in {n.op.name for n in expanded([tensor.node]).values()}) is expected
 
 
 def programs(*tensors: Tensor) -> list:
@@ -254,7 +254,7 @@ def test_scheduling_is_deterministic():
 def test_kernels_are_given_while_scheduling_goes_on():
     x = ready(6, 5)
     y = nn.BatchNorm(5)(x.matmul(ready(5, 5)))  # has composites
-    graph = build_graph([y.sum()._node, (x + 1)._node])
+    graph = build_graph([y.sum().node, (x + 1).node])
     scheduling = Scheduling(graph, frozenset(), get_device("CPU").target)
     kernels = iter(scheduling)
     given = [next(kernels)]

@@ -85,7 +85,7 @@ CASES = {
 
 def flat_kernel(result: Tensor, target: Target = AVX2) -> Kernel:
     """The last kernel of a lazy tensor, as strategies see it."""
-    kernel = schedule(build_graph([result._node]), frozenset(), target).steps[-1].kernel
+    kernel = schedule(build_graph([result.node]), frozenset(), target).steps[-1].kernel
     return collapse(flatten(split_divisions(split_phases(kernel))))
 
 

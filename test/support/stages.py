@@ -65,7 +65,7 @@ CASES: dict[str, Callable[[], Tensor | list[Tensor]]] = {
 
 
 def kernels(result: Tensor | list[Tensor], target: Target) -> list[Kernel]:
-    nodes = [t._node for t in (result if isinstance(result, list) else [result])]
+    nodes = [t.node for t in (result if isinstance(result, list) else [result])]
     return [s.kernel for s in schedule(build_graph(nodes), frozenset(), target).steps]
 
 

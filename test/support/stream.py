@@ -31,7 +31,7 @@ def panels(rows: int, columns: int, lanes: int = 16) -> Tensor:
 
 
 def last_kernel(result: Tensor, target: Target) -> Kernel:
-    return schedule(build_graph([result._node]), frozenset(), target).steps[-1].kernel
+    return schedule(build_graph([result.node]), frozenset(), target).steps[-1].kernel
 
 
 def streamed(kernel: Kernel, target: Target) -> Stage:

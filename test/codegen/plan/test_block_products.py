@@ -60,7 +60,7 @@ def added(rows: int) -> Tensor:
 
 
 def staged(result: Tensor, target: Target = AMX) -> tuple[Kernel, Stage]:
-    kernel = schedule(build_graph([result._node]), frozenset(), target).steps[-1].kernel
+    kernel = schedule(build_graph([result.node]), frozenset(), target).steps[-1].kernel
     stage, = stages_of(kernel, target).stages
     return kernel, stage
 

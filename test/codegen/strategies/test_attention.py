@@ -34,7 +34,7 @@ def tensor(*shape: int) -> Tensor:
 
 
 def kernel_of(t: Tensor, target: Target) -> Kernel:
-    (step,) = schedule(build_graph([t._node]), frozenset(), target).steps
+    (step,) = schedule(build_graph([t.node]), frozenset(), target).steps
     return step.kernel
 
 
@@ -203,7 +203,7 @@ OPENCL_CPU = Target("pocl", "opencl", "cpu", 32, 16, 2, local_memory=256 << 10, 
 
 
 def strategies(t: Tensor, target: Target) -> list[str]:
-    steps = schedule(build_graph([t._node]), frozenset(), target).steps
+    steps = schedule(build_graph([t.node]), frozenset(), target).steps
     return [stage.plan.strategy for step in steps for stage in stages_of(step.kernel, target).stages]
 
 

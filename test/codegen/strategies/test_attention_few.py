@@ -30,7 +30,7 @@ def tensor(*shape: int) -> Tensor:
 
 
 def staged(t: Tensor, target: Target) -> tuple[Kernel, Staged]:
-    (step,) = schedule(build_graph([t._node]), frozenset(), target).steps
+    (step,) = schedule(build_graph([t.node]), frozenset(), target).steps
     return step.kernel, stages_of(step.kernel, target)
 
 

@@ -50,7 +50,7 @@ def gradients(q: Tensor, k: Tensor, v: Tensor, *args: Any, wanted: str = "qkv", 
 
 
 def scheduled(tensors: Sequence[Tensor], target: Target) -> Schedule:
-    return schedule(build_graph([t._node for t in tensors]), frozenset(), target)
+    return schedule(build_graph([t.node for t in tensors]), frozenset(), target)
 
 
 def strategies(tensors: Sequence[Tensor], target: Target) -> list[str]:

@@ -209,7 +209,7 @@ def on_device(name: str) -> OpenCL:
 
 def scheduled(results: Tensor | tuple[Tensor, ...], target: Target) -> Kernel:
     """The last kernel of what makes these."""
-    nodes = [t._node for t in (results if isinstance(results, tuple) else (results,))]
+    nodes = [t.node for t in (results if isinstance(results, tuple) else (results,))]
     return schedule(build_graph(nodes), frozenset(), target).steps[-1].kernel
 
 

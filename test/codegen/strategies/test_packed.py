@@ -230,7 +230,7 @@ def test_convolutions_of_a_network_share_programs_and_need_no_buffer() -> None:
     for depth, size, out, kernel, stride in layers:
         x, w = (Tensor.empty(*shape, device="CPU") for shape in ((1, depth, size, size), (out, depth, kernel, kernel)))
         y = x.conv2d(w, stride=stride, padding=kernel // 2)
-        staged = stages_of(schedule(build_graph([y._node]), frozenset(), AVX512).steps[-1].kernel, AVX512)
+        staged = stages_of(schedule(build_graph([y.node]), frozenset(), AVX512).steps[-1].kernel, AVX512)
         assert not staged.scratch
         for stage in staged.stages:
             program = render_llvm(stage.function, AVX512)

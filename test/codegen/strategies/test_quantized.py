@@ -81,7 +81,7 @@ def test_panels_do_not_meet_in_few_sets_of_a_cache(kind: str, columns: int, apar
     w = QuantizedTensor.quantize(rng.standard_normal((32, columns)).astype(np.float32), kind, "CPU")
     for part in (w.words, w.scales, w.minimums):
         if part is not None:
-            stored = part._node.inputs[0] if part._node.storage is None else part._node
+            stored = part.node.inputs[0] if part.node.storage is None else part.node
             step = stored.storage.nbytes // 2
             assert step % 2048 and (step > part.shape[1] * PANEL * part.dtype.itemsize) is apart
 

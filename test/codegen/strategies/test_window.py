@@ -80,7 +80,7 @@ def test_what_is_no_window_says_why(result, reason: str) -> None:
 
 def test_phases_become_one_stage() -> None:
     for result, count in ((depthwise("data", 16, 14, stride=2), 4), (fused_gradient(15, 16), 4)):
-        step = schedule(build_graph([result._node]), frozenset(), AVX2).steps[-1]
+        step = schedule(build_graph([result.node]), frozenset(), AVX2).steps[-1]
         stage, = stages_of(step.kernel, AVX2).stages
         assert isinstance(stage.plan, WindowPlan) and stage.plan.phases == len(stage.nests) == count
 
@@ -177,7 +177,7 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
 def test_no_accumulator_lives_on_the_stack(case: tuple[str, int], target: Target, register: str) -> None:
     of, kernel = case
     result = depthwise(of, 28, 32, kernel=kernel, padding=kernel // 2)
-    step = schedule(build_graph([result._node]), frozenset(), target).steps[-1]
+    step = schedule(build_graph([result.node]), frozenset(), target).steps[-1]
     stage = stages_of(step.kernel, target).stages[0]
     assert isinstance(stage.plan, WindowPlan)
     lines = assembly(render_llvm(stage.function, target).source, target.cpu).splitlines()

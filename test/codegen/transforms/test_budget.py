@@ -126,7 +126,7 @@ def test_a_training_step_of_b2_fits() -> None:
         Tensor.realize(*get_parameters(model))
         with Tensor.train():
             model(images).sum().backward()
-    gradients = [p.grad._node for p in get_parameters(model) if p.grad is not None]
+    gradients = [p.grad.node for p in get_parameters(model) if p.grad is not None]
     steps = schedule(build_graph(gradients), frozenset(), target).steps
     functions = dict.fromkeys(s.function for step in steps for s in stages_of(step.kernel, target).stages)
     assert len(functions) > 100
