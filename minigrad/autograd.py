@@ -33,7 +33,7 @@ class Context:
         """Keeps arguments, results or what else was computed for `saved_tensors` in `backward`, with the values that
         they have now. Gradients of gradients go through arguments and results. Raises DTypeError for others than
         Tensors and None."""
-        self.saved_tensors = tuple([t if t is None else Tensor._over(as_tensor("save_for_backward", t).node)
+        self.saved_tensors = tuple([t if t is None else Tensor.over(as_tensor("save_for_backward", t).node)
                                     for t in tensors])
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
@@ -143,7 +143,7 @@ class _Rule:
         ctx = object.__new__(type(self.ctx))
         ctx.__dict__.update(self.ctx.__dict__)
         ctx.needs_input_grad = needed
-        ctx.saved_tensors = tuple([t if t is None else _flowing(Tensor._over(self._seen(of, t.node)))
+        ctx.saved_tensors = tuple([t if t is None else _flowing(Tensor.over(self._seen(of, t.node)))
                                    for t in self.ctx.saved_tensors])
         return ctx
 

@@ -82,7 +82,7 @@ class Categorical(Distribution):
         check_indices("log_prob", value, self.logits.shape[-1], given=given)
         shape = broadcast_shapes("log_prob", value.shape, self.batch_shape)
         logits = self.logits.expand(*shape, self.logits.shape[-1])
-        return logits._gather(-1, value.expand(*shape).unsqueeze(-1)).squeeze(-1)
+        return logits.gather(-1, value.expand(*shape).unsqueeze(-1)).squeeze(-1)
 
     def entropy(self) -> Tensor:
         """-sum p log p, where a class of probability 0 adds nothing."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from minigrad.dtype import DType, bfloat16, float32, int32, promote, to_dtype
 from minigrad.errors import DTypeError
+from minigrad.mixins.base import scalar_dtype
 from minigrad.runtime.registry import canonical
 from minigrad.tensor import Tensor
 
@@ -64,7 +65,7 @@ def result_type(first: Any, second: Any) -> DType:
     tensor, other = (first, second) if isinstance(first, Tensor) else (second, first)
     if not isinstance(tensor, Tensor):
         raise DTypeError(f"[result_type] expected a Tensor, got {tensor!r} and {other!r}")
-    return promote(tensor.dtype, other.dtype) if isinstance(other, Tensor) else tensor._scalar_dtype(other)
+    return promote(tensor.dtype, other.dtype) if isinstance(other, Tensor) else scalar_dtype(tensor.dtype, other)
 
 
 def can_cast(from_: DType | str, to: DType | str) -> bool:

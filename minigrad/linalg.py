@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 from minigrad.dtype import DType, int64
 from minigrad.errors import ShapeError
+from minigrad.mixins import norms
 from minigrad.mixins.base import as_axis, as_tensor, broadcast_shapes
-from minigrad.mixins.decompositions import epsilon
+from minigrad.mixins.decompositions import epsilon, sizes_of_matrices
 from minigrad.mixins.rounding import rounded_once
 from minigrad.tensor import Tensor
 
@@ -96,13 +97,13 @@ class Ex(NamedTuple):
 def vector_norm(x: Tensor, ord: Any = 2, dim: Axis = None, keepdim: bool = False, *,
                 dtype: DType | str | None = None) -> Tensor:
     """(sum |x|**ord)**(1/ord) over axes, of all elements without them; see `Tensor.norm`."""
-    return as_tensor("vector_norm", x)._vector_norm("vector_norm", ord, dim, keepdim, dtype)
+    return norms.vector_norm("vector_norm", as_tensor("vector_norm", x), ord, dim, keepdim, dtype)
 
 
 def matrix_norm(A: Tensor, ord: Any = "fro", dim: Sequence[int] = (-2, -1), keepdim: bool = False, *,
                 dtype: DType | str | None = None) -> Tensor:
     """The norm of the matrices over two axes: 'fro', 'nuc', inf, -inf, 1, -1, 2 or -2."""
-    return as_tensor("matrix_norm", A)._matrix_norm("matrix_norm", ord, dim, keepdim, dtype)
+    return norms.matrix_norm("matrix_norm", as_tensor("matrix_norm", A), ord, dim, keepdim, dtype)
 
 
 def norm(A: Tensor, ord: Any = None, dim: Axis = None, keepdim: bool = False, *,
@@ -115,8 +116,8 @@ def norm(A: Tensor, ord: Any = None, dim: Axis = None, keepdim: bool = False, *,
     if rank not in (1, 2):
         raise ShapeError(f"[norm] expected one axis or two with an order, got {dim} of {list(A.shape)}")
     if rank == 1:
-        return A._vector_norm("norm", ord, dim, keepdim, dtype)
-    return A._matrix_norm("norm", ord, (0, 1) if dim is None else dim, keepdim, dtype)
+        return norms.vector_norm("norm", A, ord, dim, keepdim, dtype)
+    return norms.matrix_norm("norm", A, ord, (0, 1) if dim is None else dim, keepdim, dtype)
 
 
 def cond(A: Tensor, p: Any = None) -> Tensor:
@@ -137,7 +138,7 @@ def cond(A: Tensor, p: Any = None) -> Tensor:
 def matrix_rank(A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: Any = None,
                 rtol: Any = None) -> Tensor:
     """The number of singular values that are more than max(atol, rtol * the largest), int64; see `pinv`."""
-    as_tensor("matrix_rank", A)._sizes_of_matrices("matrix_rank")
+    sizes_of_matrices("matrix_rank", as_tensor("matrix_rank", A))
     if 0 in A.shape:
         return A.new_zeros(*A.shape[:-2], dtype=int64)
     atol, rtol = _tolerances(A, atol if tol is None else tol, rtol if tol is None else 0.0)
@@ -146,7 +147,7 @@ def matrix_rank(A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: An
 
 def _tolerances(A: Tensor, atol: Any, rtol: Any) -> tuple[Any, Any]:
     """(atol, rtol): 0 and, where atol is 0 too, the larger side times the type's rounding."""
-    default = max(A._sizes_of_matrices("pinv")) * epsilon(A._as_float().dtype)
+    default = max(sizes_of_matrices("pinv", A)) * epsilon(A._as_float().dtype)
     if rtol is None and isinstance(atol, Tensor):
         rtol = (atol > 0).where(0.0, default)
     elif rtol is None:
@@ -217,7 +218,7 @@ def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -
 def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True,
              adjoint: bool = False) -> Tensor:
     """X of A @ X = B for the factors of A, of A.T with `adjoint`, and X of X @ A = B without `left`."""
-    return as_tensor("lu_solve", B)._lu_solve(LU, pivots, left, adjoint)
+    return as_tensor("lu_solve", B).lu_solve(LU, pivots, left=left, adjoint=adjoint)
 
 
 def householder_product(A: Tensor, tau: Tensor) -> Tensor:
@@ -244,7 +245,7 @@ def inv_ex(A: Tensor, *, check_errors: bool = False) -> Ex:
 
 
 def _singular(A: Tensor) -> Tensor:
-    return _first(A.detach()._pivots("inv_ex").eq(0))
+    return A.detach().lu(get_infos=True)[2]
 
 
 def pinv(A: Tensor, rcond: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None,
@@ -274,7 +275,7 @@ def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True,
 def lstsq(A: Tensor, B: Tensor, rcond: Any = None, *, driver: str | None = None) -> Lstsq:
     """X for which |A @ X - B| is least; see `Tensor.lstsq`. As in PyTorch the rank, that of `matrix_rank`, comes with
     every driver but 'gels', residuals with all but 'gelsy', which None is, singular values with 'gelsd' and 'gelss'."""
-    rows, columns = as_tensor("lstsq", A)._sizes_of_matrices("lstsq")
+    rows, columns = sizes_of_matrices("lstsq", as_tensor("lstsq", A))
     if driver not in (None, "gels", "gelsy", "gelsd", "gelss"):
         raise ShapeError(f"[lstsq] expected driver 'gels', 'gelsy', 'gelsd' or 'gelss', got {driver!r}")
     vectors = B.ndim == 1 or (B.ndim == A.ndim - 1 and B.shape == A.shape[:-1])

@@ -64,7 +64,7 @@ class Tensor(AllMixins):
         self._set_requires_grad(requires_grad, fresh=node.op is BUFFER and not isinstance(data, Tensor))
 
     @classmethod
-    def _over(cls, node: Node) -> Self:
+    def over(cls, node: Node) -> Self:
         """A handle on this very Node, mostly a realized leaf that no other handle stands for."""
         self = object.__new__(cls)
         self.node = node
@@ -93,7 +93,7 @@ class Tensor(AllMixins):
         if kind.np != array.dtype:
             raise DTypeError(f"[from_blob] expected an array of {kind.np} for {kind}, got {array.dtype}")
         name = cls._device(device)
-        return cls._over(buffer_node(wrap(array, name), array.shape, kind, name))
+        return cls.over(buffer_node(wrap(array, name), array.shape, kind, name))
 
     # Values
 
@@ -274,7 +274,7 @@ class Tensor(AllMixins):
             return self._wrap(node)
         if node.storage is not None and not self._is_leaf():
             changed()
-            return self._over(leaf_of_same(node, node.storage))
+            return self.over(leaf_of_same(node, node.storage))
         return self._wrap(apply(DETACH, node, id=0))
 
     def _gradient_nodes(self) -> list[Node]:

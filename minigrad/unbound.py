@@ -9,9 +9,10 @@ from typing import Any
 
 from minigrad.dtype import BY_NAME
 from minigrad.errors import DTypeError, ShapeError
+from minigrad.mixins.base import scalar_dtype
 from minigrad.tensor import Tensor
 
-_OTHERS = {"cuda", *BY_NAME}  # names of the package for a module and for types
+_OTHERS = {"cuda", *BY_NAME, "over"}  # a module, types, and what takes Nodes
 
 
 def _function(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,7 +35,7 @@ def _function(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
 def _as_operand(name: str, number: Any, others: tuple[Any, ...]) -> Tensor:
     """A number as a tensor of the type that it has beside a tensor: pow(2, x)."""
     if others and isinstance(others[0], Tensor) and isinstance(number, (bool, int, float)):
-        return Tensor.full((), number, dtype=others[0]._scalar_dtype(number), device=others[0].device)
+        return Tensor.full((), number, dtype=scalar_dtype(others[0].dtype, number), device=others[0].device)
     raise DTypeError(f"[{name}] expected a Tensor first, got {type(number).__name__}")
 
 

@@ -241,7 +241,7 @@ class Captures:
 def _without_history(t: Tensor) -> Tensor:
     node = t.node
     changed()  # another handle over the same buffer
-    return Tensor._over(leaf_of_same(node, node.storage))
+    return Tensor.over(leaf_of_same(node, node.storage))
 
 
 class Jit:

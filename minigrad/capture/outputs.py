@@ -42,10 +42,10 @@ class Output:
             return found
         value = registers[self.register]
         if type(value) is Node:
-            return Tensor._over(value)
+            return Tensor.over(value)
         dtype = present(self.dtype, "[replay] expected a type of a result")
         shape = with_dims(self.shape, dims) if dims else self.shape
-        return Tensor._over(buffer_node(value, shape, dtype, self.device))
+        return Tensor.over(buffer_node(value, shape, dtype, self.device))
 
 
 @dataclass(slots=True)

@@ -220,7 +220,7 @@ class Capture:
         buffer = registers[rebind.register]
         shape = with_dims(rebind.shape, dims) if dims else rebind.shape
         if rebind.fresh and not reusable_gradient(owners[owner]):
-            owners[owner].grad = Tensor._over(buffer_node(buffer, shape, dtype, rebind.device))
+            owners[owner].grad = Tensor.over(buffer_node(buffer, shape, dtype, rebind.device))
         else:
             put(at(owners, (owner, grad)), buffer, shape, dtype, rebind.device)
 

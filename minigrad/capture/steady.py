@@ -117,7 +117,7 @@ class Steady:
             addresses.append(node.storage.address)
         self.prepared.run_patched(self.all_slots, addresses, step.numbers, step.dims, step.highest, expected.threads)
         self.uses += 1
-        results = map(Tensor._over, made)
+        results = map(Tensor.over, made)
         return next(results) if self.kind is None else self.kind(results)
 
     def _find(self, tensors: Sequence[Any], addresses: list[int]) -> list[Buffer] | None:

@@ -16,6 +16,7 @@ from minigrad.mixins.base import (
     as_count,
     as_index,
     as_number,
+    as_position,
     as_shape,
     as_tensor,
     broadcast_shapes,
@@ -245,7 +246,7 @@ class AliasMixin(Base):
         a = as_axis("select_scatter", dim, self.ndim)
         if not is_index(index):
             raise ShapeError(f"[select_scatter] expected an integer index, got {index!r}")
-        place: Any = self._position("select_scatter", as_index(index), a)
+        place: Any = as_position("select_scatter", as_index(index), self.shape, a)
         return self.slice_scatter(src.unsqueeze(a), a, place, place + 1)
 
     def slice_scatter(self, src: Self, dim: int = 0, start: int | None = None, end: int | None = None,

@@ -82,6 +82,18 @@ def as_axis(name: str, axis: int, rank: int) -> int:
     return place % rank
 
 
+def as_position(name: str, item: Index, shape: Shape, axis: int) -> Index:
+    """An index along an axis of `shape`, counted from 0. Raises OutOfRangeError."""
+    n = shape[axis]
+    if type(n) is type(item) is int and 0 <= item < n:
+        return item
+    place = n + item if isinstance(item, int) and item < 0 else item
+    if bounds(place)[1] < 0 or bounds(place - n)[0] >= 0:
+        raise OutOfRangeError(f"[{name}] expected an index in {-n}..{n - 1} along axis {axis} of {list(shape)}, "
+                              f"got {item}")
+    return place
+
+
 def as_shape(args: tuple[Any, ...]) -> Shape:
     """A shape from `f(2, 3)` or `f((2, 3))`."""
     if len(args) == 1 and isinstance(args[0], (tuple, list)):
@@ -138,6 +150,17 @@ def as_number(name: str, what: str, value: Any) -> Any:
     if isinstance(value, (bool, int, float)):
         return value
     raise DTypeError(f"[{name}] expected {what} as a number, got {value!r}")
+
+
+def scalar_dtype(dtype: DType, value: Scalar | Index) -> DType:
+    """The type of an operation between a tensor of `dtype` and a Python number: the tensor's where it can be."""
+    if isinstance(value, bool) or dtype.is_float:
+        return dtype
+    if isinstance(value, float):
+        return float32
+    if dtype is not bool_:
+        return dtype
+    return int64 if type(value) is int and not -1 << 31 <= value < 1 << 31 else int32
 
 
 class Base(Operations, metaclass=WithModes):
@@ -220,17 +243,6 @@ class Base(Operations, metaclass=WithModes):
     def numel(self) -> Index:
         return B.numel(self.node.shape)
 
-    def _scalar_dtype(self, value: Scalar | Index) -> DType:
-        """The type of an operation between this tensor and a Python number, which keeps the tensor's where it can."""
-        dtype = self.dtype
-        if isinstance(value, bool) or dtype.is_float:
-            return dtype
-        if isinstance(value, float):
-            return float32
-        if dtype is not bool_:
-            return dtype
-        return int64 if type(value) is int and not -1 << 31 <= value < 1 << 31 else int32
-
     def _operand(self, other: Any) -> Any:
         """`other` as a handle on this tensor's device; Python numbers and symbolic ints stay as they are."""
         if isinstance(other, (Base, bool, int, float, Expr)):
@@ -259,7 +271,7 @@ class Base(Operations, metaclass=WithModes):
 
     def _with_number(self, name: str, number: Scalar | Index) -> tuple[Node, Node]:
         """`_pair` of this tensor and a Python number."""
-        x, dtype = self.node, self._scalar_dtype(number)
+        x, dtype = self.node, scalar_dtype(self.dtype, number)
         if type(number) is int and not -1 << 63 <= number < 1 << 64 and dtype.is_int:
             raise DTypeError(f"[{name}] expected an integer of at most 64 bits, got {number}")
         return B.cast(x, dtype), B.full(number, x.shape, dtype, x.device)

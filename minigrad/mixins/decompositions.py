@@ -57,7 +57,7 @@ class DecompositionMixin(Base):
         """(Q, R) of matrices [..., M, N] = Q @ R: K = min(M, N) orthonormal columns [..., M, K], and [..., K, N] that
         is 0 below the diagonal; without `some` M columns, and [..., M, N]. Gradients are there where the first K
         columns of x do not depend on each other, and not for more columns than those. Signs are LAPACK's."""
-        rows, columns = self._sizes_of_matrices("qr")
+        rows, columns = sizes_of_matrices("qr", self)
         if rows < columns and 0 not in self.shape:  # those of the first columns, and the others as seen from them
             last = self.ndim - 1
             q, r = self._cut(last, 0, rows).qr()
@@ -116,7 +116,7 @@ class DecompositionMixin(Base):
         With `some`, columns that belong to singular values of 0 are not orthonormal. The gradient of vectors is there
         where their singular values differ from all others and from 0.
         """
-        rows, columns = self._sizes_of_matrices("svd")
+        rows, columns = sizes_of_matrices("svd", self)
         given = self._as_float().dtype
         u, s, v = self._in_double()._singular(rows, columns)
         if not some and compute_uv:
@@ -132,7 +132,7 @@ class DecompositionMixin(Base):
     def _whole_basis(self, counts: Self) -> Self:
         """These columns [..., N, K], of which those that count are orthonormal and come first, and behind them others
         up to N, in the place of those that do not count too: what reflections that give these make of others."""
-        n, k = self._sizes_of_matrices("svd")
+        n, k = sizes_of_matrices("svd", self)
         if n == 0 or k == 0 or 0 in self.shape[:-2]:
             return self.eye(n, dtype=self.dtype, device=self.device).expand(*self.shape[:-2], n, n)
         seen = counts.unsqueeze(-2).where(self, 0).detach().pad((0, n - k))
@@ -162,7 +162,7 @@ class DecompositionMixin(Base):
     def _pseudo_inverse(self, atol: Any, rtol: Any, hermitian: bool) -> Self:
         """`pinverse`, where singular values of at most max(atol, rtol * the largest) count as 0. The gradient is that
         of matrices of the same rank."""
-        self._sizes_of_matrices("pinverse")
+        sizes_of_matrices("pinverse", self)
         given = self._as_float()
         if 0 in self.shape:
             return given.transpose(-1, -2)
@@ -173,7 +173,7 @@ class DecompositionMixin(Base):
 
     def _with_pseudo_inverse(self, found: Self) -> Self:
         """`found`, which was computed apart as the pseudo-inverse of these matrices, with its gradient."""
-        rows, columns = self._sizes_of_matrices("pinverse")
+        rows, columns = sizes_of_matrices("pinverse", self)
         batch = B.numel(self.shape[:-2])
         source = self.reshape(batch, rows, columns)
         node = pseudo_inverse(source.node, found.reshape(batch, columns, rows).node)
@@ -181,7 +181,7 @@ class DecompositionMixin(Base):
 
     def _large_singular_values(self, atol: Any, rtol: Any, hermitian: bool) -> tuple[Self, Self, Self, Self]:
         """(which of S are more than max(atol, rtol * the largest), S, U, V); eigenvalues of `hermitian` matrices."""
-        u, s, v = self._singular(*self._sizes_of_matrices("pinverse")) if not hermitian else (self, self, self)
+        u, s, v = self._singular(*sizes_of_matrices("pinverse", self)) if not hermitian else (self, self, self)
         if hermitian:
             s, u = self.eigh()
             v = u
@@ -220,7 +220,7 @@ class DecompositionMixin(Base):
         if self.ndim < 2 or self.shape[-2:-1] != (other.shape[-2:-1] if other.ndim > 1 else other.shape):
             raise ShapeError(f"[lstsq] expected [..., M, N] and [..., M, K] or [M], got {list(self.shape)} and "
                              f"{list(other.shape)}")
-        rows, columns = self._sizes_of_matrices("lstsq")
+        rows, columns = sizes_of_matrices("lstsq", self)
         wide = self._in_double()
         x = wide.detach()
         q, r = (x if rows >= columns else x.transpose(-1, -2)).qr()
@@ -270,12 +270,6 @@ class DecompositionMixin(Base):
             s *= 2
         return blocks.reshape(*batch, size, size)._cut(self.ndim - 1, 0, n)._cut(self.ndim - 2, 0, n)
 
-    def _sizes_of_matrices(self, name: str) -> tuple[int, int]:
-        """(M, N) of [..., M, N]. Raises ShapeError."""
-        if self.ndim < 2:
-            raise ShapeError(f"[{name}] expected matrices, got {list(self.shape)}")
-        return self._known_length(name, self.ndim - 2), self._known_length(name, self.ndim - 1)
-
     def _of_matrices(self, name: str, build: Callable[[Node], Node], square: bool = True, matrix: bool = True) -> Self:
         """A function of matrices [batch, m, n] that gives as many matrices, or rows without `matrix`."""
         if self.ndim < 2 or (square and self.shape[-1] != self.shape[-2]):
@@ -290,6 +284,13 @@ class DecompositionMixin(Base):
             return self.zeros(*shape[:None if matrix else -1], dtype=x.dtype, device=x.device)
         found = self._wrap(build(wide.node), wide).cast(x.dtype)
         return found.reshape(*x.shape[:-2], *found.shape[1:])
+
+
+def sizes_of_matrices(name: str, x: Base) -> tuple[int, int]:
+    """(M, N) of x [..., M, N]. Raises ShapeError."""
+    if x.ndim < 2:
+        raise ShapeError(f"[{name}] expected matrices, got {list(x.shape)}")
+    return x._known_length(name, x.ndim - 2), x._known_length(name, x.ndim - 1)
 
 
 def epsilon(dtype: DType) -> float:

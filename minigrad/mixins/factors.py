@@ -6,6 +6,7 @@ from typing import Any, Self
 from minigrad.dtype import int32
 from minigrad.errors import ShapeError
 from minigrad.mixins.base import Base, as_tensor
+from minigrad.mixins.decompositions import sizes_of_matrices
 from minigrad.ops import build as B
 from minigrad.ops.factors import eliminated, lu
 
@@ -31,7 +32,7 @@ class FactorMixin(Base):
         """(LU, pivots, the row of x that each row of L @ U is, int32 [..., M])."""
         if not pivot:
             raise ShapeError("[lu] expected pivot=True: not all matrices have factors without exchanges of rows")
-        rows, columns = self._sizes_of_matrices("lu")
+        rows, columns = sizes_of_matrices("lu", self)
         x, count, batch = self._as_float(), min(rows, columns), self.shape[:-2]
         if 0 in self.shape:
             order = type(self).arange(rows, device=self.device).expand(*batch, rows)
@@ -58,7 +59,7 @@ class FactorMixin(Base):
     def lu_unpack(self, pivots: Self, unpack_data: bool = True, unpack_pivots: bool = True) -> tuple[Self, Self, Self]:
         """(P [..., M, M], L [..., M, K], U [..., K, N]) of `lu`'s result, whose product is what was decomposed. What is
         not to be unpacked is empty."""
-        rows, columns = self._sizes_of_matrices("lu_unpack")
+        rows, columns = sizes_of_matrices("lu_unpack", self)
         count, empty = min(rows, columns), self.zeros(0, dtype=self.dtype, device=self.device)
         p, low, up = empty, empty, empty
         if unpack_pivots:
@@ -68,18 +69,17 @@ class FactorMixin(Base):
             up = self[..., :count, :].triu()
         return p, low, up
 
-    def lu_solve(self, LU_data: Self, LU_pivots: Self) -> Self:
-        """X of A @ X = x, for x [..., N, K] and the result of `A.lu()`."""
-        return self._lu_solve(LU_data, LU_pivots, True, False)
-
-    def _lu_solve(self, factors: Self, pivots: Self, left: bool, adjoint: bool) -> Self:
-        rows, columns = as_tensor("lu_solve", factors)._sizes_of_matrices("lu_solve")
+    def lu_solve(self, LU_data: Self, LU_pivots: Self, *, left: bool = True, adjoint: bool = False) -> Self:
+        """X of A @ X = x, for x [..., N, K] and the result of `A.lu()`; of A.T with `adjoint`, and X of X @ A = x,
+        [..., K, N], without `left`."""
+        factors = as_tensor("lu_solve", LU_data)
+        rows, columns = sizes_of_matrices("lu_solve", factors)
         if rows != columns or self.ndim < 2 or self.shape[-2 if left else -1] != rows:
             raise ShapeError(f"[lu_solve] expected factors [..., N, N] and {'[..., N, K]' if left else '[..., K, N]'}, "
                              f"got {list(factors.shape)} and {list(self.shape)}")
         if not left:  # (X A)^T = A^T X^T
-            return self.transpose(-1, -2)._lu_solve(factors, pivots, True, not adjoint).transpose(-1, -2)
-        p = factors.lu_unpack(pivots, False)[0]
+            return self.transpose(-1, -2).lu_solve(factors, LU_pivots, adjoint=not adjoint).transpose(-1, -2)
+        p = factors.lu_unpack(LU_pivots, False)[0]
         if adjoint:
             inner = factors.transpose(-1, -2).solve_triangular(self, upper=False)
             return p.dot(factors.transpose(-1, -2).solve_triangular(inner, upper=True, unitriangular=True))
@@ -98,7 +98,7 @@ class FactorMixin(Base):
     def geqrf(self) -> tuple[Self, Self]:
         """(R above and on the diagonal, below it vectors v of reflections 1 - tau v v.T with ones on the diagonal, tau
         [..., K]) of matrices [..., M, N], LAPACK's form of `qr`."""
-        rows, columns = self._sizes_of_matrices("geqrf")
+        rows, columns = sizes_of_matrices("geqrf", self)
         x, count = self._as_float(), min(rows, columns)
         given, x = x.dtype, x.cast(x.dtype.compute)
         down, across = (type(self).arange(n, device=self.device) for n in (rows, columns))
@@ -121,7 +121,7 @@ class FactorMixin(Base):
 
     def orgqr(self, tau: Self) -> Self:
         """The first N columns of the product of the reflections of `geqrf`: Q [..., M, N]."""
-        rows, columns = self._sizes_of_matrices("orgqr")
+        rows, columns = sizes_of_matrices("orgqr", self)
         count: Any = as_tensor("orgqr", tau).shape[-1]
         if rows < columns or tau.shape[:-1] != self.shape[:-2] or count > columns:
             raise ShapeError(f"[orgqr] expected [..., M, N] with M >= N and tau [..., K] with K <= N, got "
@@ -134,14 +134,14 @@ class FactorMixin(Base):
         without `left`."""
         if not left:
             return self.ormqr(tau, other.transpose(-1, -2), True, not transpose).transpose(-1, -2)
-        rows, _ = self._sizes_of_matrices("ormqr")
+        rows, _ = sizes_of_matrices("ormqr", self)
         if other.ndim < 2 or other.shape[-2] != rows:
             raise ShapeError(f"[ormqr] expected {rows} rows of what is multiplied, got {list(other.shape)}")
         return self._reflect(tau, other, transpose)
 
     def _reflect(self, tau: Self, x: Self, forward: bool) -> Self:
         """The reflections of this tensor applied to x, the last one first unless `forward`."""
-        rows, _ = self._sizes_of_matrices("orgqr")
+        rows, _ = sizes_of_matrices("orgqr", self)
         down = type(self).arange(rows, device=self.device)
         count = tau._known_length("orgqr", tau.ndim - 1)
         for k in range(count) if forward else reversed(range(count)):

@@ -15,8 +15,8 @@ import numpy as np
 
 from minigrad.dtype import bool_, int32
 from minigrad.errors import DTypeError, OutOfRangeError, ShapeError
-from minigrad.expr import Expr, Index, bounds, dim, emin
-from minigrad.mixins.base import Base, as_tensor, broadcast_shapes
+from minigrad.expr import Expr, Index, dim, emin
+from minigrad.mixins.base import Base, as_position, as_tensor, broadcast_shapes
 from minigrad.mixins.gathering import is_mask
 from minigrad.ops import build as B
 
@@ -44,7 +44,7 @@ class IndexingMixin(Base):
     def _row(self, index: int) -> Self:
         """`[index]` for an int: loops over the steps of a sequence call it for each of them."""
         node = self.node
-        at, (_, *rest) = self._position("getitem", index, 0), node.shape
+        at, (_, *rest) = as_position("getitem", index, self.shape, 0), node.shape
         part = B.slice_(node, (at, *[0] * len(rest)), (at + 1, *rest))
         return self._wrap(B.reshape(part, tuple(rest)), self)
 
@@ -117,7 +117,7 @@ class IndexingMixin(Base):
                 tensors[axis] = self._indices(name, item, self.shape[axis], negative=True)
                 parts.append((0, self.shape[axis], 1))
             else:
-                start = self._position(name, item, axis)
+                start = as_position(name, item, self.shape, axis)
                 parts.append((start, start + 1, 1))
                 drops.append(axis)
                 if advanced:
@@ -130,16 +130,6 @@ class IndexingMixin(Base):
         if mask.shape != covered:
             raise OutOfRangeError(f"[{name}] expected a mask {list(covered)} from axis {axis} of {list(self.shape)}, "
                                   f"got {list(mask.shape)}")
-
-    def _position(self, name: str, item: Index, axis: int) -> Index:
-        n = self.shape[axis]
-        if type(n) is type(item) is int and 0 <= item < n:
-            return item
-        place = n + item if isinstance(item, int) and item < 0 else item
-        if bounds(place)[1] < 0 or bounds(place - n)[0] >= 0:
-            raise OutOfRangeError(f"[{name}] expected an index in {-n}..{n - 1} along axis {axis} of "
-                                  f"{list(self.shape)}, got {item}")
-        return place
 
     def _slice_part(self, name: str, item: slice, axis: int) -> Part:
         n = self.shape[axis]

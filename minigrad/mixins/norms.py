@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from minigrad.dtype import DType, to_dtype
 from minigrad.errors import ShapeError
@@ -25,36 +25,10 @@ class NormMixin(Base):
         dim = axis if dim is None else dim
         if p == "nuc":
             axes: Any = tuple(range(self.ndim)) if dim is None else dim
-            return self._matrix_norm("norm", "nuc", axes, keepdim, dtype)
+            return matrix_norm("norm", self, "nuc", axes, keepdim, dtype)
         if isinstance(p, str) and p != "fro":
             raise ShapeError(f"[norm] expected p as a number, 'fro' or 'nuc', got {p!r}")
-        return self._vector_norm("norm", 2 if p is None or p == "fro" else p, dim, keepdim, dtype)
-
-    def _vector_norm(self, name: str, p: Any, axis: Axis, keepdim: bool, dtype: DType | str | None = None) -> Self:
-        return (self._as_float() if dtype is None else self.cast(to_dtype(dtype)))._norm(name, p, axis, keepdim)
-
-    def _matrix_norm(self, name: str, p: Any, dim: Any, keepdim: bool, dtype: DType | str | None = None) -> Self:
-        """Of the matrices over two axes: 'fro', 'nuc' the sum of singular values, 2 and -2 the largest and smallest of
-        them, 1 and -1 of the sums of columns' absolute values, inf and -inf of rows'."""
-        if p not in _OF_MATRICES:
-            raise ShapeError(f"[{name}] expected order 'fro', 'nuc', inf, -inf, 1, -1, 2 or -2 of a matrix norm, got "
-                             f"{p!r}")
-        if not isinstance(dim, (tuple, list)) or len(dim) != 2 or len(as_axes(name, dim, self.ndim)) != 2:
-            raise ShapeError(f"[{name}] expected two axes of {list(self.shape)}, got {dim!r}")
-        if p == "fro":
-            return self._vector_norm(name, 2, dim, keepdim, dtype)
-        given = self._as_float() if dtype is None else self.cast(to_dtype(dtype))
-        rows, columns = (as_axis(name, d, self.ndim) for d in dim)
-        x = given.cast(given.dtype.compute).movedim((rows, columns), (-2, -1))
-        if p == "nuc" or abs(p) == 2:
-            sizes: Any = x.svd()[1]
-        else:
-            sizes = x.abs().sum(-2 if abs(p) == 1 else -1)
-        empty = 0 in self.shape and p != "nuc" and p > 0  # as in PyTorch; the smallest of nothing is refused
-        result = sizes.sum(-1) if p == "nuc" or empty else sizes.max(-1) if p > 0 else sizes.min(-1)
-        if keepdim:
-            result = result.reshape(*[1 if a in (rows, columns) else d for a, d in enumerate(self.shape)])
-        return result.cast(given.dtype)
+        return vector_norm("norm", self, 2 if p is None or p == "fro" else p, dim, keepdim, dtype)
 
     @rounded_once
     def _norm(self, name: str, p: Any, axis: Axis, keepdim: bool) -> Self:
@@ -99,13 +73,13 @@ class NormMixin(Base):
     @rounded_once
     def pairwise_distance(self, other: Self, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Self:
         """The p-norm of x - other + eps along the last axis; shapes broadcast."""
-        return (self - as_tensor("pairwise_distance", self._operand(other)) + eps)._vector_norm(
-            "pairwise_distance", p, -1, keepdim)
+        difference = self - as_tensor("pairwise_distance", self._operand(other)) + eps
+        return vector_norm("pairwise_distance", difference, p, -1, keepdim)
 
     @rounded_once
     def dist(self, other: Self, p: float = 2.0) -> Self:
         """The p-norm of x - other over all elements."""
-        return (self - as_tensor("dist", self._operand(other)))._vector_norm("dist", p, None, False)
+        return vector_norm("dist", self - as_tensor("dist", self._operand(other)), p, None)
 
     @rounded_once
     def cdist(self, other: Self, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary") -> Self:
@@ -117,7 +91,7 @@ class NormMixin(Base):
                              f"{list(self.shape)} and {list(other.shape)}")
         if as_number("cdist", "p", p) < 0:
             raise ShapeError(f"[cdist] expected p of 0 or more, got {p}")
-        return (self.unsqueeze(-2) - other.unsqueeze(-3))._vector_norm("cdist", p, -1, False)
+        return vector_norm("cdist", self.unsqueeze(-2) - other.unsqueeze(-3), p, -1)
 
     @rounded_once
     def pdist(self, p: float = 2.0) -> Self:
@@ -126,7 +100,7 @@ class NormMixin(Base):
             raise ShapeError(f"[pdist] expected rows [N, D], got {list(self.shape)}")
         rows = self._known_length("pdist", 0)
         pairs = self.triu_indices(rows, rows, 1, device=self.device)
-        return (self.index_select(0, pairs[0]) - self.index_select(0, pairs[1]))._vector_norm("pdist", p, -1, False)
+        return vector_norm("pdist", self.index_select(0, pairs[0]) - self.index_select(0, pairs[1]), p, -1)
 
     @rounded_once
     def renorm(self, p: float, dim: int, maxnorm: float) -> Self:
@@ -138,3 +112,35 @@ class NormMixin(Base):
             raise ShapeError(f"[renorm] expected p above 0 and maxnorm of 0 or more, got {p} and {maxnorm}")
         size = x._norm("renorm", p, rest, True) if rest else x.abs()
         return (size > most).where(x * (most / (size + 1e-7)), x)
+
+
+T = TypeVar("T", bound=NormMixin)
+
+
+def vector_norm(name: str, x: T, p: Any, axis: Axis, keepdim: bool = False, dtype: DType | str | None = None) -> T:
+    """The p-norm of a tensor over axes, all for None; `name` is what errors call it."""
+    return (x._as_float() if dtype is None else x.cast(to_dtype(dtype)))._norm(name, p, axis, keepdim)
+
+
+def matrix_norm(name: str, x: T, p: Any, dim: Any, keepdim: bool = False, dtype: DType | str | None = None) -> T:
+    """The norm of the matrices over two axes: 'fro', 'nuc' (the sum of singular values), 2 and -2 (the largest and the
+    smallest), 1 and -1 (of the sums of columns' absolute values), inf and -inf (of rows'). Raises ShapeError."""
+    if p not in _OF_MATRICES:
+        raise ShapeError(f"[{name}] expected order 'fro', 'nuc', inf, -inf, 1, -1, 2 or -2 of a matrix norm, got "
+                         f"{p!r}")
+    if not isinstance(dim, (tuple, list)) or len(dim) != 2 or len(as_axes(name, dim, x.ndim)) != 2:
+        raise ShapeError(f"[{name}] expected two axes of {list(x.shape)}, got {dim!r}")
+    if p == "fro":
+        return vector_norm(name, x, 2, dim, keepdim, dtype)
+    given = x._as_float() if dtype is None else x.cast(to_dtype(dtype))
+    rows, columns = (as_axis(name, d, x.ndim) for d in dim)
+    wide = given.cast(given.dtype.compute).movedim((rows, columns), (-2, -1))
+    if p == "nuc" or abs(p) == 2:
+        sizes: Any = wide.svd()[1]
+    else:
+        sizes = wide.abs().sum(-2 if abs(p) == 1 else -1)
+    empty = 0 in x.shape and p != "nuc" and p > 0  # as in PyTorch; the smallest of nothing is refused
+    result = sizes.sum(-1) if p == "nuc" or empty else sizes.max(-1) if p > 0 else sizes.min(-1)
+    if keepdim:
+        result = result.reshape(*[1 if a in (rows, columns) else d for a, d in enumerate(x.shape)])
+    return result.cast(given.dtype)

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from minigrad.dtype import bool_, float32, promote
 from minigrad.errors import DTypeError
-from minigrad.mixins.base import Base, as_number
+from minigrad.mixins.base import Base, as_number, scalar_dtype
 from minigrad.mixins.rounding import rounded_once
 from minigrad.ops import build as B
 from minigrad.ops import functions, inverse
@@ -122,7 +122,7 @@ class SpecialMixin(Base):
 
     def _without_nan(self, other: Any, first: Callable[[Any, Any], Any]) -> Any:
         y: Any = self._operand(other)
-        y = y if isinstance(y, Base) else self._wrap(B.full(y, (), self._scalar_dtype(y), self.device))
+        y = y if isinstance(y, Base) else self._wrap(B.full(y, (), scalar_dtype(self.dtype, y), self.device))
         return y.isnan().bitwise_or(first(self, y)).where(self, y)
 
     @rounded_once

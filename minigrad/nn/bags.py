@@ -5,7 +5,7 @@ from typing import Any
 
 from minigrad.dtype import int32
 from minigrad.errors import ShapeError
-from minigrad.mixins.base import as_tensor
+from minigrad.mixins.base import as_position, as_tensor
 from minigrad.mixins.ranges import check_indices
 from minigrad.mixins.rounding import rounded_once
 from minigrad.nn.linear import Embedding
@@ -38,7 +38,7 @@ def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, 
     renormed("embedding_bag", table, index, max_norm, norm_type)
     rows = table._rows(table._indices("embedding_bag", index, table.shape[0]))
     rows = by_frequency(rows, index, table.shape[0]) if scale_grad_by_freq else rows
-    row = padding_idx if padding_idx is None else table._position("embedding_bag", padding_idx, 0)
+    row = padding_idx if padding_idx is None else as_position("embedding_bag", padding_idx, table.shape, 0)
     counts = index.full_like(1).int() if row is None else index.ne(row).int()
     return _bags(rows, per_sample_weights, counts, offsets, mode, include_last_offset)
 
@@ -72,13 +72,13 @@ def _reduced_segments(rows: Tensor, counts: Tensor, offsets: Tensor, mode: str, 
     check_indices("embedding_bag", offsets, n + 1)
     place = (offsets[:bags].searchsorted(Tensor.arange(n, device=rows.device), right=True) - 1).maximum(0)
     wide, kept = place.unsqueeze(-1).expand(n, width), counts.eq(1).unsqueeze(-1)
-    number = Tensor.zeros(bags, dtype=int32, device=rows.device)._scatter(0, place, counts, "add").unsqueeze(-1)
+    number = Tensor.zeros(bags, dtype=int32, device=rows.device).scatter_add(0, place, counts).unsqueeze(-1)
     start = Tensor.zeros(bags, width, dtype=rows.dtype, device=rows.device)
     if mode == "max":
         rows = kept.where(rows, rows.dtype.min)
-        found = start._scatter_reduce("embedding_bag", 0, wide, rows, "amax", include_self=False)
+        found = start.scatter_reduce(0, wide, rows, "amax", include_self=False)
         return number.eq(0).where(0, found)
-    total = start._scatter(0, wide, kept.where(rows, 0), "add")
+    total = start.scatter_add(0, wide, kept.where(rows, 0))
     return total if mode == "sum" else total / number.maximum(1)
 
 

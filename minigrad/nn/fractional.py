@@ -48,7 +48,7 @@ def _taken(x: Tensor, places: list[Tensor]) -> Tensor:
     for a, index in enumerate(places, 2):
         shape = [*x.shape[:2], *[1] * (x.ndim - 2)]
         shape[a] = index.shape[-1]
-        x = x._gather(a, index.reshape(*shape).expand(*x.shape[:a], index.shape[-1], *x.shape[a + 1:]))
+        x = x.gather(a, index.reshape(*shape).expand(*x.shape[:a], index.shape[-1], *x.shape[a + 1:]))
     return x
 
 

@@ -12,7 +12,7 @@ from minigrad.errors import DTypeError, MinigradError
 from minigrad.mixins.hooks import HookHandle
 from minigrad.mixins.modes import of_modules
 from minigrad.nn.arguments import check_arguments
-from minigrad.nn.parts import Parts
+from minigrad.nn.parts import Parts, note_buffer
 from minigrad.nn.text import structure, text_of_layer, text_of_part
 from minigrad.state.tree import children_of
 from minigrad.tensor import Tensor
@@ -190,12 +190,6 @@ def _has_layers(part: Any) -> bool:
         return isinstance(part, Parts) or any(_has_layers(p) for p in (
             part.values() if isinstance(part, dict) else part))
     return not isinstance(part, (Tensor, FunctionType)) and callable(part)
-
-
-def note_buffer(module: Parts, name: str, persistent: bool) -> None:
-    """Makes an attribute one of a buffer."""
-    module._buffer_names = (*[n for n in module._buffer_names if n != name], name)
-    module._transient = (*[n for n in module._transient if n != name], *([] if persistent else [name]))
 
 
 _buffers: dict[int, tuple[ref[Tensor], bool]] = {}

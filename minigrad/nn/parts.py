@@ -145,6 +145,18 @@ class Parts:
         Tensor(0).cuda()
 
 
+def note_buffer(module: Parts, name: str, persistent: bool = True) -> None:
+    """Makes an attribute one of a buffer, and part of the state where it is `persistent`."""
+    module._buffer_names = (*[n for n in module._buffer_names if n != name], name)
+    module._transient = (*[n for n in module._transient if n != name], *([] if persistent else [name]))
+
+
+def forget_buffer(module: Parts, name: str) -> None:
+    """Undoes `note_buffer`."""
+    module._buffer_names = tuple([n for n in module._buffer_names if n != name])
+    module._transient = tuple([n for n in module._transient if n != name])
+
+
 def _under(prefix: str, recurse: bool, named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
     """With `prefix` and a dot before the names, those with a dot only with `recurse`."""
     start = f"{prefix.rstrip('.')}." if prefix else ""

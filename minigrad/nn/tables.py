@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from minigrad.dtype import bool_
-from minigrad.mixins.base import as_tensor
+from minigrad.mixins.base import as_position, as_tensor
 from minigrad.ops.functions import passed
 from minigrad.tensor import Tensor
 
@@ -18,7 +18,7 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, max
     found = by_frequency(found, index, table.shape[0]) if scale_grad_by_freq else found
     if padding_idx is None:
         return found
-    row = table._position("embedding", padding_idx, 0)
+    row = as_position("embedding", padding_idx, table.shape, 0)
     return index.eq(row).unsqueeze(-1).where(found.detach(), found)
 
 
@@ -30,14 +30,13 @@ def renormed(name: str, table: Tensor, index: Tensor, max_norm: float | None, no
     rows = as_tensor(name, table).detach()
     places = rows._indices(name, index, rows.shape[0]).flatten()
     named = Tensor.zeros(rows.shape[0], dtype=bool_, device=rows.device)
-    named = named._scatter(0, places, Tensor.ones_like(places).cast(bool_), "set")
+    named = named.scatter(0, places, True)
     table.data.copy_(named.unsqueeze(-1).where(rows.renorm(norm_type, 0, max_norm), rows))
 
 
 def by_frequency(rows: Tensor, index: Tensor, count: int) -> Tensor:
     """Rows [..., D] of a table of `count` rows, whose gradients are divided by how often `index` [...] names each."""
     places = index.flatten().int()
-    ones = Tensor.ones_like(places)
-    often = Tensor.zeros(count, dtype=ones.dtype, device=rows.device)._scatter(0, places, ones, "add")
-    shared = rows / often._gather(0, places).reshape(*index.shape, 1).cast(rows.dtype)
+    often = Tensor.zeros(count, dtype=places.dtype, device=rows.device).scatter_add(0, places, Tensor.ones_like(places))
+    shared = rows / often.gather(0, places).reshape(*index.shape, 1).cast(rows.dtype)
     return rows._wrap(passed(shared.node, rows.detach().node), rows)

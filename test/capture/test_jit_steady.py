@@ -308,7 +308,7 @@ def test_a_node_that_somebody_looks_at_keeps_its_value():
     step = settled(jit(lambda: w.assign(w * 0.5 + 1).realize()))
     node, expected = w.lazydata, w.numpy()
     step()
-    np.testing.assert_array_equal(Tensor._over(node).numpy(), expected)
+    np.testing.assert_array_equal(Tensor.over(node).numpy(), expected)
 
 
 @pytest.mark.parametrize("plans", [1, 2])

@@ -13,8 +13,8 @@ UNLISTED = {"batchnorm_train", "dequantized", "device", "dim", "dot_bytes", "dty
             "cuda", "data_ptr", "get_device", "is_cpu", "is_cuda", "is_pinned", "is_shared", "pin_memory",
             "storage_offset", "is_complex", "is_floating_point",
             "gru_step", "is_same_size", "is_signed", "itemsize", "kept_grad", "lazy_node", "lazydata",
-            "lstm_step", "moved", "nbytes", "ndim", "ndimension", "needs_grad", "nelement", "node", "numel", "rmsnorm",
-            "sequential", "shape", "size", "stepped"}
+            "lstm_step", "moved", "nbytes", "ndim", "ndimension", "needs_grad", "nelement", "node", "numel", "over",
+            "rmsnorm", "sequential", "shape", "size", "stepped"}
 """Sizes and types, fields of the handle, what layers and optimizers call, and what tinygrad calls otherwise."""
 
 

@@ -8,6 +8,7 @@ from minigrad.errors import MinigradError
 from minigrad.mixins.base import as_axis, as_count
 from minigrad.nn.conv import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from minigrad.nn.module import Module
+from minigrad.nn.parts import forget_buffer, note_buffer
 from minigrad.optim.statistics import note_moved
 from minigrad.tensor import Tensor
 
@@ -23,18 +24,18 @@ def _taken(function: str, module: Any, name: str) -> Tensor:
 
 def _become(module: Any, members: dict[str, Any]) -> Any:
     kind = type(module)
-    module.__class__ = type(kind.__name__, (kind,), {"__module__": kind.__module__, "_plain": kind, **members})
+    module.__class__ = type(kind.__name__, (kind,), {"__module__": kind.__module__, **members})
     return module
 
 
 def _restored(function: str, module: Any, name: str, parts: list[str]) -> Any:
     """The layer as it was, with the present weight as a parameter."""
-    if not hasattr(module, "_plain") or not all(name + part in vars(module) for part in parts):
+    if not isinstance(vars(type(module)).get(name), property) or not all(name + part in vars(module) for part in parts):
         raise MinigradError(f"[{function}] expected a layer whose {name!r} is computed, got {type(module).__name__}")
     weight = getattr(module, name).detach().clone()
     for part in parts:
         delattr(module, name + part)
-    module.__class__ = module._plain
+    module.__class__ = type(module).__base__
     setattr(module, name, weight.requires_grad_())
     return module
 
@@ -88,7 +89,7 @@ def spectral_norm(module: Any, name: str = "weight", n_power_iterations: int = 1
     for part, size in (("_u", rows), ("_v", columns)):
         start = Tensor.randn(size, dtype=original.dtype, device=original.device).normalize(dim=0, eps=eps)
         setattr(module, name + part, start.contiguous().realize())
-    module._buffer_names = (*module._buffer_names, name + "_u", name + "_v")
+        note_buffer(module, name + part)
 
     def weight(layer: Any) -> Tensor:
         w, u, v = (getattr(layer, name + part) for part in ("_orig", "_u", "_v"))
@@ -114,5 +115,6 @@ def spectral_norm(module: Any, name: str = "weight", n_power_iterations: int = 1
 def remove_spectral_norm(module: Any, name: str = "weight") -> Any:
     """Undoes `spectral_norm`: the weight as it is now is a parameter again."""
     restored = _restored("remove_spectral_norm", module, name, ["_orig", "_u", "_v"])
-    restored._buffer_names = tuple(n for n in restored._buffer_names if n not in (name + "_u", name + "_v"))
+    for part in ("_u", "_v"):
+        forget_buffer(restored, name + part)
     return restored
