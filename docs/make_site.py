@@ -10,8 +10,8 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = {
     "settings": ("Settings", ["minigrad.config"]),
-    "functions": ("Seeing and running", ["minigrad.engine.show.show", "minigrad.engine.plans.plans",
-                                         "minigrad.engine.profile.profile", "minigrad.capture.estimate.plan",
+    "functions": ("Seeing and running", ["minigrad.engine.show.show", "minigrad.report.plans.plans",
+                                         "minigrad.report.profile.profile", "minigrad.report.estimate.plan",
                                          "minigrad.capture.jit.jit", "minigrad.devices", "minigrad.microkernels"]),
     "kernels": ("Kernels", ["minigrad.codegen.kernel", "minigrad.value"]),
     "steps": ("Steps of plans", ["minigrad.codegen.plan.steps"]),

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from minigrad import microkernels as microkernels
     from minigrad import nn as nn
     from minigrad import optim as optim
-    from minigrad.capture.estimate import plan as plan
     from minigrad.capture.jit import TinyJit as TinyJit
     from minigrad.capture.jit import jit as jit
     from minigrad.dtype import bfloat16 as bfloat16
@@ -33,19 +32,20 @@ if TYPE_CHECKING:
     from minigrad.dtype import int32 as int32
     from minigrad.dtype import int64 as int64
     from minigrad.dtype import uint8 as uint8
-    from minigrad.engine.plans import plans as plans
-    from minigrad.engine.profile import profile as profile
     from minigrad.engine.show import show as show
     from minigrad.functions import *  # noqa: F403
     from minigrad.methods import *  # noqa: F403
+    from minigrad.report.estimate import plan as plan
+    from minigrad.report.plans import plans as plans
+    from minigrad.report.profile import profile as profile
 
 _LATER = {"autograd": ("minigrad.autograd", None), "microkernels": ("minigrad.microkernels", None),
           "devices": ("minigrad.devices", None),
           "distributions": ("minigrad.distributions", None), "linalg": ("minigrad.linalg", None),
           "nn": ("minigrad.nn", None), "optim": ("minigrad.optim", None), "jit": ("minigrad.capture.jit", "jit"),
           "TinyJit": ("minigrad.capture.jit", "TinyJit"), "show": ("minigrad.engine.show", "show"),
-          "plan": ("minigrad.capture.estimate", "plan"), "profile": ("minigrad.engine.profile", "profile"),
-          "plans": ("minigrad.engine.plans", "plans"),
+          "plan": ("minigrad.report.estimate", "plan"), "profile": ("minigrad.report.profile", "profile"),
+          "plans": ("minigrad.report.plans", "plans"),
           **{name: (f"minigrad.{name}", None) for name in ("backends", "cuda", "fft", "functions", "special")}}
 
 

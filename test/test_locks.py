@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from minigrad import random
-from minigrad.engine import lines, realize
+from minigrad.engine import observe, realize
 from minigrad.expr import core
 from minigrad.locks import free_in_children
 from minigrad.runtime import opencl_devices, registry
 
-MODULES = {"expr": core._interning, "realize": realize._working, "lines": lines._lock, "random": random._state.lock,
+MODULES = {"expr": core._interning, "realize": realize._working, "lines": observe._lock, "random": random._state.lock,
            "registry": registry._lock, "opencl": opencl_devices._lock}
 
 

@@ -30,12 +30,12 @@ else:  # from the repository, or installed as minigrad_examples
 import minigrad
 from minigrad import Tensor
 from minigrad.cli.outcome import OneLineParser, finish
-from minigrad.engine.occupancy import occupancy
 from minigrad.engine.stats import Stats, stats
 from minigrad.errors import ConfigError
 from minigrad.handles import count as live_tensors
 from minigrad.nn.optim import SGD, Adam
 from minigrad.nn.state import get_parameters
+from minigrad.report.occupancy import occupancy
 
 SETTINGS = {
     "NUM": (2, "which B, 0-7"),

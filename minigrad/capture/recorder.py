@@ -13,8 +13,7 @@ from typing import Any
 from weakref import ref
 
 from minigrad.capture.advice import advice_for
-from minigrad.engine.lines import call_of_user
-from minigrad.engine.observe import Observer, Ran, is_timing, observers
+from minigrad.engine.observe import Observer, Ran, call_of_user, is_timing, observers
 from minigrad.engine.plan import ExecutionPlan, run_plan
 from minigrad.engine.prepared import PreparedPlan, prepare
 from minigrad.engine.transfer import cloned

@@ -57,7 +57,7 @@ def run_compiled(targets: list[Node], device: str) -> None:
     launched = perf_counter()
     stats.launch_s += launched - planned
     if current().debug:
-        from minigrad.engine.debug import tell_run
+        from minigrad.engine.show import tell_run
 
         new = stats.schedules > schedules
         tell_run(graph, device, new, stats.launches - launches, planned - start, launched - planned)
@@ -150,7 +150,7 @@ def new_plan(graph: Graph, donated: frozenset[int], device: Device) -> Execution
     before = stats.lower_s + stats.render_s + stats.compile_s
     plan = schedule_and_plan(graph, donated, device)
     if current().debug > 1:
-        from minigrad.engine.debug import tell_plan
+        from minigrad.engine.show import tell_plan
 
         tell_plan(plan.schedule, device.target, current().debug)
     stats.schedule_s -= stats.lower_s + stats.render_s + stats.compile_s - before

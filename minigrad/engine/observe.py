@@ -1,12 +1,20 @@
-"""Observers of the engine: a capture, a profile. They are told of every run, copy, upload and read by the host."""
+"""Observers of the engine: a capture, a profile. They are told of every run, copy, upload and read by the host, and may
+ask which line of the user's program made a Node."""
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
 from time import perf_counter
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
+from minigrad.locks import free_in_children
+from minigrad.ops import node as nodes
+from minigrad.ops.node import Node
 from minigrad.runtime.device import Buffer, Launch
 
 
@@ -57,7 +65,7 @@ class Observer:
 _Observer = TypeVar("_Observer", bound=Observer)
 observers: list[Observer] = []
 dry_runs: list[Any] = []
-"""The dry runs that go on (`engine.dry`); the last one takes what would be run."""
+"""The dry runs that go on (`report.dry`); the last one takes what would be run."""
 
 
 def run_timed(plan: Any, launches: list[Launch], buffers: list[Any]) -> None:
@@ -95,3 +103,57 @@ def observing(observer: _Observer) -> Iterator[_Observer]:
         yield observer
     finally:
         observers[:] = [o for o in observers if o is not observer]
+
+
+# Lines of the user's program
+
+PACKAGE = str(Path(__file__).resolve().parent.parent)
+
+_lines: WeakKeyDictionary[Node, str] = WeakKeyDictionary()
+_lock = free_in_children(Lock())
+_wanted = 0
+
+
+def call_of_user() -> tuple[str, str]:
+    """('Tensor.item()', 'file:line') of the innermost call from outside this package."""
+    frame, name = sys._getframe(1), "?"
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        name = frame.f_code.co_qualname
+        frame = frame.f_back
+    owner, _, method = name.rpartition(".")
+    name = f"Tensor.{method}" if owner.endswith("Mixin") else name  # parts of Tensor
+    return f"{name}()", f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def line_of(node: Node) -> str:
+    """'file.py:12' of the call that made the Node; '' where nobody asked when it was made."""
+    return _lines.get(node, "")
+
+
+def note_lines(plan: Any, graph: Any) -> None:
+    """Finds the lines that asked for what the items of a plan compute: `plan.lines`."""
+    for k, item in enumerate(plan.items):
+        found = "" if k in plan.lines else next(filter(None, [line_of(graph.nodes[p]) for p in item.origins]), "")
+        if found:
+            plan.lines[k] = found
+
+
+@contextmanager
+def lines_kept() -> Iterator[None]:
+    """Nodes that are made meanwhile, in any thread, know their line."""
+    global _wanted
+    with _lock:
+        _wanted += 1
+        nodes.created = _keep
+    try:
+        yield
+    finally:
+        with _lock:
+            _wanted -= 1
+            if not _wanted:
+                nodes.created = None
+
+
+def _keep(node: Node) -> None:
+    path, _, line = call_of_user()[1].rpartition(":")
+    _lines[node] = f"{Path(path).name}:{line}"

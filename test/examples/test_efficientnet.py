@@ -13,12 +13,12 @@ from examples.efficientnet import benchmark_train_efficientnet as benchmark
 from examples.efficientnet import classify
 from examples.efficientnet.model import EfficientNet, MBConv, our_name, round_channels, same_padding
 from minigrad import Tensor, config
-from minigrad.engine.dry import running_dry
 from minigrad.engine.stats import Stats
 from minigrad.errors import ConfigError, FormatError, MinigradError
 from minigrad.expr import Index
 from minigrad.nn.optim import SGD
 from minigrad.nn.state import get_parameters, get_state_dict
+from minigrad.report.dry import running_dry
 from minigrad.state import fetch_member
 
 CHELSEA = ("scikit-image", "0.26.0", "skimage/data/chelsea.png",

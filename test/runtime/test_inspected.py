@@ -9,9 +9,9 @@ import pytest
 from minigrad import Tensor, config
 from minigrad.codegen.ir.text import parse_function
 from minigrad.engine.compile import render
-from minigrad.engine.occupancy import occupancy
 from minigrad.errors import CompileError, ConfigError, DeviceError
 from minigrad.program import Program
+from minigrad.report.occupancy import occupancy
 from minigrad.runtime import inspected
 from minigrad.runtime.device import Launch
 from minigrad.runtime.gpu_objects import AMD, NVIDIA, Resources, amd_resources, max_warps, max_waves, unpack

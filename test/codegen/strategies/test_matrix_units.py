@@ -26,7 +26,7 @@ from minigrad.codegen.strategies import tiles
 from minigrad.codegen.strategies.plan import parse_plan
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.dtype import float32
-from minigrad.engine.occupancy import occupancy
+from minigrad.report.occupancy import occupancy
 from minigrad.runtime.device import Launch
 from minigrad.runtime.opencl import OpenCL, open_device
 from minigrad.runtime.registry import get_device

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from minigrad.codegen.ir.nodes import Function
 from minigrad.config import config
 from minigrad.engine.compile import render
-from minigrad.engine.dry import running_dry
 from minigrad.errors import DeviceError
+from minigrad.report.dry import running_dry
 from minigrad.runtime.inspected import Inspected, InspectedGpu
 from minigrad.runtime.registry import get_device
 

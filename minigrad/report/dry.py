@@ -8,8 +8,7 @@ from typing import Any
 from weakref import WeakSet, ref
 
 from minigrad.config import current
-from minigrad.engine.lines import line_of
-from minigrad.engine.observe import dry_runs
+from minigrad.engine.observe import dry_runs, line_of, note_lines
 from minigrad.engine.plan import ExecutionPlan, Item, arena_for, make_plan, number
 from minigrad.ops.node import Node
 from minigrad.runtime.device import Buffer, Device
@@ -95,7 +94,7 @@ class DryRun:
             highest: dict[str, int]) -> list[Any]:
         """Phantoms for what outlives the run, by slot, and the leaves' buffers."""
         self.plans.append(plan)
-        self._name_lines(plan, graph)
+        note_lines(plan, graph)
         for buffer in leaves.values():
             self._count_input(buffer)
         slots = plan.schedule.slots
@@ -112,11 +111,6 @@ class DryRun:
             self.holders = [Holder(p.nbytes, p.label, p.line) for p in self.phantoms if p.counts]
             self.holders += [*self.inputs.values(), *temporaries(plan, values)]
         return buffers
-
-    def _name_lines(self, plan: ExecutionPlan, graph: Graph) -> None:
-        for k, item in enumerate(plan.items):
-            lines = [line_of(graph.nodes[p]) for p in item.origins]
-            plan.lines.setdefault(k, next((line for line in lines if line), ""))
 
     def _count_input(self, buffer: Buffer) -> None:
         if isinstance(buffer, Phantom):

@@ -22,8 +22,7 @@ from time import perf_counter
 from typing import Any
 
 from minigrad.config import current
-from minigrad.engine.lines import line_of, lines_kept
-from minigrad.engine.observe import Observer, Ran, observing
+from minigrad.engine.observe import Observer, Ran, lines_kept, note_lines, observing
 from minigrad.engine.plan import ExecutionPlan
 from minigrad.engine.stats import stats
 from minigrad.runtime.limits import Limits, Probe
@@ -110,12 +109,7 @@ class Profile(Observer):
 
     def ran(self, run: Ran) -> None:
         """Finds the user's lines that asked for what a plan computes."""
-        for k, item in enumerate(run.plan.items):
-            if k not in run.plan.lines:
-                lines = [line_of(run.graph.nodes[p]) for p in item.origins]
-                found = next((line for line in lines if line), "")
-                if found:
-                    run.plan.lines[k] = found
+        note_lines(run.plan, run.graph)
 
     # ---- for the user ----
 
