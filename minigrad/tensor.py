@@ -10,12 +10,12 @@ import numpy as np
 
 from minigrad.config import current
 from minigrad.dtype import DType, to_dtype
-from minigrad.engine.leaves import buffer_node, copy_of_constant, leaf_of, leaf_of_same, next_id
 from minigrad.engine.observe import dry_runs, host_reads
 from minigrad.engine.pressure import expect_growth, is_long, keepers, pressure
-from minigrad.engine.realize import realize
+from minigrad.engine.realize import copy_of_constant, realize
 from minigrad.engine.stats import stats
-from minigrad.engine.transfer import download, wrap
+from minigrad.engine.storage import buffer_node, leaf_of_type, next_id
+from minigrad.engine.transfer import download, leaf_of, wrap
 from minigrad.errors import CaptureError, DTypeError, MinigradError, ShapeError
 from minigrad.graph.autodiff import History, check_seed
 from minigrad.graph.autodiff import gradient as gradient_nodes
@@ -126,7 +126,7 @@ class Tensor(AllMixins):
             return
         if node.dtype.is_float:
             self.lazy_node = weakref.ref(node)
-        forgetful = leaf_of_same(node, storage)
+        forgetful = leaf_of_type(node.type, storage)
         if self.node is node:  # else another thread has given it another value meanwhile
             self.node = forgetful
         changed()
@@ -274,7 +274,7 @@ class Tensor(AllMixins):
             return self._wrap(node)
         if node.storage is not None and not self._is_leaf():
             changed()
-            return self.over(leaf_of_same(node, node.storage))
+            return self.over(leaf_of_type(node.type, node.storage))
         return self._wrap(apply(DETACH, node, id=0))
 
     def _gradient_nodes(self) -> list[Node]:

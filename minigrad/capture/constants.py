@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
 
 from minigrad.config import current
-from minigrad.engine.hoisting import OncePart, without_constant_work
-from minigrad.engine.packing import with_packed_constants
+from minigrad.engine.hoisting import OncePart, with_packed_constants, without_constant_work
 from minigrad.engine.plan import ExecutionPlan, run_plan
 from minigrad.engine.storage import Owned
 from minigrad.runtime.device import Buffer

@@ -34,8 +34,8 @@ from minigrad.capture.recorder import Recorder, capturing
 from minigrad.capture.replay import PATIENCE, Capture
 from minigrad.capture.surroundings import Surroundings
 from minigrad.config import Config, current
-from minigrad.engine.leaves import leaf_of_same
 from minigrad.engine.observe import dry_runs, observers, observing
+from minigrad.engine.storage import leaf_of_type
 from minigrad.errors import MinigradError
 from minigrad.handles import asked, changed, live, rebound
 from minigrad.mixins.modes import modes, of_modules, other_modes
@@ -241,7 +241,7 @@ class Captures:
 def _without_history(t: Tensor) -> Tensor:
     node = t.node
     changed()  # another handle over the same buffer
-    return Tensor.over(leaf_of_same(node, node.storage))
+    return Tensor.over(leaf_of_type(node.type, node.storage))
 
 
 class Jit:

@@ -9,8 +9,7 @@ from weakref import ref
 
 from minigrad.capture.recorder import Place, Recorder
 from minigrad.dtype import DType
-from minigrad.engine.leaves import buffer_node
-from minigrad.engine.storage import settle_down
+from minigrad.engine.storage import buffer_node, settle_down
 from minigrad.errors import MinigradError
 from minigrad.expr import Index, subs, variables
 from minigrad.handles import changed, live

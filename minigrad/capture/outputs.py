@@ -9,7 +9,7 @@ from typing import Any
 from minigrad.capture.journal import with_dims
 from minigrad.capture.recorder import Place
 from minigrad.dtype import DType
-from minigrad.engine.leaves import buffer_node
+from minigrad.engine.storage import buffer_node
 from minigrad.errors import present
 from minigrad.ops.node import Node
 from minigrad.ops.op import Shape

@@ -13,9 +13,9 @@ from typing import Any
 from weakref import ref
 
 from minigrad.capture.advice import advice_for
-from minigrad.engine.observe import Observer, Ran, call_of_user, is_timing, observers
-from minigrad.engine.plan import ExecutionPlan, run_plan
-from minigrad.engine.prepared import PreparedPlan, prepare
+from minigrad.engine.observe import Observer, Ran, call_of_user, observers
+from minigrad.engine.plan import ExecutionPlan
+from minigrad.engine.prepared import PreparedPlan, prepare, run_as
 from minigrad.engine.transfer import cloned
 from minigrad.errors import CaptureError
 from minigrad.runtime.device import Buffer
@@ -69,11 +69,7 @@ class PlanStep:
         leaves = {k: registers[r] for k, r in self.leaves}
         if not self.tried:
             self.prepared, self.tried = prepare(self.plan, numbers, dims), True
-        buffers = None
-        if self.prepared is not None and not is_timing():
-            buffers = self.prepared.run(leaves, numbers, dims, self.highest)
-        if buffers is None:
-            buffers = run_plan(self.plan, leaves, numbers, dims, self.highest)
+        buffers = run_as(self.prepared, self.plan, leaves, numbers, dims, self.highest)
         for r in self.overwritten:
             registers[r].version += 1
         for slot, r in self.made:

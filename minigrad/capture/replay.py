@@ -13,7 +13,7 @@ from minigrad.capture.outputs import Output, rebuild, take_apart
 from minigrad.capture.recorder import Entry, Place, Recorder, Recording
 from minigrad.capture.settled import steady_after
 from minigrad.capture.steady import Steady
-from minigrad.engine.leaves import buffer_node
+from minigrad.engine.storage import buffer_node
 from minigrad.engine.transfer import cloned
 from minigrad.errors import present
 from minigrad.runtime.device import Buffer

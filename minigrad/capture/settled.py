@@ -12,6 +12,7 @@ from minigrad.dtype import uint8
 from minigrad.engine.plan import number
 from minigrad.engine.storage import Spares, settle_down
 from minigrad.errors import present
+from minigrad.ops.kinds import type_of
 from minigrad.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -118,7 +119,8 @@ class _Sorter:
         is_output = len(outputs) == self.uses[r] == 1
         shape, dtype = (outputs[0].shape, outputs[0].dtype) if is_output else ((nbytes,), uint8)
         dtype = present(dtype, "[jit] expected a type of a result")
-        spares = Spares(self.step.plan.device, nbytes, shape, dtype, is_output and self.capture.donate)
+        device = self.step.plan.device
+        spares = Spares(device, nbytes, type_of(shape, dtype, device.name), is_output and self.capture.donate)
         self.steady.fresh.append((r, spares, is_output))
         self.steady.slots += (slot,)
         self.known.add(r)

@@ -11,23 +11,24 @@ from time import perf_counter
 from typing import Any
 
 from minigrad.config import current
-from minigrad.engine.direct import direct
 from minigrad.engine.donation import graph_with_assigns
-from minigrad.engine.observe import Ran, dry_runs, is_timing, observers
-from minigrad.engine.plan import ExecutionPlan, run_plan, schedule_and_plan
+from minigrad.engine.observe import Ran, dry_runs, observers
+from minigrad.engine.plan import ExecutionPlan, schedule_and_plan
 from minigrad.engine.plan_store import plan_key, store_plan, stored_plan
-from minigrad.engine.prepared import prepare
-from minigrad.engine.single import note_single
+from minigrad.engine.prepared import prepare, run_as, single
 from minigrad.engine.stats import stats
 from minigrad.expr import bounds, variables
 from minigrad.interned import remember
+from minigrad.ops.kinds import Kind
 from minigrad.ops.node import Node, sever
 from minigrad.runtime.device import Buffer, Device
 from minigrad.runtime.registry import get_device
 from minigrad.scheduler.graph import Graph, bindings, build_graph, expressions, resolve, structure
 
-MAX_PLANS = 512
-_plans: dict[tuple, ExecutionPlan] = {}
+MAX_PLANS = 1024
+plans: dict[tuple | Kind, ExecutionPlan] = {}
+"""The plans that are known, by the structure of their graphs (`find_plan`); those of one operation over realized values
+also by its Kind (`_note_single`), which `realize` looks up before any graph is made."""
 _NONE: frozenset[int] = frozenset()
 
 
@@ -64,7 +65,7 @@ def run_compiled(targets: list[Node], device: str) -> None:
     for observer in observers:
         observer.ran(Ran(plan, graph, leaves, numbers, values, highest, buffers))
     if len(leaves) + 1 == len(graph.nodes) and plan.prepared is not None and dry is None:
-        note_single(plan, graph, current())
+        _note_single(plan, graph)
     for k in plan.schedule.donated:
         leaves[k].version += 1
         graph.nodes[k].storage = None
@@ -86,15 +87,25 @@ def run_compiled(targets: list[Node], device: str) -> None:
 
 def run_again(plan: ExecutionPlan, leaves: dict[int, Buffer], numbers: dict[int, float], values: dict[str, int],
               highest: dict[str, int]) -> list[Any]:
-    """`run_plan`, from the second time on by a command table that stays."""
+    """`run_plan`, from the second time on in the form that its device keeps."""
     plan.runs += 1
     if plan.runs == 2 and plan.device.keeps_early:
         plan.prepared = prepare(plan, numbers, values)
-    if plan.prepared is not None and not (observers and is_timing()):
-        buffers = plan.prepared.run(leaves, numbers, values, highest)
-        if buffers is not None:
-            return buffers
-    return run_plan(plan, leaves, numbers, values, highest)
+    return run_as(plan.prepared, plan, leaves, numbers, values, highest)
+
+
+def _note_single(plan: ExecutionPlan, graph: Graph) -> None:
+    """Enters a plan that ran as that of its Node's Kind, if it is one for a Node over realized values of known shapes.
+
+    Of Nodes of one Kind, those that read a value twice have another plan: the one that ran last is found.
+    """
+    node, settings = graph.nodes[-1], current()
+    if node.kind is None or settings.debug or len(plan.made) != 1 or graph.symbolic or graph.scalars or \
+            graph.assigns or graph.aliases:
+        return
+    if plan.single is None:
+        plan.single = single(plan, node, settings)
+    remember(plans, node.kind, plan, MAX_PLANS)
 
 
 @contextmanager
@@ -115,8 +126,7 @@ def collector_paused() -> Iterator[None]:
 
 def forget_plans() -> None:
     """Drops every plan in memory: what code generation decides has changed."""
-    _plans.clear()
-    direct.clear()
+    plans.clear()
 
 
 def find_plan(graph: Graph, donated: frozenset[int], device: str) -> ExecutionPlan:
@@ -127,7 +137,7 @@ def find_plan(graph: Graph, donated: frozenset[int], device: str) -> ExecutionPl
     settings = current()
     kernels = bool(observers) and settings.packed_mb > 0 and any([observer.wants_kernels for observer in observers])
     key = (device, settings.planning, donated, graph.key())
-    plan = _plans.get(key)
+    plan = plans.get(key)
     if plan is not None and not (kernels and plan.packs):
         stats.plan_hits += 1
         return plan
@@ -141,7 +151,7 @@ def find_plan(graph: Graph, donated: frozenset[int], device: str) -> ExecutionPl
             plan = new_plan(graph, donated, opened)
             if stored is not None and known is None:
                 store_plan(stored, plan)
-    remember(_plans, key, plan, MAX_PLANS)
+    remember(plans, key, plan, MAX_PLANS)
     return plan
 
 

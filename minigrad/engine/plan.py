@@ -1,7 +1,7 @@
 """A Schedule on a device: launches in their final order, tables of equal updates, and the memory plan."""
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,7 +71,8 @@ class ExecutionPlan:
 
     `packs` are leaves that kernels would read in panels were they constants, of a plan from disk, which has no kernels.
     `read` are (slot, leaf position), `made` the slots of outputs that are no leaf's. `prepared` is the plan in the form
-    that its device keeps from run to run (engine.prepared), from the second run on, where there is one.
+    that its device keeps from run to run (engine.prepared), from the second run on, where there is one; `single` then
+    computes a Node without a graph, if it is a plan for one operation over realized values.
     """
 
     schedule: Schedule
@@ -85,6 +86,7 @@ class ExecutionPlan:
     lines: dict[int, str] = field(default_factory=dict)
     runs: int = 0
     prepared: Any = None
+    single: Callable[[Any], bool] | None = None
     packs: tuple[int, ...] = ()
     read: tuple[tuple[int, int], ...] = field(init=False)
     made: tuple[int, ...] = field(init=False)

@@ -3,13 +3,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import RLock
+from typing import Any
 
-from minigrad.engine.direct import direct
 from minigrad.engine.observe import dry_runs, observers
 from minigrad.engine.transfer import cloned
 from minigrad.locks import free_in_children
+from minigrad.ops import build as B
 from minigrad.ops.kinds import copying
-from minigrad.ops.node import Node
+from minigrad.ops.movement import EXPAND, RESHAPE
+from minigrad.ops.node import Node, apply
+from minigrad.ops.storage import ALIASES, CONST, CONTIGUOUS
 from minigrad.runtime.registry import get_device
 from minigrad.scheduler.graph import resolve
 
@@ -22,8 +25,8 @@ def realize(nodes: list[Node]) -> None:
     with _working:
         waiting = [n for n in nodes if n.storage is None]
         if len(waiting) == 1:
-            run = direct.get(waiting[0].kind)
-            if run is not None and run(waiting[0]):
+            plan = _plans.get(waiting[0].kind)
+            if plan is not None and plan.single(waiting[0]):
                 return
         if waiting:
             _compute(waiting)
@@ -50,20 +53,31 @@ def _run(targets: list[Node], device: str) -> None:
         for observer in observers:
             observer.evaluated(device)
     elif targets:
-        run_compiled = _compiled or _load_compiled()
-        run_compiled(targets, device)
+        (_compiled or _load_compiled())(targets, device)
 
 
 _compiled: Callable[[list[Node], str], None] | None = None
+_plans: dict[Any, Any] = {}
+"""The cache of plans, `compiled.plans`, once that is loaded."""
 
 
 def _load_compiled() -> Callable[[list[Node], str], None]:
     """Loads scheduling and code generation on first use, once: the import statement takes 0.4 us each time."""
-    global _compiled
-    from minigrad.engine.compiled import run_compiled
+    global _compiled, _plans
+    from minigrad.engine.compiled import plans, run_compiled
 
-    _compiled = run_compiled
+    _compiled, _plans = run_compiled, plans
     return run_compiled
+
+
+def copy_of_constant(node: Node) -> Node | None:
+    """A copy that is computed in place of a constant that is asked for, so that graphs with equal constants go on to
+    know their number; None for any other Node."""
+    while node.op in ALIASES and node.storage is None:
+        node = node.inputs[0]
+    if node.storage is not None or not (node.op is CONST or node.op is EXPAND or node.op is RESHAPE):
+        return None
+    return apply(CONTIGUOUS, node) if B.number_of(node) is not None else None
 
 
 def transfer_copies(nodes: list[Node]) -> None:

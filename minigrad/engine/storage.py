@@ -4,13 +4,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 from weakref import ref
 
 from minigrad.dtype import DType
 from minigrad.engine.stats import stats
 from minigrad.errors import DeviceError
-from minigrad.ops.kinds import type_of
+from minigrad.ops.kinds import Type, type_of
 from minigrad.ops.node import Node, leaf
 from minigrad.ops.op import Shape
 from minigrad.ops.storage import BUFFER
@@ -62,11 +63,10 @@ class Spares:
     With `donated`, what was handed out before is handed out again whoever holds it.
     """
 
-    __slots__ = ("_device", "_nbytes", "_shape", "_dtype", "nodes", "donated", "__weakref__")
+    __slots__ = ("_device", "_nbytes", "_type", "nodes", "donated", "__weakref__")
 
-    def __init__(self, device: Device, nbytes: int, shape: Shape, dtype: DType, donated: bool = False):
-        self._device, self._nbytes, self._shape, self._dtype = device, nbytes, shape, dtype
-        self.donated = donated
+    def __init__(self, device: Device, nbytes: int, what: Type, donated: bool = False):
+        self._device, self._nbytes, self._type, self.donated = device, nbytes, what, donated
         self.nodes: list[Node] = []
         """The Nodes that are kept. Code that finds one here that nobody else holds, as `take` does, may hand it out."""
 
@@ -94,9 +94,9 @@ class Spares:
 
     def clear(self) -> int:
         """Keeps none of the leaves any longer; returns how many bytes they have."""
-        count = len(self.nodes)
+        freed = len(self.nodes) * self._nbytes
         self.nodes.clear()
-        return count * self._nbytes
+        return freed
 
     def _new(self) -> Node:
         if len(self.nodes) >= SPARES:
@@ -127,17 +127,29 @@ class Spares:
         address_of(owned)
         lent = Lent(owned.device, owned.nbytes, owned.handle, owned.offset, owned.base, owned.address, home=self)
         owned.handle, owned.nbytes = None, 0
-        return realized_leaf(lent, self._shape, self._dtype)
+        return leaf_of_type(self._type, lent)
 
 
 _large: list[ref[Spares]] = []
 """Those that have kept large leaves; the one that made one last comes last."""
 
 
-def realized_leaf(buffer: Buffer, shape: Shape, dtype: DType) -> Node:
-    """A Node that stands for the value in a buffer."""
-    params = {"id": 0, "extents": shape, "of": dtype}
-    return leaf(BUFFER, type_of(shape, dtype, buffer.device.name), buffer, params)
+def buffer_node(buffer: Buffer, shape: Shape, dtype: DType, device: str) -> Node:
+    """A leaf whose value is what `buffer` holds."""
+    return leaf_of_type(type_of(tuple(shape), dtype, device), buffer)
+
+
+def leaf_of_type(what: Type, buffer: Buffer) -> Node:
+    """A leaf of this type whose value is what `buffer` holds."""
+    return leaf(BUFFER, what, buffer, {"id": next(_ids), "extents": what.shape, "of": what.dtype})
+
+
+_ids = count(1)
+
+
+def next_id() -> int:
+    """A number that keeps a Node of storage apart from all others."""
+    return next(_ids)
 
 
 def settle_down(node: Node) -> None:

@@ -5,7 +5,7 @@ from typing import Any, NoReturn, Self
 from weakref import ref
 
 from minigrad.dtype import BY_NAME, DType, to_dtype
-from minigrad.engine.leaves import next_id
+from minigrad.engine.storage import next_id
 from minigrad.errors import DeviceError, DTypeError, MinigradError
 from minigrad.handles import changed, changed_by_user
 from minigrad.mixins.base import Base, as_tensor

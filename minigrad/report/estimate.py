@@ -8,8 +8,8 @@ from typing import Any
 from minigrad import random
 from minigrad.capture.journal import settle
 from minigrad.capture.outputs import tensors_in
-from minigrad.engine.leaves import buffer_node
 from minigrad.engine.observe import Observer, lines_kept, observing
+from minigrad.engine.storage import buffer_node
 from minigrad.errors import MinigradError
 from minigrad.handles import changed, live
 from minigrad.report.dry import DryRun, Holder, Phantom, running_dry

@@ -6,7 +6,7 @@ from minigrad import Tensor, Variable, config
 from minigrad.dtype import float32
 from minigrad.engine import compiled, plan_store
 from minigrad.engine.observe import Observer, Ran, observing
-from minigrad.engine.plan_text import NotWritable, read_plan, spell, write_plan
+from minigrad.engine.plan_store import NotWritable, read_plan, spell, write_plan
 from minigrad.engine.stats import stats
 from minigrad.expr import unbind
 

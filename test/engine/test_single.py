@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 
 from minigrad import Tensor, Variable, config, plan, profile
-from minigrad.engine.compiled import forget_plans
-from minigrad.engine.direct import direct
+from minigrad.engine.compiled import forget_plans, plans
 from minigrad.engine.stats import stats
 
 
@@ -19,7 +18,7 @@ def random(*shape, seed=0):
 
 
 def is_known(t: Tensor) -> bool:
-    return t.node.kind in direct
+    return t.node.kind in plans
 
 
 def test_results_are_those_of_the_first_time():

@@ -10,7 +10,7 @@ from minigrad.engine import compiled
 from minigrad.engine import plan as plans
 from minigrad.engine.observe import Observer, Ran, observing
 from minigrad.engine.plan import ExecutionPlan, uses_of
-from minigrad.engine.plan_text import read_plan, write_plan
+from minigrad.engine.plan_store import read_plan, write_plan
 
 
 @pytest.fixture(autouse=True)
