@@ -14,6 +14,7 @@ from minigrad.codegen.kernel import Nest, Store
 from minigrad.codegen.stages import Stage, stages_of
 from minigrad.codegen.strategies.access import extent
 from minigrad.engine.observe import Observer, Ran, observing
+from minigrad.errors import quantity
 from minigrad.expr import Index, evaluate, variables
 from minigrad.value import indices_of, value_atoms, walk
 
@@ -52,7 +53,7 @@ def table(step: Callable[[], Any], images: int) -> list[str]:
                 group.programs.add(stage.function)
     total = sum(g.bytes for g in groups.values()) / images / 1e6
     programs = len({p for g in groups.values() for p in g.programs})
-    lines = [f"one step: {launches} launches, {programs} programs, {total:.1f} MB per image"]
+    lines = [f"one step: {quantity(launches, 'launch')}, {quantity(programs, 'program')}, {total:.1f} MB per image"]
     for (strategy, name), g in sorted(groups.items(), key=lambda item: -item[1].bytes):
         lines.append(f"{g.bytes / images / 1e6:9.2f} MB  {g.stages:4} stages  {len(g.programs):3} programs  "
                      f"{strategy:<12} {name}")

@@ -96,3 +96,12 @@ def reporting(kernel: Callable[[], str]) -> Iterator[None]:
         raise
     except Exception as e:
         raise InternalError(f"[internal] {type(e).__name__}: {e}", kernel()) from e
+
+
+def quantity(count: object, noun: str) -> str:
+    """A number of things in words: '1 launch', '2 launches', '3 entries'."""
+    if count == 1:
+        return f"1 {noun}"
+    if noun.endswith(("s", "x", "ch", "sh")):
+        return f"{count} {noun}es"
+    return f"{count} {noun[:-1]}ies" if noun[-1] == "y" and noun[-2] not in "aeiou" else f"{count} {noun}s"

@@ -27,7 +27,7 @@ from minigrad.codegen.microkernels.tile import Tile
 from minigrad.codegen.stages import forget_stages
 from minigrad.engine.compile import render
 from minigrad.engine.compiled import forget_plans
-from minigrad.errors import MicrokernelError
+from minigrad.errors import MicrokernelError, quantity
 from minigrad.expr import Var, bounds, evaluate
 from minigrad.runtime.device import Buffer, Device, Launch
 from minigrad.runtime.registry import get_device
@@ -130,8 +130,9 @@ def _differences(kernel: Microkernel, dims: Mapping[str, int], device: Device, r
         wrong = np.flatnonzero(~((x == y) | (np.abs(x - y) <= near) if near else x == y))
         if len(wrong):
             first = int(wrong[0])
-            found.append(f"{kernel.name}({', '.join(f'{n}={v}' for n, v in dims.items())}): {len(wrong)} elements of "
-                         f"{b.name} differ, first {b.name}[{first - ROOM}]: expected {x[first]}, got {y[first]}")
+            found.append(f"{kernel.name}({', '.join(f'{n}={v}' for n, v in dims.items())}): "
+                         f"{quantity(len(wrong), 'element')} of {b.name} differ, first {b.name}[{first - ROOM}]: "
+                         f"expected {x[first]}, got {y[first]}")
     return found
 
 

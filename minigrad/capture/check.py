@@ -18,7 +18,7 @@ from minigrad.capture.outputs import tensors_in
 from minigrad.capture.replay import Capture
 from minigrad.engine.observe import Observer, observing
 from minigrad.engine.transfer import cloned, download
-from minigrad.errors import CaptureError
+from minigrad.errors import CaptureError, quantity
 from minigrad.tensor import Tensor
 
 Named = list[tuple[str, np.ndarray | None]]
@@ -83,7 +83,7 @@ def first_difference(replayed: list[_Launch], eager: list[_Launch]) -> str:
         if not left[a.name, a.digest]:
             return f"the first kernel that differs is {a}, launch {k}"
         left[a.name, a.digest] -= 1
-    return f"the replay had {len(replayed)} launches, the function {len(eager)}"
+    return f"the replay had {quantity(len(replayed), 'launch')}, the function {len(eager)}"
 
 
 def values(capture: Capture, owners: list[Tensor], result: Any) -> Named:

@@ -36,7 +36,7 @@ from minigrad.capture.surroundings import Surroundings
 from minigrad.config import Config, current
 from minigrad.engine.observe import dry_runs, observers, observing
 from minigrad.engine.storage import leaf_of_type
-from minigrad.errors import MinigradError
+from minigrad.errors import MinigradError, quantity
 from minigrad.handles import asked, changed, live, rebound
 from minigrad.mixins.modes import modes, of_modules, other_modes
 from minigrad.tensor import Tensor
@@ -231,7 +231,8 @@ class Captures:
         self.last_reason = f"runs eagerly: {reason}"
         if not self._warned:
             self._warned = True
-            warnings.warn(f"[jit] {self._name()} runs eagerly after {self.captures} captures: {reason}", RuntimeWarning,
+            warnings.warn(f"[jit] {self._name()} runs eagerly after {quantity(self.captures, 'capture')}: "
+                          f"{reason}", RuntimeWarning,
                           stacklevel=4)
 
     def _name(self) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from minigrad.cli.devices import size_text, table
 from minigrad.config import current
-from minigrad.errors import MinigradError
+from minigrad.errors import MinigradError, quantity
 from minigrad.runtime import cache_pack, disk_cache
 from minigrad.runtime.cpu import shared_jit
 
@@ -35,7 +35,7 @@ def _list() -> int:
         kinds.setdefault(entry.kind, []).append(_size(entry))
     folder, limit = os.path.join(current().cache_dir, disk_cache.FOLDER), current().cache_limit_mb
     print(f"{folder}: {size_text(sum(map(sum, kinds.values())))} of at most {limit} MiB")
-    rows = [(kind, f"{len(sizes)} entries", size_text(sum(sizes))) for kind, sizes in kinds.items()]
+    rows = [(kind, quantity(len(sizes), "entry"), size_text(sum(sizes))) for kind, sizes in kinds.items()]
     print("\n".join(table(rows)) if rows else "empty")
     return 0
 
@@ -48,27 +48,27 @@ def _verify() -> int:
         if disk_cache.read(entry) is None:
             damaged += disk_cache.remove(entry)
             print(f"damaged, removed: {entry.path}")
-    print(f"{count} entries, {damaged} damaged")
+    print(f"{quantity(count, 'entry')}, {damaged} damaged")
     return 1 if damaged else 0
 
 
 def _clear() -> int:
     removed = [size for entry in list(disk_cache.entries()) if (size := _size(entry)) and disk_cache.remove(entry)]
     folder = os.path.join(current().cache_dir, disk_cache.FOLDER)
-    print(f"removed {len(removed)} entries, {size_text(sum(removed))}, from {folder}")
+    print(f"removed {quantity(len(removed), 'entry')}, {size_text(sum(removed))}, from {folder}")
     return 0
 
 
 def _pack(path: Path) -> int:
     count, nbytes = cache_pack.pack(path, _identity())
-    print(f"packed {count} entries, {size_text(nbytes)}, into {path}")
+    print(f"packed {quantity(count, 'entry')}, {size_text(nbytes)}, into {path}")
     return 0
 
 
 def _load(path: Path) -> int:
     """Status 1 where some entry could not be stored."""
     count, stored = cache_pack.unpack(path, _identity())
-    print(f"loaded {stored} of {count} entries from {path}")
+    print(f"loaded {stored} of {quantity(count, 'entry')} from {path}")
     return 0 if stored == count else 1
 
 

@@ -13,7 +13,7 @@ from minigrad.codegen.stages import Staged, stages_of
 from minigrad.codegen.strategies.packed import why_unpacked
 from minigrad.codegen.strategies.window import why_unstaged
 from minigrad.engine.compile import render
-from minigrad.errors import MinigradError
+from minigrad.errors import MinigradError, quantity
 from minigrad.ops.node import Node
 from minigrad.runtime.registry import get_device
 from minigrad.scheduler.graph import Graph, build_graph
@@ -121,5 +121,5 @@ def tell_run(graph: Graph, device: str, new: bool, launches: int, plan_s: float,
     what = ", ".join([f"{n.op.name} {n.dtype.short}{list(n.shape)}" for n in named])
     more = f" and {len(graph.targets) - 3} more" if len(graph.targets) > 3 else ""
     plan = f"{'new' if new else 'known'} plan {1e3 * plan_s:.2f} ms"
-    print(f"realize on {device}: {what}{more}; {len(graph.nodes)} nodes, {launches} launches, {plan}, "
-          f"enqueued in {1e3 * launch_s:.2f} ms", file=sys.stderr)
+    print(f"realize on {device}: {what}{more}; {quantity(len(graph.nodes), 'node')}, {quantity(launches, 'launch')}, "
+          f"{plan}, enqueued in {1e3 * launch_s:.2f} ms", file=sys.stderr)

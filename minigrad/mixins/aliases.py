@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from minigrad.dtype import DType, bool_, int8, int16, promote, to_dtype, uint8
-from minigrad.errors import DTypeError, OutOfRangeError, ShapeError
+from minigrad.errors import DTypeError, OutOfRangeError, ShapeError, quantity
 from minigrad.expr import bounds
 from minigrad.mixins.base import (
     Base,
@@ -66,8 +66,8 @@ class AliasMixin(Base):
             raise ShapeError(f"[narrow] expected start as an integer, got {given!r}")
         start = n + start if isinstance(start, int) and start < 0 else start
         if bounds(start)[1] < 0 or bounds(n - start)[1] < 0 or bounds(n - start - length)[1] < 0:
-            raise OutOfRangeError(f"[narrow] expected start in {-n}..{n} and no more than the {n} elements along axis "
-                                  f"{a} of {list(self.shape)}, got start {given} and length {length}")
+            raise OutOfRangeError(f"[narrow] expected start in {-n}..{n} and no more than the {quantity(n, 'element')} "
+                                  f"along axis {a} of {list(self.shape)}, got start {given} and length {length}")
         return self.shrink(tuple([(start, start + length) if i == a else (0, n) for i, n in enumerate(self.shape)]))
 
     def unbind(self, dim: int = 0) -> tuple[Self, ...]:

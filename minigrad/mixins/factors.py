@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from minigrad.dtype import int32
-from minigrad.errors import ShapeError
+from minigrad.errors import ShapeError, quantity
 from minigrad.mixins.base import Base, as_tensor
 from minigrad.mixins.decompositions import sizes_of_matrices
 from minigrad.ops import build as B
@@ -136,7 +136,7 @@ class FactorMixin(Base):
             return self.ormqr(tau, other.transpose(-1, -2), True, not transpose).transpose(-1, -2)
         rows, _ = sizes_of_matrices("ormqr", self)
         if other.ndim < 2 or other.shape[-2] != rows:
-            raise ShapeError(f"[ormqr] expected {rows} rows of what is multiplied, got {list(other.shape)}")
+            raise ShapeError(f"[ormqr] expected {quantity(rows, 'row')} of what is multiplied, got {list(other.shape)}")
         return self._reflect(tau, other, transpose)
 
     def _reflect(self, tau: Self, x: Self, forward: bool) -> Self:

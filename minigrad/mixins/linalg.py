@@ -6,7 +6,7 @@ from string import ascii_letters
 from typing import Any, Self
 
 from minigrad.dtype import DType, promote, to_dtype
-from minigrad.errors import DTypeError, ShapeError
+from minigrad.errors import DTypeError, ShapeError, quantity
 from minigrad.expr import Index
 from minigrad.mixins.base import Base, as_count, as_index, as_tensor
 from minigrad.mixins.blocks import as_one_node
@@ -88,7 +88,7 @@ class LinalgMixin(Base):
         tensors: list[Self] = [as_tensor("einsum", t) for t in spread(operands)]
         if not isinstance(formula, str) or not tensors:
             raise ShapeError(f"[einsum] expected a formula such as 'ij,jk->ik' and tensors, got {formula!r} and "
-                             f"{len(tensors)} tensors")
+                             f"{quantity(len(tensors), 'tensor')}")
         formula = _without_ellipsis(formula.replace(" ", ""), [t.ndim for t in tensors])
         left, arrow, out = formula.partition("->")
         terms = left.split(",")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from minigrad.dtype import DType, promote
-from minigrad.errors import ShapeError
+from minigrad.errors import ShapeError, quantity
 from minigrad.expr import Index, divides, product
 from minigrad.mixins.base import Base, as_axes, as_axis, as_count, as_index, as_number, as_shape, as_tensor, is_index
 from minigrad.mixins.blocks import as_one_node
@@ -38,8 +38,8 @@ class MovementMixin(Base):
         if len(unknown) == 1:
             known = product([d for i, d in enumerate(to) if i != unknown[0]])
             if known == 0 or not divides(known, self.numel()):
-                raise ShapeError(f"[reshape] expected a shape with {self.numel()} elements like {list(self.shape)}, "
-                                 f"got {to}")
+                raise ShapeError(f"[reshape] expected a shape with {quantity(self.numel(), 'element')} like "
+                                 f"{list(self.shape)}, got {to}")
             to[unknown[0]] = self.numel() // known
         if len(unknown) > 1 or any(isinstance(d, int) and d < 0 for d in to):
             raise ShapeError(f"[reshape] expected dims of 0 or more and at most one -1, got {to}")
@@ -147,7 +147,7 @@ class MovementMixin(Base):
             pairs = list(zip(flat[::2], flat[1::2], strict=True))[::-1]
             return [(0, 0)] * (self.ndim - len(pairs)) + pairs
         if len(padding) != self.ndim:
-            raise ShapeError(f"[pad] expected {self.ndim} pairs for {list(self.shape)}, got {padding}")
+            raise ShapeError(f"[pad] expected {quantity(self.ndim, 'pair')} for {list(self.shape)}, got {padding}")
         return [(0, 0) if p is None else (as_index(p[0]), as_index(p[1])) for p in padding]
 
     @as_one_node

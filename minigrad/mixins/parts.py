@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from minigrad.dtype import DType, float32, to_dtype
-from minigrad.errors import DTypeError, ShapeError
+from minigrad.errors import DTypeError, ShapeError, quantity
 from minigrad.mixins.base import Base, as_axis, as_count, as_number, as_shape, as_tensor, broadcast_shapes, is_index
 from minigrad.mixins.movement import spread
 
@@ -146,7 +146,7 @@ class PartsMixin(Base):
         if places.ndim == 1:
             places = places.reshape(*[-1 if i == a else 1 for i in range(self.ndim)])
         if places.shape[a] != n:
-            raise ShapeError(f"[{name}] expected {n} places along axis {dim}, got {list(places.shape)}")
+            raise ShapeError(f"[{name}] expected {quantity(n, 'place')} along axis {dim}, got {list(places.shape)}")
         return pairs * places.diff(dim=a) * 0.5
 
     def combinations(self, r: int = 2, with_replacement: bool = False) -> Self:

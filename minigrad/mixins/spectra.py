@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from minigrad.errors import DTypeError, ShapeError
+from minigrad.errors import DTypeError, ShapeError, quantity
 from minigrad.mixins.base import Base, as_count, as_tensor
 
 _LEAST = 1e-11  # what windows must add up to where a signal is known
@@ -39,7 +39,7 @@ class SpectrumMixin(Base):
         x = self.reshape(-1, 1, self.shape[-1])
         x = x.pad((size // 2, size // 2), pad_mode) if center else x
         if isinstance(x.shape[-1], int) and x.shape[-1] < size:
-            raise ShapeError(f"[stft] expected signals of at least {size} elements, got {list(self.shape)}")
+            raise ShapeError(f"[stft] expected signals of at least {quantity(size, 'element')}, got {list(self.shape)}")
         table = _cosines(size, size // 2 + 1 if onesided else size)
         waves = self._from_data(table * (size ** -0.5 if normalized else 1), None, self.device).cast(self.dtype)
         weight = waves if window is None else waves * window

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.dtype import DType
-from minigrad.errors import ShapeError
+from minigrad.errors import ShapeError, quantity
 from minigrad.expr import Index, Var, bounds, dim, product
 from minigrad.ops.builders import B
 from minigrad.ops.node import Node
@@ -36,7 +36,7 @@ def _check_rank(name: str, what: str, given: int, shape: Shape) -> None:
 
 def _reshape_infer(shapes: Sequence[Shape], dtypes: Dtypes, *, to: Shape) -> tuple[Shape, DType]:
     if dim(product(to)) != dim(product(shapes[0])):
-        raise ShapeError(f"[reshape] expected {product(shapes[0])} elements like {list(shapes[0])}, "
+        raise ShapeError(f"[reshape] expected {quantity(product(shapes[0]), 'element')} like {list(shapes[0])}, "
                          f"got {list(to)} with {product(to)}")
     return to, dtypes[0]
 

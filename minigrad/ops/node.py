@@ -8,6 +8,7 @@ from typing import Any
 from weakref import ref
 
 from minigrad.dtype import DType
+from minigrad.errors import quantity
 from minigrad.expr import Index
 from minigrad.handles import changes
 from minigrad.interned import Interned, Table
@@ -46,7 +47,7 @@ class Node:
     def __repr__(self) -> str:
         params = "".join(f", {k}={v}" for k, v in self.params.items())
         result = f"{self.dtype.short}{list(self.shape)} on {self.device}"
-        return f"{self.op.name}({len(self.inputs)} inputs{params}) -> {result}"
+        return f"{self.op.name}({quantity(len(self.inputs), 'input')}{params}) -> {result}"
 
 
 _serials = count()

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from minigrad.errors import MinigradError
+from minigrad.errors import MinigradError, quantity
 from minigrad.mixins.base import as_number
 from minigrad.optim.optimizer import Gradients, Optimizer, Params
 from minigrad.optim.states import options_of
@@ -200,7 +200,8 @@ class LBFGS(Optimizer):
     def _vector(self, value: Any, count: int) -> Tensor:
         t = value if isinstance(value, Tensor) else Tensor(np.asarray(value))
         if t.shape != (count,):
-            raise MinigradError(f"[LBFGS.load_state_dict] expected vectors of {count} elements, got {list(t.shape)}")
+            raise MinigradError(f"[LBFGS.load_state_dict] expected vectors of {quantity(count, 'element')}, got "
+                                f"{list(t.shape)}")
         return t.detach().to(self.device).cast(self._precision).clone().realize()
 
 

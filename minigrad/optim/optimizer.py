@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from minigrad import dtype as dtypes
-from minigrad.errors import MinigradError, ShapeError
+from minigrad.errors import MinigradError, ShapeError, quantity
 from minigrad.graph.blocks import block
 from minigrad.mixins.base import as_number
 from minigrad.mixins.modes import of_modules
@@ -83,7 +83,7 @@ class Optimizer(metaclass=_Made):
         if not self.params:
             raise MinigradError(
                 f"[{type(self).__name__}] expected at least one parameter with requires_grad=True, "
-                f"got {len(unique)} tensors without"
+                f"got {quantity(len(unique), 'tensor')} without"
             )
         for name, value in options.items():
             setattr(self, name, self._option(name, value))
@@ -334,7 +334,7 @@ class Optimizer(metaclass=_Made):
     def __repr__(self) -> str:
         groups = [", ".join([f"lr={m.lr.item():.6g}", *(f"{n}={v!r}" for n, v in options_of(m).items())])
                   for m in self.members]
-        lines = "".join(f"  {type(m).__name__}, {len(m.params)} parameters: {g}\n"
+        lines = "".join(f"  {type(m).__name__}, {quantity(len(m.params), 'parameter')}: {g}\n"
                         for m, g in zip(self.members, groups, strict=True))
         return f"{type(self).__name__}(\n{lines})"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minigrad.errors import MinigradError, ShapeError
+from minigrad.errors import MinigradError, ShapeError, quantity
 from minigrad.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class ParamGroup(Mapping):
             setattr(self._optimizer, name, value)
 
     def __repr__(self) -> str:
-        return repr({**self, "params": f"{len(self._optimizer.params)} parameters"})
+        return repr({**self, "params": quantity(len(self._optimizer.params), "parameter")})
 
 
 def state_of(optimizer: Optimizer, index: int) -> dict[str, Tensor]:

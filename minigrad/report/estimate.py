@@ -10,7 +10,7 @@ from minigrad.capture.journal import settle
 from minigrad.capture.outputs import tensors_in
 from minigrad.engine.observe import Observer, lines_kept, observing
 from minigrad.engine.storage import buffer_node
-from minigrad.errors import MinigradError
+from minigrad.errors import MinigradError, quantity
 from minigrad.handles import changed, live
 from minigrad.report.dry import DryRun, Holder, Phantom, running_dry
 from minigrad.tensor import Tensor
@@ -45,8 +45,8 @@ class Planned:
     holders: tuple[Holder, ...]
 
     def __str__(self) -> str:
-        lines = [f"{len(self.kernels)} launches, {self.flops / 1e9:.3f} GFLOP, {self.bytes / 1e6:.3f} MB moved, "
-                 f"{self.peak_bytes / 1e6:.3f} MB at the peak; held there by"]
+        lines = [f"{quantity(len(self.kernels), 'launch')}, {self.flops / 1e9:.3f} GFLOP, {self.bytes / 1e6:.3f} MB "
+                 f"moved, {self.peak_bytes / 1e6:.3f} MB at the peak; held there by"]
         lines += [f"{h.nbytes / 1e6:12.3f} MB  {h.label}{f' at {h.line}' if h.line else ''}" for h in self.holders[:8]]
         if len(self.holders) > 8:
             rest = sum(h.nbytes for h in self.holders[8:])

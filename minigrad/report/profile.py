@@ -25,6 +25,7 @@ from minigrad.config import current
 from minigrad.engine.observe import Observer, Ran, lines_kept, note_lines, observing
 from minigrad.engine.plan import ExecutionPlan
 from minigrad.engine.stats import stats
+from minigrad.errors import quantity
 from minigrad.runtime.limits import Limits, Probe
 
 PHASES = ("build", "schedule", "lower", "render", "compile", "launch")
@@ -151,8 +152,8 @@ class Profile(Observer):
         if len(rows) > most:
             lines.append(f"... and {len(rows) - most} more")
         phases = ", ".join(f"{name} {1e3 * self.phases.get(name, 0.0):.1f}" for name in PHASES)
-        lines.append(f"{len(self.runs)} launches in {self.calls} calls: {1e3 * self.seconds:.3f} ms of "
-                     f"{1e3 * self.wall:.3f} ms; host, in ms: {phases}")
+        lines.append(f"{quantity(len(self.runs), 'launch')} in {quantity(self.calls, 'call')}: "
+                     f"{1e3 * self.seconds:.3f} ms of {1e3 * self.wall:.3f} ms; host, in ms: {phases}")
         return "\n".join(lines)
 
     def save(self, path: str | Path) -> None:

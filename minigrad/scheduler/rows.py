@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from minigrad.errors import quantity
 from minigrad.expr import Index, Var
 from minigrad.scheduler.cost import cone, cores
 from minigrad.scheduler.graph import size
@@ -23,7 +24,7 @@ MAX_ROOTS = 6
 
 def refuse_reduction(state: Fusion, k: int, group: Group, accesses: Accesses) -> str | None:
     if len(accesses) != 1:
-        return f"a reduction read at {len(accesses)} places"
+        return f"a reduction read at {quantity(len(accesses), 'place')}"
     at = accesses[0]
     used = used_variables(at)
     domain = frozenset(group.domain)
@@ -53,7 +54,7 @@ def refuse_reduction(state: Fusion, k: int, group: Group, accesses: Accesses) ->
     for v in used:
         rows *= size(v.hi + 1)
     if rows < 2 * cores(state.target) and domain_size(group) > 1 << 15:
-        return f"only {rows} rows for {domain_size(group)} elements"
+        return f"only {quantity(rows, 'row')} for {quantity(domain_size(group), 'element')}"
     return None
 
 

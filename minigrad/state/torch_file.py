@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.dtype import DType
-from minigrad.errors import FormatError
+from minigrad.errors import FormatError, quantity
 from minigrad.state.fields import brief, one_line
 from minigrad.state.mapped import MappedFile
 from minigrad.state.torch_pickle import Storage, TensorBuilder, unpickle
@@ -65,7 +65,8 @@ def _load_zip(file: MappedFile) -> Any:
             raise FormatError(f"storage {brief(key)} is missing")
         raw = _member(file, info)
         if count * dtype.itemsize != len(raw):
-            raise FormatError(f"storage {brief(key)} has {len(raw)} bytes, expected {count} elements of {dtype}")
+            raise FormatError(f"storage {brief(key)} has {len(raw)} bytes, expected {quantity(count, 'element')} of "
+                              f"{dtype}")
         if (key, dtype) not in found:
             found[key, dtype] = Storage(key, dtype, build.usable(raw.view(dtype.np)))
         return found[key, dtype]
@@ -132,7 +133,7 @@ def _find_storages(file: MappedFile, keys: Any, at: int, declared: dict[str, tup
         dtype, expected = declared[key]
         count = int.from_bytes(file.part(at, 8, f"the size of storage {key!r}").tobytes(), "little")
         if count != expected:
-            raise FormatError(f"{file.path}: corrupt: storage {key!r} has {count} elements, expected {expected}; "
-                              "download it again")
+            raise FormatError(f"{file.path}: corrupt: storage {key!r} has {quantity(count, 'element')}, expected "
+                              f"{expected}; download it again")
         found[key] = Storage(key, dtype, file.array(at + 8, dtype, (count,), f"storage {key!r}"))
         at += 8 + count * dtype.itemsize

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.errors import DTypeError, FormatError, MinigradError, ShapeError
+from minigrad.errors import DTypeError, FormatError, MinigradError, ShapeError, quantity
 from minigrad.state.fields import one_line
 from minigrad.state.gguf import GGUFTensor
 from minigrad.tensor import Tensor
@@ -90,7 +90,8 @@ def _check_names(targets: Mapping[str, Tensor], state: Mapping[str, Any]) -> Non
             more = f" and {len(names) - 5} more" if len(names) > 5 else ""
             listed = ", ".join([one_line(str(name)) for name in names[:5]])  # a file's keys need not be strings
             raise FormatError(f"[load_state_dict] the state {kind} {listed}{more}; expected the "
-                              f"{len(targets)} tensors of the model; load the matching file or pass strict=False")
+                              f"{quantity(len(targets), 'tensor')} of the model; load the matching file or pass "
+                              "strict=False")
 
 
 def _progress(names: list[str], verbose: bool) -> Iterable[str]:

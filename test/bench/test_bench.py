@@ -100,7 +100,7 @@ def scheduled(x: Tensor) -> list[Stage]:
 def test_bytes_of_a_stage_are_those_of_its_operands() -> None:
     x, y = Tensor.ones(40, 60).contiguous().realize(), Tensor.ones(60).contiguous().realize()
     lines = table(lambda: (x * y + 1).realize(), 1)
-    assert lines[0].startswith("one step: 1 launches, 1 programs") and len(lines) == 2
+    assert lines[0].startswith("one step: 1 launch, 1 program") and len(lines) == 2
     kernel = scheduled(x * y + 2)[0]
     assert stage_bytes(kernel) == 4 * (2400 + 60 + 2400)
     shifted = scheduled(x[:, 1:].contiguous())[0]

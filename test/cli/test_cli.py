@@ -87,7 +87,7 @@ def test_cache_lists_and_clears_programs_only(capsys, tmp_path):
         disk_cache.put("kind-b", "key", b"5678")
         assert main(["cache", "list"]) == 0
         out = capsys.readouterr().out
-        assert "kind-a  1 entries" in out and "kind-b" in out
+        assert "kind-a  1 entry" in out and "kind-b" in out
         assert main(["cache", "clear"]) == 0
         assert "removed 2 entries" in capsys.readouterr().out
         assert disk_cache.get("kind-a", "key") is None

@@ -59,6 +59,6 @@ def test_debug_prints_while_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
         return capsys.readouterr().err
 
     assert run(0, 3) == ""
-    assert run(1, 3).startswith("realize on CPU: sum f32[5]; ") and "1 launches, known plan" in run(1, 3)
+    assert run(1, 3).startswith("realize on CPU: sum f32[5]; ") and "1 launch, known plan" in run(1, 3)
     assert "kernel " in run(2, 7) and "kernel " not in run(2, 7)  # a known plan is not shown again
     assert "func " in run(3, 9) and "define " in run(4, 11)

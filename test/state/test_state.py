@@ -87,13 +87,13 @@ def test_load_state_dict() -> None:
 
 def test_load_state_dict_checks_names_and_shapes() -> None:
     inner = Inner()
-    with pytest.raises(FormatError, match="the state lacks weight; expected the 1 tensors"):
+    with pytest.raises(FormatError, match="the state lacks weight; expected the 1 tensor"):
         load_state_dict(inner, {})
     extra = {"weight": Tensor.zeros(2, 3), **{f"x{i}": Tensor([1.0]) for i in range(7)}}
     with pytest.raises(FormatError, match="the state has unknown x0, x1, x2, x3, x4 and 2 more"):
         load_state_dict(inner, extra)
     odd: Any = {"weight": Tensor.zeros(2, 3), 7: Tensor([1.0]), (1, "a\nb"): None}
-    with pytest.raises(FormatError, match=r"the state has unknown 7, \(1, 'a\\nb'\); expected the 1 tensors"):
+    with pytest.raises(FormatError, match=r"the state has unknown 7, \(1, 'a\\nb'\); expected the 1 tensor"):
         load_state_dict(inner, odd)
     load_state_dict(inner, {}, strict=False)
     assert inner.weight.numpy().sum() == 6

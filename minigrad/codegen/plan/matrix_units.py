@@ -17,6 +17,7 @@ from minigrad.codegen.microkernels.matrix import WAVE, MatrixUnit, matrix_microk
 from minigrad.codegen.plan.loops import Here, Loops, refuse
 from minigrad.codegen.plan.steps import Call
 from minigrad.dtype import DType, bfloat16, float16, float32, uint16
+from minigrad.errors import quantity
 from minigrad.expr import Index, Var
 from minigrad.value import Value, bitcast, const, guard
 
@@ -53,8 +54,8 @@ def with_wave(loops: Loops) -> Loops:
     shape = (unit.rows, unit.columns, unit.depth)
     if [loops.extent(x) for x in inside] != list(shape) or [bool(loops.space[x]) for x in inside] != [0, 0, 1] or any(
             loops.kind[x] != "serial" or loops.stride(x, Here()) != 1 for x in inside):
-        raise refuse(step, f"serial loops of {shape[0]} rows, {shape[1]} columns and {shape[2]} steps of the sum, "
-                           f"neighbours all, inside {step.at}", " ".join(inside) or "none")
+        raise refuse(step, f"serial loops of {quantity(shape[0], 'row')}, {shape[1]} columns and {shape[2]} steps of "
+                           f"the sum, neighbours all, inside {step.at}", " ".join(inside) or "none")
     lane, each = (next(n for n in (f"{stem}{k or ''}" for k in range(len(order) + 2)) if n not in loops.root)
                   for stem in ("lane", "e"))
     items = max([0, *(k + 1 for k, x in enumerate(order) if loops.kind[x] in ("group", "item"))])
