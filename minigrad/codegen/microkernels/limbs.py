@@ -30,8 +30,7 @@ operations have one port. Therefore a look-up, which has the other one, rather t
 """
 from __future__ import annotations
 
-from minigrad.codegen.microkernels.block_writer import BlockWriter
-from minigrad.codegen.microkernels.writer import B, F, H, W, all_bytes, order, splat
+from minigrad.codegen.microkernels.writer import B, BlockWriter, F, H, W, all_bytes, order, splat
 
 PANELS, PAIRS, LIMBS = 4, 32, 8
 """Panels at a time; the most times two blocks in a chunk, whose limbs take 1 KB for every two; limbs of an element."""

@@ -35,8 +35,7 @@ is their own.
 """
 from __future__ import annotations
 
-from minigrad.codegen.microkernels.block_writer import BlockWriter
-from minigrad.codegen.microkernels.writer import B, F, H, W, all_bytes, order, splat
+from minigrad.codegen.microkernels.writer import B, BlockWriter, F, H, W, all_bytes, order, splat
 
 PANELS, BLOCKS, LIMBS = 3, 256, 4
 """Panels at a time; blocks in a chunk; limbs."""
