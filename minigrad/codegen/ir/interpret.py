@@ -85,7 +85,8 @@ class Shared:
         several = inside & ((self.loader[at] != item) | ((before != -1) & (before != item)))
         self.loader[at[several]] = -2
         storer = self.storer[at]
-        return inside & (storer != -1) & (storer != item)
+        seen: Array = inside & (storer != -1) & (storer != item)
+        return seen
 
 
 class _Run:

@@ -10,37 +10,12 @@ depends on some of them is remembered by their numbers, so that copies share val
 """
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from minigrad.codegen.ir.nodes import Function, Loop, Stmt
 from minigrad.codegen.ir.walk import blocks, statements
-from minigrad.codegen.render.place import Placer, Ref
 from minigrad.errors import InternalError
 from minigrad.expr import Expr, Index, Var, bounds, split, subs, to_text, variables, varying
-from minigrad.value import Value, indices_of
-
-Maker = Callable[[Value, "Ref | None", "list[Ref]"], Ref]
-
-
-class Step:
-    """The facts of a Value that are known before it is emitted.
-
-    `parts`: the Steps of its operands, the last one first; `make` emits it, given them; `inside`: the guarded one among
-    them; `loads`: True where masks matter; `by_copy`: the variables of unrolled loops that it depends on; `spelled`:
-    True where one of them is an operand; `lasts`: it reads nothing that may be written, and no locals; `ref`: a
-    constant, once it is emitted.
-    """
-
-    __slots__ = ("value", "op", "parts", "make", "inside", "loads", "by_copy", "spelled", "lasts", "ref")
-
-    def __init__(self, value: Value, parts: tuple[Step, ...], make: Maker):
-        self.value, self.op, self.parts, self.make, self.loads = value, value.op, parts, make, value.loads
-        self.inside: Step | None = None
-        self.ref: Ref | None = None
-        self.by_copy: tuple[Var, ...] = ()
-        self.spelled, self.lasts = False, True
 
 
 class Form:
@@ -54,22 +29,14 @@ class Form:
         self.known: dict[tuple[Index | None, ...], Index] = {}
 
 
-class CopyEmitter(Placer):
+class Copies:
     """`copy` has the numbers of the variables of unrolled loops around the present statement, and the variables that
-    stand for those of other loops whose bounds depend on them.
-
-    `copied` has all such variables of the function; `steps` the facts known of Values, in loops over as many lanes.
-    """
+    stand for those of other loops whose bounds depend on them; `copied` has all such variables of the function."""
 
     def __init__(self, function: Function):
-        super().__init__(function)
+        self.function = function
         self.copy: dict[Var, Index] = {}
-        self.makers: dict[str, Maker] = {}
         self.copied: frozenset[Var] = copied_variables(function)
-        self.steps: dict[Value, Step] = {}
-        self.learned = {(1, 1): self.steps}
-        self.inputs = {b.name for b in function.buffers if b.mode == "in"}
-        self.arguments = {s.name for s in function.scalars}
         self.forms: dict[Index, Form] = {}
 
     def at(self, e: Index) -> Index:
@@ -153,76 +120,6 @@ class CopyEmitter(Placer):
             return e, e
         lo, hi = bounds(varying(e))
         return lo + e.const, hi + e.const
-
-    # ---- values ----
-
-    def set_width(self, width: int, real_width: int) -> None:
-        """Sets the number of lanes for what follows (see `Placer`), on which Steps may depend."""
-        self.width, self.real_width = width, real_width
-        self.steps = self.learned.setdefault((width, real_width), {})
-
-    @abstractmethod
-    def parts_of(self, v: Value) -> tuple[tuple[Value, ...], Maker]:
-        """The operands of a value, and a function that emits it, given those."""
-
-    def learn(self, root: Value) -> Step:
-        """The Step of a value."""
-        steps = self.steps
-        stack = [(root, *self.parts_of(root))]
-        while stack:
-            v, parts, make = stack[-1]
-            inner = v.inner
-            if parts is not v.args:
-                inner += v.args
-            missing = [a for a in (parts + inner if inner else parts) if a not in steps]
-            if missing:
-                for a in missing:
-                    if a.op == "const" or a.op == "local":
-                        leaf = steps[a] = Step(a, (), self.makers[a.op])
-                        leaf.lasts = a.op == "const" or a.attr in self.arguments
-                    else:
-                        stack.append((a, *self.parts_of(a)))
-            if not missing or stack[-1][0] is v:
-                stack.pop()
-                step = steps[v] = Step(v, tuple([steps[a] for a in parts[::-1]]) if parts else (), make)
-                self.complete(step, [steps[a] for a in inner] if inner else ())
-        return steps[root]
-
-    def complete(self, step: Step, inner: Sequence[Step]) -> None:
-        """Fills in the facts of a Step that follow from its parts, from operands that are none, and from the values
-        inside its indices."""
-        v, op = step.value, step.op
-        on: Collection[Var] = ()
-        if op == "local":
-            step.lasts = v.attr in self.arguments
-        elif op == "load":
-            step.lasts = v.attr[0] in self.inputs
-        elif op == "guard":
-            step.inside = step.parts[1]
-        if self.copied and v.indexed and (op == "load" or op == "index" or op == "guard"):
-            on = {x for e in indices_of(v) for x in variables(e) if x in self.copied}
-            step.spelled = op == "index" and bool(on)
-        for x in (*step.parts, *inner) if inner else step.parts:
-            if not x.lasts:
-                step.lasts = False
-            if x.by_copy:
-                step.spelled = step.spelled or x.spelled
-                if x.by_copy is not on:
-                    on = {*on, *x.by_copy} if on else x.by_copy
-        if on:
-            step.by_copy = tuple(on)
-
-    def kept(self, step: Step, mask: Ref | None) -> tuple[dict[Any, Any], Any]:
-        """The table that a value is remembered in, and its key there: values that differ in every copy are forgotten
-        with their statement."""
-        on, copy = step.by_copy, self.copy
-        table = self.memo if step.lasts else self.brief
-        if on:
-            if len(on) >= len(copy):
-                table = self.brief
-            else:
-                return table, (step, mask if step.loads else None, *[copy[x] for x in on])
-        return table, step if mask is None or not step.loads else (step, mask)
 
 
 def copied_variables(function: Function) -> frozenset[Var]:

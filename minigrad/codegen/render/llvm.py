@@ -9,20 +9,35 @@ result: instcombine, simplifycfg; sroa for microkernels that have variables.
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from minigrad.codegen.ir.nodes import Alloc, BufferParam, Call, Function, Loop, ScalarParam, Stmt, Store
 from minigrad.codegen.ir.text import meaning_of
 from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.microkernels.microkernel import Microkernel, symbol_of
-from minigrad.codegen.render.llvm_registers import LlvmRegisters
+from minigrad.codegen.render.emitter import Emitter
+from minigrad.codegen.render.index import index
+from minigrad.codegen.render.language import Control
+from minigrad.codegen.render.llvm_memory import LlvmAccess
+from minigrad.codegen.render.llvm_registers import (
+    LlvmStorage,
+    after_branch,
+    after_loop,
+    carried,
+    carry,
+    is_big,
+    stored_registers,
+)
 from minigrad.codegen.render.llvm_text import memory_type
-from minigrad.codegen.render.place import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
+from minigrad.codegen.render.llvm_values import LlvmLanguage
+from minigrad.codegen.render.refs import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
+from minigrad.codegen.render.statements import block
 from minigrad.codegen.transforms.read_words import read_words
 from minigrad.codegen.transforms.roll import roll
 from minigrad.dtype import bool_
 from minigrad.errors import InternalError
-from minigrad.expr import Index, Var, bounds, variables
+from minigrad.expr import Var, bounds, variables
 from minigrad.program import Link, Program
 from minigrad.target import Target
 
@@ -43,12 +58,12 @@ convolutions whose sums go through loops over taps 10%, and bytes times a matrix
 def render_llvm(function: Function, target: Target) -> Program:
     """The CPU Program of one loop IR function. Raises InternalError for what breaks the rules of loop IR."""
     function, views = read_words(roll(function))
-    emitter = LlvmEmitter(function, target)
+    program = LlvmProgram(function, target)
     for view, source in views:
-        emitter.memory[view.name] = Memory(view.name, view.dtype, view.size, "in", f"%{source}")
-    source = emitter.render()
-    return Program(function.name, "llvm", source, argument_kinds(function), emitter.scratch,
-                   links=tuple(emitter.links.values()))
+        program.out.memory[view.name] = Memory(view.name, view.dtype, view.size, "in", f"%{source}")
+    source = program.render()
+    return Program(function.name, "llvm", source, argument_kinds(function), program.storage.scratch,
+                   links=tuple(program.control.links.values()))
 
 
 @lru_cache(maxsize=1024)
@@ -56,7 +71,7 @@ def link_of(kernel: Microkernel, target: Target) -> Link:
     """The Link of a microkernel for its calls: its implementation where that fits, else its meaning, compiled."""
     if kernel.implementation is not None and kernel.fits(target):
         return Link(symbol_of(kernel.name, kernel.implementation), kernel.name, kernel.implementation, kernel.language)
-    source = LlvmEmitter(meaning_of(kernel), target).render_callable(kernel.name)
+    source = LlvmProgram(meaning_of(kernel), target).render_callable(kernel.name)
     return Link(symbol_of(kernel.name, source), kernel.name, source)
 
 
@@ -65,15 +80,21 @@ def has_rows_and_columns(body: tuple[Stmt, ...]) -> bool:
     return any(type(s) is Store and len(variables(s.offset)) > 1 for s in statements(body))
 
 
-class LlvmEmitter(LlvmRegisters):
-    """See `Emitter`: the whole text, and control structures."""
+class LlvmProgram:
+    """The whole text, and the parts that write it."""
 
-    # ---- the whole text ----
+    def __init__(self, function: Function, target: Target):
+        out = self.out = Emitter(function, target)
+        language = self.language = LlvmLanguage(out)
+        access = self.access = LlvmAccess(out, language)
+        storage = self.storage = LlvmStorage(out)
+        control = self.control = LlvmControl(out, language, access)
+        out.speak(language, access, storage, control)
 
     def render(self) -> str:
         """The program: `void name(const u64 *args, i64 begin, i64 end, u8 *scratch)`."""
-        self.emit_body()
-        name, body = self.function.name, self.scopes[0].lines
+        emit_body(self.out)
+        name, body = self.out.function.name, self.out.scopes[0].lines
         head = f"define void @{name}(ptr %args., {', '.join(WORK)}) nounwind {{"
         if self.is_quick:
             lines = [QUICK, *self.head(), head, "entry:", *self.unpacked("\n".join(body)), *body, "  ret void", "}"]
@@ -81,59 +102,43 @@ class LlvmEmitter(LlvmRegisters):
             passed = [*(f"{kind} %{p.name}" for p, kind in self.argument_types()), *WORK]
             lines = [*self.body_function(), head, *self.unpacked(),
                      f"  call void @{name}.body({', '.join(passed)})", "  ret void", "}"]
-        lines += [f"declare void @{symbol}({', '.join(types)})" for symbol, types in self.declarations.items()]
+        lines += [f"declare void @{symbol}({', '.join(types)})"
+                  for symbol, types in self.control.declarations.items()]
         return "\n".join([*lines, ""])
 
     def render_callable(self, name: str) -> str:
         """A function to be called with the parameters themselves, for one that has no parallel loop."""
-        self.emit_body()
+        emit_body(self.out)
         lines = [*([QUICK] if self.is_quick else []), *self.body_function()]
-        own = len(self.function.scalars) + len(self.function.dims)
-        params = self.parameters()[:len(self.function.buffers) + own]
+        own = len(self.out.function.scalars) + len(self.out.function.dims)
+        params = self.parameters()[:len(self.out.function.buffers) + own]
         passed = [*(p.replace("noalias ", "").replace("readonly ", "") for p in params), "i64 0", "i64 1", "ptr null"]
         return "\n".join([*lines, f"define void @{name}({', '.join(params)}) nounwind {{",
-                          f"  call void @{self.function.name}.body({', '.join(passed)})", "  ret void", "}", ""])
-
-    def emit_body(self) -> None:
-        """Fills the outermost scope."""
-        f = self.function
-        for s in f.scalars:
-            text = f"%{s.name}"
-            if s.dtype is bool_:
-                text = self.pure(f"icmp ne i8 {text}, 0", bool_, 1, ()).text
-            self.locals[s.name] = Ref(text, s.dtype)
-        for d in f.dims:
-            self.variables[d] = Ref(f"%{d.name}", INDEX)
-        for b in f.buffers:
-            text = f"%{b.name}"
-            if b.start is not None:
-                start = f"getelementptr {memory_type(b.dtype)}, ptr {text}, i64 %{b.start.name}"
-                text = self.pure(start, b.dtype, 1, (), b.name).text
-            self.memory[b.name] = Memory(b.name, b.dtype, b.size, b.mode, text)
-        self.block(f.body)
+                          f"  call void @{self.out.function.name}.body({', '.join(passed)})", "  ret void", "}", ""])
 
     @property
     def is_quick(self) -> bool:
         """True where the source may begin with `QUICK`."""
-        simple = len(self.function.dims) > 0 or not self.odd_tile
-        return self.had_tile and simple and self.target.registers > 16
+        tile = self.language.tile
+        simple = len(self.out.function.dims) > 0 or not tile.odd
+        return tile.seen and simple and self.out.target.registers > 16
 
     def head(self) -> list[str]:
         """The lines before the functions."""
-        f = self.function
+        f = self.out.function
         lines = [f"; func {f.name}"]
-        if self.zeros:
-            block = f"[{self.zeros} x i8] zeroinitializer, align 64"
-            lines.append(f"@{f.name}.zeros = private unnamed_addr constant {block}")
+        if self.access.zeros:
+            array = f"[{self.access.zeros} x i8] zeroinitializer, align 64"
+            lines.append(f"@{f.name}.zeros = private unnamed_addr constant {array}")
         return lines
 
     def body_function(self) -> list[str]:
         """`name.body`, with what stands before it."""
-        start = f"define internal void @{self.function.name}.body({', '.join(self.parameters())}) nounwind {{"
-        return [*self.head(), start, "entry:", *self.scopes[0].lines, "  ret void", "}", ""]
+        start = f"define internal void @{self.out.function.name}.body({', '.join(self.parameters())}) nounwind {{"
+        return [*self.head(), start, "entry:", *self.out.scopes[0].lines, "  ret void", "}", ""]
 
     def parameters(self) -> list[str]:
-        f = self.function
+        f = self.out.function
         buffers = [f"ptr noalias{' readonly' if b.mode == 'in' else ''} %{b.name}" for b in f.buffers]
         scalars = [f"{memory_type(s.dtype)} %{s.name}" for s in f.scalars]
         dims = [f"i64 %{d.name}" for d in f.dims]
@@ -141,7 +146,7 @@ class LlvmEmitter(LlvmRegisters):
 
     def argument_types(self) -> list[tuple[BufferParam | ScalarParam | Var, str]]:
         """Each argument with its type in the table."""
-        f = self.function
+        f = self.out.function
         return [*((b, "ptr") for b in f.buffers), *((s, memory_type(s.dtype)) for s in f.scalars),
                 *((d, "i64") for d in f.dims)]
 
@@ -155,25 +160,50 @@ class LlvmEmitter(LlvmRegisters):
                           f"  %{p.name} = load {kind}, ptr %at.{i}, align 8"]
         return lines
 
-    # ---- control ----
+
+def emit_body(out: Emitter) -> None:
+    """Fills the outermost scope."""
+    f = out.function
+    for s in f.scalars:
+        text = f"%{s.name}"
+        if s.dtype is bool_:
+            text = out.pure(f"icmp ne i8 {text}, 0", bool_, 1, ()).text
+        out.locals[s.name] = Ref(text, s.dtype)
+    for d in f.dims:
+        out.variables[d] = Ref(f"%{d.name}", INDEX)
+    for b in f.buffers:
+        text = f"%{b.name}"
+        if b.start is not None:
+            start = f"getelementptr {memory_type(b.dtype)}, ptr {text}, i64 %{b.start.name}"
+            text = out.pure(start, b.dtype, 1, (), b.name).text
+        out.memory[b.name] = Memory(b.name, b.dtype, b.size, b.mode, text)
+    block(out, f.body)
+
+
+class LlvmControl(Control):
+    """Control structures. `links`: the microkernels that are called, by symbol, and `declarations` the types of their
+    arguments; `carries`: register buffers are values, which blocks pass on."""
+
+    def __init__(self, out: Emitter, language: LlvmLanguage, access: LlvmAccess, carries: bool = True):
+        self.out, self.language, self.access, self.carries = out, language, access, carries
+        self.links: dict[str, Link] = {}
+        self.declarations: dict[str, list[str]] = {}
 
     def vector_body(self, s: Loop) -> None:
         """Emits a vector loop. A big register tile starts with all vector registers free: LLVM would else keep
         constants of loops before it in registers across it, and accumulators on the stack. An empty instruction makes
         it put them away."""
         tile = self.slots_of(s.body)
-        if self.is_big(tile):
-            clobbered = ",".join(f"~{{xmm{i}}}" for i in range(self.target.registers))
-            self.line(f'call void asm sideeffect "", "{clobbered}"()')
-            self.least_level = len(self.scopes) - 1
-        self.vectors, self.squares, self.sums_up = s, None, tile > 0
-        super().vector_body(s)
-        self.least_level = 0
+        if is_big(self.out.target, tile):
+            clobbered = ",".join(f"~{{xmm{i}}}" for i in range(self.out.target.registers))
+            self.out.line(f'call void asm sideeffect "", "{clobbered}"()')
+            self.out.least_level = len(self.out.scopes) - 1
+        self.access.squares.enter(s, tile > 0)
+        self.region(s.body)
+        self.out.least_level = 0
 
-    def load_floor(self, memory: Memory, proven: bool) -> int:
-        """The outermost level for a load. A big tile loads its own operands: before it there are no registers to keep
-        them in."""
-        return max(super().load_floor(memory, proven), self.least_level)
+    def region(self, body: Sequence[Stmt]) -> None:
+        self.access.squares.region(body)
 
     def slots_of(self, body: tuple[Stmt, ...]) -> int:
         """The number of elements of the register buffers of a block."""
@@ -187,33 +217,34 @@ class LlvmEmitter(LlvmRegisters):
 
     def open_loop(self, s: Loop) -> tuple[Ref, OpenLoop]:
         parallel = s.kind == "parallel"
-        start = Ref("%begin.", INDEX) if parallel else self.index(s.start)
-        stop = Ref("%end.", INDEX) if parallel else self.index(s.stop)
-        runs = self.range_of(s.stop - s.start)[0] >= 1
+        start = Ref("%begin.", INDEX) if parallel else index(self.out, s.start)
+        stop = Ref("%end.", INDEX) if parallel else index(self.out, s.stop)
+        runs = self.out.copies.range_of(s.stop - s.start)[0] >= 1
         some = None
         if parallel or not runs:
-            some = self.pure(f"icmp slt i64 {start.text}, {stop.text}", bool_, 1, (start, stop), "c")
-        self.counter += 1
-        label = f"{s.var.name}.{self.counter}"
-        self.scopes.append(Scope(crossable=runs or parallel, label=f"{label}.body", held=self.scope.held))
-        stored = self.stored_registers(s.body)
-        tile = "sse" in self.target.features and any([len(m.slots) >= LEAST_TILE for m in stored])
-        self.odd_tile |= tile and (self.in_tile or not has_rows_and_columns(s.body))
-        self.in_tile, self.had_tile = tile, self.had_tile or tile
-        self.counted, self.strides = f"%{label}" if self.in_tile and start.literal == 0 else "", {}
-        state = OpenLoop(label, start, stop, some, self.carry(stored), self.strides)
-        return Ref(f"%{label}", INDEX, 1, len(self.scopes) - 1), state
+            some = self.out.pure(f"icmp slt i64 {start.text}, {stop.text}", bool_, 1, (start, stop), "c")
+        self.out.counter += 1
+        label = f"{s.var.name}.{self.out.counter}"
+        self.out.scopes.append(Scope(crossable=runs or parallel, label=f"{label}.body", held=self.out.scope.held))
+        stored = stored_registers(self.out, s.body) if self.carries else []
+        tile, sums_up = self.language.tile, "sse" in self.out.target.features and any(
+            [len(m.slots) >= LEAST_TILE for m in stored])
+        tile.odd |= sums_up and (tile.inside or not has_rows_and_columns(s.body))
+        tile.inside, tile.seen = sums_up, tile.seen or sums_up
+        tile.counted, tile.strides = f"%{label}" if tile.inside and start.literal == 0 else "", {}
+        state = OpenLoop(label, start, stop, some, carry(self.out, stored), tile.strides)
+        return Ref(f"%{label}", INDEX, 1, len(self.out.scopes) - 1), state
 
     def close_loop(self, s: Loop, inner: Scope, state: OpenLoop) -> None:
         label, start, stop, some = state.name, state.start, state.stop, state.some
-        self.in_tile, self.counted = False, ""
-        body, deep, before = f"label %{label}.body", "  " * (len(self.scopes) + 1), self.scope.label
-        self.line(f"br {body}" if some is None else f"br i1 {some.text}, {body}, label %{label}.end")
-        self.scope.lines += [
+        self.language.tile.inside, self.language.tile.counted = False, ""
+        body, deep, before = f"label %{label}.body", "  " * (len(self.out.scopes) + 1), self.out.scope.label
+        self.out.line(f"br {body}" if some is None else f"br i1 {some.text}, {body}, label %{label}.end")
+        self.out.scope.lines += [
             f"{label}.body:",
             f"{deep}%{label} = phi i64 [ {start.text}, %{before} ], [ %{label}.next, %{inner.label} ]",
             *[f"{deep}{i.text} = phi i64 [ 0, %{before} ], [ {i.text}.next, %{inner.label} ]" for i in state.strides],
-            *self.carried(state, inner, deep),
+            *carried(self.out, state, inner, deep),
             *inner.lines,
             *[f"{deep}{i.text}.next = add nsw i64 {i.text}, {x.text}" for i, x in state.strides.items()],
             f"{deep}%{label}.next = add nuw nsw i64 %{label}, 1",
@@ -221,34 +252,31 @@ class LlvmEmitter(LlvmRegisters):
             f"{deep}br i1 %{label}.more, {body}, label %{label}.end",
             f"{label}.end:",
         ]
-        self.scope.label = f"{label}.end"
-        self.after_loop(state, inner, before)
+        self.out.scope.label = f"{label}.end"
+        after_loop(self.out, state, inner, before)
 
     def close_if(self, condition: Ref, then: Scope, otherwise: Scope | None) -> None:
-        end, before = f"{then.entry}.end", self.scope.label
+        end, before = f"{then.entry}.end", self.out.scope.label
         no = end if otherwise is None else otherwise.entry
-        self.line(f"br i1 {condition.text}, label %{then.entry}, label %{no}")
+        self.out.line(f"br i1 {condition.text}, label %{then.entry}, label %{no}")
         for side in (then, otherwise):
             if side is not None:
-                self.scope.lines += [f"{side.entry}:", *side.lines, "  " * (len(self.scopes) + 1) + f"br label %{end}"]
-        self.scope.lines.append(f"{end}:")
-        self.scope.label = end
-        self.after_branch(then, otherwise, before)
+                leave = "  " * (len(self.out.scopes) + 1) + f"br label %{end}"
+                self.out.scope.lines += [f"{side.entry}:", *side.lines, leave]
+        self.out.scope.lines.append(f"{end}:")
+        self.out.scope.label = end
+        after_branch(self.out, then, otherwise, before)
 
     def call_microkernel(self, s: Call) -> None:
-        link = link_of(s.kernel, self.target)
+        link = link_of(s.kernel, self.out.target)
         self.links[link.symbol] = link
         meaning = meaning_of(s.kernel)
-        args = [f"ptr {self.pointer(self.memory[name], offset).text}" for name, offset in s.buffers]
-        args += [f"{memory_type(p.dtype)} {self.to_memory(self.value(v)).text}"
+        args = [f"ptr {self.access.pointer(self.out.memory[name], offset).text}" for name, offset in s.buffers]
+        args += [f"{memory_type(p.dtype)} {self.access.to_memory(self.out.values.emit(v)).text}"
                  for p, v in zip(meaning.scalars, s.scalars, strict=True)]
-        args += [f"i64 {self.index(e).text}" for e in s.dims]
+        args += [f"i64 {index(self.out, e).text}" for e in s.dims]
         self.declarations[link.symbol] = [a.split(" ")[0] for a in args]
-        self.line(f"call void @{link.symbol}({', '.join(args)})")
-
-    def prefetch(self, memory: Memory, offset: Index, far: bool) -> None:
-        p = self.pointer(memory, offset)
-        self.line(f"call void @llvm.prefetch.p0(ptr {p.text}, i32 0, i32 {2 if far else 3}, i32 1)")
+        self.out.line(f"call void @{link.symbol}({', '.join(args)})")
 
     def barrier(self) -> None:
-        raise InternalError(f"[render] {self.function.name}: a CPU program has no work-groups to join")
+        raise InternalError(f"[render] {self.out.function.name}: a CPU program has no work-groups to join")

@@ -5,18 +5,25 @@ A square has as many rows as a vector has lanes, and a lane per row; a column of
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from minigrad.codegen.ir.nodes import Function, Loop, Stmt, Store
+from minigrad.codegen.ir.nodes import Loop, Stmt, Store
 from minigrad.codegen.ir.walk import indices, values
-from minigrad.codegen.render.llvm_memory import LlvmMemory, stores_masked
-from minigrad.codegen.render.llvm_text import memory_type
-from minigrad.codegen.render.place import Memory, Ref
+from minigrad.codegen.render.accesses import in_bounds
+from minigrad.codegen.render.conditions import mask_of
+from minigrad.codegen.render.index import far_step, index
+from minigrad.codegen.render.llvm_text import memory_type, stores_masked
+from minigrad.codegen.render.refs import Memory, Ref
+from minigrad.codegen.render.statements import block
 from minigrad.codegen.value_walk import Conditions, guarded_loads
 from minigrad.dtype import bool_
 from minigrad.errors import present
 from minigrad.expr import Index
-from minigrad.target import Target
 from minigrad.value import value_atoms, values_inside
+
+if TYPE_CHECKING:
+    from minigrad.codegen.render.llvm_memory import LlvmAccess
 
 NEAR = 4
 """Columns of a square that a load of each row has, where the loop reads no more of them."""
@@ -25,7 +32,7 @@ Corner = tuple[str, Index]
 """The buffer of a square, and the index of its first element there."""
 
 
-class LlvmSquares(LlvmMemory):
+class Squares:
     """`vectors`: the present vector loop; `sums_up`: it has accumulators; `inside`: the block around what is emitted,
     of which all statements run.
 
@@ -34,8 +41,8 @@ class LlvmSquares(LlvmMemory):
     are first needed.
     """
 
-    def __init__(self, function: Function, target: Target):
-        super().__init__(function, target)
+    def __init__(self, access: LlvmAccess):
+        self.access, self.out, self.language = access, access.out, access.language
         self.vectors: Loop | None = None
         self.sums_up = False
         self.inside: Sequence[Stmt] = ()
@@ -43,52 +50,61 @@ class LlvmSquares(LlvmMemory):
         self.whole: dict[Corner, list[Conditions]] | None = None
         self.parts: dict[Corner, list[Conditions]] | None = None
 
+    def enter(self, vectors: Loop, sums_up: bool) -> None:
+        """Begins a vector loop."""
+        self.vectors, self.squares, self.sums_up = vectors, None, sums_up
+
     def region(self, body: Sequence[Stmt]) -> None:
+        """A block of which all statements run if one does."""
         outer = self.inside, self.whole, self.parts
         self.inside, self.whole, self.parts = body, None, None
-        super().region(body)
+        block(self.out, body)
         self.inside, self.whole, self.parts = outer
 
-    def load_square(self, memory: Memory, start: Index, stride: Index, mask: Ref | None, floor: int) -> Ref | None:
+    def load(self, memory: Memory, start: Index, stride: Index, mask: Ref | None, floor: int) -> Ref | None:
         """A column of a square of rows `stride` apart, transposed in registers: its other columns share the work.
 
         None where the loop reads too small a part of them, or the square is not known to be inside the buffer; none
         beside accumulators, whose registers a square would take.
         """
-        width = self.width
-        column = (start if isinstance(start, int) else start.const) % width
+        column = (start if isinstance(start, int) else start.const) % self.out.width
         corner = start - column
-        here = self.copy
-        self.copy = dict(here)
-        group = self.neighbours((memory.name, corner), column) if mask is None and not self.sums_up else []
-        self.copy = here
+        with self.looking_ahead():
+            group = self.neighbours((memory.name, corner), column) if mask is None and not self.sums_up else []
         few = self.load_few(memory, corner, stride, column, group, floor)
         if few is not None:
             return few
-        self.copy = dict(here)
         at = column % NEAR
-        masks = self.masks_of_parts(memory, corner, start - at, mask)
-        self.copy = here
+        with self.looking_ahead():
+            masks = self.masks_of_parts(memory, corner, start - at, mask)
         if masks is not None:
             rows = self.load_parts(memory, start - at, stride, masks, floor)
             result = self.four(rows, at)
         else:
-            self.copy = dict(here)
-            masks = self.masks_of_rows(memory, corner, stride, mask)
-            self.copy = here
+            with self.looking_ahead():
+                masks = self.masks_of_rows(memory, corner, stride, mask)
             if masks is None:
                 return None
-            rows = [self.load_block(memory, corner + stride * i, m, floor) for i, m in enumerate(masks)]
+            rows = [self.access.load_block(memory, corner + stride * i, m, floor) for i, m in enumerate(masks)]
             result = self.transposed(rows, column)
         if mask is not None and masks[0] is not None:
             result.zero_outside = mask
         return result
 
+    @contextmanager
+    def looking_ahead(self) -> Iterator[None]:
+        """For looks at other copies of statements: the numbers of this one are back after it."""
+        copies = self.out.copies
+        here = copies.copy
+        copies.copy = dict(here)
+        yield
+        copies.copy = here
+
     def neighbours(self, place: Corner, column: int) -> list[int]:
         """The columns that one load of each row has with this one, where the loop reads 2 to `NEAR` columns of the
         square and the processor has permutations of two vectors; else empty."""
         columns = sorted(self.columns_of(place))
-        if "avx512f" not in self.target.features or not 2 <= len(columns) <= NEAR:
+        if "avx512f" not in self.out.target.features or not 2 <= len(columns) <= NEAR:
             return []
         group: list[int] = []
         for c in columns:
@@ -103,11 +119,12 @@ class LlvmSquares(LlvmMemory):
                  ) -> Ref | None:
         """A column of a square of which the loop reads 2 to `NEAR`, those of `group`: `NEAR` elements of each row are a
         load, those of as many rows a vector, and three permutations take a column from these."""
-        width = self.width
+        width = self.out.width
         if not group or width != NEAR * NEAR or memory.dtype.itemsize != 4:
             return None
-        start = next((s for s in range(group[-1] - NEAR + 1, group[0] + 1) if self.in_bounds(memory, corner + s) and
-                      self.in_bounds(memory, corner + s + NEAR - 1 + stride * (width - 1))), None)
+        starts = range(group[-1] - NEAR + 1, group[0] + 1)
+        start = next((s for s in starts if in_bounds(self.out, memory, corner + s) and
+                      in_bounds(self.out, memory, corner + s + NEAR - 1 + stride * (width - 1))), None)
         if start is None:
             return None
         return self.four(self.load_parts(memory, corner + start, stride, [None] * width, floor), column - start)
@@ -117,14 +134,15 @@ class LlvmSquares(LlvmMemory):
         """`NEAR` elements of each row: those of row 4b + r are lanes 4b.. of vector r."""
         kind, align, rows = memory_type(memory.dtype), memory.dtype.itemsize, list[Ref]()
         for m, p in zip(masks, self.row_pointers(memory, corner, stride), strict=True):
-            p = self.safe_pointer(memory, p, m, NEAR)
-            rows.append(self.fetch(memory, f"load <{NEAR} x {kind}>, ptr {p.text}, align {align}", NEAR, (p,), floor,
-                                   None))
+            p = self.access.safe_pointer(memory, p, m, NEAR)
+            text = f"load <{NEAR} x {kind}>, ptr {p.text}, align {align}"
+            rows.append(self.access.fetch(memory, text, NEAR, (p,), floor, None))
         made = []
         for r in range(NEAR):
             parts = rows[r::NEAR]
             while len(parts) > 1:
-                parts = [self.shuffle(x, y, range(2 * x.lanes)) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+                pairs = zip(parts[::2], parts[1::2], strict=True)
+                parts = [self.language.shuffle(x, y, range(2 * x.lanes)) for x, y in pairs]
             made += parts
         return made
 
@@ -132,22 +150,22 @@ class LlvmSquares(LlvmMemory):
         """Pointers to the start of each row of a square. Of a stride that is an argument, multiples up to `NEAR` are
         enough: more of them than there are registers would be read from the stack in each iteration."""
         if isinstance(stride, int):
-            return [self.pointer(memory, corner + stride * i) for i in range(self.width)]
-        kind, steps = memory_type(memory.dtype), [self.index(stride * i) for i in range(1, NEAR + 1)]
+            return [self.access.pointer(memory, corner + stride * i) for i in range(self.out.width)]
+        kind, steps = memory_type(memory.dtype), [index(self.out, stride * i) for i in range(1, NEAR + 1)]
 
         def after(p: Ref, step: Ref) -> Ref:
             text = f"getelementptr {kind}, ptr {p.text}, i64 {step.text}"
-            return self.pure(text, memory.dtype, 1, (p, step), "p")
+            return self.out.pure(text, memory.dtype, 1, (p, step), "p")
 
-        made = [self.pointer(memory, corner)]
-        while len(made) < self.width:
+        made = [self.access.pointer(memory, corner)]
+        while len(made) < self.out.width:
             made.append(after(made[-1 - (len(made) - 1) % NEAR], steps[(len(made) - 1) % NEAR]))
         return made
 
     def masks_of_parts(self, memory: Memory, corner: Index, part: Index, mask: Ref | None) -> list[Ref | None] | None:
         """The mask of each row of a square of which the loop wants `NEAR` columns and the block reads them all, from
         `part` on; else None."""
-        if self.width not in (8, 16) or self.sums_up or len(self.columns_of((memory.name, corner))) > NEAR:
+        if self.out.width not in (8, 16) or self.sums_up or len(self.columns_of((memory.name, corner))) > NEAR:
             return None
         if self.parts is None:
             self.parts = self.read_whole(NEAR)
@@ -155,15 +173,15 @@ class LlvmSquares(LlvmMemory):
 
     def masks_of_rows(self, memory: Memory, corner: Index, stride: Index, mask: Ref | None) -> list[Ref | None] | None:
         """The mask of each row, or None where rows are not to be read."""
-        width, place = self.width, (memory.name, corner)
+        width, place = self.out.width, (memory.name, corner)
         if width not in (4, 8, 16) or self.sums_up:
             return None
-        if mask is None and self.wanted(place) and self.in_bounds(memory, corner):
-            if self.in_bounds(memory, corner + (stride + 1) * (width - 1)):
+        if mask is None and self.wanted(place) and in_bounds(self.out, memory, corner):
+            if in_bounds(self.out, memory, corner + (stride + 1) * (width - 1)):
                 return [None] * width
             last = max(self.columns_of(place))
-            if stores_masked(memory.dtype, self.target) and self.in_bounds(
-                    memory, corner + last + stride * (width - 1)):
+            end = corner + last + stride * (width - 1)
+            if stores_masked(memory.dtype, self.out.target) and in_bounds(self.out, memory, end):
                 lanes = ", ".join(f"i1 {'true' if lane <= last else 'false'}" for lane in range(width))
                 return [Ref(f"<{lanes}>", bool_, width)] * width
         if self.whole is None:
@@ -174,20 +192,20 @@ class LlvmSquares(LlvmMemory):
                  ) -> list[Ref | None] | None:
         """The masks of the rows of a square that is read under conditions which make this mask of a column."""
         for conditions in found.get(place, ()):
-            if self.conditions(conditions) is mask:
-                return [self.conditions(conditions, lane) for lane in range(self.width)]
+            if mask_of(self.out, conditions) is mask:
+                return [mask_of(self.out, conditions, lane) for lane in range(self.out.width)]
         return None
 
     def wanted(self, place: Corner) -> bool:
         """True where the vector loop reads a quarter of the columns or more."""
-        return 4 * len(self.columns_of(place)) >= self.width
+        return 4 * len(self.columns_of(place)) >= self.out.width
 
     def columns_of(self, place: Corner) -> set[int]:
         """The numbers of the columns of a square that the vector loop reads."""
         if self.squares is None:
             vectors = present(self.vectors, "[render] expected a vector loop around squares")
             self.squares = {}
-            for name, corner, at, _ in self.columns(self.everywhere(vectors.body)):
+            for name, corner, at, _ in self.columns(self.out.copies.everywhere(vectors.body)):
                 self.squares.setdefault((name, corner), set()).add(at)
         return self.squares.get(place, set())
 
@@ -195,7 +213,7 @@ class LlvmSquares(LlvmMemory):
         """The places where the block reads `count` columns beside each other under the same conditions, those of their
         rows."""
         columns: dict[tuple[Corner, Conditions], set[int]] = {}
-        for name, corner, at, conditions in self.columns(self.straight(self.inside)):
+        for name, corner, at, conditions in self.columns(self.out.copies.straight(self.inside)):
             place = name, corner + at // count * count
             columns.setdefault((place, conditions), set()).add(at % count)
         found: dict[Corner, list[Conditions]] = {}
@@ -207,30 +225,30 @@ class LlvmSquares(LlvmMemory):
     def columns(self, body: Iterable[Stmt]) -> Iterator[tuple[str, Index, int, Conditions]]:
         """(buffer, corner, number, conditions) of each column that stores and other statements read."""
         for s in body:
-            own = self.left(s.conditions) if type(s) is Store else ()
+            own = self.out.copies.left(s.conditions) if type(s) is Store else ()
             if own is None:
                 continue
             roots = (*values(s), *values_inside(indices(s)))
-            for v, conditions in guarded_loads(roots, own, self.left):
+            for v, conditions in guarded_loads(roots, own, self.out.copies.left):
                 name, (offset,) = v.attr
-                far = self.far_step(self.at(offset))
+                far = far_step(self.out, self.out.copies.at(offset))
                 if far is not None:
                     start = far[0]
-                    at = (start if isinstance(start, int) else start.const) % self.width
+                    at = (start if isinstance(start, int) else start.const) % self.out.width
                     yield name, start - at, at, conditions
 
     def four(self, rows: list[Ref], column: int) -> Ref:
         """Four rows transposed in each block of four lanes: a column of them."""
-        width = self.width
+        width = self.out.width
         pairs = [i // 2 + i % 2 * width + i // 4 * 2 for i in range(width)]  # 0, w, 1, w + 1; 4, ...
         twos = [i % 2 + i // 2 % 2 * width + i // 4 * 4 for i in range(width)]  # 0, 1, w, w + 1; 4, ...
         high, second = 2 * (column // 2 % 2), 2 * (column % 2)
-        x, y = (self.shuffle(rows[r], rows[r + 1], [p + high for p in pairs]) for r in (0, 2))
-        return self.shuffle(x, y, [p + second for p in twos])
+        x, y = (self.language.shuffle(rows[r], rows[r + 1], [p + high for p in pairs]) for r in (0, 2))
+        return self.language.shuffle(x, y, [p + second for p in twos])
 
     def transposed(self, rows: list[Ref], column: int) -> Ref:
         """A column of a square, given its rows."""
-        width = self.width
+        width = self.out.width
         parts, block = [self.four(rows[g:g + 4], column) for g in range(0, width, 4)], column // 4
         while len(parts) > 1:
             # Of two parts the even or the odd blocks, so that the wanted one stays among fewer and fewer.
@@ -238,6 +256,6 @@ class LlvmSquares(LlvmMemory):
             if width == 8:
                 chosen = [4 * block + i for i in range(4)]
             picks = chosen + [width + i for i in chosen]
-            parts = [self.shuffle(x, y, picks) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+            parts = [self.language.shuffle(x, y, picks) for x, y in zip(parts[::2], parts[1::2], strict=True)]
             block //= 2
         return parts[0]

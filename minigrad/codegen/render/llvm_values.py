@@ -3,9 +3,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from minigrad.codegen.ir.nodes import Function
-from minigrad.codegen.render.common import Emitter
+from minigrad.codegen.render.halves import bfloat_to_bits, bits_to_bfloat, bits_to_half, half_to_bits
+from minigrad.codegen.render.language import Language
+from minigrad.codegen.render.llvm_instructions import instruction_for
 from minigrad.codegen.render.llvm_text import (
     lane_numbers,
     mangled,
@@ -15,13 +18,15 @@ from minigrad.codegen.render.llvm_text import (
     typed,
     vector,
 )
-from minigrad.codegen.render.place import INDEX, Ref, folded
+from minigrad.codegen.render.refs import INDENT, INDEX, Ref, folded
 from minigrad.dtype import DType, bfloat16, bool_, float16, float32, int32, uint8, uint16
 from minigrad.errors import InternalError
-from minigrad.expr import Atom, bounds
-from minigrad.program import Link
-from minigrad.target import Target
+from minigrad.expr import bounds
 from minigrad.value import Value
+
+if TYPE_CHECKING:
+    from minigrad.codegen.render.emitter import Emitter
+    from minigrad.codegen.render.steps import Maker
 
 _FLOAT = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract", "div": "fdiv"}
 _INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl"}
@@ -33,56 +38,53 @@ NEAR = 1 << 20
 """Lanes whose conditions compare with numbers below this one compare in 32 bits: half the registers, and the text of
 every edge is compiled in four fifths of the time."""
 
-INDENT = ["  " * level for level in range(1, 100)]
-
 _INTRINSICS = {"abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven"}
 
 
-class LlvmValues(Emitter):
-    """Values to instructions. `in_tile`: in a loop that sums up a register tile (`had_tile`: there was one, `odd_tile`:
-    one of several loops, or not of rows and columns); `counted` its variable, if that begins at 0, and `strides` the
-    number added there in each iteration, by the sum so far. `least_level`: the outermost that a load may move to.
-    `positive`: arguments that may be divided by anywhere."""
+@dataclass(slots=True)
+class Tile:
+    """The loop that sums up a register tile. `inside`: what is emitted is in one; `seen`: there was one; `odd`: one of
+    several loops, or not of rows and columns; `counted`: its variable, if that begins at 0, and `strides` the number
+    added there in each iteration, by the sum so far."""
 
-    def __init__(self, function: Function, target: Target):
-        super().__init__(function)
-        self.target = target
-        self.scratch = 0
-        self.zeros = 0
-        self.links: dict[str, Link] = {}
-        self.declarations: dict[str, list[str]] = {}
-        self.in_tile, self.had_tile, self.odd_tile, self.least_level = False, False, False, 0
-        self.positive = frozenset(f"%{d.name}" for d in function.dims if bounds(d)[0] >= 1)
-        self.counted = ""
-        self.strides: dict[Ref, Ref] = {}
+    inside: bool = False
+    seen: bool = False
+    odd: bool = False
+    counted: str = ""
+    strides: dict[Ref, Ref] = field(default_factory=dict)
+
+
+class LlvmLanguage(Language):
+    """Values to instructions. `tile`: the loop that sums up a register tile, if it is inside one; `positive`:
+    arguments that may be divided by anywhere; `templates`: texts of operations by name, type and lanes."""
+
+    subtracts = True
+
+    def __init__(self, out: Emitter):
+        super().__init__(out)
+        self.tile = Tile()
+        self.positive = frozenset(f"%{d.name}" for d in out.function.dims if bounds(d)[0] >= 1)
         self.templates: dict[tuple[str, DType, int], str] = {}
 
+    def name(self, hint: str) -> str:
+        out = self.out
+        out.counter += 1
+        return f"{hint}{out.counter}" if hint == "branch." else f"%{hint}.{out.counter}"
+
     def define(self, text: str, dtype: DType, lanes: int, level: int, hint: str) -> Ref:
-        self.counter += 1
-        name = f"%{hint}.{self.counter}"
-        self.scopes[level].lines.append(f"{INDENT[level]}{name} = {text}")
+        out = self.out
+        out.counter += 1
+        name = f"%{hint}.{out.counter}"
+        out.scopes[level].lines.append(f"{INDENT[level + 1]}{name} = {text}")
         return Ref(name, dtype, lanes, level)
 
-    def name(self, hint: str) -> str:
-        self.counter += 1
-        return f"{hint}{self.counter}" if hint == "branch." else f"%{hint}.{self.counter}"
-
-    def line(self, text: str) -> None:
-        self.scopes[-1].lines.append(INDENT[len(self.scopes) - 1] + text)
-
     def comment(self, text: str) -> None:
-        self.line(f"; {text}")
+        self.out.line(f"; {text}")
+
+    def instruction_for(self, v: Value) -> tuple[tuple[Value, ...], Maker] | None:
+        return instruction_for(self.out, v)
 
     # ---- literals, lanes, indices ----
-
-    def index_value(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
-        """Outside vectors behind an empty instruction: LLVM takes arithmetic on a loop's variable apart, term by term,
-        and a hash of an index has hundreds."""
-        x = super().index_value(v, mask, args)
-        if x.lanes > 1 or x.literal is not None or not v.dtype.is_int or "sse" not in self.target.features:
-            return x
-        kind = scalar_type(x.dtype)
-        return self.pure(f'call {kind} asm "", "=r,0"({kind} {x.text})', x.dtype, 1, (x,))
 
     def literal(self, value: int | float | bool, dtype: DType) -> str:
         if dtype is bool_:
@@ -112,7 +114,7 @@ class LlvmValues(Emitter):
     def in_first(self, x: Ref) -> Ref:
         """The factor of a tile's products, of 32 bytes where there are 32 registers, in one of the first 16 of them:
         instructions are a byte shorter then where sums are there too, and processors take more of them at a time."""
-        if not self.in_tile or self.target.registers <= 16 or x.lanes * x.dtype.bits != 256 or (
+        if not self.tile.inside or self.target.registers <= 16 or x.lanes * x.dtype.bits != 256 or (
                 "sse" not in self.target.features):  # 32 bytes are no register elsewhere
             return x
         kind = vector(scalar_type(x.dtype), x.lanes)
@@ -145,7 +147,7 @@ class LlvmValues(Emitter):
                 known = folded(op, x, y)
                 if known is not None:
                     return known if isinstance(known, Ref) else self.constant(known, INDEX)
-            if op == "mul" and y.text == self.counted and x.literal is None and x.level < y.level:
+            if op == "mul" and y.text == self.tile.counted and x.literal is None and x.level < y.level:
                 return self.stride(x, y.level)
             return self.pure(f"{op} nsw i64 {x.text}, {y.text}", INDEX, 1, (x, y), "i")
         if op in ("min", "max"):
@@ -153,7 +155,7 @@ class LlvmValues(Emitter):
         if op in ("fdiv", "fmod"):
             return self.floor_division(op, x, y)
         code = "udiv" if op == "div" else "urem"
-        floor = 0 if y.literal is not None or y.text in self.positive else self.safe_floor()
+        floor = 0 if y.literal is not None or y.text in self.positive else self.out.safe_floor()
         if not small:
             return self.pure(f"{code} i64 {x.text}, {y.text}", INDEX, 1, (x, y), "i", floor)
         a = self.pure(f"trunc i64 {x.text} to i32", int32, 1, (x,), "i")
@@ -161,25 +163,29 @@ class LlvmValues(Emitter):
         q = self.pure(f"{code} i32 {a.text}, {b.text}", int32, 1, (a, b), "i", floor)
         return self.pure(f"zext i32 {q.text} to i64", INDEX, 1, (q,), "i")
 
-    def term(self, monomial: tuple[Atom, ...], coefficient: int, lane: int | None) -> Ref:
-        """Outside vectors -x is made of x, which addresses have use for too."""
-        if coefficient != -1 or len(monomial) < 2 or self.lane is not None:
-            return super().term(monomial, coefficient, lane)
-        x = super().term(monomial, 1, lane)
+    def negative(self, x: Ref) -> Ref:
         return self.pure(f"sub nsw i64 0, {x.text}", INDEX, 1, (x,), "i")
+
+    def index_value(self, x: Ref) -> Ref:
+        """Outside vectors behind an empty instruction: LLVM takes arithmetic on a loop's variable apart, term by term,
+        and a hash of an index has hundreds."""
+        if x.lanes > 1 or x.literal is not None or not x.dtype.is_int or "sse" not in self.target.features:
+            return x
+        kind = scalar_type(x.dtype)
+        return self.pure(f'call {kind} asm "", "=r,0"({kind} {x.text})', x.dtype, 1, (x,))
 
     def stride(self, x: Ref, level: int) -> Ref:
         """x times the variable of the tile's loop, as a sum that goes along with it. Multiplications of indices would
         wait for a port that multiply-adds of 32 bytes need too, and what is loaded next for them."""
         key = f"stride {x.text}", INDEX, 1
-        known = self.scopes[level].known
+        known = self.out.scopes[level].known
         if key not in known:
             known[key] = total = Ref(self.name("i"), INDEX, 1, level)
-            self.strides[total] = x
+            self.tile.strides[total] = x
         return known[key]
 
     def floor_division(self, op: str, x: Ref, y: Ref) -> Ref:
-        floor = 0 if y.literal is not None or y.text in self.positive else self.safe_floor()
+        floor = 0 if y.literal is not None or y.text in self.positive else self.out.safe_floor()
         r = self.pure(f"srem i64 {x.text}, {y.text}", INDEX, 1, (x, y), "i", floor)
         below = self.pure(f"icmp slt i64 {r.text}, 0", bool_, 1, (r,), "c")
         if op == "fmod":
@@ -209,7 +215,7 @@ class LlvmValues(Emitter):
         kind, lanes = args[-1].dtype, args[0].lanes
         template = self.templates.get((op, kind, lanes))
         if template is not None:
-            floor = self.safe_floor() if op in ("idiv", "irem") else 0
+            floor = self.out.safe_floor() if op in ("idiv", "irem") else 0
             return self.pure(template % tuple([a.text for a in args]), dtype, lanes, args, "v", floor)
         if op == "where":
             c, x, y = args
@@ -246,7 +252,7 @@ class LlvmValues(Emitter):
                 signed = kind.kind == "i"
                 zero = self.every(0, kind, lanes).text
                 return f"{self.call('abs', args[0], args)[:-1]}, i1 false)" if signed else f"or {t}, {zero}"
-        raise InternalError(f"[render] {self.function.name}: no LLVM instruction for {op} of {kind}")
+        raise InternalError(f"[render] {self.out.function.name}: no LLVM instruction for {op} of {kind}")
 
     @property
     def has_fma(self) -> bool:
@@ -285,7 +291,7 @@ class LlvmValues(Emitter):
         if source.compute is not source:
             return self.convert(self.widen(x), dtype)
         if dtype is bool_:
-            zero = self.spread(self.constant(0, source), x.lanes)
+            zero = self.out.spread(self.constant(0, source), x.lanes)
             return self.operation("ne", (x, zero), bool_)
         if dtype.compute is not dtype:
             return self.narrow(self.convert(x, float32), dtype)
@@ -326,7 +332,7 @@ class LlvmValues(Emitter):
     def widen(self, x: Ref) -> Ref:
         """float16 or bfloat16 bits -> float32."""
         if x.dtype is bfloat16 or not self.has_half:
-            return (self.bits_to_bfloat if x.dtype is bfloat16 else self.bits_to_half)(self.relabel(x, uint16))
+            return (bits_to_bfloat if x.dtype is bfloat16 else bits_to_half)(self, self.relabel(x, uint16))
         half = self.unary_text("bitcast", x, "half", x.dtype)
         text = f"fpext {vector('half', x.lanes)} {half.text} to {vector('float', x.lanes)}"
         return self.pure(text, float32, x.lanes, (half,))
@@ -334,7 +340,7 @@ class LlvmValues(Emitter):
     def narrow(self, x: Ref, dtype: DType) -> Ref:
         """float32 -> float16 or bfloat16 bits, to nearest even."""
         if dtype is bfloat16 or not self.has_half:
-            return self.relabel((self.bfloat_to_bits if dtype is bfloat16 else self.half_to_bits)(x), dtype)
+            return self.relabel((bfloat_to_bits if dtype is bfloat16 else half_to_bits)(self, x), dtype)
         half = self.unary_text("fptrunc", x, "half", dtype)
         text = f"bitcast {vector('half', x.lanes)} {half.text} to {vector('i16', x.lanes)}"
         return self.pure(text, dtype, x.lanes, (half,))

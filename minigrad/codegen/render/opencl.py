@@ -10,20 +10,26 @@ its bits. Scratch memory is local memory of a work-group of one work-item; what 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from hashlib import sha256
 
-from minigrad.codegen.ir.nodes import Call, Function, Loop, extent_of, group_size
+from minigrad.codegen.ir.nodes import Call, Function, Loop, Stmt, extent_of, group_size
 from minigrad.codegen.ir.text import meaning_of
 from minigrad.codegen.microkernels.microkernel import symbol_of
+from minigrad.codegen.render.accesses import slot
+from minigrad.codegen.render.emitter import Emitter
+from minigrad.codegen.render.index import index
+from minigrad.codegen.render.language import Control
 from minigrad.codegen.render.opencl_language import HELPERS, MEMORY_TYPES, argument_type, uses_double
-from minigrad.codegen.render.opencl_memory import ALIGNMENT, OpenclMemory
-from minigrad.codegen.render.opencl_values import ZEROS
-from minigrad.codegen.render.place import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
+from minigrad.codegen.render.opencl_memory import ALIGNMENT, OpenclAccess, OpenclStorage
+from minigrad.codegen.render.opencl_values import ZEROS, OpenclLanguage
+from minigrad.codegen.render.refs import INDEX, Memory, OpenLoop, Ref, Scope, argument_kinds
+from minigrad.codegen.render.statements import block
 from minigrad.codegen.transforms.budget import iterations, limit_iterations
 from minigrad.codegen.transforms.inline import inline_calls
 from minigrad.dtype import DType, bool_, float32
 from minigrad.errors import DeviceError, present
-from minigrad.expr import Index, bounds
+from minigrad.expr import bounds
 from minigrad.program import Program
 from minigrad.target import Target
 
@@ -41,122 +47,140 @@ def render_opencl(function: Function, target: Target) -> Program:
                           f"work-item, where {target.name} ({target.cpu}) stops, got {iterations(function.body)}")
     if "fp64" not in target.features and uses_double(function):
         raise DeviceError(f"[render] {function.name}: {target.name} ({target.cpu}) has no float64")
-    emitter = OpenclEmitter(function, target)
-    name, source = emitter.render()
-    return Program(name, "opencl", source, argument_kinds(function), emitter.scratch, emitter.group)
+    program = OpenclProgram(function, target)
+    name, source = program.render()
+    return Program(name, "opencl", source, argument_kinds(function), program.storage.scratch, program.group)
 
 
 OWN = "own_space"
 """The address space of scratch memory, in texts of which not all is known yet."""
 
 
-class OpenclEmitter(OpenclMemory):
-    """The whole text, and control."""
+class OpenclProgram:
+    """The whole text, and the parts that write it."""
 
-    # ---- the whole text ----
+    def __init__(self, function: Function, target: Target):
+        out = self.out = Emitter(function, target)
+        language = self.language = OpenclLanguage(out)
+        storage = self.storage = OpenclStorage(out, language)
+        control = self.control = OpenclControl(out, language)
+        out.speak(language, OpenclAccess(out, language), storage, control)
 
     def render(self) -> tuple[str, str]:
         """(name, source). The name ends in a digest of the text: no function of the language has such a name, and
         kernels that differ only in their bodies can be compiled in one build."""
-        f = self.function
+        out, f, safe, index_type = self.out, self.out.function, self.language.safe, self.language.index_type
         for b in f.buffers:
-            self.memory[b.name] = Memory(b.name, b.dtype, b.size, b.mode, self.safe(b.name))
+            out.memory[b.name] = Memory(b.name, b.dtype, b.size, b.mode, safe(b.name))
         for s in f.scalars:
-            self.locals[s.name] = self.scalar_argument(self.safe(s.name), s.dtype)
+            out.locals[s.name] = self.scalar_argument(safe(s.name), s.dtype)
         for d in f.dims:
-            self.variables[d] = Ref(self.safe(d.name), INDEX)
-        self.block(f.body)
+            out.variables[d] = Ref(safe(d.name), INDEX)
+        block(out, f.body)
         head = ["#pragma OPENCL FP_CONTRACT ON"]
         if uses_double(f):
             head.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
         lines = ["{", *self.arrays()]
         for b in f.buffers:
-            start = f" + {self.safe(b.start.name)}_dim" if b.start is not None else ""
-            lines.append(f"  {self.safe(b.name)} += {self.safe(b.name)}_offset{start};")
+            start = f" + {safe(b.start.name)}_dim" if b.start is not None else ""
+            lines.append(f"  {safe(b.name)} += {safe(b.name)}_offset{start};")
         for d in f.dims:
-            lines.append(f"  const {self.index_type} {self.safe(d.name)} = ({self.index_type}){self.safe(d.name)}_dim;")
-        lines += [f"  const {ZEROS[name]};" for name in sorted(self.zeros)]
-        body = [self.in_own_space(line) for line in self.scopes[0].lines]
+            lines.append(f"  const {index_type} {safe(d.name)} = ({index_type}){safe(d.name)}_dim;")
+        lines += [f"  const {ZEROS[name]};" for name in sorted(self.language.zeros)]
+        body = [self.in_own_space(line) for line in out.scopes[0].lines]
         if extent_of(f) == 1 and not group_size(f):
             body = ["  if (get_global_id(0) < extent) {", *body, "  }"]
         parameters, text = f"({', '.join(self.parameters())})", "\n".join([*lines, *body, "}", ""])
         name = f"{f.name}_{sha256((parameters + text).encode()).hexdigest()[:8]}"
         group = f"__attribute__((reqd_work_group_size({self.group}, 1, 1)))\n" if self.group else ""
-        texts = [*(HELPERS[name] for name in sorted(self.helpers)), *map(self.in_own_space, self.functions.values())]
+        texts = [HELPERS[name] for name in sorted(self.language.helpers)]
+        texts += map(self.in_own_space, self.control.functions.values())
         helpers = [text + "\n" for text in texts]  # paragraphs: once in a build
         return name, "\n".join([*head, *helpers, f"{group}__kernel void {name}{parameters}", text])
 
     @property
     def group(self) -> int:
         """The work-items of a work-group: as the function says, one where there is scratch memory."""
-        return group_size(self.function) or (1 if self.scratch else 0)
+        return group_size(self.out.function) or (1 if self.storage.scratch else 0)
 
     @property
     def alone(self) -> bool:
         """True where scratch memory is local memory of a work-group of one work-item."""
-        return self.group == 1 and self.scratch + self.shared <= self.target.local_memory
+        return self.group == 1 and self.storage.scratch + self.storage.shared <= self.out.target.local_memory
 
     def arrays(self) -> list[str]:
         """Declarations of local and scratch memory, aligned for vectors. Local memory belongs to the whole kernel."""
         return [f"  {'__local ' if self.alone or scope == 'local' else ''}{kind} {name}[{size}] "
-                f"__attribute__((aligned({ALIGNMENT})));" for scope, kind, name, size in self.declared]
+                f"__attribute__((aligned({ALIGNMENT})));" for scope, kind, name, size in self.storage.declared]
 
     def parameters(self) -> list[str]:
-        f = self.function
+        f, safe = self.out.function, self.language.safe
         made = []
         for b in f.buffers:
-            name = self.safe(b.name)
+            name = safe(b.name)
             kind = ("const " if b.mode == "in" else "") + MEMORY_TYPES[b.dtype.name]
             made += [f"__global {kind} *restrict {name}", f"long {name}_offset"]
-        made += [f"{argument_type(s.dtype)} {self.safe(s.name)}" for s in f.scalars]
-        made += [f"long {self.safe(d.name)}_dim" for d in f.dims]
+        made += [f"{argument_type(s.dtype)} {safe(s.name)}" for s in f.scalars]
+        made += [f"long {safe(d.name)}_dim" for d in f.dims]
         return [*made, "long extent"]
 
     def scalar_argument(self, text: str, dtype: DType) -> Ref:
         if dtype is bool_:
-            return self.pure(f"({text} != 0)", bool_, 1, ())
-        return self.convert(Ref(text, float32), dtype) if dtype.compute is not dtype else Ref(text, dtype)
+            return self.out.pure(f"({text} != 0)", bool_, 1, ())
+        return self.language.convert(Ref(text, float32), dtype) if dtype.compute is not dtype else Ref(text, dtype)
 
-    # ---- control ----
+    def in_own_space(self, text: str) -> str:
+        return text.replace(OWN, "local" if self.alone else "private")
+
+
+class OpenclControl(Control):
+    """Control structures. `functions`: texts of microkernels by name."""
+
+    def __init__(self, out: Emitter, language: OpenclLanguage):
+        self.out, self.language = out, language
+        self.functions: dict[str, str] = {}
 
     def vector_body(self, s: Loop) -> None:
-        whole = self.width
-        self.parts = -(-whole // 16)
-        for self.first_lane in range(0, whole, 16):
-            real_width = min(16, whole - self.first_lane)
-            self.set_width(1 << (real_width - 1).bit_length(), real_width)
-            self.memo = {}
-            self.block(s.body)
-        self.first_lane = 0
+        out, whole = self.out, self.out.width
+        self.language.parts = -(-whole // 16)
+        for out.first_lane in range(0, whole, 16):
+            real_width = min(16, whole - out.first_lane)
+            out.set_width(1 << (real_width - 1).bit_length(), real_width)
+            out.memo = {}
+            block(out, s.body)
+        out.first_lane = 0
+
+    def region(self, body: Sequence[Stmt]) -> None:
+        block(self.out, body)
 
     def open_loop(self, s: Loop) -> tuple[Ref, OpenLoop]:
         parallel = s.kind == "parallel"
-        start, stop = self.index(s.start), Ref("extent", INDEX) if parallel else self.index(s.stop)
+        start, stop = index(self.out, s.start), Ref("extent", INDEX) if parallel else index(self.out, s.stop)
         runs = bounds(s.stop - s.start)[0] >= 1 or s.kind == "group"
-        name = self.name(self.safe(s.var.name))
-        self.scopes.append(Scope(crossable=runs and not parallel))
-        return Ref(name, INDEX, 1, len(self.scopes) - 1), OpenLoop(name, start, stop)
+        name = self.language.name(self.language.safe(s.var.name))
+        self.out.scopes.append(Scope(crossable=runs and not parallel))
+        return Ref(name, INDEX, 1, len(self.out.scopes) - 1), OpenLoop(name, start, stop)
 
     def close_loop(self, s: Loop, inner: Scope, state: OpenLoop) -> None:
         name, start, stop = state.name, state.start, state.stop
         if s.kind in _IDS:
-            self.line(f"const {self.index_type} {name} = {_IDS[s.kind]};")
+            self.out.line(f"const {self.language.index_type} {name} = {_IDS[s.kind]};")
         if s.kind == "parallel":
-            self.line(f"if ({name} < {stop.text}) {{")
+            self.out.line(f"if ({name} < {stop.text}) {{")
         elif s.kind in ("group", "item"):
-            self.line("{")
+            self.out.line("{")
         else:
-            self.line(f"for ({self.index_type} {name} = {start.text}; {name} < {stop.text}; ++{name}) {{")
-        self.scope.lines += inner.lines
-        self.line("}")
+            self.out.line(f"for ({self.language.index_type} {name} = {start.text}; {name} < {stop.text}; ++{name}) {{")
+        self.out.scope.lines += inner.lines
+        self.out.line("}")
 
     def close_if(self, condition: Ref, then: Scope, otherwise: Scope | None) -> None:
-        self.line(f"if ({condition.text}) {{")
-        self.scope.lines += then.lines
+        self.out.line(f"if ({condition.text}) {{")
+        self.out.scope.lines += then.lines
         if otherwise is not None:
-            self.line("} else {")
-            self.scope.lines += otherwise.lines
-        self.line("}")
+            self.out.line("} else {")
+            self.out.scope.lines += otherwise.lines
+        self.out.line("}")
 
     def call_microkernel(self, s: Call) -> None:
         """A call of a function in the source: pointers to memory and to each register, values, dims."""
@@ -164,14 +188,14 @@ class OpenclEmitter(OpenclMemory):
         args: list[str] = []
         meaning = meaning_of(s.kernel)
         for (buffer, offset), param in zip(s.buffers, meaning.buffers, strict=True):
-            memory = self.memory[buffer]
+            memory = self.out.memory[buffer]
             if memory.place == "register":
-                args += [f"&{memory.slots[self.slot(memory, offset + i)]}" for i in range(int(param.size))]
+                args += [f"&{memory.slots[slot(self.out, memory, offset + i)]}" for i in range(int(param.size))]
             else:
-                args.append(f"{memory.text} + {self.index(offset).text}")
-        args += [self.value(v).text for v in s.scalars]
-        args += [self.index(e).text for e in s.dims]
-        self.line(f"{name}({', '.join(args)});")
+                args.append(f"{memory.text} + {index(self.out, offset).text}")
+        args += [self.out.values.emit(v).text for v in s.scalars]
+        args += [index(self.out, e).text for e in s.dims]
+        self.out.line(f"{name}({', '.join(args)});")
 
     def implementation(self, s: Call) -> str:
         """The name of the function that a call calls: a copy of the text for each set of address spaces of its buffers.
@@ -180,7 +204,7 @@ class OpenclEmitter(OpenclMemory):
         if "SPACE_" not in text:
             self.functions[s.kernel.name] = text
             return s.kernel.name
-        places = [self.memory[name].place for name, _ in s.buffers]
+        places = [self.out.memory[name].place for name, _ in s.buffers]
         spaces = [OWN if p == "scratch" else "local" if p == "local" else "global" for p in places]
         name = "_".join([symbol_of(s.kernel.name, text), *spaces])
         words = {f"SPACE_{b.name}": f"__{space}"
@@ -189,13 +213,5 @@ class OpenclEmitter(OpenclMemory):
         self.functions[name] = "\n".join(line for line in text.splitlines() if line.strip())  # one paragraph
         return name
 
-    def in_own_space(self, text: str) -> str:
-        return text.replace(OWN, "local" if self.alone else "private")
-
-    def prefetch(self, memory: Memory, offset: Index, far: bool) -> None:
-        """The language's own `prefetch` does nothing in drivers for processors."""
-        self.helpers.add("fetch")
-        self.line(f"fetch({memory.text} + ({self.index(offset).text}), {2 if far else 3});")
-
     def barrier(self) -> None:
-        self.line("barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);")
+        self.out.line("barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);")

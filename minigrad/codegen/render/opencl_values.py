@@ -4,70 +4,70 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from math import copysign
+from typing import TYPE_CHECKING
 
-from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.ir.walk import names
-from minigrad.codegen.render.common import Emitter
-from minigrad.codegen.render.copies import Maker
-from minigrad.codegen.render.llvm_tables import table_of
+from minigrad.codegen.render.halves import bfloat_to_bits, bits_to_bfloat, bits_to_half, half_to_bits
+from minigrad.codegen.render.language import Language
+from minigrad.codegen.render.opencl_instructions import instruction_for
 from minigrad.codegen.render.opencl_language import RESERVED, TYPES, fits_int, float_literal, integer_literal
-from minigrad.codegen.render.place import INDEX, Ref
+from minigrad.codegen.render.refs import INDENT, INDEX, Ref
 from minigrad.dtype import DType, bfloat16, bool_, float16, float32, float64, int8, int32, int64, uint8, uint16
 from minigrad.errors import InternalError
-from minigrad.target import Target
 from minigrad.value import Value
+
+if TYPE_CHECKING:
+    from minigrad.codegen.render.emitter import Emitter
+    from minigrad.codegen.render.steps import Maker
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "idiv": "/", "irem": "%", "and": "&", "or": "|", "xor": "^",
           "shl": "<<", "shr": ">>", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 _COMPARE = ("lt", "le", "eq", "ne")
 _CALLS = {"abs": "fabs", "round": "rint"} | {name: name for name in ("sqrt", "floor", "ceil", "trunc", "fma")}
 LANES = "0123456789abcdef"
-EXACT = 1 << 23
-"""Whole numbers below it, and those a little more, are float32 values."""
 ZEROS = {"zero_": "float zero_ = as_float((int)(extent >> 63))",
          "double_zero_": "double double_zero_ = as_double(extent >> 63)"}
 
 
-class OpenclValues(Emitter):
+class OpenclLanguage(Language):
     """Values to expressions. `parts`: the number of parts that a vector loop is cut into; `exact`: a float16's value
     before it was rounded; `zeros`: the names of unknown zeros that the text uses; `helpers`: those of
-    `opencl_language.HELPERS`; `functions`: texts of microkernels by name."""
+    `opencl_language.HELPERS`."""
 
-    def __init__(self, function: Function, target: Target):
-        super().__init__(function)
-        self.target = target
-        self.index_type = "int" if fits_int(function) else "long"
-        self.names = names(function) | ZEROS.keys()
+    def __init__(self, out: Emitter):
+        super().__init__(out)
+        self.index_type = "int" if fits_int(out.function) else "long"
+        self.names = names(out.function) | ZEROS.keys()
         self.parts = 1
         self.exact: dict[Ref, Ref] = {}
         self.products: dict[Ref, tuple[Ref, Ref]] = {}
         self.zeros: set[str] = set()
         self.helpers: set[str] = set()
-        self.functions: dict[str, str] = {}
 
     def safe(self, name: str) -> str:
         return name + "_" if name in RESERVED or name.startswith(("vload", "vstore", "convert_", "as_")) else name
 
     def name(self, hint: str) -> str:
         while True:
-            text = super().name(hint.rstrip(".") + "_")
+            self.out.counter += 1
+            text = f"{hint.rstrip('.')}_{self.out.counter}"
             if text not in self.names:
                 return text
 
     def define(self, text: str, dtype: DType, lanes: int, level: int, hint: str) -> Ref:
         name = self.name(hint)
-        self.scopes[level].lines.append(f"{'  ' * (level + 1)}const {self.kind(dtype, lanes)} {name} = {text};")
+        self.out.scopes[level].lines.append(f"{INDENT[level + 1]}const {self.kind(dtype, lanes)} {name} = {text};")
         return Ref(name, dtype, lanes, level)
 
-    def line(self, text: str) -> None:
-        self.scope.lines.append("  " * len(self.scopes) + text)
-
     def comment(self, text: str) -> None:
-        self.line(f"// {text}")
+        self.out.line(f"// {text}")
 
     def kind(self, dtype: DType, lanes: int = 1) -> str:
         name = self.index_type if dtype is INDEX else TYPES[dtype.name]
         return name if lanes == 1 else f"{name}{lanes}"
+
+    def instruction_for(self, v: Value) -> tuple[tuple[Value, ...], Maker] | None:
+        return instruction_for(self, v)
 
     # ---- literals, lanes, indices ----
 
@@ -113,7 +113,7 @@ class OpenclValues(Emitter):
             return self.pure(f"{x.text} {_INFIX[op]} {y.text}", INDEX, 1, (x, y), "i")
         if op in ("min", "max"):
             return self.pure(f"{op}({x.text}, {y.text})", INDEX, 1, (x, y), "i")
-        floor = 0 if y.literal is not None else self.safe_floor()
+        floor = 0 if y.literal is not None else self.out.safe_floor()
         a, b = x.text, y.text
         texts = {"div": f"{a} / {b}", "mod": f"{a} % {b}", "fdiv": f"{a} / {b} - ({a} % {b} < 0)",
                  "fmod": f"{a} % {b} + ({a} % {b} < 0 ? {b} : 0)"}
@@ -133,28 +133,6 @@ class OpenclValues(Emitter):
 
     # ---- arithmetic ----
 
-    def parts_of(self, v: Value) -> tuple[tuple[Value, ...], Maker]:
-        """A function of four bits is the helper `of_four_bits`."""
-        table = self.table_of(v)
-        if table is None:
-            return super().parts_of(v)
-        return (table[0],), lambda v, mask, args: self.of_four_bits(table[1], self.spread(args[0], 16))
-
-    def of_four_bits(self, numbers: Sequence[float], x: Ref) -> Ref:
-        """numbers[x & 15] in each of sixteen lanes."""
-        self.helpers.add("of_four_bits")
-        entries = self.pure(f"(float16)({', '.join(float_literal(e, float32) for e in numbers)})", float32, 16, ())
-        return self.pure(f"of_four_bits({entries.text}, {x.text}, {float_literal(numbers[0], float32)})", float32, 16,
-                         (x, entries))
-
-    def table_of(self, v: Value) -> tuple[Value, tuple[float, ...]] | None:
-        """The result of `llvm_tables.table_of`, inside loops over sixteen lanes, where its entries are whole numbers in
-        a row: the helper can then do without a table."""
-        found = table_of(v) if v.dtype is float32 and self.real_width == 16 and not self.target.is_gpu else None
-        if found is None or any(e - found[1][0] != i for i, e in enumerate(found[1])):
-            return None
-        return found if found[1][0] == int(found[1][0]) and abs(found[1][0]) < EXACT else None
-
     def operation(self, op: str, args: Sequence[Ref], dtype: DType) -> Ref:
         kind, lanes = args[-1].dtype, args[-1].lanes
         if op == "where":
@@ -164,7 +142,7 @@ class OpenclValues(Emitter):
             return self.convert(wide, dtype)
         if op in ("max", "min") and kind is not bool_:
             return self.pure(self.extremum(op, args[0], args[1]), dtype, lanes, args)
-        floor = self.safe_floor() if op in ("idiv", "irem") else 0
+        floor = self.out.safe_floor() if op in ("idiv", "irem") else 0
         text = self.boolean(op, args) if kind is bool_ else self.contracted(op, args, kind)
         if text is None:
             text = self.real(op, args) if kind.is_float else self.whole(op, args, kind)
@@ -198,7 +176,7 @@ class OpenclValues(Emitter):
                  "or": f"({a} | {b})", "max": f"({a} | {b})", "xor": f"({a} ^ {b})", "ne": f"({a} ^ {b})",
                  "eq": f"{no}({a} ^ {b})", "lt": f"({no}{a} & {b})", "le": f"({no}{a} | {b})"}
         if op not in texts:
-            raise InternalError(f"[render] {self.function.name}: no operation {op} of bool")
+            raise InternalError(f"[render] {self.out.function.name}: no operation {op} of bool")
         return texts[op]
 
     def contracted(self, op: str, args: Sequence[Ref], kind: DType) -> str | None:
@@ -236,7 +214,7 @@ class OpenclValues(Emitter):
             return f"{texts[0]} {_INFIX[op]} {texts[1]}"
         if op in _INFIX:
             return f"{self.factor(args[0])} {_INFIX[op]} {self.factor(args[1])}"
-        raise InternalError(f"[render] {self.function.name}: no OpenCL operation {op} of {args[0].dtype}")
+        raise InternalError(f"[render] {self.out.function.name}: no OpenCL operation {op} of {args[0].dtype}")
 
     def whole(self, op: str, args: Sequence[Ref], kind: DType) -> str:
         """Integer arithmetic wraps: signed operations run on the unsigned type, narrow ones are cut after promotion."""
@@ -248,7 +226,7 @@ class OpenclValues(Emitter):
         elif op in _INFIX and op != "div":
             text = f"{texts[0]} {_INFIX[op]} {texts[1]}"
         else:
-            raise InternalError(f"[render] {self.function.name}: no OpenCL operation {op} of {kind}")
+            raise InternalError(f"[render] {self.out.function.name}: no OpenCL operation {op} of {kind}")
         if op in _COMPARE:
             return text
         if kind.kind == "i" and op in ("add", "sub", "mul", "shl", "neg", "abs"):
@@ -320,20 +298,20 @@ class OpenclValues(Emitter):
         return ref
 
     def widened(self, x: Ref) -> Ref:
-        return self.relabel(x, float32) if x.dtype is float16 else self.bits_to_bfloat(self.relabel(x, uint16))
+        return self.relabel(x, float32) if x.dtype is float16 else bits_to_bfloat(self, self.relabel(x, uint16))
 
     def narrowed(self, x: Ref, dtype: DType) -> Ref:
         if dtype is bfloat16:
-            return self.relabel(self.bfloat_to_bits(x), bfloat16)
-        made = self.relabel(self.bits_to_half(self.half_to_bits(x)), float16)
+            return self.relabel(bfloat_to_bits(self, x), bfloat16)
+        made = self.relabel(bits_to_half(self, half_to_bits(self, x)), float16)
         self.exact[made] = x
         return made
 
     def reinterpret(self, x: Ref, dtype: DType) -> Ref:
         if x.dtype is float16:
-            return self.reinterpret(self.half_to_bits(self.relabel(x, float32)), dtype)
+            return self.reinterpret(half_to_bits(self, self.relabel(x, float32)), dtype)
         if dtype is float16:
-            return self.relabel(self.bits_to_half(self.reinterpret(x, uint16)), float16)
+            return self.relabel(bits_to_half(self, self.reinterpret(x, uint16)), float16)
         if bool_ in (x.dtype, dtype):
             return self.convert(self.convert(x, uint8) if dtype is not bool_ else x, dtype)
         if self.kind(x.dtype) == self.kind(dtype):
@@ -343,10 +321,10 @@ class OpenclValues(Emitter):
     def across(self, combine: str, x: Ref) -> Ref:
         """Halves onto halves."""
         if self.parts > 1:
-            raise InternalError(f"[render] {self.function.name}: across expected at most 16 lanes, "
+            raise InternalError(f"[render] {self.out.function.name}: across expected at most 16 lanes, "
                                 f"got more than {16 * (self.parts - 1)}")
-        if self.real_width != x.lanes:
-            return self.pairwise(combine, [self.extract(x, i) for i in range(self.real_width)])
+        if self.out.real_width != x.lanes:
+            return self.pairwise(combine, [self.extract(x, i) for i in range(self.out.real_width)])
         while x.lanes > 2:
             low, high = (self.pure(f"{x.text}.{half}", x.dtype, x.lanes // 2, (x,), "half") for half in ("lo", "hi"))
             x = self.operation(combine, (low, high), x.dtype)
@@ -355,8 +333,8 @@ class OpenclValues(Emitter):
     def any_lane(self, mask: Ref) -> Ref:
         if mask.lanes == 1:
             return mask
-        lanes = [f"{mask.text}.s{LANES[i]}" for i in range(self.real_width)]
-        text = f"any({mask.text})" if self.real_width == self.width else f"(({' | '.join(lanes)}) != 0)"
+        lanes = [f"{mask.text}.s{LANES[i]}" for i in range(self.out.real_width)]
+        text = f"any({mask.text})" if self.out.real_width == self.out.width else f"(({' | '.join(lanes)}) != 0)"
         return self.pure(text, bool_, 1, (mask,), "any")
 
     def all_lanes(self, mask: Ref) -> Ref:

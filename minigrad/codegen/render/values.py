@@ -1,59 +1,48 @@
-"""Values in any language: `ValueEmitter` takes them apart, remembers what is emitted, and knows what guards need."""
+"""Values in any language: `Values` takes them apart and remembers what is emitted; `MAKERS` has a function for each
+operation, and guards know what is needed of them."""
 from __future__ import annotations
 
-from abc import abstractmethod
+from typing import TYPE_CHECKING
 
-from minigrad.codegen.ir.nodes import Function
 from minigrad.codegen.monoid import MONOIDS
-from minigrad.codegen.render.copies import Maker, Step
-from minigrad.codegen.render.halves import HalfEmitter
-from minigrad.codegen.render.place import Memory, Ref
-from minigrad.codegen.transforms.math import FUNCTIONS, expanded
+from minigrad.codegen.render.accesses import load, slot
+from minigrad.codegen.render.conditions import conjunction, mask_of
+from minigrad.codegen.render.index import by_lane, index
+from minigrad.codegen.render.refs import Ref
+from minigrad.codegen.render.steps import Maker, Step, Steps
+from minigrad.codegen.transforms.math import FUNCTIONS
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.dtype import bool_
-from minigrad.errors import InternalError, present
-from minigrad.expr import Index, to_text
+from minigrad.errors import present
 from minigrad.value import BINARY, UNARY, Value
+
+if TYPE_CHECKING:
+    from minigrad.codegen.render.emitter import Emitter
 
 _AT_ONCE = (UNARY | BINARY | {"fma"}).difference(FUNCTIONS)
 
 
-class ValueEmitter(HalfEmitter):
+class Values:
     """Values to instructions."""
 
-    def __init__(self, function: Function):
-        super().__init__(function)
-        self.formulas: dict[Value, Value] = {}
-        self.makers |= {op: self.arithmetic for op in _AT_ONCE}
-        self.makers |= {
-            "const": self.make_const, "local": self.make_local, "index": self.index_value, "load": self.make_load,
-            "guard": self.guarded, "across": self.make_across, "cast": self.make_cast, "bitcast": self.make_cast,
-            "where": self.make_where}
+    def __init__(self, out: Emitter):
+        self.out, self.steps = out, Steps(out, MAKERS)
 
-    @abstractmethod
-    def load(self, memory: Memory, offset: Index, mask: Ref | None) -> Ref:
-        """The value of memory at an offset, in each lane where the mask is true."""
-
-    def slot(self, memory: Memory, offset: Index) -> int:
-        if type(offset) is int and 0 <= offset < len(memory.slots):
-            return offset
-        raise InternalError(f"[render] {self.function.name}: register {memory.name}[{to_text(offset)}] "
-                            f"expected a constant below {len(memory.slots)}; unroll the loop over it")
-
-    def value(self, root: Value, mask: Ref | None = None) -> Ref:
+    def emit(self, root: Value, mask: Ref | None = None) -> Ref:
         """Emits a value whose loads happen only where `mask` is true; iterative, each part once."""
-        step = self.steps.get(root)
+        out, steps = self.out, self.steps
+        step = steps.table.get(root)
         if step is None:
             ref = self.at_once(root, mask)
             if ref is not None:
                 return ref
-            step = self.learn(root)
+            step = steps.learn(root)
         elif step.ref is not None:
             return step.ref
-        copy = self.copy
+        copy = out.copies.copy
         if step.spelled and any([copy[x] is not x for x in step.by_copy]):
-            return self.value(Rewriter(copy).value(root), mask)
-        table, key = self.kept(step, mask)
+            return self.emit(Rewriter(copy).value(root), mask)
+        table, key = steps.kept(step, mask)
         ref = table.get(key)
         if ref is not None:
             return ref
@@ -62,161 +51,155 @@ class ValueEmitter(HalfEmitter):
             step, m, table, key = stack[-1]
             inside, parts, under = step.inside, step.parts, m
             if inside is not None:
-                parts, under = self.sides(step, m)
+                parts, under = sides(out, step, m)
             refs: list[Ref] = []
             for part in parts:
                 if part.op == "local":
-                    refs.append(self.locals[part.value.attr])
+                    refs.append(out.locals[part.value.attr])
                     continue
                 if part.ref is not None:
                     refs.append(part.ref)
                     continue
                 if part.op == "load":
                     name, (offset,) = part.value.attr
-                    memory = self.memory[name]
+                    memory = out.memory[name]
                     if memory.slots:
-                        refs.append(self.read_slot(memory, self.slot(memory, self.at(offset))))
+                        refs.append(out.storage.read_slot(memory, slot(out, memory, out.copies.at(offset))))
                         continue
                 n = under if part is inside else m
-                its_table, its_key = self.kept(part, n)
+                its_table, its_key = steps.kept(part, n)
                 ref = its_table.get(its_key)
                 if ref is None:
                     if part.parts:
                         stack.append((part, n, its_table, its_key))
                         break
-                    ref = its_table[its_key] = part.make(part.value, n, refs)
+                    ref = its_table[its_key] = part.make(out, part.value, n, refs)
                     if part.op == "const":
                         part.ref = ref
                 refs.append(ref)
             else:
                 stack.pop()
                 refs.reverse()
-                ref = table[key] = step.make(step.value, m, refs)
+                ref = table[key] = step.make(out, step.value, m, refs)
         return present(ref, "[render] expected a value")
 
     def at_once(self, v: Value, mask: Ref | None) -> Ref | None:
         """A local, a load, or one operation on locals and register buffers; None for other values. Nothing needs to be
         known or remembered of these."""
-        op = v.op
+        op, out = v.op, self.out
         if op == "local":
-            return self.locals[v.attr]
+            return out.locals[v.attr]
         if op == "load":
-            return None if v.inner else self.make_load(v, mask, [])
+            return None if v.inner else make_load(out, v, mask, [])
         if op not in _AT_ONCE:
             return None
         refs: list[Ref] = []
         for a in v.args[::-1]:
             if a.op == "local":
-                refs.append(self.locals[a.attr])
+                refs.append(out.locals[a.attr])
                 continue
-            memory = self.memory[a.attr[0]] if a.op == "load" else None
+            memory = out.memory[a.attr[0]] if a.op == "load" else None
             if memory is None or not memory.slots:
                 return None
-            refs.append(self.read_slot(memory, self.slot(memory, self.at(a.attr[1][0]))))
+            refs.append(out.storage.read_slot(memory, slot(out, memory, out.copies.at(a.attr[1][0]))))
         refs.reverse()
-        return self.arithmetic(v, None, refs)
+        return arithmetic(out, v, None, refs)
 
-    def parts_of(self, v: Value) -> tuple[tuple[Value, ...], Maker]:
-        """The operands of a value, and a function that emits it, given those; functions are their formulas."""
-        make = self.makers.get(v.op)
-        if make is not None:
-            return v.args, make
-        if v.op not in FUNCTIONS:
-            raise InternalError(f"[render] {self.function.name}: cannot render value {v.op}")
-        formula = self.formulas.get(v)
-        if formula is None:
-            formula = self.formulas[v] = expanded(v.op, v.args)
-        return (formula,), self.same
 
-    def same(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+def arithmetic(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+    """An operation lane by lane."""
+    lanes = args[0].lanes
+    for r in args:
+        if r.lanes != lanes:
+            lanes = max([r.lanes for r in args])
+            args = [r if r.lanes == lanes else out.spread(r, lanes) for r in args]
+            break
+    return out.language.operation(v.op, args, v.dtype)
+
+
+def make_const(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+    return out.constant(v.attr, v.dtype)
+
+
+def make_local(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+    return out.locals[v.attr]
+
+
+def make_load(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+    name, (offset,) = v.attr
+    memory = out.memory[name]
+    if out.copies.copy:
+        offset = out.copies.at(offset)
+    if memory.slots:
+        return out.storage.read_slot(memory, slot(out, memory, offset))
+    return load(out, memory, offset, mask)
+
+
+def make_across(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+    return out.language.across(MONOIDS[v.attr].combine, out.spread(args[0], out.width))
+
+
+def make_cast(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+    return out.language.convert(args[0], v.dtype) if v.op == "cast" else out.language.reinterpret(args[0], v.dtype)
+
+
+def make_where(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+    lanes = max([r.lanes for r in args])
+    return out.language.operation("where", [args[0], out.spread(args[1], lanes), out.spread(args[2], lanes)], v.dtype)
+
+
+def sides(out: Emitter, step: Step, mask: Ref | None) -> tuple[tuple[Step, ...], Ref | None]:
+    """The parts of a guard that are wanted, and the mask of the one inside."""
+    own = own_mask(out, step.value, mask)
+    if own is not None and own.literal is False:
+        return step.parts[:1], None
+    return step.parts, conjunction(out, mask, own)
+
+
+def own_mask(out: Emitter, v: Value, under: Ref | None) -> Ref | None:
+    """The mask of a guard's conditions in this copy; None where they are true, a literal where one is false."""
+    left = out.copies.left(v.attr) if out.copies.copy else v.attr
+    if left is None:
+        return out.constant(False, bool_)
+    saved, out.under = out.under, under
+    mask = mask_of(out, left)
+    out.under = saved
+    return mask
+
+
+def guarded(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+    """A guard, given both sides, or the second one where the first is never wanted."""
+    if len(args) == 1:
         return args[0]
+    inside, otherwise = args
+    own = own_mask(out, v, mask)
+    if own is None:
+        return inside
+    both = conjunction(out, mask, own)
+    zero = v.args[1].op == "const" and repr(v.args[1].attr) in ("0", "0.0", "False")
+    if zero and inside.zero_outside is not None and inside.zero_outside is both and own is both:
+        return inside
+    lanes = max(own.lanes, inside.lanes, otherwise.lanes)
+    return out.language.operation("where", [own, out.spread(inside, lanes), out.spread(otherwise, lanes)], v.dtype)
 
-    def arithmetic(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
-        """An operation lane by lane."""
-        lanes = args[0].lanes
-        for r in args:
-            if r.lanes != lanes:
-                lanes = max([r.lanes for r in args])
-                args = [r if r.lanes == lanes else self.spread(r, lanes) for r in args]
-                break
-        return self.operation(v.op, args, v.dtype)
 
-    def make_const(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
-        return self.constant(v.attr, v.dtype)
+def index_value(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
+    """An index as a value: `rest + stride * lane` in the value's own type, which wraps alike."""
+    saved, out.under = out.under, mask
+    split = by_lane(out, v.attr)
+    if split is None:
+        parts = [out.language.convert(index(out, v.attr, i), v.dtype) for i in range(out.width)]
+        result = out.language.gather_lanes(parts)
+    else:
+        result = out.language.convert(index(out, split[0]), v.dtype)
+        if split[1]:
+            steps = out.language.gather_lanes([out.constant(split[1] * i, v.dtype) for i in range(out.width)])
+            result = out.language.operation("add", [out.language.splat(result, out.width), steps], v.dtype)
+    out.under = saved
+    return out.language.index_value(result)
 
-    def make_local(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
-        return self.locals[v.attr]
 
-    def make_load(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
-        name, (offset,) = v.attr
-        memory = self.memory[name]
-        if self.copy:
-            offset = self.at(offset)
-        if memory.slots:
-            return self.read_slot(memory, self.slot(memory, offset))
-        return self.load(memory, offset, mask)
-
-    def make_across(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
-        return self.across(MONOIDS[v.attr].combine, self.spread(args[0], self.width))
-
-    def make_cast(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
-        return self.convert(args[0], v.dtype) if v.op == "cast" else self.reinterpret(args[0], v.dtype)
-
-    def make_where(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
-        lanes = max([r.lanes for r in args])
-        return self.operation("where", [args[0], self.spread(args[1], lanes), self.spread(args[2], lanes)], v.dtype)
-
-    def sides(self, step: Step, mask: Ref | None) -> tuple[tuple[Step, ...], Ref | None]:
-        """The parts of a guard that are wanted, and the mask of the one inside."""
-        own = self.own_mask(step.value, mask)
-        if own is not None and own.literal is False:
-            return step.parts[:1], None
-        return step.parts, self.conjunction(mask, own)
-
-    def own_mask(self, v: Value, under: Ref | None) -> Ref | None:
-        """The mask of a guard's conditions in this copy; None where they are true, a literal where one is false."""
-        conditions = self.left(v.attr) if self.copy else v.attr
-        if conditions is None:
-            return self.constant(False, bool_)
-        saved, self.under = self.under, under
-        mask = self.conditions(conditions)
-        self.under = saved
-        return mask
-
-    def guarded(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
-        """A guard, given both sides, or the second one where the first is never wanted."""
-        if len(args) == 1:
-            return args[0]
-        inside, otherwise = args
-        own = self.own_mask(v, mask)
-        if own is None:
-            return inside
-        both = self.conjunction(mask, own)
-        zero = v.args[1].op == "const" and repr(v.args[1].attr) in ("0", "0.0", "False")
-        if zero and inside.zero_outside is not None and inside.zero_outside is both and own is both:
-            return inside
-        lanes = max(own.lanes, inside.lanes, otherwise.lanes)
-        return self.operation("where", [own, self.spread(inside, lanes), self.spread(otherwise, lanes)], v.dtype)
-
-    def index_value(self, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
-        """An index as a value: `rest + stride * lane` in the value's own type, which wraps alike."""
-        saved, self.under = self.under, mask
-        split = self.by_lane(v.attr)
-        if split is None:
-            parts = [self.convert(self.index(v.attr, i), v.dtype) for i in range(self.width)]
-            result = self.gather_lanes(parts)
-        else:
-            result = self.convert(self.index(split[0]), v.dtype)
-            if split[1]:
-                steps = self.gather_lanes([self.constant(split[1] * i, v.dtype) for i in range(self.width)])
-                result = self.operation("add", [self.splat(result, self.width), steps], v.dtype)
-        self.under = saved
-        return result
-
-    def pairwise(self, combine: str, parts: list[Ref]) -> Ref:
-        """Neighbours first, until one is left."""
-        while len(parts) > 1:
-            pairs = zip(parts[::2], parts[1::2], strict=False)
-            last = parts[-1:] if len(parts) % 2 else []
-            parts = [self.operation(combine, pair, pair[0].dtype) for pair in pairs] + last
-        return parts[0]
+MAKERS: dict[str, Maker] = {
+    **dict.fromkeys(_AT_ONCE, arithmetic), "const": make_const, "local": make_local, "index": index_value,
+    "load": make_load, "guard": guarded, "across": make_across, "cast": make_cast, "bitcast": make_cast,
+    "where": make_where}
