@@ -1,23 +1,30 @@
-"""Keys of calls: the structure of arguments and their static values, on which a capture depends besides Tensors.
+"""Arguments of a call and its returned value: Tensors, and the structure around them.
 
-A key is a tuple of plain values: equal keys mean that a function would build the same graph from the same Tensors.
+Of arguments that is a key, a tuple of plain values: equal keys mean that a function would build the same graph from the
+same Tensors. A returned value is taken apart once, and put together at each replay with new Tensors in it.
 """
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from typing import Any
 from weakref import ref
 
 import numpy as np
 
+from minigrad.engine.storage import leaf_of_type
 from minigrad.errors import ShapeError
-from minigrad.expr import Expr, Index, unbind
+from minigrad.expr import Expr, Index, subs, unbind, variables
+from minigrad.ops.kinds import Type, type_of
+from minigrad.ops.node import Node
 from minigrad.tensor import Tensor
 
+Place = tuple[int, bool]
+"""(number of a Tensor that a capture knows, True where its `.grad` is meant)."""
 PLAIN = (bool, int, str, bytes, complex, type(None), type(Ellipsis))
 
 
@@ -118,3 +125,135 @@ def is_plain(value: Any) -> bool:
 
 def given(value: Any) -> Any:
     return value
+
+
+def change_of(name: str, before: Any, now: Any) -> str:
+    """A sentence about how something that a function reads differs between two calls, by its keys there (`arguments`),
+    with advice for the common cases. `before` is None where there was nothing of that name."""
+    if _kind(before) == _kind(now) == "Tensor":
+        for what, old, new in zip(("shape", "type", "device"), before[1:], now[1:], strict=False):
+            if what == "shape" and old != new:
+                return f"{name!r} has shape {list(new)}, and had {list(old)}; a size that changes may be a Variable"
+            if old != new:
+                return f"{name!r} has {what} {new}, and had {old}"
+        return f"{name!r} has another gradient or requires_grad, or is another argument too"
+    old, new = _plain(before), _plain(now)
+    values = f" from {old} to {new}" if old and new else ""
+    return f"{name!r} changed{values}; make it a Variable or a Tensor if it changes often"
+
+
+def _kind(key: Any) -> Any:
+    return key[0] if type(key) is tuple and key else None
+
+
+def _plain(key: Any) -> str:
+    """A number or a string as it is written, '' for anything else."""
+    kind = _kind(key)
+    return key[1] if kind == "float" else repr(key[1]) if kind in ("int", "bool", "str") else ""
+
+
+# Returned values
+
+def returned_iterator(value: Any) -> Any:
+    """A generator, a map or another iterator in a returned value, which would be used up by the first call; or None."""
+    found: list[Any] = []
+    transform(value, Iterator, found.append)
+    return found[0] if found else None
+
+
+@dataclass(eq=False, slots=True)
+class Output:
+    """A Tensor of a returned value: the place of one that was there before, or the register of a new one."""
+
+    place: Place | None
+    register: int
+    type: Type
+
+    def tensor(self, registers: list[Any], owners: Sequence[Tensor], dims: dict[str, int]) -> Tensor:
+        """The Tensor of one replay. A register holds a buffer, or the Node of the only Tensor over it."""
+        if self.place is not None:
+            owner, grad = self.place
+            found: Any = owners[owner].grad if grad else owners[owner]
+            return found
+        value = registers[self.register]
+        return Tensor.over(value if type(value) is Node else leaf_of_type(with_dims(self.type, dims), value))
+
+
+@dataclass(slots=True)
+class Parts:
+    """A returned value without its Tensors: `structure` is the value with an Output in place of each Tensor."""
+
+    structure: Any
+    outputs: list[Output]
+
+    def fresh(self) -> Iterator[Output]:
+        return (o for o in self.outputs if o.place is None)
+
+    def same(self) -> Iterator[Output]:
+        return (o for o in self.outputs if o.place is not None)
+
+
+def transform(value: Any, leaf: type, change: Callable[[Any], Any]) -> Any:
+    """A copy of nested lists, tuples, dicts and dataclasses with `change` applied to every instance of `leaf`."""
+    if isinstance(value, leaf):
+        return change(value)
+    kind = type(value)
+    if kind is list:
+        return [transform(v, leaf, change) for v in value]
+    if isinstance(value, tuple):
+        items = [transform(v, leaf, change) for v in value]
+        return tuple(items) if kind is tuple else kind(*items)
+    changed: Any
+    if isinstance(value, dict):
+        changed = copy.copy(value)
+        for k, v in value.items():
+            changed[k] = transform(v, leaf, change)
+        return changed
+    if is_dataclass(value) and not isinstance(value, type):
+        changed = copy.copy(value)
+        for f in fields(value):
+            object.__setattr__(changed, f.name, transform(getattr(value, f.name), leaf, change))
+        return changed
+    return value
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """The Tensors of a returned value, each once."""
+    found: dict[int, Tensor] = {}
+    transform(value, Tensor, lambda t: found.setdefault(id(t), t))
+    return list(found.values())
+
+
+def take_apart(value: Any, describe: Callable[[Tensor], Output]) -> Parts:
+    """The structure of a returned value, with an Output for each of its Tensors (the same for the same one)."""
+    known: dict[int, Output] = {}
+
+    def change(t: Tensor) -> Output:
+        if id(t) not in known:
+            known[id(t)] = describe(t)
+        return known[id(t)]
+
+    structure = transform(value, Tensor, change)
+    return Parts(structure, list(known.values()))
+
+
+def rebuild(parts: Parts, registers: list[Any], owners: Sequence[Tensor], dims: dict[str, int]) -> Any:
+    """The returned value again, with new Tensors over the buffers in `registers`."""
+    if type(parts.structure) is Output:
+        return parts.structure.tensor(registers, owners, dims)
+    made = {id(o): o.tensor(registers, owners, dims) for o in parts.outputs}
+    return transform(parts.structure, Output, lambda o: made[id(o)])
+
+
+def with_dims(what: Type, dims: dict[str, int]) -> Type:
+    """`what` with the Variables of its shape bound to the values of this call."""
+    if not dims or not what.symbolic:
+        return what
+    shape: list[Index] = []
+    for d in what.shape:
+        if not isinstance(d, int):
+            mapping: dict[Any, Index] = {v: v.bind(dims[v.name]) for v in variables(d)
+                                         if v.name in dims and v.value != dims[v.name]}
+            d = subs(d, mapping) if mapping else d
+        shape.append(d)
+    return type_of(tuple(shape), what.dtype, what.device)

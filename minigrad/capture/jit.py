@@ -24,14 +24,11 @@ from typing import Any
 from weakref import ref
 
 from minigrad import random
-from minigrad.capture.advice import change_of
-from minigrad.capture.arguments import Arguments
-from minigrad.capture.check import checked_replay
-from minigrad.capture.expected import MISS, Call, Expected
+from minigrad.capture.arguments import Arguments, change_of, returned_iterator, tensors_in, transform
 from minigrad.capture.journal import Journal, escaped, settle
-from minigrad.capture.outputs import returned_iterator, tensors_in, transform
 from minigrad.capture.recorder import Recorder, capturing
-from minigrad.capture.replay import PATIENCE, Capture
+from minigrad.capture.replay import PATIENCE, Capture, checked_replay
+from minigrad.capture.steady import MISS
 from minigrad.capture.surroundings import Surroundings
 from minigrad.config import Config, current
 from minigrad.engine.observe import dry_runs, observers, observing
@@ -53,38 +50,34 @@ class Captures:
     last capture was made, or why the function runs eagerly.
     """
 
-    def __init__(self, function: Callable, limit: int, donate: bool, method: bool = False):
-        self.function, self.limit, self.donate, self.method = function, limit, donate, method
+    def __init__(self, function: Callable, limit: int, donate: bool, owner: object | None = None):
+        self.function, self.limit, self.donate = function, limit, donate
         self.captures = 0
         self.last_reason: str | None = None
-        self._surroundings = Surroundings(function)
-        self.owner = self._surroundings.owner
+        self._surroundings = Surroundings(function, owner)
+        self._owner = None if owner is None else ref(owner)
         self._kept: list[Capture] = []
         self._eager: set[tuple] = set()
-        self.first: Call | None = None
-        """A function that may answer a call before anything else is looked at, or MISS."""
         self._replays = self._since_replay = 0
         self._seen: list[list[tuple[str, Any]]] = []
         self._warned = False
 
-    def call(self, function: Callable, args: tuple, kwargs: dict[str, Any], owner: object | None) -> Any:
-        """Replays, captures, or runs `function` eagerly."""
-        self.first = None
+    def call(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Replays, captures, or runs the function eagerly."""
         if not kwargs:
             for capture in self._kept:
-                call = capture.call
-                if call is not None and (result := call(args, owner)) is not MISS:
-                    self.first = call
+                steady = capture.steady
+                if steady is not None and (result := steady.call(args)) is not MISS:
                     return result
         self._count_uses()
         settings = current()
         if not settings.jit or settings.check_indices or dry_runs or (observers and capturing()):
-            return function(*args, **kwargs)
-        around = self._surroundings.values(owner)
+            return self._run(args, kwargs)
+        around = self._surroundings.values()
         arguments = Arguments(args, kwargs)
         key = (arguments.keys, around, modes.now, (settings.device, settings.planning))
         if self._eager and key in self._eager:
-            return function(*args, **kwargs)
+            return self._run(args, kwargs)
         reason = None
         for capture in self._kept:
             if capture.key != key:
@@ -102,19 +95,19 @@ class Captures:
             self._since_replay = 0
             self._to_front(capture)
             if settings.jit_check:
-                return checked_replay(capture, owners, arguments.dims, lambda: function(*args, **kwargs))
+                return checked_replay(capture, owners, arguments.dims, lambda: self._run(args, kwargs))
             return capture.replay(owners, arguments.dims)
         named = self._named(args, kwargs, arguments, around)
         reason = reason or self._difference(named)
         if len(self._kept) >= self.limit or self._since_replay >= self.limit:
             self._warn(reason)
-            return function(*args, **kwargs)
+            return self._run(args, kwargs)
         if not _one_captures.acquire(blocking=False):  # another thread might wait for this one inside of its own
-            return function(*args, **kwargs)
+            return self._run(args, kwargs)
         try:
             self._note(reason)
             self._seen = [*self._seen[-self.limit:], named]
-            return self._capture(function, args, kwargs, arguments, key, owner)
+            return self._capture(args, kwargs, arguments, key)
         finally:
             _one_captures.release()
 
@@ -125,11 +118,13 @@ class Captures:
             return MISS
         result = steady.replay(arguments.tensors, arguments.dims, settings.threads)
         if result is not MISS:
-            steady.expect(Expected(self._surroundings, around, settings))
-            capture.call = steady.call
+            steady.expect(self._surroundings, around, settings)
             self._to_front(capture)
-            self.first = capture.call
         return result
+
+    def _run(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Runs the function itself."""
+        return self.function(*args, **kwargs) if self._owner is None else self.function(self._owner(), *args, **kwargs)
 
     @property
     def replays(self) -> int:
@@ -151,8 +146,7 @@ class Captures:
 
     # Capturing
 
-    def _capture(self, function: Callable, args: tuple, kwargs: dict[str, Any], arguments: Arguments, key: tuple,
-                 owner: object | None) -> Any:
+    def _capture(self, args: tuple, kwargs: dict[str, Any], arguments: Arguments, key: tuple) -> Any:
         settle(list(live()))
         journal = Journal(arguments.tensors)
         first, seed = random.counter(), random.seed()
@@ -161,7 +155,7 @@ class Captures:
         called = of_modules.asked[get_ident()] = []
         try:
             with observing(recorder):
-                result = function(*args, **kwargs)
+                result = self._run(args, kwargs)
                 pending = [*tensors_in(result), *journal.changed()]
                 if pending:
                     Tensor.realize(*pending)
@@ -184,7 +178,7 @@ class Captures:
         is_new = self._surroundings.has_called(called)
         called.clear()  # what the function has made is gone now
         if is_new:
-            key = (key[0], self._surroundings.values(owner), *key[2:])
+            key = (key[0], self._surroundings.values(), *key[2:])
             self._seen[-1] = self._named(args, kwargs, arguments, key[1])
         capture = Capture(key, journal, recorder, random.counter() - first, result, self.donate)
         there = journal.alive()
@@ -207,7 +201,7 @@ class Captures:
     # Words
 
     def _named(self, args: tuple, kwargs: dict[str, Any], arguments: Arguments, around: tuple) -> list[tuple[str, Any]]:
-        names = self._surroundings.names(args, kwargs, self.method)
+        names = self._surroundings.names(args, kwargs, self._owner is not None)
         return [*zip(names, arguments.keys, strict=True), *around]
 
     def _difference(self, named: list[tuple[str, Any]]) -> str:
@@ -252,14 +246,10 @@ class Jit:
         functools.update_wrapper(self, function)
         self._function, self._limit, self._donate = function, limit, donate
         self._own = Captures(function, limit, donate)
-        self._owner = self._own.owner
         self._objects: dict[int, tuple[Any, Captures]] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        first = self._own.first
-        if first is not None and not kwargs and (result := first(args, self._owner)) is not MISS:
-            return result
-        return self._own.call(self._function, args, kwargs, self._owner)
+        return self._own.call(args, kwargs)
 
     def __get__(self, instance: object | None, owner: type | None = None) -> Any:
         return self if instance is None else Method(self, instance)
@@ -281,7 +271,7 @@ class Jit:
             except TypeError:
                 raise MinigradError(f"[jit] expected an object that allows weak references, got a "
                                     f"{type(instance).__name__}; add __weakref__ to its __slots__") from None
-            found = self._objects[key] = weak, Captures(self._function, self._limit, self._donate, True)
+            found = self._objects[key] = weak, Captures(self._function, self._limit, self._donate, instance)
         return found[1]
 
     @property
@@ -306,11 +296,7 @@ class Method:
         self._jit, self._instance = jitted, instance
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        own = self._jit.of(self._instance)
-        first = own.first
-        if first is not None and not kwargs and (result := first(args, self._instance)) is not MISS:
-            return result
-        return own.call(functools.partial(self._jit._function, self._instance), args, kwargs, self._instance)
+        return self._jit.of(self._instance).call(args, kwargs)
 
     @property
     def captures(self) -> int:

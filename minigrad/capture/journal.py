@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import ref
 
-from minigrad.capture.recorder import Place, Recorder
-from minigrad.dtype import DType
-from minigrad.engine.storage import buffer_node, settle_down
+from minigrad.capture.arguments import Place
+from minigrad.capture.recorder import Recorder
+from minigrad.engine.storage import leaf_of_type, settle_down
 from minigrad.errors import MinigradError
-from minigrad.expr import Index, subs, variables
 from minigrad.handles import changed, live
 from minigrad.mixins.memory import datas, pass_on
+from minigrad.ops.kinds import Type, same_type
 from minigrad.ops.node import Node
 from minigrad.ops.op import Shape
 from minigrad.ops.storage import ASSIGN, BUFFER
@@ -42,51 +42,38 @@ def settle(tensors: Iterable[Tensor]) -> None:
 
 @dataclass(slots=True)
 class Guard:
-    """The properties that a Tensor must have at the entry of a replay."""
+    """A Tensor as it was at entry, with the value and the gradient that it had: what must hold for it at the entry of a
+    replay. Weak, so that watching keeps nothing alive and shares nothing."""
 
     tensor: ref[Tensor]
-    shape: Shape
-    dtype: DType
-    device: str
-    requires_grad: bool
-    no_grad: bool
-    grad_shape: Shape | None = None
+    type: Type
+    needs_grad: Any
+    grad_shape: Shape | None
+    buffer: ref[Buffer] | None
+    grad: ref[Tensor] | None
+
+    @classmethod
+    def of(cls, t: Tensor) -> Guard:
+        node, grad = t.node, t.kept_grad
+        return cls(ref(t), node.type, t.needs_grad, None if grad is None else grad.shape,
+                   None if node.storage is None else ref(node.storage), None if grad is None else ref(grad))
 
     def broken(self, t: Tensor | None) -> str | None:
         """A sentence that says why the capture does not hold for this Tensor; None if it does."""
         if t is None:
             return "a tensor that it used is gone"
-        node, grad = t.node, t.kept_grad
-        if node.shape != self.shape or node.dtype is not self.dtype or node.device != self.device:
-            return f"a tensor that it used was {self.dtype}{list(self.shape)}, and is {t.dtype}{list(t.shape)}"
-        if (grad is None) is not self.no_grad:
-            return f"a tensor of shape {list(self.shape)} has {'no' if grad is None else 'a'} gradient now"
-        if t.needs_grad is not self.requires_grad:
-            return (f"requires_grad of a tensor of shape {list(self.shape)} is {t.requires_grad} now" if
-                    t.requires_grad is not bool(self.requires_grad) else
-                    f"a tensor of shape {list(self.shape)} has other hooks now")
+        what, now, grad = self.type, t.node.type, t.kept_grad
+        shape = list(what.shape)
+        if not same_type(now, what):
+            return f"a tensor that it used was {what.dtype}{shape}, and is {now.dtype}{list(now.shape)}"
+        if (grad is None) is not (self.grad_shape is None):
+            return f"a tensor of shape {shape} has {'no' if grad is None else 'a'} gradient now"
+        if t.needs_grad is not self.needs_grad:
+            return (f"requires_grad of a tensor of shape {shape} is {t.requires_grad} now" if
+                    t.requires_grad is not bool(self.needs_grad) else f"a tensor of shape {shape} has other hooks now")
         if self.grad_shape is not None and grad is not None and grad.shape != self.grad_shape:
             return f"a gradient had the shape {list(self.grad_shape)}, and has {list(grad.shape)}"
         return None
-
-
-@dataclass(slots=True)
-class Watched:
-    """A Tensor as it was at entry. Weak, so that watching keeps nothing alive and shares nothing."""
-
-    guard: Guard
-    buffer: ref[Buffer] | None
-    grad: ref[Tensor] | None
-
-    @classmethod
-    def of(cls, t: Tensor) -> Watched:
-        node, grad = t.node, t.kept_grad
-        guard = Guard(ref(t), node.shape, node.dtype, node.device, t.needs_grad, grad is None,
-                      None if grad is None else grad.shape)
-        return cls(guard, None if node.storage is None else ref(node.storage), None if grad is None else ref(grad))
-
-    def tensor(self) -> Tensor | None:
-        return self.guard.tensor()
 
 
 @dataclass(slots=True)
@@ -95,9 +82,7 @@ class Rebind:
 
     place: Place
     register: int | None
-    shape: Shape = ()
-    dtype: DType | None = None
-    device: str = ""
+    type: Type
     fresh: bool = False  # a gradient that is a new Tensor
 
 
@@ -113,7 +98,7 @@ class Journal:
     mine: set[int] = field(default_factory=set)
     asked: set[int] = field(default_factory=set)
     disturbed: bool = False
-    watched: list[Watched] = field(default_factory=list)
+    watched: list[Guard] = field(default_factory=list)
     places: dict[int, tuple[ref[Buffer], Place]] = field(default_factory=dict)
     shared: dict[int, list[Place]] = field(default_factory=dict)
 
@@ -123,7 +108,7 @@ class Journal:
         gradients = {id(t.kept_grad) for t in (*self.inputs, *others) if t.kept_grad is not None} - own
         # A gradient is known by its owner: the Tensor itself is another one after each backward.
         tensors = [*self.inputs, *(t for t in others if id(t) not in gradients)]
-        self.watched = [Watched.of(t) for t in tensors]
+        self.watched = [Guard.of(t) for t in tensors]
         for owner, t in enumerate(tensors):
             if owner < len(self.inputs) and any(t is i for i in self.inputs[:owner]):
                 continue
@@ -187,14 +172,14 @@ class Journal:
                     self.disturbed = True
             before = None if w.grad is None else w.grad()
             gradient = t.kept_grad
-            if gradient is None and w.guard.no_grad:
+            if gradient is None and w.grad_shape is None:
                 continue
             if gradient is not None and gradient is before and self._unmoved(gradient, (owner, True), recorder):
                 continue
             if not self._is_my_gradient(t):
                 self.disturbed = True
             elif gradient is None:
-                found.append(Rebind((owner, True), None))
+                found.append(Rebind((owner, True), None, t.node.type))
             else:
                 found.append(self._rebind(gradient, (owner, True), recorder, fresh=gradient is not before))
         return found
@@ -218,7 +203,7 @@ class Journal:
 
     def _rebind(self, t: Tensor, place: Place, recorder: Recorder, fresh: bool = False) -> Rebind:
         node = t.node
-        return Rebind(place, recorder.register(node.storage), node.shape, node.dtype, node.device, fresh)
+        return Rebind(place, recorder.register(node.storage), node.type, fresh)
 
 
 def escaped(journal: Journal, known: Iterable[Tensor]) -> bool:
@@ -258,15 +243,15 @@ def rebindable(node: Node) -> bool:
     return node.op is BUFFER or (node.op is ASSIGN and not node.inputs)
 
 
-def put(t: Tensor, buffer: Buffer, shape: Shape, dtype: DType, device: str) -> None:
-    """Makes `buffer` the value of `t`."""
-    give(t, buffer, shape, dtype, device)
+def put(t: Tensor, buffer: Buffer, what: Type) -> None:
+    """Makes `buffer` the value of `t`, of this type."""
+    give(t, buffer, what)
     changed()
     if datas:
         pass_on(t)
 
 
-def give(t: Tensor, buffer: Buffer, shape: Shape, dtype: DType, device: str) -> None:
+def give(t: Tensor, buffer: Buffer, what: Type) -> None:
     """`put`, for a caller that reports the change itself (`handles.changed`)."""
     alone = held_by_at_most(1, [t.node])
     node = t.node
@@ -274,20 +259,8 @@ def give(t: Tensor, buffer: Buffer, shape: Shape, dtype: DType, device: str) -> 
     if node.storage is buffer and not leaf:
         node.storage = None  # it was overwritten, and the Node means the old value
     # A leaf that only this Tensor holds can be given another buffer; making a Node costs more.
-    if leaf and alone and node.shape == shape:
+    if leaf and alone and same_type(node.type, what):
         node.storage = buffer
     elif node.storage is not buffer:
-        t.node = buffer_node(buffer, shape, dtype, device)
+        t.node = leaf_of_type(what, buffer)
     t.lazy_node = None
-
-
-def with_dims(shape: Shape, dims: dict[str, int]) -> Shape:
-    """`shape` with its Variables bound to the values of this call."""
-    result: list[Index] = []
-    for d in shape:
-        if not isinstance(d, int):
-            mapping: dict[Any, Index] = {v: v.bind(dims[v.name]) for v in variables(d)
-                                         if v.name in dims and v.value != dims[v.name]}
-            d = subs(d, mapping) if mapping else d
-        result.append(d)
-    return tuple(result)

@@ -12,7 +12,7 @@ from threading import get_ident
 from typing import Any
 from weakref import ref
 
-from minigrad.capture.advice import advice_for
+from minigrad.capture.arguments import Place
 from minigrad.engine.observe import Observer, Ran, call_of_user, observers
 from minigrad.engine.plan import ExecutionPlan
 from minigrad.engine.prepared import PreparedPlan, prepare, run_as
@@ -20,8 +20,6 @@ from minigrad.engine.transfer import cloned
 from minigrad.errors import CaptureError
 from minigrad.runtime.device import Buffer
 
-Place = tuple[int, bool]
-"""(number of a Tensor that a capture knows, True where its `.grad` is meant)."""
 Registers = list[Any]
 
 
@@ -244,3 +242,24 @@ def capturing() -> bool:
     return bool(observers) and any(isinstance(o, Recorder) and o._thread == get_ident() for o in observers)
 
 
+# Advice for who reads values while a function is captured
+
+_CHOICE = "choose with condition.where(a, b) for any value of the condition, or decide before the call"
+_SHAPE = "its result has as many elements as values say: keep the shape, as in mask.where(x, 0), or call it outside"
+_SHOW = "return the tensor and show it outside; its repr shows the shape here"
+_ADVICE = {
+    "__bool__": _CHOICE, "equal": _CHOICE, "allclose": _CHOICE, "is_nonzero": _CHOICE,
+    "__getitem__": _SHAPE, "nonzero": _SHAPE, "argwhere": _SHAPE, "masked_select": _SHAPE, "unique": _SHAPE,
+    "unique_consecutive": _SHAPE, "bincount": _SHAPE, "where": _SHAPE, "histogram": _SHAPE, "one_hot": _SHAPE,
+    "__format__": _SHOW,
+    "__int__": "keep it a Tensor: indices, counts of steps and exponents may be one",
+    "__index__": "keep it a Tensor: indices and offsets may be one",
+    "LBFGS.step": "how far it goes depends on numbers: call step(closure) outside, where the closure may be a captured "
+                  "function, or take an optimizer that reads nothing, such as Adam"}
+
+
+def advice_for(call: str) -> str:
+    """Advice for use instead of a call such as 'Tensor.item()'."""
+    name = call.removesuffix("()")
+    found = _ADVICE.get(name) or _ADVICE.get(name.rpartition(".")[2])
+    return found or "return the tensor and read it outside; what the next call needs can stay a Tensor"

@@ -1,21 +1,26 @@
 """One capture of a function: its steps, the conditions under which they hold, and what they do to Tensors."""
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 from weakref import ref
 
+import numpy as np
+
 from minigrad import random
+from minigrad.capture.arguments import Output, Place, rebuild, take_apart, tensors_in, with_dims
 from minigrad.capture.constants import MOST_CHANGES, derive_constants, undone
-from minigrad.capture.expected import Call
-from minigrad.capture.journal import Guard, Journal, Rebind, held_by_others, put, reusable_gradient, settle, with_dims
-from minigrad.capture.outputs import Output, rebuild, take_apart
-from minigrad.capture.recorder import Entry, Place, Recorder, Recording
+from minigrad.capture.journal import Guard, Journal, Rebind, held_by_others, put, reusable_gradient, settle
+from minigrad.capture.recorder import Entry, Recorder, Recording
 from minigrad.capture.settled import steady_after
 from minigrad.capture.steady import Steady
-from minigrad.engine.storage import buffer_node
-from minigrad.engine.transfer import cloned
-from minigrad.errors import present
+from minigrad.engine.observe import Observer, observing
+from minigrad.engine.storage import leaf_of_type
+from minigrad.engine.transfer import cloned, download
+from minigrad.errors import CaptureError, present
 from minigrad.runtime.device import Buffer
 from minigrad.tensor import Tensor
 
@@ -33,8 +38,6 @@ class Capture:
         self.drawn = drawn
         self.confirmed: set[int] = set()
         self.steady: Steady | None = None
-        self.call: Call | None = None
-        """A function that answers a call while all is as the last replay of `steady` left it."""
         self.patience = PATIENCE
         self.rebinds = journal.rebinds(recorder)
         self.output = take_apart(result, self._describer(journal, recorder))
@@ -82,10 +85,9 @@ class Capture:
                     there.setdefault(id(t.kept_grad), (owner, True))
 
         def describe(t: Tensor) -> Output:
-            node = t.node
             if id(t) in there:
-                return Output(place=there[id(t)])
-            return Output(None, recorder.register(node.storage), node.shape, node.dtype, node.device)
+                return Output(there[id(t)], -1, t.node.type)
+            return Output(None, recorder.register(t.node.storage), t.node.type)
 
         return describe
 
@@ -102,7 +104,7 @@ class Capture:
         for owner in dict.fromkeys(owner for owner, _ in used):
             if owner not in numbers:
                 numbers[owner] = count + len(self.guards)
-                self.guards.append(journal.watched[owner].guard)
+                self.guards.append(journal.watched[owner])
         for r, (owner, grad) in places.items():
             places[r] = (numbers[owner], grad)
         for rebind in self.rebinds:
@@ -177,7 +179,7 @@ class Capture:
     def replay(self, owners: list[Tensor], dims: dict[str, int]) -> Any:
         """Does the steps again on the buffers that the owners have now."""
         if self.steady is not None:
-            self.steady.over, self.steady, self.call = True, None, None
+            self.steady.over, self.steady = True, None
         registers: list[Any] = [None] * self.recording.size
         found: list[Any] = [owners[o].kept_grad if grad else owners[o] for _, o, grad in self.places]
         lazy = [t for t in found if t.node.storage is None]
@@ -216,16 +218,94 @@ class Capture:
         if rebind.register is None:
             owners[owner].grad = None
             return
-        dtype = present(rebind.dtype, "[replay] expected a type of what a step puts in place")
-        buffer = registers[rebind.register]
-        shape = with_dims(rebind.shape, dims) if dims else rebind.shape
+        buffer, what = registers[rebind.register], with_dims(rebind.type, dims)
         if rebind.fresh and not reusable_gradient(owners[owner]):
-            owners[owner].grad = Tensor.over(buffer_node(buffer, shape, dtype, rebind.device))
+            owners[owner].grad = Tensor.over(leaf_of_type(what, buffer))
         else:
-            put(at(owners, (owner, grad)), buffer, shape, dtype, rebind.device)
+            put(at(owners, (owner, grad)), buffer, what)
 
 
 def at(owners: list[Tensor], place: Place) -> Tensor:
     """The tensor, or its gradient."""
     found = owners[place[0]].kept_grad if place[1] else owners[place[0]]
     return present(found, "[replay] expected a gradient where the captured step found one")
+
+
+# `config.jit_check`: a replay and the function itself, from the same state, must give the same bits. Both run launch by
+# launch, and what each wrote is noted, so that the first kernel that differs can be named.
+
+Named = list[tuple[str, np.ndarray | None]]
+
+
+def checked_replay(capture: Capture, owners: list[Tensor], dims: dict[str, int], function: Callable[[], Any]) -> Any:
+    """Replays, goes back, runs the function and returns what that gives. Raises CaptureError where bits differ."""
+    saved = [(t, t.grad) for t in owners]
+    tensors = list({id(t): t for pair in saved for t in pair if t is not None}.values())
+    settle(tensors)
+    buffers = [cloned(t.node.storage) for t in tensors]
+    position = random.counter()
+    with observing(_Written()) as ours:
+        replayed = values(capture, owners, capture.replay(owners, dims))
+    for t, grad in saved:
+        t.grad = grad
+    for t, buffer in zip(tensors, buffers, strict=True):
+        put(t, buffer, t.node.type)
+    random.rewind(position)
+    with observing(_Written()) as theirs:
+        result = function()
+        eager = values(capture, owners, result)
+    for (name, a), (_, b) in zip(replayed, eager, strict=True):
+        if (a is None) is not (b is None) or (a is not None and b is not None and a.tobytes() != b.tobytes()):
+            raise CaptureError(f"[jit_check] expected a replay to equal the function, got other values of {name}; "
+                               f"{first_difference(ours.launches, theirs.launches)}")
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """A kernel that ran: its name and its line, and a digest of all that it wrote."""
+
+    name: str
+    line: str
+    digest: bytes
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.line}" if self.line else self.name
+
+
+class _Written(Observer):
+    times_launches = True
+
+    def __init__(self) -> None:
+        self.launches: list[_Launch] = []
+
+    def launched(self, plan: Any, item: int, start: float, seconds: float, buffers: list[Any]) -> None:
+        digest = blake2b(digest_size=16)
+        for slot in sorted(plan.items[item].writes):
+            found = np.empty(buffers[slot].nbytes, np.uint8)
+            plan.device.copy_out(buffers[slot], found)
+            digest.update(found.tobytes())
+        self.launches.append(_Launch(plan.items[item].name, plan.lines.get(item, ""), digest.digest()))
+
+
+def first_difference(replayed: list[_Launch], eager: list[_Launch]) -> str:
+    """A sentence that names the first launch of a replay whose results are none of the function's. A replay may have
+    fewer launches: what depends on constants alone was done before."""
+    left = Counter([(launch.name, launch.digest) for launch in eager])
+    for k, a in enumerate(replayed):
+        if not left[a.name, a.digest]:
+            return f"the first kernel that differs is {a}, launch {k}"
+        left[a.name, a.digest] -= 1
+    return f"the replay had {len(replayed)} launches, the function {len(eager)}"
+
+
+def values(capture: Capture, owners: list[Tensor], result: Any) -> Named:
+    """Names and values of everything that a replay returns or changes."""
+    named: list[tuple[str, Tensor | None]] = [(f"result {k}", t) for k, t in enumerate(tensors_in(result))]
+    for rebind in capture.rebinds:
+        owner, grad = rebind.place
+        t = owners[owner]
+        what = f"argument {owner}" if owner < len(capture.inputs) else "a tensor from outside"
+        named.append((f"{'the gradient of ' if grad else ''}{what}, {t.dtype}{list(t.shape)}", t.grad if grad else t))
+    settle([t for _, t in named if t is not None])
+    return [(name, None if t is None else download(t.node)) for name, t in named]

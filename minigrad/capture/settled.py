@@ -4,9 +4,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from minigrad.capture.arguments import Output, Place
 from minigrad.capture.journal import Rebind, rebindable
-from minigrad.capture.outputs import Output
-from minigrad.capture.recorder import Place, PlanStep
+from minigrad.capture.recorder import PlanStep
 from minigrad.capture.steady import Steady
 from minigrad.dtype import uint8
 from minigrad.engine.plan import number
@@ -34,9 +34,8 @@ def steady_after(capture: Capture, owners: list[Tensor]) -> Steady | None:
         return None
     for t in cells:
         settle_down(t.node)
-    symbolic = [s for shape in (*[r.shape for r in capture.rebinds], *[o.shape for o in capture.output.fresh()])
-                for s in shape if not isinstance(s, int)]
-    if symbolic or any(r.register is None for r in capture.rebinds):
+    types = [v.type for v in capture.rebinds] + [o.type for o in capture.output.fresh()]
+    if any(what.symbolic for what in types) or any(r.register is None for r in capture.rebinds):
         return None
     steady = Steady(capture, step, step.prepared, guards)
     numbers = {(count + k, False): k for k in range(len(guards))}
@@ -114,13 +113,11 @@ class _Sorter:
             self.owners[owner].kept_grad is self.owners[k] is self.capture.inputs[k]()
 
     def _fresh(self, r: int, slot: int) -> None:
-        nbytes = number(self.step.plan.sizes[slot], self.step.dims)
+        device, nbytes = self.step.plan.device, number(self.step.plan.sizes[slot], self.step.dims)
         outputs = [o for o in self.capture.output.fresh() if o.register == r]
         is_output = len(outputs) == self.uses[r] == 1
-        shape, dtype = (outputs[0].shape, outputs[0].dtype) if is_output else ((nbytes,), uint8)
-        dtype = present(dtype, "[jit] expected a type of a result")
-        device = self.step.plan.device
-        spares = Spares(device, nbytes, type_of(shape, dtype, device.name), is_output and self.capture.donate)
+        what = outputs[0].type if is_output else type_of((nbytes,), uint8, device.name)
+        spares = Spares(device, nbytes, what, is_output and self.capture.donate)
         self.steady.fresh.append((r, spares, is_output))
         self.steady.slots += (slot,)
         self.known.add(r)

@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from minigrad import random
+from minigrad.capture.arguments import rebuild
 from minigrad.capture.constants import any_derived
-from minigrad.capture.expected import MISS, Expected, Kind, lengths_of, same_type, taken_apart
 from minigrad.capture.journal import Rebind, give, held_by_others
-from minigrad.capture.outputs import rebuild
 from minigrad.capture.recorder import Entry, PlanStep
+from minigrad.capture.surroundings import Surroundings
+from minigrad.config import Config, override
+from minigrad.engine.observe import dry_runs, observers
 from minigrad.engine.prepared import PreparedPlan
 from minigrad.engine.storage import Spares
 from minigrad.handles import Changes, changes
 from minigrad.mixins.memory import datas, pass_on
-from minigrad.ops.kinds import type_of
+from minigrad.mixins.modes import modes
+from minigrad.ops.kinds import Type, same_type, type_of
 from minigrad.ownership import held_by_at_most
 from minigrad.runtime.device import Buffer
 from minigrad.runtime.host import address_of
@@ -32,6 +35,11 @@ if TYPE_CHECKING:
     from minigrad.capture.replay import Capture
 
 
+MISS = object()
+"""The result of a replay that found something not as the last one left it."""
+Kind = tuple[Type, bool, bool, Callable[[], Any] | None]
+"""The kind of an argument: type, True if it requires a gradient, True if it has none, and a function that gives the
+Tensor that it was in the capture (None once any other will do)."""
 _NOTHING: dict[str, int] = {}
 
 
@@ -82,7 +90,7 @@ class Steady:
         self.kind: type | None = None
         self.all_slots: tuple[int, ...] = ()
         """With `makers`: those of all arguments, -1 for one that is not read, then theirs."""
-        flat, self.lengths = lengths_of(capture.key[0])
+        flat, self.lengths = _lengths_of(capture.key[0])
         self.kinds = _kinds(flat, capture)
         self.count = len(flat)
         self.listed = max(self.lengths, default=-1) >= 0
@@ -90,18 +98,21 @@ class Steady:
         """The number of calls that were answered since it was last asked for."""
         self.over = False
         """True once a later replay has left something else behind, and other addresses in the plan's table."""
-        self.expected: Expected | None = None
+        self.around: Surroundings | None = None
+        """The surroundings of the function, once `call` may answer: while they, the mode and the settings are these."""
 
-    def expect(self, expected: Expected) -> None:
+    def expect(self, around: Surroundings, keys: tuple, settings: Config) -> None:
         """Lets `call` answer while these very objects are in force. They go with the key of the capture."""
-        self.expected = expected if self.kinds is not None else None
+        self.around = around if self.kinds is not None else None
+        self.keys, self.override, self.mode, self.threads = keys, override(), modes.now, settings.threads
 
-    def call(self, args: tuple, owner: object | None) -> Any:
+    def call(self, args: tuple) -> Any:
         """`replay` where the arguments are plain Tensors like those of the capture; else MISS with nothing done."""
-        expected = self.expected
-        if expected is None or not expected.found(owner):
+        around = self.around
+        if around is None or override() is not self.override or modes.now is not self.mode or observers or dry_runs or \
+                around.keys is not self.keys or not around.same():
             return MISS
-        tensors: Any = taken_apart(args, self.lengths) if self.listed else args
+        tensors: Any = _taken_apart(args, self.lengths) if self.listed else args
         if tensors is None or len(tensors) != self.count:
             return MISS
         addresses: list[int] = []
@@ -109,13 +120,13 @@ class Steady:
         if held is None:
             return MISS
         if not self.makers:
-            return self.replay(tensors, _NOTHING, expected.threads)
+            return self.replay(tensors, _NOTHING, self.threads)
         if (self.guards or self.derived) and not self.holds(tensors):
             return MISS
         step, made = self.step, list(map(Spares.take, self.makers))
         for node in made:
             addresses.append(node.storage.address)
-        self.prepared.run_patched(self.all_slots, addresses, step.numbers, step.dims, step.highest, expected.threads)
+        self.prepared.run_patched(self.all_slots, addresses, step.numbers, step.dims, step.highest, self.threads)
         self.uses += 1
         results = map(Tensor.over, made)
         return next(results) if self.kind is None else self.kind(results)
@@ -191,7 +202,7 @@ class Steady:
         for rebind in self.puts:
             owner, grad = rebind.place
             t: Any = owners[owner].kept_grad if grad else owners[owner]
-            give(t, registers[rebind.register], rebind.shape, rebind.dtype, rebind.device)  # type: ignore
+            give(t, registers[rebind.register], rebind.type)  # type: ignore[index]
             if datas:
                 pass_on(t)
         mark = object()
@@ -265,6 +276,36 @@ def _kinds(keys: tuple, capture: Capture) -> list[Kind] | None:
         return None
     return [(type_of(*key[1:4]), *key[4:-1], None if k in capture.confirmed else capture.inputs[k])
             for k, key in enumerate(keys)]
+
+
+def _lengths_of(keys: tuple) -> tuple[tuple, tuple[int, ...]]:
+    """(keys of all Tensors, number of them in each argument, -1 for one that is no list) from the key of arguments."""
+    flat: list[Any] = []
+    lengths = []
+    for key in keys:
+        if type(key) is tuple and len(key) == 2 and key[0] == "list" and type(key[1]) is tuple:
+            flat += key[1]
+            lengths.append(len(key[1]))
+        else:
+            flat.append(key)
+            lengths.append(-1)
+    return tuple(flat), tuple(lengths)
+
+
+def _taken_apart(args: tuple, lengths: tuple[int, ...]) -> list[Any] | None:
+    """The elements of `args` and of the lists among them, in order; None where they are other ones than `lengths`
+    says."""
+    if len(args) != len(lengths):
+        return None
+    flat: list[Any] = []
+    for value, length in zip(args, lengths, strict=True):
+        if length < 0:
+            flat.append(value)
+        elif type(value) is list and len(value) == length:
+            flat += value
+        else:
+            return None
+    return flat
 
 
 def _gone(_: ref, changes: Changes = changes) -> None:

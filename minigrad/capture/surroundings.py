@@ -1,24 +1,118 @@
 """The surroundings of a captured function: what it reads besides its arguments.
 
 These are looked at, at every call: closure cells, globals, defaults and attributes of its own object, whatever they
-are; numbers and strings that those lead to by names and constants (reads.py); the same of the user's functions and
-methods that it names, of those that they name, and of `forward` of the Modules that it called, with their modes and
-numbers. Other contents of objects, what is computed (`rates[k]`, `getattr`), and what installed libraries read stay as
-they were when the function was captured.
+are; numbers and strings that those lead to by names and constants (`args.rate`, `settings["rate"]`,
+`self.config.depth`); the same of the user's functions and methods that it names, of those that they name, and of
+`forward` of the Modules that it called, with their modes and numbers. Other contents of objects, what is computed
+(`rates[k]`, `getattr`), and what installed libraries read stay as they were when the function was captured.
 """
 from __future__ import annotations
 
+import dis
 import inspect
-from collections.abc import Callable
-from functools import partial
-from types import FunctionType, ModuleType
+import sys
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 from weakref import ref
 
 from minigrad.capture.arguments import Same, given, is_plain, static
-from minigrad.capture.reads import EMPTY, UNBOUND, Spot, paths_of, spots_beyond
-from minigrad.errors import present
 from minigrad.mixins.modes import of_modules
+from minigrad.tensor import Tensor
+
+EMPTY: dict[str, Any] = {}
+UNBOUND = ModuleType("unbound")
+"""Stands for a name without a value; like a module it is not part of a key."""
+
+Spot = tuple[str, Callable[[], Any], Any]
+"""A place that is read: its name, a function that gives its value, and that value."""
+
+
+def method_of(function: Callable) -> tuple[FunctionType | None, object | None]:
+    """(the function of Python if it is one, the object that it is a method of), also of a function inside `partial`; a
+    call of an object is one of its methods."""
+    while isinstance(function, partial):
+        function = function.func
+    called = getattr(type(function), "__call__", None)  # noqa: B004 (whether it is a function of Python)
+    if isinstance(called, FunctionType):
+        return called, function
+    plain = getattr(function, "__func__", function)
+    return plain if isinstance(plain, FunctionType) else None, getattr(function, "__self__", None)
+
+
+class Surroundings:
+    """Everything that a function reads besides its arguments; the modes and numbers of the Modules that it was seen to
+    call count too. `owner` is the object whose method it is, if it does not hold that itself.
+
+    `keys` are the last result of `values`, for as long as all that it has seen lives: `_references` tell when something
+    dies, so that until then an id says which object it is.
+    """
+
+    def __init__(self, function: Callable, owner: object | None = None):
+        self.function = function
+        self._plain, own = method_of(function)
+        self._owner = _reference(own if owner is None else owner, _let_go)
+        self._modules: list[ref] = []
+        self.keys: tuple[tuple[str, Any], ...] | None = None
+        self._references: list[Callable[[], Any]] = []
+        self._looks: list[tuple[Callable[[], Any], int]] = []
+        self._mark: object = None
+
+    def values(self) -> tuple[tuple[str, Any], ...]:
+        """(name, key) of everything that is looked at: the same tuple as last time where everything is the same object
+        as last time."""
+        keys = self.keys
+        if keys is not None and self.same():
+            return keys
+        mark = of_modules.mark
+        called = [m for m in [r() for r in self._modules] if m is not None]
+        modes = tuple([(f"the mode or a number of {type(m).__name__}", m.captured_mode) for m in called])
+        if keys is None or not self.same(False) or keys[len(keys) - len(modes):] != modes:
+            spots = [] if self._plain is None else spots_of(self._plain, self._owner(), called)
+            weak = ref(self)
+
+            def gone(_: ref) -> None:
+                found = weak()
+                if found is not None:
+                    found.keys = None
+
+            self._references = [_reference(v, gone) for _, _, v in spots]
+            self._looks = [(get, id(v)) for _, get, v in spots]
+            self.keys = keys = *[(name, _seen(v)) for name, _, v in spots if not isinstance(v, ModuleType)], *modes
+        self._mark = mark
+        return keys
+
+    def same(self, modes: bool = True) -> bool:
+        """True where everything that is looked at is the object that it was, and no mode has changed, where `modes`
+        asks for these: `values` gives `keys`."""
+        if self.keys is None or (modes and self._modules and of_modules.mark is not self._mark):
+            return False
+        try:
+            for get, last in self._looks:
+                if id(get()) != last:
+                    return False
+        except (ValueError, LookupError, TypeError):  # a cell is not bound, or something else is there
+            return False
+        return True
+
+    def has_called(self, modules: list[Any]) -> bool:
+        """Adds Modules whose modes `values` has from now on; True where some of these were not known."""
+        known = {id(r()) for r in self._modules}
+        new = [m for k, m in {id(m): m for m in modules}.items() if k not in known]
+        if new:
+            self._modules = [r for r in self._modules if r() is not None] + [ref(m) for m in new]
+            self.keys = None
+        return bool(new)
+
+    def names(self, args: tuple, kwargs: dict[str, Any], method: bool) -> list[str]:
+        """The name of each argument in a message; the first parameter of a method is not among them."""
+        try:
+            parameters = list(inspect.signature(self.function).parameters.values())
+        except (TypeError, ValueError):
+            parameters = []
+        plain = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][method:]
+        return [plain[k] if k < len(plain) else f"argument {k}" for k in range(len(args))] + list(kwargs)
 
 
 def _reference(value: Any, gone: Callable[[ref], None]) -> Callable[[], Any]:
@@ -32,195 +126,222 @@ def _reference(value: Any, gone: Callable[[ref], None]) -> Callable[[], Any]:
         return partial(given, value)
 
 
-def method_of(function: Callable) -> tuple[Any, object | None]:
-    """(the function, the object that it is a method of), also of a function inside `partial`; a call of an object is
-    one of its methods."""
-    while isinstance(function, partial):
-        function = function.func
-    called = getattr(type(function), "__call__", None)  # noqa: B004 (whether it is a function of Python)
-    if isinstance(called, FunctionType):
-        return called, function
-    return getattr(function, "__func__", function), getattr(function, "__self__", None)
-
-
-class Surroundings:
-    """Everything that a function reads besides its arguments. `owner` is the object whose method it is, if any.
-
-    The modes and numbers of the Modules that it was seen to call count too.
-    """
-
-    def __init__(self, function: Callable):
-        self.function = function
-        plain, self.owner = method_of(function)
-        self.plain: FunctionType | None = plain if isinstance(plain, FunctionType) else None
-        self.globals: list[str] = []
-        self.attributes: list[str] = []
-        if self.plain is not None:
-            paths = paths_of(self.plain.__code__)
-            self.globals = sorted({p[0][1] for p in paths if p[0][0] == "global"})
-            self.attributes = sorted({p[1][1] for p in paths if p[0][0] == "own" and len(p) > 1
-                                      and p[1][0] == "attribute"})
-        self._cells = self.plain.__closure__ or () if self.plain is not None else ()
-        self._modules: list[ref] = []
-        self._keys: tuple[tuple[str, Any], ...] | None = None
-        """The last result of `values`, for as long as all that it has seen lives: `_references` tell when something
-        dies, so that until then an id says which object it is."""
-        self._references: list[Callable[[], Any]] = []
-        self._mark: object = None
-        self._same: Callable[..., bool] = bool
-        self._watched: Callable[[object | None], bool] = bool
-
-    def values(self, owner: object | None) -> tuple[tuple[str, Any], ...]:
-        """(name, key) of everything that is looked at; `owner` is the object whose method this is, if it is one.
-
-        It is the same tuple as last time where everything is the same object as last time.
-        """
-        keys = self._keys
-        if keys is not None and self._same(owner):
-            return keys
-        if self.plain is None:
-            return ()
-        mark = of_modules.mark
-        called = [m for m in [r() for r in self._modules] if m is not None]
-        modes = tuple([(f"the mode or a number of {type(m).__name__}", m.captured_mode) for m in called])
-        if keys is not None and self._same(owner, False) and keys[len(keys) - len(modes):] == modes:
-            self._mark = mark
-            return keys
-        values, names = self._look(owner), self._names(owner)
-        there = {name for name, v in zip(names, values, strict=True) if v is not UNBOUND}
-        beyond = spots_beyond(self.plain, owner, called, there)
-        self._keys = keys = (*[(name, _seen(v)) for name, v in zip(names, values, strict=True)
-                               if not isinstance(v, ModuleType)], *[(name, _seen(v)) for name, _, v in beyond], *modes)
-        self._mark = mark
-        self._remember(self.plain, keys, values, owner, beyond)
-        return keys
-
-    def has_called(self, modules: list[Any]) -> bool:
-        """Adds Modules whose modes `values` has from now on; True where some of these were not known."""
-        known = {id(r()) for r in self._modules}
-        new = [m for k, m in {id(m): m for m in modules}.items() if k not in known]
-        if new:
-            self._modules = [r for r in self._modules if r() is not None] + [ref(m) for m in new]
-            self._keys = None
-        return bool(new)
-
-    def watch(self, keys: tuple) -> Callable[[object | None], bool]:
-        """A function of the owner that returns True where `values` would give these very keys, as it just did, for a
-        call with as many arguments."""
-        if self.plain is None or self._sees_nothing(self.plain):
-            return always
-        return self._watched if self._keys is keys else _never
-
-    def _sees_nothing(self, plain: FunctionType) -> bool:
-        """True where the function reads its arguments alone."""
-        return not (self._cells or self.globals or self.attributes or self._modules or plain.__defaults__ or
-                    plain.__kwdefaults__)
-
-    def _remember(self, plain: FunctionType, keys: tuple, values: list[Any], owner: object | None,
-                  beyond: list[Spot]) -> None:
-        weak = ref(self)
-
-        def gone(_: ref) -> None:
-            found = weak()
-            if found is not None:
-                found._keys = None
-
-        self._references = [_reference(v, gone) for v in (*values, *[v for _, _, v in beyond])]
-        seen = iter(values)
-        cells = [(cell, next(seen)) for cell in self._cells]
-        fixed = [(cell, v) for cell, v in cells if is_plain(v)]
-        others = [(cell, id(v)) for cell, v in cells if not is_plain(v)]
-        named = [(k, name, id(next(seen))) for k, names in enumerate(self._named(owner)) for name in names]
-        defaults, keywords = plain.__defaults__, plain.__kwdefaults__
-        count = len(keywords or ())
-        further = [(get, id(v)) for _, get, v in beyond]
-        looks, modules = bool(cells or named or further), bool(self._modules)
-
-        def rest(owner: object | None, modes: bool = modules) -> bool:
-            """True where everything that is looked at, but defaults, is the object that it was, and no mode has
-            changed, where `modes` asks for these."""
-            if self._keys is not keys or (modes and of_modules.mark is not self._mark):
-                return False
-            if not looks:
-                return True
-            try:
-                for cell, value in fixed:
-                    if cell.cell_contents is not value:
-                        return False
-                for cell, last in others:
-                    if id(cell.cell_contents) != last:
-                        return False
-                for get, last in further:
-                    if id(get()) != last:
-                        return False
-            except (ValueError, LookupError, TypeError):  # a cell is not bound, or something else is there
-                return False
-            if named:
-                scopes = _scopes(plain, owner)
-                for scope, name, last in named:
-                    if id(scopes[scope].get(name, UNBOUND)) != last:
-                        return False
-            return True
-
-        def same(owner: object | None, modes: bool = modules) -> bool:
-            """True where everything that is looked at is the object that it was, and no mode has changed, where `modes`
-            asks for these."""
-            return plain.__defaults__ is defaults and plain.__kwdefaults__ is keywords and (
-                not keywords or len(keywords) == count) and rest(owner, modes)
-
-        # Calls of a function that had no defaults need none, however many it has by now.
-        self._watched = rest if defaults is None and keywords is None else same
-        self._same = same
-
-    def _look(self, owner: object | None) -> list[Any]:
-        """The values of everything that is looked at, in the order of `_names`."""
-        function = present(self.plain, "[jit] expected a function of Python")
-        found: list[Any] = []
-        for cell in self._cells:
-            try:
-                found.append(cell.cell_contents)
-            except ValueError:  # not bound yet
-                found.append(UNBOUND)
-        for names, scope in zip(self._named(owner), _scopes(function, owner), strict=True):
-            found += [scope.get(name, UNBOUND) for name in names]
-        return found + list(function.__defaults__ or ())
-
-    def _named(self, owner: object | None) -> tuple[list[str], list[str], list[str]]:
-        """Names of the globals, attributes and keywords with a default."""
-        function = present(self.plain, "[jit] expected a function of Python")
-        return self.globals, self.attributes if owner is not None else [], list(function.__kwdefaults__ or ())
-
-    def _names(self, owner: object | None) -> list[str]:
-        function = present(self.plain, "[jit] expected a function of Python")
-        plain, attributes, keywords = self._named(owner)
-        return [*function.__code__.co_freevars, *plain, *(f"self.{name}" for name in attributes), *keywords,
-                *["a default"] * len(function.__defaults__ or ())]
-
-    def names(self, args: tuple, kwargs: dict[str, Any], method: bool) -> list[str]:
-        """The name of each argument in a message; the first parameter of a method is not among them."""
-        try:
-            parameters = list(inspect.signature(self.function).parameters.values())
-        except (TypeError, ValueError):
-            parameters = []
-        plain = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][method:]
-        return [plain[k] if k < len(plain) else f"argument {k}" for k in range(len(args))] + list(kwargs)
-
-
-def _scopes(plain: FunctionType, owner: object | None) -> tuple[dict[str, Any], ...]:
-    """The dicts where globals, attributes and defaults of keywords are looked up."""
-    return plain.__globals__, getattr(owner, "__dict__", EMPTY), plain.__kwdefaults__ or EMPTY
-
-
-def always(_: object | None) -> bool:
-    """True: the result of `watch` where there is nothing to look at."""
-    return True
-
-
-def _never(_: object | None) -> bool:
-    return False
+def _let_go(_: ref) -> None:
+    """Of an owner: its captures go with it."""
 
 
 def _seen(value: Any) -> Any:
     if type(value) is tuple:
         return tuple([_seen(v) for v in value])
     return static(value) if is_plain(value) else Same(value)
+
+
+# The names that code reads
+
+Path = tuple[tuple[str, Any], ...]
+"""('global', name), ('cell', name) or ('own', '') for the first argument; then ('attribute', name) or ('item', key)."""
+
+LONGEST = 5
+"""The most names of a path."""
+_LOADS = {"LOAD_GLOBAL": "global", "LOAD_NAME": "global", "LOAD_DEREF": "cell"}
+_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
+_BETWEEN = ("CACHE", "PRECALL", "PUSH_NULL", "COPY_FREE_VARS", "RESUME")
+
+
+@lru_cache(maxsize=4096)
+def paths_of(code: CodeType) -> tuple[Path, ...]:
+    """The paths that a function and everything defined inside read, each once, in the order of their text."""
+    own = code.co_varnames[0] if code.co_argcount else None
+    found: dict[Path, None] = {}
+    for c in _codes(code):
+        path: Path = ()
+        key: list[Any] = []
+        for i in dis.get_instructions(c):
+            if i.opname in _BETWEEN:
+                continue
+            named = i.argval[-1] if isinstance(i.argval, tuple) and i.argval else i.argval
+            if i.opname in _ATTRIBUTES and path and not key:
+                path = (*path, ("attribute", named))
+            elif i.opname in ("LOAD_CONST", "LOAD_SMALL_INT") and path and not key:
+                key = [i.argval]
+                continue
+            elif i.opname in ("BINARY_SUBSCR", "BINARY_OP") and path and key and i.argrepr in ("", "[]"):
+                path = (*path, ("item", key[0])) if type(key[0]) in (int, str) else ()
+            elif i.opname.startswith(("LOAD_FAST", "LOAD_DEREF")) and own is not None and named == own:
+                path = (("own", ""),)
+            elif i.opname in _LOADS:
+                path = ((_LOADS[i.opname], named),)
+            else:
+                path = ()
+            key = []
+            if path and len(path) <= LONGEST:
+                found[path] = None
+    longer = {p[:k] for p in found for k in range(1, len(p))}
+    return tuple([p for p in found if p not in longer])
+
+
+def _codes(code: CodeType) -> list[CodeType]:
+    """The code of a function and of everything defined inside."""
+    found = [code]
+    for c in found:
+        found += [k for k in c.co_consts if isinstance(k, CodeType)]
+    return found
+
+
+def function_in(value: Any) -> tuple[FunctionType, Any] | None:
+    """(a function of the user's own, the object that it is called on if any) where `value` is one, bound or partial."""
+    while isinstance(value, partial):
+        value = value.func
+    owner = None
+    if isinstance(value, MethodType):
+        value, owner = value.__func__, value.__self__
+    if not isinstance(value, FunctionType):
+        value = getattr(value, "__dict__", {}).get("__wrapped__")  # of a function under `jit`
+    return (value, owner) if isinstance(value, FunctionType) and _is_the_users(value) else None
+
+
+def _is_the_users(function: FunctionType) -> bool:
+    """True where its code may be changed by the user: it is no part of this library, of Python or of an installed
+    package."""
+    package = (function.__module__ or "").partition(".")[0]
+    return package != __name__.partition(".")[0] and package not in sys.stdlib_module_names and \
+        "site-packages" not in function.__code__.co_filename
+
+
+# The places that names lead to
+
+MOST = 64
+"""The most functions that are gone through."""
+
+
+def spots_of(plain: FunctionType, owner: object | None, modules: list[Any]) -> list[Spot]:
+    """The places that a function reads itself; then numbers and strings that it reads beyond, those that functions of
+    the user's read which it names, and `forward` of these Modules; with what there is on the way to them."""
+    own = [*_held(plain), *_named(plain, owner)]
+    names = {name for name, _, value in own if value is not UNBOUND}
+    beyond: dict[tuple[str, int, int], Spot] = {}
+    pending: list[tuple[FunctionType, Any]] = [(plain, owner)]
+    pending += [found for m in modules if (found := function_in(getattr(m, "forward", None)))]
+    done: set[tuple[int, int]] = set()
+    while pending and len(done) < MOST:
+        function, of = pending.pop(0)
+        if (id(function), id(of)) in done:
+            continue
+        done.add((id(function), id(of)))
+        known = function is plain
+        for chain in [*_chains(function, of), *([] if known else [[s] for s in _held(function)])]:
+            length = len(chain) if chain and is_plain(chain[-1][2]) else 0
+            for k, (_, _, value) in enumerate(chain):
+                called = function_in(value)
+                if called is not None:
+                    pending.append(called)
+                    length = max(length, k + (type(value) is not MethodType))
+            for name, get, value in chain[:length]:
+                name = name if known else f"{name} in {function.__name__}"
+                if not known or name not in names:
+                    beyond.setdefault((name, id(function), id(of)), (name, get, value))
+    return [*own, *beyond.values()]
+
+
+def _held(function: FunctionType) -> Iterator[Spot]:
+    """Closure cells and defaults of a function."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        get = partial(getattr, cell, "cell_contents")
+        try:
+            yield name, get, get()
+        except ValueError:  # not bound yet
+            yield name, get, UNBOUND
+    if function.__defaults__:
+        yield "a default", partial(getattr, function, "__defaults__"), function.__defaults__
+    for name, value in (function.__kwdefaults__ or EMPTY).items():
+        yield name, partial(_keyword, function, name), value
+
+
+def _keyword(function: FunctionType, name: str) -> Any:
+    return (function.__kwdefaults__ or EMPTY).get(name, UNBOUND)
+
+
+def _named(function: FunctionType, own: object | None) -> Iterator[Spot]:
+    """Globals that a function names, and attributes of the object that it is called on."""
+    paths = paths_of(function.__code__)
+    for name in sorted({p[0][1] for p in paths if p[0][0] == "global"}):
+        yield name, partial(function.__globals__.get, name, UNBOUND), function.__globals__.get(name, UNBOUND)
+    if own is not None:
+        found = getattr(own, "__dict__", EMPTY)
+        for name in sorted({p[1][1] for p in paths if p[0][0] == "own" and p[1:] and p[1][0] == "attribute"}):
+            yield f"self.{name}", partial(_attribute_of, _reference(own, _let_go), name), found.get(name, UNBOUND)
+
+
+def _chains(function: FunctionType, own: object | None) -> Iterator[list[Spot]]:
+    """For each path that the function reads, the places on it, as far as it leads. Left out are the attributes of its
+    own object where that is a Module, which says itself what depends on them."""
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    for path in paths_of(function.__code__):
+        chain = list(_along(path, function, cells, own))
+        yield chain if path[0][0] != "own" or not hasattr(own, "captured_mode") else [
+            s for s in chain if function_in(s[2]) is not None]
+
+
+def _along(path: Path, function: FunctionType, cells: dict[str, Any], own: object | None) -> Iterator[Spot]:
+    (kind, name), *rest = path
+    if kind == "own":
+        value = own
+    elif kind == "global":
+        if name not in function.__globals__:
+            return
+        value = function.__globals__[name]
+        yield name, partial(function.__globals__.get, name, UNBOUND), value
+    else:
+        try:
+            value = cells[name].cell_contents
+        except (KeyError, ValueError):  # a variable of a function around it, or not bound yet
+            return
+        yield name, partial(getattr, cells[name], "cell_contents"), value
+    name = name or "self"
+    for kind, key in rest:
+        found = _attribute(value, key) if kind == "attribute" else _item(value, key)
+        if found is None:
+            return
+        get, value = found
+        name += f".{key}" if kind == "attribute" else f"[{key!r}]"
+        yield name, get, value
+
+
+def _attribute(of: Any, name: str) -> tuple[Callable[[], Any], Any] | None:
+    """(a function that gives an attribute, its value), None where there is none to be seen. That function does not keep
+    the object alive. The function that computes a property counts as its value."""
+    if of is None or isinstance(of, Tensor):
+        return None
+    own = getattr(of, "__dict__", EMPTY)
+    if isinstance(of, ModuleType):
+        return (partial(own.get, name, UNBOUND), own[name]) if name in own else None
+    if name in own and not isinstance(of, type):
+        try:
+            return partial(_attribute_of, ref(of), name), own[name]
+        except TypeError:
+            return partial(own.get, name, UNBOUND), own[name]
+    for kind in (of if isinstance(of, type) else type(of)).__mro__:
+        if name in vars(kind):
+            value = vars(kind)[name]
+            if isinstance(value, property):
+                value = MethodType(value.fget, of) if value.fget else None
+            elif isinstance(value, classmethod):
+                value = MethodType(value.__func__, of if isinstance(of, type) else type(of))
+            elif isinstance(value, FunctionType) and not isinstance(of, type):
+                value = MethodType(value, of)
+            return partial(_attribute_of, ref(kind), name), getattr(value, "__func__", value) if isinstance(
+                value, staticmethod) else value
+    return None
+
+
+def _attribute_of(weak: Callable[[], Any], name: str) -> Any:
+    return getattr(weak(), "__dict__", EMPTY).get(name, UNBOUND)
+
+
+def _item(of: Any, key: Any) -> tuple[Callable[[], Any], Any] | None:
+    if type(of) not in (list, tuple, dict):
+        return None
+    try:
+        return partial(of.__getitem__, key), of[key]
+    except LookupError:
+        return None

@@ -74,6 +74,11 @@ def type_of(shape: Shape, dtype: DType, device: str) -> Type:
     return found
 
 
+def same_type(a: Type, b: Type) -> bool:
+    """True for equal types: they are mostly the same object, but not for ever."""
+    return a is b or (a.shape == b.shape and a.dtype is b.dtype and a.device == b.device)
+
+
 def kind_of(op: Op, device: str | None, types: tuple[Type, ...], params: dict[str, Any]) -> Kind:
     """The one Kind of an operation over operands of these types; `device` as in `apply`. Params are always given in
     the same order. Raises what `op.infer` does, and DeviceError for operands on several devices."""

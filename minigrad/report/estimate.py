@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from minigrad import random
+from minigrad.capture.arguments import tensors_in
 from minigrad.capture.journal import settle
-from minigrad.capture.outputs import tensors_in
 from minigrad.engine.observe import Observer, lines_kept, observing
 from minigrad.engine.storage import buffer_node
 from minigrad.errors import MinigradError, quantity

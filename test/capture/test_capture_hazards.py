@@ -17,7 +17,7 @@ import pytest
 
 import minigrad
 from minigrad import Tensor, Variable, config, jit, nn, ownership
-from minigrad.capture.outputs import tensors_in
+from minigrad.capture.arguments import tensors_in
 from minigrad.errors import MinigradError
 from minigrad.optim import SGD
 

@@ -204,6 +204,46 @@ def test_an_object_that_gives_way_to_none_is_noticed():
     assert double(Tensor([1.0])).tolist() == [3]
 
 
+OF_THE_MODULE = 1
+
+
+@pytest.mark.parametrize("place", ["cell", "global", "default", "keyword", "attribute", "class attribute"])
+def test_a_number_is_noticed_wherever_a_function_finds_it(place, monkeypatch):
+    """Set, then put back, while the function answers at once."""
+    number = 1
+
+    class Holder:
+        by_class = 1
+
+        def __init__(self):
+            self.by = 1
+
+        def run(self, x):
+            return x + self.by + self.by_class
+
+    holder = Holder()
+
+    def function(x, by=1, *, more=1):
+        return x + by + more + number + OF_THE_MODULE
+
+    captured, x = jit(holder.run if "attribute" in place else function), Tensor([0.0]).realize()
+    for to in (1, 5, 1, 7, 5):
+        number = to if place == "cell" else 1
+        if place == "default":
+            function.__defaults__ = (to,)
+        elif place == "keyword":
+            function.__kwdefaults__ = {"more": to}
+        elif place == "global":
+            monkeypatch.setitem(globals(), "OF_THE_MODULE", to)
+        elif place == "attribute":
+            holder.by = to
+        elif place == "class attribute":
+            Holder.by_class = to
+        expected = [to + (1 if "attribute" in place else 3)]
+        assert [captured(x).tolist() for _ in range(4)] == [expected] * 4
+    assert captured.captures == 3 and captured.replays == 17
+
+
 def test_too_many_captures_run_eagerly_and_say_so():
     @jit(limit=3)
     def f(x, position):

@@ -23,8 +23,8 @@ def device():
 
 def plain(function) -> bool:
     """Whether the next call is answered by the plan alone."""
-    first = function._own.first
-    return first is not None and first is function._own._kept[0].call and bool(function._own._kept[0].steady.makers)
+    found = function._own._kept[0].steady
+    return found is not None and found.around is not None and bool(found.makers)
 
 
 def test_a_capture_is_freed_with_its_function():

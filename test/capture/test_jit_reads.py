@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from minigrad import Tensor, config, jit, nn
-from minigrad.capture.reads import paths_of
+from minigrad.capture.surroundings import paths_of
 
 NUMBER: Any = 2
 Case = tuple[Callable[..., Any], Callable[[], Any]]
