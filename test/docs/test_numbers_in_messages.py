@@ -33,9 +33,9 @@ def unnumbered(tree: ast.AST, plurals: set[str]) -> list[str]:
     for text in ast.walk(tree):
         for number, rest in zip(text.values, text.values[1:], strict=False) if isinstance(text, ast.JoinedStr) else ():
             if isinstance(number, ast.FormattedValue) and isinstance(rest, ast.Constant):
-                noun, value = re.match(r" (\w+)|", rest.value)[1], ast.unparse(number.value)
-                if noun in plurals and not CONSTANTS.fullmatch(value):
-                    found.append(f"{number.lineno}: {{{value}}} {noun}")
+                noun, value = re.match(r" (\w+)", str(rest.value)), ast.unparse(number.value)
+                if noun and noun[1] in plurals and not CONSTANTS.fullmatch(value):
+                    found.append(f"{number.lineno}: {{{value}}} {noun[1]}")
     return found
 
 
