@@ -10,6 +10,7 @@ import pickle
 import threading
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -309,11 +310,8 @@ def test_threads_call_one_captured_function() -> None:
             if f(inputs[k]).numpy().tobytes() != expected[k]:
                 wrong.append(k)
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
     assert not wrong
 
 

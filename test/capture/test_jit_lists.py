@@ -1,5 +1,5 @@
 """Captured functions that take and return lists of Tensors: known again by identity, results handed out again."""
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -135,11 +135,8 @@ def test_lists_in_threads_share_no_memory():
             if not all(np.array_equal(t.numpy(), random(50, seed=20 * s + k) * 2) for k, t in enumerate(found)):
                 wrong.append(s)
 
-    threads = [threading.Thread(target=work, args=(s,)) for s in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
     assert not wrong
 
 

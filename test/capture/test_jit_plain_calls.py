@@ -1,7 +1,7 @@
 """A call of a captured function that only reads its arguments notices whatever might make the replay wrong."""
 import ctypes
 import gc
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from weakref import ref
 
 import numpy as np
@@ -170,11 +170,8 @@ def test_calls_from_threads():
             if not np.allclose(f(*pairs[k]).numpy(), expected[k], rtol=1e-4, atol=1e-4):
                 wrong.append(k)
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
     assert not wrong
 
 

@@ -1,5 +1,5 @@
 """Replays that find everything as the last one left it equal the function, and notice when something has changed."""
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -426,11 +426,8 @@ def test_results_in_threads_share_no_memory():
             if not np.array_equal(double(inputs[k]).numpy(), random(50, seed=k) * 2):
                 wrong.append(k)
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
     assert not wrong
 
 

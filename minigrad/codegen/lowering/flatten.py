@@ -6,7 +6,8 @@ from functools import lru_cache
 
 from minigrad.codegen.kernel import Kernel, Nest, Param
 from minigrad.codegen.lowering.rename import map_nest
-from minigrad.expr import FloorDiv, Index, Max, Min, Mod, emax, emin, product
+from minigrad.codegen.value_walk import map_leaves
+from minigrad.expr import Index, product
 from minigrad.value import Value, ValueIndex, rebuild, value_atoms, walk
 
 Indices = tuple[Index, ...]
@@ -41,8 +42,8 @@ def map_accesses(nests: tuple[Nest, ...], access: Callable[[str, Indices], Indic
     done: dict[Value, Value] = {}
 
     def index(e: Index) -> Index:
-        atoms = value_atoms(e)
-        return replace_atoms(e, {a: ValueIndex(value(a.value), a.lo, a.hi) for a in atoms}) if atoms else e
+        return map_leaves(e, lambda a: ValueIndex(value(a.value), a.lo, a.hi) if isinstance(a, ValueIndex) else a) \
+            if value_atoms(e) else e
 
     def indices(of: Indices) -> Indices:
         return tuple([index(e) for e in of])
@@ -63,21 +64,3 @@ def map_accesses(nests: tuple[Nest, ...], access: Callable[[str, Indices], Indic
         return done[root]
 
     return tuple([map_nest(nest, value, lambda name, at: access(name, indices(at))) for nest in nests])
-
-
-def replace_atoms(e: Index, mapping: dict) -> Index:
-    """`e` with opaque atoms replaced by others; they may only be factors or inside min and max."""
-    if isinstance(e, int):
-        return e
-    total: Index = e.const
-    for monomial, coefficient in e.terms:
-        term: Index = coefficient
-        for a in monomial:
-            new: Index = mapping.get(a, a)
-            if new is a and isinstance(a, (Min, Max, FloorDiv, Mod)):
-                x, y = replace_atoms(a.a, mapping), replace_atoms(a.b, mapping)
-                new = (emin(x, y) if isinstance(a, Min) else emax(x, y) if isinstance(a, Max)
-                       else x // y if isinstance(a, FloorDiv) else x % y)
-            term = new * term
-        total = total + term
-    return total
