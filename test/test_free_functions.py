@@ -19,7 +19,7 @@ from support import free_functions
 from support.paths import ROOT
 
 import minigrad
-from minigrad import Tensor, config, functions, unbound
+from minigrad import Tensor, config, functions, special, unbound
 from minigrad.errors import DeviceError, DTypeError, FormatError, ShapeError
 
 
@@ -129,6 +129,17 @@ def test_every_function_of_torch_that_names_a_method_is_here() -> None:
              and callable(getattr(Tensor, n, None))}
     assert len(named) > 400
     assert {n for n in named if not callable(getattr(minigrad, n, None))} == set()
+
+
+@needs_torch
+def test_special_has_every_function_of_torchs_that_is_here() -> None:
+    import torch
+
+    theirs = {n for n in dir(torch.special) if not n.startswith("_")}
+    here = {*unbound.unbound(), *functions.__all__}
+    assert theirs & here <= {*special.__all__} <= theirs
+    for name in special.__all__:
+        assert callable(getattr(special, name)) and getattr(minigrad, name, None) in (None, getattr(special, name))
 
 
 @needs_torch

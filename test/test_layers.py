@@ -137,7 +137,6 @@ LATE = {
     "minigrad.engine.compile": "a language's renderer loads with the first kernel in it that no cache has",
     "minigrad.engine.compiled": "what MINIGRAD_DEBUG prints needs all of code generation",
     "minigrad.codegen.plan.steps": "see CIRCLES",
-    "minigrad.codegen.strategies.rows": "no reason: it imports the same module above too",
 }
 
 

@@ -41,7 +41,7 @@ class _Lazy(Layer):
         for t in vars(made).values():
             if isinstance(t, Tensor):
                 t.to_(x.device)
-        made_of: Any = self.plain
+        made_of: Any = self.plain  # as in PyTorch: models, optimizers and hooks hold this very layer
         self.__class__ = made_of
         del self._made_with
         vars(self).update(vars(made))

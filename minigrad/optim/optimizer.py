@@ -154,7 +154,7 @@ class Optimizer(metaclass=_Made):
         options = {"lr": base, **options_of(first), **{k: v for k, v in group.items() if k != "params"}}
         added = type(first)(group["params"], **options)
         both = OptimizerGroup(*members, added)
-        self.__class__ = OptimizerGroup
+        self.__class__ = OptimizerGroup  # schedules and captured steps hold this very optimizer
         self.__dict__.clear()
         self.__dict__.update(both.__dict__)
         of_modules.switch(self)

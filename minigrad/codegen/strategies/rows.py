@@ -9,7 +9,7 @@ from minigrad.codegen.plan.general import Choice, general_plan
 from minigrad.codegen.plan.spaces import is_sum
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.strategies.access import Access, accesses, extent, value_accesses
-from minigrad.codegen.strategies.lanes import best_lane, domain_order, parallel_prefix, widths
+from minigrad.codegen.strategies.lanes import best_lane, domain_order, memory_cost, parallel_prefix, widths
 from minigrad.codegen.strategies.reduction import chains
 from minigrad.expr import Var
 from minigrad.target import Target
@@ -51,8 +51,6 @@ def inner_lane(loops: tuple[Var, ...], touched: Sequence[Access], options: list[
 
 def inner_cost(nest: Nest, inner: list[tuple[str, int, int]]) -> float:
     """Memory operations per row with the chosen inner lanes."""
-    from minigrad.codegen.strategies.lanes import memory_cost
-
     by_name = {n: w for n, w, _ in inner}
     total = 0.0
     for loops, touched in inner_loops(nest):

@@ -23,6 +23,8 @@ def _taken(function: str, module: Any, name: str) -> Tensor:
 
 
 def _become(module: Any, members: dict[str, Any]) -> Any:
+    """The layer as one of a class of its own with these members: the weight is computed when it is read, which takes a
+    property, and properties are found in classes alone. PyTorch's parametrizations do the same."""
     kind = type(module)
     module.__class__ = type(kind.__name__, (kind,), {"__module__": kind.__module__, **members})
     return module
