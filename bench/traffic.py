@@ -86,7 +86,7 @@ def _collect(nest: Nest, accesses: dict[tuple[str, str], set[Index]]) -> None:
         inside = [s.value, *(a.value for v in walk(s.value) for e in indices_of(v) for a in value_atoms(e))]
         for v in walk(*inside):
             if v.op == "load":
-                accesses[v.attr[0], "load"].add(v.attr[1][0])
+                accesses[v.buffer, "load"].add(v.indices[0])
 
 
 def _elements(offset: Index) -> int:

@@ -24,7 +24,7 @@ from hashlib import blake2b
 from typing import Any
 
 from minigrad.dtype import DType, bool_
-from minigrad.errors import present
+from minigrad.errors import InternalError, present
 from minigrad.expr import Atom, Expr, Index, Var, bounds, subs, variables
 from minigrad.interned import Table, keep
 
@@ -37,22 +37,30 @@ MAX_TEXT = 1000
 
 
 class Value:
-    """One node of a scalar expression. `attr` holds what is not a Value:
-
-    const: the Python number (floats also keep the sign of zero); index: an Index; local: its name;
-    load: (buffer name, (Index, ...)), a flat offset of one Index in loop IR; guard: (Index, ...), each meaning >= 0;
-    reduce: (monoid name, (Var, ...)); across: the monoid's name. `inner`: the values that its own indices are computed
-    from, of gathers; `operands`: `args`, then those. `loads`: it, or something below, is a load; `gathers`: has some
-    `inner`; `indexed`: has an index that is not a number; `reduces`: is or has a reduce.
-    What begins with _ is what functions below found out about it, once somebody asked.
+    """One node of a scalar expression. Beside `args` it has, by its kind (another kind's is an AttributeError):
+    const: `number` (floats also keep the sign of zero); index: `index`; local: `name`; load: the name of a `buffer` and
+    `indices`, one flat offset in loop IR; guard: `conditions`, each meaning >= 0; reduce: the name of a `monoid`, and
+    variables `over`; across: `monoid`. `attr` is that as one object, for `rebuild`: a pair of two, None of nothing.
+    `inner`: the values that its own indices are computed from, of gathers; `operands`: `args`, then those. `loads`: it,
+    or something below, is a load; `gathers`: has some `inner`; `indexed`: has an index that is not a number; `reduces`:
+    is or has a reduce. What begins with _ is what functions below found out about it, once somebody asked.
     """
 
-    __slots__ = ("op", "dtype", "args", "attr", "inner", "operands", "loads", "gathers", "indexed", "reduces",
-                 "_below", "_free", "_expressions", "_text", "__weakref__")
+    __slots__ = ("op", "dtype", "args", "attr", "number", "index", "name", "buffer", "indices", "conditions", "monoid",
+                 "over", "inner", "operands", "loads", "gathers", "indexed", "reduces", "_below", "_free",
+                 "_expressions", "_text", "__weakref__")
     op: str
     dtype: DType
     args: tuple[Value, ...]
-    attr: Any
+    attr: object
+    number: int | float | bool
+    index: Index
+    name: str
+    buffer: str
+    indices: tuple[Index, ...]
+    conditions: tuple[Index, ...]
+    monoid: str
+    over: tuple[Var, ...]
     inner: tuple[Value, ...]
     operands: tuple[Value, ...]
     loads: bool
@@ -71,7 +79,7 @@ class Value:
 _interned: Table = {}
 
 
-def make(op: str, dtype: DType, args: tuple[Value, ...] = (), attr: object = None) -> Value:
+def make(op: str, dtype: DType, args: tuple[Value, ...] = (), attr: Any = None) -> Value:
     """The one constructor: returns the existing equal Value if there is one."""
     key = (op, dtype, args, repr(attr) if op == "const" else attr)
     known = _interned.get(key)
@@ -80,12 +88,11 @@ def make(op: str, dtype: DType, args: tuple[Value, ...] = (), attr: object = Non
         found = Value()
         found.op, found.dtype, found.args, found.attr = op, dtype, args, attr
         found._below = found._free = found._expressions = found._text = None
-        found.inner = ()
-        found.operands = args
+        found.inner, found.operands = (), args
         found.gathers = found.indexed = False
         found.loads, found.reduces = op == "load", op == "reduce"
-        if op == "load" or op == "index" or op == "guard":
-            _look_inside(found)
+        if attr is not None:
+            _take_apart(found, attr)
         for a in found.operands:
             if a.loads:
                 found.loads = True
@@ -99,12 +106,35 @@ def make(op: str, dtype: DType, args: tuple[Value, ...] = (), attr: object = Non
     return found
 
 
-def _look_inside(v: Value) -> None:
+def _take_apart(v: Value, attr: Any) -> None:
+    """Sets what a Value of its kind has beside other Values, and notes what the indices among it are."""
+    op = v.op
+    if op == "const":
+        v.number = attr
+    elif op == "load":
+        v.buffer, v.indices = attr
+        _look_inside(v, v.indices)
+    elif op == "guard":
+        v.conditions = attr
+        _look_inside(v, attr)
+    elif op == "index":
+        v.index = attr
+        _look_inside(v, (attr,))
+    elif op == "local":
+        v.name = attr
+    elif op == "reduce":
+        v.monoid, v.over = attr
+    elif op == "across":
+        v.monoid = attr
+    else:
+        raise InternalError(f"[value] expected nothing beside the operands of {op}, got {attr!r}")
+
+
+def _look_inside(v: Value, own: tuple[Index, ...]) -> None:
     """Notes what the indices are that a Value has itself."""
-    indices = [e for e in indices_of(v) if type(e) is not int]
+    indices = [e for e in own if type(e) is not int]
     if indices:
-        v.indexed = True
-        v.inner = values_inside(indices)
+        v.indexed, v.inner = True, values_inside(indices)
         if v.inner:
             v.gathers, v.operands = True, v.args + v.inner
 
@@ -156,16 +186,16 @@ def bitcast(x: Value, dtype: DType) -> Value:
 
 def guard(inside: Value, otherwise: Value, conditions: tuple[Index, ...]) -> Value:
     """`inside` where every condition is >= 0, else `otherwise`; conditions proven true are dropped."""
-    left = []
+    left: list[Index] = []
     for c in conditions:
         lo, hi = bounds(c)
         if hi < 0:
             return otherwise
         if lo < 0 and c not in left:
             left.append(c)
-    if not left:
+    if not left or inside is otherwise:
         return inside
-    return inside if inside is otherwise else make("guard", inside.dtype, (inside, otherwise), tuple(left))
+    return make("guard", inside.dtype, (inside, otherwise), tuple(left))
 
 
 def reduce(monoid: str, over: tuple[Var, ...], body: Value) -> Value:
@@ -208,10 +238,10 @@ class ValueIndex(Atom):
 def indices_of(v: Value) -> tuple[Index, ...]:
     """The index expressions that a Value carries itself (not those of its operands)."""
     if v.op == "load":
-        return v.attr[1]
+        return v.indices
     if v.op == "index":
-        return (v.attr,)
-    return v.attr if v.op == "guard" else ()
+        return (v.index,)
+    return v.conditions if v.op == "guard" else ()
 
 
 def walk(*roots: Value) -> list[Value]:
@@ -325,13 +355,13 @@ def map_indices(root: Value, change: Callable[[Index], Index],
             continue
         attr = v.attr
         if v.op == "load":
-            attr = (attr[0], tuple([change(e) for e in attr[1]]))
+            attr = (v.buffer, tuple([change(e) for e in v.indices]))
         elif v.op == "guard":
-            attr = tuple([change(e) for e in attr])
+            attr = tuple([change(e) for e in v.conditions])
         elif v.op == "index":
-            attr = change(attr)
+            attr = change(v.index)
         elif scope is not None and v.op == "reduce":
-            attr = (attr[0], scope(attr[1]))
+            attr = (v.monoid, scope(v.over))
         done[v] = rebuild(v, tuple([done[a] for a in v.args]), attr)
     return done[root]
 
@@ -364,7 +394,7 @@ def _free(v: Value) -> frozenset[Var]:
             if not isinstance(e, int):
                 more = e.known_variables or variables(e)
                 found = found | more if found else more
-    return found.difference(v.attr[1]) if op == "reduce" else found
+    return found.difference(v.over) if op == "reduce" else found
 
 
 _NO_VARIABLES: frozenset[Var] = frozenset()

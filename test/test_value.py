@@ -1,11 +1,15 @@
 """Scalar values, apart from what kernels and loops make of them."""
 from __future__ import annotations
 
+import pytest
+
 from minigrad.dtype import float32, int32
+from minigrad.errors import InternalError
 from minigrad.expr import Var
 from minigrad.value import (
     Value,
     ValueIndex,
+    across,
     binary,
     const,
     guard,
@@ -16,6 +20,7 @@ from minigrad.value import (
     reduce,
     reductions_in,
     substitute,
+    unary,
 )
 
 
@@ -59,3 +64,30 @@ def test_a_value_knows_what_is_in_it() -> None:
     assert reductions_in(binary("mul", total, guarded)) == [total] and reductions_in(guarded) == []
     moved = substitute(gathered, {i: i + 1})
     assert moved.inner == (load("p0", (i + 1,), int32),)
+
+
+I0 = Var("i0", 0, 3)
+X = load("x", (I0,), float32)
+KINDS: dict[str, tuple[Value, dict[str, object]]] = {
+    "const": (const(-0.0, float32), {"number": -0.0}),
+    "index": (index(I0 + 1, int32), {"index": I0 + 1}),
+    "local": (local("t", float32), {"name": "t"}),
+    "load": (X, {"buffer": "x", "indices": (I0,)}),
+    "guard": (guard(X, const(0, float32), (I0 - 1,)), {"conditions": (I0 - 1,)}),
+    "reduce": (reduce("sum", (I0,), X), {"monoid": "sum", "over": (I0,)}),
+    "across": (across("max", X), {"monoid": "max"}),
+    "neg": (unary("neg", X), {}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_has_its_own_attributes_alone(kind: str) -> None:
+    value, own = KINDS[kind]
+    every = {name for _, names in KINDS.values() for name in names}
+    assert value.op == kind and {name: getattr(value, name) for name in every if hasattr(value, name)} == own
+    assert value.attr == (tuple(own.values()) if len(own) > 1 else next(iter(own.values()), None))
+
+
+def test_an_operation_has_no_attribute() -> None:
+    with pytest.raises(InternalError, match=r"\[value\] expected nothing beside the operands of sqrt, got 3"):
+        make("sqrt", float32, (X,), 3)

@@ -20,9 +20,9 @@ def factors_of(body: Value, conditions: list[Index] | None = None) -> list[Value
             stack.append(v.args[0])
             negative = not negative
         elif conditions is not None and v.op == "guard" and v.args[0].op == "mul" and v.args[1].op == "const" and \
-                v.args[1].attr == 0:
+                v.args[1].number == 0:
             stack.append(v.args[0])
-            conditions.extend(v.attr)
+            conditions.extend(v.conditions)
         else:
             found.append(v)
     if negative:

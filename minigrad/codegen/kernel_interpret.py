@@ -140,7 +140,7 @@ class _Run:
             return inner * _most(s.domain)
         width: dict[Value, int] = {}
         for v in walk(s.value):
-            width[v] = max([width[a] for a in v.args], default=1) * (_most(v.attr[1]) if v.op == "reduce" else 1)
+            width[v] = max([width[a] for a in v.args], default=1) * (_most(v.over) if v.op == "reduce" else 1)
         return width[s.value]
 
     def _store(self, s: Store, indices: tuple[Index, ...], stored: Value, scope: _Scope) -> None:
@@ -188,7 +188,7 @@ class _Run:
             if v not in self.free:
                 found = frozenset[Var]().union(*(self.free[a] for a in v.operands),
                                                *(variables(e) for e in indices_of(v)))
-                self.free[v] = found - frozenset(v.attr[1]) if v.op == "reduce" else found
+                self.free[v] = found - frozenset(v.over) if v.op == "reduce" else found
         return self.free[root]
 
     def value(self, root: Value, scope: _Scope) -> Result:
@@ -201,7 +201,7 @@ class _Run:
                 continue
             if v.op == "reduce":
                 if inside is None:
-                    inside = at.inner(v.attr[1], [(0, _number(x.hi + 1, at)) for x in v.attr[1]])
+                    inside = at.inner(v.over, [(0, _number(x.hi + 1, at)) for x in v.over])
                     stack += [(v, at, inside), (v.args[0], inside.home(self.free[v.args[0]]), None)]
                 else:
                     body = inside.home(self.free[v.args[0]]).memo[v.args[0]]
@@ -217,7 +217,7 @@ class _Run:
         return home.memo[root]
 
     def _reduced(self, v: Value, body: Result, at: _Scope, inside: _Scope) -> Result:
-        monoid, over = v.attr
+        monoid, over = v.monoid, v.over
         lengths = inside.shape[:len(over)]
         axes = tuple(range(len(over)))
 
@@ -234,23 +234,23 @@ class _Run:
     def _one(self, v: Value, args: list[Result], scope: _Scope) -> Result:
         op = v.op
         if op == "local":
-            raise InternalError(f"[interpret] {v.attr} is read before it is bound")
+            raise InternalError(f"[interpret] {v.name} is read before it is bound")
         inner = merge(*(fault for _, fault in args[len(v.args):]))
         if op == "load":
             return self._load(v, inner, scope)
         if op == "index":
-            found = np.asarray(index_value(v.attr, lambda a: self._leaf(a, scope)))
+            found = np.asarray(index_value(v.index, lambda a: self._leaf(a, scope)))
             return found.astype(v.dtype.np), inner
         if op == "guard":
             mask: Array | bool = True
-            for c in v.attr:
+            for c in v.conditions:
                 mask = mask & (index_value(c, lambda a: self._leaf(a, scope)) >= 0)
             value, fault = guarded(args[0], args[1], mask)
             return value, merge(fault, inner)
         return operate(v, args)
 
     def _load(self, v: Value, fault: Fault, scope: _Scope) -> Result:
-        name, indices = v.attr
+        name, indices = v.buffer, v.indices
         if name not in self.arrays or self.arrays[name].ndim != len(indices):
             raise InternalError(f"[interpret] load of {name} at {len(indices)} indices: no such parameter")
         array, at = self.arrays[name], []

@@ -127,12 +127,12 @@ def _check_store(where: str, s: Store, scope: _Scope) -> None:
 def _check_value(where: str, root: Value, scope: _Scope) -> None:
     def leaf(v: Value) -> None:
         if v.op == "local":
-            known = scope.locals.get(v.attr)
+            known = scope.locals.get(v.name)
             if known is not v.dtype:
-                raise fail(where, f"{v.attr} is read as {v.dtype.name} and is "
+                raise fail(where, f"{v.name} is read as {v.dtype.name} and is "
                                   f"{known.name if known else 'not bound'} here")
             return
-        name, at = v.attr
+        name, at = v.buffer, v.indices
         param = next((p for p in scope.kernel.params if p.name == name), None)
         if param is None or param.dtype is not v.dtype or len(param.shape) != len(at):
             raise fail(where, f"load of {name} as {v.dtype.name} at {len(at)} indices; it is "
@@ -147,13 +147,13 @@ def _check_value(where: str, root: Value, scope: _Scope) -> None:
         if v.op == "across":
             raise fail(where, "across(...) belongs to loop IR, not to kernels")
         if v.op == "reduce":
-            own = [x.name for x in v.attr[1]]
-            if any(x.lo != 0 for x in v.attr[1]) or len(set(own)) < len(own) or (scope.names | bound[v]) & set(own):
+            own = [x.name for x in v.over]
+            if any(x.lo != 0 for x in v.over) or len(set(own)) < len(own) or (scope.names | bound[v]) & set(own):
                 raise fail(where, f"a reduction runs from 0 over fresh variables, got {', '.join(own)}")
             bound[v] |= set(own)
     check_variables(where, free_variables(root), scope.variables)
     for load, conditions in _guarded_loads(root):
-        name, indices = load.attr
+        name, indices = load.buffer, load.indices
         for e, extent in zip(indices, scope.kernel.param(name).shape, strict=True):
             _check_bounds(f"{where}, load {name}[{', '.join(map(to_text, indices))}]", e, extent, conditions, scope)
 
@@ -171,9 +171,9 @@ def _guarded_loads(root: Value) -> Iterator[tuple[Value, frozenset[Index]]]:
         if v.op == "load":
             yield pair
         if v.op == "guard":
-            stack.append((v.args[0], conditions.union(v.attr)))
-            if len(v.attr) == 1:
-                stack.append((v.args[1], conditions | {-v.attr[0] - 1}))
+            stack.append((v.args[0], conditions.union(v.conditions)))
+            if len(v.conditions) == 1:
+                stack.append((v.args[1], conditions | {-v.conditions[0] - 1}))
         else:
             stack.extend((a, conditions) for a in v.args)
 
@@ -243,6 +243,6 @@ def _check_updates(kernel: Kernel) -> None:
     for s in statements(kernel.nests):
         if not isinstance(s, Nest):
             for v in walk(s.value):
-                if v.op == "load" and v.attr[0] in updated and v.attr[1] not in places[v.attr[0]]:
-                    raise fail(kernel.name, f"the updated buffer {v.attr[0]} is read at "
-                                            f"[{', '.join(map(to_text, v.attr[1]))}], where it is not stored")
+                if v.op == "load" and v.buffer in updated and v.indices not in places[v.buffer]:
+                    raise fail(kernel.name, f"the updated buffer {v.buffer} is read at "
+                                            f"[{', '.join(map(to_text, v.indices))}], where it is not stored")

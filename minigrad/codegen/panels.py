@@ -89,8 +89,8 @@ def _in_panels(nest: Nest, param: Param) -> Nest | None:
             return None
         done: dict[Value, Value] = {}
         for v in walk(s.value):
-            if v.op == "load" and v.attr[0] == param.name:
-                row, column = v.attr[1]
+            if v.op == "load" and v.buffer == param.name:
+                row, column = v.indices
                 if not any(column == d and d.hi + 1 == param.shape[1] for d in nest.domain) or not isinstance(row, Var):
                     return None
                 if row in nest.domain or row.hi + 1 != param.shape[0]:

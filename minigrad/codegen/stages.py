@@ -245,7 +245,7 @@ def split_reduction(nest: Nest, scratch: list[Param], long: int) -> list[Nest]:
     operations = sum(v.op not in ("load", "const", "index") for s in sums for v in walk(s.value))
     parts: list[tuple[Var, int]] = []
     for s in sums:
-        over: tuple[Var, ...] = s.value.attr[1]
+        over = s.value.over
         total = product(v.hi + 1 for v in over)
         if not isinstance(total, int) or total * operations < long:
             return [nest]
@@ -268,7 +268,7 @@ def split_reduction(nest: Nest, scratch: list[Param], long: int) -> list[Nest]:
             second.append(t)
             continue
         s, v = t, chosen_in[t.name]
-        monoid, over = s.value.attr
+        monoid, over = s.value.monoid, s.value.over
         size = extent(v) // count
         inner = Var(v.name, 0, size - 1)
         body = substitute(s.value.args[0], {v: p * size + inner})

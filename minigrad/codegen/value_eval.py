@@ -187,7 +187,7 @@ def operate(v: Value, args: list[Result]) -> Result:
     """The result of an operation on its operands alone: not of load, index, local, guard and reductions."""
     op = v.op
     if op == "const":
-        return constant(v.attr, v.dtype), None
+        return constant(v.number, v.dtype), None
     values = [value for value, _ in args]
     fault = merge(*(f for _, f in args))
     if op == "where":

@@ -14,7 +14,7 @@ ANY: Interval = (int(int32.min), int(int32.max))
 def interval(v: Value) -> Interval:
     """The least and the greatest number that the value, an int32, can be."""
     if v.op == "const":
-        return int(v.attr), int(v.attr)
+        return int(v.number), int(v.number)
     if v.op == "cast" and v.args[0].dtype.is_int and v.args[0].dtype.bits < 32:
         low, high = v.args[0].dtype.min, v.args[0].dtype.max
         return int(low), int(high)

@@ -69,7 +69,7 @@ class Printer:
                     total += size[a]
                 size[v] = min(total, SHARED_SIZE)
                 if v.op == "reduce":
-                    self.bound = self.bound.union(v.attr[1])
+                    self.bound = self.bound.union(v.over)
 
     def value(self, root: Value) -> tuple[list[str], str]:
         """(definition lines to print first, the text of `root`)."""
@@ -100,7 +100,7 @@ class Printer:
         for e in indices_of(v):
             if not isinstance(e, int):
                 found = found | (variables(e) & self.bound)
-        return found - frozenset(v.attr[1]) if v.op == "reduce" else found
+        return found - frozenset(v.over) if v.op == "reduce" else found
 
     def _at(self, v: Value, least: int) -> str:
         text, level = self.text[v]
@@ -121,13 +121,12 @@ class Printer:
             return leaf(self, v), ATOM_LEVEL
         inside = [self._at(a, 2 if op in ("max", "min") else 0) for a in args]
         if op == "guard":
-            return f"({inside[0]} else {inside[1]} if {self.conditions(v.attr)})", ATOM_LEVEL
+            return f"({inside[0]} else {inside[1]} if {self.conditions(v.conditions)})", ATOM_LEVEL
         if op == "reduce":
-            monoid, over = v.attr
-            domain = ", ".join([f"{x.name}<{self.index(x.hi + 1)}" for x in over])
-            return f"{monoid}({domain}: {inside[0]})", ATOM_LEVEL
+            domain = ", ".join([f"{x.name}<{self.index(x.hi + 1)}" for x in v.over])
+            return f"{v.monoid}({domain}: {inside[0]})", ATOM_LEVEL
         if op == "across":
-            return f"across({v.attr}, {inside[0]})", ATOM_LEVEL
+            return f"across({v.monoid}, {inside[0]})", ATOM_LEVEL
         if op == "cast":
             return f"{v.dtype.short}({inside[0]})", ATOM_LEVEL
         if op == "bitcast":
@@ -166,17 +165,16 @@ def literal(value: int | float | bool, dtype: DType) -> str:
 
 def _index_leaf(p: Printer, v: Value) -> str:
     suffix = "" if v.dtype is int32 else f", {v.dtype.short}"
-    return f"index({p.index(v.attr)}{suffix})"
+    return f"index({p.index(v.index)}{suffix})"
 
 
 def _load_leaf(p: Printer, v: Value) -> str:
-    name, at = v.attr
-    return f"{name}[{', '.join(map(p.index, at))}]"
+    return f"{v.buffer}[{', '.join(map(p.index, v.indices))}]"
 
 
 _LEAVES = {
-    "const": lambda p, v: literal(v.attr, v.dtype),
-    "local": lambda p, v: v.attr,
+    "const": lambda p, v: literal(v.number, v.dtype),
+    "local": lambda p, v: v.name,
     "index": _index_leaf,
     "load": _load_leaf,
 }

@@ -56,8 +56,8 @@ def _broken(v: Value) -> str | None:
     op, types = v.op, [a.dtype for a in v.args]
     if op == "const":
         right = bool if v.dtype is bool_ else float if v.dtype.is_float else int
-        if type(v.attr) is not right or (right is int and not v.dtype.min <= v.attr <= v.dtype.max):
-            return f"expected a {v.dtype.name}, got {v.attr!r}"
+        if type(v.number) is not right or (right is int and not v.dtype.min <= v.number <= v.dtype.max):
+            return f"expected a {v.dtype.name}, got {v.number!r}"
     elif op == "index":
         return None if v.dtype.is_int else f"expected an integer type, got {v.dtype.name}"
     elif op in UNARY or op in BINARY or op == "fma":
@@ -76,9 +76,8 @@ def _broken(v: Value) -> str | None:
     elif op == "bitcast":
         return None if types[0].bits == v.dtype.bits else f"expected equal widths, got {types[0]} to {v.dtype}"
     elif op in ("reduce", "across"):
-        name = v.attr if op == "across" else v.attr[0]
-        if name not in MONOIDS or types != [v.dtype]:
-            return f"expected one of {', '.join(MONOIDS)} over {v.dtype.name}, got {name} over {types}"
+        if v.monoid not in MONOIDS or types != [v.dtype]:
+            return f"expected one of {', '.join(MONOIDS)} over {v.dtype.name}, got {v.monoid} over {types}"
     elif op not in ("load", "local", "cast"):
         return "unknown operation"
     return None

@@ -46,7 +46,7 @@ def guarded_loads(roots: Iterable[Value], conditions: Conditions, left: Callable
         if v.op == "load":
             yield v, around
         elif v.op == "guard":
-            own = left(v.attr)
+            own = left(v.conditions)
             if own is None:
                 parts = parts[1:]
             else:
@@ -128,16 +128,15 @@ class Rewriter:
         if op == "const":
             return v
         if op == "load":
-            name, at = v.attr
-            attr: object = (self.names.get(name, name), tuple([self.index(e) for e in at]))
+            attr: object = (self.names.get(v.buffer, v.buffer), tuple([self.index(e) for e in v.indices]))
         elif op == "index":
-            attr = self.index(v.attr)
+            attr = self.index(v.index)
         elif op == "local":
-            if v.attr in self.locals:
-                return self.locals[v.attr]
-            attr = self.names.get(v.attr, v.attr)
+            if v.name in self.locals:
+                return self.locals[v.name]
+            attr = self.names.get(v.name, v.name)
         elif op == "guard":
-            attr = tuple([self.index(e) for e in v.attr])
+            attr = tuple([self.index(e) for e in v.conditions])
         else:
             attr = v.attr
         return rebuild(v, tuple([self.done[a] for a in v.args]), attr)

@@ -46,7 +46,7 @@ def word_of(v: Value) -> Value | None:
     first = loads.get(0)
     if first is None:
         return None
-    name, (start,) = first.attr
+    name, (start,) = first.buffer, first.indices
     bits = first.dtype.bits
     expected: list[tuple[int, str, Index]] = [(t * bits, name, start + t) for t in range(32 // bits)]
     if sorted(loads) != [shift for shift, _, _ in expected]:
@@ -62,7 +62,7 @@ def _part(t: Value) -> tuple[int, Value] | None:
     """(shift, load) of an element whose bits are moved up by so many."""
     shift = 0
     if t.op == "shl" and t.args[1].op == "const":
-        shift, t = t.args[1].attr, t.args[0]
+        shift, t = int(t.args[1].number), t.args[0]
     if t.op != "cast" or t.args[0].dtype.kind != "u" or t.args[0].dtype.bits >= 32:
         return None
     x = t.args[0]

@@ -11,7 +11,7 @@ from minigrad.value import Value
 
 
 def _is_plain_divisor(b: Value) -> bool:
-    return b.op == "const" and b.attr not in (0, -1)
+    return b.op == "const" and b.number not in (0, -1)
 
 
 def _safe_divisor(b: Value) -> Value:
@@ -72,8 +72,7 @@ def _in_width(n: Value) -> Value:
 
 def shl(a: Value, n: Value, *, dtype: DType) -> Value:
     if n.op == "const":
-        bits = n.attr
-        return V.binary("shl", a, n) if 0 <= bits < a.dtype.bits else V.const(0, a.dtype)
+        return V.binary("shl", a, n) if 0 <= n.number < a.dtype.bits else V.const(0, a.dtype)
     ok, zero = _in_width(n), V.const(0, a.dtype)
     return V.where(ok, V.binary("shl", a, V.where(ok, n, zero)), zero)
 
@@ -82,7 +81,7 @@ def shr(a: Value, n: Value, *, dtype: DType) -> Value:
     """Arithmetic for signed types, logical for unsigned ones."""
     last = V.const(a.dtype.bits - 1, a.dtype)
     if n.op == "const":
-        if 0 <= n.attr < a.dtype.bits:
+        if 0 <= n.number < a.dtype.bits:
             return V.binary("shr", a, n)
         return V.binary("shr", a, last) if a.dtype.kind == "i" else V.const(0, a.dtype)
     ok = _in_width(n)

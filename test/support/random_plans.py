@@ -146,7 +146,7 @@ def _copy(rng: Random, order: list[str], roots: dict[str, str], kernel: Kernel, 
     """A copy of an operand over the loops inside some loop that it is read along, or nearly those."""
     operand = str(rng.choice([p.name for p in kernel.params if p.mode == "in"]))
     values = [s.value for s in kernel.nests[0].body if isinstance(s, Define)]
-    read = {v.name for x in walk(*values) if x.op == "load" and x.attr[0] == operand
+    read = {v.name for x in walk(*values) if x.op == "load" and x.buffer == operand
             for v in free_variables(x)}
     first = int(rng.integers(0, len(order) - 1))
     inside = [x for x in order[first + 1:] if (roots[x] in read) != (rng.random() < 0.05)] or [order[-1]]

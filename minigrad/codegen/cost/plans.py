@@ -89,7 +89,7 @@ class _Model:
         runs = list(self.runs(self.nest, self.domain))
         tiles = self.times(self.outside)
         arithmetic = sum(self.executed(v, run) for run in runs for v in walk(*run.values) if v.op not in FREE)
-        loads = sum(self.executed(v, run) * self.width(v.attr[1][0], run)
+        loads = sum(self.executed(v, run) * self.width(v.indices[0], run)
                     for run in runs for v in walk(*run.values) if v.op == "load")
         stores = sum(self.times(run.loops) * self.width(run.store.indices[0], run) for run in runs if run.store)
         waits = sum(self.times(run.loops) / run.chains for run in runs if run.store is None)
@@ -107,7 +107,7 @@ class _Model:
             if isinstance(u, Nest):
                 yield from self.runs(u, (*loops, *self.of(u.domain)))
             elif isinstance(u, tuple):
-                own = self.of(u[0].value.attr[1])
+                own = self.of(u[0].value.over)
                 order = tuple([x for x in self.loops.order if x in own or x in loops])
                 bodies = tuple([s.value.args[0] for s in u])
                 inside = [x for x in order if x not in self.outside and x not in own]

@@ -260,26 +260,26 @@ class _Run:
         if op == "load":
             return self._load(v)
         if op == "local":
-            if v.attr not in self.locals:
-                raise InternalError(f"[interpret] {v.attr} is read before it is bound")
-            return self.locals[v.attr], None
+            if v.name not in self.locals:
+                raise InternalError(f"[interpret] {v.name} is read before it is bound")
+            return self.locals[v.name], None
         args = [self.results[a] for a in v.args]
         if op == "index":
-            return np.asarray(index_value(v.attr, self._leaf)).astype(v.dtype.np), self._inner(v.attr)
+            return np.asarray(index_value(v.index, self._leaf)).astype(v.dtype.np), self._inner(v.index)
         if op == "guard":
-            inner = merge(*(self._inner(e) for e in v.attr))
-            value, fault = guarded(args[0], args[1], self._mask(v.attr))
+            inner = merge(*(self._inner(e) for e in v.conditions))
+            value, fault = guarded(args[0], args[1], self._mask(v.conditions))
             return value, merge(fault, inner)
         if op == "across":
             if self.lanes is None:
                 raise InternalError("[interpret] across(...) outside a vector loop")
             value, fault = args[0]
             reason = None if fault is None else (np.asarray(np.any(fault[0])), fault[1])
-            return fold(v.attr, v.dtype, np.broadcast_to(value, (self.lanes,)), (0,)), reason
+            return fold(v.monoid, v.dtype, np.broadcast_to(value, (self.lanes,)), (0,)), reason
         return operate(v, args)
 
     def _load(self, v: Value) -> Result:
-        name, (offset,) = v.attr
+        name, (offset,) = v.buffer, v.indices
         buffer = self._buffer(name)
         at, fault = index_value(offset, self._leaf), self._inner(offset)
         outside = (at < 0) | (at >= buffer.size)

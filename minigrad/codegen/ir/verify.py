@@ -212,12 +212,12 @@ def _check_offset(where: str, memory: _Memory, offset: Index, scope: _Scope) -> 
 def _check_value(where: str, root: Value, scope: _Scope) -> None:
     def leaf(v: Value) -> None:
         if v.op == "local":
-            known = scope.locals.get(v.attr)
+            known = scope.locals.get(v.name)
             if known is None or known[0] is not v.dtype:
-                raise fail(where, f"{v.attr} is read as {v.dtype.name} and is "
+                raise fail(where, f"{v.name} is read as {v.dtype.name} and is "
                                   f"{known[0].name if known else 'not bound'} here")
             return
-        name, at = v.attr
+        name, at = v.buffer, v.indices
         memory = scope.buffers.get(name)
         if memory is None or memory.dtype is not v.dtype or len(at) != 1:
             raise fail(where, f"load of {name} as {v.dtype.name} at {len(at)} offsets; it is "
@@ -248,9 +248,9 @@ def _varying(root: Value, scope: _Scope) -> bool:
     for v in walk(root):
         found = v.op != "across" and any(varying[a] for a in v.args)
         if v.op == "local":
-            found = scope.locals[v.attr][1]
+            found = scope.locals[v.name][1]
         elif v.op == "load":
-            found = scope.buffers[v.attr[0]].lanes
+            found = scope.buffers[v.buffer].lanes
         found = found or any(scope.lane in variables(e) for e in indices_of(v))
         found = found or any(varying[inner] for inner in v.inner)
         varying[v] = found

@@ -117,8 +117,7 @@ def accesses(function: Function) -> Iterator[tuple[str, Index, str]]:
             yield s.buffer, s.offset, "store"
         for v in all_values(s):
             if v.op == "load":
-                name, at = v.attr
-                yield name, at[0], "load"
+                yield v.buffer, v.indices[0], "load"
 
 
 def touched(function: Function) -> set[str]:

@@ -127,7 +127,7 @@ def variables_of(nests: tuple[Nest, ...]) -> dict[Var, str]:
                 found.setdefault(v, f"e.{v.name}" if s in nests else "e")
         else:
             for x in reductions_in(s.value):
-                for v in x.attr[1]:
+                for v in x.over:
                     found.setdefault(v, "e")
     return found
 
@@ -142,7 +142,7 @@ def accesses(nests: tuple[Nest, ...]) -> list[tuple[str, Index]]:
             roots += [a.value for a in value_atoms(s.indices[0])]
         if not isinstance(s, Nest):
             roots.append(s.value)
-    return found + [(v.attr[0], v.attr[1][0]) for v in walk(*roots) if v.op == "load"]
+    return found + [(v.buffer, v.indices[0]) for v in walk(*roots) if v.op == "load"]
 
 
 class _Arguments:
@@ -206,15 +206,15 @@ class _Arguments:
             if v.op in COMPARISONS and len(args) == 2:
                 args = self.compared(v, args[0], 0), self.compared(v, args[1], 1)
             elif v.op == "load":
-                name, (at,) = attr
+                name, (at,) = v.buffer, v.indices
                 at = self.offset(name, at)
                 attr = (name, (self.moved(name, at) if self.pointwise else at,))
             elif v.op == "reduce" and self.sized:
-                attr = (attr[0], tuple([self.sized.get(r, r) for r in attr[1]]))
+                attr = (v.monoid, tuple([self.sized.get(r, r) for r in v.over]))
             elif v.op == "guard":
-                attr = tuple([self.condition(v.op, e) for e in attr])
+                attr = tuple([self.condition(v.op, e) for e in v.conditions])
             elif v.op == "index":
-                attr = self.condition(v.op, attr)
+                attr = self.condition(v.op, v.index)
             done[v] = rebuild(v, args, attr)
         return done[root]
 
@@ -259,4 +259,5 @@ class _Arguments:
         other = other.args[0] if other.op == "cast" else other
         if number.op != "const" or not number.dtype.is_int or other.op not in ("load", "index"):
             return side
-        return index(self.dim("k", v.op, number.attr, -MOST), number.dtype) if 1 < abs(number.attr) <= MOST else side
+        n = int(number.number)
+        return index(self.dim("k", v.op, n, -MOST), number.dtype) if 1 < abs(n) <= MOST else side

@@ -56,4 +56,4 @@ def arrange(domain: tuple[Var, ...], definitions: Iterable[Define], stores: list
 
 
 def names_in(value: Value) -> set[str]:
-    return {v.attr for v in walk(value) if v.op == "local"}
+    return {v.name for v in walk(value) if v.op == "local"}

@@ -71,7 +71,7 @@ def _cuts(nest: Nest, v: Var, last: int) -> list[int]:
     found = set()
     for value in _values(nest):
         if value.op == "guard":
-            found |= {_change(c, v) for c in value.attr}
+            found |= {_change(c, v) for c in value.conditions}
     return sorted([at for at in found if at is not None and 0 < at <= last])
 
 
@@ -109,4 +109,4 @@ def _without_zeros(root: Value) -> Value:
 
 
 def _is_negative_zero(v: Value) -> bool:
-    return v.op == "const" and str(v.attr) == "-0.0"
+    return v.op == "const" and str(v.number) == "-0.0"

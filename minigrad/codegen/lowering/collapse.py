@@ -117,7 +117,7 @@ class _Collapsed:
         statement, variables are merged."""
         own: dict[Var, Index] = {}
         for r in reductions_in(s.value):
-            over: tuple[Var, ...] = r.attr[1]
+            over = r.over
             mapping: dict[Var, Index] = {}
             if r is s.value and isinstance(s, Define):
                 over, mapping = merged(over, index_expressions(r.args[0]))

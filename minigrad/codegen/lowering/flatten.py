@@ -56,10 +56,9 @@ def map_accesses(nests: tuple[Nest, ...], access: Callable[[str, Indices], Indic
                 continue
             attr, op = v.attr, v.op
             if op == "load":
-                name, at = attr
-                attr = (name, access(name, indices(at) if v.inner else at))
+                attr = (v.buffer, access(v.buffer, indices(v.indices) if v.inner else v.indices))
             elif v.inner:
-                attr = indices(attr) if op == "guard" else index(attr)
+                attr = indices(v.conditions) if op == "guard" else index(v.index)
             done[v] = rebuild(v, tuple([done[a] for a in v.args]), attr)
         return done[root]
 

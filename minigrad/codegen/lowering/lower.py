@@ -183,8 +183,7 @@ class Lowering:
             if conditions and value.op != "reduce":
                 value = guard(value, const(0, value.dtype), conditions)
             elif conditions:
-                monoid, over = value.attr
-                value = reduce(monoid, over, guard(value.args[0], const(0, value.dtype), conditions))
+                value = reduce(value.monoid, value.over, guard(value.args[0], const(0, value.dtype), conditions))
             found = self.definitions[node, at] = Define(f"t{len(self.definitions)}", value)
         return local(found.name, value.dtype)
 
@@ -221,13 +220,13 @@ def clamped_index(chosen: Value, extent: Index) -> Index:
 def merge_reduce(monoid: str, over: tuple[Var, ...], body: Value) -> Value:
     """reduce(over, body), joined with a reduction of the same monoid that is its whole body, guarded or not."""
     while True:
-        if body.op == "reduce" and body.attr[0] == monoid:
-            over, body = over + body.attr[1], body.args[0]
+        if body.op == "reduce" and body.monoid == monoid:
+            over, body = over + body.over, body.args[0]
         elif (body.op == "guard" and monoid == "sum" and body.args[0].op == "reduce"
-              and body.args[0].attr[0] == "sum" and body.args[1] is const(0, body.dtype)):
+              and body.args[0].monoid == "sum" and body.args[1] is const(0, body.dtype)):
             inner = body.args[0]
-            over = over + inner.attr[1]
-            body = guard(inner.args[0], body.args[1], body.attr)
+            over = over + inner.over
+            body = guard(inner.args[0], body.args[1], body.conditions)
         else:
             return reduce(monoid, over, body)
 
@@ -316,10 +315,10 @@ def read_in_place(state: Lowering, read: dict[Node, int], outs: list[Param],
         names[state.params.pop(node).name] = (outs[k].name, stores[k][1].indices)
     values = [s.value for _, s in stores] + [d.value for d in state.definitions.values()]
     for v in walk(*values):
-        if v.op == "load" and v.attr[0] in names and v.attr[1] != names[v.attr[0]][1]:
+        if v.op == "load" and v.buffer in names and v.indices != names[v.buffer][1]:
             return False
         for atom in [a for e in indices_of(v) for a in value_atoms(e)]:
-            if any(x.op == "load" and x.attr[0] in names for x in walk(atom.value)):
+            if any(x.op == "load" and x.buffer in names for x in walk(atom.value)):
                 return False
     for key, d in list(state.definitions.items()):
         state.definitions[key] = Define(d.name, rename_loads(d.value, names))
@@ -369,7 +368,7 @@ def rename_loads(root: Value, names: dict) -> Value:
     done: dict[Value, Value] = {}
     for v in walk(root):
         attr = v.attr
-        if v.op == "load" and attr[0] in names:
-            attr = (names[attr[0]][0], attr[1])
+        if v.op == "load" and v.buffer in names:
+            attr = (names[v.buffer][0], v.indices)
         done[v] = rebuild(v, tuple(done[a] for a in v.args), attr)
     return done[root]

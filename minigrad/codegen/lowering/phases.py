@@ -102,7 +102,7 @@ def _bound(nest: Nest) -> set[Var]:
             found.update(s.domain)
         else:
             for v in reductions_in(s.value):
-                found.update(v.attr[1])
+                found.update(v.over)
     return found
 
 
@@ -146,7 +146,7 @@ def restrict(root: Value) -> Value:
         if v.op == "reduce":
             done[v] = _restrict_reduce(v, args[0])
         elif v.op == "guard":
-            done[v] = guard(args[0], args[1], tuple(_lowest_terms(c) for c in v.attr))
+            done[v] = guard(args[0], args[1], tuple(_lowest_terms(c) for c in v.conditions))
         else:
             done[v] = rebuild(v, args, v.attr)
     return done[root]
@@ -161,7 +161,7 @@ def _lowest_terms(condition: Index) -> Index:
 
 
 def _restrict_reduce(v: Value, body: Value) -> Value:
-    monoid, over = v.attr
+    monoid, over = v.monoid, v.over
     identity = MONOIDS[monoid].init(v.dtype)
     kept = list(over)
     while True:
@@ -188,7 +188,7 @@ def _guards_in_lowest_terms(root: Value) -> Value:
     """`root` with the conditions of its guards in lowest terms."""
     done: dict[Value, Value] = {}
     for v in walk(root):
-        attr = tuple(_lowest_terms(c) for c in v.attr) if v.op == "guard" else v.attr
+        attr = tuple(_lowest_terms(c) for c in v.conditions) if v.op == "guard" else v.attr
         done[v] = rebuild(v, tuple(done[a] for a in v.args), attr)
     return done[root]
 
@@ -220,9 +220,9 @@ def _where_false(root: Value, condition: Index) -> Value:
     done: dict[Value, Value] = {}
     for v in walk(root):
         args = tuple(done[a] for a in v.args)
-        if v.op == "guard" and condition in v.attr:
+        if v.op == "guard" and condition in v.conditions:
             done[v] = args[1]
-        elif v.op == "cast" and args[0].op == "const" and args[0].attr == 0:
+        elif v.op == "cast" and args[0].op == "const" and args[0].number == 0:
             done[v] = const(0, v.dtype)
         else:
             done[v] = rebuild(v, args, v.attr)

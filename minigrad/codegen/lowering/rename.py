@@ -21,7 +21,7 @@ def statements(nests: Sequence[Nest | Define | Store]) -> Iterator[Nest | Define
 
 def rename_value(value: Value, mapping: Mapping[Var, Index]) -> Value:
     """`substitute` that also renames the extents of reduction variables."""
-    over = {v for r in reductions_in(value) for v in r.attr[1]}
+    over = {v for r in reductions_in(value) for v in r.over}
     renamed = {v: Var(v.name, 0, subs(v.hi, mapping)) for v in over
                if type(v.hi) is not int and variables(v.hi) & mapping.keys()}
     if not renamed:
@@ -74,8 +74,8 @@ def kernel_dims(kernel: Kernel) -> tuple[Var, ...]:
             continue
         used |= free_variables(s.value)
         for r in reductions_in(s.value):
-            bound.update(r.attr[1])
-            used.update(*(variables(v.hi) for v in r.attr[1]))
+            bound.update(r.over)
+            used.update(*(variables(v.hi) for v in r.over))
         if isinstance(s, Store):
             used.update(*map(variables, s.indices))
     return tuple(sorted(used - bound, key=lambda v: v.name))

@@ -22,12 +22,12 @@ from minigrad.value import Value, binary, cast, free_variables, reduce, substitu
 def take_scales(nest: Nest, outer: int) -> Nest:
     """The nest with the factors of all its sums, which have equal extents, outside the sums over all but the first
     `outer` variables. They are named as the first sum's."""
-    own = [s.value.attr[1] for s in nest.body if is_sum(s)]
-    over: tuple[Var, ...] = own[0]
+    own = [s.value.over for s in nest.body if is_sum(s)]
+    over = own[0]
     body = []
     for s in nest.body:
         if is_sum(s):
-            monoid, here = s.value.attr
+            monoid, here = s.value.monoid, s.value.over
             value = substitute(s.value.args[0], dict(zip(here, over, strict=True)))
             s = replace(s, value=reduce(monoid, over[:outer], scaled_sums(value, over[outer:])))
         body.append(s)

@@ -83,7 +83,7 @@ def _scopes(nest: Nest) -> list[tuple[Var, ...]]:
         if isinstance(s, Nest):
             found[s.domain] = None
         else:
-            found.update(dict.fromkeys([v.attr[1] for v in reductions_in(s.value)]))
+            found.update(dict.fromkeys([v.over for v in reductions_in(s.value)]))
     return list(found)
 
 
@@ -152,7 +152,7 @@ def _accesses(nest: Nest) -> Iterator[tuple[str, tuple[Index, ...]]]:
                 yield s.param, s.indices
             for v in walk(s.value):
                 if v.op == "load":
-                    yield v.attr
+                    yield v.buffer, v.indices
 
 
 # 2. Splitting variables

@@ -24,8 +24,8 @@ def operands_ahead(b: Builder, bodies: Sequence[Value], name: str, here: Here) -
     out: list[Stmt] = []
     for a in b.loops.ahead:
         if a.at == name and (a.of or any(b.loops.kind.get(x) == "vector" for x in here.places)):
-            loads = [(v.attr[1][0], v.dtype) for v in walk(*bodies)
-                     if v.op == "load" and v.attr[0] == a.operand]
+            loads = [(v.indices[0], v.dtype) for v in walk(*bodies)
+                     if v.op == "load" and v.buffer == a.operand]
             moved = [x for x in loads if not a.of or b.loops.root[a.of] in variables(x[0])]
             out += _prefetches(b, a, moved, here, out)
     return out

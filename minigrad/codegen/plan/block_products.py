@@ -62,7 +62,7 @@ def products_of(nest: Nest) -> Products | None:
     group, (panel, lane) = units(nest.body)[0], nest.domain
     if not isinstance(group, tuple) or len(spaces(nest)) != 2:
         return None
-    over = group[0].value.attr[1]
+    over = group[0].value.over
     if any(not isinstance(v.hi, int) for v in (panel, *over)) or len(over) < 2:
         return None
     if extent(panel) < FEWEST_PANELS or extent(over[0]) < FEWEST_BLOCKS:
@@ -71,7 +71,7 @@ def products_of(nest: Nest) -> Products | None:
     for s, own in zip(group, along(group), strict=True):
         body = Rewriter(own).value(s.value.args[0])
         found = _Reader(panel, lane, over).blocks(s.name, body)
-        if found is None or s.value.attr[0] != "sum":
+        if found is None or s.value.monoid != "sum":
             return None
         sums.append(found)
     return Products(panel, lane, over, tuple(sums))
@@ -110,7 +110,7 @@ class _Reader:
         """A load with these steps, any of the panel, and none of other variables."""
         if v.op != "load":
             return None
-        name, (offset,) = v.attr
+        name, (offset,) = v.buffer, v.indices
         pitch = coefficient(offset, self.panel)
         if not isinstance(pitch, int) or pitch < 0:
             return None
@@ -147,11 +147,11 @@ def folded(root: Value) -> Value:
         args = tuple([done[a] for a in v.args])
         done[v] = rebuild(v, args, v.attr)
         if v.op == "where" and args[0].op == "const":
-            done[v] = args[1] if args[0].attr else args[2]
-        elif v.op in ("shl", "shr") and args[1].op == "const" and args[1].attr == 0:
+            done[v] = args[1] if args[0].number else args[2]
+        elif v.op in ("shl", "shr") and args[1].op == "const" and args[1].number == 0:
             done[v] = args[0]
         elif args and v.op not in ("load", "guard", "reduce", "where") and all(a.op == "const" for a in args):
-            numbers = [value_eval.constant(a.attr, a.dtype) for a in args]
+            numbers = [value_eval.constant(a.number, a.dtype) for a in args]
             value = (value_eval.cast(numbers[0], args[0].dtype, v.dtype) if v.op == "cast" else
                      value_eval.apply(v.op, args[0].dtype, *numbers) if v.op != "bitcast" else None)
             done[v] = done[v] if value is None else const(value.item(), v.dtype)

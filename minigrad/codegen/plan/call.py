@@ -106,7 +106,7 @@ def _run(loops: Loops, names: Iterable[str]) -> int:
 def _operands(loops: Loops, step: Call, row: Var, column: Var) -> tuple[Value, Value]:
     """The operand with the rows of a tile, and that with its columns."""
     sums = [s.value for s in loops.nest.body if is_sum(s)]
-    if len(sums) == 1 and sums[0].attr[0] == "sum" and sums[0].args[0].op == "mul":
+    if len(sums) == 1 and sums[0].monoid == "sum" and sums[0].args[0].op == "mul":
         x, y = sums[0].args[0].args
         for a, b in ((x, y), (y, x)):
             if column not in free_variables(a) and row not in free_variables(b):

@@ -85,7 +85,7 @@ def call_unit(s: Sum, wave: Wave, here: Here) -> IRCall:
 
 def half_type(v: Value) -> DType | None:
     """The half type that an operand is widened from, under its guards; None for one that is computed in float32."""
-    while v.op == "guard" and v.args[1].op == "const" and repr(v.args[1].attr) == "0.0":
+    while v.op == "guard" and v.args[1].op == "const" and repr(v.args[1].number) == "0.0":
         v = v.args[0]
     if v.op == "cast" and v.dtype is float32 and v.args[0].dtype in (float16, bfloat16):
         return v.args[0].dtype
@@ -95,7 +95,7 @@ def half_type(v: Value) -> DType | None:
 def bits_of(v: Value) -> Value:
     """The bits, uint16, of what such an operand is widened from."""
     if v.op == "guard":
-        return guard(bits_of(v.args[0]), const(0, uint16), v.attr)
+        return guard(bits_of(v.args[0]), const(0, uint16), v.conditions)
     return bitcast(v.args[0], uint16)
 
 

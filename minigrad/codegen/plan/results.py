@@ -46,7 +46,7 @@ class Gathered:
         tile = self.b.loops.tile
         values += [index(e, s.value.dtype) for s in rest if isinstance(s, Store) for e in s.indices]
         written = {s.param for s in rest if isinstance(s, Store)}
-        again = any(v.op == "load" and v.attr[0] in written for v in walk(*values))
+        again = any(v.op == "load" and v.buffer in written for v in walk(*values))
 
         def stored(at: Here, own: tuple[Index, ...], there: tuple[Index, ...]) -> list[Stmt]:
             found = {s.name: bitcast(self.sum(s.name, at), s.value.dtype) for s in self.sums}

@@ -21,12 +21,12 @@ def is_sum(s: Define | Store | Nest) -> TypeGuard[Define]:
 
 def locals_of(value: Value) -> set[str]:
     """Names that a value reads."""
-    return {v.attr for v in walk(value) if v.op == "local"}
+    return {v.name for v in walk(value) if v.op == "local"}
 
 
 def loaded(*values: Value) -> set[str]:
     """The buffers that values read."""
-    return {v.attr[0] for v in walk(*values) if v.op == "load"}
+    return {v.buffer for v in walk(*values) if v.op == "load"}
 
 
 def touched(body: Sequence[Unit]) -> tuple[set[str], set[str]]:
@@ -54,8 +54,8 @@ def units(body: Sequence[Define | Store | Nest]) -> list[Unit]:
             made.append(s)
             known |= {s.name} if isinstance(s, Define) else set()
             continue
-        extents = [v.hi for v in ready[0].value.attr[1]]
-        group = tuple([s for s in ready if [v.hi for v in s.value.attr[1]] == extents])
+        extents = [v.hi for v in ready[0].value.over]
+        group = tuple([s for s in ready if [v.hi for v in s.value.over] == extents])
         made.append(group)
         known |= {s.name for s in group}
         pending = [s for s in pending if not any(s is t for t in group)]
@@ -90,7 +90,7 @@ def _spaces(nest: Nest, around: tuple[Var, ...]) -> Iterator[Space]:
             yield Space(u.domain, around=around)
             yield from _spaces(u, (*around, *u.domain))
         elif isinstance(u, tuple):
-            first, *others = [s.value.attr[1] for s in u]
+            first, *others = [s.value.over for s in u]
             yield Space(first, True, tuple(others), around)
             for s in u:
                 yield from _sums_inside(s.value.args[0], (*around, *first))
@@ -101,7 +101,7 @@ def _spaces(nest: Nest, around: tuple[Var, ...]) -> Iterator[Space]:
 def _sums_inside(value: Value, around: tuple[Var, ...]) -> Iterator[Space]:
     """Those of the reductions in a value."""
     if value.op == "reduce":
-        over: tuple[Var, ...] = value.attr[1]
+        over = value.over
         yield Space(over, True, (), around)
         around = (*around, *over)
     if value.reduces:
@@ -113,5 +113,5 @@ def along(group: Sequence[Define]) -> list[dict[Var, Index]]:
     """For each of some sums that share loops: its variables as those of the first."""
     if not group:
         return []
-    first = group[0].value.attr[1]
-    return [dict(zip(s.value.attr[1], first, strict=True)) for s in group]
+    first = group[0].value.over
+    return [dict(zip(s.value.over, first, strict=True)) for s in group]

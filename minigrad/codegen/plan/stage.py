@@ -73,7 +73,7 @@ class Staged:
         else:
             inside = substitute(self.factor, here.at)
         if inside.op == "guard" and inside.args[1] is zero and conditions:
-            inside, conditions = inside.args[0], (*conditions, *inside.attr)
+            inside, conditions = inside.args[0], (*conditions, *inside.conditions)
         return guard(inside, zero, conditions)
 
     def read(self, here: Here) -> Value:
@@ -128,13 +128,13 @@ def _parts(body: Value, step: Stage, loops: Loops, known: frozenset[str]) -> Ite
     todo: list[tuple[Value, tuple[Index, ...]]] = [(body, ())]
     while todo:
         v, conditions = todo.pop()
-        if not any(x.op == "load" and x.attr[0] == step.operand for x in walk(v)):
+        if not any(x.op == "load" and x.buffer == step.operand for x in walk(v)):
             continue
         part = guard(v, const(0, v.dtype), conditions)
         if all([loops.inside(x.name) <= known for x in free_variables(part) if x.name in loops.root]):
             yield v, part
         elif v.op == "guard":
-            todo.append((v.args[0], (*conditions, *v.attr)))
+            todo.append((v.args[0], (*conditions, *v.conditions)))
             todo.append((v.args[1], conditions))
         else:
             todo += [(a, conditions) for a in v.args]

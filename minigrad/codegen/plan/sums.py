@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 def sums_together(b: Builder, group: Sequence[Define], here: Here, names: Mapping[str, Value]
                   ) -> tuple[list[Stmt], dict[str, Value]]:
     """Sums that share their loops, for all copies; and the names, with what the sums are now."""
-    over = group[0].value.attr[1]
-    bodies = [(s.value.attr[0], Rewriter(own, locals_=names).value(s.value.args[0]))
+    over = group[0].value.over
+    bodies = [(s.value.monoid, Rewriter(own, locals_=names).value(s.value.args[0]))
               for s, own in zip(group, along(group), strict=True)]
     emitted, results = _sums(b, over, bodies, [s.name for s in group], here)
     return emitted, dict(names) | {s.name: value for s, value in zip(group, results, strict=True)}
@@ -48,11 +48,11 @@ def inner_reductions(b: Builder, values: Sequence[Value], here: Here) -> tuple[l
     variables share their loops."""
     spaces: dict[tuple[Var, ...], list[Value]] = {}
     for v in outermost_reductions(values):
-        spaces.setdefault(v.attr[1], []).append(v)
+        spaces.setdefault(v.over, []).append(v)
     out: list[Stmt] = []
     known: dict[Value, Value] = {}
     for over, found in spaces.items():
-        bodies = [(v.attr[0], v.args[0]) for v in found]
+        bodies = [(v.monoid, v.args[0]) for v in found]
         emitted, results = _sums(b, over, bodies, ["t"] * len(found), here)
         out += emitted
         known |= zip(found, results, strict=True)
@@ -109,8 +109,8 @@ def kept_sums(b: Builder, group: Sequence[Define], here: Here) -> tuple[Sum, dic
     kept = Kept(tuple([-here.places[x] for x in outside]),
                 tuple([here.places[x] + 1 - loops.count(x, here) for x in outside]), place,
                 0 if lane is None else here.places[lane], 1 if lane is None else loops.most(lane))
-    over = group[0].value.attr[1]
-    bodies = [(s.value.attr[0], Rewriter(own).value(s.value.args[0]))
+    over = group[0].value.over
+    bodies = [(s.value.monoid, Rewriter(own).value(s.value.args[0]))
               for s, own in zip(group, along(group), strict=True)]
     made = Sum(b, over, bodies, here, kept)
     if kept.first and b.gathered is None:
@@ -289,7 +289,7 @@ class Sum:
     def is_zero_outside(self, value: Value) -> bool:
         """Whether a value is a product of copies that hold 0 outside blocks of the sum with the edge guard."""
         if value.op == "local":
-            return any(s.memory == value.attr and self.guarded <= free_variables(s.factor) for s in self.b.staged)
+            return any(s.memory == value.name and self.guarded <= free_variables(s.factor) for s in self.b.staged)
         return value.op in ("mul", "neg", "cast") and all([self.is_zero_outside(a) for a in value.args])
 
     def join(self, here: Here) -> list[Stmt]:

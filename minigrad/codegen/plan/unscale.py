@@ -81,8 +81,8 @@ def _vectors(b: Builder, g: Gathered, here: Here, lane: Var,
 
 def _again(b: Builder, g: Gathered, s: Define, here: Here, inside: tuple[Index, ...]) -> list[Stmt]:
     """Those of a vector that are no finite numbers, computed from the operands."""
-    steps = [Var(b.name(v.name), 0, v.hi) for v in s.value.attr[1]]
-    at = {**b.located(here).at, **dict(zip(s.value.attr[1], steps, strict=True))}
+    steps = [Var(b.name(v.name), 0, v.hi) for v in s.value.over]
+    at = {**b.located(here).at, **dict(zip(s.value.over, steps, strict=True))}
     memory, acc, place, zero = g.memory[s.name], b.name("again"), g.box.at(here), const(0, float32)
     x, y = (guard(substitute(x, at), zero, inside) for x in s.value.args[0].args)
     out: Stmt = Store(acc, 0, accumulate(MONOIDS["sum"], load(acc, (0,), float32), binary("mul", x, y)))

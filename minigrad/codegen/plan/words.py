@@ -38,9 +38,9 @@ def narrowed(value: Value) -> Value | None:
         fits = inside.dtype in _ANY if value.dtype in (int32, uint32) else (value.dtype, inside.dtype) == (float32,
                                                                                                            bfloat16)
         return inside if fits else None
-    if value.op == "guard" and value.args[1].op == "const" and value.args[1].attr == 0:
+    if value.op == "guard" and value.args[1].op == "const" and value.args[1].number == 0:
         inside_guard = narrowed(value.args[0])
-        return None if inside_guard is None else guard(inside_guard, const(0, inside_guard.dtype), value.attr)
+        return None if inside_guard is None else guard(inside_guard, const(0, inside_guard.dtype), value.conditions)
     return None
 
 

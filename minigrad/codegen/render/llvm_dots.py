@@ -50,7 +50,7 @@ def _unsigned_byte(v: Value) -> tuple[int, Value] | None:
         return None
     x = v.args[0]
     if x.op == "shr" and any(_is_const(x.args[1], n) for n in (8, 16, 24)):
-        return x.args[1].attr // 8, x.args[0]
+        return int(x.args[1].number) // 8, x.args[0]
     return 0, x
 
 
@@ -59,9 +59,9 @@ def _signed_byte(v: Value) -> tuple[int, Value] | None:
         return None
     x = v.args[0]
     if x.op == "shl" and any(_is_const(x.args[1], n) for n in (8, 16, 24)):
-        return 3 - x.args[1].attr // 8, x.args[0]
+        return 3 - int(x.args[1].number) // 8, x.args[0]
     return 3, x
 
 
 def _is_const(v: Value, number: int) -> bool:
-    return v.op == "const" and v.attr == number and v.dtype is int32
+    return v.op == "const" and v.number == number and v.dtype is int32

@@ -230,7 +230,7 @@ class Squares:
                 continue
             roots = (*values(s), *values_inside(indices(s)))
             for v, conditions in guarded_loads(roots, own, self.out.copies.left):
-                name, (offset,) = v.attr
+                name, (offset,) = v.buffer, v.indices
                 far = far_step(self.out, self.out.copies.at(offset))
                 if far is not None:
                     start = far[0]

@@ -28,7 +28,7 @@ def table_of(v: Value) -> tuple[Value, tuple[float, ...]] | None:
     """(x, entries) if the float32 value `v` is entries[x & 15] for a 32-bit integer x, else None."""
     chain: list[Value] = []
     x = v
-    while not (x.op == "and" and x.args[1].op == "const" and x.args[1].attr == 15 and x.dtype.bits == 32):
+    while not (x.op == "and" and x.args[1].op == "const" and x.args[1].number == 15 and x.dtype.bits == 32):
         variable = [a for a in x.args if a.op != "const"]
         if len(variable) != 1 or (x.op != "cast" and x.op not in _OPERATIONS):
             return None
@@ -44,7 +44,7 @@ def table_of(v: Value) -> tuple[Value, tuple[float, ...]] | None:
         if step.op == "cast":
             entries = value_eval.cast(entries, source.dtype, step.dtype)
         else:
-            args = [entries if a is source else value_eval.constant(a.attr, a.dtype) for a in step.args]
+            args = [entries if a is source else value_eval.constant(a.number, a.dtype) for a in step.args]
             entries = value_eval.apply(step.op, step.dtype, *args)
         source = step
     return x.args[0], tuple([float(e) for e in entries])

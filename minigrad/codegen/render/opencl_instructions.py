@@ -48,7 +48,7 @@ def numbers_in_a_row(out: Emitter, v: Value) -> tuple[Value, tuple[float, ...]] 
 
 def load_bits(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
     """The bits of a float16 in memory, read as they are."""
-    name, (offset,) = v.args[0].attr
+    name, (offset,) = v.args[0].buffer, v.args[0].indices
     memory = out.memory[name]
     pointer = f"((__global {'const ' if memory.place == 'in' else ''}ushort *){memory.text})"
     return load(out, Memory(name, uint16, memory.size, memory.place, pointer), out.copies.at(offset), mask)
@@ -58,4 +58,4 @@ def is_bits_in_memory(out: Emitter, v: Value) -> bool:
     """True where a value is the bits of a float16 that a parameter holds."""
     if v.op != "bitcast" or v.dtype is not uint16 or v.args[0].op != "load" or v.args[0].dtype is not float16:
         return False
-    return out.memory[v.args[0].attr[0]].place in ("in", "out", "inout")
+    return out.memory[v.args[0].buffer].place in ("in", "out", "inout")

@@ -81,7 +81,7 @@ class Steps:
                 for a in missing:
                     if a.op == "const" or a.op == "local":
                         leaf = steps[a] = Step(a, (), self.makers[a.op])
-                        leaf.lasts = a.op == "const" or a.attr in self.arguments
+                        leaf.lasts = a.op == "const" or a.name in self.arguments
                     else:
                         stack.append((a, *self.parts_of(a)))
             if not missing or stack[-1][0] is v:
@@ -96,9 +96,9 @@ class Steps:
         v, op = step.value, step.op
         on: Collection[Var] = ()
         if op == "local":
-            step.lasts = v.attr in self.arguments
+            step.lasts = v.name in self.arguments
         elif op == "load":
-            step.lasts = v.attr[0] in self.inputs
+            step.lasts = v.buffer in self.inputs
         elif op == "guard":
             step.inside = step.parts[1]
         copied = self.out.copies.copied

@@ -55,16 +55,16 @@ class Values:
             refs: list[Ref] = []
             for part in parts:
                 if part.op == "local":
-                    refs.append(out.locals[part.value.attr])
+                    refs.append(out.locals[part.value.name])
                     continue
                 if part.ref is not None:
                     refs.append(part.ref)
                     continue
                 if part.op == "load":
-                    name, (offset,) = part.value.attr
-                    memory = out.memory[name]
+                    memory = out.memory[part.value.buffer]
                     if memory.slots:
-                        refs.append(out.storage.read_slot(memory, slot(out, memory, out.copies.at(offset))))
+                        offset = out.copies.at(part.value.indices[0])
+                        refs.append(out.storage.read_slot(memory, slot(out, memory, offset)))
                         continue
                 n = under if part is inside else m
                 its_table, its_key = steps.kept(part, n)
@@ -88,7 +88,7 @@ class Values:
         known or remembered of these."""
         op, out = v.op, self.out
         if op == "local":
-            return out.locals[v.attr]
+            return out.locals[v.name]
         if op == "load":
             return None if v.inner else make_load(out, v, mask, [])
         if op not in _AT_ONCE:
@@ -96,12 +96,12 @@ class Values:
         refs: list[Ref] = []
         for a in v.args[::-1]:
             if a.op == "local":
-                refs.append(out.locals[a.attr])
+                refs.append(out.locals[a.name])
                 continue
-            memory = out.memory[a.attr[0]] if a.op == "load" else None
+            memory = out.memory[a.buffer] if a.op == "load" else None
             if memory is None or not memory.slots:
                 return None
-            refs.append(out.storage.read_slot(memory, slot(out, memory, out.copies.at(a.attr[1][0]))))
+            refs.append(out.storage.read_slot(memory, slot(out, memory, out.copies.at(a.indices[0]))))
         refs.reverse()
         return arithmetic(out, v, None, refs)
 
@@ -118,16 +118,15 @@ def arithmetic(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref
 
 
 def make_const(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
-    return out.constant(v.attr, v.dtype)
+    return out.constant(v.number, v.dtype)
 
 
 def make_local(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
-    return out.locals[v.attr]
+    return out.locals[v.name]
 
 
 def make_load(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
-    name, (offset,) = v.attr
-    memory = out.memory[name]
+    memory, offset = out.memory[v.buffer], v.indices[0]
     if out.copies.copy:
         offset = out.copies.at(offset)
     if memory.slots:
@@ -136,7 +135,7 @@ def make_load(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
 
 
 def make_across(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
-    return out.language.across(MONOIDS[v.attr].combine, out.spread(args[0], out.width))
+    return out.language.across(MONOIDS[v.monoid].combine, out.spread(args[0], out.width))
 
 
 def make_cast(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
@@ -158,7 +157,7 @@ def sides(out: Emitter, step: Step, mask: Ref | None) -> tuple[tuple[Step, ...],
 
 def own_mask(out: Emitter, v: Value, under: Ref | None) -> Ref | None:
     """The mask of a guard's conditions in this copy; None where they are true, a literal where one is false."""
-    left = out.copies.left(v.attr) if out.copies.copy else v.attr
+    left = out.copies.left(v.conditions) if out.copies.copy else v.conditions
     if left is None:
         return out.constant(False, bool_)
     saved, out.under = out.under, under
@@ -176,7 +175,7 @@ def guarded(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
     if own is None:
         return inside
     both = conjunction(out, mask, own)
-    zero = v.args[1].op == "const" and repr(v.args[1].attr) in ("0", "0.0", "False")
+    zero = v.args[1].op == "const" and repr(v.args[1].number) in ("0", "0.0", "False")
     if zero and inside.zero_outside is not None and inside.zero_outside is both and own is both:
         return inside
     lanes = max(own.lanes, inside.lanes, otherwise.lanes)
@@ -186,9 +185,9 @@ def guarded(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
 def index_value(out: Emitter, v: Value, mask: Ref | None, args: list[Ref]) -> Ref:
     """An index as a value: `rest + stride * lane` in the value's own type, which wraps alike."""
     saved, out.under = out.under, mask
-    split = by_lane(out, v.attr)
+    split = by_lane(out, v.index)
     if split is None:
-        parts = [out.language.convert(index(out, v.attr, i), v.dtype) for i in range(out.width)]
+        parts = [out.language.convert(index(out, v.index, i), v.dtype) for i in range(out.width)]
         result = out.language.gather_lanes(parts)
     else:
         result = out.language.convert(index(out, split[0]), v.dtype)

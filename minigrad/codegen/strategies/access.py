@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
-from typing import Any
 
 from minigrad.codegen.kernel import Nest, Store
 from minigrad.codegen.lowering.collapse import coefficient
@@ -63,8 +62,7 @@ def reductions(nest: Nest) -> list[Reduced]:
     found = []
     for s in nest.body:
         if is_sum(s):
-            monoid, over = s.value.attr
-            found.append(Reduced(s.name, monoid, over, s.value.args[0]))
+            found.append(Reduced(s.name, s.value.monoid, s.value.over, s.value.args[0]))
     return found
 
 
@@ -98,8 +96,7 @@ def value_accesses(value: Value, over: tuple[Var, ...]) -> tuple[Access, ...]:
     for v in reversed(order):
         inside = bound.setdefault(v, over)
         if v.op == "reduce":
-            inside = inside + v.attr[1]
+            inside = inside + v.over
         for a in v.args:
             bound[a] = inside
-    loads: Any = [(v.attr, bound.get(v, over), v.dtype.bits) for v in order if v.op == "load"]
-    return tuple([Access("load", offset, around, bits) for (_, (offset, *_)), around, bits in loads])
+    return tuple([Access("load", v.indices[0], bound.get(v, over), v.dtype.bits) for v in order if v.op == "load"])

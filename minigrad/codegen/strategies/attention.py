@@ -121,23 +121,23 @@ def _mix(inner: Nest, weight: Value, key: Var, conditions: tuple[Index, ...]) ->
 def the_dot(score: Value, key: Var) -> tuple[Var, Value, Value, Value] | None:
     """The only sum in a score: its variable, its operands, that of the keys second, and the score of local(DOT)."""
     dots = [x for x in walk(score) if x.op == "reduce"]
-    if len(dots) != 1 or dots[0].attr[0] != "sum" or len(dots[0].attr[1]) != 1:
+    if len(dots) != 1 or dots[0].monoid != "sum" or len(dots[0].over) != 1:
         return None
-    depth, body = dots[0].attr[1][0], dots[0].args[0]
+    depth, body = dots[0].over[0], dots[0].args[0]
     pair = sides(body, key)
     return None if pair is None else (depth, *pair, _replace(score, dots[0], local(DOT, score.dtype)))
 
 
 def reduced(value: Value) -> tuple[str, Var, Value, tuple[Index, ...]] | None:
     """(monoid, variable, what is reduced, conditions outside which it is the monoid's identity)."""
-    if value.op != "reduce" or len(value.attr[1]) != 1:
+    if value.op != "reduce" or len(value.over) != 1:
         return None
-    monoid, (over,) = value.attr
+    monoid, (over,) = value.monoid, value.over
     body = value.args[0]
     if body.op != "guard":
         return monoid, over, body, ()
     inside, outside = body.args
-    return (monoid, over, inside, body.attr) if outside is identity_of(monoid, body.dtype) else None
+    return (monoid, over, inside, body.conditions) if outside is identity_of(monoid, body.dtype) else None
 
 
 def identity_of(monoid: str, dtype: DType) -> Value:

@@ -122,7 +122,7 @@ def row_bytes(value: Value, k: tuple[Var, ...]) -> int:
 
 def is_plain(value: Value) -> bool:
     """Whether an operand is in memory as it is: one load, at an index that no other load decides."""
-    return value.op == "load" and not value_atoms(value.attr[1][0])
+    return value.op == "load" and not value_atoms(value.indices[0])
 
 
 def stays_near(c: Contraction, k: Box, rows: int, target: Target) -> bool:

@@ -84,12 +84,12 @@ class FewBuilder(Names):
     def prefetch(self, value: Value, column: Var, key: Index, u: Var, far: bool) -> list[Stmt]:
         """Says that the rows of an operand at some keys are read soon, line by line, if it is read as it is."""
         loads = [x for x in walk(value) if x.op == "load"]
-        if len(loads) != 1 or coefficient(loads[0].attr[1][0], column) != 1:
+        if len(loads) != 1 or coefficient(loads[0].indices[0], column) != 1:
             return []
         step = LINE // loads[0].dtype.itemsize
         c = self.counted("c", -(-extent(column) // step))
         here = Rewriter({**self.at, self.parts.key: key, column: c * step}).value(loads[0])
-        name, (offset,) = here.attr
+        name, (offset,) = here.buffer, here.indices
         each = Loop(c, 0, c.hi + 1, "unroll", (Prefetch(name, offset, far),))
         return [Loop(u, 0, self.plan.keys, "unroll", (each,))]
 

@@ -207,10 +207,10 @@ class TapsBuilder(WindowBuilder):
     def weight_of_any(self, phases: list[Taps], number: Var, row: int, column: Index) -> Value | None:
         """The other factor at a tap of phase `number`: one load for all; None where it is not."""
         loads = [v for t in phases if t.weight is not None for v in [t.weight(row, column)] if v is not None]
-        place = between([v.attr[1][0] for v in loads], number)
-        if place is None or len({v.attr[0] for v in loads}) > 1:
+        place = between([v.indices[0] for v in loads], number)
+        if place is None or len({v.buffer for v in loads}) > 1:
             return None
-        return load(loads[0].attr[0], (place,), self.dtype)
+        return load(loads[0].buffer, (place,), self.dtype)
 
     def tiled(self, group: Rows, taps: Taps, out: str, outputs: tuple[Store, ...], image: Index, first: Index, rows: int
               ) -> list[Stmt]:

@@ -98,7 +98,7 @@ class GroupBuilder:
         limits = (*self.inside(variables, number), last_row - first_row - row, last_column - first_column - column)
         otherwise, conditions = const(0, self.dtype), tuple(c for c in limits if bounds(c)[0] < 0)
         if value.op == "guard":
-            (value, otherwise), conditions = value.args, (*value.attr, *conditions)
+            (value, otherwise), conditions = value.args, (*value.conditions, *conditions)
         return guard(value, otherwise, conditions)
 
     def inside(self, variables: tuple[Var, ...], number: Index) -> tuple[Index, ...]:

@@ -140,8 +140,8 @@ def with_tile(found: Reuse, tile: Factors, target: Target) -> Plan:
 def next_tiles(reduced: list[Reduced], rows: Var, blocks: dict[str, int], lane: Var, line: int
                ) -> tuple[Ahead, ...]:
     """Prefetches of the next tile's rows, once per line, of what moves with rows and with the lanes."""
-    names = [v.attr[0] for r in reduced for v in walk(r.body)
-             if v.op == "load" and {rows, r.over[-1]} <= set(variables(v.attr[1][0]))]
+    names = [v.buffer for r in reduced for v in walk(r.body)
+             if v.op == "load" and {rows, r.over[-1]} <= set(variables(v.indices[0]))]
     tile = f"{rows.name}b" if blocks.get(rows.name, 1) > 1 else rows.name
     step = f"{lane.name}k" if line > 1 else f"{lane.name}b"
     return tuple([Ahead(name, step, 1, tile) for name in dict.fromkeys(names)])

@@ -33,7 +33,7 @@ def as_product(nest: Nest, c: Contraction) -> Nest:
     """A contraction with its sum as the product of two operands, each of which a plan may copy as a whole."""
     total = next(s for s in nest.body if isinstance(s, Define) and s.name == c.name)
     known = {v.name: v for v in c.k}
-    over = tuple([known.get(v.name, v) for v in total.value.attr[1]])
+    over = tuple([known.get(v.name, v) for v in total.value.over])
     whole = reduce("sum", over, binary("mul", c.a, c.b))
     return nest if total.value is whole else Nest(nest.domain, (Define(c.name, whole), *c.outputs))
 
@@ -59,7 +59,7 @@ class _Steps:
         self.unrolled: list[str] = []
         self.count: dict[str, int] = {}
         grouped = {v.name for v in (*c.batch, *c.m, *c.n, *c.k)}
-        over = next(s.value.attr[1] for s in nest.body
+        over = next(s.value.over for s in nest.body
                     if isinstance(s, Define) and s.value.op == "reduce")
         self.parallel = [v.name for v in nest.domain if v.name not in grouped]
         self.blocks = [v.name for v in over if v.name not in grouped]
@@ -244,4 +244,4 @@ def term(x: str, factor: int, tap: str) -> str:
 
 def operand(value: Value) -> str:
     """A buffer that an operand reads."""
-    return next(v.attr[0] for v in walk(value) if v.op == "load")
+    return next(v.buffer for v in walk(value) if v.op == "load")

@@ -288,7 +288,7 @@ def ahead(p: Product, t: Tile, kept: bool, inner: list[str], target: Target) -> 
         yield Ahead(operand(c.b, c.a), "t", 1, "kb" if kept else "j", not fits(panel, 1, target))
     if p.far_a:
         yield Ahead(operand(c.a, c.b), "t", LINE // c.a.dtype.itemsize, "u")
-    elif is_plain(c.a) and not kept and coefficient(c.a.attr[1][0], c.m[-1]) == p.k:
+    elif is_plain(c.a) and not kept and coefficient(c.a.indices[0], c.m[-1]) == p.k:
         yield Ahead(operand(c.a, c.b), "k", 1, "i")
     if not kept and p.k <= SHORT_K:
         yield Ahead(c.outputs[0].param, inner[-1], 0, inner[-1])
@@ -296,7 +296,7 @@ def ahead(p: Product, t: Tile, kept: bool, inner: list[str], target: Target) -> 
 
 def operand(value: Value, other: Value) -> str:
     """The buffer that one side of a product is called after: one that the other side does not read, if there is any."""
-    used = [[v.attr[0] for v in walk(x) if v.op == "load"] for x in (value, other)]
+    used = [[v.buffer for v in walk(x) if v.op == "load"] for x in (value, other)]
     return next((name for name in used[0] if name not in used[1]), used[0][0])
 
 

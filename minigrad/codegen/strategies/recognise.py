@@ -84,7 +84,7 @@ def _recognise(nest: Nest, alone: bool = False) -> Contraction:
     sums = [s for s in nest.body if is_sum(s)]
     if len(sums) != 1:
         raise Refused(f"{len(sums)} reductions")
-    monoid, over = sums[0].value.attr
+    monoid, over = sums[0].value.monoid, sums[0].value.over
     if monoid != "sum":
         raise Refused(f"the reduction is {monoid}")
     single: dict[Var, Index] = {v: 0 for v in (*nest.domain, *over) if v.hi == 0}
@@ -141,7 +141,7 @@ def written_out(nest: Nest, total: Define, single: dict[Var, Index]) -> tuple[Va
 def _reads_first(stores: list[Store]) -> tuple[Store, ...]:
     if len(stores) == 1:
         return tuple(stores)
-    left = [(s, {v.attr[0] for v in walk(s.value) if v.op == "load"}) for s in stores]
+    left = [(s, {v.buffer for v in walk(s.value) if v.op == "load"}) for s in stores]
     ordered: list[Store] = []
     while left:
         k = next((k for k, (s, _) in enumerate(left)

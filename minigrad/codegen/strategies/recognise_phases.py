@@ -117,7 +117,7 @@ def _one(parts: Parts, like: Window, its: Parts, window: Window | None) -> Windo
 def _parts_of(value: Value) -> tuple[Value, tuple[Index, ...]]:
     """X without its guard, and the conditions of the guard."""
     if value.op == "guard" and value.args[1] is const(0, value.dtype):
-        return value.args[0], value.attr
+        return value.args[0], value.conditions
     return value, ()
 
 

@@ -127,7 +127,7 @@ def taken_apart(nest: Nest, phase: bool = False) -> Parts:
     if len(reduced) != 1:
         raise Refused(f"{len(reduced)} reductions")
     total = reduced[0].value
-    monoid, over = total.attr if total.op == "reduce" else ("sum", ())
+    monoid, over = (total.monoid, total.over) if total.op == "reduce" else ("sum", ())
     if any(not isinstance(v.hi, int) for v in over):
         raise Refused("taps are known at run time only")
     single: dict[Var, Index] = {v: 0 for v in (*nest.domain, *over) if v.hi == 0}
@@ -290,11 +290,11 @@ def map_indices(root: Value, fn: Callable[[Index], Index]) -> Value:
             raise Refused("an index is loaded")
         attr: object = v.attr
         if v.op == "load":
-            attr = (v.attr[0], tuple(fn(e) for e in v.attr[1]))
+            attr = (v.buffer, tuple(fn(e) for e in v.indices))
         elif v.op == "guard":
-            attr = tuple(fn(e) for e in v.attr)
+            attr = tuple(fn(e) for e in v.conditions)
         elif v.op == "index":
-            attr = fn(v.attr)
+            attr = fn(v.index)
         done[v] = rebuild(v, tuple(done[a] for a in v.args), attr)
     return done[root]
 
@@ -307,5 +307,5 @@ def _step(v: Var, outputs: tuple[Store, ...]) -> int:
 
 
 def _value_step(value: Value, v: Var) -> int:
-    steps = [coefficient(e, v) for x in walk(value) if x.op == "load" for e in x.attr[1]]
+    steps = [coefficient(e, v) for x in walk(value) if x.op == "load" for e in x.indices]
     return min((abs(c) for c in steps if isinstance(c, int) and c), default=1 << 60)

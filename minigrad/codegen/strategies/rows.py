@@ -38,7 +38,7 @@ def inner_loops(nest: Nest) -> Iterator[tuple[tuple[Var, ...], Sequence[Access]]
             yield s.domain, accesses(s, s.domain)
             yield from inner_loops(s)
         elif is_sum(s):
-            yield s.value.attr[1], value_accesses(s.value.args[0], s.value.attr[1])
+            yield s.value.over, value_accesses(s.value.args[0], s.value.over)
 
 
 def inner_lane(loops: tuple[Var, ...], touched: Sequence[Access], options: list[int]) -> list[tuple[str, int, int]]:

@@ -50,7 +50,7 @@ def in_parts(nest: Nest, scratch: list[Param], name: str, count: int, v: Var) ->
     """The nest with the sum `name` in `count` parts along `v`, then all of them, as `split_k` says."""
     outputs = product(d.hi + 1 for d in nest.domain)
     total = next(s for s in nest.body if isinstance(s, Define) and s.name == name)
-    _, over = total.value.attr
+    over = total.value.over
     p, inner = Var("part", 0, count - 1), Var(v.name, 0, extent(v) // count - 1)
     body = substitute(total.value.args[0], {v: p * (extent(v) // count) + inner})
     param = Param(f"w{len(scratch)}", body.dtype, (outputs * count,), "out")

@@ -185,7 +185,7 @@ class Staging:
         otherwise = const(0, value.dtype)
         conditions: tuple[Index, ...] = ()
         if value.op == "guard":
-            (value, otherwise), conditions = value.args, value.attr
+            (value, otherwise), conditions = value.args, value.conditions
         border = tuple([c for c in conditions if self.window.column in variables(c)])
         around = [c for c in conditions if c not in border]
         empty = otherwise if otherwise.op == "const" else const(0, value.dtype)
@@ -216,7 +216,7 @@ class Staging:
         value = root
         if root.op == "guard":
             value = root.args[0]
-            if any(not variables(c) <= position for c in root.attr):
+            if any(not variables(c) <= position for c in root.conditions):
                 return [], root
         made: list[Stmt] = []
         done: dict[Value, Value] = {}
@@ -276,9 +276,9 @@ class Staging:
         """Prefetches of what is read a page after a vector's positions: processors stop at the end of a page."""
         found: list[Stmt] = []
         for v in walk(of.value):
-            if v.op != "load" or value_atoms(v.attr[1][0]):
+            if v.op != "load" or value_atoms(v.indices[0]):
                 continue
-            (name, (offset,)), line = v.attr, LINE // v.dtype.itemsize
+            name, (offset,), line = v.buffer, v.indices, LINE // v.dtype.itemsize
             if self.window.column in variables(offset):
                 found += [Prefetch(name, subs(offset, {**of.row, self.window.column: column + k}) + PAGE //
                                    v.dtype.itemsize) for k in range(0, count, line)]
@@ -302,7 +302,7 @@ def inside(window: Window) -> tuple[int, int] | None:
         return low, high
     if window.value.args[1].op != "const":
         return None
-    for c in window.value.attr:
+    for c in window.value.conditions:
         if window.column in variables(c):
             step = coefficient(c, window.column)
             rest = c - step * window.column if step in (1, -1) else c

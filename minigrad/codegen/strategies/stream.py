@@ -199,8 +199,8 @@ def prefetches(found: Streamed, outer: tuple[Var, ...], short: list[Var], far: i
 
 def streamed_along(values: Sequence[Value], lane: Var, without: Sequence[Var] = ()) -> list[str]:
     """Buffers that values read along the lanes, and not along other variables."""
-    loads = [v.attr for value in values for v in walk(value) if v.op == "load"]
-    used = [(name, variables(offset)) for name, (offset,) in loads]
+    loads = [v for value in values for v in walk(value) if v.op == "load"]
+    used = [(v.buffer, variables(v.indices[0])) for v in loads]
     return list(dict.fromkeys([name for name, own in used if lane in own and not own & set(without)]))
 
 

@@ -202,7 +202,7 @@ def as_product(nest: Nest, c: Contraction) -> Nest:
     total = next(s for s in nest.body if isinstance(s, Define) and s.name == c.name)
     domain = tuple([v for v in nest.domain if v.hi != 0])
     product = binary("mul", c.a, c.b)
-    if domain == nest.domain and total.value.op == "reduce" and set(total.value.attr[1]) == set(c.k) and \
+    if domain == nest.domain and total.value.op == "reduce" and set(total.value.over) == set(c.k) and \
             total.value.args[0] in (product, binary("mul", c.b, c.a)):
         return nest
     return Nest(domain, (Define(c.name, reduce("sum", c.k, product)), *c.outputs))

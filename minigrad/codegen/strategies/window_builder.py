@@ -71,5 +71,5 @@ class WindowBuilder:
         here = Rewriter(at, locals_={name: total})
         left = tuple([c for c in conditions if bounds(c)[0] < 0])
         return [Store(s.buffer, here.index(s.offset),
-                      total if s.value.op == "local" and s.value.attr == name else here.value(s.value), left)
+                      total if s.value.op == "local" and s.value.name == name else here.value(s.value), left)
                 for s in outputs]

@@ -65,7 +65,7 @@ class _Placed(Rewriter):
 
     def _one(self, v: Value) -> Value:
         if v.op == "load":
-            name, offset = self.place(v.attr[0], v.attr[1][0])
+            name, offset = self.place(v.buffer, v.indices[0])
             return load(name, (offset,), v.dtype)
         return super()._one(v)
 

@@ -20,7 +20,7 @@ def read_words(function: Function) -> tuple[Function, tuple[tuple[BufferParam, s
         made = with_words(value) if value.dtype is uint32 else value
         if made is value:
             return value
-        names = {str(v.attr[0]) for v in walk(made) if v.op == "load"}
+        names = {v.buffer for v in walk(made) if v.op == "load"}
         seen = {name: name.removesuffix(VIEW) for name in names if name.endswith(VIEW)}
         if not all(source in inputs for source in seen.values()):
             return value

@@ -105,8 +105,8 @@ class _Roller:
             (read, conditions), = squares.items()
             made, moved[read] = self.square(s, read, conditions, copies)
         for v in walk(*(x.value for x in stores)):
-            if v.op == "load" and v.attr[0] in self.registers:
-                name, (offset,) = v.attr
+            if v.op == "load" and v.buffer in self.registers:
+                name, (offset,) = v.buffer, v.indices
                 made += self.copy(name)
                 moved[v] = load(self.tiles[name], (offset,), v.dtype)
         self.tiles = {}
@@ -156,7 +156,7 @@ class _Roller:
         found: dict[Value, tuple[Index, ...]] = {}
         for s in stores:
             for v, conditions in guarded_loads((s.value,), s.conditions, lambda conditions: conditions):
-                offset, = v.attr[1]
+                offset, = v.indices
                 if self.step(offset) <= MAX_STRIDE or own.isdisjoint(variables(offset)):
                     continue
                 if found.setdefault(v, conditions) != conditions or (conditions and self.sums_up) or \
@@ -173,12 +173,12 @@ class _Roller:
         total = 3 + 2 * len(s.conditions)
         for v in walk(s.value):
             if v.op == "load":
-                total += 1 if v.attr[0] in self.registers else 2
-                total += GATHER * self.width if self.step(v.attr[1][0]) > MAX_STRIDE else 0
+                total += 1 if v.buffer in self.registers else 2
+                total += GATHER * self.width if self.step(v.indices[0]) > MAX_STRIDE else 0
             elif v.op not in ("const", "local"):
                 total += HEAVY.get(v.op, 1)
         return total
 
 
 def _offsets(s: Store) -> list[Index]:
-    return [e for v in walk(s.value) if v.op == "load" for e in v.attr[1]]
+    return [e for v in walk(s.value) if v.op == "load" for e in v.indices]

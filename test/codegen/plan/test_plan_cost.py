@@ -76,7 +76,7 @@ def lanes_along_m(nest: Nest, target: Target) -> Iterator[Plan]:
         return
     m, n, k = found.m[0], found.n[0], found.k[0]
     width = target.lanes(found.a.dtype.bits)
-    reads = [v.attr[0] for v in found.a.args or (found.a,) if v.op == "load"]
+    reads = [v.buffer for v in found.a.args or (found.a,) if v.op == "load"]
     for vectors in (1, 2, 3):
         for columns in (2, 4, 6):
             if vectors * width <= extent(m) and columns <= extent(n) and reads:

@@ -2,7 +2,6 @@
 from collections.abc import Mapping
 from itertools import product as tuples
 from math import prod
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,22 +18,21 @@ from minigrad.value import Value, binary, cast, const, guard, indices_of, load, 
 
 def element(v: Value, env: dict, arrays: Mapping[str, np.ndarray], names: dict[str, float]) -> float:
     """The number that a Value is, computed straight from its definition."""
-    attr: Any = v.attr
     if v.op == "const":
-        return attr
+        return v.number
     if v.op == "local":
-        return names[attr]
+        return names[v.name]
     if v.op == "load":
-        at = tuple(evaluate(e, env) for e in attr[1])
-        assert all(0 <= i < n for i, n in zip(at, arrays[attr[0]].shape, strict=True)), f"{v} at {env}"
-        return float(arrays[attr[0]][at])
+        at = tuple(evaluate(e, env) for e in v.indices)
+        assert all(0 <= i < n for i, n in zip(at, arrays[v.buffer].shape, strict=True)), f"{v} at {env}"
+        return float(arrays[v.buffer][at])
     if v.op == "guard":
-        holds = all(evaluate(c, env) >= 0 for c in attr)
+        holds = all(evaluate(c, env) >= 0 for c in v.conditions)
         return element(v.args[0 if holds else 1], env, arrays, names)
     if v.op == "reduce":
-        terms = [element(v.args[0], env | dict(zip(attr[1], at, strict=True)), arrays, names)
-                 for at in tuples(*(range(evaluate(k.hi, env) + 1) for k in attr[1]))]
-        return sum(terms) if attr[0] == "sum" else max([*terms, -np.inf])
+        terms = [element(v.args[0], env | dict(zip(v.over, at, strict=True)), arrays, names)
+                 for at in tuples(*(range(evaluate(k.hi, env) + 1) for k in v.over))]
+        return sum(terms) if v.monoid == "sum" else max([*terms, -np.inf])
     args = [element(a, env, arrays, names) for a in v.args]
     if v.op == "add":
         return args[0] + args[1]
@@ -282,7 +280,7 @@ def test_two_axes(stride: tuple[int, int], dilation: tuple[int, int]) -> None:
 def test_a_phase_multiplies_its_own_taps_only() -> None:
     after = check_phases(transposed_window((8,), (3,), (2,), (1,), (1,)), 2)
     stored = [str(s.indices[0]) for s in statements(after.nests) if isinstance(s, Store)]
-    taps = [[v.hi + 1 for v in x.attr[1] if v.name == "k0"] for s in statements(after.nests)
+    taps = [[v.hi + 1 for v in x.over if v.name == "k0"] for s in statements(after.nests)
             if isinstance(s, Store) for x in walk(s.value) if x.op == "reduce"]
     assert stored == ["2*i0", "2*i0+1"] and taps == [[], [2]]
 
