@@ -19,7 +19,7 @@ from bench.options import Bench
 from bench.report import OURS, Work
 from bench.starts import run_process, with_bytecode
 from bench.timing import Side
-from examples.llama.chat import default_model
+from examples.llama.assistant import default_model
 from examples.llama.checkpoint import DTYPES, Config, Weight, converted
 from examples.llama.generate import Session
 from examples.llama.model import Llama

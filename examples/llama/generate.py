@@ -1,50 +1,31 @@
-"""Tokens out of a model: a session that remembers what the cache holds, and the choice of each next token."""
+"""Tokens out of a model: a session that remembers what the cache holds, and the loop that makes an answer."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
+from examples.llama.constraint import Constraint
 from examples.llama.model import Llama
-from minigrad import Tensor, jit
+from examples.llama.sampling import Sampler
+from examples.llama.speculation import Speculation
+from minigrad import Tensor, Variable, jit
 from minigrad.errors import MinigradError
 from minigrad.expr import Index
+
+PIECE = 512
+"""Tokens of a prompt that are fed at once: longer ones take no more memory, and no other plan."""
+WARM_UP_STEPS = 4
 
 
 class ContextFull(MinigradError):
     """The conversation does not fit the cache."""
 
 
-@dataclass
-class Sampler:
-    """Chooses a token from logits on the host. Temperature 0 takes the best one; `top_k` 0 and `top_p` 1 keep all."""
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int | None = None
-    random: np.random.Generator = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.random = np.random.default_rng(self.seed)
-
-    def choose(self, logits: np.ndarray) -> int:
-        """One of the tokens 0 to len(logits) - 1, by softmax(logits / temperature) over those that are kept."""
-        if self.temperature == 0:
-            return int(logits.argmax())
-        kept = np.arange(len(logits))
-        if 0 < self.top_k < len(logits):
-            kept = np.argpartition(-logits, self.top_k)[:self.top_k]
-        kept = kept[np.argsort(-logits[kept], kind="stable")]
-        scaled = (logits[kept].astype(np.float64) - logits[kept[0]]) / self.temperature
-        weights = np.exp(scaled)
-        weights /= weights.sum()
-        # The fewest of the best that reach top_p together: a token stays while those before it have not.
-        before = np.cumsum(weights) - weights
-        weights[1:] = np.where(before[1:] < self.top_p, weights[1:], 0)
-        return int(kept[self.random.choice(len(kept), p=weights / weights.sum())])
+class Stopped(Exception):
+    """A prompt was not fed to its end."""
 
 
 @dataclass
@@ -56,6 +37,9 @@ class Timing:
     decode_tokens: int = 0
     decode_seconds: float = 0.0
 
+    def __add__(self, other: Timing) -> Timing:
+        return Timing(*[ours + theirs for ours, theirs in zip(astuple(self), astuple(other), strict=True)])
+
     def report(self, weight_bytes: int) -> str:
         """Rates in tokens per second, and how fast decoding went through the weights."""
         prefill = self.prefill_tokens / self.prefill_seconds if self.prefill_seconds else 0.0
@@ -65,81 +49,158 @@ class Timing:
 
 
 class Session:
-    """A conversation with a model: the first `position` slots of its cache hold tokens.
+    """A conversation with a model: the first `position` slots of its cache hold `tokens`.
 
-    Two plans run, however long prompts and conversation get: one for a prompt of symbolic length, one for a single
-    token.
+    Few plans run, however long prompts and conversation get: one for a piece of a prompt, of symbolic length, one for a
+    single token, and one for each number of rows that guessed tokens are verified with.
     """
 
     def __init__(self, model: Llama):
         self.model = model
-        self.position = 0
+        self.tokens: list[int] = []
         self.timing = Timing()
+        self.piece = min(PIECE, model.capacity)
+        self._length = Variable("length", 2, max(2, self.piece))
         self._prefill: Callable[..., Tensor] = jit(self._run_prompt)
         self._decode: Callable[..., Tensor] = jit(self._run_token)
+        self._verify: dict[int, Callable[..., Tensor]] = {}
 
     def _run_prompt(self, padded: Tensor, length: Index, position: Index) -> Tensor:
-        logits = self.model(padded[:length], position)
+        return self._run_token(padded[:length], position)
+
+    def _run_token(self, tokens: Tensor, position: Index) -> Tensor:
+        logits = self.model(tokens, position)
         Tensor.realize(logits, *self.model.caches())
         return logits
 
-    def _run_token(self, token: Tensor, position: Index) -> Tensor:
-        logits = self.model(token, position)
+    def _run_rows(self, tokens: Tensor, position: Index) -> Tensor:
+        logits = self.model.logits(self.model.hidden(tokens, position))
         Tensor.realize(logits, *self.model.caches())
         return logits
+
+    @property
+    def position(self) -> int:
+        """The number of tokens that the cache holds. Setting it forgets those from there on."""
+        return len(self.tokens)
+
+    @position.setter
+    def position(self, position: int) -> None:
+        del self.tokens[position:]
 
     def room(self) -> int:
         """The number of further tokens that the cache can take."""
         return self.model.capacity - self.position
 
-    def feed(self, tokens: list[int]) -> np.ndarray:
-        """Appends tokens to the conversation; returns the logits of the next one, float32 [vocabulary].
+    def resume(self, tokens: list[int]) -> list[int]:
+        """Forgets what is not the start of `tokens`; returns those that are left to feed, at least the last one."""
+        same = next((at for at, (old, new) in enumerate(zip(self.tokens, tokens, strict=False)) if old != new),
+                    min(len(self.tokens), len(tokens)))
+        self.position = min(same, len(tokens) - 1)
+        return tokens[self.position:]
 
-        Raises ContextFull, changing nothing, where they do not fit.
+    def feed(self, tokens: list[int], stopped: Callable[[], bool] = lambda: False) -> np.ndarray:
+        """Appends tokens to the conversation, in pieces; returns the logits of the next one, float32 [vocabulary].
+
+        Raises ContextFull, changing nothing, where they do not fit, and Stopped after the piece in which `stopped`.
         """
         if len(tokens) > self.room():
             raise ContextFull(f"the conversation would have {self.position + len(tokens)} tokens and the cache holds "
                               f"{self.model.capacity}; start a new conversation or ask for more with --context")
-        position = self.model.position.bind(self.position)
-        if len(tokens) == 1:
-            logits = self._decode(Tensor(np.array(tokens, np.int32)), position)
-        else:
-            padded = np.zeros(self.model.capacity, np.int32)
-            padded[:len(tokens)] = tokens
-            logits = self._prefill(Tensor(padded), self.model.length.bind(len(tokens)), position)
-        values = logits.numpy()
-        if not np.isfinite(values.max()):  # nor is it with a NaN
-            raise MinigradError("the model answers with infinities or NaN instead of scores; its weights are damaged: "
-                                "download the model again")
-        self.position += len(tokens)
+        for start in range(0, len(tokens), self.piece):
+            if start and stopped():
+                raise Stopped
+            piece = tokens[start:start + self.piece]
+            position = self.model.position.bind(self.position)
+            if len(piece) == 1:
+                logits = self._decode(Tensor(np.array(piece, np.int32)), position)
+            else:
+                padded = np.zeros(self.piece, np.int32)
+                padded[:len(piece)] = piece
+                logits = self._prefill(Tensor(padded), self._length.bind(len(piece)), position)
+            values = _checked(logits)
+            self.tokens += piece
         return values
 
-    def warm_up(self) -> float:
-        """Compiles both plans on an empty cache and runs them; returns the seconds it took."""
-        start = time.perf_counter()
-        for _ in range(2):  # captured, then replayed
-            for tokens in ([0, 0], [0])[:self.model.capacity]:
-                self.feed(tokens)
-                self.position = 0
-        return time.perf_counter() - start
+    def verify(self, tokens: list[int]) -> np.ndarray:
+        """Logits of what follows each of the tokens, float32 [n, vocabulary]; only the first one is appended."""
+        if len(tokens) == 1:
+            return self.feed(tokens)[None]
+        run = self._verify.setdefault(len(tokens), jit(self._run_rows))
+        values = _checked(run(Tensor(np.array(tokens, np.int32)), self.model.position.bind(self.position)))
+        self.tokens.append(tokens[0])
+        return values
 
-    def generate(self, prompt: list[int], sampler: Sampler, count: int, ends: frozenset[int]) -> Iterator[int]:
-        """Feeds the prompt and yields up to `count` tokens, stopping before one of `ends` and when the cache is full.
-
-        Whenever a token is yielded, the cache holds all tokens before it.
+    def warm_up(self, rows: Sequence[int] = (), done: Callable[[], object] = lambda: None) -> float:
+        """Compiles the plans on an empty cache and runs them, those of `rows` guessed tokens, too; returns the seconds
+        it took. `done` is called after each of the steps, `WARM_UP_STEPS` and two for each of `rows`.
         """
         start = time.perf_counter()
-        logits = self.feed(prompt)
+        for _ in range(2):  # captured, then replayed
+            for count in (2, 1, *rows):
+                self.position = 0
+                tokens = [0] * min(count, self.model.capacity)
+                if count in rows:
+                    self.verify(tokens)
+                else:
+                    self.feed(tokens)
+                done()
+        self.position = 0
+        return time.perf_counter() - start
+
+    def generate(self, prompt: list[int], sampler: Sampler, count: int, ends: frozenset[int],
+                 speculation: Speculation | None = None, constraint: Constraint | None = None,
+                 stopped: Callable[[], bool] = lambda: False) -> Generator[int, None, None]:
+        """Feeds the prompt and yields up to `count` tokens, stopping before one of `ends` and when the cache is full.
+
+        Whenever a token is yielded, the cache holds all tokens before it. `speculation` changes the time, never the
+        tokens; of a `constraint` every answer that ends by itself is a whole one, as is one of `count` tokens.
+        """
+        start = time.perf_counter()
+        rows = self.feed(prompt, stopped)[None]
         self.timing.prefill_tokens += len(prompt)
         self.timing.prefill_seconds += time.perf_counter() - start
-        for index in range(count):
-            token = sampler.choose(logits)
-            if token in ends:
-                return
-            yield token
-            if index + 1 == count or not self.room():
-                return
+        guessed: list[int] = []
+        seconds: float | None = None
+        if speculation is not None:
+            speculation.restart()
+        left = min(count, self.room() + 1)  # the last one is not fed
+        while True:
+            accepted = 0
+            for row in rows:
+                token = self._choose(row, sampler, ends, constraint, left)
+                if token is None or token in ends:
+                    return
+                yield token
+                left -= 1
+                if left <= 0:
+                    return
+                if accepted == len(guessed) or token != guessed[accepted]:
+                    break
+                self.tokens.append(token)  # which the cache holds already
+                self.timing.decode_tokens += 1
+                accepted += 1
+            assert token is not None  # there is a row
+            if speculation is not None:
+                if seconds is not None:
+                    speculation.report(len(guessed), accepted, seconds)
+                guessed = speculation.propose([*self.tokens, token], min(left, self.room()) - 1)
             start = time.perf_counter()
-            logits = self.feed([token])
+            rows = self.verify([token, *guessed])
+            seconds = time.perf_counter() - start
             self.timing.decode_tokens += 1
-            self.timing.decode_seconds += time.perf_counter() - start
+            self.timing.decode_seconds += seconds
+
+    def _choose(self, row: np.ndarray, sampler: Sampler, ends: frozenset[int], constraint: Constraint | None,
+                left: int) -> int | None:
+        if constraint is None:
+            return sampler.choose(row, self.tokens)
+        return constraint.choose(lambda allowed: sampler.choose(row, self.tokens, allowed), ends, left)
+
+
+def _checked(logits: Tensor) -> np.ndarray:
+    """The logits on the host. Raises MinigradError where they are no numbers."""
+    values = logits.numpy()
+    if not np.isfinite(values.max()):  # nor is it with a NaN
+        raise MinigradError("the model answers with infinities or NaN instead of scores; its weights are damaged: "
+                            "download the model again")
+    return values

@@ -29,7 +29,9 @@ class Tokenizer(ABC):
     """`special` maps the names of control tokens to ids; `bos` starts a text (None: nothing does); `ends` stop an
     answer.
 
-    `leading_space` says that the first piece of a text carries a space that is not in the text.
+    `leading_space` says that the first piece of a text carries a space that is not in the text. `named` are the names
+    that chat templates ask for (bos_token...), `strip_after` those of control tokens that take the white space after
+    them.
     """
 
     size: int
@@ -37,6 +39,8 @@ class Tokenizer(ABC):
     bos: int | None
     ends: frozenset[int]
     leading_space: bool = False
+    named: dict[str, str]
+    strip_after: frozenset[str] = frozenset()
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
@@ -98,6 +102,8 @@ class SentencePieceTokenizer(Tokenizer):
         self.special = {piece: i for i, piece in enumerate(self.pieces) if processor.is_control(i)}
         self.bos = bos if bos is not None else processor.bos_id() if processor.bos_id() >= 0 else None
         self.ends = self._find_ends(processor.eos_id(), *ends)
+        named = {"bos_token": processor.bos_id(), "eos_token": processor.eos_id(), "unk_token": processor.unk_id()}
+        self.named = {key: self.pieces[token] for key, token in named.items() if token >= 0}
         # A word encodes with the prefix iff the model adds one.
         self.leading_space = self.decodes_to(processor.encode("a")) == b" a"
 

@@ -6,22 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from examples.llama.byte_bpe import ByteBPETokenizer
 from examples.llama.tokenizer import SPACE, Kind, SentencePieceTokenizer, Tokenizer, sentencepiece_model
-from examples.llama.tokenizer_json import json_tokenizer, merges_of
+from examples.llama.tokenizer_bpe import gguf_bpe, json_tokenizer
 from minigrad.errors import FormatError
 from minigrad.state import gguf_load
 from minigrad.state.fields import Fields, wrong
 
-# GGUF's names for ways of cutting words -> ours, where they differ.
-_GGUF_SPLITS = {"default": "gpt-2", "gpt2": "gpt-2", "llama3": "llama-bpe", "llama-v3": "llama-bpe"}
 LARGEST_SCORE = 3.4e38  # of float32, in which SentencePiece keeps them
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer in a file, chosen by its name's ending, or in a folder that holds one of the usual files."""
     if path.is_dir():
-        found = [path / name for name in ("tokenizer.model", "tokenizer.json") if (path / name).is_file()]
+        found = [path / name for name in ("tokenizer.json", "tokenizer.model") if (path / name).is_file()]
         found += sorted(path.glob("tok*.bin"))
         if not found:
             raise FormatError(f"{path}: expected tokenizer.model or tokenizer.json in the folder, found neither; "
@@ -59,6 +56,7 @@ def gguf_tokenizer(metadata: Mapping[str, Any], path: Path) -> Tokenizer:
         return fields.count(name, 0, len(pieces) - 1) if name in fields else default
 
     bos, eos = token("bos_token_id"), token("eos_token_id")
+    named = {key: pieces[number] for key, number in (("bos_token", bos), ("eos_token", eos)) if number >= 0}
     if kind == "llama":
         scores = fields.items("scores", float, int, length=len(pieces))
         if not all([abs(score) <= LARGEST_SCORE for score in scores]):  # nor NaN
@@ -66,15 +64,10 @@ def gguf_tokenizer(metadata: Mapping[str, Any], path: Path) -> Tokenizer:
         model = sentencepiece_model(pieces, scores, kinds, bos if fields.flag("add_bos_token", True) else -1, eos,
                                     token("unknown_token_id", 0), fields.flag("add_space_prefix", True),
                                     fields.flag("remove_extra_whitespaces", False))
-        return SentencePieceTokenizer(model, str(path), ends=[token("eot_token_id")])
-    split = fields.text("pre", "default")
-    ids = {of: {piece: token for token, piece in enumerate(pieces) if kinds[token] == of}
-           for of in (Kind.CONTROL, Kind.USER_DEFINED)}
-    return ByteBPETokenizer(
-        {piece: token for token, piece in enumerate(pieces)}, merges_of(fields, "merges"), ids[Kind.CONTROL],
-        _GGUF_SPLITS.get(split, split),
-        bos if bos >= 0 and fields.flag("add_bos_token", split == "llama-bpe") else None, eos,
-        whole_words=split == "llama-bpe", added=ids[Kind.USER_DEFINED])
+        tokenizer = SentencePieceTokenizer(model, str(path), ends=[token("eot_token_id")])
+        tokenizer.named |= named
+        return tokenizer
+    return gguf_bpe(fields, pieces, kinds, named, bos)
 
 
 def llama2c_tokenizer(path: Path) -> Tokenizer:

@@ -1,12 +1,8 @@
-"""The chat example: golden texts from every weight format and on every device, sampling, conversations, bad input."""
+"""The language model example: golden texts from every weight format and on every device, bad input."""
 from __future__ import annotations
 
 import json
-import os
-import signal
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +13,11 @@ import pytest
 from conftest import devices
 from support.model_files import View, gguf_string, write_gguf, write_torch_zip
 
-from examples.llama import chat
+from examples.llama.assistant import default_model
 from examples.llama.checkpoint import Checkpoint
-from examples.llama.generate import ContextFull, Sampler, Session
+from examples.llama.generate import Session
 from examples.llama.model import Llama
+from examples.llama.sampling import Sampler
 from examples.llama.tokenizer_files import gguf_tokenizer, load_tokenizer
 from examples.llama.weights import _rope_factors, load_checkpoint
 from minigrad import Tensor
@@ -226,7 +223,7 @@ def test_llama3_rope_factors(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def smollm() -> Path:
     try:
-        return chat.default_model()
+        return default_model()
     except FormatError as error:
         pytest.skip(f"SmolLM2 cannot be fetched: {error}")
 
@@ -266,107 +263,7 @@ def test_smollm_likelihood(smollm: Path, smollm_goldens: Any, device: str, integ
     assert abs(loss - float(smollm_goldens["shakespeare512_nll"])) < (0.02 if integers else 0.002)
 
 
-# Sampling
-
-
-def test_sampler() -> None:
-    logits = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
-    assert Sampler().choose(logits) == 0
-
-    def shares(**options: Any) -> np.ndarray:
-        sampler = Sampler(temperature=options.pop("temperature", 1.0), seed=1, **options)
-        return np.bincount([sampler.choose(logits) for _ in range(4000)], minlength=4) / 4000
-
-    np.testing.assert_allclose(shares(), [0.5, 0.3, 0.15, 0.05], atol=0.03)
-    np.testing.assert_allclose(shares(top_k=2), [0.625, 0.375, 0, 0], atol=0.03)
-    np.testing.assert_allclose(shares(top_p=0.75), [0.625, 0.375, 0, 0], atol=0.03)
-    np.testing.assert_allclose(shares(top_p=0.81), [0.526, 0.316, 0.158, 0], atol=0.03)
-    np.testing.assert_allclose(shares(top_p=0.0), [1, 0, 0, 0])
-    np.testing.assert_allclose(shares(temperature=0.5)[0], 0.25 / 0.365, atol=0.03)
-    first, second = Sampler(1.0, seed=7), Sampler(1.0, seed=7)
-    assert [first.choose(logits) for _ in range(20)] == [second.choose(logits) for _ in range(20)]
-    assert Sampler(1e-9, seed=0).choose(logits) == 0  # no overflow
-
-
-# Conversations
-
-
-def run_chat(*arguments: str, capsys: pytest.CaptureFixture) -> tuple[int, str, str]:
-    code = chat.main(list(arguments))
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
-def test_chat_continues_a_text(stories: Path, capsys: pytest.CaptureFixture) -> None:
-    text = json.loads((stories / "golden_greedy.json").read_text())["text"]
-    model = str(stories / "stories260K.bin")
-    assert run_chat("--model", model, "--prompt", "", "--count", "200", capsys=capsys) == (0, text + "\n", "")
-    code, out, err = run_chat("--model", str(stories / "hf"), "--tokenizer", str(stories / "tok512.bin"), "--prompt",
-                              "Once upon a time", "--count", "20", "--timing", capsys=capsys)
-    assert code == 0 and text.startswith("Once upon a time" + out.rstrip("\n"))
-    assert "compiled in" in err and "tok/s" in err and "GB/s of weights" in err
-
-
-def test_chat_is_a_script(stories: Path, tmp_path: Path) -> None:
-    command = [sys.executable, chat.__file__, "--model", str(stories / "stories260K.bin"), "--count", "5", "--prompt"]
-    done = subprocess.run([*command, "One day"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "") and done.stdout.endswith("\n") and len(done.stdout) > 5
-    done = subprocess.run([*command, "One day", "--tokenizer", "none"], cwd=tmp_path, capture_output=True, text=True,
-                          check=False)
-    assert done.returncode == 1 and done.stdout == "" and done.stderr.startswith("chat.py: none: there is no such")
-
-
-def test_chat_is_reproducible_with_a_seed(stories: Path, capsys: pytest.CaptureFixture) -> None:
-    arguments = ["--model", str(stories / "stories260K.bin"), "--prompt", "", "--count", "30", "--temperature", "1",
-                 "--top-k", "40", "--top-p", "0.9", "--seed"]
-    first = run_chat(*arguments, "1", capsys=capsys)
-    assert first == run_chat(*arguments, "1", capsys=capsys) != run_chat(*arguments, "2", capsys=capsys)
-
-
-def test_chat_reads_questions_until_the_end(stories: Path, capsys: pytest.CaptureFixture,
-                                            monkeypatch: pytest.MonkeyPatch) -> None:
-    questions = iter(["Once upon", "Lily"])
-
-    def read(_: str) -> str:
-        try:
-            return next(questions)
-        except StopIteration:
-            raise EOFError from None
-
-    monkeypatch.setattr("builtins.input", read)
-    code, out, _ = run_chat("--model", str(stories / "stories260K.bin"), "--count", "5", capsys=capsys)
-    assert code == 0 and len(out.splitlines()) == 2
-    monkeypatch.setattr(sys, "stdin", None)  # as where it is closed
-    assert run_chat("--model", str(stories / "stories260K.bin"), capsys=capsys)[:2] == (0, "")
-
-
-@pytest.fixture
-def turns(stories: Path, monkeypatch: pytest.MonkeyPatch) -> chat.Chat:
-    """A chat in Zephyr's format, which needs no control tokens but </s>, with a model that never heard of it."""
-    options = chat.parse_arguments(["--model", str(stories / "stories260K.bin"), "--count", "6", "--context", "200"])
-    made = chat.Chat(options)
-    made.template = chat.templates.ZEPHYR
-    return made
-
-
-def test_a_conversation_keeps_its_cache(turns: chat.Chat, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After two turns the model is where it would be, had it seen everything in one go."""
-    fed: list[int] = []
-    results: list[np.ndarray] = []
-    feed = turns.session.feed
-
-    def spy(tokens: list[int]) -> np.ndarray:
-        fed.extend(tokens)
-        results.append(feed(tokens))
-        return results[-1]
-
-    monkeypatch.setattr(turns.session, "feed", spy)
-    turns.answer("Hello there")
-    first = len(fed)
-    turns.answer("Tell me a story about a big dog")
-    assert turns.session.position == len(fed) and fed.count(1) == 1 and fed[0] == 1
-    assert fed[first:first + len(turns.unfed)] == turns.unfed == [2, *turns.tokenizer.encode("\n")]
-    np.testing.assert_allclose(Session(turns.session.model).feed(fed), results[-1], atol=1e-4)
+# Sessions
 
 
 @pytest.mark.parametrize("device", COMPILED)
@@ -383,85 +280,7 @@ def test_a_second_turn_of_another_length_compiles_nothing(stories: Path, golden:
     assert (after.programs, after.schedules) == (0, 0)
 
 
-def test_the_end_of_the_context(turns: chat.Chat, capsys: pytest.CaptureFixture) -> None:
-    turns.options.count = 1000
-    turns.answer("Hello")
-    assert "(stopped: the conversation fills the context of 200 tokens)" in capsys.readouterr().err
-    with pytest.raises(ContextFull, match=r"would have .* tokens and the cache holds 200; .*--context"):
-        turns.answer("More")
-    assert turns.session.position == 200
-
-
-def test_ctrl_c_stops_an_answer(turns: chat.Chat, monkeypatch: pytest.MonkeyPatch) -> None:
-    turns.options.count = 50
-    add = chat.StreamDecoder.add
-    calls = []
-
-    def press(decoder: Any, token: int) -> str:
-        calls.append(token)
-        if len(calls) == 3:
-            os.kill(os.getpid(), signal.SIGINT)
-        return add(decoder, token)
-
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started us ignoring it
-    monkeypatch.setattr(chat.StreamDecoder, "add", press)
-    turns.answer("Hello")
-    assert len(calls) == 3
-    monkeypatch.undo()
-    turns.answer("Are you still there?")  # and the conversation goes on
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    with pytest.raises(KeyboardInterrupt), chat.interruptible() as pressed:
-        os.kill(os.getpid(), signal.SIGINT)
-        assert pressed
-        os.kill(os.getpid(), signal.SIGINT)
-
-
 # Bad input
-
-
-def bad(tmp_path: Path, stories: Path) -> dict[str, tuple[list[str], str]]:
-    """Arguments and what the one line must say."""
-    whole = (stories / "stories260K.bin").read_bytes()
-    (tmp_path / "short.bin").write_bytes(whole[:5000])
-    (tmp_path / "long.bin").write_bytes(whole + b"1234")
-    (tmp_path / "v2.bin").write_bytes(b"24ka\2\0\0\0" + bytes(300))
-    (tmp_path / "text.bin").write_bytes(b"this is not a model, it is a text of some length")
-    (tmp_path / "short.gguf").write_bytes(b"GGUF\3\0\0\0")
-    (tmp_path / "model.onnx").write_bytes(b"x")
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    good, other = str(stories / "stories260K.bin"), str(stories.parents[1] / "tokenizers" / "tokenizer.model.v1")
-    return {"missing": (["--model", "none.gguf"], "there is no such model"),
-            "short": (["--model", str(tmp_path / "short.bin")], "truncated or corrupt: the array"),
-            "long": (["--model", str(tmp_path / "long.bin")], "corrupt: expected 1056540 bytes"),
-            "version": (["--model", str(tmp_path / "v2.bin")], "expected version 1 of llama2.c's format, got 2"),
-            "text": (["--model", str(tmp_path / "text.bin")], "expected a model of llama2.c"),
-            "gguf": (["--model", str(tmp_path / "short.gguf")], "truncated or corrupt"),
-            "kind": (["--model", str(tmp_path / "model.onnx")], "expected a file that ends in .gguf"),
-            "bert": (["--model", str(folder)], "the model's type is 'bert'; expected 'llama'"),
-            "tokenizer": (["--model", str(stories / "hf")], "expected tokenizer.model or tokenizer.json"),
-            "vocabulary": (["--model", good, "--tokenizer", other], "the tokenizer has 32000 tokens and the model 512"),
-            "device": (["--model", good, "--device", "TPU"], "expected a device CPU, NUMPY, CL")}
-
-
-@pytest.mark.parametrize("case", ["missing", "short", "long", "version", "text", "gguf", "kind", "bert", "tokenizer",
-                                  "vocabulary", "device"])
-def test_bad_input_is_one_line(tmp_path: Path, stories: Path, capsys: pytest.CaptureFixture, case: str) -> None:
-    arguments, message = bad(tmp_path, stories)[case]
-    code, out, err = run_chat(*arguments, "--prompt", "x", capsys=capsys)
-    assert code == 1 and out == "" and message in err
-    assert err.startswith("chat.py: ") and len(err.splitlines()) == 1
-    with pytest.raises(Exception, match=r"."):
-        chat.main([*arguments, "--prompt", "x", "--debug"])
-
-
-@pytest.mark.parametrize("arguments", [["--count", "0"], ["--temperature", "-1"], ["--top-k", "x"], ["--seed", "-5"],
-                                       ["--nonsense"]])
-def test_bad_options(arguments: list[str], capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(SystemExit) as error:
-        chat.main(arguments)
-    assert error.value.code == 2 and len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_wrong_shapes_name_the_tensor(stories: Path) -> None:

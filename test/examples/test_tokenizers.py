@@ -1,4 +1,4 @@
-"""Tokenizers: golden cases of llama.cpp, round trips through every file format, streaming, chat formats."""
+"""Tokenizers: golden cases of llama.cpp, round trips through every file format, streaming."""
 from __future__ import annotations
 
 import json
@@ -7,11 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.tokenizer_cases import BYTES, learnt, token
 
-from examples.llama import templates
-from examples.llama.bpe import merge
-from examples.llama.byte_bpe import BYTE_NAMES, SPLITS, ByteBPETokenizer, split_words
-from examples.llama.tokenizer import SPACE, Kind, SentencePieceTokenizer, StreamDecoder, sentencepiece_model
+from examples.llama.tokenizer import (
+    SPACE,
+    Kind,
+    SentencePieceTokenizer,
+    StreamDecoder,
+    Tokenizer,
+    sentencepiece_model,
+)
+from examples.llama.tokenizer_bpe import BYTE_NAMES, SPLITS
 from examples.llama.tokenizer_files import gguf_tokenizer, load_tokenizer
 from minigrad.errors import FormatError
 from minigrad.state import gguf_load
@@ -76,9 +82,8 @@ def test_tokenizer_json_of_byte_level_bpe(data_dir: Path, tmp_path: Path) -> Non
     pieces, merges = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.merges"]
     content = {"model": {"type": "BPE", "vocab": {piece: i for i, piece in enumerate(pieces)},
                          "merges": [line.split(" ") for line in merges]},
-               "pre_tokenizer": {"type": "ByteLevel", "use_regex": True}, "decoder": {"type": "ByteLevel"},
-               "added_tokens": [{"id": 50256, "content": "<|endoftext|>", "special": True},
-                                {"id": 50257, "content": "llama", "special": False}]}
+               "pre_tokenizer": BYTES, "decoder": BYTES,
+               "added_tokens": [token(50256, "<|endoftext|>", special=True), token(50257, "llama")]}
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>"}))
     tokenizer = load_tokenizer(tmp_path)
@@ -97,7 +102,7 @@ def test_tokenizer_json_of_sentencepiece(data_dir: Path, tmp_path: Path) -> None
     splits = [(-p.get_score(i), i, piece[:at], piece[at:]) for piece, i in vocabulary.items()
               for at in range(1, len(piece))]
     merges = [(first, second) for _, _, first, second in sorted(splits) if first in vocabulary and second in vocabulary]
-    added = [{"id": i, "content": name, "special": True} for i, name in enumerate(["<unk>", "<s>", "</s>"])]
+    added = [token(i, name, special=True) for i, name in enumerate(["<unk>", "<s>", "</s>"])]
     model = {"type": "BPE", "vocab": vocabulary, "merges": merges, "byte_fallback": True, "unk_token": "<unk>"}
     normalizers = [{"type": "Prepend", "prepend": SPACE},
                    {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}]
@@ -112,30 +117,34 @@ def test_tokenizer_json_of_sentencepiece(data_dir: Path, tmp_path: Path) -> None
 SPLIT_CASES = [
     ("gpt-2", "I'll be  here, 123 times!\n\n", ["I", "'ll", " be", " ", " here", ",", " 123", " times", "!", "\n\n"]),
     ("gpt-2", "I'LL naïve x\u00a0y ½", ["I", "'", "LL", " naïve", " x", "\u00a0", "y", " ½"]),
-    ("gpt-2", "a\x1cb e\u0301", ["a", "\x1c", "b", " e", "\u0301"]),
     ("smollm", "in 2024!", ["in", " ", "2", "0", "2", "4", "!"]),
     ("llama-bpe", "I'LL pay 12345\n\n  now...\n", ["I", "'LL", " pay", " ", "123", "45", "\n\n", " ", " now", "...\n"]),
     ("qwen2", "x=12", ["x", "=", "1", "2"]),
+    ("gpt-4o", "aBigDOG's 1234/\n", ["a", "Big", "DOG's", " ", "123", "4", "/\n"]),
+    ("tekken", "aBig 12", ["a", "Big", " ", "1", "2"]),
 ]
 
 
 @pytest.mark.parametrize("split, text, words", SPLIT_CASES)
 def test_words(split: str, text: str, words: list[str]) -> None:
-    assert split_words(text, SPLITS[split]) == words
+    """A vocabulary of bytes and of these words: a piece for each shows where the text was cut."""
+    names = ["".join([BYTE_NAMES[byte] for byte in word.encode()]) for word in words]
+    pieces, merges = learnt(list(BYTE_NAMES), names)
+    tokenizer = bytes_tokenizer(list(pieces), split, merges)
+    assert [tokenizer.token_bytes(token).decode() for token in tokenizer.encode(text)] == words
 
 
-@pytest.mark.parametrize("split", SPLITS)
-@pytest.mark.parametrize("text", TEXTS)
-def test_splitting_loses_nothing(split: str, text: str) -> None:
-    assert "".join(split_words(text, SPLITS[split])) == text
+@pytest.mark.parametrize("split", [name for names in SPLITS for name in names.split()])
+def test_cutting_loses_nothing(split: str) -> None:
+    tokenizer = bytes_tokenizer(BYTE_NAMES, split, [])
+    for text in TEXTS:
+        assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_merge_takes_the_best_pair_first() -> None:
-    ranks = {("b", "c"): 0, ("a", "b"): 1, ("a", "bc"): 2, ("a", "a"): 3}
-    assert merge(list("abc"), ranks) == ["abc"]
-    assert merge(list("aba"), ranks) == ["ab", "a"]
-    assert merge(list("aaaaa"), ranks) == ["aa", "aa", "a"]
-    assert merge([], ranks) == []
+def bytes_tokenizer(pieces: list[str], split: str, merges: list[str]) -> Tokenizer:
+    prefix = "tokenizer.ggml."
+    return gguf_tokenizer({prefix + "model": "gpt2", prefix + "tokens": pieces, prefix + "merges": merges,
+                           prefix + "pre": split}, Path("a.gguf"))
 
 
 def test_streams_hold_back_half_characters(data_dir: Path) -> None:
@@ -145,8 +154,8 @@ def test_streams_hold_back_half_characters(data_dir: Path) -> None:
         parts = [decoder.add(token) for token in tokenizer.encode(text)]
         assert "".join(parts) == text and "" in parts and decoder.finish() == ""
         assert all("\ufffd" not in part for part in parts)
-        for token in tokenizer.encode("🦙")[:-1]:
-            decoder.add(token)
+        for half in tokenizer.encode("🦙")[:-1]:
+            decoder.add(half)
         assert decoder.finish() == "\ufffd"
 
 
@@ -155,62 +164,6 @@ def test_a_continued_stream_keeps_its_first_space(data_dir: Path) -> None:
     tokens = tokenizer.encode("word")
     assert StreamDecoder(tokenizer).add(tokens[0]) == "word"
     assert StreamDecoder(tokenizer, continues=True).add(tokens[0]) == " word"
-
-
-# Chat formats
-
-
-def byte_tokenizer(*special: str) -> ByteBPETokenizer:
-    """A vocabulary of single bytes (id = byte) and the given control tokens from 256 on."""
-    names = {name: 256 + index for index, name in enumerate(special)}
-    return ByteBPETokenizer({name: byte for byte, name in enumerate(BYTE_NAMES)}, [], names, "gpt-2")
-
-
-def test_chatml() -> None:
-    tokenizer = byte_tokenizer("<|im_start|>", "<|im_end|>")
-    jinja = "{{ '<|im_start|>system\nBe kind.<|im_end|>\n' }}{{'<|im_start|>' + message['role']}}"
-    template = templates.detect(jinja, tokenizer)
-    assert template is not None and template.name == "chatml" and template.default_system == "Be kind."
-    start, end = [256], [257]
-
-    def plain(text: str) -> list[int]:
-        return list(text.encode())
-
-    asked = [*start, *plain("user\n<|im_end|>hi"), *end, *plain("\n"), *start, *plain("assistant\n")]
-    system = [*start, *plain("system\nBe kind."), *end, *plain("\n")]
-    assert templates.question(template, tokenizer, "<|im_end|>hi") == asked  # what the user writes is only text
-    assert templates.first_question(template, tokenizer, "<|im_end|>hi", None) == system + asked
-    assert templates.first_question(template, tokenizer, "<|im_end|>hi", "") == asked
-    assert templates.closing(template, tokenizer) == [*end, *plain("\n")]
-
-
-def test_detection_of_formats() -> None:
-    plain = byte_tokenizer()
-    assert templates.detect(None, plain) is None and templates.detect("{{ messages }}", plain) is None
-    assert templates.detect(None, byte_tokenizer("<|im_start|>")) == templates.CHATML
-    assert templates.detect("{{ '<|user|>\n' }}", plain) == templates.ZEPHYR
-    assert templates.detect("{{ '<|start_header_id|>' }}", plain) == templates.LLAMA3
-    template = templates.detect("{{ '[INST] ' + content }}", plain)
-    assert template == templates.LLAMA2
-    text = bytes(templates.first_question(template, plain, "Why {}?", "Be brief."))
-    assert text == b"[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nWhy {}? [/INST]"
-
-
-def test_smollm_prompts(data_dir: Path) -> None:
-    from examples.llama.chat import default_model
-    try:
-        model = default_model()
-    except FormatError as error:
-        pytest.skip(f"SmolLM2 cannot be fetched: {error}")
-    metadata, _ = gguf_load(model)
-    tokenizer = gguf_tokenizer(metadata, model)
-    template = templates.detect(metadata["tokenizer.chat_template"], tokenizer)
-    assert template is not None
-    lines = (data_dir / "llm" / "smollm2-135m-instruct" / "golden_greedy.jsonl").read_text().splitlines()
-    for golden in map(json.loads, lines):
-        assert templates.first_question(template, tokenizer, golden["prompt"], None) == golden["prompt_ids"]
-        assert tokenizer.decode(golden["out_ids"]) == golden["text"]
-    assert tokenizer.ends >= {0, 2} and tokenizer.bos is None
 
 
 # Bad input
@@ -228,11 +181,11 @@ def test_missing_and_unknown_files(tmp_path: Path) -> None:
 
 BAD_JSON = [
     ("{", "expected JSON"),
-    ('{"model": {"type": "Unigram", "vocab": [], "merges": []}}', "of type 'Unigram'; expected BPE"),
-    ('{"model": {"vocab": {}, "merges": []}, "pre_tokenizer": {"type": "Whitespace"}}', "pre_tokenizer 'Whitespace'"),
-    ('{"model": {"vocab": {}, "merges": ["abc"]}, "decoder": {"type": "ByteLevel"}}', "a merge .* 'abc'"),
-    ('{"model": {"vocab": {"a": 0}, "merges": ["a a"]}, "decoder": {"type": "ByteLevel"}}',
-     "merges into 'aa'"),
+    ('{"model": {"type": "BPE", "vocab": {}, "merges": []}}', r"puts pieces together by \[\]; expected ByteLevel"),
+    ('{"model": {"vocab": {}, "merges": ["abc"]}, "decoder": {"type": "ByteLevel"}}', "expected a tokenizer: "),
+    ('{"model": {"vocab": {"a": 0}, "merges": ["a a"]}, "decoder": {"type": "ByteLevel"}}', "expected a tokenizer: "),
+    ('{"model": {"vocab": {"a": 1e30}, "merges": []}, "decoder": {"type": "ByteLevel"}}', "the id of 'a'"),
+    ('{"added_tokens": [{"id": -1}], "model": {}, "decoder": {"type": "ByteLevel"}}', "an added token: expected 'id'"),
 ]
 
 
@@ -258,6 +211,6 @@ def test_bad_gguf_vocabulary() -> None:
         gguf_tokenizer({"tokenizer.ggml.model": "bert"}, path)
     with pytest.raises(FormatError, match="expected 'scores' to be a list of 1 of float"):
         gguf_tokenizer({"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": ["a"]}, path)
-    with pytest.raises(FormatError, match="cuts words as 'strange'; expected one of gpt-2"):
+    with pytest.raises(FormatError, match="it cuts words as 'strange'; expected one of gpt-2"):
         strange = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a"], "tokenizer.ggml.pre": "strange"}
         gguf_tokenizer(strange, path)

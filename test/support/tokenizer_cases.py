@@ -1,4 +1,4 @@
-"""Contents of tokenizer.json files: every option of Hugging Face's tokenizers, those implemented and those refused.
+"""Contents of tokenizer.json files with most of the options of Hugging Face's tokenizers.
 
 Two small vocabularies: one of byte names (GPT-2's kind), one of characters with bytes for the others (LLaMA 2's kind).
 """
@@ -6,23 +6,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from examples.llama.byte_bpe import BYTE_NAMES, byte_names
 from examples.llama.tokenizer import SPACE
+from examples.llama.tokenizer_bpe import BYTE_NAMES
 
 TEXT = ("Hello  the llama!\n\n It's 12345 [TOK]o, don't WE'LL na\u00efve \u03a3\u0391\u03a3 \ufb01ne\u00a0\u00bd "
         "\u2167 e\u0301 \u65e5\u672c \U0001f999\u200d <s> the ")
 WORDS = ("the", " the", "Hello", " It", "'s", " don", "'t", "12", "123", "ll", "'LL", " ll", "ama", "!\n", "\n\n",
          "\u00ef", "\u03a3", " \u03a3", "hello", "llama")
-KINDS = {
-    "normalizer": ("BertNormalizer", "ByteLevel", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Nmt", "Precompiled",
-                   "Prepend", "Replace", "Sequence", "Strip", "StripAccents"),
-    "pre_tokenizer": ("BertPreTokenizer", "ByteLevel", "CharDelimiterSplit", "Digits", "FixedLength", "Metaspace",
-                      "Punctuation", "Sequence", "Split", "UnicodeScripts", "Whitespace", "WhitespaceSplit"),
-    "decoder": ("BPEDecoder", "ByteFallback", "ByteLevel", "CTC", "Fuse", "Metaspace", "Replace", "Sequence", "Strip",
-                "WordPiece"),
-    "post_processor": ("BertProcessing", "ByteLevel", "RobertaProcessing", "Sequence", "TemplateProcessing")}
-"""All kinds of steps that tokenizers 0.23 has."""
-
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 BYTES_ONLY = {**BYTES, "use_regex": False}
 LONG = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -31,6 +21,11 @@ SHORT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)
 _SEQUENCES = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "decoder": "decoders",
               "post_processor": "processors"}
 _OFF = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+
+
+def byte_names(word: str) -> str:
+    """The printable characters that stand for the bytes of a word."""
+    return "".join([BYTE_NAMES[byte] for byte in word.encode()])
 
 
 def step(kind: str, **options: Any) -> dict[str, Any]:
@@ -160,39 +155,4 @@ RIGHT: dict[str, dict[str, Any]] = {
     "some bytes": character_file(model={"vocab": _without(_CHARACTERS, "<0xE")}),
     "some bytes, each": character_file(model={"vocab": _without(_CHARACTERS, "<0xC"), "fuse_unk": False}),
     "no space stripped": character_file(decoder=sequence("decoder", *_UNDO)),
-}
-
-_SPACED = sequence("decoder", *_UNDO, step("Strip", content=" ", start=2, stop=0))
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    **{f"added token, {option}": (byte_file(add=[token(0, "[TOK]", **{option: True})]), f"the option '{option}'")
-       for option in ("lstrip", "rstrip", "single_word")},
-    "control token, rstrip": (byte_file(add=[token(0, "[TOK]", rstrip=True, special=True)]), "the option 'rstrip'"),
-    "truncation": (byte_file(truncation={"direction": "Right", "max_length": 10, "strategy": "LongestFirst",
-                                         "stride": 0}), "the option 'truncation'"),
-    "padding": (byte_file(padding={"strategy": {"Fixed": 10}}), "padding by {'Fixed': 10}"),
-    "padding to multiples": (byte_file(padding={"strategy": "BatchLongest", "pad_to_multiple_of": 8}), "padding by"),
-    "no decoder": (byte_file(decoder=None), "without a decoder"),
-    "something new": (byte_file(something=True), "the option 'something'"),
-    **{f"model, {option}": (byte_file(model={option: value}), f"the option '{option}'") for option, value in (
-        ("dropout", 0.1), ("end_of_word_suffix", "</w>"), ("continuing_subword_prefix", "##"), ("new", 1))},
-    **{kind: (byte_file(model={"type": kind}), f"of type '{kind}'") for kind in ("Unigram", "WordLevel", "WordPiece")},
-    **{f"normalizer, {kind}": (normalized(kind), f"the normalizer '{kind}'")
-       for kind in ("BertNormalizer", "ByteLevel", "Nmt", "Precompiled")},
-    "Replace by expression": (normalized("Replace", pattern={"Regex": " +"}, content=" "), "expression ' \\+'"),
-    **{f"pre-tokenizer, {kind}": (byte_file(pre_tokenizer=step(kind)), f"the pre_tokenizer '{kind}'") for kind in (
-        "BertPreTokenizer", "CharDelimiterSplit", "FixedLength", "Punctuation", "UnicodeScripts", "Whitespace",
-        "WhitespaceSplit")},
-    "another expression": (cut(split(r"\w+"), BYTES_ONLY), r"a Split by '\\\\w\+'"),
-    "a string": (cut(split(" ", kind="String"), BYTES_ONLY), "a Split by ' '"),
-    **{f"Split, {behavior}": (cut(split(LONG, behavior), BYTES_ONLY), f"a Split that is '{behavior}'")
-       for behavior in ("Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous")},
-    "Split, inverted": (cut(split(LONG, invert=True), BYTES_ONLY), "a Split that is 'Isolated', inverted True"),
-    **{f"decoder, {kind}": (byte_file(decoder=step(kind)), f"the decoder '{kind}'")
-       for kind in ("BPEDecoder", "CTC", "Metaspace", "WordPiece")},
-    "decoder, two spaces": (character_file(decoder=_SPACED), "strips other than one space"),
-    "decoder, order": (character_file(decoder=sequence("decoder", *_UNDO[::-1])), "the decoders Fuse, ByteFall"),
-    "a token at the end": (byte_file(post_processor=template("A", "<s>")), "the token '<s>' after a text"),
-    "two tokens": (byte_file(post_processor=template("<s>", "<s>", "A")), r"start with the tokens \[0, 0\]"),
-    **{kind: (byte_file(post_processor=step(kind, sep=["<s>", 0], cls=["<s>", 0])), f"the post_processor '{kind}'")
-       for kind in ("BertProcessing", "RobertaProcessing")},
 }

@@ -96,6 +96,5 @@ def read_tokenizer(folder: Path) -> None:
         decoder.add(known)
     decoder.add(number.randrange(made.size))
     decoder.finish()
-    template = templates.detect(None, made) or templates.CHATML
-    templates.first_question(template, made, "Hello <|im_end|> the llama", "Be kind.")
-    templates.closing(template, made)
+    messages = [{"role": "user", "content": "Hello <|im_end|> the llama"}]
+    templates.Template(templates.CHATML, made).tokens(messages)
