@@ -106,7 +106,7 @@ def _gguf_needs(path: Path, context: int) -> Needs:
     weights = elements = 0
     for tensor in stored.values():
         count = math.prod(tensor.shape)
-        kept = tensor.kind.name in (*KINDS, "F16", "BF16", "F32") and len(tensor.shape) == 2
+        kept = tensor.kind.name in (*KINDS, "F16", "BF16", "F32") and len(tensor.shape) in (2, 3)
         weights += tensor.raw.nbytes if kept else 4 * count  # others are computed with in float32
         elements += count if len(tensor.shape) > 1 else 0
     fields = Fields(metadata, path)

@@ -36,14 +36,14 @@ def test_needs_are_those_of_the_loaded_model(data_dir: Path) -> None:
     assert halved is not None and 0.45 < halved.weights / folder.weights < 0.55
 
 
-def test_formats_without_products_are_counted_as_float32(tmp_path: Path) -> None:
+def test_what_has_no_products_is_counted_as_float32(tmp_path: Path) -> None:
     numbers = {"embedding_length": 256, "block_count": 2, "attention.head_count": 4}
     metadata = [("general.architecture", 8, gguf_string("llama")),
                 *((f"llama.{key}", 4, struct.pack("<I", value)) for key, value in numbers.items())]
-    write_gguf(tmp_path / "a.gguf", metadata, [("w", (2, 256), 2, bytes(2 * 8 * 18)), ("v", (2, 2, 256), 2,
-                                                                                       bytes(4 * 8 * 18))])
+    write_gguf(tmp_path / "a.gguf", metadata, [("w", (2, 256), 2, bytes(2 * 8 * 18)), ("v", (256,), 2,
+                                                                                       bytes(8 * 18))])
     needs = needs_of(tmp_path / "a.gguf", 10, None)
-    assert needs is not None and needs.weights == 2 * 8 * 18 + 4 * 4 * 256 and needs.elements == 6 * 256
+    assert needs is not None and needs.weights == 2 * 8 * 18 + 4 * 256 and needs.elements == 2 * 256
     assert needs.token == 2 * 2 * 4 * 64 * memory.CACHE_BYTES
 
 
