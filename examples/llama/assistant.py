@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from tqdm import tqdm
+
 from examples.llama import hub, memory
 from examples.llama.checkpoint import Checkpoint, converted
 from examples.llama.constraint import JsonForm
@@ -57,7 +59,8 @@ def load_model(path: Path, options: argparse.Namespace) -> tuple[Checkpoint, Lla
         free = memory.free_memory()
         memory.check(needs, free)
         if options.prompt is None or options.timing or (sys.stderr is not None and sys.stderr.isatty()):
-            print(f"{needs}{'' if free is None else f', {memory.size(free)} are free'}", file=sys.stderr)
+            # Above a progress bar, if there is one.
+            tqdm.write(f"{needs}{'' if free is None else f', {memory.size(free)} are free'}", file=sys.stderr)
     checkpoint = load_checkpoint(path)
     tensors = checkpoint.tensors
     if options.weights_dtype is not None:
