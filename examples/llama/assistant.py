@@ -161,7 +161,7 @@ class Assistant:
         self.total += self.session.timing
 
     def stats(self) -> str:
-        """What was done, and what is taken."""
+        """Lines of speeds, and of the context and guesses."""
         session, lines = self.session, []
         for name, timing in (("last answer", session.timing), ("all answers", self.total)):
             lines.append(f"{name}: {timing.report(session.model.weight_bytes())}")

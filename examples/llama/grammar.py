@@ -52,7 +52,7 @@ class Repeat(Expression):
         self._fewer: Repeat | None = None
 
     def fewer(self) -> Repeat:
-        """What is left after one of them, always the same object."""
+        """The repetition after one of them, always the same object."""
         if self.least == 0 and self.most is None:
             return self
         if self._fewer is None:
@@ -110,7 +110,7 @@ def _same_size(low: bytes, high: bytes) -> Expression:
 
 
 class Stack:
-    """What is left to read: `top` and then `rest` (None: nothing). `least` is the number of bytes of its shortest
+    """The rest of a text: `top` and then `rest` (None: nothing). `least` is the number of bytes of its shortest
     text.
     """
 

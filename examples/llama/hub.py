@@ -11,7 +11,7 @@ from minigrad.state.fields import brief, one_line
 PREFIX = "hf:"
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 FOLDER_FILES = ("*.json", "*.safetensors", "tokenizer.model", "chat_template.jinja")
-"""What a folder of Hugging Face's has for us."""
+"""The files of a Hugging Face folder that are of use."""
 USUAL = ("*q4_k_m.gguf", "*q4_0.gguf", "*q8_0.gguf", "*.gguf")
 """Which of several GGUF files is taken, where none is named: the first of these that there is one of."""
 

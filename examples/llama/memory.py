@@ -1,4 +1,4 @@
-"""What a model will take in memory, said from the headers of its files before anything is loaded."""
+"""The memory that a model will take, from the headers of its files before anything is loaded."""
 from __future__ import annotations
 
 import math
@@ -53,7 +53,7 @@ class Needs:
 
 
 def needs_of(path: Path, context: int, dtype: str | None) -> Needs | None:
-    """What the model in a file or folder needs; None where its headers do not say, or are wrong, as loading will say.
+    """The needs of the model in a file or folder; None where its headers do not say, or are wrong: loading says it.
     """
     try:
         found = _gguf_needs(path, context) if path.suffix == ".gguf" else _folder_needs(path, context)

@@ -104,7 +104,7 @@ class StopStrings:
         self.strings, self.held, self.found = [text for text in strings if text], "", False
 
     def add(self, text: str) -> str:
-        """What can be shown after `text` has come."""
+        """The text that can be shown after `text` has come."""
         if self.found:
             return ""
         self.held += text
@@ -118,7 +118,7 @@ class StopStrings:
         return shown
 
     def finish(self) -> str:
-        """What was held back, when the text has ended."""
+        """The text that was held back, when all has come."""
         shown, self.held = self.held, ""
         return shown
 

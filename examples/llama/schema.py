@@ -247,7 +247,7 @@ class _Reader:
              and self.apart(inner[0][name], inner[1][name], depth + 1) for name in shared[0] if isinstance(name, str)])
 
     def followed(self, schema: Any) -> Any:
-        """What a chain of $refs leads to; the last one of a circle."""
+        """The schema that a chain of $refs leads to; one of a circle."""
         for _ in range(16):
             if not isinstance(schema, dict) or "$ref" not in schema:
                 break

@@ -16,11 +16,11 @@ from typing import Protocol
 SIZES = (3, 11)
 """Numbers of guessed tokens that are verified together: 4 and 12 rows, for each of which there is a plan."""
 PRIOR_COST = 0.4
-"""What a further row is taken to cost, in calls of one, before it is measured."""
+"""The cost of a further row, in calls of one, before it is measured."""
 GAIN = 1.1
 """By how much guessing has to be faster before it is done."""
 COMPARE_EVERY = 16
-"""How often a guess that takes time is compared with what comes, where none are verified."""
+"""The number of tokens after which a guess that takes time is compared with what comes, where none are verified."""
 MEMORY = 0.15
 """The weight of the last outcome in the share of guesses that came true."""
 
@@ -38,7 +38,7 @@ class Proposer(Protocol):
 
 
 class PromptLookup:
-    """What followed the last few tokens where they stood before. A sequence only grows until `restart`."""
+    """Guesses what followed the last few tokens where they stood before. A sequence only grows until `restart`."""
 
     cheap = True
     LENGTHS = (4, 3, 2)
@@ -80,9 +80,9 @@ class Speculation:
     proposed: int = 0
     accepted: int = 0
     seconds: dict[int, float] = field(default_factory=dict)
-    """What calls of so many rows take."""
+    """Seconds of a call, by its rows."""
     guess_seconds: float = 0.0
-    """What a guess takes."""
+    """Seconds of a guess."""
     _calls: dict[int, int] = field(default_factory=dict)
     _tokens: int = 0
     _compared: int | None = None
