@@ -86,7 +86,7 @@ def staged(b: Builder, step: Stage) -> Staged:
     coordinates = [leaves(loops, c) for c in step.layout]
     inside = frozenset().union(*coordinates)
     first = order.index(step.at)
-    outside = [*order[:first + 1], *[x for x in order if loops.root[x].hi == 0]]
+    outside = [*order[:first + 1], *[x for x in order if loops.root[x].hi == 0 and loops.extent(x) == 1]]
     known = inside.union([x for x in outside if not step.items or loops.kind[x] != "item"])
     group = next((u for u in b.loops.units if isinstance(u, tuple)), ())
     bodies = [Rewriter(own).value(s.value.args[0]) for s, own in zip(group, along(group), strict=True)]
@@ -143,7 +143,7 @@ def _parts(body: Value, step: Stage, loops: Loops, known: frozenset[str]) -> Ite
 def fill(b: Builder, s: Staged, here: Here) -> list[Stmt]:
     """The copy, in the loop in which it is made."""
     loops = b.loops
-    places = {**{x: 0 for x in loops.order if loops.root[x].hi == 0}, **here.places}
+    places = {**{x: 0 for x in loops.order if loops.root[x].hi == 0 and loops.extent(x) == 1}, **here.places}
     if s.called is not None:
         places[s.called.word] = 0
     conditions = tuple([-here.places[x] for x in s.once])
