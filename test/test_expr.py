@@ -107,6 +107,15 @@ def test_opaque_sums() -> None:
     assert subs(total, {pos: 3, q: 4}) == 7 and subs(total, {pos: 0}) is q
 
 
+def test_proofs_relax_products_of_a_minimum() -> None:
+    """A tile that reaches back, of rows that are an argument's steps apart, is inside its buffer."""
+    rows, half, tile = Var("rows", 64, 1 << 20), Var("half", 2, 1 << 20), Var("tile", 0, 1 << 14)
+    lane, at = Var("lane", 0, 63), Var("at", 0, 1 << 19)
+    place = 2 * half * (emin(64 * tile, rows - 64) + lane) + emin(2 * half - 4, 4 * at) + 3
+    assert bounds(2 * rows * half - 1 - place)[0] == 0
+    assert bounds(2 * rows * half - 2 - place)[0] < 0
+
+
 def test_proofs_with_symbolic_bounds() -> None:
     assert prove_nonneg(m * n - 1 - a * n - b) and not prove_nonneg(m * n - 2 - a * n - b)
     assert prove_nonneg(n - 1 - b) and prove_nonneg(pos + q - 1 - t) and prove_nonneg(total - 1 - t)

@@ -36,7 +36,7 @@ from minigrad.codegen.lowering.split import split_divisions, split_phases
 from minigrad.codegen.plan.build import build
 from minigrad.codegen.plan.given import PATTERN, Given, given_plans, naming
 from minigrad.codegen.plan.groups import check_room
-from minigrad.codegen.plan.sizes import plan_extents, plane_extents, shares_sizes
+from minigrad.codegen.plan.sizes import plane_extents, shares_sizes, with_sizes_as_dims
 from minigrad.codegen.plan.spaces import is_sum
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.strategies import packed, panels, tiles, window_groups
@@ -178,13 +178,14 @@ def _stage(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str, ta
     does not fit."""
     general, values, begins = kernel.with_nests(nests), tuple[Index, ...](), dict[str, int]()
     with naming(name):
-        fixed = isinstance(plan, Plan) and plan.results is not None  # boxes are as long as their rows
-        if isinstance(plan, Plan | WindowPlan) and not fixed and shares_sizes(target):
-            if isinstance(plan, Plan) and plan.sizes and name != kernel.name:  # other stages may begin elsewhere
+        shared = plan
+        if isinstance(plan, WindowPlan) and shares_sizes(target):
+            general, values = with_arguments(general, nests, plane_extents(nests), False)
+        elif isinstance(plan, Plan) and plan.results is None and shares_sizes(target):
+            if plan.sizes and name != kernel.name:  # other stages may begin elsewhere
                 general, begins = from_first(general)
-            extents = plan_extents(general.nests[0], plan) if isinstance(plan, Plan) else plane_extents(nests)
-            general, values = with_arguments(general, general.nests, extents, plan.strategy == "pointwise")
-        function = _loops(general, plan, name)
+            general, shared, values = with_sizes_as_dims(general, plan)
+        function = _loops(general, shared, name)
         check_room(function, target)
     if plan.strategy == PATTERN:
         verify_function(function)

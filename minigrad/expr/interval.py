@@ -106,14 +106,18 @@ def _least(e: Index, depth: int = 0) -> int:
 
 
 def _without_variable(e: Expr) -> Index | None:
-    """A smaller or equal expression with one variable fewer, None where no variable is worth replacing."""
+    """A smaller or equal expression with one variable fewer, None where no variable is worth replacing, or only some
+    that a Min or Max depends on, which may be relaxed first."""
     uses: dict[Var, list[tuple[Monomial, int]]] = {}
+    chosen: set[Var] = set()
     for term in e.terms:
         for a in dict.fromkeys(term[0]):
             if type(a) is Var:
                 uses.setdefault(a, []).append(term)
+            elif type(a) is Min or type(a) is Max:
+                chosen |= variables(a)
     for v, terms in uses.items():
-        if len(terms) == 1 and isinstance(v.lo, int) and isinstance(v.hi, int):
+        if v in chosen or (len(terms) == 1 and isinstance(v.lo, int) and isinstance(v.hi, int)):
             continue
         if any(v in variables(u.lo) or v in variables(u.hi) for u in uses if u is not v):
             continue
@@ -127,18 +131,20 @@ def _without_variable(e: Expr) -> Index | None:
 
 
 def _relaxed(e: Expr) -> Iterator[Index]:
-    """Expressions that are not larger than `e`, without one of its FloorDiv, Min or Max terms."""
+    """Expressions that are not larger than `e`, without one of its FloorDiv, or of its Min or Max times what is not
+    negative."""
     for m, k in e.terms:
-        a = m[0]
-        if len(m) > 1:
-            continue
-        if type(a) is FloorDiv and isinstance(a.b, int) and k % a.b == 0 and variables(a) & variables(e - a * k):
-            yield e - a * k + (k // a.b) * (a.a if k < 0 else a.a - (a.b - 1))
-            return
-        if (type(a) is Min and k < 0) or (type(a) is Max and k > 0):
-            yield e - a * k + a.a * k
-            yield e - a * k + a.b * k
-            return
+        for a in m:
+            if type(a) is FloorDiv and len(m) == 1 and isinstance(a.b, int) and k % a.b == 0 \
+                    and variables(a) & variables(e - a * k):
+                yield e - a * k + (k // a.b) * (a.a if k < 0 else a.a - (a.b - 1))
+                return
+            if type(a) is Min or type(a) is Max:
+                times = monomial_of(k, without(m, (a,)) or ())
+                if bounds(times)[1] <= 0 if type(a) is Min else bounds(times)[0] >= 0:
+                    yield e - a * times + a.a * times
+                    yield e - a * times + a.b * times
+                    return
 
 
 def emin(a: Index, b: Index) -> Index:

@@ -9,9 +9,8 @@ from minigrad.codegen.ir.text import parse_function, print_function
 from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.kernel_interpret import interpret_kernel
-from minigrad.codegen.lowering.arguments import with_arguments
 from minigrad.codegen.plan.build import build
-from minigrad.codegen.plan.sizes import plan_extents
+from minigrad.codegen.plan.sizes import with_sizes_as_dims
 from minigrad.codegen.plan.steps import Plan, Split
 from minigrad.codegen.plan.text import parse_plan
 from minigrad.codegen.transforms.unroll import unroll
@@ -41,10 +40,9 @@ def lanes(plan: object) -> int:
 def built(kernel: Kernel, plan: Plan, name: str = "k") -> tuple[Function, dict[str, int]]:
     """The loops of a flat kernel of one nest under a plan, and the values of what `sizes` makes arguments. Raises
     PlanError."""
-    extents = plan_extents(kernel.nests[0], plan)
-    general, values = with_arguments(kernel, kernel.nests, extents, False)
+    general, shared, values = with_sizes_as_dims(kernel, plan)
     added = [d.name for d in general.dims[len(kernel.dims):]]
-    return build(general, general.nests[0], plan, name), dict(zip(added, values, strict=True))
+    return build(general, general.nests[0], shared, name), dict(zip(added, values, strict=True))
 
 
 def equals(kernel: Kernel, text: str) -> None:

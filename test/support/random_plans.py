@@ -210,6 +210,9 @@ def random_plan(rng: Random, kernel: Kernel, groups: bool = False) -> Plan:
         outside[outer] = outside[inner] = outside[x]
         small.add(outer if into else inner)
         roots[outer] = roots[inner] = roots[x]
+    blocks = [s.inner for s in steps if isinstance(s, Split) and s.edge == "short" and rng.random() < 0.7]
+    if sizes and blocks:
+        steps[0] = Sizes((*sizes, *blocks))
     return Plan("", (*steps, *_bound(rng, names, outside, small, roots, kernel, groups)))
 
 

@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from itertools import count
+from math import ceil
 
 from minigrad.codegen.ir.nodes import BufferParam, Function
 from minigrad.codegen.ir.walk import names
@@ -39,6 +40,9 @@ COMPARISONS = frozenset(("lt", "eq", "ne"))
 Extents = Mapping[str, int]
 """Variables whose extents and steps become arguments, each with the size of a block that it may have a whole one of; 0
 where the extent stays a constant."""
+
+Multiples = Mapping[str, int]
+"""Variables whose extents are multiples of a number, whatever the argument is."""
 
 
 # ---- before there is a plan ----
@@ -86,22 +90,22 @@ def of_any_length(kernel: Kernel) -> tuple[Kernel, dict[Var, Index]]:
     if any([isinstance(s, Nest) or s.value.reduces or (isinstance(s, Store) and s.combine is not None)
             for s in nest.body]) or any([e != v for e in expressions_of(nest)]) or not isinstance(v.hi, int):
         return kernel, {}
-    general, values = _Arguments(kernel).lifted(kernel.nests, {v.name: 1})
+    general, values = _Arguments(kernel).lifted(kernel.nests, {v.name: 1}, {})
     return general, dict(zip(general.dims, values, strict=True))
 
 
 # ---- once there is a plan ----
 
 
-def with_arguments(kernel: Kernel, nests: tuple[Nest, ...], extents: Extents, pointwise: bool
-                   ) -> tuple[Kernel, tuple[int, ...]]:
+def with_arguments(kernel: Kernel, nests: tuple[Nest, ...], extents: Extents, pointwise: bool,
+                   multiples: Multiples | None = None) -> tuple[Kernel, tuple[int, ...]]:
     """The kernel of these nests alone with further dims, and their values.
 
     Besides extents, steps and lengths, numbers that a loop in Python counts up become arguments: those that loaded
     integers and index variables are compared with and, in `pointwise` kernels, bounds of padding and offsets of reads.
     Renderers mask loads behind conditions, so that nothing has to be proved.
     """
-    return _Arguments(kernel, pointwise).lifted(nests, extents)
+    return _Arguments(kernel, pointwise).lifted(nests, extents, multiples or {})
 
 
 def plain_variables(nests: tuple[Nest, ...]) -> tuple[str, ...]:
@@ -157,13 +161,14 @@ class _Arguments:
         self.sized: dict[Var, Var] = {}
         self.lengths: dict[str, Index] = {}
 
-    def lifted(self, nests: tuple[Nest, ...], extents: Extents) -> tuple[Kernel, tuple[int, ...]]:
+    def lifted(self, nests: tuple[Nest, ...], extents: Extents, multiples: Multiples) -> tuple[Kernel, tuple[int, ...]]:
         """The kernel of these nests with further dims, and their values."""
         own = variables_of(nests)
         for v, kind in own.items():
             block = extents.get(v.name)
             if block is not None:
-                self.sized[v] = Var(v.name, 0, self.size(kind, v.hi + 1, block) - 1) if block else v
+                of = multiples.get(v.name, 1)
+                self.sized[v] = Var(v.name, 0, self.size(kind, v.hi + 1, block, of) - 1) if block else v
         self.all = len(self.sized) == len(own)
         nests = tuple([self.resized(map_nest(nest, self.value, lambda name, at: (self.offset(name, at[0]),)))
                        for nest in nests])
@@ -182,13 +187,14 @@ class _Arguments:
             known = self.found[key, number] = Var(f"{letter}{before}", least, most)
         return known
 
-    def size(self, kind: str, number: Index, block: int = 1) -> Index:
-        """The argument for an extent, a step or a length; 0 and 1, which code relies on, stay numbers."""
+    def size(self, kind: str, number: Index, block: int = 1, of: int = 1) -> Index:
+        """The argument for an extent, a step or a length, or for how many times `of` it is; 0 and 1, which code relies
+        on, stay numbers."""
         if not isinstance(number, int) or abs(number) <= 1:
             return number
         least, most = (block, MOST) if abs(number) >= block else (1, block - 1)
-        known = self.dim(kind[0], kind, abs(number), least, most)
-        return known if number > 0 else -known
+        known = self.dim(kind[0], (kind, of), abs(number) // of, ceil(least / of), most // of)
+        return known * of if number > 0 else known * -of
 
     # ---- nests and values ----
 

@@ -27,7 +27,7 @@ class Box:
 
     loops: Loops
     layout: tuple[str, ...]
-    pitches: tuple[int, ...]
+    pitches: tuple[Index, ...]
     size: int
 
     def at(self, here: Here) -> Index:
@@ -42,22 +42,26 @@ class Box:
 
 def box(loops: Loops, step: Stage | Results, itemsize: int) -> Box:
     """The memory of a step: rows, or boxes, are an odd number of lines apart, so that they use all sets of a cache; not
-    where they end in lanes, nor where a microkernel reads them. Raises PlanError where rows are not as long as those
-    that were fused."""
-    lengths = [1 + sum([abs(factor) * (room(loops, x) - 1) for factor, x in terms_of(c)]) for c in step.layout]
+    where they end in lanes, nor where a microkernel reads them, nor where their length is an argument. Raises PlanError
+    where rows are not as long as those that were fused."""
+    lengths = [length(loops, c) for c in step.layout]
     beyond = max([room(loops, x) - loops.most(x) for x in loops.fused.loops if x in loops.root], default=0)
     items = isinstance(step, Stage) and step.items
-    line, size = LINE // itemsize, 1
-    apart = not items and not loops.blocks and loops.kind.get(step.layout[-1]) != "vector"
+    fixed = step.room if isinstance(step, Stage) else 0
+    line = LINE // itemsize
+    size: Index = 1
+    apart = not items and not loops.blocks and not fixed and loops.kind.get(step.layout[-1]) != "vector"
     if items:
         lengths[-1] += PADDING // itemsize
-    pitches: list[int] = []
+    pitches: list[Index] = []
     for c, n in zip(reversed(step.layout), reversed(lengths), strict=True):
-        if apart and size >= line and len(terms_of(c)) == 1 and not loops.fused.member(c):
+        if apart and isinstance(size, int) and size >= line and len(terms_of(c)) == 1 and not loops.fused.member(c):
             size, apart = (-(-size // line) | 1) * line, False
         pitches.insert(0, size)
-        size *= n
-    made = Box(loops, step.layout, tuple(pitches), size + beyond)
+        size = size * n
+    if not fixed and not isinstance(size, int):
+        raise refuse(step, "coordinates whose extents are known", f"{size} elements")
+    made = Box(loops, step.layout, tuple(pitches), fixed or int(size) + beyond)
     for fused, _, _ in loops.fused.loops.values():
         if fused.loop in loops.root and fused.pitch and any(fused.loop in above(loops, c) for c in step.layout):
             places = {x: Var(x, 0, 1 << 30) for x in (fused.loop, *(x for c in step.layout for x in above(loops, c)))}
@@ -66,6 +70,15 @@ def box(loops: Loops, step: Stage | Results, itemsize: int) -> Box:
                 raise refuse(step, f"rows as long as those of `fuse {fused.outer} {fused.inner}`, {fused.pitch}",
                              str(*rows))
     return made
+
+
+def length(loops: Loops, coordinate: str) -> Index:
+    """How many places a coordinate has."""
+    if coordinate in loops.root and loops.fused.member(coordinate) is None:
+        s = loops.split.get(coordinate)
+        if s is None or not loops.beyond(s):
+            return loops.extent(coordinate)
+    return 1 + sum([abs(factor) * (room(loops, x) - 1) for factor, x in terms_of(coordinate)])
 
 
 def base_of(coordinate: str) -> tuple[int, str, list[tuple[int, str]]]:

@@ -134,7 +134,7 @@ def _count(b: Builder, called: Called, here: Here) -> Index:
     return count if bounds(count)[0] >= 0 else emax(count, 0)
 
 
-def _panel(b: Builder, called: Called, operand: Value, coordinate: str) -> tuple[Staged, int]:
+def _panel(b: Builder, called: Called, operand: Value, coordinate: str) -> tuple[Staged, Index]:
     """The copy of an operand, and how far its rows are apart. Raises PlanError where it is none for the tile."""
     loops, in_rows = b.loops, operand is called.a and called.tile.a_along == "k"
     for s in [s for s in b.staged if s.part is operand]:

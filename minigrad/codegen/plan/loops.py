@@ -25,7 +25,7 @@ from minigrad.codegen.plan.steps import (
 from minigrad.codegen.plan.text import loop_of, refuse, terms_of
 from minigrad.codegen.strategies.launch import ceil_div
 from minigrad.errors import PlanError
-from minigrad.expr import Index, Var, emin, subs, variables
+from minigrad.expr import Index, Var, emin, exact_quotient, subs, variables
 
 if TYPE_CHECKING:
     from minigrad.codegen.plan.call import Called
@@ -145,13 +145,13 @@ class Loops:
             return (hi if isinstance(hi, int) else subs(hi, here.at)) + 1
         if name == s.inner and s.edge == "short" and not divides(s, self.count(s.loop, here)):
             if divides(s, self.extent(s.loop)):  # then a run ends early only where the loop on top does
-                return emin(s.size, self.count(self.top(s.loop), here) - self.base(s, here))
-            return emin(s.size, self.count(s.loop, here) - self.start(s, here))
+                return emin(s.length, self.count(self.top(s.loop), here) - self.base(s, here))
+            return emin(s.length, self.count(s.loop, here) - self.start(s, here))
         if (name == s.inner) != s.into:
-            return s.size
+            return s.length
         total = self.count(s.loop, here)
         rest = s.edge == "rest" and self.space[name]
-        return total // s.size if rest else ceil_div(total + self.below(s.loop), s.size)
+        return total // s.length if rest else ceil_div(total + self.below(s.loop), s.length)
 
     def below(self, name: str) -> int:
         """Rows that copies have below those of a loop."""
@@ -159,12 +159,7 @@ class Loops:
 
     def most(self, name: str) -> int:
         """Iterations of a loop at most, where that is known. Raises PlanError elsewhere."""
-        s = self.made_by.get(name)
-        if s is not None and self.is_short(name):
-            return s.size
-        if s is not None and (name == s.outer) != s.into and self.cut_short(s.loop):
-            return -(-self.most(s.loop) // s.size)
-        count = self.count(name, Here())
+        count = self.extent(name)
         if not isinstance(count, int):
             raise PlanError(f"[plan] expected a known extent of {name}, got {count}")
         return count
@@ -176,7 +171,12 @@ class Loops:
 
     def extent(self, name: str) -> Index:
         """Iterations of a loop where no block is cut short."""
-        return self.most(name) if self.cut_short(name) else self.count(name, Here())
+        s = self.made_by.get(name)
+        if s is not None and self.is_short(name):
+            return s.length
+        if s is not None and (name == s.outer) != s.into and self.cut_short(s.loop):
+            return ceil_div(self.extent(s.loop), s.length)
+        return self.count(name, Here())
 
     def cut_short(self, name: str) -> bool:
         """Whether how often a loop runs depends on which block it is in."""
@@ -201,7 +201,7 @@ class Loops:
 
     def step(self, s: Split, here: Here) -> Index:
         """How far blocks of a split are from each other."""
-        return self.count(s.inner, here) if s.into else s.size
+        return self.count(s.inner, here) if s.into else s.length
 
     def start(self, s: Split, here: Here) -> Index:
         """Where a block of a split begins, before it reaches back: counted along the loop that is split."""
@@ -254,7 +254,9 @@ class Loops:
 
 def divides(s: Split, total: Index) -> bool:
     """Whether the size is known to divide the extent."""
-    return isinstance(total, int) and total % s.size == 0
+    if isinstance(total, int):
+        return isinstance(s.length, int) and total % s.length == 0
+    return isinstance(s.length, int) and exact_quotient(total, s.length) is not None
 
 
 def resolve(nest: Nest, plan: Plan) -> Loops:
@@ -273,9 +275,10 @@ def resolve(nest: Nest, plan: Plan) -> Loops:
     kind, parts, order = dict[str, str](), set[str](), tuple[str, ...]()
     ahead, stages, calls, results = list[Ahead](), list[Stage](), list[Call](), list[Results]()
     ordered = False
+    blocks = [s.inner for s in fused.steps if isinstance(s, Split) and s.edge == "short"]
     for step in fused.steps:
         for name in step.names:
-            if name not in names:
+            if name not in names and not (isinstance(step, Sizes) and name in blocks):
                 where = f", whose sum runs in the loops of {along[name]}'s" if name in along else ""
                 raise refuse(step, f"a loop among {' '.join(names)}", f"{name}{where}")
         if isinstance(step, Sizes) and (split or ordered):

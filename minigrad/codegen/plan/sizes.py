@@ -1,17 +1,38 @@
-"""Which extents of a nest are arguments of its program: what `sizes` says of a plan, and the planes of a window."""
+"""Which extents of a nest are arguments of its program: what `sizes` says of a plan, and the planes of a window.
+
+    sizes i1 r0 un                                   e0, e1, q0 = 700, 150, 2
+    split i1 -> un nn by 128, short                  for un in 0..(e0+64*q0-1)//(64*q0):
+    split nn -> j jj by 64, back              ->       for j in 0..(min(64*q0, e0-64*q0*un)+63)//64: for jj in 0..64:
+    split r0 -> k t by 2, exact                          for k in 0..e1: for t in 0..2:
+"""
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
+from math import lcm
 
-from minigrad.codegen.kernel import Nest
-from minigrad.codegen.lowering.arguments import Extents, accesses, plain_variables, variables_of
+from minigrad.codegen.kernel import Kernel, Nest
+from minigrad.codegen.lowering.arguments import (
+    MOST,
+    Extents,
+    Multiples,
+    accesses,
+    plain_variables,
+    variables_of,
+    with_arguments,
+)
+from minigrad.codegen.plan.box import length
+from minigrad.codegen.plan.loops import resolve
 from minigrad.codegen.plan.spaces import spaces
-from minigrad.codegen.plan.steps import Fuse, Plan, Sizes, Split
+from minigrad.codegen.plan.steps import Fuse, Plan, Sizes, Split, Stage, Step
 from minigrad.codegen.plan.text import loop_of, refuse, terms_of
 from minigrad.codegen.strategies.recognise_phases import recognise_any
-from minigrad.expr import Expr, bounds
+from minigrad.expr import Expr, Var, bounds, exact_quotient, product
 from minigrad.target import Target
+
+LEAST_ROOM = 1 << 17
+"""Elements of a copy that all programs have memory for whose sizes are arguments."""
 
 
 def shares_sizes(target: Target) -> bool:
@@ -22,14 +43,21 @@ def shares_sizes(target: Target) -> bool:
 def with_sizes(nest: Nest, plan: Plan) -> Plan:
     """The plan with all extents as arguments that its loops need not know, where nothing is proved from them: where
     indices are sums of multiples of the nest's variables, from one place in each buffer on. Not where blocks may end
-    early: their sizes were chosen for these extents, and would be others for others."""
-    if plan.results is not None or any([isinstance(s, Split) and s.edge == "short" for s in plan.steps]):
+    early that the plan does not name: their sizes were chosen for these extents, and would be others for others."""
+    blocks = plan.sizes
+    plan = replace(plan, steps=tuple([s for s in plan.steps if not isinstance(s, Sizes)]))
+    if plan.results is not None or not {s.inner for s in _short(plan)} <= set(blocks):
         return plan
     plain, constant = plain_variables((nest,)), written_out(plan)
     sizes = tuple([v.name for space in spaces(nest) for v in space.own if v.name not in constant])
     if not sizes or len(plain) < len(variables_of((nest,))) or not _begins_once(nest):
         return plan
-    return replace(plan, steps=(Sizes(sizes), *plan.steps))
+    return replace(plan, steps=(Sizes((*sizes, *blocks)), *plan.steps))
+
+
+def _short(plan: Plan) -> list[Split]:
+    """The splits of a plan whose last blocks may end early."""
+    return [s for s in plan.steps if isinstance(s, Split) and s.edge == "short"]
 
 
 def _begins_once(nest: Nest) -> bool:
@@ -39,21 +67,79 @@ def _begins_once(nest: Nest) -> bool:
                 for first in [e.const if isinstance(e, Expr) else e]])
 
 
-def plan_extents(nest: Nest, plan: Plan) -> Extents:
-    """What `sizes` says, each extent with the size of a block that its last one can reach back over. Raises PlanError
-    for variables whose extents must be known."""
+def with_sizes_as_dims(kernel: Kernel, plan: Plan) -> tuple[Kernel, Plan, tuple[int, ...]]:
+    """The kernel of one nest with what `sizes` names, and numbers that differ from step to step, as further dims; its
+    plan, for all values of these; and their values here. Raises PlanError."""
+    nest, = kernel.nests
+    extents, multiples = _plan_extents(nest, plan)
+    general, values = with_arguments(kernel, kernel.nests, extents, plan.strategy == "pointwise", multiples)
+    general, plan, blocks = _with_blocks(general, nest, plan)
+    return general, plan, values + blocks
+
+
+def _plan_extents(nest: Nest, plan: Plan) -> tuple[Extents, Multiples]:
+    """What `sizes` says: extents, each with the size of a block that its last one can reach back over, and what they
+    are multiples of. Raises PlanError for variables whose extents must be known."""
     if not plan.sizes:
-        return {}
+        return {}, {}
     plain, constant = plain_variables((nest,)), written_out(plan)
-    least = {s.loop: s.size for s in plan.steps if isinstance(s, Split) and s.edge == "back"}
+    splits = [s for s in plan.steps if isinstance(s, Split)]
+    above = {s.inner: s.loop for s in splits if s.edge == "short"}  # other blocks are as long as the splits say
+    least, multiples = dict[str, int](), dict[str, int]()
+    for s in reversed(splits):
+        x, outer = s.loop, multiples.get(s.outer, 1) if s.edge == "exact" else 1
+        while True:
+            if s.edge == "back":
+                least[x] = max(least.get(x, 1), s.size)
+            if s.edge == "exact":
+                multiples[x] = lcm(multiples.get(x, 1), s.size * outer)
+            if x not in above:
+                break
+            x = above[x]
+    least |= {s.turned: s.square for s in plan.stages if s.turned}
     loops = {x: loop for s in spaces(nest) for x, loop in ({v.name: v.name for v in s.own} | s.along).items()}
     free = [x for x, loop in loops.items() if loop in plan.sizes]
-    for x in free:
-        if x not in plain:
+    for x in (*free, *plan.sizes):
+        if x in loops and x not in plain:
             raise refuse(Sizes(plan.sizes), "variables that indices are sums of multiples of, and no more", x)
         if x in constant:
             raise refuse(Sizes(plan.sizes), "variables whose loops are not written out", x)
-    return dict.fromkeys(plain, 0) | {x: least.get(x, 1) for x in free}
+    extents = {v.name: v.hi + 1 for v in variables_of((nest,))}
+    whole = {x: multiples[loops[x]] for x in free if loops[x] in multiples}
+    return (dict.fromkeys(plain, 0) | {x: least.get(loops[x], 1) for x in free},
+            {x: n for x, n in whole.items() if exact_quotient(extents[x], n) is not None})
+
+
+def _with_blocks(kernel: Kernel, nest: Nest, plan: Plan) -> tuple[Kernel, Plan, tuple[int, ...]]:
+    """The kernel with a dim for each block whose size `sizes` makes an argument, the plan with these as sizes and with
+    the room of its copies, and the values of the dims. A block of several whole ones of the splits inside it has the
+    number of these as its argument. `nest`: with extents as they are."""
+    if not plan.sizes or not plan.stages and not _short(plan):
+        return kernel, plan, ()
+    loops = resolve(nest, plan)
+    used = {*loops.root, *(d.name for d in kernel.dims)}
+    names = (name for name in map("q{}".format, count()) if name not in used)
+    steps, dims, values = list[Step](), list[Var](), list[int]()
+    for s in plan.steps:
+        if isinstance(s, Split) and s.edge == "short" and s.inner in plan.sizes:
+            inner = loops.split.get(s.inner)
+            whole = inner.size if inner is not None and not inner.into and s.size % inner.size == 0 else 1
+            dims.append(Var(next(names), 1, MOST // whole))
+            values.append(s.size // whole)
+            s = replace(s, size=whole, times=dims[-1])
+        elif isinstance(s, Stage) and not s.items:
+            elements = product([length(loops, c) for c in s.layout])
+            s = replace(s, room=_rounded(elements)) if isinstance(elements, int) else s
+        steps.append(s)
+    return replace(kernel, dims=(*kernel.dims, *dims)), replace(plan, steps=tuple(steps)), tuple(values)
+
+
+def _rounded(size: int) -> int:
+    """The next of four sizes between powers of two, so that programs of similar sizes are one. What is not touched of
+    memory costs nothing."""
+    size = max(size, LEAST_ROOM)
+    step = (1 << (size - 1).bit_length()) // 8
+    return -(-size // step) * step
 
 
 def plane_extents(nests: Sequence[Nest]) -> Extents:
@@ -66,17 +152,19 @@ def plane_extents(nests: Sequence[Nest]) -> Extents:
 
 
 def written_out(plan: Plan) -> frozenset[str]:
-    """Variables that say how often a loop runs that is written out, or how long memory for copies is."""
+    """Variables and blocks that say how often a loop runs that is written out, or how memory for copies is laid out
+    where a coordinate of it is more than a loop."""
     splits = [s for s in plan.steps if isinstance(s, Split)]
     above = {s.inner if s.into else s.outer: s.loop for s in splits}
-    sized = {s.outer if s.into else s.inner for s in splits}
+    sized = {s.outer if s.into else s.inner for s in splits} - {s.inner for s in _short(plan)}
     whole = {x: s.loop for s in splits for x in (s.outer, s.inner)}
     found = set[str]()
     for x in [x for s in plan.steps if isinstance(s, Fuse) for x in (s.outer, s.inner)]:
         while x in whole:
             x = whole.pop(x)
         found.add(x)
-    for x in (*plan.bound("unroll"), *(loop_of(x) for s in plan.stages for c in s.layout for _, x in terms_of(c))):
+    boxes = [c for s in plan.stages for c in s.layout if s.items or terms_of(c) != ((1, loop_of(c)),)]
+    for x in (*plan.bound("unroll"), *(loop_of(x) for c in boxes for _, x in terms_of(c))):
         while x in above:
             x = above[x]
         if x not in sized:

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minigrad.expr import Index
+
 EDGES = ("exact", "back", "guard", "rest", "short")
 KINDS = ("parallel", "group", "item", "vector", "unroll", "serial")
 
@@ -24,7 +26,9 @@ KINDS = ("parallel", "group", "item", "vector", "unroll", "serial")
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """`sizes i0 r0`: how far these variables of the nest run is an argument, and so is how far accesses step: one
-    program serves all sizes. It stands before the splits. Halide, TVM: symbolic extents.
+    program serves all sizes. It stands before the splits. What a split with the edge exact takes apart is a multiple of
+    its size in all of them. `sizes nn` of a block with the edge short: so is how long that is, whole blocks of the
+    splits inside it. Halide, TVM: symbolic extents.
 
         for i0 in 0..240: for r0 in 0..784:          for i0 in 0..e0: for r0 in 0..e1:
           acc = acc + p0[784*i0 + r0]          ->      acc = acc + p0[e1*i0 + r0]
@@ -53,6 +57,7 @@ class Split:
               (where `results` have room for that, it costs no conditions)
       rest    it is a serial loop of its own, over x
       short   it has fewer iterations: i runs min(4, 10 - 4*o) times
+    `times`, which is no part of the text: an argument that a block is so many times as long (see Sizes).
     Halide: split and TailStrategy; TVM: split; Exo: divide_loop.
     """
 
@@ -62,6 +67,12 @@ class Split:
     size: int
     edge: str = "exact"
     into: bool = False
+    times: Index = 1
+
+    @property
+    def length(self) -> Index:
+        """The size, where a program takes it as an argument as well."""
+        return self.size * self.times
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -168,7 +179,8 @@ class Stage:
 
     `by items`: all work-items of a group copy it, to memory that they share, in turns: one element after another along
     the last loop of the layout, or along kk where it is `transposed kk`. `double`: through registers, so that the block
-    for the next iteration of j is on its way while this one is used.
+    for the next iteration of j is on its way while this one is used. `room`, which is no part of the text: elements of
+    the memory, where extents are arguments.
 
         for j ...:                            for j ...:
           for k ...: ... p1 ...        ->       p1_staged[...] = p1[...];  barrier
@@ -182,6 +194,7 @@ class Stage:
     square: int = 1
     items: bool = False
     double: bool = False
+    room: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -247,7 +260,7 @@ class Plan:
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        """The variables whose extents are arguments."""
+        """The variables, and the loops over blocks, whose extents are arguments."""
         return tuple([x for s in self.steps if isinstance(s, Sizes) for x in s.loops])
 
     @property

@@ -39,10 +39,10 @@ def ceil_div(a: int, b: int) -> int: ...
 
 
 @overload
-def ceil_div(a: Index, b: int) -> Index: ...
+def ceil_div(a: Index, b: Index) -> Index: ...
 
 
-def ceil_div(a: Index, b: int) -> Index:
+def ceil_div(a: Index, b: Index) -> Index:
     """How many parts of b elements a elements make, the last one perhaps smaller."""
     return a if b == 1 else (a + (b - 1)) // b
 

@@ -30,7 +30,8 @@ from minigrad.codegen.cost.caches import LINE, PAGE, SHARED, fits, room
 from minigrad.codegen.cost.machine import machine
 from minigrad.codegen.kernel import Nest
 from minigrad.codegen.lowering.collapse import coefficient
-from minigrad.codegen.plan.steps import Ahead, Bind, Order, Plan, Split, Stage, Step
+from minigrad.codegen.plan.sizes import shares_sizes
+from minigrad.codegen.plan.steps import Ahead, Bind, Order, Plan, Sizes, Split, Stage, Step
 from minigrad.codegen.strategies.access import extent, reductions, value_accesses
 from minigrad.codegen.strategies.blocking import SPARE_REGISTERS, is_plain, row_bytes, steps_closely
 from minigrad.codegen.strategies.narrow import narrow_kind
@@ -54,6 +55,12 @@ SHORT_K = 128
 
 UNIT_WORK, UNITS = 1 << 19, 4
 """Multiply-adds of a unit of parallel work worth having; units per worker, so that none waits long for the last."""
+
+SHORT_SUM, LARGE_OUTPUT = 64, 1 << 16
+"""Steps of a sum up to which, in outputs of so many elements, sizes stay constants: arguments would cost 5-20%."""
+
+LOW, LARGE_PRODUCT = 8, 1 << 22
+"""Likewise with more rows in products of fewer multiply-adds: 3-5%. In larger ones a test per tile costs nothing."""
 
 LANES = 4, 8, 16
 """Rows of a tile whose operand A is copied: as many as a vector has."""
@@ -250,9 +257,12 @@ def with_tile(nest: Nest, p: Product, t: Tile, target: Target) -> Plan:
     mm = split(m, "um", "mm", unit_m, "short", p.m)
     nn = split(n, "un", "nn", unit_n, "short", p.n)
     if not order:
-        steps.append(Split(n, "un", "nn", p.n, "short"))
+        steps.append(Split(n, "un", "nn", unit_n, "short"))
         order, nn = ["un"], "nn"
     parallel = tuple(order)
+    blocks = tuple([s.inner for s in steps if isinstance(s, Split)])
+    if blocks and block_k == p.k and shares_sizes(target) and not gains_from_sizes(p):
+        steps.insert(0, Sizes(blocks))
     kk = split(k, "kb", "kk", block_k, "short", p.k)
     at, kept = order[-1], kk != k
     tiled = [Split(nn, "j", "jj", t.columns, "back"), Split("jj", "v", "l", t.width)]
@@ -261,7 +271,7 @@ def with_tile(nest: Nest, p: Product, t: Tile, target: Target) -> Plan:
         tiled.insert(0, Split(mm, "i", "u", t.rows, "back"))
         copies.insert(0, "u")
         inner.insert(0 if rows_outside else 1, "i")
-    tiled.append(Split(kk, "k", "t", 2, "rest"))
+    tiled.append(Split(kk, "k", "t", 2, "rest" if p.k % 2 else "exact"))
     steps += [*tiled, Bind("parallel", parallel), Bind("vector", ("l",)), Bind("unroll", ("t", *copies)),
               Order((*order, *inner, "l", *(v.name for r in reductions(nest) for v in r.over if v.hi == 0), "k", "t",
                      *copies))]
@@ -271,6 +281,13 @@ def with_tile(nest: Nest, p: Product, t: Tile, target: Target) -> Plan:
     if p.a:
         steps.append(Stage(operand(c.a, c.b), "i", (kk, "u"), *turned(p.a, kk)))
     return Plan("panels", (*steps, *ahead(p, t, kept, inner, target)))
+
+
+def gains_from_sizes(p: Product) -> bool:
+    """True where addresses that are known count: in short sums, small products, and where rows of B are pages apart."""
+    outer = len(p.c.batch) + len(p.c.m) + len(p.c.n) > 2
+    small = not outer and p.m > LOW and p.m * p.n * p.k < LARGE_PRODUCT
+    return small or p.k <= SHORT_SUM and p.m * p.n >= LARGE_OUTPUT or not p.b and row_bytes(p.c.b, p.c.k) >= PAGE
 
 
 def turned(how: str, along: str) -> tuple[str, int] | tuple[()]:

@@ -20,7 +20,7 @@ LIGHT = 20
 """Lines of a copy up to which the columns of an in-register transpose are written out."""
 
 GATHER, MAX_STRIDE = 4, 4
-"""Lines per lane of a read whose lanes are further apart than `MAX_STRIDE` elements, and that distance."""
+"""Lines per lane of a read or a store whose lanes are further apart than `MAX_STRIDE` elements, and that distance."""
 
 HEAVY = {"exp": 20, "log": 25, "sigmoid": 25, "tanh": 35, "erf": 40, "sin": 50, "cos": 50, "pow": 70, "across": 16}
 """Lines of operations that are not one instruction."""
@@ -157,7 +157,7 @@ class _Roller:
         for s in stores:
             for v, conditions in guarded_loads((s.value,), s.conditions, lambda conditions: conditions):
                 offset, = v.indices
-                if self.step(offset) <= MAX_STRIDE or own.isdisjoint(variables(offset)):
+                if not self.is_scattered(offset) or own.isdisjoint(variables(offset)):
                     continue
                 if found.setdefault(v, conditions) != conditions or (conditions and self.sums_up) or \
                         any(not own.isdisjoint(variables(c)) for c in conditions):
@@ -165,16 +165,18 @@ class _Roller:
                 found[v] = conditions
         return found
 
-    def step(self, e: Index) -> int:
-        return 0 if self.lane is None or isinstance(e, int) else abs(dict(e.terms).get((self.lane,), 0))
+    def is_scattered(self, e: Index) -> bool:
+        """True where lanes are further apart than `MAX_STRIDE` elements, or by an argument."""
+        return not isinstance(e, int) and any([self.lane in m and (len(m) > 1 or abs(step) > MAX_STRIDE)
+                                               for m, step in e.terms])
 
     def lines(self, s: Store) -> int:
         """An estimate of the lines of code that a store takes."""
-        total = 3 + 2 * len(s.conditions)
+        total = 3 + 2 * len(s.conditions) + (GATHER * self.width if self.is_scattered(s.offset) else 0)
         for v in walk(s.value):
             if v.op == "load":
                 total += 1 if v.buffer in self.registers else 2
-                total += GATHER * self.width if self.step(v.indices[0]) > MAX_STRIDE else 0
+                total += GATHER * self.width if self.is_scattered(v.indices[0]) else 0
             elif v.op not in ("const", "local"):
                 total += HEAVY.get(v.op, 1)
         return total

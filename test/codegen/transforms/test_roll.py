@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 
 from minigrad.codegen.ir.interpret import interpret_function
+from minigrad.codegen.ir.nodes import Loop
 from minigrad.codegen.ir.text import parse_function, print_function
 from minigrad.codegen.ir.verify import verify_function
+from minigrad.codegen.ir.walk import statements
 from minigrad.codegen.transforms.roll import roll
 from minigrad.codegen.transforms.unroll import unroll
 
@@ -64,6 +66,17 @@ def test_what_only_happens_at_an_edge_is_rolled_early():
     for u in 0..16 serial:
       y[l+8*u] if 4*n-u >= 0 = tile_acc[u]
 """)
+
+
+@pytest.mark.parametrize("apart", ["9*l", "n*l"])
+def test_stores_whose_lanes_are_far_apart_are_long(apart: str) -> None:
+    """By a number, or by an argument: each lane is a store of its own."""
+    store = "  for u in 0..16 unroll:\n    y[{}+16*u] = a[l+8*u] * 2.0\n".replace("  ", "    ")
+    head = "  for l in 0..8 vector:\n"
+    before = parse_function(HEAD + head + store.format(apart))
+    kinds = [s.kind for s in statements(roll(before)) if isinstance(s, Loop)]
+    assert kinds == ["vector", "serial"]
+    assert roll(close := parse_function(HEAD + head + store.format("l"))) == close
 
 
 def test_sums_in_registers_stay():
