@@ -20,7 +20,7 @@ from minigrad.capture.steady import Steady
 from minigrad.engine.observe import Observer, observing
 from minigrad.engine.storage import leaf_of_type
 from minigrad.engine.transfer import cloned, download
-from minigrad.errors import CaptureError, present
+from minigrad.errors import CaptureError, present, quantity
 from minigrad.runtime.device import Buffer
 from minigrad.tensor import Tensor
 
@@ -296,7 +296,7 @@ def first_difference(replayed: list[_Launch], eager: list[_Launch]) -> str:
         if not left[a.name, a.digest]:
             return f"the first kernel that differs is {a}, launch {k}"
         left[a.name, a.digest] -= 1
-    return f"the replay had {len(replayed)} launches, the function {len(eager)}"
+    return f"the replay had {quantity(len(replayed), 'launch')}, the function {len(eager)}"
 
 
 def values(capture: Capture, owners: list[Tensor], result: Any) -> Named:

@@ -14,6 +14,7 @@ from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.plan.loops import Here, Loops
 from minigrad.codegen.plan.steps import Results, Stage
 from minigrad.codegen.plan.text import loop_of, refuse, terms_of
+from minigrad.errors import quantity
 from minigrad.expr import Index, Var
 from minigrad.value import Value, free_variables, substitute
 
@@ -60,7 +61,7 @@ def box(loops: Loops, step: Stage | Results, itemsize: int) -> Box:
         pitches.insert(0, size)
         size = size * n
     if not fixed and not isinstance(size, int):
-        raise refuse(step, "coordinates whose extents are known", f"{size} elements")
+        raise refuse(step, "coordinates whose extents are known", quantity(size, "element"))
     made = Box(loops, step.layout, tuple(pitches), fixed or int(size) + beyond)
     for fused, _, _ in loops.fused.loops.values():
         if fused.loop in loops.root and fused.pitch and any(fused.loop in above(loops, c) for c in step.layout):
