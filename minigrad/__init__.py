@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from minigrad.engine.show import show as show
     from minigrad.functions import *  # noqa: F403
     from minigrad.methods import *  # noqa: F403
+    from minigrad.mixins.loops import scan as scan
     from minigrad.report.estimate import plan as plan
     from minigrad.report.plans import plans as plans
     from minigrad.report.profile import profile as profile
@@ -45,7 +46,7 @@ _LATER = {"autograd": ("minigrad.autograd", None), "microkernels": ("minigrad.mi
           "nn": ("minigrad.nn", None), "optim": ("minigrad.optim", None), "jit": ("minigrad.capture.jit", "jit"),
           "TinyJit": ("minigrad.capture.jit", "TinyJit"), "show": ("minigrad.engine.show", "show"),
           "plan": ("minigrad.report.estimate", "plan"), "profile": ("minigrad.report.profile", "profile"),
-          "plans": ("minigrad.report.plans", "plans"),
+          "plans": ("minigrad.report.plans", "plans"), "scan": ("minigrad.mixins.loops", "scan"),
           **{name: (f"minigrad.{name}", None) for name in ("backends", "cuda", "fft", "functions", "special")}}
 
 
@@ -77,5 +78,5 @@ def __dir__() -> list[str]:
 
 
 __all__ = ["Tensor", "TinyJit", "Variable", "autograd", "config", "devices", "distributions", "dtypes", "errors", "jit",
-           "linalg", "manual_seed", "microkernels", "nn", "optim", "plan", "plans", "profile", "show", "synchronize",
-           "tensor"]
+           "linalg", "manual_seed", "microkernels", "nn", "optim", "plan", "plans", "profile", "scan", "show",
+           "synchronize", "tensor"]

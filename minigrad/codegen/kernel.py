@@ -10,10 +10,12 @@
              | name "[" index, ... "]" monoid "=" value             a scatter: `y[{at[i] in 0..9}] sum= x[i]`, or set=
              | "$" number ["for" var "<" extent, ...] "=" value     a value used more than once (see value_text.py)
              | nest                                                 an inner domain; sees the outer variables and names
+    steps   := "state" param, ... NEWLINE nest* "steps" var "<" extent ":" NEWLINE nest+ nest*     in place of the nests
 
 Values follow `value.py` and print as arithmetic (grammar in `value_text.py`):
 `sum(c<32, u<3: (x[n, c, i+u-1] else 0.0 if i+u-1 >= 0) * w[o, c, u])`.
-Nests of one kernel are independent of each other (phases of a strided gradient, siblings) and may run in any order.
+Nests of one kernel are independent of each other (phases of a strided gradient, siblings) and may run in any order,
+but for those of a loop with a carried state (`Steps`), which run in theirs.
 """
 from __future__ import annotations
 
@@ -70,6 +72,18 @@ class Nest:
 
 
 @record
+class Steps:
+    """The nests `first` to `last` - 1 of a kernel run one after another, all of them for each value of `var` in turn;
+    those before come before, those after it after. `state` are buffers that nobody else sees: all nests may read
+    and store to them."""
+
+    var: Var
+    first: int
+    last: int
+    state: tuple[Param, ...]
+
+
+@record
 class Kernel:
     """`params` in argument order, then `scalars`, then `dims` (runtime index variables), then the nests."""
 
@@ -78,9 +92,11 @@ class Kernel:
     scalars: tuple[Scalar, ...]
     dims: tuple[Var, ...]
     nests: tuple[Nest, ...]
+    steps: Steps | None = None
 
     def with_nests(self, nests: tuple[Nest, ...]) -> Kernel:
         return Kernel(self.name, self.params, self.scalars, self.dims, nests)
 
     def param(self, name: str) -> Param:
-        return next(p for p in self.params if p.name == name)
+        state = self.steps.state if self.steps is not None else ()
+        return next(p for p in (*self.params, *state) if p.name == name)

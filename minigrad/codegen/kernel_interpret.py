@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
+from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Steps, Store
 from minigrad.codegen.value_eval import (
     Array,
     Fault,
@@ -54,8 +54,26 @@ def interpret_kernel(kernel: Kernel, arrays: Mapping[str, Array], scalars: Mappi
     root.memo = {local(s.name, s.dtype): (constant(scalars[s.name], s.dtype), None) for s in kernel.scalars}
     run = _Run(kernel, {p.name: _logical(kernel, p, arrays[p.name], dims) for p in kernel.params})
     with np.errstate(all="ignore"):
-        for nest in kernel.nests:
-            run.nest(nest, root, {}, {})
+        if kernel.steps is None:
+            for nest in kernel.nests:
+                run.nest(nest, root, {}, {})
+        else:
+            _interpret_steps(kernel, kernel.steps, run, root)
+
+
+def _interpret_steps(kernel: Kernel, steps: Steps, run: _Run, root: _Scope) -> None:
+    """Runs the nests of a loop with a carried state in their order."""
+    run.arrays |= {p.name: np.zeros([evaluate(e, root.variables) for e in p.shape], p.dtype.np) for p in steps.state}
+
+    def all_of(nests: Sequence[Nest], **step: int) -> None:
+        for nest in nests:  # what was read before may have been stored to since
+            scope = _Scope(None, {**root.own, **({steps.var: step["at"]} if step else {})}, dict(root.memo))
+            run.nest(nest, scope, {}, {})
+
+    all_of(kernel.nests[:steps.first])
+    for t in range(evaluate(steps.var.hi, root.variables) + 1):
+        all_of(kernel.nests[steps.first:steps.last], at=t)
+    all_of(kernel.nests[steps.last:])
 
 
 def _logical(kernel: Kernel, p: Param, array: Array, dims: Mapping[str, int]) -> Array:

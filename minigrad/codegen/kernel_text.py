@@ -6,6 +6,7 @@ of caches, so equal kernels print alike and different ones differently.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Scalar, Store
 from minigrad.codegen.monoid import MONOIDS
@@ -48,8 +49,14 @@ def print_kernel(kernel: Kernel) -> str:
     params += [f"{s.name}: {s.dtype.short}" for s in kernel.scalars]
     params += [f"{d.name}: index in {printer.index(d.lo)}..{printer.index(d.hi)}" for d in kernel.dims]
     lines = [f"kernel {kernel.name}({', '.join(params)})"]
-    for nest in kernel.nests:
-        _print_nest(nest, "  ", printer, lines)
+    steps = kernel.steps
+    if steps is not None:
+        lines.append(f"  state {', '.join([_param(replace(p, mode='in'), printer) for p in steps.state])}")
+    for k, nest in enumerate(kernel.nests):
+        if steps is not None and k == steps.first:
+            lines.append(f"  steps {steps.var.name}<{printer.index(steps.var.hi + 1)}:")
+        inside = steps is not None and steps.first <= k < steps.last
+        _print_nest(nest, "    " if inside else "  ", printer, lines)
     return "\n".join(lines) + "\n"
 
 

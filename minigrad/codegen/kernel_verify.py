@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Store
+from minigrad.codegen.kernel import Define, Kernel, Nest, Param, Steps, Store
 from minigrad.codegen.kernel_coverage import Placed, linear, points, uncovered
 from minigrad.codegen.kernel_text import MODES, statements
 from minigrad.codegen.monoid import MONOIDS
@@ -26,6 +26,8 @@ def verify_kernel(kernel: Kernel) -> None:
 
     Loads are checked where their bounds can be decided: those of symbolic or loaded indices are not.
     """
+    if kernel.steps is not None:
+        return verify_steps(kernel, kernel.steps)
     scope = _Scope(kernel)
     for d in kernel.dims:
         scope.bind(d.name)
@@ -43,6 +45,26 @@ def verify_kernel(kernel: Kernel) -> None:
         _check_nest(nest, scope)
     _check_coverage(kernel)
     _check_updates(kernel)
+
+
+def verify_steps(kernel: Kernel, steps: Steps) -> None:
+    """`verify_kernel` of each nest of a loop with a carried state. What one stores all may read, and results of steps
+    are stored part by part."""
+    params = tuple([replace(p, mode="inout" if p.mode == "out" else p.mode) for p in (*kernel.params, *steps.state)])
+    for k, nest in enumerate(kernel.nests):
+        dims = (*kernel.dims, steps.var) if steps.first <= k < steps.last else kernel.dims
+        scope = _Scope(kernel)
+        for d in dims:
+            scope.bind(d.name)
+            scope.variables.append(d)
+        for p in params:
+            scope.bind(p.name)
+            _check_param(kernel, p)
+        for s in kernel.scalars:
+            scope.bind(s.name)
+            scope.locals[s.name] = s.dtype
+        scope.kernel = replace(kernel, params=params, dims=dims)
+        _check_nest(nest, scope)
 
 
 @dataclass(slots=True)

@@ -35,7 +35,8 @@ class Panelled:
 
 def panelled(kernel: Kernel, constant: frozenset[str], target: Target) -> Panelled | None:
     """The kernel with one of its constant params in panels, if it streams them then and adds up in the same order."""
-    if kernel.dims or len(kernel.nests) != 1 or any(isinstance(s, Nest) for s in kernel.nests[0].body):
+    if kernel.dims or kernel.steps is not None or len(kernel.nests) != 1 or any(
+            isinstance(s, Nest) for s in kernel.nests[0].body):
         return None
     outputs = product(v.hi + 1 for v in kernel.nests[0].domain)
     for param in kernel.params:

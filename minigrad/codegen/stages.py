@@ -39,7 +39,7 @@ from minigrad.codegen.plan.groups import check_room
 from minigrad.codegen.plan.sizes import plane_extents, shares_sizes, with_sizes_as_dims
 from minigrad.codegen.plan.spaces import is_sum
 from minigrad.codegen.plan.steps import Plan
-from minigrad.codegen.strategies import packed, panels, tiles, window_groups
+from minigrad.codegen.strategies import packed, panels, scan, tiles, window_groups
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.attention_few import split_keys
 from minigrad.codegen.strategies.build_attention import build_attention
@@ -47,6 +47,7 @@ from minigrad.codegen.strategies.build_attention_few import build_attention_few
 from minigrad.codegen.strategies.build_attention_gradient import build_attention_gradient
 from minigrad.codegen.strategies.build_attention_groups import build_attention_groups
 from minigrad.codegen.strategies.build_joined import build_joined
+from minigrad.codegen.strategies.build_scan import build_scan
 from minigrad.codegen.strategies.build_window import build_window
 from minigrad.codegen.strategies.build_window_groups import build_window_groups
 from minigrad.codegen.strategies.choose import choose_plans, is_row_kernel
@@ -61,10 +62,11 @@ from minigrad.codegen.strategies.plan import (
     JoinedPlan,
     WindowPlan,
 )
+from minigrad.codegen.strategies.scan import ScanPlan
 from minigrad.codegen.strategies.split_k import split_k
 from minigrad.codegen.strategies.thin import turn_thin
 from minigrad.dtype import DType
-from minigrad.errors import reporting
+from minigrad.errors import present, reporting
 from minigrad.expr import Index, Var, product, subs
 from minigrad.target import Target
 from minigrad.value import cast, load, local, reduce, substitute, walk
@@ -104,7 +106,15 @@ def stages_of(kernel: Kernel, target: Target) -> Staged:
     """The stages by which `kernel` runs on `target`. All that is run or shown comes from here: a failure is an
     InternalError with the kernel's text."""
     with reporting(lambda: print_kernel(kernel)):
-        return _stages_of(kernel, target)
+        return _stages_of(kernel, target) if kernel.steps is None else _stages_of_steps(kernel, target)
+
+
+def _stages_of_steps(kernel: Kernel, target: Target) -> Staged:
+    """The one stage of a loop with a carried state."""
+    plan = scan.choose(kernel, target)
+    function = build_any(kernel, kernel.nests, plan, kernel.name)
+    nests = kernel.nests[present(kernel.steps, "[scan] expected steps").first:]
+    return Staged(kernel, (Stage(function, plan, nests, kernel.dims, extent_of(function)),), ())
 
 
 def flat_form(kernel: Kernel) -> Kernel:
@@ -214,6 +224,8 @@ def build_any(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str)
         return build_window_groups(kernel, nests, plan, name)
     if isinstance(plan, JoinedPlan):
         return build_joined(kernel, nests, plan, name)
+    if isinstance(plan, ScanPlan):
+        return build_scan(kernel, plan, name)
     nest, = nests
     if isinstance(plan, AttentionPlan):
         return build_attention(kernel, nest, plan, name)

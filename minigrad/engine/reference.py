@@ -7,20 +7,22 @@ memory written out: it becomes one einsum, accumulated in float64.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from string import ascii_letters
 from typing import Any
 
 import numpy as np
 
-from minigrad.dtype import bfloat16
+from minigrad.dtype import DType, bfloat16
 from minigrad.engine.transfer import download, upload
 from minigrad.expr import Expr, evaluate
 from minigrad.ops.composite import expanded
 from minigrad.ops.convert import convert
 from minigrad.ops.elementwise import BITCAST, CAST, MUL
 from minigrad.ops.node import Node, toposort
+from minigrad.ops.op import Scan
 from minigrad.ops.reduce import SUM
+from minigrad.ops.scan import Body, family
 from minigrad.ops.storage import BUFFER
 from minigrad.runtime.device import Device
 
@@ -35,29 +37,80 @@ def bound(value: Any) -> Any:
 def run(nodes: Iterable[Node], device: Device) -> None:
     """Computes the Nodes that are not realized yet and sets their storage to Buffers of `device`."""
     wanted = [n for n in dict.fromkeys(nodes) if n.storage is None]
-    image = expanded(wanted)
-    roots = list(dict.fromkeys([image[n] for n in wanted]))
-    order = toposort(*roots)
-    whole = {image[n] for n in toposort(*wanted) if n in image}
-    uses = Counter(i for n in order if n.storage is None for i in n.inputs)
-    uses.update(roots)
-    products = {i for n in order if n.storage is None and n.op is SUM and n.dtype.is_float
-                for i in n.inputs if i.op is MUL and uses[i] == 1 and i.storage is None}
-    values: dict[Node, Any] = {}
+    made = _Graph(wanted)
     with np.errstate(all="ignore"):
-        for node in order:
+        values = made.values(download)
+    for node, value in zip(wanted, values, strict=True):
+        node.storage = upload(value, node.dtype, device.name)
+
+
+class _Graph:
+    """The graph of `wanted` Nodes without composites."""
+
+    def __init__(self, wanted: Sequence[Node]):
+        image = expanded(wanted)
+        self.roots = [image[n] for n in wanted]
+        self.order = order = toposort(*dict.fromkeys(self.roots))
+        self.whole = {image[n] for n in toposort(*wanted) if n in image}
+        self.uses = Counter(i for n in order if n.storage is None for i in n.inputs)
+        self.uses.update(self.roots)
+        self.products = {i for n in order if n.storage is None and n.op is SUM and n.dtype.is_float
+                         for i in n.inputs if i.op is MUL and self.uses[i] == 1 and i.storage is None}
+        self.loops: dict[Any, list[int]] = {}
+        for n in order:
+            if type(n.op.lower) is Scan and n.storage is None:
+                self.loops.setdefault(family(n), []).append(n.params["number"])
+
+    def values(self, leaf: Callable[[Node], np.ndarray]) -> list[np.ndarray]:
+        """The values of what was wanted; `leaf` gives those of Nodes with storage."""
+        uses, values = self.uses.copy(), dict[Node, Any]()
+        results: dict[Any, dict[int, np.ndarray]] = {}
+        for node in self.order:
             if node.storage is not None:
-                values[node] = download(node)
+                values[node] = leaf(node)
                 continue
             operands = [values[i] for i in node.inputs]
-            rounds = node in whole or node.op in _TYPED
-            values[node] = tuple(operands) if node in products else _evaluate(node, operands, rounds)
+            if type(node.op.lower) is Scan:
+                key = family(node)
+                if key not in results:
+                    results[key] = _loop(node, self.loops[key], operands)
+                values[node] = results[key].pop(node.params["number"])
+            else:
+                rounds = node in self.whole or node.op in _TYPED
+                values[node] = tuple(operands) if node in self.products else _evaluate(node, operands, rounds)
             for i in node.inputs:
                 uses[i] -= 1
                 if not uses[i]:
                     del values[i]
-    for node in wanted:
-        node.storage = upload(values[image[node]], node.dtype, device.name)
+        return [values[n] for n in self.roots]
+
+
+def _loop(node: Node, numbers: Sequence[int], operands: Sequence[np.ndarray]) -> dict[int, np.ndarray]:
+    """The results with these numbers of the loop that `node` is one of (ops/scan.py), step by step."""
+    lower: Any = node.op.lower
+    body: Body = lower.body
+    if body.plain is None:
+        body.plain = _Graph(body.step.results)
+    carries, slices = body.carries, body.slices
+    types = [n.type for n in (*body.step.results, *body.step.operands[:carries])]
+    length = bound(node.params["length"])
+    found = {k: operands[k] if k < carries else np.empty((length, *types[k].shape), _kept(types[k].dtype))
+             for k in numbers}
+    state, captured = list(operands[:carries]), operands[carries + slices:]
+    for t in reversed(range(length)) if node.params["reverse"] else range(length):
+        given = [*state, *[x[t] for x in operands[carries:carries + slices]], *captured]
+        places = dict(zip([n.storage for n in body.step.operands], given, strict=True))
+        made = [*body.plain.values(lambda n: places[n.storage]), *state]  # noqa: B023
+        for k, value in found.items():
+            if k >= carries:
+                value[t] = made[k]
+        state = made[:carries]
+    return {k: state[k] if k < carries else value for k, value in found.items()}
+
+
+def _kept(dtype: DType) -> Any:
+    """The numpy type in which values of `dtype` are computed."""
+    return np.dtype(np.float32) if dtype is bfloat16 else dtype.np
 
 
 _TYPED = (CAST, BITCAST)
@@ -75,7 +128,7 @@ def _evaluate(node: Node, operands: list[Any], rounds: bool) -> np.ndarray:
         result = np.asarray(node.op.reference(*operands, shape=shape, dtype=node.dtype, **params))
     if result.shape != shape:
         result = result.reshape(shape)
-    expected = np.dtype(np.float32) if node.dtype is bfloat16 else node.dtype.np
+    expected = _kept(node.dtype)
     if node.dtype is bfloat16 and not rounds:
         return result.astype(expected, copy=False)
     return convert(result, node.dtype) if node.dtype is bfloat16 or result.dtype != expected else result

@@ -2,13 +2,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from weakref import ref
 
 from minigrad.errors import DTypeError, ShapeError, present
+from minigrad.graph.scan import scan_gradients
 from minigrad.ops import build as B
 from minigrad.ops.calls import CALL, OUTPUT
 from minigrad.ops.composite import expand
 from minigrad.ops.node import Node, hooked
+from minigrad.ops.op import Scan
+from minigrad.ops.scan import family
 from minigrad.ops.storage import DETACH
 
 
@@ -90,18 +94,23 @@ def _accumulate(made_from: History, seed: Node, targets: set[Node]) -> dict[Node
             on_path.add(node)
     grads: dict[Node, Node] = {made_from.output: seed}
     of_results: dict[Node, dict[int, Node]] = {}  # by CALL
+    loops = _Loops(order)
     for node in reversed(order):
         if node.op is CALL and node in of_results:
             _by_rule(grads, node, of_results.pop(node), on_path)
         grad = grads.get(node)
+        if grad is not None and node in on_path and hooked and ref(node) in hooked:
+            grad = grads[node] = node.hooks(grad)
+        if type(node.op.lower) is Scan and node in on_path:
+            loops.meet(node, grads, on_path)
         if grad is None or node not in on_path:
             continue
-        if hooked and ref(node) in hooked:
-            grad = grads[node] = node.hooks(grad)
         body = bodies.get(node)
         if node.op is OUTPUT:
             if node.inputs[0] in on_path:
                 of_results.setdefault(node.inputs[0], {})[node.params["number"]] = grad
+        elif type(node.op.lower) is Scan:
+            pass
         elif body is not None:
             if body in on_path:
                 _add(grads, body, grad)
@@ -122,6 +131,31 @@ def _by_rule(grads: dict[Node, Node], call: Node, of_results: dict[int, Node], o
     for source, part in zip(call.inputs, call.rule(call, of_results, needed), strict=True):
         if part is not None and source in on_path:
             _add(grads, source, part)
+
+
+class _Loops:
+    """The loops (ops/scan.py) in the order of a graph, `first` the earliest Node of each: when it is met on the way
+    back, the gradients of all its results are there."""
+
+    def __init__(self, order: Sequence[Node]):
+        self.first: dict[tuple[Any, ...], Node] = {}
+        for node in order:
+            if type(node.op.lower) is Scan:
+                self.first.setdefault(family(node), node)
+        self.of_results: dict[Node, dict[int, Node]] = {}
+
+    def meet(self, node: Node, grads: dict[Node, Node], on_path: set[Node]) -> None:
+        """Notes the gradient of a result; with the first one, adds those of the loop's operands."""
+        first = self.first[family(node)]
+        if node in grads:
+            self.of_results.setdefault(first, {})[node.params["number"]] = grads[node]
+        if node is not first or node not in self.of_results:
+            return
+        needed = [source in on_path for source in node.inputs]
+        made = scan_gradients(node, self.of_results.pop(node), needed, lambda y, xs: gradient(History(y), xs))
+        for source, part in zip(node.inputs, made, strict=True):
+            if part is not None and source in on_path:
+                _add(grads, source, part)
 
 
 def _add(grads: dict[Node, Node], node: Node, part: Node) -> None:

@@ -14,11 +14,12 @@ from minigrad.dtype import DType, bool_
 from minigrad.errors import InternalError
 from minigrad.graph.autodiff import History, gradient
 from minigrad.interned import remember
-from minigrad.ops.composite import apart, composite, once, rebuilt
-from minigrad.ops.kinds import Type, clean
-from minigrad.ops.node import Node, apply, leaf, toposort
+from minigrad.ops.composite import apart, composite, once
+from minigrad.ops.kinds import Type
+from minigrad.ops.node import Node, apply, leaf
 from minigrad.ops.op import Op, Shape, Storage
 from minigrad.ops.storage import BUFFER, DETACH
+from minigrad.ops.traced import Traced
 
 Body = Callable[..., Sequence[Node]]
 """Makes result Nodes of operand Nodes, and no leaf of its own."""
@@ -39,15 +40,14 @@ class Block:
 
     def __init__(self, name: str, body: Body, types: Sequence[Type], text: str | None = None, detached: bool = False):
         self.name, self.types = name, tuple(types)
-        self._operands = [leaf(BUFFER, t, None, {}) for t in types]
+        operands = [leaf(BUFFER, t, None, {}) for t in types]
         with apart():
-            self._results = list(body(*self._operands))
-        operands = set(self._operands)
-        self._order = [n for n in toposort(*self._results) if n not in operands]
-        beside = next((n for n in self._order if n.storage is not None), None)
+            self._results = list(body(*operands))
+        self.made_of = Traced(operands, self._results)
+        beside = next((n for n in self.made_of.order if n.storage is not None), None)
         if beside is not None:
             raise InternalError(f"[block {name}] expected a function of its operands, got one that reads {beside}")
-        self._text = self._operations() if text is None else text
+        self._text = self.made_of.text() if text is None else text
         name = f"{name}.{sha256(self._text.encode()).hexdigest()[:16]}"
         self._gradient: Block | None = None
         self._call: Op | None = None
@@ -64,13 +64,6 @@ class Block:
         if self._call is not None:
             operands = (apply(self._call, *operands),)
         return (apply(op, *operands) for op in self._ops)
-
-    def made_of(self, *operands: Node) -> list[Node]:
-        """The results as the operations of the body."""
-        image = dict(zip(self._operands, operands, strict=True))
-        for node in self._order:
-            image[node] = rebuilt(node, image)
-        return [image[n] for n in self._results]
 
     def _infer(self, k: int) -> Callable[..., tuple[Shape, DType]]:
         result = self._results[k].shape, self._results[k].dtype
@@ -91,16 +84,6 @@ class Block:
                                    f"gradient of {self._text}")
         made = self._gradient(*node.inputs, grad)
         return tuple([next(made) if t.dtype.is_float else None for t in self.types])
-
-    def _operations(self) -> str:
-        """The operations that make the results of the operands, one a line."""
-        place = {n: f"${k}" for k, n in enumerate(self._operands)}
-        lines = [str([(t.dtype.name, t.shape, t.device) for t in self.types])]
-        for node in self._order:
-            place[node] = f"%{len(lines)}"
-            params = [clean(p, []) for p in node.params.values()]
-            lines.append(f"{node.op.name} {node.device} {' '.join([place[i] for i in node.inputs])} {params}")
-        return "\n".join([*lines, *[place[r] for r in self._results]])
 
 
 def _nothing(node: Node, _: Node) -> tuple[None, ...]:

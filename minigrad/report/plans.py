@@ -69,6 +69,8 @@ class plans:  # noqa: N801  (used like a function)
         plain = replace(target, plans=())
         made: dict[str, tuple[str, str]] = {}
         for step in schedule.steps:
+            if step.kernel.steps is not None:
+                continue
             kernel = from_first(flat_form(step.kernel))[0]
             others = sorted({s.plan.strategy for s in stages_of(step.kernel, target).stages})
             given = dict(given_plans(kernel, target.plans))

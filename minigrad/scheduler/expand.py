@@ -1,7 +1,7 @@
 """A graph without composites, and its schedule in terms of the graph that had them."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,8 @@ from minigrad.ops.attention_gradient import ATTENTION_GRADIENT, ATTENTION_SUMS
 from minigrad.ops.build import is_simple
 from minigrad.ops.composite import expanded
 from minigrad.ops.node import Node
-from minigrad.ops.op import Composite
+from minigrad.ops.op import Composite, Scan
+from minigrad.ops.scan import unrolled
 from minigrad.scheduler.graph import Graph, build_graph, resolve
 from minigrad.target import Target
 
@@ -45,20 +46,26 @@ class Expanded:
         return replace(schedule, steps=steps, slots=slots, outputs=outputs, donated=donated)
 
 
-def expand_graph(graph: Graph, target: Target) -> Expanded | None:
-    """The graph without composites; None where there is nothing to expand (composites, and attention that the target
-    has no strategy for), to merge or to simplify."""
+def expand_graph(graph: Graph, target: Target, is_loop: Callable[[Node], bool]) -> Expanded | None:
+    """The graph without composites; None where there is nothing to expand (composites, attention that the target has no
+    strategy for, and loops for which not `is_loop`), to merge or to simplify."""
 
     def is_kernel(node: Node) -> bool:
         if node.op is ATTENTION:
             return suits_blocks(node, target)
+        if type(node.op.lower) is Scan:
+            return is_loop(node)
         return node.op in IN_PARTS and suits_parts(node, target)
 
     def rewrite(node: Node, inputs: Sequence[Node]) -> Node | None:
-        return attention_by_table(node, inputs) if node.op is ATTENTION and not is_kernel(node) else None
+        if is_kernel(node):
+            return None
+        if node.op is ATTENTION:
+            return attention_by_table(node, inputs)
+        return unrolled(node, inputs) if type(node.op.lower) is Scan else None
 
     graph.connect()
-    if not any(not leaf and (n.op is ATTENTION or isinstance(n.op.lower, Composite)) and not is_kernel(n)
+    if not any(not leaf and (n.op is ATTENTION or isinstance(n.op.lower, Composite | Scan)) and not is_kernel(n)
                for n, leaf in zip(graph.nodes, graph.leaf, strict=True)) and _is_settled(graph):
         return None
     targets = [graph.nodes[k] for k in graph.targets]

@@ -16,6 +16,8 @@ Every refusal keeps its reason in `Group.reasons`, which `show(stage="kernels")`
 """
 from __future__ import annotations
 
+from minigrad.ops.op import Scan
+from minigrad.ops.storage import CONST, IOTA
 from minigrad.scheduler.cost import measure_axes, refuse_elementwise, refuse_movement
 from minigrad.scheduler.graph import Graph
 from minigrad.scheduler.groups import (
@@ -73,6 +75,9 @@ def forced_roots(graph: Graph, extra: set[int]) -> set[int]:
                 forced.add(peeled(graph, graph.inputs[k][0]))
             elif node.op.name in ATTENTIONS:
                 forced.update(moved(graph, i) for i in graph.inputs[k])
+            elif type(node.op.lower) is Scan:
+                sources = [moved(graph, i) for i in graph.inputs[k]]
+                forced.update(i for i in sources if graph.leaf[i] or graph.nodes[i].op not in (CONST, IOTA))
     return forced
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from minigrad.codegen.lowering.reads import read_at
 from minigrad.expr import Index, Var, variables
 from minigrad.ops.build import number_of
-from minigrad.ops.op import Elementwise, Generate, IndexMap
+from minigrad.ops.op import Elementwise, Generate, IndexMap, Scan
 from minigrad.scheduler.graph import Graph, size
 from minigrad.target import Target
 
@@ -153,7 +153,7 @@ def _operand_accesses(state: Fusion, user: int, k: int, at: tuple[Index, ...]) -
         return places
     if isinstance(lower, Generate):
         return [()]
-    if name in ATTENTIONS:
+    if name in ATTENTIONS or type(lower) is Scan:
         return [tuple(0 if e == 1 else Var(f"a{user}_{n}_{d}", 0, e - 1) for d, e in enumerate(source.shape))
                 for n, i in enumerate(graph.inputs[user]) if i == k]
     return [at]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from minigrad.errors import InternalError
+from minigrad.ops.op import Scan
 from minigrad.scheduler.fusion import MAX_MEMBERS
 from minigrad.scheduler.graph import numel
 from minigrad.scheduler.groups import ATTENTIONS, Fusion, Group, operand_accesses, peeled
@@ -59,6 +60,16 @@ def merge_attentions(state: Fusion, merger: Merger) -> None:
             hosts[key] = g
         else:
             hosts[key] = merger.merge(host, g)
+
+
+def merge_loops(state: Fusion, merger: Merger) -> None:
+    """The results of one loop with a carried state: one kernel."""
+    hosts: dict[tuple[Any, ...], int] = {}
+    for g, group in enumerate(state.groups):
+        node = state.graph.nodes[group.roots[0]] if group.roots else None
+        if node is not None and type(node.op.lower) is Scan:
+            key = node.op, state.graph.inputs[group.roots[0]], node.params["length"], node.params["reverse"]
+            hosts[key] = merger.merge(hosts[key], g) if key in hosts else g
 
 
 def same_operation(state: Fusion, g: int, k: int) -> bool:

@@ -15,12 +15,21 @@ from minigrad.errors import InternalError, present
 from minigrad.expr import Index, product
 from minigrad.ops import storage
 from minigrad.ops.node import Node, apply
-from minigrad.ops.op import Elementwise
+from minigrad.ops.op import Elementwise, Scan
 from minigrad.scheduler.expand import expand_graph
 from minigrad.scheduler.fusion import fuse
 from minigrad.scheduler.graph import Graph, bytes_of, numel, resolve
 from minigrad.scheduler.groups import ATTENTIONS, Fusion, peeled
-from minigrad.scheduler.merge import Merger, covers, dependencies, is_update, merge_attentions, merge_siblings
+from minigrad.scheduler.loop import lower_loop, suits_loop
+from minigrad.scheduler.merge import (
+    Merger,
+    covers,
+    dependencies,
+    is_update,
+    merge_attentions,
+    merge_loops,
+    merge_siblings,
+)
 from minigrad.scheduler.order import lean_order
 from minigrad.scheduler.tails import merge_tails
 from minigrad.target import Target
@@ -95,12 +104,13 @@ class Scheduling:
 
 
 def _scheduled(graph: Graph, donatable: frozenset[int], target: Target) -> Generator[Kernel, None, Schedule]:
-    expanded = expand_graph(graph, target)
+    expanded = expand_graph(graph, target, lambda node: suits_loop(node, target, schedule))
     if expanded is not None:
         graph, donatable = expanded.graph, expanded.donatable(donatable)
     state = fuse(graph, set(), target)
     merger = Merger(state)
     merge_attentions(state, merger)
+    merge_loops(state, merger)
     merge_tails(state, merger)
     merge_siblings(state, merger)
     made = yield from Scheduler(state, donatable).run()
@@ -223,6 +233,8 @@ class Scheduler:
             return self.emit_scatter(g, roots[0])
         if graph.nodes[roots[0]].op.name in ATTENTIONS:
             return self.emit_attention(g, roots)
+        if type(graph.nodes[roots[0]].op.lower) is Scan:
+            return self.emit_loop(g, roots)
         places = {k: self.place(g, k) for k in roots}
         roots = [k for k in roots if 0 not in computed(graph.nodes[k]).shape]
         if not roots:
@@ -267,6 +279,11 @@ class Scheduler:
         if all(0 not in node.shape for node in nodes):
             lower = lower_gradient if next(iter(nodes)).op.name == "attention_gradient" else lower_attention
             self.add(g, lower(tuple(nodes), self.is_leaf(g)), nodes)
+
+    def emit_loop(self, g: int, roots: list[int]) -> None:
+        nodes = {self.graph.nodes[k]: self.slot(k) for k in roots}
+        lowered = lower_loop(tuple(nodes), self.is_leaf(g), self.state.target, schedule)
+        self.add(g, present(lowered, "[schedule] expected a loop with a kernel"), nodes)
 
     def emit_through_buffer(self, g: int, k: int, into: int) -> None:
         """Emits an update in place that goes through buffers: the value or the positions that it computes from the old

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.plan.text import parse_plan as parse_steps
+from minigrad.codegen.strategies.scan import ScanPlan
 from minigrad.errors import FormatError
 
 
@@ -143,7 +144,7 @@ class JoinedPlan:
 
 
 AnyPlan = (Plan | JoinedPlan | WindowPlan | GroupWindowPlan | AttentionPlan | AttentionGradientPlan
-           | AttentionFewPlan | GroupAttentionPlan)
+           | AttentionFewPlan | GroupAttentionPlan | ScanPlan)
 _KINDS = {"window": WindowPlan, "window_groups": GroupWindowPlan,
           "attention": AttentionPlan, "attention_gradient": AttentionGradientPlan,
           "attention_few": AttentionFewPlan, "attention_groups": GroupAttentionPlan}
