@@ -120,7 +120,7 @@ class _Builder:
                 kept = local(name, value.dtype)
                 made += [Let(name, value), IRStore(self.renamed.get(store.param, store.param), place, kept)]
                 stored = {load(store.param, (place,), kept.dtype): kept}
-                return [*made, *total.added({reduction.attr[1][0]: x}, u, stored)]
+                return [*made, *total.added({reduction.over[0]: x}, u, stored)]
 
             out += self.block(v, start, stop, copies, inner)
         result = total.end(out)
@@ -199,7 +199,7 @@ class _Builder:
 
     def reduction(self, r: Value, out: list[Stmt]) -> Value:
         """The result of a reduction that `out` computes, by accumulators for each iteration that is written out."""
-        over = r.attr[1]
+        over = r.over
         blocks = [(0, over[-1].hi + 1, 1)] if r.args[0].reduces else self.blocks(over[-1], {})
         total = _Sum(self, r, max(b[2] for b in blocks))
         out += total.begin()
@@ -220,7 +220,7 @@ class _Sum:
 
     def __init__(self, builder: _Builder, reduction: Value, copies: int):
         self.builder, self.copies, self.name = builder, copies, builder.names.name("sum")
-        self.monoid, self.term, self.dtype = MONOIDS[reduction.attr[0]], reduction.args[0], reduction.dtype
+        self.monoid, self.term, self.dtype = MONOIDS[reduction.monoid], reduction.args[0], reduction.dtype
 
     def begin(self) -> list[Stmt]:
         nothing = self.monoid.init(self.dtype)
@@ -262,7 +262,7 @@ def _follows(first: _Run, second: _Run) -> bool:
     found, define = _last_loop(first), second.nest.body[0]
     if found is None or not isinstance(define, Define) or define.value.op != "reduce":
         return False
-    over, term = define.value.attr[1], define.value.args[0]
+    over, term = define.value.over, define.value.args[0]
     _, v, store = found
     stores = [s for s in _within(first.nest) if isinstance(s, Store)]
     if any(x not in second.at for x in second.nest.domain) or len(over) != 1 or term.reduces or \
@@ -283,9 +283,9 @@ def in_place(kernel: Kernel, axes: Sequence[Axis]) -> tuple[set[int], dict[str, 
     renamed: dict[str, str] = {}
     for k in range(steps.first, steps.last):
         s = kernel.nests[k].body[0]
-        if not isinstance(s, Store) or s.param not in state or s.value.op != "load" or s.value.attr[1] != s.indices:
+        if not isinstance(s, Store) or s.param not in state or s.value.op != "load" or s.value.indices != s.indices:
             continue
-        new = s.value.attr[0]
+        new = s.value.buffer
         if new in state and new not in renamed and s.param not in renamed.values() and new != s.param \
                 and _may_overwrite(kernel, axes, k, new, s.param):
             dropped.add(k)

@@ -72,7 +72,7 @@ def accesses_of(nest: Nest) -> Iterator[tuple[str, tuple[Index, ...]]]:
             for inner in (v, *v.inner):
                 for x in walk(inner):
                     if x.op == "load":
-                        yield x.attr
+                        yield x.buffer, x.indices
 
 
 def independent(kernel: Kernel) -> list[Axis]:
@@ -176,5 +176,5 @@ def _score(kernel: Kernel, steps: Steps, axis: Axis, width: int) -> float:
 
 def reads(value: Value, name: str) -> list[tuple[Index, ...]]:
     """The places at which a value reads a buffer."""
-    return [x.attr[1] for v in walk(value) for inner in (v, *v.inner) for x in walk(inner)
-            if x.op == "load" and x.attr[0] == name]
+    return [x.indices for v in walk(value) for inner in (v, *v.inner) for x in walk(inner)
+            if x.op == "load" and x.buffer == name]
