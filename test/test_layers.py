@@ -1,6 +1,7 @@
 """Imports go down only: every import under minigrad/ is checked against the table of layers in docs/architecture.md."""
 import ast
 import re
+from collections import Counter
 
 import pytest
 from support.paths import PACKAGE, ROOT, TESTS
@@ -244,3 +245,9 @@ def test_a_right_import_passes(module: str, source: str) -> None:
 def test_tests_lie_in_folders_named_as_what_they_test() -> None:
     folders = {path.parent.relative_to(TESTS) for path in TESTS.rglob("test_*.py")}
     assert {folder for folder in folders if not (PACKAGE / folder).is_dir() and not (ROOT / folder).is_dir()} == set()
+
+
+def test_names_of_tests_are_unique() -> None:
+    """Pytest imports test files by their names alone: a second one of a name is an error of collection."""
+    names = Counter(path.name for path in TESTS.rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
