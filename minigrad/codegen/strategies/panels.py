@@ -68,6 +68,10 @@ LANES = 4, 8, 16
 FEW_REGISTERS, TURNED = 16, 4
 """Registers of which one is enough to spare; steps of the sum that are turned at a time."""
 
+ROWS_ALONG_K, LANES_ADDED = 12, 24
+"""Rows up to which a B that lies along the sum is read as it is, lanes along the sum: copying it pays from some sixteen.
+Adding up the lanes of a result takes as long as copying so many elements of B."""
+
 USUAL = 6, 0.98
 """A tile of so many rows, its vectors an eighth of the registers, is taken where others gain less: the prediction is no
 better than that."""
@@ -119,6 +123,8 @@ def plan(nest: Nest, target: Target) -> Plan | str:
     p = product(c, target)
     if p.m == 1 and (p.a or p.b or fits(2 * p.k * p.n * p.itemsize, 2, target)):
         return "no panels: a vector times a matrix that stays near, or is not read along its rows"
+    if p.b == "turned" and is_plain(c.b) and p.m <= min(ROWS_ALONG_K, p.k // LANES_ADDED):
+        return f"no panels: M={p.m} is too small to copy B, which lies along {c.k[-1]}"
     if "turned" in (p.a, p.b) and p.k < TURNED:
         return f"no panels: K={p.k} is less than the {TURNED} steps that are turned at a time"
     _, tile = best_tile(p, target)
