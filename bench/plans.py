@@ -44,12 +44,12 @@ def product(random: np.random.Generator) -> tuple[str, Kernel]:
         m, n, k = (int(2 ** random.uniform(2, 9)) for _ in range(3))
         if m * n * k >= LEAST_WORK:
             break
-    turned = bool(random.integers(2))
+    transposed = bool(random.integers(2))
     x = Tensor(np.zeros((m, k), np.float32), device="CPU").realize()
-    w = Tensor(np.zeros((n, k) if turned else (k, n), np.float32), device="CPU").realize()
-    graph = build_graph([(x @ (w.transpose(0, 1) if turned else w)).node])
+    w = Tensor(np.zeros((n, k) if transposed else (k, n), np.float32), device="CPU").realize()
+    graph = build_graph([(x @ (w.transpose(0, 1) if transposed else w)).node])
     kernel = schedule(graph, frozenset(), get_device("CPU").target).steps[-1].kernel
-    return f"{m}x{n}x{k}" + (" transposed" if turned else ""), collapse(flatten(split_divisions(kernel)))
+    return f"{m}x{n}x{k}" + (" transposed" if transposed else ""), collapse(flatten(split_divisions(kernel)))
 
 
 def times(kernel: Kernel, plans: list[Plan], device: Device) -> list[float]:

@@ -93,9 +93,9 @@ def _measure_matmuls(bench: Bench, environment: dict[str, str]) -> None:
     shapes = MATMULS[:1] if bench.quick else MATMULS
     code = f"import json; from bench.starts import matmul_seconds; print(json.dumps(matmul_seconds({shapes})))"
     found = json.loads(_process(code, environment)[3])
-    for k, ((rows, depth, columns, turned), seconds) in enumerate(zip(shapes, found, strict=True)):
+    for k, ((rows, depth, columns, transposed), seconds) in enumerate(zip(shapes, found, strict=True)):
         which = "new matmul" if k == 0 else "further matmul"
-        how = f", {turned} transposed" if turned else ""
+        how = f", {transposed} transposed" if transposed else ""
         bench.report.add_figure(f"{which} {rows}x{depth} @ {depth}x{columns}{how}", [seconds], 1e-3, "ms")
 
 
@@ -109,10 +109,10 @@ def matmul_seconds(shapes: tuple[Shape, ...]) -> list[float]:
     (Tensor(np.ones((3, 3), np.float32)) + 1).realize()
     found = []
     with config(disk_cache=False):
-        for rows, depth, columns, turned in shapes:
-            a, b = (Tensor(np.ones(shape[::-1] if name in turned else shape, np.float32)).realize()
+        for rows, depth, columns, transposed in shapes:
+            a, b = (Tensor(np.ones(shape[::-1] if name in transposed else shape, np.float32)).realize()
                     for name, shape in (("A", (rows, depth)), ("B", (depth, columns))))
-            a, b = a.T if "A" in turned else a, b.T if "B" in turned else b
+            a, b = a.T if "A" in transposed else a, b.T if "B" in transposed else b
             spent = []
             for _ in range(2):
                 start = time.perf_counter()

@@ -10,7 +10,7 @@ The pipeline, each line with its reason:
     from_first        where a parameter is read from becomes an argument: `x[t]` is one program for all t
     of_any_length     pointwise kernels of all lengths are one program
     split_reduction   a long sum with few outputs gets partial sums, by a tree that depends on shapes only
-    turn_thin         a contraction with few columns reads its small operand along the sum
+    transpose_thin    a contraction with few columns reads its small operand along the sum
     split             so does a contraction with too few blocks for several workers, and attention of few rows
     choose_plans      by how the variables are used; a nest with a user's plan has that one, and skips what is above it
                       from of_any_length on, and what is below it but for `build`
@@ -41,9 +41,9 @@ from minigrad.codegen.plan.spaces import is_sum
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.strategies import packed, panels, scan, tiles, window_groups
 from minigrad.codegen.strategies.access import extent
-from minigrad.codegen.strategies.attention_few import split_keys
+from minigrad.codegen.strategies.attention_decode import split_keys
 from minigrad.codegen.strategies.build_attention import build_attention
-from minigrad.codegen.strategies.build_attention_few import build_attention_few
+from minigrad.codegen.strategies.build_attention_decode import build_attention_decode
 from minigrad.codegen.strategies.build_attention_gradient import build_attention_gradient
 from minigrad.codegen.strategies.build_attention_groups import build_attention_groups
 from minigrad.codegen.strategies.build_joined import build_joined
@@ -54,7 +54,7 @@ from minigrad.codegen.strategies.choose import choose_plans, is_row_kernel
 from minigrad.codegen.strategies.cut import cut_columns
 from minigrad.codegen.strategies.plan import (
     AnyPlan,
-    AttentionFewPlan,
+    AttentionDecodePlan,
     AttentionGradientPlan,
     AttentionPlan,
     GroupAttentionPlan,
@@ -64,7 +64,7 @@ from minigrad.codegen.strategies.plan import (
 )
 from minigrad.codegen.strategies.scan import ScanPlan
 from minigrad.codegen.strategies.split_k import split_k
-from minigrad.codegen.strategies.thin import turn_thin
+from minigrad.codegen.strategies.thin import transpose_thin
 from minigrad.dtype import DType
 from minigrad.errors import present, reporting
 from minigrad.expr import Index, Var, product, subs
@@ -178,8 +178,9 @@ def _shared_out(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
                       for p in window_groups.split(cut, scratch, target)]
         else:
             for split in split_keys(part, scratch, target):
-                nests += [p for cut in cut_columns(split, scratch, target) for turned in turn_thin(cut, scratch, target)
-                          for p in split_k(turned, scratch, target)]
+                nests += [p for cut in cut_columns(split, scratch, target)
+                          for product in transpose_thin(cut, scratch, target)
+                          for p in split_k(product, scratch, target)]
     return nests
 
 
@@ -229,8 +230,8 @@ def build_any(kernel: Kernel, nests: tuple[Nest, ...], plan: AnyPlan, name: str)
     nest, = nests
     if isinstance(plan, AttentionPlan):
         return build_attention(kernel, nest, plan, name)
-    if isinstance(plan, AttentionFewPlan):
-        return build_attention_few(kernel, nest, plan, name)
+    if isinstance(plan, AttentionDecodePlan):
+        return build_attention_decode(kernel, nest, plan, name)
     if isinstance(plan, AttentionGradientPlan):
         return build_attention_gradient(kernel, nest, plan, name)
     if isinstance(plan, GroupAttentionPlan):

@@ -2,7 +2,7 @@
 
     u32(bitcast(p[2*i], u16)) | u32(bitcast(p[2*i + 1], u16)) << 16        ->    p.u32[i]
 
-Programs for little-endian processors read them so; squares of words are turned in registers.
+Programs for little-endian processors read them so; square blocks of words are transposed in registers.
 """
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def suits_parts(node: Node, target: Target) -> bool:
 
 def suits_blocks(node: Node, target: Target) -> bool:
     """True where attention goes through the keys block by block on this target (strategies/attention.py,
-    attention_few.py), rather than by a table of all weights."""
+    attention_decode.py), rather than by a table of all weights."""
     q, k, v = node.inputs[:3]
     few = bounds(q.shape[-2])[1] < FEW_ROWS
     sizes = (2 if few else q.shape[-2], q.shape[-1], k.shape[-2], v.shape[-1])

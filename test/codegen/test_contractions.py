@@ -33,7 +33,7 @@ FUNCTIONS: dict[str, tuple[Callable, Callable]] = {
 """As a Tensor computes it and as numpy does."""
 
 PACK_ALL = ((packed, "MIN_WORK", 1), (packed, "MIN_M", 1), (packed, "MIN_N", 1), (packed, "MIN_K", 1),
-            (packed, "MIN_M_TURNED", 1), (split_k, "MIN_WORK", 1), (split_k, "MIN_PART", 8))
+            (packed, "MIN_M_TRANSPOSED", 1), (split_k, "MIN_WORK", 1), (split_k, "MIN_PART", 8))
 
 
 @contextmanager

@@ -36,7 +36,7 @@ kernel k(out o0: i64[A*B], p0: i64[A*C], p1: i64[C*B], p2: i64[B])
     t0 = sum(r0<C: p0[C*i0+r0] * p1[B*r0+i1])
     o0[B*i0+i1] = t0 + p2[i1]
 """,
-    "turned product": """
+    "transposed product": """
 kernel k(out o0: i64[A*B], p0: i64[A*C], p1: i64[C*B])
   for i0<A, i1<B:
     t0 = sum(r0<C: p0[C*i0+r0] * p1[C*i1+r0])
@@ -151,8 +151,8 @@ def _copy(rng: Random, order: list[str], roots: dict[str, str], kernel: Kernel, 
     first = int(rng.integers(0, len(order) - 1))
     inside = [x for x in order[first + 1:] if (roots[x] in read) != (rng.random() < 0.05)] or [order[-1]]
     layout = [str(x) for x in rng.permutation(inside)]
-    turned = str(rng.choice(layout)) if len(layout) > 1 and rng.random() < 0.2 else ""
-    return Stage(operand, order[first], tuple(layout), turned, 2 if turned else 1, items,
+    transposed = str(rng.choice(layout)) if len(layout) > 1 and rng.random() < 0.2 else ""
+    return Stage(operand, order[first], tuple(layout), transposed, 2 if transposed else 1, items,
                  bool(items and rng.random() < 0.5))
 
 

@@ -30,16 +30,16 @@ _SECTIONS = ("declared", "costs", "speed")
 class Declared:
     """Facts from manuals. `fma_per_cycle` multiply-adds of the target's vectors begin in a cycle, each done after
     `fma_latency`. `side_by_side` rows stay in the first-level cache although they are a power of two apart. Elements up
-    to `strided_stores` apart are stored as parts of whole vectors. `dots` is True where an instruction multiplies
-    bfloat16 with K interleaved by two; a matrix register has `matrix_side` rows of as many words. A GPU's compute unit
-    holds `items_per_unit` work-items, and waits for memory with fewer; as many waves as it can hold have
+    to `strided_stores` apart are stored as parts of whole vectors. `bfloat16_products` is True where an instruction
+    multiplies bfloat16 with K interleaved by two; a matrix register has `matrix_side` rows of as many words. A GPU's
+    compute unit holds `items_per_unit` work-items, and waits for memory with fewer; as many waves as it can hold have
     `local_per_wave` bytes of local memory each."""
 
     fma_per_cycle: int
     fma_latency: int
     side_by_side: int
     strided_stores: int
-    dots: bool
+    bfloat16_products: bool
     matrix_side: int
     items_per_unit: int
     local_per_wave: int
@@ -63,11 +63,11 @@ class Costs:
     across: float
     pack_near: float
     pack_far: float
-    pack_turned: float
+    pack_transposed: float
     pack_checked: float
-    pack_checked_turned: float
+    pack_checked_transposed: float
     scatter: float
-    squares: float
+    scatter_transposed: float
     crossing: float
     l2_bytes: float
     l2_bytes_far: float
@@ -133,7 +133,8 @@ def machine(target: Target) -> Machine:
     runs_on = facts(file_of(target.host or target.cpu, target))
     declared = dict(compiled_for["declared"])
     declared["fma_per_cycle"] = rate = _for_bytes(declared["fma_per_cycle"], target.vector_bytes)
-    declared["dots"] = any(target.features.issuperset(needed) for needed in declared["dots"])
+    products = declared["bfloat16_products"]
+    declared["bfloat16_products"] = any(target.features.issuperset(needed) for needed in products)
     return Machine(_record(Declared, declared), _record(Costs, _at_rate(compiled_for["costs"], rate)),
                    _record(Speed, _at_rate(runs_on["speed"], rate)))
 

@@ -64,7 +64,8 @@ class _Text(BlockWriter):
                  "unit": 8 * PAIRS, "total": 8 * PAIRS}
         self.put(*[f"%{memory} = alloca [{size} x i8], align 64" for memory, size in sizes.items()])
         self.configure()
-        lifted = [(place % 16 << 4) ^ self.turned for place in range(64)]  # a low nibble times 16, by a byte's low bits
+        # A low nibble times 16, by a byte's low bits
+        lifted = [(place % 16 << 4) ^ self.flipped for place in range(64)]
         self.put(f"%lifted = xor {order(lifted, 'i8')}, zeroinitializer")
         for part in parts:
             self.put(f"%{part}.step = mul i64 %{part}_pitch, {4 if part == 'words' else 2}",
@@ -230,7 +231,7 @@ class _Text(BlockWriter):
             word = self.load(W, self.at(words, 64 * k))
             places = self.let(f"bitcast {W} {word} to {B}")
             low = self.let(f"call {B} @llvm.x86.avx512.permvar.qi.512({B} %lifted, {B} {places})")
-            high = word if not self.turned else self.let(f"xor {W} {word}, splat (i32 {all_bytes(self.turned)})")
+            high = word if not self.flipped else self.let(f"xor {W} {word}, splat (i32 {all_bytes(self.flipped)})")
             high = self.let(f"and {W} {high}, splat (i32 {all_bytes(0xF0)})")
             for h, (kind, v) in enumerate(((B, low), (W, high))):
                 self.put(f"store {kind} {v}, ptr {self.at('%b', REGISTER * i + 64 * (2 * k + h))}, align 64")

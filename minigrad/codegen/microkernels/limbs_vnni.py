@@ -325,7 +325,7 @@ class _Text(BlockWriter):
                 number = self.let(f"ashr {W} {self.let(f'shl {W} {number}, splat (i32 24)')}, splat (i32 24)")
             else:
                 number = self.let(f"and {W} {number}, splat (i32 15)")
-                number = self.let(f"sub {W} {number}, splat (i32 8)") if self.turned else number
+                number = self.let(f"sub {W} {number}, splat (i32 8)") if self.flipped else number
             parts.append(self.fma(value, self.floats(number), f"%part{i}"))
             self.lines[hole + i] = f"  %part{i} = phi {F} [ zeroinitializer, %block ], [ {parts[i]}, %rest ]"
         self.put("%next.rest = add i64 %rest.now, 1")

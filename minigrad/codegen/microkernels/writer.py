@@ -15,7 +15,7 @@ class BlockWriter:
         self.lines: list[str] = []
         self.count = 0
         self.bytes, self.least = kind == "q8", kind == "q4m"
-        self.turned = 0x80 if kind == "q4" else 0
+        self.flipped = 0x80 if kind == "q4" else 0
         """The bit to invert in a nibble: a nibble less 8 is the nibble with its highest bit inverted, in two's
         complement."""
         self.words = 8 if self.bytes else 4
@@ -75,7 +75,7 @@ class BlockWriter:
             return self.floats(self.let(f"ashr {W} {top}, splat (i32 24)"))
         low = self.let(f"lshr {W} {word}, splat (i32 {8 * (k % 4) + 4 * (k // 4)})")
         nibble = self.let(f"and {W} {low}, splat (i32 15)")
-        return self.floats(self.let(f"sub {W} {nibble}, splat (i32 8)") if self.turned else nibble)
+        return self.floats(self.let(f"sub {W} {nibble}, splat (i32 8)") if self.flipped else nibble)
 
     def put_limbs(self, numbers: list[str], to: str, pitch: int) -> list[str]:
         """Writes four signed bytes of each of 32 numbers up to 2**30, in rows `pitch` bytes apart, the lowest first;
@@ -83,8 +83,8 @@ class BlockWriter:
         signed, pairs = [], []
         for v in numbers:
             carried = self.let(f"add {W} {v}, splat (i32 8421504)")
-            turned = self.let(f"xor {W} {carried}, splat (i32 8421504)")
-            signed.append(self.let(f"bitcast {W} {turned} to {B}"))
+            flipped = self.let(f"xor {W} {carried}, splat (i32 8421504)")
+            signed.append(self.let(f"bitcast {W} {flipped} to {B}"))
         for k in (0, 2):
             places = [4 * lane + limb for limb in (k, k + 1) for lane in range(32)]
             two = self.let(f"shufflevector {B} {signed[0]}, {B} {signed[1]}, {order(places)}")

@@ -29,7 +29,7 @@ def group_faults(loops: Loops) -> Iterator[str]:
         if loops.kind[x] in ("parallel", "vector"):
             yield f"bind {loops.kind[x]} {x}: expected another kind, as work-groups have neither workers nor lanes"
     yield from _items(loops, items)
-    yield from _teams(loops, [x for x in items if loops.space[x]], items)
+    yield from _shared(loops, [x for x in items if loops.space[x]], items)
     for x in loops.kept:
         yield f"order: expected {x} unrolled or outside all sums, as work-items keep these in registers"
     yield from _uniform(loops, items)
@@ -47,7 +47,7 @@ def _items(loops: Loops, items: list[str]) -> Iterator[str]:
             yield f"order: expected the item loop {x} after those over groups and before all others"
 
 
-def _teams(loops: Loops, shared: list[str], items: list[str]) -> Iterator[str]:
+def _shared(loops: Loops, shared: list[str], items: list[str]) -> Iterator[str]:
     """Loops of sums and inner nests that share their work-items are as long, and at one place of the order."""
     for x in shared:
         if loops.most(x) != loops.most(shared[0]):

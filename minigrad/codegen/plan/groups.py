@@ -11,7 +11,8 @@
           barrier
 
 Loops that are bound to work-items are no loops: all their iterations are there from the start. Those of the domain are
-dimensions of the group; those of sums and inner nests share one: a team of work-items for each element of the domain.
+dimensions of the group; those of sums and inner nests share one: several work-items for each element of the domain,
+which share its sums.
 """
 from __future__ import annotations
 
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
 
 
 class Items:
-    """The work-items of a group: `var` counts them, `places` says what each loop of theirs is. Those of a team, `size`
-    of them, share the loops `shared`: the first one is `base`, the others follow `stride` apart, and each is the
-    `member`-th."""
+    """The work-items of a group: `var` counts them, `places` says what each loop of theirs is. `size` work-items
+    share the loops `shared`, of sums and inner nests: the first one is `base`, the others follow `stride` apart, and
+    each is the `member`-th."""
 
     def __init__(self, b: Builder):
         counts = {x: b.loops.most(x) for x in b.loops.order if b.loops.kind[x] == "item"}
@@ -56,7 +57,7 @@ class Items:
         self.places |= dict.fromkeys(self.shared, self.member)
 
     def once(self, here: Here) -> tuple[Index, ...]:
-        """What holds for one work-item of a team, where all of them come to the same element."""
+        """What holds for one of the work-items that share an element, where all of them come to it."""
         return () if not self.shared or any(x in here.places for x in self.shared) else (-self.member,)
 
 
@@ -79,7 +80,8 @@ class _Copy:
 
     def __init__(self, b: Builder, items: Items, s: Staged):
         self.b, self.s, step = b, s, s.step
-        self.order = (*[c for c in step.layout if c != step.turned], *([step.turned] if step.turned else []))
+        along = [step.transposed] if step.transposed else []
+        self.order = (*[c for c in step.layout if c not in along], *along)
         elements = prod([b.loops.most(c) for c in step.layout])
         self.turns = -(-elements // items.count)
         self.turn = Var(b.name("c"), 0, self.turns - 1)

@@ -316,15 +316,15 @@ def resolve(nest: Nest, plan: Plan) -> Loops:
             if results:
                 raise refuse(step, "results by way of one memory", "another one")
             unknown = [x for x in step.layout if x not in root and not fused.member(x)]
-            if unknown or step.turned and step.turned not in step.layout:
-                raise refuse(step, f"coordinates among {' '.join(root)}", unknown[0] if unknown else step.turned)
+            if unknown or step.transposed and step.transposed not in step.layout:
+                raise refuse(step, f"coordinates among {' '.join(root)}", unknown[0] if unknown else step.transposed)
             results.append(step)
         elif isinstance(step, Stage):
             parts_of = [loop_of(x) for c in step.layout for _, x in terms_of(c)]
-            unknown = [x for x in (*parts_of, *([step.turned] if step.turned else []))
+            unknown = [x for x in (*parts_of, *([step.transposed] if step.transposed else []))
                        if x not in root and not fused.member(x)]
-            if unknown or step.turned and step.turned not in step.layout:
-                raise refuse(step, f"coordinates among {' '.join(root)}", unknown[0] if unknown else step.turned)
+            if unknown or step.transposed and step.transposed not in step.layout:
+                raise refuse(step, f"coordinates among {' '.join(root)}", unknown[0] if unknown else step.transposed)
             stages.append(step)
         ordered = True
     order = (*order, *[name for name in names if name not in order])

@@ -53,7 +53,8 @@ class Gathered:
             return self.b.each(rest, replace(at, masked=again), found, (*there, *own) if again else there)
 
         before = unscaled(self.b, self, here) if tile is not None and tile.tile.kind == PAIRS else []
-        return [*before, *sweep(self.b, self.box, values, here, stored, self.step.turned, self.step.square, True)]
+        return [*before, *sweep(self.b, self.box, values, here, stored, self.step.transposed, self.step.transposed_by,
+                                outwards=True)]
 
     def sum(self, name: str, here: Here) -> Value:
         """What there is of a sum at a place, without what a bias added to it."""

@@ -96,7 +96,7 @@ def _plan_extents(nest: Nest, plan: Plan) -> tuple[Extents, Multiples]:
             if x not in above:
                 break
             x = above[x]
-    least |= {s.turned: s.square for s in plan.stages if s.turned}
+    least |= {s.transposed: s.transposed_by for s in plan.stages if s.transposed}
     loops = {x: loop for s in spaces(nest) for x, loop in ({v.name: v.name for v in s.own} | s.along).items()}
     free = [x for x, loop in loops.items() if loop in plan.sizes]
     for x in (*free, *plan.sizes):

@@ -148,6 +148,6 @@ def fill(b: Builder, s: Staged, here: Here) -> list[Stmt]:
         places[s.called.word] = 0
     conditions = tuple([-here.places[x] for x in s.once])
     out = sweep(b, s.box, (s.factor,), replace(here, places=places), lambda at, _, there: [
-        Store(s.memory, s.box.at(at), s.value(b, at), there)], s.step.turned, s.step.square)
+        Store(s.memory, s.box.at(at), s.value(b, at), there)], s.step.transposed, s.step.transposed_by)
     out += row_below(b, s, here)
     return [If(conditions, tuple(out))] if conditions else out

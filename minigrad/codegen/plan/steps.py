@@ -172,9 +172,9 @@ class Ahead:
 class Stage:
     """`stage p1 at j as [kk][v][l]`: in each iteration of j, what the sum reads of p1 is copied to memory of the
     worker's own, laid out as [kk][v][l], loops inside j: contiguous along the last. Loops between that the copy does
-    not depend on read it again. `transposed kk by 4`: it is read along kk, in squares that are turned in registers.
-    A coordinate may be a sum, `[c][y+ky][x+kx]`, where the operand depends on the sum alone: each element is copied
-    once, borders are looked at in the copy only, and y and x may be fused into rows of that length.
+    not depend on read it again. `transposed kk by 4`: it is read along kk, in square blocks that are transposed in
+    registers. A coordinate may be a sum, `[c][y+ky][x+kx]`, where the operand depends on the sum alone: each element is
+    copied once, borders are looked at in the copy only, and y and x may be fused into rows of that length.
     Halide: compute_at and store_in; TVM: cache_read.
 
     `by items`: all work-items of a group copy it, to memory that they share, in turns: one element after another along
@@ -190,8 +190,8 @@ class Stage:
     operand: str
     at: str
     layout: tuple[str, ...]
-    turned: str = ""
-    square: int = 1
+    transposed: str = ""
+    transposed_by: int = 1
     items: bool = False
     double: bool = False
     room: int = 0
@@ -221,7 +221,7 @@ class Call:
 class Results:
     """`results at b as [i][c]`: in each iteration of b, sums go to memory of the worker's own, laid out as [i][c], all
     loops of the domain inside b; what follows them runs after that, in loops of its own. `transposed i by 16`: outputs
-    are contiguous along i, and written in squares that are turned in registers. Halide, TVM: cache_write.
+    are contiguous along i, and written in square blocks that are transposed in registers. Halide, TVM: cache_write.
 
         for b:                                                   for b:
           for i, c: for k: acc = acc + ...             ->          for i, c: for k: acc = acc + ...
@@ -231,8 +231,8 @@ class Results:
 
     at: str
     layout: tuple[str, ...]
-    turned: str = ""
-    square: int = 1
+    transposed: str = ""
+    transposed_by: int = 1
 
     @property
     def names(self) -> tuple[str, ...]:

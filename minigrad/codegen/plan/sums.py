@@ -19,11 +19,11 @@ from minigrad.codegen.kernel import Define
 from minigrad.codegen.monoid import MONOIDS, Monoid, accumulate
 from minigrad.codegen.plan.ahead import operands_ahead
 from minigrad.codegen.plan.box import refuse_gaps
+from minigrad.codegen.plan.group_reduction import joined
 from minigrad.codegen.plan.loops import Here, divides
 from minigrad.codegen.plan.matrix_units import call_unit
 from minigrad.codegen.plan.spaces import along, loaded
 from minigrad.codegen.plan.steps import Split
-from minigrad.codegen.plan.teams import joined
 from minigrad.codegen.value_walk import Rewriter, replace_values
 from minigrad.errors import present
 from minigrad.expr import Index, Var, emin

@@ -1,7 +1,7 @@
 """Loops over memory that is laid out by coordinates: those of a copy, and of results.
 
 Coordinates that what is read or stored steps through as one are one loop, lanes go along the last one, and the whole
-runs in squares where the other side is contiguous along another.
+runs in square blocks where the other side is contiguous along another.
 """
 from __future__ import annotations
 
@@ -45,10 +45,11 @@ class Run:
         return any(name == x for x, _, _ in self.parts)
 
 
-def sweep(b: Builder, memory: Box, values: Sequence[Value], here: Here, make: Make, turned: str = "",
-          square: int = 1, outwards: bool = False) -> list[Stmt]:
-    """Loops over memory, lanes along its last coordinate. In squares, `turned` is written out inside: `outwards`, lanes
-    go along that, and the last coordinate is written out. Of a coordinate `kx%2` each place has loops of its own."""
+def sweep(b: Builder, memory: Box, values: Sequence[Value], here: Here, make: Make, transposed: str = "",
+          transposed_by: int = 1, outwards: bool = False) -> list[Stmt]:
+    """Loops over memory, lanes along its last coordinate. With `transposed_by`, as many steps along
+    `transposed` are written out inside, so that square blocks are transposed in registers; `outwards`, lanes go along
+    that, and the last coordinate is written out. Of a coordinate `kx%2` each place has loops of its own."""
     out: list[Stmt] = []
     parts = [taken(c) for c in memory.layout if "%" in c]
     for residues in product(*(range(n) for _, _, n in parts)):
@@ -56,16 +57,16 @@ def sweep(b: Builder, memory: Box, values: Sequence[Value], here: Here, make: Ma
         if all(r < room(b.loops, x) for x, r in fixed.items()):
             places: dict[str, Index] = {**here.places, **fixed}
             runs = _runs(b, memory, values, here, places, fixed)
-            out += _loops(b, runs, here, places, make, (turned, square if turned else 1), outwards)
+            out += _loops(b, runs, here, places, make, (transposed, transposed_by if transposed else 1), outwards)
     return out
 
 
-def _loops(b: Builder, runs: list[Run], here: Here, places: dict[str, Index], make: Make, turned: tuple[str, int],
+def _loops(b: Builder, runs: list[Run], here: Here, places: dict[str, Index], make: Make, transposed: tuple[str, int],
            outwards: bool) -> list[Stmt]:
     """The loops over runs. What whole vectors leave is another one that reaches back, or has fewer elements."""
     if not runs:  # all loops are open
         return make(b.located(replace(here, places=places, copies=())), (), ())
-    along = turned[0]
+    along = transposed[0]
     while along in b.loops.fused.loops and not any(r.has(along) for r in runs):
         along = b.loops.fused.loops[along][0].inner
     lanes, written = runs[-1], next((r for r in runs[:-1] if r.has(along)), None)
@@ -77,7 +78,7 @@ def _loops(b: Builder, runs: list[Run], here: Here, places: dict[str, Index], ma
     own, there, exact = list[Index](), list[Index](), dict[Var, Index]()
     for run in [*(r for r in runs if r not in inner), *inner]:
         count, name = run.count, f"{loop_of(run.parts[-1][0])}_{'o' if outwards else 'c'}"
-        size = _lanes(count, width) if run is lanes else _written(count, turned[1]) if run is written else 1
+        size = _lanes(count, width) if run is lanes else _written(count, transposed[1]) if run is written else 1
         stop = (count + (size - 1)) // size
         x, at = Var(b.name(name), 0, max(bounds(stop)[1] - 1, 0)), Var(f"{name}_at", 0, max(bounds(count)[1] - 1, 0))
         block: Index = x if stop != 1 else 0
@@ -109,9 +110,9 @@ def _lanes(count: Index, width: int) -> int:
     return width
 
 
-def _written(count: Index, square: int) -> int:
+def _written(count: Index, most: int) -> int:
     """Elements of a row that are written out."""
-    return min(bounds(count)[0], square) if isinstance(count, int) or bounds(count)[0] >= square else 1
+    return min(bounds(count)[0], most) if isinstance(count, int) or bounds(count)[0] >= most else 1
 
 
 def _runs(b: Builder, memory: Box, values: Sequence[Value], here: Here, places: dict[str, Index],

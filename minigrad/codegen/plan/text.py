@@ -39,12 +39,12 @@ def print_step(step: Step) -> str:
     if isinstance(step, Bind):
         return f"bind {step.kind} {' '.join(step.loops)}"
     if isinstance(step, Stage | Results):
-        turned = f", transposed {step.turned}" if step.turned else ""
-        turned += f" by {step.square}" if step.square > 1 else ""
+        options = f", transposed {step.transposed}" if step.transposed else ""
+        options += f" by {step.transposed_by}" if step.transposed_by > 1 else ""
         if isinstance(step, Stage):
-            turned += (", by items" if step.items else "") + (", double" if step.double else "")
+            options += (", by items" if step.items else "") + (", double" if step.double else "")
         what = f"stage {step.operand}" if isinstance(step, Stage) else "results"
-        return f"{what} at {step.at} as {''.join(f'[{x}]' for x in step.layout)}{turned}"
+        return f"{what} at {step.at} as {''.join(f'[{x}]' for x in step.layout)}{options}"
     if isinstance(step, Call):
         return f"call {step.kernel} at {step.at}"
     if isinstance(step, Ahead):

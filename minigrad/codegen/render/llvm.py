@@ -198,12 +198,12 @@ class LlvmControl(Control):
             clobbered = ",".join(f"~{{xmm{i}}}" for i in range(self.out.target.registers))
             self.out.line(f'call void asm sideeffect "", "{clobbered}"()')
             self.out.least_level = len(self.out.scopes) - 1
-        self.access.squares.enter(s, tile > 0)
+        self.access.transposes.enter(s, tile > 0)
         self.region(s.body)
         self.out.least_level = 0
 
     def region(self, body: Sequence[Stmt]) -> None:
-        self.access.squares.region(body)
+        self.access.transposes.region(body)
 
     def slots_of(self, body: tuple[Stmt, ...]) -> int:
         """The number of elements of the register buffers of a block."""

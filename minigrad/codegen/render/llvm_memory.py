@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from minigrad.codegen.render.accesses import in_bounds
 from minigrad.codegen.render.index import sums, term
 from minigrad.codegen.render.language import Access
-from minigrad.codegen.render.llvm_squares import Squares
 from minigrad.codegen.render.llvm_text import mangled, memory_type, stores_masked, typed
+from minigrad.codegen.render.llvm_transposes import Transposes
 from minigrad.codegen.render.llvm_values import LlvmLanguage
 from minigrad.codegen.render.refs import Memory, Ref
 from minigrad.dtype import bool_, uint8
@@ -33,7 +33,7 @@ class LlvmAccess(Access):
     def __init__(self, out: Emitter, language: LlvmLanguage, from_zeros: bool = True):
         self.out, self.language, self.from_zeros = out, language, from_zeros
         self.zeros = 0
-        self.squares = Squares(self)
+        self.transposes = Transposes(self)
 
     def pointer(self, memory: Memory, offset: Index, lane: int | None = None) -> Ref:
         """The pointer to an element; copies of an access that differ in a constant share all but that.
@@ -136,8 +136,8 @@ class LlvmAccess(Access):
             return self.load_block(memory, start, mask, floor)
         if stride == -1:
             reverse = range(width - 1, -1, -1)
-            turned = self.language.shuffle(mask, None, reverse) if mask is not None and mask.lanes > 1 else mask
-            x = self.language.shuffle(self.load_block(memory, start - (width - 1), turned, floor), None, reverse)
+            reversed_mask = self.language.shuffle(mask, None, reverse) if mask is not None and mask.lanes > 1 else mask
+            x = self.language.shuffle(self.load_block(memory, start - (width - 1), reversed_mask, floor), None, reverse)
             x.zero_outside = mask
             return x
         if 2 <= stride <= 4:
@@ -145,7 +145,7 @@ class LlvmAccess(Access):
         return self.load_square(memory, start, stride, mask, floor)
 
     def load_square(self, memory: Memory, start: Index, stride: Index, mask: Ref | None, floor: int) -> Ref | None:
-        return self.squares.load(memory, start, stride, mask, floor)
+        return self.transposes.load(memory, start, stride, mask, floor)
 
     def load_block(self, memory: Memory, start: Index, mask: Ref | None, floor: int) -> Ref:
         kind, width = memory_type(memory.dtype), self.out.width

@@ -1,7 +1,7 @@
 """Attention without a table of scores: a block of rows meets the keys block by block (Milakov and Gimelshein, 2018).
 
     parallel: batch, blocks of rows
-      q turned: [e][row]
+      q transposed: [e][row]
       for blocks of keys:
         s[key][row] = k q                       register tiles, lanes along rows
         top' = max(top, max over keys of s);  shrink = exp(top - top')

@@ -2,7 +2,7 @@
 
     parallel: batch
       for blocks of rows:
-        q and g turned: [e][row]; q and g as they are: [row][e]
+        q and g transposed: [e][row]; q and g as they are: [row][e]
         for blocks of keys:
           p[key][row] = k q;   t[key][row] = v g       register tiles, lanes along rows
           p = exp(p - sums);   t = p * (t - d)

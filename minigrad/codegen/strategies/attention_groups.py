@@ -4,7 +4,7 @@
       for rows item:
         q to registers
         for blocks of keys:
-          all work-items copy k, turned: [e][key], and v: [key][f] to local memory
+          all work-items copy k, transposed: [e][key], and v: [key][f] to local memory
           barrier
           for parts of the block:
             s[key] = k q                                          registers

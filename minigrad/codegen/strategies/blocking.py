@@ -40,7 +40,7 @@ class Blocks:
     a_lanes, b_lanes: lanes while packing, fewer than `width` where an operand is read across its contiguous variable
     microkernel: the name of what runs a tile; '' where its loops are written out
     windows: (variable of N, its tap in K) of B where it is packed once per element; a tap is a shift
-    turned: A and B have changed places, as have M and N; windows are then (variable of K, its tap in M) of A
+    swapped: A and B have changed places, as have M and N; windows are then (variable of K, its tap in M) of A
     words: '' or a kind of word that is packed; k counts words
     """
 
@@ -55,7 +55,7 @@ class Blocks:
     b_lanes: int
     microkernel: str = ""
     windows: tuple[tuple[str, str], ...] = ()
-    turned: bool = False
+    swapped: bool = False
     words: str = ""
 
 
@@ -91,17 +91,17 @@ def k_block(columns: int, bits: int, target: Target) -> int:
     return min(MAX_K_BLOCK, room(1, target) * 8 * 2 // 3 // (columns * bits))
 
 
-def pack_cycles(value: Value, near: bool, turned: bool, costs: Costs, rows: tuple[Var, ...] = ()) -> float:
+def pack_cycles(value: Value, near: bool, transposed: bool, costs: Costs, rows: tuple[Var, ...] = ()) -> float:
     """Cycles to pack an element of an operand; `rows` are the variables that it may be contiguous along where it is
-    turned."""
-    one_by_one = turned and not in_squares(value, rows)
-    checked = 0.0 if is_plain(value) else costs.pack_checked_turned if one_by_one else costs.pack_checked
-    return (costs.pack_near if near else costs.pack_far) + (costs.pack_turned if turned else 0.0) + checked
+    transposed."""
+    one_by_one = transposed and not transposes_in_registers(value, rows)
+    checked = 0.0 if is_plain(value) else costs.pack_checked_transposed if one_by_one else costs.pack_checked
+    return (costs.pack_near if near else costs.pack_far) + (costs.pack_transposed if transposed else 0.0) + checked
 
 
 @lru_cache(maxsize=1 << 10)
-def in_squares(value: Value, rows: tuple[Var, ...]) -> bool:
-    """Whether loads are contiguous along the innermost of some variables, so that squares are turned in registers."""
+def transposes_in_registers(value: Value, rows: tuple[Var, ...]) -> bool:
+    """True where loads are contiguous along the innermost of `rows`, so that a copy is transposed in registers."""
     return bool(rows) and all(a.step(rows[-1]) == 1 for a in value_accesses(with_words(value), ()))
 
 

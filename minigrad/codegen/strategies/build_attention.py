@@ -67,7 +67,7 @@ class AttentionBuilder(Names):
 
     def block(self) -> list[Stmt]:
         parts, plan = self.parts, self.plan
-        sizes = {"turned": extent(parts.depth), "scores": plan.keys, "mixed": self.columns, "top": 1, "total": 1,
+        sizes = {"transposed": extent(parts.depth), "scores": plan.keys, "mixed": self.columns, "top": 1, "total": 1,
                  "shrink": 1}
         memory: list[Stmt] = [Alloc(n, self.dtype, rows * self.lanes, "scratch") for n, rows in sizes.items() if rows]
         stop = last_key(parts, self.at, self.origin, self.lanes) + 1
@@ -76,7 +76,7 @@ class AttentionBuilder(Names):
         count = emin(stop - first, plan.keys)
         keys = [*self.scores(first, count), *self.weights(first, count)]
         keys += self.mix(parts.mix, first, count) if parts.mix else ()
-        return [*memory, *self.turn(), *self.start(), Loop(b, 0, ceil_div(stop, plan.keys), "serial", tuple(keys)),
+        return [*memory, *self.transpose(), *self.start(), Loop(b, 0, ceil_div(stop, plan.keys), "serial", tuple(keys)),
                 *self.finish()]
 
     def in_lanes(self, body: Callable[[Index], list[Stmt]]) -> Loop:
@@ -85,14 +85,14 @@ class AttentionBuilder(Names):
         each = Loop(v, 0, self.plan.vectors, "unroll", tuple(body(v * self.plan.width + self.lane)))
         return Loop(self.lane, 0, self.plan.width, "vector", (each,))
 
-    def turn(self) -> list[Stmt]:
-        """turned[e][row] = q; rows beyond the last one repeat it."""
+    def transpose(self) -> list[Stmt]:
+        """transposed[e][row] = q; rows beyond the last one repeat it."""
         parts = self.parts
         e = self.fresh("e", parts.depth.hi)
 
         def body(row: Index) -> list[Stmt]:
             at = {**self.at, parts.row: self.row(row), parts.depth: e}
-            return [Store("turned", e * self.lanes + row, Rewriter(at).value(parts.q))]
+            return [Store("transposed", e * self.lanes + row, Rewriter(at).value(parts.q))]
 
         return [Loop(e, 0, parts.depth.hi + 1, "serial", (self.in_lanes(body),))]
 
@@ -141,7 +141,7 @@ class AttentionBuilder(Names):
             return Rewriter({**self.at, parts.key: key, parts.depth: t}).value(parts.k)
 
         zero = const(0, self.dtype)
-        return [self.tile(count, parts.depth.hi + 1, lambda x, row: zero, factor, "turned", "scores")]
+        return [self.tile(count, parts.depth.hi + 1, lambda x, row: zero, factor, "transposed", "scores")]
 
     def weights(self, first: Index, count: Index) -> list[Stmt]:
         """scores become exp(score - top), with the top of all blocks so far; total and shrink follow."""

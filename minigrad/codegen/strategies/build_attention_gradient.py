@@ -57,13 +57,13 @@ class GradientBuilder(Names):
     def head(self) -> list[Stmt]:
         parts, plan = self.parts, self.plan
         keys, wide = whole_tiles(extent(parts.key), plan.rows), self.wide
-        sizes = {"q_turned": self.depth * plan.block, "q_rows": plan.block * wide[parts.depth],
-                 "g_turned": self.column * plan.block, "g_rows": plan.block * wide[parts.column],
+        sizes = {"q_transposed": self.depth * plan.block, "q_rows": plan.block * wide[parts.depth],
+                 "g_transposed": self.column * plan.block, "g_rows": plan.block * wide[parts.column],
                  "weights": plan.keys * plan.block, "changes": plan.keys * plan.block,
                  "q_sum": whole_tiles(self.depth, plan.rows) * plan.block, "k_sum": keys * wide[parts.depth],
                  "v_sum": keys * wide[parts.column]}
-        used = {"q_turned", "g_rows", "weights", *(f"{of}_sum" for of in self.results)}
-        used |= {"g_turned", "changes"} if parts.v is not None else set()
+        used = {"q_transposed", "g_rows", "weights", *(f"{of}_sum" for of in self.results)}
+        used |= {"g_transposed", "changes"} if parts.v is not None else set()
         used |= {"q_rows"} if "k" in self.results else set()
         memory: list[Stmt] = [Alloc(n, self.dtype, size, "scratch") for n, size in sizes.items() if n in used]
         clear = [self.clear(f"{of}_sum", sizes[f"{of}_sum"]) for of in "kv" if of in self.results]
@@ -100,9 +100,9 @@ class GradientBuilder(Names):
         b = self.counted("keys", ceil_div(bounds(stop)[1], plan.keys))
         first = b * plan.keys
         keys = self.keys(first, emin(stop - first, plan.keys))
-        before = [self.turn("q_turned", parts.depth, parts.q), self.copy("g_rows", parts.column, parts.g)]
+        before = [self.transpose("q_transposed", parts.depth, parts.q), self.copy("g_rows", parts.column, parts.g)]
         if parts.v is not None:
-            before.append(self.turn("g_turned", parts.column, parts.g))
+            before.append(self.transpose("g_transposed", parts.column, parts.g))
         if "k" in self.results:
             before.append(self.copy("q_rows", parts.depth, parts.q))
         of_q = "q" in self.results
@@ -120,7 +120,7 @@ class GradientBuilder(Names):
         length, row = extent(self.parts.row), self.origin + position
         return (row, ()) if length % self.plan.block == 0 else (emin(row, length - 1), (length - 1 - row,))
 
-    def turn(self, memory: str, column: Var, value: Value) -> Loop:
+    def transpose(self, memory: str, column: Var, value: Value) -> Loop:
         """memory[column][row] = value; rows beyond the last one repeat it."""
         c = self.counted("c", extent(column))
 
@@ -164,10 +164,10 @@ class GradientBuilder(Names):
         parts, block = self.parts, self.plan.block
         wide = {"k": self.wide[parts.depth], "v": self.wide[parts.column]}
         of_k = self.of_key(parts.k, parts.depth, first)
-        found: list[Stmt] = [self.tile(count, self.depth, of_k, "q_turned", "weights", block)]
+        found: list[Stmt] = [self.tile(count, self.depth, of_k, "q_transposed", "weights", block)]
         if parts.v is not None:
             of_v = self.of_key(parts.v, parts.column, first)
-            found.append(self.tile(count, self.column, of_v, "g_turned", "changes", block))
+            found.append(self.tile(count, self.column, of_v, "g_transposed", "changes", block))
         found.append(self.weights(first, count))
         for of, scores, rows in (("v", "weights", "g_rows"), ("k", "changes", "q_rows")):
             if of in self.results:

@@ -66,17 +66,17 @@ class GroupAttentionBuilder:
                 Loop(b, 0, ceil_div(stop, plan.keys), "serial", tuple(block)), *self.finish(f)]
 
     def copies(self, first: Index) -> list[Stmt]:
-        """A block of keys, turned, and of values to local memory; keys beyond the last one repeat it."""
+        """A block of keys, transposed, and of values to local memory; keys beyond the last one repeat it."""
         parts = self.parts
 
-        def copy(memory: str, width: int, variable: Var, value: Value, turned: bool) -> Loop:
+        def copy(memory: str, width: int, variable: Var, value: Value, transposed: bool) -> Loop:
             count = self.plan.keys * width
             turns = -(-count // self.plan.items)
             c = Var("c", 0, turns - 1)
             place = c * self.plan.items + self.item
             key, inside = place // width, place % width
             at = {**self.at, parts.key: emin(first + key, parts.key.hi), variable: inside}
-            to = inside * self.pitch + key if turned else place
+            to = inside * self.pitch + key if transposed else place
             conditions = () if count % self.plan.items == 0 else (count - 1 - place,)
             return Loop(c, 0, turns, "serial", (Store(memory, to, Rewriter(at).value(value), conditions),))
 

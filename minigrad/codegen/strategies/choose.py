@@ -9,10 +9,11 @@ from minigrad.codegen.plan.sizes import shares_sizes, with_sizes
 from minigrad.codegen.plan.spaces import is_sum, locals_of
 from minigrad.codegen.strategies import (
     attention,
-    attention_few,
+    attention_decode,
     attention_gradient,
     attention_groups,
     contraction,
+    group_reduction,
     packed,
     panels,
     pointwise,
@@ -21,7 +22,6 @@ from minigrad.codegen.strategies import (
     rows,
     scatter,
     stream,
-    teams,
     tiles,
     window,
     window_groups,
@@ -97,11 +97,11 @@ def other_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
         raise InternalError("[plan] expected a scatter without rows, whose order would be lost")
     if target.has_groups:
         for groups in (attention_groups.plan(nest, target), window_groups.plan((nest,), target),
-                       teams.plan(nest, target)):
+                       group_reduction.plan(nest, target)):
             if isinstance(groups, GroupAttentionPlan | GroupWindowPlan | Plan):
                 return nest, groups
     if is_row_kernel(nest):
-        return nest, (attention_few.plan(nest, target) or attention.plan(nest, target)
+        return nest, (attention_decode.plan(nest, target) or attention.plan(nest, target)
                       or attention_gradient.plan(nest, target) or rows.plan(nest, target))
     if not reductions(nest):
         return nest, pointwise.plan(nest, target)
@@ -115,7 +115,7 @@ def other_plan(nest: Nest, target: Target) -> tuple[Nest, AnyPlan]:
     over_planes = window.plan((nest,), target)
     if isinstance(over_planes, WindowPlan):
         return nest, over_planes
-    plan = packed.plan(nest, target, few=True)
+    plan = packed.plan(nest, target, small=True)
     if not isinstance(plan, str):
         return plan
     return nest, contraction.plan(nest, target) or reduction.plan(nest, target)

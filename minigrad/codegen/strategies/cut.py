@@ -19,7 +19,7 @@ from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.packed import size
 from minigrad.codegen.strategies.panels import UNIT_WORK, best_tile, product, refusal
 from minigrad.codegen.strategies.recognise import recognise
-from minigrad.codegen.strategies.thin import is_long, turn
+from minigrad.codegen.strategies.thin import is_long, transpose
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.expr import Var
 from minigrad.target import Target
@@ -56,7 +56,7 @@ def cut_columns(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
         return [with_variable(nest, v, whole, 0), with_variable(nest, v, rest, p.n - left)]
     columns = replace(c, b=substitute(c.b, {v: rest + (p.n - left)}))
     rows = (*(d for d in (*c.batch, *c.n[:-1]) if d in free_variables(c.b)), rest)
-    copied, products = turn(with_variable(nest, v, rest, p.n - left), columns, rows, scratch)
+    copied, products = transpose(with_variable(nest, v, rest, p.n - left), columns, rows, scratch)
     return [with_variable(nest, v, whole, 0), copied, *apart(products, c.m[-1], scratch)]
 
 

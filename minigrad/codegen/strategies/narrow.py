@@ -29,7 +29,7 @@ def narrow_kind(c: Contraction, target: Target) -> str:
     if target.language != "llvm" or a is None or b is None or not any(isinstance(v.hi, int) for v in c.k):
         return ""
     for kind, (left, right) in TAKES.items():
-        known = machine(target).declared.dots and c.total is float32 if kind == PAIRS else any(
+        known = machine(target).declared.bfloat16_products and c.total is float32 if kind == PAIRS else any(
             kind in f.kinds and f.requires and f.requires <= target.features
             and f.vector_bytes == target.vector_bytes for f in FORMS)
         if known and a.dtype in left and b.dtype in right:

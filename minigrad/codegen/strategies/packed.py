@@ -35,7 +35,6 @@ from minigrad.codegen.strategies.blocking import (
     Blocks,
     Box,
     box,
-    in_squares,
     is_plain,
     k_block,
     lanes_of_a,
@@ -48,6 +47,7 @@ from minigrad.codegen.strategies.blocking import (
     step_cycles,
     steps_closely,
     stored_bytes,
+    transposes_in_registers,
 )
 from minigrad.codegen.strategies.narrow import (
     bias_rows,
@@ -59,10 +59,10 @@ from minigrad.codegen.strategies.narrow import (
     whole_steps,
 )
 from minigrad.codegen.strategies.packed_steps import packed_steps
+from minigrad.codegen.strategies.packed_swapped import SHARES, swapped_windows
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.codegen.strategies.stream import recognise_stream
-from minigrad.codegen.strategies.windowed import SHARES, windowed_turned
-from minigrad.codegen.strategies.windows import Axis, axes_of, axes_of_a, layout
+from minigrad.codegen.strategies.window_axes import Axis, axes_of, axes_of_a, layout
 from minigrad.errors import present
 from minigrad.expr import Var
 from minigrad.target import Target
@@ -73,10 +73,10 @@ MIN_WORK = 1 << 18
 MIN_M, MIN_N, MIN_K = 16, 16, 16
 """Each operand's element is used M or N times per packing, each output K times per write-back."""
 
-FEW = 4
+LEAST = 4
 """Rows and columns from which packing a window is better than loading from where its positions are."""
 
-MIN_M_TURNED = 48
+MIN_M_TRANSPOSED = 48
 """As much reuse is needed where B is read across its contiguous variable; as many columns, where they are stored in
 runs shorter than a vector: programs of general contractions serve all sizes."""
 
@@ -87,15 +87,15 @@ class Packing:
     windows B is packed as a box of, each element once."""
 
     packs_a: bool
-    a_turned: bool
-    b_turned: bool
+    a_transposed: bool
+    b_transposed: bool
     words: str = ""
     axes: tuple[Axis, ...] = ()
 
 
 @lru_cache(maxsize=256)
-def plan(nest: Nest, target: Target, few: bool = False) -> tuple[Nest, Plan] | str:
-    """The nest as a product of two operands and its packed plan, or why it is not packed; `few`: of a window over few
+def plan(nest: Nest, target: Target, small: bool = False) -> tuple[Nest, Plan] | str:
+    """The nest as a product of two operands and its packed plan, or why it is not packed; `small`: of a window over few
     rows or columns."""
     found = recognise(nest)
     if isinstance(found, str):
@@ -104,20 +104,20 @@ def plan(nest: Nest, target: Target, few: bool = False) -> tuple[Nest, Plan] | s
         return "not packed: a work-item of a GPU has too little memory of its own"
     if recognise_stream(nest, target) is not None:
         return "not packed: few rows stream the other operand"
-    if few and not axes_of(found) and not axes_of_a(found):
+    if small and not axes_of(found) and not axes_of_a(found):
         return "not packed: no operand is a window"
     sizes = [size(vs) for vs in (found.m, found.n, found.k)]
-    least = (FEW, FEW, MIN_K) if few else (MIN_M, MIN_N, MIN_K)
+    least = (LEAST, LEAST, MIN_K) if small else (MIN_M, MIN_N, MIN_K)
     if any([s < enough for s, enough in zip(sizes, least, strict=True)]) or product(sizes) < MIN_WORK:
         return f"not packed: M={sizes[0]} N={sizes[1]} K={sizes[2]} is too small"
     words = narrow_kind(found, target)
     pairs = in_words(found, PAIRS) if words == PAIRS else None
-    across = sizes[0] < MIN_M_TURNED and not steps_closely(found.b, found.n) and not few
-    if across and not (pairs is not None and in_squares(pairs.b, pairs.k) and sizes[1] >= 2 * MIN_N):
+    across = sizes[0] < MIN_M_TRANSPOSED and not steps_closely(found.b, found.n) and not small
+    if across and not (pairs is not None and transposes_in_registers(pairs.b, pairs.k) and sizes[1] >= 2 * MIN_N):
         return f"not packed: M={sizes[0]} is too small to read B across its contiguous variable"
     short = extent(found.n[-1]) < target.lanes(max(found.a.dtype.bits, 32))
-    if short and sizes[1] < MIN_M_TURNED and target.language == "llvm" and not (
-            few or axes_of(found) or axes_of_a(found)):
+    if short and sizes[1] < MIN_M_TRANSPOSED and target.language == "llvm" and not (
+            small or axes_of(found) or axes_of_a(found)):
         return f"not packed: N={sizes[1]} is too small for runs of {extent(found.n[-1])}"
     for vs in (found.m, found.n, found.k):
         if any(not isinstance(v.hi, int) for v in vs[1:]):
@@ -188,8 +188,8 @@ def options(c: Contraction, target: Target, words: str = "") -> list[tuple[float
             packing += costs.unscale * size(c.batch) * size(c.m) * size(c.n)
         made.append((cycles * (1 if axes else costs.rows_apart) + packing, Blocks(
             m, n, k, rows, vectors, width, along, lanes, b_lanes, kernel, names, words=words)))
-    turned = None if words else windowed_turned(c, width, target)
-    return [*made, *([turned] if turned else [])]
+    swapped = None if words else swapped_windows(c, width, target)
+    return [*made, *([swapped] if swapped else [])]
 
 
 def whole_taps(k: tuple[Var, ...], axes: tuple[Axis, ...], depth: int) -> Box:
@@ -287,8 +287,8 @@ def block_cycles(c: Contraction, rows: int, columns: int, target: Target, how: P
     size_m, size_n, batch, facts = size(c.m), size(c.n), size(c.batch), machine(target)
     all_k, below, workers = size(c.k) * batch, bias_rows(c, how.words), target.units
     near_a, near_b = (fits(n * all_k * stored_bytes(x), 2, target) for n, x in ((size_m, c.a), (size_n, c.b)))
-    pack_a = pack_cycles(c.a, near_a, how.a_turned, facts.costs, c.m) if how.packs_a else 0.0
-    pack_b = pack_cycles(c.b, near_b, how.b_turned, facts.costs, c.k)
+    pack_a = pack_cycles(c.a, near_a, how.a_transposed, facts.costs, c.m) if how.packs_a else 0.0
+    pack_b = pack_cycles(c.b, near_b, how.b_transposed, facts.costs, c.k)
     work = size_m * size_n * all_k / (target.lanes(max(c.a.dtype.bits, 32)) * facts.declared.fma_per_cycle)
 
     def cycles(m: Box, n: Box) -> float:

@@ -18,11 +18,11 @@ from minigrad.codegen.kernel import Define, Nest
 from minigrad.codegen.microkernels.tile import KINDS
 from minigrad.codegen.plan.steps import Bind, Call, Fuse, Order, Plan, Results, Split, Stage, Step
 from minigrad.codegen.strategies.access import extent
-from minigrad.codegen.strategies.blocking import Blocks, Box, in_squares
+from minigrad.codegen.strategies.blocking import Blocks, Box, transposes_in_registers
 from minigrad.codegen.strategies.narrow import filled_up, in_words
+from minigrad.codegen.strategies.packed_swapped import along_rows
 from minigrad.codegen.strategies.recognise import Contraction
-from minigrad.codegen.strategies.windowed import along_rows
-from minigrad.codegen.strategies.windows import Axis, axes_of, axes_of_a, turned
+from minigrad.codegen.strategies.window_axes import Axis, axes_of, axes_of_a, swapped
 from minigrad.expr import Var
 from minigrad.value import Value, binary, reduce, walk
 
@@ -41,7 +41,7 @@ def as_product(nest: Nest, c: Contraction) -> Nest:
 def packed_steps(nest: Nest, c: Contraction, p: Blocks) -> tuple[Nest, Plan]:
     """The nest as the product of two operands, and the plan of a choice."""
     nest = as_product(nest, filled_up(c, p.words) if p.words else c)
-    return nest, _Steps(nest, turned(c) if p.turned else in_words(c, p.words) if p.words else c, p).plan()
+    return nest, _Steps(nest, swapped(c) if p.swapped else in_words(c, p.words) if p.words else c, p).plan()
 
 
 MAX_UNROLLED = 256
@@ -78,7 +78,7 @@ class _Steps:
             m[0] = self.piece[c.m[0].name] = self.split(m[0], extent(c.m[0]))
             self.parallel.append(f"{c.m[0].name}b")
         at = [*self.parallel, *self.blocks][-1]
-        around, steps, copies = self.turned_tile(m, n, k, at) if p.turned else self.tile(m, n, k, at)
+        around, steps, copies = self.swapped_tile(m, n, k, at) if p.swapped else self.tile(m, n, k, at)
         loops = Order((*self.parallel, *self.blocks, *around, "l", *steps, *self.unrolled))
         binds = [("parallel", self.parallel), ("vector", ["l"]), ("unroll", self.unrolled)]
         return Plan(PATTERN, (*self.steps, *(Bind(kind, tuple(xs)) for kind, xs in binds if xs), loops, *copies))
@@ -163,11 +163,11 @@ class _Steps:
         self.unrolled.append("u")
         self.lanes(column)
         copies: list[Step] = [Stage(operand(c.b), at, (*coordinates, *self.within),
-                                    *self.squares(c.b, c.k, coordinates, p.b_lanes))]
+                                    *self.transposed(c.b, c.k, coordinates, p.b_lanes))]
         if p.a_along:
             whole = steps if axes else k
             layout = (*groups, row, *whole) if p.a_along == "k" else (*groups, *whole, row)
-            across = self.squares(c.a, c.m, layout, p.a_lanes) if p.a_along == "k" else ("", 1)
+            across = self.transposed(c.a, c.m, layout, p.a_lanes) if p.a_along == "k" else ("", 1)
             copies.insert(0, Stage(operand(c.a), at, (*layout, *self.within), *across))
         copies.append(Results(self.parallel[-1], (*groups, *images, row, column)))
         if p.microkernel:
@@ -189,7 +189,7 @@ class _Steps:
             rows.append(term(x, a.dilation, tap) if tap else x)
         return self.fuse(inside, "c", pitches), [*planes, *rows]
 
-    def turned_tile(self, m: list[str], n: list[str], k: list[str], at: str
+    def swapped_tile(self, m: list[str], n: list[str], k: list[str], at: str
                     ) -> tuple[list[str], list[str], list[Step]]:
         """Rows are taps, lanes along what was M."""
         c, p = self.c, self.p
@@ -221,19 +221,21 @@ class _Steps:
                 taps.add(tap)
         image = [x for x in k if x not in inner] + [x for x in m if x not in taps]
         copies: list[Step] = [Stage(operand(c.a), at, (*image, *boxes)),
-                              Stage(operand(c.b), at, (*k, column), *self.squares(c.b, c.k, k, p.b_lanes))]
-        square = (m[-1], p.width) if m and along_rows(c, c.m[-1]) else ("", 1)
-        copies.append(Results(self.parallel[-1], (*m, column), *square))
+                              Stage(operand(c.b), at, (*k, column), *self.transposed(c.b, c.k, k, p.b_lanes))]
+        transposed = (m[-1], p.width) if m and along_rows(c, c.m[-1]) else ("", 1)
+        copies.append(Results(self.parallel[-1], (*m, column), *transposed))
         return ["j", *down], k, copies
 
-    def squares(self, value: Value, rows: tuple[Var, ...], coordinates: Sequence[str], lanes: int) -> tuple[str, int]:
-        """How a copy is made in squares, where its operand is contiguous along the sum, in a coordinate of its own."""
+    def transposed(self, value: Value, rows: tuple[Var, ...], coordinates: Sequence[str], lanes: int
+                   ) -> tuple[str, int]:
+        """The loop along which a copy is transposed in registers, and by how many steps: where its operand is
+        contiguous along the sum, in a coordinate of its own."""
         last = next((self.piece[v.name] for v in reversed(rows) if v.name in self.piece), "")
         for s in self.steps:
             if isinstance(s, Fuse) and last in (s.outer, s.inner):
                 last = s.loop
         across = last in coordinates and lanes < self.p.width
-        return (last, self.p.width) if across and (self.p.words or in_squares(value, rows)) else ("", 1)
+        return (last, self.p.width) if across and (self.p.words or transposes_in_registers(value, rows)) else ("", 1)
 
 
 def term(x: str, factor: int, tap: str) -> str:

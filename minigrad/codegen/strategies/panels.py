@@ -36,6 +36,7 @@ from minigrad.codegen.strategies.access import extent, reductions, value_accesse
 from minigrad.codegen.strategies.blocking import SPARE_REGISTERS, is_plain, row_bytes, steps_closely
 from minigrad.codegen.strategies.narrow import narrow_kind
 from minigrad.codegen.strategies.recognise import Contraction, with_row
+from minigrad.expr import Var
 from minigrad.target import Target
 from minigrad.value import Value, walk
 
@@ -65,11 +66,11 @@ LOW, LARGE_PRODUCT = 8, 1 << 22
 LANES = 4, 8, 16
 """Rows of a tile whose operand A is copied: as many as a vector has."""
 
-FEW_REGISTERS, TURNED = 16, 4
-"""Registers of which one is enough to spare; steps of the sum that are turned at a time."""
+FEW_REGISTERS, TRANSPOSED_STEPS = 16, 4
+"""Registers of which one is enough to spare; steps of the sum that are transposed at a time."""
 
 ROWS_ALONG_K, LANES_ADDED = 12, 24
-"""Rows up to which a B that lies along the sum is read as it is, lanes along the sum: copying it pays from some sixteen.
+"""Rows up to which a B that lies along the sum is read as it is, lanes along the sum: copying it pays from some 16.
 Adding up the lanes of a result takes as long as copying so many elements of B."""
 
 USUAL = 6, 0.98
@@ -80,7 +81,7 @@ better than that."""
 @dataclass(frozen=True, slots=True)
 class Product:
     """A contraction and how its operands are read: `a` and `b` are '' in place, else how they are copied: 'lanes' as
-    they lie, 'turned' along the sum."""
+    they lie, 'transposed' along the sum."""
 
     c: Contraction
     m: int
@@ -123,10 +124,10 @@ def plan(nest: Nest, target: Target) -> Plan | str:
     p = product(c, target)
     if p.m == 1 and (p.a or p.b or fits(2 * p.k * p.n * p.itemsize, 2, target)):
         return "no panels: a vector times a matrix that stays near, or is not read along its rows"
-    if p.b == "turned" and is_plain(c.b) and p.m <= min(ROWS_ALONG_K, p.k // LANES_ADDED):
+    if p.b == "transposed" and is_plain(c.b) and p.m <= min(ROWS_ALONG_K, p.k // LANES_ADDED):
         return f"no panels: M={p.m} is too small to copy B, which lies along {c.k[-1]}"
-    if "turned" in (p.a, p.b) and p.k < TURNED:
-        return f"no panels: K={p.k} is less than the {TURNED} steps that are turned at a time"
+    if "transposed" in (p.a, p.b) and p.k < TRANSPOSED_STEPS:
+        return f"no panels: K={p.k} is less than the {TRANSPOSED_STEPS} steps that are transposed at a time"
     _, tile = best_tile(p, target)
     if tile is None:
         return f"no panels: M={p.m} N={p.n} hold no register tile"
@@ -169,11 +170,16 @@ def product(c: Contraction, target: Target) -> Product:
     step, b_bytes = row_bytes(c.b, c.k), k * n * max(c.a.dtype.itemsize, 4)
     in_place = is_plain(c.b) and value_accesses(c.b, ())[0].step(c.n[-1]) == 1
     near = fits(b_bytes, 2, target) and step % target.vector_bytes == 0 and step % PAGE != 0
-    a = "" if is_plain(c.a) or not value_accesses(c.a, ()) else "lanes" if steps_closely(c.a, c.m[-1:]) else "turned"
-    b = "" if not value_accesses(c.b, ()) else "lanes" if steps_closely(c.b, c.n[-1:]) else "turned"
+    a = "" if is_plain(c.a) else _copied(c.a, c.m[-1:])
+    b = _copied(c.b, c.n[-1:])
     p = Product(c, m, n, k, a, "")
     few = m < machine(target).costs.pack_rows
     return p if in_place and (few or near and not p.far_a) else replace(p, b=b)
+
+
+def _copied(operand: Value, along: tuple[Var, ...]) -> str:
+    """How an operand is copied whose lanes go along a variable; '' where it reads nothing."""
+    return "" if not value_accesses(operand, ()) else "lanes" if steps_closely(operand, along) else "transposed"
 
 
 def best_tile(p: Product, target: Target) -> tuple[float, Tile | None]:
@@ -283,9 +289,9 @@ def with_tile(nest: Nest, p: Product, t: Tile, target: Target) -> Plan:
                      *copies))]
     if p.b:
         where, panel = (at, ("j",)) if rows_outside else ("j", ())
-        steps.append(Stage(operand(c.b, c.a), where, (*panel, kk, "v", "l"), *turned(p.b, kk)))
+        steps.append(Stage(operand(c.b, c.a), where, (*panel, kk, "v", "l"), *_transposed(p.b, kk)))
     if p.a:
-        steps.append(Stage(operand(c.a, c.b), "i", (kk, "u"), *turned(p.a, kk)))
+        steps.append(Stage(operand(c.a, c.b), "i", (kk, "u"), *_transposed(p.a, kk)))
     return Plan("panels", (*steps, *ahead(p, t, kept, inner, target)))
 
 
@@ -296,9 +302,9 @@ def gains_from_sizes(p: Product) -> bool:
     return small or p.k <= SHORT_SUM and p.m * p.n >= LARGE_OUTPUT or not p.b and row_bytes(p.c.b, p.c.k) >= PAGE
 
 
-def turned(how: str, along: str) -> tuple[str, int] | tuple[()]:
+def _transposed(how: str, along: str) -> tuple[str, int] | tuple[()]:
     """How a copy is transposed, if it is."""
-    return (along, TURNED) if how == "turned" else ()
+    return (along, TRANSPOSED_STEPS) if how == "transposed" else ()
 
 
 def ahead(p: Product, t: Tile, kept: bool, inner: list[str], target: Target) -> Iterator[Step]:
@@ -344,6 +350,6 @@ def units(p: Product, t: Tile, block_k: int, target: Target) -> tuple[int, int]:
 
 
 def part(k: int, most: int, multiple: int) -> int:
-    """Steps of the sum per block: all of them, or equal parts of a multiple; the last one has a square at least."""
+    """Steps of the sum per block: all of them, or equal parts of a multiple; the last one can be transposed."""
     size = ceil(ceil(k / ceil(k / most)) / multiple) * multiple
-    return k if k <= most else next(s for s in range(size, 0, -multiple) if not 0 < k % s < TURNED)
+    return k if k <= most else next(s for s in range(size, 0, -multiple) if not 0 < k % s < TRANSPOSED_STEPS)

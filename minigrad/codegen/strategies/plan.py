@@ -98,7 +98,7 @@ class AttentionGradientPlan(Fields):
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionFewPlan(Fields):
+class AttentionDecodePlan(Fields):
     """Attention of few rows. `batch` names the parallel index variables, `rows` those of rows that share keys.
 
     keys: how many of them meet all rows at a time
@@ -144,10 +144,10 @@ class JoinedPlan:
 
 
 AnyPlan = (Plan | JoinedPlan | WindowPlan | GroupWindowPlan | AttentionPlan | AttentionGradientPlan
-           | AttentionFewPlan | GroupAttentionPlan | ScanPlan)
+           | AttentionDecodePlan | GroupAttentionPlan | ScanPlan)
 _KINDS = {"window": WindowPlan, "window_groups": GroupWindowPlan,
           "attention": AttentionPlan, "attention_gradient": AttentionGradientPlan,
-          "attention_few": AttentionFewPlan, "attention_groups": GroupAttentionPlan}
+          "attention_decode": AttentionDecodePlan, "attention_groups": GroupAttentionPlan}
 
 
 def plan_text(plan: Fields | AnyPlan) -> str:

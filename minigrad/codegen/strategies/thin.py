@@ -1,4 +1,4 @@
-"""Contractions with fewer columns than a vector has lanes: lanes go along the sum, for which B is turned first.
+"""Contractions with fewer columns than a vector has lanes: lanes go along the sum, for which B is transposed first.
 
     before:  t[m, n] = sum(k: a[m, k] * b[k, n])
     after:   w[n, k] = b[k, n], a stage of its own;  t[m, n] = sum(k: a[m, k] * w[n, k])
@@ -19,31 +19,31 @@ from minigrad.target import Target
 from minigrad.value import Value, binary, free_variables, load, reduce
 
 MIN_ROWS = 32
-"""Rows of A from which turning B is little beside them."""
+"""Rows of A from which transposing B is little beside them."""
 
 MIN_VECTORS = 4
 """Vectors along the sum from which adding up their lanes is little beside them."""
 
 
-def turn_thin(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
+def transpose_thin(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:
     """The two nests, if that is faster; else the nest itself. `scratch` grows by the buffer w."""
     c = recognise(nest)
     if isinstance(c, str) or not is_thin(c, target):
         return [nest]
     rows = tuple(v for v in (*c.batch, *c.n) if v in free_variables(c.b))
-    return turn(nest, c, rows, scratch)
+    return transpose(nest, c, rows, scratch)
 
 
-def turn(nest: Nest, c: Contraction, rows: tuple[Var, ...], scratch: list[Param]) -> list[Nest]:
+def transpose(nest: Nest, c: Contraction, rows: tuple[Var, ...], scratch: list[Param]) -> list[Nest]:
     """The two nests of a contraction: `rows` are the variables of B besides the sum's."""
     place: Index = 0
     for v in (*rows, *c.k):
         place = place * extent(v) + v
     w = Param(f"w{len(scratch)}", c.b.dtype, (size((*rows, *c.k)),), "out")
     scratch.append(w)
-    turned = reduce("sum", c.k, binary("mul", c.a, load(w.name, (place,), w.dtype)))
+    transposed = reduce("sum", c.k, binary("mul", c.a, load(w.name, (place,), w.dtype)))
     return [Nest((*rows, *c.k), (Store(w.name, (place,), c.b),)),
-            Nest(nest.domain, tuple([replace(s, value=turned) if isinstance(s, Define) and s.name == c.name else s
+            Nest(nest.domain, tuple([replace(s, value=transposed) if isinstance(s, Define) and s.name == c.name else s
                                      for s in nest.body]))]
 
 
@@ -53,7 +53,7 @@ def as_stored(value: Value) -> Value:
 
 
 def is_long(m: int, k: int, width: int) -> bool:
-    """Whether turning B and adding up lanes is little beside m rows and k steps of the sum."""
+    """Whether transposing B and adding up lanes is little beside m rows and k steps of the sum."""
     return k >= MIN_VECTORS * width and m >= MIN_ROWS
 
 

@@ -31,10 +31,10 @@ from minigrad.codegen.plan.matrix_units import half_type
 from minigrad.codegen.plan.spaces import loaded
 from minigrad.codegen.plan.steps import Bind, Call, Order, Plan, Split, Stage, Step
 from minigrad.codegen.strategies.access import value_accesses
+from minigrad.codegen.strategies.group_reduction import as_one
 from minigrad.codegen.strategies.packed import size
 from minigrad.codegen.strategies.recognise import Contraction, recognise
 from minigrad.codegen.strategies.split_k import best_part, in_parts
-from minigrad.codegen.strategies.teams import as_one
 from minigrad.dtype import float32
 from minigrad.expr import Var
 from minigrad.target import Target

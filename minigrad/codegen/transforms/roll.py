@@ -98,12 +98,12 @@ class _Roller:
             return [s]
         made: list[Stmt] = []
         moved: dict[Value, Value] = {}
-        squares = self.squares(stores, loops) if 4 * copies >= self.width else {}
-        if squares and (copies >= self.width or not any(squares.values())):
-            if len(stores) > 1 or len(squares) > 1 or lines - GATHER * self.width < LIGHT:
+        found = self.transposes(stores, loops) if 4 * copies >= self.width else {}
+        if found and (copies >= self.width or not any(found.values())):
+            if len(stores) > 1 or len(found) > 1 or lines - GATHER * self.width < LIGHT:
                 return [s]
-            (read, conditions), = squares.items()
-            made, moved[read] = self.square(s, read, conditions, copies)
+            (read, conditions), = found.items()
+            made, moved[read] = self.transposed(s, read, conditions, copies)
         for v in walk(*(x.value for x in stores)):
             if v.op == "load" and v.buffer in self.registers:
                 name, (offset,) = v.buffer, v.indices
@@ -121,10 +121,10 @@ class _Roller:
         kept = Store(tile, x, load(name, (x,), buffer.dtype))
         return [Alloc(tile, buffer.dtype, buffer.size, "scratch"), Loop(x, 0, buffer.size, "unroll", (kept,))]
 
-    def square(self, s: Stmt, read: Value, conditions: tuple[Index, ...], copies: int) -> tuple[list[Stmt], Value]:
+    def transposed(self, s: Stmt, read: Value, conditions: tuple[Index, ...], copies: int) -> tuple[list[Stmt], Value]:
         """Statements that put the columns that the copies read across lanes, where conditions hold, into memory,
         transposed in registers; and a read of that memory."""
-        tile, inner = self.fresh("square"), s
+        tile, inner = self.fresh("columns"), s
         place: Index = 0
         loops: list[Loop] = []
         while isinstance(inner, Loop):
@@ -149,7 +149,7 @@ class _Roller:
             raise InternalError(f"[roll] expected loops around stores, got {type(s).__name__}")
         return Store(s.buffer, s.offset, replace_values(s.value, moved), s.conditions)
 
-    def squares(self, stores: list[Store], loops: list[Loop]) -> dict[Value, tuple[Index, ...]]:
+    def transposes(self, stores: list[Store], loops: list[Loop]) -> dict[Value, tuple[Index, ...]]:
         """Reads of which the copies take columns of one in-register transpose, and the conditions of each: they share
         the work. None where conditions differ by column, or beside accumulators: those are read one by one."""
         own = {x.var for x in loops}

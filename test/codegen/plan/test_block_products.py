@@ -111,8 +111,8 @@ def test_without_byte_products_it_streams_as_before() -> None:
 
 def test_other_numbers_are_not_taken_for_nibbles() -> None:
     w = quantized("Q4_0", 64, 64)
-    turned = QuantizedTensor("Q4_0", w.shape, w.words ^ 3, w.scales)  # not what lies in memory
-    assert staged(turned.linear(tensor(64)))[1].plan.strategy != "quantized"
+    flipped = QuantizedTensor("Q4_0", w.shape, w.words ^ 3, w.scales)  # not what lies in memory
+    assert staged(flipped.linear(tensor(64)))[1].plan.strategy != "quantized"
 
 
 PLAN = """plan

@@ -192,7 +192,7 @@ ROWS = """kernel rows(out o0: f32[{m}, {n}], out o1: f32[{m}], p0: f32[{m}, {n}]
     for i1<{n}:
       o0[i0, i1] = p0[i0, i1] + t3 - t2
 """
-TEAMS = """plan
+SHARED = """plan
   split i0 -> g u by 4, guard
   split r0 -> c0 t by 8, guard
   split r1 -> c1 tt by 8, guard
@@ -202,16 +202,16 @@ TEAMS = """plan
   order g u t tt ttt c0 c1 c2
 """
 TEAM_PLANS = {
-    "neighbours": TEAMS,
-    "rows beside each other": TEAMS.replace("g u t tt ttt", "g t tt ttt u"),
-    "six work-items": TEAMS.replace("by 8", "by 6"),
-    "one row": TEAMS.replace("  split i0 -> g u by 4, guard\n", "").replace("item u", "item").replace(
+    "neighbours": SHARED,
+    "rows beside each other": SHARED.replace("g u t tt ttt", "g t tt ttt u"),
+    "six work-items": SHARED.replace("by 8", "by 6"),
+    "one row": SHARED.replace("  split i0 -> g u by 4, guard\n", "").replace("item u", "item").replace(
         "g u", "i0").replace("group g", "group i0"),
-    "rows by one work-item": TEAMS.replace("  split i1 -> c2 ttt by 8, guard\n", "").replace(" ttt", "").replace(
+    "rows by one work-item": SHARED.replace("  split i1 -> c2 ttt by 8, guard\n", "").replace(" ttt", "").replace(
         "c2", "i1"),
-    "chains": TEAMS.replace("  bind group", "  split c1 -> d1 e1 by 3, guard\n  bind unroll e1\n  bind group").replace(
+    "chains": SHARED.replace("  bind group", "  split c1 -> d1 e1 by 3, guard\n  bind unroll e1\n  bind group").replace(
         "c0 c1", "c0 d1 e1") + "  parts e1\n",
-    "sub-groups": TEAMS + "  call sub_max_f32_4 at t\n  call sub_sum_f32_8 at tt\n",
+    "sub-groups": SHARED + "  call sub_max_f32_4 at t\n  call sub_sum_f32_8 at tt\n",
 }
 
 
@@ -270,4 +270,4 @@ def test_what_a_team_stores_it_reads_after_a_barrier() -> None:
 ])
 def test_what_teams_cannot_do_is_an_error(change: tuple[str, str], message: str) -> None:
     with pytest.raises(PlanError, match=message):
-        equals(rows(7, 29), TEAMS.replace(*change))
+        equals(rows(7, 29), SHARED.replace(*change))

@@ -53,7 +53,7 @@ CHANNELS = """plan
   order i0b j i1 x l r0 r1 r2 u
   stage p0 at i0b as [r0]{box}
   stage p1 at i0b as [r0][r1][r2][n], transposed r2 by {square}
-  results at i0b as [i1][i2][n]{turned}
+  results at i0b as [i1][i2][n]{transposed}
 """
 CONVOLUTIONS = {
     "padded": (conv(), 13, "[k][y+r1][i2+r2]"),
@@ -75,17 +75,18 @@ def test_columns_of_images_are_one_loop_over_boxes(case: str) -> None:
     equals(kernel, COLUMNS.format(row=row, box=coordinates).replace("i u by 3", "i u into 3"))
 
 
-@pytest.mark.parametrize("square, turned", [(1, ""), (4, ", transposed i2 by 4"), (9, ", transposed i2 by 3")], ids=str)
+@pytest.mark.parametrize("square, transposed",
+                         [(1, ""), (4, ", transposed i2 by 4"), (9, ", transposed i2 by 3")], ids=str)
 @pytest.mark.parametrize("kernel, coordinates", [
     (conv(), "[i1+r1][i2+r2]"), (conv(11, 12, stride=2), "[2*i1+r1][2*i2+r2]"),
     (conv(12, 11, dilation=2, border=0), "[i1+2*r1][i2+2*r2]"),
     (conv(11, 12, stride=2, sign="-", border=2), "[2*i1-r1][2*i2-r2]")], ids=["plain", "stride 2", "dilated", "back"])
-def test_lanes_along_channels(kernel: Kernel, coordinates: str, square: int, turned: str) -> None:
-    equals(kernel, CHANNELS.format(box=coordinates, square=square, turned=turned))
+def test_lanes_along_channels(kernel: Kernel, coordinates: str, square: int, transposed: str) -> None:
+    equals(kernel, CHANNELS.format(box=coordinates, square=square, transposed=transposed))
 
 
 def test_gradients_by_weights() -> None:
-    """Taps are copies; three loops of the output leave through memory in squares."""
+    """Taps are copies; three loops of the output leave through memory, transposed in registers."""
     inside = "r1+i2-1 >= 0 and 9-r1-i2 >= 0 and r2+i3-1 >= 0 and 7-r2-i3 >= 0"
     kernel = collapse(flatten(parse_kernel(
         "kernel weights(out o0: f32[6, 3, 3, 3], p0: f32[2, 3, 9, 7], p1: f32[2, 6, 9, 7])\n"

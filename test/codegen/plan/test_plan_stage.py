@@ -49,7 +49,7 @@ def test_copies_of_blocks_as_long_as_others_are_zero_outside(sizes: tuple[int, i
 
 
 @pytest.mark.parametrize("sizes", [(16, 32, 8), (19, 37, 20), (33, 70, 13), (16, 32, 11)], ids=str)
-def test_operands_are_transposed_in_squares(sizes: tuple[int, int, int]) -> None:
+def test_operands_are_transposed_in_registers(sizes: tuple[int, int, int]) -> None:
     """And one by one where the last block is shorter than a square."""
     equals(product(*sizes, b="i1, r0"), PANELS.rstrip() + ", transposed kk by 4\n")
 

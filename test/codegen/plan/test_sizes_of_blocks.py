@@ -69,13 +69,13 @@ def test_copies_have_memory_for_the_largest_of_similar_sizes() -> None:
     assert here == LEAST_ROOM and LEAST_ROOM + 16 <= there <= LEAST_ROOM * 1.25
 
 
-def turned(m: int, k: int, n: int) -> Tensor:
+def transposed(m: int, k: int, n: int) -> Tensor:
     return tensor(m, k) @ tensor(n, k).transpose(0, 1)
 
 
 @pytest.mark.parametrize("shapes, make", [
     ([(384, 640, 768), (1000, 300, 700), (70, 1024, 1024)], lambda m, k, n: tensor(m, k) @ tensor(k, n)),
-    ([(512, 512, 512), (384, 640, 768), (100, 700, 704)], turned),
+    ([(512, 512, 512), (384, 640, 768), (100, 700, 704)], transposed),
     ([(96, 512, 1000), (48, 384, 960), (90, 400, 700)], lambda m, k, n: tensor(m, k) @ tensor(2, k, n)),
 ], ids=["plain", "B transposed", "batch"])
 def test_large_products_of_other_sizes_share_a_function(shapes: list[tuple[int, int, int]], make: Make) -> None:

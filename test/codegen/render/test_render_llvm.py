@@ -115,7 +115,7 @@ def test_taps_of_a_stride_share_their_loads():
 
 
 @pytest.mark.parametrize("name", ["masked_square", "square_in_branch"])
-def test_squares_are_transposed_under_masks_and_in_branches(name: str) -> None:
+def test_columns_are_transposed_under_masks_and_in_branches(name: str) -> None:
     case, = (c for c in CASES if c.name == name)
     source = render_llvm(case.function, TARGET).source
     assert source.count("shufflevector <16 x float>") >= 64

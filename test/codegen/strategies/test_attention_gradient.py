@@ -59,7 +59,7 @@ def strategies(tensors: Sequence[Tensor], target: Target) -> list[str]:
 
 
 def heads(n: int, length: int, width: int) -> Tensor:
-    """Heads as layers make them: [1, length, heads, width] turned."""
+    """Heads as layers make them: [1, length, heads, width] transposed."""
     return tensor(1, length, n, width).transpose(1, 2)
 
 

@@ -26,7 +26,7 @@ from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.plan.steps import Plan
 from minigrad.codegen.render.opencl import render_opencl
 from minigrad.codegen.stages import build_any, stages_of
-from minigrad.codegen.strategies import teams, tiles
+from minigrad.codegen.strategies import group_reduction, tiles
 from minigrad.codegen.strategies.plan import JoinedPlan, parse_plan
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.errors import InternalError
@@ -42,11 +42,11 @@ SMALL = {"MIN_SIDE": 1, "MIN_DEPTH": 1, "MIN_WORK": 1, "TILES": ((8, 32, 2, 8), 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans with tiny tiles and teams, so that small tests have edges."""
+    """Plans with tiny tiles and groups, so that small tests have edges."""
     for name, value in SMALL.items():
         monkeypatch.setattr(tiles, name, value)
-    monkeypatch.setattr(teams, "GROUP", 32)
-    monkeypatch.setattr(teams, "NEIGHBOURS", 4)
+    monkeypatch.setattr(group_reduction, "GROUP", 32)
+    monkeypatch.setattr(group_reduction, "NEIGHBOURS", 4)
 
 
 def check(kernel: Kernel, strategy: ModuleType) -> None:
@@ -72,7 +72,7 @@ def test_tiles_equal_the_kernel(case: str, small: None) -> None:
 
 @pytest.mark.parametrize("case", REDUCTIONS)
 def test_teams_equal_the_kernel(case: str, small: None) -> None:
-    check(flat_kernel(REDUCTIONS[case](), GPU), teams)
+    check(flat_kernel(REDUCTIONS[case](), GPU), group_reduction)
 
 
 def pooled() -> tuple[Tensor, Tensor]:
@@ -86,8 +86,8 @@ def test_pooling_follows_the_activation_in_one_launch(small: None) -> None:
     kernel = scheduled(pooled(), GPU)
     assert [len(n.body) for n in kernel.nests] == [3] and len(stages_of(kernel, GPU).stages) == 1
     flat = stages_of(kernel, GPU).kernel
-    check(flat, teams)
-    lines = print_function(build_any(flat, flat.nests, teams.plan(flat.nests[0], GPU), "f")).splitlines()
+    check(flat, group_reduction)
+    lines = print_function(build_any(flat, flat.nests, group_reduction.plan(flat.nests[0], GPU), "f")).splitlines()
     stored = next(k for k, line in enumerate(lines) if line.strip().startswith("o0["))
     assert lines[stored + 1].strip() == "barrier"  # whichever items read what others stored
 
@@ -115,7 +115,7 @@ def test_phases_of_a_strided_gradient_are_one_launch() -> None:
 def test_work_items_that_race_are_found(small: None) -> None:
     kernel = flat_kernel(REDUCTIONS["sum of rows"](), GPU)
     nest, = kernel.nests
-    text = print_function(build_any(kernel, (nest,), teams.plan(nest, GPU), "f"))
+    text = print_function(build_any(kernel, (nest,), group_reduction.plan(nest, GPU), "f"))
     barriers = [k for k, line in enumerate(text.splitlines()) if line.strip() == "barrier"]
     for k in barriers:
         lines = text.splitlines()
@@ -146,10 +146,10 @@ def test_rules_of_groups(text: str, rule: str) -> None:
 def test_small_work_needs_no_groups() -> None:
     def reasons(result: Tensor, target: Target = GPU) -> tuple[str, str]:
         nest = flat_kernel(result, target).nests[0]
-        return str(tiles.plan(nest, target)), str(teams.plan(nest, target))
+        return str(tiles.plan(nest, target)), str(group_reduction.plan(nest, target))
 
     assert reasons(tensor(8, 8) @ tensor(8, 8)) == ("not in tiles: M=8 N=8 K=8 is too small",
-                                                    "no team: 8 terms are too few")
+                                                    "no group reduction: 8 terms are too few")
     assert "domain alone keeps the device busy" in reasons(tensor(100, 40000).sum(0))[1]
     assert "nothing is reduced" in reasons(tensor(3, 3) + 1)[1]
     assert all("no work-groups" in r for r in reasons(tensor(99, 99) @ tensor(99, 99), replace(GPU, local_memory=0)))
@@ -218,7 +218,7 @@ def run_on(device: OpenCL, cases: dict[str, Callable[[], Tensor | tuple[Tensor, 
     kernels = [scheduled(make(), device.target) for make in cases.values()]
     staged = [stages_of(k, device.target) for k in kernels]
     kinds = {s.plan.strategy for k in staged for s in k.stages}
-    assert {"tiles", "teams", "attention_groups", "window_groups"} <= kinds
+    assert {"tiles", "group_reduction", "attention_groups", "window_groups"} <= kinds
     programs = [render_opencl(s.function, device.target) for k in staged for s in k.stages]
     executables = iter(device.load(programs))
     for k in staged:

@@ -37,9 +37,9 @@ from minigrad.codegen.strategies import packed as packed_module
 from minigrad.codegen.strategies import split_k as split_k_module
 from minigrad.codegen.strategies.blocking import Blocks
 from minigrad.codegen.strategies.packed import options, packed, plan
+from minigrad.codegen.strategies.packed_swapped import swapped_windows
 from minigrad.codegen.strategies.recognise import Contraction, recognise
-from minigrad.codegen.strategies.windowed import windowed_turned
-from minigrad.codegen.strategies.windows import turned
+from minigrad.codegen.strategies.window_axes import swapped
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.scheduler.graph import build_graph
 from minigrad.scheduler.schedule import schedule
@@ -67,9 +67,9 @@ def test_packed_equals_the_kernel(case: str, target: Target) -> None:
     equal_the_kernel(kernel, packed_functions(kernel, target))
 
 
-def of_windows(found: Contraction, target: Target, turned: bool) -> Blocks | None:
+def of_windows(found: Contraction, target: Target, swapped: bool) -> Blocks | None:
     """The first choice that packs a window as a box."""
-    return next((p for _, p in options(found, target) if p.windows and p.turned == turned), None)
+    return next((p for _, p in options(found, target) if p.windows and p.swapped == swapped), None)
 
 
 WINDOWS = {
@@ -119,10 +119,10 @@ def test_convolutions_with_lanes_along_channels(case: str) -> None:
     for nest in kernel.nests:
         found = recognise(nest)
         assert isinstance(found, Contraction), found
-        made = windowed_turned(found, 8, AVX2)
+        made = swapped_windows(found, 8, AVX2)
         assert made is not None
         outer, inner = next(tap for _, tap in made[1].windows), made[1].m[-1][0]
-        sizes = {v.name: v.hi + 1 for v in turned(found).m}
+        sizes = {v.name: v.hi + 1 for v in swapped(found).m}
         cut, last = (max(d for d in range(1, sizes[v] // 2 + 1) if sizes[v] % d == 0) for v in (outer, inner))
         m = tuple((name, cut if name == outer else part) for name, part in made[1].m)
         plans.append(replace(made[1], m=m, rows=last))
@@ -159,7 +159,7 @@ def test_turned_windows_in_blocks_of_images_and_of_rows(images: int, rows: int) 
     kernel = flat_kernel(x.conv2d(w, padding=1).gradient(w, gradient=tensor(5, 10, 7, 6))[0])
     found = recognise(kernel.nests[0])
     assert isinstance(found, Contraction)
-    made = windowed_turned(found, 8, AVX2)
+    made = swapped_windows(found, 8, AVX2)
     assert made is not None
     k = tuple((v.name, part) for v, part in zip(found.k, (images, rows, 6), strict=True))
     check_plans(kernel, [replace(made[1], k=k, m=(("i1", 2), ("i2", 3), ("i3", 3)))])
@@ -301,11 +301,11 @@ def test_a_long_sum_with_few_outputs_is_split(target: Target, monkeypatch: pytes
     parts_equal_the_kernel(kernel, nests, scratch)
 
 
-def test_what_is_read_across_is_packed_in_squares() -> None:
+def test_what_is_read_across_is_transposed_in_registers() -> None:
     """Weights along the lanes: whole vectors along K, transposed in registers."""
     kernel = flat_kernel(tensor(1, 512, 7, 7).conv2d(tensor(512, 512, 3, 3), padding=1), AVX512)
     stage = stages_of(kernel, AVX512).stages[0]
-    assert isinstance(stage.plan, Plan) and stage.plan.results is not None and stage.plan.results.turned
+    assert isinstance(stage.plan, Plan) and stage.plan.results is not None and stage.plan.results.transposed
     source = render_llvm(stage.function, AVX512).source
     assert source.count("shufflevector <16 x float>") >= 64 and "insertelement <16 x float> %" not in source
 

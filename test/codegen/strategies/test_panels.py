@@ -66,7 +66,7 @@ def equals(kernel: Kernel, target: Target) -> None:
         np.testing.assert_array_equal(arrays[name], array)
 
 
-def turned(*shape: int) -> Tensor:
+def transposed(*shape: int) -> Tensor:
     return tensor(*shape[:-2], shape[-1], shape[-2]).transpose(-2, -1)
 
 
@@ -90,9 +90,9 @@ TEXTS = {
 }
 CASES: dict[str, Callable[[], Tensor]] = {
     "a @ b": lambda: tensor(19, 23) @ tensor(23, 37),
-    "a @ b.T": lambda: tensor(13, 33) @ turned(33, 21),
-    "a.T @ b": lambda: turned(13, 33) @ tensor(33, 21),
-    "a.T @ b.T": lambda: turned(13, 33) @ turned(33, 21),
+    "a @ b.T": lambda: tensor(13, 33) @ transposed(33, 21),
+    "a.T @ b": lambda: transposed(13, 33) @ tensor(33, 21),
+    "a.T @ b.T": lambda: transposed(13, 33) @ transposed(33, 21),
     "(a @ b).T": lambda: (tensor(35, 12) @ tensor(12, 9)).transpose(0, 1).contiguous(),
     "batch": lambda: tensor(3, 5, 9) @ tensor(3, 9, 17),
     "one a for all": lambda: tensor(12, 9) @ tensor(3, 9, 61),
@@ -106,7 +106,7 @@ CASES: dict[str, Callable[[], Tensor]] = {
     "wide": lambda: tensor(3, 7) @ tensor(7, 131),
     "epilogue": lambda: (tensor(3, 5, 9) @ tensor(9, 17) + tensor(17)).relu() + tensor(3, 5, 17),
     "prologue": lambda: (tensor(9, 11) * tensor(11) + tensor(9, 1)).abs() @ tensor(11, 20).relu(),
-    "turned prologue": lambda: (tensor(21, 33) + 1.0).relu() @ turned(33, 35).relu(),
+    "transposed prologue": lambda: (tensor(21, 33) + 1.0).relu() @ transposed(33, 35).relu(),
     "guards": lambda: tensor(11, 13).pad((1, 2, 2, 0)) @ tensor(13, 18).pad((0, 3, 1, 2)),
     "1x1 conv": lambda: tensor(2, 12, 8, 9).conv2d(tensor(6, 12, 1, 1)),
     "float64": lambda: Tensor(rng.standard_normal((6, 11)), device="CPU") @ Tensor(rng.standard_normal((11, 20)),
@@ -128,9 +128,9 @@ def test_panels_equal_the_kernel(case: str, target: str, small: pytest.MonkeyPat
 
 @pytest.mark.parametrize("target", CPUS)
 @pytest.mark.parametrize("make", [
-    lambda: tensor(13, 70) @ tensor(70, 37).relu(), lambda: (tensor(13, 75) @ turned(75, 35) + tensor(35)).relu(),
-    lambda: tensor(13, 67).abs() @ tensor(67, 17), lambda: turned(33, 66) @ turned(66, 19) + tensor(33, 19),
-], ids=["b computed", "b turned", "a computed", "both turned"])
+    lambda: tensor(13, 70) @ tensor(70, 37).relu(), lambda: (tensor(13, 75) @ transposed(75, 35) + tensor(35)).relu(),
+    lambda: tensor(13, 67).abs() @ tensor(67, 17), lambda: transposed(33, 66) @ transposed(66, 19) + tensor(33, 19),
+], ids=["b computed", "b transposed", "a computed", "both transposed"])
 def test_blocks_of_the_sum_equal_the_kernel(make: Callable[[], Tensor], target: str, small: pytest.MonkeyPatch) -> None:
     """The last of which is shorter: sums are kept in memory between them, and what follows them happens once."""
     small.setattr(module, "MAX_K", 48)
@@ -153,9 +153,9 @@ def test_random_sizes_equal_the_kernel(small: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("k", [*range(2049, 2070), 4097, 2048 * 200 + 1, 2048 * 300 + 2])
 @pytest.mark.parametrize("width", [4, 8, 16])
-def test_the_last_block_of_the_sum_has_whole_squares(k: int, width: int) -> None:
+def test_the_last_block_of_the_sum_can_be_transposed(k: int, width: int) -> None:
     block = part(k, 2048, width)
-    assert block % width == 0 and 1024 <= block <= 2048 and (k - 1) % block + 1 >= module.TURNED
+    assert block % width == 0 and 1024 <= block <= 2048 and (k - 1) % block + 1 >= module.TRANSPOSED_STEPS
 
 
 @pytest.mark.parametrize("size", [(7, 16, 40), (33, 70, 12), (50, 33, 5), (1, 200, 64)], ids=str)
@@ -205,24 +205,24 @@ def test_what_is_packed(m: int, n: int, k: int, b: str, blocks: bool) -> None:
     made = planned(product(m, n, k), AVX512)
     staged = {s.operand: s for s in made.stages}
     assert set(staged) == ({"p1"} if b else set())
-    assert all(s.layout[-2:] == ("v", "l") and not s.turned for s in staged.values())
+    assert all(s.layout[-2:] == ("v", "l") and not s.transposed for s in staged.values())
     assert any(s.outer == "kb" for s in made.steps if isinstance(s, Split)) is blocks
     tile = copies_of(made)
     assert (tile.get("i", 1) + 1) * (tile["j"] // tile["v"]) + 2 <= AVX512.registers
 
 
 @pytest.mark.parametrize("make, staged", [
-    (lambda: tensor(300, 512) @ turned(512, 512), {"p1": True}),
-    (lambda: turned(300, 512) @ turned(512, 512), {"p1": True}),
+    (lambda: tensor(300, 512) @ transposed(512, 512), {"p1": True}),
+    (lambda: transposed(300, 512) @ transposed(512, 512), {"p1": True}),
     (lambda: tensor(300, 512).relu() @ tensor(512, 512), {"p0": True}),
-    (lambda: turned(300, 512).relu() @ tensor(512, 512), {"p0": False}),
+    (lambda: transposed(300, 512).relu() @ tensor(512, 512), {"p0": False}),
     (lambda: tensor(300, 512) @ tensor(512, 512).relu(), {"p1": False}),
-], ids=["b turned", "both turned", "a computed", "a computed along rows", "b computed"])
-def test_what_is_copied_along_the_sum_is_turned_in_squares(make: Callable[[], Tensor], staged: dict[str, bool]) -> None:
+], ids=["b transposed", "both transposed", "a computed", "a computed along rows", "b computed"])
+def test_copies_along_the_sum_are_transposed_in_registers(make: Callable[[], Tensor], staged: dict[str, bool]) -> None:
     kernel = flat_kernel(make(), AVX512)
     made = planned(kernel, AVX512)
-    assert {s.operand: bool(s.turned) for s in made.stages} == staged
-    assert {s.square for s in made.stages if s.turned} <= {module.TURNED}
+    assert {s.operand: bool(s.transposed) for s in made.stages} == staged
+    assert {s.transposed_by for s in made.stages if s.transposed} <= {module.TRANSPOSED_STEPS}
     source = render_llvm(stages_of(kernel, AVX512).stages[0].function, AVX512).source
     assert "insertelement <16 x float> %" not in source
 
@@ -231,11 +231,11 @@ def test_what_is_copied_along_the_sum_is_turned_in_squares(make: Callable[[], Te
 
 
 @pytest.mark.parametrize("make, target, reason", [
-    (lambda: tensor(40, 3) @ turned(9, 40)[:3], AVX512, "no panels: K=3 is less than the 4 steps"),
+    (lambda: tensor(40, 3) @ transposed(9, 40)[:3], AVX512, "no panels: K=3 is less than the 4 steps"),
     (lambda: tensor(8, 8) @ tensor(8, 8), AVX512, "M=8 N=8 K=8 is too small"),
     (lambda: tensor(40, 40) @ tensor(40, 4), AVX512, "M=40 N=4 hold no register tile"),
     (lambda: tensor(1, 64) @ tensor(64, 64), AVX512, "a matrix that stays near"),
-    (lambda: tensor(1, 2049) @ turned(2049, 512), AVX512, "not read along its rows"),
+    (lambda: tensor(1, 2049) @ transposed(2049, 512), AVX512, "not read along its rows"),
     (lambda: tensor(1, 8, 9, 9).conv2d(tensor(8, 8, 3, 3)), AVX512, "several variables"),
     (lambda: tensor(40, 40).max(1), AVX512, "the reduction is max"),
     (lambda: tensor(40, 40).cast("int32") @ tensor(40, 40).cast("int32"), AVX512, "narrow or an integer"),
@@ -256,8 +256,9 @@ def test_each_sum_runs_in_its_order_in_one_accumulator() -> None:
 
 @pytest.mark.parametrize("target, register", [(AVX512, "zmm"), (AVX2, "ymm")], ids=["avx512", "avx2"])
 @pytest.mark.parametrize("make", [
-    lambda: tensor(250, 256) @ tensor(256, 250), lambda: turned(516, 1200) @ tensor(1200, 512),
-    lambda: tensor(510, 1300) @ turned(1300, 208), lambda: (tensor(8, 2048) @ tensor(2048, 1024) + tensor(1024)).relu(),
+    lambda: tensor(250, 256) @ tensor(256, 250), lambda: transposed(516, 1200) @ tensor(1200, 512),
+    lambda: tensor(510, 1300) @ transposed(1300, 208),
+    lambda: (tensor(8, 2048) @ tensor(2048, 1024) + tensor(1024)).relu(),
     lambda: tensor(300, 300).relu() @ tensor(300, 300), lambda: tensor(200, 480) @ tensor(480, 80),
     lambda: tensor(1, 2048) @ tensor(2048, 1024),
 ], ids=["a @ b", "a.T @ b", "a @ b.T", "few rows", "a computed", "5 vectors", "a row"])

@@ -1,4 +1,4 @@
-"""Sub-groups: teams that join by them, the microkernel and its text, and where they are declined."""
+"""Sub-groups: sums that are joined by them, the microkernel and its text, and where they are declined."""
 # Tests know their dims are ints.
 # mypy: disable-error-code="arg-type,type-var"
 from dataclasses import replace
@@ -22,7 +22,7 @@ from minigrad.codegen.microkernels.sub_group import width_of
 from minigrad.codegen.plan.steps import Call
 from minigrad.codegen.render.opencl import render_opencl
 from minigrad.codegen.stages import build_any, stages_of
-from minigrad.codegen.strategies import teams
+from minigrad.codegen.strategies import group_reduction
 from minigrad.codegen.strategies.plan import Plan, parse_plan
 from minigrad.runtime.device import Launch
 from minigrad.runtime.opencl import OpenCL, open_device
@@ -37,25 +37,25 @@ JOINED = ("sum of rows", "all", "mean and more", "matrix and vector", "softmax",
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(teams, "GROUP", 32)
-    monkeypatch.setattr(teams, "NEIGHBOURS", 8)
+    monkeypatch.setattr(group_reduction, "GROUP", 32)
+    monkeypatch.setattr(group_reduction, "NEIGHBOURS", 8)
 
 
 def sub_group(plan: Plan | str) -> int:
-    """How many neighbours a team's plan has join at once, 0 for none."""
+    """How many neighbours the plan of a sum has join at once, 0 for none."""
     assert isinstance(plan, Plan), plan
     return max((width_of(s.kernel) for s in plan.steps if isinstance(s, Call)), default=0)
 
 
 def width(result: Tensor, target: Target) -> int:
-    return sub_group(teams.plan(flat_kernel(result, target).nests[0], target))
+    return sub_group(group_reduction.plan(flat_kernel(result, target).nests[0], target))
 
 
 @pytest.mark.parametrize("case", JOINED)
 def test_teams_equal_the_kernel(case: str, small: None) -> None:
     kernel = flat_kernel(REDUCTIONS[case](), SUB)
     nest, = kernel.nests
-    plan = teams.plan(nest, SUB)
+    plan = group_reduction.plan(nest, SUB)
     assert sub_group(plan) == 8 and parse_plan(str(plan)) == plan
     function = build_any(kernel, (nest,), plan, "f")
     reductions = sum(isinstance(s, IRCall) for s in statements(function))
@@ -68,7 +68,7 @@ def test_where_the_tree_stays(small: None) -> None:
     assert width(tensor(7, 150).sum(1), SUB) == 8
     assert width(tensor(7, 150).sum(1), GPU) == 0
     assert width(tensor(7, 150).sum(1), replace(SUB, sub_group=12)) == 0
-    assert width(tensor(7, 150).sum(1), replace(SUB, sub_group=64)) == 0  # a team is smaller
+    assert width(tensor(7, 150).sum(1), replace(SUB, sub_group=64)) == 0  # the group is smaller
     assert width(tensor(7, 150).prod(1), SUB) == 0
     assert width(tensor(150, 7).sum(0), SUB) == 0  # neighbours are of different rows
 

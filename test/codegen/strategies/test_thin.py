@@ -1,4 +1,4 @@
-"""Contractions with few columns, or few beside whole vectors: the turned operand against the kernel, and numpy."""
+"""Contractions with few columns, or few beside whole vectors: the transposed operand against the kernel, and numpy."""
 from collections.abc import Callable
 
 import numpy as np
@@ -14,7 +14,7 @@ from minigrad.codegen.stages import stages_of
 from minigrad.codegen.strategies import cut as cut_module
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.cut import cut_columns
-from minigrad.codegen.strategies.thin import turn_thin
+from minigrad.codegen.strategies.thin import transpose_thin
 from minigrad.expr import Index
 from minigrad.target import Target
 
@@ -40,7 +40,7 @@ CASES = {
 def test_two_stages_equal_the_kernel(case: str) -> None:
     kernel = flat_kernel(CASES[case](), AVX2)
     scratch: list[Param] = []
-    nests = [n for nest in kernel.nests for n in turn_thin(nest, scratch, AVX2)]
+    nests = [n for nest in kernel.nests for n in transpose_thin(nest, scratch, AVX2)]
     assert len(nests) == 2 and len(scratch) == 1
     parts_equal_the_kernel(kernel, nests, scratch)
 
@@ -52,16 +52,16 @@ def test_two_stages_equal_the_kernel(case: str) -> None:
     lambda: tensor(37, 64).exp() @ tensor(64, 3),
     lambda: tensor(37, 31) @ tensor(31, 3),
     lambda: tensor(8, 64) @ tensor(64, 3),
-], ids=["wide", "turned already", "turned a", "computed a", "short sum", "few rows"])
+], ids=["wide", "transposed already", "transposed a", "computed a", "short sum", "few rows"])
 def test_what_stays_one_stage(make) -> None:
     kernel = flat_kernel(make(), AVX512)
     scratch: list[Param] = []
-    assert turn_thin(kernel.nests[0], scratch, AVX512) == [kernel.nests[0]] and not scratch
+    assert transpose_thin(kernel.nests[0], scratch, AVX512) == [kernel.nests[0]] and not scratch
 
 
 def test_lanes_go_along_the_sum_and_the_long_operand_is_read_once() -> None:
-    turned, product = stages_of(flat_kernel(tensor(512, 256) @ tensor(256, 10), AVX512), AVX512).stages
-    assert isinstance(turned.plan, Plan) and isinstance(product.plan, Plan)
+    transposed, product = stages_of(flat_kernel(tensor(512, 256) @ tensor(256, 10), AVX512), AVX512).stages
+    assert isinstance(transposed.plan, Plan) and isinstance(product.plan, Plan)
     assert lanes(product.plan) == 16 and [s.loops[:2] for s in product.plan.steps if isinstance(s, Order)] == [
         ("i0b", "i1b")]
 
@@ -113,7 +113,7 @@ def cut(kernel: Kernel, target: Target) -> tuple[list[Index], list[Param]]:
 ])
 def test_few_columns_that_are_left_are_dot_products(make: Callable[[], Tensor], target: Target, parts: list[int],
                                                     monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of planes of 7 x 7: whole vectors, the turned operand, products of its rows, and what is made of these."""
+    """As of planes of 7 x 7: whole vectors, the transposed operand, products of its rows, and what is made of these."""
     monkeypatch.setattr(cut_module, "UNIT_WORK", 1)
     extents, scratch = cut(flat_kernel(make(), target), target)
     assert extents == parts and len(scratch) == max(len(parts) - 2, 0)

@@ -72,16 +72,16 @@ def test_only_inputs_are_read_so() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-@pytest.mark.parametrize("turned", [False, True])
-def test_packing_reads_words(dtype: str, turned: bool) -> None:
-    """Whichever way an operand lies that is contiguous along K; squares of words are turned in registers."""
+@pytest.mark.parametrize("transposed", [False, True])
+def test_packing_reads_words(dtype: str, transposed: bool) -> None:
+    """Whichever way an operand lies that is contiguous along K; square blocks of words are transposed in registers."""
     a, b = (Tensor(np.ones((96, 96), np.float32), device="CPU").cast(dtype).realize() for _ in "ab")
     target = replace(AMX, features=AMX.features | {"amx-int8"})
-    kernel = flat_kernel(a.matmul(b.transpose(0, 1) if turned else b, dtype="int32" if dtype == "int8" else "float32"),
-                         target)
+    result = a.matmul(b.transpose(0, 1) if transposed else b, dtype="int32" if dtype == "int8" else "float32")
+    kernel = flat_kernel(result, target)
     made = plan(kernel.nests[0], target)
     assert not isinstance(made, str) and "call tile_" in str(made[1])
     source = render_llvm(build(kernel, *made, "packed"), target).source
     narrow = f"load <16 x i{a.dtype.bits}>"
-    assert source.count("load <16 x i32>") >= (17 if turned else 1)
-    assert (narrow in source) != turned
+    assert source.count("load <16 x i32>") >= (17 if transposed else 1)
+    assert (narrow in source) != transposed

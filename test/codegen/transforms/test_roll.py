@@ -92,11 +92,11 @@ def test_a_square_is_transposed_first():
       y[l+8*u] = exp(a[32*l+u])
 """, """\
   for l in 0..8 vector:
-    alloc square: f32[16] scratch
+    alloc columns: f32[16] scratch
     for u in 0..16 unroll:
-      square[u] = a[32*l+u]
+      columns[u] = a[32*l+u]
     for u in 0..16 serial:
-      y[l+8*u] = exp(square[u])
+      y[l+8*u] = exp(columns[u])
 """)
 
 
@@ -107,11 +107,11 @@ def test_a_masked_square_is_transposed_under_its_mask():
       y[l+8*u] = (exp(a[32*l+u]) else 0.0 if -l+5 >= 0)
 """, """\
   for l in 0..8 vector:
-    alloc square: f32[16] scratch
+    alloc columns: f32[16] scratch
     for u in 0..16 unroll:
-      square[u] = (a[32*l+u] else 0.0 if -l+5 >= 0)
+      columns[u] = (a[32*l+u] else 0.0 if -l+5 >= 0)
     for u in 0..16 serial:
-      y[l+8*u] = (exp(square[u]) else 0.0 if -l+5 >= 0)
+      y[l+8*u] = (exp(columns[u]) else 0.0 if -l+5 >= 0)
 """)
 
 
@@ -122,11 +122,11 @@ def test_what_is_stored_under_a_condition_is_read_under_it():
       y[l+8*u] if -l+5 >= 0 = exp(a[32*l+u])
 """, """\
   for l in 0..8 vector:
-    alloc square: f32[16] scratch
+    alloc columns: f32[16] scratch
     for u in 0..16 unroll:
-      square[u] = (a[32*l+u] else 0.0 if -l+5 >= 0)
+      columns[u] = (a[32*l+u] else 0.0 if -l+5 >= 0)
     for u in 0..16 serial:
-      y[l+8*u] if -l+5 >= 0 = exp(square[u])
+      y[l+8*u] if -l+5 >= 0 = exp(columns[u])
 """)
 
 

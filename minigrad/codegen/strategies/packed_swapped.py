@@ -1,4 +1,4 @@
-"""Packed plans whose operands change places: rows of a tile are taps of a box, or columns of an image (windows.py)."""
+"""Packed plans whose operands change places: rows of a tile are taps of a box, or columns of an image."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -24,23 +24,23 @@ from minigrad.codegen.strategies.blocking import (
     steps_closely,
 )
 from minigrad.codegen.strategies.recognise import Contraction
-from minigrad.codegen.strategies.windows import Axis, Layout, axes_of_a, layout, turned, within
+from minigrad.codegen.strategies.window_axes import Axis, Layout, axes_of_a, layout, swapped, within
 from minigrad.expr import Var
 from minigrad.target import Target
 
 SHARES, TAP_SHARES = (1, 2, 4), (1, 2, 4, 8, 16)
-"""Into how many blocks the columns of a turned window are cut, for as many workers, and its outermost taps."""
+"""Into how many blocks the columns of a contraction over a box are cut, for as many workers, and its outermost taps."""
 
 USUAL_VECTORS = 2
-"""Vectors of a tile for which a block of a turned window's sum stays in the first-level cache, whatever the tile: how
-many workers there are may decide that, and not what is added up to what. Blocks twice as long gained nothing."""
+"""Vectors of a tile for which a block of such a contraction's sum stays in the first-level cache, whatever the tile:
+how many workers there are may decide that, and not what is added up to what. Blocks twice as long gained nothing."""
 
 
-def windowed_turned(c: Contraction, width: int, target: Target) -> tuple[float, Blocks] | None:
+def swapped_windows(c: Contraction, width: int, target: Target) -> tuple[float, Blocks] | None:
     """The best plan where the operand with windows has its taps in the output: lanes go along the other operand, rows
     of a tile are taps, and each of them reads a shift of the same box. A weight gradient; or a convolution, whose image
     has so few or such odd columns that lanes along channels cover it better."""
-    t = turned(c)
+    t = swapped(c)
     axes = axes_of_a(t)
     taps = [a.tap for a in axes if a.tap is not None]
     others, suffix = t.m[:len(t.m) - len(taps)], t.m[len(t.m) - len(taps):]
@@ -56,15 +56,15 @@ def windowed_turned(c: Contraction, width: int, target: Target) -> tuple[float, 
         inside = tuple((v.name, part) for v, part in zip(suffix, parts, strict=True))
         lay = layout(within(axes, inside), k)
         for rows, vectors in _tap_tiles(parts, target):
-            for m, n in _turned_blocks(t, others, inside, lay, k, vectors * width, room(2, target) * 8 // bits):
-                cost = _turned_cycles(t, m, n, k, lay, rows, vectors, b_lanes < width, width, target)
+            for m, n in _swapped_blocks(t, others, inside, lay, k, vectors * width, room(2, target) * 8 // bits):
+                cost = _swapped_cycles(t, m, n, k, lay, rows, vectors, b_lanes < width, width, target)
                 if best is None or cost < best[0]:
                     best = cost, Blocks(m, n, k, rows, vectors, width, "k", a_lanes, b_lanes, windows=names,
-                                        turned=True)
+                                        swapped=True)
     return best
 
 
-def _turned_blocks(t: Contraction, others: tuple[Var, ...], taps: Box, lay: Layout, k: Box, columns: int, memory: int
+def _swapped_blocks(t: Contraction, others: tuple[Var, ...], taps: Box, lay: Layout, k: Box, columns: int, memory: int
                    ) -> Iterator[tuple[Box, Box]]:
     """Blocks of M and N that leave room for each other and the outputs in `memory` elements."""
     depth = product(part for _, part in k)
@@ -86,7 +86,7 @@ def _boxes(others: Box, lay: Layout, k: Box) -> int:
         part for name, part in k if name not in inside) * lay.elements
 
 
-def _turned_cycles(t: Contraction, m: Box, n: Box, k: Box, lay: Layout, rows: int, vectors: int, across: bool,
+def _swapped_cycles(t: Contraction, m: Box, n: Box, k: Box, lay: Layout, rows: int, vectors: int, across: bool,
                    width: int, target: Target) -> float:
     """Cycles of such a plan."""
     facts, costs = machine(target), machine(target).costs
@@ -99,7 +99,7 @@ def _turned_cycles(t: Contraction, m: Box, n: Box, k: Box, lay: Layout, rows: in
     boxes = _boxes(tuple((name, part) for name, part in m if name not in taps), lay, k)
     work += boxes * blocks * pack_cycles(t.a, True, False, costs)
     work += nb * size(t.k) * pack_cycles(t.b, True, across, costs)
-    work += mb * nb * (costs.squares if along_rows(t, t.m[-1]) else costs.scatter)
+    work += mb * nb * (costs.scatter_transposed if along_rows(t, t.m[-1]) else costs.scatter)
     return work * ceil(units / target.units) * target.units
 
 
@@ -128,7 +128,7 @@ def _tap_tiles(taps: list[int], target: Target) -> Iterator[tuple[int, int]]:
 
 def _whole_rows(t: Contraction, axes: tuple[Axis, ...], depth: int) -> Box:
     """About `depth` steps of K: the innermost axis whole, parts that divide their variable where half of them do: of
-    what is whole, squares are known to be inside the operand."""
+    what is whole, square blocks are known to be inside the operand."""
     found = box(t.k, max(depth, extent(axes[-1].x)), 1)
     return tuple((name, max((d for d in range(part // 2 + 1, part) if extent(v) % d == 0), default=part)
                   if extent(v) % part else part) for v, (name, part) in zip(t.k, found, strict=True))

@@ -12,8 +12,8 @@ from minigrad.codegen.ir.verify import verify_function
 from minigrad.codegen.kernel import Kernel
 from minigrad.codegen.kernel_interpret import interpret_kernel
 from minigrad.codegen.stages import Staged, stages_of
-from minigrad.codegen.strategies import attention_few
-from minigrad.codegen.strategies.plan import AttentionFewPlan, parse_plan
+from minigrad.codegen.strategies import attention_decode
+from minigrad.codegen.strategies.plan import AttentionDecodePlan, parse_plan
 from minigrad.codegen.transforms.unroll import unroll
 from minigrad.expr import evaluate
 from minigrad.scheduler.graph import build_graph
@@ -65,12 +65,12 @@ CASES = {
 @pytest.mark.parametrize("target", [AVX512, AVX2], ids=lambda t: t.name)
 @pytest.mark.parametrize("name", CASES)
 def test_parts_equal_the_kernel_as_written(name: str, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_few, "PART", 8)
+    monkeypatch.setattr(attention_decode, "PART", 8)
     stages_of.cache_clear()
     kernel, made = staged(CASES[name](), target)
     assert len(made.stages) == (1 if name == "one part" else 2)
     plan = made.stages[0].plan
-    assert isinstance(plan, AttentionFewPlan) and parse_plan(str(plan)) == plan
+    assert isinstance(plan, AttentionDecodePlan) and parse_plan(str(plan)) == plan
     inputs = {}
     for p in kernel.params:
         if p.mode == "in":
@@ -152,8 +152,8 @@ def test_launches_and_bytes() -> None:
     """
     y = tensor(8, 1, 64).scaled_dot_product_attention(tensor(2, 2048, 64), tensor(2, 2048, 64), enable_gqa=True)
     _, made = staged(y, AVX512)
-    parts, rows = 2048 // attention_few.PART, 8
-    assert [s.plan.strategy for s in made.stages] == ["attention_few", "rows"]
+    parts, rows = 2048 // attention_decode.PART, 8
+    assert [s.plan.strategy for s in made.stages] == ["attention_decode", "rows"]
     assert [s.extent for s in made.stages] == [2 * parts, rows]
     assert [n for _, n in made.scratch] == [parts * rows, parts * rows, parts * rows * 64]
 

@@ -1,4 +1,4 @@
-"""Attention + AttentionFewPlan -> loop IR. The nest is the one in attention_few.py."""
+"""Attention + AttentionDecodePlan -> loop IR. The nest is the one in attention_decode.py."""
 from __future__ import annotations
 
 import math
@@ -12,23 +12,23 @@ from minigrad.codegen.lowering.collapse import coefficient
 from minigrad.codegen.monoid import MONOIDS, accumulate
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.attention import DOT, recognise
-from minigrad.codegen.strategies.attention_few import sharing
+from minigrad.codegen.strategies.attention_decode import sharing
 from minigrad.codegen.strategies.build_attention import last_key
 from minigrad.codegen.strategies.launch import Names, ceil_div, function_of, places_of, spread
-from minigrad.codegen.strategies.plan import AttentionFewPlan
+from minigrad.codegen.strategies.plan import AttentionDecodePlan
 from minigrad.codegen.value_walk import Rewriter
 from minigrad.errors import InternalError
 from minigrad.expr import Index, Var, bounds, emin, product, subs
 from minigrad.value import Value, across, binary, const, guard, load, unary, walk
 
 
-def build_attention_few(kernel: Kernel, nest: Nest, plan: AttentionFewPlan, name: str) -> Function:
+def build_attention_decode(kernel: Kernel, nest: Nest, plan: AttentionDecodePlan, name: str) -> Function:
     """The loop nest of an attention of few rows."""
-    return FewBuilder(kernel, nest, plan).function(name)
+    return DecodeBuilder(kernel, nest, plan).function(name)
 
 
-class FewBuilder(Names):
-    def __init__(self, kernel: Kernel, nest: Nest, plan: AttentionFewPlan):
+class DecodeBuilder(Names):
+    def __init__(self, kernel: Kernel, nest: Nest, plan: AttentionDecodePlan):
         found = recognise(nest)
         if found is None or found.mix is None:
             raise InternalError(f"[build] expected an attention for {plan}, got {kernel.name}")

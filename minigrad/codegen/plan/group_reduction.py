@@ -1,4 +1,4 @@
-"""Sums that a team of work-items shares: `bind item t`, a loop of the sum.
+"""Sums that work-items of a group share: `bind item t`, a loop of the sum.
 
     acc = ...                                                   the terms of one of them
     part[t] = acc;  barrier
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def joined(s: Sum, t: Term, items: Items, out: list[Stmt]) -> Value:
-    """Appends what joins the parts that the work-items of a team have of a sum; returns the sum."""
+    """Appends what joins the parts that work-items have of a sum; returns the sum."""
     def shared(stem: str, size: int) -> str:
         name = s.b.name(stem)
         s.b.memory.append(Alloc(name, dtype, size, "local"))

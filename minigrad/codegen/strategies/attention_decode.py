@@ -17,7 +17,7 @@ from minigrad.codegen.lowering.attention import shift_of
 from minigrad.codegen.lowering.flatten import offset
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.attention import Attention, Mix, identity_of, recognise, reduced
-from minigrad.codegen.strategies.plan import AttentionFewPlan
+from minigrad.codegen.strategies.plan import AttentionDecodePlan
 from minigrad.errors import InternalError, present
 from minigrad.expr import Index, Var, bounds, product, subs
 from minigrad.target import Target
@@ -45,7 +45,7 @@ def rows_of(found: Attention) -> int:
     return product(extent(v) for v in sharing(found))  # type: ignore[return-value]
 
 
-def plan(nest: Nest, target: Target) -> AttentionFewPlan | None:
+def plan(nest: Nest, target: Target) -> AttentionDecodePlan | None:
     """None where the nest is something else, or has many rows, or keys that `split_keys` left together."""
     found = recognise(nest)
     if found is None or found.mix is None or target.is_gpu or target.language != "llvm":
@@ -56,9 +56,9 @@ def plan(nest: Nest, target: Target) -> AttentionFewPlan | None:
     width = target.lanes(max(found.q.dtype.bits, 32))
     depth, columns = gcd(extent(found.depth), width), gcd(extent(found.mix.column), width)
     vectors = max(d for d in range(1, max(SUMS // rows, 1) + 1) if extent(found.mix.column) // columns % d == 0)
-    return AttentionFewPlan("attention_few", tuple(v.name for v in found.batch if v not in shared),
-                            tuple(v.name for v in shared), found.key.name, min(max(SUMS // rows, 1), MAX_KEYS), depth,
-                            columns, vectors, width)
+    return AttentionDecodePlan(
+        "attention_decode", tuple(v.name for v in found.batch if v not in shared), tuple(v.name for v in shared),
+        found.key.name, min(max(SUMS // rows, 1), MAX_KEYS), depth, columns, vectors, width)
 
 
 def split_keys(nest: Nest, scratch: list[Param], target: Target) -> list[Nest]:

@@ -60,7 +60,7 @@ def layout(axes: tuple[Axis, ...], n: Box) -> Layout:
     return Layout(axes, columns, elements * prod(a.stride for a in axes))
 
 
-def turned(c: Contraction) -> Contraction:
+def swapped(c: Contraction) -> Contraction:
     """The same contraction with the operands in each other's place: lanes go along what was M."""
     return replace(c, m=c.n, n=c.m, a=c.b, b=c.a)
 

@@ -32,11 +32,11 @@ Corner = tuple[str, Index]
 """The buffer of a square, and the index of its first element there."""
 
 
-class Squares:
+class Transposes:
     """`vectors`: the present vector loop; `sums_up`: it has accumulators; `inside`: the block around what is emitted,
     of which all statements run.
 
-    `squares`: the columns of squares that the vector loop reads. `whole`: the squares of which the block reads all
+    `columns_read`: the columns of squares that the vector loop reads. `whole`: the squares of which the block reads all
     columns, each under the same conditions; `parts`: those of which it reads `NEAR` columns. They are found when they
     are first needed.
     """
@@ -46,13 +46,13 @@ class Squares:
         self.vectors: Loop | None = None
         self.sums_up = False
         self.inside: Sequence[Stmt] = ()
-        self.squares: dict[Corner, set[int]] | None = None
+        self.columns_read: dict[Corner, set[int]] | None = None
         self.whole: dict[Corner, list[Conditions]] | None = None
         self.parts: dict[Corner, list[Conditions]] | None = None
 
     def enter(self, vectors: Loop, sums_up: bool) -> None:
         """Begins a vector loop."""
-        self.vectors, self.squares, self.sums_up = vectors, None, sums_up
+        self.vectors, self.columns_read, self.sums_up = vectors, None, sums_up
 
     def region(self, body: Sequence[Stmt]) -> None:
         """A block of which all statements run if one does."""
@@ -71,9 +71,9 @@ class Squares:
         corner = start - column
         with self.looking_ahead():
             group = self.neighbours((memory.name, corner), column) if mask is None and not self.sums_up else []
-        few = self.load_few(memory, corner, stride, column, group, floor)
-        if few is not None:
-            return few
+        narrow = self.load_narrow(memory, corner, stride, column, group, floor)
+        if narrow is not None:
+            return narrow
         at = column % NEAR
         with self.looking_ahead():
             masks = self.masks_of_parts(memory, corner, start - at, mask)
@@ -115,7 +115,7 @@ class Squares:
             group.append(c)
         return group
 
-    def load_few(self, memory: Memory, corner: Index, stride: Index, column: int, group: list[int], floor: int
+    def load_narrow(self, memory: Memory, corner: Index, stride: Index, column: int, group: list[int], floor: int
                  ) -> Ref | None:
         """A column of a square of which the loop reads 2 to `NEAR`, those of `group`: `NEAR` elements of each row are a
         load, those of as many rows a vector, and three permutations take a column from these."""
@@ -202,12 +202,12 @@ class Squares:
 
     def columns_of(self, place: Corner) -> set[int]:
         """The numbers of the columns of a square that the vector loop reads."""
-        if self.squares is None:
+        if self.columns_read is None:
             vectors = present(self.vectors, "[render] expected a vector loop around squares")
-            self.squares = {}
+            self.columns_read = {}
             for name, corner, at, _ in self.columns(self.out.copies.everywhere(vectors.body)):
-                self.squares.setdefault((name, corner), set()).add(at)
-        return self.squares.get(place, set())
+                self.columns_read.setdefault((name, corner), set()).add(at)
+        return self.columns_read.get(place, set())
 
     def read_whole(self, count: int) -> dict[Corner, list[Conditions]]:
         """The places where the block reads `count` columns beside each other under the same conditions, those of their

@@ -1,6 +1,6 @@
-"""Reductions and rows by work-groups: a team of work-items per point of the domain, joined through local memory.
+"""Reductions and rows by work-groups: several work-items per point of the domain, joined through local memory.
 
-    plan teams
+    plan group_reduction
       split i0 -> g u by 4, guard                 rows of a group
       split r0 -> r0c r0t by 64, guard            terms in turn among the work-items of a row
       split i1 -> i1c i1t by 64, guard            so are the points of an inner domain
@@ -29,10 +29,10 @@ from minigrad.value import walk
 
 GROUP = 256
 MIN_LENGTH = 32
-"""Terms of a sum from which a team is worth its barriers."""
+"""Terms of a sum from which several work-items are worth their barriers."""
 
 TERMS = 4
-"""Terms that each work-item of a team adds up, if there are as many."""
+"""Terms that each work-item adds up, if there are as many."""
 
 NEIGHBOURS = 32
 """Work-items that read neighbouring elements at once."""
@@ -41,21 +41,21 @@ NEIGHBOURS = 32
 def plan(nest: Nest, target: Target) -> Plan | str:
     """The plan, or why the nest has none."""
     if not target.has_groups:
-        return f"no team: no work-groups with local memory on {target.name}"
+        return f"no group reduction: no work-groups with local memory on {target.name}"
     if not reductions(nest):
-        return "no team: nothing is reduced"
+        return "no group reduction: nothing is reduced"
     if any(isinstance(i, Nest) or has_reduction(i) for s in nest.body if isinstance(s, Nest) for i in s.body) or any(
             has_reduction(s) for s in nest.body if not isinstance(s, Nest)):
-        return "no team: a reduction inside an expression or an inner domain"
+        return "no group reduction: a reduction inside an expression or an inner domain"
     loops = [space.own for space in spaces(nest)[1:]]
     length = max(size(over) for over in loops)
     outputs = size(nest.domain)
     if length < MIN_LENGTH:
-        return f"no team: {length} terms are too few"
+        return f"no group reduction: {length} terms are too few"
     found = accesses(nest)
     along = any(coefficient(a.offset, over[-1]) == 1 for a in found for over in loops if over)
     if not along and outputs >= target.units * machine(target).declared.items_per_unit // TERMS:
-        return "no team: the domain alone keeps the device busy"
+        return "no group reduction: the domain alone keeps the device busy"
     group = power(min(GROUP, target.max_group))
     if along:
         items = min(group, max(NEIGHBOURS, power(length // TERMS)))
@@ -64,15 +64,15 @@ def plan(nest: Nest, target: Target) -> Plan | str:
         rows = min(NEIGHBOURS, power(outputs))
         items = min(group // rows, power(length // TERMS))
     if target.max_iterations and sum(-(-size(over) // items) for over in loops) > target.max_iterations:
-        return f"no team: {length} terms take more iterations than a work-item has"
+        return f"no group reduction: {length} terms take more iterations than a work-item has"
     return steps_of(nest, tuple(domain_order(nest, found)), rows, items, sub_group_width(target) if along else 0, along)
 
 
 def steps_of(nest: Nest, domain: tuple[Var, ...], rows: int, items: int, width: int, along: bool) -> Plan:
-    """The steps for teams of work-items, neighbours or not, of which `width` at a time are joined by the device."""
+    """The steps where work-items share sums, neighbours or not, of which `width` at a time are joined by the device."""
     fuses, splits, calls = list[Step](), list[Step](), dict[Step, None]()
     outer = [x for x in (as_one(domain, fuses),) if x]
-    mine, teams, turns = list[str](), list[str](), list[str]()
+    mine, members, turns = list[str](), list[str](), list[str]()
     if rows > 1:
         splits.append(Split(outer[0], "g", "u", rows, "guard"))
         outer, mine = ["g"], ["u"]
@@ -80,14 +80,14 @@ def steps_of(nest: Nest, domain: tuple[Var, ...], rows: int, items: int, width: 
         x = as_one(space.own, fuses)
         splits.append(Split(x, f"{x}c", f"{x}t", items, "guard"))
         turns.append(f"{x}c")
-        teams.append(f"{x}t")
+        members.append(f"{x}t")
         for r in reductions(nest):
             name = sub_group_name(r.monoid, r.body.dtype, width)
             if width and name and items % width == 0 and r.over in (space.own, *space.others):
                 calls[Call(name, f"{x}t")] = None
-    shared = [*mine, *teams] if along else [*teams, *mine]
-    return Plan("teams", (*fuses, *splits, *([Bind("group", tuple(outer))] if outer else []),
-                          Bind("item", tuple(shared)), Order((*outer, *shared, *turns)), *calls))
+    shared = [*mine, *members] if along else [*members, *mine]
+    return Plan("group_reduction", (*fuses, *splits, *([Bind("group", tuple(outer))] if outer else []),
+                                    Bind("item", tuple(shared)), Order((*outer, *shared, *turns)), *calls))
 
 
 def as_one(variables: tuple[Var, ...], fuses: list[Step]) -> str:
