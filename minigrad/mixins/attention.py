@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Self
 
 from minigrad.dtype import bool_
 from minigrad.errors import DTypeError, ShapeError
-from minigrad.expr import Index, prove_nonneg
+from minigrad.expr import Index, product, prove_nonneg
 from minigrad.mixins.base import Base, as_number, as_tensor, broadcast_shapes
 from minigrad.mixins.modes import modes
 from minigrad.ops.attention import attention
@@ -18,6 +19,7 @@ class AttentionMixin(Base):
     def scaled_dot_product_attention(
         self, key: Self, value: Self, attn_mask: Self | None = None, dropout_p: float = 0.0, is_causal: bool = False,
         scale: float | None = None, enable_gqa: bool = False, causal_offset: Index = 0,
+        window: int | None = None, softcap: float | None = None, sinks: Self | None = None,
     ) -> Self:
         """softmax(q @ k.T * scale + mask) @ v for q [..., H, L, E], k [..., H, S, E] and v [..., H, S, F].
 
@@ -25,6 +27,10 @@ class AttentionMixin(Base):
         s <= l + causal_offset: an offset of S - L aligns the last rows. `scale` defaults to 1/sqrt(E). With
         `enable_gqa`, k and v have fewer heads, each serving several of q's. What is not kept must be finite in v. A row
         that keeps nothing gives zeros, as in PyTorch, and has gradients of 0.
+
+        Beyond PyTorch's: a causal `window` keeps the last so many of the keys that a row may see. `softcap` turns a
+        score s into softcap * tanh(s / softcap) before any mask. `sinks` [H] (or of a shape that broadcasts to
+        [..., H]) are one more score for each row of a head, whose weight goes to no key.
         """
         for x in (key, value, *([] if attn_mask is None else [attn_mask])):
             as_tensor("scaled_dot_product_attention", x)
@@ -46,13 +52,36 @@ class AttentionMixin(Base):
             attn_mask = None if attn_mask is None else _group_mask(attn_mask, query)
         factor = 1 / math.sqrt(int(width)) if scale is None else as_number(
             "scaled_dot_product_attention", "scale", scale)
-        offset = None if not is_causal or prove_nonneg(causal_offset + 1 - key.shape[-2]) else causal_offset
+        if window is not None and (not is_causal or type(window) is not int or window < 1):
+            raise ShapeError(f"[scaled_dot_product_attention] expected a window of 1 or more keys with is_causal, got "
+                             f"{window!r} and is_causal={is_causal}")
+        length: Index = query.shape[-2]
+        if window is not None and prove_nonneg(window - length - causal_offset):
+            window = None  # no row sees more
+        sees_all = not is_causal or (window is None and prove_nonneg(causal_offset + 1 - key.shape[-2]))
+        if softcap is not None and not as_number("scaled_dot_product_attention", "softcap", softcap) > 0:
+            raise ShapeError(f"[scaled_dot_product_attention] expected a softcap above 0, got {softcap}")
+        if sinks is not None:
+            sinks = _sinks_of(sinks, query, grouped)
         if not 0 <= dropout_p <= 1:
             raise ShapeError(f"[scaled_dot_product_attention] expected a dropout_p in 0..1, got {dropout_p}")
         drops = dropout_p > 0 and modes.now.training
-        compute = _as_one if not drops and _is_plain(query, key, value) else _with_table
-        out = compute(query, key, value, attn_mask, factor, offset, dropout_p)
+        weights = _Weights(attn_mask, factor, None if sees_all else causal_offset, window, softcap, sinks)
+        plain = not drops and _is_plain(query, key, value)
+        out = _as_one(query, key, value, weights) if plain else _with_table(query, key, value, weights, dropout_p)
         return out.reshape(*self.shape[:-1], out.shape[-1]) if grouped else out
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """All that the weights depend on besides queries and keys."""
+
+    mask: Any
+    factor: float
+    offset: Index | None
+    window: int | None
+    softcap: float | None
+    sinks: Any
 
 
 def _is_plain(query: Any, key: Any, value: Any) -> bool:
@@ -60,36 +89,57 @@ def _is_plain(query: Any, key: Any, value: Any) -> bool:
     return query.dtype.is_float and query.dtype is key.dtype is value.dtype and key.shape[-2] != 0
 
 
-def _as_one(query: Any, key: Any, value: Any, mask: Any, factor: float, offset: Index | None, _: float) -> Any:
+def _as_one(query: Any, key: Any, value: Any, w: _Weights) -> Any:
     """One Node: how it is computed is decided for the device (scheduler/expand.py)."""
     heads = broadcast_shapes("scaled_dot_product_attention", query.shape[:-2], key.shape[:-2], value.shape[:-2])
     q, k, v = (x.expand(*heads, *x.shape[-2:]) for x in (query, key, value))
-    parents = [query, key, value]
+    parents, mask, sinks = [query, key, value], w.mask, w.sinks
     if mask is not None:
         mask = mask.expand(*heads, query.shape[-2], key.shape[-2])
         mask = mask if mask.dtype is bool_ else mask.cast(query.dtype)
         parents.append(mask)
-    node = attention(q.node, k.node, v.node, None if mask is None else mask.node, factor, offset)
+    if sinks is not None:
+        sinks = sinks.cast(query.dtype).expand(*heads, query.shape[-2])
+        parents.append(sinks)
+    node = attention(q.node, k.node, v.node, None if mask is None else mask.node,
+                     None if sinks is None else sinks.node, w.factor, w.offset, w.window, w.softcap)
     return query._wrap(node, *parents)
 
 
-def _with_table(query: Any, key: Any, value: Any, mask: Any, factor: float, offset: Index | None, dropout: float,
-                ) -> Any:
-    scores = query.dot(key.transpose(-2, -1)) * factor
-    if offset is not None:
+def _with_table(query: Any, key: Any, value: Any, w: _Weights, dropout: float) -> Any:
+    scores, mask = query.dot(key.transpose(-2, -1)) * w.factor, w.mask
+    if w.softcap is not None:
+        scores = w.softcap * (scores / w.softcap).tanh()
+    if w.offset is not None:
         length: Index = query.shape[-2]
-        rows = query.arange(length, device=query.device).reshape(length, 1) + offset
-        mask = rows >= query.arange(key.shape[-2], device=query.device).reshape(1, -1)
+        rows = query.arange(length, device=query.device).reshape(length, 1) + w.offset
+        keys = query.arange(key.shape[-2], device=query.device).reshape(1, -1)
+        mask = rows >= keys if w.window is None else (rows >= keys) & (rows - w.window < keys)
     if mask is not None:
         scores = mask.where(scores, -math.inf) if mask.dtype is bool_ else scores + mask
-    return softmax_of_kept(scores).cast(query.dtype).dropout(dropout).dot(value)
+    return softmax_of_kept(scores, w.sinks).cast(query.dtype).dropout(dropout).dot(value)
 
 
-def softmax_of_kept(scores: Any) -> Any:
-    """Softmax of the last axis, in float32 for half types; zeros in rows whose scores are all -inf."""
+def _sinks_of(sinks: Any, query: Any, grouped: bool) -> Any:
+    """Sinks [..., H] as [..., H, 1], or [..., G, R, 1] for grouped heads."""
+    as_tensor("scaled_dot_product_attention", sinks)
+    heads = query.shape[-4:-2] if grouped else query.shape[-3:-2]
+    if not sinks.dtype.is_float or query.ndim < 3 or sinks.ndim < 1 or sinks.shape[-1] not in (1, product(heads)):
+        raise ShapeError(f"[scaled_dot_product_attention] expected sinks of floats for each of {list(heads)} heads, "
+                         f"got {sinks.dtype} {list(sinks.shape)}")
+    split = heads if sinks.shape[-1] != 1 else (1,) * len(heads)
+    return sinks.reshape(*sinks.shape[:-1], *split, 1)
+
+
+def softmax_of_kept(scores: Any, sinks: Any = None) -> Any:
+    """Softmax of the last axis, in float32 for half types, with one more score for each row if there are sinks; zeros
+    in rows whose scores are all -inf."""
     scores = scores.cast(scores.dtype.compute)
     if scores.shape[-1] == 0:
         return scores
+    if sinks is not None:
+        sinks = sinks.cast(scores.dtype).unsqueeze(-1).expand(*scores.shape[:-1], 1)
+        return scores.cat(sinks, dim=-1).softmax(-1)[..., :-1]
     nothing = scores.detach().max(-1, keepdim=True).eq(-math.inf)
     return nothing.where(0, nothing.where(0, scores).softmax(-1))
 

@@ -18,6 +18,7 @@ where a target has no such kernel, and where they are differentiated again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from minigrad.dtype import DType, bool_
 from minigrad.expr import Index, bounds
@@ -35,21 +36,53 @@ OPERANDS = ("q", "k", "v")
 
 def attention_vjp(node: Node, grad: Node) -> tuple[Node | None, ...]:
     """Gradients of an attention Node's q, k, v and, if it is of floats, mask."""
-    compute = node.dtype.compute
-    params = {"scale": node.params["scale"], "causal": node.params["causal"]}
-    q, k, v, *masks = (x if x.dtype is bool_ else B.cast(x, compute) for x in node.inputs)
+    compute, params = node.dtype.compute, score_params(node)
+    q, k, v, mask, sinks = operands(node, node.inputs)
     g = B.cast(grad, compute)
-    sums = apply(ATTENTION_SUMS, *node.inputs[:2], *node.inputs[3:], **params)
     inner = B.sum(B.mul(g, B.cast(node, compute)), (len(q.shape) - 1,))
-    operands = (q, k, v, g, sums, inner, *masks)
-    found = [B.cast(apply(ATTENTION_GRADIENT, *operands, of=name, **params), node.dtype) for name in OPERANDS]
-    if not masks:
-        return tuple(found)
-    wanted = masks[0].dtype.is_float
-    return (*found, B.cast(_of_mask(q, k, v, g, inner, masks[0], **params), node.dtype) if wanted else None)
+    if sinks is not None or params["softcap"] is not None:
+        made = _by_table(q, k, v, mask, sinks, g, inner, **params)
+    else:
+        masks = () if mask is None else (mask,)
+        sums = apply(ATTENTION_SUMS, *node.inputs[:2], *node.inputs[3:], **params)
+        made = [apply(ATTENTION_GRADIENT, q, k, v, g, sums, inner, *masks, of=name, **params) for name in OPERANDS]
+        if mask is not None:
+            made.append(_of_scores(probabilities(q, k, mask, None, **params), v, g, inner))
+    return tuple([B.cast(x, node.dtype) if of.dtype.is_float else None
+                  for x, of in zip(made, node.inputs, strict=True)])
+
+
+def operands(node: Node, inputs: Sequence[Node]) -> tuple[Node, Node, Node, Node | None, Node | None]:
+    """(q, k, v, mask, sinks) of an attention Node over these inputs, in the type that it computes in."""
+    q, k, v, *more = (x if x.dtype is bool_ else B.cast(x, node.dtype.compute) for x in inputs)
+    sinks = more.pop() if node.params["sinks"] else None
+    return q, k, v, more[0] if more else None, sinks
+
+
+def score_params(node: Node) -> dict[str, Any]:
+    """The numbers that a Node's scores depend on."""
+    return {name: node.params[name] for name in ("scale", "causal", "window", "softcap")}
 
 
 # ---- with weights in memory ----
+
+
+def _by_table(q: Node, k: Node, v: Node, mask: Node | None, sinks: Node | None, g: Node, inner: Node, *, scale: float,
+              causal: Index | None, window: int | None, softcap: float | None) -> list[Node]:
+    """The gradients of all operands that there are, from all weights at once."""
+    p = probabilities(q, k, mask, sinks, scale=scale, causal=causal, window=window, softcap=softcap)
+    t = _of_scores(p, v, g, inner)
+    raw = B.mul(t, B.full_like(t, scale))
+    if softcap is not None:  # the derivative of softcap * tanh(s / softcap)
+        level = B.div(capped(q, k, scale, softcap), B.full_like(t, softcap))
+        raw = B.mul(raw, B.sub(B.full_like(t, 1), B.mul(level, level)))
+    found = [dot(raw, turned(k)), dot(turned(raw), turned(q)), dot(turned(p), turned(g))]
+    if mask is not None:
+        found.append(t)
+    if sinks is not None:  # what no key gets
+        left = B.sub(B.full_like(inner, 1), B.sum(p, (len(p.shape) - 1,)))
+        found.append(B.mul(B.mul(left, inner), B.full_like(inner, -1)))
+    return found
 
 
 def dot(a: Node, b: Node) -> Node:
@@ -67,10 +100,20 @@ def turned(x: Node) -> Node:
     return B.permute(x, (*range(rank - 2), rank - 1, rank - 2))
 
 
-def scores_of(q: Node, k: Node, mask: Node | None, scale: float, causal: Index | None) -> Node:
-    """The scores of some rows; `causal` counts from the first of them."""
+def capped(q: Node, k: Node, scale: float, softcap: float | None) -> Node:
+    """The scores without mask."""
     scores = dot(q, k)
     scores = B.mul(scores, B.full_like(scores, scale))
+    if softcap is None:
+        return scores
+    cap = B.full_like(scores, softcap)
+    return B.mul(cap, B.tanh(B.div(scores, cap)))
+
+
+def scores_of(q: Node, k: Node, mask: Node | None, *, scale: float, causal: Index | None, window: int | None,
+              softcap: float | None) -> Node:
+    """The scores of some rows; `causal` counts from the first of them."""
+    scores = capped(q, k, scale, softcap)
     outside = B.full_like(scores, float("-inf"))
     if mask is not None:
         scores = B.where(mask, scores, outside) if mask.dtype is bool_ else B.add(scores, mask)
@@ -80,16 +123,23 @@ def scores_of(q: Node, k: Node, mask: Node | None, scale: float, causal: Index |
         i = B.reshape(B.iota(rows, q.device), (*ones, rows, 1))
         j = B.reshape(B.iota(columns, q.device), (*ones, 1, columns))
         at = B.add(B.expand(i, scores.shape), B.full(causal, scores.shape, i.dtype, q.device))
-        scores = B.where(B.le(B.expand(j, scores.shape), at), scores, outside)
+        j = B.expand(j, scores.shape)
+        inside = B.le(j, at)
+        if window is not None:
+            inside = B.and_(inside, B.lt(B.sub(at, B.full_like(at, window)), j))
+        scores = B.where(inside, scores, outside)
     return scores
 
 
-def probabilities(q: Node, k: Node, mask: Node | None, scale: float, causal: Index | None) -> Node:
-    """softmax of the scores; zeros in rows with nothing left in."""
-    scores = scores_of(q, k, mask, scale, causal)
+def probabilities(q: Node, k: Node, mask: Node | None, sinks: Node | None, **params: Any) -> Node:
+    """softmax of the scores, and of the sinks that there may be; zeros in rows with nothing left in."""
+    scores = scores_of(q, k, mask, **params)
     axes = (len(scores.shape) - 1,)
-    e = B.exp(B.sub(scores, B.expand_reduced(_shift(B.max(scores, axes)), scores.shape, axes)))
+    shift = _shift(B.max(scores, axes))
+    e = B.exp(B.sub(scores, B.expand_reduced(shift, scores.shape, axes)))
     total = B.sum(e, axes)
+    if sinks is not None:
+        total = B.add(total, B.exp(B.sub(sinks, shift)))
     total = B.where(B.eq(total, B.full_like(total, 0)), B.full_like(total, 1), total)
     return B.div(e, B.expand_reduced(total, scores.shape, axes))
 
@@ -131,7 +181,7 @@ def _total(parts: list[Node]) -> Node:
 
 
 def _in_blocks(q: Node, k: Node, v: Node, g: Node, _: Node, inner: Node, mask: Node | None = None, *, of: str,
-               scale: float, causal: Index | None) -> Node:
+               causal: Index | None, **params: Any) -> Node:
     """One of the gradients, its weights from q and k."""
     length, found = q.shape[-2], []
     for start, stop in _blocks(q, k):
@@ -140,12 +190,12 @@ def _in_blocks(q: Node, k: Node, v: Node, g: Node, _: Node, inner: Node, mask: N
             keys = max(min(stop + causal, keys), 1)
         q1, g1, k1 = _rows(q, start, stop), _rows(g, start, stop), _rows(k, 0, keys)
         mask1 = None if mask is None else _rows(_rows(mask, start, stop), 0, keys, -1)
-        p = probabilities(q1, k1, mask1, scale, None if causal is None else causal + start)
+        p = probabilities(q1, k1, mask1, None, causal=None if causal is None else causal + start, **params)
         if of == "v":
             found.append(_placed(dot(turned(p), turned(g1)), 0, keys, k.shape[-2]))
             continue
         t = _of_scores(p, _rows(v, 0, keys), g1, _rows(inner, start, stop, -1))
-        t = B.mul(t, B.full_like(t, scale))
+        t = B.mul(t, B.full_like(t, params["scale"]))
         if of == "q":
             found.append(_placed(dot(t, turned(k1)), start, stop, length))
         else:
@@ -154,20 +204,16 @@ def _in_blocks(q: Node, k: Node, v: Node, g: Node, _: Node, inner: Node, mask: N
 
 
 def _of_scores(p: Node, v: Node, g: Node, inner: Node) -> Node:
+    """The gradient of the scores, and of a mask that is added to them: as large as all the weights."""
     less = B.expand_reduced(inner, p.shape, (len(p.shape) - 1,))
     return B.mul(p, B.sub(dot(g, v), less))
 
 
-def _of_mask(q: Node, k: Node, v: Node, g: Node, inner: Node, mask: Node, scale: float, causal: Index | None) -> Node:
-    """The gradient of an added mask: as large as all the weights."""
-    return _of_scores(probabilities(q, k, mask, scale, causal), v, g, inner)
-
-
-def _sums(q: Node, k: Node, mask: Node | None = None, *, scale: float, causal: Index | None) -> Node:
+def _sums(q: Node, k: Node, mask: Node | None = None, **params: Any) -> Node:
     compute = q.dtype.compute
     if mask is not None and mask.dtype is not bool_:
         mask = B.cast(mask, compute)
-    scores = scores_of(B.cast(q, compute), B.cast(k, compute), mask, scale, causal)
+    scores = scores_of(B.cast(q, compute), B.cast(k, compute), mask, **params)
     axes = (len(scores.shape) - 1,)
     top = B.max(scores, axes)
     total = B.sum(B.exp(B.sub(scores, B.expand_reduced(_shift(top), scores.shape, axes))), axes)

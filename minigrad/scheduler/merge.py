@@ -54,7 +54,7 @@ def merge_attentions(state: Fusion, merger: Merger) -> None:
         node, inputs = graph.nodes[root], graph.inputs[root]
         gradient = node.op.name == "attention_gradient"
         read = inputs if gradient else (*inputs[:2], *inputs[2 if node.op.name == "attention_sums" else 3:])
-        key = (gradient, read, node.params["scale"], node.params["causal"])
+        key = (gradient, read, *[node.params[name] for name in ("scale", "causal", "window", "softcap")])
         host = hosts.get(key)
         if host is None or merger.path_between(host, g) or (not gradient and same_operation(state, host, root)):
             hosts[key] = g

@@ -1,20 +1,21 @@
 """The kernels of attention Nodes, of their sums, and of their gradients.
 
     for b, i:
-      t0 = max(j: s)                      s = scale * sum(e: q[b, i, e] * k[b, j, e]), with the mask
+      t0 = max(j: s)                      s = scale * sum(e: q[b, i, e] * k[b, j, e]), capped, with the mask
       t1 = sum(j: exp(s - m))             m = t0, or 0 where t0 is -inf
       sums[b, i] = t0 + log(t1)
       for f:
         t2 = sum(j: exp(s - m) * v[b, j, f])
-        o[b, i, f] = t2 / t1
+        o[b, i, f] = t2 / t1            t1 + exp(sink[b, i] - m) with sinks
 
     for b:
       for i, e: dq[b, i, e] = scale * sum(j: t * k[b, j, e])      p = exp(s - sums[b, i])
       for j, e: dk[b, j, e] = scale * sum(i: t * q[b, i, e])      t = p * (sum(f: g[b, i, f] * v[b, j, f]) - d[b, i])
       for j, f: dv[b, j, f] = sum(i: p * g[b, i, f])
 
-Where it is causal, terms with j > i + offset are guarded away. Of a kernel's results some may be missing. A row with
-nothing left in has t1 = 0: its result is 0 and its sum infinite, so that its weights are 0 in gradients too.
+Where it is causal, terms with j > i + offset, or outside of its window, are guarded away. Of a kernel's results some
+may be missing. A row with nothing left in has t1 = 0: its result is 0 and its sum infinite, so that its weights are 0
+in gradients too.
 """
 from __future__ import annotations
 
@@ -44,6 +45,9 @@ class _Attention:
         state = self.state
         product = binary("mul", state.element(self.q, (*self.batch, i, e)), state.element(self.k, (*self.batch, j, e)))
         score = binary("mul", over("sum", e, product), state.constant(self.params["scale"], self.compute))
+        if self.params["softcap"] is not None:
+            cap = state.constant(self.params["softcap"], self.compute)
+            score = binary("mul", cap, unary("tanh", binary("div", score, cap)))
         if self.mask is None:
             return score
         mask = state.element(self.mask, (*self.batch, i, j))
@@ -53,7 +57,11 @@ class _Attention:
 
     def inside(self, i: Index, j: Index) -> tuple[Index, ...]:
         """The indices that must be >= 0 for key j to count for row i."""
-        return () if self.params["causal"] is None else (i + self.params["causal"] - j,)
+        causal, window = self.params["causal"], self.params["window"]
+        if causal is None:
+            return ()
+        behind = i + causal - j
+        return (behind,) if window is None else (behind, window - 1 - behind)
 
     def total(self, monoid: str, index: Index, term: Value, inside: tuple[Index, ...]) -> Value:
         """The reduction of `term` over all values of `index` that are `inside`."""
@@ -88,7 +96,9 @@ def lower_attention(nodes: tuple[Node, ...], is_leaf: Callable[[Node], bool]) ->
     """An attention, its sums, or both of them."""
     node = next((n for n in nodes if n.op.name == "attention"), nodes[0])
     mixes = node.op.name == "attention"
-    masks = node.inputs[3 if mixes else 2:]
+    masks, sinks = node.inputs[3 if mixes else 2:], None
+    if mixes and node.params["sinks"]:
+        *masks, sinks = masks
     parts = _Attention(node, masks[0] if masks else None, is_leaf)
     state, compute, batch = parts.state, parts.compute, parts.batch
     i, j = variable(f"i{len(batch)}", parts.q.shape[-2]), variable("r0", parts.k.shape[-2])
@@ -102,7 +112,11 @@ def lower_attention(nodes: tuple[Node, ...], is_leaf: Callable[[Node], bool]) ->
         if root.op.name == "attention":
             f = variable(f"i{len(batch) + 1}", node.shape[-1])
             term = binary("mul", weight, state.element(node.inputs[2], (*batch, j, f)))
-            mean = binary("div", local("t2", compute), where(nothing, const(1, compute), total))
+            whole = where(nothing, const(1, compute), total)
+            if sinks is not None:
+                sink = binary("sub", state.element(sinks, (*batch, i)), shift_of(local("t0", compute)))
+                whole = binary("add", whole, unary("exp", sink))
+            mean = binary("div", local("t2", compute), whole)
             mixed = Define("t2", parts.total("sum", j, term, inside))
             row = (mixed, Store(f"o{n}", (*batch, i, f), cast(mean, node.dtype)))
             body.append(Nest(variables_of(f), row))

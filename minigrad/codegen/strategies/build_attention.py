@@ -45,6 +45,16 @@ def last_key(parts: Attention | Gradient, at: dict[Var, Index], origin: Index, r
     return last
 
 
+def first_key(parts: Attention, at: dict[Var, Index], origin: Index) -> Index:
+    """The first key that any row from `origin` on looks at."""
+    first: Index = 0
+    for e in parts.conditions:
+        row, key = coefficient(e, parts.row), coefficient(e, parts.key)
+        if key == 1 and isinstance(row, int) and row <= 0:
+            first = emax(first, -subs(e, {parts.key: 0, parts.row: origin, **at}))
+    return emin(first, parts.key.hi)
+
+
 class AttentionBuilder(Names):
     def __init__(self, kernel: Kernel, nest: Nest, plan: AttentionPlan):
         found = recognise(nest)
@@ -76,7 +86,8 @@ class AttentionBuilder(Names):
         count = emin(stop - first, plan.keys)
         keys = [*self.scores(first, count), *self.weights(first, count)]
         keys += self.mix(parts.mix, first, count) if parts.mix else ()
-        return [*memory, *self.transpose(), *self.start(), Loop(b, 0, ceil_div(stop, plan.keys), "serial", tuple(keys)),
+        start = first_key(parts, self.at, self.origin) // plan.keys
+        return [*memory, *self.transpose(), *self.start(), Loop(b, start, ceil_div(stop, plan.keys), "serial", tuple(keys)),
                 *self.finish()]
 
     def in_lanes(self, body: Callable[[Index], list[Stmt]]) -> Loop:

@@ -10,7 +10,7 @@ from minigrad.codegen.monoid import MONOIDS, accumulate
 from minigrad.codegen.strategies.access import extent
 from minigrad.codegen.strategies.attention import DOT, recognise
 from minigrad.codegen.strategies.attention_groups import PADDING
-from minigrad.codegen.strategies.build_attention import last_key, places
+from minigrad.codegen.strategies.build_attention import first_key, last_key, places
 from minigrad.codegen.strategies.launch import ceil_div, function_of
 from minigrad.codegen.strategies.plan import GroupAttentionPlan
 from minigrad.codegen.value_walk import Rewriter
@@ -63,7 +63,8 @@ class GroupAttentionBuilder:
                 Loop(f, 0, self.columns, "unroll", (Store("mixed", f, zero),)), Store("top", 0, least),
                 Store("total", 0, zero),
                 Loop(e, 0, self.depth, "unroll", (Store("query", e, q),)),
-                Loop(b, 0, ceil_div(stop, plan.keys), "serial", tuple(block)), *self.finish(f)]
+                Loop(b, first_key(parts, self.at, self.origin) // plan.keys, ceil_div(stop, plan.keys), "serial",
+                     tuple(block)), *self.finish(f)]
 
     def copies(self, first: Index) -> list[Stmt]:
         """A block of keys, transposed, and of values to local memory; keys beyond the last one repeat it."""
@@ -120,7 +121,8 @@ class GroupAttentionBuilder:
         """The stores of the nest, where the row exists."""
         parts = self.parts
         row = self.origin + self.item
-        names = {parts.total: load("total", (0,), self.dtype), self.mix.name: load("mixed", (f,), self.dtype)}
+        names = {parts.top: load("top", (0,), self.dtype), parts.total: load("total", (0,), self.dtype),
+                 self.mix.name: load("mixed", (f,), self.dtype)}
         here = Rewriter({**self.at, parts.row: row, self.mix.column: f}, locals_=names)
         length = parts.row.hi + 1
         whole = isinstance(length, int) and length % self.plan.items == 0
