@@ -1,20 +1,21 @@
-"""Reads LLaMA checkpoints of four kinds: GGUF, Hugging Face, Meta, llama2.c."""
+"""Reads checkpoints of four kinds: GGUF and Hugging Face's of every family, Meta's and llama2.c's of LLaMA."""
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from examples.llama.checkpoint import FACTORS, GGUF, HF, META, Checkpoint, Config, Weight, names_of, reorder
+from examples.llama.checkpoint import Checkpoint, Weight, check_layers, reorder
+from examples.llama.config import Config, Rope
+from examples.llama.gguf_files import load_gguf
+from examples.llama.hf_files import load_hf
+from examples.llama.rope_scaling import llama3_factors
 from minigrad import Tensor
 from minigrad.dtype import float32
 from minigrad.errors import FormatError
 from minigrad.expr import evaluate
-from minigrad.state import GGUFTensor, gguf_load, safe_load, torch_load
-from minigrad.state.fields import Fields, brief, read_json, read_text
+from minigrad.state import torch_load
+from minigrad.state.fields import read_json
 from minigrad.state.mapped import MappedFile, as_tensor
 
 
@@ -27,7 +28,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         if (path / "params.json").is_file():
             return _load_meta(path)
         if (path / "config.json").is_file():
-            return _load_hf(path, None)
+            return load_hf(path, None)
         single = sorted(path.glob("*.gguf"))
         if len(single) != 1:
             raise FormatError(f"{path}: expected config.json, params.json or one .gguf file in the folder, found "
@@ -37,145 +38,18 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise FormatError(f"{path}: there is no such model; expected a .gguf, .safetensors or .bin file or a folder; "
                           "check --model")
     loaders: dict[str, Callable[[Path], Checkpoint]] = {
-        ".gguf": _load_gguf, ".safetensors": lambda file: _load_hf(file.parent, file), ".bin": _load_llama2c}
+        ".gguf": load_gguf, ".safetensors": lambda file: load_hf(file.parent, file), ".bin": _load_llama2c}
     if path.suffix not in loaders:
         raise FormatError(f"{path}: expected a file that ends in {', '.join(loaders)}, or a folder; check --model")
     return loaders[path.suffix](path)
 
 
-# GGUF
-
-
-def _load_gguf(path: Path) -> Checkpoint:
-    metadata, stored = gguf_load(path)
-    fields = Fields(metadata, path)
-    architecture = fields.text("general.architecture")
-    if architecture != "llama":
-        raise FormatError(f"{path}: the model's architecture is {brief(architecture)}; expected 'llama'; use another "
-                          "model")
-    if "token_embd.weight" not in stored:
-        raise FormatError(f"{path}: expected the tensor token_embd.weight, found {len(stored)} others; it holds only a "
-                          "vocabulary, use a file with weights")
-    width, heads = fields.count("llama.embedding_length"), fields.count("llama.attention.head_count")
-    head_size = _head_size(fields, "llama.attention.key_length", width, heads)
-    scaling = fields.text("llama.rope.scaling.type", "none")
-    if scaling != "none":
-        raise FormatError(f"{path}: the rotary embedding is scaled by {brief(scaling)}; expected none or factors in "
-                          "the file; use another model")
-    factors = stored.get("rope_freqs.weight")
-    if factors is not None and factors.shape != (head_size // 2,):
-        raise FormatError(f"{path}: expected {head_size // 2} factors in rope_freqs.weight, got shape "
-                          f"{list(factors.shape)}; download it again")
-    rows = stored["token_embd.weight"].shape
-    config = Config(width, fields.count("llama.feed_forward_length"), fields.count("llama.block_count"), heads,
-                    fields.count("llama.attention.head_count_kv", default=heads),
-                    rows[0] if rows else 0, fields.count("llama.context_length"), head_size,
-                    _epsilon(fields, "llama.attention.layer_norm_rms_epsilon", 1e-5),
-                    _rope_base(fields, "llama.rope.freq_base"),
-                    None if factors is None else tuple(factors.numpy().tolist()))
-    return Checkpoint(config, reorder(_gguf_tensors(stored, config, path), config), path, metadata)
-
-
-def _gguf_tensors(stored: Mapping[str, GGUFTensor], config: Config, path: Path) -> dict[str, Weight]:
-    """Half and block-quantised matrices as the file has them: products read them so."""
-    names = names_of(config.layers, GGUF, stored, path)
-    return {ours: stored[theirs].stored() for ours, theirs in names.items() if theirs in stored}
-
-
-def _head_size(fields: Fields, key: str, width: int, heads: int) -> int:
-    return fields.count(key, 2, 1 << 16, default=width // heads)
-
-
-def _epsilon(fields: Fields, key: str, default: float) -> float:
-    return fields.real(key, 0, 1, default)
-
-
-def _rope_base(fields: Fields, key: str) -> float:
-    return fields.real(key, 1, 1e12, 10000.0)
-
-
-# Hugging Face
-
-
-def _load_hf(folder: Path, single: Path | None) -> Checkpoint:
-    """config.json, and safetensors: the file given, or all that the folder's index lists, or model.safetensors."""
-    path = folder / "config.json"
-    if not path.is_file():
-        raise FormatError(f"{path}: there is no such file; expected the model's description beside its weights; "
-                          "copy it there")
-    fields = read_json(path)
-    kind = fields.text("model_type")
-    if kind not in ("llama", "mistral"):
-        raise FormatError(f"{path}: the model's type is {brief(kind)}; expected 'llama' or 'mistral'; use another "
-                          "model")
-    width, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
-    head_size = _head_size(fields, "head_dim", width, heads)
-    base = _rope_base(fields, "rope_theta")
-    stored: dict[str, Tensor] = {}
-    for file in [single] if single else _hf_files(folder):
-        stored |= safe_load(file)
-    names = names_of(fields.count("num_hidden_layers"), HF, stored, path)
-    config = Config(width, fields.count("intermediate_size"), fields.count("num_hidden_layers"), heads,
-                    fields.count("num_key_value_heads", default=heads), fields.count("vocab_size"),
-                    fields.count("max_position_embeddings", default=2048), head_size,
-                    _epsilon(fields, "rms_norm_eps", 1e-6), base,
-                    _rope_factors(fields.inner("rope_scaling"), base, head_size))
-    tensors: dict[str, Weight] = {ours: stored[theirs] for ours, theirs in names.items() if theirs in stored}
-    if fields.flag("tie_word_embeddings", False):
-        tensors.pop("output", None)
-    return Checkpoint(config, tensors, folder, _chat_template(folder))
-
-
-def _chat_template(folder: Path) -> dict[str, Any]:
-    """The template in a file of its own or in tokenizer_config.json, which may list several by name."""
-    if (folder / "chat_template.jinja").is_file():
-        return {"tokenizer.chat_template": read_text(folder / "chat_template.jinja")}
-    settings = folder / "tokenizer_config.json"
-    fields = read_json(settings) if settings.is_file() else Fields({}, settings)
-    if isinstance(fields.content.get("chat_template"), list):
-        named = [Fields(entry, settings) for entry in fields.items("chat_template", dict)]
-        fields = Fields({"chat_template": next((entry.text("template") for entry in named
-                                                if entry.text("name") == "default"), None)}, settings)
-    return {"tokenizer.chat_template": fields.text("chat_template")} if "chat_template" in fields else {}
-
-
-def _hf_files(folder: Path) -> list[Path]:
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        weights = read_json(index).inner("weight_map")
-        files = [folder / name for name in sorted({weights.file_name(tensor) for tensor in weights})]
-    else:
-        files = [folder / "model.safetensors"]
-    missing = [file for file in files if not file.is_file()]
-    if missing:
-        raise FormatError(f"{missing[0]}: there is no such file; expected {len(files)} files of weights in the folder; "
-                          "download it")
-    return files
-
-
-def _rope_factors(scaling: Fields, base: float, head_size: int) -> tuple[float, ...] | None:
-    """The divisors of the rotary frequencies: LLaMA 3.1's stretch of the long wavelengths, or a plain linear one."""
-    if not list(scaling):
-        return None
-    kind = scaling.text("rope_type" if "rope_type" in scaling else "type")
-    if kind == "default":
-        return None
-    if kind not in ("linear", "llama3"):
-        raise FormatError(f"{scaling.source}: the rotary embedding is scaled by {brief(kind)}; expected 'llama3' or "
-                          "'linear'; use another model")
-    pairs, factor = head_size // 2, scaling.real("factor", *FACTORS)
-    if kind == "linear":
-        return (factor,) * pairs
-    low = scaling.real("low_freq_factor", *FACTORS)
-    high = scaling.real("high_freq_factor", low + FACTORS[0], 2 * FACTORS[1])
-    original = scaling.count("original_max_position_embeddings")
-    turns = original * base ** (-np.arange(pairs) / pairs) / (2 * np.pi)  # that each pair makes in the original context
-    smooth = np.clip((turns - low) / (high - low), 0, 1)
-    return tuple((1 / ((1 - smooth) / factor + smooth)).tolist())
-
-
 # Meta
 
+_META = {"attention_norm": "attention_norm", "query": "attention.wq", "key": "attention.wk", "value": "attention.wv",
+         "attention_out": "attention.wo", "feed_norm": "ffn_norm", "gate": "feed_forward.w1", "up": "feed_forward.w3",
+         "down": "feed_forward.w2"}
+_META_OUTER = {"embedding": "tok_embeddings.weight", "norm": "norm.weight", "output": "output.weight"}
 
 def _load_meta(folder: Path) -> Checkpoint:
     """params.json and consolidated.*.pth; with several files each holds a slice of every matrix."""
@@ -185,23 +59,26 @@ def _load_meta(folder: Path) -> Checkpoint:
     if not files:
         raise FormatError(f"{folder}: expected consolidated.00.pth beside params.json, found none; copy it there")
     shards = [_meta_shard(file) for file in files]
-    names = names_of(fields.count("n_layers"), META, shards[0], files[0])
+    layers = fields.count("n_layers")
+    check_layers(layers, shards[0], files[0])
+    names = _META_OUTER | {f"layers.{layer}.{ours}": f"layers.{layer}.{theirs}.weight"
+                           for layer in range(layers) for ours, theirs in _META.items()}
     for file, shard in zip(files, shards, strict=True):
         if not all([theirs in shard and len(shard[theirs].shape) == (1 if ours.endswith("norm") else 2)
                     for ours, theirs in names.items()]):
             raise FormatError(f"{file}: expected the {len(names)} matrices and vectors of a LLaMA model of "
-                              f"{fields.count('n_layers')} layers; download it again")
+                              f"{layers} layers; download it again")
     width, heads = fields.count("dim"), fields.count("n_heads")
-    head_size = _head_size(fields, "head_dim", width, heads)
+    head_size = fields.count("head_dim", 2, 1 << 16, default=width // heads)
     tensors: dict[str, Weight] = {ours: _join([shard[theirs] for shard in shards], ours, width)
                                   for ours, theirs in names.items()}
-    base = _rope_base(fields, "rope_theta")
-    scaling = {"type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
-               "original_max_position_embeddings": 8192} if fields.flag("use_scaled_rope", False) else {}
+    base = fields.real("rope_theta", 1, 1e12, 10000.0)
+    scaled = fields.flag("use_scaled_rope", False)
+    factors = llama3_factors(base, head_size // 2, 8192, 8, 1, 4) if scaled else None
     hidden, vocabulary = (evaluate(tensors[name].shape[0], {}) for name in ("layers.0.gate", "embedding"))
-    config = Config(width, hidden, fields.count("n_layers"), heads, fields.count("n_kv_heads", default=heads),
-                    vocabulary, fields.count("max_seq_len", default=2048), head_size,
-                    _epsilon(fields, "norm_eps", 1e-5), base, _rope_factors(Fields(scaling, path), base, head_size))
+    config = Config(width, hidden, layers, heads, fields.count("n_kv_heads", default=heads), vocabulary,
+                    fields.count("max_seq_len", default=2048), head_size, fields.real("norm_eps", 0, 1, 1e-5),
+                    (Rope(base, factors=factors),))
     return Checkpoint(config, reorder(tensors, config), folder, {})
 
 

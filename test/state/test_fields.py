@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from examples.llama.checkpoint import Config
+from examples.llama.config import Config, Rope
 from minigrad.errors import FormatError
 from minigrad.state.fields import Fields, read_json, shape_of
 from minigrad.state.mapped import MappedFile
@@ -65,11 +65,11 @@ def test_files_that_are_no_json_object(tmp_path: Path, text: bytes) -> None:
 def test_a_configuration_that_cannot_be() -> None:
     good: dict[str, Any] = {"width": 32, "hidden": 64, "layers": 2, "heads": 4, "kv_heads": 2, "vocabulary": 9,
                             "context": 9, "head_size": 8}
-    Config(**good, rope_factors=(1.0, 2.0, 4.0, 8.0))
+    Config(**good, ropes=(Rope(factors=(1.0, 2.0, 4.0, 8.0)),))
     for wrong, message in (({"kv_heads": 3}, "heads divisible"), ({"head_size": 7}, "even head size"),
-                           ({"head_size": 256}, "16 times as wide"), ({"rope_factors": (1.0,)}, "4 factors"),
-                           ({"rope_factors": (1.0, 2.0, 4.0, float("inf"))}, "4 factors"),
-                           ({"rope_factors": (0.0, 2.0, 4.0, 1.0)}, "4 factors")):
+                           ({"head_size": 256}, "16 times as wide"), ({"ropes": (Rope(factors=(1.0,)),)}, "4 factors"),
+                           ({"ropes": (Rope(factors=(1.0, 2.0, 4.0, float("inf"))),)}, "4 factors"),
+                           ({"ropes": (Rope(long_factors=(0.0, 2.0, 4.0, 1.0)),)}, "4 factors")):
         with pytest.raises(FormatError, match=message):
             Config(**{**good, **wrong})
 

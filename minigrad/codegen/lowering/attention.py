@@ -96,9 +96,8 @@ def lower_attention(nodes: tuple[Node, ...], is_leaf: Callable[[Node], bool]) ->
     """An attention, its sums, or both of them."""
     node = next((n for n in nodes if n.op.name == "attention"), nodes[0])
     mixes = node.op.name == "attention"
-    masks, sinks = node.inputs[3 if mixes else 2:], None
-    if mixes and node.params["sinks"]:
-        *masks, sinks = masks
+    masks = list(node.inputs[3 if mixes else 2:])
+    sinks = masks.pop() if mixes and node.params["sinks"] else None
     parts = _Attention(node, masks[0] if masks else None, is_leaf)
     state, compute, batch = parts.state, parts.compute, parts.batch
     i, j = variable(f"i{len(batch)}", parts.q.shape[-2]), variable("r0", parts.k.shape[-2])

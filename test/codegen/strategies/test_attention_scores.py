@@ -1,6 +1,7 @@
 """Attention with windows, capped scores and sinks: results and gradients on every device, against torch's autograd."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,9 @@ def operands(size: tuple[int, int, int, int], with_sinks: bool) -> list[np.ndarr
     return [a.astype(np.float32) for a in made[:4 if with_sinks else 3]]
 
 
-def by_hand(lib: Any, q: Any, k: Any, v: Any, sinks: Any, window: int | None, cap: float | None) -> Any:
+def by_hand(lib: Any, arrays: Sequence[Any], window: int | None, cap: float | None) -> Any:
     """The same with a table of scores, in numpy's or torch's words."""
+    q, k, v, *sinks = arrays
     heads, rows, depth = q.shape
     k, v = (x[lib.arange(heads) // (heads // len(x))] for x in (k, v))
     scores = (q @ k.swapaxes(-1, -2)) / depth ** 0.5
@@ -37,7 +39,7 @@ def by_hand(lib: Any, q: Any, k: Any, v: Any, sinks: Any, window: int | None, ca
     kept = (behind >= 0) & (behind < (keys if window is None else window))
     e = lib.where(kept, lib.exp(scores), 0.0)
     total = e.sum(-1)
-    total = total if sinks is None else total + lib.exp(sinks)[:, None]
+    total = total + lib.exp(sinks[0])[:, None] if sinks else total
     return (e / total[..., None]) @ v
 
 
@@ -54,8 +56,7 @@ def test_results(device: str, size: tuple[int, int, int, int]) -> None:
     with config(device=device):
         for window, cap, with_sinks in KINDS:
             arrays = operands(size, with_sinks)
-            wide = [a.astype(np.float64) for a in arrays]
-            expected = by_hand(np, *wide[:3], wide[3] if with_sinks else None, window, cap)
+            expected = by_hand(np, [a.astype(np.float64) for a in arrays], window, cap)
             np.testing.assert_allclose(ours([Tensor(a) for a in arrays], window, cap).numpy(), expected, atol=2e-5,
                                        err_msg=str((window, cap, with_sinks)))
 
@@ -70,7 +71,7 @@ def test_gradients(device: str, size: tuple[int, int, int, int]) -> None:
         for window, cap, with_sinks in [k for k in KINDS if k[0] != 150]:
             arrays = operands(size, with_sinks)
             theirs = [torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in arrays]
-            out = by_hand(torch, *theirs[:3], theirs[3] if with_sinks else None, window, cap)
+            out = by_hand(torch, theirs, window, cap)
             weights = np.random.default_rng(1).standard_normal(out.shape).astype(np.float32)
             (out * torch.tensor(weights)).sum().backward()
             mine = [Tensor(a, requires_grad=True) for a in arrays]
@@ -113,8 +114,8 @@ def test_a_window_of_a_cache_with_symbolic_lengths(device: str) -> None:
         for at in (0, 3, 6, 7, 20, 39):
             found = step(Tensor(arrays[0]), Tensor(arrays[3]), position.bind(at)).numpy()
             start = max(at - 6, 0)
-            expected = by_hand(np, arrays[0], arrays[1][:, start:at + 1], arrays[2][:, start:at + 1], arrays[3], None,
-                               None)
+            seen = [arrays[0], arrays[1][:, start:at + 1], arrays[2][:, start:at + 1], arrays[3]]
+            expected = by_hand(np, seen, None, None)
             np.testing.assert_allclose(found, expected, atol=1e-5)
 
 

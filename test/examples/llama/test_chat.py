@@ -329,7 +329,7 @@ def bad(tmp_path: Path, stories: Path) -> dict[str, tuple[list[str], str]]:
             "text": (["--model", str(tmp_path / "text.bin")], "expected a model of llama2.c"),
             "gguf": (["--model", str(tmp_path / "short.gguf")], "truncated or corrupt"),
             "kind": (["--model", str(tmp_path / "model.onnx")], "expected a file that ends in .gguf"),
-            "bert": (["--model", str(folder)], "bert"),
+            "bert": (["--model", str(folder)], "the model's type is 'bert', of which the layers are not written"),
             "tokenizer": (["--model", str(stories / "hf")], "expected tokenizer.model or tokenizer.json"),
             "vocabulary": (["--model", good, "--tokenizer", other], "the tokenizer has 32000 tokens and the model 512"),
             "device": (["--model", good, "--device", "TPU"], "expected a device CPU, NUMPY, CL"),

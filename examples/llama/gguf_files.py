@@ -1,0 +1,137 @@
+"""Reads the GGUF files of all families, as llama.cpp writes them."""
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from examples.llama.checkpoint import Checkpoint, Weight, names_of, reorder
+from examples.llama.config import FACTORS, Config, Experts, LayerKind, Rope
+from examples.llama.families import GGUF, Family, family_of
+from examples.llama.rope_scaling import yarn_factors
+from minigrad.errors import FormatError
+from minigrad.state import GGUFTensor, gguf_load
+from minigrad.state.fields import Fields, brief
+
+PREFIXES = ("blk.", "", "")
+
+
+def load_gguf(path: Path) -> Checkpoint:
+    """Weights and metadata of a GGUF file. Half and block-quantised matrices stay as the file has them: products read
+    them so."""
+    metadata, stored = gguf_load(path)
+    family = family_of(Fields(metadata, path).text("general.architecture"), GGUF, path)
+    if "token_embd.weight" not in stored:
+        raise FormatError(f"{path}: expected the tensor token_embd.weight, found {len(stored)} others; it holds only a "
+                          "vocabulary, use a file with weights")
+    prefix = f"{family.architecture}."
+    own = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
+    fields = Fields(own, path, family.architecture)
+    names = names_of(family, GGUF, fields.count("block_count"), stored, PREFIXES, path)
+    config = _config(fields, family, stored)
+    tensors: dict[str, Weight] = {ours: stored[theirs].stored() for ours, theirs in names.items()}
+    return Checkpoint(config, reorder(tensors, config) if family.interleaved else tensors, path, metadata)
+
+
+def _config(fields: Fields, family: Family, stored: Mapping[str, GGUFTensor]) -> Config:
+    width, layers = fields.count("embedding_length"), fields.count("block_count")
+    heads = fields.count("attention.head_count")
+    head_size = fields.count("attention.key_length", 2, 1 << 16, default=width // heads)
+    rows = stored["token_embd.weight"].shape
+    experts = _experts(fields, family)
+    kinds, kv_heads = _kinds(fields, family, layers, heads, experts is not None)
+    scale = 1 / math.sqrt(width / heads) if layers == family.wide_scale_layers else None
+    return Config(
+        width, fields.count("feed_forward_length", default=1 if experts else width), layers, heads, kv_heads,
+        rows[0] if rows else 0, fields.count("context_length"), head_size,
+        fields.real("attention.layer_norm_rms_epsilon", 0, 1, 1e-5), _ropes(fields, family, head_size, stored), kinds,
+        family.besides, experts, family.activation,
+        fields.real("attention.scale", *FACTORS) if "attention.scale" in fields else scale,
+        attention_cap=fields.real("attn_logit_softcapping", 0, 1e6, 0.0) or None,
+        output_cap=fields.real("final_logit_softcapping", 0, 1e6, 0.0) or None,
+        embedding_scale=math.sqrt(width) if family.scaled_embedding else 1.0,
+        convolution=fields.count("shortconv.l_cache", default=1))
+
+
+def _experts(fields: Fields, family: Family) -> Experts | None:
+    count = fields.count("expert_count", 0, 1 << 16, 0)
+    if not count:
+        return None
+    if "router" not in family.names:
+        raise FormatError(f"{fields.source}: the model has {count} experts; expected none in this family; use another "
+                          "model")
+    return Experts(count, fields.count("expert_used_count"), fields.count(
+        "expert_feed_forward_length", default=fields.count("feed_forward_length", default=1)))
+
+
+def _kinds(fields: Fields, family: Family, layers: int, heads: int, sparse: bool) -> tuple[tuple[LayerKind, ...], int]:
+    """The kind of each layer, and the number of heads of keys."""
+    kv_heads: list[int] = [fields.content.get("attention.head_count_kv", heads)] * layers
+    if isinstance(fields.content.get("attention.head_count_kv"), list):  # 0 for layers without attention
+        kv_heads = fields.items("attention.head_count_kv", int, length=layers)
+    else:
+        kv_heads = [fields.count("attention.head_count_kv", default=heads)] * layers
+    most = max(kv_heads)
+    if most < 1 or any([n not in (0, most) for n in kv_heads]) or (0 in kv_heads and "convolution" not in family.names):
+        raise FormatError(f"{fields.source}: expected one number of key heads for all layers, got {brief(kv_heads)}; "
+                          "use another model")
+    window, narrow = fields.count("attention.sliding_window", 0, default=0), _narrow(fields, family, layers)
+    kinds = []
+    for layer in range(layers):
+        has_window = window > 0 and narrow[layer]
+        rope = None if family.plain and (layer + 1) % family.plain == 0 else int(
+            has_window and family.window_base is not None)
+        kinds.append(LayerKind("attention" if kv_heads[layer] else "convolution", window if has_window else None, rope,
+                               sparse))
+    return tuple(kinds), most
+
+
+def _narrow(fields: Fields, family: Family, layers: int) -> list[bool]:
+    """True for each layer that has the window."""
+    key = "attention.sliding_window_pattern"
+    if isinstance(fields.content.get(key), list):
+        return fields.items(key, bool, length=layers)
+    every = fields.count(key, 0, default=family.windows)
+    return [every == 0 or layer % every < every - 1 for layer in range(layers)]
+
+
+def _ropes(fields: Fields, family: Family, head_size: int, stored: Mapping[str, GGUFTensor]) -> tuple[Rope, ...]:
+    """The rotary embedding, and that of layers with a window where it differs."""
+    size = fields.count("rope.dimension_count", 2, default=head_size)
+    base = fields.real("rope.freq_base", 1, 1e12, 10000.0)
+    kind = fields.text("rope.scaling.type", "none")
+    rope = Rope(base, size, scale=fields.real("rope.scaling.attn_factor", *FACTORS, default=1.0))
+    original = fields.count("rope.scaling.original_context_length", default=fields.count("context_length"))
+    lists = {name: _numbers(stored, f"{name}.weight", size // 2, fields.source)
+             for name in ("rope_freqs", "rope_factors_short", "rope_factors_long")}
+    if kind == "linear":
+        rope = replace(rope, factors=(fields.real("rope.scaling.factor", *FACTORS),) * (size // 2))
+    elif kind == "yarn":
+        factor = fields.real("rope.scaling.factor", *FACTORS)
+        ends = [fields.real(f"rope.scaling.yarn_beta_{which}", *FACTORS, default=usual)
+                for which, usual in (("fast", 32.0), ("slow", 1.0))]
+        rope = replace(rope, scale=rope.scale * (1 + 0.1 * math.log(max(factor, 1))), factors=yarn_factors(
+            base, size, original, factor, ends[0], ends[1], family.truncated_yarn))
+    elif kind not in ("none", "longrope"):
+        raise FormatError(f"{fields.source}: the rotary embedding is scaled by {brief(kind)}; expected none, 'linear', "
+                          "'yarn' or factors in the file; use another model")
+    factors = lists["rope_freqs"] or lists["rope_factors_short"]
+    if factors:
+        rope = replace(rope, factors=factors, long_factors=lists["rope_factors_long"], original=original)
+    if family.window_base is None:
+        return (rope,)
+    return (rope, Rope(fields.real("rope.freq_base_swa", 1, 1e12, family.window_base), size))
+
+
+def _numbers(stored: Mapping[str, GGUFTensor], name: str, length: int, source: Any) -> tuple[float, ...] | None:
+    """A list of factors that some files keep as a tensor."""
+    if name not in stored:
+        return None
+    if stored[name].shape != (length,):
+        raise FormatError(f"{source}: expected {length} factors in {name}, got shape {list(stored[name].shape)}; "
+                          "download it again")
+    return tuple(stored[name].numpy().tolist())
+
+

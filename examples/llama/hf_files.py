@@ -1,0 +1,224 @@
+"""Reads Hugging Face folders of all families: config.json, and sharded or single safetensors."""
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from examples.llama.checkpoint import Checkpoint, Weight, check_layers, names_of
+from examples.llama.config import FACTORS, Config, Experts, LayerKind, Rope
+from examples.llama.families import HF, Family, family_of
+from examples.llama.rope_scaling import read_rope
+from minigrad import Tensor
+from minigrad.errors import FormatError
+from minigrad.expr import evaluate
+from minigrad.state import safe_load
+from minigrad.state.fields import Fields, brief, read_json, read_text
+
+LAYER_TYPES = ("full_attention", "sliding_attention", "conv")
+ACTIVATIONS = {"silu": ("silu", "swish"), "gelu": ("gelu_pytorch_tanh", "gelu_tanh"), "clamped": ("silu",)}
+"""Names in configurations of the activation of a family."""
+
+
+def load_hf(folder: Path, single: Path | None) -> Checkpoint:
+    """config.json, and safetensors: the file given, or all that the folder's index lists, or model.safetensors."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise FormatError(f"{path}: there is no such file; expected the model's description beside its weights; "
+                          "copy it there")
+    fields = read_json(path)
+    family = family_of(fields.text("model_type"), HF, path)
+    if "text_config" in fields:
+        fields = fields.inner("text_config")
+    stored: dict[str, Tensor] = {}
+    for file in [single] if single else _hf_files(folder):
+        stored |= safe_load(file)
+    layers = fields.count("num_hidden_layers")
+    check_layers(layers, stored, path)
+    config = _config(fields, family, layers)
+    outer = next((name.removesuffix("embed_tokens.weight") for name in stored
+                  if name.endswith("embed_tokens.weight")), "model.")
+    output = next((name.removesuffix("lm_head.weight") for name in stored if name.endswith("lm_head.weight")), "")
+    prefixes = f"{outer}layers.", outer, output
+    if config.experts is not None:
+        stored = _stacked(stored, config, prefixes[0], layers)
+    names = names_of(family, HF, layers, stored, prefixes, path)
+    tensors: dict[str, Weight] = {ours: _of_family(ours, stored[theirs], family) for ours, theirs in names.items()}
+    if fields.flag("tie_word_embeddings", fields.flag("tie_embedding", family.scaled_embedding)):
+        tensors.pop("output", None)
+    return Checkpoint(config, tensors, folder, _chat_template(folder))
+
+
+def _config(fields: Fields, family: Family, layers: int) -> Config:
+    width, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
+    head_size = fields.count("head_dim", 2, 1 << 16, default=width // heads)
+    epsilon = fields.real("norm_eps" if "norm_eps" in fields else "rms_norm_eps", 0, 1, 1e-6)
+    for name in ("hidden_act", "hidden_activation"):
+        if name in fields and fields.text(name) not in ACTIVATIONS[family.activation]:
+            raise FormatError(f"{fields.source}: the activation is {brief(fields.text(name))}; expected "
+                              f"{ACTIVATIONS[family.activation][0]!r}; use another model")
+    experts = _experts(fields, family)
+    scale = fields.real("query_pre_attn_scalar", *FACTORS, default=0.0) if family.wide_scale_layers else 0
+    return Config(
+        width, _hidden(fields), layers, heads, fields.count("num_key_value_heads", default=heads),
+        fields.count("vocab_size"), fields.count("max_position_embeddings", default=2048), head_size, epsilon,
+        _ropes(fields, family, head_size), _kinds(fields, family, layers, experts is not None), family.besides, experts,
+        family.activation, scale ** -0.5 if scale else None,
+        attention_cap=fields.real("attn_logit_softcapping", 0, 1e6, 0.0) or None,
+        output_cap=fields.real("final_logit_softcapping", 0, 1e6, 0.0) or None,
+        embedding_scale=math.sqrt(width) if family.scaled_embedding else 1.0,
+        convolution=fields.count("conv_L_cache", default=1))
+
+
+def _hidden(fields: Fields) -> int:
+    """The width of feed-forward networks, which LFM2's files state before it is made smaller."""
+    hidden = fields.count("block_ff_dim" if "block_ff_dim" in fields else "intermediate_size")
+    if not fields.flag("block_auto_adjust_ff_dim", False):
+        return hidden
+    step = fields.count("block_multiple_of", default=256)
+    hidden = int(fields.real("block_ffn_dim_multiplier", *FACTORS, default=1.0) * int(2 * hidden / 3))
+    return -(-hidden // step) * step
+
+
+def _experts(fields: Fields, family: Family) -> Experts | None:
+    count = next((fields.count(key) for key in ("num_local_experts", "num_experts") if key in fields), 0)
+    if not count:
+        return None
+    if "router" not in family.names:
+        raise FormatError(f"{fields.source}: the model has {count} experts; expected none in this family; use another "
+                          "model")
+    hidden = fields.count("moe_intermediate_size" if "moe_intermediate_size" in fields else "intermediate_size")
+    return Experts(count, fields.count("num_experts_per_tok"), hidden,
+                   family.activation == "clamped" or fields.flag("norm_topk_prob", False))
+
+
+def _kinds(fields: Fields, family: Family, layers: int, sparse: bool) -> tuple[LayerKind, ...]:
+    """The kind of each layer."""
+    window = fields.count("sliding_window", default=1 << 30)
+    if not fields.flag("use_sliding_window", True) or "sliding_window" not in fields:
+        window = 0
+    types = _types(fields, family, layers, window)
+    plain = fields.items("no_rope_layers", int, length=layers, default=[
+        int(not family.plain or (layer + 1) % fields.count("no_rope_layer_interval", default=family.plain) != 0)
+        for layer in range(layers)])
+    dense = fields.items("mlp_only_layers", int, default=[])
+    step = fields.count("decoder_sparse_step", default=1)
+    kinds = []
+    for layer, name in enumerate(types):
+        has_window = name == "sliding_attention" and window > 0
+        rope = int(has_window and family.window_base is not None) if plain[layer] else None
+        kinds.append(LayerKind("convolution" if name == "conv" else "attention", window if has_window else None, rope,
+                               sparse and layer not in dense and (layer + 1) % step == 0))
+    return tuple(kinds)
+
+
+def _types(fields: Fields, family: Family, layers: int, window: int) -> list[str]:
+    """One of LAYER_TYPES for each layer."""
+    if "layer_types" in fields:
+        names = fields.items("layer_types", str, length=layers)
+    elif "full_attn_idxs" in fields:
+        full = fields.items("full_attn_idxs", int)
+        names = ["full_attention" if layer in full else "conv" for layer in range(layers)]
+    elif not window:
+        names = ["full_attention"] * layers
+    else:
+        every = fields.count("sliding_window_pattern", default=family.windows or layers + 1)
+        first = fields.count("max_window_layers", 0, default=0)
+        names = ["sliding_attention" if layer >= first and layer % every < every - 1 else "full_attention"
+                 for layer in range(layers)]
+    wrong = next((name for name in names if name not in LAYER_TYPES), None)
+    if wrong is not None or ("conv" in names and "convolution" not in family.names):
+        raise FormatError(f"{fields.source}: a layer is of kind {brief(wrong or 'conv')}; expected one of "
+                          f"{', '.join(LAYER_TYPES)} that the family has; use another model")
+    return names
+
+
+def _ropes(fields: Fields, family: Family, head_size: int) -> tuple[Rope, ...]:
+    """The rotary embedding, and that of layers with a window where it differs. Files of before 2026 have the scaling in
+    `rope_scaling` and the base apart from it."""
+    scaling = fields.inner("rope_parameters" if "rope_parameters" in fields else "rope_scaling")
+    whole = scaling.inner("full_attention") if "full_attention" in scaling else scaling
+    context = fields.count("max_position_embeddings", default=2048)
+    content = dict(whole.content)
+    if "original_max_position_embeddings" in fields:
+        content.setdefault("original_max_position_embeddings", fields.count("original_max_position_embeddings"))
+    merged = Fields(content, whole.file, whole.name)
+    share = merged.real("partial_rotary_factor", 0, 1, fields.real("partial_rotary_factor", 0, 1, 1.0))
+    usual = 1e6 if family.window_base else 10000.0
+    base = merged.real("rope_theta", 1, 1e12, fields.real("rope_theta", 1, 1e12, usual))
+    rope = read_rope(merged, base, max(int(head_size * share), 2), context)
+    if family.window_base is None:
+        return (rope,)
+    narrow = scaling.inner("sliding_attention")
+    local = fields.real("rope_local_base_freq", 1, 1e12, family.window_base)
+    return rope, read_rope(narrow, narrow.real("rope_theta", 1, 1e12, local), head_size, context)
+
+
+def _stacked(stored: Mapping[str, Tensor], config: Config, prefix: str, layers: int) -> dict[str, Tensor]:
+    """The tensors with those of all experts of a layer as one, under the name that has * for the number: files have one
+    for each expert, or, gpt-oss's, one with inputs before outputs and rows of gate and up in turns."""
+    found, experts = dict(stored), config.experts
+    for layer in range(layers if experts else 0):
+        inside = f"{prefix}{layer}.mlp.experts."
+        for part in ("gate_proj", "up_proj", "down_proj"):
+            names = [f"{inside}{number}.{part}.weight" for number in range(experts.count if experts else 0)]
+            if all([name in found for name in names]):
+                found[f"{inside}*.{part}.weight"] = _together([found.pop(name) for name in names])
+        for kind, axis in (("", 2), ("_bias", 1)):
+            both, down = found.pop(f"{inside}gate_up_proj{kind}", None), found.pop(f"{inside}down_proj{kind}", None)
+            for start, part, whole in ((0, "gate_proj", both), (1, "up_proj", both), (None, "down_proj", down)):
+                if whole is not None and len(whole.shape) == axis + 1:
+                    name = f"{inside}*.{part}.weight" if axis == 2 else f"{inside}{part}_bias"
+                    found[name] = _turned(whole, start, axis)
+    return found
+
+
+def _together(matrices: list[Tensor]) -> Tensor:
+    """Matrices [rows, columns] as one tensor [count, rows, columns]."""
+    first, *others = [matrix.unsqueeze(0) for matrix in matrices]
+    return first.cat(*others, dim=0).realize()
+
+
+def _turned(whole: Tensor, start: int | None, axis: int) -> Tensor:
+    """Every second output from `start`, all if it is None; of matrices the outputs first."""
+    if start is not None:
+        outputs = evaluate(whole.shape[axis], {})
+        whole = whole[..., start:outputs:2]
+    return (whole.transpose(1, 2) if axis == 2 else whole).contiguous().realize()
+
+
+def _of_family(name: str, tensor: Tensor, family: Family) -> Tensor:
+    """A tensor as the model takes it."""
+    if name.endswith("norm") and family.norm_offset and tensor.dtype.is_float:
+        return (tensor.float() + family.norm_offset).realize()
+    if name.endswith("convolution") and len(tensor.shape) == 3:
+        return tensor.reshape(tensor.shape[0], -1) if tensor.shape[1] == 1 else tensor
+    return tensor
+
+
+def _chat_template(folder: Path) -> dict[str, Any]:
+    """The template in a file of its own or in tokenizer_config.json, which may list several by name."""
+    if (folder / "chat_template.jinja").is_file():
+        return {"tokenizer.chat_template": read_text(folder / "chat_template.jinja")}
+    settings = folder / "tokenizer_config.json"
+    fields = read_json(settings) if settings.is_file() else Fields({}, settings)
+    if isinstance(fields.content.get("chat_template"), list):
+        named = [Fields(entry, settings) for entry in fields.items("chat_template", dict)]
+        fields = Fields({"chat_template": next((entry.text("template") for entry in named
+                                                if entry.text("name") == "default"), None)}, settings)
+    return {"tokenizer.chat_template": fields.text("chat_template")} if "chat_template" in fields else {}
+
+
+def _hf_files(folder: Path) -> list[Path]:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        weights = read_json(index).inner("weight_map")
+        files = [folder / name for name in sorted({weights.file_name(tensor) for tensor in weights})]
+    else:
+        files = [folder / "model.safetensors"]
+    missing = [file for file in files if not file.is_file()]
+    if missing:
+        raise FormatError(f"{missing[0]}: there is no such file; expected {len(files)} files of weights in the folder; "
+                          "download it")
+    return files

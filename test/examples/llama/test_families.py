@@ -1,0 +1,197 @@
+"""A tiny model of each family: the logits that transformers computes, from both kinds of files, on every device.
+
+The files are made by test/support/make_tiny_models.py.
+"""
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import devices
+
+from examples.llama.checkpoint import Checkpoint
+from examples.llama.families import HF, family_of
+from examples.llama.generate import Session
+from examples.llama.model import Llama
+from examples.llama.weights import load_checkpoint
+from minigrad import Tensor, config
+from minigrad.errors import FormatError
+from minigrad.state import safe_load, safe_save
+
+MODELS = Path(__file__).resolve().parents[2] / "models"
+NAMES = sorted(path.name for path in MODELS.iterdir())
+FORMS = {"folder": "", "gguf": "model.gguf"}
+TOLERANCE = 1e-3
+CONTEXT = 48
+
+
+def load(name: str, form: str, context: int = CONTEXT) -> Llama:
+    checkpoint = load_checkpoint(MODELS / name / FORMS[form])
+    return Llama(checkpoint.config, checkpoint.tensors, context)
+
+
+def all_logits(model: Llama, tokens: np.ndarray) -> np.ndarray:
+    return model.logits(model.hidden(Tensor(tokens.astype(np.int32)), 0)).numpy()
+
+
+def fed(model: Llama, tokens: list[int], start: int) -> list[np.ndarray]:
+    """The last logits of a prompt of `start` tokens, and those of each further token."""
+    session = Session(model)
+    return [session.feed(tokens[:start]), *[session.feed([token]) for token in tokens[start:]]]
+
+
+@pytest.mark.parametrize("device", [name for name in devices() if name != "CL:rusticl"])
+@pytest.mark.parametrize("name", NAMES)
+def test_logits(name: str, device: str) -> None:
+    """Of a prompt, and token by token behind it: beyond the window and the original context. Both forms have the same
+    programs, so that on OpenCL, where compiling takes long, one of them is enough."""
+    golden: Any = np.load(MODELS / name / "logits.npz")
+    tokens, steps = golden["tokens"], golden["steps"]
+    with config(device=device):
+        for form in FORMS if not device.startswith("CL") else ("folder",):
+            found = fed(load(name, form), tokens.tolist(), len(tokens) - len(steps) + 1)
+            np.testing.assert_allclose(found, steps, atol=TOLERANCE, err_msg=form)
+
+
+@pytest.mark.parametrize("device", [name for name in devices() if not name.startswith("CL")])
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_of_every_position(name: str, device: str) -> None:
+    """In a cache beyond the original context, and in one within it."""
+    golden: Any = np.load(MODELS / name / "logits.npz")
+    with config(device=device):
+        for form in FORMS:
+            found = all_logits(load(name, form), golden["tokens"])
+            np.testing.assert_allclose(found, golden["whole"], atol=TOLERANCE, err_msg=form)
+        short = all_logits(load(name, "folder", 16), golden["tokens"][:12])
+        np.testing.assert_allclose(short, golden["short"], atol=TOLERANCE)
+
+
+def without(checkpoint: Checkpoint, feature: str) -> Llama | None:
+    """The model with one feature of its family left out; None where it has no such feature."""
+    c, tensors = checkpoint.config, checkpoint.tensors
+    kinds = c.kinds
+    plain: dict[str, Any] = {
+        "window": [replace(kind, window=None) for kind in kinds], "layers without rope": [
+            replace(kind, rope=0) if kind.rope is None else kind for kind in kinds],
+        "second rope": [replace(kind, rope=0) if kind.rope == 1 else kind for kind in kinds]}
+    fields: dict[str, Any] = {
+        "attention_cap": None, "output_cap": None, "embedding_scale": 1.0, "attention_scale": None,
+        "ropes": tuple([replace(rope, factors=None, long_factors=None) for rope in c.ropes])}
+    if feature in plain:
+        changed = replace(c, kinds=tuple(plain[feature]))
+    elif feature in fields:
+        changed = replace(c, **{feature: fields[feature]})
+    elif feature == "scale of ropes":
+        changed = replace(c, ropes=tuple([replace(rope, scale=1.0) for rope in c.ropes]))
+    elif feature == "activation":
+        changed = replace(c, activation="silu")
+    elif feature == "chosen_only":
+        changed = replace(c, experts=c.experts and replace(c.experts, chosen_only=False))
+    else:
+        changed = c
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith("." + feature)}
+        if len(tensors) == len(checkpoint.tensors):
+            return None
+        changed = replace(c, besides=c.besides - {feature})
+    return None if changed == c and tensors is checkpoint.tensors else Llama(changed, tensors, CONTEXT)
+
+
+FEATURES = ("window", "layers without rope", "second rope", "attention_cap", "output_cap", "embedding_scale",
+            "attention_scale", "ropes", "scale of ropes", "activation", "chosen_only", "query_bias", "key_bias",
+            "value_bias", "attention_out_bias", "query_norm", "key_norm", "sinks", "router_bias", "experts_gate_bias",
+            "experts_up_bias", "experts_down_bias", "post_attention_norm", "post_feed_norm")
+
+
+def test_every_feature_matters() -> None:
+    """A model that left one out would be far from the goldens."""
+    seen = set()
+    with config(device="NUMPY"):
+        for name in NAMES:
+            golden: Any = np.load(MODELS / name / "logits.npz")
+            checkpoint = load_checkpoint(MODELS / name)
+            for feature in FEATURES:
+                model = without(checkpoint, feature)
+                if model is None:
+                    continue
+                seen.add(feature)
+                far = np.abs(all_logits(model, golden["tokens"]) - golden["whole"]).max()
+                # A bias of the keys adds the same to all scores of a query, but for what turning makes of it.
+                assert far > 1e-2, (name, feature, far)
+    assert seen == set(FEATURES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_missing_tensor_is_named(name: str) -> None:
+    """Every tensor of a family that is not optional is asked for."""
+    checkpoint = load_checkpoint(MODELS / name)
+    family = family_of(json.loads((MODELS / name / "config.json").read_text())["model_type"], HF, MODELS)
+    for full in sorted(checkpoint.tensors):
+        ours = full.split(".")[-1]
+        if ours in family.optional or ours == "output":
+            continue
+        fewer = {key: tensor for key, tensor in checkpoint.tensors.items() if key != full}
+        with pytest.raises(FormatError, match=r"the model has no tensor for (layers|embedding|norm)"):
+            Llama(checkpoint.config, fewer, CONTEXT)
+
+
+def test_a_tensor_too_many_is_named(tmp_path: Path) -> None:
+    """A model of a family with something besides is not run without it."""
+    shutil.copy(MODELS / "qwen3" / "config.json", tmp_path)
+    tensors = safe_load(MODELS / "qwen3" / "model.safetensors")
+    extra = {**tensors, "model.layers.1.self_attn.gate.weight": tensors["model.norm.weight"],
+             "model.layers.1.self_attn.rotary_emb.inv_freq": tensors["model.norm.weight"]}
+    safe_save(extra, tmp_path / "model.safetensors")
+    with pytest.raises(FormatError, match=r"the tensor 'model.layers.1.self_attn.gate.weight' has no place in a model "
+                                          r"of the family 'qwen3'"):
+        load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("changes, message", [
+    ({"model_type": "mamba"}, "type is 'mamba', of which the layers are not written here; known are llama, mistral"),
+    ({"hidden_act": "relu"}, "the activation is 'relu'; expected 'silu'"),
+    ({"layer_types": ["full_attention", "linear_attention"] * 2}, "a layer is of kind 'linear_attention'"),
+    ({"layer_types": ["conv"] * 4}, "a layer is of kind 'conv'; expected one of"),
+    ({"layer_types": ["full_attention"]}, "a list of 4 of str"),
+    ({"num_experts": 8}, "the model has 8 experts; expected none in this family"),
+    ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "scaled by 'dynamic'; expected one of 'default'")])
+def test_configurations_that_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    fields = json.loads((MODELS / "qwen3" / "config.json").read_text()) | changes
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    shutil.copy(MODELS / "qwen3" / "model.safetensors", tmp_path)
+    with pytest.raises(FormatError, match=message):
+        load_checkpoint(tmp_path)
+
+
+def test_configurations_of_older_files(tmp_path: Path) -> None:
+    """The base and the scaling apart from each other, the pattern of windows as a number."""
+    for name in ("llama", "gemma3", "phi3-longrope"):
+        golden: Any = np.load(MODELS / name / "logits.npz")
+        fields = json.loads((MODELS / name / "config.json").read_text())
+        ropes = fields.pop("rope_parameters")
+        if name == "gemma3":
+            fields["rope_local_base_freq"] = ropes["sliding_attention"]["rope_theta"]
+            fields["sliding_window_pattern"] = 6
+            ropes = ropes["full_attention"]
+        fields.pop("layer_types", None)
+        fields["rope_theta"] = ropes.pop("rope_theta")
+        fields["partial_rotary_factor"] = ropes.pop("partial_rotary_factor", 1.0)
+        fields["rope_scaling"] = {"type" if key == "rope_type" else key: value for key, value in ropes.items()}
+        (tmp_path / "config.json").write_text(json.dumps(fields))
+        shutil.copy(MODELS / name / "model.safetensors", tmp_path)
+        with config(device="NUMPY"):
+            checkpoint = load_checkpoint(tmp_path)
+            found = all_logits(Llama(checkpoint.config, checkpoint.tensors, CONTEXT), golden["tokens"])
+        np.testing.assert_allclose(found, golden["whole"], atol=TOLERANCE, err_msg=name)
+
+
+def test_the_weights_that_a_token_reads() -> None:
+    """Of six experts two."""
+    checkpoint = load_checkpoint(MODELS / "qwen3moe")
+    sizes = {name: tensor.nbytes() for name, tensor in checkpoint.tensors.items()}
+    experts = sum([size for name, size in sizes.items() if ".experts_" in name])
+    assert load("qwen3moe", "folder").weight_bytes() == sum(sizes.values()) - sizes["embedding"] - experts * 4 // 6
