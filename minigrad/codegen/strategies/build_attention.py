@@ -87,8 +87,8 @@ class AttentionBuilder(Names):
         keys = [*self.scores(first, count), *self.weights(first, count)]
         keys += self.mix(parts.mix, first, count) if parts.mix else ()
         start = first_key(parts, self.at, self.origin) // plan.keys
-        return [*memory, *self.transpose(), *self.start(), Loop(b, start, ceil_div(stop, plan.keys), "serial", tuple(keys)),
-                *self.finish()]
+        loop = Loop(b, start, ceil_div(stop, plan.keys), "serial", tuple(keys))
+        return [*memory, *self.transpose(), *self.start(), loop, *self.finish()]
 
     def in_lanes(self, body: Callable[[Index], list[Stmt]]) -> Loop:
         """body(position of the row in the block) for all rows, a vector of them at a time."""
