@@ -11,12 +11,12 @@ from bench.options import Bench
 from bench.report import OURS, Work
 from bench.timing import Side
 from minigrad import Tensor, jit
+from minigrad.ops.block_formats import FORMATS as BLOCKS
 from minigrad.state import QuantizedTensor
 
 PEERS = ["torch", "numpy"]
 DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}
-BLOCK_BYTES = {"Q8_0": 34, "Q4_0": 18, "Q4_1": 20}  # of 32 weights
-FORMATS = (*DTYPES, *BLOCK_BYTES)
+FORMATS = (*DTYPES, *BLOCKS)
 ACTIVATIONS = ("exact", "bytes")
 
 
@@ -30,11 +30,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(bench: Bench) -> None:
-    k, n = (32, 48) if bench.quick else bench.options.shape
+    k, n = (256, 48) if bench.quick else bench.options.shape
     wanted = 4096 if bench.quick else bench.options.megabytes << 20
     for dtype in bench.options.dtypes:
-        nbytes = k * n * DTYPES[dtype] if dtype in DTYPES else k * n // 32 * BLOCK_BYTES[dtype]
-        for activations in bench.options.activations if dtype in BLOCK_BYTES else ("exact",):
+        nbytes = k * n * DTYPES[dtype] if dtype in DTYPES else k * n // BLOCKS[dtype].block * BLOCKS[dtype].block_bytes
+        for activations in bench.options.activations if dtype in BLOCKS else ("exact",):
             name = f"matvec {k}x{n} {dtype}" + (", x in bytes" if activations == "bytes" else "")
             work = Work(name, "matvec", flop=2 * k * n, bytes=nbytes)
             if bench.wants(work):
@@ -70,7 +70,7 @@ def _measure(bench: Bench, work: Work, dtype: str, k: int, n: int, count: int, r
     if "torch" in bench.peers:
         kind = dtype if dtype in DTYPES else "bfloat16"  # the smallest that torch multiplies without other libraries
         if not arrays:  # as many of them as make the same bytes
-            count = max(1, count * BLOCK_BYTES[dtype] // 64)
+            count = max(1, count * BLOCKS[dtype].block_bytes // (2 * BLOCKS[dtype].block))
             arrays = [random.standard_normal((n, k), np.float32) for _ in range(count)]
         sides.append(Side("torch", "mv" if kind == dtype else f"mv {kind}",
                           _torch(bench.peers.torch, kind, arrays, vectors[:count]), count))
@@ -82,11 +82,15 @@ def _measure(bench: Bench, work: Work, dtype: str, k: int, n: int, count: int, r
 
 
 def _random_blocks(random: np.random.Generator, kind: str, n: int, k: int) -> QuantizedTensor:
-    """Random numbers in blocks whose scales are near 0.01."""
-    halves = 2 if kind == "Q4_1" else 1
-    blocks = random.integers(0, 256, (n * k // 32, BLOCK_BYTES[kind]), np.uint8)
-    blocks[:, :2 * halves] = random.uniform(0.005, 0.02, (len(blocks), halves)).astype(np.float16).view(np.uint8)
-    return QuantizedTensor.from_blocks(kind, (n, k), blocks)
+    """Random numbers in blocks whose scales are near 0.01, and not infinite."""
+    f = BLOCKS[kind]
+    blocks = random.integers(0, 256, (n * k // f.block, f.block_bytes), np.uint8)
+    found = QuantizedTensor.from_blocks(kind, (n, k), blocks)
+    parts = [Tensor(random.uniform(0.005, 0.02, part.shape).astype(np.float16)) if part.dtype.is_float else part
+             for part in found.parts]
+    if f.scale == "power":
+        parts[1] = Tensor(random.integers(118, 124, parts[1].shape, np.uint8))
+    return QuantizedTensor(kind, (n, k), tuple(parts))
 
 
 def _torch(torch: Any, dtype: str, arrays: list[np.ndarray], vectors: list[np.ndarray]) -> Any:

@@ -27,13 +27,18 @@ class LinalgMixin(Base):
         """
         return self._binary("dot_bytes", other, B.dot_bytes)
 
-    def dequantized(self, scales: Self, minimums: Self | None, kind: str) -> Self:
-        """Of words [..., G] (`state.QuantizedTensor`: int32 for kind 'Q8_0', uint32 for 'Q4_0' and 'Q4_1'), with scales
-        and for 'Q4_1' minimums [..., K/32]: their numbers, float32 [..., K].
+    def dequantized(self, kind: str, *parts: Self) -> Self:
+        """Of words [..., G] of a format of `ops/block_formats.py`, with its other parts in order (scales, ...): their
+        values, float32 [..., K]. See `state.QuantizedTensor`.
         """
-        with_least = () if minimums is None else (minimums,)
-        node = quantized.dequantized(self.node, scales.node, *[m.node for m in with_least], kind=kind)
-        return self._wrap(node, self, scales, *with_least)
+        return self._wrap(quantized.dequantized(self.node, *[p.node for p in parts], kind=kind), self, *parts)
+
+    def byte_products(self, scales: Self, sums: Self, kind: str, *parts: Self) -> Self:
+        """Of rows in bytes, int32 [M, K/32, 8], with their scales and sums, times quantised rows whose parts are
+        [..., count]: float32 [M, ...]. See `state.QuantizedTensor`.
+        """
+        node = quantized.byte_products(self.node, scales.node, sums.node, *[p.node for p in parts], kind=kind)
+        return self._wrap(node, self, scales, sums, *parts)
 
     def dot(self, other: Any, dtype: DType | str | None = None) -> Self:
         """Matrix product of the last two axes, with batch axes that broadcast; a 1-D operand is a vector."""

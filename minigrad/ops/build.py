@@ -299,6 +299,11 @@ def dot_bytes(w: Node, x: Node) -> Node:
     return _binary(E.DOT_BYTES, w, x)
 
 
+def look_up(x: Node, table: tuple[int, ...]) -> Node:
+    """table[x & 15], int32, of uint32 and 16 signed bytes."""
+    return apply(E.LOOK_UP, x, table=table)
+
+
 def where(condition: Node, yes: Node, no: Node) -> Node:
     result = apply(E.WHERE, condition, yes, no)
     known = constant_of(condition)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from minigrad import value as V
-from minigrad.dtype import ALL, DType, bfloat16_to_float32, bool_, float32_to_bfloat16, int32
+from minigrad.dtype import ALL, DType, bfloat16_to_float32, bool_, float32_to_bfloat16, int32, uint32
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.ops import scalars
 from minigrad.ops.builders import B
@@ -236,6 +236,19 @@ XOR = _bits_or_logic("xor", np.bitwise_xor)
 SHL = _binary("shl", INTS, _no_grad, _shift_reference(True), 2, scalars.shl)
 SHR = _binary("shr", INTS, _no_grad, _shift_reference(False), 2, scalars.shr)
 DOT_BYTES = _binary("dot_bytes", frozenset({int32}), _no_grad, _dot_bytes_reference, 4, scalars.dot_bytes)
+
+
+def _look_up_infer(shapes: Sequence[Shape], dtypes: Sequence[DType], *, table: tuple[int, ...]) -> tuple[Shape, DType]:
+    if dtypes[0] is not uint32 or len(table) != 16:
+        raise DTypeError(f"[look_up] expected uint32 and a table of 16 numbers, got {dtypes[0]} and {len(table)}")
+    return shapes[0], int32
+
+
+def _look_up_reference(x: np.ndarray, *, table: tuple[int, ...], shape: Shape, dtype: DType) -> np.ndarray:
+    return np.array(table, np.int32)[x & 15]
+
+
+LOOK_UP = Op("look_up", _look_up_infer, _no_grad, _look_up_reference, Elementwise(scalars.look_up, 4))
 
 
 # Choice and conversion

@@ -1,8 +1,7 @@
-"""The numbers that words of quantised weights stand for, as a composite: a model's weights are many, each one Node
-here.
+"""The numbers that words of quantised weights stand for, as composites: a model's weights are many, each one Node here.
 
-Words are GGUF's bits in the order that `state/quantized.py` states: of 4 signed bytes (Q8_0) or of 8 nibbles (Q4_0,
-Q4_1), blocks of 32 numbers with a scale each, and for Q4_1 a least value.
+Words are codes in the order that `block_formats.py` states; with them are scales, minimums and what these are multiples
+of, as the format's record lists its parts.
 """
 from __future__ import annotations
 
@@ -10,51 +9,141 @@ from collections.abc import Callable, Sequence
 
 from minigrad.dtype import DType, float32, int32, uint32
 from minigrad.errors import DTypeError, ShapeError
-from minigrad.expr import Index
 from minigrad.ops import build as B
+from minigrad.ops.block_formats import BLOCK, FORMATS, GROUPS, SUPER, BlockFormat
 from minigrad.ops.composite import composite
 from minigrad.ops.node import Node, apply
 from minigrad.ops.op import Shape
 
-BLOCK = 32
-WORDS = {"Q8_0": (8, int32), "Q4_0": (4, uint32), "Q4_1": (4, uint32)}
-"""Words per block, and their type."""
+INNER = (2, 2, 2, 4)
+"""A block's columns: the bits of a group's number, the highest first, and the four of a group."""
+
+ALIKE = {8: 3, 4: 2, 2: 1, 1: 0}
+"""The number of those bits that choose a word, in a plane of so many bits."""
+
+
+def _checked(shapes: Sequence[Shape], dtypes: Sequence[DType], kind: str) -> Shape:
+    """The leading axes of the parts of a format, and the number of its blocks. Raises ShapeError, DTypeError."""
+    f = FORMATS.get(kind)
+    if f is None or len(shapes) != len(f.parts):
+        wanted = f"one of {', '.join(FORMATS)}" if f is None else ", ".join(name for name, *_ in f.parts)
+        raise ShapeError(f"[dequantized] expected {wanted}, got {kind} and {len(shapes)} parts")
+    if tuple(dtypes) != tuple([dtype for _, dtype, _ in f.parts]):
+        raise DTypeError(f"[dequantized] expected {', '.join(f'{name} of {dtype}' for name, dtype, _ in f.parts)} for "
+                         f"{kind}, got {', '.join(map(str, dtypes))}")
+    lead, last = shapes[0][:-1], shapes[0][-1:]
+    blocks = last[0] // f.bits if last else 0
+    if not last or any(s[:-1] != lead or s[-1] * SUPER != blocks * many
+                       for s, (*_, many) in zip(shapes, f.parts, strict=True)):
+        ratios = ":".join(str(many) for *_, many in f.parts)
+        raise ShapeError(f"[dequantized] expected {', '.join(name for name, *_ in f.parts)} of equal leading axes and "
+                         f"last ones as {ratios} for {kind}, got {', '.join(str(list(s)) for s in shapes)}")
+    return (*lead, blocks)
 
 
 def _infer(shapes: Sequence[Shape], dtypes: Sequence[DType], *, kind: str) -> tuple[Shape, DType]:
-    if kind not in WORDS or len(shapes) != 2 + (kind == "Q4_1"):
-        raise ShapeError(f"[dequantized] expected one of {', '.join(WORDS)}, with minimums for Q4_1 only, "
-                         f"got {kind} and {len(shapes) - 1} of scales and minimums")
-    count, dtype = WORDS[kind]
-    if dtypes[0] is not dtype or not all(d.is_float for d in dtypes[1:]):
-        raise DTypeError(f"[dequantized] expected words of {dtype} and floats, got {', '.join(map(str, dtypes))}")
-    words, scales = shapes[:2]
-    if not words or not scales or words != (*scales[:-1], scales[-1] * count) or any(s != scales for s in shapes[2:]):
-        raise ShapeError(f"[dequantized] expected words [..., {count} * B] and scales [..., B] for {kind}, "
-                         f"got {', '.join(str(list(s)) for s in shapes)}")
-    return (*scales[:-1], scales[-1] * BLOCK), float32
+    *lead, blocks = _checked(shapes, dtypes, kind)
+    return (*lead, blocks * BLOCK), float32
 
 
-def _expansion(words: Node, scales: Node, *minimums: Node, kind: str) -> Node:
-    *lead, blocks = scales.shape
-    if kind == "Q8_0":  # a byte is shifted to the top, and down again with its sign
-        inner: tuple[Index, ...] = (8, 4)
+def _expansion(*parts: Node, kind: str) -> Node:
+    f = FORMATS[kind]
+    numbers = B.cast(_numbers(f, parts[0]), float32)
+    scales, least = factors_of(f, parts[1:], numbers.shape)
+    values = B.mul(numbers, scales)
+    if least is not None:
+        values = B.add(values, least)
+    words = parts[0].shape
+    return B.reshape(values, (*words[:-1], words[-1] // f.bits * BLOCK))
+
+
+def _blocks(f: BlockFormat, words: Node) -> Shape:
+    """Leading axes of words, and their blocks, those of a super-block apart."""
+    *lead, count = words.shape
+    blocks = count // f.bits
+    return (*lead, blocks // SUPER, SUPER) if f.nested else (*lead, blocks)
+
+
+def factors_of(f: BlockFormat, parts: Sequence[Node], shape: Shape) -> tuple[Node, Node | None]:
+    """Scales and minimums, float32 of a shape [..., blocks, 2, 2, 2, 4] or [..., blocks, 2 or 1, groups].
+
+    They are repeated before they are made floats: what has as many elements as their products is never kept in memory.
+    """
+    own = dict(zip([name for name, *_ in f.parts[1:]], parts, strict=True))
+    many = BLOCK // f.columns
+
+    def whole(part: str, above: str) -> Node:
+        x = own.get(part, own["scales"])
+        *lead, count = x.shape
+        blocks = (count // many // SUPER, SUPER) if f.nested else (count // many,)
+        inner = (1,) * (len(shape) - len(lead) - len(blocks) - 1)
+        x = _spread(x, (*lead, *blocks, many, *inner), shape)
+        if f.scale == "paired":
+            x = B.and_(x, B.full_like(x, 15)) if part == "scales" else B.shr(x, B.full_like(x, 4))
+        values = _power(x) if f.scale == "power" else B.cast(x, float32)
+        if not f.nested:
+            return values
+        return B.mul(B.cast(_spread(own[above], (*lead, blocks[0], 1, 1, *inner), shape), float32), values)
+
+    return whole("scales", "super_scales"), whole("minimums", "super_minimums") if f.least else None
+
+
+def _power(e: Node) -> Node:
+    """2**(e - 128) of unsigned bytes: float32's bits, the two least numbers of which have no leading one."""
+    bits = B.cast(e, uint32)
+    usual = B.shl(B.sub(bits, B.full_like(bits, 1)), B.full_like(bits, 23))
+    small = B.shl(B.add(bits, B.full_like(bits, 1)), B.full_like(bits, 21))
+    return B.bitcast(B.where(B.lt(bits, B.full_like(bits, 2)), small, usual), float32)
+
+
+def _numbers(f: BlockFormat, words: Node) -> Node:
+    """Numbers that codes are multiplied as, int32 or uint32 [..., blocks, *INNER]."""
+    blocks = _blocks(f, words)
+    if f.bits == 8:  # a byte is shifted to the top, and down again with its sign
         shifts = B.add(_every(24, (4,), words), B.mul(_count(4, words), _every(-8, (4,), words)))
-        bits = _binary(B.shl, _spread(words, (*lead, blocks, 8, 1), (*lead, blocks, *inner)), shifts)
-        numbers = B.shr(bits, B.full_like(bits, 24))
-    else:  # the low halves of four bytes, then the high ones
-        inner = (4, 2, 4)
-        halves = B.expand(B.reshape(B.mul(_count(2, words), _every(4, (2,), words)), (2, 1)), (2, 4))
-        shifts = B.add(halves, _spread(B.mul(_count(4, words), _every(8, (4,), words)), (1, 4), (2, 4)))
-        bits = _binary(B.shr, _spread(words, (*lead, blocks, 4, 1, 1), (*lead, blocks, *inner)), shifts)
-        numbers = B.and_(bits, B.full_like(bits, 15))
-        if not minimums:
-            signed = B.cast(numbers, int32)
-            numbers = B.sub(signed, B.full_like(signed, 8))
-    ones = (1,) * len(inner)
-    scale, *least = (_spread(B.cast(s, float32), (*lead, blocks, *ones), numbers.shape) for s in (scales, *minimums))
-    values = B.mul(B.cast(numbers, float32), scale)
-    return B.reshape(B.add(values, least[0]) if least else values, (*lead, blocks * BLOCK))
+        spread = _spread(words, (*blocks, *INNER[:3], 1), (*blocks, *INNER))
+        bits = _binary(B.shl, spread, shifts)
+        return B.shr(bits, B.full_like(bits, 24))
+    codes = _codes(f, words, 4)
+    if f.table:
+        return B.look_up(codes, f.table)
+    if not f.zero:
+        return codes
+    signed = B.cast(codes, int32)
+    return B.sub(signed, B.full_like(signed, f.zero))
+
+
+def _codes(f: BlockFormat, words: Node, each: int) -> Node:
+    """Codes, uint32 [..., blocks, 2, 2, 2, each]: of the four columns of a group one by one, or, where `each` is 1, as
+    the four bytes of a word."""
+    blocks, inner = _blocks(f, words), (*INNER[:3], each)
+    grouped = B.reshape(words, (*blocks, f.bits))
+    ones = 1 if each == 4 else 0x01010101
+    found, first, below = None, 0, 0
+    for width in f.planes:
+        chosen = ALIKE[width]
+        starts = (*(0 for _ in blocks), first)
+        plane = B.slice_(grouped, starts, (*blocks, first + width))
+        plane = _spread(plane, (*blocks, *INNER[:chosen], *(1 for _ in inner[chosen:])), (*blocks, *inner))
+        masked = B.full_like(plane, ((1 << width) - 1) * ones)
+        code = B.and_(_binary(B.shr, plane, _shifts(width, chosen, each, words)), masked)
+        code = B.shl(code, B.full_like(code, below)) if below else code
+        found = code if found is None else B.or_(found, code)
+        first, below = first + width, below + width
+    assert found is not None
+    return found
+
+
+def _shifts(width: int, chosen: int, each: int, like: Node) -> Node:
+    """Places of the code of each column in its word, [2, 2, 2, each]."""
+    inner = (*INNER[:3], each)
+    total = _every(0, inner, like)
+    steps = [(axis, width << (2 - axis)) for axis in range(chosen, 3)] + ([(3, 8)] if each == 4 else [])
+    for axis, step in steps:
+        size = inner[axis]
+        ones = tuple([size if k == axis else 1 for k in range(4)])
+        total = B.add(total, _spread(B.mul(_count(size, like), _every(step, (size,), like)), ones, inner))
+    return total
 
 
 def _every(value: int, shape: Shape, like: Node) -> Node:
@@ -78,6 +167,76 @@ def _binary(op: Callable[[Node, Node], Node], x: Node, last: Node) -> Node:
 DEQUANTIZED = composite("dequantized", _infer, _expansion, None)
 
 
-def dequantized(words: Node, scales: Node, *minimums: Node, kind: str) -> Node:
-    """words [..., G], int32 for Q8_0 and else uint32, scales and for Q4_1 minimums [..., K/32]: float32 [..., K]."""
-    return apply(DEQUANTIZED, words, scales, *minimums, kind=kind)
+def dequantized(*parts: Node, kind: str) -> Node:
+    """The parts of a format, [..., count] each as its record says: their values, float32 [..., K]."""
+    return apply(DEQUANTIZED, *parts, kind=kind)
+
+
+def _products_infer(shapes: Sequence[Shape], dtypes: Sequence[DType], *, kind: str) -> tuple[Shape, DType]:
+    *lead, blocks = _checked(shapes[3:], dtypes[3:], kind)
+    rows, counts = shapes[0][:1], (GROUPS, 1, BLOCK // FORMATS[kind].columns)
+    expected = [(dtype, (*rows, blocks, n)) for dtype, n in zip((int32, float32, float32), counts, strict=True)]
+    if list(zip(dtypes[:3], shapes[:3], strict=True)) != expected:
+        wanted, got = (", ".join(f"{dtype} {list(shape)}" for dtype, shape in found)
+                       for found in (expected, zip(dtypes[:3], shapes[:3], strict=True)))
+        raise ShapeError(f"[byte_products] expected {wanted}, got {got}")
+    return (*rows, *lead), float32
+
+
+def _products(x: Node, scales: Node, sums: Node, *parts: Node, kind: str) -> Node:
+    f = FORMATS[kind]
+    words = _unsigned_bytes(f, parts[0])
+    *lead, count = words.shape[:-1]
+    halves, blocks = BLOCK // f.columns, (count // SUPER, SUPER) if f.nested else (count,)
+    own = (*lead, *blocks, halves, GROUPS // halves)
+    rows, ones = x.shape[0], (1,) * len(lead)
+    full = (rows, *own)
+
+    def of_weights(node: Node) -> Node:
+        return _spread(node, (1, *own), full)
+
+    def of_x(node: Node, many: int) -> Node:
+        return _spread(node, (rows, *ones, *blocks, many, 1), full)
+
+    factors, least = factors_of(f, parts[1:], own)
+    dots = B.dot_bytes(of_weights(words), _spread(x, (rows, *ones, *own[len(lead):]), full))
+    total = B.mul(B.cast(dots, float32), of_weights(factors))
+    if f.offset:
+        less = B.mul(factors, B.full_like(factors, -f.offset))
+        least = less if least is None else B.add(least, less)
+    if least is not None:  # of each group as much as of all together
+        each = of_x(B.mul(sums, B.full_like(sums, halves / GROUPS)), halves)
+        total = B.add(total, B.mul(of_weights(least), each))
+    total = B.mul(total, of_x(scales, 1))
+    return B.reshape(B.sum(total, tuple(range(1 + len(lead), len(full)))), (rows, *lead))
+
+
+def _unsigned_bytes(f: BlockFormat, words: Node) -> Node:
+    """Numbers that codes are multiplied as, plus the format's offset: unsigned bytes, the four of a group in a word,
+    int32 [..., K/32, 8]."""
+    groups = (*words.shape[:-1], words.shape[-1] // f.bits, GROUPS)
+    if f.bits == 8:
+        return B.reshape(B.xor(words, B.full_like(words, -0x7F7F7F80)), groups)
+    codes = _codes(f, words, 1)
+    if not f.table:
+        return B.reshape(B.cast(codes, int32), groups)
+    table = tuple([(n + f.offset + 128 & 255) - 128 for n in f.table])
+    found = None
+    for k in range(4):
+        byte = B.look_up(B.shr(codes, B.full_like(codes, 8 * k)) if k else codes, table)
+        byte = B.and_(byte, B.full_like(byte, 255))
+        byte = B.shl(byte, B.full_like(byte, 8 * k)) if k else byte
+        found = byte if found is None else B.or_(found, byte)
+    return B.reshape(found, groups)
+
+
+PRODUCTS = composite("byte_products", _products_infer, _products, None)
+
+
+def byte_products(x: Node, scales: Node, sums: Node, *parts: Node, kind: str) -> Node:
+    """Rows of x, in bytes, times quantised rows: float32 [M, ...] for parts [..., count].
+
+    x [M, K/32, 8]: four signed bytes each, int32; scales [M, K/32, 1]: what those of a block are multiples of; sums
+    [M, K/32, 32/columns]: of the bytes of each sub-block with a scale.
+    """
+    return apply(PRODUCTS, x, scales, sums, *parts, kind=kind)

@@ -103,6 +103,21 @@ def dot_bytes(w: Value, x: Value, *, dtype: DType) -> Value:
     return total
 
 
+def look_up(x: Value, *, dtype: DType, table: tuple[int, ...]) -> Value:
+    """table[x & 15] of signed bytes, int32: a byte chosen in one of four words."""
+    def number(n: int) -> Value:
+        return V.const(n, x.dtype)
+
+    code = V.binary("and", x, number(15))
+    words = [sum([(n & 255) << 8 * k for k, n in enumerate(table[i:i + 4])]) for i in range(0, 16, 4)]
+    chosen = number(words[3])
+    for k in (2, 1, 0):
+        chosen = V.where(V.binary("lt", code, number(4 * k + 4)), number(words[k]), chosen)
+    place = V.binary("shl", V.binary("and", code, number(3)), number(3))
+    byte = V.cast(V.binary("shr", chosen, place), dtype)
+    return V.binary("shr", V.binary("shl", byte, V.const(24, dtype)), V.const(24, dtype))
+
+
 def cast(x: Value, *, dtype: DType, to: DType) -> Value:
     """Through the storage type, so that a cast to a half type rounds, then back to the type kernels compute in."""
     return V.cast(V.cast(x, to), to.compute)

@@ -1,4 +1,4 @@
-"""GGUF model files: metadata, and tensors that are dequantised when asked for.
+"""GGUF model files: metadata, and tensors that are read when asked for.
 
 Layout, all little-endian: "GGUF", version u32 (2 or 3), tensor count u64, metadata count u64, the metadata (key, type,
 value), one record per tensor (name, dims innermost first, element format, offset), padding to `general.alignment`,
@@ -19,7 +19,6 @@ from minigrad.errors import FormatError
 from minigrad.state.fields import Fields, shape_of
 from minigrad.state.gguf_quants import KINDS, UNREAD, QuantKind
 from minigrad.state.mapped import MappedFile, as_tensor
-from minigrad.state.quantized import KINDS as QUANTIZED
 from minigrad.state.quantized import QuantizedTensor
 from minigrad.tensor import Tensor
 
@@ -56,9 +55,9 @@ class GGUFTensor:
     def stored(self, device: str | None = None) -> Tensor | QuantizedTensor:
         """The values as the file has them, where we compute with that format; else as a float32 Tensor.
 
-        F32, F16 and BF16 are mapped; matrices in Q8_0, Q4_0 and Q4_1 become QuantizedTensors.
+        F32, F16 and BF16 are mapped; matrices, and several in one tensor, in a format of blocks are QuantizedTensors.
         """
-        if self.kind.name in QUANTIZED and len(self.shape) == 2 and 0 not in self.shape:
+        if self.kind.unpack is not None and len(self.shape) in (2, 3) and 0 not in self.shape:
             return QuantizedTensor.from_blocks(self.kind.name, self.shape, self.raw, device)
         half = {"F16": float16, "BF16": bfloat16}.get(self.kind.name)
         if half is None:

@@ -1,13 +1,10 @@
-"""Weight matrices in blocks of 32 quantised numbers, computed with as they are.
+"""Weight matrices in blocks of quantised numbers, computed with as they are.
 
 A `QuantizedTensor` [N, K] keeps the bits of a GGUF tensor in another order: rows in panels of 16, interleaved, so that
-sixteen rows are the lanes of a vector and a product streams each panel front to back. For panels p:
+sixteen rows are the lanes of a vector and a product streams each panel front to back. Of each part of its format's
+record (`ops/block_formats.py`: words, scales, ...), as many as a row has, G:
 
-    words [p, G, 16]          Q8_0: 4 signed bytes of a row, columns 4g .. 4g+3 from the lowest byte up, G = K/4
-                              Q4_0, Q4_1: 8 nibbles, columns 8g .. 8g+3 in the low halves of the bytes, the next four
-                              in the high halves, G = K/8
-    scales [p, K/32, 16]      d of each block of 32 columns, float16
-    minimums [p, K/32, 16]    m of each block, float16; Q4_1 only
+    part [panels, G, 16]
 
 A product reads several panels side by side. Panels that would lie half a page or a multiple of it apart, where they
 meet in few sets of the first-level cache, are a line further apart in memory: these are slices of what is stored.
@@ -17,126 +14,195 @@ meet in few sets of the first-level cache, are a line further apart in memory: t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from math import prod
 
 import numpy as np
 
-from minigrad.dtype import int32
+from minigrad.dtype import DType, int32
 from minigrad.errors import ShapeError
 from minigrad.expr import product
+from minigrad.ops.block_formats import BLOCK, FORMATS, GROUPS, SUPER
+from minigrad.state.gguf_quants import UNPACK
 from minigrad.tensor import Tensor
 
-KINDS = ("Q8_0", "Q4_0", "Q4_1")
-BLOCK, PANEL = 32, 16
+KINDS = tuple(FORMATS)
+NEAREST = ("Q8_0", "Q4_0", "Q4_1")
+"""Formats that `quantize` can make."""
+
+PANEL = 16
 NEAR_SETS, LINE = 2048, 64
 """Bytes between panels a multiple of which is avoided, and by how many."""
+
+PIECE = 1 << 19
+"""Weights that are brought into our order at a time: temporaries stay small beside the result."""
 
 FEW_ROWS = 16
 """Rows up to which integer products are faster than dequantised ones."""
 
-_BLOCK_BYTES = {"Q8_0": 34, "Q4_0": 18, "Q4_1": 20}
-
 
 @dataclass(frozen=True, slots=True)
 class QuantizedTensor:
-    """A matrix of `shape` [N, K], K a multiple of 32; kind 'Q8_0', 'Q4_0' or 'Q4_1'. Not a Tensor: see `linear`."""
+    """A matrix of `shape` [N, K], or several [E, N, K], in a format of KINDS. Not a Tensor: see `linear`."""
 
     kind: str
-    shape: tuple[int, int]
-    words: Tensor
-    scales: Tensor
-    minimums: Tensor | None = None
+    shape: tuple[int, ...]
+    parts: tuple[Tensor, ...]
 
     @classmethod
     def from_blocks(cls, kind: str, shape: tuple[int, ...], blocks: np.ndarray, device: str | None = None
                     ) -> QuantizedTensor:
-        """From the bytes of a GGUF tensor, uint8 of N * K/32 blocks, row by row. Raises ShapeError."""
-        if kind not in KINDS or len(shape) != 2 or 0 in shape or shape[1] % BLOCK:
-            raise ShapeError(f"[quantized] expected a matrix with rows of a multiple of {BLOCK} weights in one of "
-                             f"{', '.join(KINDS)}, got {list(shape)} in {kind}")
-        rows, columns = shape
-        size = _BLOCK_BYTES[kind]
-        if blocks.size != rows * (columns // BLOCK) * size:
-            raise ShapeError(f"[quantized] expected {rows * (columns // BLOCK) * size} bytes for {list(shape)} in "
-                             f"{kind}, got {blocks.size}")
-        blocks = blocks.reshape(rows, columns // BLOCK, size)
-        heads = 1 if kind != "Q4_1" else 2
-        halves = [_panels(np.ascontiguousarray(blocks[:, :, 2 * h:2 * h + 2]).view(np.float16)[:, :, 0])
-                  for h in range(heads)]
-        packed = blocks[:, :, 2 * heads:]
-        words = _bytes_to_words(packed, np.int32) if kind == "Q8_0" else _nibbles_to_words(packed)
-        return cls(kind, (rows, columns), *[_stored(part, device) for part in (_panels(words), *halves)])
+        """From the bytes of a GGUF tensor, uint8 of all blocks, row by row. Raises ShapeError."""
+        f = FORMATS.get(kind)
+        if f is None or len(shape) not in (2, 3) or 0 in shape or shape[-1] % f.block:
+            raise ShapeError(f"[quantized] expected a matrix, or several, with rows of a multiple of "
+                             f"{BLOCK if f is None else f.block} weights in one of {', '.join(KINDS)}, got "
+                             f"{list(shape)} in {kind}")
+        size = prod(shape) // f.block * f.block_bytes
+        if blocks.size != size:
+            raise ShapeError(f"[quantized] expected {size} bytes for {list(shape)} in {kind}, got {blocks.size}")
+        *many, rows, columns = shape
+        matrices, panels = prod(many), -(-rows // PANEL)
+        parts = [_Part(matrices * panels, columns * count // (SUPER * BLOCK), dtype)
+                 for _, dtype, count in f.parts]
+        blocks = blocks.reshape(matrices, rows, -1)
+        step = max(1, PIECE // columns // PANEL) * PANEL
+        for matrix in range(matrices):
+            for start in range(0, rows, step):
+                piece = blocks[matrix, start:start + step]
+                codes, *others = UNPACK[kind](piece.reshape(-1, f.block_bytes))
+                words = pack_codes(codes.reshape(len(piece), -1), f.planes)
+                for part, found in zip(parts, (words, *others), strict=True):
+                    part.put(matrix * panels + start // PANEL, found.reshape(len(piece), -1))
+        return cls(kind, tuple(shape), tuple([part.tensor(device) for part in parts]))
 
     @classmethod
     def quantize(cls, weight: Tensor | np.ndarray, kind: str, device: str | None = None) -> QuantizedTensor:
-        """The nearest quantised matrix, rounded as GGML's reference does."""
+        """The nearest quantised matrix, rounded as GGML's reference does; kind is one of NEAREST."""
         values = weight if isinstance(weight, np.ndarray) else weight.float().numpy()
         return cls.from_blocks(kind, values.shape, quantize_blocks(np.asarray(values, np.float32), kind), device)
 
+    @property
+    def words(self) -> Tensor:
+        """Codes in words, [panels, K/32 * bits, 16]."""
+        return self.parts[0]
+
+    @property
+    def scales(self) -> Tensor:
+        """Scales of 32 or 16 columns each, [panels, K/32 or K/16, 16]."""
+        return self.parts[1]
+
     def dequantize(self) -> Tensor:
-        """The values, float32 [N, K], lazy."""
-        minimums = None if self.minimums is None else self.minimums.transpose(1, 2)
-        values = self.words.transpose(1, 2).dequantized(self.scales.transpose(1, 2), minimums, self.kind)
-        rows = -(-self.shape[0] // PANEL) * PANEL
-        return values.reshape(rows, self.shape[1])[:self.shape[0]]
+        """The values, float32 of `shape`, lazy."""
+        *many, rows, columns = self.shape
+        values = _dequantized(self.kind, [t.transpose(1, 2) for t in self.parts])
+        return values.reshape(*many, -(-rows // PANEL) * PANEL, columns)[..., :rows, :]
 
     def rows(self, indices: Tensor) -> Tensor:
-        """The values of some rows, float32 [*indices.shape, K]: an embedding."""
-        def picked(t: Tensor) -> Tensor:
-            return t.transpose(1, 2).reshape(-1, t.shape[1])[:self.shape[0]][indices]
+        """The values of some rows of a matrix, float32 [*indices.shape, K]: an embedding."""
+        return _dequantized(self.kind, [
+            t.transpose(1, 2).reshape(-1, t.shape[1])[:self.shape[-2]][indices] for t in self.parts])
 
-        minimums = None if self.minimums is None else picked(self.minimums)
-        return picked(self.words).dequantized(picked(self.scales), minimums, self.kind)
+    def pick(self, indices: Tensor) -> QuantizedTensor:
+        """Some [n, N, K] of several matrices, lazy: the weights of experts."""
+        count, panels = self.shape[0], -(-self.shape[1] // PANEL)
+        parts = [t.reshape(count, panels, -1, PANEL)[indices].reshape(-1, t.shape[1], PANEL) for t in self.parts]
+        return QuantizedTensor(self.kind, (int(indices.shape[0]), *self.shape[1:]), tuple(parts))
 
     def linear(self, x: Tensor, bias: Tensor | None = None, quantize_activations: bool = False) -> Tensor:
-        """x [..., K] times the transposed matrix, plus `bias` [N] if given: [..., N].
+        """x [..., K] times the transposed matrix, plus `bias` [N] if given: [..., N]. Of several matrices, x [E, M, K]
+        times each: [E, M, N].
 
         `quantize_activations` rounds x to signed bytes with a scale for each block of 32 and multiplies integers, which
         is faster and changes results by the rounding.
         """
+        if len(self.shape) == 3:
+            products = x.matmul(self.dequantize().transpose(1, 2))
+            return products if bias is None else products + bias
         rows = product(x.shape[:-1])
         if not quantize_activations:
             return x.linear(self.dequantize().transpose(), bias)
         if not isinstance(rows, int) or rows > FEW_ROWS:  # the same numbers as floats
             numbers, scales = quantize_rows(x)
             return (numbers.float() * scales).reshape(x.shape).linear(self.dequantize().transpose(), bias)
-        result = self._integer_products(*quantize_rows(x)).reshape(*x.shape[:-1], self.shape[0])
+        result = self._integer_products(x).reshape(*x.shape[:-1], self.shape[0])
         return result if bias is None else result + bias
 
     def take_rows(self, order: np.ndarray) -> QuantizedTensor:
         """The matrix of these rows, in this order."""
-        parts = [None if t is None else _panels(_rows(t.numpy())[:self.shape[0]][order])
-                 for t in (self.words, self.scales, self.minimums)]
-        device = self.words.device
-        made: list[Any] = [None if part is None else _stored(part, device) for part in parts]
-        return QuantizedTensor(self.kind, (len(order), self.shape[1]), *made)
+        made = []
+        for t in self.parts:
+            rows, device = _rows(t.numpy())[:self.shape[0]][order], t.device
+            part = _Part(-(-len(order) // PANEL), rows.shape[1], t.dtype)
+            part.put(0, rows)
+            made.append(part.tensor(device))
+        return QuantizedTensor(self.kind, (len(order), self.shape[1]), tuple(made))
 
     def nbytes(self) -> int:
-        """Bytes of the weights: 34, 18 or 20 per block."""
-        return self.shape[0] * self.shape[1] // BLOCK * _BLOCK_BYTES[self.kind]
+        """Bytes of the weights in a file."""
+        f = FORMATS[self.kind]
+        return prod(self.shape) // f.block * f.block_bytes
 
-    def _integer_products(self, numbers: Tensor, scales: Tensor) -> Tensor:
-        """x, as `quantize_rows` gives it, times the transposed matrix: [M, N].
+    def _integer_products(self, x: Tensor) -> Tensor:
+        """x [..., K], rounded, times the transposed matrix: [M, N]."""
+        numbers, scales = quantize_rows(x)
+        blocks, halves = numbers.shape[1], BLOCK // FORMATS[self.kind].columns
+        places = Tensor.arange(0, 32, 8, dtype=int32, device=numbers.device)
+        words = ((numbers.reshape(-1, blocks, GROUPS, 4) & 255) << places).sum(-1, dtype=int32)
+        sums = numbers.reshape(-1, blocks, halves, BLOCK // halves).sum(-1, dtype=int32).float()
+        parts = [t.transpose(1, 2) for t in self.parts]
+        found = words.contiguous().byte_products(scales, sums, self.kind, *parts)
+        return found.reshape(found.shape[0], -1)[:, :self.shape[0]]
 
-        The weights' bytes are made unsigned; what was added, times the sum of x, is subtracted again.
-        """
-        panels, blocks, _ = self.scales.shape
-        factors = self.scales.transpose(1, 2).float().reshape(1, panels, PANEL, blocks, 1)
-        w = self.words.transpose(1, 2)
-        if self.kind == "Q8_0":
-            w, offset = (w ^ -0x7F7F7F80).reshape(1, panels, PANEL, blocks, 8), -128.0
-        else:
-            halves = Tensor.arange(2, dtype=int32, device=w.device) * 4
-            w = w.cast(int32).reshape(panels, PANEL, blocks, 4, 1) >> halves & 0x0F0F0F0F
-            w, offset = w.reshape(1, panels, PANEL, blocks, 8), -8.0
-        fours = numbers.reshape(-1, 1, 1, blocks, 8, 4)
-        places = Tensor.arange(0, 32, 8, dtype=int32, device=w.device)
-        x, sums = ((fours & 255) << places).sum(-1, dtype=int32), fours.sum(-1, dtype=int32).float()
-        total = w.dot_bytes(x).float() * factors
-        least = factors * offset if self.minimums is None else (
-            self.minimums.transpose(1, 2).float().reshape(1, panels, PANEL, blocks, 1))
-        total = (total + least * sums) * scales.reshape(-1, 1, 1, blocks, 1)
-        return total.sum((-2, -1)).reshape(-1, panels * PANEL)[:, :self.shape[0]]
+
+def _dequantized(kind: str, parts: list[Tensor]) -> Tensor:
+    return parts[0].dequantized(kind, *parts[1:])
+
+
+class _Part:
+    """One part of a format in panels [count, length, 16], zeros where no rows are."""
+
+    def __init__(self, count: int, length: int, dtype: DType):
+        step = PANEL * dtype.np.itemsize
+        apart = count > 1 and length * step % NEAR_SETS == 0
+        self.dtype, self.length = dtype, length
+        self.panels = _aligned((count, length + apart * -(-LINE // step), PANEL), dtype)
+
+    def put(self, panel: int, rows: np.ndarray) -> None:
+        """Rows [n, length] from the first one of a panel on."""
+        rows = rows.view(self.dtype.np)
+        whole = len(rows) // PANEL
+        if whole:
+            grouped = rows[:whole * PANEL].reshape(whole, PANEL, -1)
+            self.panels[panel:panel + whole, :self.length] = grouped.transpose(0, 2, 1)
+        if whole * PANEL < len(rows):
+            self.panels[panel + whole, :self.length, :len(rows) - whole * PANEL] = rows[whole * PANEL:].T
+
+    def tensor(self, device: str | None) -> Tensor:
+        """The panels on a device."""
+        return Tensor.from_blob(self.panels, dtype=self.dtype, device=device)[:, :self.length]
+
+
+def _aligned(shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+    """Zeros that start at a cache line, as kernels like to read them."""
+    size = prod(shape) * dtype.np.itemsize
+    raw = np.zeros(size + LINE, np.uint8)
+    start = -raw.ctypes.data % LINE
+    return raw[start:start + size].view(dtype.np).reshape(shape)
+
+
+def pack_codes(codes: np.ndarray, planes: tuple[int, ...]) -> np.ndarray:
+    """Codes uint8 [N, K] as planes of so many bits: the bytes of words, uint8 [N, K/32 * bits * 4]."""
+    groups = codes.reshape(len(codes), -1, GROUPS, 4)
+    found, below = [], 0
+    for width in planes:
+        apart = groups.reshape(*groups.shape[:2], width, GROUPS // width, 4)
+        packed = np.zeros_like(apart[:, :, :, 0])
+        for k in range(GROUPS // width):
+            part = apart[:, :, :, k] >> below & ((1 << width) - 1) if width < GROUPS else apart[:, :, :, k]
+            packed |= part << (width * k)
+        found.append(packed)
+        below += width
+    return np.ascontiguousarray(np.concatenate(found, axis=2) if len(found) > 1 else found[0]).reshape(len(codes), -1)
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,9 +217,9 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def quantize_blocks(values: np.ndarray, kind: str) -> np.ndarray:
     """float32 [N, K] -> the bytes of its blocks, uint8 [N, K/32, block bytes]. Raises ShapeError."""
-    if kind not in KINDS or values.ndim != 2 or 0 in values.shape or values.shape[1] % BLOCK:
+    if kind not in NEAREST or values.ndim != 2 or 0 in values.shape or values.shape[1] % BLOCK:
         raise ShapeError(f"[quantize] expected a matrix with rows of a multiple of {BLOCK} numbers and one of "
-                         f"{', '.join(KINDS)}, got {list(values.shape)} and {kind}")
+                         f"{', '.join(NEAREST)}, got {list(values.shape)} and {kind}")
     with np.errstate(all="ignore"):  # of NaN and infinities nothing is asked
         return _quantized(values.reshape(values.shape[0], -1, BLOCK), kind)
 
@@ -190,36 +256,6 @@ def _pair_nibbles(quants: np.ndarray) -> np.ndarray:
     return quants[..., :16] | quants[..., 16:] << 4
 
 
-def _bytes_to_words(packed: np.ndarray, dtype: type) -> np.ndarray:
-    """uint8 [N, B, n] -> words [N, B * n/4]."""
-    return np.ascontiguousarray(packed).reshape(packed.shape[0], -1).view(dtype)
-
-
-def _nibbles_to_words(packed: np.ndarray) -> np.ndarray:
-    """GGML's 16 bytes of nibbles per block -> words of 8 columns, as at the top of this file."""
-    numbers = np.concatenate([packed & 15, packed >> 4], axis=-1).reshape(packed.shape[0], -1, 2, 4)
-    return _bytes_to_words(numbers[:, :, 0] | numbers[:, :, 1] << 4, np.uint32)
-
-
-def _panels(rows: np.ndarray) -> np.ndarray:
-    """[N, G] -> [panels, G, 16]; rows of zeros fill the last panel."""
-    count = -(-rows.shape[0] // PANEL) * PANEL
-    if count != rows.shape[0]:
-        rows = np.concatenate([rows, np.zeros((count - rows.shape[0], rows.shape[1]), rows.dtype)])
-    return np.ascontiguousarray(rows.reshape(-1, PANEL, rows.shape[1]).transpose(0, 2, 1))
-
-
-def _stored(panels: np.ndarray, device: str | None) -> Tensor:
-    """[panels, G, 16] on a device, a line between panels where they would meet in few sets of a cache."""
-    count, length, _ = panels.shape
-    step = PANEL * panels.itemsize
-    if count < 2 or length * step % NEAR_SETS:
-        return Tensor(panels, device=device)
-    wider = np.zeros((count, length + -(-LINE // step), PANEL), panels.dtype)
-    wider[:, :length] = panels
-    return Tensor(wider, device=device)[:, :length]
-
-
 def _rows(panels: np.ndarray) -> np.ndarray:
-    """The inverse of `_panels`, with the rows that were added."""
+    """The rows of panels, with those that were added."""
     return panels.transpose(0, 2, 1).reshape(-1, panels.shape[1])

@@ -9,7 +9,7 @@ from support.paths import ROOT
 from minigrad import Tensor, nn, optim
 
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-UNLISTED = {"batchnorm_train", "dequantized", "device", "dim", "dot_bytes", "dtype", "element_size",
+UNLISTED = {"batchnorm_train", "byte_products", "dequantized", "device", "dim", "dot_bytes", "dtype", "element_size",
             "cuda", "data_ptr", "get_device", "is_cpu", "is_cuda", "is_pinned", "is_shared", "pin_memory",
             "storage_offset", "is_complex", "is_floating_point",
             "gru_step", "is_same_size", "is_signed", "itemsize", "kept_grad", "lazy_node", "lazydata",

@@ -16,7 +16,7 @@ from minigrad.codegen.value_interval import interval
 from minigrad.dtype import float32, int32
 from minigrad.errors import present
 from minigrad.expr import Index, Var, product
-from minigrad.value import Value, binary, cast, free_variables, reduce, substitute, unary
+from minigrad.value import Value, binary, cast, const, free_variables, reduce, substitute, unary
 
 
 def take_scales(nest: Nest, outer: int) -> Nest:
@@ -39,7 +39,9 @@ def scaled_sums(body: Value, inner: tuple[Var, ...]) -> Value:
     total: Value | None = None
     for scale, rest in scaled_terms(body, inner):
         scale = present(scale, "[scales] expected a factor in each term of a scaled sum")
-        if is_exact_in_integers(rest, product(v.hi + 1 for v in inner)):
+        if rest.op == "const":
+            part = const(rest.attr * product(v.hi + 1 for v in inner), rest.dtype)
+        elif is_exact_in_integers(rest, product(v.hi + 1 for v in inner)):
             part = cast(reduce("sum", inner, rest.args[0]), rest.dtype)
         else:
             part = reduce("sum", inner, rest)
@@ -48,17 +50,20 @@ def scaled_sums(body: Value, inner: tuple[Var, ...]) -> Value:
     return present(total, "[scales] expected a term")
 
 
-def scaled_terms(body: Value, inner: tuple[Var, ...]) -> list[tuple[Value | None, Value]]:
-    """The body as a sum of `scale * rest`, where scales do not depend on the variables `inner` (None: no scale)."""
+def scaled_terms(body: Value, inner: tuple[Var, ...], several: bool = False) -> list[tuple[Value | None, Value]]:
+    """The body as a sum of `scale * rest`, where scales do not depend on the variables `inner` (None: no scale). The
+    rest may be 1 for one of several terms."""
     factors = factors_of(body)
     for k, f in enumerate(factors):
         if f.op in ("add", "sub") and all(has_scale(a, inner) for a in f.args):
             left, right = f.args
             others = factors[:k] + factors[k + 1:]
             parts = (left, unary("neg", right) if f.op == "sub" else right)
-            return [t for part in parts for t in scaled_terms(product_of([*others, part]), inner)]
+            return [t for part in parts for t in scaled_terms(product_of([*others, part]), inner, True)]
     scales = [f for f in factors if not free_variables(f) & frozenset(inner)]
     rest = [f for f in factors if free_variables(f) & frozenset(inner)]
+    if several and scales and not rest and body.dtype.is_float and all(isinstance(v.hi, int) for v in inner):
+        return [(body, const(1.0, body.dtype))]
     if not scales or not rest:
         return [(None, body)]
     return [(product_of(scales), product_of(rest))]

@@ -9,7 +9,7 @@ from minigrad.codegen.render.llvm_scales import scale_of
 from minigrad.codegen.render.llvm_tables import may_be_table, table_of
 from minigrad.codegen.render.llvm_text import type_of, typed
 from minigrad.codegen.render.refs import Ref
-from minigrad.dtype import float32, int32
+from minigrad.dtype import DType, float32, int32
 from minigrad.value import Value
 
 if TYPE_CHECKING:
@@ -19,16 +19,15 @@ if TYPE_CHECKING:
 
 def instruction_for(out: Emitter, v: Value) -> tuple[tuple[Value, ...], Maker] | None:
     """See `Language.instruction_for`."""
-    if v.dtype is float32:
+    if v.args and out.width == 16 and "avx512f" in out.target.features:
         # Inside a loop over sixteen lanes AVX-512 has instructions for these.
-        if v.args and out.width == 16 and "avx512f" in out.target.features:
-            table = table_of(v) if may_be_table(v) else None
-            if table is not None:
-                return (table[0],), made_by(lambda out, x: look_up(out, table[1], x))
-            scale = scale_of(v) if v.op == "mul" and v.args[0].op == "mul" else None
-            if scale is not None:
-                return scale, made_by(scaled)
-    elif (v.op == "add" and v.dtype is int32
+        table = table_of(v) if v.dtype in (float32, int32) and may_be_table(v) else None
+        if table is not None:
+            return (table[0],), made_by(lambda out, x: look_up(out, table[1], x, v.dtype))
+        scale = scale_of(v) if v.dtype is float32 and v.op == "mul" and v.args[0].op == "mul" else None
+        if scale is not None:
+            return scale, made_by(scaled)
+    if (v.op == "add" and v.dtype is int32
           and {16: "avx512vnni", 8: "avxvnni"}.get(out.width) in out.target.features):
         found = dot_of(v)
         if found is not None:
@@ -60,11 +59,12 @@ def scaled(out: Emitter, p: Ref, n: Ref) -> Ref:
     return out.pure(text, float32, 16, (p, n))
 
 
-def look_up(out: Emitter, entries: Sequence[float], x: Ref) -> Ref:
-    """entries[x & 15] in each of sixteen lanes."""
-    table = out.language.gather_lanes([out.constant(e, float32) for e in entries])
-    text = f"call <16 x float> @llvm.x86.avx512.permvar.sf.512(<16 x float> {table.text}, {typed(x)})"
-    return out.pure(text, float32, 16, (x,))
+def look_up(out: Emitter, entries: Sequence[float], x: Ref, dtype: DType) -> Ref:
+    """entries[x & 15], float32 or int32, in each of sixteen lanes."""
+    table = out.language.gather_lanes([out.constant(e, dtype) for e in entries])
+    name, kind = "sf" if dtype is float32 else "si", type_of(table)
+    text = f"call {kind} @llvm.x86.avx512.permvar.{name}.512({kind} {table.text}, {typed(x)})"
+    return out.pure(text, dtype, 16, (x,))
 
 
 def dot(out: Emitter, w: Ref, x: Ref, before: Ref | None = None) -> Ref:

@@ -10,12 +10,12 @@ from functools import lru_cache
 import numpy as np
 
 from minigrad.codegen import value_eval
-from minigrad.dtype import float32
+from minigrad.dtype import bool_
 from minigrad.value import Value
 
-_OPERATIONS = frozenset("add sub mul and or xor neg not".split())
-FEWEST_STEPS = 2
-"""Operations that a table replaces, at least: one is as cheap as the table."""
+_OPERATIONS = frozenset("add sub mul and or xor neg not shl shr lt le eq ne where cast".split())
+FEWEST_STEPS, MOST_STEPS = 2, 64
+"""Operations that a table replaces, at least: one is as cheap as the table. And at most, that are looked at."""
 
 
 def may_be_table(v: Value) -> bool:
@@ -25,26 +25,38 @@ def may_be_table(v: Value) -> bool:
 
 @lru_cache(maxsize=1 << 12)
 def table_of(v: Value) -> tuple[Value, tuple[float, ...]] | None:
-    """(x, entries) if the float32 value `v` is entries[x & 15] for a 32-bit integer x, else None."""
-    chain: list[Value] = []
-    x = v
-    while not (x.op == "and" and x.args[1].op == "const" and x.args[1].number == 15 and x.dtype.bits == 32):
-        variable = [a for a in x.args if a.op != "const"]
-        if len(variable) != 1 or (x.op != "cast" and x.op not in _OPERATIONS):
+    """(x, entries) if the 32-bit value `v` is entries[x & 15] for a 32-bit integer x, else None."""
+    steps: dict[Value, None] = {}
+    stack, base = [v], None
+    while stack:
+        x = stack.pop()
+        if x.op == "const" or x in steps or x is base:
+            continue
+        if x.op == "and" and x.args[1].op == "const" and x.args[1].number == 15 and x.dtype.bits == 32 and x is not v:
+            if base is not None:
+                return None
+            base = x
+            continue
+        if x.op not in _OPERATIONS or len(steps) == MOST_STEPS or not (x.dtype.bits == 32 or x.dtype is bool_):
             return None
-        if x.dtype is not float32 and not (x.dtype.is_int and x.dtype.bits == 32):
-            return None
-        chain.append(x)
-        x = variable[0]
-    if v.dtype is not float32 or len(chain) + 1 < FEWEST_STEPS:
+        steps[x] = None
+        stack += x.args
+    if base is None or len(steps) + 1 < FEWEST_STEPS or v.dtype.bits != 32:
         return None
-    entries = np.arange(16).astype(x.dtype.np)
-    source = x
-    for step in reversed(chain):
-        if step.op == "cast":
-            entries = value_eval.cast(entries, source.dtype, step.dtype)
+    known = {base: np.arange(16).astype(base.dtype.np)}
+    return base.args[0], tuple([e.item() for e in _evaluated(v, known)])
+
+
+def _evaluated(v: Value, known: dict[Value, np.ndarray]) -> np.ndarray:
+    """A value for each of the numbers that one below it can be."""
+    if v not in known:
+        if v.op == "const":
+            return np.broadcast_to(value_eval.constant(v.number, v.dtype), 16)
+        args = [_evaluated(a, known) for a in v.args]
+        if v.op == "cast":
+            known[v] = value_eval.cast(args[0], v.args[0].dtype, v.dtype)
+        elif v.op == "where":
+            known[v] = np.where(*args)
         else:
-            args = [entries if a is source else value_eval.constant(a.number, a.dtype) for a in step.args]
-            entries = value_eval.apply(step.op, step.dtype, *args)
-        source = step
-    return x.args[0], tuple([float(e) for e in entries])
+            known[v] = value_eval.apply(v.op, v.args[0].dtype, *args)
+    return known[v]

@@ -246,13 +246,19 @@ def rows_at_once(count: int, most: int) -> int:
 
 
 def scaled_prefix(bodies: tuple[Value, ...], over: tuple[Var, ...]) -> tuple[Var, ...]:
-    """The outer variables of sums around factors that do not depend on the rest; empty where there are none."""
+    """The outer variables of sums around factors that do not depend on the rest, as few as take all such factors out;
+    empty where there are none."""
+    found, most = 0, 0
     for count in range(1, len(over)):
         inner = over[count:]
         if not isinstance(over[count].hi, int):
             continue
         if prod([typical(v) for v in inner]) < MIN_INNER:
             break
-        if all(scale is not None for body in bodies for scale, _ in scaled_terms(body, inner)):
-            return over[:count]
-    return ()
+        terms = [term for body in bodies for term in scaled_terms(body, inner)]
+        if any(scale is None for scale, _ in terms):
+            continue
+        factors = sum([len(factors_of(scale)) for scale, _ in terms if scale is not None])
+        if factors > most:
+            found, most = count, factors
+    return over[:found]

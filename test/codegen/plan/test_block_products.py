@@ -111,7 +111,7 @@ def test_without_byte_products_it_streams_as_before() -> None:
 
 def test_other_numbers_are_not_taken_for_nibbles() -> None:
     w = quantized("Q4_0", 64, 64)
-    flipped = QuantizedTensor("Q4_0", w.shape, w.words ^ 3, w.scales)  # not what lies in memory
+    flipped = QuantizedTensor("Q4_0", w.shape, (w.words ^ 3, w.scales))  # not what lies in memory
     assert staged(flipped.linear(tensor(64)))[1].plan.strategy != "quantized"
 
 
@@ -294,7 +294,7 @@ def test_scales_that_are_not_finite_reach_only_their_rows(kind: str) -> None:
     w = quantized(kind, 64, 96)
     scales = w.scales.numpy()
     scales[1, 1, 3], scales[2, 0, 5] = np.inf, np.nan
-    spoilt = QuantizedTensor(kind, w.shape, w.words, Tensor(scales, device="CPU"), w.minimums)
+    spoilt = QuantizedTensor(kind, w.shape, (w.words, Tensor(scales, device="CPU"), *w.parts[2:]))
     x = np.abs(rng.standard_normal(96)).astype(np.float32)
     found, right = (t.linear(Tensor(x, device="CPU")).numpy() for t in (spoilt, w))
     assert not np.isfinite(found[19]) and np.isnan(found[37])

@@ -28,7 +28,7 @@ from minigrad.codegen.transforms.unroll import unroll
 from minigrad.codegen.value_interval import interval
 from minigrad.dtype import float32, float64, int32, uint8, uint32
 from minigrad.expr import Var
-from minigrad.ops.scalars import dot_bytes
+from minigrad.ops.scalars import dot_bytes, look_up
 from minigrad.state import QuantizedTensor
 from minigrad.target import Target
 from minigrad.value import Value, binary, cast, const, free_variables, load, local, rebuild, unary
@@ -151,6 +151,9 @@ def test_functions_of_four_bits_are_tables() -> None:
     signed = cast(binary("sub", cast(nibble, int32), const(8, int32)), float32)
     assert table_of(signed) == (w, tuple([float(k - 8) for k in range(16)]))
     assert table_of(binary("mul", cast(nibble, float32), const(0.5, float32))) == (w, tuple([k / 2 for k in range(16)]))
+    numbers = tuple([(7 * k) % 23 - 11 for k in range(16)])
+    assert table_of(look_up(w, dtype=int32, table=numbers)) == (w, numbers)
+    assert table_of(cast(look_up(w, dtype=int32, table=numbers), float32)) == (w, numbers)
     assert table_of(cast(binary("and", w, const(31, uint32)), float32)) is None
     assert table_of(binary("add", cast(nibble, float32), local("y", float32))) is None
     function = streamed(last_kernel(quantized("Q4_0", 208, 64).linear(tensor(64)), AVX512), AVX512).function
