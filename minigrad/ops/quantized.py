@@ -104,7 +104,13 @@ def _numbers(f: BlockFormat, words: Node) -> Node:
         spread = _spread(words, (*blocks, *INNER[:3], 1), (*blocks, *INNER))
         bits = _binary(B.shl, spread, shifts)
         return B.shr(bits, B.full_like(bits, 24))
-    codes = _codes(f, words, 4)
+    if len(f.planes) == 1:
+        codes = _codes(f, words, 4)
+    else:  # put together four at a time, then taken apart
+        four = _codes(f, words, 1)
+        four = B.expand(four, (*four.shape[:-1], 4))
+        codes = _binary(B.shr, four, B.mul(_count(4, words), _every(8, (4,), words)))
+        codes = B.and_(codes, B.full_like(codes, 255))
     if f.table:
         return B.look_up(codes, f.table)
     if not f.zero:
