@@ -86,10 +86,11 @@ def _random_blocks(random: np.random.Generator, kind: str, n: int, k: int) -> Qu
     f = BLOCKS[kind]
     blocks = random.integers(0, 256, (n * k // f.block, f.block_bytes), np.uint8)
     found = QuantizedTensor.from_blocks(kind, (n, k), blocks)
-    parts = [Tensor(random.uniform(0.005, 0.02, part.shape).astype(np.float16)) if part.dtype.is_float else part
-             for part in found.parts]
+    shapes = [part.numpy().shape for part in found.parts]
+    parts = [Tensor(random.uniform(0.005, 0.02, shape).astype(np.float16)) if part.dtype.is_float else part
+             for part, shape in zip(found.parts, shapes, strict=True)]
     if f.scale == "power":
-        parts[1] = Tensor(random.integers(118, 124, parts[1].shape, np.uint8))
+        parts[1] = Tensor(random.integers(118, 124, shapes[1]).astype(np.uint8))
     return QuantizedTensor(kind, (n, k), tuple(parts))
 
 

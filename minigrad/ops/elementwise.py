@@ -245,7 +245,8 @@ def _look_up_infer(shapes: Sequence[Shape], dtypes: Sequence[DType], *, table: t
 
 
 def _look_up_reference(x: np.ndarray, *, table: tuple[int, ...], shape: Shape, dtype: DType) -> np.ndarray:
-    return np.array(table, np.int32)[x & 15]
+    found: np.ndarray = np.array(table, np.int32)[x & 15]
+    return found
 
 
 LOOK_UP = Op("look_up", _look_up_infer, _no_grad, _look_up_reference, Elementwise(scalars.look_up, 4))

@@ -6,6 +6,7 @@ of, as the format's record lists its parts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 
 from minigrad.dtype import DType, float32, int32, uint32
 from minigrad.errors import DTypeError, ShapeError
@@ -125,7 +126,7 @@ def _codes(f: BlockFormat, words: Node, each: int) -> Node:
     blocks, inner = _blocks(f, words), (*INNER[:3], each)
     grouped = B.reshape(words, (*blocks, f.bits))
     ones = 1 if each == 4 else 0x01010101
-    found, first, below = None, 0, 0
+    found, first, below = list[Node](), 0, 0
     for width in f.planes:
         chosen = ALIKE[width]
         starts = (*(0 for _ in blocks), first)
@@ -134,10 +135,9 @@ def _codes(f: BlockFormat, words: Node, each: int) -> Node:
         masked = B.full_like(plane, ((1 << width) - 1) * ones)
         code = B.and_(_binary(B.shr, plane, _shifts(width, chosen, each, words)), masked)
         code = B.shl(code, B.full_like(code, below)) if below else code
-        found = code if found is None else B.or_(found, code)
+        found.append(code)
         first, below = first + width, below + width
-    assert found is not None
-    return found
+    return reduce(B.or_, found)
 
 
 def _shifts(width: int, chosen: int, each: int, like: Node) -> Node:
@@ -191,30 +191,26 @@ def _products_infer(shapes: Sequence[Shape], dtypes: Sequence[DType], *, kind: s
 
 def _products(x: Node, scales: Node, sums: Node, *parts: Node, kind: str) -> Node:
     f = FORMATS[kind]
+    rows = x.shape[0]  # of weights as many copies as of x before they are unpacked: those are never kept in memory
+    parts = tuple([B.expand(B.reshape(part, (1, *part.shape)), (rows, *part.shape)) for part in parts])
     words = _unsigned_bytes(f, parts[0])
     *lead, count = words.shape[:-1]
     halves, blocks = BLOCK // f.columns, (count // SUPER, SUPER) if f.nested else (count,)
-    own = (*lead, *blocks, halves, GROUPS // halves)
-    rows, ones = x.shape[0], (1,) * len(lead)
-    full = (rows, *own)
+    full = (*lead, *blocks, halves, GROUPS // halves)
+    ones = (1,) * (len(lead) - 1)
 
-    def of_weights(node: Node) -> Node:
-        return _spread(node, (1, *own), full)
+    def of_x(node: Node, *inner: int) -> Node:
+        return _spread(node, (rows, *ones, *blocks, *inner), full)
 
-    def of_x(node: Node, many: int) -> Node:
-        return _spread(node, (rows, *ones, *blocks, many, 1), full)
-
-    factors, least = factors_of(f, parts[1:], own)
-    dots = B.dot_bytes(of_weights(words), _spread(x, (rows, *ones, *own[len(lead):]), full))
-    total = B.mul(B.cast(dots, float32), of_weights(factors))
+    factors, least = factors_of(f, parts[1:], full)
+    dots = B.dot_bytes(B.reshape(words, full), of_x(x, *full[-2:]))
+    total = B.mul(B.mul(B.cast(dots, float32), factors), of_x(scales, 1, 1))
     if f.offset:
         less = B.mul(factors, B.full_like(factors, -f.offset))
         least = less if least is None else B.add(least, less)
-    if least is not None:  # of each group as much as of all together
-        each = of_x(B.mul(sums, B.full_like(sums, halves / GROUPS)), halves)
-        total = B.add(total, B.mul(of_weights(least), each))
-    total = B.mul(total, of_x(scales, 1))
-    return B.reshape(B.sum(total, tuple(range(1 + len(lead), len(full)))), (rows, *lead))
+    if least is not None:
+        total = B.add(total, B.mul(least, of_x(sums, halves, 1)))
+    return B.reshape(B.sum(total, tuple(range(len(lead), len(full)))), tuple(lead))
 
 
 def _unsigned_bytes(f: BlockFormat, words: Node) -> Node:
@@ -227,13 +223,12 @@ def _unsigned_bytes(f: BlockFormat, words: Node) -> Node:
     if not f.table:
         return B.reshape(B.cast(codes, int32), groups)
     table = tuple([(n + f.offset + 128 & 255) - 128 for n in f.table])
-    found = None
+    bytes_ = []
     for k in range(4):
         byte = B.look_up(B.shr(codes, B.full_like(codes, 8 * k)) if k else codes, table)
         byte = B.and_(byte, B.full_like(byte, 255))
-        byte = B.shl(byte, B.full_like(byte, 8 * k)) if k else byte
-        found = byte if found is None else B.or_(found, byte)
-    return B.reshape(found, groups)
+        bytes_.append(B.shl(byte, B.full_like(byte, 8 * k)) if k else byte)
+    return B.reshape(reduce(B.or_, bytes_), groups)
 
 
 PRODUCTS = composite("byte_products", _products_infer, _products, None)
@@ -243,6 +238,6 @@ def byte_products(x: Node, scales: Node, sums: Node, *parts: Node, kind: str) ->
     """Rows of x, in bytes, times quantised rows: float32 [M, ...] for parts [..., count].
 
     x [M, K/32, 8]: four signed bytes each, int32; scales [M, K/32, 1]: what those of a block are multiples of; sums
-    [M, K/32, 32/columns]: of the bytes of each sub-block with a scale.
+    [M, K/32, 32/columns]: what x is on average in the groups of four that have a scale in common, times four.
     """
     return apply(PRODUCTS, x, scales, sums, *parts, kind=kind)

@@ -20,7 +20,6 @@ import numpy as np
 
 from minigrad.dtype import DType, int32
 from minigrad.errors import ShapeError
-from minigrad.expr import product
 from minigrad.ops.block_formats import BLOCK, FORMATS, GROUPS, SUPER
 from minigrad.state.gguf_quants import UNPACK
 from minigrad.tensor import Tensor
@@ -35,9 +34,6 @@ NEAR_SETS, LINE = 2048, 64
 
 PIECE = 1 << 19
 """Weights that are brought into our order at a time: temporaries stay small beside the result."""
-
-FEW_ROWS = 16
-"""Rows up to which integer products are faster than dequantised ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +114,8 @@ class QuantizedTensor:
         if len(self.shape) == 3:
             products = x.matmul(self.dequantize().transpose(1, 2))
             return products if bias is None else products + bias
-        rows = product(x.shape[:-1])
         if not quantize_activations:
             return x.linear(self.dequantize().transpose(), bias)
-        if not isinstance(rows, int) or rows > FEW_ROWS:  # the same numbers as floats
-            numbers, scales = quantize_rows(x)
-            return (numbers.float() * scales).reshape(x.shape).linear(self.dequantize().transpose(), bias)
         result = self._integer_products(x).reshape(*x.shape[:-1], self.shape[0])
         return result if bias is None else result + bias
 
@@ -150,8 +142,9 @@ class QuantizedTensor:
         words = ((numbers.reshape(-1, blocks, GROUPS, 4) & 255) << places).sum(-1, dtype=int32)
         sums = numbers.reshape(-1, blocks, halves, BLOCK // halves).sum(-1, dtype=int32).float()
         parts = [t.transpose(1, 2) for t in self.parts]
-        found = words.contiguous().byte_products(scales, sums, self.kind, *parts)
-        return found.reshape(found.shape[0], -1)[:, :self.shape[0]]
+        means = (sums * scales * (halves / GROUPS)).contiguous()
+        found = words.contiguous().byte_products(scales, means, self.kind, *parts)
+        return found.reshape(found.shape[0], self.words.shape[0] * PANEL)[:, :self.shape[0]]
 
 
 def _dequantized(kind: str, parts: list[Tensor]) -> Tensor:

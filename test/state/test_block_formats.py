@@ -1,10 +1,12 @@
 """Products with every format of quantised weights, against the gguf package in float64."""
+# Tests know their dims are ints.
+# mypy: disable-error-code="arg-type,operator"
 import numpy as np
 import pytest
 from conftest import devices
 from support.blocks import random_blocks
 
-from minigrad import Tensor, config, show
+from minigrad import Tensor, Variable, config, show
 from minigrad.errors import DTypeError, ShapeError
 from minigrad.ops.block_formats import BLOCK, FORMATS, SUPER
 from minigrad.state import QuantizedTensor
@@ -67,6 +69,22 @@ def test_products_are_those_of_the_values(kind: str, device: str) -> None:
                 near(found, weights, rounded(x) if integers else x)
     for integers in (False, True):
         assert w.linear(Tensor.zeros(0, columns, device=device), quantize_activations=integers).shape == (0, rows)
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q3_K", "MXFP4"])
+def test_integer_products_of_many_rows(kind: str) -> None:
+    """By one plan, however many there are: tiles of eight, or what divides them, and what is left."""
+    blocks = random_blocks(rng, kind, 80, 512)
+    weights, w = reference(blocks, kind), QuantizedTensor.from_blocks(kind, (80, 512), blocks, "CPU")
+    x = rng.standard_normal((70, 512)).astype(np.float32)
+    for many in (13, 37, 48):
+        result = w.linear(Tensor(x[:many], device="CPU"), quantize_activations=True)
+        assert "plan stream" in show(result, stage="plan")
+        near(result.numpy(), weights, rounded(x[:many]))
+    length, whole = Variable("length", 2, 70), Tensor(x, device="CPU")
+    for many in (2, 9, 70):
+        result = w.linear(whole[:length.bind(many)], quantize_activations=True)
+        near(result.numpy(), weights, rounded(x[:many]))
 
 
 @pytest.mark.parametrize("device", devices())

@@ -39,13 +39,12 @@ def scaled_sums(body: Value, inner: tuple[Var, ...]) -> Value:
     total: Value | None = None
     for scale, rest in scaled_terms(body, inner):
         scale = present(scale, "[scales] expected a factor in each term of a scaled sum")
-        if rest.op == "const":
-            part = const(rest.attr * product(v.hi + 1 for v in inner), rest.dtype)
+        if rest.op == "const":  # first: what is the same for all rows of x is computed once
+            term = product_of([const(rest.attr * product(v.hi + 1 for v in inner), rest.dtype), *factors_of(scale)])
         elif is_exact_in_integers(rest, product(v.hi + 1 for v in inner)):
-            part = cast(reduce("sum", inner, rest.args[0]), rest.dtype)
+            term = binary("mul", scale, cast(reduce("sum", inner, rest.args[0]), rest.dtype))
         else:
-            part = reduce("sum", inner, rest)
-        term = binary("mul", scale, part)
+            term = binary("mul", scale, reduce("sum", inner, rest))
         total = term if total is None else binary("add", total, term)
     return present(total, "[scales] expected a term")
 

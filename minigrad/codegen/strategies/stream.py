@@ -40,7 +40,7 @@ NEAR_STEP = 128
 MIN_STREAM = 1 << 12
 """Elements of w below which there is nothing to gain."""
 
-MIN_INNER = 8
+MIN_INNER = 4
 """Steps of the sum below a factor that make it worth being taken out."""
 
 FEW_ROWS = 2
@@ -107,9 +107,10 @@ def recognise_stream(nest: Nest, target: Target) -> Streamed | None:
         return None
     count = prod([typical(v) for v in (lane, *panels, *over)])
     many = prod([typical(v) if isinstance(v.hi, int) else MAX_ROWS + 1 for v in rows])
-    if many > MAX_ROWS or count < MIN_STREAM or not all(is_product(body, lane) for body in bodies):
+    if count < MIN_STREAM or not all(is_product(body, lane) for body in bodies):
         return None
-    return Streamed(lane, panels, rows, over, bodies, tuple([r.over for r in reduced]))
+    made = Streamed(lane, panels, rows, over, bodies, tuple([r.over for r in reduced]))
+    return made if many <= MAX_ROWS or is_of_integers(made) else None
 
 
 def lane_width(lane: Var, body: Value, target: Target) -> int:
@@ -126,7 +127,10 @@ def near(a: Access, over: tuple[Var, ...]) -> bool:
 
 
 def is_product(body: Value, lane: Var) -> bool:
-    """Whether the body is a product of something that uses the lane variable and something that does not."""
+    """Whether the body is a product of something that uses the lane variable and something that does not, or a sum of
+    such ones."""
+    if body.op == "add":
+        return all(is_product(term, lane) for term in body.args)
     uses = [lane in free_variables(f) for f in factors_of(body)]
     return any(uses) and not all(uses)
 
@@ -144,7 +148,8 @@ def plan(nest: Nest, target: Target) -> tuple[Nest, Plan] | None:
     sums = len(found.bodies)
     facts = machine(target)
     speed, side = facts.speed, facts.declared.side_by_side
-    tile: list[tuple[str, int]] = [(v.name, rows_at_once(extent(v), side)) for v in found.rows]
+    many = not alone and prod(map(typical, found.rows)) > side and is_of_integers(found)
+    tile: list[tuple[str, int]] = [(v.name, rows_at_once(v, side)) for v in found.rows]
     if vectors > 1:
         tile.append((found.lane.name, vectors))
     copies = prod([f for _, f in tile]) * sums
@@ -154,7 +159,7 @@ def plan(nest: Nest, target: Target) -> tuple[Nest, Plan] | None:
         room = (target.registers - SPARE_REGISTERS - len(found.rows)) // (copies + sums * vectors)
         streamed = extent(found.lane) * tiles * prod(typical(v) for v in found.over)
         least = FEW_TILES if streamed < SMALL_STREAM else MIN_TILES
-        most = 1 if alone else streams_at_once(found, nest, target) // (vectors * sums)
+        most = 1 if alone or many else streams_at_once(found, nest, target) // (vectors * sums)
         factor = max(1, min(most, room, tiles // least, typical(panel)))
         factor = whole_tiles(panel, factor, copies, target)
         if factor > 1:
@@ -172,8 +177,8 @@ def plan(nest: Nest, target: Target) -> tuple[Nest, Plan] | None:
         if not isinstance(v.hi, int) or steps > SHORT and steps * copies > MAX_UNROLLED:
             break
         short.append(v)
-    many = prod(blocks.get(v.name, 1) for v in found.rows) >= speed.ahead_rows
-    far = speed.ahead if alone or many and not outer and not short and takes_lines(found, nest) else 0
+    tall = prod(blocks.get(v.name, 1) for v in found.rows) >= speed.ahead_rows
+    far = speed.ahead if alone or tall and not outer and not short and takes_lines(found, nest) else 0
     nest = take_scales(nest, len(outer)) if outer else nest
     names = {v.name for v in short} if outer else set(found.everywhere(short))
     return nest, general_plan("stream", nest, Choice(
@@ -210,15 +215,20 @@ def takes_lines(found: Streamed, nest: Nest) -> bool:
     return all(extent(found.lane) * a.bits // 8 >= LINE for a in loads if a.step(found.lane) == 1)
 
 
+def is_of_integers(found: Streamed) -> bool:
+    """Whether the sums below a factor are of integers: no panel of floats is as fast, however many rows there are."""
+    outer = scaled_prefix(found.bodies, found.over)
+    terms = [rest for body in found.bodies for _, rest in scaled_terms(body, found.over[len(outer):])]
+    return bool(outer) and any(rest.op == "cast" and rest.args[0].dtype is int32 for rest in terms)
+
+
 def one_panel_at_a_time(found: Streamed, outer: tuple[Var, ...], target: Target) -> bool:
     """Whether the sums below a factor are of integers, so little arithmetic that few rows wait for memory alone: in one
     stream it is read fastest, where it is in long ones. It is prefetched: 81 to 92% of the rate of reading in 4 bits,
     88 to 97 in 8, where eight panels side by side went at 66 and 72."""
     if not (outer and machine(target).speed.long_streams and prod(map(typical, found.rows)) <= FEW_ROWS):
         return False
-    inner = found.over[len(outer):]
-    terms = [rest for body in found.bodies for _, rest in scaled_terms(body, inner)]
-    return any(rest.op == "cast" and rest.args[0].dtype is int32 for rest in terms)
+    return is_of_integers(found)
 
 
 def streams_at_once(found: Streamed, nest: Nest, target: Target) -> int:
@@ -240,9 +250,13 @@ def whole_tiles(panel: Var, most: int, copies: int, target: Target) -> int:
     return factor
 
 
-def rows_at_once(count: int, most: int) -> int:
+def rows_at_once(v: Var, most: int) -> int:
     """Rows of x in a tile: of rows that lie a power of two apart the first-level cache holds so many."""
-    return count if count <= most else next((f for f in range(most, 3, -1) if count % f == 0), count)
+    count = extent(v)
+    if count <= most:
+        return count
+    whole = next((f for f in range(most, 3, -1) if count % f == 0), None) if isinstance(v.hi, int) else None
+    return whole or (count if count <= MAX_ROWS else most)
 
 
 def scaled_prefix(bodies: tuple[Value, ...], over: tuple[Var, ...]) -> tuple[Var, ...]:
