@@ -37,11 +37,12 @@ def take_scales(nest: Nest, outer: int) -> Nest:
 def scaled_sums(body: Value, inner: tuple[Var, ...]) -> Value:
     """The sum of a body over the variables `inner`, scales outside."""
     total: Value | None = None
+    steps = product(v.hi + 1 for v in inner)
     for scale, rest in scaled_terms(body, inner):
         scale = present(scale, "[scales] expected a factor in each term of a scaled sum")
-        if rest.op == "const":  # first: what is the same for all rows of x is computed once
-            term = product_of([const(rest.attr * product(v.hi + 1 for v in inner), rest.dtype), *factors_of(scale)])
-        elif is_exact_in_integers(rest, product(v.hi + 1 for v in inner)):
+        if rest.op == "const" and isinstance(steps, int):  # first: computed once for all rows of x
+            term = product_of([const(rest.number * steps, rest.dtype), *factors_of(scale)])
+        elif is_exact_in_integers(rest, steps):
             term = binary("mul", scale, cast(reduce("sum", inner, rest.args[0]), rest.dtype))
         else:
             term = binary("mul", scale, reduce("sum", inner, rest))
