@@ -12,7 +12,7 @@
              | nest                                                 an inner domain; sees the outer variables and names
     steps   := "state" param, ... NEWLINE nest* "steps" var "<" extent ":" NEWLINE nest+ nest*     in place of the nests
 
-Values follow `value.py` and print as arithmetic (grammar in `value_text.py`):
+Values follow `value/core.py` and print as arithmetic (grammar in `value_text.py`):
 `sum(c<32, u<3: (x[n, c, i+u-1] else 0.0 if i+u-1 >= 0) * w[o, c, u])`.
 Nests of one kernel are independent of each other (phases of a strided gradient, siblings) and may run in any order,
 but for those of a loop with a carried state (`Steps`), which run in theirs.

@@ -1,4 +1,4 @@
-"""Scalar operations in numpy: the meaning that the interpreters share (see `value.py`).
+"""Scalar operations in numpy: the meaning that the interpreters share (see `value/core.py`).
 
 Values of half types are carried as float32 arrays that hold representable numbers and are rounded after each operation;
 all others are carried in their own numpy type. Transcendental float32 operations are computed in float64 and rounded

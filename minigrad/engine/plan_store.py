@@ -29,7 +29,7 @@ from minigrad.scheduler.schedule import Schedule, Slot
 
 KIND = "plan"
 _LANGUAGES = ("llvm", "opencl")
-_MAKERS = ("codegen", "engine", "expr", "graph", "ops", "runtime", "scheduler")
+MAKERS = ("codegen", "engine", "expr", "graph", "ops", "runtime", "scheduler", "value")
 """Folders of the modules that decide what is in a plan, beside those at the top."""
 
 
@@ -79,7 +79,7 @@ def store_plan(key: str, plan: ExecutionPlan) -> None:
 def sources_digest() -> str:
     """A digest of the sources of every module that decides what is in a plan; '' where they cannot be read."""
     package = Path(__file__).resolve().parent.parent
-    files = sorted([*package.glob("*.py"), *[path for f in _MAKERS for path in (package / f).rglob("*.py")],
+    files = sorted([*package.glob("*.py"), *[path for f in MAKERS for path in (package / f).rglob("*.py")],
                     *(package / "codegen" / "machines").glob("*.toml")])
     digest = sha256()
     try:

@@ -1,6 +1,8 @@
 """Plans as text: what is read back runs as what was written, and keys tell structures apart."""
 import numpy as np
 import pytest
+from support.paths import PACKAGE
+from test_layers import LAYERS, LEVEL
 
 from minigrad import Tensor, Variable, config
 from minigrad.dtype import float32
@@ -136,3 +138,9 @@ def test_sources_are_part_of_the_key(monkeypatch):
     before = stats.snapshot()
     (x + 1).numpy()
     assert (stats.snapshot() - before).plan_loads == 0
+
+
+def test_plans_depend_on_all_folders_below_the_engine() -> None:
+    """A folder that is left out could change, and plans of before would still be read."""
+    below = {part for layer in LAYERS[:LEVEL["engine"]] for part in layer if (PACKAGE / part).is_dir()}
+    assert {*plan_store.MAKERS} == {*below, "engine"}

@@ -90,11 +90,11 @@ class Language(ABC):
 
     @abstractmethod
     def convert(self, x: Ref, dtype: DType) -> Ref:
-        """The cast of `value.py`; also to and from INDEX."""
+        """The cast of `value/core.py`; also to and from INDEX."""
 
     @abstractmethod
     def reinterpret(self, x: Ref, dtype: DType) -> Ref:
-        """The bitcast of `value.py`."""
+        """The bitcast of `value/core.py`."""
 
     @abstractmethod
     def across(self, combine: str, x: Ref) -> Ref:

@@ -19,14 +19,17 @@ Semantics, the same on every backend and in the interpreters:
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minigrad.dtype import DType, bool_
 from minigrad.errors import InternalError, present
-from minigrad.expr import Atom, Expr, Index, Var, bounds, subs, variables
+from minigrad.expr import Atom, Expr, Index, Var, bounds, variables
 from minigrad.interned import Table, keep
+
+if TYPE_CHECKING:
+    from minigrad.value.indices import ValueIndex
 
 UNARY = frozenset("neg abs sqrt exp log sin cos tanh sigmoid erf floor ceil trunc round not".split())
 BINARY = frozenset("add sub mul div idiv irem pow max min lt le eq ne and or xor shl shr".split())
@@ -77,6 +80,7 @@ class Value:
 
 
 _interned: Table = {}
+_NO_VARIABLES: frozenset[Var] = frozenset()
 
 
 def make(op: str, dtype: DType, args: tuple[Value, ...] = (), attr: Any = None) -> Value:
@@ -206,33 +210,15 @@ def across(monoid: str, x: Value) -> Value:
     return make("across", x.dtype, (x,), monoid)
 
 
-class ValueIndex(Atom):
-    """A loaded value used as an index (gather): an opaque integer atom with known bounds."""
-
-    __slots__ = ("value", "lo", "hi")
-    value: Value
-
-    def __init__(self, value: Value, lo: int, hi: int):
-        self.value, self.lo, self.hi = value, lo, hi
-        self.known_values = (self,)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ValueIndex) and (self.value, self.lo, self.hi) == (other.value, other.lo, other.hi)
-
-    def __hash__(self) -> int:
-        return hash((ValueIndex, id(self.value)))
-
-    def __str__(self) -> str:
-        return f"[{self.value!r}]"
-
-    def bounds(self) -> tuple[int, int]:
-        return self.lo, self.hi
-
-    def subs(self, mapping: Mapping[Var, Index]) -> Atom:
-        return ValueIndex(substitute(self.value, mapping), self.lo, self.hi)
-
-    def variables(self) -> frozenset[Var]:
-        return free_variables(self.value)
+def rebuild(v: Value, args: tuple[Value, ...], attr: Any) -> Value:
+    """The same operation over other operands; guards are simplified again."""
+    if args == v.args and attr == v.attr:
+        return v
+    if v.op == "guard":
+        return guard(args[0], args[1], attr)
+    if v.op == "index":
+        return index(attr, v.dtype)
+    return make(v.op, v.dtype, args, attr)
 
 
 def indices_of(v: Value) -> tuple[Index, ...]:
@@ -313,59 +299,6 @@ def value_atoms(e: Index) -> tuple[ValueIndex, ...]:
     return found
 
 
-def summary(root: Value) -> str:
-    """A text of its own for every Value, the same in every process: written out, or shortened to a digest where that
-    would be long, since what operands share would be written again and again."""
-    if root._text is None:
-        for v in walk(root):
-            if v._text is None:
-                inner = ", ".join([*map(summary, v.args), *([] if v.attr is None else [str(v.attr)])])
-                if len(inner) > MAX_TEXT:
-                    inner = "#" + blake2b(inner.encode(), digest_size=16).hexdigest()
-                v._text = f"{v.op}:{v.dtype.short}({inner})"
-    return present(root._text, "[value] expected the text of a value")
-
-
-def rebuild(v: Value, args: tuple[Value, ...], attr: Any) -> Value:
-    """The same operation over other operands; guards are simplified again."""
-    if args == v.args and attr == v.attr:
-        return v
-    if v.op == "guard":
-        return guard(args[0], args[1], attr)
-    if v.op == "index":
-        return index(attr, v.dtype)
-    return make(v.op, v.dtype, args, attr)
-
-
-def substitute(root: Value, mapping: Mapping[Var, Index]) -> Value:
-    """`root` with index variables replaced. Reduce variables bound inside must not be in `mapping`."""
-    if not root.indexed or free_variables(root).isdisjoint(mapping):
-        return root
-    return map_indices(root, lambda e: subs(e, mapping))
-
-
-def map_indices(root: Value, change: Callable[[Index], Index],
-                scope: Callable[[tuple[Var, ...]], tuple[Var, ...]] | None = None) -> Value:
-    """`root` with what `change` makes of each index expression and condition, and what `scope` makes of the variables
-    of each reduction."""
-    done: dict[Value, Value] = {}
-    for v in walk(root):
-        if not v.indexed and not v.reduces:
-            done[v] = v
-            continue
-        attr = v.attr
-        if v.op == "load":
-            attr = (v.buffer, tuple([change(e) for e in v.indices]))
-        elif v.op == "guard":
-            attr = tuple([change(e) for e in v.conditions])
-        elif v.op == "index":
-            attr = change(v.index)
-        elif scope is not None and v.op == "reduce":
-            attr = (v.monoid, scope(v.over))
-        done[v] = rebuild(v, tuple([done[a] for a in v.args]), attr)
-    return done[root]
-
-
 def free_variables(root: Value) -> frozenset[Var]:
     """Index variables that `root` depends on; those bound by a reduce inside it are left out."""
     if not root.indexed:
@@ -397,4 +330,14 @@ def _free(v: Value) -> frozenset[Var]:
     return found.difference(v.over) if op == "reduce" else found
 
 
-_NO_VARIABLES: frozenset[Var] = frozenset()
+def summary(root: Value) -> str:
+    """A text of its own for every Value, the same in every process: written out, or shortened to a digest where that
+    would be long, since what operands share would be written again and again."""
+    if root._text is None:
+        for v in walk(root):
+            if v._text is None:
+                inner = ", ".join([*map(summary, v.args), *([] if v.attr is None else [str(v.attr)])])
+                if len(inner) > MAX_TEXT:
+                    inner = "#" + blake2b(inner.encode(), digest_size=16).hexdigest()
+                v._text = f"{v.op}:{v.dtype.short}({inner})"
+    return present(root._text, "[value] expected the text of a value")
